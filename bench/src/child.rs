@@ -1,0 +1,199 @@
+//! One measurement: one workload at one point on one subject, in a process of its own.
+//!
+//! A process of its own makes the first pass cold, and one subject's heap, mappings and caches no
+//! other's.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::atoll::{self, Atoll};
+use crate::calls::Calls;
+use crate::limit;
+use crate::record::{Broken, Record};
+use crate::resident::Resident;
+use crate::subject::Subject;
+use crate::system::System;
+use crate::workloads::programs::{self, Launch};
+use crate::workloads::{Run, chunks, directory, files, one_file, sequential, sync};
+
+/// What the process is told to do.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Order {
+    /// The subject
+    #[arg(long)]
+    pub subject: Subject,
+    /// The workload
+    #[arg(long)]
+    pub workload: String,
+    /// The point
+    #[arg(long)]
+    pub point: u64,
+    /// Only show that it works
+    #[arg(long)]
+    pub smoke: bool,
+    /// A fresh folder, for system calls the file system under measurement, for Atoll its volume
+    #[arg(long)]
+    pub folder: PathBuf,
+    /// Where the C programs are
+    #[arg(long)]
+    pub binaries: PathBuf,
+    /// The control group to enter
+    #[arg(long)]
+    pub group: Option<PathBuf>,
+}
+
+/// Does what `order` says in this process.
+pub fn obey(order: &Order) -> Result<Record, Broken> {
+    if let Some(group) = &order.group {
+        limit::enter(group)?;
+    }
+    let before = Resident::now()?;
+    let mut run = Run { point: order.point, smoke: order.smoke, record: Record::default() };
+    if is_program(&order.workload) {
+        let launch = launch(order);
+        match order.workload.as_str() {
+            "postmark" => programs::postmark(&launch, &mut run)?,
+            "gdbm" => programs::gdbm(&launch, &mut run, true)?,
+            "gdbm-mmap" => programs::gdbm(&launch, &mut run, false)?,
+            "sqlite" => programs::sqlite(&launch, &mut run)?,
+            other => return Err(Broken(format!("no program {other}"))),
+        }
+        if matches!(order.subject, Subject::AtollMmap | Subject::AtollPread) {
+            // What the program left must be whole.
+            Atoll::mount(order.subject, &order.folder, 0, 0)?.unmount()?;
+        }
+    } else if order.subject.is_atoll() {
+        let bytes = volume_bytes(&order.workload, order.point, order.smoke);
+        // A guest that may use little memory says so: a quarter for the cache.
+        let cache = order.group.as_ref().map_or(0, |_| (order.point as usize) << 18);
+        let mut volume = Atoll::mount(order.subject, &order.folder, bytes, cache)?;
+        workload(&order.workload, &mut volume, &mut run, before)?;
+        volume.unmount()?;
+    } else {
+        std::env::set_current_dir(&order.folder)?;
+        workload(&order.workload, &mut System, &mut run, before)?;
+    }
+    Ok(run.record)
+}
+
+/// How large a volume the workload gets at `point`.
+fn volume_bytes(workload: &str, point: u64, smoke: bool) -> u64 {
+    const MIB: u64 = 1 << 20;
+    match (workload, point) {
+        // What the demand names.
+        ("idle-memory", mib) => mib * MIB,
+        _ if smoke => 256 * MIB,
+        // Room for a file of 1 GiB and its predecessor, whose blocks are free only once the removal
+        // is committed; and for a million files.
+        ("sequential", _) | ("one-directory" | "postmark", 50_000..) => 4096 * MIB,
+        _ => 512 * MIB,
+    }
+}
+
+/// Whether the workload is a program of its own.
+fn is_program(workload: &str) -> bool {
+    ["postmark", "gdbm", "gdbm-mmap", "sqlite"].contains(&workload)
+}
+
+/// How programs reach the subject: by system calls as they are, on a volume through the library that
+/// is loaded before the C library.
+fn launch(order: &Order) -> Launch {
+    let binaries = order.binaries.clone();
+    let mode = match order.subject {
+        Subject::AtollMmap => "mapped",
+        Subject::AtollPread => "pread",
+        Subject::AtollRam => "ram",
+        Subject::Disk | Subject::Tmpfs => {
+            return Launch { folder: order.folder.clone(), environment: Vec::new(), binaries };
+        }
+    };
+    let text = |path: PathBuf| path.to_string_lossy().into_owned();
+    let environment = [
+        ("LD_PRELOAD", text(binaries.join(programs::PRELOAD))),
+        ("ATOLL_VOLUME", text(atoll::volume_in(&order.folder))),
+        ("ATOLL_PREFIX", "/atoll".into()),
+        ("ATOLL_MODE", mode.into()),
+        // No sync on any side, that of unmounting included.
+        ("ATOLL_LEAVE", "1".into()),
+        ("ATOLL_BYTES", volume_bytes(&order.workload, order.point, order.smoke).to_string()),
+    ];
+    let environment = environment.map(|(name, value)| (name.to_owned(), value)).into();
+    Launch { folder: "/atoll".into(), environment, binaries }
+}
+
+/// Runs the workload `name` by `calls`. `before` is what was resident before the subject was there.
+fn workload<C: Calls>(
+    name: &str,
+    calls: &mut C,
+    run: &mut Run,
+    before: Resident,
+) -> Result<(), Broken> {
+    match name {
+        "read-after-write" => chunks::read_after_write(calls, run),
+        "many-files" => files::many_files(calls, run, before),
+        "small-memory" => files::small_memory(calls, run),
+        "readdir" => directory::readdir(calls, run),
+        "one-directory" => directory::one_directory(calls, run),
+        "lseek" => one_file::lseek(calls, run),
+        "fstat" => one_file::fstat(calls, run),
+        "sequential" => sequential::sequential(calls, run),
+        "append-fsync" => sync::append_fsync(calls, run),
+        "idle-memory" => {
+            let added = Resident::now()?.since(before);
+            run.record.add("memory", added.total());
+            run.record.add("anonymous", added.anonymous);
+            run.record.add("mapped", added.mapped);
+            Ok(())
+        }
+        other => Err(Broken(format!("no workload {other}"))),
+    }
+}
+
+/// Has a new process obey `order`, and reads its record.
+pub fn spawn(order: &Order) -> Result<Record, Broken> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["child", "--subject", order.subject.key(), "--workload", &order.workload]);
+    command.arg("--point").arg(order.point.to_string());
+    command.arg("--folder").arg(&order.folder).arg("--binaries").arg(&order.binaries);
+    if order.smoke {
+        command.arg("--smoke");
+    }
+    if let Some(group) = &order.group {
+        command.arg("--group").arg(group);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn()?;
+    // The record is a line or two: it fits the pipe, so that waiting before reading cannot hang.
+    let patience = Duration::from_secs(if order.smoke { 120 } else { 900 });
+    let begin = Instant::now();
+    loop {
+        if child.try_wait()?.is_some() {
+            break;
+        }
+        if begin.elapsed() > patience {
+            child.kill()?;
+            child.wait()?;
+            return Err(Broken(format!("no end after {} s", patience.as_secs())));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let output = child.wait_with_output()?;
+    if !output.status.success() {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        return Err(Broken(format!("{} {}", output.status, errors.trim()).trim().to_owned()));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|error| Broken(error.to_string()))
+}
+
+/// Prepares the fresh folder of `order`: makes the volume, so that the process is measured without
+/// the making of it.
+pub fn prepare(order: &Order) -> Result<(), Broken> {
+    match order.subject {
+        Subject::AtollMmap | Subject::AtollPread => {
+            let bytes = volume_bytes(&order.workload, order.point, order.smoke);
+            atoll::make(&order.folder, bytes)
+        }
+        Subject::AtollRam | Subject::Disk | Subject::Tmpfs => Ok(()),
+    }
+}

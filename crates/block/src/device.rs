@@ -1,0 +1,269 @@
+//! The two traits of the block seam.
+
+use core::fmt;
+
+/// Bytes in a block, the unit of every [`BlockDevice`] transfer.
+pub const BLOCK_SIZE: usize = 4096;
+
+/// Bytes in a sector, the torn-write unit: after power loss each aligned sector holds one of the
+/// contents that were written to it, never a mixture of two.
+pub const SECTOR_SIZE: usize = 512;
+
+/// The position of a block on its device, counted from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct BlockIndex(pub u64);
+
+impl BlockIndex {
+    /// The offset in bytes of the block's first byte.
+    #[inline]
+    pub const fn byte_offset(self) -> u64 {
+        self.0 * BLOCK_SIZE as u64
+    }
+}
+
+impl fmt::Display for BlockIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Why a device could not do what it was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BlockError {
+    /// The medium failed, or shrank under us; the content of the range is not known.
+    Io,
+    /// The medium has no room to store the range (a sparse host file on a full host).
+    NoSpace,
+    /// The range is not on the device, or a buffer is not a whole number of blocks.
+    OutOfRange,
+    /// The device was opened for reading only.
+    ReadOnly,
+}
+
+impl fmt::Display for BlockError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            BlockError::Io => "input/output error on the device",
+            BlockError::NoSpace => "no space left for the device's storage",
+            BlockError::OutOfRange => "the range is not on the device",
+            BlockError::ReadOnly => "the device is read-only",
+        })
+    }
+}
+
+impl core::error::Error for BlockError {}
+
+/// Storage as an array of blocks.
+///
+/// # Contract
+///
+/// - A read returns what the last completed write to the block stored, whether flushed or not.
+///   A block that was never written, or was discarded since, reads as zeros.
+/// - [`flush`](Self::flush) returns once every write completed before it is durable: it survives
+///   power loss. Nothing orders writes between two flushes.
+/// - After power loss every aligned sector of [`SECTOR_SIZE`] bytes holds its content at the last
+///   completed flush or any content written to it since, each sector for itself.
+/// - A write is complete, in the sense that it survives the end of this process, when the call
+///   returns.
+/// - A write that fails leaves the range with the old content, the new, or a mixture by sector.
+///   A flush that fails leaves it unknown which writes since the last flush are durable; a later
+///   flush that succeeds says nothing about those.
+///
+/// Ranges are never silently clipped: a range that leaves the device, or a buffer that is not a
+/// whole number of blocks, is [`BlockError::OutOfRange`] and changes nothing.
+pub trait BlockDevice {
+    /// The number of blocks on the device.
+    fn block_count(&self) -> u64;
+
+    /// Fills `buf` from the blocks that begin at `first`.
+    fn read(&mut self, first: BlockIndex, buf: &mut [u8]) -> Result<(), BlockError>;
+
+    /// Stores `data` in the blocks that begin at `first`.
+    fn write(&mut self, first: BlockIndex, data: &[u8]) -> Result<(), BlockError>;
+
+    /// Makes every completed write durable.
+    fn flush(&mut self) -> Result<(), BlockError>;
+
+    /// Makes the completed writes to `count` blocks from `first` durable; others may become so.
+    fn flush_range(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
+        checked_blocks(self.block_count(), first, count)?;
+        self.flush()
+    }
+
+    /// Says that `count` blocks from `first` will be stored in small pieces and flushed after each,
+    /// as a journal is, so that the device can make that cheap, at once and once. It never changes
+    /// their content, and may do nothing.
+    fn expect_commits(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
+        checked_blocks(self.block_count(), first, count)?;
+        Ok(())
+    }
+
+    /// Forgets the content of `count` blocks from `first`: they read as zeros from now on, and the
+    /// medium may give their space back. Ordered and durable like a write.
+    fn discard(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError>;
+}
+
+/// A device whose bytes can be addressed: RAM, a mapped file, or a block device behind
+/// [`Cached`](crate::cached::Cached). Data moves between it and a caller's buffer with one copy.
+///
+/// `load` and `store` obey the contract of [`BlockDevice`] byte by byte, and may be mixed freely
+/// with its calls.
+pub trait Memory: BlockDevice {
+    /// Copies `buf.len()` bytes from the byte offset `at`.
+    fn load(&mut self, at: u64, buf: &mut [u8]) -> Result<(), BlockError>;
+
+    /// Copies `data` to the byte offset `at`.
+    fn store(&mut self, at: u64, data: &[u8]) -> Result<(), BlockError>;
+
+    /// Stores `len` zero bytes at the byte offset `at`.
+    fn store_zeros(&mut self, at: u64, len: u64) -> Result<(), BlockError> {
+        static ZEROS: [u8; BLOCK_SIZE] = [0; BLOCK_SIZE];
+        let mut done = 0;
+        while done < len {
+            let n = (len - done).min(BLOCK_SIZE as u64);
+            self.store(at + done, &ZEROS[..n as usize])?;
+            done += n;
+        }
+        Ok(())
+    }
+}
+
+impl<D: BlockDevice + ?Sized> BlockDevice for &mut D {
+    fn block_count(&self) -> u64 {
+        (**self).block_count()
+    }
+    fn read(&mut self, first: BlockIndex, buf: &mut [u8]) -> Result<(), BlockError> {
+        (**self).read(first, buf)
+    }
+    fn write(&mut self, first: BlockIndex, data: &[u8]) -> Result<(), BlockError> {
+        (**self).write(first, data)
+    }
+    fn flush(&mut self) -> Result<(), BlockError> {
+        (**self).flush()
+    }
+    fn flush_range(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
+        (**self).flush_range(first, count)
+    }
+    fn expect_commits(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
+        (**self).expect_commits(first, count)
+    }
+    fn discard(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
+        (**self).discard(first, count)
+    }
+}
+
+impl<D: Memory + ?Sized> Memory for &mut D {
+    fn load(&mut self, at: u64, buf: &mut [u8]) -> Result<(), BlockError> {
+        (**self).load(at, buf)
+    }
+    fn store(&mut self, at: u64, data: &[u8]) -> Result<(), BlockError> {
+        (**self).store(at, data)
+    }
+    fn store_zeros(&mut self, at: u64, len: u64) -> Result<(), BlockError> {
+        (**self).store_zeros(at, len)
+    }
+}
+
+/// Checks that `len` bytes at `at` lie within `block_count` blocks and returns them as a range of
+/// `usize` offsets, for devices that live in memory.
+pub fn byte_range(
+    block_count: u64,
+    at: u64,
+    len: usize,
+) -> Result<core::ops::Range<usize>, BlockError> {
+    let end = at.checked_add(len as u64).ok_or(BlockError::OutOfRange)?;
+    if end > block_count * BLOCK_SIZE as u64 {
+        return Err(BlockError::OutOfRange);
+    }
+    Ok(at as usize..end as usize)
+}
+
+/// Checks a [`BlockDevice`] transfer of `len` bytes from `first`, which must be whole blocks on the
+/// device, and returns its byte offset.
+pub fn block_range(block_count: u64, first: BlockIndex, len: usize) -> Result<u64, BlockError> {
+    let blocks = (len / BLOCK_SIZE) as u64;
+    let end = first.0.checked_add(blocks).ok_or(BlockError::OutOfRange)?;
+    if !len.is_multiple_of(BLOCK_SIZE) || end > block_count {
+        return Err(BlockError::OutOfRange);
+    }
+    Ok(first.byte_offset())
+}
+
+/// Checks that `count` blocks from `first` lie on a device of `block_count` blocks and returns them
+/// as a range of block indices.
+pub fn checked_blocks(
+    block_count: u64,
+    first: BlockIndex,
+    count: u64,
+) -> Result<core::ops::Range<u64>, BlockError> {
+    match first.0.checked_add(count) {
+        Some(end) if end <= block_count => Ok(first.0..end),
+        _ => Err(BlockError::OutOfRange),
+    }
+}
+
+/// Makes an enum whose variants each hold one device a device itself: every call goes to the one
+/// that it holds.
+#[macro_export]
+macro_rules! memory_of_variants {
+    ($device:ty { $($variant:ident),+ }) => {
+        impl $crate::BlockDevice for $device {
+            fn block_count(&self) -> u64 {
+                match self { $(Self::$variant(d) => d.block_count(),)+ }
+            }
+            fn read(
+                &mut self,
+                first: $crate::BlockIndex,
+                buf: &mut [u8],
+            ) -> Result<(), $crate::BlockError> {
+                match self { $(Self::$variant(d) => d.read(first, buf),)+ }
+            }
+            fn write(
+                &mut self,
+                first: $crate::BlockIndex,
+                data: &[u8],
+            ) -> Result<(), $crate::BlockError> {
+                match self { $(Self::$variant(d) => d.write(first, data),)+ }
+            }
+            fn flush(&mut self) -> Result<(), $crate::BlockError> {
+                match self { $(Self::$variant(d) => d.flush(),)+ }
+            }
+            fn flush_range(
+                &mut self,
+                first: $crate::BlockIndex,
+                count: u64,
+            ) -> Result<(), $crate::BlockError> {
+                match self { $(Self::$variant(d) => d.flush_range(first, count),)+ }
+            }
+            fn expect_commits(
+                &mut self,
+                first: $crate::BlockIndex,
+                count: u64,
+            ) -> Result<(), $crate::BlockError> {
+                match self { $(Self::$variant(d) => d.expect_commits(first, count),)+ }
+            }
+            fn discard(
+                &mut self,
+                first: $crate::BlockIndex,
+                count: u64,
+            ) -> Result<(), $crate::BlockError> {
+                match self { $(Self::$variant(d) => d.discard(first, count),)+ }
+            }
+        }
+
+        impl $crate::Memory for $device {
+            #[inline]
+            fn load(&mut self, at: u64, buf: &mut [u8]) -> Result<(), $crate::BlockError> {
+                match self { $(Self::$variant(d) => d.load(at, buf),)+ }
+            }
+            #[inline]
+            fn store(&mut self, at: u64, data: &[u8]) -> Result<(), $crate::BlockError> {
+                match self { $(Self::$variant(d) => d.store(at, data),)+ }
+            }
+            fn store_zeros(&mut self, at: u64, len: u64) -> Result<(), $crate::BlockError> {
+                match self { $(Self::$variant(d) => d.store_zeros(at, len),)+ }
+            }
+        }
+    };
+}

@@ -1,0 +1,234 @@
+//! The device that tests crash against: in memory, with faults that are planned, and with every
+//! content that a crash could leave.
+//!
+//! Read [`image`] first, the content of a device that is cheap to copy; then [`media`], what is
+//! durable and what may be; then [`recording`], which cuts a finished run anywhere.
+//!
+//! Nothing here is random: seeds and choices are arguments, so that a failure can be replayed.
+
+pub mod image;
+pub mod media;
+pub mod recording;
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
+
+use crate::device::{
+    BLOCK_SIZE, BlockDevice, BlockError, BlockIndex, Memory, block_range, checked_blocks,
+};
+pub use image::Image;
+pub use media::{Event, Media, Survival};
+pub use recording::{Recording, Replay};
+
+/// What goes wrong, from the next call on.
+#[derive(Clone, Debug, Default)]
+pub struct Faults {
+    /// Reads and loads that touch these blocks fail with [`BlockError::Io`].
+    pub read_errors: BTreeSet<u64>,
+    /// Stores, writes and discards that touch these blocks fail with [`BlockError::Io`]. The
+    /// blocks before the first such are stored.
+    pub write_errors: BTreeSet<u64>,
+    /// How many more blocks that have no storage yet can get it, as on a sparse file on a nearly
+    /// full disk; then [`BlockError::NoSpace`], with the blocks before stored. Discarded blocks
+    /// count again. `None` is no limit.
+    pub free_blocks: Option<u64>,
+    /// How many of the next flushes fail with [`BlockError::Io`].
+    pub flush_errors: u32,
+    /// Once [`FaultDevice::events`] has reached this number every call fails with
+    /// [`BlockError::Io`] and changes nothing: the file system above is cut off there.
+    pub stop_after: Option<u64>,
+}
+
+/// A device in memory that keeps what was durable apart from what was written since.
+///
+/// A crash is taken from it at any moment, as an [`Image`]: [`process_crash`](Self::process_crash)
+/// or [`power_loss`](Self::power_loss). To try every moment of one run, record it.
+#[derive(Clone, Debug)]
+pub struct FaultDevice {
+    media: Media,
+    events: u64,
+    recording: Option<Recording>,
+    /// What goes wrong from now on.
+    pub faults: Faults,
+}
+
+impl FaultDevice {
+    /// A device of `block_count` blocks that were never written.
+    pub fn new(block_count: u64) -> Self {
+        Self::from_image(Image::new(block_count))
+    }
+
+    /// A device on which `image` is durable.
+    pub fn from_image(image: Image) -> Self {
+        Self::from_media(Media::new(image))
+    }
+
+    /// A device over `media`, of which not all has to be durable: the device of the next process
+    /// after one that ended.
+    pub fn from_media(media: Media) -> Self {
+        FaultDevice { media, events: 0, recording: None, faults: Faults::default() }
+    }
+
+    /// How many events (stores, writes, discards and flushes that were carried out, in part at
+    /// least, and failed flushes) there have been. Calls that change nothing are none.
+    pub fn events(&self) -> u64 {
+        self.events
+    }
+
+    /// Whether [`Faults::stop_after`] has been reached.
+    pub fn is_stopped(&self) -> bool {
+        self.faults.stop_after.is_some_and(|limit| self.events >= limit)
+    }
+
+    /// What is durable and what may be.
+    pub fn media(&self) -> &Media {
+        &self.media
+    }
+
+    /// What a process that ends now leaves: every completed call.
+    pub fn process_crash(&self) -> Image {
+        self.media.current().clone()
+    }
+
+    /// What power loss now leaves, with `survival` of what is not durable.
+    pub fn power_loss(&self, survival: Survival) -> Image {
+        self.media.power_loss(survival)
+    }
+
+    /// Records events from now on, from an empty record.
+    pub fn start_recording(&mut self) {
+        self.recording = Some(Recording::new(self.media.clone()));
+    }
+
+    /// Ends recording and returns what was recorded, or `None` if nothing was being recorded.
+    pub fn take_recording(&mut self) -> Option<Recording> {
+        self.recording.take()
+    }
+
+    fn alive(&self) -> Result<(), BlockError> {
+        if self.is_stopped() { Err(BlockError::Io) } else { Ok(()) }
+    }
+
+    fn happen(&mut self, event: Event) {
+        self.media.apply(&event);
+        self.events += 1;
+        if let Some(recording) = &mut self.recording {
+            recording.push(event);
+        }
+    }
+
+    /// How many of the `len` bytes from `at` can be stored, and what stops the others. Takes the
+    /// storage that they need.
+    fn storable(&mut self, at: u64, len: u64) -> (u64, Result<(), BlockError>) {
+        let first = at / BLOCK_SIZE as u64;
+        let end = (at + len).div_ceil(BLOCK_SIZE as u64);
+        for block in first..end {
+            let before = (block * BLOCK_SIZE as u64).saturating_sub(at);
+            if self.faults.write_errors.contains(&block) {
+                return (before, Err(BlockError::Io));
+            }
+            if let Some(free) = &mut self.faults.free_blocks
+                && !self.media.current().is_stored(block)
+            {
+                if *free == 0 {
+                    return (before, Err(BlockError::NoSpace));
+                }
+                *free -= 1;
+            }
+        }
+        (len, Ok(()))
+    }
+
+    fn readable(&self, at: u64, len: u64) -> Result<(), BlockError> {
+        let blocks = at / BLOCK_SIZE as u64..(at + len).div_ceil(BLOCK_SIZE as u64);
+        match self.faults.read_errors.range(blocks).next() {
+            Some(_) if len > 0 => Err(BlockError::Io),
+            _ => Ok(()),
+        }
+    }
+
+    fn checked(&self, at: u64, len: u64) -> Result<(), BlockError> {
+        let size = self.block_count() * BLOCK_SIZE as u64;
+        match at.checked_add(len) {
+            Some(end) if end <= size => Ok(()),
+            _ => Err(BlockError::OutOfRange),
+        }
+    }
+}
+
+impl BlockDevice for FaultDevice {
+    fn block_count(&self) -> u64 {
+        self.media.current().block_count()
+    }
+
+    fn read(&mut self, first: BlockIndex, buf: &mut [u8]) -> Result<(), BlockError> {
+        let at = block_range(self.block_count(), first, buf.len())?;
+        self.load(at, buf)
+    }
+
+    fn write(&mut self, first: BlockIndex, data: &[u8]) -> Result<(), BlockError> {
+        let at = block_range(self.block_count(), first, data.len())?;
+        self.store(at, data)
+    }
+
+    fn flush(&mut self) -> Result<(), BlockError> {
+        self.flush_range(BlockIndex(0), self.block_count())
+    }
+
+    fn flush_range(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
+        let blocks = checked_blocks(self.block_count(), first, count)?;
+        self.alive()?;
+        let failed = self.faults.flush_errors > 0;
+        self.faults.flush_errors -= u32::from(failed);
+        self.happen(Event::Flush { blocks, failed });
+        if failed { Err(BlockError::Io) } else { Ok(()) }
+    }
+
+    fn discard(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
+        let blocks = checked_blocks(self.block_count(), first, count)?;
+        self.alive()?;
+        let stop = self.faults.write_errors.range(blocks.clone()).next().copied();
+        let end = stop.unwrap_or(blocks.end);
+        if blocks.start < end {
+            if let Some(free) = &mut self.faults.free_blocks {
+                let current = self.media.current();
+                *free += (blocks.start..end).filter(|&b| current.is_stored(b)).count() as u64;
+            }
+            self.happen(Event::Discard { first: blocks.start, count: end - blocks.start });
+        }
+        if stop.is_some() { Err(BlockError::Io) } else { Ok(()) }
+    }
+}
+
+impl Memory for FaultDevice {
+    fn load(&mut self, at: u64, buf: &mut [u8]) -> Result<(), BlockError> {
+        self.checked(at, buf.len() as u64)?;
+        self.alive()?;
+        self.readable(at, buf.len() as u64)?;
+        self.media.current().read(at, buf);
+        Ok(())
+    }
+
+    fn store(&mut self, at: u64, data: &[u8]) -> Result<(), BlockError> {
+        self.checked(at, data.len() as u64)?;
+        self.alive()?;
+        let (len, outcome) = self.storable(at, data.len() as u64);
+        if len > 0 {
+            self.happen(Event::Store { at, data: Box::from(&data[..len as usize]) });
+        }
+        outcome
+    }
+
+    fn store_zeros(&mut self, at: u64, len: u64) -> Result<(), BlockError> {
+        self.checked(at, len)?;
+        self.alive()?;
+        let (len, outcome) = self.storable(at, len);
+        if len > 0 {
+            self.happen(Event::Zeros { at, len });
+        }
+        outcome
+    }
+}
+
+#[cfg(test)]
+mod tests;

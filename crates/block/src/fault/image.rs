@@ -1,0 +1,127 @@
+//! The content of a whole device, cheap to copy.
+
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::device::{BLOCK_SIZE, SECTOR_SIZE};
+
+/// Blocks that share one reference count, so that a copy of an image costs a count for each of
+/// these and not for each block.
+const CHUNK_BLOCKS: usize = 64;
+
+type Block = [u8; BLOCK_SIZE];
+type Chunk = [Option<Arc<Block>>; CHUNK_BLOCKS];
+/// The content of one sector.
+pub type Sector = [u8; SECTOR_SIZE];
+
+/// The content of a device. Copies share the blocks that neither has changed since.
+///
+/// Offsets and lengths must lie on the image: it is a test's tool and panics otherwise.
+#[derive(Clone, Debug)]
+pub struct Image {
+    block_count: u64,
+    chunks: Vec<Option<Arc<Chunk>>>,
+}
+
+impl Image {
+    /// An image of `block_count` blocks that were never written.
+    pub fn new(block_count: u64) -> Self {
+        let chunks = (block_count as usize).div_ceil(CHUNK_BLOCKS);
+        Image { block_count, chunks: vec![None; chunks] }
+    }
+
+    /// An image that holds `bytes`, padded with zeros to a whole block. Blocks of zeros are holes.
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        let mut image = Image::new(bytes.len().div_ceil(BLOCK_SIZE) as u64);
+        for (i, block) in bytes.chunks(BLOCK_SIZE).enumerate() {
+            if block.iter().any(|&b| b != 0) {
+                image.write((i * BLOCK_SIZE) as u64, block);
+            }
+        }
+        image
+    }
+
+    /// The whole content.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.block_count as usize * BLOCK_SIZE];
+        self.read(0, &mut bytes);
+        bytes
+    }
+
+    /// The number of blocks.
+    pub fn block_count(&self) -> u64 {
+        self.block_count
+    }
+
+    /// Makes the image longer by blocks that were never written, or shorter.
+    pub fn resize(&mut self, block_count: u64) {
+        for block in block_count..self.block_count {
+            self.discard(block);
+        }
+        self.chunks.resize((block_count as usize).div_ceil(CHUNK_BLOCKS), None);
+        self.block_count = block_count;
+    }
+
+    /// Whether `block` has storage: it was written, and not discarded since.
+    pub fn is_stored(&self, block: u64) -> bool {
+        self.block(block).is_some()
+    }
+
+    fn block(&self, block: u64) -> Option<&Arc<Block>> {
+        assert!(block < self.block_count, "block {block} of {}", self.block_count);
+        let chunk = self.chunks[block as usize / CHUNK_BLOCKS].as_ref()?;
+        chunk[block as usize % CHUNK_BLOCKS].as_ref()
+    }
+
+    /// Copies the bytes from `at` on to `buf`.
+    pub fn read(&self, at: u64, buf: &mut [u8]) {
+        let mut done = 0;
+        while done < buf.len() {
+            let (block, within, n) = piece(at + done as u64, buf.len() - done);
+            let to = &mut buf[done..done + n];
+            match self.block(block) {
+                Some(bytes) => to.copy_from_slice(&bytes[within..within + n]),
+                None => to.fill(0),
+            }
+            done += n;
+        }
+    }
+
+    /// Copies `data` to the bytes from `at` on.
+    pub fn write(&mut self, at: u64, data: &[u8]) {
+        let mut done = 0;
+        while done < data.len() {
+            let (block, within, n) = piece(at + done as u64, data.len() - done);
+            assert!(block < self.block_count, "block {block} of {}", self.block_count);
+            let chunk = self.chunks[block as usize / CHUNK_BLOCKS]
+                .get_or_insert_with(|| Arc::new([const { None }; CHUNK_BLOCKS]));
+            let slot = &mut Arc::make_mut(chunk)[block as usize % CHUNK_BLOCKS];
+            let bytes = Arc::make_mut(slot.get_or_insert_with(|| Arc::new([0; BLOCK_SIZE])));
+            bytes[within..within + n].copy_from_slice(&data[done..done + n]);
+            done += n;
+        }
+    }
+
+    /// Makes `block` a hole.
+    pub fn discard(&mut self, block: u64) {
+        if self.is_stored(block) {
+            let chunk = self.chunks[block as usize / CHUNK_BLOCKS].as_mut();
+            let chunk = Arc::make_mut(chunk.expect("a stored block has a chunk"));
+            chunk[block as usize % CHUNK_BLOCKS] = None;
+        }
+    }
+
+    /// The content of a sector.
+    pub fn sector(&self, sector: u64) -> Sector {
+        let mut content = [0; SECTOR_SIZE];
+        self.read(sector * SECTOR_SIZE as u64, &mut content);
+        content
+    }
+}
+
+/// The block of offset `at`, the offset within it, and how many of `len` bytes it holds.
+fn piece(at: u64, len: usize) -> (u64, usize, usize) {
+    let within = (at % BLOCK_SIZE as u64) as usize;
+    (at / BLOCK_SIZE as u64, within, len.min(BLOCK_SIZE - within))
+}

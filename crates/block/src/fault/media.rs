@@ -1,0 +1,244 @@
+//! What a medium holds, and what it may hold after power is lost.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use super::image::{Image, Sector};
+use crate::device::{BLOCK_SIZE, SECTOR_SIZE};
+
+const SECTORS_PER_BLOCK: u64 = (BLOCK_SIZE / SECTOR_SIZE) as u64;
+
+/// One call that changed a device, as it was carried out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Bytes stored, by `store` or `write`.
+    Store {
+        /// Byte offset.
+        at: u64,
+        /// What was stored.
+        data: Box<[u8]>,
+    },
+    /// Zeros stored.
+    Zeros {
+        /// Byte offset.
+        at: u64,
+        /// How many bytes.
+        len: u64,
+    },
+    /// Blocks discarded.
+    Discard {
+        /// Index of the first.
+        first: u64,
+        /// How many.
+        count: u64,
+    },
+    /// Blocks flushed.
+    Flush {
+        /// Which.
+        blocks: Range<u64>,
+        /// Whether the flush returned an error, after which nothing is known of the range.
+        failed: bool,
+    },
+}
+
+impl Event {
+    /// Bytes that the event stores one after another, hence the places where it can be cut.
+    pub fn len(&self) -> u64 {
+        match self {
+            Event::Store { data, .. } => data.len() as u64,
+            Event::Zeros { len, .. } => *len,
+            Event::Discard { count, .. } => count * BLOCK_SIZE as u64,
+            Event::Flush { .. } => 0,
+        }
+    }
+
+    /// Whether the event stores nothing, as a flush.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Which contents power loss leaves in the sectors that were written since they were last durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Survival {
+    /// The durable ones: every unflushed write is lost.
+    None,
+    /// The latest: every unflushed write survives.
+    All,
+    /// Each sector one of its contents, chosen from the seed and the sector's number. The seed
+    /// also sets how likely the durable and the latest content are, so that among many seeds some
+    /// lose a few sectors, some nearly all, some mix old versions.
+    Seed(u64),
+}
+
+/// The contents that a sector may have after power loss besides the durable one, oldest first.
+#[derive(Clone, Debug)]
+struct Pending {
+    versions: Vec<Arc<Sector>>,
+    /// A flush of these versions failed: no later flush makes them durable, only a new write.
+    given_up: bool,
+}
+
+/// The state of a medium with a volatile cache: what reads return, what is durable, and every
+/// content between the two.
+#[derive(Clone, Debug)]
+pub struct Media {
+    current: Image,
+    durable: Image,
+    pending: BTreeMap<u64, Pending>,
+}
+
+impl Media {
+    /// A medium on which `image` is durable.
+    pub fn new(image: Image) -> Self {
+        Media { durable: image.clone(), current: image, pending: BTreeMap::new() }
+    }
+
+    /// What reads return: what a crash of the process leaves.
+    pub fn current(&self) -> &Image {
+        &self.current
+    }
+
+    /// What is certainly durable.
+    pub fn durable(&self) -> &Image {
+        &self.durable
+    }
+
+    /// The sectors with more than one possible content after power loss, in order, each with their
+    /// number (the durable content counted, so 2 or more).
+    pub fn pending(&self) -> impl Iterator<Item = (u64, usize)> + '_ {
+        self.pending.iter().map(|(&sector, p)| (sector, p.versions.len() + 1))
+    }
+
+    /// The image after power loss. `choose` is asked once for each sector of
+    /// [`pending`](Self::pending), in order, with the sector and the number of its contents, which
+    /// one survives: 0 is the durable one, the others follow as they were written.
+    pub fn power_loss_with(&self, mut choose: impl FnMut(u64, usize) -> usize) -> Image {
+        let mut image = self.durable.clone();
+        for (&sector, pending) in &self.pending {
+            let choice = choose(sector, pending.versions.len() + 1);
+            if choice > 0 {
+                image.write(sector * SECTOR_SIZE as u64, &pending.versions[choice - 1][..]);
+            }
+        }
+        image
+    }
+
+    /// The image after power loss.
+    pub fn power_loss(&self, survival: Survival) -> Image {
+        match survival {
+            Survival::None => self.durable.clone(),
+            Survival::All => self.power_loss_with(|_, contents| contents - 1),
+            Survival::Seed(seed) => {
+                let odds = mix(seed);
+                let (durable, latest) = (odds & 0xff, odds >> 8 & 0xff);
+                self.power_loss_with(|sector, contents| {
+                    let r = mix(odds ^ sector.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+                    if r & 0xff < durable {
+                        0
+                    } else if r >> 8 & 0xff < latest {
+                        contents - 1
+                    } else {
+                        ((r >> 16) % contents as u64) as usize
+                    }
+                })
+            }
+        }
+    }
+
+    /// Carries out `event`.
+    pub fn apply(&mut self, event: &Event) {
+        self.apply_without(event, 0..0);
+    }
+
+    /// Carries out `event` except for the bytes `missing` of those that it stores: what a process
+    /// leaves that ends within a store. `n..event.len()` is a store cut after `n` bytes; a copy
+    /// routine that stores the end first leaves a gap in the middle.
+    pub fn apply_without(&mut self, event: &Event, missing: Range<u64>) {
+        let parts = [0..missing.start.min(event.len()), missing.end..event.len()];
+        for part in parts.into_iter().filter(|part| part.start < part.end) {
+            match event {
+                Event::Store { at, data } => {
+                    self.store(at + part.start, &data[part.start as usize..part.end as usize]);
+                }
+                Event::Zeros { at, .. } => self.zeros(at + part.start, part.end - part.start),
+                Event::Discard { first, .. } => {
+                    let at = first * BLOCK_SIZE as u64;
+                    self.zeros(at + part.start, part.end - part.start);
+                }
+                Event::Flush { .. } => {}
+            }
+        }
+        match event {
+            Event::Discard { first, count } if missing.is_empty() => {
+                (*first..first + count).for_each(|block| self.current.discard(block));
+            }
+            Event::Flush { blocks, failed } => self.flush(blocks.clone(), *failed),
+            _ => {}
+        }
+    }
+
+    fn zeros(&mut self, at: u64, len: u64) {
+        static ZEROS: [u8; BLOCK_SIZE] = [0; BLOCK_SIZE];
+        let mut done = 0;
+        while done < len {
+            let n = (len - done).min(BLOCK_SIZE as u64);
+            self.store(at + done, &ZEROS[..n as usize]);
+            done += n;
+        }
+    }
+
+    fn store(&mut self, at: u64, data: &[u8]) {
+        let mut done = 0;
+        while done < data.len() {
+            let offset = at + done as u64;
+            let sector = offset / SECTOR_SIZE as u64;
+            let within = (offset % SECTOR_SIZE as u64) as usize;
+            let n = (data.len() - done).min(SECTOR_SIZE - within);
+            let old = self.current.sector(sector);
+            self.current.write(offset, &data[done..done + n]);
+            let new = self.current.sector(sector);
+            if let Some(pending) = self.pending.get_mut(&sector) {
+                pending.given_up = false;
+                if new != old {
+                    pending.versions.push(Arc::new(new));
+                }
+            } else if new != old {
+                let pending = Pending { versions: vec![Arc::new(new)], given_up: false };
+                self.pending.insert(sector, pending);
+            }
+            done += n;
+        }
+    }
+
+    fn flush(&mut self, blocks: Range<u64>, failed: bool) {
+        let sectors = blocks.start * SECTORS_PER_BLOCK..blocks.end * SECTORS_PER_BLOCK;
+        if failed {
+            self.pending.range_mut(sectors).for_each(|(_, pending)| pending.given_up = true);
+            return;
+        }
+        let mut rest = self.pending.split_off(&sectors.start);
+        let mut after = rest.split_off(&sectors.end);
+        for (sector, pending) in rest {
+            if pending.given_up {
+                self.pending.insert(sector, pending);
+            } else if let Some(latest) = pending.versions.last() {
+                self.durable.write(sector * SECTOR_SIZE as u64, &latest[..]);
+            }
+        }
+        self.pending.append(&mut after);
+    }
+}
+
+/// The finalizer of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number
+/// generators", 2014): every bit of the result depends on every bit of the input.
+fn mix(value: u64) -> u64 {
+    let z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
+}

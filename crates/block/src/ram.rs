@@ -1,0 +1,90 @@
+//! A device in memory: fast, byte-addressable, gone with its owner.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::device::{
+    BLOCK_SIZE, BlockDevice, BlockError, BlockIndex, Memory, block_range, byte_range,
+};
+
+/// A block device in the memory of this process.
+#[derive(Clone, Debug)]
+pub struct RamDevice {
+    bytes: Vec<u8>,
+}
+
+impl RamDevice {
+    /// A device of `block_count` zeroed blocks.
+    pub fn new(block_count: u64) -> Self {
+        RamDevice { bytes: vec![0; block_count as usize * BLOCK_SIZE] }
+    }
+
+    /// A device that holds `bytes`, padded with zeros to a whole block.
+    pub fn from_bytes(mut bytes: Vec<u8>) -> Self {
+        bytes.resize(bytes.len().next_multiple_of(BLOCK_SIZE), 0);
+        RamDevice { bytes }
+    }
+
+    /// The whole content.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The whole content, to be changed at will, as a failing medium would.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+}
+
+impl BlockDevice for RamDevice {
+    fn block_count(&self) -> u64 {
+        (self.bytes.len() / BLOCK_SIZE) as u64
+    }
+
+    fn read(&mut self, first: BlockIndex, buf: &mut [u8]) -> Result<(), BlockError> {
+        let at = block_range(self.block_count(), first, buf.len())?;
+        self.load(at, buf)
+    }
+
+    fn write(&mut self, first: BlockIndex, data: &[u8]) -> Result<(), BlockError> {
+        let at = block_range(self.block_count(), first, data.len())?;
+        self.store(at, data)
+    }
+
+    fn flush(&mut self) -> Result<(), BlockError> {
+        Ok(())
+    }
+
+    fn discard(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
+        let len = count.checked_mul(BLOCK_SIZE as u64).ok_or(BlockError::OutOfRange)?;
+        let at = block_range(
+            self.block_count(),
+            first,
+            usize::try_from(len).map_err(|_| BlockError::OutOfRange)?,
+        )?;
+        self.store_zeros(at, len)
+    }
+}
+
+impl Memory for RamDevice {
+    #[inline]
+    fn load(&mut self, at: u64, buf: &mut [u8]) -> Result<(), BlockError> {
+        let range = byte_range(self.block_count(), at, buf.len())?;
+        buf.copy_from_slice(&self.bytes[range]);
+        Ok(())
+    }
+
+    #[inline]
+    fn store(&mut self, at: u64, data: &[u8]) -> Result<(), BlockError> {
+        let range = byte_range(self.block_count(), at, data.len())?;
+        self.bytes[range].copy_from_slice(data);
+        Ok(())
+    }
+
+    fn store_zeros(&mut self, at: u64, len: u64) -> Result<(), BlockError> {
+        let len = usize::try_from(len).map_err(|_| BlockError::OutOfRange)?;
+        let range = byte_range(self.block_count(), at, len)?;
+        self.bytes[range].fill(0);
+        Ok(())
+    }
+}

@@ -1,0 +1,87 @@
+//! `atoll grow`: makes a volume larger.
+
+use std::path::PathBuf;
+
+use atoll_block::BLOCK_SIZE;
+use atoll_fs::{FsError, MountOptions};
+use atoll_host::device::{self, OpenError, OpenOptions};
+use serde::Serialize;
+
+use crate::failure::{Failure, Outcome};
+use crate::output;
+use crate::size;
+use crate::volume;
+
+/// Make a volume larger.
+///
+/// Its file is made longer with --size; a volume on a block device takes what the device has got. Nothing is
+/// lost whatever happens meanwhile. Volumes cannot be made smaller.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The volume's new size, as 64M or 2T; all of the file or device if not given.
+    #[arg(short, long, value_parser = size::parse)]
+    size: Option<u64>,
+    /// Print JSON for programs; sizes are in bytes.
+    #[arg(long)]
+    json: bool,
+    /// The volume.
+    volume: PathBuf,
+}
+
+#[derive(Serialize)]
+struct Result {
+    volume: String,
+    before: u64,
+    after: u64,
+}
+
+/// Grows it.
+pub fn run(args: &Args) -> Outcome {
+    let path = &args.volume;
+    let shown = path.display();
+    // Looked at before its file is made longer, which happens to volumes only.
+    let mut device = volume::open_device(path, volume::Access::Read)?;
+    let now = atoll_fs::read_superblock(&mut device)
+        .map_err(|error| volume::unusable(path, error))?
+        .block_count;
+    drop(device);
+    let blocks = args.size.map(|size| size / BLOCK_SIZE as u64);
+    if let Some(blocks) = blocks
+        && blocks < now
+    {
+        return Err(Failure::new(format!(
+            "{shown} has {}, and volumes cannot be made smaller; make a new one of that size, and copy with \
+             `atoll cp -r {shown}:/ NEW:/`",
+            size::show(now * BLOCK_SIZE as u64)
+        )));
+    }
+    let options = OpenOptions { blocks, ..OpenOptions::default() };
+    let mut device = device::open(path, &options).map_err(|error| match error {
+        OpenError::TooSmall { bytes, .. } => Failure::new(format!(
+            "cannot grow {shown}: the device has {}; give a smaller --size, or none",
+            size::show(bytes)
+        )),
+        error => volume::cannot_open(path, error),
+    })?;
+    let incarnation = device::incarnation().map_err(|error| volume::cannot_open(path, error))?;
+    let mount = MountOptions { incarnation, ..MountOptions::default() };
+    let grown = atoll_fs::grow(&mut device, &mount).map_err(|error| match error {
+        FsError::Device(error) => Failure::new(format!("cannot grow {shown}: {error}")),
+        error => volume::unusable(path, error),
+    })?;
+    let (before, after) = (grown.before * BLOCK_SIZE as u64, grown.after * BLOCK_SIZE as u64);
+    if args.json {
+        output::json(&Result { volume: output::text(path.as_os_str()), before, after })?;
+    } else if before == after {
+        output::line(
+            format!("{shown}: {}, as before; give a --size to make it larger", size::show(after))
+                .as_bytes(),
+        )?;
+    } else {
+        output::line(
+            format!("{shown}: {}, where it had {}", size::show(after), size::show(before))
+                .as_bytes(),
+        )?;
+    }
+    Ok(0)
+}

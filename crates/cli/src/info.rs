@@ -1,0 +1,74 @@
+//! `atoll info`: what is known of a volume as a whole.
+
+use std::path::PathBuf;
+
+use atoll_block::BLOCK_SIZE;
+use serde::Serialize;
+
+use crate::failure::Outcome;
+use crate::output;
+use crate::size;
+use crate::volume::{self, Access};
+
+/// Show what is known of a volume as a whole.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Print JSON for programs; sizes are in bytes.
+    #[arg(long)]
+    json: bool,
+    /// The volume.
+    volume: PathBuf,
+}
+
+#[derive(Serialize)]
+struct Info {
+    volume: String,
+    uuid: String,
+    label: String,
+    created: String,
+    size: u64,
+    free: u64,
+    inodes: u64,
+    tree_height: u32,
+    journal: u64,
+    block_size: u64,
+}
+
+/// Shows it.
+pub fn run(args: &Args) -> Outcome {
+    let volume = volume::open(&args.volume, Access::Read)?;
+    let info = volume.info();
+    volume::close(&args.volume, volume)?;
+    let sb = &info.superblock;
+    let bytes = |blocks: u64| blocks * BLOCK_SIZE as u64;
+    let end = sb.label.iter().position(|&byte| byte == 0).unwrap_or(sb.label.len());
+    let info = Info {
+        volume: output::text(args.volume.as_os_str()),
+        uuid: output::uuid(&sb.uuid),
+        label: String::from_utf8_lossy(&sb.label[..end]).into_owned(),
+        created: format!("{}Z", output::date(sb.created).replace(' ', "T")),
+        size: bytes(sb.block_count),
+        free: bytes(info.free_blocks),
+        inodes: info.inodes,
+        tree_height: info.tree_height,
+        journal: bytes(sb.ring_blocks),
+        block_size: BLOCK_SIZE as u64,
+    };
+    if args.json {
+        output::json(&info)?;
+        return Ok(0);
+    }
+    for (name, value) in [
+        ("volume", info.volume),
+        ("label", if info.label.is_empty() { "none".to_owned() } else { info.label }),
+        ("UUID", info.uuid),
+        ("made", format!("{} UTC", output::date(sb.created))),
+        ("size", size::show(info.size)),
+        ("free", size::show(info.free)),
+        ("files and directories", info.inodes.to_string()),
+        ("journal", size::show(info.journal)),
+    ] {
+        output::line(format!("{name:<22} {value}").as_bytes())?;
+    }
+    Ok(0)
+}

@@ -1,0 +1,112 @@
+//! The command `atoll`: makes volumes, checks them, looks into them, mounts them, and runs programs
+//! on them.
+//!
+//! One file per command, named after it. [`volume`] opens volumes for all of them, [`place`] names
+//! places inside them, [`tree`] walks their directories; [`serve`] and [`job`] are the two
+//! processes behind `mount` and `run`.
+#![forbid(unsafe_code)]
+
+mod cat;
+mod completions;
+mod cp;
+mod dump;
+mod failure;
+mod fsck;
+mod grow;
+mod info;
+mod job;
+mod ls;
+mod man;
+mod mkdir;
+mod mkfs;
+mod mount;
+mod output;
+mod place;
+mod progress;
+mod rm;
+mod run;
+mod serve;
+mod size;
+mod tree;
+mod umount;
+mod volume;
+
+use clap::{Parser, Subcommand};
+
+use failure::{Failure, Outcome};
+
+/// Files in a volume: fast, crash-safe storage for isolated programs, in one ordinary file or device.
+#[derive(Parser)]
+#[command(name = "atoll", version, arg_required_else_help = true)]
+#[command(after_help = "A place inside a volume is written VOLUME:/path.\n\n\
+    Exit status: 0 done; 1 something went wrong, which is said; 2 the command line makes no sense. \
+    `run` and `fsck` have statuses of their own.")]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Run(run::Args),
+    Mkfs(mkfs::Args),
+    Fsck(fsck::Args),
+    Info(info::Args),
+    Grow(grow::Args),
+    Dump(dump::Args),
+    Ls(ls::Args),
+    Cat(cat::Args),
+    Cp(cp::Args),
+    Rm(rm::Args),
+    Mkdir(mkdir::Args),
+    Mount(mount::Args),
+    Umount(umount::Args),
+    Completions(completions::Args),
+    Man(man::Args),
+}
+
+fn main() -> std::process::ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            let status = if error.use_stderr() { usage_status() } else { 0 };
+            return status.into();
+        }
+    };
+    let outcome: Outcome = match cli.command {
+        Command::Run(args) => run::run(&args),
+        Command::Fsck(args) => fsck::run(&args),
+        Command::Mkfs(args) => mkfs::run(&args),
+        Command::Dump(args) => dump::run(&args),
+        Command::Grow(args) => grow::run(&args),
+        Command::Info(args) => info::run(&args),
+        Command::Ls(args) => ls::run(&args),
+        Command::Cat(args) => cat::run(&args),
+        Command::Cp(args) => cp::run(&args),
+        Command::Rm(args) => rm::run(&args),
+        Command::Mkdir(args) => mkdir::run(&args),
+        Command::Mount(args) => mount::run(&args),
+        Command::Umount(args) => umount::run(&args),
+        Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args),
+    };
+    match outcome {
+        Ok(status) => status.into(),
+        Err(Failure { message, status }) => {
+            if !message.is_empty() {
+                eprintln!("atoll: {message}");
+            }
+            status.into()
+        }
+    }
+}
+
+/// The status for a command line that makes no sense, which two commands have a convention for.
+fn usage_status() -> u8 {
+    match std::env::args_os().nth(1).as_deref().and_then(|command| command.to_str()) {
+        Some("fsck") => failure::FSCK_USAGE,
+        Some("run") => failure::RUN_FAILED,
+        _ => failure::USAGE,
+    }
+}

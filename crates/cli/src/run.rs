@@ -1,0 +1,249 @@
+//! `atoll run`: a program with volumes in its file tree.
+//!
+//! Three processes share the work. This one, which the shell sees, waits, passes signals on and
+//! ends with the program's status ([`job`](crate::job)). The *server* owns the volumes and serves them
+//! ([`serve`]); it has a session of its own, so that neither the terminal nor job control stops it
+//! while programs still use it. The *command* enters a private mount namespace, mounts, and
+//! becomes the program.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+
+use atoll_host::fuse::mount::{self, MountOptions};
+use atoll_host::handoff::Handoff;
+use atoll_host::namespace::{self, Namespace};
+use atoll_host::process::fork;
+
+use crate::failure::{Failure, Outcome, RUN_FAILED, RUN_NOT_EXECUTABLE, RUN_NOT_FOUND};
+use crate::job::Job;
+use crate::serve::{self, Attachment, CommandSide};
+use crate::size;
+use crate::volume::{self, Access, CreateOptions, DEFAULT_SIZE};
+
+/// The volume when none is named.
+const DEFAULT_VOLUME: &str = "atoll.vol";
+/// Where it is found by the program.
+const DEFAULT_PATH: &str = "/vol";
+
+/// Run a program with volumes in its file tree.
+///
+/// The program, and everything that it starts, finds each volume at its PATH; nobody else sees it
+/// there. With no volume named, ./atoll.vol is used at /vol, and made if it is missing.
+///
+/// atoll ends when the last process that sees the volumes has ended, with the status of COMMAND: its
+/// own, or 128 and the number of the signal that killed it. 125: atoll itself failed; 126: COMMAND
+/// cannot be run; 127: COMMAND was not found.
+#[derive(clap::Args)]
+pub struct Args {
+    /// A volume, and the directory where it appears (/vol); `:ro` after both for looking only. A
+    /// directory below / need not exist.
+    #[arg(short, long = "volume", value_name = "VOLUME[:PATH[:ro]]")]
+    volumes: Vec<OsString>,
+    /// Say nothing about the volume that is used by default.
+    #[arg(short, long)]
+    quiet: bool,
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Reads `VOLUME[:PATH[:ro]]`; `alone` if it is the only volume, which then needs no path.
+fn attachment(text: &OsStr, alone: bool, cwd: &Path) -> Result<Attachment, Failure> {
+    let bytes = text.as_bytes();
+    let (rest, access) = match bytes.strip_suffix(b":ro") {
+        Some(rest) => (rest, Access::Read),
+        None => (bytes.strip_suffix(b":rw").unwrap_or(bytes), Access::Write),
+    };
+    let (volume, target) = match rest.iter().rposition(|&b| b == b':') {
+        Some(at) => (&rest[..at], Some(&rest[at + 1..])),
+        None => (rest, None),
+    };
+    let shown = text.to_string_lossy();
+    if volume.is_empty() || target.is_some_and(<[u8]>::is_empty) {
+        return Err(Failure::new(format!(
+            "`-v {shown}` names no volume and path: write -v VOLUME:PATH, for example -v data.vol:/data"
+        )));
+    }
+    let target = match target {
+        Some(target) => OsStr::from_bytes(target),
+        None if alone => OsStr::new(DEFAULT_PATH),
+        None => {
+            return Err(Failure::new(format!(
+                "`-v {shown}` needs a path since there are several volumes: -v {shown}:PATH"
+            )));
+        }
+    };
+    Ok(Attachment {
+        volume: cwd.join(OsStr::from_bytes(volume)),
+        target: normal(&cwd.join(target)),
+        access,
+    })
+}
+
+/// `path`, absolute, without `.`; `..` is taken by name.
+fn normal(path: &Path) -> PathBuf {
+    use std::path::Component;
+    let mut out = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                out.pop();
+            }
+            other => out.push(other),
+        }
+    }
+    out
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Outcome {
+    attempt(args).map_err(|failure| failure.with_status(RUN_FAILED))
+}
+
+fn attempt(args: &Args) -> Outcome {
+    let cwd = std::env::current_dir()
+        .map_err(|error| Failure::new(format!("the working directory is gone: {error}")))?;
+    let mut attachments = Vec::new();
+    if args.volumes.is_empty() {
+        let volume = cwd.join(DEFAULT_VOLUME);
+        let made = match std::fs::symlink_metadata(&volume) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let made = volume::create(&volume, &CreateOptions::default())?;
+                volume::close(&volume, made)?;
+                true
+            }
+            _ => false,
+        };
+        if !args.quiet {
+            let what = if made {
+                format!(
+                    "made the volume ./{DEFAULT_VOLUME} ({}, takes only the space that is used)",
+                    size::show(DEFAULT_SIZE)
+                )
+            } else {
+                format!("using the volume ./{DEFAULT_VOLUME}")
+            };
+            eprintln!("atoll: {what}; it is at {DEFAULT_PATH}");
+        }
+        attachments.push(Attachment { volume, target: DEFAULT_PATH.into(), access: Access::Write });
+    }
+    for text in &args.volumes {
+        attachments.push(attachment(text, args.volumes.len() == 1, &cwd)?);
+    }
+
+    let failed = |error: io::Error| Failure::new(format!("cannot start a process: {error}"));
+    let (server_end, command_end) = Handoff::pair().map_err(failed)?;
+    let (report, reporter) =
+        nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).map_err(|errno| failed(errno.into()))?;
+    let job = Job::prepare().map_err(failed)?;
+    let server = fork(|| {
+        // Only the command may hold the other ends, so that its end is noticed.
+        close([command_end.as_fd(), report.as_fd(), reporter.as_fd()]);
+        serve::attend(&attachments, &server_end)
+    })
+    .map_err(failed)?;
+    drop(server_end);
+    let command = fork(|| {
+        let failure = match job.restore_signals().map_err(Failure::new) {
+            Ok(()) => become_program(&attachments, command_end, &reporter, &args.command, &cwd),
+            Err(failure) => failure.with_status(RUN_FAILED),
+        };
+        if !failure.message.is_empty() {
+            eprintln!("atoll: {failure}");
+        }
+        failure.status
+    });
+    let command = match command {
+        Ok(command) => command,
+        Err(error) => return Err(failed(error)),
+    };
+    drop(reporter);
+    job.run(command, server, report)
+}
+
+/// Closes descriptors that this process has inherited and another uses.
+fn close<const N: usize>(inherited: [BorrowedFd<'_>; N]) {
+    for fd in inherited {
+        // Nothing in this process uses the number again: it ends without running destructors.
+        let _ = nix::unistd::close(fd.as_raw_fd());
+    }
+}
+
+/// In the command's process: enters the namespace, mounts, and becomes the program. Returns only
+/// to say why not.
+fn become_program(
+    attachments: &[Attachment],
+    line: Handoff,
+    report: &OwnedFd,
+    program: &[OsString],
+    cwd: &Path,
+) -> Failure {
+    if let Err(failure) = mount_all(attachments, &CommandSide(&line)) {
+        return failure.with_status(RUN_FAILED);
+    }
+    drop(line);
+    let number = namespace::number("self").unwrap_or(0);
+    if let Err(errno) = nix::unistd::write(report, &number.to_ne_bytes()) {
+        return Failure::new(format!("cannot report to atoll: {errno}")).with_status(RUN_FAILED);
+    }
+    if let Err(error) = std::env::set_current_dir(cwd) {
+        return Failure::new(format!("cannot enter the directory {}: {error}", cwd.display()))
+            .with_status(RUN_FAILED);
+    }
+    let error = std::process::Command::new(&program[0]).args(&program[1..]).exec();
+    let status = match error.kind() {
+        io::ErrorKind::NotFound => RUN_NOT_FOUND,
+        _ => RUN_NOT_EXECUTABLE,
+    };
+    Failure::new(format!("cannot run {}: {error}", program[0].display())).with_status(status)
+}
+
+fn mount_all(attachments: &[Attachment], line: &CommandSide<'_>) -> Result<(), Failure> {
+    line.wait()?;
+    let mut namespace = Namespace::enter().map_err(Failure::new)?;
+    let owner = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
+    for attachment in attachments {
+        namespace.mount_point(&attachment.target).map_err(Failure::new)?;
+        let device = mount::open_device().map_err(Failure::new)?;
+        let options = MountOptions {
+            source: &attachment.volume,
+            read_only: attachment.access == Access::Read,
+            owner,
+        };
+        mount::mount(&device, &attachment.target, &options).map_err(Failure::new)?;
+        line.hand_over(device.as_fd(), namespace.is_user().then_some(owner))?;
+        line.wait()?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn volumes_and_paths() {
+        let cwd = Path::new("/home/u");
+        let read = |text: &str, alone| {
+            attachment(OsStr::new(text), alone, cwd)
+                .map(|a| (a.volume.display().to_string(), a.target.display().to_string(), a.access))
+        };
+        let expect =
+            |volume: &str, target: &str, access| (volume.to_owned(), target.to_owned(), access);
+        assert_eq!(read("a.vol", true).ok(), Some(expect("/home/u/a.vol", "/vol", Access::Write)));
+        assert_eq!(read("/a.vol:/d:ro", false).ok(), Some(expect("/a.vol", "/d", Access::Read)));
+        assert_eq!(
+            read("a:b:./x/../y", true).ok(),
+            Some(expect("/home/u/a:b", "/home/u/y", Access::Write))
+        );
+        for wrong in [":", "a:", ":/vol", ""] {
+            assert!(read(wrong, true).is_err(), "{wrong}");
+        }
+        assert!(read("a.vol", false).is_err());
+    }
+}

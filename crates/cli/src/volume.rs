@@ -1,0 +1,341 @@
+//! Opening volumes, and saying why one cannot be opened.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use atoll_block::{BLOCK_SIZE, BlockError};
+use atoll_fs::{BLOCK_COUNT_MIN, Corruption, FormatOptions, Fs, FsError, MountOptions};
+use atoll_host::device::{self, Create, HostDevice, OpenError, OpenOptions};
+use atoll_vfs::Timespec;
+
+use crate::failure::Failure;
+use crate::size;
+use crate::tree::VolumeTree;
+
+/// A volume that this process has open.
+pub type Volume = Fs<HostDevice>;
+
+/// The size of a volume when none is given, in bytes. It takes only the space that is used.
+pub const DEFAULT_SIZE: u64 = 1 << 30;
+
+/// How a volume is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// For looking only: nothing is written, and others may look as well.
+    Read,
+    /// For changes, by this process alone.
+    Write,
+}
+
+/// `path` from the root, so that it means the same in every directory.
+pub fn absolute(path: &Path) -> Result<PathBuf, Failure> {
+    std::path::absolute(path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))
+}
+
+/// Why the storage of the volume at `path` cannot be opened, and what to do.
+pub fn cannot_open(path: &Path, error: OpenError) -> Failure {
+    let shown = path.display();
+    let hint = match error {
+        OpenError::NotFound => format!("; make a volume with `atoll mkfs {shown}`"),
+        OpenError::PermissionDenied => "; its permissions do not allow you to".to_owned(),
+        _ => String::new(),
+    };
+    Failure::new(format!("cannot open the volume {shown}: {error}{hint}"))
+}
+
+/// Whether [`unusable`] has a sentence of its own for this: it is not for `fsck` to mend.
+pub fn says_all(what: Corruption) -> bool {
+    matches!(what, Corruption::NotAVolume | Corruption::Truncated | Corruption::Version)
+}
+
+/// Why the volume at `path` cannot be used, and what to do.
+pub fn unusable(path: &Path, error: FsError) -> Failure {
+    let shown = path.display();
+    let advice: &dyn fmt::Display = match error {
+        FsError::Corrupt(Corruption::NotAVolume) => {
+            return Failure::new(format!(
+                "{shown} is not an Atoll volume; nothing was changed. `atoll mkfs` makes one, in a file of its own"
+            ));
+        }
+        FsError::Corrupt(Corruption::Truncated) => {
+            return Failure::new(format!(
+                "{shown} is cut off: the file is shorter than the volume in it. Bring back the whole file; \
+                 nothing was changed"
+            ));
+        }
+        FsError::Corrupt(Corruption::Version) => {
+            return Failure::new(format!(
+                "{shown} was made by another version of Atoll, which this one ({}) does not know; use that one",
+                env!("CARGO_PKG_VERSION")
+            ));
+        }
+        FsError::Corrupt(_) => &format!(
+            "; look at the damage with `atoll fsck {shown}`, mend it with `atoll fsck --repair {shown}`"
+        ),
+        FsError::Device(BlockError::NoSpace) => &"; make room where the file is",
+        FsError::NeedsRecovery => &"",
+        _ => &"",
+    };
+    Failure::new(format!("cannot use the volume {shown}: {error}{advice}"))
+}
+
+/// Opens the storage of a volume, locked against others.
+pub fn open_device(path: &Path, access: Access) -> Result<HostDevice, Failure> {
+    let options = OpenOptions { read_only: access == Access::Read, ..OpenOptions::default() };
+    match device::open(path, &options) {
+        // It has not one block.
+        Err(OpenError::TooSmall { .. }) => {
+            Err(unusable(path, FsError::Corrupt(Corruption::NotAVolume)))
+        }
+        other => other.map_err(|error| cannot_open(path, error)),
+    }
+}
+
+/// Opens the volume at `path` and recovers what the last process to use it had not written home.
+pub fn open(path: &Path, access: Access) -> Result<Volume, Failure> {
+    let mount = |access| {
+        let device = open_device(path, access)?;
+        let incarnation = device::incarnation().map_err(|error| cannot_open(path, error))?;
+        let read_only = access == Access::Read;
+        let cache_bytes = atoll_host::memory::cache_bytes();
+        let new_slab = Some(atoll_host::memory::use_huge_pages as fn(*const u8, usize));
+        let options = MountOptions { read_only, incarnation, cache_bytes, new_slab };
+        Ok(Fs::mount(device, &options))
+    };
+    match mount(access)? {
+        Err(FsError::NeedsRecovery) => {
+            // After power loss the journal must be put in place before anything can be read.
+            let volume = mount(Access::Write)?.map_err(|error| unusable(path, error))?;
+            close(path, volume)?;
+            mount(access)?.map_err(|error| unusable(path, error))
+        }
+        other => other.map_err(|error| unusable(path, error)),
+    }
+}
+
+/// Closes a volume. Everything is durable afterwards.
+pub fn close(path: &Path, volume: Volume) -> Result<(), Failure> {
+    volume.unmount().map(drop).map_err(|error| {
+        Failure::new(format!(
+            "cannot close the volume {}: {error}; what it has is recovered when it is opened again",
+            path.display()
+        ))
+    })
+}
+
+/// The files of the volume at `path`, for looking.
+pub fn read_tree(path: &Path) -> Result<VolumeTree<Volume>, Failure> {
+    open(path, Access::Read).map(VolumeTree::new)
+}
+
+/// The files of the volume at `path`, for changes.
+pub fn write_tree(path: &Path) -> Result<VolumeTree<Volume>, Failure> {
+    open(path, Access::Write).map(VolumeTree::new)
+}
+
+/// Closes what [`read_tree`] or [`write_tree`] opened.
+pub fn close_tree(path: &Path, tree: VolumeTree<Volume>) -> Result<(), Failure> {
+    close(path, tree.into_inner())
+}
+
+/// Whether another process has the volume at `path` open, if only for looking.
+pub fn is_in_use(path: &Path) -> bool {
+    use rustix::fs::{FlockOperation, Mode, OFlags};
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else { return false };
+    // The lock that volumes are opened with; it goes with the descriptor.
+    let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
+    locked == Err(rustix::io::Errno::WOULDBLOCK)
+}
+
+/// How to make a volume.
+#[derive(Clone, Debug, Default)]
+pub struct CreateOptions<'a> {
+    /// Its size in bytes; what is there, or [`DEFAULT_SIZE`], if not given.
+    pub size: Option<u64>,
+    /// A name for people.
+    pub label: &'a str,
+    /// Replace what is there.
+    pub force: bool,
+    /// The size of the journal in bytes.
+    pub journal: Option<u64>,
+}
+
+/// Makes a volume in a new file, an empty one, or a block device, and opens it.
+///
+/// Whatever holds data is left alone unless `force` is given.
+pub fn create(path: &Path, options: &CreateOptions<'_>) -> Result<Volume, Failure> {
+    let shown = path.display();
+    if let Some(size) = options.size
+        && size < BLOCK_COUNT_MIN * BLOCK_SIZE as u64
+    {
+        return Err(Failure::new(format!(
+            "a volume of {} is too small; the smallest has {}",
+            size::show(size),
+            size::show(BLOCK_COUNT_MIN * BLOCK_SIZE as u64)
+        )));
+    }
+    let existing = match std::fs::metadata(path) {
+        Ok(found) => Some(found),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(Failure::new(format!("cannot make the volume {shown}: {error}"))),
+    };
+    if let Some(found) = &existing
+        && !options.force
+    {
+        blank::check(path, found)?;
+    }
+    let empty = existing.as_ref().is_none_or(|found| found.is_file() && found.len() == 0);
+    let size = options.size.or(empty.then_some(DEFAULT_SIZE));
+    let open = OpenOptions {
+        create: if existing.is_some() { Create::Never } else { Create::New },
+        blocks: size.map(|size| size / BLOCK_SIZE as u64),
+        ..OpenOptions::default()
+    };
+    let result = (|| {
+        let mut device = device::open(path, &open).map_err(|error| {
+            let hint = match error {
+                OpenError::TooSmall { .. } => "; give a smaller --size, or none",
+                _ => "",
+            };
+            Failure::new(format!("cannot make the volume {shown}: {error}{hint}"))
+        })?;
+        format(path, &mut device, options)?;
+        let incarnation = device::incarnation().map_err(|error| cannot_open(path, error))?;
+        let cache_bytes = atoll_host::memory::cache_bytes();
+        let new_slab = Some(atoll_host::memory::use_huge_pages as fn(*const u8, usize));
+        let mount = MountOptions { incarnation, cache_bytes, new_slab, ..MountOptions::default() };
+        Fs::mount(device, &mount).map_err(|error| unusable(path, error))
+    })();
+    if result.is_err() && existing.is_none() {
+        // Made here, and no use to anybody.
+        let _ = std::fs::remove_file(path);
+    }
+    result
+}
+
+fn format(
+    path: &Path,
+    device: &mut HostDevice,
+    options: &CreateOptions<'_>,
+) -> Result<(), Failure> {
+    let shown = path.display();
+    let mut random = [0; 24];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| Failure::new(format!("no random numbers: {error}")))?;
+    let (uuid, seed) = random.split_at(16);
+    let mut uuid: [u8; 16] = uuid.try_into().unwrap_or_default();
+    // RFC 9562: version 4, random.
+    uuid[6] = uuid[6] & 0x0f | 0x40;
+    uuid[8] = uuid[8] & 0x3f | 0x80;
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let format = FormatOptions {
+        uuid,
+        label: options.label,
+        hash_seed: u64::from_le_bytes(seed.try_into().unwrap_or_default()),
+        now: Timespec { sec: since.as_secs() as i64, nsec: since.subsec_nanos() },
+        uid: nix::unistd::geteuid().as_raw(),
+        gid: nix::unistd::getegid().as_raw(),
+        journal_blocks: options.journal.map(|bytes| bytes / BLOCK_SIZE as u64),
+    };
+    atoll_fs::format(device, &format).map_err(|error| match error {
+        FsError::Unsuitable => Failure::new(format!(
+            "cannot make the volume {shown}: it needs at least {}, a label of at most 64 bytes, and a journal \
+             that fits in it",
+            size::show(BLOCK_COUNT_MIN * BLOCK_SIZE as u64)
+        )),
+        error => Failure::new(format!("cannot make the volume {shown}: {error}")),
+    })
+}
+
+/// Whether something may be written over.
+mod blank {
+    use std::fs::{File, Metadata};
+    use std::io::{self, ErrorKind};
+    use std::os::unix::fs::{FileExt, FileTypeExt};
+    use std::path::Path;
+
+    use rustix::fs::SeekFrom;
+
+    use crate::failure::Failure;
+
+    /// How much of each end of a block device must be zeros: every file system and partition
+    /// table has something there.
+    const ENDS: u64 = 1 << 20;
+    const PIECE: u64 = 1 << 16;
+
+    /// Refuses a file or block device that holds anything but zeros.
+    pub fn check(path: &Path, found: &Metadata) -> Result<(), Failure> {
+        let shown = path.display();
+        let refused = |what: &str| {
+            Failure::new(format!(
+                "{shown} {what}; nothing was changed. --force makes a volume of it, and what it holds is lost"
+            ))
+        };
+        if !found.is_file() && !found.file_type().is_block_device() {
+            return Err(Failure::new(format!("{shown} is neither a file nor a block device")));
+        }
+        if found.is_file() && found.len() == 0 {
+            return Ok(());
+        }
+        let file = File::open(path)
+            .map_err(|error| Failure::new(format!("cannot look into {shown}: {error}")))?;
+        if atoll_magic(&file) {
+            return Err(refused("is an Atoll volume already"));
+        }
+        let blank = if found.is_file() { file_is_blank(&file) } else { ends_are_blank(&file) };
+        match blank {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(refused("holds data")),
+            Err(error) => Err(Failure::new(format!("cannot look into {shown}: {error}"))),
+        }
+    }
+
+    fn atoll_magic(file: &File) -> bool {
+        let mut block = [0; atoll_block::BLOCK_SIZE];
+        file.read_exact_at(&mut block, 0).is_ok()
+            && atoll_fs::layout::Superblock::parse(&block, atoll_block::BlockIndex(0), u64::MAX)
+                .is_ok()
+    }
+
+    fn zeros(file: &File, mut at: u64, end: u64) -> io::Result<bool> {
+        let mut piece = vec![0; PIECE as usize];
+        while at < end {
+            let len = PIECE.min(end - at) as usize;
+            match file.read_exact_at(&mut piece[..len], at) {
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(true),
+                other => other?,
+            }
+            if piece[..len].iter().any(|&byte| byte != 0) {
+                return Ok(false);
+            }
+            at += len as u64;
+        }
+        Ok(true)
+    }
+
+    fn file_is_blank(file: &File) -> io::Result<bool> {
+        let mut at = 0;
+        loop {
+            // Holes are passed over, where the file system knows them.
+            let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+                Ok(start) => start,
+                Err(rustix::io::Errno::NXIO) => return Ok(true),
+                Err(rustix::io::Errno::INVAL) => return zeros(file, at, u64::MAX),
+                Err(error) => return Err(error.into()),
+            };
+            let end = rustix::fs::seek(file, SeekFrom::Hole(start))?;
+            if !zeros(file, start, end)? {
+                return Ok(false);
+            }
+            at = end;
+        }
+    }
+
+    fn ends_are_blank(file: &File) -> io::Result<bool> {
+        let len = rustix::fs::seek(file, SeekFrom::End(0))?;
+        Ok(zeros(file, 0, ENDS.min(len))? && zeros(file, len.saturating_sub(ENDS), len)?)
+    }
+}

@@ -1,0 +1,283 @@
+//! The metadata blocks in memory: frames, found by block index, evicted when clean.
+//!
+//! A frame that has changed since its block was written home is dirty and stays until a checkpoint
+//! (write-ahead); one that the running operation has touched stays until the next operation, so
+//! that frame numbers are good for the length of an operation.
+
+use alloc::vec::Vec;
+
+use arrayvec::ArrayVec;
+use atoll_block::{BLOCK_SIZE, BlockIndex};
+use hashbrown::HashMap;
+
+use crate::key::Key;
+use crate::layout::{Block, cell, node};
+
+/// The number of a frame, good within one operation.
+pub type FrameId = u32;
+
+/// The most cells that fit in a node: those without a value.
+const CELLS_MAX: usize = node::CAPACITY / cell::VALUE;
+
+/// [`Frame::level`] of a map block, and of a node that has not been checked.
+pub const NOT_A_NODE: u8 = u8::MAX;
+
+/// A metadata block in memory.
+#[derive(Debug)]
+pub struct Frame {
+    /// Which block this is.
+    pub block: BlockIndex,
+    /// Its content; the checksum is stale while dirty.
+    pub data: Block,
+    /// For a node: the keys of its live cells, sorted.
+    pub keys: ArrayVec<Key, CELLS_MAX>,
+    /// For a node: where the cell of each key begins.
+    pub cells: ArrayVec<u16, CELLS_MAX>,
+    /// For a node above the leaves: the frame that each child had when it was last visited.
+    pub hints: ArrayVec<FrameId, CELLS_MAX>,
+    /// A node's level, or [`NOT_A_NODE`].
+    pub level: u8,
+    /// For a node: bytes of live cells.
+    pub live: usize,
+    /// Grows whenever a cell may have moved, so that remembered positions can be checked.
+    pub version: u64,
+    /// Differs from what is at home.
+    pub dirty: bool,
+    operation: u64,
+    referenced: bool,
+    free: bool,
+}
+
+/// The frames.
+#[derive(Debug)]
+pub struct Cache {
+    /// The frames, in pieces that never move. A frame is one piece of memory and many lie side by
+    /// side, so that the host can back them with huge pages.
+    slabs: Vec<Vec<Frame>>,
+    slab_len: usize,
+    count: usize,
+    new_slab: Option<fn(*const u8, usize)>,
+    by_block: HashMap<u64, FrameId>,
+    free: Vec<FrameId>,
+    capacity: usize,
+    hand: usize,
+    dirty: usize,
+    operation: u64,
+    versions: u64,
+}
+
+impl Cache {
+    /// The fewest frames that let every operation run.
+    pub const CAPACITY_MIN: usize = 64;
+
+    /// A cache that tries to stay below `bytes` of memory. `new_slab` is told of each piece of
+    /// memory before it is used.
+    pub fn new(bytes: usize, new_slab: Option<fn(*const u8, usize)>) -> Cache {
+        const SLAB_LEN_MAX: usize = 2048;
+        let capacity = (bytes / size_of::<Frame>()).max(Self::CAPACITY_MIN);
+        Cache {
+            slabs: Vec::new(),
+            slab_len: capacity.min(SLAB_LEN_MAX).next_power_of_two(),
+            count: 0,
+            new_slab,
+            by_block: HashMap::new(),
+            free: Vec::new(),
+            capacity,
+            hand: 0,
+            dirty: 0,
+            operation: 1,
+            versions: 0,
+        }
+    }
+
+    /// Begins an operation: frames touched before may be evicted.
+    #[inline]
+    pub fn begin_operation(&mut self) {
+        self.operation += 1;
+    }
+
+    /// Whether so many frames are dirty that a checkpoint is due.
+    #[inline]
+    pub fn wants_checkpoint(&self) -> bool {
+        self.dirty > self.capacity / 2
+    }
+
+    /// The frame of `block`, if it is here.
+    #[inline]
+    pub fn lookup(&mut self, block: u64) -> Option<FrameId> {
+        let id = *self.by_block.get(&block)?;
+        let operation = self.operation;
+        let frame = self.frame_mut(id);
+        frame.operation = operation;
+        frame.referenced = true;
+        Some(id)
+    }
+
+    /// The node of `block` if it is in frame `hint`, without a search.
+    #[inline]
+    pub fn hinted(&mut self, hint: FrameId, block: u64) -> Option<FrameId> {
+        if hint as usize >= self.count {
+            return None;
+        }
+        let operation = self.operation;
+        let frame = self.frame_mut(hint);
+        if frame.block.0 != block || frame.free {
+            return None;
+        }
+        frame.operation = operation;
+        frame.referenced = true;
+        Some(hint)
+    }
+
+    /// A frame.
+    #[inline]
+    pub fn frame(&self, id: FrameId) -> &Frame {
+        let id = id as usize;
+        // A power of two, so this is a shift and a mask.
+        &self.slabs[id >> self.slab_len.trailing_zeros()][id & (self.slab_len - 1)]
+    }
+
+    /// A frame, to be changed by the one who keeps its index true.
+    #[inline]
+    pub fn frame_mut(&mut self, id: FrameId) -> &mut Frame {
+        let id = id as usize;
+        &mut self.slabs[id >> self.slab_len.trailing_zeros()][id & (self.slab_len - 1)]
+    }
+
+    /// Whether frame `id` still is what it was when it had `version`.
+    #[inline]
+    pub fn is_current(&self, id: FrameId, version: u64) -> bool {
+        (id as usize) < self.count && self.frame(id).version == version
+    }
+
+    /// Gives the frame a version that it never had.
+    #[inline]
+    pub fn bump(&mut self, id: FrameId) {
+        self.versions += 1;
+        self.frame_mut(id).version = self.versions;
+    }
+
+    /// Marks a frame dirty.
+    #[inline]
+    pub fn mark_dirty(&mut self, id: FrameId) {
+        let frame = self.frame_mut(id);
+        if !frame.dirty {
+            frame.dirty = true;
+            self.dirty += 1;
+        }
+    }
+
+    /// Marks a frame as written home.
+    pub fn mark_clean(&mut self, id: FrameId) {
+        let frame = self.frame_mut(id);
+        if frame.dirty {
+            frame.dirty = false;
+            self.dirty -= 1;
+        }
+    }
+
+    /// The dirty frames by block index.
+    pub fn dirty_frames(&self) -> Vec<FrameId> {
+        let mut ids: Vec<FrameId> = (0..self.count as FrameId)
+            .filter(|&id| {
+                let f = self.frame(id);
+                f.dirty && !f.free
+            })
+            .collect();
+        ids.sort_unstable_by_key(|&id| self.frame(id).block);
+        ids
+    }
+
+    /// Puts `data` as the content of `block`, which is not here yet.
+    pub fn insert(&mut self, block: BlockIndex, data: &Block) -> FrameId {
+        debug_assert!(!self.by_block.contains_key(&block.0));
+        let id = self.vacate();
+        self.versions += 1;
+        let (versions, operation) = (self.versions, self.operation);
+        let frame = self.frame_mut(id);
+        frame.block = block;
+        frame.data.copy_from_slice(data);
+        frame.keys.clear();
+        frame.cells.clear();
+        frame.hints.clear();
+        frame.level = NOT_A_NODE;
+        frame.live = 0;
+        frame.version = versions;
+        frame.dirty = false;
+        frame.operation = operation;
+        frame.referenced = true;
+        frame.free = false;
+        self.by_block.insert(block.0, id);
+        id
+    }
+
+    /// Forgets the frame of `block`, dirty or not.
+    pub fn remove(&mut self, block: u64) {
+        if let Some(id) = self.by_block.remove(&block) {
+            self.mark_clean(id);
+            self.bump(id);
+            self.frame_mut(id).free = true;
+            self.free.push(id);
+        }
+    }
+
+    fn vacate(&mut self) -> FrameId {
+        if let Some(id) = self.free.pop() {
+            return id;
+        }
+        if self.count >= self.capacity
+            && let Some(id) = self.find_victim()
+        {
+            let block = self.frame(id).block;
+            self.by_block.remove(&block.0);
+            return id;
+        }
+        self.grow()
+    }
+
+    /// Adds a frame.
+    fn grow(&mut self) -> FrameId {
+        if self.count == self.slabs.len() * self.slab_len {
+            let slab: Vec<Frame> = Vec::with_capacity(self.slab_len);
+            if let Some(new_slab) = self.new_slab {
+                new_slab(slab.as_ptr().cast(), self.slab_len * size_of::<Frame>());
+            }
+            self.slabs.push(slab);
+        }
+        let slab = &mut self.slabs[self.count / self.slab_len];
+        slab.push(Frame {
+            block: BlockIndex(0),
+            data: [0; BLOCK_SIZE],
+            keys: ArrayVec::new(),
+            cells: ArrayVec::new(),
+            hints: ArrayVec::new(),
+            level: NOT_A_NODE,
+            live: 0,
+            version: 0,
+            dirty: false,
+            operation: 0,
+            referenced: false,
+            free: true,
+        });
+        self.count += 1;
+        (self.count - 1) as FrameId
+    }
+
+    /// CLOCK over the clean frames that the running operation has not touched. Looks at a bounded
+    /// number of frames: if most are dirty it is cheaper to grow until the coming checkpoint.
+    fn find_victim(&mut self) -> Option<FrameId> {
+        for _ in 0..self.count.min(512) * 2 {
+            self.hand = (self.hand + 1) % self.count;
+            let operation = self.operation;
+            let frame = self.frame_mut(self.hand as FrameId);
+            if frame.dirty || frame.operation == operation {
+                continue;
+            }
+            if core::mem::take(&mut frame.referenced) {
+                continue;
+            }
+            return Some(self.hand as FrameId);
+        }
+        None
+    }
+}

@@ -1,0 +1,196 @@
+//! Which blocks are in use: one bit for each block of the groups in which any is.
+
+use alloc::boxed::Box;
+
+use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
+use hashbrown::HashMap;
+
+use super::report::{Finding, Report};
+use super::view::View;
+use crate::error::Result;
+use crate::layout::{self, Block, Superblock, get64, magic, map, put64};
+
+const WORDS: usize = map::GROUP_BLOCKS as usize / 64;
+
+type Bits = Box<[u64; WORDS]>;
+
+/// The blocks in use that were seen; map blocks are not among them.
+#[derive(Clone, Default)]
+pub(crate) struct Usage {
+    groups: HashMap<u64, Bits>,
+    count: u64,
+}
+
+impl Usage {
+    /// Whether `block`, one of the group area, is in use.
+    pub fn contains(&self, sb: &Superblock, block: u64) -> bool {
+        let (group, at) = sb.locate(block);
+        self.groups.get(&group).is_some_and(|bits| bits[at / 64] & (1 << (at % 64)) != 0)
+    }
+
+    /// Marks blocks that lie in one group, and calls `each` with every run of those that were not
+    /// in use before: the offset from `start` and the length.
+    pub fn mark(&mut self, sb: &Superblock, start: u64, len: u64, mut each: impl FnMut(u64, u64)) {
+        let (group, first) = sb.locate(start);
+        let bits = self.groups.entry(group).or_insert_with(|| Box::new([0; WORDS]));
+        let end = first + len as usize;
+        let mut run = None;
+        let mut at = first;
+        while at < end {
+            let word = bits[at / 64] >> (at % 64);
+            // As far as the bits are alike.
+            let used = word & 1 != 0;
+            let alike = if used { (!word).trailing_zeros() } else { word.trailing_zeros() };
+            let n = (alike as usize).min(64 - at % 64).min(end - at);
+            if used {
+                if let Some(from) = run.take() {
+                    each((from - first) as u64, (at - from) as u64);
+                }
+            } else {
+                run = run.or(Some(at));
+                bits[at / 64] |= (u64::MAX >> (64 - n)) << (at % 64);
+                self.count += n as u64;
+            }
+            at += n;
+        }
+        if let Some(from) = run {
+            each((from - first) as u64, (end - from) as u64);
+        }
+    }
+
+    /// Marks a block and says whether it was free.
+    pub fn take(&mut self, sb: &Superblock, block: u64) -> bool {
+        let mut free = false;
+        self.mark(sb, block, 1, |_, _| free = true);
+        free
+    }
+
+    /// Marks a block as free.
+    pub fn release(&mut self, sb: &Superblock, block: u64) {
+        let (group, at) = sb.locate(block);
+        if let Some(bits) = self.groups.get_mut(&group)
+            && bits[at / 64] & (1 << (at % 64)) != 0
+        {
+            bits[at / 64] &= !(1 << (at % 64));
+            self.count -= 1;
+        }
+    }
+
+    /// What the bits of the group's map block should be, 64 from `word` * 64 on.
+    fn expected(&self, sb: &Superblock, group: u64, word: usize) -> u64 {
+        let len = sb.group_len(group);
+        let mut v = self.groups.get(&group).map_or(0, |bits| bits[word]);
+        if word == 0 {
+            v |= 1;
+        }
+        let first = word * 64;
+        if first + 64 > len {
+            // Bits beyond the volume are in use.
+            v |= if first >= len { u64::MAX } else { u64::MAX << (len - first) };
+        }
+        v
+    }
+
+    /// How many blocks are free on a volume on which these are in use.
+    pub fn free_blocks(&self, sb: &Superblock) -> u64 {
+        let area = sb.block_count - 1 - sb.group_start;
+        area.saturating_sub(sb.group_count()).saturating_sub(self.count)
+    }
+
+    /// Compares with the map blocks.
+    pub fn compare<M: Memory>(&self, view: &mut View<'_, M>, report: &mut Report) {
+        let sb = view.sb.clone();
+        for group in 0..sb.group_count() {
+            let Ok(b) = view.read(sb.map_block(group).0, magic::MAP) else {
+                report.add(Finding::Map { group });
+                continue;
+            };
+            self.compare_group(&sb, group, &b, report);
+        }
+    }
+
+    fn compare_group(&self, sb: &Superblock, group: u64, b: &Block, report: &mut Report) {
+        let start = sb.map_block(group).0;
+        // The run of alike differences that is being collected.
+        let mut run: Option<(bool, usize, usize)> = None;
+        let mut end_run = |run: &mut Option<(bool, usize, usize)>| {
+            if let Some((leaked, first, end)) = run.take() {
+                let (start, len) = (start + first as u64, (end - first) as u64);
+                report.add(match leaked {
+                    true => Finding::Leaked { start, len },
+                    false => Finding::Unmarked { start, len },
+                });
+            }
+        };
+        let len = sb.group_len(group);
+        let mut beyond_differs = false;
+        for word in 0..WORDS {
+            let stored = get64(b, map::BITS + word * 8);
+            let expected = self.expected(sb, group, word);
+            let mut differ = stored ^ expected;
+            if word * 64 + 64 > len {
+                // Bits beyond the volume are no blocks.
+                let beyond = u64::MAX << len.saturating_sub(word * 64);
+                beyond_differs |= differ & beyond != 0;
+                differ &= !beyond;
+            }
+            while differ != 0 {
+                let bit = differ.trailing_zeros() as usize;
+                differ &= differ - 1;
+                let at = word * 64 + bit;
+                let leaked = stored & (1 << bit) != 0;
+                match &mut run {
+                    Some((kind, _, end)) if *kind == leaked && *end == at => *end += 1,
+                    _ => {
+                        end_run(&mut run);
+                        run = Some((leaked, at, at + 1));
+                    }
+                }
+            }
+        }
+        end_run(&mut run);
+        if beyond_differs {
+            report.add(Finding::Map { group });
+        }
+    }
+
+    /// Writes the map blocks that differ from what they should be; with `add_only` bits are set but
+    /// none are cleared. The caller flushes.
+    pub fn write_maps<M: Memory>(&self, view: &mut View<'_, M>, add_only: bool) -> Result<()> {
+        let sb = view.sb.clone();
+        for group in 0..sb.group_count() {
+            let index = sb.map_block(group);
+            let old = view.read(index.0, magic::MAP);
+            let mut b = [0; BLOCK_SIZE];
+            layout::init_block(&mut b, index, magic::MAP);
+            for word in 0..WORDS {
+                let at = map::BITS + word * 8;
+                let mut v = self.expected(&sb, group, word);
+                if add_only && let Ok(old) = &old {
+                    v |= get64(old, at);
+                }
+                put64(&mut b, at, v);
+            }
+            layout::seal(&mut b);
+            if old != Ok(b) {
+                view.device.write(index, &b)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The first free block at or after `from`, map blocks left out.
+    pub fn find_free(&self, sb: &Superblock, from: u64) -> Option<u64> {
+        let last = BlockIndex(sb.block_count - 1).0;
+        let mut block = from.max(sb.group_start + 1);
+        while block < last {
+            let (group, at) = sb.locate(block);
+            let rest = !self.expected(sb, group, at / 64) >> (at % 64);
+            if rest != 0 {
+                return Some(block + u64::from(rest.trailing_zeros()));
+            }
+            block += (64 - at % 64) as u64;
+        }
+        None
+    }
+}

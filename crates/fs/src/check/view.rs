@@ -1,0 +1,376 @@
+//! A volume as a mount would see it, without writing: what is at home, and over it what the journal
+//! would put there.
+//!
+//! Of the journal only the places of its byte ranges are kept in memory, not more than twice what
+//! the ring takes on the device.
+
+use alloc::vec::Vec;
+
+use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
+
+use super::report::{Finding, NodeFault, Report};
+use crate::error::{FsError, Result};
+use crate::journal::{self, Header, Journal, Position, ScanEnd};
+use crate::layout::{self, Block, Superblock, VolumeState, common, get32, get64, record};
+use crate::volume::read_superblock;
+
+/// A byte range that the journal puts into a metadata block.
+#[derive(Clone, Copy, Debug)]
+struct Patch {
+    block: u64,
+    /// Where in the ring the bytes are.
+    at: Position,
+    offset: u16,
+    len: u16,
+    init: bool,
+}
+
+/// The recovered volume.
+pub(crate) struct View<'d, M> {
+    pub device: &'d mut M,
+    pub sb: Superblock,
+    /// The newer of the journal headers, if one is valid.
+    pub header: Option<Header>,
+    /// The state after the journal's last record.
+    pub state: Option<VolumeState>,
+    /// By block, then in the journal's order.
+    patches: Vec<Patch>,
+    tail: ScanEnd,
+    end: ScanEnd,
+    trusted: bool,
+    last_flushed: Position,
+}
+
+impl<'d, M: Memory> View<'d, M> {
+    /// Reads superblock and journal. What is wrong with them goes to `report`.
+    ///
+    /// # Errors
+    /// There is no volume, or the device fails in the journal.
+    pub fn open(
+        device: &'d mut M,
+        incarnation: [u8; 16],
+        report: &mut Report,
+    ) -> Result<View<'d, M>> {
+        let sb = read_superblock(device)?;
+        check_superblocks(device, &sb, report);
+        let header = match Header::read(device, &sb) {
+            Ok(header) => Some(header),
+            Err(_) => {
+                report.add(Finding::JournalHeaders);
+                None
+            }
+        };
+        let start = ScanEnd { position: 0, sequence: 1, chain: 0 };
+        let mut view = View {
+            device,
+            sb,
+            header,
+            state: None,
+            patches: Vec::new(),
+            tail: start,
+            end: start,
+            trusted: false,
+            last_flushed: 0,
+        };
+        if let Some(header) = header {
+            if is_worn(&header) {
+                report.add(Finding::JournalNumbers);
+            }
+            view.read_journal(&header, incarnation, report)?;
+        }
+        Ok(view)
+    }
+
+    /// As in a mount: finds the end of the journal, then goes through what counts of it.
+    fn read_journal(
+        &mut self,
+        header: &Header,
+        incarnation: [u8; 16],
+        report: &mut Report,
+    ) -> Result<()> {
+        let sb = self.sb.clone();
+        let tail =
+            ScanEnd { position: header.tail, sequence: header.sequence, chain: header.chain };
+        self.trusted = header.incarnation != [0; 16] && header.incarnation == incarnation;
+        let mut end = tail;
+        let mut last_flushed = tail.position;
+        let scanned = journal::scan(self.device, &sb, tail, |_, record| {
+            if record.is_mark() {
+                end = record.end;
+                if record.is_flushed_mark() {
+                    last_flushed = record.end.position;
+                }
+            }
+            Ok(true)
+        })?;
+        if self.trusted {
+            end = scanned;
+        }
+        let mut state = header.state;
+        let mut applied = tail;
+        let patches = &mut self.patches;
+        if end != tail {
+            let result = journal::scan(self.device, &sb, tail, |_, record| {
+                let before = (state, patches.len());
+                let result = note_record(record, &sb, &mut state, patches);
+                if let Err(e) = result {
+                    state = before.0;
+                    patches.truncate(before.1);
+                    return Err(e);
+                }
+                report.journal_records += 1;
+                applied = record.end;
+                Ok(record.end.position < end.position)
+            });
+            match result {
+                Err(FsError::Corrupt(_)) => {
+                    report.add(Finding::JournalRecord { sequence: applied.sequence });
+                }
+                other => {
+                    other?;
+                }
+            }
+        }
+        // A stable sort: the ranges of one block stay in the order of the journal.
+        self.patches.sort_by_key(|p| p.block);
+        self.tail = tail;
+        self.end = applied;
+        self.last_flushed = last_flushed;
+        self.state = Some(state);
+        report.clean_unmount = header.clean && applied == tail;
+        Ok(())
+    }
+
+    fn patches_of(&self, block: u64) -> core::ops::Range<usize> {
+        let first = self.patches.partition_point(|p| p.block < block);
+        let count = self.patches[first..].partition_point(|p| p.block == block);
+        first..first + count
+    }
+
+    /// Whether the journal changes `block`.
+    pub fn is_patched(&self, block: u64) -> bool {
+        !self.patches_of(block).is_empty()
+    }
+
+    /// The content of a metadata block, checked but for what `magic` means.
+    pub fn read(&mut self, block: u64, magic: u32) -> core::result::Result<Block, NodeFault> {
+        let mut b = [0; BLOCK_SIZE];
+        let patches = self.patches_of(block);
+        if patches.is_empty() {
+            self.device.read(BlockIndex(block), &mut b).map_err(|_| NodeFault::Unreadable)?;
+            layout::verify(&b, BlockIndex(block), magic).map_err(|_| NodeFault::Checksum)?;
+            return Ok(b);
+        }
+        self.patched(block, patches, &mut b).map_err(|_| NodeFault::Unreadable)?;
+        // As in recovery there is no checksum to go by: the block may be half-way home.
+        if get32(&b, common::MAGIC) != magic || get64(&b, common::BLOCK) != block {
+            return Err(NodeFault::Checksum);
+        }
+        Ok(b)
+    }
+
+    fn patched(
+        &mut self,
+        block: u64,
+        patches: core::ops::Range<usize>,
+        b: &mut Block,
+    ) -> Result<()> {
+        let patches = &self.patches[patches];
+        let from = patches.iter().rposition(|p| p.init);
+        if from.is_none() {
+            self.device.read(BlockIndex(block), b)?;
+        }
+        for p in &patches[from.unwrap_or(0)..] {
+            let bytes = &mut b[p.offset as usize..p.offset as usize + p.len as usize];
+            journal::load(self.device, &self.sb, p.at, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Does what recovery does: makes the journal's records a commit, puts everything in its place
+    /// and empties the journal.
+    ///
+    /// A crash within leaves a journal that says the same. Without a valid header an empty journal
+    /// is begun by [`write_state`](Self::write_state).
+    pub fn settle(&mut self) -> Result<()> {
+        let (Some(header), Some(state)) = (self.header, self.state) else {
+            return Ok(());
+        };
+        if self.end == self.tail {
+            return Ok(());
+        }
+        let sb = self.sb.clone();
+        let mut journal = Journal::new(&sb, header.tail, &self.end);
+        if self.trusted {
+            self.device.flush()?;
+            journal.begin(record::MARK | record::FLUSHED, None);
+            // Without room for the mark a crash of the power within this repair brings back less.
+            if journal.append(self.device).is_ok() {
+                journal.flush(self.device)?;
+            }
+        } else {
+            let (end, last_flushed) = (self.end.position, self.last_flushed);
+            journal::scan(self.device, &sb, self.tail, |device, record| {
+                if record.end.position > end {
+                    return Ok(false);
+                }
+                if record.end.position > last_flushed {
+                    record.for_each(&sb, |entry| {
+                        if entry.data {
+                            let at = entry.block.byte_offset() + entry.offset as u64;
+                            device.store(at, entry.bytes)?;
+                        }
+                        Ok(())
+                    })?;
+                }
+                Ok(true)
+            })?;
+        }
+        let mut at = 0;
+        while at < self.patches.len() {
+            let block = self.patches[at].block;
+            let patches = self.patches_of(block);
+            at = patches.end;
+            let mut b = [0; BLOCK_SIZE];
+            if self.patched(block, patches, &mut b).is_err() {
+                // The device has lost it; what depends on it will be found missing.
+                continue;
+            }
+            layout::seal(&mut b);
+            self.device.write(BlockIndex(block), &b)?;
+        }
+        self.device.flush()?;
+        let (sequence, _) = journal.next();
+        self.patches.clear();
+        self.end = ScanEnd { position: journal.head(), sequence, chain: journal.next().1 };
+        self.write_state(&state)
+    }
+
+    /// Empties the journal and makes `state` the volume's. The volume has to be flushed before, and
+    /// is after.
+    pub fn write_state(&mut self, state: &VolumeState) -> Result<()> {
+        let sb = self.sb.clone();
+        let fresh = self.header.is_none_or(|h| is_worn(&h));
+        let times = if fresh { 2 } else { 1 };
+        let mut generation = self.header.filter(|_| !fresh).map_or(0, |h| h.generation);
+        if fresh {
+            self.end = ScanEnd { position: 0, sequence: 1, chain: sb.hash_seed };
+            // Nothing that an older journal left must look as if it continued the new one.
+            let ring = BlockIndex(sb.ring_start).byte_offset();
+            self.device.store_zeros(ring, BlockIndex(sb.ring_blocks).byte_offset())?;
+            self.device.flush()?;
+        }
+        self.stop_ring()?;
+        for _ in 0..times {
+            generation += 1;
+            let mut journal = Journal::new(&sb, self.end.position, &self.end);
+            journal.rechain(!generation);
+            let (sequence, chain) = journal.next();
+            self.end.chain = chain;
+            let header = Header {
+                generation,
+                incarnation: [0; 16],
+                tail: self.end.position,
+                sequence,
+                chain,
+                state: *state,
+                clean: true,
+                block_count: sb.block_count,
+            };
+            header.write(self.device, &sb)?;
+            self.device.flush()?;
+            self.header = Some(header);
+        }
+        self.tail = self.end;
+        self.state = Some(*state);
+        Ok(())
+    }
+
+    /// Makes sure that no old record begins where the new journal will. Where a header was lost the
+    /// numbers and the chain of the journal that it began may come a second time.
+    fn stop_ring(&mut self) -> Result<()> {
+        let ring = BlockIndex(self.sb.ring_blocks).byte_offset();
+        let tail = self.header.map_or(self.end.position, |h| h.tail);
+        if ring - self.end.position.saturating_sub(tail).min(ring) >= record::HEADER_LEN as u64 {
+            // Records begin at multiples of 8: the first eight bytes of one lie together.
+            let at = BlockIndex(self.sb.ring_start).byte_offset() + self.end.position % ring;
+            self.device.store(at, &[0; 8])?;
+            self.device.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Reads the journal again, of which no record counts that has no commit mark after it.
+    pub fn reload(&mut self) -> Result<()> {
+        let header = Header::read(self.device, &self.sb)?;
+        self.header = Some(header);
+        self.patches.clear();
+        self.read_journal(&header, [0; 16], &mut Report::default())
+    }
+
+    /// Where the empty journal of a settled volume begins.
+    pub fn journal(&self) -> Journal {
+        Journal::new(&self.sb, self.end.position, &self.end)
+    }
+}
+
+/// Whether the header's numbers are too great to go on from, as no use of a volume makes them.
+fn is_worn(header: &Header) -> bool {
+    header.generation.max(header.tail).max(header.sequence) > 1 << 61
+}
+
+/// Notes what a record changes.
+fn note_record(
+    record: &journal::Record<'_>,
+    sb: &Superblock,
+    state: &mut VolumeState,
+    patches: &mut Vec<Patch>,
+) -> Result<()> {
+    if let Some(s) = record.state(sb)? {
+        *state = s;
+    }
+    let mut at = record.entries();
+    record.for_each(sb, |entry| {
+        at += record::ENTRY_LEN as u64;
+        if !entry.data {
+            patches.push(Patch {
+                block: entry.block.0,
+                at,
+                offset: entry.offset as u16,
+                len: entry.bytes.len() as u16,
+                init: entry.init,
+            });
+        }
+        at += entry.bytes.len() as u64;
+        Ok(())
+    })
+}
+
+/// Reads both superblocks and reports what differs from `sb`.
+fn check_superblocks<M: Memory>(device: &mut M, sb: &Superblock, report: &mut Report) {
+    for (copy, index) in [(false, BlockIndex(0)), (true, sb.copy_index())] {
+        if !superblock_is_right(device, sb, index) {
+            report.add(Finding::Superblock { copy });
+        }
+    }
+}
+
+fn superblock_is_right<M: Memory>(device: &mut M, sb: &Superblock, index: BlockIndex) -> bool {
+    let mut b = [0; BLOCK_SIZE];
+    let count = device.block_count();
+    device.read(index, &mut b).is_ok()
+        && Superblock::parse(&b, index, count).is_ok_and(|found| found == *sb)
+}
+
+/// Writes the superblocks that are damaged, and flushes.
+pub(crate) fn restore_superblocks<M: Memory>(device: &mut M, sb: &Superblock) -> Result<()> {
+    for index in [sb.copy_index(), BlockIndex(0)] {
+        if !superblock_is_right(device, sb, index) {
+            let mut b = [0; BLOCK_SIZE];
+            sb.emit(&mut b, index);
+            device.write(index, &b)?;
+            device.flush()?;
+        }
+    }
+    Ok(())
+}

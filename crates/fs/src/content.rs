@@ -1,0 +1,370 @@
+//! Content and attributes of single inodes.
+
+use atoll_block::{BLOCK_SIZE, Memory};
+use atoll_vfs::filesystem::{FILE_SIZE_MAX, checked_end};
+use atoll_vfs::{
+    Attr, Context, Errno, FallocateMode, FileType, Handle, Ino, OpenFlags, SeekTo, SetAttr,
+    SetTime, Written,
+};
+
+use crate::error::{FsError, Result};
+use crate::file::{FREE_BUDGET, WRITE_MAX};
+use crate::fs::Fs;
+use crate::inode::{Inode, InodeRecord};
+use crate::key::{Key, OFFSET_MAX};
+use crate::store::Store;
+
+const BLOCK: u64 = BLOCK_SIZE as u64;
+
+impl<M: Memory> Fs<M> {
+    #[inline]
+    pub(crate) fn do_read(
+        &mut self,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<usize> {
+        let file = self.handle(ino, handle)?;
+        if !file.flags.contains(OpenFlags::READ) {
+            return Err(Errno::EBADF.into());
+        }
+        let inode = self.inodes.get_mut(file.slot);
+        if inode.record.is_dir() {
+            return Err(Errno::EISDIR.into());
+        }
+        let n = inode.record.size.saturating_sub(offset).min(buf.len() as u64) as usize;
+        // The common case: all of it within the extent that was used last.
+        if let Some(e) = inode.extent
+            && !e.unwritten
+            && offset >= e.file_block * BLOCK
+            && offset + n as u64 <= e.end() * BLOCK
+        {
+            let at = e.start * BLOCK + (offset - e.file_block * BLOCK);
+            self.store.load_data(at, &mut buf[..n])?;
+            return Ok(n);
+        }
+        self.store.cache.begin_operation();
+        self.store.read_file(inode, offset, &mut buf[..n])?;
+        Ok(n)
+    }
+
+    #[inline]
+    pub(crate) fn do_write(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<Written> {
+        let file = self.handle(ino, handle)?;
+        if !file.flags.contains(OpenFlags::WRITE) {
+            return Err(Errno::EBADF.into());
+        }
+        if self.store.is_read_only() {
+            return Err(self.read_only_errno().into());
+        }
+        let inode = self.inodes.get_mut(file.slot);
+        let append = file.flags.contains(OpenFlags::APPEND);
+        let offset = if append { inode.record.size } else { offset };
+        if data.is_empty() {
+            return Ok(Written { len: 0, offset });
+        }
+        let end = checked_end(offset, data.len() as u64)?;
+        // The common case: all of it within the file and the extent that was used last.
+        if end <= inode.record.size
+            && let Some(e) = inode.extent
+            && !e.unwritten
+            && offset >= e.file_block * BLOCK
+            && end <= e.end() * BLOCK
+        {
+            let at = e.start * BLOCK + (offset - e.file_block * BLOCK);
+            self.store.store_data(at, data)?;
+            inode.record.mtime = cx.now;
+            inode.record.ctime = cx.now;
+            inode.times_dirty = true;
+            return Ok(Written { len: data.len(), offset });
+        }
+        self.write_slowly(cx, file.slot, offset, data)
+    }
+
+    fn write_slowly(
+        &mut self,
+        cx: &Context,
+        slot: u32,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<Written> {
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + done as u64;
+            let rest = &data[done..];
+            let whole = rest.len().min(WRITE_MAX as usize);
+            // If all of it does not fit, perhaps its first block does.
+            let one = rest.len().min((BLOCK - at % BLOCK) as usize);
+            let n = match self.write_chunk(slot, at, &rest[..whole]) {
+                Err(FsError::Full) if one < whole => {
+                    self.write_chunk(slot, at, &rest[..one]).map(|()| one)
+                }
+                other => other.map(|()| whole),
+            };
+            match n {
+                Ok(n) => done += n,
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => break,
+            }
+        }
+        let inode = self.inodes.get_mut(slot);
+        inode.record.mtime = cx.now;
+        inode.record.ctime = cx.now;
+        inode.times_dirty = true;
+        Ok(Written { len: done, offset })
+    }
+
+    fn write_chunk(&mut self, slot: u32, offset: u64, data: &[u8]) -> Result<()> {
+        self.change(slot, false, |store, inode| store.write_file(inode, offset, data))
+    }
+
+    /// Runs a transaction on a copy of an inode in memory, and keeps the copy if it commits.
+    fn change<T>(
+        &mut self,
+        slot: u32,
+        frees_space: bool,
+        mut body: impl FnMut(&mut Store<M>, &mut Inode) -> Result<T>,
+    ) -> Result<T> {
+        let before = *self.inodes.get(slot);
+        let mut inode = before;
+        let value = self.store.transact(frees_space, |store| {
+            inode = before;
+            body(store, &mut inode)
+        })?;
+        *self.inodes.get_mut(slot) = inode;
+        Ok(value)
+    }
+
+    fn read_only_errno(&self) -> Errno {
+        if self.store.has_failed() { Errno::EIO } else { Errno::EROFS }
+    }
+
+    /// Changes the length of a regular file to `record.size` and the rest of its record to
+    /// `record`, whose block count is not looked at.
+    fn truncate(&mut self, slot: u32, record: &InodeRecord) -> Result<()> {
+        let size = record.size;
+        let old = self.inodes.get(slot).record.size;
+        let adopt = |store: &mut Store<M>, inode: &mut Inode| {
+            inode.record = InodeRecord { blocks: inode.record.blocks, ..*record };
+            inode.times_dirty = false;
+            let bytes = inode.record.emit();
+            store.update_inode(inode, 0, &bytes)
+        };
+        if size >= old {
+            return self.change(slot, false, |store, inode| {
+                store.zero_tail(inode, size)?;
+                adopt(store, inode)
+            });
+        }
+        let window = self.store.window();
+        let ino = self.inodes.get(slot).ino;
+        // A file without links is on the list of removals already.
+        let listed = record.nlink == 0;
+        let done = self.change(slot, true, |store, inode| {
+            inode.shortened = window;
+            let done = store.remove_blocks(inode, size.div_ceil(BLOCK), OFFSET_MAX, FREE_BUDGET)?;
+            adopt(store, inode)?;
+            if !done && !listed {
+                store.insert(Key::orphan(ino), &[])?;
+            }
+            Ok(done)
+        })?;
+        // A commit within the transaction would have begun another window.
+        self.inodes.get_mut(slot).shortened = self.store.window();
+        if !done {
+            self.free_beyond(slot, listed)?;
+        }
+        Ok(())
+    }
+
+    /// Frees the blocks beyond the end of a file, in as many transactions as it takes.
+    fn free_beyond(&mut self, slot: u32, listed: bool) -> Result<()> {
+        loop {
+            let done = self.change(slot, true, |store, inode| {
+                let from = inode.record.size.div_ceil(BLOCK);
+                let done = store.remove_blocks(inode, from, OFFSET_MAX, FREE_BUDGET)?;
+                store.update_size(inode)?;
+                if done && !listed {
+                    store.remove(Key::orphan(inode.ino))?;
+                }
+                Ok(done)
+            })?;
+            if done {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Ends a truncation that a crash interrupted.
+    pub(crate) fn finish_truncate(&mut self, ino: Ino) -> Result<()> {
+        let slot = self.load(ino)?;
+        self.free_beyond(slot, false)
+    }
+
+    pub(crate) fn set_attributes(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Option<Handle>,
+        set: &SetAttr,
+    ) -> Result<Attr> {
+        let mut record = self.record(ino)?;
+        if *set == SetAttr::default() {
+            return Ok(record.attr(ino));
+        }
+        if let Some(size) = set.size {
+            match record.file_type() {
+                FileType::Regular => {}
+                FileType::Directory => return Err(Errno::EISDIR.into()),
+                _ => return Err(Errno::EINVAL.into()),
+            }
+            if let Some(handle) = handle
+                && !self.handle(ino, handle)?.flags.contains(OpenFlags::WRITE)
+            {
+                return Err(Errno::EBADF.into());
+            }
+            if size > FILE_SIZE_MAX {
+                return Err(Errno::EFBIG.into());
+            }
+            record.size = size;
+            record.mtime = cx.now;
+        }
+        if let Some(mode) = set.mode {
+            record.mode = (record.mode & !0o7777) | (mode & 0o7777);
+        }
+        record.uid = set.uid.unwrap_or(record.uid);
+        record.gid = set.gid.unwrap_or(record.gid);
+        let resolve = |t: SetTime| match t {
+            SetTime::Now => Ok(cx.now),
+            SetTime::To(t) if t.nsec < 1_000_000_000 => Ok(t),
+            SetTime::To(_) => Err(Errno::EINVAL),
+        };
+        if let Some(t) = set.atime {
+            record.atime = resolve(t)?;
+        }
+        if let Some(t) = set.mtime {
+            record.mtime = resolve(t)?;
+        }
+        record.ctime = cx.now;
+        if set.size.is_some() {
+            let slot = self.load(ino)?;
+            self.truncate(slot, &record)?;
+        } else {
+            self.store.transact(true, |store| store.write_inode(ino, &record))?;
+            self.adopt(ino, &record);
+        }
+        Ok(self.record(ino)?.attr(ino))
+    }
+
+    /// The handle's inode, if it may be written to and is a regular file.
+    fn writable(&mut self, ino: Ino, handle: Handle) -> Result<u32> {
+        let file = self.handle(ino, handle)?;
+        if !file.flags.contains(OpenFlags::WRITE) {
+            return Err(Errno::EBADF.into());
+        }
+        Ok(file.slot)
+    }
+
+    pub(crate) fn do_fallocate(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        range: (u64, u64),
+        mode: FallocateMode,
+    ) -> Result<()> {
+        let slot = self.writable(ino, handle)?;
+        let (offset, len) = range;
+        if len == 0 {
+            return Err(Errno::EINVAL.into());
+        }
+        let end = checked_end(offset, len)?;
+        let keep_size = mode.contains(FallocateMode::KEEP_SIZE);
+        let kind = mode.difference(FallocateMode::KEEP_SIZE);
+        if kind == FallocateMode::PUNCH_HOLE && keep_size {
+            self.punch(slot, offset, end)?;
+        } else if kind == FallocateMode::ZERO_RANGE {
+            // What may fail for want of space comes first.
+            self.reserve(slot, offset, end, keep_size)?;
+            self.zero(slot, offset, end)?;
+        } else if kind.is_empty() {
+            self.reserve(slot, offset, end, keep_size)?;
+        } else {
+            return Err(Errno::EOPNOTSUPP.into());
+        }
+        let inode = self.inodes.get_mut(slot);
+        inode.record.mtime = cx.now;
+        inode.record.ctime = cx.now;
+        inode.times_dirty = true;
+        Ok(())
+    }
+
+    /// Makes a range a hole.
+    fn punch(&mut self, slot: u32, offset: u64, end: u64) -> Result<()> {
+        let (first, last) =
+            self.change(slot, true, |store, inode| store.zero_edges(inode, offset, end))?;
+        loop {
+            let done = self.change(slot, true, |store, inode| {
+                let done = store.remove_blocks(inode, first, last, FREE_BUDGET)?;
+                store.update_size(inode)?;
+                Ok(done)
+            })?;
+            if done {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Makes a range that has no holes read as zeros.
+    fn zero(&mut self, slot: u32, offset: u64, end: u64) -> Result<()> {
+        let (mut at, last) =
+            self.change(slot, true, |store, inode| store.zero_edges(inode, offset, end))?;
+        while at < last {
+            at = self.change(slot, true, |store, inode| store.mark_unwritten(inode, at, last))?;
+        }
+        Ok(())
+    }
+
+    /// Allocates the holes of a range.
+    fn reserve(&mut self, slot: u32, offset: u64, end: u64, keep_size: bool) -> Result<()> {
+        let mut at = offset / BLOCK;
+        let stop = end.div_ceil(BLOCK);
+        while at < stop {
+            at = self.change(slot, false, |store, inode| {
+                let next = store.preallocate(inode, at, stop)?;
+                store.update_size(inode)?;
+                Ok(next)
+            })?;
+        }
+        let record = self.inodes.get(slot).record;
+        if !keep_size && end > record.size {
+            self.truncate(slot, &InodeRecord { size: end, ..record })?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn do_seek(
+        &mut self,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        to: SeekTo,
+    ) -> Result<u64> {
+        let file = self.handle(ino, handle)?;
+        let inode = self.inodes.get_mut(file.slot);
+        if offset >= inode.record.size {
+            return Err(Errno::ENXIO.into());
+        }
+        self.store.cache.begin_operation();
+        let found = self.store.seek_file(inode, offset, to == SeekTo::Data)?;
+        found.ok_or(Errno::ENXIO.into())
+    }
+}

@@ -1,0 +1,237 @@
+//! Reading and writing file content.
+//!
+//! Data goes straight to its blocks. A block that was just allocated is reachable only by the
+//! record that the operation appends after the data is stored, so no crash shows what was in the
+//! block before. Bytes of the last block beyond the end of file are never trusted: they are zeroed
+//! when the file grows over them.
+
+use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
+
+use crate::error::Result;
+use crate::extent::Mapping;
+use crate::inode::{Extent, Inode};
+use crate::store::{Goal, Store};
+
+const BLOCK: u64 = BLOCK_SIZE as u64;
+
+/// The most that one transaction writes, in bytes: records stay small.
+pub const WRITE_MAX: u64 = 1 << 20;
+
+/// The extents that one transaction frees.
+pub const FREE_BUDGET: usize = 128;
+
+#[inline]
+fn address(e: &Extent, offset: u64) -> u64 {
+    BlockIndex(e.start).byte_offset() + (offset - e.file_block * BLOCK)
+}
+
+impl<M: Memory> Store<M> {
+    /// Reads from a file. `buf` must end at or before the end of file.
+    pub fn read_file(&mut self, inode: &mut Inode, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let mut done = 0;
+        while done < buf.len() {
+            let at = offset + done as u64;
+            let rest = &mut buf[done..];
+            match self.mapping(inode, at / BLOCK)? {
+                Mapping::Mapped(e) => {
+                    let n = (e.end() * BLOCK - at).min(rest.len() as u64) as usize;
+                    if e.unwritten {
+                        rest[..n].fill(0);
+                    } else {
+                        self.load_data(address(&e, at), &mut rest[..n])?;
+                    }
+                    done += n;
+                }
+                Mapping::Hole { end, .. } => {
+                    let n = end.saturating_mul(BLOCK).saturating_sub(at);
+                    let n = n.min(rest.len() as u64) as usize;
+                    rest[..n].fill(0);
+                    done += n;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes at most [`WRITE_MAX`] bytes to a file within a transaction and updates its record.
+    pub fn write_file(&mut self, inode: &mut Inode, offset: u64, data: &[u8]) -> Result<()> {
+        debug_assert!(data.len() as u64 <= WRITE_MAX);
+        let size = inode.record.size;
+        let blocks = inode.record.blocks;
+        if offset > size {
+            self.zero_tail(inode, offset)?;
+        }
+        let mut done = 0;
+        while done < data.len() {
+            let n = self.write_run(inode, offset + done as u64, &data[done..])?;
+            done += n;
+        }
+        let end = offset + data.len() as u64;
+        inode.record.size = size.max(end);
+        if inode.record.size != size || inode.record.blocks != blocks {
+            self.update_size(inode)?;
+        }
+        Ok(())
+    }
+
+    /// Writes to one extent or hole and returns how many bytes went there.
+    fn write_run(&mut self, inode: &mut Inode, at: u64, data: &[u8]) -> Result<usize> {
+        let file_block = at / BLOCK;
+        let blocks_end = (at + data.len() as u64).div_ceil(BLOCK);
+        match self.mapping(inode, file_block)? {
+            Mapping::Mapped(e) if !e.unwritten => {
+                let n = (e.end() * BLOCK - at).min(data.len() as u64) as usize;
+                self.store_data(address(&e, at), &data[..n])?;
+                Ok(n)
+            }
+            Mapping::Mapped(e) => {
+                let part = e.clip(file_block, blocks_end).unwrap_or(e);
+                let n = self.fill(&part, at, data)?;
+                self.set_unwritten(inode, &e, part, false)?;
+                Ok(n)
+            }
+            Mapping::Hole { end, goal } => {
+                let want = end.min(blocks_end) - file_block;
+                let (start, len) = self.allocate_data(goal, want)?;
+                let part = Extent { file_block, start, len, unwritten: false };
+                let n = self.fill(&part, at, data)?;
+                self.insert_extent(inode, part)?;
+                inode.record.blocks += len;
+                Ok(n)
+            }
+        }
+    }
+
+    /// Stores data that begins at the file offset `at` in blocks whose content does not count, with
+    /// zeros around it. Returns how much of it fitted.
+    fn fill(&mut self, part: &Extent, at: u64, data: &[u8]) -> Result<usize> {
+        let first = part.file_block * BLOCK;
+        let end = part.end() * BLOCK;
+        let n = (end - at).min(data.len() as u64);
+        if at > first {
+            self.store_data_zeros(address(part, first), at - first)?;
+        }
+        self.store_data(address(part, at), &data[..n as usize])?;
+        if at + n < end {
+            self.store_data_zeros(address(part, at + n), end - at - n)?;
+        }
+        Ok(n as usize)
+    }
+
+    /// Zeroes what the file's last block has beyond the end of file, as far as `to`, which is about
+    /// to become part of the file.
+    pub fn zero_tail(&mut self, inode: &mut Inode, to: u64) -> Result<()> {
+        let size = inode.record.size;
+        let to = to.min(size.next_multiple_of(BLOCK));
+        if to <= size {
+            return Ok(());
+        }
+        let file_block = size / BLOCK;
+        let e = match self.mapping(inode, file_block)? {
+            Mapping::Mapped(e) if !e.unwritten => e,
+            _ => return Ok(()),
+        };
+        let block = e.start + (file_block - e.file_block);
+        if inode.shortened != self.window() || self.is_fresh(block) {
+            return self.store_data_zeros(address(&e, size), to - size);
+        }
+        // A crash may still bring back the longer file, to which these bytes belong: leave them
+        // where they are and go on in another block.
+        let mut content = [0; BLOCK_SIZE];
+        let keep = (size % BLOCK) as usize;
+        self.load_data(BlockIndex(block).byte_offset(), &mut content[..keep])?;
+        let (copy, _) = self.allocate_data(Goal::Anywhere, 1)?;
+        self.store_data(BlockIndex(copy).byte_offset(), &content)?;
+        self.move_block(inode, &e, file_block, copy)
+    }
+
+    /// Zeroes bytes of a file within one block, where it has any.
+    fn zero_within_block(&mut self, inode: &mut Inode, from: u64, to: u64) -> Result<()> {
+        if from >= to {
+            return Ok(());
+        }
+        match self.mapping(inode, from / BLOCK)? {
+            Mapping::Mapped(e) if !e.unwritten => {
+                self.store_data_zeros(address(&e, from), to - from)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes `from..to` read as zeros, all but whole blocks by writing zeros. Returns the file
+    /// blocks that lie wholly within, which the caller frees.
+    pub fn zero_edges(&mut self, inode: &mut Inode, from: u64, to: u64) -> Result<(u64, u64)> {
+        // What is beyond the end of file does not count.
+        let stop = to.min(inode.record.size);
+        let (first, last) = (from.div_ceil(BLOCK), to / BLOCK);
+        if first > last {
+            // Both ends in one block.
+            self.zero_within_block(inode, from, stop)?;
+            return Ok((0, 0));
+        }
+        self.zero_within_block(inode, from, (first * BLOCK).min(stop))?;
+        self.zero_within_block(inode, (last * BLOCK).max(from), stop)?;
+        Ok((first, last))
+    }
+
+    /// Allocates unwritten blocks for a part of the holes in the file blocks `from..to`. Returns
+    /// where to go on.
+    pub fn preallocate(&mut self, inode: &mut Inode, from: u64, to: u64) -> Result<u64> {
+        let mut at = from;
+        for _ in 0..FREE_BUDGET {
+            if at >= to {
+                break;
+            }
+            match self.mapping(inode, at)? {
+                Mapping::Mapped(e) => at = e.end(),
+                Mapping::Hole { end, goal } => {
+                    let (start, len) = self.allocate_data(goal, end.min(to) - at)?;
+                    let e = Extent { file_block: at, start, len, unwritten: true };
+                    self.insert_extent(inode, e)?;
+                    inode.record.blocks += len;
+                    at += len;
+                }
+            }
+        }
+        Ok(at)
+    }
+
+    /// Makes a part of the file blocks `from..to` read as zeros without writing to them. Returns
+    /// where to go on.
+    pub fn mark_unwritten(&mut self, inode: &mut Inode, from: u64, to: u64) -> Result<u64> {
+        let mut at = from;
+        for _ in 0..FREE_BUDGET {
+            if at >= to {
+                break;
+            }
+            at = match self.mapping(inode, at)? {
+                Mapping::Mapped(e) => {
+                    if let Some(part) = e.clip(at, to).filter(|_| !e.unwritten) {
+                        self.set_unwritten(inode, &e, part, true)?;
+                    }
+                    e.end()
+                }
+                Mapping::Hole { end, .. } => end,
+            };
+        }
+        Ok(at.min(to))
+    }
+
+    /// The next byte at or after `at` that is stored (`data`) or in a hole, before `size`.
+    pub fn seek_file(&mut self, inode: &mut Inode, at: u64, data: bool) -> Result<Option<u64>> {
+        let size = inode.record.size;
+        let mut at = at;
+        while at < size {
+            let (is_data, end) = match self.mapping(inode, at / BLOCK)? {
+                Mapping::Mapped(e) => (!e.unwritten, e.end()),
+                Mapping::Hole { end, .. } => (false, end),
+            };
+            if is_data == data {
+                return Ok(Some(at));
+            }
+            at = end.saturating_mul(BLOCK);
+        }
+        // The end of file counts as a hole.
+        Ok(if data { None } else { Some(size) })
+    }
+}

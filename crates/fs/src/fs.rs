@@ -1,0 +1,360 @@
+//! A mounted volume: the store, the inodes in memory, the open handles.
+
+use alloc::vec::Vec;
+
+use atoll_block::Memory;
+use atoll_vfs::{Context, Errno, Handle, Ino, OpenFlags, StatFs, Timespec};
+
+use crate::error::Result;
+use crate::file::FREE_BUDGET;
+use crate::inode::{InodeRecord, InodeTable};
+use crate::key::{Key, Kind};
+use crate::layout::{self, Superblock, inode as inode_layout};
+use crate::store::{RESERVED_BLOCKS, Store};
+use crate::volume::{self, MountOptions};
+
+/// An open file or directory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpenFile {
+    pub ino: Ino,
+    /// The inode's slot in the inode table, good while the handle is open.
+    pub slot: u32,
+    pub flags: OpenFlags,
+    /// Distinguishes the handles that this slot has had.
+    serial: u32,
+    open: bool,
+}
+
+/// A mounted volume.
+///
+/// Dropping it without [`unmount`](Self::unmount) is the end of a process: what was acknowledged is
+/// recovered by the next mount.
+#[derive(Debug)]
+pub struct Fs<M: Memory> {
+    pub(crate) store: Store<M>,
+    pub(crate) inodes: InodeTable,
+    handles: Vec<OpenFile>,
+    free_handles: Vec<u32>,
+}
+
+/// What is known of a volume as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeInfo {
+    /// The superblock.
+    pub superblock: Superblock,
+    /// Blocks that are free, those that wait for a commit among them.
+    pub free_blocks: u64,
+    /// Inodes that exist.
+    pub inodes: u64,
+    /// Levels of the tree.
+    pub tree_height: u32,
+}
+
+impl<M: Memory> Fs<M> {
+    /// Mounts the volume on `device`: replays its journal, and removes files that were unlinked but
+    /// open.
+    ///
+    /// # Errors
+    /// What is wrong with the image or the device; nothing is written to a device that holds no
+    /// valid volume.
+    pub fn mount(device: M, options: &MountOptions) -> Result<Fs<M>> {
+        let mut fs = Fs {
+            store: volume::mount(device, options)?,
+            inodes: InodeTable::default(),
+            handles: Vec::new(),
+            free_handles: Vec::new(),
+        };
+        if !options.read_only {
+            fs.finish_removals()?;
+        }
+        Ok(fs)
+    }
+
+    /// Writes everything home and gives the device back. Open handles are closed; files that only
+    /// they kept are removed.
+    ///
+    /// # Errors
+    /// The device's: the volume is then as after the end of a process.
+    pub fn unmount(mut self) -> Result<M> {
+        if !self.store.is_read_only() {
+            self.handles.clear();
+            for slot in self.inodes.with_dirty_times() {
+                self.inodes.get_mut(slot).handles = 0;
+            }
+            self.flush_times()?;
+            self.inodes = InodeTable::default();
+            self.finish_removals()?;
+            self.store.checkpoint_clean()?;
+        }
+        Ok(self.store.into_device())
+    }
+
+    /// What is known of the volume.
+    pub fn info(&self) -> VolumeInfo {
+        VolumeInfo {
+            superblock: self.store.superblock.clone(),
+            free_blocks: self.store.state.free_blocks,
+            inodes: self.store.state.inodes,
+            tree_height: self.store.state.height,
+        }
+    }
+
+    /// The device below.
+    pub fn device(&self) -> &M {
+        &self.store.device
+    }
+
+    /// The device below. Writing to it corrupts the volume.
+    pub fn device_mut(&mut self) -> &mut M {
+        &mut self.store.device
+    }
+
+    // ---- commits ----
+
+    /// Makes everything durable, timestamps too unless `data_only`.
+    pub(crate) fn commit(&mut self, data_only: bool) -> Result<()> {
+        if !data_only {
+            self.flush_times()?;
+        }
+        self.store.commit()
+    }
+
+    /// Writes timestamps that are newer in memory to the tree.
+    fn flush_times(&mut self) -> Result<()> {
+        if self.store.is_read_only() {
+            return Ok(());
+        }
+        for slots in self.inodes.with_dirty_times().chunks(64) {
+            let inodes = &mut self.inodes;
+            self.store.transact(true, |store| {
+                for &slot in slots {
+                    let inode = inodes.get_mut(slot);
+                    let mut b = [0; 24];
+                    layout::put_time(&mut b, 0, inode.record.mtime);
+                    layout::put_time(&mut b, 12, inode.record.ctime);
+                    store.update_inode(inode, inode_layout::MTIME, &b)?;
+                }
+                Ok(())
+            })?;
+            for &slot in slots {
+                self.inodes.get_mut(slot).times_dirty = false;
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps the number of inodes in memory within bounds.
+    pub(crate) fn trim_inodes(&mut self) -> Result<()> {
+        if self.inodes.is_crowded() {
+            self.flush_times()?;
+            self.inodes.shrink(self.store.window());
+        }
+        Ok(())
+    }
+
+    // ---- inodes ----
+
+    /// The record of `ino`, timestamps as new as can be.
+    #[inline]
+    pub(crate) fn record(&mut self, ino: Ino) -> Result<InodeRecord> {
+        match self.inodes.slot(ino) {
+            Some(slot) => Ok(self.inodes.get(slot).record),
+            None => self.read_record(ino),
+        }
+    }
+
+    fn read_record(&mut self, ino: Ino) -> Result<InodeRecord> {
+        self.store.cache.begin_operation();
+        self.store.read_inode(ino)
+    }
+
+    /// The inode's slot in memory, brought there if need be.
+    pub(crate) fn load(&mut self, ino: Ino) -> Result<u32> {
+        match self.inodes.slot(ino) {
+            Some(slot) => Ok(slot),
+            None => {
+                let record = self.read_record(ino)?;
+                Ok(self.inodes.insert(ino, record))
+            }
+        }
+    }
+
+    /// The record of a directory that may get entries.
+    pub(crate) fn directory(&mut self, ino: Ino) -> Result<InodeRecord> {
+        let record = self.record(ino)?;
+        if !record.is_dir() {
+            return Err(Errno::ENOTDIR.into());
+        }
+        Ok(record)
+    }
+
+    /// Sets mtime and ctime of `ino` in memory; they reach the tree with the next commit.
+    pub(crate) fn touch(&mut self, ino: Ino, now: Timespec) -> Result<()> {
+        let slot = self.load(ino)?;
+        let inode = self.inodes.get_mut(slot);
+        inode.record.mtime = now;
+        inode.record.ctime = now;
+        inode.times_dirty = true;
+        self.trim_inodes()
+    }
+
+    /// Takes over a record that a transaction wrote to the tree.
+    pub(crate) fn adopt(&mut self, ino: Ino, record: &InodeRecord) {
+        if let Some(slot) = self.inodes.slot(ino) {
+            let inode = self.inodes.get_mut(slot);
+            inode.record = *record;
+            inode.times_dirty = false;
+        }
+    }
+
+    // ---- removal ----
+
+    /// Within a transaction: removes items and blocks of an inode without links, as much as one
+    /// transaction may. Returns whether the inode is gone.
+    pub(crate) fn purge(store: &mut Store<M>, ino: Ino) -> Result<bool> {
+        for _ in 0..FREE_BUDGET {
+            let place = store.seek(Key::inode(ino.0).next())?;
+            let Some(place) = place.filter(|p| p.key.ino == ino.0) else {
+                store.remove(Key::inode(ino.0))?;
+                store.state.inodes = store.state.inodes.saturating_sub(1);
+                return Ok(true);
+            };
+            if place.key.kind() == Some(Kind::Extent) {
+                let e = store.parse_extent(&place)?;
+                store.free(e.start, e.len, false)?;
+            }
+            store.remove(place.key)?;
+        }
+        Ok(false)
+    }
+
+    /// Within a transaction: an inode lost its last link. Removes it if nobody has it open and it is
+    /// small, or notes that it is to be removed.
+    pub(crate) fn drop_inode(store: &mut Store<M>, ino: Ino, open: bool) -> Result<bool> {
+        if !open && Self::purge(store, ino)? {
+            return Ok(true);
+        }
+        store.insert(Key::orphan(ino), &[])?;
+        Ok(false)
+    }
+
+    /// Removes an inode that was noted as to be removed, in as many transactions as it takes.
+    pub(crate) fn remove_orphan(&mut self, ino: Ino) -> Result<()> {
+        loop {
+            let done = self.store.transact(true, |store| {
+                let done = Self::purge(store, ino)?;
+                if done {
+                    store.remove(Key::orphan(ino))?;
+                }
+                Ok(done)
+            })?;
+            if done {
+                self.inodes.remove(ino);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Ends what was under way when the volume was last used: removes inodes without links, and
+    /// blocks beyond the end of files that were being made shorter.
+    fn finish_removals(&mut self) -> Result<()> {
+        for ino in volume::orphans(&mut self.store)? {
+            let record = self.record(ino)?;
+            if record.nlink == 0 {
+                self.remove_orphan(ino)?;
+            } else {
+                self.finish_truncate(ino)?;
+            }
+        }
+        Ok(())
+    }
+
+    // ---- handles ----
+
+    /// Opens `ino`.
+    pub(crate) fn open_handle(&mut self, ino: Ino, flags: OpenFlags) -> Result<Handle> {
+        let slot = self.load(ino)?;
+        self.open_slot(ino, slot, flags)
+    }
+
+    /// Opens `ino`, which is in memory at `slot`.
+    pub(crate) fn open_slot(&mut self, ino: Ino, slot: u32, flags: OpenFlags) -> Result<Handle> {
+        if self.handles.len() >= u32::MAX as usize && self.free_handles.is_empty() {
+            return Err(Errno::ENFILE.into());
+        }
+        self.inodes.get_mut(slot).handles += 1;
+        let index = match self.free_handles.pop() {
+            Some(index) => index,
+            None => {
+                let file = OpenFile { ino, slot, flags, serial: 0, open: false };
+                self.handles.push(file);
+                (self.handles.len() - 1) as u32
+            }
+        };
+        let serial = self.handles[index as usize].serial.wrapping_add(1);
+        self.handles[index as usize] = OpenFile { ino, slot, flags, serial, open: true };
+        Ok(Handle(u64::from(serial) << 32 | u64::from(index)))
+    }
+
+    /// What `handle` has open, if it belongs to `ino`.
+    #[inline]
+    pub(crate) fn handle(&self, ino: Ino, handle: Handle) -> Result<OpenFile> {
+        match self.handles.get(handle.0 as u32 as usize) {
+            Some(h) if h.open && h.ino == ino && u64::from(h.serial) == handle.0 >> 32 => Ok(*h),
+            _ => Err(Errno::EBADF.into()),
+        }
+    }
+
+    /// Closes a handle; with the last one goes an inode without links.
+    pub(crate) fn close_handle(&mut self, ino: Ino, handle: Handle) -> Result<()> {
+        let file = self.handle(ino, handle)?;
+        let index = handle.0 as u32;
+        self.handles[index as usize].open = false;
+        self.free_handles.push(index);
+        let inode = self.inodes.get_mut(file.slot);
+        inode.handles -= 1;
+        if inode.handles > 0 {
+            return Ok(());
+        }
+        if inode.record.nlink == 0 {
+            if self.store.is_read_only() {
+                // The next mount that may write removes it.
+                return Ok(());
+            }
+            return self.remove_orphan(ino);
+        }
+        if !inode.times_dirty && inode.shortened != self.store.window() {
+            self.inodes.remove(ino);
+        }
+        self.trim_inodes()
+    }
+
+    /// What statfs(2) tells.
+    pub(crate) fn stat_fs(&self) -> StatFs {
+        let sb = &self.store.superblock;
+        let free = self.store.state.free_blocks.saturating_sub(RESERVED_BLOCKS);
+        // An inode with its directory entry takes some 160 bytes of tree.
+        let files_free = free.saturating_mul(layout::node::CAPACITY as u64 / 160);
+        StatFs {
+            block_size: atoll_block::BLOCK_SIZE as u32,
+            blocks: sb.block_count - sb.group_start - sb.group_count(),
+            blocks_free: free,
+            files: self.store.state.inodes.saturating_add(files_free),
+            files_free,
+            name_max: atoll_vfs::NAME_MAX as u32,
+        }
+    }
+
+    /// A record for a new inode in directory `dir`.
+    pub(crate) fn new_record(&self, cx: &Context, dir: &InodeRecord, mode: u32) -> InodeRecord {
+        const SETGID: u32 = 0o2000;
+        let mut record = InodeRecord { mode, uid: cx.uid, gid: cx.gid, ..InodeRecord::new(cx.now) };
+        if dir.mode & SETGID != 0 {
+            record.gid = dir.gid;
+            if record.is_dir() {
+                record.mode |= SETGID;
+            }
+        }
+        record
+    }
+}

@@ -1,0 +1,357 @@
+//! Inodes: their record on disk, and what is kept in memory of those in use.
+
+use alloc::vec::Vec;
+
+use atoll_block::Memory;
+use atoll_vfs::{Attr, Errno, FileType, Ino, Timespec};
+use hashbrown::HashMap;
+
+use crate::cache::FrameId;
+use crate::error::{Corruption, Result};
+use crate::key::Key;
+use crate::layout::{self, BLOCK_COUNT_MAX, get_time, get32, get64, inode, put_time, put32, put64};
+use crate::store::Store;
+use crate::tree::Place;
+
+/// An inode record, parsed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InodeRecord {
+    /// Type and permission bits.
+    pub mode: u32,
+    /// Hard links; for a directory 2 plus its subdirectories.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number.
+    pub rdev: u32,
+    /// Length in bytes.
+    pub size: u64,
+    /// Data blocks allocated.
+    pub blocks: u64,
+    /// The parent of a directory, else 0.
+    pub parent: u64,
+    /// Last change of content.
+    pub mtime: Timespec,
+    /// Last change of attributes.
+    pub ctime: Timespec,
+    /// Last access.
+    pub atime: Timespec,
+    /// Creation.
+    pub btime: Timespec,
+}
+
+impl InodeRecord {
+    /// A record with nothing in it but `now`.
+    pub fn new(now: Timespec) -> InodeRecord {
+        InodeRecord {
+            mode: 0,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            parent: 0,
+            mtime: now,
+            ctime: now,
+            atime: now,
+            btime: now,
+        }
+    }
+
+    /// The bytes on disk.
+    pub fn emit(&self) -> [u8; inode::LEN] {
+        let mut b = [0; inode::LEN];
+        put32(&mut b, inode::MODE, self.mode);
+        put32(&mut b, inode::NLINK, self.nlink);
+        put32(&mut b, inode::UID, self.uid);
+        put32(&mut b, inode::GID, self.gid);
+        put32(&mut b, inode::RDEV, self.rdev);
+        put64(&mut b, inode::SIZE, self.size);
+        put64(&mut b, inode::BLOCKS, self.blocks);
+        put64(&mut b, inode::PARENT, self.parent);
+        put_time(&mut b, inode::MTIME, self.mtime);
+        put_time(&mut b, inode::CTIME, self.ctime);
+        put_time(&mut b, inode::ATIME, self.atime);
+        put_time(&mut b, inode::BTIME, self.btime);
+        b
+    }
+
+    /// Reads and checks a record.
+    ///
+    /// # Errors
+    /// [`Corruption::Item`].
+    pub fn parse(b: &[u8]) -> Result<InodeRecord> {
+        if b.len() != inode::LEN {
+            return Err(Corruption::Item.into());
+        }
+        let record = InodeRecord {
+            mode: get32(b, inode::MODE),
+            nlink: get32(b, inode::NLINK),
+            uid: get32(b, inode::UID),
+            gid: get32(b, inode::GID),
+            rdev: get32(b, inode::RDEV),
+            size: get64(b, inode::SIZE),
+            blocks: get64(b, inode::BLOCKS),
+            parent: get64(b, inode::PARENT),
+            mtime: get_time(b, inode::MTIME),
+            ctime: get_time(b, inode::CTIME),
+            atime: get_time(b, inode::ATIME),
+            btime: get_time(b, inode::BTIME),
+        };
+        let times = [record.mtime, record.ctime, record.atime, record.btime];
+        let sound = record.mode >> 16 == 0
+            && FileType::from_mode(record.mode).is_some()
+            && record.size <= atoll_vfs::filesystem::FILE_SIZE_MAX
+            && record.nlink <= u32::MAX / 2
+            && record.blocks <= BLOCK_COUNT_MAX
+            && times.iter().all(|t| t.nsec < 1_000_000_000);
+        if !sound {
+            return Err(Corruption::Item.into());
+        }
+        Ok(record)
+    }
+
+    /// The type.
+    #[inline]
+    pub fn file_type(&self) -> FileType {
+        // `parse` checked it, and the file system makes no other.
+        FileType::from_mode(self.mode).unwrap_or(FileType::Regular)
+    }
+
+    /// Whether this is a directory.
+    #[inline]
+    pub fn is_dir(&self) -> bool {
+        self.file_type() == FileType::Directory
+    }
+
+    /// What stat(2) tells.
+    #[inline]
+    pub fn attr(&self, ino: Ino) -> Attr {
+        Attr {
+            ino,
+            mode: self.mode,
+            nlink: self.nlink,
+            uid: self.uid,
+            gid: self.gid,
+            rdev: self.rdev,
+            size: if self.is_dir() { layout::DIRECTORY_SIZE } else { self.size },
+            blocks: self.blocks * 8,
+            atime: self.atime,
+            mtime: self.mtime,
+            ctime: self.ctime,
+            btime: self.btime,
+        }
+    }
+}
+
+/// Where an inode record is, to be believed only while the frame has that version.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Remembered {
+    frame: FrameId,
+    version: u64,
+    offset: u16,
+}
+
+/// A run of file blocks and where it is on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// The first file block.
+    pub file_block: u64,
+    /// The first block on the device.
+    pub start: u64,
+    /// Blocks in the run.
+    pub len: u64,
+    /// Allocated, but reads as zeros.
+    pub unwritten: bool,
+}
+
+impl Extent {
+    /// The file block after the run.
+    #[inline]
+    pub fn end(&self) -> u64 {
+        self.file_block + self.len
+    }
+}
+
+/// An inode in memory: one that is open, or whose timestamps are ahead of its record.
+#[derive(Clone, Copy, Debug)]
+pub struct Inode {
+    /// Its number.
+    pub ino: Ino,
+    /// Its record, with timestamps that may be newer than those in the tree.
+    pub record: InodeRecord,
+    /// Whether they are.
+    pub times_dirty: bool,
+    /// Open handles.
+    pub handles: u32,
+    /// The extent that was used last.
+    pub extent: Option<Extent>,
+    /// The commit window in which the file was last made shorter: blocks that no crash can make
+    /// longer again may be zeroed in place.
+    pub shortened: u64,
+    place: Remembered,
+}
+
+/// The inodes in memory.
+#[derive(Debug, Default)]
+pub struct InodeTable {
+    inodes: Vec<Inode>,
+    by_ino: HashMap<u64, u32>,
+    free: Vec<u32>,
+}
+
+/// How many inodes without handles stay in memory for their timestamps.
+const IDLE_MAX: usize = 4096;
+
+impl InodeTable {
+    /// The slot of `ino`, if it is in memory.
+    #[inline]
+    pub fn slot(&self, ino: Ino) -> Option<u32> {
+        self.by_ino.get(&ino.0).copied()
+    }
+
+    /// The inode in `slot`.
+    #[inline]
+    pub fn get(&self, slot: u32) -> &Inode {
+        &self.inodes[slot as usize]
+    }
+
+    /// The inode in `slot`.
+    #[inline]
+    pub fn get_mut(&mut self, slot: u32) -> &mut Inode {
+        &mut self.inodes[slot as usize]
+    }
+
+    /// Whether idle inodes should be let go.
+    pub fn is_crowded(&self) -> bool {
+        self.by_ino.len() > IDLE_MAX
+    }
+
+    /// Brings an inode into memory.
+    pub fn insert(&mut self, ino: Ino, record: InodeRecord) -> u32 {
+        let inode = Inode {
+            ino,
+            record,
+            times_dirty: false,
+            handles: 0,
+            extent: None,
+            shortened: 0,
+            place: Remembered::default(),
+        };
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.inodes[slot as usize] = inode;
+                slot
+            }
+            None => {
+                self.inodes.push(inode);
+                (self.inodes.len() - 1) as u32
+            }
+        };
+        self.by_ino.insert(ino.0, slot);
+        slot
+    }
+
+    /// Lets an inode go.
+    pub fn remove(&mut self, ino: Ino) {
+        if let Some(slot) = self.by_ino.remove(&ino.0) {
+            // An inode number of 0 belongs to nobody: stale handles do not match.
+            self.inodes[slot as usize].ino = Ino(0);
+            self.inodes[slot as usize].times_dirty = false;
+            self.free.push(slot);
+        }
+    }
+
+    /// The inodes whose timestamps are ahead, by number.
+    pub fn with_dirty_times(&self) -> Vec<u32> {
+        let mut slots: Vec<u32> = (0..self.inodes.len() as u32)
+            .filter(|&s| self.get(s).times_dirty && self.get(s).ino.0 != 0)
+            .collect();
+        slots.sort_unstable_by_key(|&s| self.get(s).ino);
+        slots
+    }
+
+    /// Lets go of every inode that nobody has open and of which the tree knows everything. `window`
+    /// is the running commit window.
+    pub fn shrink(&mut self, window: u64) {
+        for slot in 0..self.inodes.len() as u32 {
+            let i = self.get(slot);
+            if i.ino.0 != 0 && i.handles == 0 && !i.times_dirty && i.shortened != window {
+                self.remove(i.ino);
+            }
+        }
+    }
+}
+
+impl<M: Memory> Store<M> {
+    /// The place of the record of `ino`.
+    ///
+    /// # Errors
+    /// `ESTALE` if there is no such inode.
+    pub fn inode_place(&mut self, ino: Ino) -> Result<Place> {
+        self.find(Key::inode(ino.0))?.ok_or(Errno::ESTALE.into())
+    }
+
+    /// The record of `ino` in the tree. The place of the last one read is remembered: what is looked
+    /// up is opened next.
+    ///
+    /// # Errors
+    /// `ESTALE` if there is no such inode.
+    pub fn read_inode(&mut self, ino: Ino) -> Result<InodeRecord> {
+        let (last, at) = self.last_read;
+        if last == ino && self.cache.is_current(at.frame, at.version) {
+            let from = at.offset as usize;
+            return InodeRecord::parse(&self.cache.frame(at.frame).data[from..from + inode::LEN]);
+        }
+        let place = self.inode_place(ino)?;
+        let record = InodeRecord::parse(self.value(&place))?;
+        self.last_read = (ino, self.remember(&place));
+        Ok(record)
+    }
+
+    fn remember(&self, place: &Place) -> Remembered {
+        let frame = self.cache.frame(place.frame);
+        Remembered {
+            frame: place.frame,
+            version: frame.version,
+            offset: frame.value_range(place.slot).start as u16,
+        }
+    }
+
+    /// Replaces the record of `ino` in the tree.
+    pub fn write_inode(&mut self, ino: Ino, record: &InodeRecord) -> Result<()> {
+        let place = self.inode_place(ino)?;
+        self.update(&place, 0, &record.emit());
+        Ok(())
+    }
+
+    /// Replaces the bytes of a record from `offset` on. The place that `inode` remembers saves the
+    /// way through the tree.
+    #[inline]
+    pub fn update_inode(&mut self, inode: &mut Inode, offset: usize, bytes: &[u8]) -> Result<()> {
+        let Remembered { frame, version, offset: at } = inode.place;
+        if version != 0 && self.cache.is_current(frame, version) {
+            self.put(frame, at as usize + offset, bytes);
+            return Ok(());
+        }
+        let place = self.inode_place(inode.ino)?;
+        if self.value(&place).len() != inode::LEN {
+            return Err(Corruption::Item.into());
+        }
+        inode.place = self.remember(&place);
+        self.put(place.frame, inode.place.offset as usize + offset, bytes);
+        Ok(())
+    }
+
+    /// Writes size and block count of `inode`'s record to the tree.
+    #[inline]
+    pub fn update_size(&mut self, inode: &mut Inode) -> Result<()> {
+        let mut b = [0; 16];
+        put64(&mut b, 0, inode.record.size);
+        put64(&mut b, 8, inode.record.blocks);
+        self.update_inode(inode, inode::SIZE, &b)
+    }
+}

@@ -1,0 +1,499 @@
+//! The journal: a ring of redo records, each chained to the one before by checksum.
+//!
+//! A record is stored with one copy to the device when its operation commits; from then on the
+//! operation survives the end of the process. Commit marks say what survives power loss.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
+use atoll_vfs::Errno;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::error::{Corruption, Result};
+use crate::layout::{
+    self, Block, Superblock, VolumeState, get16, get32, get64, journal_header as header, magic,
+    put16, put32, put64, record,
+};
+
+/// A place in the ring, in bytes, ever growing; its place on the device is that modulo the ring.
+pub type Position = u64;
+
+/// What a journal header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Counts the headers written.
+    pub generation: u64,
+    /// Which life of the memory below has the volume mounted.
+    pub incarnation: [u8; 16],
+    /// The oldest record that is needed.
+    pub tail: Position,
+    /// Its sequence number.
+    pub sequence: u64,
+    /// The checksum that it is chained to.
+    pub chain: u64,
+    /// The state before it.
+    pub state: VolumeState,
+    /// Whether the volume was unmounted cleanly.
+    pub clean: bool,
+    /// Blocks in the volume.
+    pub block_count: u64,
+}
+
+impl Header {
+    /// Writes the header as the content of block `index`.
+    pub(crate) fn emit(&self, b: &mut Block, index: BlockIndex) {
+        layout::init_block(b, index, magic::JOURNAL_HEADER);
+        put64(b, header::GENERATION, self.generation);
+        b[header::INCARNATION..header::INCARNATION + 16].copy_from_slice(&self.incarnation);
+        put64(b, header::TAIL, self.tail);
+        put64(b, header::SEQUENCE, self.sequence);
+        put64(b, header::CHAIN, self.chain);
+        self.state.emit(&mut b[header::STATE..header::STATE + VolumeState::LEN]);
+        b[header::CLEAN] = self.clean as u8;
+        put64(b, header::BLOCK_COUNT, self.block_count);
+        layout::seal(b);
+    }
+
+    fn parse(b: &Block, index: BlockIndex, superblock: &Superblock) -> Option<Header> {
+        layout::verify(b, index, magic::JOURNAL_HEADER).ok()?;
+        let mut incarnation = [0; 16];
+        incarnation.copy_from_slice(&b[header::INCARNATION..header::INCARNATION + 16]);
+        let tail = get64(b, header::TAIL);
+        let generation = get64(b, header::GENERATION);
+        let sequence = get64(b, header::SEQUENCE);
+        // Positions and counts stay far from wrapping: 2^62 bytes outlast any medium.
+        let block_count = get64(b, header::BLOCK_COUNT);
+        if block_count != superblock.block_count
+            || !tail.is_multiple_of(8)
+            || tail.max(generation).max(sequence) > 1 << 62
+        {
+            return None;
+        }
+        Some(Header {
+            generation,
+            incarnation,
+            tail,
+            sequence,
+            chain: get64(b, header::CHAIN),
+            state: VolumeState::parse(&b[header::STATE..], superblock)?,
+            clean: b[header::CLEAN] == 1,
+            block_count,
+        })
+    }
+
+    /// Reads the header in block `index`; `None` if it is not valid.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(crate) fn read_one<M: Memory>(
+        device: &mut M,
+        index: BlockIndex,
+        superblock: &Superblock,
+    ) -> Result<Option<Header>> {
+        let mut b = [0; BLOCK_SIZE];
+        device.read(index, &mut b)?;
+        Ok(Header::parse(&b, index, superblock))
+    }
+
+    /// Reads both headers and returns the newer of those that are valid.
+    ///
+    /// # Errors
+    /// [`Corruption::JournalHeader`] if neither is.
+    pub(crate) fn read<M: Memory>(device: &mut M, superblock: &Superblock) -> Result<Header> {
+        let mut newest: Option<Header> = None;
+        let mut failure = None;
+        for index in superblock.journal_headers() {
+            match Header::read_one(device, index, superblock) {
+                Ok(Some(h)) if newest.is_none_or(|n| h.generation > n.generation) => {
+                    newest = Some(h);
+                }
+                Ok(_) => {}
+                Err(e) => failure = Some(e),
+            }
+        }
+        match (newest, failure) {
+            (Some(h), _) => Ok(h),
+            (None, Some(e)) => Err(e),
+            (None, None) => Err(Corruption::JournalHeader.into()),
+        }
+    }
+
+    /// Writes the header over the older of the two blocks; the caller flushes it.
+    pub(crate) fn write<M: Memory>(&self, device: &mut M, superblock: &Superblock) -> Result<()> {
+        let index = superblock.journal_headers()[(self.generation % 2) as usize];
+        let mut b = [0; BLOCK_SIZE];
+        self.emit(&mut b, index);
+        Ok(device.write(index, &b)?)
+    }
+}
+
+/// The writing end of the ring.
+#[derive(Debug)]
+pub struct Journal {
+    base: u64,
+    len: u64,
+    tail: Position,
+    head: Position,
+    flushed: Position,
+    /// How far the device was told to expect commits.
+    prepared: Position,
+    sequence: u64,
+    chain: u64,
+    buf: Vec<u8>,
+}
+
+/// How much of the ring is prepared for commits at a time: enough for a few hundred small ones,
+/// little enough to cost no memory worth naming.
+const PREPARE: u64 = 1 << 20;
+
+/// One byte range in a record.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry<'a> {
+    /// The block that the bytes go to.
+    pub block: BlockIndex,
+    /// Where in the block.
+    pub offset: usize,
+    /// The bytes.
+    pub bytes: &'a [u8],
+    /// Whether the block is zeroed before.
+    pub init: bool,
+    /// Whether this is file data, needed after power loss only.
+    pub data: bool,
+}
+
+impl Journal {
+    /// The end of the ring that [`scan`] found.
+    pub fn new(superblock: &Superblock, tail: Position, end: &ScanEnd) -> Journal {
+        Journal {
+            base: superblock.ring_start * BLOCK_SIZE as u64,
+            len: superblock.ring_blocks * BLOCK_SIZE as u64,
+            tail,
+            head: end.position,
+            flushed: end.position,
+            prepared: end.position,
+            sequence: end.sequence,
+            chain: end.chain,
+            buf: Vec::new(),
+        }
+    }
+
+    /// Where the next record goes.
+    pub fn head(&self) -> Position {
+        self.head
+    }
+
+    /// The next record's sequence number and what it is chained to.
+    pub fn next(&self) -> (u64, u64) {
+        (self.sequence, self.chain)
+    }
+
+    /// The longest record that may be appended: a checkpoint is made when the ring is half full, and
+    /// what an operation and its checkpoint append must still fit.
+    pub fn record_max(&self) -> usize {
+        record_max(self.len)
+    }
+
+    /// Begins a new chain, for which no record in the ring is valid.
+    pub fn rechain(&mut self, salt: u64) {
+        self.chain = xxh3_64_with_seed(&salt.to_le_bytes(), self.chain);
+    }
+
+    /// Whether a checkpoint is due: the ring is half full.
+    #[inline]
+    pub fn wants_checkpoint(&self) -> bool {
+        self.head - self.tail > self.len / 2
+    }
+
+    /// Whether anything was appended since the last [`set_flushed`](Self::set_flushed).
+    pub fn has_unflushed(&self) -> bool {
+        self.flushed != self.head
+    }
+
+    /// Notes that everything up to the head is durable.
+    pub fn set_flushed(&mut self) {
+        self.flushed = self.head;
+    }
+
+    /// Notes that nothing before the head is needed any more.
+    pub fn set_tail_to_head(&mut self) {
+        self.tail = self.head;
+    }
+
+    /// Begins a record.
+    #[inline]
+    pub fn begin(&mut self, flags: u8, state: Option<&VolumeState>) {
+        self.buf.clear();
+        self.buf.resize(record::HEADER_LEN, 0);
+        let mut flags = flags;
+        if let Some(state) = state {
+            flags |= record::HAS_STATE;
+            let at = self.buf.len();
+            self.buf.resize(at + VolumeState::LEN, 0);
+            state.emit(&mut self.buf[at..]);
+        }
+        self.buf[record::FLAGS] = flags;
+    }
+
+    /// Adds a byte range to the record.
+    #[inline]
+    pub fn add(&mut self, entry: &Entry<'_>) {
+        debug_assert!(entry.offset + entry.bytes.len() <= BLOCK_SIZE);
+        let mut head = [0; record::ENTRY_LEN];
+        let flags =
+            if entry.init { record::INIT } else { 0 } | if entry.data { record::DATA } else { 0 };
+        put64(&mut head, record::ENTRY_BLOCK, entry.block.0 | flags);
+        put16(&mut head, record::ENTRY_OFFSET, entry.offset as u16);
+        put16(&mut head, record::ENTRY_BYTES, entry.bytes.len() as u16);
+        self.buf.extend_from_slice(&head);
+        self.buf.extend_from_slice(entry.bytes);
+    }
+
+    /// Stores the record at the head of the ring. If this fails nothing was appended.
+    ///
+    /// # Errors
+    /// The device's, and `ENOSPC` for a record that the ring can't take.
+    #[inline]
+    pub fn append<M: Memory>(&mut self, device: &mut M) -> Result<()> {
+        let len = self.buf.len().next_multiple_of(8);
+        if len > self.record_max() || len as u64 > self.len - (self.head - self.tail) {
+            return Err(Errno::ENOSPC.into());
+        }
+        self.buf.resize(len, 0);
+        put16(&mut self.buf, record::MAGIC, magic::JOURNAL_RECORD);
+        put32(&mut self.buf, record::LEN, len as u32);
+        put64(&mut self.buf, record::SEQUENCE, self.sequence);
+        let sum = checksum(&self.buf, self.chain);
+        put64(&mut self.buf, record::CHECKSUM, sum);
+        let at = self.head % self.len;
+        let first = len.min((self.len - at) as usize);
+        device.store(self.base + at, &self.buf[..first])?;
+        if first < len {
+            device.store(self.base, &self.buf[first..])?;
+        }
+        self.head += len as u64;
+        self.sequence += 1;
+        self.chain = sum;
+        Ok(())
+    }
+
+    /// Makes the appended records durable.
+    pub fn flush<M: Memory>(&mut self, device: &mut M) -> Result<()> {
+        self.for_blocks(self.flushed, self.head, |first, count| {
+            Ok(device.flush_range(first, count)?)
+        })?;
+        self.flushed = self.head;
+        self.prepare(device)
+    }
+
+    /// Tells the device where the next commits go, some time ahead of them.
+    fn prepare<M: Memory>(&mut self, device: &mut M) -> Result<()> {
+        if self.head + PREPARE / 4 <= self.prepared {
+            return Ok(());
+        }
+        let from = self.prepared.max(self.head.next_multiple_of(BLOCK_SIZE as u64));
+        let to = from + PREPARE.min(self.len / 4);
+        self.for_blocks(from, to, |first, count| Ok(device.expect_commits(first, count)?))?;
+        self.prepared = to;
+        Ok(())
+    }
+
+    /// Calls `each` for the blocks that hold the ring's bytes from `from` to `to`.
+    fn for_blocks(
+        &self,
+        from: Position,
+        to: Position,
+        mut each: impl FnMut(BlockIndex, u64) -> Result<()>,
+    ) -> Result<()> {
+        let block = BLOCK_SIZE as u64;
+        let ring_first = self.base / block;
+        let mut from = from;
+        while from < to {
+            let at = from % self.len;
+            let n = (to - from).min(self.len - at);
+            let first = at / block;
+            let count = (at + n).div_ceil(block) - first;
+            each(BlockIndex(ring_first + first), count)?;
+            from += n;
+        }
+        Ok(())
+    }
+}
+
+/// The longest record in a ring of `ring` bytes.
+fn record_max(ring: u64) -> usize {
+    (ring / 4).min(16 << 20) as usize
+}
+
+fn checksum(buf: &[u8], chain: u64) -> u64 {
+    // The checksum's own field is zero while it is computed.
+    xxh3_64_with_seed(buf, chain)
+}
+
+/// Where a scan of the ring ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScanEnd {
+    /// The end of the last valid record.
+    pub position: Position,
+    /// The sequence number of the next.
+    pub sequence: u64,
+    /// The checksum that the next is chained to.
+    pub chain: u64,
+}
+
+/// A record read back.
+#[derive(Debug)]
+pub struct Record<'a> {
+    flags: u8,
+    body: &'a [u8],
+    /// Where the record ends.
+    pub end: ScanEnd,
+}
+
+impl<'a> Record<'a> {
+    /// Whether the record is a commit mark.
+    pub fn is_mark(&self) -> bool {
+        self.flags & record::MARK != 0
+    }
+
+    /// Whether the record is a commit mark after a flush of the whole device.
+    pub fn is_flushed_mark(&self) -> bool {
+        self.flags & record::FLUSHED != 0
+    }
+
+    /// The state that the record carries, if it does.
+    ///
+    /// # Errors
+    /// [`Corruption::JournalRecord`].
+    pub fn state(&self, superblock: &Superblock) -> Result<Option<VolumeState>> {
+        if self.flags & record::HAS_STATE == 0 {
+            return Ok(None);
+        }
+        match VolumeState::parse(&self.body[..VolumeState::LEN], superblock) {
+            Some(state) => Ok(Some(state)),
+            None => Err(Corruption::JournalRecord.into()),
+        }
+    }
+
+    /// Where in the ring the record's byte ranges begin.
+    pub fn entries(&self) -> Position {
+        let state = if self.flags & record::HAS_STATE != 0 { VolumeState::LEN } else { 0 };
+        self.end.position - (self.body.len() - state) as u64
+    }
+
+    /// Calls `each` for every byte range.
+    ///
+    /// # Errors
+    /// [`Corruption::JournalRecord`] for a range outside its block or the group area; those of
+    /// `each`.
+    pub fn for_each(
+        &self,
+        superblock: &Superblock,
+        mut each: impl FnMut(Entry<'a>) -> Result<()>,
+    ) -> Result<()> {
+        let mut at = if self.flags & record::HAS_STATE != 0 { VolumeState::LEN } else { 0 };
+        // What is left at the end is padding.
+        while self.body.len() - at >= record::ENTRY_LEN {
+            let word = get64(self.body, at + record::ENTRY_BLOCK);
+            let block = word & record::BLOCK_MASK;
+            let offset = get16(self.body, at + record::ENTRY_OFFSET) as usize;
+            let len = get16(self.body, at + record::ENTRY_BYTES) as usize;
+            at += record::ENTRY_LEN;
+            if offset + len > BLOCK_SIZE
+                || len > self.body.len() - at
+                || !superblock.holds(block, 1)
+            {
+                return Err(Corruption::JournalRecord.into());
+            }
+            each(Entry {
+                block: BlockIndex(block),
+                offset,
+                bytes: &self.body[at..at + len],
+                init: word & record::INIT != 0,
+                data: word & record::DATA != 0,
+            })?;
+            at += len;
+        }
+        Ok(())
+    }
+}
+
+/// Reads the ring from `from` and calls `each` for every record of the unbroken chain, until `each`
+/// returns false or the chain ends. Returns where the last record that was given ended.
+///
+/// # Errors
+/// The device's, and those of `each`.
+pub fn scan<M: Memory>(
+    device: &mut M,
+    superblock: &Superblock,
+    from: ScanEnd,
+    mut each: impl FnMut(&mut M, &Record<'_>) -> Result<bool>,
+) -> Result<ScanEnd> {
+    let base = superblock.ring_start * BLOCK_SIZE as u64;
+    let ring = superblock.ring_blocks * BLOCK_SIZE as u64;
+    let mut end = from;
+    let mut buf = vec![0; record::HEADER_LEN];
+    loop {
+        let room = ring - (end.position - from.position);
+        if room < record::HEADER_LEN as u64 {
+            return Ok(end);
+        }
+        load_wrapped(device, base, ring, end.position, &mut buf[..record::HEADER_LEN])?;
+        let len = get32(&buf, record::LEN) as usize;
+        let flags = buf[record::FLAGS];
+        let state_len = if flags & record::HAS_STATE != 0 { VolumeState::LEN } else { 0 };
+        if get16(&buf, record::MAGIC) != magic::JOURNAL_RECORD
+            || get64(&buf, record::SEQUENCE) != end.sequence
+            || !len.is_multiple_of(8)
+            || len < record::HEADER_LEN + state_len
+            || len > record_max(ring)
+            || len as u64 > room
+        {
+            return Ok(end);
+        }
+        let stored = get64(&buf, record::CHECKSUM);
+        buf.resize(len.max(record::HEADER_LEN), 0);
+        load_wrapped(device, base, ring, end.position, &mut buf[..len])?;
+        put64(&mut buf, record::CHECKSUM, 0);
+        if checksum(&buf[..len], end.chain) != stored {
+            return Ok(end);
+        }
+        let next = ScanEnd {
+            position: end.position + len as u64,
+            sequence: end.sequence.wrapping_add(1),
+            chain: stored,
+        };
+        let record = Record { flags, body: &buf[record::HEADER_LEN..len], end: next };
+        if !each(device, &record)? {
+            return Ok(next);
+        }
+        end = next;
+    }
+}
+
+/// Copies bytes from a place in the ring.
+pub fn load<M: Memory>(
+    device: &mut M,
+    superblock: &Superblock,
+    position: Position,
+    buf: &mut [u8],
+) -> Result<()> {
+    let base = superblock.ring_start * BLOCK_SIZE as u64;
+    load_wrapped(device, base, superblock.ring_blocks * BLOCK_SIZE as u64, position, buf)
+}
+
+fn load_wrapped<M: Memory>(
+    device: &mut M,
+    base: u64,
+    ring: u64,
+    position: Position,
+    buf: &mut [u8],
+) -> Result<()> {
+    let at = position % ring;
+    let first = buf.len().min((ring - at) as usize);
+    device.load(base + at, &mut buf[..first])?;
+    if first < buf.len() {
+        device.load(base, &mut buf[first..])?;
+    }
+    Ok(())
+}

@@ -1,0 +1,57 @@
+//! The on-disk file system: a [`FileSystem`](atoll_vfs::FileSystem) over
+//! [`Memory`](atoll_block::Memory).
+//!
+//! Read in this order:
+//!
+//! - [`layout`]: every offset on disk; `key`: how the items of the tree are named
+//! - `journal`: the ring of redo records; `cache`: metadata blocks in memory; `space`: free blocks
+//! - `store`: transactions over those three, commits and checkpoints
+//! - `node`, `tree`: the B+tree
+//! - `inode`, `extent`, `file`, `dir`, `xattr`: what the items mean
+//! - `volume`: format, mount, recovery; `fs`: a mounted volume; `grow`: a larger device
+//! - `namespace`, `content`, `verbs`: the verbs of the file seam
+//! - `check`: every rule of the format, checked and restored; `dump`: everything in words
+//!
+//! docs/FORMAT.md has every bit, docs/RELIABILITY.md the argument for the crash contract.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod cache;
+mod check;
+mod content;
+mod dir;
+mod dump;
+mod error;
+mod extent;
+mod file;
+mod fs;
+mod grow;
+mod inode;
+mod journal;
+mod key;
+pub mod layout;
+mod namespace;
+mod node;
+mod space;
+mod store;
+#[doc(hidden)]
+pub mod testing;
+mod tree;
+mod verbs;
+mod volume;
+mod xattr;
+
+pub use check::{
+    CheckOptions, Counter, FINDINGS_MAX, Finding, ItemFault, ItemKey, NodeFault, Report, check,
+};
+pub use dump::{DumpOptions, Element, ItemValue, dump, visit};
+pub use error::{Corruption, FsError, Result};
+pub use fs::{Fs, VolumeInfo};
+pub use grow::{Grown, grow};
+pub use inode::InodeRecord;
+pub use journal::Header as JournalHeader;
+pub use volume::{BLOCK_COUNT_MIN, FormatOptions, MountOptions, format, read_superblock};

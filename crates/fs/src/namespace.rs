@@ -1,0 +1,419 @@
+//! Names: making, finding, moving and removing inodes.
+
+use atoll_block::Memory;
+use atoll_vfs::{
+    Attr, Context, Errno, FileType, Handle, Ino, LINK_MAX, Name, OpenFlags, RenameFlags,
+};
+
+use crate::dir::Entry;
+use crate::error::{Corruption, Result};
+use crate::fs::Fs;
+use crate::inode::InodeRecord;
+use crate::key::Key;
+use crate::store::Store;
+
+/// A deeper nest of directories than this is a damaged one.
+const DEPTH_MAX: u32 = 1 << 20;
+
+/// What is made under a new name.
+pub(crate) struct NewInode<'a> {
+    pub mode: u32,
+    pub rdev: u32,
+    /// The target of a symbolic link, else empty.
+    pub target: &'a [u8],
+}
+
+fn plain(name: Name<'_>) -> Result<&[u8]> {
+    if name.is_dot_or_dot_dot() {
+        return Err(Errno::EINVAL.into());
+    }
+    Ok(name.bytes())
+}
+
+impl<M: Memory> Fs<M> {
+    /// A directory in which names can be made: it has not been removed.
+    fn live_directory(&mut self, ino: Ino) -> Result<InodeRecord> {
+        let record = self.directory(ino)?;
+        if record.nlink == 0 {
+            return Err(Errno::ENOENT.into());
+        }
+        Ok(record)
+    }
+
+    fn entry(&mut self, dir: Ino, name: &[u8]) -> Result<Entry> {
+        self.store.cache.begin_operation();
+        self.store.find_entry(dir, name)?.ok_or(Errno::ENOENT.into())
+    }
+
+    pub(crate) fn do_lookup(&mut self, parent: Ino, name: Name<'_>) -> Result<Attr> {
+        let dir = self.directory(parent)?;
+        let ino = match name.bytes() {
+            b"." => parent,
+            b".." => Ino(dir.parent),
+            bytes => self.entry(parent, bytes)?.ino,
+        };
+        Ok(self.record(ino)?.attr(ino))
+    }
+
+    /// Within a transaction: an inode record under a new number.
+    fn insert_inode(store: &mut Store<M>, record: &InodeRecord) -> Result<Ino> {
+        let ino = Ino(store.state.next_ino);
+        if ino.0 > crate::key::OFFSET_MAX {
+            return Err(Errno::ENOSPC.into());
+        }
+        store.state.next_ino += 1;
+        store.state.inodes += 1;
+        store.insert(Key::inode(ino.0), &record.emit())?;
+        Ok(ino)
+    }
+
+    pub(crate) fn make(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        name: Name<'_>,
+        new: &NewInode<'_>,
+    ) -> Result<(Ino, InodeRecord)> {
+        let bytes = plain(name)?;
+        let dir = self.live_directory(parent)?;
+        let mut record = self.new_record(cx, &dir, new.mode);
+        record.rdev = new.rdev;
+        record.size = new.target.len() as u64;
+        let is_dir = record.is_dir();
+        if is_dir {
+            record.nlink = 2;
+            record.parent = parent.0;
+        }
+        let mut dir_record = dir;
+        dir_record.nlink = dir_record.nlink.saturating_add(u32::from(is_dir));
+        dir_record.mtime = cx.now;
+        dir_record.ctime = cx.now;
+        if is_dir && dir_record.nlink > LINK_MAX {
+            return Err(Errno::EMLINK.into());
+        }
+        let ino = self.store.transact(false, |store| {
+            let Err(key) = store.search_entry(parent, bytes)? else {
+                return Err(Errno::EEXIST.into());
+            };
+            let ino = Self::insert_inode(store, &record)?;
+            if !new.target.is_empty() {
+                store.insert_target(ino, new.target)?;
+            }
+            store.insert_entry(key, bytes, ino, record.file_type())?;
+            if is_dir {
+                store.write_inode(parent, &dir_record)?;
+            }
+            Ok(ino)
+        })?;
+        if is_dir {
+            self.adopt(parent, &dir_record);
+        } else {
+            self.touch(parent, cx.now)?;
+        }
+        Ok((ino, record))
+    }
+
+    pub(crate) fn make_tmpfile(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(Attr, Handle)> {
+        let dir = self.live_directory(parent)?;
+        let mut record = self.new_record(cx, &dir, mode);
+        record.nlink = 0;
+        let ino = self.store.transact(false, |store| {
+            let ino = Self::insert_inode(store, &record)?;
+            store.insert(Key::orphan(ino), &[])?;
+            Ok(ino)
+        })?;
+        let slot = self.inodes.insert(ino, record);
+        let handle = self.open_slot(ino, slot, flags)?;
+        Ok((record.attr(ino), handle))
+    }
+
+    /// Whether anybody has `ino` open.
+    fn is_open(&self, ino: Ino) -> bool {
+        self.inodes.slot(ino).is_some_and(|slot| self.inodes.get(slot).handles > 0)
+    }
+
+    pub(crate) fn remove_name(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        name: Name<'_>,
+        directory: bool,
+    ) -> Result<()> {
+        let bytes = plain(name)?;
+        let mut dir = self.directory(parent)?;
+        let entry = self.entry(parent, bytes)?;
+        let is_dir = entry.file_type == FileType::Directory;
+        match (directory, is_dir) {
+            (true, false) => return Err(Errno::ENOTDIR.into()),
+            (false, true) => return Err(Errno::EISDIR.into()),
+            _ => {}
+        }
+        let mut record = self.record(entry.ino)?;
+        if record.is_dir() != is_dir {
+            return Err(Corruption::Item.into());
+        }
+        if is_dir && !self.store.is_empty_directory(entry.ino)? {
+            return Err(Errno::ENOTEMPTY.into());
+        }
+        record.nlink = if is_dir { 0 } else { record.nlink.saturating_sub(1) };
+        record.ctime = cx.now;
+        if is_dir {
+            dir.nlink = dir.nlink.saturating_sub(1);
+            dir.mtime = cx.now;
+            dir.ctime = cx.now;
+        }
+        let open = self.is_open(entry.ino);
+        let gone = self.store.transact(true, |store| {
+            store.remove(entry.key)?;
+            if is_dir {
+                store.write_inode(parent, &dir)?;
+            }
+            Self::unlink_inode(store, entry.ino, &record, open)
+        })?;
+        if is_dir {
+            self.adopt(parent, &dir);
+        }
+        self.unlinked(entry.ino, &record, open, gone)?;
+        if !is_dir {
+            self.touch(parent, cx.now)?;
+        }
+        Ok(())
+    }
+
+    /// Within a transaction: writes the record of an inode that lost a link, or removes it with the
+    /// last. Returns whether it is gone.
+    fn unlink_inode(
+        store: &mut Store<M>,
+        ino: Ino,
+        record: &InodeRecord,
+        open: bool,
+    ) -> Result<bool> {
+        if record.nlink > 0 || open {
+            store.write_inode(ino, record)?;
+        }
+        if record.nlink > 0 {
+            return Ok(false);
+        }
+        if !open {
+            // Should removal take more than one transaction, the record must say that it is due.
+            store.write_inode(ino, record)?;
+        }
+        Self::drop_inode(store, ino, open)
+    }
+
+    /// After the transaction of [`unlink_inode`](Self::unlink_inode).
+    fn unlinked(&mut self, ino: Ino, record: &InodeRecord, open: bool, gone: bool) -> Result<()> {
+        self.adopt(ino, record);
+        if gone {
+            self.inodes.remove(ino);
+        } else if record.nlink == 0 && !open {
+            self.remove_orphan(ino)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn add_link(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        parent: Ino,
+        name: Name<'_>,
+    ) -> Result<Attr> {
+        let bytes = plain(name)?;
+        self.live_directory(parent)?;
+        let mut record = self.record(ino)?;
+        if record.is_dir() {
+            return Err(Errno::EPERM.into());
+        }
+        if record.nlink >= LINK_MAX {
+            return Err(Errno::EMLINK.into());
+        }
+        let was_orphan = record.nlink == 0;
+        record.nlink += 1;
+        record.ctime = cx.now;
+        self.store.transact(false, |store| {
+            let Err(key) = store.search_entry(parent, bytes)? else {
+                return Err(Errno::EEXIST.into());
+            };
+            if was_orphan {
+                store.remove(Key::orphan(ino))?;
+            }
+            store.insert_entry(key, bytes, ino, record.file_type())?;
+            store.write_inode(ino, &record)
+        })?;
+        self.adopt(ino, &record);
+        self.touch(parent, cx.now)?;
+        Ok(record.attr(ino))
+    }
+
+    /// Whether `dir` is `ancestor` or lies below it.
+    fn is_within(&mut self, dir: Ino, ancestor: Ino) -> Result<bool> {
+        let mut at = dir;
+        for _ in 0..DEPTH_MAX {
+            if at == ancestor {
+                return Ok(true);
+            }
+            if at == Ino::ROOT {
+                return Ok(false);
+            }
+            at = Ino(self.directory(at)?.parent);
+        }
+        Err(Corruption::Item.into())
+    }
+
+    pub(crate) fn move_name(
+        &mut self,
+        cx: &Context,
+        from: (Ino, Name<'_>),
+        to: (Ino, Name<'_>),
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let (old_name, new_name) = (plain(from.1)?, plain(to.1)?);
+        let exchange = flags.contains(RenameFlags::EXCHANGE);
+        if exchange && flags.contains(RenameFlags::NOREPLACE) {
+            return Err(Errno::EINVAL.into());
+        }
+        self.directory(from.0)?;
+        self.live_directory(to.0)?;
+        let old = self.entry(from.0, old_name)?;
+        self.store.cache.begin_operation();
+        let new = self.store.find_entry(to.0, new_name)?;
+        let old_is_dir = old.file_type == FileType::Directory;
+        let new_is_dir = new.is_some_and(|n| n.file_type == FileType::Directory);
+        if new.is_some() && flags.contains(RenameFlags::NOREPLACE) {
+            return Err(Errno::EEXIST.into());
+        }
+        if old_is_dir && self.is_within(to.0, old.ino)? {
+            return Err(Errno::EINVAL.into());
+        }
+        if exchange {
+            let Some(n) = new else { return Err(Errno::ENOENT.into()) };
+            if new_is_dir && self.is_within(from.0, n.ino)? {
+                return Err(Errno::EINVAL.into());
+            }
+        }
+        if let Some(n) = new {
+            if n.ino == old.ino {
+                return Ok(());
+            }
+            if !exchange {
+                match (old_is_dir, new_is_dir) {
+                    (true, false) => return Err(Errno::ENOTDIR.into()),
+                    (false, true) => return Err(Errno::EISDIR.into()),
+                    _ => {}
+                }
+                if new_is_dir && !self.store.is_empty_directory(n.ino)? {
+                    return Err(Errno::ENOTEMPTY.into());
+                }
+            }
+        }
+        self.carry_out_move(cx, from.0, to.0, old, new, new_name, exchange)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn carry_out_move(
+        &mut self,
+        cx: &Context,
+        old_dir: Ino,
+        new_dir: Ino,
+        old: Entry,
+        new: Option<Entry>,
+        new_name: &[u8],
+        exchange: bool,
+    ) -> Result<()> {
+        let is_dir = |e: Entry| e.file_type == FileType::Directory;
+        // Every inode whose record changes, each once, with its new record.
+        let mut from = self.record(old_dir)?;
+        let mut to = self.record(new_dir)?;
+        let mut moved = self.record(old.ino)?;
+        moved.ctime = cx.now;
+        let mut other = match new {
+            Some(n) => Some((n.ino, self.record(n.ino)?)),
+            None => None,
+        };
+        for dir in [&mut from, &mut to] {
+            dir.mtime = cx.now;
+            dir.ctime = cx.now;
+        }
+        // Subdirectories count as links of their directory; within one directory only what is
+        // replaced makes a difference.
+        let leaves = u32::from(is_dir(old));
+        let goes = u32::from(new.is_some_and(is_dir));
+        if exchange {
+            if old_dir != new_dir {
+                from.nlink = from.nlink.saturating_sub(leaves).saturating_add(goes);
+                to.nlink = to.nlink.saturating_sub(goes).saturating_add(leaves);
+            }
+        } else if old_dir == new_dir {
+            from.nlink = from.nlink.saturating_sub(goes);
+            to.nlink = from.nlink;
+        } else {
+            from.nlink = from.nlink.saturating_sub(leaves);
+            to.nlink = to.nlink.saturating_sub(goes).saturating_add(leaves);
+        }
+        if to.nlink > LINK_MAX || from.nlink > LINK_MAX {
+            return Err(Errno::EMLINK.into());
+        }
+        if is_dir(old) {
+            moved.parent = new_dir.0;
+        }
+        let mut open = false;
+        if let Some((ino, record)) = &mut other {
+            record.ctime = cx.now;
+            if exchange {
+                if record.is_dir() {
+                    record.parent = old_dir.0;
+                }
+            } else {
+                record.nlink = if record.is_dir() { 0 } else { record.nlink.saturating_sub(1) };
+                open = self.is_open(*ino);
+            }
+        }
+        let gone = self.store.transact(true, |store| {
+            match new {
+                Some(n) => {
+                    store.replace_entry(n.key, old.ino, old.file_type)?;
+                    if exchange {
+                        store.replace_entry(old.key, n.ino, n.file_type)?;
+                    } else {
+                        store.remove(old.key)?;
+                    }
+                }
+                None => {
+                    store.remove(old.key)?;
+                    let Err(key) = store.search_entry(new_dir, new_name)? else {
+                        return Err(Corruption::Item.into());
+                    };
+                    store.insert_entry(key, new_name, old.ino, old.file_type)?;
+                }
+            }
+            store.write_inode(old_dir, &from)?;
+            if new_dir != old_dir {
+                store.write_inode(new_dir, &to)?;
+            }
+            store.write_inode(old.ino, &moved)?;
+            match &other {
+                Some((ino, record)) if exchange => store.write_inode(*ino, record).map(|()| false),
+                Some((ino, record)) => Self::unlink_inode(store, *ino, record, open),
+                None => Ok(false),
+            }
+        })?;
+        self.adopt(old_dir, &from);
+        if new_dir != old_dir {
+            self.adopt(new_dir, &to);
+        }
+        self.adopt(old.ino, &moved);
+        match other {
+            Some((ino, record)) if exchange => self.adopt(ino, &record),
+            Some((ino, record)) => self.unlinked(ino, &record, open, gone)?,
+            None => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,251 @@
+//! Free space: the map blocks on disk, and beside them in memory which blocks may not be written
+//! yet although they are free.
+//!
+//! A freed block is written again only when no crash can bring its old use back:
+//!
+//! - file data, when the free is committed; at once if the block was allocated after the last
+//!   commit, since a crash brings back either both or neither;
+//! - metadata, when the next checkpoint is done, since replaying the journal writes to the block.
+
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use hashbrown::HashMap;
+
+use crate::layout::{Block, map};
+
+const WORDS: usize = map::GROUP_BLOCKS as usize / 64;
+
+/// One bit for each block of a group.
+type Bits = Box<[u64; WORDS]>;
+
+fn no_bits() -> Bits {
+    Box::new([0; WORDS])
+}
+
+fn set_range(bits: &mut [u64; WORDS], first: usize, len: usize, value: bool) {
+    for at in first..first + len {
+        if value {
+            bits[at / 64] |= 1 << (at % 64);
+        } else {
+            bits[at / 64] &= !(1 << (at % 64));
+        }
+    }
+}
+
+fn get_bit(bits: &[u64; WORDS], at: usize) -> bool {
+    bits[at / 64] & (1 << (at % 64)) != 0
+}
+
+/// What is known of a group's blocks beyond its map block.
+#[derive(Debug, Default)]
+struct Overlay {
+    /// Allocated since the last commit.
+    fresh: Option<Bits>,
+    /// Freed, and not to be written before the next commit.
+    pending: Option<Bits>,
+    /// Freed, and not to be written before the next checkpoint.
+    held: Option<Bits>,
+}
+
+/// A run of blocks within a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Its first block, counted from the group's.
+    pub first: usize,
+    /// Its length in blocks.
+    pub len: usize,
+}
+
+/// The knowledge in memory about free space.
+#[derive(Debug)]
+pub struct Allocator {
+    overlays: HashMap<u64, Overlay>,
+    /// Groups in which a search found nothing; a bit is cleared when blocks come free.
+    exhausted: Vec<u64>,
+    /// Where searches for file data begin: no block before is known to be free.
+    pub data_hint: u64,
+    /// Where searches for metadata begin.
+    pub metadata_hint: u64,
+    pending: u64,
+    held: u64,
+}
+
+impl Allocator {
+    /// Knows nothing yet about `groups` groups.
+    pub fn new(groups: u64) -> Allocator {
+        Allocator {
+            overlays: HashMap::new(),
+            exhausted: vec![0; groups.div_ceil(64) as usize],
+            data_hint: 0,
+            metadata_hint: 0,
+            pending: 0,
+            held: 0,
+        }
+    }
+
+    /// Whether a commit would make blocks available.
+    pub fn has_pending(&self) -> bool {
+        self.pending > 0
+    }
+
+    /// Whether a checkpoint would make blocks available.
+    pub fn has_held(&self) -> bool {
+        self.held > 0
+    }
+
+    /// Whether a search of `group` is worth its while.
+    pub fn may_have_space(&self, group: u64) -> bool {
+        self.exhausted[(group / 64) as usize] & (1 << (group % 64)) == 0
+    }
+
+    /// Notes that a search of all of `group` found nothing.
+    pub fn set_exhausted(&mut self, group: u64) {
+        self.exhausted[(group / 64) as usize] |= 1 << (group % 64);
+    }
+
+    fn clear_exhausted(&mut self, group: u64) {
+        self.exhausted[(group / 64) as usize] &= !(1 << (group % 64));
+    }
+
+    /// The blocks of `group` from 64 * `word` on that are not available, as a word of bits.
+    #[inline]
+    fn used(overlay: Option<&Overlay>, map: &Block, word: usize) -> u64 {
+        let mut v = crate::layout::get64(map, map::BITS + word * 8);
+        if let Some(o) = overlay {
+            v |= o.pending.as_ref().map_or(0, |b| b[word]);
+            v |= o.held.as_ref().map_or(0, |b| b[word]);
+        }
+        v
+    }
+
+    /// How many blocks are available from `at` on, up to `limit`, in the group with the map block
+    /// `map`.
+    pub fn available_at(&self, group: u64, map: &Block, at: usize, limit: usize) -> usize {
+        let overlay = self.overlays.get(&group);
+        let first = at;
+        let mut at = at;
+        while at < limit {
+            let rest = Self::used(overlay, map, at / 64) >> (at % 64);
+            if rest != 0 {
+                at += rest.trailing_zeros() as usize;
+                break;
+            }
+            at = (at / 64 + 1) * 64;
+        }
+        at.min(limit) - first
+    }
+
+    /// Finds a run of up to `want` available blocks at or after `from` in a group of `len` blocks
+    /// with the map block `map`: the first that is long enough, or the longest of the first few.
+    /// Also returns the first available block seen.
+    pub fn find(
+        &self,
+        group: u64,
+        map: &Block,
+        len: usize,
+        from: usize,
+        want: usize,
+    ) -> Option<(Run, usize)> {
+        const RUNS_MAX: usize = 64;
+        let overlay = self.overlays.get(&group);
+        let mut best = None::<Run>;
+        let mut first_seen = None;
+        let mut runs = 0;
+        let mut at = from;
+        while at < len && runs < RUNS_MAX {
+            let rest = !Self::used(overlay, map, at / 64) >> (at % 64);
+            if rest == 0 {
+                at = (at / 64 + 1) * 64;
+                continue;
+            }
+            at += rest.trailing_zeros() as usize;
+            if at >= len {
+                break;
+            }
+            let found = self.available_at(group, map, at, len.min(at + want));
+            first_seen = first_seen.or(Some(at));
+            if best.is_none_or(|b| found > b.len) {
+                best = Some(Run { first: at, len: found });
+            }
+            if found >= want {
+                break;
+            }
+            at += found;
+            runs += 1;
+        }
+        best.zip(first_seen)
+    }
+
+    /// Notes a committed allocation.
+    pub fn allocated(&mut self, group: u64, run: Run) {
+        let fresh = self.overlays.entry(group).or_default().fresh.get_or_insert_with(no_bits);
+        set_range(fresh, run.first, run.len, true);
+    }
+
+    /// Notes a committed free.
+    pub fn freed(&mut self, group: u64, run: Run, metadata: bool) -> Option<usize> {
+        let overlay = self.overlays.entry(group).or_default();
+        let mut available = None;
+        for at in run.first..run.first + run.len {
+            if metadata {
+                set_range(overlay.held.get_or_insert_with(no_bits), at, 1, true);
+                self.held += 1;
+            } else if overlay.fresh.as_ref().is_some_and(|b| get_bit(b, at)) {
+                available = available.or(Some(at));
+            } else {
+                set_range(overlay.pending.get_or_insert_with(no_bits), at, 1, true);
+                self.pending += 1;
+            }
+        }
+        if available.is_some() {
+            self.clear_exhausted(group);
+        }
+        available
+    }
+
+    /// Whether a block was allocated after the last commit.
+    pub fn is_fresh(&self, group: u64, at: usize) -> bool {
+        self.overlays.get(&group).and_then(|o| o.fresh.as_ref()).is_some_and(|b| get_bit(b, at))
+    }
+
+    /// Notes a commit: what was freed before it may be written again. `start_of` tells the first
+    /// block of a group.
+    pub fn committed(&mut self, start_of: impl Fn(u64) -> u64) {
+        let mut lowest = u64::MAX;
+        for (&group, overlay) in &mut self.overlays {
+            overlay.fresh = None;
+            if let Some(bits) = overlay.pending.take() {
+                self.exhausted[(group / 64) as usize] &= !(1 << (group % 64));
+                lowest = lowest.min(first_set(&bits, start_of(group)));
+            }
+        }
+        self.overlays.retain(|_, o| o.held.is_some());
+        self.pending = 0;
+        self.data_hint = self.data_hint.min(lowest);
+    }
+
+    /// Notes a checkpoint, which is also a commit.
+    pub fn checkpointed(&mut self, start_of: impl Fn(u64) -> u64) {
+        self.committed(&start_of);
+        let mut lowest = u64::MAX;
+        for (&group, overlay) in &mut self.overlays {
+            if let Some(bits) = overlay.held.take() {
+                self.exhausted[(group / 64) as usize] &= !(1 << (group % 64));
+                lowest = lowest.min(first_set(&bits, start_of(group)));
+            }
+        }
+        self.overlays.clear();
+        self.held = 0;
+        self.data_hint = self.data_hint.min(lowest);
+        self.metadata_hint = self.metadata_hint.min(lowest);
+    }
+}
+
+fn first_set(bits: &[u64; WORDS], start: u64) -> u64 {
+    match bits.iter().position(|&w| w != 0) {
+        Some(word) => start + word as u64 * 64 + u64::from(bits[word].trailing_zeros()),
+        None => u64::MAX,
+    }
+}

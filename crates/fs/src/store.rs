@@ -1,0 +1,783 @@
+//! Metadata as transactions: an operation changes frames through [`Store::put`], allocates and
+//! frees blocks, and then commits, which appends one record to the journal, or aborts, which leaves
+//! everything as it was. Commits of the volume and checkpoints are here too.
+
+use alloc::vec::Vec;
+
+use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
+use atoll_vfs::{Errno, Ino};
+
+use crate::cache::{Cache, FrameId};
+use crate::error::{Corruption, FsError, Result};
+use crate::inode::Remembered;
+use crate::journal::{Entry, Header, Journal};
+use crate::layout::{self, Block, Superblock, VolumeState, magic, map, record};
+use crate::node;
+use crate::space::{Allocator, Run};
+
+/// Blocks that only operations which free space may take.
+pub const RESERVED_BLOCKS: u64 = 32;
+
+/// Where file data had best be.
+#[derive(Clone, Copy, Debug)]
+pub enum Goal {
+    /// At this block.
+    At(u64),
+    /// So many blocks beyond the first that is free, which leaves room for what comes before it.
+    Ahead(u64),
+    /// Wherever there is room.
+    Anywhere,
+}
+
+/// A byte range of a frame that the running transaction changed.
+#[derive(Clone, Copy, Debug)]
+struct Change {
+    frame: FrameId,
+    offset: u16,
+    len: u16,
+    /// Where the old bytes are; a fresh block has none.
+    undo: u32,
+    init: bool,
+}
+
+/// Blocks that the running transaction freed.
+#[derive(Clone, Copy, Debug)]
+struct Freed {
+    start: u64,
+    len: u64,
+    metadata: bool,
+}
+
+/// What the running transaction did.
+#[derive(Debug, Default)]
+struct Transaction {
+    changes: Vec<Change>,
+    undo: Vec<u8>,
+    allocated: Vec<(u64, u64)>,
+    freed: Vec<Freed>,
+    state: VolumeState,
+    /// May take the reserved blocks.
+    frees_space: bool,
+}
+
+/// File data stored since the last commit, as byte ranges of the device while they are few.
+#[derive(Debug, Default)]
+struct DirtyData {
+    ranges: Vec<(u64, u64)>,
+    bytes: u64,
+    overflow: bool,
+}
+
+impl DirtyData {
+    /// Beyond these a flush of the device beats copying the data to the journal.
+    const RANGES_MAX: usize = 16;
+    const BYTES_MAX: u64 = 64 * 1024;
+
+    #[inline]
+    fn note(&mut self, at: u64, len: u64) {
+        if self.overflow {
+            return;
+        }
+        self.note_slow(at, len);
+    }
+
+    fn note_slow(&mut self, at: u64, len: u64) {
+        if len > Self::BYTES_MAX {
+            self.overflow = true;
+            return;
+        }
+        for range in &mut self.ranges {
+            let (start, end) = *range;
+            if at <= end && at + len >= start {
+                *range = (start.min(at), end.max(at + len));
+                self.bytes += range.1 - range.0 - (end - start);
+                self.overflow = self.bytes > Self::BYTES_MAX;
+                return;
+            }
+        }
+        self.bytes += len;
+        self.overflow = self.bytes > Self::BYTES_MAX || self.ranges.len() == Self::RANGES_MAX;
+        if !self.overflow {
+            self.ranges.push((at, at + len));
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.ranges.is_empty() && !self.overflow
+    }
+
+    fn clear(&mut self) {
+        self.ranges.clear();
+        self.bytes = 0;
+        self.overflow = false;
+    }
+}
+
+/// The volume below the tree: device, journal, cached metadata blocks, free space.
+#[derive(Debug)]
+pub struct Store<M> {
+    pub(crate) device: M,
+    pub(crate) superblock: Superblock,
+    pub(crate) state: VolumeState,
+    pub(crate) cache: Cache,
+    /// The frame that the root had when it was last visited.
+    pub(crate) root_hint: FrameId,
+    /// Where the inode record is that was read last.
+    pub(crate) last_read: (Ino, Remembered),
+    journal: Journal,
+    allocator: Allocator,
+    transaction: Transaction,
+    dirty_data: DirtyData,
+    incarnation: [u8; 16],
+    generation: u64,
+    /// Counts commits: tells whether something happened since the last one.
+    window: u64,
+    /// A write or flush failed in a way that leaves the media behind what was acknowledged: no
+    /// more changes are taken.
+    failed: bool,
+    read_only: bool,
+}
+
+impl<M: Memory> Store<M> {
+    /// A store whose journal ends where `journal` says.
+    pub(crate) fn new(
+        device: M,
+        superblock: Superblock,
+        header: &Header,
+        journal: Journal,
+        state: VolumeState,
+        cache: Cache,
+        read_only: bool,
+    ) -> Self {
+        let mut allocator = Allocator::new(superblock.group_count());
+        allocator.data_hint = superblock.group_start;
+        allocator.metadata_hint = superblock.group_start;
+        Store {
+            cache,
+            root_hint: FrameId::MAX,
+            last_read: (Ino(0), Remembered::default()),
+            allocator,
+            journal,
+            state,
+            transaction: Transaction::default(),
+            dirty_data: DirtyData::default(),
+            incarnation: header.incarnation,
+            generation: header.generation,
+            window: 1,
+            failed: false,
+            read_only,
+            device,
+            superblock,
+        }
+    }
+
+    /// Whether changes are refused.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only || self.failed
+    }
+
+    /// Whether changes are refused because the device failed.
+    pub fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// The number of the commit window that is running.
+    #[inline]
+    pub fn window(&self) -> u64 {
+        self.window
+    }
+
+    /// Refuses changes from now on.
+    fn fail<T>(&mut self, error: FsError) -> Result<T> {
+        self.failed = true;
+        Err(error)
+    }
+
+    // ---- frames ----
+
+    /// The frame of the tree node in `block`, which must have `level`.
+    #[inline]
+    pub fn node(&mut self, block: u64, level: u32) -> Result<FrameId> {
+        if let Some(id) = self.cache.lookup(block) {
+            // A map block, or a node of another level, has no place here.
+            if u32::from(self.cache.frame(id).level) != level {
+                return Err(Corruption::Node.into());
+            }
+            return Ok(id);
+        }
+        self.load_node(block, level)
+    }
+
+    #[cold]
+    fn load_node(&mut self, block: u64, level: u32) -> Result<FrameId> {
+        if !self.superblock.holds(block, 1) {
+            return Err(Corruption::Node.into());
+        }
+        let data = self.load_block(block, magic::NODE)?;
+        if node::level(&data) != level {
+            return Err(Corruption::Node.into());
+        }
+        let id = self.cache.insert(BlockIndex(block), &data);
+        let superblock = &self.superblock;
+        if let Err(e) = node::index(self.cache.frame_mut(id), |child| superblock.holds(child, 1)) {
+            self.cache.remove(block);
+            return Err(e);
+        }
+        Ok(id)
+    }
+
+    fn load_block(&mut self, block: u64, magic: u32) -> Result<Block> {
+        let mut data = [0; BLOCK_SIZE];
+        self.device.read(BlockIndex(block), &mut data)?;
+        layout::verify(&data, BlockIndex(block), magic)?;
+        Ok(data)
+    }
+
+    /// The frame of the map block of `group`.
+    fn map(&mut self, group: u64) -> Result<FrameId> {
+        let block = self.superblock.map_block(group).0;
+        if let Some(id) = self.cache.lookup(block) {
+            if layout::get32(&self.cache.frame(id).data[..], layout::common::MAGIC) != magic::MAP {
+                return Err(Corruption::Map.into());
+            }
+            return Ok(id);
+        }
+        let data = self.load_block(block, magic::MAP)?;
+        Ok(self.cache.insert(BlockIndex(block), &data))
+    }
+
+    /// Changes bytes of a frame within the transaction.
+    #[inline]
+    pub fn put(&mut self, id: FrameId, offset: usize, bytes: &[u8]) {
+        let transaction = &mut self.transaction;
+        let frame = self.cache.frame_mut(id);
+        let old = &mut frame.data[offset..offset + bytes.len()];
+        transaction.changes.push(Change {
+            frame: id,
+            offset: offset as u16,
+            len: bytes.len() as u16,
+            undo: transaction.undo.len() as u32,
+            init: false,
+        });
+        transaction.undo.extend_from_slice(old);
+        old.copy_from_slice(bytes);
+        self.cache.mark_dirty(id);
+    }
+
+    /// A frame for the fresh block `block`, which begins as an empty metadata block of `magic`.
+    pub fn init_frame(&mut self, block: u64, magic: u32) -> Result<FrameId> {
+        let mut data = [0; BLOCK_SIZE];
+        layout::init_block(&mut data, BlockIndex(block), magic);
+        // The block is free on every state that a crash can bring back, so writing it is harmless;
+        // a host that has no room for it says so now, and not at a checkpoint.
+        self.device.store_zeros(BlockIndex(block).byte_offset(), BLOCK_SIZE as u64)?;
+        self.cache.remove(block);
+        let id = self.cache.insert(BlockIndex(block), &data);
+        self.cache.mark_dirty(id);
+        self.transaction.changes.push(Change {
+            frame: id,
+            offset: 0,
+            len: node::HEADER_LEN as u16,
+            undo: 0,
+            init: true,
+        });
+        Ok(id)
+    }
+
+    // ---- transactions ----
+
+    /// Runs `body` as one transaction: all of it, or nothing and an error. If the volume is full,
+    /// commits what would return blocks and tries again.
+    #[inline]
+    pub fn transact<T>(
+        &mut self,
+        frees_space: bool,
+        mut body: impl FnMut(&mut Self) -> Result<T>,
+    ) -> Result<T> {
+        if self.read_only {
+            return Err(Errno::EROFS.into());
+        }
+        if self.failed {
+            return Err(Errno::EIO.into());
+        }
+        if self.journal.wants_checkpoint() || self.cache.wants_checkpoint() {
+            self.checkpoint()?;
+        }
+        loop {
+            self.begin(frees_space);
+            let result = match body(self) {
+                Ok(value) => self.end().map(|()| value),
+                Err(e) => Err(e),
+            };
+            match result {
+                Ok(value) => return Ok(value),
+                Err(e) => {
+                    self.abort();
+                    if e != FsError::Full {
+                        return Err(e);
+                    }
+                    if self.allocator.has_pending() {
+                        self.commit()?;
+                    } else if self.allocator.has_held() {
+                        self.checkpoint()?;
+                    } else {
+                        return Err(e);
+                    }
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn begin(&mut self, frees_space: bool) {
+        self.cache.begin_operation();
+        let t = &mut self.transaction;
+        debug_assert!(t.changes.is_empty());
+        t.state = self.state;
+        t.frees_space = frees_space;
+    }
+
+    fn end(&mut self) -> Result<()> {
+        self.clear_freed_bits()?;
+        let t = &mut self.transaction;
+        if !t.changes.is_empty() || t.state != self.state {
+            let state = (t.state != self.state).then_some(&self.state);
+            self.journal.begin(0, state);
+            for change in &t.changes {
+                let frame = self.cache.frame(change.frame);
+                let from = change.offset as usize;
+                self.journal.add(&Entry {
+                    block: frame.block,
+                    offset: from,
+                    bytes: &frame.data[from..from + change.len as usize],
+                    init: change.init,
+                    data: false,
+                });
+            }
+            self.journal.append(&mut self.device)?;
+        }
+        // From here on nothing can fail.
+        t.changes.clear();
+        t.undo.clear();
+        for (start, len) in t.allocated.drain(..) {
+            let (group, first) = self.superblock.locate(start);
+            self.allocator.allocated(group, Run { first, len: len as usize });
+        }
+        for freed in t.freed.drain(..) {
+            if freed.metadata {
+                self.cache.remove(freed.start);
+            }
+            let (group, first) = self.superblock.locate(freed.start);
+            let run = Run { first, len: freed.len as usize };
+            if let Some(at) = self.allocator.freed(group, run, freed.metadata) {
+                let block = self.superblock.map_block(group).0 + at as u64;
+                self.allocator.data_hint = self.allocator.data_hint.min(block);
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn abort(&mut self) {
+        let mut t = core::mem::take(&mut self.transaction);
+        for change in t.changes.drain(..).rev() {
+            if change.init {
+                let block = self.cache.frame(change.frame).block.0;
+                self.cache.remove(block);
+                continue;
+            }
+            let at = change.offset as usize;
+            let len = change.len as usize;
+            let undo = change.undo as usize;
+            self.cache.frame_mut(change.frame).data[at..at + len]
+                .copy_from_slice(&t.undo[undo..undo + len]);
+            // Rebuilt once for each change: aborts are rare.
+            if layout::get32(&self.cache.frame(change.frame).data[..], layout::common::MAGIC)
+                == magic::NODE
+            {
+                self.cache.bump(change.frame);
+                let rebuilt = node::index(self.cache.frame_mut(change.frame), |_| true);
+                // Between two changes of one edit a node may be half-way; it is whole at the last.
+                let _ = rebuilt;
+            }
+        }
+        for (start, _) in t.allocated.drain(..) {
+            self.allocator.data_hint = self.allocator.data_hint.min(start);
+        }
+        t.undo.clear();
+        t.freed.clear();
+        self.state = t.state;
+        self.transaction = t;
+    }
+
+    // ---- space ----
+
+    /// Allocates up to `want` consecutive blocks for file data, at `goal` if that is free.
+    pub fn allocate_data(&mut self, goal: Goal, want: u64) -> Result<(u64, u64)> {
+        let goal = match goal {
+            Goal::At(block) => block,
+            Goal::Ahead(distance) => self.find_ahead(distance, want)?,
+            Goal::Anywhere => 0,
+        };
+        let want = want.min(map::GROUP_BLOCKS / 2) as usize;
+        if goal != 0
+            && self.superblock.holds(goal, 1)
+            && let Some(found) = self.allocate_at(goal, want)?
+        {
+            return Ok(found);
+        }
+        let hint = self.allocator.data_hint;
+        let (start, len, first_seen) = self.allocate_from(hint, want)?;
+        if first_seen >= hint {
+            // Nothing between the hint and here is available.
+            self.allocator.data_hint = if first_seen == start { start + len } else { first_seen };
+        }
+        Ok((start, len))
+    }
+
+    /// The block `distance` blocks into a run that has room for those and `want` more, or 0.
+    fn find_ahead(&mut self, distance: u64, want: u64) -> Result<u64> {
+        let hint = self.allocator.data_hint;
+        if distance == 0 || !self.superblock.holds(hint, 1) {
+            return Ok(0);
+        }
+        let (group, from) = self.superblock.locate(hint);
+        let id = self.map(group)?;
+        let len = self.superblock.group_len(group);
+        let whole = (distance + want) as usize;
+        let found = self.allocator.find(group, &self.cache.frame(id).data, len, from, whole);
+        Ok(match found {
+            Some((run, _)) if run.len == whole => {
+                self.superblock.map_block(group).0 + run.first as u64 + distance
+            }
+            _ => 0,
+        })
+    }
+
+    /// Allocates one block for metadata.
+    pub fn allocate_metadata(&mut self) -> Result<u64> {
+        let (start, ..) = self.allocate_from(self.allocator.metadata_hint, 1)?;
+        self.allocator.metadata_hint = start + 1;
+        Ok(start)
+    }
+
+    /// Frees `len` blocks from `start`; the bits are cleared when the transaction ends.
+    pub fn free(&mut self, start: u64, len: u64, metadata: bool) -> Result<()> {
+        if !self.superblock.holds(start, len) {
+            return Err(Corruption::Item.into());
+        }
+        self.transaction.freed.push(Freed { start, len, metadata });
+        Ok(())
+    }
+
+    fn check_reserve(&self, want: usize) -> Result<()> {
+        let reserve = if self.transaction.frees_space { 0 } else { RESERVED_BLOCKS };
+        if self.state.free_blocks < reserve + want as u64 {
+            return Err(FsError::Full);
+        }
+        Ok(())
+    }
+
+    /// Takes up to `want` blocks at exactly `goal`, if that is available.
+    fn allocate_at(&mut self, goal: u64, want: usize) -> Result<Option<(u64, u64)>> {
+        self.check_reserve(1)?;
+        let (group, first) = self.superblock.locate(goal);
+        let id = self.map(group)?;
+        let limit = self.superblock.group_len(group).min(first + want);
+        let len = self.allocator.available_at(group, &self.cache.frame(id).data, first, limit);
+        Ok(if len == 0 { None } else { Some(self.take(id, group, Run { first, len })?) })
+    }
+
+    /// Takes up to `want` blocks, searching from `hint` on and around. Also returns the first
+    /// available block that was seen.
+    fn allocate_from(&mut self, hint: u64, want: usize) -> Result<(u64, u64, u64)> {
+        self.check_reserve(1)?;
+        let hint = if self.superblock.holds(hint, 1) { hint } else { self.superblock.group_start };
+        let (first_group, from) = self.superblock.locate(hint);
+        let groups = self.superblock.group_count();
+        for step in 0..=groups {
+            let group = (first_group + step) % groups;
+            if !self.allocator.may_have_space(group) {
+                continue;
+            }
+            let from = if step == 0 { from } else { 0 };
+            let id = self.map(group)?;
+            let len = self.superblock.group_len(group);
+            let data = &self.cache.frame(id).data;
+            if let Some((run, seen)) = self.allocator.find(group, data, len, from, want) {
+                let (start, len) = self.take(id, group, run)?;
+                return Ok((start, len, self.superblock.map_block(group).0 + seen as u64));
+            }
+            if from == 0 {
+                self.allocator.set_exhausted(group);
+            }
+        }
+        Err(FsError::Full)
+    }
+
+    fn take(&mut self, map: FrameId, group: u64, mut run: Run) -> Result<(u64, u64)> {
+        // The reserve holds for every block of the run.
+        let reserve = if self.transaction.frees_space { 0 } else { RESERVED_BLOCKS };
+        run.len = run.len.min(self.state.free_blocks.saturating_sub(reserve) as usize);
+        if run.len == 0 {
+            return Err(FsError::Full);
+        }
+        self.set_bits(map, run, true)?;
+        self.state.free_blocks -= run.len as u64;
+        let start = self.superblock.map_block(group).0 + run.first as u64;
+        self.transaction.allocated.push((start, run.len as u64));
+        Ok((start, run.len as u64))
+    }
+
+    /// Changes the bits of a run, each of which must have the other value.
+    fn set_bits(&mut self, id: FrameId, run: Run, value: bool) -> Result<()> {
+        let mut at = run.first;
+        let end = run.first + run.len;
+        while at < end {
+            // A byte at a time in the common case of one block, 64 bytes at a time else.
+            let first = at / 8;
+            let last = ((end - 1) / 8).min(first + 63);
+            let mut bytes = [0; 64];
+            let bytes = &mut bytes[..last - first + 1];
+            bytes.copy_from_slice(
+                &self.cache.frame(id).data[map::BITS + first..map::BITS + last + 1],
+            );
+            let stop = end.min((last + 1) * 8);
+            while at < stop {
+                let byte = &mut bytes[at / 8 - first];
+                let bit = 1 << (at % 8);
+                if (*byte & bit != 0) == value {
+                    return Err(Corruption::Map.into());
+                }
+                *byte ^= bit;
+                at += 1;
+            }
+            self.put(id, map::BITS + first, bytes);
+        }
+        Ok(())
+    }
+
+    /// Clears the bits of what the transaction freed. That happens last, so that nothing in the
+    /// same transaction takes the blocks again.
+    fn clear_freed_bits(&mut self) -> Result<()> {
+        for i in 0..self.transaction.freed.len() {
+            let Freed { start, len, .. } = self.transaction.freed[i];
+            let (group, first) = self.superblock.locate(start);
+            if first == 0 || first as u64 + len > map::GROUP_BLOCKS {
+                return Err(Corruption::Item.into());
+            }
+            let id = self.map(group)?;
+            let run = Run { first, len: len as usize };
+            self.set_bits(id, run, false)?;
+            self.state.free_blocks += len;
+        }
+        Ok(())
+    }
+
+    /// Whether a block of file data was allocated after the last commit, so that no crash can bring
+    /// back a state in which it is reachable.
+    pub fn is_fresh(&self, block: u64) -> bool {
+        let (group, at) = self.superblock.locate(block);
+        self.allocator.is_fresh(group, at)
+            || self.transaction.allocated.iter().any(|&(s, n)| (s..s + n).contains(&block))
+    }
+
+    // ---- file data ----
+
+    /// Copies file data from the device.
+    #[inline]
+    pub fn load_data(&mut self, at: u64, buf: &mut [u8]) -> Result<()> {
+        Ok(self.device.load(at, buf)?)
+    }
+
+    /// Copies file data to the device.
+    #[inline]
+    pub fn store_data(&mut self, at: u64, data: &[u8]) -> Result<()> {
+        self.device.store(at, data)?;
+        self.dirty_data.note(at, data.len() as u64);
+        Ok(())
+    }
+
+    /// Zeroes file data on the device.
+    pub fn store_data_zeros(&mut self, at: u64, len: u64) -> Result<()> {
+        self.device.store_zeros(at, len)?;
+        self.dirty_data.note(at, len);
+        Ok(())
+    }
+
+    // ---- commits ----
+
+    /// Whether anything happened since the last commit.
+    pub fn is_dirty(&self) -> bool {
+        self.journal.has_unflushed() || !self.dirty_data.is_empty()
+    }
+
+    /// Makes every operation so far durable: all data and records, then a commit mark.
+    ///
+    /// Little data goes to the journal with the mark, which costs one flush of a few blocks; more is
+    /// flushed where it is, and the mark after it.
+    ///
+    /// A crash within leaves the commit before this one, or this one.
+    pub fn commit(&mut self) -> Result<()> {
+        if self.journal.wants_checkpoint() {
+            return self.checkpoint();
+        }
+        self.commit_now()
+    }
+
+    fn commit_now(&mut self) -> Result<()> {
+        if self.failed {
+            return Err(Errno::EIO.into());
+        }
+        if !self.is_dirty() || self.read_only {
+            return Ok(());
+        }
+        let flushed = self.dirty_data.overflow;
+        let result = if flushed { self.commit_flushed() } else { self.commit_journaled() };
+        if let Err(e) = result {
+            return self.fail(e);
+        }
+        self.dirty_data.clear();
+        self.window += 1;
+        let superblock = &self.superblock;
+        self.allocator.committed(|group| superblock.map_block(group).0);
+        Ok(())
+    }
+
+    fn commit_flushed(&mut self) -> Result<()> {
+        self.device.flush()?;
+        self.journal.set_flushed();
+        self.journal.begin(record::MARK | record::FLUSHED, None);
+        self.journal.append(&mut self.device)?;
+        self.journal.flush(&mut self.device)
+    }
+
+    fn commit_journaled(&mut self) -> Result<()> {
+        self.journal.begin(record::MARK, None);
+        let mut data = [0; BLOCK_SIZE];
+        for &(start, end) in &self.dirty_data.ranges {
+            let mut at = start;
+            while at < end {
+                let offset = (at % BLOCK_SIZE as u64) as usize;
+                let n = (end - at).min((BLOCK_SIZE - offset) as u64) as usize;
+                self.device.load(at, &mut data[..n])?;
+                let block = BlockIndex(at / BLOCK_SIZE as u64);
+                self.journal.add(&Entry {
+                    block,
+                    offset,
+                    bytes: &data[..n],
+                    init: false,
+                    data: true,
+                });
+                at += n as u64;
+            }
+        }
+        self.journal.append(&mut self.device)?;
+        self.journal.flush(&mut self.device)
+    }
+
+    /// Commits, writes all changed metadata home, and empties the journal.
+    ///
+    /// A crash within leaves the journal as it was, or empty.
+    pub fn checkpoint(&mut self) -> Result<()> {
+        self.checkpoint_as(false)
+    }
+
+    /// The last checkpoint before the volume is let go.
+    pub fn checkpoint_clean(&mut self) -> Result<()> {
+        self.checkpoint_as(true)
+    }
+
+    fn checkpoint_as(&mut self, clean: bool) -> Result<()> {
+        self.commit_now()?;
+        if self.read_only {
+            return Ok(());
+        }
+        if let Err(e) = self.write_home(clean) {
+            return self.fail(e);
+        }
+        let superblock = &self.superblock;
+        self.allocator.checkpointed(|group| superblock.map_block(group).0);
+        Ok(())
+    }
+
+    fn write_home(&mut self, clean: bool) -> Result<()> {
+        const BATCH: usize = 16;
+        let ids = self.cache.dirty_frames();
+        let mut batch: Vec<u8> = Vec::new();
+        let mut at = 0;
+        while at < ids.len() {
+            let first = self.cache.frame(ids[at]).block;
+            batch.clear();
+            let mut n = 0;
+            while n < BATCH
+                && at + n < ids.len()
+                && self.cache.frame(ids[at + n]).block.0 == first.0 + n as u64
+            {
+                let frame = self.cache.frame_mut(ids[at + n]);
+                layout::seal(&mut frame.data);
+                batch.extend_from_slice(&frame.data[..]);
+                n += 1;
+            }
+            self.device.write(first, &batch)?;
+            for &id in &ids[at..at + n] {
+                self.cache.mark_clean(id);
+            }
+            at += n;
+        }
+        self.device.flush()?;
+        self.write_header(clean)?;
+        self.journal.set_tail_to_head();
+        Ok(())
+    }
+
+    /// Writes a journal header that begins at the head, for a journal whose records are all home.
+    pub(crate) fn write_header(&mut self, clean: bool) -> Result<()> {
+        self.generation += 1;
+        let (sequence, chain) = self.journal.next();
+        let header = Header {
+            generation: self.generation,
+            incarnation: self.incarnation,
+            tail: self.journal.head(),
+            sequence,
+            chain,
+            state: self.state,
+            clean,
+            block_count: self.superblock.block_count,
+        };
+        header.write(&mut self.device, &self.superblock)?;
+        let [first, _] = self.superblock.journal_headers();
+        Ok(self.device.flush_range(first, 2)?)
+    }
+
+    /// Refuses changes, or takes them.
+    pub(crate) fn set_read_only(&mut self, read_only: bool) {
+        self.read_only = read_only;
+    }
+
+    /// Makes the records that recovery is about to apply a commit.
+    pub(crate) fn commit_recovered(&mut self) -> Result<()> {
+        self.commit_flushed()
+    }
+
+    /// Begins the journal anew after recovery, with nothing in it.
+    ///
+    /// Records that recovery left aside stay in the ring behind the head, chained to it; so the new
+    /// chain begins from another seed.
+    pub(crate) fn begin_journal(&mut self) -> Result<()> {
+        self.device.flush()?;
+        self.journal.rechain(self.generation + 1);
+        self.journal.set_tail_to_head();
+        self.write_header(false)
+    }
+
+    /// Takes the volume for the life of memory that `incarnation` names.
+    pub(crate) fn set_incarnation(&mut self, incarnation: [u8; 16]) {
+        self.incarnation = incarnation;
+    }
+
+    /// Gives the device back.
+    pub(crate) fn into_device(self) -> M {
+        self.device
+    }
+}

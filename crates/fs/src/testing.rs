@@ -1,0 +1,216 @@
+//! Damage for tests: images that are wrong but whose checksums are right.
+//!
+//! A fuzzer that flips bytes finds only checksums. [`reseal`] puts them right again, so that what is
+//! behind them is reached; [`mutate`] damages metadata where it hurts.
+
+use alloc::vec::Vec;
+
+use atoll_block::BLOCK_SIZE;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::layout::{
+    Block, cell, common, get16, get32, get64, journal_header, magic, map, node, put16, put32,
+    put64, record, seal, superblock,
+};
+
+const MAGICS: [u32; 4] = [magic::SUPERBLOCK, magic::JOURNAL_HEADER, magic::NODE, magic::MAP];
+
+fn blocks(image: &mut [u8]) -> impl Iterator<Item = (u64, &mut Block)> {
+    let blocks = image.chunks_exact_mut(BLOCK_SIZE);
+    (0..).zip(blocks.filter_map(|b| <&mut Block>::try_from(b).ok()))
+}
+
+/// Recomputes the index and checksum of every block that has a magic number, and the chain of the
+/// journal's records.
+pub fn reseal(image: &mut [u8]) {
+    for (index, block) in blocks(image) {
+        if MAGICS.contains(&get32(&block[..], common::MAGIC)) {
+            put64(&mut block[..], common::BLOCK, index);
+            seal(block);
+        }
+    }
+    rechain(image);
+}
+
+/// The place of the journal's ring in the image, if the superblock gives one, and the newer header.
+fn ring(image: &[u8]) -> Option<(usize, usize, usize)> {
+    if image.len() < BLOCK_SIZE || get32(image, common::MAGIC) != magic::SUPERBLOCK {
+        return None;
+    }
+    let field = |at| usize::try_from(get64(image, at)).ok();
+    let start = field(superblock::RING_START)?.checked_mul(BLOCK_SIZE)?;
+    let len = field(superblock::RING_BLOCKS)?.checked_mul(BLOCK_SIZE)?;
+    let fits = start >= 3 * BLOCK_SIZE && len > 0 && start.checked_add(len)? <= image.len();
+    let generation = |at: &usize| get64(image, at + journal_header::GENERATION);
+    let headers = fits.then(|| [start - 2 * BLOCK_SIZE, start - BLOCK_SIZE])?;
+    Some((start, len, headers.into_iter().max_by_key(generation)?))
+}
+
+fn rechain(image: &mut [u8]) {
+    let Some((start, len, header)) = ring(image) else { return };
+    let mut sequence = get64(image, header + journal_header::SEQUENCE);
+    let mut chain = get64(image, header + journal_header::CHAIN);
+    let mut at = (get64(image, header + journal_header::TAIL) % len as u64) as usize;
+    let mut done = 0;
+    let mut bytes = Vec::new();
+    while done + record::HEADER_LEN <= len {
+        let byte = |i: usize| start + (at + i) % len;
+        bytes.clear();
+        bytes.extend((0..record::HEADER_LEN).map(|i| image[byte(i)]));
+        let size = get32(&bytes, record::LEN) as usize;
+        let is_next = get16(&bytes, record::MAGIC) == magic::JOURNAL_RECORD
+            && get64(&bytes, record::SEQUENCE) == sequence
+            && (record::HEADER_LEN..=len - done).contains(&size);
+        if !is_next {
+            return;
+        }
+        bytes.clear();
+        bytes.extend((0..size).map(|i| image[byte(i)]));
+        put64(&mut bytes, record::CHECKSUM, 0);
+        chain = xxh3_64_with_seed(&bytes, chain);
+        for (i, b) in chain.to_le_bytes().into_iter().enumerate() {
+            image[start + (at + record::CHECKSUM + i) % len] = b;
+        }
+        sequence = sequence.wrapping_add(1);
+        at = (at + size) % len;
+        done += size;
+    }
+}
+
+/// splitmix64 (Steele, Lea, Flood 2014): the same seed, the same damage.
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n.max(1) as u64) as usize
+    }
+}
+
+/// Damages the metadata of `image` in one to four places, as `seed` says, and [`reseal`]s it; one
+/// image in four also loses a metadata block to a wrong checksum.
+pub fn mutate(image: &mut [u8], seed: u64) {
+    let mut rng = Rng(seed);
+    let found: Vec<(usize, u32)> = blocks(image)
+        .map(|(index, b)| (index as usize, get32(&b[..], common::MAGIC)))
+        .filter(|(_, m)| MAGICS.contains(m))
+        .collect();
+    if found.is_empty() {
+        return;
+    }
+    for _ in 0..1 + rng.below(4) {
+        let (index, kind) = found[rng.below(found.len())];
+        let (other, _) = found[rng.below(found.len())];
+        let limit = image.len() / BLOCK_SIZE;
+        match rng.below(8) {
+            0 => mutate_journal(image, &mut rng),
+            1 => {
+                // One block with the content of another.
+                let from = other * BLOCK_SIZE;
+                image.copy_within(from..from + BLOCK_SIZE, index * BLOCK_SIZE);
+            }
+            _ => {
+                let b = &mut image[index * BLOCK_SIZE..(index + 1) * BLOCK_SIZE];
+                mutate_block(b, kind, &mut rng, limit);
+            }
+        }
+    }
+    reseal(image);
+    if rng.below(4) == 0 {
+        let (index, _) = found[rng.below(found.len())];
+        image[index * BLOCK_SIZE + 8 + rng.below(BLOCK_SIZE - 8)] ^= 1 << rng.below(8);
+    }
+}
+
+/// A value that is likely to be a boundary of something.
+fn value(rng: &mut Rng, old: u64, limit: usize) -> u64 {
+    match rng.below(9) {
+        0 => 0,
+        1 => 1,
+        2 => u64::MAX,
+        3 => old.wrapping_add(1),
+        4 => old.wrapping_sub(1),
+        5 => rng.below(limit + 2) as u64,
+        6 => 1 << rng.below(64),
+        7 => old ^ 1 << rng.below(64),
+        _ => rng.next(),
+    }
+}
+
+fn mutate_field(b: &mut [u8], at: usize, rng: &mut Rng, limit: usize) {
+    match rng.below(4) {
+        0 => b[at] = value(rng, u64::from(b[at]), limit) as u8,
+        1 if at + 2 <= b.len() => {
+            let v = value(rng, u64::from(get16(b, at)), limit);
+            put16(b, at, v as u16);
+        }
+        2 if at + 4 <= b.len() => {
+            let v = value(rng, u64::from(get32(b, at)), limit);
+            put32(b, at, v as u32);
+        }
+        3 if at + 8 <= b.len() => {
+            let v = value(rng, get64(b, at), limit);
+            put64(b, at, v);
+        }
+        _ => b[at] ^= 1 << rng.below(8),
+    }
+}
+
+fn mutate_block(b: &mut [u8], kind: u32, rng: &mut Rng, limit: usize) {
+    let at = match kind {
+        magic::SUPERBLOCK => superblock::VERSION + rng.below(132) / 4 * 4,
+        magic::JOURNAL_HEADER => {
+            journal_header::GENERATION
+                + rng.below((journal_header::CLEAN - journal_header::GENERATION) / 4 + 1) * 4
+        }
+        magic::MAP => map::BITS + rng.below(64),
+        _ => {
+            // The fields of one cell, or the node's own.
+            let end = (get16(b, node::END) as usize).clamp(node::CELLS, b.len());
+            let mut cells = Vec::new();
+            let mut at = node::CELLS;
+            while at + cell::VALUE <= end {
+                cells.push(at);
+                at += (get16(b, at + cell::LEN) as usize).max(cell::VALUE);
+            }
+            match (rng.below(12), cells.len()) {
+                (0, _) | (_, 0) => node::LEVEL + rng.below(4),
+                (_, n) => {
+                    let at = cells[rng.below(n)];
+                    const FIELDS: [usize; 4] =
+                        [cell::LEN, cell::LIVE, cell::KEY_INO, cell::KEY_ITEM];
+                    let within = match rng.below(8) {
+                        n @ 0..4 => FIELDS[n],
+                        4 => cell::KEY_ITEM + 7,
+                        _ => cell::VALUE + rng.below(14) * 4,
+                    };
+                    (at + within).min(b.len() - 1)
+                }
+            }
+        }
+    };
+    mutate_field(b, at, rng, limit);
+}
+
+fn mutate_journal(image: &mut [u8], rng: &mut Rng) {
+    let Some((start, len, header)) = ring(image) else { return };
+    let limit = image.len() / BLOCK_SIZE;
+    let tail = (get64(image, header + journal_header::TAIL) % len as u64) as usize;
+    // Walk some records, so that their headers and entries are met.
+    let mut at = tail;
+    for _ in 0..rng.below(40) {
+        let size = get32(image, start + at.min(len - 8) + record::LEN) as usize;
+        if !(record::HEADER_LEN..=len).contains(&size) {
+            break;
+        }
+        at = (at + size) % len;
+    }
+    let at = (at + rng.below(80)).min(len - 1);
+    mutate_field(&mut image[start..start + len], at, rng, limit);
+}

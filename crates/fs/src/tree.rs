@@ -1,0 +1,427 @@
+//! The B+tree: sorted items, found, inserted and removed in logarithmic time.
+//!
+//! Nodes have no pointers to their siblings; the next leaf is found by descending to the least
+//! separator above. The first cell of an inner node covers everything below its key as well.
+
+use atoll_block::Memory;
+
+use crate::cache::FrameId;
+use crate::error::{Corruption, Result};
+use crate::key::Key;
+use crate::layout::{cell, magic, node as layout};
+use crate::node;
+use crate::store::Store;
+
+/// A node with less than this in live cells is merged with a neighbour if both fit in one.
+const MERGE_BELOW: usize = layout::CAPACITY / 3;
+/// What a merged node may have in live cells: room stays for insertions.
+const MERGED_MAX: usize = layout::CAPACITY * 3 / 4;
+/// Bytes that compaction must gain to be worth it; otherwise the node is split.
+const COMPACTION_GAIN: usize = layout::CAPACITY / 8;
+
+/// The way from the root to a leaf: frame and slot at each level, leaf first.
+#[derive(Clone, Copy, Debug)]
+pub struct Path {
+    steps: [(FrameId, u32); layout::HEIGHT_MAX],
+    /// The least key that belongs to the next leaf, if there is one.
+    upper: Option<Key>,
+}
+
+impl Path {
+    /// The leaf and the slot in it.
+    #[inline]
+    pub fn leaf(&self) -> (FrameId, usize) {
+        (self.steps[0].0, self.steps[0].1 as usize)
+    }
+
+    /// The least key that belongs to the next leaf, if there is one.
+    #[inline]
+    pub fn upper(&self) -> Option<Key> {
+        self.upper
+    }
+}
+
+/// An item's place, good within the operation until the tree changes.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// Its key.
+    pub key: Key,
+    /// The leaf.
+    pub frame: FrameId,
+    /// The slot in the leaf.
+    pub slot: usize,
+}
+
+impl<M: Memory> Store<M> {
+    /// Goes down to the leaf that has or would have `key`; its slot is the first not below.
+    #[inline]
+    pub fn descend(&mut self, key: Key) -> Result<Path> {
+        let mut path = Path { steps: [(0, 0); layout::HEIGHT_MAX], upper: None };
+        let mut block = self.state.root;
+        let mut level = self.state.height - 1;
+        let mut hint = self.root_hint;
+        let mut above = None;
+        loop {
+            let id = match self.cache.hinted(hint, block) {
+                Some(id) if u32::from(self.cache.frame(id).level) == level => id,
+                _ => {
+                    let id = self.node(block, level)?;
+                    match above {
+                        Some((parent, slot)) => self.cache.frame_mut(parent).hints[slot] = id,
+                        None => self.root_hint = id,
+                    }
+                    id
+                }
+            };
+            let frame = self.cache.frame(id);
+            if level == 0 {
+                path.steps[0] = (id, frame.lower_bound(key) as u32);
+                return Ok(path);
+            }
+            let slot = frame.child_slot(key);
+            if let Some(&upper) = frame.keys.get(slot + 1) {
+                path.upper = Some(upper);
+            }
+            path.steps[level as usize] = (id, slot as u32);
+            block = frame.child(slot);
+            hint = frame.hints[slot];
+            above = Some((id, slot));
+            level -= 1;
+        }
+    }
+
+    /// The item with exactly `key`.
+    #[inline]
+    pub fn find(&mut self, key: Key) -> Result<Option<Place>> {
+        let path = self.descend(key)?;
+        let (frame, slot) = path.leaf();
+        let found = self.cache.frame(frame).keys.get(slot) == Some(&key);
+        Ok(found.then_some(Place { key, frame, slot }))
+    }
+
+    /// The first item at or after `key`.
+    pub fn seek(&mut self, key: Key) -> Result<Option<Place>> {
+        let mut key = key;
+        loop {
+            let path = self.descend(key)?;
+            let (frame, slot) = path.leaf();
+            if let Some(&found) = self.cache.frame(frame).keys.get(slot) {
+                return Ok(Some(Place { key: found, frame, slot }));
+            }
+            match path.upper {
+                // Separators grow from leaf to leaf; a damaged tree must not send us in circles.
+                Some(upper) if upper > key => key = upper,
+                Some(_) => return Err(Corruption::Node.into()),
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// The last item at or before `key`, if it is of the same inode.
+    pub fn seek_back(&mut self, key: Key) -> Result<Option<Place>> {
+        let path = self.descend(key)?;
+        let (id, slot) = path.leaf();
+        let frame = self.cache.frame(id);
+        if frame.keys.get(slot) == Some(&key) {
+            return Ok(Some(Place { key, frame: id, slot }));
+        }
+        if slot > 0 {
+            let key = frame.keys[slot - 1];
+            return Ok(Some(Place { key, frame: id, slot: slot - 1 }));
+        }
+        // The leaf begins after the key: the item before is the last of the leaf before.
+        self.last_before(&path)
+    }
+
+    /// The last item of the leaf before the one that `path` leads to.
+    pub fn last_before(&mut self, path: &Path) -> Result<Option<Place>> {
+        let height = self.state.height as usize;
+        let Some(turn) = (1..height).find(|&l| path.steps[l].1 > 0) else {
+            return Ok(None);
+        };
+        let (id, slot) = path.steps[turn];
+        let mut block = self.cache.frame(id).child(slot as usize - 1);
+        for level in (0..turn).rev() {
+            let id = self.node(block, level as u32)?;
+            let frame = self.cache.frame(id);
+            let Some(last) = frame.count().checked_sub(1) else {
+                return Err(Corruption::Node.into());
+            };
+            if level == 0 {
+                return Ok(Some(Place { key: frame.keys[last], frame: id, slot: last }));
+            }
+            block = frame.child(last);
+        }
+        Ok(None)
+    }
+
+    /// The value of an item.
+    #[inline]
+    pub fn value(&self, place: &Place) -> &[u8] {
+        self.cache.frame(place.frame).value(place.slot)
+    }
+
+    /// Overwrites bytes of an item's value, `offset` bytes into it.
+    #[inline]
+    pub fn update(&mut self, place: &Place, offset: usize, bytes: &[u8]) {
+        let range = self.cache.frame(place.frame).value_range(place.slot);
+        debug_assert!(offset + bytes.len() <= range.len());
+        self.put(place.frame, range.start + offset, bytes);
+    }
+
+    /// Inserts an item whose key is not in the tree.
+    pub fn insert(&mut self, key: Key, value: &[u8]) -> Result<()> {
+        debug_assert!(value.len() <= layout::VALUE_MAX);
+        let path = self.descend(key)?;
+        let (id, slot) = path.leaf();
+        if self.cache.frame(id).keys.get(slot) == Some(&key) {
+            return Err(Corruption::Item.into());
+        }
+        let mut buf = [0; cell::VALUE + layout::VALUE_MAX];
+        let cell = node::build_cell(&mut buf, key, value);
+        self.insert_cell(&path, 0, key, cell)
+    }
+
+    fn insert_cell(&mut self, path: &Path, level: usize, key: Key, cell: &[u8]) -> Result<()> {
+        let id = path.steps[level].0;
+        let frame = self.cache.frame(id);
+        if frame.room() >= cell.len() {
+            self.append_cell(id, key, cell);
+            return Ok(());
+        }
+        if frame.live + cell.len() + COMPACTION_GAIN <= layout::CAPACITY {
+            self.compact(id);
+            self.append_cell(id, key, cell);
+            return Ok(());
+        }
+        self.split(path, level, key, cell)
+    }
+
+    /// Adds a cell to a node that has room for it.
+    fn append_cell(&mut self, id: FrameId, key: Key, cell: &[u8]) {
+        let at = node::end(&self.cache.frame(id).data);
+        self.put(id, at, cell);
+        self.put(id, layout::END, &((at + cell.len()) as u16).to_le_bytes());
+        let frame = self.cache.frame_mut(id);
+        let slot = frame.lower_bound(key);
+        frame.keys.insert(slot, key);
+        frame.cells.insert(slot, at as u16);
+        if frame.level > 0 {
+            frame.hints.insert(slot, FrameId::MAX);
+        }
+        frame.live += cell.len();
+    }
+
+    /// Takes the cell in `slot` out of its node.
+    fn drop_cell(&mut self, id: FrameId, slot: usize) {
+        let at = self.cache.frame(id).cells[slot] as usize;
+        self.put(id, at + cell::LIVE, &[0]);
+        let frame = self.cache.frame_mut(id);
+        frame.live -= frame.value_range(slot).end - at;
+        frame.keys.remove(slot);
+        frame.cells.remove(slot);
+        if frame.level > 0 {
+            frame.hints.remove(slot);
+        }
+        // A remembered position in this node may be that of the cell.
+        self.cache.bump(id);
+    }
+
+    /// Rewrites a node without its dead cells.
+    fn compact(&mut self, id: FrameId) {
+        let count = self.cache.frame(id).count();
+        self.rewrite(id, 0..count);
+    }
+
+    /// Rewrites a node with only the cells in `slots`.
+    fn rewrite(&mut self, id: FrameId, slots: core::ops::Range<usize>) {
+        let frame = self.cache.frame(id);
+        let bytes = node::image(node::level(&frame.data), slots.map(|s| frame.cell(s)));
+        self.replace(id, &bytes);
+    }
+
+    /// Replaces a node's content by what [`node::image`] made of cells that were checked before.
+    fn replace(&mut self, id: FrameId, bytes: &[u8]) {
+        self.put(id, layout::LEVEL, bytes);
+        let indexed = node::index(self.cache.frame_mut(id), |_| true);
+        assert!(indexed.is_ok(), "a node made of checked cells is sound");
+        self.cache.bump(id);
+    }
+
+    /// A new node.
+    fn new_node(&mut self) -> Result<(u64, FrameId)> {
+        let block = self.allocate_metadata()?;
+        let id = self.init_frame(block, magic::NODE)?;
+        Ok((block, id))
+    }
+
+    /// Splits the node at `level` of `path` in two and inserts the cell in the right one of them.
+    fn split(&mut self, path: &Path, level: usize, key: Key, cell: &[u8]) -> Result<()> {
+        let left = path.steps[level].0;
+        let (right_block, right) = self.new_node()?;
+        let frame = self.cache.frame(left);
+        let count = frame.count();
+        let slot = frame.lower_bound(key);
+        // At the right edge of the tree, where new inodes go, the left node stays full.
+        let at = if slot == count && path.upper.is_none() { count } else { self.middle(left) };
+        let bytes = {
+            let frame = self.cache.frame(left);
+            node::image(level as u32, (at..count).map(|s| frame.cell(s)))
+        };
+        let separator = if at == count { key } else { self.cache.frame(left).keys[at] };
+        self.replace_empty(right, level, &bytes);
+        if at < count {
+            self.rewrite(left, 0..at);
+        }
+        let target = if key >= separator { right } else { left };
+        self.append_cell(target, key, cell);
+
+        let mut buf = [0; cell::VALUE + layout::VALUE_MAX];
+        if level + 1 < self.state.height as usize {
+            let cell = node::build_cell(&mut buf, separator, &right_block.to_le_bytes());
+            return self.insert_cell(path, level + 1, separator, cell);
+        }
+        if level + 1 == layout::HEIGHT_MAX {
+            return Err(atoll_vfs::Errno::ENOSPC.into());
+        }
+        let old_root = self.state.root;
+        let (root_block, root) = self.new_node()?;
+        self.put(root, layout::LEVEL, &[level as u8 + 1]);
+        self.put(root, layout::END, &(layout::CELLS as u16).to_le_bytes());
+        self.cache.frame_mut(root).level = level as u8 + 1;
+        let cell = node::build_cell(&mut buf, Key::MIN, &old_root.to_le_bytes());
+        self.append_cell(root, Key::MIN, cell);
+        let cell = node::build_cell(&mut buf, separator, &right_block.to_le_bytes());
+        self.append_cell(root, separator, cell);
+        self.state.root = root_block;
+        self.state.height += 1;
+        Ok(())
+    }
+
+    /// Fills a new node; it may stay without cells until the caller adds one.
+    fn replace_empty(&mut self, id: FrameId, level: usize, bytes: &[u8]) {
+        self.put(id, layout::LEVEL, bytes);
+        if bytes.len() > layout::CELLS - layout::LEVEL {
+            let indexed = node::index(self.cache.frame_mut(id), |_| true);
+            assert!(indexed.is_ok(), "a node made of checked cells is sound");
+        }
+        self.cache.frame_mut(id).level = level as u8;
+    }
+
+    /// The slot that halves a node's bytes, neither half being empty.
+    fn middle(&self, id: FrameId) -> usize {
+        let frame = self.cache.frame(id);
+        let mut sum = 0;
+        for slot in 0..frame.count() {
+            let len = frame.cell(slot).len();
+            // The cell in the middle goes to the side that it makes the less uneven, so that either
+            // has room for one more of the largest.
+            if (sum + len / 2) * 2 >= frame.live {
+                return slot.clamp(1, frame.count() - 1);
+            }
+            sum += len;
+        }
+        frame.count() - 1
+    }
+
+    /// Removes the item with exactly `key`, which must be there.
+    pub fn remove(&mut self, key: Key) -> Result<()> {
+        let path = self.descend(key)?;
+        let (id, slot) = path.leaf();
+        if self.cache.frame(id).keys.get(slot) != Some(&key) {
+            return Err(Corruption::Item.into());
+        }
+        self.drop_cell(id, slot);
+        self.mend(&path, 0)
+    }
+
+    /// After a removal: lets go of a node that is empty, or merges one that is nearly so.
+    fn mend(&mut self, path: &Path, level: usize) -> Result<()> {
+        let top = self.state.height as usize - 1;
+        let (id, _) = path.steps[level];
+        let frame = self.cache.frame(id);
+        if level == top {
+            // The root stays while it is a leaf or has a choice of children.
+            if top > 0 && frame.count() == 1 {
+                return self.lower_root();
+            }
+            return Ok(());
+        }
+        let live = frame.live;
+        if live >= MERGE_BELOW {
+            return Ok(());
+        }
+        let (parent, slot) = path.steps[level + 1];
+        let slot = slot as usize;
+        if frame.count() == 0 {
+            let block = frame.block.0;
+            self.free(block, 1, true)?;
+            self.drop_child(parent, slot);
+            return self.mend(path, level + 1);
+        }
+        for left_slot in [Some(slot), slot.checked_sub(1)].into_iter().flatten() {
+            let parent_frame = self.cache.frame(parent);
+            if left_slot + 1 >= parent_frame.count() {
+                continue;
+            }
+            let (left, right) = (parent_frame.child(left_slot), parent_frame.child(left_slot + 1));
+            let left = self.node(left, level as u32)?;
+            let right = self.node(right, level as u32)?;
+            if left == right {
+                return Err(Corruption::Node.into());
+            }
+            if self.cache.frame(left).live + self.cache.frame(right).live > MERGED_MAX {
+                continue;
+            }
+            self.merge(level, left, right)?;
+            self.drop_cell(parent, left_slot + 1);
+            return self.mend(path, level + 1);
+        }
+        Ok(())
+    }
+
+    /// Takes the child in `slot` out of an inner node. The first key of an inner node is the least
+    /// that the node covers and stays so: the next child takes over the range of the first.
+    fn drop_child(&mut self, id: FrameId, slot: usize) {
+        let frame = self.cache.frame(id);
+        if slot == 0 && frame.count() > 1 {
+            let key = frame.keys[0];
+            let at = frame.cells[1] as usize;
+            let mut bytes = [0; 16];
+            bytes[..8].copy_from_slice(&key.ino.to_le_bytes());
+            bytes[8..].copy_from_slice(&key.item.to_le_bytes());
+            self.put(id, at + cell::KEY_INO, &bytes);
+            self.cache.frame_mut(id).keys[1] = key;
+        }
+        self.drop_cell(id, slot);
+    }
+
+    /// Moves the cells of `right` to `left`.
+    fn merge(&mut self, level: usize, left: FrameId, right: FrameId) -> Result<()> {
+        let (l, r) = (self.cache.frame(left), self.cache.frame(right));
+        if l.keys.last() >= r.keys.first() {
+            return Err(Corruption::Node.into());
+        }
+        let cells = (0..l.count()).map(|s| l.cell(s)).chain((0..r.count()).map(|s| r.cell(s)));
+        let bytes = node::image(level as u32, cells);
+        let block = r.block.0;
+        self.replace(left, &bytes);
+        self.free(block, 1, true)
+    }
+
+    /// Makes the only child of the root the root.
+    fn lower_root(&mut self) -> Result<()> {
+        while self.state.height > 1 {
+            let id = self.node(self.state.root, self.state.height - 1)?;
+            let frame = self.cache.frame(id);
+            if frame.count() != 1 {
+                return Ok(());
+            }
+            let child = frame.child(0);
+            self.free(self.state.root, 1, true)?;
+            self.state.root = child;
+            self.state.height -= 1;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,385 @@
+//! The file seam: [`FileSystem`] for [`Fs`], each verb handed to the module that does it.
+
+use alloc::vec::Vec;
+
+use atoll_block::Memory;
+use atoll_vfs::{
+    Attr, Context, DirEntry, Errno, FallocateMode, FileSystem, FileType, Handle, Ino, NAME_MAX,
+    Name, OpenFlags, RenameFlags, Result, SYMLINK_MAX, SeekTo, SetAttr, StatFs, Written,
+    XATTR_SIZE_MAX, XattrFlags,
+};
+
+use crate::dir;
+use crate::error::FsError;
+use crate::fs::Fs;
+use crate::key::{Key, Kind};
+use crate::namespace::NewInode;
+
+/// The cookies of `.` and `..`; those of names are larger.
+const COOKIE_DOT: u64 = 1;
+const COOKIE_DOT_DOT: u64 = 2;
+
+fn check_xattr_name(name: &[u8]) -> Result<()> {
+    if name.is_empty() || name.len() > NAME_MAX || name.contains(&0) {
+        return Err(Errno::ERANGE);
+    }
+    Ok(())
+}
+
+impl<M: Memory> Fs<M> {
+    /// Makes an inode and tells its attributes.
+    fn made(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        name: Name<'_>,
+        new: &NewInode<'_>,
+    ) -> Result<Attr> {
+        let (ino, record) = self.make(cx, parent, name, new)?;
+        Ok(record.attr(ino))
+    }
+
+    /// Opens what exists.
+    fn open_existing(&mut self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<Handle> {
+        let record = self.record(ino)?;
+        match record.file_type() {
+            FileType::Regular => {}
+            FileType::Directory => return Err(Errno::EISDIR),
+            FileType::Symlink => return Err(Errno::ELOOP),
+            _ => return Err(Errno::ENXIO),
+        }
+        let changes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC);
+        if changes && self.store.is_read_only() {
+            return Err(Errno::EROFS);
+        }
+        let handle = self.open_handle(ino, flags)?;
+        if flags.contains(OpenFlags::TRUNC) {
+            let set = SetAttr { size: Some(0), ..SetAttr::default() };
+            if let Err(e) = self.set_attributes(cx, ino, None, &set) {
+                self.close_handle(ino, handle)?;
+                return Err(e.into());
+            }
+        }
+        Ok(handle)
+    }
+}
+
+impl<M: Memory> FileSystem for Fs<M> {
+    fn lookup(&mut self, _cx: &Context, parent: Ino, name: Name<'_>) -> Result<Attr> {
+        Ok(self.do_lookup(parent, name)?)
+    }
+
+    #[inline]
+    fn getattr(&mut self, _cx: &Context, ino: Ino) -> Result<Attr> {
+        Ok(self.record(ino)?.attr(ino))
+    }
+
+    fn setattr(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Option<Handle>,
+        set: &SetAttr,
+    ) -> Result<Attr> {
+        Ok(self.set_attributes(cx, ino, handle, set)?)
+    }
+
+    fn readlink(&mut self, _cx: &Context, ino: Ino, target: &mut Vec<u8>) -> Result<()> {
+        let record = self.record(ino)?;
+        if record.file_type() != FileType::Symlink {
+            return Err(Errno::EINVAL);
+        }
+        Ok(self.store.read_target(ino, record.size, target)?)
+    }
+
+    fn mknod(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        name: Name<'_>,
+        mode: u32,
+        rdev: u32,
+    ) -> Result<Attr> {
+        let mode = mode & 0o177777;
+        match FileType::from_mode(mode) {
+            Some(FileType::Directory | FileType::Symlink) | None => Err(Errno::EINVAL),
+            Some(FileType::CharDevice | FileType::BlockDevice) => {
+                self.made(cx, parent, name, &NewInode { mode, rdev, target: &[] })
+            }
+            Some(_) => self.made(cx, parent, name, &NewInode { mode, rdev: 0, target: &[] }),
+        }
+    }
+
+    fn mkdir(&mut self, cx: &Context, parent: Ino, name: Name<'_>, mode: u32) -> Result<Attr> {
+        let mode = (mode & 0o7777) | FileType::Directory.mode_bits();
+        self.made(cx, parent, name, &NewInode { mode, rdev: 0, target: &[] })
+    }
+
+    fn symlink(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        name: Name<'_>,
+        target: &[u8],
+    ) -> Result<Attr> {
+        if target.is_empty() {
+            return Err(Errno::ENOENT);
+        }
+        if target.len() > SYMLINK_MAX {
+            return Err(Errno::ENAMETOOLONG);
+        }
+        let mode = 0o777 | FileType::Symlink.mode_bits();
+        self.made(cx, parent, name, &NewInode { mode, rdev: 0, target })
+    }
+
+    fn unlink(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<()> {
+        Ok(self.remove_name(cx, parent, name, false)?)
+    }
+
+    fn rmdir(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<()> {
+        Ok(self.remove_name(cx, parent, name, true)?)
+    }
+
+    fn rename(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        name: Name<'_>,
+        new_parent: Ino,
+        new_name: Name<'_>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        Ok(self.move_name(cx, (parent, name), (new_parent, new_name), flags)?)
+    }
+
+    fn link(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        new_parent: Ino,
+        new_name: Name<'_>,
+    ) -> Result<Attr> {
+        Ok(self.add_link(cx, ino, new_parent, new_name)?)
+    }
+
+    fn open(&mut self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<Handle> {
+        self.open_existing(cx, ino, flags)
+    }
+
+    fn create(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        name: Name<'_>,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(Attr, Handle)> {
+        let mode = (mode & 0o7777) | FileType::Regular.mode_bits();
+        let new = NewInode { mode, rdev: 0, target: &[] };
+        let (ino, record) = match self.make(cx, parent, name, &new) {
+            Ok(made) => made,
+            Err(FsError::Refused(Errno::EEXIST)) if !flags.contains(OpenFlags::EXCL) => {
+                let attr = self.do_lookup(parent, name)?;
+                let handle = self.open_existing(cx, attr.ino, flags)?;
+                return Ok((self.record(attr.ino)?.attr(attr.ino), handle));
+            }
+            Err(e) => return Err(e.into()),
+        };
+        let slot = self.inodes.insert(ino, record);
+        let handle = self.open_slot(ino, slot, flags)?;
+        Ok((record.attr(ino), handle))
+    }
+
+    fn tmpfile(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(Attr, Handle)> {
+        let mode = (mode & 0o7777) | FileType::Regular.mode_bits();
+        Ok(self.make_tmpfile(cx, parent, mode, flags)?)
+    }
+
+    #[inline]
+    fn read(
+        &mut self,
+        _cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<usize> {
+        Ok(self.do_read(ino, handle, offset, buf)?)
+    }
+
+    #[inline]
+    fn write(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<Written> {
+        Ok(self.do_write(cx, ino, handle, offset, data)?)
+    }
+
+    fn fallocate(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        len: u64,
+        mode: FallocateMode,
+    ) -> Result<()> {
+        Ok(self.do_fallocate(cx, ino, handle, (offset, len), mode)?)
+    }
+
+    fn seek(
+        &mut self,
+        _cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        to: SeekTo,
+    ) -> Result<u64> {
+        Ok(self.do_seek(ino, handle, offset, to)?)
+    }
+
+    fn fsync(&mut self, _cx: &Context, ino: Ino, handle: Handle, data_only: bool) -> Result<()> {
+        self.handle(ino, handle)?;
+        Ok(self.commit(data_only)?)
+    }
+
+    fn release(&mut self, _cx: &Context, ino: Ino, handle: Handle) -> Result<()> {
+        Ok(self.close_handle(ino, handle)?)
+    }
+
+    fn opendir(&mut self, _cx: &Context, ino: Ino) -> Result<Handle> {
+        self.directory(ino)?;
+        Ok(self.open_handle(ino, OpenFlags::READ)?)
+    }
+
+    fn readdir(
+        &mut self,
+        _cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        cookie: u64,
+        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let file = self.handle(ino, handle)?;
+        let record = self.inodes.get(file.slot).record;
+        if !record.is_dir() {
+            return Err(Errno::EBADF);
+        }
+        let directory = FileType::Directory;
+        if cookie < COOKIE_DOT {
+            let dot = DirEntry { ino, file_type: directory, cookie: COOKIE_DOT, name: b"." };
+            if !emit(&dot) {
+                return Ok(());
+            }
+        }
+        if cookie < COOKIE_DOT_DOT {
+            let parent = Ino(record.parent);
+            let dot_dot =
+                DirEntry { ino: parent, file_type: directory, cookie: COOKIE_DOT_DOT, name: b".." };
+            if !emit(&dot_dot) {
+                return Ok(());
+            }
+        }
+        self.store.cache.begin_operation();
+        let Some(after) = cookie.checked_add(1).filter(|&c| c <= crate::key::OFFSET_MAX) else {
+            return Ok(());
+        };
+        let mut from = Key::new(ino.0, Kind::Dirent, after);
+        while let Some(place) = self.store.seek(from)? {
+            // The rest of the leaf without going down the tree for each entry.
+            let frame = self.store.cache.frame(place.frame);
+            for slot in place.slot..frame.count() {
+                let key = frame.keys[slot];
+                if !key.is(ino.0, Kind::Dirent) {
+                    return Ok(());
+                }
+                let (entry, file_type, name) = dir::parse(frame.value(slot))?;
+                if !emit(&DirEntry { ino: entry, file_type, cookie: key.offset(), name }) {
+                    return Ok(());
+                }
+                from = key.next();
+            }
+        }
+        Ok(())
+    }
+
+    fn releasedir(&mut self, _cx: &Context, ino: Ino, handle: Handle) -> Result<()> {
+        Ok(self.close_handle(ino, handle)?)
+    }
+
+    fn fsyncdir(&mut self, _cx: &Context, ino: Ino, handle: Handle) -> Result<()> {
+        self.handle(ino, handle)?;
+        Ok(self.commit(false)?)
+    }
+
+    fn syncfs(&mut self, _cx: &Context) -> Result<()> {
+        Ok(self.commit(false)?)
+    }
+
+    fn statfs(&mut self, _cx: &Context) -> Result<StatFs> {
+        Ok(self.stat_fs())
+    }
+
+    fn setxattr(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Result<()> {
+        check_xattr_name(name)?;
+        if value.len() > XATTR_SIZE_MAX {
+            return Err(Errno::E2BIG);
+        }
+        let mut record = self.record(ino)?;
+        record.ctime = cx.now;
+        self.store.transact(false, |store| {
+            store.set_attribute(ino, name, value, flags)?;
+            store.write_inode(ino, &record)
+        })?;
+        self.adopt(ino, &record);
+        Ok(())
+    }
+
+    fn getxattr(
+        &mut self,
+        _cx: &Context,
+        ino: Ino,
+        name: &[u8],
+        value: &mut Vec<u8>,
+    ) -> Result<()> {
+        check_xattr_name(name)?;
+        self.record(ino)?;
+        self.store.cache.begin_operation();
+        Ok(self.store.get_attribute(ino, name, value)?)
+    }
+
+    fn listxattr(&mut self, _cx: &Context, ino: Ino, names: &mut Vec<u8>) -> Result<()> {
+        self.record(ino)?;
+        self.store.cache.begin_operation();
+        Ok(self.store.list_attributes(ino, names)?)
+    }
+
+    fn removexattr(&mut self, cx: &Context, ino: Ino, name: &[u8]) -> Result<()> {
+        check_xattr_name(name)?;
+        let mut record = self.record(ino)?;
+        record.ctime = cx.now;
+        self.store.transact(true, |store| {
+            store.remove_attribute(ino, name)?;
+            store.write_inode(ino, &record)
+        })?;
+        self.adopt(ino, &record);
+        Ok(())
+    }
+}

@@ -1,0 +1,135 @@
+//! File content against a plain array of bytes, and the return of all space.
+use atoll_block::RamDevice;
+use atoll_fs::{FormatOptions, Fs, MountOptions, format};
+use atoll_vfs::*;
+
+const CX: Context = Context { uid: 0, gid: 0, now: Timespec { sec: 5, nsec: 6 } };
+const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
+
+/// xorshift64: the same seed, the same run.
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % n
+    }
+}
+
+fn fresh(blocks: u64) -> Fs<RamDevice> {
+    let mut device = RamDevice::new(blocks);
+    format(&mut device, &FormatOptions::default()).unwrap();
+    Fs::mount(device, &MountOptions::default()).unwrap()
+}
+
+fn remount(fs: Fs<RamDevice>) -> Fs<RamDevice> {
+    Fs::mount(fs.unmount().unwrap(), &MountOptions::default()).unwrap()
+}
+
+#[test]
+fn many_names_come_and_go() {
+    const COUNT: u64 = 20_000;
+    let mut fs = fresh(20_000);
+    let before = fs.statfs(&CX).unwrap();
+    let name = |i: u64| format!("file{i}");
+    for i in 0..COUNT {
+        let n = name(i);
+        fs.mknod(&CX, Ino::ROOT, Name::new(n.as_bytes()).unwrap(), 0o100644, 0).unwrap();
+    }
+    let mut fs = remount(fs);
+    for i in 0..COUNT {
+        let n = name(i);
+        fs.lookup(&CX, Ino::ROOT, Name::new(n.as_bytes()).unwrap()).unwrap();
+    }
+    for i in 0..COUNT {
+        let n = name(i * 7919 % COUNT);
+        fs.unlink(&CX, Ino::ROOT, Name::new(n.as_bytes()).unwrap()).unwrap();
+    }
+    fs.syncfs(&CX).unwrap();
+    assert_eq!(before, fs.statfs(&CX).unwrap());
+}
+
+/// What the file should hold.
+struct Expected(Vec<u8>);
+
+impl Expected {
+    fn reach(&mut self, end: usize) {
+        if self.0.len() < end {
+            self.0.resize(end, 0);
+        }
+    }
+
+    fn zero(&mut self, at: usize, len: usize) {
+        self.0.iter_mut().skip(at).take(len).for_each(|b| *b = 0);
+    }
+}
+
+fn step(fs: &mut Fs<RamDevice>, ino: Ino, handle: Handle, rng: &mut Rng, expected: &mut Expected) {
+    let at = rng.below(300_000);
+    let span = [100, 9_000, 100_000][rng.below(3) as usize];
+    let len = rng.below(span) + 1;
+    let (from, n) = (at as usize, len as usize);
+    match rng.below(7) {
+        0..=3 => {
+            let data = vec![rng.below(256) as u8; n];
+            assert_eq!(fs.write(&CX, ino, handle, at, &data).unwrap().len, n);
+            expected.reach(from + n);
+            expected.0[from..from + n].copy_from_slice(&data);
+        }
+        4 => {
+            let set = SetAttr { size: Some(at), ..SetAttr::default() };
+            fs.setattr(&CX, ino, Some(handle), &set).unwrap();
+            expected.0.resize(from, 0);
+        }
+        5 => {
+            let mode = FallocateMode::PUNCH_HOLE | FallocateMode::KEEP_SIZE;
+            fs.fallocate(&CX, ino, handle, at, len, mode).unwrap();
+            expected.zero(from, n);
+        }
+        _ => {
+            let mode =
+                [FallocateMode::ZERO_RANGE, FallocateMode::empty(), FallocateMode::KEEP_SIZE]
+                    [rng.below(3) as usize];
+            fs.fallocate(&CX, ino, handle, at, len, mode).unwrap();
+            if mode == FallocateMode::ZERO_RANGE {
+                expected.zero(from, n);
+            }
+            if mode != FallocateMode::KEEP_SIZE {
+                expected.reach(from + n);
+            }
+        }
+    }
+}
+
+#[test]
+fn content_is_what_was_written() {
+    for seed in 1..40 {
+        let mut rng = Rng(seed * 7919);
+        let mut fs = fresh(2000);
+        let before = fs.statfs(&CX).unwrap();
+        let name = Name::new(b"f").unwrap();
+        let (attr, mut handle) = fs.create(&CX, Ino::ROOT, name, 0o644, RW).unwrap();
+        let mut expected = Expected(Vec::new());
+        for at in 0..300 {
+            match rng.below(20) {
+                0 => fs.syncfs(&CX).unwrap(),
+                1 => {
+                    fs = remount(fs);
+                    handle = fs.open(&CX, attr.ino, RW).unwrap();
+                }
+                _ => step(&mut fs, attr.ino, handle, &mut rng, &mut expected),
+            }
+            let mut got = vec![1; 500_000];
+            let n = fs.read(&CX, attr.ino, handle, 0, &mut got).unwrap();
+            assert_eq!(n, expected.0.len(), "seed {seed}, step {at}");
+            let wrong = (0..n).find(|&i| got[i] != expected.0[i]);
+            assert_eq!(wrong, None, "seed {seed}, step {at}");
+        }
+        fs.release(&CX, attr.ino, handle).unwrap();
+        fs.unlink(&CX, Ino::ROOT, name).unwrap();
+        fs.syncfs(&CX).unwrap();
+        assert_eq!(before, fs.statfs(&CX).unwrap(), "seed {seed}");
+    }
+}

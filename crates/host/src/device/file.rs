@@ -1,0 +1,186 @@
+//! A host file or block device reached by pread64(2) and pwrite64(2) alone.
+
+use core::ops::Range;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+
+use atoll_block::device::{block_range, checked_blocks};
+use atoll_block::{BLOCK_SIZE, BlockDevice, BlockError, BlockIndex};
+
+use super::dirty::DirtyRanges;
+use super::io;
+
+/// Ranges of unflushed blocks that are remembered; with more, the device flushes by itself.
+const DIRTY_RANGES: usize = 1024;
+/// Bytes that are made durable by one pair of calls.
+const REWRITE_BYTES: usize = 128 * 1024;
+
+/// How a flush reaches the medium.
+#[derive(Debug)]
+enum Durability {
+    /// fdatasync(2).
+    Sync,
+    /// No call but pread64 and pwrite64: what was written since the last flush is read (from the
+    /// host's cache) and written again, through a descriptor opened with O_DSYNC.
+    Rewrite { synced: File, dirty: DirtyRanges, buffer: Vec<u8> },
+}
+
+/// A host file or block device as a block device, by positioned reads and writes.
+///
+/// A write is in the host's page cache when it returns: it survives the end of the process. Flush
+/// makes it durable.
+///
+/// Calls on the host, once open: pread64, pwrite64, and, unless opened for sealing, fdatasync for
+/// a flush, lseek before it, and fallocate for a discard.
+#[derive(Debug)]
+pub struct FileDevice {
+    file: File,
+    block_count: u64,
+    writable: bool,
+    durability: Durability,
+}
+
+impl FileDevice {
+    pub(super) fn new(file: File, block_count: u64, writable: bool) -> Self {
+        FileDevice { file, block_count, writable, durability: Durability::Sync }
+    }
+
+    /// The device with the calls that a sealed process has; `synced` is the same file opened with
+    /// O_DSYNC. All memory that it will need is allocated here.
+    pub(super) fn sealable(file: File, synced: File, block_count: u64, writable: bool) -> Self {
+        let dirty = DirtyRanges::new(DIRTY_RANGES);
+        let buffer = vec![0; REWRITE_BYTES];
+        let durability = Durability::Rewrite { synced, dirty, buffer };
+        FileDevice { file, block_count, writable, durability }
+    }
+
+    /// The descriptors on which it calls pread64 and pwrite64.
+    pub fn descriptors(&self) -> Vec<RawFd> {
+        let mut descriptors = vec![self.file.as_raw_fd()];
+        if let Durability::Rewrite { synced, .. } = &self.durability {
+            descriptors.push(synced.as_raw_fd());
+        }
+        descriptors
+    }
+
+    /// Whether it makes no calls but pread64 and pwrite64.
+    pub fn is_sealable(&self) -> bool {
+        matches!(self.durability, Durability::Rewrite { .. })
+    }
+
+    fn check_writable(&self) -> Result<(), BlockError> {
+        if self.writable { Ok(()) } else { Err(BlockError::ReadOnly) }
+    }
+
+    /// Writes `data` at `at`, the beginning of a block, and notes what was written for the flush. A
+    /// block that was not written, for lack of room, must not be: writing it again would fail too.
+    fn write_noted(&mut self, at: u64, data: &[u8]) -> Result<(), BlockError> {
+        if let Durability::Rewrite { dirty, .. } = &self.durability
+            && !dirty.has_room()
+        {
+            // Everything before may as well be durable now. If that fails, it stays listed, and
+            // this write does not happen.
+            self.rewrite(0..self.block_count)?;
+        }
+        let (done, outcome) = io::write_counted(self.file.as_fd(), at, data);
+        if let Durability::Rewrite { dirty, .. } = &mut self.durability {
+            let first = at / BLOCK_SIZE as u64;
+            let blocks = first..first + done.div_ceil(BLOCK_SIZE) as u64;
+            dirty.insert(blocks).map_err(|_| BlockError::Io)?;
+        }
+        outcome
+    }
+
+    /// Makes the unflushed blocks among `blocks` durable by writing them again. What could not be
+    /// made so stays listed, and is tried again by the next flush.
+    fn rewrite(&mut self, blocks: Range<u64>) -> Result<(), BlockError> {
+        let Durability::Rewrite { synced, dirty, buffer } = &mut self.durability else {
+            return Ok(());
+        };
+        let most = (buffer.len() / BLOCK_SIZE) as u64;
+        while let Some(range) = dirty.first_within(&blocks) {
+            let piece = range.start..range.end.min(range.start + most);
+            let at = BlockIndex(piece.start).byte_offset();
+            let bytes = &mut buffer[..(piece.end - piece.start) as usize * BLOCK_SIZE];
+            io::read_at(self.file.as_fd(), at, bytes)?;
+            io::write_at(synced.as_fd(), at, bytes)?;
+            if dirty.remove(&piece).is_err() {
+                // A piece out of the middle of a range, and no room to list both ends. From the
+                // first range on every piece is the beginning of one, which needs no room.
+                return self.rewrite(0..blocks.end);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes zeros where there are none yet.
+    fn write_zeros(&mut self, at: u64, len: u64) -> Result<(), BlockError> {
+        const PIECE: usize = 16 * BLOCK_SIZE;
+        static ZEROS: [u8; PIECE] = [0; PIECE];
+        let mut buffer = [0; BLOCK_SIZE];
+        let mut done = 0;
+        while done < len {
+            let mut n = 0;
+            while done + n < len && n < PIECE as u64 {
+                io::read_at(self.file.as_fd(), at + done + n, &mut buffer)?;
+                if buffer == ZEROS[..BLOCK_SIZE] {
+                    break;
+                }
+                n += BLOCK_SIZE as u64;
+            }
+            if n == 0 {
+                done += BLOCK_SIZE as u64;
+                continue;
+            }
+            self.write_noted(at + done, &ZEROS[..n as usize])?;
+            done += n;
+        }
+        Ok(())
+    }
+}
+
+impl BlockDevice for FileDevice {
+    fn block_count(&self) -> u64 {
+        self.block_count
+    }
+
+    fn read(&mut self, first: BlockIndex, buf: &mut [u8]) -> Result<(), BlockError> {
+        let at = block_range(self.block_count, first, buf.len())?;
+        io::read_at(self.file.as_fd(), at, buf)
+    }
+
+    fn write(&mut self, first: BlockIndex, data: &[u8]) -> Result<(), BlockError> {
+        let at = block_range(self.block_count, first, data.len())?;
+        self.check_writable()?;
+        self.write_noted(at, data)
+    }
+
+    fn flush(&mut self) -> Result<(), BlockError> {
+        if let Durability::Rewrite { .. } = self.durability {
+            return self.rewrite(0..self.block_count);
+        }
+        io::check_length(self.file.as_fd(), BlockIndex(self.block_count).byte_offset())?;
+        rustix::fs::fdatasync(&self.file).map_err(io::block_error)
+    }
+
+    fn flush_range(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
+        let blocks = checked_blocks(self.block_count, first, count)?;
+        if let Durability::Rewrite { .. } = self.durability {
+            return self.rewrite(blocks);
+        }
+        self.flush()
+    }
+
+    fn discard(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
+        let blocks = checked_blocks(self.block_count, first, count)?;
+        self.check_writable()?;
+        if blocks.is_empty() {
+            return Ok(());
+        }
+        let (at, len) = (first.byte_offset(), BlockIndex(count).byte_offset());
+        if !self.is_sealable() && io::punch_hole(self.file.as_fd(), at, len)? {
+            return Ok(());
+        }
+        self.write_zeros(at, len)
+    }
+}

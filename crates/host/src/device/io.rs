@@ -1,0 +1,78 @@
+//! pread64(2) and pwrite64(2) of whole ranges, and what their errors mean for a device.
+
+use std::os::fd::BorrowedFd;
+
+use atoll_block::BlockError;
+use rustix::io::Errno;
+
+/// What an error of the kernel means to the user of a device.
+pub(super) fn block_error(errno: Errno) -> BlockError {
+    match errno {
+        // A quota or the limits of the file system beneath are a lack of room too.
+        Errno::NOSPC | Errno::DQUOT | Errno::FBIG => BlockError::NoSpace,
+        Errno::ROFS => BlockError::ReadOnly,
+        _ => BlockError::Io,
+    }
+}
+
+/// Fills `buf` from the file's offset `at`. A file that ends before is an input error: it shrank.
+pub(super) fn read_at(file: BorrowedFd<'_>, at: u64, buf: &mut [u8]) -> Result<(), BlockError> {
+    let mut done = 0;
+    while done < buf.len() {
+        match rustix::io::pread(file, &mut buf[done..], at + done as u64) {
+            Ok(0) => return Err(BlockError::Io),
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(block_error(errno)),
+        }
+    }
+    Ok(())
+}
+
+/// Writes `data` at the file's offset `at`.
+pub(super) fn write_at(file: BorrowedFd<'_>, at: u64, data: &[u8]) -> Result<(), BlockError> {
+    write_counted(file, at, data).1
+}
+
+/// Writes `data` at the file's offset `at`, and says how many bytes were written even if not all.
+pub(super) fn write_counted(
+    file: BorrowedFd<'_>,
+    at: u64,
+    data: &[u8],
+) -> (usize, Result<(), BlockError>) {
+    let mut done = 0;
+    while done < data.len() {
+        match rustix::io::pwrite(file, &data[done..], at + done as u64) {
+            Ok(0) => return (done, Err(BlockError::Io)),
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(errno) => return (done, Err(block_error(errno))),
+        }
+    }
+    (done, Ok(()))
+}
+
+/// Gives the storage of a range back, so that it reads as zeros; false where the file or its file
+/// system cannot.
+pub(super) fn punch_hole(file: BorrowedFd<'_>, at: u64, len: u64) -> Result<bool, BlockError> {
+    use rustix::fs::FallocateFlags as Flags;
+    loop {
+        return match rustix::fs::fallocate(file, Flags::PUNCH_HOLE | Flags::KEEP_SIZE, at, len) {
+            Ok(()) => Ok(true),
+            Err(Errno::INTR) => continue,
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::NODEV) => Ok(false),
+            Err(errno) => Err(block_error(errno)),
+        };
+    }
+}
+
+/// Checks that the file still has `length` bytes. By lseek(2) and not fstat(2): after a call that
+/// shows timestamps the kernel gives the next write a new one of its own, and a flush after every
+/// write then commits the inode every time (multigrain timestamps, Linux 6.13).
+pub(super) fn check_length(file: BorrowedFd<'_>, length: u64) -> Result<(), BlockError> {
+    match rustix::fs::seek(file, rustix::fs::SeekFrom::End(0)) {
+        Ok(end) if end < length => Err(BlockError::Io),
+        Ok(_) => Ok(()),
+        Err(errno) => Err(block_error(errno)),
+    }
+}

@@ -1,0 +1,254 @@
+//! A host file or block device mapped into memory.
+
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+
+use atoll_block::device::{block_range, byte_range, checked_blocks};
+use atoll_block::{BLOCK_SIZE, BlockDevice, BlockError, BlockIndex, Memory};
+use rustix::fs::{Advice, SeekFrom};
+
+use super::io;
+use super::mapping::Mapping;
+
+/// Stores of at least this many bytes to pages that were not stored to before go by pwrite64: one
+/// call, for which the host can take large folios, instead of a page fault for each page.
+const COLD_STORE_MIN: usize = 32 * 1024;
+
+static ZEROS: [u8; 16 * BLOCK_SIZE] = [0; 16 * BLOCK_SIZE];
+
+/// A host file or block device as addressable memory, through a shared mapping.
+///
+/// A store is in the host's page cache when it returns: it survives the end of the process,
+/// without a system call. Flush makes it durable.
+///
+/// Where the mapping cannot give or take a page (the file was made shorter, the host's disk is
+/// full, the medium failed) the range is tried again with pread64 or pwrite64, whose error is
+/// returned. A process that holds a `MappedDevice` has a handler for SIGBUS that knows the copies
+/// of mapped devices and passes everything else on to the handler that was there; who replaces it
+/// afterwards loses that.
+///
+/// Calls on the host, once open: none but page faults for loads and stores, except that the first
+/// store of 32 KiB or more to a place is a pwrite64; msync for a flush; pread64 and pwrite64 after a
+/// fault; and, unless opened for sealing, lseek before a flush and fallocate for a discard.
+#[derive(Debug)]
+pub struct MappedDevice {
+    mapping: Mapping,
+    file: File,
+    block_count: u64,
+    writable: bool,
+    sealable: bool,
+    /// One bit for each page that a large store went to.
+    warm: Vec<u64>,
+}
+
+impl MappedDevice {
+    pub(super) fn new(
+        file: File,
+        block_count: u64,
+        writable: bool,
+        sealable: bool,
+    ) -> Result<Self, rustix::io::Errno> {
+        let length = usize::try_from(BlockIndex(block_count).byte_offset())
+            .map_err(|_| rustix::io::Errno::NOMEM)?;
+        let mapping = Mapping::new(file.as_fd(), length, writable)?;
+        // Untouched zeros cost no memory.
+        let warm = vec![0; block_count.div_ceil(64) as usize];
+        Ok(MappedDevice { mapping, file, block_count, writable, sealable, warm })
+    }
+
+    /// The descriptor on which it calls pread64 and pwrite64 after a fault.
+    pub fn descriptor(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+
+    /// The addresses that it maps, on which it calls msync.
+    pub fn addresses(&self) -> core::ops::Range<usize> {
+        let start = self.mapping.address();
+        start..start + self.block_count as usize * BLOCK_SIZE
+    }
+
+    /// Whether it makes only the calls that a sealed process has.
+    pub fn is_sealable(&self) -> bool {
+        self.sealable
+    }
+
+    fn check_writable(&self) -> Result<(), BlockError> {
+        if self.writable { Ok(()) } else { Err(BlockError::ReadOnly) }
+    }
+
+    /// A load that the mapping could not serve.
+    #[cold]
+    fn load_by_call(&self, at: usize, buf: &mut [u8]) -> Result<(), BlockError> {
+        io::read_at(self.file.as_fd(), at as u64, buf)
+    }
+
+    /// A store that the mapping could not serve. If the file ends before the range's end, a write
+    /// would make it longer again, and hide that what was there is lost.
+    #[cold]
+    fn store_by_call(&self, at: usize, data: &[u8]) -> Result<(), BlockError> {
+        let Some(last) = data.len().checked_sub(1) else {
+            return Ok(());
+        };
+        io::read_at(self.file.as_fd(), (at + last) as u64, &mut [0])?;
+        io::write_at(self.file.as_fd(), at as u64, data)
+    }
+
+    /// Whether a large store was made to every page of the range before; from now on it was.
+    fn warm_up(&mut self, range: &core::ops::Range<usize>) -> bool {
+        let mut was_warm = true;
+        for page in range.start / BLOCK_SIZE..range.end.div_ceil(BLOCK_SIZE) {
+            let bit = 1 << (page % 64);
+            was_warm &= self.warm[page / 64] & bit != 0;
+            self.warm[page / 64] |= bit;
+        }
+        was_warm
+    }
+
+    fn sync(&self, blocks: core::ops::Range<u64>) -> Result<(), BlockError> {
+        let end = BlockIndex(blocks.end).byte_offset();
+        if !self.sealable {
+            io::check_length(self.file.as_fd(), end)?;
+        }
+        let at = BlockIndex(blocks.start).byte_offset();
+        if at == end {
+            return Ok(());
+        }
+        self.mapping.sync(at as usize, (end - at) as usize).map_err(io::block_error)
+    }
+
+    /// Stores zeros in the blocks that hold anything else, so that holes stay holes.
+    fn clear(&mut self, blocks: core::ops::Range<u64>) -> Result<(), BlockError> {
+        let mut buffer = [0; BLOCK_SIZE];
+        for block in blocks {
+            let at = BlockIndex(block).byte_offset();
+            self.load(at, &mut buffer)?;
+            if buffer != ZEROS[..BLOCK_SIZE] {
+                self.store(at, &ZEROS[..BLOCK_SIZE])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives every hole within the range storage, filled with zeros, so that flushing a store
+    /// there changes no metadata of the host's file system.
+    fn fill_holes(&mut self, at: u64, end: u64) -> Result<(), BlockError> {
+        let mut at = at;
+        while at < end {
+            // A host that cannot tell has no holes, as far as it says.
+            let Ok(hole) = rustix::fs::seek(&self.file, SeekFrom::Hole(at)) else {
+                break;
+            };
+            if hole >= end {
+                break;
+            }
+            let data = match rustix::fs::seek(&self.file, SeekFrom::Data(hole)) {
+                Ok(data) => data.min(end),
+                Err(_) => end,
+            };
+            let mut done = hole;
+            while done < data {
+                let n = (data - done).min(ZEROS.len() as u64);
+                io::write_at(self.file.as_fd(), done, &ZEROS[..n as usize])?;
+                done += n;
+            }
+            at = data;
+        }
+        Ok(())
+    }
+}
+
+impl BlockDevice for MappedDevice {
+    fn block_count(&self) -> u64 {
+        self.block_count
+    }
+
+    fn read(&mut self, first: BlockIndex, buf: &mut [u8]) -> Result<(), BlockError> {
+        let at = block_range(self.block_count, first, buf.len())?;
+        self.load(at, buf)
+    }
+
+    fn write(&mut self, first: BlockIndex, data: &[u8]) -> Result<(), BlockError> {
+        let at = block_range(self.block_count, first, data.len())?;
+        self.store(at, data)
+    }
+
+    fn flush(&mut self) -> Result<(), BlockError> {
+        self.sync(0..self.block_count)
+    }
+
+    fn flush_range(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
+        self.sync(checked_blocks(self.block_count, first, count)?)
+    }
+
+    /// The kernel writes back whole folios: where it caches the file in large ones, a store of a
+    /// few bytes costs the writing of up to a mebibyte. Here the range is dropped from its cache
+    /// and brought back by the one kind of read-ahead that uses single pages; and holes are
+    /// filled, since storage allocated by a flush makes that a transaction of the host's file
+    /// system. Measured in docs/PERFORMANCE.md.
+    fn expect_commits(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
+        let blocks = checked_blocks(self.block_count, first, count)?;
+        if !self.writable || self.sealable || blocks.is_empty() {
+            return Ok(());
+        }
+        let (at, end) = (first.byte_offset(), BlockIndex(blocks.end).byte_offset());
+        let length = end - at;
+        io::check_length(self.file.as_fd(), end)?;
+        self.fill_holes(at, end)?;
+        // Only clean pages that are not mapped leave the cache. None of this needs to succeed.
+        self.sync(blocks)?;
+        let _ = self.mapping.single_pages(at as usize, length as usize);
+        let length = core::num::NonZeroU64::new(length);
+        let _ = rustix::fs::fadvise(&self.file, at, length, Advice::DontNeed);
+        let _ = rustix::fs::fadvise(&self.file, at, length, Advice::WillNeed);
+        Ok(())
+    }
+
+    fn discard(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
+        let blocks = checked_blocks(self.block_count, first, count)?;
+        self.check_writable()?;
+        if blocks.is_empty() {
+            return Ok(());
+        }
+        let (at, len) = (first.byte_offset(), BlockIndex(count).byte_offset());
+        if !self.sealable && io::punch_hole(self.file.as_fd(), at, len)? {
+            return Ok(());
+        }
+        self.clear(blocks)
+    }
+}
+
+impl Memory for MappedDevice {
+    #[inline]
+    fn load(&mut self, at: u64, buf: &mut [u8]) -> Result<(), BlockError> {
+        let range = byte_range(self.block_count, at, buf.len())?;
+        match self.mapping.load(range.start, buf) {
+            Ok(()) => Ok(()),
+            Err(_) => self.load_by_call(range.start, buf),
+        }
+    }
+
+    #[inline]
+    fn store(&mut self, at: u64, data: &[u8]) -> Result<(), BlockError> {
+        let range = byte_range(self.block_count, at, data.len())?;
+        self.check_writable()?;
+        if data.len() >= COLD_STORE_MIN && !self.warm_up(&range) {
+            return self.store_by_call(range.start, data);
+        }
+        match self.mapping.store(range.start, data) {
+            Ok(()) => Ok(()),
+            Err(_) => self.store_by_call(range.start, data),
+        }
+    }
+
+    fn store_zeros(&mut self, at: u64, len: u64) -> Result<(), BlockError> {
+        let len = usize::try_from(len).map_err(|_| BlockError::OutOfRange)?;
+        let range = byte_range(self.block_count, at, len)?;
+        let mut at = range.start;
+        while at < range.end {
+            let n = (range.end - at).min(ZEROS.len());
+            self.store(at as u64, &ZEROS[..n])?;
+            at += n;
+        }
+        Ok(())
+    }
+}

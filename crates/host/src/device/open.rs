@@ -1,0 +1,326 @@
+//! Opening a volume's storage: one way, for files and block devices, mapped or not.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use atoll_block::{BLOCK_SIZE, BlockIndex, Cached};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat};
+use rustix::io::Errno;
+
+use super::{FileDevice, HostDevice, MappedDevice};
+
+/// How the storage is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Mapped into memory: loads and stores without system calls, cached by the host alone.
+    Mapped,
+    /// By pread64 and pwrite64, through a cache of our own of this many bytes.
+    Direct {
+        /// The cache's memory.
+        cache_bytes: usize,
+    },
+}
+
+/// Whether the file may be, or must be, made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Create {
+    /// It must exist.
+    Never,
+    /// It is made if it does not exist.
+    IfMissing,
+    /// It must not exist.
+    New,
+}
+
+/// What to open, and how. A volume's storage is always locked: by one writer alone, or by any
+/// number of readers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// How the storage is reached.
+    pub access: Access,
+    /// Nothing can be written.
+    pub read_only: bool,
+    /// Only the calls that a sealed process has are made once the device is open (see
+    /// [`seal`](crate::seal)).
+    pub sealable: bool,
+    /// Whether a file is made. A new file needs `blocks`.
+    pub create: Create,
+    /// Makes a file of fewer blocks this long, with a hole; refuses a block device that is
+    /// smaller.
+    pub blocks: Option<u64>,
+}
+
+impl Default for OpenOptions {
+    /// An existing file or block device, mapped, for reading and writing.
+    fn default() -> Self {
+        OpenOptions {
+            access: Access::Mapped,
+            read_only: false,
+            sealable: false,
+            create: Create::Never,
+            blocks: None,
+        }
+    }
+}
+
+/// Why storage could not be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// There is no such file.
+    NotFound,
+    /// A file that was to be made exists.
+    Exists,
+    /// The file may not be accessed so by this user.
+    PermissionDenied,
+    /// The file is on a read-only file system, or the device is read-only.
+    ReadOnlyMedium,
+    /// Another process has it open as a volume.
+    InUse {
+        /// Which, if the kernel tells.
+        pid: Option<u32>,
+    },
+    /// It is a directory, pipe, terminal or the like.
+    NotStorage,
+    /// It has not one whole block.
+    TooSmall {
+        /// Its length in bytes.
+        bytes: u64,
+        /// The length in bytes that was asked for.
+        needed: u64,
+    },
+    /// Its file system cannot map files, or this process has no room for the mapping.
+    NotMappable,
+    /// There is no room for a file of that size, or the file system cannot have one.
+    NoSpace,
+    /// This process may not write files of the volume's size (RLIMIT_FSIZE).
+    FileSizeLimit {
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// Another call on the host failed.
+    Host {
+        /// The name of the call.
+        call: &'static str,
+        /// The number of the error.
+        errno: i32,
+    },
+}
+
+impl core::fmt::Display for OpenError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match *self {
+            OpenError::NotFound => f.write_str("no such file"),
+            OpenError::Exists => f.write_str("the file exists already"),
+            OpenError::PermissionDenied => f.write_str("permission denied"),
+            OpenError::ReadOnlyMedium => {
+                f.write_str("the medium is read-only; open the volume for reading only")
+            }
+            OpenError::InUse { pid: Some(pid) } => {
+                write!(f, "the volume is in use by process {pid}; end that first")
+            }
+            OpenError::InUse { pid: None } => {
+                f.write_str("the volume is in use by another process; end that first")
+            }
+            OpenError::NotStorage => f.write_str("neither a regular file nor a block device"),
+            OpenError::TooSmall { bytes, needed } => {
+                write!(f, "{bytes} bytes long, where {needed} are needed")
+            }
+            OpenError::NotMappable => f.write_str(
+                "it cannot be mapped into memory here; open it for direct access instead",
+            ),
+            OpenError::NoSpace => f.write_str("no space for a file of that size"),
+            OpenError::FileSizeLimit { limit } => write!(
+                f,
+                "larger than the {limit} bytes that this process may write; raise `ulimit -f`"
+            ),
+            OpenError::Host { call, errno } => {
+                write!(f, "{call}: {}", std::io::Error::from_raw_os_error(errno))
+            }
+        }
+    }
+}
+
+impl core::error::Error for OpenError {}
+
+fn host(call: &'static str) -> impl Fn(Errno) -> OpenError {
+    move |errno| match errno {
+        Errno::NOENT | Errno::NOTDIR => OpenError::NotFound,
+        Errno::EXIST => OpenError::Exists,
+        Errno::ACCESS | Errno::PERM => OpenError::PermissionDenied,
+        Errno::ROFS => OpenError::ReadOnlyMedium,
+        Errno::ISDIR | Errno::NXIO => OpenError::NotStorage,
+        Errno::NOSPC | Errno::DQUOT | Errno::FBIG => OpenError::NoSpace,
+        errno => OpenError::Host { call, errno: errno.raw_os_error() },
+    }
+}
+
+/// Opens the storage at `path`.
+///
+/// # Errors
+/// See [`OpenError`]. A file that was made here and could not be used is removed again.
+pub fn open(path: &Path, options: &OpenOptions) -> Result<HostDevice, OpenError> {
+    let (fd, created) = open_or_create(path, options)?;
+    let device = open_file(path, fd, options);
+    if device.is_err() && created {
+        let _ = std::fs::remove_file(path);
+    }
+    device
+}
+
+fn flags(options: &OpenOptions) -> OFlags {
+    // Without waiting, should it be a pipe.
+    let access = if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
+    access | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY
+}
+
+fn open_or_create(path: &Path, options: &OpenOptions) -> Result<(OwnedFd, bool), OpenError> {
+    let open = |flags| rustix::fs::open(path, flags, Mode::from_raw_mode(0o666));
+    if options.create != Create::New {
+        match open(flags(options)) {
+            Err(Errno::NOENT) if options.create == Create::IfMissing => {}
+            outcome => return Ok((outcome.map_err(host("open"))?, false)),
+        }
+    }
+    let fd = open(flags(options) | OFlags::CREATE | OFlags::EXCL).map_err(host("open"))?;
+    Ok((fd, true))
+}
+
+fn open_file(path: &Path, fd: OwnedFd, options: &OpenOptions) -> Result<HostDevice, OpenError> {
+    let stat = rustix::fs::fstat(&fd).map_err(host("fstat"))?;
+    let is_file = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => true,
+        FileType::BlockDevice => false,
+        _ => return Err(OpenError::NotStorage),
+    };
+    lock(&fd, &stat, options.read_only)?;
+    let needed = BlockIndex(options.blocks.unwrap_or(1));
+    let needed = needed.0.checked_mul(BLOCK_SIZE as u64).ok_or(OpenError::NoSpace)?;
+    let mut bytes = rustix::fs::seek(&fd, SeekFrom::End(0)).map_err(host("lseek"))?;
+    if bytes < needed && options.blocks.is_some() && is_file && !options.read_only {
+        rustix::fs::ftruncate(&fd, needed).map_err(host("ftruncate"))?;
+        bytes = needed;
+    }
+    if bytes < needed {
+        return Err(OpenError::TooSmall { bytes, needed });
+    }
+    let blocks = bytes / BLOCK_SIZE as u64;
+    let writable = !options.read_only;
+    if writable && is_file {
+        // A write beyond the limit would be answered by SIGXFSZ.
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+        if let Some(limit) = limit
+            && limit < bytes
+        {
+            return Err(OpenError::FileSizeLimit { limit });
+        }
+    }
+    match options.access {
+        Access::Mapped => MappedDevice::new(File::from(fd), blocks, writable, options.sealable)
+            .map(HostDevice::Mapped)
+            .map_err(|errno| match errno {
+                Errno::NODEV | Errno::NOMEM | Errno::INVAL => OpenError::NotMappable,
+                errno => host("mmap")(errno),
+            }),
+        Access::Direct { cache_bytes } => {
+            let device = if options.sealable {
+                let synced = open_again(path, &stat, options)?;
+                FileDevice::sealable(File::from(fd), File::from(synced), blocks, writable)
+            } else {
+                FileDevice::new(File::from(fd), blocks, writable)
+            };
+            Ok(HostDevice::Direct(Box::new(Cached::new(device, cache_bytes))))
+        }
+    }
+}
+
+/// Opens the file a second time, with O_DSYNC, and makes sure that it is the same.
+fn open_again(path: &Path, stat: &Stat, options: &OpenOptions) -> Result<OwnedFd, OpenError> {
+    let flags = flags(options) | OFlags::DSYNC;
+    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(host("open"))?;
+    let again = rustix::fs::fstat(&fd).map_err(host("fstat"))?;
+    if (again.st_dev, again.st_ino) != (stat.st_dev, stat.st_ino) {
+        return Err(OpenError::NotFound);
+    }
+    Ok(fd)
+}
+
+/// Locks the file for as long as it is open.
+///
+/// By flock(2): it belongs to the open file and not, as fcntl's, to the process, so that closing
+/// another descriptor of the file does not drop it; unlike locks of open file descriptions, the
+/// kernel tells who holds it; and on block devices it is what keeps udev away while it is held.
+fn lock(fd: &OwnedFd, stat: &Stat, shared: bool) -> Result<(), OpenError> {
+    let operation = if shared {
+        FlockOperation::NonBlockingLockShared
+    } else {
+        FlockOperation::NonBlockingLockExclusive
+    };
+    match rustix::fs::flock(fd.as_fd(), operation) {
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => Err(OpenError::InUse { pid: lock_holder(stat) }),
+        Err(errno) => Err(host("flock")(errno)),
+    }
+}
+
+/// The process that holds a lock on the file, as /proc/locks has it.
+fn lock_holder(stat: &Stat) -> Option<u32> {
+    let locks = BufReader::new(File::open("/proc/locks").ok()?);
+    let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+    let file = format!("{major:02x}:{minor:02x}:{}", stat.st_ino);
+    // number, kind, ADVISORY, READ or WRITE, process, file, first byte, last byte. The process is
+    // 0 if it is in another namespace.
+    locks.lines().map_while(Result::ok).find_map(|line| {
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        let kind = fields.next()?;
+        let pid = fields.nth(2)?;
+        let holds = kind == "FLOCK" && fields.next()? == file;
+        pid.parse().ok().filter(|&pid| holds && pid > 0)
+    })
+}
+
+/// The life of the memory that holds what was stored and not flushed: on Linux the boot ID. While
+/// it is the same, nothing that any process stored has been lost.
+///
+/// # Errors
+/// [`OpenError::Host`] if /proc is not mounted or says something else.
+pub fn incarnation() -> Result<[u8; 16], OpenError> {
+    const PATH: &str = "/proc/sys/kernel/random/boot_id";
+    let text = std::fs::read(PATH).map_err(|error| OpenError::Host {
+        call: "read of /proc/sys/kernel/random/boot_id",
+        errno: error.raw_os_error().unwrap_or(0),
+    })?;
+    parse_uuid(&text).ok_or(OpenError::Host {
+        call: "parse of /proc/sys/kernel/random/boot_id",
+        errno: Errno::INVAL.raw_os_error(),
+    })
+}
+
+fn parse_uuid(text: &[u8]) -> Option<[u8; 16]> {
+    let text = core::str::from_utf8(text).ok()?;
+    let digits: String = text.trim_end().chars().filter(|&c| c != '-').collect();
+    let valid = digits.len() == 32 && digits.bytes().all(|b| b.is_ascii_hexdigit());
+    let number = u128::from_str_radix(&digits, 16).ok().filter(|_| valid)?;
+    Some(number.to_be_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uuids_are_parsed_or_refused() {
+        let text = b"00112233-4455-6677-8899-aabbccddeeff\n";
+        let bytes = parse_uuid(text).unwrap();
+        assert_eq!(bytes[..3], [0, 0x11, 0x22]);
+        assert_eq!(bytes[15], 0xff);
+        for bad in [&b""[..], b"00112233", &text[1..], b"+0112233445566778899aabbccddeeff", b"\xff"]
+        {
+            assert_eq!(parse_uuid(bad), None);
+        }
+        assert_eq!(incarnation(), incarnation());
+        assert_ne!(incarnation().unwrap(), [0; 16]);
+    }
+}

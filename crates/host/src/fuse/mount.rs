@@ -1,0 +1,271 @@
+//! The system's side of a FUSE mount: the device, the mount point, the table of mounts.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags};
+
+/// Where the kernel's FUSE is reached.
+pub const DEVICE: &str = "/dev/fuse";
+
+/// The type of file system that the table of mounts shows.
+pub const TYPE: &str = "fuse.atoll";
+
+/// Why a file system could not be mounted, in words for the person who asked.
+#[derive(Debug)]
+pub enum MountError {
+    /// The device of FUSE is missing: the kernel has no FUSE, or its module is not loaded.
+    NoDevice(io::Error),
+    /// This user may not open the device.
+    DeviceRefused(io::Error),
+    /// The mount point cannot be used.
+    MountPoint(PathBuf, io::Error),
+    /// This user may not mount here.
+    Refused(PathBuf, io::Error),
+    /// Anything else that mount(2) said.
+    Failed(PathBuf, io::Error),
+}
+
+impl fmt::Display for MountError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MountError::NoDevice(error) => write!(
+                f,
+                "cannot open {DEVICE}: {error}; the kernel's FUSE is missing. Load it with \
+                 `sudo modprobe fuse` (in a container, start it with `--device {DEVICE}`)"
+            ),
+            MountError::DeviceRefused(error) => write!(
+                f,
+                "cannot open {DEVICE}: {error}; this user may not use FUSE. Allow it with \
+                 `sudo chmod 666 {DEVICE}` (installing the package fuse3 does so at every start), or run \
+                 the command as root"
+            ),
+            MountError::MountPoint(path, error) => {
+                write!(f, "cannot mount at {}: {error}", path.display())
+            }
+            MountError::Refused(path, error) => write!(
+                f,
+                "cannot mount at {}: {error}; mounting was refused by the system (in a container, \
+                 start it with `--cap-add SYS_ADMIN --security-opt apparmor=unconfined`)",
+                path.display()
+            ),
+            MountError::Failed(path, error) => {
+                write!(f, "cannot mount at {}: {error}", path.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for MountError {}
+
+/// Opens the device of FUSE. It must be opened in the user namespace in which it will be mounted.
+///
+/// # Errors
+/// [`MountError::NoDevice`] and [`MountError::DeviceRefused`].
+pub fn open_device() -> Result<OwnedFd, MountError> {
+    let opened =
+        OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(DEVICE);
+    match opened {
+        Ok(file) => Ok(File::into(file)),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Err(MountError::DeviceRefused(error))
+        }
+        Err(error) => Err(MountError::NoDevice(error)),
+    }
+}
+
+/// What the table of mounts and the kernel are told of a mount.
+#[derive(Clone, Debug)]
+pub struct MountOptions<'a> {
+    /// The volume, as the table of mounts shows it.
+    pub source: &'a Path,
+    /// Refuse changes.
+    pub read_only: bool,
+    /// The user and group that mount.
+    pub owner: (u32, u32),
+}
+
+/// Mounts what will be served on `device` at the directory `target`. Programs that use it wait
+/// until it is served. Set-user-ID bits and device files on it have no effect.
+///
+/// # Errors
+/// See [`MountError`].
+pub fn mount(device: impl AsFd, target: &Path, options: &MountOptions) -> Result<(), MountError> {
+    let is_directory = std::fs::metadata(target)
+        .map_err(|error| MountError::MountPoint(target.to_owned(), error))?
+        .is_dir();
+    if !is_directory {
+        let error = io::Error::from(Errno::ENOTDIR);
+        return Err(MountError::MountPoint(target.to_owned(), error));
+    }
+    let data = format!(
+        "fd={},rootmode=40000,user_id={},group_id={},default_permissions,allow_other",
+        device.as_fd().as_raw_fd(),
+        options.owner.0,
+        options.owner.1,
+    );
+    let mut flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOATIME;
+    flags.set(MsFlags::MS_RDONLY, options.read_only);
+    nix::mount::mount(Some(options.source), target, Some(TYPE), flags, Some(data.as_str())).map_err(
+        |errno| {
+            let error = io::Error::from(errno);
+            match errno {
+                Errno::EPERM | Errno::EACCES => MountError::Refused(target.to_owned(), error),
+                Errno::ENODEV => MountError::NoDevice(error),
+                _ => MountError::Failed(target.to_owned(), error),
+            }
+        },
+    )
+}
+
+/// Takes the file system at `target` out of sight. Programs that have files open on it keep them,
+/// and its server goes on until they are closed.
+///
+/// # Errors
+/// What umount(2) says; `EINVAL` when nothing is mounted there.
+pub fn detach(target: &Path) -> io::Result<()> {
+    let flags = MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW;
+    nix::mount::umount2(target, flags).map_err(io::Error::from)
+}
+
+/// Unmounts the file system at `target`, unless programs use it.
+///
+/// # Errors
+/// What umount(2) says: `EBUSY` when it is in use, `EINVAL` when nothing is mounted there.
+pub fn unmount(target: &Path) -> io::Result<()> {
+    nix::mount::umount2(target, MntFlags::UMOUNT_NOFOLLOW).map_err(io::Error::from)
+}
+
+/// The name of the helper that mounts for users who may not.
+const HELPER: &str = "fusermount3";
+
+/// Where the helper is.
+///
+/// # Errors
+/// `NotFound`, with what to do, when it is not installed.
+pub fn helper() -> io::Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain([PathBuf::from("/usr/bin"), PathBuf::from("/bin")])
+        .map(|dir| dir.join(HELPER))
+        .find(|place| place.is_file())
+        .ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::NotFound,
+                format!(
+                    "{HELPER}, which mounts for users other than the superuser, is not installed; \
+                     install it with `sudo apt-get install fuse3`, or use `atoll run`, which does not need it"
+                ),
+            )
+        })
+}
+
+/// Unmounts what the helper has mounted at `target`, or with `detach` takes it out of sight.
+///
+/// # Errors
+/// What the helper says, or that it is missing.
+pub fn unmount_by_helper(target: &Path, detach: bool) -> io::Result<()> {
+    let mut command = std::process::Command::new(helper()?);
+    command.arg("-u");
+    if detach {
+        command.arg("-z");
+    }
+    let output = command.arg("--").arg(target).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    if said.contains("busy") {
+        return Err(Errno::EBUSY.into());
+    }
+    Err(io::Error::other(said.trim().to_owned()))
+}
+
+/// Something mounted, of the table of mounts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mounted {
+    /// The source: for Atoll the volume's path.
+    pub source: PathBuf,
+    /// Where it is mounted.
+    pub target: PathBuf,
+    /// The type of file system.
+    pub kind: String,
+}
+
+/// What is mounted in this mount namespace, the latest last.
+///
+/// # Errors
+/// When /proc is not mounted.
+pub fn mounts() -> io::Result<Vec<Mounted>> {
+    let table = std::fs::read("/proc/self/mounts")?;
+    Ok(table.split(|&b| b == b'\n').filter_map(parse_mount).collect())
+}
+
+/// One line of /proc/self/mounts: fields between blanks, with blanks inside them escaped.
+fn parse_mount(line: &[u8]) -> Option<Mounted> {
+    let mut fields = line.split(|&b| b == b' ');
+    let path = |field: &[u8]| PathBuf::from(std::ffi::OsString::from_vec(unescape(field)));
+    let source = path(fields.next().filter(|f| !f.is_empty())?);
+    let target = path(fields.next()?);
+    let kind = String::from_utf8_lossy(fields.next()?).into_owned();
+    Some(Mounted { source, target, kind })
+}
+
+/// Takes back the kernel's escapes: a backslash and three octal digits.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        let octal =
+            tail.get(..3).filter(|d| *first == b'\\' && d.iter().all(|d| matches!(d, b'0'..=b'7')));
+        match octal {
+            Some(digits) => {
+                out.push(digits.iter().fold(0u8, |n, d| n.wrapping_mul(8).wrapping_add(d - b'0')));
+                rest = &tail[3..];
+            }
+            None => {
+                out.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    out
+}
+
+/// The Atoll volume that is mounted at `target`, if one is.
+///
+/// # Errors
+/// As [`mounts`].
+pub fn mounted_at(target: &Path) -> io::Result<Option<Mounted>> {
+    Ok(mounts()?
+        .into_iter()
+        .rfind(|m| m.target.as_os_str().as_bytes() == target.as_os_str().as_bytes())
+        .filter(|m| m.kind == TYPE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_lines() {
+        let line = br"/home/a\040b/x.vol /mnt/with\134slash fuse.atoll rw,nosuid 0 0";
+        assert_eq!(
+            parse_mount(line),
+            Some(Mounted {
+                source: "/home/a b/x.vol".into(),
+                target: r"/mnt/with\slash".into(),
+                kind: TYPE.into(),
+            })
+        );
+        assert_eq!(parse_mount(b""), None);
+        assert_eq!(parse_mount(b"a"), None);
+        assert_eq!(unescape(br"\04"), br"\04");
+    }
+}

@@ -1,0 +1,148 @@
+//! What requests work on: the file system and what is known of its files in use.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use atoll_vfs::{Context, Errno, FileSystem, FileType, Handle, Ino, Result, SetAttr};
+use fuser::INodeNo;
+
+use super::adapter::MAX_WRITE;
+
+/// The most that one copy_file_range(2) moves before it returns, so that others get their turn.
+const COPY_MAX: u64 = 16 << 20;
+/// The attribute that holds a file's capabilities.
+const CAPABILITY: &[u8] = b"security.capability";
+const SET_UID: u32 = 0o4000;
+const SET_GID: u32 = 0o2000;
+const GROUP_EXECUTE: u32 = 0o010;
+
+/// An open file or directory of the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Open {
+    File(Handle),
+    Directory(Handle),
+}
+
+/// What requests work on.
+pub(super) struct State<F> {
+    pub(super) fs: F,
+    /// Every handle that the kernel has not released. It forgets to when a mount goes down.
+    pub(super) open: HashMap<Open, Ino>,
+    /// Regular files without set-user-ID, set-group-ID and capabilities: a write need not look.
+    pub(super) plain: HashSet<Ino>,
+    /// Where reads are gathered; grows to the largest request.
+    pub(super) buffer: Vec<u8>,
+    /// Whether anything has changed since everything was last durable.
+    pub(super) changed: bool,
+    /// The way to tell the kernel of changes that it does not know of.
+    pub(super) notifier: Option<fuser::Notifier>,
+}
+
+/// The lock's content. A request that panicked has ended the session, and what is left to do then
+/// is to take the file system out.
+pub(super) fn lock<F>(state: &Mutex<State<F>>) -> MutexGuard<'_, State<F>> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// `mode` without the bits that a change of content or owner takes from a regular file: the
+/// set-group-ID bit only where it has that meaning.
+fn without_set_ids(mode: u32) -> u32 {
+    let mut mode = mode & !SET_UID;
+    if mode & GROUP_EXECUTE != 0 {
+        mode &= !SET_GID;
+    }
+    mode
+}
+
+impl<F: FileSystem> State<F> {
+    pub(super) fn new(fs: F) -> Self {
+        State {
+            fs,
+            open: HashMap::new(),
+            plain: HashSet::new(),
+            buffer: Vec::new(),
+            changed: false,
+            notifier: None,
+        }
+    }
+
+    /// Takes note of a handle that the kernel is about to get.
+    pub(super) fn opened(&mut self, handle: Open, ino: Ino) {
+        self.open.insert(handle, ino);
+    }
+
+    /// Takes the capabilities of a regular file whose content or owner changes, and with
+    /// `set_ids` also its set-user-ID and set-group-ID bits.
+    pub(super) fn drop_privileges(&mut self, cx: &Context, ino: Ino, set_ids: bool) -> Result<()> {
+        if self.plain.contains(&ino) {
+            return Ok(());
+        }
+        let attr = self.fs.getattr(cx, ino)?;
+        if attr.file_type() != FileType::Regular {
+            return Ok(());
+        }
+        match self.fs.removexattr(cx, ino, CAPABILITY) {
+            Ok(()) | Err(Errno::ENODATA) => {}
+            Err(error) => return Err(error),
+        }
+        let mut mode = attr.mode & 0o7777;
+        let dropped = without_set_ids(mode);
+        if set_ids && dropped != mode {
+            self.fs.setattr(
+                cx,
+                ino,
+                None,
+                &SetAttr { mode: Some(dropped), ..SetAttr::default() },
+            )?;
+            mode = dropped;
+            if let Some(notifier) = &self.notifier {
+                // The kernel remembers the old mode. It may be gone already, with its inode.
+                let _ = notifier.inval_inode(INodeNo(ino.0), -1, 0);
+            }
+        }
+        if mode & (SET_UID | SET_GID) == 0 {
+            self.plain.insert(ino);
+        }
+        Ok(())
+    }
+
+    /// Copies `len` bytes from one open file to another, as many as one request should. Returns how
+    /// many.
+    pub(super) fn copy(
+        &mut self,
+        cx: &Context,
+        from: (Ino, Handle, u64),
+        to: (Ino, Handle, u64),
+        len: u64,
+    ) -> Result<usize> {
+        let len = len.min(COPY_MAX) as usize;
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.resize(buffer.len().max(MAX_WRITE as usize), 0);
+        let mut done = 0;
+        let result = loop {
+            let piece = (len - done).min(MAX_WRITE as usize);
+            if piece == 0 {
+                break Ok(done);
+            }
+            let got = match self.fs.read(
+                cx,
+                from.0,
+                from.1,
+                from.2 + done as u64,
+                &mut buffer[..piece],
+            ) {
+                Ok(0) => break Ok(done),
+                Ok(got) => got,
+                Err(error) => break Err(error),
+            };
+            match self.fs.write(cx, to.0, to.1, to.2 + done as u64, &buffer[..got]) {
+                Ok(written) if written.len < got => break Ok(done + written.len),
+                Ok(_) => done += got,
+                Err(error) => break Err(error),
+            }
+        };
+        self.buffer = buffer;
+        // What was copied before an error counts, as with write(2).
+        if done > 0 { Ok(result.unwrap_or(done)) } else { result }
+    }
+}

@@ -1,0 +1,17 @@
+//! What only a host has: files and disks as block devices, memory maps, confinement, FUSE mounts,
+//! namespaces.
+//!
+//! [`device`] gives a volume's storage as a block device; [`seal`] confines a process to it.
+//! [`memory`] says how much a cache may take. [`fuse`] serves a file system to the kernel;
+//! [`namespace`] gives a program a private view of the file tree; [`process`] splits this process
+//! in two, and [`handoff`] is the line between the halves. Unsafe code is denied here but in the modules that say why they need it.
+#![deny(unsafe_code)]
+
+pub mod device;
+pub mod fuse;
+pub mod handoff;
+pub mod memory;
+pub mod namespace;
+pub mod process;
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+pub mod seal;

@@ -1,0 +1,306 @@
+//! Which file system, on which device: the one place where both are chosen.
+
+use core::fmt;
+use std::path::{Path, PathBuf};
+
+use atoll_block::{BLOCK_SIZE, BlockDevice, BlockIndex, RamDevice, memory_of_variants};
+use atoll_fs::{Corruption, Fs, FsError};
+use atoll_host::device::{self, Access, Create, HostDevice, OpenError, OpenOptions};
+use atoll_host::memory;
+use atoll_host::seal::{self, Permissions, SealError};
+use atoll_posix::{Clock, Credentials, Options, Posix};
+use atoll_vfs::Errno;
+
+use crate::clock::HostClock;
+
+/// The file system of the library.
+pub type FileSystem = Fs<Device>;
+
+/// A mounted volume, with the descriptors and the working directory of its user.
+pub type Volume = Posix<FileSystem, HostClock>;
+
+/// What a volume is stored on.
+#[derive(Debug)]
+pub enum Device {
+    /// Memory of this process.
+    Ram(RamDevice),
+    /// A file or block device of the host.
+    Host(HostDevice),
+}
+
+memory_of_variants!(Device { Ram, Host });
+
+/// Where a volume is stored, and how it is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Storage {
+    /// A host file or block device, mapped into memory.
+    Mapped(PathBuf),
+    /// A host file or block device, reached by pread and pwrite alone.
+    Direct(PathBuf),
+    /// Memory: a new volume of this many bytes, gone with the process.
+    Ram(u64),
+}
+
+/// How to mount.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// Where the volume is.
+    pub storage: Storage,
+    /// Refuse every change.
+    pub read_only: bool,
+    /// The process will be sealed: what is open afterwards is reached with the calls that are left.
+    pub sealable: bool,
+    /// Bound of the memory for cached blocks, in bytes.
+    pub cache_bytes: usize,
+    /// The lowest descriptor number given out.
+    pub first_descriptor: i32,
+    /// Owner and group of what is created.
+    pub credentials: Credentials,
+}
+
+impl MountOptions {
+    /// The numbers below are left to the standard streams.
+    pub const FIRST_DESCRIPTOR: i32 = 3;
+    /// The defaults for a volume in `storage`.
+    pub fn new(storage: Storage) -> Self {
+        // A cache of data is laid out for its bound at once.
+        let most = match storage {
+            Storage::Direct(_) => 64 << 20,
+            Storage::Mapped(_) | Storage::Ram(_) => usize::MAX,
+        };
+        MountOptions {
+            storage,
+            read_only: false,
+            sealable: false,
+            cache_bytes: memory::cache_bytes().min(most),
+            first_descriptor: Self::FIRST_DESCRIPTOR,
+            credentials: Credentials::default(),
+        }
+    }
+}
+
+/// How to make a volume.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FormatOptions {
+    /// Bytes of a file to be made or lengthened; 0: the file exists, and all of it is used.
+    pub volume_bytes: u64,
+    /// Overwrite what is there, even if it is no volume.
+    pub force: bool,
+    /// Owner and group of the root directory.
+    pub owner: Credentials,
+}
+
+/// Why a volume could not be made or mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountError {
+    /// The error's number, as for errno.
+    pub errno: i32,
+    /// What was wrong and what to do, for people.
+    pub message: String,
+}
+
+impl MountError {
+    /// An error in words.
+    pub fn new(errno: i32, message: impl Into<String>) -> Self {
+        MountError { errno, message: message.into() }
+    }
+
+    fn open(path: &Path, error: OpenError) -> Self {
+        let errno = match error {
+            OpenError::NotFound => libc::ENOENT,
+            OpenError::Exists => libc::EEXIST,
+            OpenError::PermissionDenied => libc::EACCES,
+            OpenError::ReadOnlyMedium => libc::EROFS,
+            OpenError::InUse { .. } => libc::EBUSY,
+            OpenError::NotStorage | OpenError::TooSmall { .. } => libc::EINVAL,
+            OpenError::NoSpace => libc::ENOSPC,
+            OpenError::FileSizeLimit { .. } => libc::EFBIG,
+            OpenError::Host { errno, .. } => errno,
+            _ => libc::EIO,
+        };
+        MountError::new(errno, format!("{}: {error}", path.display()))
+    }
+
+    fn seal(error: SealError) -> Self {
+        let (errno, advice) = match error {
+            SealError::NotSealable => (libc::EINVAL, "; mount it with ATOLL_SEALABLE"),
+            SealError::OutOfMemory { .. } => (libc::ENOMEM, ""),
+            _ => (libc::ENOSYS, ""),
+        };
+        MountError::new(errno, format!("seal: {error}{advice}"))
+    }
+
+    fn fs(place: &str, error: FsError) -> Self {
+        let advice = match error {
+            FsError::Corrupt(Corruption::NotAVolume) => {
+                let message = format!("{place}: not an Atoll volume; make one with atoll_mkfs");
+                return MountError::new(libc::EMEDIUMTYPE, message);
+            }
+            FsError::Corrupt(_) => "; `atoll fsck --repair` may save it",
+            _ => "",
+        };
+        MountError::new(Errno::from(error).raw(), format!("{place}: {error}{advice}"))
+    }
+}
+
+impl fmt::Display for MountError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for MountError {}
+
+/// Random bytes of the host.
+fn random() -> Result<[u8; 24], MountError> {
+    use std::io::Read;
+    let mut bytes = [0; 24];
+    let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
+    match read {
+        Ok(()) => Ok(bytes),
+        Err(error) => {
+            let errno = error.raw_os_error().unwrap_or(libc::EIO);
+            Err(MountError::new(errno, format!("/dev/urandom: {error}")))
+        }
+    }
+}
+
+fn format(device: &mut Device, place: &str, owner: Credentials) -> Result<(), MountError> {
+    let random = random()?;
+    let mut options = atoll_fs::FormatOptions {
+        now: HostClock.now(),
+        uid: owner.uid,
+        gid: owner.gid,
+        // Flushing memory costs nothing, so checkpoints may come often: a small journal stays in
+        // the processor's caches.
+        journal_blocks: matches!(device, Device::Ram(_)).then_some(256),
+        ..atoll_fs::FormatOptions::default()
+    };
+    options.uuid.copy_from_slice(&random[..16]);
+    // Version 4, variant 1: made of random bits (RFC 9562).
+    options.uuid[6] = options.uuid[6] & 0x0f | 0x40;
+    options.uuid[8] = options.uuid[8] & 0x3f | 0x80;
+    options.hash_seed = random[16..].iter().fold(0, |seed, byte| seed << 8 | u64::from(*byte));
+    atoll_fs::format(device, &options).map_err(|error| MountError::fs(place, error))
+}
+
+/// Makes a volume in the host file or block device `path`.
+///
+/// # Errors
+/// `EEXIST` for a file that holds something, without `force`; else what was wrong.
+pub fn mkfs(path: &Path, options: &FormatOptions) -> Result<(), MountError> {
+    let open = OpenOptions {
+        create: if options.volume_bytes > 0 { Create::IfMissing } else { Create::Never },
+        blocks: (options.volume_bytes > 0).then_some(options.volume_bytes / BLOCK_SIZE as u64),
+        ..OpenOptions::default()
+    };
+    let empty = std::fs::metadata(path).map_or(true, |found| found.is_file() && found.len() == 0);
+    let mut device =
+        Device::Host(device::open(path, &open).map_err(|error| MountError::open(path, error))?);
+    let place = path.display().to_string();
+    if !empty && !options.force {
+        refuse_content(&mut device, &place)?;
+    }
+    format(&mut device, &place, options.owner)?;
+    device.flush().map_err(|error| MountError::fs(&place, error.into()))
+}
+
+/// Fails unless the device's beginning and end hold zeros, as those of a new file do.
+fn refuse_content(device: &mut Device, place: &str) -> Result<(), MountError> {
+    let mut block = [0; BLOCK_SIZE];
+    let last = device.block_count().saturating_sub(1);
+    for index in [0, 1, 2, last] {
+        let index = BlockIndex(index.min(last));
+        device.read(index, &mut block).map_err(|error| MountError::fs(place, error.into()))?;
+        if block.iter().any(|byte| *byte != 0) {
+            let message = format!("{place}: holds something already; force to overwrite it");
+            return Err(MountError::new(libc::EEXIST, message));
+        }
+    }
+    Ok(())
+}
+
+/// Mounts a volume.
+///
+/// # Errors
+/// What was wrong, with the error's number.
+pub fn mount(options: &MountOptions) -> Result<Volume, MountError> {
+    let (device, place) = match &options.storage {
+        Storage::Ram(bytes) => {
+            let mut device = Device::Ram(RamDevice::new(bytes / BLOCK_SIZE as u64));
+            let place = "volume in memory".to_owned();
+            format(&mut device, &place, options.credentials)?;
+            (device, place)
+        }
+        Storage::Mapped(path) => (host_device(path, Access::Mapped, options)?, shown(path)),
+        Storage::Direct(path) => {
+            // Half for data, half for metadata.
+            let access = Access::Direct { cache_bytes: options.cache_bytes / 2 };
+            (host_device(path, access, options)?, shown(path))
+        }
+    };
+    let incarnation = match &device {
+        // Nothing of it outlives this process.
+        Device::Ram(_) => [0; 16],
+        // Without the boot ID, every mount is taken for one after power loss: safe, and slower.
+        Device::Host(_) => device::incarnation().unwrap_or([0; 16]),
+    };
+    let direct = matches!(options.storage, Storage::Direct(_));
+    let fs = Fs::mount(
+        device,
+        &atoll_fs::MountOptions {
+            read_only: options.read_only,
+            incarnation,
+            cache_bytes: if direct { options.cache_bytes / 2 } else { options.cache_bytes },
+            new_slab: Some(memory::use_huge_pages),
+        },
+    )
+    .map_err(|error| MountError::fs(&place, error))?;
+    let options = Options {
+        first_descriptor: options.first_descriptor,
+        credentials: options.credentials,
+        // The volume is locked, and its file system is in here.
+        sole_user: true,
+        ..Options::default()
+    };
+    Ok(Posix::new(fs, HostClock, &options))
+}
+
+fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+fn host_device(path: &Path, access: Access, options: &MountOptions) -> Result<Device, MountError> {
+    let open = OpenOptions {
+        access,
+        read_only: options.read_only,
+        sealable: options.sealable,
+        ..OpenOptions::default()
+    };
+    let device = device::open(path, &open).map_err(|error| MountError::open(path, error))?;
+    Ok(Device::Host(device))
+}
+
+/// Closes every descriptor, makes everything durable and lets go of the device.
+///
+/// # Errors
+/// When not everything could be made durable: the volume is then as after the end of a process.
+pub fn unmount(volume: Volume) -> Result<(), MountError> {
+    let unmounted = volume.into_fs().unmount();
+    unmounted.map(drop).map_err(|error| MountError::fs("unmount", error))
+}
+
+/// Seals the process: it keeps this volume, its standard output, and nothing else of the host. See
+/// [`atoll_host::seal`]. `reserve_bytes` of memory are made ready before, since nothing can be
+/// added afterwards.
+///
+/// # Errors
+/// When the volume was not mounted to be sealed, or the kernel refused.
+pub fn seal(volume: &Volume, reserve_bytes: usize) -> Result<(), MountError> {
+    let permissions = match volume.fs().device() {
+        Device::Ram(_) => Permissions::none(),
+        Device::Host(device) => Permissions::none().allow(device).map_err(MountError::seal)?,
+    };
+    seal::reserve_memory(reserve_bytes).map_err(MountError::seal)?;
+    seal::seal(&permissions).map_err(MountError::seal)
+}

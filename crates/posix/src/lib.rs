@@ -1,0 +1,198 @@
+//! POSIX calls over the file seam: what a C library offers its program, above any [`FileSystem`].
+//!
+//! [`Posix`] is the state that a process has in a kernel: descriptors, working directory, file
+//! mode creation mask, identity. Its methods are the system calls of the same names, with the
+//! errors that POSIX and Linux give them. Paths are bytes without the final NUL; descriptors are
+//! `i32` as in C.
+//!
+//! Read in this order: [`flags`] the arguments, [`table`] descriptors and open file descriptions,
+//! [`walk`] paths, [`open`], [`io`], [`names`], [`attributes`], [`xattr`], [`directory`], [`cwd`];
+//! [`policy`] says who may do what.
+//!
+//! Nothing here reads a clock: the owner gives a [`Clock`], asked once for each call that changes
+//! something. Nothing here blocks, and no call allocates unless a path has symbolic links in it or
+//! a table grows.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use atoll_vfs::{Context, FileSystem, Ino, Timespec};
+
+pub mod attributes;
+pub mod cwd;
+pub mod directory;
+pub mod flags;
+pub mod io;
+pub mod names;
+pub mod open;
+pub mod policy;
+pub mod table;
+pub mod walk;
+pub mod xattr;
+
+pub use atoll_vfs::{Attr, Errno, Result};
+pub use directory::DirStream;
+pub use flags::{AT_FDCWD, AccessMode, AtFlags, OFlags, Whence};
+pub use policy::{ModeBits, Policy, Unchecked};
+
+use cwd::WorkingDirectory;
+use table::Table;
+
+/// The longest path a caller may give, in bytes, the final NUL of C included (limits.h).
+pub const PATH_MAX: usize = 4096;
+/// How many symbolic links one path may lead through, as in Linux.
+pub const SYMLOOP_MAX: u32 = 40;
+
+/// Where the time of a call comes from: any closure that returns it.
+pub trait Clock {
+    /// The time that the timestamps of a call take.
+    fn now(&self) -> Timespec;
+}
+
+impl<T: Fn() -> Timespec> Clock for T {
+    #[inline]
+    fn now(&self) -> Timespec {
+        self()
+    }
+}
+
+/// Whom the calls are made for: the owner and group of what is created, and whom a [`Policy`]
+/// judges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Credentials {
+    /// Effective user.
+    pub uid: u32,
+    /// Effective group.
+    pub gid: u32,
+}
+
+/// What a new [`Posix`] starts with.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The lowest descriptor number given out.
+    pub first_descriptor: i32,
+    /// How many descriptors may be open at once (`EMFILE` beyond).
+    pub descriptor_limit: usize,
+    /// The file mode creation mask.
+    pub umask: u32,
+    /// The identity.
+    pub credentials: Credentials,
+    /// Nobody else changes the file system: where a path led may be remembered.
+    pub sole_user: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            first_descriptor: 0,
+            descriptor_limit: 1 << 20,
+            umask: 0o022,
+            credentials: Credentials::default(),
+            sole_user: false,
+        }
+    }
+}
+
+/// One process's view of a file system: its descriptors, working directory, mask and identity.
+#[derive(Debug)]
+pub struct Posix<F: FileSystem, C: Clock, P: Policy = Unchecked> {
+    fs: F,
+    clock: C,
+    policy: P,
+    table: Table,
+    cwd: WorkingDirectory,
+    umask: u32,
+    credentials: Credentials,
+    /// Holds values between the file system and a caller's buffer; kept so as not to allocate.
+    scratch: Vec<u8>,
+    spare_buffers: Vec<Box<directory::Buffer>>,
+    remembered: walk::Remembered,
+}
+
+impl<F: FileSystem, C: Clock> Posix<F, C> {
+    /// Begins in the root directory of `fs`, with no descriptor open and no permission checks.
+    pub fn new(fs: F, clock: C, options: &Options) -> Self {
+        Self::with_policy(fs, clock, options, Unchecked)
+    }
+}
+
+impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
+    /// As [`new`](Posix::new), with every call judged by `policy`.
+    pub fn with_policy(fs: F, clock: C, options: &Options, policy: P) -> Self {
+        Posix {
+            fs,
+            clock,
+            policy,
+            table: Table::new(options.first_descriptor, options.descriptor_limit),
+            cwd: WorkingDirectory::root(),
+            umask: options.umask & 0o777,
+            credentials: options.credentials,
+            scratch: Vec::new(),
+            spare_buffers: Vec::new(),
+            remembered: walk::Remembered::new(options.sole_user && !P::CHECKS),
+        }
+    }
+
+    /// The file system below.
+    pub fn fs(&self) -> &F {
+        &self.fs
+    }
+
+    /// The file system below, for calls that POSIX does not have.
+    pub fn fs_mut(&mut self) -> &mut F {
+        self.remembered.forget();
+        &mut self.fs
+    }
+
+    /// Closes every descriptor and gives the file system back. Errors of closing are dropped: what
+    /// has to be durable was synced.
+    pub fn into_fs(mut self) -> F {
+        for fd in self.table.descriptors() {
+            let _ = self.close(fd);
+        }
+        self.leave_cwd();
+        self.fs
+    }
+
+    /// Sets the file mode creation mask and returns the one before (umask(2)).
+    pub fn umask(&mut self, mask: u32) -> u32 {
+        core::mem::replace(&mut self.umask, mask & 0o777)
+    }
+
+    /// The identity in use.
+    pub fn credentials(&self) -> Credentials {
+        self.credentials
+    }
+
+    /// Changes the identity for the calls that follow.
+    pub fn set_credentials(&mut self, credentials: Credentials) {
+        self.credentials = credentials;
+    }
+
+    /// The context of a call that changes something.
+    #[inline]
+    fn context(&self) -> Context {
+        self.context_at(self.clock.now())
+    }
+
+    /// The context of a call that changes nothing, for which the clock is not asked.
+    #[inline]
+    fn reading(&self) -> Context {
+        self.context_at(Timespec::default())
+    }
+
+    #[inline]
+    fn context_at(&self, now: Timespec) -> Context {
+        Context { uid: self.credentials.uid, gid: self.credentials.gid, now }
+    }
+
+    #[inline]
+    fn getattr(&mut self, ino: Ino) -> Result<Attr> {
+        let cx = self.reading();
+        self.fs.getattr(&cx, ino)
+    }
+}

@@ -1,0 +1,322 @@
+//! The trait of the file seam.
+
+use alloc::vec::Vec;
+
+use crate::errno::{Errno, Result};
+use crate::types::*;
+
+/// A file system: FUSE's verbs on inode numbers and one name component at a time.
+///
+/// # Contract
+///
+/// - A call is atomic: it does all of what it says or, when it returns an error, nothing
+///   (a write that runs out of space may return the bytes that it did write).
+/// - Once a call has returned, every later call sees what it did.
+/// - Errors are those of the system call of the same name in POSIX and Linux. Where a call could
+///   fail for several reasons any of them may be returned.
+/// - An inode lives as long as it has a link or an open [`Handle`]. After that its number is
+///   `ESTALE` for ever. A caller's handles stay valid whatever happens to the names.
+/// - Crashes: see docs/RELIABILITY.md. A returned call survives the end of the process; what
+///   [`fsync`](Self::fsync) covered survives power loss; what survives is always a prefix of the
+///   calls that changed names and attributes.
+/// - No permissions are checked here; read, write and append rights of a handle are.
+/// - Timestamps: a call that changes content sets mtime and ctime, one that changes attributes or
+///   links ctime, one that changes a directory its mtime and ctime, all to [`Context::now`].
+///   atime changes by `setattr` only (the volume behaves as mounted `noatime`).
+/// - Names in `name` arguments are never `.` or `..` except in [`lookup`](Self::lookup); elsewhere
+///   they are `EINVAL` (`rmdir` of `..` and `rename` are refused in the layers above with the
+///   errors of POSIX).
+pub trait FileSystem {
+    /// Finds `name` in the directory `parent`. `.` is the directory, `..` its parent, the root its
+    /// own.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENOTDIR`, `ESTALE`, `EIO`.
+    fn lookup(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<Attr>;
+
+    /// Drops `count` references that [`lookup`](Self::lookup) and creating calls gave, for
+    /// implementors that hold resources for each inode a caller knows. Most hold none.
+    fn forget(&mut self, ino: Ino, count: u64) {
+        let _ = (ino, count);
+    }
+
+    /// The attributes of `ino`.
+    ///
+    /// # Errors
+    /// `ESTALE`, `EIO`.
+    fn getattr(&mut self, cx: &Context, ino: Ino) -> Result<Attr>;
+
+    /// Changes attributes, size included, and returns the new ones. With `handle` given, a change
+    /// of size needs its right to write.
+    ///
+    /// # Errors
+    /// `EISDIR` and `EINVAL` for the size of what is no regular file, `EFBIG`, `ENOSPC`, `EBADF`.
+    fn setattr(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Option<Handle>,
+        set: &SetAttr,
+    ) -> Result<Attr>;
+
+    /// Appends the target of a symbolic link to `target`.
+    ///
+    /// # Errors
+    /// `EINVAL` for what is no symbolic link.
+    fn readlink(&mut self, cx: &Context, ino: Ino, target: &mut Vec<u8>) -> Result<()>;
+
+    /// Makes a regular file, pipe, socket or device with the type and permission bits of `mode`.
+    /// The caller has applied its umask.
+    ///
+    /// # Errors
+    /// `EEXIST`, `ENOSPC`, `ENOTDIR`, `EINVAL` for another type; `ENOENT` in a removed directory.
+    fn mknod(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        name: Name<'_>,
+        mode: u32,
+        rdev: u32,
+    ) -> Result<Attr>;
+
+    /// Makes a directory with the permission bits of `mode`. It inherits the group and the
+    /// set-group-ID bit of a directory that has the bit.
+    ///
+    /// # Errors
+    /// As [`mknod`](Self::mknod), and `EMLINK`.
+    fn mkdir(&mut self, cx: &Context, parent: Ino, name: Name<'_>, mode: u32) -> Result<Attr>;
+
+    /// Makes a symbolic link to `target`, 1 to [`SYMLINK_MAX`] bytes.
+    ///
+    /// # Errors
+    /// As [`mknod`](Self::mknod); `ENAMETOOLONG` and `ENOENT` for the length of the target.
+    fn symlink(&mut self, cx: &Context, parent: Ino, name: Name<'_>, target: &[u8])
+    -> Result<Attr>;
+
+    /// Removes a name of what is no directory.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EISDIR`, `ENOTDIR`.
+    fn unlink(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<()>;
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`.
+    fn rmdir(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<()>;
+
+    /// Moves `name` in `parent` to `new_name` in `new_parent`, replacing what is there if it is of
+    /// the same kind and, if a directory, empty; or as `flags` say. Two names of one file: nothing.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EEXIST`, `EISDIR`, `ENOTDIR`, `ENOTEMPTY`, `EMLINK`; `EINVAL` for moving a directory into
+    /// itself or for both flags.
+    fn rename(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        name: Name<'_>,
+        new_parent: Ino,
+        new_name: Name<'_>,
+        flags: RenameFlags,
+    ) -> Result<()>;
+
+    /// Gives the file `ino` another name. An unlinked file that is still open (made by
+    /// [`tmpfile`](Self::tmpfile) or not) may be linked again.
+    ///
+    /// # Errors
+    /// `EPERM` for a directory, `EEXIST`, `EMLINK` beyond [`LINK_MAX`], `ENOSPC`.
+    fn link(&mut self, cx: &Context, ino: Ino, new_parent: Ino, new_name: Name<'_>)
+    -> Result<Attr>;
+
+    /// Opens a regular file.
+    ///
+    /// # Errors
+    /// `EISDIR` when writing or truncating a directory, `ESTALE`, `ENFILE`; `ENXIO` for pipes,
+    /// sockets and devices, which callers open themselves; `ELOOP` for a symbolic link.
+    fn open(&mut self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<Handle>;
+
+    /// Opens `name`, made as a regular file with the permission bits of `mode` if it was missing.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open) and [`mknod`](Self::mknod); `EEXIST` with EXCL.
+    fn create(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        name: Name<'_>,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(Attr, Handle)>;
+
+    /// Opens a new regular file that has no name, in the file system of `parent`.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    fn tmpfile(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(Attr, Handle)>;
+
+    /// Fills `buf` from `offset`, short only at the end of file. Returns the bytes read.
+    ///
+    /// # Errors
+    /// `EBADF` for a handle without READ, `EISDIR`, `EIO`.
+    fn read(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<usize>;
+
+    /// Writes `data` at `offset`, or at the end of file if the handle has APPEND.
+    ///
+    /// # Errors
+    /// `EBADF` for a handle without WRITE, `EFBIG`, `ENOSPC` if not one byte had room, `EIO`.
+    fn write(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<Written>;
+
+    /// Allocates, punches or zeroes a range, as fallocate(2).
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` for other modes, `EINVAL` for an empty range, `EFBIG`, `ENOSPC`, `EBADF`.
+    fn fallocate(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        len: u64,
+        mode: FallocateMode,
+    ) -> Result<()>;
+
+    /// The next data or hole at or after `offset`.
+    ///
+    /// # Errors
+    /// `ENXIO` when there is none before the end of file.
+    fn seek(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        to: SeekTo,
+    ) -> Result<u64>;
+
+    /// Makes the file's content, and all metadata of the file system up to now, durable. With
+    /// `data_only`, timestamps may be left behind.
+    ///
+    /// # Errors
+    /// `EIO`: what was not durable before may never be, and the file system stops taking changes.
+    fn fsync(&mut self, cx: &Context, ino: Ino, handle: Handle, data_only: bool) -> Result<()>;
+
+    /// Closes a handle of [`open`](Self::open), [`create`](Self::create) or
+    /// [`tmpfile`](Self::tmpfile). The storage of an unlinked file goes with its last handle.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    fn release(&mut self, cx: &Context, ino: Ino, handle: Handle) -> Result<()>;
+
+    /// Opens a directory for listing.
+    ///
+    /// # Errors
+    /// `ENOTDIR`, `ESTALE`, `ENFILE`.
+    fn opendir(&mut self, cx: &Context, ino: Ino) -> Result<Handle>;
+
+    /// Lists entries, `.` and `..` among them, from the place that `cookie` names (0: the
+    /// beginning), until `emit` returns false, which means that it did not take the entry, or the
+    /// directory ends. Entries that exist throughout are given exactly once.
+    ///
+    /// # Errors
+    /// `EBADF`, `EIO`.
+    fn readdir(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        cookie: u64,
+        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<()>;
+
+    /// Closes a handle of [`opendir`](Self::opendir).
+    ///
+    /// # Errors
+    /// `EBADF`.
+    fn releasedir(&mut self, cx: &Context, ino: Ino, handle: Handle) -> Result<()>;
+
+    /// Makes the directory durable: [`fsync`](Self::fsync) for a directory handle.
+    ///
+    /// # Errors
+    /// As [`fsync`](Self::fsync).
+    fn fsyncdir(&mut self, cx: &Context, ino: Ino, handle: Handle) -> Result<()>;
+
+    /// Makes everything durable.
+    ///
+    /// # Errors
+    /// As [`fsync`](Self::fsync).
+    fn syncfs(&mut self, cx: &Context) -> Result<()>;
+
+    /// The state of the whole file system.
+    ///
+    /// # Errors
+    /// `EIO`.
+    fn statfs(&mut self, cx: &Context) -> Result<StatFs>;
+
+    /// Sets the extended attribute `name` (1 to 255 bytes without NUL, namespace included).
+    ///
+    /// # Errors
+    /// `EEXIST`, `ENODATA`, `ERANGE` for the name's length, `E2BIG` for the value's, `ENOSPC` (also
+    /// when all names together would exceed [`XATTR_LIST_MAX`]).
+    fn setxattr(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Result<()>;
+
+    /// Appends the value of an extended attribute to `value`.
+    ///
+    /// # Errors
+    /// `ENODATA`.
+    fn getxattr(&mut self, cx: &Context, ino: Ino, name: &[u8], value: &mut Vec<u8>) -> Result<()>;
+
+    /// Appends the names of all extended attributes, each ended by NUL, to `names`.
+    ///
+    /// # Errors
+    /// `ESTALE`, `EIO`.
+    fn listxattr(&mut self, cx: &Context, ino: Ino, names: &mut Vec<u8>) -> Result<()>;
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// `ENODATA`.
+    fn removexattr(&mut self, cx: &Context, ino: Ino, name: &[u8]) -> Result<()>;
+}
+
+/// The largest size of a file that implementors accept, in bytes: lseek(2) offsets are signed.
+pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
+
+/// Checks that `len` bytes at `offset` end within [`FILE_SIZE_MAX`].
+///
+/// # Errors
+/// `EFBIG`.
+#[inline]
+pub fn checked_end(offset: u64, len: u64) -> Result<u64> {
+    match offset.checked_add(len) {
+        Some(end) if end <= FILE_SIZE_MAX => Ok(end),
+        _ => Err(Errno::EFBIG),
+    }
+}

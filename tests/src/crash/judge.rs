@@ -1,0 +1,176 @@
+//! Whether a state found after a crash is one of those that the contract allows.
+
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+
+use atoll_vfs::model::{FileContent, Node, Snapshot};
+
+use super::workload::{State, Workload};
+use crate::ops::Op;
+
+const BLOCK: usize = 4096;
+
+/// Leaves the times out that may lag behind.
+pub fn without_lag(tree: &Snapshot) -> Snapshot {
+    let mut tree = tree.clone();
+    for times in tree.nodes.values_mut().filter_map(|node| node.times.as_mut()) {
+        times.mtime = times.btime;
+        times.ctime = times.btime;
+    }
+    tree
+}
+
+/// Leaves the bytes of files out, not their lengths.
+pub fn metadata(tree: &Snapshot) -> Snapshot {
+    let mut tree = tree.clone();
+    for content in tree.nodes.values_mut().filter_map(|node| node.content.as_mut()) {
+        content.blocks.clear();
+    }
+    tree
+}
+
+/// After the end of the process: what `returned` of the `ops` made, or the one in flight too.
+/// `states` are those before the first and after each.
+///
+/// # Errors
+/// How it differs from both.
+pub fn process_crash(
+    ops: &[Op],
+    states: &[State],
+    returned: usize,
+    is: &Snapshot,
+) -> Result<(), String> {
+    let is = without_lag(is);
+    let in_flight = (returned + 1).min(states.len() - 1);
+    let (before, after) = (&states[returned], &states[in_flight]);
+    if is == before.tree || is == after.tree {
+        return Ok(());
+    }
+    if in_flight > returned && ops[returned].has_parts() && partly(&is, before, after) {
+        return Ok(());
+    }
+    let mut error =
+        format!("not as before the operation in flight:\n{}", difference(&is, &before.tree));
+    if in_flight > returned {
+        error += &format!("\nand not as after it:\n{}", difference(&is, &after.tree));
+    }
+    Err(error)
+}
+
+/// After power loss: what some number of operations from `synced` to `in_flight` made.
+///
+/// # Errors
+/// How it differs from the first and the last of them.
+pub fn power_loss(
+    workload: &Workload,
+    synced: usize,
+    in_flight: usize,
+    is: &Snapshot,
+) -> Result<(), String> {
+    let is = without_lag(is);
+    let names = metadata(&is);
+    let states = &workload.states;
+    let mut bytes_wrong = None;
+    for prefix in synced..=in_flight {
+        let fits = names == states[prefix].metadata
+            || prefix < in_flight
+                && workload.ops[prefix].has_parts()
+                && metadata_partly(&names, &states[prefix].metadata, &states[prefix + 1].metadata);
+        if !fits {
+            continue;
+        }
+        match bytes_allowed(workload, synced..=in_flight, &states[prefix], &is) {
+            Ok(()) => return Ok(()),
+            Err(error) => bytes_wrong = Some(format!("as after {prefix} operations, but {error}")),
+        }
+    }
+    Err(bytes_wrong.unwrap_or_else(|| {
+        format!(
+            "no prefix of the operations makes this. Beside the state after the last sync:\n{}\n\
+             beside the last state:\n{}",
+            difference(&names, &states[synced].metadata),
+            difference(&names, &states[in_flight].metadata),
+        )
+    }))
+}
+
+fn difference(is: &Snapshot, wanted: &Snapshot) -> String {
+    is.differences(wanted, 6).join("\n")
+}
+
+/// As `before`, but for lengths on the way to those of `after`. All without bytes.
+fn metadata_partly(is: &Snapshot, before: &Snapshot, after: &Snapshot) -> bool {
+    is.nodes.len() == before.nodes.len()
+        && is.nodes.iter().all(|(path, node)| {
+            let (Some(before), Some(after)) = (before.nodes.get(path), after.nodes.get(path))
+            else {
+                return false;
+            };
+            let size = |node: &Node| node.content.as_ref().map_or(0, |content| content.size);
+            let (low, high) = (size(before).min(size(after)), size(before).max(size(after)));
+            let same = Node { content: before.content.clone(), ..node.clone() };
+            same == *before && (low..=high).contains(&size(node))
+        })
+}
+
+/// As `before`, but for bytes and lengths on the way to those of `after`.
+fn partly(is: &Snapshot, before: &State, after: &State) -> bool {
+    metadata_partly(&metadata(is), &before.metadata, &after.metadata)
+        && is.nodes.iter().all(|(path, node)| {
+            let content = |state: &'_ State| state.tree.nodes.get(path)?.content.clone();
+            let Some(bytes) = &node.content else { return true };
+            let known: Vec<FileContent> = [before, after].into_iter().filter_map(content).collect();
+            stray_byte(bytes, &known.iter().collect::<Vec<_>>()).is_none()
+        })
+}
+
+/// Every byte is one that its file had there in one of the `allowed` states.
+fn bytes_allowed(
+    workload: &Workload,
+    allowed: RangeInclusive<usize>,
+    state: &State,
+    is: &Snapshot,
+) -> Result<(), String> {
+    for (path, node) in &is.nodes {
+        let Some(bytes) = &node.content else { continue };
+        let Some(ino) = state.inodes.get(path) else { continue };
+        if state.contents.get(ino).is_some_and(|content| **content == *bytes) {
+            continue;
+        }
+        let nothing = FileContent::default();
+        let known: Vec<&FileContent> = allowed
+            .clone()
+            .map(|i| workload.states[i].contents.get(ino).map_or(&nothing, |content| content))
+            .collect();
+        if let Some(at) = stray_byte(bytes, &known) {
+            let had: BTreeSet<u8> = known.iter().map(|content| content.byte(at)).collect();
+            return Err(format!(
+                "{} has {:#04x} at {at}, where since the last sync it had {had:02x?}",
+                String::from_utf8_lossy(path),
+                bytes.byte(at),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The first byte of `bytes` that none of `known` has at its place. Past its end each has zeros.
+fn stray_byte(bytes: &FileContent, known: &[&FileContent]) -> Option<u64> {
+    let zeros = vec![0; BLOCK];
+    let mut indices: BTreeSet<u64> = bytes.blocks.keys().copied().collect();
+    known.iter().for_each(|content| indices.extend(content.blocks.keys()));
+    for index in indices {
+        let start = index * BLOCK as u64;
+        let len = bytes.size.saturating_sub(start).min(BLOCK as u64) as usize;
+        let block = |content: &&FileContent| -> Vec<u8> {
+            content.blocks.get(&index).unwrap_or(&zeros).clone()
+        };
+        let is = block(&bytes);
+        let known: Vec<Vec<u8>> = known.iter().map(block).collect();
+        let stray = (0..len).find(|&at| known.iter().all(|block| block[at] != is[at]));
+        if let Some(at) = stray {
+            return Some(start + at as u64);
+        }
+    }
+    None
+}

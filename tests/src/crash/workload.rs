@@ -1,0 +1,168 @@
+//! A recorded workload and the model's state after each of its operations.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use atoll_block::FaultDevice;
+use atoll_block::fault::Recording;
+use atoll_vfs::model::{FileContent, ModelFs, Snapshot, snapshot};
+use atoll_vfs::*;
+
+use super::{Crash, CrashTarget, Plan, judge};
+use crate::differential::Differential;
+use crate::ops::{Op, Outcome, seeded_ops};
+use crate::subject::Quirks;
+
+/// What the file system should hold after an operation.
+#[derive(Clone, Debug)]
+pub struct State {
+    /// Everything that has a name, without the times that may lag behind.
+    pub tree: Snapshot,
+    /// The same without the bytes of files.
+    pub metadata: Snapshot,
+    /// The inode behind each path.
+    pub inodes: BTreeMap<Vec<u8>, Ino>,
+    /// The content of every regular file, with or without a name.
+    pub contents: BTreeMap<Ino, Rc<FileContent>>,
+}
+
+impl State {
+    /// The state of `model`. What is as `before` is shared with it.
+    ///
+    /// # Panics
+    /// On a model that contradicts itself.
+    pub fn of(model: &ModelFs, before: Option<&State>) -> State {
+        let mut model = model.clone();
+        let tree = snapshot(&mut model).expect("the model is consistent");
+        let tree = judge::without_lag(&tree);
+        let metadata = judge::metadata(&tree);
+        let inodes = tree.nodes.keys().map(|path| (path.clone(), resolve(&mut model, path)));
+        let inodes = inodes.collect();
+        let mut contents = BTreeMap::new();
+        for (ino, content) in model.contents() {
+            let shared = before.and_then(|before| before.contents.get(&ino));
+            let content = match shared {
+                Some(same) if **same == content => same.clone(),
+                _ => Rc::new(content),
+            };
+            contents.insert(ino, content);
+        }
+        State { tree, metadata, inodes, contents }
+    }
+}
+
+fn resolve(model: &mut ModelFs, path: &[u8]) -> Ino {
+    let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
+    let mut ino = Ino::ROOT;
+    for part in path.split(|&byte| byte == b'/').filter(|part| !part.is_empty()) {
+        let name = Name::new(part).expect("a snapshot's names are valid");
+        ino = model.lookup(&cx, ino, name).expect("the snapshot is of this model").ino;
+    }
+    ino
+}
+
+/// A workload that was run once and recorded.
+pub struct Workload {
+    /// The operations.
+    pub ops: Vec<Op>,
+    /// What happened to the device from the first mount to the last unmount.
+    pub recording: Recording,
+    /// The state before the first operation, and after each.
+    pub states: Vec<State>,
+    /// How many operations found no space.
+    pub out_of_space: u64,
+    /// For each operation how many events had happened when it returned.
+    ends: Vec<usize>,
+    /// For each state the last one not after it that was synced.
+    synced: Vec<usize>,
+}
+
+impl Workload {
+    /// Formats, mounts, runs the operations of `seed`, unmounts.
+    ///
+    /// # Errors
+    /// A difference to the model, without any crash.
+    pub fn run<T: CrashTarget>(
+        target: &T,
+        plan: &Plan,
+        seed: u64,
+        life: [u8; 16],
+    ) -> std::result::Result<Workload, String> {
+        let mut device = FaultDevice::new(plan.blocks);
+        target.format(&mut device)?;
+        target.check(&mut device, life)?;
+        device.start_recording();
+        let base = device.events();
+        let fs = target.mount(device, life)?;
+        let model = ModelFs::new(0o755, Timespec::default());
+        let mut states = vec![State::of(&model, None)];
+        let (mut ends, mut synced) = (Vec::new(), vec![0]);
+        let mut pair = Differential::with_model(fs, model, Quirks::default());
+        let ops = seeded_ops(seed, plan.operations, &plan.profile);
+        for (i, op) in ops.iter().enumerate() {
+            pair.step(op).map_err(|error| format!("operation {i}, no crash: {error}"))?;
+            states.push(State::of(&pair.model, states.last()));
+            ends.push((target.device(&mut pair.fs).events() - base) as usize);
+            let sync = op.syncs() && *pair.last() == Outcome::Done;
+            synced.push(if sync { i + 1 } else { synced[i] });
+        }
+        pair.compare().map_err(|error| format!("at the end, no crash: {error}"))?;
+        let out_of_space = pair.out_of_space();
+        let mut device = target.unmount(pair.fs)?;
+        let recording = device.take_recording().ok_or("the device was replaced")?;
+        target.check(&mut device, life)?;
+        Ok(Workload { ops, recording, states, out_of_space, ends, synced })
+    }
+
+    /// How many operations had returned when `event` events had happened.
+    fn returned(&self, event: usize) -> usize {
+        self.ends.partition_point(|&end| end <= event)
+    }
+
+    /// Whether what is found after `crash`, before or within the event number `event`, is allowed.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn accepts(
+        &self,
+        event: usize,
+        crash: Crash,
+        is: &Snapshot,
+    ) -> std::result::Result<(), String> {
+        let returned = self.returned(event);
+        let in_flight = (returned + 1).min(self.states.len() - 1);
+        match crash {
+            Crash::Process => judge::process_crash(&self.ops, &self.states, returned, is),
+            Crash::Power(_) => judge::power_loss(self, self.synced[returned], in_flight, is),
+        }
+    }
+
+    /// Says what was going on, for people.
+    pub fn describe(&self, event: usize, where_: &str, crash: Crash, error: &str) -> String {
+        let returned = self.returned(event);
+        let synced = self.synced[returned];
+        let events = self.recording.events();
+        let what = match events.get(event) {
+            None => "the end".into(),
+            Some(event) => {
+                let mut text = format!("{event:?}");
+                text.truncate(60);
+                text
+            }
+        };
+        let from = synced.saturating_sub(1);
+        let recent: Vec<String> = (from..(returned + 1).min(self.ops.len()))
+            .map(|i| {
+                let state = if i < returned { "returned" } else { "in flight" };
+                format!("  {i}: {:?} ({state})", self.ops[i])
+            })
+            .collect();
+        format!(
+            "{crash:?} {where_} event {event} of {}, {what}\n\
+             {returned} operations had returned, {synced} of them before the last sync ended:\n\
+             {}\n{error}",
+            events.len(),
+            recent.join("\n"),
+        )
+    }
+}

@@ -1,0 +1,58 @@
+#!/bin/bash
+# Installs what Atoll needs on a Debian machine and is missing: `setup.sh run` to build and use it,
+# `setup.sh test` to test and measure it too. Asks nothing, and does nothing when all is there.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# The linker for Rust, FUSE for mounts, user namespaces for `atoll run`.
+packages=(gcc libc6-dev fuse3 util-linux)
+case "${1:-test}" in
+run) ;;
+test)
+    # The programs that tests run on a volume, and the libraries that C tests are linked with.
+    packages+=(git make tar binutils bsdutils python3 pkg-config sqlite3 libsqlite3-dev libgdbm-dev postmark)
+    ;;
+*)
+    echo "usage: $0 run|test" >&2
+    exit 2
+    ;;
+esac
+
+missing=()
+for package in "${packages[@]}"; do
+    status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
+    [ "$status" = installed ] || missing+=("$package")
+done
+if [ ${#missing[@]} -gt 0 ]; then
+    if ! command -v apt-get >/dev/null; then
+        echo "$0: not a Debian machine; install what provides: ${missing[*]}" >&2
+        exit 1
+    fi
+    root=()
+    if [ "$(id -u)" -ne 0 ]; then
+        if ! command -v sudo >/dev/null; then
+            echo "$0: these packages are missing, run as root: apt-get install ${missing[*]}" >&2
+            exit 1
+        fi
+        root=(sudo)
+    fi
+    echo "installing ${missing[*]}" >&2
+    "${root[@]}" apt-get update -q
+    "${root[@]}" env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -q -y --no-install-recommends "${missing[@]}"
+fi
+
+if ! command -v cargo >/dev/null; then
+    # rustup's own place, before the shell has read its profile.
+    if [ -x "$HOME/.cargo/bin/cargo" ]; then
+        echo "$0: Rust is installed but not on PATH; run: . \"\$HOME/.cargo/env\"" >&2
+    else
+        echo "$0: Rust is missing; install it as https://rustup.rs says" >&2
+    fi
+    exit 1
+fi
+# The toolchain, components and targets that rust-toolchain.toml names. A Rust that rustup does not
+# manage is used as it is.
+if command -v rustup >/dev/null; then
+    rustup toolchain install >/dev/null 2>&1 || rustup show active-toolchain >/dev/null
+fi

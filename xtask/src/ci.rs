@@ -1,0 +1,39 @@
+//! Everything that must pass before a change lands.
+
+use std::path::Path;
+
+use crate::steps::{Failure, Log, cargo, program};
+
+/// The crates that need nothing of a host, built for a target that offers nothing.
+const NO_STD: [&str; 4] = ["atoll-block", "atoll-vfs", "atoll-fs", "atoll-posix"];
+const BARE_TARGET: &str = "x86_64-unknown-none";
+
+/// Runs all steps, the quick ones first, and stops at the first that fails.
+pub fn run() -> Result<(), Failure> {
+    let mut log = Log::default();
+    log.step("format", || cargo(&["fmt", "--all", "--check"]).run())?;
+    log.step("tidy", crate::tidy::run)?;
+    log.step("lints", || {
+        cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]).run()
+    })?;
+    log.step("no_std", no_std)?;
+    log.step("documentation", || {
+        cargo(&["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings").run()
+    })?;
+    // The fuzz targets' smoke runs are tests too: those of the crate `atoll-fuzz`.
+    log.step("tests", || cargo(&["test", "--workspace"]).run())?;
+    log.step("benchmarks, smoke run", || crate::bench(&["embedded".into(), "--smoke".into()]))?;
+    log.summary();
+    Ok(())
+}
+
+fn no_std() -> Result<(), Failure> {
+    let library = program("rustc").args(["--print", "target-libdir", "--target", BARE_TARGET]);
+    if !Path::new(library.output()?.trim()).is_dir() {
+        return Err(Failure(format!(
+            "the Rust target {BARE_TARGET} is missing; run: rustup target add {BARE_TARGET}"
+        )));
+    }
+    let packages = NO_STD.iter().flat_map(|package| ["-p", package]);
+    cargo(&["check", "--target", BARE_TARGET]).args(packages).run()
+}

@@ -1,0 +1,90 @@
+//! The developer's commands, one for each thing a developer does: `cargo xtask COMMAND`.
+//!
+//! Read in this order: [`steps`] runs other programs and says how long they took; [`ci`] is
+//! everything that must pass; [`fuzz`] the fuzzer; [`tidy`] the project's rules about itself.
+#![forbid(unsafe_code)]
+
+mod ci;
+mod fuzz;
+mod steps;
+mod tidy;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::steps::{Failure, cargo, program};
+
+/// The developer's commands of Atoll.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run all tests; arguments go to `cargo test`
+    Test {
+        /// What `cargo test` takes, such as `-p atoll-fs` or the name of a test
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Run everything that must pass: format, lints, tidy, tests, smoke runs, documentation
+    Ci,
+    /// Measure; `cargo xtask bench embedded --help` says what
+    Bench {
+        /// Arguments of the benchmark program
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Fuzz a target until stopped; without one, list them
+    Fuzz {
+        /// The target
+        target: Option<String>,
+        /// Arguments of libFuzzer, such as `-max_total_time=600`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Check the project's own rules: layers, unsafe code, sizes of files, words, links, licences
+    Tidy,
+    /// Install the system packages and the toolchain that building and testing need
+    Setup,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let result = match arguments.command {
+        Command::Test { arguments } => cargo(&["test", "--workspace"]).args(arguments).run(),
+        Command::Ci => ci::run(),
+        Command::Bench { arguments } => bench(&arguments),
+        Command::Fuzz { target, arguments } => fuzz::run(target.as_deref(), &arguments),
+        Command::Tidy => tidy::run(),
+        Command::Setup => program("xtask/setup.sh").arg("test").run(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure(reason)) => {
+            eprintln!("error: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs the benchmarks: optimised, or as tests are built when they only have to show that they work.
+fn bench(arguments: &[String]) -> Result<(), Failure> {
+    let smoke = arguments.iter().any(|argument| argument == "--smoke");
+    let profile = if smoke { "dev" } else { "release" };
+    cargo(&["build", "--profile", profile, "-p", "libatoll", "-p", "atoll-bench"]).run()?;
+    cargo(&["run", "--quiet", "--profile", profile, "-p", "atoll-bench", "--"])
+        .args(arguments)
+        .run()
+}
+
+/// The root of the repository.
+fn root() -> PathBuf {
+    let xtask = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    xtask.parent().map(PathBuf::from).unwrap_or(xtask)
+}

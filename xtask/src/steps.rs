@@ -1,0 +1,109 @@
+//! Other programs, run one after the other.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Why a command of the developer failed, in words for people.
+#[derive(Debug)]
+pub struct Failure(pub String);
+
+/// A program to be run in the root of the repository.
+pub struct Step(Command);
+
+/// The program `name`, a path being relative to the root of the repository.
+pub fn program(name: &str) -> Step {
+    let root = crate::root();
+    let mut command =
+        if name.contains('/') { Command::new(root.join(name)) } else { Command::new(name) };
+    command.current_dir(root);
+    Step(command)
+}
+
+/// The cargo that runs us, with `arguments`.
+pub fn cargo(arguments: &[&str]) -> Step {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.current_dir(crate::root()).args(arguments);
+    Step(command)
+}
+
+impl Step {
+    /// Adds an argument.
+    pub fn arg(mut self, argument: &str) -> Self {
+        self.0.arg(argument);
+        self
+    }
+
+    /// Adds arguments.
+    pub fn args<S: AsRef<str>>(mut self, arguments: impl IntoIterator<Item = S>) -> Self {
+        for argument in arguments {
+            self.0.arg(argument.as_ref());
+        }
+        self
+    }
+
+    /// Sets an environment variable.
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.0.env(name, value);
+        self
+    }
+
+    /// Runs the program to its end; any status but success is a failure.
+    pub fn run(mut self) -> Result<(), Failure> {
+        let status = self.0.status().map_err(|error| self.failure(&error.to_string()))?;
+        if status.success() { Ok(()) } else { Err(self.failure(&status.to_string())) }
+    }
+
+    /// Runs the program to its end and returns what it wrote to its standard output.
+    pub fn output(mut self) -> Result<String, Failure> {
+        let output = self
+            .0
+            .stderr(Stdio::inherit())
+            .output()
+            .map_err(|error| self.failure(&error.to_string()))?;
+        if !output.status.success() {
+            return Err(self.failure(&output.status.to_string()));
+        }
+        String::from_utf8(output.stdout).map_err(|error| self.failure(&error.to_string()))
+    }
+
+    /// Whether the program could be run and ended with success; its output is dropped.
+    pub fn succeeds(mut self) -> bool {
+        let quiet = self.0.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        quiet.status().is_ok_and(|status| status.success())
+    }
+
+    fn failure(&self, reason: &str) -> Failure {
+        let words = std::iter::once(self.0.get_program()).chain(self.0.get_args());
+        let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
+        Failure(format!("`{}`: {reason}", words.join(" ")))
+    }
+}
+
+/// Steps with names, and how long each took.
+#[derive(Default)]
+pub struct Log(Vec<(&'static str, Duration)>);
+
+impl Log {
+    /// Runs `step` under `name`.
+    pub fn step(
+        &mut self,
+        name: &'static str,
+        step: impl FnOnce() -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        eprintln!("==> {name}");
+        let begin = Instant::now();
+        step().map_err(|Failure(reason)| Failure(format!("{name}: {reason}")))?;
+        self.0.push((name, begin.elapsed()));
+        Ok(())
+    }
+
+    /// Prints the times.
+    pub fn summary(&self) {
+        let total: Duration = self.0.iter().map(|(_, time)| *time).sum();
+        eprintln!("==> all passed");
+        for (name, time) in self.0.iter().chain([&("total", total)]) {
+            eprintln!("{:>8.1} s  {name}", time.as_secs_f64());
+        }
+    }
+}
