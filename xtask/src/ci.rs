@@ -21,7 +21,8 @@ pub fn run() -> Result<(), Failure> {
         cargo(&["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings").run()
     })?;
     // The fuzz targets' smoke runs are tests too: those of the crate `atoll-fuzz`.
-    log.step("tests", || cargo(&["test", "--workspace"]).run())?;
+    // All of them, whatever fails: one run is to say everything that is wrong.
+    log.step("tests", || cargo(&["test", "--workspace", "--no-fail-fast"]).run())?;
     log.step("benchmarks, smoke run", || crate::bench(&["embedded".into(), "--smoke".into()]))?;
     log.summary();
     Ok(())

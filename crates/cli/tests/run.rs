@@ -277,9 +277,10 @@ fn stops_pass_through() {
 fn the_terminal_passes_through() {
     need("script", "bsdutils");
     let dir = folder();
-    // script(1) runs its command on a terminal of its own, and sends what it reads to it.
+    // script(1) runs its command on a terminal of its own, and sends what it reads to it. It does so
+    // through a shell, which must not stay to be interrupted itself.
     let inner = format!(
-        "{} run -q -- bash -c 'tty -s && echo is-a-terminal; stty size > /dev/null && read -r line && echo got-$line; \
+        "exec {} run -q -- bash -c 'tty -s && echo is-a-terminal; stty size > /dev/null && read -r line && echo got-$line; \
          trap \"echo interrupted; exit 9\" INT; echo waiting; while :; do sleep 0.05; done'",
         env!("CARGO_BIN_EXE_atoll")
     );
