@@ -5,7 +5,8 @@ use std::path::Path;
 use crate::steps::{Failure, Log, cargo, program};
 
 /// The crates that need nothing of a host, built for a target that offers nothing.
-const NO_STD: [&str; 4] = ["atoll-block", "atoll-vfs", "atoll-fs", "atoll-posix"];
+const NO_STD: [&str; 5] =
+    ["atoll-transport", "atoll-block", "atoll-vfs", "atoll-fs", "atoll-posix"];
 const BARE_TARGET: &str = "x86_64-unknown-none";
 
 /// Runs all steps, the quick ones first, and stops at the first that fails.

@@ -7,15 +7,26 @@ use crate::steps::{Failure, cargo};
 
 /// The layers, by folder, and the folders that each may know. What is not in this list is a program
 /// or a test, knows any layer and is known by none.
-const LAYERS: [(&str, &[&str]); 6] = [
-    ("crates/block", &[]),
-    ("crates/vfs", &[]),
+const LAYERS: [(&str, &[&str]); 7] = [
+    ("crates/transport", &[]),
+    ("crates/block", &["crates/transport"]),
+    ("crates/vfs", &["crates/transport"]),
     ("crates/fs", &["crates/block", "crates/vfs"]),
     ("crates/posix", &["crates/vfs"]),
-    ("crates/host", &["crates/block", "crates/vfs", "crates/fs", "crates/posix"]),
+    (
+        "crates/host",
+        &["crates/transport", "crates/block", "crates/vfs", "crates/fs", "crates/posix"],
+    ),
     (
         "crates/libatoll",
-        &["crates/block", "crates/vfs", "crates/fs", "crates/posix", "crates/host"],
+        &[
+            "crates/transport",
+            "crates/block",
+            "crates/vfs",
+            "crates/fs",
+            "crates/posix",
+            "crates/host",
+        ],
     ),
 ];
 
