@@ -3,7 +3,7 @@
 //!
 //! Read in this order: [`image`] the volumes that hostile images are made from; [`mutate`] the
 //! damage, with right checksums, without which nothing would be looked at; [`explore`] everything a user may do with a volume; then the targets: [`mount`], [`check`],
-//! [`operations`].
+//! [`operations`], [`requests`] to a server of the file seam, [`replies`] to a client of it.
 #![forbid(unsafe_code)]
 
 pub mod check;
@@ -13,6 +13,8 @@ pub mod metered;
 pub mod mount;
 pub mod mutate;
 pub mod operations;
+pub mod replies;
+pub mod requests;
 #[cfg(test)]
 mod smoke;
 

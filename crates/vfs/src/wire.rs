@@ -8,7 +8,7 @@
 //! message, [`opcode`] the requests' numbers, [`session`] what both sides agree on first; the
 //! arguments and answers by theme: [`attributes`], [`names`], [`files`], [`directory`], [`xattrs`],
 //! [`locks`]; [`request`] all requests as one type. What each is for, and what Atoll adds, is in
-//! docs/PROTOCOL.md.
+//! docs/PROTOCOL-MESSAGES.md.
 
 pub mod attributes;
 pub mod directory;

@@ -365,7 +365,8 @@ impl<'a> Request<'a> {
         time: Option<Timespec>,
         out: &mut [u8],
     ) -> Option<usize> {
-        let mut w = Writer { out, at: InHeader::SIZE };
+        let mut w = Writer { out, at: 0 };
+        w.take(InHeader::SIZE)?;
         match self {
             Request::Lookup { name } | Request::Unlink { name } | Request::Rmdir { name } => {
                 w.string(name.bytes())
