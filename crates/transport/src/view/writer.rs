@@ -360,6 +360,12 @@ impl<'a> ViewWriter<'a> {
         }
     }
 
+    /// Room in everything that could grow.
+    #[cfg(test)]
+    pub fn private_capacity(&self) -> [usize; 3] {
+        [self.files.capacity(), self.links.capacity(), self.held.capacity()]
+    }
+
     fn entry_table(&mut self, name: &[u8]) -> (&mut Ways<'a, u64, WAYS>, &'a [AtomicU64], usize) {
         if name.len() <= SHORT_NAME_MAX {
             (&mut self.entries, self.tables.entries, ENTRY_WORDS)
