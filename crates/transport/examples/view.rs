@@ -11,7 +11,7 @@ use atoll_transport::view::{Attributes, PAGE, Size, ViewReader, ViewWriter};
 
 #[repr(align(4096))]
 #[derive(Clone, Copy)]
-struct Page([u8; PAGE]);
+struct Page(#[allow(dead_code, reason = "only its size and alignment matter")] [u8; PAGE]);
 
 fn memory(len: usize) -> Shared<'static> {
     let pages = vec![Page([0; PAGE]); len.div_ceil(PAGE)].leak();
@@ -60,6 +60,12 @@ fn main() {
         let (from, to) = buf.split_at_mut(32 * PAGE);
         to[..PAGE].copy_from_slice(&from[offset % (32 * PAGE)..][..PAGE]);
         black_box(&to);
+    });
+    let large = vec![1u8; 16384 * PAGE];
+    measure("copy-4k-64MiB", &mut |n| {
+        let offset = (n * 7919 % 16384) as usize * PAGE;
+        buf[..PAGE].copy_from_slice(&large[offset..][..PAGE]);
+        black_box(&buf);
     });
     measure("attr", &mut |n| {
         black_box(reader.attr(ino(n)));

@@ -532,3 +532,73 @@ fn readers_see_the_truth_in_order() {
         stop.store(true, Ordering::Relaxed);
     });
 }
+
+/// docs/PROTOCOL.md names every field with its place, and no other.
+#[test]
+#[cfg(not(miri))]
+fn the_document_is_true() {
+    let document = include_str!("../../../../docs/PROTOCOL.md");
+    let fields = [
+        ("header::MAGIC", header::MAGIC, 8),
+        ("header::VERSION", header::VERSION, 4),
+        ("header::GENERATIONS", header::GENERATIONS, 4),
+        ("header::ATTRS", header::ATTRS, 4),
+        ("header::ENTRIES", header::ENTRIES, 4),
+        ("header::LONG_ENTRIES", header::LONG_ENTRIES, 4),
+        ("header::PAGES", header::PAGES, 4),
+        ("header::LENGTH", header::LENGTH, 8),
+        ("header::STATE", header::STATE, 8),
+        ("attr::SEQUENCE", attr::SEQUENCE, 0),
+        ("attr::INO", attr::INO, 0),
+        ("attr::SIZE", attr::SIZE, 0),
+        ("attr::BLOCKS", attr::BLOCKS, 0),
+        ("attr::MODE_NLINK", attr::MODE_NLINK, 0),
+        ("attr::UID_GID", attr::UID_GID, 0),
+        ("attr::RDEV", attr::RDEV, 0),
+        ("attr::ATIME_MTIME_NSEC", attr::ATIME_MTIME_NSEC, 0),
+        ("attr::CTIME_BTIME_NSEC", attr::CTIME_BTIME_NSEC, 0),
+        ("attr::SECONDS", attr::SECONDS, 0),
+        ("entry::SEQUENCE", entry::SEQUENCE, 0),
+        ("entry::PARENT", entry::PARENT, 0),
+        ("entry::HASH_LENGTH", entry::HASH_LENGTH, 0),
+        ("entry::GENERATION", entry::GENERATION, 0),
+        ("entry::CHILD", entry::CHILD, 0),
+        ("entry::NAME", entry::NAME, 0),
+        ("page::SEQUENCE", page::SEQUENCE, 0),
+        ("page::INO", page::INO, 0),
+        ("page::BLOCK", page::BLOCK, 0),
+    ];
+    for (name, place, bytes) in fields {
+        let row = match bytes {
+            0 => format!("\n| `{name}` | {place} | "),
+            _ => format!("\n| `{name}` | {place} | {bytes} | "),
+        };
+        assert_eq!(document.matches(&row).count(), 1, "{row}");
+    }
+    // Every constant of the source is in the list above.
+    let source = include_str!("layout.rs");
+    let constants = source
+        .lines()
+        .filter(|line| line.starts_with("    pub const ") && line.contains(": usize = "));
+    assert_eq!(constants.count(), fields.len());
+    for (what, bytes) in [
+        ("attribute records", ATTR_WORDS * 8),
+        ("entry records, short names", ENTRY_WORDS * 8),
+        ("entry records, long names", LONG_ENTRY_WORDS * 8),
+        ("page records", PAGE_WORDS * 8),
+        ("generations", 8),
+    ] {
+        assert!(document.contains(&format!("\n| {what} | {bytes} each | ")), "{what}");
+    }
+    assert!(document.contains(&format!("for names to {SHORT_NAME_MAX} bytes")));
+    assert!(document.contains(&format!("sets of *w* ({WAYS}; for pages {PAGE_WAYS})")));
+    // The parts follow one another as the document says.
+    let layout = Layout::of(SMALL);
+    assert_eq!(layout.generations_at, 4096);
+    assert_eq!(layout.attrs_at, 4096 + 8 * 8);
+    assert_eq!(layout.entries_at, layout.attrs_at + 8 * 128);
+    assert_eq!(layout.long_entries_at, layout.entries_at + 8 * 128);
+    assert_eq!(layout.pages_at, layout.long_entries_at + 8 * 320);
+    assert_eq!(layout.data_at, (layout.pages_at + 16 * 32).next_multiple_of(4096));
+    assert_eq!(layout.length, layout.data_at + 16 * 4096);
+}
