@@ -6,6 +6,7 @@
 
 pub mod shared;
 pub mod transport;
+pub mod view;
 
 pub use shared::Shared;
 pub use transport::{Lost, Received, SendError, Token, Transport};
