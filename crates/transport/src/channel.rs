@@ -14,6 +14,7 @@ pub mod layout;
 pub mod server;
 
 pub use client::{ClientChannel, Lane, Patience};
+pub use data::Mapped;
 pub use layout::{Config, Layout, Place};
 pub use server::{Limits, Request, ServerChannel};
 

@@ -1,8 +1,7 @@
 //! The rings and the handshakes of sleep, in every order that the accesses of two or three threads can
 //! have.
 //!
-//! The model takes the place of the memory. Sequentially consistent loads and stores are modelled as
-//! read-modify-writes, since loom treats them as weaker than they are otherwise.
+//! The model takes the place of the memory.
 
 use std::collections::HashMap;
 use std::sync::Arc as StdArc;
@@ -11,8 +10,8 @@ use atoll_transport::channel::layout::{header, slot};
 use atoll_transport::channel::{ClientChannel, Config, Layout, Limits, Patience, ServerChannel};
 use atoll_transport::ring::{Consumer, Dequeue, Enqueue, Producer, RingKind};
 use atoll_transport::{Lost, Memory, Transport};
-use loom::sync::atomic::Ordering::{self, Acquire, SeqCst};
-use loom::sync::atomic::{AtomicU32, AtomicU64};
+use loom::sync::atomic::Ordering::{self, AcqRel, Acquire, Release, SeqCst};
+use loom::sync::atomic::{AtomicU32, AtomicU64, fence};
 use loom::sync::{Arc, Mutex, Notify};
 use loom::thread;
 
@@ -21,6 +20,17 @@ enum Word {
     Eight(AtomicU64),
     /// Written before there are threads, and never again.
     Fixed(u64),
+}
+
+/// loom treats a sequentially consistent access as weaker than it is. Such an access is a fence and the
+/// access in the order `otherwise`: the mapping by which compilers make it where the processor has
+/// none.
+fn lead(order: Ordering, otherwise: Ordering) -> Ordering {
+    if order == SeqCst {
+        fence(SeqCst);
+        return otherwise;
+    }
+    order
 }
 
 /// Memory of the words that a model uses, all zero, or fixed.
@@ -56,55 +66,51 @@ impl Memory for Words {
     }
 
     fn load32(&self, at: usize, order: Ordering) -> u32 {
-        match (self.words.get(&at), order) {
-            (Some(Word::Fixed(value)), _) => *value as u32,
-            (_, SeqCst) => self.four(at).fetch_or(0, SeqCst),
-            _ => self.four(at).load(order),
+        match self.words.get(&at) {
+            Some(Word::Fixed(value)) => *value as u32,
+            _ => self.four(at).load(lead(order, Acquire)),
         }
     }
 
     fn store32(&self, at: usize, value: u32, order: Ordering) {
-        match (self.words.get(&at), order) {
-            (Some(Word::Fixed(fixed)), _) => assert_eq!(*fixed, u64::from(value)),
-            (_, SeqCst) => drop(self.four(at).swap(value, SeqCst)),
-            _ => self.four(at).store(value, order),
+        match self.words.get(&at) {
+            Some(Word::Fixed(fixed)) => assert_eq!(*fixed, u64::from(value)),
+            _ => self.four(at).store(value, lead(order, Release)),
         }
     }
 
     fn swap32(&self, at: usize, value: u32, order: Ordering) -> u32 {
-        self.four(at).swap(value, order)
+        self.four(at).swap(value, lead(order, AcqRel))
     }
 
     fn replace32(&self, at: usize, old: u32, new: u32) -> Result<u32, u32> {
-        self.four(at).compare_exchange(old, new, SeqCst, Acquire)
+        self.four(at).compare_exchange(old, new, lead(SeqCst, AcqRel), Acquire)
     }
 
     fn load64(&self, at: usize, order: Ordering) -> u64 {
-        match (self.words.get(&at), order) {
-            (Some(Word::Fixed(value)), _) => *value,
-            (_, SeqCst) => self.eight(at).fetch_or(0, SeqCst),
-            _ => self.eight(at).load(order),
+        match self.words.get(&at) {
+            Some(Word::Fixed(value)) => *value,
+            _ => self.eight(at).load(lead(order, Acquire)),
         }
     }
 
     fn store64(&self, at: usize, value: u64, order: Ordering) {
-        match (self.words.get(&at), order) {
-            (Some(Word::Fixed(fixed)), _) => assert_eq!(*fixed, value),
-            (_, SeqCst) => drop(self.eight(at).swap(value, SeqCst)),
-            _ => self.eight(at).store(value, order),
+        match self.words.get(&at) {
+            Some(Word::Fixed(fixed)) => assert_eq!(*fixed, value),
+            _ => self.eight(at).store(value, lead(order, Release)),
         }
     }
 
     fn add64(&self, at: usize, value: u64, order: Ordering) -> u64 {
-        self.eight(at).fetch_add(value, order)
+        self.eight(at).fetch_add(value, lead(order, AcqRel))
     }
 
     fn or64(&self, at: usize, value: u64, order: Ordering) -> u64 {
-        self.eight(at).fetch_or(value, order)
+        self.eight(at).fetch_or(value, lead(order, AcqRel))
     }
 
     fn replace64(&self, at: usize, old: u64, new: u64) -> Result<u64, u64> {
-        self.eight(at).compare_exchange(old, new, SeqCst, Acquire)
+        self.eight(at).compare_exchange(old, new, lead(SeqCst, AcqRel), Acquire)
     }
 
     fn read(&self, _: usize, _: &mut [u8]) {
@@ -172,7 +178,7 @@ fn in_order(kind: RingKind) {
             };
             assert_eq!(index, number % 2);
             assert_eq!(payload[index].load(Ordering::Relaxed), number as u64 + 10);
-            taken[index].store(1, Ordering::Release);
+            taken[index].store(1, Release);
         }
         producer.join().unwrap();
         assert!(!ring.pending() || ring.dequeue() == Ok(None));
