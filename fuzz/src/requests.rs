@@ -28,22 +28,27 @@ pub fn run(bytes: &[u8]) {
     let caller =
         Caller { identity: Identity::Attested { uid: 1, gid: 2 }, now: Timespec::default() };
     let mut unique = 0;
+    // The inode and the handle that were opened last.
+    let mut known = (1, 0);
     let mut message = Vec::new();
     // Mostly after INIT, without which nothing else happens.
-    if !script.byte().is_multiple_of(8) {
-        let offer = InitIn::new(script.number(), Extensions::all());
-        message.resize(InHeader::SIZE + InitIn::SIZE, 0);
-        offer.store(&mut message[InHeader::SIZE..]);
-        seal(&mut message, opcode::FUSE_INIT, 1, 0, 0);
-        send(&mut server, &mut fs, &caller, &message, &[], 1);
-    }
+    let mut late = script.byte().is_multiple_of(8);
     while !script.is_over() {
         unique += 1;
+        if server.agreed().is_none() && !late {
+            let offer = InitIn::new(script.number(), Extensions::all());
+            message.clear();
+            message.resize(InHeader::SIZE + InitIn::SIZE, 0);
+            offer.store(&mut message[InHeader::SIZE..]);
+            seal(&mut message, opcode::FUSE_INIT, unique, 0, 0);
+            send(&mut server, &mut fs, &caller, &message, &[], unique);
+        }
+        late &= !script.byte().is_multiple_of(8);
         let data = vec![script.byte(); script.below(600) as usize];
-        request(&mut script, &mut message, data.len(), unique);
+        request(&mut script, &mut message, data.len(), unique, known);
         let data =
             if script.byte().is_multiple_of(16) { &data[..data.len() / 2] } else { &data[..] };
-        send(&mut server, &mut fs, &caller, &message, data, unique);
+        known = send(&mut server, &mut fs, &caller, &message, data, unique).unwrap_or(known);
     }
 }
 
@@ -64,15 +69,22 @@ fn number(script: &mut Script<'_>) -> u64 {
 }
 
 /// Puts a request together that is nearly one.
-fn request(script: &mut Script<'_>, message: &mut Vec<u8>, data: usize, unique: u64) {
+fn request(
+    script: &mut Script<'_>,
+    message: &mut Vec<u8>,
+    data: usize,
+    unique: u64,
+    known: (u64, u64),
+) {
     message.clear();
     message.resize(InHeader::SIZE, 0);
     let (_, opcode) = *script.pick(opcode::CONSTANTS);
     let mut opcode = opcode as u32;
     // Arguments: numbers of eight bytes, as many as there are; then names.
     let arguments = script.below(13);
-    for _ in 0..arguments {
-        let value = number(script);
+    let open = script.byte().is_multiple_of(2);
+    for i in 0..arguments {
+        let value = if i == 0 && open { known.1 } else { number(script) };
         message.extend_from_slice(&value.to_ne_bytes());
     }
     let body = message.len() - InHeader::SIZE;
@@ -84,13 +96,13 @@ fn request(script: &mut Script<'_>, message: &mut Vec<u8>, data: usize, unique: 
     match opcode {
         opcode::FUSE_WRITE => {
             let mut args = [0; WriteIn::SIZE];
-            let offset = number(script);
-            WriteIn { fh: number(script), offset, size, ..WriteIn::default() }.store(&mut args);
+            let (fh, offset) = (if open { known.1 } else { number(script) }, number(script));
+            WriteIn { fh, offset, size, ..WriteIn::default() }.store(&mut args);
             place(message, &args);
         }
         opcode::FUSE_READ | opcode::FUSE_READDIR | opcode::FUSE_READDIRPLUS => {
             let mut args = [0; ReadIn::SIZE];
-            let (fh, offset) = (number(script), number(script));
+            let (fh, offset) = (if open { known.1 } else { number(script) }, number(script));
             let size = script.below(ROOM as u64 + 10) as u32;
             ReadIn { fh, offset, size, ..ReadIn::default() }.store(&mut args);
             place(message, &args);
@@ -98,7 +110,8 @@ fn request(script: &mut Script<'_>, message: &mut Vec<u8>, data: usize, unique: 
         opcode::FUSE_FALLOCATE => {
             let mut args = [0; FallocateIn::SIZE];
             let (offset, length) = (number(script), number(script));
-            let (fh, mode) = (number(script), script.byte().into());
+            let fh = if open { known.1 } else { number(script) };
+            let mode = script.byte().into();
             FallocateIn { fh, offset, length, mode, padding: 0 }.store(&mut args);
             place(message, &args);
         }
@@ -120,7 +133,7 @@ fn request(script: &mut Script<'_>, message: &mut Vec<u8>, data: usize, unique: 
         | opcode::FUSE_RMDIR
         | opcode::FUSE_SYMLINK
         | opcode::FUSE_REMOVEXATTR => message.truncate(InHeader::SIZE),
-        opcode::FUSE_MKDIR | opcode::FUSE_LINK | opcode::FUSE_GETXATTR => {
+        opcode::FUSE_MKDIR | opcode::FUSE_RENAME | opcode::FUSE_LINK | opcode::FUSE_GETXATTR => {
             message.truncate(InHeader::SIZE + body.min(8));
         }
         opcode::FUSE_MKNOD | opcode::FUSE_RENAME2 => {
@@ -128,16 +141,21 @@ fn request(script: &mut Script<'_>, message: &mut Vec<u8>, data: usize, unique: 
         }
         _ => {}
     }
-    for _ in 0..script.byte() % 3 {
+    for _ in 0..[1, 1, 2, 2, 2, 2, 2, 0][script.byte() as usize % 8] {
         let names: [&[u8]; 8] = [b"a", b"b", b"c", b"..", b".", b"", b"x/y", &[b'n'; 300]];
-        let name: &[u8] = names[script.byte() as usize % names.len()];
-        message.extend_from_slice(name);
+        let choice = script.byte() as usize;
+        let few = if choice.is_multiple_of(8) { names.len() } else { 2 };
+        message.extend_from_slice(names[choice / 8 % few]);
         message.push(0);
     }
     if script.byte().is_multiple_of(16) {
         opcode = script.number() as u32;
     }
-    let nodeid = if script.byte().is_multiple_of(2) { 1 } else { number(script) };
+    let nodeid = match script.byte() % 4 {
+        _ if open => known.0,
+        0 => number(script),
+        _ => 1,
+    };
     seal(message, opcode, unique, nodeid, data);
     // Damage, after which lengths may say anything.
     if script.byte().is_multiple_of(8) {
@@ -150,6 +168,7 @@ fn request(script: &mut Script<'_>, message: &mut Vec<u8>, data: usize, unique: 
     }
 }
 
+/// Has the request carried out and looks at the reply. Returns the inode and the handle that it opened.
 fn send(
     server: &mut Server,
     fs: &mut ModelFs,
@@ -157,24 +176,24 @@ fn send(
     message: &[u8],
     data: &[u8],
     unique: u64,
-) {
+) -> Option<(u64, u64)> {
     const GUARD: u8 = 0xa5;
     if let Ok(Message { request: Ok(Request::Fallocate(args)), .. }) =
         Message::decode(message, data)
         && args.length > ALLOCATED_MAX
     {
-        return;
+        return None;
     }
     let (mut reply, mut room) = (vec![GUARD; REPLY_MAX + 8], vec![GUARD; ROOM]);
     let place = &mut reply[..REPLY_MAX];
     let Ok(Reply { message: len, data }) =
         server.serve(fs, caller, message, data, place, &mut room)
     else {
-        return;
+        return None;
     };
     if len == 0 {
         assert_eq!(data, 0, "data without a message");
-        return;
+        return None;
     }
     let header = OutHeader::load(&reply);
     assert_eq!(header.len as usize, len + data, "the reply's length");
@@ -184,4 +203,8 @@ fn send(
     let sent = InHeader::load(message).unique;
     assert!(header.unique == unique || header.unique == sent, "another request was answered");
     assert!(reply[len..].iter().all(|&byte| byte == GUARD), "bytes after the reply");
+    let opcode = InHeader::load(message).opcode;
+    let opened = header.error == 0 && [opcode::FUSE_CREATE, opcode::FUSE_TMPFILE].contains(&opcode);
+    // The inode first, the handle in the last sixteen bytes.
+    opened.then(|| (u64::load(&reply[OutHeader::SIZE..]), u64::load(&reply[len - 16..])))
 }
