@@ -19,6 +19,13 @@ use support::{Pages, Random, Yielding};
 const CONFIG: Config =
     Config { ring: RingKind::Spsc, lanes: 2, slots: 4, area: 1024, window: 4096, arena: 0 };
 
+/// How long the sides run, at least and at most.
+const TIME: Duration = Duration::from_secs(1);
+const DEADLINE: Duration = Duration::from_secs(30);
+/// How many requests of the scribbler must make sense, how often its connection must be found broken, and
+/// how many honest calls there must be: fewer show nothing.
+const EVENTS: u64 = 50;
+
 /// Changes one word: to anything, or to what might mean something.
 fn scribble(memory: &Shared<'_>, layout: &Layout, random: &mut Random) {
     let lane = random.below(2) as u32;
@@ -92,9 +99,8 @@ fn echo(server: &mut ServerChannel<Shared<'_>>, request: Request, message: &[u8]
     });
 }
 
-/// Runs the three sides for `time`; returns how many requests of the scribbler made sense, and how often
-/// its connection was found broken.
-fn run(ring: RingKind, seed: u64, time: Duration) -> (u64, u64) {
+/// Runs the three sides for a while.
+fn run(ring: RingKind, seed: u64) {
     let config = Config { ring, ..CONFIG };
     let layout = Layout::new(&config).unwrap();
     let (bad, good) = (Pages::new(layout.total()), Pages::new(layout.total()));
@@ -106,9 +112,6 @@ fn run(ring: RingKind, seed: u64, time: Duration) -> (u64, u64) {
             let mut random = Random(seed);
             while !stop.load(Ordering::Relaxed) {
                 scribble(&bad.shared(), &layout, &mut random);
-                if random.below(16) == 0 {
-                    std::thread::yield_now();
-                }
             }
         });
         let mut client = ClientChannel::create(good.shared(), &config).unwrap();
@@ -146,7 +149,13 @@ fn run(ring: RingKind, seed: u64, time: Duration) -> (u64, u64) {
         };
         let mut hostile = attach();
         let mut turns = 0;
-        while begin.elapsed() < time && !honest.is_finished() {
+        // Longer on a machine that has other things to do, but not for ever.
+        let enough = |events: u64, calls: u64, spent: Duration| {
+            spent > DEADLINE || spent > TIME && events > EVENTS && calls > EVENTS
+        };
+        while !enough(made_sense.min(broken), honest_calls.load(Ordering::Relaxed), begin.elapsed())
+            && !honest.is_finished()
+        {
             for lane in 0..hostile.layout().config().lanes {
                 let polled = Instant::now();
                 match serve(&mut hostile, lane) {
@@ -161,7 +170,7 @@ fn run(ring: RingKind, seed: u64, time: Duration) -> (u64, u64) {
             }
             hostile.fall_asleep();
             turns += 1;
-            if turns % 200 == 0 {
+            if turns % 1000 == 0 {
                 // A connection whose ring has lost its way says nothing any more.
                 hostile = attach();
             }
@@ -176,22 +185,19 @@ fn run(ring: RingKind, seed: u64, time: Duration) -> (u64, u64) {
         honest.join().unwrap().expect("the honest client got a wrong answer");
         assert!(longest < Duration::from_secs(5), "one poll took {longest:?}");
     });
-    assert!(honest_calls.load(Ordering::Relaxed) > 10);
-    (made_sense, broken)
+    let calls = honest_calls.load(Ordering::Relaxed);
+    println!("{made_sense} made sense, broken {broken} times, {calls} honest calls");
+    assert!(made_sense.min(broken).min(calls) > EVENTS);
 }
 
 #[test]
 fn scribbling_over_a_ring_for_one_producer() {
-    let (made_sense, broken) = run(RingKind::Spsc, 1, Duration::from_millis(1500));
-    println!("{made_sense} made sense, broken {broken} times");
-    assert!(made_sense > 100 && broken > 100);
+    run(RingKind::Spsc, 1);
 }
 
 #[test]
 fn scribbling_over_a_ring_for_many() {
-    let (made_sense, broken) = run(RingKind::Scq, 2, Duration::from_millis(1500));
-    println!("{made_sense} made sense, broken {broken} times");
-    assert!(made_sense > 100 && broken > 100);
+    run(RingKind::Scq, 2);
 }
 
 /// One thread, so that the same seed gives the same run: every step of the server ends, whatever is there,
@@ -232,6 +238,6 @@ fn random_memory_between_the_steps() {
             }
         }
         println!("{ring:?}: {taken} taken, broken {broken} times");
-        assert!(taken > 1000 && broken > 100);
+        assert!(taken > 500 && broken > 50);
     }
 }
