@@ -103,3 +103,8 @@ fn requests() {
 fn replies() {
     smoke("replies", 3000, crate::replies::run);
 }
+
+#[test]
+fn channel() {
+    smoke("channel", 3000, crate::channel::run);
+}
