@@ -1,9 +1,11 @@
 //! Tests of the View: the layout as documented, one thread against a naive map, and threads that hammer.
 extern crate std;
 
+#[cfg(not(miri))]
 use core::cell::RefCell;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+#[cfg(not(miri))]
 use std::boxed::Box;
 use std::collections::HashMap;
 use std::vec::Vec;
