@@ -527,7 +527,7 @@ proptest! {
 /// gives it to a name. Whoever has seen a number, in either View, sees none before it.
 #[test]
 fn readers_see_the_truth_in_order() {
-    const ROUNDS: u64 = if cfg!(miri) { 6 } else { 20_000 };
+    const ROUNDS: u64 = if cfg!(miri) { 2 } else { 20_000 };
     const INO: u64 = 5;
     let size = Size { generations: 8, attrs: 8, entries: 8, long_entries: 8, pages: 16 };
     let mut views = [pair(size), pair(size)];
