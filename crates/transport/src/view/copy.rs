@@ -24,6 +24,14 @@ pub fn words<'a>(memory: &Shared<'a>, offset: usize, count: usize) -> &'a [Atomi
 #[inline(always)]
 #[cfg(not(miri))]
 pub fn copy_out(memory: &Shared<'_>, offset: usize, out: &mut [u8]) {
+    // Tests change the memory between the halves of a copy.
+    #[cfg(test)]
+    let (offset, out) = {
+        let (first, second) = out.split_at_mut(out.len() / 2);
+        memory.read(offset, first);
+        super::tests::in_the_middle();
+        (offset + first.len(), second)
+    };
     memory.read(offset, out);
 }
 
@@ -37,18 +45,29 @@ pub fn copy_in(memory: &Shared<'_>, offset: usize, data: &[u8]) {
 #[cfg(miri)]
 pub fn copy_out(memory: &Shared<'_>, offset: usize, out: &mut [u8]) {
     use core::sync::atomic::Ordering::Relaxed;
-    for (at, byte) in (offset..).zip(out) {
-        *byte = memory.u64(at & !7).load(Relaxed).to_ne_bytes()[at & 7];
+    let (mut at, mut rest) = (offset, out);
+    while !rest.is_empty() {
+        let skip = at % 8;
+        let (piece, after) = rest.split_at_mut(rest.len().min(8 - skip));
+        let bytes = memory.u64(at - skip).load(Relaxed).to_ne_bytes();
+        piece.copy_from_slice(&bytes[skip..skip + piece.len()]);
+        at += piece.len();
+        rest = after;
     }
 }
 
 #[cfg(miri)]
 pub fn copy_in(memory: &Shared<'_>, offset: usize, data: &[u8]) {
     use core::sync::atomic::Ordering::Relaxed;
-    for (at, byte) in (offset..).zip(data) {
-        let word = memory.u64(at & !7);
+    let (mut at, mut rest) = (offset, data);
+    while !rest.is_empty() {
+        let skip = at % 8;
+        let (piece, after) = rest.split_at(rest.len().min(8 - skip));
+        let word = memory.u64(at - skip);
         let mut bytes = word.load(Relaxed).to_ne_bytes();
-        bytes[at & 7] = *byte;
+        bytes[skip..skip + piece.len()].copy_from_slice(piece);
         word.store(u64::from_ne_bytes(bytes), Relaxed);
+        at += piece.len();
+        rest = after;
     }
 }
