@@ -15,3 +15,4 @@ pub mod namespace;
 pub mod process;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub mod seal;
+pub mod server;

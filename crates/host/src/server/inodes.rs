@@ -1,0 +1,1 @@
+//! Which inodes a session may name.

@@ -1,0 +1,33 @@
+//! Many clients on one volume.
+//!
+//! Read in this order: [`volume`] is what all share, [`session`] one client's view of it;
+//! [`permissions`] says what a client may do, [`inodes`] and [`handles`] which inodes and open
+//! files it may name, [`limits`] how much; [`locks`] are those of fcntl(2) and flock(2), and
+//! [`observer`] tells caches what has changed.
+//!
+//! # What holds
+//!
+//! - A client reaches the volume through its [`Session`] alone, whatever carries its requests.
+//!   All sessions of a volume work on one file system behind one lock: what a call has done is
+//!   seen by every later call of every client.
+//! - What a client names, a handle or an inode number, was given to this very session; anything
+//!   else is `EBADF` or `ESTALE`.
+//! - When a session ends, however its client ended, its files are closed, its locks dropped.
+//! - A panic in the file system ends the volume, not the process: every later call is `EIO`, and
+//!   what is half changed in memory is never written.
+
+pub mod handles;
+pub mod inodes;
+pub mod limits;
+pub mod locks;
+pub mod observer;
+pub mod permissions;
+pub mod session;
+pub mod volume;
+
+pub use limits::Limits;
+pub use locks::{Holder, LockKind, LockRange, WaitId, Waited};
+pub use observer::{Change, Observer, ObserverId};
+pub use permissions::Credentials;
+pub use session::Session;
+pub use volume::{Access, Identity, SessionId, Volume};
