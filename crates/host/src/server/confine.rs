@@ -49,7 +49,9 @@ impl fmt::Display for ConfineError {
         match self {
             ConfineError::Threads => f.write_str("the process has threads already"),
             ConfineError::Refused(what, error) => write!(f, "cannot {what}: {error}"),
-            ConfineError::Filter(error) => write!(f, "the seccomp filter could not be set: {error}"),
+            ConfineError::Filter(error) => {
+                write!(f, "the seccomp filter could not be set: {error}")
+            }
             ConfineError::Landlock(error) => write!(f, "Landlock failed: {error}"),
         }
     }
@@ -251,7 +253,7 @@ fn filters() -> Filters {
         SeccompCondition::new(argument, ArgLen::Dword, Op::MaskedEq(bits as u64), bits as u64)
     };
     let only = |condition: Result<SeccompCondition, seccompiler::BackendError>| {
-        Ok::<_, seccompiler::BackendError>(SeccompRule::new(vec![condition?])?)
+        SeccompRule::new(vec![condition?])
     };
     let is = |argument, value: u64| SeccompCondition::new(argument, ArgLen::Dword, Op::Eq, value);
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();

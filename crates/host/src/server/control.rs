@@ -210,11 +210,7 @@ impl Answer {
 /// # Errors
 /// What sendmsg(2) says: `EPIPE` when the other end is gone, `EAGAIN` when it does not read and the
 /// socket does not block.
-pub fn send(
-    socket: impl AsFd,
-    message: &[u8],
-    descriptors: &[BorrowedFd<'_>],
-) -> io::Result<()> {
+pub fn send(socket: impl AsFd, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
@@ -284,7 +280,9 @@ mod tests {
             assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
         }
         let refused = Answer::Refused("no, because".to_owned());
-        for answer in [Answer::Granted(Mode::Read), Answer::Granted(Mode::Write), refused, Answer::Ended] {
+        for answer in
+            [Answer::Granted(Mode::Read), Answer::Granted(Mode::Write), refused, Answer::Ended]
+        {
             assert_eq!(Answer::decode(&answer.encode()), Ok(answer));
         }
         let long = Answer::Refused("ä".repeat(MESSAGE_MAX)).encode();

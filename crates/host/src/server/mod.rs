@@ -5,6 +5,10 @@
 //! files it may name, [`limits`] how much; [`locks`] are those of fcntl(2) and flock(2), and
 //! [`observer`] tells caches what has changed.
 //!
+//! How clients come to a session: [`bind`] makes the socket, [`listen`] is the thread that watches
+//! it, [`control`] has the messages, [`peer`] says who a client is and [`rules`] what it may do;
+//! [`notify`] tells the service manager, and [`confine`] leaves the process nothing but this.
+//!
 //! # What holds
 //!
 //! - A client reaches the volume through its [`Session`] alone, whatever carries its requests.
@@ -16,12 +20,22 @@
 //! - A panic in the file system ends the volume, not the process: every later call is `EIO`, and
 //!   what is half changed in memory is never written.
 
+pub mod bind;
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+pub mod confine;
+pub mod control;
 pub mod handles;
 pub mod inodes;
 pub mod limits;
+pub mod listen;
 pub mod locks;
+mod mount;
+pub mod notify;
 pub mod observer;
+pub mod peer;
 pub mod permissions;
+mod revocable;
+pub mod rules;
 pub mod session;
 pub mod volume;
 

@@ -5,42 +5,24 @@ use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd};
 
+use super::permissions::Credentials;
+
 /// The most supplementary groups that Linux gives a process (NGROUPS_MAX).
 const GROUPS_MAX: usize = 65536;
 
-/// The credentials that a process had when it connected.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
-    /// Its number, for messages only: it may have ended and the number be another's.
-    pub pid: i32,
-    /// Its effective user.
-    pub uid: u32,
-    /// Its effective group.
-    pub gid: u32,
-    /// Its supplementary groups.
-    pub groups: Vec<u32>,
-}
-
-impl Peer {
-    /// The credentials of the process that connected `socket`'s other end. Identities of another
-    /// user namespace come as this one's: its superuser is none here.
-    ///
-    /// # Errors
-    /// What getsockopt(2) says of SO_PEERCRED and SO_PEERGROUPS.
-    pub fn of(socket: impl AsFd) -> io::Result<Peer> {
-        let ucred = rustix::net::sockopt::socket_peercred(&socket)?;
-        Ok(Peer {
-            pid: ucred.pid.as_raw_nonzero().get(),
-            uid: ucred.uid.as_raw(),
-            gid: ucred.gid.as_raw(),
-            groups: groups(&socket)?,
-        })
-    }
-
-    /// Whether `gid` is among its groups.
-    pub fn is_in(&self, gid: u32) -> bool {
-        self.gid == gid || self.groups.contains(&gid)
-    }
+/// The credentials that the process at `socket`'s other end had when it connected. Identities of
+/// another user namespace come as this one's: its superuser is none here.
+///
+/// # Errors
+/// What getsockopt(2) says of SO_PEERCRED and SO_PEERGROUPS.
+pub fn credentials(socket: impl AsFd) -> io::Result<Credentials> {
+    let ucred = rustix::net::sockopt::socket_peercred(&socket)?;
+    Ok(Credentials {
+        uid: ucred.uid.as_raw(),
+        gid: ucred.gid.as_raw(),
+        groups: groups(&socket)?,
+        pid: ucred.pid.as_raw_nonzero().get().unsigned_abs(),
+    })
 }
 
 /// SO_PEERGROUPS, which no crate wraps.
@@ -66,7 +48,9 @@ fn groups(socket: &impl AsFd) -> io::Result<Vec<u32>> {
         let error = io::Error::last_os_error();
         // It says how much room it wants.
         let wanted = length as usize / size_of::<u32>();
-        if error.raw_os_error() != Some(libc::ERANGE) || wanted > GROUPS_MAX || wanted <= groups.len()
+        if error.raw_os_error() != Some(libc::ERANGE)
+            || wanted > GROUPS_MAX
+            || wanted <= groups.len()
         {
             return Err(error);
         }
@@ -82,13 +66,12 @@ mod tests {
     #[test]
     fn this_process() {
         let (a, _b) = UnixStream::pair().unwrap();
-        let peer = Peer::of(&a).unwrap();
-        assert_eq!(peer.pid, std::process::id() as i32);
+        let peer = credentials(&a).unwrap();
+        assert_eq!(peer.pid, std::process::id());
         assert_eq!(peer.uid, rustix::process::geteuid().as_raw());
         assert_eq!(peer.gid, rustix::process::getegid().as_raw());
         let mine: Vec<u32> =
             rustix::process::getgroups().unwrap().iter().map(|gid| gid.as_raw()).collect();
         assert_eq!(peer.groups, mine);
-        assert!(peer.is_in(peer.gid));
     }
 }

@@ -14,7 +14,7 @@
 
 use std::fmt;
 
-use super::peer::Peer;
+use super::permissions::Credentials;
 
 /// What a client may do with a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -77,12 +77,8 @@ impl std::str::FromStr for Rule {
                 )));
             }
         };
-        let mut rule = Rule {
-            who: who_from(who).map_err(wrong)?,
-            mode,
-            volume: None,
-            path: "/".to_owned(),
-        };
+        let mut rule =
+            Rule { who: who_from(who).map_err(wrong)?, mode, volume: None, path: "/".to_owned() };
         for part in parts {
             match part.split_once('=') {
                 Some(("volume", name)) if !name.is_empty() => rule.volume = Some(name.to_owned()),
@@ -92,7 +88,11 @@ impl std::str::FromStr for Rule {
                         "`{path}` is no directory from the root without . and .."
                     )));
                 }
-                _ => return Err(wrong(format!("`{part}` is neither volume=NAME nor path=DIRECTORY"))),
+                _ => {
+                    return Err(wrong(format!(
+                        "`{part}` is neither volume=NAME nor path=DIRECTORY"
+                    )));
+                }
             }
         }
         Ok(rule)
@@ -100,8 +100,9 @@ impl std::str::FromStr for Rule {
 }
 
 fn who_from(text: &str) -> Result<Who, String> {
-    let number =
-        |text: &str| text.parse::<u32>().map_err(|_| format!("`{text}` is no number of a user or group"));
+    let number = |text: &str| {
+        text.parse::<u32>().map_err(|_| format!("`{text}` is no number of a user or group"))
+    };
     match text.split_once(':') {
         None if text == "all" => Ok(Who::All),
         Some(("uid", text)) => number(text).map(Who::User),
@@ -152,19 +153,24 @@ impl Rules {
         self.rules.iter().any(|rule| rule.mode.is_some())
     }
 
+    /// Whether `peer` is the superuser or the server's own user.
+    pub fn is_trusted(&self, peer: &Credentials) -> bool {
+        peer.uid == 0 || peer.uid == self.own
+    }
+
     /// What `peer` may do with the volume `name`; `None` is nothing.
-    pub fn grant(&self, peer: &Peer, name: &str) -> Option<Grant> {
+    pub fn grant(&self, peer: &Credentials, name: &str) -> Option<Grant> {
         let fits = |rule: &&Rule| {
             rule.volume.as_deref().is_none_or(|volume| volume == name)
                 && match rule.who {
                     Who::User(uid) => peer.uid == uid,
-                    Who::Group(gid) => peer.is_in(gid),
+                    Who::Group(gid) => peer.gid == gid || peer.groups.contains(&gid),
                     Who::All => true,
                 }
         };
         match self.rules.iter().find(fits) {
             Some(rule) => rule.mode.map(|mode| Grant { mode, path: rule.path.clone() }),
-            None if peer.uid == 0 || peer.uid == self.own => {
+            None if self.is_trusted(peer) => {
                 Some(Grant { mode: Mode::Write, path: "/".to_owned() })
             }
             None => None,
@@ -176,8 +182,8 @@ impl Rules {
 mod tests {
     use super::*;
 
-    fn peer(uid: u32, gid: u32, groups: &[u32]) -> Peer {
-        Peer { pid: 1, uid, gid, groups: groups.to_vec() }
+    fn peer(uid: u32, gid: u32, groups: &[u32]) -> Credentials {
+        Credentials { pid: 1, uid, gid, groups: groups.to_vec() }
     }
 
     fn rules(texts: &[&str]) -> Rules {
@@ -192,7 +198,7 @@ mod tests {
             "uid:8=rw,path=/home/8",
             "user:root=ro,volume=b",
         ]);
-        let grant = |peer: &Peer, name: &str| {
+        let grant = |peer: &Credentials, name: &str| {
             rules.grant(peer, name).map(|grant| (grant.mode, grant.path))
         };
         let root = |mode| Some((mode, "/".to_owned()));
@@ -219,8 +225,19 @@ mod tests {
     #[test]
     fn what_is_no_rule_is_said() {
         for text in [
-            "", "=", "uid:1", "uid:x=ro", "uid=ro", "all=rx", "all=", "who=ro", "all=ro,path=a",
-            "all=ro,path=/a/../b", "all=ro,path=/a/", "all=ro,volume=", "all=ro,x=y",
+            "",
+            "=",
+            "uid:1",
+            "uid:x=ro",
+            "uid=ro",
+            "all=rx",
+            "all=",
+            "who=ro",
+            "all=ro,path=a",
+            "all=ro,path=/a/../b",
+            "all=ro,path=/a/",
+            "all=ro,volume=",
+            "all=ro,x=y",
             "user:no-such-user=ro",
         ] {
             assert!(text.parse::<Rule>().is_err(), "{text}");
