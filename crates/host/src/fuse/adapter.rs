@@ -19,7 +19,6 @@ use fuser::{
     TimeOrNow, WriteFlags,
 };
 
-use super::Options;
 use super::convert::{errno, file_attr, file_type, now, open_flags, set_time};
 use super::state::{Open, State, lock};
 
@@ -36,9 +35,6 @@ const BATCH: usize = 32;
 pub(super) struct Adapter<F> {
     state: Arc<Mutex<State<F>>>,
     owner: Option<(u32, u32)>,
-    shared: bool,
-    /// How long the kernel may rely on an answer.
-    validity: Duration,
 }
 
 fn context(req: &Request) -> Context {
@@ -50,16 +46,8 @@ fn name(bytes: &OsStr) -> Result<Name<'_>> {
 }
 
 impl<F: FileSystem> Adapter<F> {
-    pub(super) fn new(state: Arc<Mutex<State<F>>>, options: &Options) -> Self {
-        let validity = if options.shared { Duration::ZERO } else { FOREVER };
-        Adapter { state, owner: options.owner, shared: options.shared, validity }
-    }
-
-    /// What the kernel is told of an open file.
-    fn file_flags(&self) -> FopenFlags {
-        let cached =
-            if self.shared { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::FOPEN_KEEP_CACHE };
-        cached | FopenFlags::FOPEN_NOFLUSH
+    pub(super) fn new(state: Arc<Mutex<State<F>>>, owner: Option<(u32, u32)>) -> Self {
+        Adapter { state, owner }
     }
 
     fn state(&self) -> MutexGuard<'_, State<F>> {
@@ -83,14 +71,14 @@ impl<F: FileSystem> Adapter<F> {
 
     fn entry(&self, reply: ReplyEntry, result: Result<Attr>) {
         match result {
-            Ok(attr) => reply.entry(&self.validity, &self.shown(&attr), GENERATION),
+            Ok(attr) => reply.entry(&FOREVER, &self.shown(&attr), GENERATION),
             Err(error) => reply.error(errno(error)),
         }
     }
 
     fn attr(&self, reply: ReplyAttr, result: Result<Attr>) {
         match result {
-            Ok(attr) => reply.attr(&self.validity, &self.shown(&attr)),
+            Ok(attr) => reply.attr(&FOREVER, &self.shown(&attr)),
             Err(error) => reply.error(errno(error)),
         }
     }
@@ -130,14 +118,9 @@ impl<F: FileSystem + Send + 'static> Filesystem for Adapter<F> {
             InitFlags::FUSE_DO_READDIRPLUS,
             InitFlags::FUSE_READDIRPLUS_AUTO,
             InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_CACHE_SYMLINKS,
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
             InitFlags::FUSE_ASYNC_DIO,
-            if self.shared {
-                // Without it programs cannot map a file that is not cached for sharing (Linux 6.6).
-                InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP
-            } else {
-                InitFlags::FUSE_CACHE_SYMLINKS
-            },
         ] {
             // A kernel that lacks one of them works as well, only slower.
             let _ = config.add_capabilities(wanted);
@@ -152,7 +135,7 @@ impl<F: FileSystem + Send + 'static> Filesystem for Adapter<F> {
     fn lookup(&self, req: &Request, parent: INodeNo, child: &OsStr, reply: ReplyEntry) {
         let result = name(child)
             .and_then(|child| self.state().fs.lookup(&context(req), Ino(parent.0), child));
-        if let (Err(Errno::ENOENT), false) = (&result, self.shared) {
+        if let Err(Errno::ENOENT) = result {
             // Inode 0 tells the kernel to remember that the name is missing.
             let missing = Attr {
                 ino: Ino(0),
@@ -354,7 +337,10 @@ impl<F: FileSystem + Send + 'static> Filesystem for Adapter<F> {
             Ok(handle) => {
                 state.opened(Open::File(handle), ino);
                 drop(state);
-                reply.opened(FileHandle(handle.0), self.file_flags());
+                reply.opened(
+                    FileHandle(handle.0),
+                    FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH,
+                );
             }
             Err(error) => reply.error(errno(error)),
         }
@@ -380,11 +366,11 @@ impl<F: FileSystem + Send + 'static> Filesystem for Adapter<F> {
                 state.opened(Open::File(handle), attr.ino);
                 drop(state);
                 reply.created(
-                    &self.validity,
+                    &FOREVER,
                     &self.shown(&attr),
                     GENERATION,
                     FileHandle(handle.0),
-                    self.file_flags(),
+                    FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH,
                 );
             }
             Err(error) => reply.error(errno(error)),
@@ -498,11 +484,7 @@ impl<F: FileSystem + Send + 'static> Filesystem for Adapter<F> {
                 drop(state);
                 reply.opened(
                     FileHandle(handle.0),
-                    if self.shared {
-                        FopenFlags::empty()
-                    } else {
-                        FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR
-                    },
+                    FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR,
                 );
             }
             Err(error) => reply.error(errno(error)),
@@ -582,7 +564,7 @@ impl<F: FileSystem + Send + 'static> Filesystem for Adapter<F> {
                     INodeNo(attr.ino.0),
                     next,
                     OsStr::from_bytes(&child),
-                    &self.validity,
+                    &FOREVER,
                     &shown,
                     GENERATION,
                 );

@@ -8,8 +8,7 @@
 //!
 //! - **The kernel's caches are kept for ever** (entries, missing entries, attributes, pages,
 //!   directory listings, link targets): a volume has one owner, and all its changes pass through
-//!   this one kernel. Where it is shared ([`Options::shared`]) none are kept: nothing that the
-//!   kernel holds back could be called back before a change returns to whoever made it.
+//!   this one kernel.
 //! - **No write-back cache.** A write(2) that has returned has reached the file system, so that it
 //!   survives the end of this process; dirty pages in the kernel would be lost with it. Stores
 //!   into a shared mapping reach the file system at msync(2), munmap(2) or exit, as POSIX has it.
@@ -36,7 +35,6 @@ use std::time::Duration;
 use atoll_vfs::{Context, FileSystem};
 
 use adapter::Adapter;
-pub(crate) use convert::now;
 use state::{Open, State, lock};
 
 /// How a file system is served.
@@ -47,14 +45,11 @@ pub struct Options {
     pub owner: Option<(u32, u32)>,
     /// How often everything is made durable if anything has changed; `None` for never.
     pub commit_interval: Option<Duration>,
-    /// Others change the files too: the kernel keeps nothing that could be stale. (Entries and
-    /// attributes are asked for each time, file content is neither cached nor read ahead.)
-    pub shared: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { owner: None, commit_interval: Some(Duration::from_secs(30)), shared: false }
+        Options { owner: None, commit_interval: Some(Duration::from_secs(30)) }
     }
 }
 
@@ -81,8 +76,8 @@ impl<F: FileSystem + Send + 'static> Server<F> {
     /// # Errors
     /// When `device` is not mounted or the kernel's FUSE is too old.
     pub fn start(fs: F, device: OwnedFd, options: &Options) -> io::Result<Server<F>> {
-        let state = Self::state(fs, options);
-        let adapter = Adapter::new(Arc::clone(&state), options);
+        let state = Self::state(fs);
+        let adapter = Adapter::new(Arc::clone(&state), options.owner);
         let session = fuser::Session::from_fd(
             adapter,
             device,
@@ -106,8 +101,8 @@ impl<F: FileSystem + Send + 'static> Server<F> {
         options: &Options,
     ) -> io::Result<Server<F>> {
         mount::helper()?;
-        let state = Self::state(fs, options);
-        let adapter = Adapter::new(Arc::clone(&state), options);
+        let state = Self::state(fs);
+        let adapter = Adapter::new(Arc::clone(&state), options.owner);
         let mut config = fuser::Config::default();
         config.mount_options = vec![
             // A comma in the name would end it.
@@ -123,8 +118,8 @@ impl<F: FileSystem + Send + 'static> Server<F> {
         Ok(Self::ready(session, state, options))
     }
 
-    fn state(fs: F, options: &Options) -> Arc<Mutex<State<F>>> {
-        Arc::new(Mutex::new(State::new(fs, options.shared)))
+    fn state(fs: F) -> Arc<Mutex<State<F>>> {
+        Arc::new(Mutex::new(State::new(fs)))
     }
 
     fn ready(
@@ -156,7 +151,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
             _ => return Ended { fs: None, error },
         };
         let State { mut fs, open, .. } = state;
-        let cx = Context { uid: 0, gid: 0, now: now() };
+        let cx = Context { uid: 0, gid: 0, now: convert::now() };
         for (handle, ino) in open {
             // Unmounting goes on whatever a single handle says.
             let _ = match handle {
@@ -177,7 +172,7 @@ fn commit_at_intervals<F: FileSystem>(
     while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(interval) {
         let mut state = lock(state);
         if std::mem::take(&mut state.changed) {
-            let cx = Context { uid: 0, gid: 0, now: now() };
+            let cx = Context { uid: 0, gid: 0, now: convert::now() };
             // An error stops the file system from taking changes, which programs are told by
             // their own calls.
             let _ = state.fs.syncfs(&cx);

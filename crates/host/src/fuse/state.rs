@@ -36,8 +36,6 @@ pub(super) struct State<F> {
     pub(super) changed: bool,
     /// The way to tell the kernel of changes that it does not know of.
     pub(super) notifier: Option<fuser::Notifier>,
-    /// Others change the files too, and `fs` itself sees to set-user-ID bits and capabilities.
-    shared: bool,
 }
 
 /// The lock's content. A request that panicked has ended the session, and what is left to do then
@@ -57,7 +55,7 @@ fn without_set_ids(mode: u32) -> u32 {
 }
 
 impl<F: FileSystem> State<F> {
-    pub(super) fn new(fs: F, shared: bool) -> Self {
+    pub(super) fn new(fs: F) -> Self {
         State {
             fs,
             open: HashMap::new(),
@@ -65,7 +63,6 @@ impl<F: FileSystem> State<F> {
             buffer: Vec::new(),
             changed: false,
             notifier: None,
-            shared,
         }
     }
 
@@ -77,7 +74,7 @@ impl<F: FileSystem> State<F> {
     /// Takes the capabilities of a regular file whose content or owner changes, and with
     /// `set_ids` also its set-user-ID and set-group-ID bits.
     pub(super) fn drop_privileges(&mut self, cx: &Context, ino: Ino, set_ids: bool) -> Result<()> {
-        if self.shared || self.plain.contains(&ino) {
+        if self.plain.contains(&ino) {
             return Ok(());
         }
         let attr = self.fs.getattr(cx, ino)?;
