@@ -1,8 +1,8 @@
 //! Many clients on one volume.
 //!
-//! Read in this order: [`volume`] is what all share, [`session`] one client's view of it;
-//! [`permissions`] says what a client may do, [`inodes`] and [`handles`] which inodes and open
-//! files it may name, [`limits`] how much; [`locks`] are those of fcntl(2) and flock(2), and
+//! Read in this order: [`volume`] is what all share, [`session`] one client's view of it and
+//! `verbs` its calls; [`permissions`] says what a client may do, `inodes` and `handles` which inodes
+//! and open files it may name, [`limits`] how much; [`locks`] are those of fcntl(2) and flock(2), and
 //! [`observer`] tells caches what has changed.
 //!
 //! # What holds
@@ -16,17 +16,18 @@
 //! - A panic in the file system ends the volume, not the process: every later call is `EIO`, and
 //!   what is half changed in memory is never written.
 
-pub mod handles;
-pub mod inodes;
+mod handles;
+mod inodes;
 pub mod limits;
 pub mod locks;
 pub mod observer;
 pub mod permissions;
 pub mod session;
+mod verbs;
 pub mod volume;
 
 pub use limits::Limits;
-pub use locks::{Holder, LockKind, LockRange, WaitId, Waited};
+pub use locks::{Holder, LockKind, LockOwner, LockRange, LockRequest, WaitId, Waited, Wake};
 pub use observer::{Change, Observer, ObserverId};
 pub use permissions::Credentials;
 pub use session::Session;
