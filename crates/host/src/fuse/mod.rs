@@ -4,6 +4,8 @@
 //! private modules `state` is what requests work on, `adapter` translates one request after another,
 //! and `convert` the types.
 //!
+//! That is for a volume that has no other client. [`shared`] serves one of several clients.
+//!
 //! # Choices
 //!
 //! - **The kernel's caches are kept for ever** (entries, missing entries, attributes, pages,
@@ -23,6 +25,7 @@
 mod adapter;
 mod convert;
 pub mod mount;
+pub mod shared;
 mod state;
 
 use std::io;

@@ -248,6 +248,81 @@ impl<F: FileSystem + Send> Session<F> {
     }
 }
 
+/// Where a write goes.
+enum At {
+    Offset(u64),
+    /// The end of the file, found and written in one.
+    End,
+    /// Here, but not beyond the end of the file.
+    Within(u64),
+}
+
+/// What only a carrier of requests knows to ask for.
+impl<F: FileSystem + Send> Session<F> {
+    /// Writes at the end of the file, atomically, through a handle without APPEND: for a client that
+    /// says O_APPEND with each write.
+    ///
+    /// # Errors
+    /// Those of [`FileSystem::write`].
+    pub fn append(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        data: &[u8],
+    ) -> Result<Written> {
+        self.write_to(cx, ino, handle, At::End, data)
+    }
+
+    /// Writes pages of a shared mapping, which never make a file longer: what lies beyond the end,
+    /// because another client has cut the file, is dropped.
+    ///
+    /// # Errors
+    /// Those of [`FileSystem::write`].
+    pub fn write_back(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<Written> {
+        let written = self.write_to(cx, ino, handle, At::Within(offset), data)?;
+        Ok(Written { len: data.len().min(self.access.limits.transfer), ..written })
+    }
+
+    fn write_to(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        at: At,
+        data: &[u8],
+    ) -> Result<Written> {
+        let open = self.file(ino, handle)?;
+        let mut data = &data[..data.len().min(self.access.limits.transfer)];
+        enter!(self, cx, state, caller, changing);
+        // What cannot be written takes nothing.
+        if open.flags.is_some_and(|flags| flags.contains(OpenFlags::WRITE)) && !data.is_empty() {
+            state.drop_privileges(cx, self.id, &caller, open.ino)?;
+        }
+        let offset = match at {
+            At::Offset(offset) => offset,
+            At::End => state.fs.getattr(cx, open.ino)?.size,
+            At::Within(offset) => {
+                let room = state.fs.getattr(cx, open.ino)?.size.saturating_sub(offset);
+                data = &data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
+                offset
+            }
+        };
+        let written = state.fs.write(cx, open.ino, open.handle, offset, data)?;
+        if state.observed() && written.len > 0 {
+            state.tell_data(self.id, open.ino, written.offset, written.len as u64);
+        }
+        Ok(written)
+    }
+}
+
 /// The rights on `attr` that opening with `flags` needs.
 fn open_mode(flags: OpenFlags) -> AccessMode {
     let mut mode = AccessMode::empty();
@@ -609,18 +684,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         offset: u64,
         data: &[u8],
     ) -> Result<Written> {
-        let open = self.file(ino, handle)?;
-        let data = &data[..data.len().min(self.access.limits.transfer)];
-        enter!(self, cx, state, caller, changing);
-        // What cannot be written takes nothing.
-        if open.flags.is_some_and(|flags| flags.contains(OpenFlags::WRITE)) && !data.is_empty() {
-            state.drop_privileges(cx, self.id, &caller, open.ino)?;
-        }
-        let written = state.fs.write(cx, open.ino, open.handle, offset, data)?;
-        if state.observed() {
-            state.tell_data(self.id, open.ino, written.offset, written.len as u64);
-        }
-        Ok(written)
+        self.write_to(cx, ino, handle, At::Offset(offset), data)
     }
 
     fn fallocate(
