@@ -14,6 +14,7 @@ pub mod fuse;
 pub mod handoff;
 pub mod memory;
 pub mod namespace;
+mod privileges;
 pub mod process;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub mod seal;

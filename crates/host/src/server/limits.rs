@@ -7,7 +7,8 @@ pub struct Limits {
     pub open_files: usize,
     /// Inode numbers that the server remembers to have given out. Beyond it the least recently
     /// given are forgotten: a file that is not open has to be looked up again (`ESTALE` before).
-    /// Unlimited for clients that may reach every inode anyway. At least 64.
+    /// Unlimited for clients that may name every inode anyway. Never taken as less than twice
+    /// `open_files`, since what is open is not forgotten.
     pub inodes: usize,
     /// Locks held and waited for, ranges of fcntl(2) and flock(2) together; one more is `ENOLCK`.
     pub locks: usize,
@@ -17,6 +18,6 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { open_files: 65_536, inodes: 65_536, locks: 16_384, transfer: 16 << 20 }
+        Limits { open_files: 65_536, inodes: 65_536, locks: 4096, transfer: 16 << 20 }
     }
 }

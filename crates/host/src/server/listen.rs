@@ -280,7 +280,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
                         Err(why) => refuse(&socket, &peer, &why),
                     }
                     // This too the control thread sees.
-                    let _ = rustix::net::shutdown(&*socket, Shutdown::Both);
+                    hang_up(&socket);
                 };
                 let thread = std::thread::Builder::new()
                     .name("mount".to_owned())
@@ -315,6 +315,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
     /// Ends a client's session, if it has one, and its connection.
     fn end(&mut self, client: Client<F>) {
         if let Stage::Serving { place, thread } = client.stage {
+            hang_up(&client.socket);
             place.revoke();
             if !thread.is_finished() {
                 self.lingering.push((client.peer.uid, thread));
@@ -328,6 +329,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
         drop(listener);
         for client in clients {
             if let Stage::Serving { place, .. } = client.stage {
+                hang_up(&client.socket);
                 place.revoke();
             }
         }
@@ -368,6 +370,13 @@ impl<F: FileSystem + Send> Client<F> {
             _ => Next::Stay,
         }
     }
+}
+
+/// Ends a connection for both sides, and for whoever in this process waits for its end. What was sent
+/// before arrives.
+fn hang_up(socket: &OwnedFd) {
+    // Fails where the other side was faster.
+    let _ = rustix::net::shutdown(socket, Shutdown::Both);
 }
 
 /// Tells a client why it gets nothing. One that does not listen is not waited for.

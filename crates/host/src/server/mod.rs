@@ -1,8 +1,8 @@
 //! Many clients on one volume.
 //!
-//! Read in this order: [`volume`] is what all share, [`session`] one client's view of it;
-//! [`permissions`] says what a client may do, [`inodes`] and [`handles`] which inodes and open
-//! files it may name, [`limits`] how much; [`locks`] are those of fcntl(2) and flock(2), and
+//! Read in this order: [`volume`] is what all share, [`session`] one client's view of it and
+//! `verbs` its calls; [`permissions`] says what a client may do, `inodes` and `handles` which inodes
+//! and open files it may name, [`limits`] how much; [`locks`] are those of fcntl(2) and flock(2), and
 //! [`observer`] tells caches what has changed.
 //!
 //! How clients come to a session: [`bind`] makes the socket, [`listen`] is the thread that watches
@@ -24,8 +24,8 @@ pub mod bind;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub mod confine;
 pub mod control;
-pub mod handles;
-pub mod inodes;
+mod handles;
+mod inodes;
 pub mod limits;
 pub mod listen;
 pub mod locks;
@@ -34,13 +34,14 @@ pub mod notify;
 pub mod observer;
 pub mod peer;
 pub mod permissions;
-mod revocable;
+pub(crate) mod revocable;
 pub mod rules;
 pub mod session;
+mod verbs;
 pub mod volume;
 
 pub use limits::Limits;
-pub use locks::{Holder, LockKind, LockRange, WaitId, Waited};
+pub use locks::{Holder, LockKind, LockOwner, LockRange, LockRequest, WaitId, Waited, Wake};
 pub use observer::{Change, Observer, ObserverId};
 pub use permissions::Credentials;
 pub use session::Session;

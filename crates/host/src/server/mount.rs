@@ -16,7 +16,7 @@ use super::revocable::Revocable;
 use super::rules::{Grant, Mode};
 use super::session::Session;
 use super::volume::{Access, Identity, Volume};
-use crate::fuse::{Options, Server};
+use crate::fuse::shared::{SharedMount, SharedOptions};
 
 /// How long the kernel's first request may take: it is there once the device is mounted.
 const FIRST_REQUEST: Duration = Duration::from_secs(5);
@@ -72,20 +72,18 @@ impl<F: FileSystem + Send + 'static> Mount<F> {
         if asked != Ok(1) || first[0].revents() != Some(PollFlags::POLLIN) {
             return Err("the device of FUSE is not mounted".to_owned());
         }
-        let options = Options {
+        let options = SharedOptions {
             owner: self.single_owner.then_some((self.peer.uid, self.peer.gid)),
-            commit_interval: None,
-            shared: true,
         };
-        let server = Server::start(self.place.clone(), self.device, &options)
+        let hang_up = Some(Arc::clone(&self.socket));
+        let mount = SharedMount::begin(self.place.clone(), self.device, hang_up, &options)
             .map_err(|error| format!("FUSE failed: {error}"))?;
         let granted = Answer::Granted(self.grant.mode).encode();
         if control::send(&*self.socket, &granted, &[]).is_err() {
             // It has gone; the control thread sees it too.
             return Ok(());
         }
-        let ended = server.run();
-        if let Some(error) = ended.error {
+        if let Err(error) = mount.run() {
             log::warn!("a mount of user {} failed: {error}", self.peer.uid);
         }
         // Its files are closed before the client is told that it has ended.

@@ -1,14 +1,9 @@
 //! A session that can be taken away from whoever serves it.
 //!
 //! The thread that answers a FUSE mount sleeps in the kernel until a program asks for something. When
-//! the client goes, its files are to be closed at once, not at the next request.
+//! the client goes, its files are to be closed at once, whatever that thread is doing.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use atoll_vfs::{
-    Attr, Context, DirEntry, Errno, FallocateMode, FileSystem, Handle, Ino, Name, OpenFlags,
-    RenameFlags, Result, SeekTo, SetAttr, StatFs, Written, XattrFlags,
-};
 
 enum Place<S> {
     /// Not begun yet.
@@ -18,8 +13,7 @@ enum Place<S> {
     Revoked,
 }
 
-/// A place for one session, which several hold: one serves it, one may end it. While there is
-/// none, calls fail with `EIO`.
+/// A place for one session, which several hold: one serves it, another may end it.
 pub struct Revocable<S>(Arc<Mutex<Place<S>>>);
 
 impl<S> Clone for Revocable<S> {
@@ -51,65 +45,37 @@ impl<S> Revocable<S> {
         empty
     }
 
+    /// Calls `f` with the session, if it is there.
+    #[inline]
+    pub fn with<T>(&self, f: impl FnOnce(&mut S) -> T) -> Option<T> {
+        match &mut *self.place() {
+            Place::Live(session) => Some(f(session)),
+            Place::Empty | Place::Revoked => None,
+        }
+    }
+
     /// Ends the session, after the call that it is in.
     pub fn revoke(&self) {
         let session = std::mem::replace(&mut *self.place(), Place::Revoked);
+        // With its place unlocked: its end may answer others, who wait for its locks.
         drop(session);
     }
 }
 
-macro_rules! forward {
-    ($(fn $name:ident(&mut self, $($arg:ident: $type:ty),*) -> $out:ty;)*) => {
-        $(
-            fn $name(&mut self, $($arg: $type),*) -> Result<$out> {
-                match &mut *self.place() {
-                    Place::Live(session) => session.$name($($arg),*),
-                    Place::Empty | Place::Revoked => Err(Errno::EIO),
-                }
-            }
-        )*
-    };
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-type Emit<'a> = &'a mut dyn FnMut(&DirEntry<'_>) -> bool;
-
-impl<S: FileSystem> FileSystem for Revocable<S> {
-    fn forget(&mut self, ino: Ino, count: u64) {
-        if let Place::Live(session) = &mut *self.place() {
-            session.forget(ino, count);
-        }
-    }
-
-    forward! {
-        fn lookup(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Attr;
-        fn getattr(&mut self, cx: &Context, ino: Ino) -> Attr;
-        fn setattr(&mut self, cx: &Context, ino: Ino, handle: Option<Handle>, set: &SetAttr) -> Attr;
-        fn readlink(&mut self, cx: &Context, ino: Ino, target: &mut Vec<u8>) -> ();
-        fn mknod(&mut self, cx: &Context, parent: Ino, name: Name<'_>, mode: u32, rdev: u32) -> Attr;
-        fn mkdir(&mut self, cx: &Context, parent: Ino, name: Name<'_>, mode: u32) -> Attr;
-        fn symlink(&mut self, cx: &Context, parent: Ino, name: Name<'_>, target: &[u8]) -> Attr;
-        fn unlink(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> ();
-        fn rmdir(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> ();
-        fn rename(&mut self, cx: &Context, from: Ino, name: Name<'_>, to: Ino, new_name: Name<'_>, flags: RenameFlags) -> ();
-        fn link(&mut self, cx: &Context, ino: Ino, parent: Ino, name: Name<'_>) -> Attr;
-        fn open(&mut self, cx: &Context, ino: Ino, flags: OpenFlags) -> Handle;
-        fn create(&mut self, cx: &Context, parent: Ino, name: Name<'_>, mode: u32, flags: OpenFlags) -> (Attr, Handle);
-        fn tmpfile(&mut self, cx: &Context, parent: Ino, mode: u32, flags: OpenFlags) -> (Attr, Handle);
-        fn read(&mut self, cx: &Context, ino: Ino, handle: Handle, offset: u64, buf: &mut [u8]) -> usize;
-        fn write(&mut self, cx: &Context, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Written;
-        fn fallocate(&mut self, cx: &Context, ino: Ino, handle: Handle, offset: u64, len: u64, mode: FallocateMode) -> ();
-        fn seek(&mut self, cx: &Context, ino: Ino, handle: Handle, offset: u64, to: SeekTo) -> u64;
-        fn fsync(&mut self, cx: &Context, ino: Ino, handle: Handle, data_only: bool) -> ();
-        fn release(&mut self, cx: &Context, ino: Ino, handle: Handle) -> ();
-        fn opendir(&mut self, cx: &Context, ino: Ino) -> Handle;
-        fn readdir(&mut self, cx: &Context, ino: Ino, handle: Handle, cookie: u64, emit: Emit<'_>) -> ();
-        fn releasedir(&mut self, cx: &Context, ino: Ino, handle: Handle) -> ();
-        fn fsyncdir(&mut self, cx: &Context, ino: Ino, handle: Handle) -> ();
-        fn syncfs(&mut self, cx: &Context) -> ();
-        fn statfs(&mut self, cx: &Context) -> StatFs;
-        fn setxattr(&mut self, cx: &Context, ino: Ino, name: &[u8], value: &[u8], flags: XattrFlags) -> ();
-        fn getxattr(&mut self, cx: &Context, ino: Ino, name: &[u8], value: &mut Vec<u8>) -> ();
-        fn listxattr(&mut self, cx: &Context, ino: Ino, names: &mut Vec<u8>) -> ();
-        fn removexattr(&mut self, cx: &Context, ino: Ino, name: &[u8]) -> ();
+    #[test]
+    fn what_is_revoked_stays_so() {
+        let place = Revocable::default();
+        assert_eq!(place.with(|number: &mut i32| *number), None);
+        assert!(place.begin(5));
+        assert!(!place.begin(6));
+        let other = place.clone();
+        assert_eq!(other.with(|number| *number), Some(5));
+        place.revoke();
+        assert_eq!(other.with(|number| *number), None);
+        assert!(!other.begin(7));
     }
 }

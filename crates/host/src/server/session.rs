@@ -1,23 +1,40 @@
-//! One client's view of a volume.
+//! One client's view of a volume: its beginning, its locks and its end.
 
-use std::sync::Arc;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use atoll_vfs::{
-    Attr, Context, DirEntry, Errno, FallocateMode, FileSystem, Handle, Ino, Name, OpenFlags,
-    RenameFlags, Result, SeekTo, SetAttr, StatFs, Timespec, Written, XattrFlags,
+    Context, Errno, FileSystem, FileType, Handle, Ino, Name, OpenFlags, Result, Timespec,
 };
 
-use super::handles::{Handles, Open};
-use super::permissions::Credentials;
-use super::volume::{Access, Identity, SessionId, State, Volume};
+use super::handles::Handles;
+use super::inodes::Inodes;
+use super::locks::{
+    Ask, Family, Holder, LockKind, LockOwner, LockRange, LockRequest, LockTable, Owner, WaitId,
+    Waited, Wake,
+};
+use super::permissions::{Credentials, Judge};
+use super::volume::{Access, SessionId, State, Volume};
 
-/// One client's view of a [`Volume`]: a [`FileSystem`] of its own.
+/// One client's view of a [`Volume`]: a [`FileSystem`] of its own, in which handles and inode
+/// numbers are those that this session gave out, permissions are enforced and the root is the
+/// directory that the client was granted.
+///
+/// To what [`FileSystem`] says the session adds `EACCES` and `EPERM` where permissions refuse,
+/// `EROFS` for a read-only session, `EMFILE` beyond its open files, and `ESTALE` for an inode
+/// number that it does not know.
+///
+/// Dropping it closes its files, upon which unlinked ones give their space back, drops its locks
+/// and ends its waiting requests with `EINTR`.
 pub struct Session<F: FileSystem + Send> {
-    volume: Arc<Volume<F>>,
-    id: SessionId,
+    pub(super) volume: Arc<Volume<F>>,
+    pub(super) id: SessionId,
     peer: Credentials,
-    access: Access,
-    handles: Handles,
+    pub(super) access: Access,
+    pub(super) judge: Judge,
+    pub(super) inodes: Inodes,
+    pub(super) handles: Handles,
 }
 
 impl<F: FileSystem + Send> Session<F> {
@@ -27,7 +44,22 @@ impl<F: FileSystem + Send> Session<F> {
         peer: Credentials,
         access: Access,
     ) -> Result<Self> {
-        Ok(Session { volume, id, peer, access, handles: Handles::default() })
+        let top = match &access.subtree {
+            Some(path) => find_directory(&mut volume.lock()?.fs, path)?,
+            None => Ino::ROOT,
+        };
+        // Who may search every directory of the whole volume can reach every inode.
+        let all = peer.uid == 0;
+        let limit = access.limits.inodes.max(access.limits.open_files.saturating_mul(2)).max(2);
+        Ok(Session {
+            judge: Judge::new(&peer, access.identity),
+            inodes: Inodes::new(top, all, limit),
+            handles: Handles::default(),
+            volume,
+            id,
+            peer,
+            access,
+        })
     }
 
     /// The session's name in its volume.
@@ -50,240 +82,191 @@ impl<F: FileSystem + Send> Session<F> {
         &self.access
     }
 
-    fn context(&self, cx: &Context) -> Context {
-        match self.access.identity {
-            Identity::Peer => Context { uid: self.peer.uid, gid: self.peer.gid, now: cx.now },
-            Identity::Caller | Identity::Checked => *cx,
+    /// The volume's own number for the inode that this session's client calls `ino`: what
+    /// observers are told. Says nothing of whether the client may name it.
+    pub fn volume_ino(&self, ino: Ino) -> Option<Ino> {
+        self.inodes.inner(ino).ok()
+    }
+
+    /// This session's number for the volume's inode `ino`.
+    pub fn session_ino(&self, ino: Ino) -> Ino {
+        self.inodes.outer(ino)
+    }
+
+    /// Whether `handle` of `ino` is an open file of this session with the right to read.
+    pub fn may_read(&self, ino: Ino, handle: Handle) -> bool {
+        self.inodes
+            .inner(ino)
+            .and_then(|ino| self.handles.of_kind(ino, handle, true))
+            .is_ok_and(|open| open.flags.is_some_and(|flags| flags.contains(OpenFlags::READ)))
+    }
+
+    /// What is in the way of `request`, if anything: F_GETLK. Its kind must be one to hold.
+    ///
+    /// # Errors
+    /// `EBADF`, `EINVAL`.
+    pub fn getlk(
+        &mut self,
+        ino: Ino,
+        handle: Handle,
+        request: &LockRequest,
+    ) -> Result<Option<Holder>> {
+        let (key, owner, range) = self.place(ino, handle, request)?;
+        let kind = request.kind.ok_or(Errno::EINVAL)?;
+        let ask = Ask { key, owner, range, kind, pid: request.pid };
+        Ok(self.locks().test(&ask))
+    }
+
+    /// Takes or lets go of a lock without waiting: F_SETLK, and flock(2) with LOCK_NB.
+    ///
+    /// # Errors
+    /// `EAGAIN` when another's is in the way; `EBADF` also for a lock of fcntl(2) that the file is
+    /// not open for; `EINVAL` for an empty range; `ENOLCK` beyond the session's limit.
+    pub fn setlk(&mut self, ino: Ino, handle: Handle, request: &LockRequest) -> Result<()> {
+        let (result, wakes) = {
+            let (key, owner, range) = self.place(ino, handle, request)?;
+            let limit = self.access.limits.locks;
+            match request.kind {
+                None => self.locks().unset(key, owner, range, limit),
+                Some(kind) => {
+                    self.check_right(ino, handle, request.owner, kind)?;
+                    let ask = Ask { key, owner, range, kind, pid: request.pid };
+                    self.locks().set(&ask, limit)
+                }
+            }
+        };
+        wakes.call();
+        result
+    }
+
+    /// Takes a lock, or waits for it: F_SETLKW, and flock(2) without LOCK_NB. `wake` is told of the
+    /// outcome unless it is known at once.
+    ///
+    /// # Errors
+    /// As [`setlk`](Self::setlk), and `EDEADLK` when those who are in the way wait for this owner.
+    pub fn setlkw(
+        &mut self,
+        ino: Ino,
+        handle: Handle,
+        request: &LockRequest,
+        wake: Wake,
+    ) -> Result<Waited> {
+        let Some(kind) = request.kind else {
+            return self.setlk(ino, handle, request).map(|()| Waited::Granted);
+        };
+        let (key, owner, range) = self.place(ino, handle, request)?;
+        self.check_right(ino, handle, request.owner, kind)?;
+        let ask = Ask { key, owner, range, kind, pid: request.pid };
+        let (result, wakes) = self.locks().set_or_wait(&ask, self.access.limits.locks, wake);
+        wakes.call();
+        result
+    }
+
+    /// Ends a request of this session that waits; its callback is told `EINTR`. One that has been
+    /// granted meanwhile is left as it is.
+    pub fn cancel(&mut self, id: WaitId) {
+        let wakes = self.locks().cancel(self.id, id);
+        wakes.call();
+    }
+
+    /// A process has closed a descriptor of `ino`: its locks of fcntl(2) on the file go, as POSIX
+    /// has it, whatever other descriptors it has.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn flush(&mut self, ino: Ino, handle: Handle, process: u64) -> Result<()> {
+        let ino = self.inodes.inner(ino)?;
+        self.handles.get(ino, handle)?;
+        let owner = Owner { session: self.id, number: process };
+        self.unlock_all(ino, Family::Fcntl, owner);
+        Ok(())
+    }
+
+    /// Drops whatever `owner` holds of one kind on a file.
+    pub(super) fn unlock_all(&self, ino: Ino, family: Family, owner: Owner) {
+        let (result, wakes) = self.locks().unset((ino, family), owner, LockRange::ALL, usize::MAX);
+        debug_assert!(result.is_ok(), "letting go of everything leaves no pieces");
+        wakes.call();
+    }
+
+    fn place(
+        &self,
+        ino: Ino,
+        handle: Handle,
+        request: &LockRequest,
+    ) -> Result<((Ino, Family), Owner, LockRange)> {
+        let ino = self.inodes.inner(ino)?;
+        self.handles.get(ino, handle)?;
+        let (family, number, range) = match request.owner {
+            LockOwner::Process(number) => (Family::Fcntl, number, request.range),
+            LockOwner::OpenFile => (Family::Flock, handle.0, LockRange::ALL),
+        };
+        if range.start > range.end {
+            return Err(Errno::EINVAL);
         }
+        Ok(((ino, family), Owner { session: self.id, number }, range))
     }
 
-    fn state(&self) -> Result<std::sync::MutexGuard<'_, State<F>>> {
-        self.volume.lock()
+    /// A shared lock of fcntl(2) needs the file open for reading, an exclusive one for writing.
+    fn check_right(
+        &self,
+        ino: Ino,
+        handle: Handle,
+        owner: LockOwner,
+        kind: LockKind,
+    ) -> Result<()> {
+        if owner == LockOwner::OpenFile {
+            return Ok(());
+        }
+        let open = self.handles.get(self.inodes.inner(ino)?, handle)?;
+        let right = match kind {
+            LockKind::Shared => OpenFlags::READ,
+            LockKind::Exclusive => OpenFlags::WRITE,
+        };
+        // A directory is open for reading.
+        let flags = open.flags.unwrap_or(OpenFlags::READ);
+        if flags.contains(right) { Ok(()) } else { Err(Errno::EBADF) }
     }
 
-    fn changing(&self) -> Result<std::sync::MutexGuard<'_, State<F>>> {
-        let mut state = self.state()?;
-        state.changed = true;
-        Ok(state)
+    fn locks(&self) -> MutexGuard<'_, LockTable> {
+        // Nothing of others runs inside, and each change is whole.
+        self.volume.locks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<F: FileSystem + Send> FileSystem for Session<F> {
-    fn lookup(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<Attr> {
-        self.state()?.fs.lookup(&self.context(cx), parent, name)
+/// The directory at `path` from the volume's root.
+fn find_directory(fs: &mut impl FileSystem, path: &Path) -> Result<Ino> {
+    // Nothing is changed, and the file system judges nobody.
+    let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
+    let mut at = Ino::ROOT;
+    for component in path.components() {
+        match component {
+            Component::RootDir | Component::CurDir => {}
+            Component::Normal(name) => {
+                let attr = fs.lookup(&cx, at, Name::new(name.as_bytes())?)?;
+                if attr.file_type() != FileType::Directory {
+                    return Err(Errno::ENOTDIR);
+                }
+                at = attr.ino;
+            }
+            Component::ParentDir | Component::Prefix(_) => return Err(Errno::EINVAL),
+        }
     }
-
-    fn getattr(&mut self, cx: &Context, ino: Ino) -> Result<Attr> {
-        self.state()?.fs.getattr(&self.context(cx), ino)
-    }
-
-    fn setattr(
-        &mut self,
-        cx: &Context,
-        ino: Ino,
-        handle: Option<Handle>,
-        set: &SetAttr,
-    ) -> Result<Attr> {
-        let handle = match handle {
-            Some(handle) => Some(self.handles.get(ino, handle)?.handle),
-            None => None,
-        };
-        self.changing()?.fs.setattr(&self.context(cx), ino, handle, set)
-    }
-
-    fn readlink(&mut self, cx: &Context, ino: Ino, target: &mut Vec<u8>) -> Result<()> {
-        self.state()?.fs.readlink(&self.context(cx), ino, target)
-    }
-
-    fn mknod(&mut self, cx: &Context, p: Ino, n: Name<'_>, mode: u32, rdev: u32) -> Result<Attr> {
-        self.changing()?.fs.mknod(&self.context(cx), p, n, mode, rdev)
-    }
-
-    fn mkdir(&mut self, cx: &Context, parent: Ino, name: Name<'_>, mode: u32) -> Result<Attr> {
-        self.changing()?.fs.mkdir(&self.context(cx), parent, name, mode)
-    }
-
-    fn symlink(&mut self, cx: &Context, p: Ino, n: Name<'_>, target: &[u8]) -> Result<Attr> {
-        self.changing()?.fs.symlink(&self.context(cx), p, n, target)
-    }
-
-    fn unlink(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<()> {
-        self.changing()?.fs.unlink(&self.context(cx), parent, name)
-    }
-
-    fn rmdir(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<()> {
-        self.changing()?.fs.rmdir(&self.context(cx), parent, name)
-    }
-
-    fn rename(
-        &mut self,
-        cx: &Context,
-        parent: Ino,
-        name: Name<'_>,
-        new_parent: Ino,
-        new_name: Name<'_>,
-        flags: RenameFlags,
-    ) -> Result<()> {
-        let cx = self.context(cx);
-        self.changing()?.fs.rename(&cx, parent, name, new_parent, new_name, flags)
-    }
-
-    fn link(&mut self, cx: &Context, ino: Ino, p: Ino, n: Name<'_>) -> Result<Attr> {
-        self.changing()?.fs.link(&self.context(cx), ino, p, n)
-    }
-
-    fn open(&mut self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<Handle> {
-        let handle = self.changing()?.fs.open(&self.context(cx), ino, flags)?;
-        Ok(self.handles.insert(Open { ino, handle, flags: Some(flags) }))
-    }
-
-    fn create(
-        &mut self,
-        cx: &Context,
-        parent: Ino,
-        name: Name<'_>,
-        mode: u32,
-        flags: OpenFlags,
-    ) -> Result<(Attr, Handle)> {
-        let cx = self.context(cx);
-        let (attr, handle) = self.changing()?.fs.create(&cx, parent, name, mode, flags)?;
-        Ok((attr, self.handles.insert(Open { ino: attr.ino, handle, flags: Some(flags) })))
-    }
-
-    fn tmpfile(
-        &mut self,
-        cx: &Context,
-        parent: Ino,
-        mode: u32,
-        flags: OpenFlags,
-    ) -> Result<(Attr, Handle)> {
-        let cx = self.context(cx);
-        let (attr, handle) = self.changing()?.fs.tmpfile(&cx, parent, mode, flags)?;
-        Ok((attr, self.handles.insert(Open { ino: attr.ino, handle, flags: Some(flags) })))
-    }
-
-    fn read(
-        &mut self,
-        cx: &Context,
-        ino: Ino,
-        h: Handle,
-        at: u64,
-        buf: &mut [u8],
-    ) -> Result<usize> {
-        let open = self.handles.of_kind(ino, h, true)?;
-        self.state()?.fs.read(&self.context(cx), ino, open.handle, at, buf)
-    }
-
-    fn write(
-        &mut self,
-        cx: &Context,
-        ino: Ino,
-        h: Handle,
-        at: u64,
-        data: &[u8],
-    ) -> Result<Written> {
-        let open = self.handles.of_kind(ino, h, true)?;
-        self.changing()?.fs.write(&self.context(cx), ino, open.handle, at, data)
-    }
-
-    fn fallocate(
-        &mut self,
-        cx: &Context,
-        ino: Ino,
-        handle: Handle,
-        offset: u64,
-        len: u64,
-        mode: FallocateMode,
-    ) -> Result<()> {
-        let open = self.handles.of_kind(ino, handle, true)?;
-        self.changing()?.fs.fallocate(&self.context(cx), ino, open.handle, offset, len, mode)
-    }
-
-    fn seek(&mut self, cx: &Context, ino: Ino, h: Handle, offset: u64, to: SeekTo) -> Result<u64> {
-        let open = self.handles.of_kind(ino, h, true)?;
-        self.state()?.fs.seek(&self.context(cx), ino, open.handle, offset, to)
-    }
-
-    fn fsync(&mut self, cx: &Context, ino: Ino, handle: Handle, data_only: bool) -> Result<()> {
-        let open = self.handles.of_kind(ino, handle, true)?;
-        self.state()?.fs.fsync(&self.context(cx), ino, open.handle, data_only)
-    }
-
-    fn release(&mut self, cx: &Context, ino: Ino, handle: Handle) -> Result<()> {
-        let open = self.handles.remove(ino, handle, true)?;
-        self.changing()?.fs.release(&self.context(cx), ino, open.handle)
-    }
-
-    fn opendir(&mut self, cx: &Context, ino: Ino) -> Result<Handle> {
-        let handle = self.state()?.fs.opendir(&self.context(cx), ino)?;
-        Ok(self.handles.insert(Open { ino, handle, flags: None }))
-    }
-
-    fn readdir(
-        &mut self,
-        cx: &Context,
-        ino: Ino,
-        handle: Handle,
-        cookie: u64,
-        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
-    ) -> Result<()> {
-        let open = self.handles.of_kind(ino, handle, false)?;
-        self.state()?.fs.readdir(&self.context(cx), ino, open.handle, cookie, emit)
-    }
-
-    fn releasedir(&mut self, cx: &Context, ino: Ino, handle: Handle) -> Result<()> {
-        let open = self.handles.remove(ino, handle, false)?;
-        self.changing()?.fs.releasedir(&self.context(cx), ino, open.handle)
-    }
-
-    fn fsyncdir(&mut self, cx: &Context, ino: Ino, handle: Handle) -> Result<()> {
-        let open = self.handles.of_kind(ino, handle, false)?;
-        self.state()?.fs.fsyncdir(&self.context(cx), ino, open.handle)
-    }
-
-    fn syncfs(&mut self, cx: &Context) -> Result<()> {
-        self.state()?.fs.syncfs(&self.context(cx))
-    }
-
-    fn statfs(&mut self, cx: &Context) -> Result<StatFs> {
-        self.state()?.fs.statfs(&self.context(cx))
-    }
-
-    fn setxattr(
-        &mut self,
-        cx: &Context,
-        ino: Ino,
-        name: &[u8],
-        value: &[u8],
-        flags: XattrFlags,
-    ) -> Result<()> {
-        self.changing()?.fs.setxattr(&self.context(cx), ino, name, value, flags)
-    }
-
-    fn getxattr(&mut self, cx: &Context, ino: Ino, name: &[u8], value: &mut Vec<u8>) -> Result<()> {
-        self.state()?.fs.getxattr(&self.context(cx), ino, name, value)
-    }
-
-    fn listxattr(&mut self, cx: &Context, ino: Ino, names: &mut Vec<u8>) -> Result<()> {
-        self.state()?.fs.listxattr(&self.context(cx), ino, names)
-    }
-
-    fn removexattr(&mut self, cx: &Context, ino: Ino, name: &[u8]) -> Result<()> {
-        self.changing()?.fs.removexattr(&self.context(cx), ino, name)
-    }
+    Ok(at)
 }
 
 impl<F: FileSystem + Send> Drop for Session<F> {
     fn drop(&mut self) {
-        let Ok(mut state) = self.volume.lock() else { return };
+        let wakes = self.locks().end(self.id);
+        wakes.call();
+        // After a panic in the file system there is nothing left to be closed.
+        let Ok(mut guard) = self.volume.lock() else { return };
+        let state: &mut State<F> = &mut guard;
         // Closing stamps nothing.
         let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
         for open in self.handles.drain() {
-            // Whatever one handle says, the rest are closed.
-            let _: std::result::Result<(), Errno> = match open.flags {
-                Some(_) => state.fs.release(&cx, open.ino, open.handle),
-                None => state.fs.releasedir(&cx, open.ino, open.handle),
-            };
+            // Whatever one says, the rest are closed.
+            let _ = state.close(&cx, self.id, &open);
         }
     }
 }

@@ -1,17 +1,17 @@
 //! What all clients of one volume share.
 
-use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use atoll_vfs::{Context, Errno, FileSystem, Ino, Result, Timespec};
+use atoll_vfs::{Context, Errno, FileSystem, Result, Timespec};
 
 use super::limits::Limits;
 use super::locks::LockTable;
 use super::observer::{Change, Observer, ObserverId};
 use super::permissions::Credentials;
 use super::session::Session;
+use crate::privileges::Plain;
 
 /// Names a session of a volume; never used twice in the life of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,8 +61,7 @@ pub(super) struct State<F> {
     pub(super) fs: F,
     /// Whether anything has changed since everything was last durable.
     pub(super) changed: bool,
-    /// Regular files known to have neither set-ID bits nor capabilities: a write need not look.
-    pub(super) plain: HashSet<Ino>,
+    pub(super) plain: Plain,
     /// Counts moves of directories from one parent to another.
     pub(super) moves: u64,
     observers: Vec<(ObserverId, Arc<dyn Observer>)>,
@@ -93,7 +92,7 @@ impl<F: FileSystem + Send> Volume<F> {
             state: Mutex::new(State {
                 fs,
                 changed: false,
-                plain: HashSet::new(),
+                plain: Plain::default(),
                 moves: 0,
                 observers: Vec::new(),
                 next_observer: 0,
