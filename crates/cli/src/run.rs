@@ -229,7 +229,14 @@ fn mount_all(attachments: &[Attachment], line: &CommandSide<'_>) -> Result<(), F
         };
         mount::mount(&device, &attachment.target, &options).map_err(Failure::new)?;
         line.hand_over(device.as_fd(), namespace.is_user().then_some(owner))?;
+        // Only the server may have it now, so that its end is the mount's.
+        drop(device);
         line.wait()?;
+        if attachment.served.is_some() {
+            // Until the kernel has asked for them, the root's owner is one that a user namespace does
+            // not know, and whose directories nobody there may write. A failure shows by itself.
+            let _ = std::fs::metadata(&attachment.target);
+        }
     }
     Ok(())
 }

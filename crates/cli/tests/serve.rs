@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use common::{TempDir, as_user, atoll, fails, folder, fsck, ok, volume, wait_until};
+use common::{TempDir, as_user, atoll, fails, folder, fsck, need, ok, volume, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -148,6 +148,7 @@ impl Drop for Shell {
 
 #[test]
 fn what_one_program_does_the_other_sees() {
+    need("flock", "util-linux");
     let served = Served::start(&["a.vol", "two=b.vol"]);
     let (mut one, mut other) = (served.shell("s/a:/vol"), served.shell("s/a:/mnt"));
     assert_eq!(one.does("echo first > /vol/f; cat /vol/f"), "first");
@@ -167,6 +168,11 @@ fn what_one_program_does_the_other_sees() {
     assert_eq!(one.does(free), full);
     assert_eq!(other.does("wc -c <&5; exec 5<&-"), "1000000");
     wait_until("the file is gone", || one.does(free) == before);
+    // Locks hold between them.
+    assert_eq!(one.does("exec 6> /vol/lock; flock -n 6"), "");
+    assert_eq!(other.does("exec 6> /mnt/lock; flock -n 6"), "!");
+    assert_eq!(one.does("flock -u 6"), "");
+    assert_eq!(other.does("flock -n 6"), "");
     // The other volume is another one.
     assert_eq!(ok(&mut served.run("s/two:/vol", "ls /vol; echo two > /vol/f")), "");
     // A mount for all, beside them.
@@ -302,7 +308,8 @@ fn the_end_of_the_server() {
     let said = fails(atoll().current_dir(served.path()).args(["ls", "a.vol"]), 1);
     assert!(said.contains("in use"), "{said}");
     volume(served.path(), "c.vol", "16M");
-    let said = fails(atoll().current_dir(served.path()).args(["serve", "c.vol", "--socket", "s"]), 1);
+    let said =
+        fails(atoll().current_dir(served.path()).args(["serve", "c.vol", "--socket", "s"]), 1);
     assert!(said.contains("another server"), "{said}");
     let said = fails(&mut served.run("s/none:/vol", "touch ran"), 125);
     assert!(said.contains("serves no volume none, but: a, b"), "{said}");
@@ -313,7 +320,8 @@ fn the_end_of_the_server() {
     assert!(user.does("cat /vol/f").ends_with('!'));
     drop(user.input.take());
     assert_eq!(user.child.wait().unwrap().code(), Some(125));
-    let said = fails(atoll().current_dir(dir.path()).args(["run", "-v", "s:/vol", "--", "true"]), 125);
+    let said =
+        fails(atoll().current_dir(dir.path()).args(["run", "-v", "s:/vol", "--", "true"]), 125);
     assert!(said.contains("no server"), "{said}");
     assert!(!dir.path().join("ran").exists());
     // The next one takes the socket over. Killed, it leaves what had been written.
@@ -326,10 +334,7 @@ fn the_end_of_the_server() {
     assert!(user.does("cat /vol/g").ends_with('!'));
     drop(user);
     fsck(&served.path().join("a.vol"));
-    assert_eq!(
-        ok(atoll().current_dir(served.path()).args(["cat", "a.vol:/g"])),
-        "more\n"
-    );
+    assert_eq!(ok(atoll().current_dir(served.path()).args(["cat", "a.vol:/g"])), "more\n");
 }
 
 #[test]
@@ -388,8 +393,11 @@ fn the_unit_file() {
         }
     }
     // Its command line is one of ours: the volume, which is not there, is all that is wrong.
-    let arguments: Vec<_> =
-        start.split(' ').skip(1).map(|arg| arg.replace("%i", "x").replace("${RULES}", "/dev/null")).collect();
+    let arguments: Vec<_> = start
+        .split(' ')
+        .skip(1)
+        .map(|arg| arg.replace("%i", "x").replace("${RULES}", "/dev/null"))
+        .collect();
     let said = fails(atoll().args(&arguments), 1);
     assert!(said.contains("cannot open the volume /var/lib/atoll/x.vol"), "{said}");
 

@@ -35,8 +35,7 @@ fn main() -> ExitCode {
 }
 
 fn run(case: &str) -> (Option<i32>, Option<i32>) {
-    let status =
-        Command::new(std::env::current_exe().unwrap()).env(CASE, case).status().unwrap();
+    let status = Command::new(std::env::current_exe().unwrap()).env(CASE, case).status().unwrap();
     (status.code(), status.signal())
 }
 
@@ -59,7 +58,8 @@ fn part(case: &str) -> ExitCode {
             drop_privileges().unwrap();
             let mut status = String::new();
             open.read_to_string(&mut status).unwrap();
-            for line in ["CapEff:\t0000000000000000", "CapPrm:\t0000000000000000", "NoNewPrivs:\t1"] {
+            for line in ["CapEff:\t0000000000000000", "CapPrm:\t0000000000000000", "NoNewPrivs:\t1"]
+            {
                 assert!(status.contains(line), "{line} in {status}");
             }
             return ExitCode::SUCCESS;
@@ -111,7 +111,5 @@ fn part(case: &str) -> ExitCode {
 
 fn map(flags: rustix::mm::MapFlags, protection: rustix::mm::ProtFlags) {
     // SAFETY: a mapping of its own, of which nothing is used.
-    let _ = unsafe {
-        rustix::mm::mmap_anonymous(std::ptr::null_mut(), 4096, protection, flags)
-    };
+    let _ = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), 4096, protection, flags) };
 }

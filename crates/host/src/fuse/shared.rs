@@ -277,8 +277,7 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
     fn pass(&mut self, session: &mut Session<F>, message: &Message<'_>) -> io::Result<()> {
         let mut reply = [0; REPLY_MAX];
         let caller = Caller { identity: Identity::FromHeader, now: now() };
-        let answered =
-            self.server.answer(session, &caller, message, &mut reply, &mut self.room);
+        let answered = self.server.answer(session, &caller, message, &mut reply, &mut self.room);
         let Ok(answered) = answered else {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "not a FUSE request"));
         };
@@ -325,7 +324,13 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
         }
     }
 
-    fn setlkw(&self, session: &mut Session<F>, unique: u64, ino: Ino, args: &LkIn) -> io::Result<()> {
+    fn setlkw(
+        &self,
+        session: &mut Session<F>,
+        unique: u64,
+        ino: Ino,
+        args: &LkIn,
+    ) -> io::Result<()> {
         let line = Arc::clone(&self.line);
         let wake: Wake = Box::new(move |outcome| {
             let mut pending = line.pending();
@@ -352,7 +357,13 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
     }
 }
 
-fn write<F: FileSystem + Send>(session: &mut Session<F>, cx: &Context, ino: Ino, args: &WriteIn, data: &[u8]) -> Result<usize> {
+fn write<F: FileSystem + Send>(
+    session: &mut Session<F>,
+    cx: &Context,
+    ino: Ino,
+    args: &WriteIn,
+    data: &[u8],
+) -> Result<usize> {
     let handle = Handle(args.fh);
     let written = if args.write_flags & FUSE_WRITE_CACHE != 0 {
         session.write_back(cx, ino, handle, args.offset, data)?
@@ -362,7 +373,11 @@ fn write<F: FileSystem + Send>(session: &mut Session<F>, cx: &Context, ino: Ino,
     Ok(written.len)
 }
 
-fn getlk<F: FileSystem + Send>(session: &mut Session<F>, ino: Ino, args: &LkIn) -> Result<FileLock> {
+fn getlk<F: FileSystem + Send>(
+    session: &mut Session<F>,
+    ino: Ino,
+    args: &LkIn,
+) -> Result<FileLock> {
     let wanted = lock_request(args)?;
     Ok(match session.getlk(ino, Handle(args.fh), &wanted)? {
         Some(Holder { kind, range, pid }) => FileLock {

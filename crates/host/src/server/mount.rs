@@ -72,9 +72,8 @@ impl<F: FileSystem + Send + 'static> Mount<F> {
         if asked != Ok(1) || first[0].revents() != Some(PollFlags::POLLIN) {
             return Err("the device of FUSE is not mounted".to_owned());
         }
-        let options = SharedOptions {
-            owner: self.single_owner.then_some((self.peer.uid, self.peer.gid)),
-        };
+        let options =
+            SharedOptions { owner: self.single_owner.then_some((self.peer.uid, self.peer.gid)) };
         let hang_up = Some(Arc::clone(&self.socket));
         let mount = SharedMount::begin(self.place.clone(), self.device, hang_up, &options)
             .map_err(|error| format!("FUSE failed: {error}"))?;
