@@ -3,9 +3,10 @@
 //!
 //! Read in this order: [`image`] the volumes that hostile images are made from; [`mutate`] the
 //! damage, with right checksums, without which nothing would be looked at; [`explore`] everything a user may do with a volume; then the targets: [`mount`], [`check`],
-//! [`operations`].
+//! [`operations`]; and [`channel`], whose hostile bytes are shared memory.
 #![forbid(unsafe_code)]
 
+pub mod channel;
 pub mod check;
 pub mod explore;
 pub mod image;

@@ -93,3 +93,8 @@ fn check() {
 fn operations() {
     smoke("operations", 300, crate::operations::run);
 }
+
+#[test]
+fn channel() {
+    smoke("channel", 3000, crate::channel::run);
+}

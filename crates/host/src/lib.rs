@@ -5,7 +5,8 @@
 //! [`memory`] says how much a cache may take. [`fuse`] serves a file system to the kernel;
 //! [`namespace`] gives a program a private view of the file tree; [`process`] splits this process
 //! in two, and [`handoff`] is the line between the halves. [`server`] serves volumes to many programs,
-//! and [`client`] is how they find it. Unsafe code is denied here but in the modules that say why they need it.
+//! and [`client`] is how they find it; [`shm`] is
+//! memory shared with another process. Unsafe code is denied here but in the modules that say why they need it.
 #![deny(unsafe_code)]
 
 pub mod client;
@@ -19,3 +20,5 @@ pub mod process;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub mod seal;
 pub mod server;
+#[cfg(target_os = "linux")]
+pub mod shm;

@@ -6,7 +6,7 @@
 //! [`observer`] tells caches what has changed.
 //!
 //! How clients come to a session: [`bind`] makes the socket, [`listen`] is the thread that watches
-//! it, [`control`] has the messages, [`peer`] says who a client is and [`rules`] what it may do;
+//! it, [`control`] has the messages, `mount` and `worker` serve, [`peer`] says who a client is and [`rules`] what it may do;
 //! [`notify`] tells the service manager, and [`confine`] leaves the process nothing but this.
 //!
 //! # What holds
@@ -39,6 +39,7 @@ pub mod rules;
 pub mod session;
 mod verbs;
 pub mod volume;
+mod worker;
 
 pub use limits::Limits;
 pub use locks::{Holder, LockKind, LockOwner, LockRange, LockRequest, WaitId, Waited, Wake};
