@@ -73,7 +73,10 @@ fn rings_and_mounts_see_the_same_files() {
     let run = |script: &str| {
         ok(atoll().current_dir(dir.path()).args(["run", "-v", "s:/vol", "--", "sh", "-ec", script]))
     };
-    assert_eq!(run("stat -c %s /vol/f3; tail -c 1 /vol/f3 | od -An -tu1; mv /vol/f0 /vol/g"), "250000\n   3\n");
+    assert_eq!(
+        run("stat -c %s /vol/f3; tail -c 1 /vol/f3 | od -An -tu1; mv /vol/f0 /vol/g"),
+        "250000\n   3\n"
+    );
     let client = &mut clients[0];
     assert_eq!(client.lookup(&CX, Ino::ROOT, name("f0")), Err(Errno::ENOENT));
     assert_eq!(client.lookup(&CX, Ino::ROOT, name("g")).unwrap().size, 250_000);

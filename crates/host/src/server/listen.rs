@@ -66,8 +66,16 @@ enum Stage<F: FileSystem + Send> {
     Greeting(Instant),
     Serving {
         place: Revocable<Session<F>>,
-        thread: JoinHandle<()>,
+        by: By,
     },
+}
+
+/// Who serves a session.
+enum By {
+    /// A thread of its own.
+    Thread(JoinHandle<()>),
+    /// The worker of this volume.
+    Worker(usize),
 }
 
 /// What is to become of a client.
@@ -272,7 +280,12 @@ impl<F: FileSystem + Send + 'static> Server<F> {
                     return Err("no memory for a ring was handed over".to_owned());
                 };
                 let peer = client.peer.clone();
-                log::info!("process {} of user {} connects to {}", peer.pid, peer.uid, volume.name());
+                log::info!(
+                    "process {} of user {} connects to {}",
+                    peer.pid,
+                    peer.uid,
+                    volume.name()
+                );
                 let socket = Arc::clone(&client.socket);
                 let newcomer = Newcomer { peer, grant, memory, socket, place: place.clone() };
                 self.workers[at].admit(newcomer);
@@ -317,7 +330,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
         if !self.volumes.iter().any(|volume| self.rules.grant(peer, volume.name()).is_some()) {
             return Err(self.unwelcome(peer));
         }
-        if let Some(volume) = 
+        if let Some(volume) =
             self.volumes.iter().enumerate().find(|(_, volume)| volume.name() == name)
         {
             return Ok(volume);

@@ -171,7 +171,8 @@ fn poll_rings<F: FileSystem + Send>(clients: &mut Vec<Client<F>>, message: &mut 
 /// Blocks until somebody rings, unless a request has come meanwhile.
 fn sleep<F: FileSystem + Send>(clients: &mut [Client<F>], bell: &Doorbell) {
     // All are told: whoever submits from here on rings.
-    let quiet = clients.iter_mut().fold(true, |quiet, client| client.channel.fall_asleep() && quiet);
+    let quiet =
+        clients.iter_mut().fold(true, |quiet, client| client.channel.fall_asleep() && quiet);
     if quiet {
         let mut watched = vec![PollFd::new(bell.as_fd(), PollFlags::POLLIN)];
         watched.extend(clients.iter().map(|c| PollFd::new(c.doorbell.as_fd(), PollFlags::POLLIN)));
@@ -237,7 +238,8 @@ impl<F: FileSystem + Send> Client<F> {
         let mut any = false;
         for (lane, server) in (0..).zip(&mut self.servers) {
             for _ in 0..BATCH {
-                let request = self.channel.poll(lane, message).map_err(|_| Broken("broke the ring"))?;
+                let request =
+                    self.channel.poll(lane, message).map_err(|_| Broken("broke the ring"))?;
                 let Some(request) = request else { break };
                 any = true;
                 let mut reply = [0; REPLY_MAX];
