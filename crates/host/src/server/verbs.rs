@@ -456,7 +456,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         enter!(self, cx, state, caller, changing);
         let from = directory!(self, cx, state, caller, parent);
         let to = directory!(self, cx, state, caller, new_parent);
-        if name.is_dot_or_dot_dot() || new_name.is_dot_or_dot_dot() {
+        if name.is_dot_or_dot_dot() || new_name.is_dot_or_dot_dot() || flags == RenameFlags::all() {
             return Err(Errno::EINVAL);
         }
         let above = state.allowed(cx, &caller, from, AccessMode::EXECUTE)?;
