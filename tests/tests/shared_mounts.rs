@@ -20,8 +20,8 @@ use nix::mount::MsFlags;
 use nix::sched::{CloneFlags, unshare};
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
 
-/// Runs `test` with two mounts of a new volume, in a mount namespace that ends with it. Where mounting
-/// is not permitted it is skipped.
+/// Runs `test` with two mounts of a new volume, in a mount namespace that ends with it. Where
+/// mounting is not permitted it is skipped.
 fn with_mounts(test: fn(&Path, &Path)) {
     let (done, waiting) = channel();
     let tester = thread::spawn(move || {

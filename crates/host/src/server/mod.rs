@@ -1,9 +1,9 @@
 //! Many clients on one volume.
 //!
-//! Read in this order: [`volume`] is what all share, [`session`] one client's view of it and
-//! `verbs` its calls; [`permissions`] says what a client may do, `inodes` and `handles` which inodes
-//! and open files it may name, [`limits`] how much; [`locks`] are those of fcntl(2) and flock(2), and
-//! [`observer`] tells caches what has changed.
+//! Read in this order: [`volume`] is what all share, [`session`] one client's view of it and `verbs`
+//! its calls, made of the steps in `state`; [`permissions`] says what a client may do, `inodes` and
+//! `handles` which inodes and open files it may name, [`limits`] how much; [`locks`] are those of
+//! fcntl(2) and flock(2), and [`observer`] tells caches what has changed.
 //!
 //! # What holds
 //!
@@ -23,6 +23,7 @@ pub mod locks;
 pub mod observer;
 pub mod permissions;
 pub mod session;
+mod state;
 mod verbs;
 pub mod volume;
 
