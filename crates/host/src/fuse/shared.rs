@@ -122,7 +122,7 @@ pub struct SharedMount<F: FileSystem + Send + 'static> {
 
 impl<F: FileSystem + Send + 'static> SharedMount<F> {
     /// Answers the kernel's first request on `device`, which [`mount`](super::mount::mount) has
-    /// mounted, here or in the process that sent it. Blocks until the device is mounted.
+    /// mounted, here or in the process that sent it.
     ///
     /// # Errors
     /// When `device` is not mounted, or the kernel's FUSE is too old.
@@ -167,12 +167,21 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
     /// Answers one request; false when there will be no more.
     fn turn(&mut self) -> io::Result<bool> {
         use nix::errno::Errno;
+        use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
         let mut request = std::mem::take(&mut self.request);
         let goes_on = loop {
             match nix::unistd::read(self.line.device.as_fd(), &mut request) {
                 Ok(len) => break self.answer(&request[..len]),
                 // The request was interrupted before it could be read.
-                Err(Errno::ENOENT | Errno::EINTR | Errno::EAGAIN) => {}
+                Err(Errno::ENOENT | Errno::EINTR) => {}
+                // Whoever passed the device may have made it non-blocking, at any time.
+                Err(Errno::EAGAIN) => {
+                    let mut watched = [PollFd::new(self.line.device.as_fd(), PollFlags::POLLIN)];
+                    match poll(&mut watched, PollTimeout::NONE) {
+                        Ok(_) | Err(Errno::EINTR) => {}
+                        Err(errno) => break Err(errno.into()),
+                    }
+                }
                 Err(Errno::ENODEV) => break Ok(false),
                 Err(errno) => break Err(errno.into()),
             }
