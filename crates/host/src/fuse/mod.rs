@@ -22,6 +22,7 @@
 
 mod adapter;
 mod convert;
+mod identify;
 pub mod mount;
 mod state;
 

@@ -1,0 +1,59 @@
+/* The backend that makes the system calls itself. */
+#define _GNU_SOURCE
+#include "backend.h"
+
+#include <fcntl.h>
+
+#include "raw.h"
+
+static int attach(const struct atoll_file *file) {
+    (void)file;
+    return 0;
+}
+
+static ssize_t read_at(const struct atoll_file *file, const struct iovec *iov, int count,
+                       off_t at) {
+    if (count == 1) return raw(SYS_pread64, file->fd, iov->iov_base, iov->iov_len, at);
+    return raw(SYS_preadv, file->fd, iov, count, at, 0);
+}
+
+static ssize_t write_at(const struct atoll_file *file, const struct iovec *iov, int count,
+                        off_t at) {
+    if (count == 1) return raw(SYS_pwrite64, file->fd, iov->iov_base, iov->iov_len, at);
+    return raw(SYS_pwritev, file->fd, iov, count, at, 0);
+}
+
+/* On a descriptor with O_APPEND the kernel's offset says where the end was. */
+static ssize_t append(const struct atoll_file *file, const struct iovec *iov, int count,
+                      off_t *end) {
+    ssize_t written = raw(SYS_writev, file->fd, iov, count);
+    if (written >= 0) *end = raw(SYS_lseek, file->fd, 0, SEEK_CUR);
+    return written;
+}
+
+static int getattr(const struct atoll_file *file, struct statx *attr) {
+    return raw(SYS_statx, file->fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_BTIME, attr);
+}
+
+static int truncate_to(const struct atoll_file *file, off_t size) {
+    return raw(SYS_ftruncate, file->fd, size);
+}
+
+static int fsync_file(const struct atoll_file *file, int data_only) {
+    return raw(data_only ? SYS_fdatasync : SYS_fsync, file->fd);
+}
+
+static int allocate(const struct atoll_file *file, int mode, off_t at, off_t length) {
+    return raw(SYS_fallocate, file->fd, mode, at, length);
+}
+
+const struct atoll_backend atoll_by_system_calls = {
+    .attach = attach,
+    .read = read_at,
+    .write = write_at,
+    .append = append,
+    .getattr = getattr,
+    .truncate = truncate_to,
+    .fsync = fsync_file,
+    .fallocate = allocate,
+};
