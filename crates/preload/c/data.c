@@ -221,8 +221,7 @@ static off_t target(const struct description *d, int fd, off_t at, int whence) {
     case SEEK_HOLE: return raw(SYS_lseek, fd, at, whence);
     default: return -EINVAL;
     }
-    if (__builtin_add_overflow(from, at, &to)) return from > 0 && at > 0 ? -EOVERFLOW : -EINVAL;
-    return to < 0 ? -EINVAL : to;
+    return __builtin_add_overflow(from, at, &to) || to < 0 ? -EINVAL : to;
 }
 
 EXPORT off64_t lseek64(int fd, off64_t at, int whence) {

@@ -166,7 +166,7 @@ EXPORT DIR *fdopendir(int fd) {
 
 static void forget_stream(FILE *stream) {
     /* No stream is asked by fileno(3), which sets errno for those without a descriptor. */
-    if (stream && stream->_fileno > 2) forget(stream->_fileno);
+    if (stream && !atomic_load(&disabled)) forget(stream->_fileno);
 }
 
 EXPORT int fclose(FILE *stream) {

@@ -175,7 +175,7 @@ EXPORT int execle(const char *path, const char *first, ...) {
 /* The server knows the process by what it was when it connected. */
 #define CHANGES(name, parameters, arguments)                                                  \
     EXPORT int name parameters {                                                              \
-        disable();                                                                            \
+        if (connected()) disable();                                                           \
         return REAL(name) arguments;                                                          \
     }
 CHANGES(setuid, (uid_t uid), (uid))
@@ -188,8 +188,16 @@ CHANGES(setresuid, (uid_t real, uid_t effective, uid_t saved), (real, effective,
 CHANGES(setresgid, (gid_t real, gid_t effective, gid_t saved), (real, effective, saved))
 CHANGES(setgroups, (size_t count, const gid_t *groups), (count, groups))
 CHANGES(initgroups, (const char *user, gid_t group), (user, group))
-CHANGES(unshare, (int flags), (flags))
-CHANGES(setns, (int fd, int kind), (fd, kind))
+
+/* Nor can it connect from elsewhere, or with descriptors that are a thread's own. */
+EXPORT int unshare(int flags) {
+    disable();
+    return REAL(unshare)(flags);
+}
+EXPORT int setns(int fd, int kind) {
+    disable();
+    return REAL(setns)(fd, kind);
+}
 
 EXPORT int prctl(int option, ...) {
     va_list list;

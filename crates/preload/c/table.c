@@ -3,7 +3,6 @@
 #include "table.h"
 
 #include <linux/futex.h>
-#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/sysmacros.h>
@@ -249,6 +248,8 @@ static int attach(const struct atoll_file *file) {
     return state;
 }
 
+bool connected(void) { return atomic_load(connection) == ATTACHED; }
+
 const struct atoll_backend *backend(const struct atoll_file *file, bool writes) {
     if (self.depth > 1 || (writes && atomic_load_explicit(&limited, memory_order_relaxed)))
         return &atoll_by_system_calls;
@@ -427,5 +428,10 @@ __attribute__((constructor)) static void start(void) {
     if (mapped && raw(SYS_madvise, page, 4096, MADV_WIPEONFORK) == 0)
         connection = (_Atomic int *)page;
     limits_changed();
-    pthread_atfork(prepare, parent, child);
+    /* By name, so that another C library, which this one's pthread_atfork(3) does not know, can load
+     * this file: its programs make system calls only. */
+    int (*register_handlers)(void (*)(void), void (*)(void), void (*)(void), void *) =
+        dlsym(RTLD_DEFAULT, "__register_atfork");
+    if (!register_handlers || register_handlers(prepare, parent, child, NULL) != 0)
+        atomic_store(&disabled, true);
 }

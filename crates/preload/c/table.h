@@ -76,6 +76,9 @@ static inline void leave(void) {
  * connection that the call is using. */
 const struct atoll_backend *backend(const struct atoll_file *file, bool writes);
 
+/* Whether this process has a connection, which is of the identity that it had then. */
+bool connected(void);
+
 /* Whether fd is an open file of ours, and if so what it is and its flags. */
 bool identify(int fd, struct atoll_file *file, uint32_t *flags);
 /* The description of fd if its offset is private, for this thread alone until `let_go`. Between
