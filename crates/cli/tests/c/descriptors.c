@@ -98,7 +98,7 @@ static void offsets(void) {
     P(lseek(fd, -50, SEEK_END));
     P(lseek(fd, -50, SEEK_SET));
     P(lseek(fd, 0, 77));
-    P(lseek(fd, INT64_MAX, SEEK_SET));
+    P(lseek(fd, 1ll << 40, SEEK_SET));
     P(lseek(fd, INT64_MAX, SEEK_CUR));
     P(read(fd, buf, 1));
     P(lseek(fd, 20, SEEK_SET));
