@@ -49,7 +49,30 @@ fn descriptors_and_offsets_are_as_on_the_host() {
         }
         assert_eq!(found.lines().count(), expected.lines().count());
     }
+    // And no call was made on what a descriptor once was.
+    let checking = checking_library(dir.path());
+    let mut on_volume = atoll();
+    on_volume.current_dir(dir.path()).args(["run", "-q", "--no-preload", "--", "sh", "-ec"]);
+    on_volume.arg("rm -rf /vol/*; LD_PRELOAD=$0; export LD_PRELOAD; timeout -s KILL 60 $1 /vol");
+    let (found, where_kept) = run({
+        on_volume.arg(checking).arg(program);
+        on_volume
+    });
+    assert_eq!((found, where_kept.as_str()), (expected, "private"));
     fsck(&dir.path().join("atoll.vol"));
+}
+
+/// The library compiled so that it dies where it is wrong about a descriptor.
+fn checking_library(dir: &Path) -> PathBuf {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../preload/c");
+    let to = dir.join("checking.so");
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-w", "-std=gnu11", "-O1", "-g", "-fPIC", "-shared", "-fvisibility=hidden"]);
+    gcc.arg("-DATOLL_CHECK").arg("-o").arg(&to);
+    let sources = std::fs::read_dir(sources).unwrap().map(|entry| entry.unwrap().path());
+    gcc.args(sources.filter(|path| path.extension().is_some_and(|extension| extension == "c")));
+    ok(&mut gcc);
+    to
 }
 
 #[test]

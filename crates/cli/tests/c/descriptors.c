@@ -129,6 +129,8 @@ static void offsets(void) {
     P(readv(fd, iov, 0));
     P(readv(fd, iov, 2000));
     POS(fd);
+    close(fd);
+    fd = open("a", O_RDWR);
     struct stat attr;
     P(fstat(fd, &attr));
     P(attr.st_size);
@@ -343,6 +345,31 @@ static void spawns(void) {
     P(pclose(pipe));
     POS(fd);
     show("j");
+    /* A descriptor that nothing but the new process has made shared. */
+    fd = fresh("j2", 0);
+    write(fd, "parent ", 7);
+    snprintf(number, sizeof number, "%d", fd);
+    pid = vfork();
+    if (pid == 0) {
+        write(fd, "vforked ", 8);
+        execv(me, argv);
+        _exit(1);
+    }
+    wait_for(pid);
+    POS(fd);
+    show("j2");
+    close(fd);
+    pid = fork();
+    if (pid == 0) {
+        fd = fresh("j3", 0);
+        write(fd, "executes ", 9);
+        snprintf(number, sizeof number, "%d", fd);
+        execl(me, me, ".", "write", number, NULL);
+        _exit(1);
+    }
+    wait_for(pid);
+    show("j3");
+    fd = open("j", O_RDWR | O_APPEND);
     /* vfork: what the child does with its descriptors is its own affair. */
     int kept = fresh("k", 0), replaced = fresh("l", 0);
     write(kept, "kept", 4);
@@ -445,13 +472,13 @@ static void streams(void) {
     P(fgets(buf, 100, file) != NULL);
     P(ftell(file));
     P(fclose(file));
-    show("o");
     /* The same number, opened by the library. */
     file = fopen("c", "r");
     P(fileno(file) == fd);
     P(pread(fileno(file), buf, 3, 0));
     P(fgetc(file));
     fclose(file);
+    show("o");
     /* A stream made of a descriptor that has been used. */
     fd = fresh("p", 0);
     P(write(fd, "used ", 5));
@@ -487,9 +514,11 @@ static void kernel_offsets(void) {
     off64_t at = 1;
     P(copy_file_range(fd, &at, to, NULL, 3, 0));
     POS(to);
-    P(syscall(SYS_lseek, fd, 2, SEEK_SET));
-    POS(fd);
+    close(fd);
+    fd = open("q", O_RDWR);
     P(syscall(SYS_read, fd, buf, 2));
+    POS(fd);
+    P(syscall(SYS_lseek, fd, 2, SEEK_CUR));
     POS(fd);
     show("r");
     close(fd);
@@ -509,6 +538,9 @@ static void kernel_offsets(void) {
         find.l_start = 8;
         find.l_len = 4;
         find.l_type = F_WRLCK;
+        P(fcntl(other, F_SETLK, &find));
+        find.l_start = 11;
+        find.l_len = 2;
         P(fcntl(other, F_SETLK, &find));
         P(flock(other, LOCK_EX | LOCK_NB));
         _exit(0);
