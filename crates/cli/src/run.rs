@@ -46,7 +46,7 @@ pub struct Args {
     /// Say nothing about the volume that is used by default.
     #[arg(short, long)]
     quiet: bool,
-    /// Let every call on the volumes go through the kernel, by FUSE: load no library into programs.
+    /// Load no library into programs: every call on the volumes goes through the kernel, by FUSE.
     #[arg(long)]
     no_preload: bool,
     /// The program and its arguments.

@@ -22,8 +22,11 @@
 //!
 //! # What is different
 //!
-//! A program that makes system calls in its own machine code, on descriptors that it also uses
-//! through the C library, can see a stale offset.
+//! - A program that makes system calls in its own machine code (io_uring's library does), on
+//!   descriptors that it also uses through the C library, can see a stale offset.
+//! - A program with the address sanitizer's shared library insists on its being the first, and
+//!   refuses to run: `atoll run --no-preload`.
+//! - The dynamic linker says of 32-bit programs that it ignores the library.
 #![forbid(unsafe_code)]
 
 use std::ffi::{OsStr, OsString};
@@ -160,6 +163,19 @@ mod tests {
         assert_eq!(variable(Some("".as_ref()), path), "/run/a.so");
         assert_eq!(variable(Some("x.so y.so".as_ref()), path), "x.so y.so:/run/a.so");
         assert_eq!(variable(Some("/run/a.so:x.so".as_ref()), path), "/run/a.so:x.so");
+    }
+
+    #[test]
+    fn a_place_that_the_volumes_hide_will_not_do() {
+        let path = place(&[]).unwrap();
+        assert!(path.is_file());
+        let other = place(&[path.parent().unwrap()]).unwrap();
+        assert!(!other.starts_with(path.parent().unwrap()), "{}", other.display());
+        place(&[Path::new("/")]).unwrap_err();
+        assert!(loadable(Path::new("/run/a")));
+        for unfit in ["run", "/a b", "/a:b", "/$LIB"] {
+            assert!(!loadable(Path::new(unfit)), "{unfit}");
+        }
     }
 
     #[test]
