@@ -138,7 +138,7 @@ impl<M: Memory> Store<M> {
         let key = Key::new(ino, Kind::Extent, file_block);
         let path = self.descend(key)?;
         let (id, slot) = path.leaf();
-        let keys = &self.cache.frame(id).keys;
+        let keys = self.cache.frame(id).keys();
         let exact = keys.get(slot) == Some(&key);
         let next = slot + usize::from(exact);
         let place = |slot: usize| Place { key: keys[slot], frame: id, slot };

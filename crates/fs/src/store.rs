@@ -14,6 +14,7 @@ use crate::journal::{Entry, Header, Journal};
 use crate::layout::{self, Block, Superblock, VolumeState, magic, map, record};
 use crate::node;
 use crate::space::{Allocator, Run};
+use crate::tree::Fingers;
 
 /// Blocks that only operations which free space may take.
 pub const RESERVED_BLOCKS: u64 = 32;
@@ -122,6 +123,8 @@ pub struct Store<M> {
     pub(crate) cache: Cache,
     /// The frame that the root had when it was last visited.
     pub(crate) root_hint: FrameId,
+    /// The ways through the tree that were gone last.
+    pub(crate) fingers: Fingers,
     /// Where the inode record is that was read last.
     pub(crate) last_read: (Ino, Remembered),
     journal: Journal,
@@ -155,6 +158,7 @@ impl<M: Memory> Store<M> {
         Store {
             cache,
             root_hint: FrameId::MAX,
+            fingers: Fingers::new(),
             last_read: (Ino(0), Remembered::default()),
             allocator,
             journal,
@@ -407,6 +411,7 @@ impl<M: Memory> Store<M> {
         t.undo.clear();
         t.freed.clear();
         self.state = t.state;
+        self.cache.shape += 1;
         self.transaction = t;
     }
 

@@ -23,8 +23,40 @@ const COMPACTION_GAIN: usize = layout::CAPACITY / 8;
 #[derive(Clone, Copy, Debug)]
 pub struct Path {
     steps: [(FrameId, u32); layout::HEIGHT_MAX],
+    /// The key that separates the leaf from what is before it.
+    lower: Key,
     /// The least key that belongs to the next leaf, if there is one.
     upper: Option<Key>,
+}
+
+impl Path {
+    const NOWHERE: Path =
+        Path { steps: [(0, 0); layout::HEIGHT_MAX], lower: Key::MIN, upper: None };
+}
+
+/// The ways that were gone last, one for each of the common kinds of keys. What one operation asks
+/// for twice, and what the next one finds beside it, needs no way through the tree.
+#[derive(Debug)]
+pub struct Fingers([Finger; 4]);
+
+#[derive(Clone, Copy, Debug)]
+struct Finger {
+    path: Path,
+    /// The cache's when the way was gone: the way is good as long as that stays.
+    shape: u64,
+    operation: u64,
+}
+
+impl Fingers {
+    /// None yet.
+    pub fn new() -> Fingers {
+        Fingers([Finger { path: Path::NOWHERE, shape: u64::MAX, operation: 0 }; 4])
+    }
+
+    #[inline]
+    fn of(&mut self, key: Key) -> &mut Finger {
+        &mut self.0[(key.item >> 56) as usize % 4]
+    }
 }
 
 impl Path {
@@ -56,7 +88,33 @@ impl<M: Memory> Store<M> {
     /// Goes down to the leaf that has or would have `key`; its slot is the first not below.
     #[inline]
     pub fn descend(&mut self, key: Key) -> Result<Path> {
-        let mut path = Path { steps: [(0, 0); layout::HEIGHT_MAX], upper: None };
+        let finger = self.fingers.of(key);
+        let wide = key.wide();
+        let is_within = finger.shape == self.cache.shape
+            && finger.path.lower.wide() <= wide
+            && finger.path.upper.is_none_or(|upper| wide < upper.wide());
+        if !is_within {
+            return self.descend_from_root(key);
+        }
+        if finger.operation != self.cache.operation() {
+            finger.operation = self.cache.operation();
+            for (id, _) in &finger.path.steps[..self.state.height as usize] {
+                self.cache.touch(*id);
+            }
+        }
+        let mut path = finger.path;
+        path.steps[0].1 = self.slot_in_leaf(&path, key);
+        Ok(path)
+    }
+
+    #[inline]
+    fn slot_in_leaf(&self, path: &Path, key: Key) -> u32 {
+        let leaf = self.cache.frame(path.steps[0].0);
+        leaf.lower_bound_within(key, path.lower, path.upper) as u32
+    }
+
+    fn descend_from_root(&mut self, key: Key) -> Result<Path> {
+        let mut path = Path::NOWHERE;
         let mut block = self.state.root;
         let mut level = self.state.height - 1;
         let mut hint = self.root_hint;
@@ -67,24 +125,30 @@ impl<M: Memory> Store<M> {
                 _ => {
                     let id = self.node(block, level)?;
                     match above {
-                        Some((parent, slot)) => self.cache.frame_mut(parent).hints[slot] = id,
+                        Some((parent, slot)) => self.cache.frame_mut(parent).set_hint(slot, id),
                         None => self.root_hint = id,
                     }
                     id
                 }
             };
-            let frame = self.cache.frame(id);
             if level == 0 {
-                path.steps[0] = (id, frame.lower_bound(key) as u32);
+                path.steps[0].0 = id;
+                let (shape, operation) = (self.cache.shape, self.cache.operation());
+                *self.fingers.of(key) = Finger { path, shape, operation };
+                path.steps[0].1 = self.slot_in_leaf(&path, key);
                 return Ok(path);
             }
+            let frame = self.cache.frame(id);
             let slot = frame.child_slot(key);
-            if let Some(&upper) = frame.keys.get(slot + 1) {
+            if slot > 0 {
+                path.lower = frame.keys()[slot];
+            }
+            if let Some(&upper) = frame.keys().get(slot + 1) {
                 path.upper = Some(upper);
             }
             path.steps[level as usize] = (id, slot as u32);
             block = frame.child(slot);
-            hint = frame.hints[slot];
+            hint = frame.hint(slot);
             above = Some((id, slot));
             level -= 1;
         }
@@ -95,7 +159,7 @@ impl<M: Memory> Store<M> {
     pub fn find(&mut self, key: Key) -> Result<Option<Place>> {
         let path = self.descend(key)?;
         let (frame, slot) = path.leaf();
-        let found = self.cache.frame(frame).keys.get(slot) == Some(&key);
+        let found = self.cache.frame(frame).keys().get(slot) == Some(&key);
         Ok(found.then_some(Place { key, frame, slot }))
     }
 
@@ -105,7 +169,7 @@ impl<M: Memory> Store<M> {
         loop {
             let path = self.descend(key)?;
             let (frame, slot) = path.leaf();
-            if let Some(&found) = self.cache.frame(frame).keys.get(slot) {
+            if let Some(&found) = self.cache.frame(frame).keys().get(slot) {
                 return Ok(Some(Place { key: found, frame, slot }));
             }
             match path.upper {
@@ -122,11 +186,11 @@ impl<M: Memory> Store<M> {
         let path = self.descend(key)?;
         let (id, slot) = path.leaf();
         let frame = self.cache.frame(id);
-        if frame.keys.get(slot) == Some(&key) {
+        if frame.keys().get(slot) == Some(&key) {
             return Ok(Some(Place { key, frame: id, slot }));
         }
         if slot > 0 {
-            let key = frame.keys[slot - 1];
+            let key = frame.keys()[slot - 1];
             return Ok(Some(Place { key, frame: id, slot: slot - 1 }));
         }
         // The leaf begins after the key: the item before is the last of the leaf before.
@@ -148,7 +212,7 @@ impl<M: Memory> Store<M> {
                 return Err(Corruption::Node.into());
             };
             if level == 0 {
-                return Ok(Some(Place { key: frame.keys[last], frame: id, slot: last }));
+                return Ok(Some(Place { key: frame.keys()[last], frame: id, slot: last }));
             }
             block = frame.child(last);
         }
@@ -174,7 +238,7 @@ impl<M: Memory> Store<M> {
         debug_assert!(value.len() <= layout::VALUE_MAX);
         let path = self.descend(key)?;
         let (id, slot) = path.leaf();
-        if self.cache.frame(id).keys.get(slot) == Some(&key) {
+        if self.cache.frame(id).keys().get(slot) == Some(&key) {
             return Err(Corruption::Item.into());
         }
         let mut buf = [0; cell::VALUE + layout::VALUE_MAX];
@@ -185,43 +249,44 @@ impl<M: Memory> Store<M> {
     fn insert_cell(&mut self, path: &Path, level: usize, key: Key, cell: &[u8]) -> Result<()> {
         let id = path.steps[level].0;
         let frame = self.cache.frame(id);
+        // In a leaf the path leads to the slot; above, to the child that was split.
+        let slot = match level {
+            0 => path.leaf().1,
+            _ => frame.lower_bound(key),
+        };
         if frame.room() >= cell.len() {
-            self.append_cell(id, key, cell);
+            self.append_cell(id, slot, key, cell);
             return Ok(());
         }
-        if frame.live + cell.len() + COMPACTION_GAIN <= layout::CAPACITY {
+        if frame.live as usize + cell.len() + COMPACTION_GAIN <= layout::CAPACITY {
             self.compact(id);
-            self.append_cell(id, key, cell);
+            self.append_cell(id, slot, key, cell);
             return Ok(());
         }
         self.split(path, level, key, cell)
     }
 
     /// Adds a cell to a node that has room for it.
-    fn append_cell(&mut self, id: FrameId, key: Key, cell: &[u8]) {
+    fn append_cell(&mut self, id: FrameId, slot: usize, key: Key, cell: &[u8]) {
         let at = node::end(&self.cache.frame(id).data);
         self.put(id, at, cell);
         self.put(id, layout::END, &((at + cell.len()) as u16).to_le_bytes());
         let frame = self.cache.frame_mut(id);
-        let slot = frame.lower_bound(key);
-        frame.keys.insert(slot, key);
-        frame.cells.insert(slot, at as u16);
+        frame.insert_slot(slot, key, at, cell.len());
         if frame.level > 0 {
-            frame.hints.insert(slot, FrameId::MAX);
+            self.cache.shape += 1;
         }
-        frame.live += cell.len();
     }
 
     /// Takes the cell in `slot` out of its node.
     fn drop_cell(&mut self, id: FrameId, slot: usize) {
-        let at = self.cache.frame(id).cells[slot] as usize;
+        let at = self.cache.frame(id).cell_at(slot);
         self.put(id, at + cell::LIVE, &[0]);
         let frame = self.cache.frame_mut(id);
-        frame.live -= frame.value_range(slot).end - at;
-        frame.keys.remove(slot);
-        frame.cells.remove(slot);
+        let len = frame.value_range(slot).end - at;
+        frame.remove_slot(slot, len);
         if frame.level > 0 {
-            frame.hints.remove(slot);
+            self.cache.shape += 1;
         }
         // A remembered position in this node may be that of the cell.
         self.cache.bump(id);
@@ -246,6 +311,7 @@ impl<M: Memory> Store<M> {
         let indexed = node::index(self.cache.frame_mut(id), |_| true);
         assert!(indexed.is_ok(), "a node made of checked cells is sound");
         self.cache.bump(id);
+        self.cache.shape += 1;
     }
 
     /// A new node.
@@ -268,13 +334,14 @@ impl<M: Memory> Store<M> {
             let frame = self.cache.frame(left);
             node::image(level as u32, (at..count).map(|s| frame.cell(s)))
         };
-        let separator = if at == count { key } else { self.cache.frame(left).keys[at] };
+        let separator = if at == count { key } else { self.cache.frame(left).keys()[at] };
         self.replace_empty(right, level, &bytes);
         if at < count {
             self.rewrite(left, 0..at);
         }
         let target = if key >= separator { right } else { left };
-        self.append_cell(target, key, cell);
+        let slot = self.cache.frame(target).lower_bound(key);
+        self.append_cell(target, slot, key, cell);
 
         let mut buf = [0; cell::VALUE + layout::VALUE_MAX];
         if level + 1 < self.state.height as usize {
@@ -290,9 +357,9 @@ impl<M: Memory> Store<M> {
         self.put(root, layout::END, &(layout::CELLS as u16).to_le_bytes());
         self.cache.frame_mut(root).level = level as u8 + 1;
         let cell = node::build_cell(&mut buf, Key::MIN, &old_root.to_le_bytes());
-        self.append_cell(root, Key::MIN, cell);
+        self.append_cell(root, 0, Key::MIN, cell);
         let cell = node::build_cell(&mut buf, separator, &right_block.to_le_bytes());
-        self.append_cell(root, separator, cell);
+        self.append_cell(root, 1, separator, cell);
         self.state.root = root_block;
         self.state.height += 1;
         Ok(())
@@ -316,7 +383,7 @@ impl<M: Memory> Store<M> {
             let len = frame.cell(slot).len();
             // The cell in the middle goes to the side that it makes the less uneven, so that either
             // has room for one more of the largest.
-            if (sum + len / 2) * 2 >= frame.live {
+            if (sum + len / 2) * 2 >= frame.live as usize {
                 return slot.clamp(1, frame.count() - 1);
             }
             sum += len;
@@ -328,7 +395,7 @@ impl<M: Memory> Store<M> {
     pub fn remove(&mut self, key: Key) -> Result<()> {
         let path = self.descend(key)?;
         let (id, slot) = path.leaf();
-        if self.cache.frame(id).keys.get(slot) != Some(&key) {
+        if self.cache.frame(id).keys().get(slot) != Some(&key) {
             return Err(Corruption::Item.into());
         }
         self.drop_cell(id, slot);
@@ -347,7 +414,7 @@ impl<M: Memory> Store<M> {
             }
             return Ok(());
         }
-        let live = frame.live;
+        let live = frame.live as usize;
         if live >= MERGE_BELOW {
             return Ok(());
         }
@@ -370,7 +437,8 @@ impl<M: Memory> Store<M> {
             if left == right {
                 return Err(Corruption::Node.into());
             }
-            if self.cache.frame(left).live + self.cache.frame(right).live > MERGED_MAX {
+            let together = self.cache.frame(left).live + self.cache.frame(right).live;
+            if together as usize > MERGED_MAX {
                 continue;
             }
             self.merge(level, left, right)?;
@@ -385,13 +453,13 @@ impl<M: Memory> Store<M> {
     fn drop_child(&mut self, id: FrameId, slot: usize) {
         let frame = self.cache.frame(id);
         if slot == 0 && frame.count() > 1 {
-            let key = frame.keys[0];
-            let at = frame.cells[1] as usize;
+            let key = frame.keys()[0];
+            let at = frame.cell_at(1);
             let mut bytes = [0; 16];
             bytes[..8].copy_from_slice(&key.ino.to_le_bytes());
             bytes[8..].copy_from_slice(&key.item.to_le_bytes());
             self.put(id, at + cell::KEY_INO, &bytes);
-            self.cache.frame_mut(id).keys[1] = key;
+            self.cache.frame_mut(id).set_key(1, key);
         }
         self.drop_cell(id, slot);
     }
@@ -399,7 +467,7 @@ impl<M: Memory> Store<M> {
     /// Moves the cells of `right` to `left`.
     fn merge(&mut self, level: usize, left: FrameId, right: FrameId) -> Result<()> {
         let (l, r) = (self.cache.frame(left), self.cache.frame(right));
-        if l.keys.last() >= r.keys.first() {
+        if l.keys().last() >= r.keys().first() {
             return Err(Corruption::Node.into());
         }
         let cells = (0..l.count()).map(|s| l.cell(s)).chain((0..r.count()).map(|s| r.cell(s)));
@@ -421,6 +489,7 @@ impl<M: Memory> Store<M> {
             self.free(self.state.root, 1, true)?;
             self.state.root = child;
             self.state.height -= 1;
+            self.cache.shape += 1;
         }
         Ok(())
     }
