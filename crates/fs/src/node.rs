@@ -206,21 +206,16 @@ impl Frame {
     }
 }
 
-/// Builds a cell in `buf` and returns its bytes.
+/// Builds a cell in `buf`, which has its length.
 #[inline]
-pub fn build_cell<'b>(
-    buf: &'b mut [u8; cell::VALUE + node::VALUE_MAX],
-    key: Key,
-    value: &[u8],
-) -> &'b [u8] {
-    let len = cell::VALUE + value.len();
-    put16(buf, cell::LEN, len as u16);
+pub fn build_cell(buf: &mut [u8], key: Key, value: &[u8]) {
+    let len = buf.len() as u16;
+    put16(buf, cell::LEN, len);
     buf[cell::LIVE] = 1;
     buf[cell::LIVE + 1] = 0;
     put64(buf, cell::KEY_INO, key.ino);
     put64(buf, cell::KEY_ITEM, key.item);
-    buf[cell::VALUE..len].copy_from_slice(value);
-    &buf[..len]
+    buf[cell::VALUE..].copy_from_slice(value);
 }
 
 /// The content of a node with the given cells, one after the other, as bytes from

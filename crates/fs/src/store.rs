@@ -253,18 +253,30 @@ impl<M: Memory> Store<M> {
     /// Changes bytes of a frame within the transaction.
     #[inline]
     pub fn put(&mut self, id: FrameId, offset: usize, bytes: &[u8]) {
+        self.put_with(id, offset, bytes.len(), |place| place.copy_from_slice(bytes));
+    }
+
+    /// As [`put`](Self::put), the new bytes written by `fill`.
+    #[inline]
+    pub fn put_with(
+        &mut self,
+        id: FrameId,
+        offset: usize,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) {
         let transaction = &mut self.transaction;
         let frame = self.cache.frame_mut(id);
-        let old = &mut frame.data[offset..offset + bytes.len()];
+        let place = &mut frame.data[offset..offset + len];
         transaction.changes.push(Change {
             frame: id,
             offset: offset as u16,
-            len: bytes.len() as u16,
+            len: len as u16,
             undo: transaction.undo.len() as u32,
             init: false,
         });
-        transaction.undo.extend_from_slice(old);
-        old.copy_from_slice(bytes);
+        transaction.undo.extend_from_slice(place);
+        fill(place);
         self.cache.mark_dirty(id);
     }
 
@@ -771,7 +783,7 @@ impl<M: Memory> Store<M> {
     /// chain begins from another seed.
     pub(crate) fn begin_journal(&mut self) -> Result<()> {
         self.device.flush()?;
-        self.journal.rechain(self.generation + 1);
+        self.journal.rechain_at_head(&mut self.device, self.generation + 1)?;
         self.journal.set_tail_to_head();
         self.write_header(false)
     }

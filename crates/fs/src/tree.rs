@@ -19,19 +19,14 @@ const MERGED_MAX: usize = layout::CAPACITY * 3 / 4;
 /// Bytes that compaction must gain to be worth it; otherwise the node is split.
 const COMPACTION_GAIN: usize = layout::CAPACITY / 8;
 
-/// The way from the root to a leaf: frame and slot at each level, leaf first.
+/// The way from the root to a leaf: frame at each level, leaf first, and slot above the leaves.
 #[derive(Clone, Copy, Debug)]
 pub struct Path {
     steps: [(FrameId, u32); layout::HEIGHT_MAX],
     /// The key that separates the leaf from what is before it.
     lower: Key,
     /// The least key that belongs to the next leaf, if there is one.
-    upper: Option<Key>,
-}
-
-impl Path {
-    const NOWHERE: Path =
-        Path { steps: [(0, 0); layout::HEIGHT_MAX], lower: Key::MIN, upper: None };
+    pub upper: Option<Key>,
 }
 
 /// The ways that were gone last, one for each of the common kinds of keys. What one operation asks
@@ -50,26 +45,19 @@ struct Finger {
 impl Fingers {
     /// None yet.
     pub fn new() -> Fingers {
-        Fingers([Finger { path: Path::NOWHERE, shape: u64::MAX, operation: 0 }; 4])
+        let path = Path { steps: [(0, 0); layout::HEIGHT_MAX], lower: Key::MIN, upper: None };
+        Fingers([Finger { path, shape: u64::MAX, operation: 0 }; 4])
     }
 
     #[inline]
     fn of(&mut self, key: Key) -> &mut Finger {
         &mut self.0[(key.item >> 56) as usize % 4]
     }
-}
 
-impl Path {
-    /// The leaf and the slot in it.
+    /// The way that the last descent to `key` went, if the tree has not changed since.
     #[inline]
-    pub fn leaf(&self) -> (FrameId, usize) {
-        (self.steps[0].0, self.steps[0].1 as usize)
-    }
-
-    /// The least key that belongs to the next leaf, if there is one.
-    #[inline]
-    pub fn upper(&self) -> Option<Key> {
-        self.upper
+    pub fn path(&mut self, key: Key) -> &Path {
+        &self.of(key).path
     }
 }
 
@@ -85,9 +73,10 @@ pub struct Place {
 }
 
 impl<M: Memory> Store<M> {
-    /// Goes down to the leaf that has or would have `key`; its slot is the first not below.
+    /// Goes down to the leaf that has or would have `key`, and to the first slot not below. The way
+    /// is in [`Fingers::path`] until the next descent.
     #[inline]
-    pub fn descend(&mut self, key: Key) -> Result<Path> {
+    pub fn descend(&mut self, key: Key) -> Result<(FrameId, usize)> {
         let finger = self.fingers.of(key);
         let wide = key.wide();
         let is_within = finger.shape == self.cache.shape
@@ -96,25 +85,21 @@ impl<M: Memory> Store<M> {
         if !is_within {
             return self.descend_from_root(key);
         }
+        let Path { lower, upper, .. } = finger.path;
+        let leaf = finger.path.steps[0].0;
         if finger.operation != self.cache.operation() {
             finger.operation = self.cache.operation();
             for (id, _) in &finger.path.steps[..self.state.height as usize] {
                 self.cache.touch(*id);
             }
         }
-        let mut path = finger.path;
-        path.steps[0].1 = self.slot_in_leaf(&path, key);
-        Ok(path)
+        Ok((leaf, self.cache.frame(leaf).lower_bound_within(key, lower, upper)))
     }
 
-    #[inline]
-    fn slot_in_leaf(&self, path: &Path, key: Key) -> u32 {
-        let leaf = self.cache.frame(path.steps[0].0);
-        leaf.lower_bound_within(key, path.lower, path.upper) as u32
-    }
-
-    fn descend_from_root(&mut self, key: Key) -> Result<Path> {
-        let mut path = Path::NOWHERE;
+    fn descend_from_root(&mut self, key: Key) -> Result<(FrameId, usize)> {
+        let finger = self.fingers.of(key);
+        finger.shape = u64::MAX;
+        let (mut lower, mut upper) = (Key::MIN, None);
         let mut block = self.state.root;
         let mut level = self.state.height - 1;
         let mut hint = self.root_hint;
@@ -131,20 +116,24 @@ impl<M: Memory> Store<M> {
                     id
                 }
             };
-            if level == 0 {
-                path.steps[0].0 = id;
-                let (shape, operation) = (self.cache.shape, self.cache.operation());
-                *self.fingers.of(key) = Finger { path, shape, operation };
-                path.steps[0].1 = self.slot_in_leaf(&path, key);
-                return Ok(path);
-            }
             let frame = self.cache.frame(id);
+            let path = &mut self.fingers.of(key).path;
+            if level == 0 {
+                path.steps[0] = (id, 0);
+                path.lower = lower;
+                path.upper = upper;
+                let slot = frame.lower_bound_within(key, lower, upper);
+                let finger = self.fingers.of(key);
+                finger.shape = self.cache.shape;
+                finger.operation = self.cache.operation();
+                return Ok((id, slot));
+            }
             let slot = frame.child_slot(key);
             if slot > 0 {
-                path.lower = frame.keys()[slot];
+                lower = frame.keys()[slot];
             }
-            if let Some(&upper) = frame.keys().get(slot + 1) {
-                path.upper = Some(upper);
+            if let Some(&next) = frame.keys().get(slot + 1) {
+                upper = Some(next);
             }
             path.steps[level as usize] = (id, slot as u32);
             block = frame.child(slot);
@@ -157,8 +146,7 @@ impl<M: Memory> Store<M> {
     /// The item with exactly `key`.
     #[inline]
     pub fn find(&mut self, key: Key) -> Result<Option<Place>> {
-        let path = self.descend(key)?;
-        let (frame, slot) = path.leaf();
+        let (frame, slot) = self.descend(key)?;
         let found = self.cache.frame(frame).keys().get(slot) == Some(&key);
         Ok(found.then_some(Place { key, frame, slot }))
     }
@@ -167,12 +155,11 @@ impl<M: Memory> Store<M> {
     pub fn seek(&mut self, key: Key) -> Result<Option<Place>> {
         let mut key = key;
         loop {
-            let path = self.descend(key)?;
-            let (frame, slot) = path.leaf();
+            let (frame, slot) = self.descend(key)?;
             if let Some(&found) = self.cache.frame(frame).keys().get(slot) {
                 return Ok(Some(Place { key: found, frame, slot }));
             }
-            match path.upper {
+            match self.fingers.path(key).upper {
                 // Separators grow from leaf to leaf; a damaged tree must not send us in circles.
                 Some(upper) if upper > key => key = upper,
                 Some(_) => return Err(Corruption::Node.into()),
@@ -183,8 +170,7 @@ impl<M: Memory> Store<M> {
 
     /// The last item at or before `key`, if it is of the same inode.
     pub fn seek_back(&mut self, key: Key) -> Result<Option<Place>> {
-        let path = self.descend(key)?;
-        let (id, slot) = path.leaf();
+        let (id, slot) = self.descend(key)?;
         let frame = self.cache.frame(id);
         if frame.keys().get(slot) == Some(&key) {
             return Ok(Some(Place { key, frame: id, slot }));
@@ -194,11 +180,12 @@ impl<M: Memory> Store<M> {
             return Ok(Some(Place { key, frame: id, slot: slot - 1 }));
         }
         // The leaf begins after the key: the item before is the last of the leaf before.
-        self.last_before(&path)
+        self.last_before(key)
     }
 
-    /// The last item of the leaf before the one that `path` leads to.
-    pub fn last_before(&mut self, path: &Path) -> Result<Option<Place>> {
+    /// The last item of the leaf before the one that the descent to `key` led to.
+    pub fn last_before(&mut self, key: Key) -> Result<Option<Place>> {
+        let path = *self.fingers.path(key);
         let height = self.state.height as usize;
         let Some(turn) = (1..height).find(|&l| path.steps[l].1 > 0) else {
             return Ok(None);
@@ -236,43 +223,39 @@ impl<M: Memory> Store<M> {
     /// Inserts an item whose key is not in the tree.
     pub fn insert(&mut self, key: Key, value: &[u8]) -> Result<()> {
         debug_assert!(value.len() <= layout::VALUE_MAX);
-        let path = self.descend(key)?;
-        let (id, slot) = path.leaf();
+        let (id, slot) = self.descend(key)?;
         if self.cache.frame(id).keys().get(slot) == Some(&key) {
             return Err(Corruption::Item.into());
         }
-        let mut buf = [0; cell::VALUE + layout::VALUE_MAX];
-        let cell = node::build_cell(&mut buf, key, value);
-        self.insert_cell(&path, 0, key, cell)
+        if self.append_if_room(id, slot, key, value) {
+            return Ok(());
+        }
+        let path = *self.fingers.path(key);
+        self.split(&path, 0, key, value)
     }
 
-    fn insert_cell(&mut self, path: &Path, level: usize, key: Key, cell: &[u8]) -> Result<()> {
-        let id = path.steps[level].0;
+    /// Adds a cell to a node that has room for it, or would have without its dead cells.
+    fn append_if_room(&mut self, id: FrameId, slot: usize, key: Key, value: &[u8]) -> bool {
+        let len = cell::VALUE + value.len();
         let frame = self.cache.frame(id);
-        // In a leaf the path leads to the slot; above, to the child that was split.
-        let slot = match level {
-            0 => path.leaf().1,
-            _ => frame.lower_bound(key),
-        };
-        if frame.room() >= cell.len() {
-            self.append_cell(id, slot, key, cell);
-            return Ok(());
-        }
-        if frame.live as usize + cell.len() + COMPACTION_GAIN <= layout::CAPACITY {
+        if frame.room() < len {
+            if frame.live as usize + len + COMPACTION_GAIN > layout::CAPACITY {
+                return false;
+            }
             self.compact(id);
-            self.append_cell(id, slot, key, cell);
-            return Ok(());
         }
-        self.split(path, level, key, cell)
+        self.append_cell(id, slot, key, value);
+        true
     }
 
     /// Adds a cell to a node that has room for it.
-    fn append_cell(&mut self, id: FrameId, slot: usize, key: Key, cell: &[u8]) {
+    fn append_cell(&mut self, id: FrameId, slot: usize, key: Key, value: &[u8]) {
         let at = node::end(&self.cache.frame(id).data);
-        self.put(id, at, cell);
-        self.put(id, layout::END, &((at + cell.len()) as u16).to_le_bytes());
+        let len = cell::VALUE + value.len();
+        self.put_with(id, at, len, |bytes| node::build_cell(bytes, key, value));
+        self.put(id, layout::END, &((at + len) as u16).to_le_bytes());
         let frame = self.cache.frame_mut(id);
-        frame.insert_slot(slot, key, at, cell.len());
+        frame.insert_slot(slot, key, at, len);
         if frame.level > 0 {
             self.cache.shape += 1;
         }
@@ -322,7 +305,7 @@ impl<M: Memory> Store<M> {
     }
 
     /// Splits the node at `level` of `path` in two and inserts the cell in the right one of them.
-    fn split(&mut self, path: &Path, level: usize, key: Key, cell: &[u8]) -> Result<()> {
+    fn split(&mut self, path: &Path, level: usize, key: Key, value: &[u8]) -> Result<()> {
         let left = path.steps[level].0;
         let (right_block, right) = self.new_node()?;
         let frame = self.cache.frame(left);
@@ -341,12 +324,16 @@ impl<M: Memory> Store<M> {
         }
         let target = if key >= separator { right } else { left };
         let slot = self.cache.frame(target).lower_bound(key);
-        self.append_cell(target, slot, key, cell);
+        self.append_cell(target, slot, key, value);
 
-        let mut buf = [0; cell::VALUE + layout::VALUE_MAX];
         if level + 1 < self.state.height as usize {
-            let cell = node::build_cell(&mut buf, separator, &right_block.to_le_bytes());
-            return self.insert_cell(path, level + 1, separator, cell);
+            let parent = path.steps[level + 1].0;
+            let slot = self.cache.frame(parent).lower_bound(separator);
+            let child = right_block.to_le_bytes();
+            if self.append_if_room(parent, slot, separator, &child) {
+                return Ok(());
+            }
+            return self.split(path, level + 1, separator, &child);
         }
         if level + 1 == layout::HEIGHT_MAX {
             return Err(atoll_vfs::Errno::ENOSPC.into());
@@ -356,10 +343,8 @@ impl<M: Memory> Store<M> {
         self.put(root, layout::LEVEL, &[level as u8 + 1]);
         self.put(root, layout::END, &(layout::CELLS as u16).to_le_bytes());
         self.cache.frame_mut(root).level = level as u8 + 1;
-        let cell = node::build_cell(&mut buf, Key::MIN, &old_root.to_le_bytes());
-        self.append_cell(root, 0, Key::MIN, cell);
-        let cell = node::build_cell(&mut buf, separator, &right_block.to_le_bytes());
-        self.append_cell(root, 1, separator, cell);
+        self.append_cell(root, 0, Key::MIN, &old_root.to_le_bytes());
+        self.append_cell(root, 1, separator, &right_block.to_le_bytes());
         self.state.root = root_block;
         self.state.height += 1;
         Ok(())
@@ -393,12 +378,15 @@ impl<M: Memory> Store<M> {
 
     /// Removes the item with exactly `key`, which must be there.
     pub fn remove(&mut self, key: Key) -> Result<()> {
-        let path = self.descend(key)?;
-        let (id, slot) = path.leaf();
+        let (id, slot) = self.descend(key)?;
         if self.cache.frame(id).keys().get(slot) != Some(&key) {
             return Err(Corruption::Item.into());
         }
         self.drop_cell(id, slot);
+        if self.cache.frame(id).live as usize >= MERGE_BELOW {
+            return Ok(());
+        }
+        let path = *self.fingers.path(key);
         self.mend(&path, 0)
     }
 

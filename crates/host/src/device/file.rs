@@ -89,7 +89,7 @@ impl FileDevice {
         }
         let bytes = at..at + data.len() as u64;
         if !self.reserve.covers(&bytes) {
-            self.reserve.ask(&self.file, &bytes);
+            self.reserve.ask(&self.file, &bytes, false);
         }
         let (done, outcome) = io::write_counted(self.file.as_fd(), at, data);
         if let Durability::Rewrite { dirty, .. } = &mut self.durability {

@@ -240,7 +240,8 @@ impl Memory for MappedDevice {
         self.check_writable()?;
         let bytes = range.start as u64..range.end as u64;
         if !self.reserve.covers(&bytes) {
-            self.reserve.ask(&self.file, &bytes);
+            // Pages for what goes through the mapping: a call makes its own.
+            self.reserve.ask(&self.file, &bytes, data.len() < COLD_STORE_MIN);
         }
         if data.len() >= COLD_STORE_MIN && !self.warm_up(&range) {
             return self.store_by_call(range.start, data);

@@ -1,23 +1,33 @@
 //! Storage of the host, asked for ahead.
 //!
-//! A store to a hole of a sparse file makes the host find one block, under locks of its own. Asked
-//! for a mebibyte at a time by fallocate(2), the same storage costs a tenth (docs/PERFORMANCE.md).
+//! A store to a hole of a sparse file makes the host find one block, under locks of its own, and if
+//! it goes through a mapping also a fault that reads the hole. Storage asked for a mebibyte at a time
+//! by fallocate(2), and pages brought to its cache by a write of zeros, cost a fraction of that
+//! (docs/PERFORMANCE.md).
 
 use std::fs::File;
 use std::ops::Range;
 
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::io::Errno;
 
-/// Bytes asked for at a time, as a power of two: few enough not to matter as waste.
-const PIECE_BITS: u32 = 20;
+use super::io;
+
+/// Bytes that are looked at at a time.
+const PIECE: u64 = 128 << 10;
+/// Bytes of storage asked for at a time: few enough not to matter as waste. One byte of the bitmap.
+const REGION: u64 = 8 * PIECE;
 
 /// tmpfs: storage is memory there, and a page of it costs the same whenever it is asked for.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
+static ZEROS: [u8; PIECE as usize] = [0; PIECE as usize];
+
 /// Which pieces of a file were asked for.
 #[derive(Debug)]
 pub(super) struct Reserve {
-    asked: Vec<u64>,
+    /// One bit for each piece.
+    asked: Vec<u8>,
     length: u64,
 }
 
@@ -34,62 +44,99 @@ impl Reserve {
 
     /// Asks for nothing.
     pub(super) fn never(length: u64) -> Reserve {
-        Reserve::with(length, u64::MAX)
+        Reserve::with(length, u8::MAX)
     }
 
-    fn with(length: u64, word: u64) -> Reserve {
-        Reserve { asked: vec![word; length.div_ceil(64 << PIECE_BITS) as usize], length }
+    fn with(length: u64, byte: u8) -> Reserve {
+        Reserve { asked: vec![byte; length.div_ceil(REGION) as usize], length }
     }
 
     /// Whether the bytes of `range`, which lie in the file, were asked for.
     #[inline]
     pub(super) fn covers(&self, range: &Range<u64>) -> bool {
-        let first = range.start >> PIECE_BITS;
-        let last = range.end.saturating_sub(1) >> PIECE_BITS;
+        let first = range.start / PIECE;
+        let last = range.end.saturating_sub(1) / PIECE;
         // What spans several pieces is looked at in `ask`.
         first == last
-            && self.asked.get((first / 64) as usize).is_some_and(|w| w & (1 << (first % 64)) != 0)
+            && self.asked.get((first / 8) as usize).is_some_and(|b| b & (1 << (first % 8)) != 0)
     }
 
-    /// Asks for the pieces that hold `range`, each once. A host that refuses does so again, with a
-    /// reason, when something is stored.
+    /// Asks for the pieces that hold `range`, each once; with `fill`, also for pages in the host's
+    /// cache, where the file has nothing yet. A host that refuses does so again, with a reason, when
+    /// something is stored.
     #[cold]
-    pub(super) fn ask(&mut self, file: &File, range: &Range<u64>) {
-        for piece in range.start >> PIECE_BITS..range.end.div_ceil(1 << PIECE_BITS) {
-            let bit = 1 << (piece % 64);
-            let Some(word) = self.asked.get_mut((piece / 64) as usize) else { return };
-            if *word & bit != 0 {
+    pub(super) fn ask(&mut self, file: &File, range: &Range<u64>, fill: bool) {
+        for piece in range.start / PIECE..range.end.div_ceil(PIECE) {
+            let bit = 1 << (piece % 8);
+            let Some(byte) = self.asked.get_mut((piece / 8) as usize) else { return };
+            if *byte & bit != 0 {
                 continue;
             }
-            *word |= bit;
-            let at = piece << PIECE_BITS;
-            let len = self.length.min(at + (1 << PIECE_BITS)) - at;
-            let _ = rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, at, len);
+            if *byte == 0 {
+                let at = piece / 8 * REGION;
+                let len = self.length.min(at + REGION) - at;
+                let _ = rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, at, len);
+            }
+            *byte |= bit;
+            let at = piece * PIECE;
+            let end = self.length.min(at + PIECE);
+            if fill && is_hole(file, at, end) {
+                // Zeros over zeros: if they do not fit, nothing is wrong yet.
+                use std::os::fd::AsFd;
+                let _ = io::write_at(file.as_fd(), at, &ZEROS[..(end - at) as usize]);
+            }
         }
+    }
+}
+
+/// Whether nothing was ever stored in a range. A host that cannot tell says no.
+fn is_hole(file: &File, at: u64, end: u64) -> bool {
+    match rustix::fs::seek(file, SeekFrom::Data(at)) {
+        Ok(data) => data >= end,
+        Err(errno) => errno == Errno::NXIO,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::FileExt;
 
     #[test]
     fn pieces_are_asked_for_once() {
         let file = tempfile::tempfile().unwrap();
-        let length = (65 << 20) + 4096;
+        let length = 65 * REGION + 4096;
         file.set_len(length).unwrap();
         let mut reserve = Reserve::with(length, 0);
-        let piece = 1u64 << PIECE_BITS;
-        for range in [0..1, piece - 1..piece, length - 1..length] {
-            assert_eq!(reserve.covers(&range), range.start != 0 && range.end <= piece);
-            reserve.ask(&file, &range);
+        for range in [0..1, PIECE - 1..PIECE, length - 1..length] {
+            assert_eq!(reserve.covers(&range), range.start != 0 && range.end <= PIECE);
+            reserve.ask(&file, &range, true);
             assert!(reserve.covers(&range));
         }
-        assert!(!reserve.covers(&(piece..piece + 1)));
-        assert!(!reserve.covers(&(piece - 1..piece + 1)), "two pieces");
-        reserve.ask(&file, &(piece - 1..3 * piece));
-        assert!(reserve.covers(&(piece..2 * piece)) && reserve.covers(&(2 * piece..3 * piece)));
-        assert!(!reserve.covers(&(3 * piece..3 * piece + 1)));
+        assert!(!reserve.covers(&(PIECE..PIECE + 1)));
+        assert!(!reserve.covers(&(PIECE - 1..PIECE + 1)), "two pieces");
+        reserve.ask(&file, &(PIECE - 1..3 * PIECE), true);
+        assert!(reserve.covers(&(PIECE..2 * PIECE)) && reserve.covers(&(2 * PIECE..3 * PIECE)));
+        assert!(!reserve.covers(&(3 * PIECE..3 * PIECE + 1)));
         assert!(Reserve::never(length).covers(&(5..6)));
+        assert_eq!(file.metadata().unwrap().len(), length);
+    }
+
+    /// What an earlier process stored is not touched, wherever in a piece it is.
+    #[test]
+    fn content_stays() {
+        let file = tempfile::tempfile().unwrap();
+        let length = 4 * REGION;
+        file.set_len(length).unwrap();
+        let places = [0, 1, PIECE - 1, PIECE + 4096, 3 * PIECE - 1, 2 * REGION + 5, length - 1];
+        for at in places {
+            file.write_all_at(b"x", at).unwrap();
+        }
+        let mut reserve = Reserve::with(length, 0);
+        reserve.ask(&file, &(0..length), true);
+        let mut content = vec![0; length as usize];
+        file.read_exact_at(&mut content, 0).unwrap();
+        let found: Vec<u64> = (0..length).filter(|&at| content[at as usize] != 0).collect();
+        assert_eq!(found, places);
     }
 }
