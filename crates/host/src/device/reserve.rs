@@ -28,6 +28,9 @@ static ZEROS: [u8; PIECE as usize] = [0; PIECE as usize];
 pub(super) struct Reserve {
     /// One bit for each piece.
     asked: Vec<u8>,
+    /// Those in which nothing was stored when their region was asked for. It is too late to tell
+    /// after that: a fault reads ahead, and what the host has in its cache counts as data.
+    empty: Vec<u8>,
     length: u64,
 }
 
@@ -48,7 +51,8 @@ impl Reserve {
     }
 
     fn with(length: u64, byte: u8) -> Reserve {
-        Reserve { asked: vec![byte; length.div_ceil(REGION) as usize], length }
+        let regions = length.div_ceil(REGION) as usize;
+        Reserve { asked: vec![byte; regions], empty: vec![0; regions], length }
     }
 
     /// Whether the bytes of `range`, which lie in the file, were asked for.
@@ -67,20 +71,25 @@ impl Reserve {
     #[cold]
     pub(super) fn ask(&mut self, file: &File, range: &Range<u64>, fill: bool) {
         for piece in range.start / PIECE..range.end.div_ceil(PIECE) {
-            let bit = 1 << (piece % 8);
-            let Some(byte) = self.asked.get_mut((piece / 8) as usize) else { return };
+            let (region, bit) = ((piece / 8) as usize, 1 << (piece % 8));
+            let Some(byte) = self.asked.get_mut(region) else { return };
             if *byte & bit != 0 {
                 continue;
             }
             if *byte == 0 {
                 let at = piece / 8 * REGION;
-                let len = self.length.min(at + REGION) - at;
-                let _ = rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, at, len);
+                let end = self.length.min(at + REGION);
+                for piece in 0..8 {
+                    let at = at + piece * PIECE;
+                    let is_empty = at < end && is_hole(file, at, end.min(at + PIECE));
+                    self.empty[region] |= u8::from(is_empty) << piece;
+                }
+                let _ = rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, at, end - at);
             }
             *byte |= bit;
             let at = piece * PIECE;
             let end = self.length.min(at + PIECE);
-            if fill && is_hole(file, at, end) {
+            if fill && self.empty[region] & bit != 0 {
                 // Zeros over zeros: if they do not fit, nothing is wrong yet.
                 use std::os::fd::AsFd;
                 let _ = io::write_at(file.as_fd(), at, &ZEROS[..(end - at) as usize]);
