@@ -19,7 +19,7 @@ const PIECE: u64 = 128 << 10;
 const REGION: u64 = 8 * PIECE;
 
 /// tmpfs: storage is memory there, and a page of it costs the same whenever it is asked for.
-const TMPFS_MAGIC: i64 = 0x0102_1994;
+const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
 static ZEROS: [u8; PIECE as usize] = [0; PIECE as usize];
 
@@ -38,7 +38,7 @@ impl Reserve {
     /// For a file of `length` bytes. Nothing is ever asked for where that gains nothing.
     pub(super) fn new(file: &File, length: u64, writable: bool) -> Reserve {
         let regular = file.metadata().is_ok_and(|found| found.is_file());
-        let disk = rustix::fs::fstatfs(file).is_ok_and(|found| found.f_type as i64 != TMPFS_MAGIC);
+        let disk = rustix::fs::fstatfs(file).is_ok_and(|found| found.f_type != TMPFS_MAGIC);
         match regular && disk && writable {
             true => Reserve::with(length, 0),
             false => Reserve::never(length),
