@@ -6,11 +6,12 @@
 //!
 //! Read in this order: [`history`] operations and what was seen of them, [`spec`] what they mean,
 //! [`checker`] the search for an order, [`clients`] who executes operations, [`run`] schedules of
-//! threads, [`planted`] defects that the checker has to find.
+//! threads and [`processes`] of processes, [`planted`] defects that the checker has to find.
 
 pub mod checker;
 pub mod clients;
 pub mod history;
+pub mod processes;
 pub mod planted;
 pub mod run;
 pub mod spec;

@@ -1,42 +1,103 @@
 //! Several clients of one file system: what they see has a sequential order.
 
-use atoll_block::RamDevice;
-use atoll_fs::{FormatOptions, Fs, MountOptions, format};
+#[path = "sharing/served.rs"]
+mod served;
+
+use std::time::Duration;
+
 use atoll_tests::linear::clients::Locked;
 use atoll_tests::linear::history::Mix;
 use atoll_tests::linear::planted::{Defect, Planted};
-use atoll_tests::linear::run::{linearizable, run};
+use atoll_tests::linear::run::{World, linearizable, run, within};
 use atoll_vfs::model::ModelFs;
+use served::{Kind, in_namespace, volume, world};
 
 /// Seeds in which a planted defect has to show.
 const PATIENCE: u64 = 3000;
-
-fn volume() -> Fs<RamDevice> {
-    let mut device = RamDevice::new(2048);
-    format(&mut device, &FormatOptions::default()).expect("format");
-    Fs::mount(device, &MountOptions::default()).expect("mount")
-}
+/// The longest that a test may take.
+const LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
 fn locked_model() {
-    linearizable("--test sharing locked_model", 300, |n| Locked::clients(ModelFs::default(), n));
+    within(LIMIT, || {
+        linearizable("--test sharing locked_model", 300, &Mix::ALL, |_, n| {
+            World::new(Locked::clients(ModelFs::default(), n))
+        });
+    });
 }
 
 #[test]
 fn locked_volume() {
-    linearizable("--test sharing locked_volume", 100, |n| Locked::clients(volume(), n));
+    within(LIMIT, || {
+        linearizable("--test sharing locked_volume", 100, &Mix::ALL, |_, n| {
+            World::new(Locked::clients(volume(), n))
+        });
+    });
 }
 
 /// Each defect is found, with a history that says so.
 #[test]
 fn defects_are_found() {
-    for defect in Defect::ALL {
-        let found = (0..PATIENCE).find_map(|seed| {
-            let clients = Planted::clients(ModelFs::default(), 3, defect);
-            run(seed, clients, &Mix::ALL).err().map(|error| (seed, error))
+    within(LIMIT, || {
+        for defect in Defect::ALL {
+            let found = (0..PATIENCE).find_map(|seed| {
+                let clients = Planted::clients(ModelFs::default(), 3, defect);
+                run(seed, World::new(clients), &Mix::ALL).err().map(|error| (seed, error))
+            });
+            let (seed, error) = found.unwrap_or_else(|| panic!("{defect:?} was never seen"));
+            assert!(error.contains("no order explains"), "{defect:?}: {error}");
+            println!("{defect:?}, seed {seed}: {error}");
+        }
+    });
+}
+
+/// Clients of the kinds that `kind` gives for a seed and a number.
+fn served(test: &'static str, count: u64, kind: fn(u64, usize) -> Kind) {
+    within(LIMIT, move || {
+        let test = format!("--test sharing {test}");
+        linearizable(&test, count, &Mix::ALL, |seed, n| {
+            world(seed, &(0..n).map(|i| kind(seed, i)).collect::<Vec<_>>())
         });
-        let (seed, error) = found.unwrap_or_else(|| panic!("{defect:?} was never seen"));
-        assert!(error.contains("no order explains"), "{defect:?}: {error}");
-        println!("{defect:?}, seed {seed}: {error}");
-    }
+    });
+}
+
+/// As [`served`], with mounts; skipped where mounting is not permitted.
+fn mounted(test: &'static str, count: u64, kind: fn(u64, usize) -> Kind) {
+    within(LIMIT, move || {
+        if in_namespace() {
+            let test = format!("--test sharing {test}");
+            linearizable(&test, count, &Mix::ALL, |seed, n| {
+                world(seed, &(0..n).map(|i| kind(seed, i)).collect::<Vec<_>>())
+            });
+        }
+    });
+}
+
+#[test]
+fn sessions() {
+    served("sessions", 100, |_, _| Kind::Session);
+}
+
+#[test]
+fn rings() {
+    served("rings", 60, |_, _| Kind::Ring);
+}
+
+/// The lanes of one connection.
+#[test]
+fn lanes() {
+    served("lanes", 60, |_, _| Kind::Lane);
+}
+
+#[test]
+fn mounts() {
+    mounted("mounts", 20, |_, _| Kind::Mount);
+}
+
+// Clients with cached reads are one more kind here.
+#[test]
+fn all_kinds_together() {
+    mounted("all_kinds_together", 20, |seed, i| {
+        [Kind::Mount, Kind::Ring, Kind::Session, Kind::Lane][(seed as usize / 3 + i) % 4]
+    });
 }

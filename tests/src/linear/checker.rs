@@ -1,15 +1,14 @@
 //! The search for a sequential order of a history: Wing and Gong's, with Lowe's memory of what was
 //! tried ("Testing for linearizability", 2017), as in Porcupine.
 //!
-//! Written here and not taken from a crate: `stateright`, the one that is kept up, searches
-//! without memory, has no operations of clients that died part way, and brings a model checker and
-//! a web server along.
+//! Written here and not taken from a crate: the tester of `stateright` goes through the orders
+//! without a memory of those that led to the same state, of which there are exponentially many.
 
 use std::collections::HashSet;
 use std::fmt::Write;
 
 use super::history::{Call, FILES};
-use super::spec::{Data, Names, Spec, is_observer};
+use super::spec::{Data, Names, Rules, Spec, is_observer};
 
 /// The most operations on one object: they are a bit set.
 const CALLS_MAX: usize = 128;
@@ -82,12 +81,12 @@ pub fn search<S: Spec>(state: S, calls: &[Call]) -> Verdict {
     Verdict::Unknown
 }
 
-/// Checks a history of the whole world, object by object. `relink`: see [`Names::new`].
+/// Checks a history of the whole world, object by object.
 ///
 /// # Errors
 /// The shortest part found that no order explains, in words; or that the search gave up.
-pub fn check(calls: &[Call], relink: bool) -> Result<(), String> {
-    check_object(Names::new(relink), "names", calls)?;
+pub fn check(calls: &[Call], rules: Rules) -> Result<(), String> {
+    check_object(Names::new(rules), "names", calls)?;
     (0..FILES).try_for_each(|file| check_object(Data::new(file), &format!("file {file}"), calls))
 }
 

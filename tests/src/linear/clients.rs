@@ -1,6 +1,7 @@
 //! Who executes operations: a client of the file seam, or a directory of the host by plain calls.
 
 use std::fs::File;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -22,10 +23,12 @@ pub trait Client {
 const DIRECTORY: &str = "d";
 /// Names in each directory.
 const NAMED: [&str; NAMES] = ["n0", "n1", "n2", "n3"];
-/// Bytes that are read and written at once through the file seam: one page.
-const PAGE: usize = 4096;
-/// The same by plain calls: Linux copies so little in one piece, but pages not on every file system.
-const WORD: usize = 8;
+/// Bytes that are read and written at once: one page.
+pub const PAGE: usize = 4096;
+/// The same on Linux's own file systems, not all of which copy pages in one piece.
+pub const WORD: usize = 8;
+/// Where the files of a world have one more name that stays, if they have.
+const KEPT: &str = "kept";
 
 /// Who asks: the time plays no part here.
 const CX: Context = Context { uid: 0, gid: 0, now: Timespec { sec: 0, nsec: 0 } };
@@ -48,14 +51,20 @@ pub struct SeamClient<F> {
     files: Vec<(Ino, Handle, Handle)>,
 }
 
-/// Makes the world on an empty file system, through any one client.
+/// Makes the world on an empty file system, through any one client. `kept`: the files have one
+/// more name, by which clients find them whatever happens to the others.
 ///
 /// # Errors
 /// The file system's.
-pub fn prepare(fs: &mut impl FileSystem) -> Result<()> {
+pub fn prepare(fs: &mut impl FileSystem, kept: bool) -> Result<()> {
     fs.mkdir(&CX, Ino::ROOT, name(DIRECTORY), 0o755)?;
+    let keep = if kept { Some(fs.mkdir(&CX, Ino::ROOT, name(KEPT), 0o755)?.ino) } else { None };
     for named in &NAMED[..FILES] {
-        fs.mknod(&CX, Ino::ROOT, name(named), FileType::Regular.mode_bits() | 0o644, 0)?;
+        let mode = FileType::Regular.mode_bits() | 0o644;
+        let file = fs.mknod(&CX, Ino::ROOT, name(named), mode, 0)?.ino;
+        if let Some(keep) = keep {
+            fs.link(&CX, file, keep, name(named))?;
+        }
     }
     Ok(())
 }
@@ -68,8 +77,9 @@ impl<F: FileSystem> SeamClient<F> {
     pub fn new(mut fs: F) -> Result<Self> {
         let dirs = [Ino::ROOT, fs.lookup(&CX, Ino::ROOT, name(DIRECTORY))?.ino];
         let mut files = Vec::new();
+        let found = fs.lookup(&CX, Ino::ROOT, name(KEPT)).map_or(Ino::ROOT, |attr| attr.ino);
         for named in &NAMED[..FILES] {
-            let ino = fs.lookup(&CX, Ino::ROOT, name(named))?.ino;
+            let ino = fs.lookup(&CX, found, name(named))?.ino;
             let append = OpenFlags::WRITE | OpenFlags::APPEND;
             files.push((ino, fs.open(&CX, ino, RW)?, fs.open(&CX, ino, append)?));
         }
@@ -159,6 +169,8 @@ impl<F: FileSystem> Client for SeamClient<F> {
 pub struct PosixClient {
     dirs: [PathBuf; DIRS],
     files: Vec<(File, File)>,
+    /// Bytes that are read and written at once.
+    page: usize,
 }
 
 /// Makes the world in an empty directory of the host.
@@ -171,24 +183,26 @@ pub fn prepare_directory(root: &Path) -> std::io::Result<()> {
 }
 
 impl PosixClient {
-    /// Opens the files of the world at `root`.
+    /// Opens the files of the world at `root`; their pages are of `page` bytes, which are read and
+    /// written at once.
     ///
     /// # Errors
     /// The host's.
-    pub fn new(root: &Path) -> std::io::Result<Self> {
+    pub fn new(root: &Path, page: usize) -> std::io::Result<Self> {
         let open = |named: &&str| {
             let path = root.join(named);
             let both = File::options().read(true).write(true).open(&path)?;
             Ok((both, File::options().append(true).open(&path)?))
         };
         let files = NAMED[..FILES].iter().map(open).collect::<std::io::Result<_>>()?;
-        Ok(PosixClient { dirs: [root.to_owned(), root.join(DIRECTORY)], files })
+        Ok(PosixClient { dirs: [root.to_owned(), root.join(DIRECTORY)], files, page })
     }
 
     fn execute(&mut self, op: &Op) -> std::io::Result<Seen> {
         let at = |place: Place| self.dirs[place.0].join(NAMED[place.1]);
         let rename = |a, b, flags| sys::renameat_with(sys::CWD, at(a), sys::CWD, at(b), flags);
         let mut seen = Seen::default();
+        let len = self.page;
         match *op {
             Op::Create(a) => {
                 let file = File::create_new(at(a))?;
@@ -206,30 +220,67 @@ impl PosixClient {
                 sys::linkat(sys::CWD, format!("/proc/self/fd/{fd}"), sys::CWD, at(a), follow)?;
             }
             // Links and size are of a later moment than the walk.
-            Op::Lookup(a) => seen.ino = Some(sys::lstat(at(a))?.st_ino),
-            Op::List(_) => return Err(rustix::io::Errno::NOSYS.into()),
+            Op::Lookup(a) => seen.ino = Some(lookup(&at(a))?),
+            Op::List(dir) => seen.list = Some(list(&self.dirs[dir])?),
             Op::Stat(file) => {
                 let stat = sys::fstat(&self.files[file].0)?;
                 let size = stat.st_size as u64;
-                let whole = size.is_multiple_of(WORD as u64);
+                let whole = size.is_multiple_of(len as u64);
                 seen.ino = Some(stat.st_ino);
                 seen.nlink = u32::try_from(stat.st_nlink).ok();
-                seen.size = Some(if whole { size / WORD as u64 } else { u64::MAX });
+                seen.size = Some(if whole { size / len as u64 } else { u64::MAX });
             }
             Op::Read(file, at) => {
-                let mut buf = [0; WORD];
-                let len = self.files[file].0.read_at(&mut buf, at * WORD as u64)?;
-                seen.page = Some(page(&buf[..len], WORD));
+                let mut buf = vec![0; len];
+                let got = self.files[file].0.read_at(&mut buf, at * len as u64)?;
+                seen.page = Some(page(&buf[..got], len));
             }
             Op::Write(file, page, byte) => {
-                self.files[file].0.write_all_at(&[byte; WORD], page * WORD as u64)?;
+                self.files[file].0.write_all_at(&vec![byte; len], page * len as u64)?;
             }
             Op::Append(file, byte) => {
-                rustix::io::write(&self.files[file].1, &[byte; WORD])?;
+                rustix::io::write(&self.files[file].1, &vec![byte; len])?;
             }
-            Op::Truncate(file, pages) => self.files[file].0.set_len(pages * WORD as u64)?,
+            Op::Truncate(file, pages) => self.files[file].0.set_len(pages * len as u64)?,
         }
         Ok(seen)
+    }
+}
+
+/// The inode number of what is at `path`. One that is replaced between the kernel's two questions
+/// for it is looked up again.
+fn lookup(path: &Path) -> rustix::io::Result<u64> {
+    for _ in 0..100 {
+        match sys::lstat(path) {
+            Err(rustix::io::Errno::STALE) => {}
+            found => return found.map(|stat| stat.st_ino),
+        }
+    }
+    Err(rustix::io::Errno::STALE)
+}
+
+/// The entries of a small directory, by the one call that gives all of them.
+fn list(dir: &Path) -> std::io::Result<[Option<u64>; NAMES]> {
+    let dir = File::open(dir)?;
+    let mut buf = [const { MaybeUninit::uninit() }; 4096];
+    let mut entries = sys::RawDir::new(&dir, &mut buf);
+    let mut list = [None; NAMES];
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        let named = |named: &&str| named.as_bytes() == entry.file_name().to_bytes();
+        if let Some(i) = NAMED.iter().position(named) {
+            list[i] = Some(entry.ino());
+        }
+        if entries.is_buffer_empty() {
+            break;
+        }
+    }
+    Ok(list)
+}
+
+impl<C: Client + ?Sized> Client for Box<C> {
+    fn call(&mut self, op: &Op) -> Outcome {
+        (**self).call(op)
     }
 }
 

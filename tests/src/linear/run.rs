@@ -2,17 +2,51 @@
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
 use atoll_vfs::FileSystem;
 
 use super::checker;
 use super::clients::{Client, SeamClient, prepare};
 use super::history::{Call, Mix, inspection, script};
+use super::spec::{Kernel, Rules};
 use crate::differential::{replay, seeds};
-use crate::rng::Rng;
+use crate::rng::{Rng, environment};
 
 /// Operations in each script.
-const LENGTH: usize = 12;
+pub const LENGTH: usize = 12;
+/// Of a hundred calls, at least so many have to be at the same time as another client's.
+const OVERLAP_MIN: usize = 5;
+
+/// A client of whatever kind.
+pub type AnyClient = Box<dyn Client + Send>;
+
+/// Several clients of one new world.
+pub struct World {
+    /// The clients.
+    pub clients: Vec<AnyClient>,
+    /// What holds there.
+    pub rules: Rules,
+    /// Ends the world when the clients are gone, and examines what is left.
+    pub end: Box<dyn FnOnce()>,
+}
+
+impl World {
+    /// The world of `clients` of an empty file system.
+    ///
+    /// # Panics
+    /// When the world cannot be made.
+    pub fn new<F: FileSystem + Send + 'static>(mut clients: Vec<F>) -> World {
+        prepare(&mut clients[0], false).expect("an empty file system");
+        let client = |fs| -> AnyClient { Box::new(SeamClient::new(fs).expect("a client")) };
+        World {
+            clients: clients.into_iter().map(client).collect(),
+            rules: Rules { kernel: Kernel::None, kept: false },
+            end: Box::new(|| {}),
+        }
+    }
+}
 
 /// Runs one script on each client at the same time; returns the history. All but the first client
 /// may die: in the middle of its script it starts an operation of which nobody hears again. The
@@ -61,42 +95,107 @@ pub fn history<C: Client + Send>(seed: u64, clients: Vec<C>, mix: &Mix) -> Vec<C
         }
     });
     if let Some(client) = &mut first {
-        for op in inspection(mix) {
-            let invoked = now();
-            let outcome = client.call(&op);
-            calls.push(Call { client: 0, op, invoked, returned: Some((now(), outcome)) });
-        }
+        let after = clock.load(Ordering::SeqCst);
+        inspect(client, mix, after, &mut calls);
     }
     calls
 }
 
-/// One run of clients that `make` gives for an empty file system.
+/// Has `client`, alone by now, look at everything from the time `after` on.
+pub fn inspect<C: Client>(client: &mut C, mix: &Mix, after: u64, calls: &mut Vec<Call>) {
+    for (i, op) in (0..).zip(inspection(mix)) {
+        let invoked = after + 2 * i;
+        let outcome = client.call(&op);
+        calls.push(Call { client: 0, op, invoked, returned: Some((invoked + 1, outcome)) });
+    }
+}
+
+/// How much happened at the same time.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Overlap {
+    /// Calls of scripts that returned.
+    pub calls: usize,
+    /// Those of them during which another client's was under way.
+    pub overlapped: usize,
+}
+
+impl Overlap {
+    /// That of a history that ends with an inspection.
+    pub fn of(calls: &[Call], mix: &Mix) -> Overlap {
+        let ended = |call: &Call| Some((call.client, call.invoked, call.returned.as_ref()?.0));
+        let ended: Vec<_> = calls.iter().filter_map(ended).collect();
+        let overlaps = |&&(client, begin, end): &&(usize, u64, u64)| {
+            ended.iter().any(|other| other.0 != client && other.1 < end && begin < other.2)
+        };
+        Overlap {
+            calls: ended.len() - inspection(mix).len(),
+            overlapped: ended.iter().filter(overlaps).count(),
+        }
+    }
+
+    /// Adds that of another history.
+    pub fn add(&mut self, other: Overlap) {
+        self.calls += other.calls;
+        self.overlapped += other.overlapped;
+    }
+
+    /// Says how much it was.
+    ///
+    /// # Panics
+    /// If there was hardly any, unless a single seed is being replayed.
+    pub fn judge(self, test: &str) {
+        let Overlap { calls, overlapped } = self;
+        println!("{test}: {overlapped} of {calls} calls were at the same time as another's");
+        let enough = overlapped * 100 >= calls * OVERLAP_MIN;
+        assert!(enough || environment("ATOLL_SEED").is_some(), "clients hardly met");
+    }
+}
+
+/// One run in `world`.
 ///
 /// # Errors
 /// A history that no order explains.
-///
-/// # Panics
-/// When the world cannot be made.
-pub fn run<F: FileSystem + Send>(seed: u64, mut clients: Vec<F>, mix: &Mix) -> Result<(), String> {
-    prepare(&mut clients[0]).expect("an empty file system");
-    let clients = clients.into_iter().map(|fs| SeamClient::new(fs).expect("a client")).collect();
-    checker::check(&history(seed, clients, mix), true)
+pub fn run(seed: u64, world: World, mix: &Mix) -> Result<Overlap, String> {
+    let calls = history(seed, world.clients, mix);
+    (world.end)();
+    checker::check(&calls, world.rules)?;
+    Ok(Overlap::of(&calls, mix))
 }
 
 /// Checks `count` seeds, or as many as `ATOLL_SEEDS` says, with 2 to 4 clients in turn; `make`
-/// gives that many clients of an empty file system. `test` names the test for the command that
-/// replays a failure: the same scripts, though threads meet as they will.
+/// gives a world with that many, from a seed. `test` names the test for the command that replays
+/// a failure: the same scripts, though threads meet as they will.
 ///
 /// # Panics
-/// On a history that is not linearizable.
-pub fn linearizable<F: FileSystem + Send>(
-    test: &str,
-    count: u64,
-    mut make: impl FnMut(usize) -> Vec<F>,
-) {
+/// On a history that is not linearizable, and when clients hardly met.
+pub fn linearizable(test: &str, count: u64, mix: &Mix, mut make: impl FnMut(u64, usize) -> World) {
+    let mut overlap = Overlap::default();
     for seed in seeds(count) {
-        if let Err(error) = run(seed, make(2 + seed as usize % 3), &Mix::ALL) {
-            panic!("seed {seed}: {error}{}", replay(seed, test));
+        match run(seed, make(seed, 2 + seed as usize % 3), mix) {
+            Ok(more) => overlap.add(more),
+            Err(error) => panic!("seed {seed}: {error}{}", replay(seed, test)),
         }
+    }
+    overlap.judge(test);
+}
+
+/// Runs a test that could wait for ever: when `limit` has passed, the whole process ends, with
+/// what it has mounted in namespaces of its own.
+///
+/// # Panics
+/// When the test does.
+pub fn within(limit: Duration, test: impl FnOnce() + Send + 'static) {
+    let limit = limit * if environment("ATOLL_SEEDS").is_some() { 100 } else { 1 };
+    let (done, waiting) = channel::<()>();
+    let tester = std::thread::spawn(move || {
+        let _done = done;
+        test();
+    });
+    if waiting.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+        eprintln!("a test did not end within {limit:?}");
+        std::process::exit(101);
+    }
+    if let Err(panic) = tester.join() {
+        std::panic::resume_unwind(panic);
     }
 }

@@ -3,7 +3,7 @@
 //! Linearizability is local: a history is linearizable if its part on each object is. An
 //! operation that shows two objects (`Stat`: links and size) is checked in both parts by itself.
 
-use super::history::{Call, DIRS, FILES, NAMES, Op, Outcome, Page, Seen};
+use super::history::{Call, DIRS, FILES, NAMES, Op, Outcome, Page, Place, Seen};
 use atoll_vfs::Errno;
 
 /// A sequential object.
@@ -28,6 +28,27 @@ fn success(seen: Option<&Outcome>) -> Option<Seen> {
     }
 }
 
+/// What the kernel has to do with the calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kernel {
+    /// Nothing: the file seam.
+    None,
+    /// The file system is its own. It gives no name to a file that has lost all.
+    Alone,
+    /// Calls come through FUSE mounts of which each knows nothing of the others. What the kernel
+    /// asks the file system is linearizable; what it concludes from several answers may not be.
+    Between,
+}
+
+/// What holds in a world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rules {
+    /// Who has a say.
+    pub kernel: Kernel,
+    /// The open files have one more name, which no operation touches: they outlive their clients.
+    pub kept: bool,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Node {
     is_dir: bool,
@@ -42,18 +63,18 @@ pub struct Names {
     entries: [[Option<usize>; NAMES]; DIRS],
     /// The first ones are the open files.
     nodes: Vec<Node>,
-    relink: bool,
+    rules: Rules,
 }
 
 impl Names {
-    /// The world before the first operation. `relink`: an open file without names can get one.
-    pub fn new(relink: bool) -> Self {
+    /// The world before the first operation.
+    pub fn new(rules: Rules) -> Self {
         let mut entries = [[None; NAMES]; DIRS];
         for (file, entry) in entries[0].iter_mut().take(FILES).enumerate() {
             *entry = Some(file);
         }
-        let node = Node { is_dir: false, nlink: 1, ino: None };
-        Names { entries, nodes: vec![node; FILES], relink }
+        let node = Node { is_dir: false, nlink: 1 + u32::from(rules.kept), ino: None };
+        Names { entries, nodes: vec![node; FILES], rules }
     }
 
     /// Whether the number `ino` can be that of `node`; from now on it is.
@@ -72,6 +93,25 @@ impl Names {
     fn drop_name(&mut self, node: usize) {
         let node = &mut self.nodes[node];
         node.nlink = if node.is_dir { 0 } else { node.nlink - 1 };
+    }
+
+    /// Whether the kernel of a mount may have answered so by itself, out of what it found a moment
+    /// ago, in which case nothing has happened.
+    fn kernel_decided(&self, op: &Op, outcome: Option<&Outcome>) -> bool {
+        let Some(outcome) = outcome else { return false };
+        let failed = |errno: Errno| *outcome == Err(errno.raw());
+        let target = |place: Place| self.entries[place.0][place.1];
+        match *op {
+            // The two names were looked up one after the other. With the same file found twice,
+            // nothing is to be done.
+            Op::Rename(a, b) => target(b).is_some_and(|node| match self.nodes[node].is_dir {
+                true => failed(Errno::EISDIR),
+                false => failed(Errno::ENOTDIR) || outcome.is_ok() && target(a) != Some(node),
+            }),
+            // It knows the number of links as of some time ago.
+            Op::Link(..) => failed(Errno::ENOENT),
+            _ => false,
+        }
     }
 
     /// The errors with which `op` may fail now. None: it succeeds.
@@ -109,7 +149,7 @@ impl Names {
             Op::Exchange(a, b) => fails(at(a).is_none() || at(b).is_none(), Errno::ENOENT),
             Op::Link(file, b) => {
                 fails(at(b).is_some(), Errno::EEXIST);
-                fails(!self.relink && self.nodes[file].nlink == 0, Errno::ENOENT);
+                fails(self.rules.kernel == Kernel::Alone && self.nodes[file].nlink == 0, Errno::ENOENT);
             }
             _ => {}
         }
@@ -123,6 +163,9 @@ impl Spec for Names {
     }
 
     fn apply(&mut self, op: &Op, outcome: Option<&Outcome>) -> bool {
+        if self.rules.kernel == Kernel::Between && self.kernel_decided(op, outcome) {
+            return true;
+        }
         let errors = self.errors(op);
         if !errors.is_empty() {
             return match outcome {
