@@ -11,7 +11,7 @@
 pub mod checker;
 pub mod clients;
 pub mod history;
-pub mod processes;
 pub mod planted;
+pub mod processes;
 pub mod run;
 pub mod spec;

@@ -13,7 +13,7 @@ use atoll_vfs::model::ModelFs;
 use served::{Kind, in_namespace, volume, world};
 
 /// Seeds in which a planted defect has to show.
-const PATIENCE: u64 = 3000;
+const PATIENCE: u64 = 10_000;
 /// The longest that a test may take.
 const LIMIT: Duration = Duration::from_secs(60);
 

@@ -206,6 +206,8 @@ impl<T: Transport> Client<T> {
         match (len, cookie == args.offset) {
             (0, _) => Ok(None),
             (_, true) => Err(Errno::EIO.into()),
+            // Any further entry would have had room: the list is complete, and of one moment.
+            (_, false) if len + DIRENT_MAX <= place.len() => Ok(None),
             (_, false) => Ok(Some(cookie)),
         }
     }

@@ -13,7 +13,7 @@ use super::spec::{Data, Names, Rules, Spec, is_observer};
 /// The most operations on one object: they are a bit set.
 const CALLS_MAX: usize = 128;
 /// Steps after which a search gives up.
-const STEPS_MAX: u64 = 5_000_000;
+const STEPS_MAX: u64 = 1_000_000;
 
 /// The result of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,8 +50,10 @@ pub fn search<S: Spec>(state: S, calls: &[Call]) -> Verdict {
 
     let mut tried: HashSet<(u128, S)> = HashSet::new();
     // Where the walk was, the state and the set of calls that have happened, before each choice.
-    let mut choices: Vec<(usize, S, u128)> = Vec::new();
-    let (mut state, mut happened, mut at) = (state, 0_u128, 0);
+    let mut choices: Vec<((usize, bool), S, u128)> = Vec::new();
+    let (mut state, mut happened) = (state, 0_u128);
+    // The event, and whether its call is taken to have done nothing.
+    let (mut at, mut void) = (0, false);
     for _ in 0..STEPS_MAX {
         if happened & completed == completed {
             return Verdict::Linearizable;
@@ -63,18 +65,22 @@ pub fn search<S: Spec>(state: S, calls: &[Call]) -> Verdict {
         } else if is_return {
             // It had to happen before here.
             let Some(choice) = choices.pop() else { return Verdict::Violation };
-            (at, state, happened) = choice;
-            at += 1;
+            ((at, void), state, happened) = choice;
+            (at, void) = if void { (at + 1, false) } else { (at, true) };
         } else {
             let mut next = state.clone();
             let seen = calls[i].returned.as_ref().map(|(_, outcome)| outcome);
             let set = happened | bit(i);
-            if next.apply(&calls[i].op, seen) && tried.insert((set, next.clone())) {
-                choices.push((at, std::mem::replace(&mut state, next), happened));
+            let fits = match void {
+                false => next.apply(&calls[i].op, seen),
+                true => next.did_nothing(&calls[i].op, seen),
+            };
+            if fits && tried.insert((set, next.clone())) {
+                choices.push(((at, void), std::mem::replace(&mut state, next), happened));
                 happened = set;
-                at = 0;
+                (at, void) = (0, false);
             } else {
-                at += 1;
+                (at, void) = if void { (at + 1, false) } else { (at, true) };
             }
         }
     }
@@ -150,4 +156,143 @@ pub fn describe(calls: &[Call]) -> String {
         };
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::history::{Op, Outcome, Page, Seen};
+    use super::super::spec::Kernel;
+    use super::*;
+
+    const RULES: Rules = Rules { kernel: Kernel::None, kept: false };
+
+    fn call(client: usize, invoked: u64, returned: u64, op: Op, outcome: Outcome) -> Call {
+        Call { client, op, invoked, returned: Some((returned, outcome)) }
+    }
+
+    fn pending(client: usize, invoked: u64, op: Op) -> Call {
+        Call { client, op, invoked, returned: None }
+    }
+
+    fn read(byte: Option<u8>) -> Outcome {
+        let page = byte.map_or(Page::Absent, Page::Filled);
+        Ok(Seen { page: Some(page), ..Seen::default() })
+    }
+
+    fn done() -> Outcome {
+        Ok(Seen::default())
+    }
+
+    fn data(calls: &[Call]) -> Verdict {
+        search(Data::new(0), calls)
+    }
+
+    #[test]
+    fn one_after_the_other() {
+        assert_eq!(data(&[]), Verdict::Linearizable);
+        let write = call(0, 1, 2, Op::Write(0, 0, 7), done());
+        let after = |seen| [write.clone(), call(1, 3, 4, Op::Read(0, 0), read(seen))];
+        assert_eq!(data(&after(Some(7))), Verdict::Linearizable);
+        assert_eq!(data(&after(None)), Verdict::Violation);
+        assert_eq!(data(&after(Some(8))), Verdict::Violation);
+        let torn = Ok(Seen { page: Some(Page::Torn), ..Seen::default() });
+        assert_eq!(data(&[call(0, 1, 2, Op::Read(0, 0), torn)]), Verdict::Violation);
+    }
+
+    #[test]
+    fn at_the_same_time() {
+        // During a write, reads may see it or not, but not it and then its absence.
+        let reads = |a, b| {
+            [
+                call(0, 1, 9, Op::Write(0, 0, 7), done()),
+                call(1, 2, 3, Op::Read(0, 0), read(a)),
+                call(1, 4, 5, Op::Read(0, 0), read(b)),
+            ]
+        };
+        assert_eq!(data(&reads(None, Some(7))), Verdict::Linearizable);
+        assert_eq!(data(&reads(None, None)), Verdict::Linearizable);
+        assert_eq!(data(&reads(Some(7), Some(7))), Verdict::Linearizable);
+        assert_eq!(data(&reads(Some(7), None)), Verdict::Violation);
+        // Two appends never take the same page.
+        let appends = |a, b| {
+            let at = |at| Ok(Seen { at: Some(at), ..Seen::default() });
+            [call(0, 1, 4, Op::Append(0, 1), at(a)), call(1, 2, 3, Op::Append(0, 2), at(b))]
+        };
+        assert_eq!(data(&appends(1, 0)), Verdict::Linearizable);
+        assert_eq!(data(&appends(0, 0)), Verdict::Violation);
+    }
+
+    #[test]
+    fn who_died_in_a_call() {
+        // It may happen at any later time, or never, but once and not before it began.
+        let seen = |first, second| {
+            [
+                call(1, 1, 2, Op::Read(0, 0), read(first)),
+                pending(0, 3, Op::Append(0, 7)),
+                call(1, 4, 5, Op::Truncate(0, 0), done()),
+                call(1, 6, 7, Op::Read(0, 0), read(None)),
+                call(1, 8, 9, Op::Read(0, 0), read(second)),
+                call(1, 10, 11, Op::Read(0, 1), read(None)),
+            ]
+        };
+        assert_eq!(data(&seen(None, None)), Verdict::Linearizable);
+        assert_eq!(data(&seen(None, Some(7))), Verdict::Linearizable);
+        assert_eq!(data(&seen(Some(7), None)), Verdict::Violation);
+        let mut twice = seen(None, Some(7)).to_vec();
+        twice[5] = call(1, 10, 11, Op::Read(0, 1), read(Some(7)));
+        assert_eq!(data(&twice), Verdict::Violation);
+    }
+
+    #[test]
+    fn names() {
+        let ino = |ino| Ok(Seen { ino: Some(ino), ..Seen::default() });
+        let names = |kernel, calls: &[Call]| search(Names::new(Rules { kernel, ..RULES }), calls);
+        // A rename, during which the name is seen in both places.
+        let both = [
+            call(0, 1, 9, Op::Rename((0, 0), (1, 0)), done()),
+            call(1, 2, 3, Op::Lookup((1, 0)), ino(5)),
+            call(1, 4, 5, Op::Lookup((0, 0)), ino(5)),
+        ];
+        assert_eq!(names(Kernel::None, &both), Verdict::Violation);
+        assert_eq!(names(Kernel::Between, &both), Verdict::Violation);
+        // One that did nothing: wrong, unless the kernel has seen the file at both names.
+        let exists = [
+            call(0, 1, 2, Op::Rename((0, 0), (0, 1)), done()),
+            call(1, 3, 4, Op::Lookup((0, 0)), ino(5)),
+        ];
+        assert_eq!(names(Kernel::None, &exists), Verdict::Violation);
+        assert_eq!(names(Kernel::Between, &exists), Verdict::Linearizable);
+        // Two that both have made the same name.
+        let made = |client, seen| {
+            call(client, 1 + client as u64, 4 + client as u64, Op::Create((1, 1)), seen)
+        };
+        let exists = Err(atoll_vfs::Errno::EEXIST.raw());
+        assert_eq!(names(Kernel::None, &[made(0, ino(7)), made(1, exists)]), Verdict::Linearizable);
+        assert_eq!(names(Kernel::None, &[made(0, ino(7)), made(1, ino(8))]), Verdict::Violation);
+        // A file without names.
+        let link =
+            [call(0, 1, 2, Op::Unlink((0, 0)), done()), call(0, 3, 4, Op::Link(0, (0, 2)), done())];
+        assert_eq!(names(Kernel::None, &link), Verdict::Linearizable);
+        assert_eq!(names(Kernel::Alone, &link), Verdict::Violation);
+        let kept = Names::new(Rules { kernel: Kernel::Alone, kept: true });
+        assert_eq!(search(kept, &link), Verdict::Linearizable);
+    }
+
+    /// A violation is told in its shortest form, and a search that gives up says so.
+    #[test]
+    fn what_is_told() {
+        let mut calls = vec![call(0, 1, 2, Op::Write(0, 0, 7), done())];
+        calls.extend((0..9).map(|i| call(1, 3 + 2 * i, 4 + 2 * i, Op::Write(1, 1, 9), done())));
+        calls.push(call(1, 30, 31, Op::Read(0, 0), read(None)));
+        calls.push(call(1, 32, 33, Op::Write(0, 0, 9), done()));
+        let error = check(&calls, RULES).expect_err("a violation");
+        assert_eq!(error.lines().count(), 3, "{error}");
+        // Appends of which nobody knows the order, and an impossible end: too many to try.
+        let mut calls: Vec<Call> = (0..30)
+            .map(|i| call(i, 1 + i as u64, 100 + i as u64, Op::Append(0, i as u8), done()))
+            .collect();
+        calls.push(call(0, 200, 201, Op::Read(0, 0), read(Some(99))));
+        assert_eq!(data(&calls), Verdict::Unknown);
+        assert!(check(&calls, RULES).expect_err("no answer").contains("no answer"));
+    }
 }

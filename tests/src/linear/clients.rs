@@ -306,7 +306,6 @@ macro_rules! forward_common {
             mkdir(cx: &Context, parent: Ino, name: Name<'_>, mode: u32) -> Result<Attr>;
             symlink(cx: &Context, parent: Ino, name: Name<'_>, target: &[u8]) -> Result<Attr>;
             unlink(cx: &Context, parent: Ino, name: Name<'_>) -> Result<()>;
-            rmdir(cx: &Context, parent: Ino, name: Name<'_>) -> Result<()>;
             link(cx: &Context, ino: Ino, parent: Ino, name: Name<'_>) -> Result<Attr>;
             getattr(cx: &Context, ino: Ino) -> Result<Attr>;
             create(cx: &Context, parent: Ino, name: Name<'_>, mode: u32, flags: OpenFlags)
@@ -319,8 +318,6 @@ macro_rules! forward_common {
             fsync(cx: &Context, ino: Ino, handle: Handle, data_only: bool) -> Result<()>;
             release(cx: &Context, ino: Ino, handle: Handle) -> Result<()>;
             opendir(cx: &Context, ino: Ino) -> Result<Handle>;
-            readdir(cx: &Context, ino: Ino, handle: Handle, cookie: u64,
-                emit: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()>;
             releasedir(cx: &Context, ino: Ino, handle: Handle) -> Result<()>;
             fsyncdir(cx: &Context, ino: Ino, handle: Handle) -> Result<()>;
             syncfs(cx: &Context) -> Result<()>;
@@ -353,6 +350,9 @@ impl<F> Locked<F> {
 impl<F: FileSystem> FileSystem for Locked<F> {
     forward_common!();
     forward! {
+        rmdir(cx: &Context, parent: Ino, name: Name<'_>) -> Result<()>;
+        readdir(cx: &Context, ino: Ino, handle: Handle, cookie: u64,
+            emit: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()>;
         open(cx: &Context, ino: Ino, flags: OpenFlags) -> Result<Handle>;
         lookup(cx: &Context, parent: Ino, name: Name<'_>) -> Result<Attr>;
         setattr(cx: &Context, ino: Ino, handle: Option<Handle>, set: &SetAttr) -> Result<Attr>;

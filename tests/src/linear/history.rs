@@ -139,8 +139,8 @@ fn operation(rng: &mut Rng, byte: u8, mix: &Mix) -> Op {
             10 => Op::RenameNew(a, b),
             11 => Op::Exchange(a, b),
             12..14 => Op::Link(file, a),
-            14 if mix.list => Op::List(a.0),
-            15 => Op::Stat(file),
+            14..16 if mix.list => Op::List(a.0),
+            16 => Op::Stat(file),
             _ => Op::Lookup(a),
         }
     } else {

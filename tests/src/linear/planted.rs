@@ -24,11 +24,19 @@ pub enum Defect {
     TornWrite,
     /// A truncation is done at the client's next call.
     LateTruncate,
+    /// An exchange is three renames.
+    ThreeRenames,
+    /// Whether the new name of a rename that must not replace is free is asked before, not in it.
+    LateReplace,
+    /// A directory is removed at the client's next call.
+    LateRmdir,
+    /// A directory is listed in two parts.
+    TwoLists,
 }
 
 impl Defect {
     /// All of them.
-    pub const ALL: [Defect; 7] = [
+    pub const ALL: [Defect; 11] = [
         Defect::StaleRead,
         Defect::LostAppend,
         Defect::BothNames,
@@ -36,10 +44,18 @@ impl Defect {
         Defect::StaleLookup,
         Defect::TornWrite,
         Defect::LateTruncate,
+        Defect::ThreeRenames,
+        Defect::LateReplace,
+        Defect::LateRmdir,
+        Defect::TwoLists,
     ];
 }
 
-type Late = (Context, Ino, Option<Handle>, SetAttr);
+/// What is done at the next call.
+enum Late {
+    Truncate(Context, Ino, Option<Handle>, SetAttr),
+    Rmdir(Context, Ino, Vec<u8>),
+}
 
 /// A client with a defect.
 pub struct Planted<F> {
@@ -67,9 +83,15 @@ impl<F: FileSystem> Planted<F> {
     }
 
     fn inner(&mut self) -> &mut Locked<F> {
-        if let Some((cx, ino, handle, set)) = self.late.take() {
-            let _ = self.fs.setattr(&cx, ino, handle, &set);
-        }
+        let _ = match self.late.take() {
+            Some(Late::Truncate(cx, ino, handle, set)) => {
+                self.fs.setattr(&cx, ino, handle, &set).map(drop)
+            }
+            Some(Late::Rmdir(cx, parent, name)) => {
+                Name::new(&name).and_then(|name| self.fs.rmdir(&cx, parent, name))
+            }
+            None => Ok(()),
+        };
         &mut self.fs
     }
 }
@@ -111,10 +133,45 @@ impl<F: FileSystem> FileSystem for Planted<F> {
     ) -> Result<Attr> {
         if self.defect == Defect::LateTruncate {
             let attr = self.inner().getattr(cx, ino)?;
-            self.late = Some((*cx, ino, handle, *set));
+            self.late = Some(Late::Truncate(*cx, ino, handle, *set));
             return Ok(attr);
         }
         self.inner().setattr(cx, ino, handle, set)
+    }
+
+    fn rmdir(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<()> {
+        if self.defect != Defect::LateRmdir {
+            return self.inner().rmdir(cx, parent, name);
+        }
+        if self.inner().lookup(cx, parent, name)?.file_type() != FileType::Directory {
+            return Err(Errno::ENOTDIR);
+        }
+        self.late = Some(Late::Rmdir(*cx, parent, name.bytes().to_vec()));
+        Ok(())
+    }
+
+    fn readdir(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        cookie: u64,
+        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        if self.defect != Defect::TwoLists {
+            return self.inner().readdir(cx, ino, handle, cookie, emit);
+        }
+        // `.`, `..` and one more.
+        let (mut first, mut next) = (3, cookie);
+        self.inner().readdir(cx, ino, handle, cookie, &mut |entry| {
+            let took = first > 0 && emit(entry);
+            if took {
+                (first, next) = (first - 1, entry.cookie);
+            }
+            took
+        })?;
+        pause();
+        self.inner().readdir(cx, ino, handle, next, emit)
     }
 
     fn rename(
@@ -126,7 +183,25 @@ impl<F: FileSystem> FileSystem for Planted<F> {
         new_name: Name<'_>,
         flags: RenameFlags,
     ) -> Result<()> {
+        let defect = self.defect;
         let fs = self.inner();
+        if defect == Defect::ThreeRenames && flags == RenameFlags::EXCHANGE {
+            let aside = Name::new(b"aside")?;
+            fs.lookup(cx, new_parent, new_name)?;
+            fs.rename(cx, parent, name, parent, aside, RenameFlags::empty())?;
+            let back = fs.rename(cx, new_parent, new_name, parent, name, RenameFlags::empty());
+            pause();
+            let to = if back.is_ok() { (new_parent, new_name) } else { (parent, name) };
+            let _ = fs.rename(cx, parent, aside, to.0, to.1, RenameFlags::empty());
+            return back;
+        }
+        if defect == Defect::LateReplace && flags == RenameFlags::NOREPLACE {
+            if fs.lookup(cx, new_parent, new_name).is_ok() {
+                return Err(Errno::EEXIST);
+            }
+            pause();
+            return fs.rename(cx, parent, name, new_parent, new_name, RenameFlags::empty());
+        }
         let by_links = flags.is_empty() && (parent, name) != (new_parent, new_name);
         let from = fs.lookup(cx, parent, name).ok();
         let free = fs.lookup(cx, new_parent, new_name).is_err();

@@ -214,8 +214,7 @@ fn listen(
     }
     let part_way = |i: &&usize| said[**i - begin] < 2 * LENGTH as u64;
     let in_call = |i: &&usize| last[**i - begin].is_some();
-    played.killed =
-        (killed.iter().filter(part_way).count(), killed.iter().filter(in_call).count());
+    played.killed = (killed.iter().filter(part_way).count(), killed.iter().filter(in_call).count());
     played.end += 1;
     played
 }

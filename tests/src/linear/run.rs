@@ -1,8 +1,9 @@
 //! Schedules of threads: several clients, each its script, some of which die.
 
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread::yield_now;
 use std::time::Duration;
 
 use atoll_vfs::FileSystem;
@@ -16,8 +17,10 @@ use crate::rng::{Rng, environment};
 
 /// Operations in each script.
 pub const LENGTH: usize = 12;
+/// Looks of a client at whether the others are as far, before it goes on alone.
+const MEETING: u32 = 200;
 /// Of a hundred calls, at least so many have to be at the same time as another client's.
-const OVERLAP_MIN: usize = 5;
+const OVERLAP_MIN: usize = 1;
 
 /// A client of whatever kind.
 pub type AnyClient = Box<dyn Client + Send>;
@@ -55,6 +58,8 @@ pub fn history<C: Client + Send>(seed: u64, clients: Vec<C>, mix: &Mix) -> Vec<C
     let clock = &AtomicU64::new(1);
     let now = || clock.fetch_add(1, Ordering::SeqCst);
     let start = &Barrier::new(clients.len());
+    // The call that each client is at.
+    let progress: &Vec<_> = &clients.iter().map(|_| AtomicUsize::new(0)).collect();
     let mut calls = Vec::new();
     let mut first = None;
     std::thread::scope(|scope| {
@@ -68,7 +73,13 @@ pub fn history<C: Client + Send>(seed: u64, clients: Vec<C>, mix: &Mix) -> Vec<C
                     let death = (i > 0 && rng.chance(25)).then(|| rng.within(0..LENGTH as u64));
                     start.wait();
                     for (k, op) in script(seed, i, LENGTH, mix).into_iter().enumerate() {
-                        for _ in 0..rng.within(0..2000) {
+                        // Mostly together with the others' calls, but for as much as they differ.
+                        progress[i].store(k, Ordering::SeqCst);
+                        let all_here = || progress.iter().all(|p| p.load(Ordering::SeqCst) >= k);
+                        if rng.chance(80) {
+                            (0..MEETING).take_while(|_| !all_here()).for_each(|_| yield_now());
+                        }
+                        for _ in 0..rng.within(0..60) {
                             std::hint::spin_loop();
                         }
                         let invoked = now();
@@ -83,6 +94,7 @@ pub fn history<C: Client + Send>(seed: u64, clients: Vec<C>, mix: &Mix) -> Vec<C
                         let returned = Some((now(), outcome));
                         calls.push(Call { client: i, op, invoked, returned });
                     }
+                    progress[i].store(usize::MAX, Ordering::SeqCst);
                     // A client that died is dropped here.
                     (calls, (i == 0).then_some(client))
                 })

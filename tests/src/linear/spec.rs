@@ -13,6 +13,12 @@ pub trait Spec: Clone + Eq + std::hash::Hash {
 
     /// Does `op`. False if `seen` cannot be what it told in this state; `None`: nobody was told.
     fn apply(&mut self, op: &Op, seen: Option<&Outcome>) -> bool;
+
+    /// Whether `op` can have told this in this state without having been done.
+    fn did_nothing(&self, op: &Op, seen: Option<&Outcome>) -> bool {
+        let _ = (op, seen);
+        false
+    }
 }
 
 /// Whether what was seen, if anything, is `value`.
@@ -95,25 +101,6 @@ impl Names {
         node.nlink = if node.is_dir { 0 } else { node.nlink - 1 };
     }
 
-    /// Whether the kernel of a mount may have answered so by itself, out of what it found a moment
-    /// ago, in which case nothing has happened.
-    fn kernel_decided(&self, op: &Op, outcome: Option<&Outcome>) -> bool {
-        let Some(outcome) = outcome else { return false };
-        let failed = |errno: Errno| *outcome == Err(errno.raw());
-        let target = |place: Place| self.entries[place.0][place.1];
-        match *op {
-            // The two names were looked up one after the other. With the same file found twice,
-            // nothing is to be done.
-            Op::Rename(a, b) => target(b).is_some_and(|node| match self.nodes[node].is_dir {
-                true => failed(Errno::EISDIR),
-                false => failed(Errno::ENOTDIR) || outcome.is_ok() && target(a) != Some(node),
-            }),
-            // It knows the number of links as of some time ago.
-            Op::Link(..) => failed(Errno::ENOENT),
-            _ => false,
-        }
-    }
-
     /// The errors with which `op` may fail now. None: it succeeds.
     fn errors(&self, op: &Op) -> Vec<Errno> {
         let at = |place: (usize, usize)| self.entries[place.0][place.1];
@@ -149,7 +136,10 @@ impl Names {
             Op::Exchange(a, b) => fails(at(a).is_none() || at(b).is_none(), Errno::ENOENT),
             Op::Link(file, b) => {
                 fails(at(b).is_some(), Errno::EEXIST);
-                fails(self.rules.kernel == Kernel::Alone && self.nodes[file].nlink == 0, Errno::ENOENT);
+                fails(
+                    self.rules.kernel == Kernel::Alone && self.nodes[file].nlink == 0,
+                    Errno::ENOENT,
+                );
             }
             _ => {}
         }
@@ -158,14 +148,31 @@ impl Names {
 }
 
 impl Spec for Names {
+    // The kernel of a mount may have answered by itself, out of what it found a moment ago.
+    fn did_nothing(&self, op: &Op, outcome: Option<&Outcome>) -> bool {
+        let Some(outcome) = outcome.filter(|_| self.rules.kernel == Kernel::Between) else {
+            return false;
+        };
+        let failed = |errno: Errno| *outcome == Err(errno.raw());
+        let target = |place: Place| self.entries[place.0][place.1];
+        match *op {
+            // The two names were looked up one after the other. With the same file found twice,
+            // nothing is to be done.
+            Op::Rename(a, b) => target(b).is_some_and(|node| match self.nodes[node].is_dir {
+                true => failed(Errno::EISDIR),
+                false => failed(Errno::ENOTDIR) || outcome.is_ok() && target(a) != Some(node),
+            }),
+            // It knows the number of links as of some time ago.
+            Op::Link(..) => failed(Errno::ENOENT),
+            _ => false,
+        }
+    }
+
     fn concerns(&self, op: &Op) -> bool {
         !matches!(op, Op::Read(..) | Op::Write(..) | Op::Append(..) | Op::Truncate(..))
     }
 
     fn apply(&mut self, op: &Op, outcome: Option<&Outcome>) -> bool {
-        if self.rules.kernel == Kernel::Between && self.kernel_decided(op, outcome) {
-            return true;
-        }
         let errors = self.errors(op);
         if !errors.is_empty() {
             return match outcome {
