@@ -14,7 +14,7 @@ use crate::rng::Rng;
 /// How a client's process learns what to do.
 const TASK: &str = "ATOLL_SHARER";
 /// The longest that a client waits, in nanoseconds, between two calls, and a killer before it kills.
-const PAUSE: u64 = 100_000;
+const PAUSE: u64 = 200_000;
 
 /// What the processes of a run do.
 #[derive(Clone, Copy, Debug)]
@@ -134,7 +134,7 @@ pub fn processes(
         deaths.push(Death { client: None, lines: rng.within(1..most * (end - begin) as u64) });
     } else {
         let dies = (begin + 1..end).filter(|_| rng.chance(60)).collect::<Vec<_>>();
-        let death = |i| Death { client: Some(i), lines: rng.within(0..most) };
+        let death = |i| Death { client: Some(i), lines: rng.within(0..most * 3 / 4) };
         deaths.extend(dies.into_iter().map(death));
     }
     listen(plan, from, reader, opener, &mut all, (deaths, rng), ready, kill_server)
@@ -156,6 +156,8 @@ fn listen(
     let mut opener = Some((opener, ready));
     let mut said = vec![0; end - begin];
     let mut waiting = end - begin;
+    // Those that know that the server is gone.
+    let mut lost = vec![false; end - begin];
     // Of each client, its last call in the history.
     let mut last: Vec<Option<usize>> = vec![None; end - begin];
     let mut played = Played { end: from, ..Played::default() };
@@ -177,6 +179,7 @@ fn listen(
                 }
                 continue;
             }
+            _ if lost[i - begin] => continue,
             [k, "?"] => {
                 let op = scripts[i - begin][k.parse::<usize>().expect("a number")];
                 last[i - begin] = Some(played.calls.len());
@@ -184,10 +187,14 @@ fn listen(
             }
             [_, outcome] => {
                 let outcome = decode(outcome).unwrap_or_else(|| panic!("said: {line}"));
-                let at = last[i - begin].take().expect("a call");
-                if !matches!(outcome, Err(errno) if plan.lost.contains(&errno)) {
-                    played.calls[at].returned = Some((played.end, outcome));
+                let Some(at) = last[i - begin].take() else { panic!("said: {line}") };
+                let server_gone = kill_server.is_some() && deaths.is_empty();
+                if server_gone && matches!(outcome, Err(errno) if plan.lost.contains(&errno)) {
+                    // What it tries after that reaches nobody.
+                    lost[i - begin] = true;
+                    continue;
                 }
+                played.calls[at].returned = Some((played.end, outcome));
             }
             _ => panic!("said: {line}"),
         }
