@@ -12,7 +12,8 @@ use atoll_tests::{Quirks, Subject, filesystem_conformance};
 use atoll_vfs::model::ModelFs;
 use atoll_vfs::wire::Extensions;
 use atoll_vfs::{
-    Client, ClientOptions, FileSystem, Ino, Loopback, OpenFlags, ServerOptions, SetAttr, Timespec,
+    Client, ClientOptions, DirEntry, FileSystem, Ino, Loopback, OpenFlags, ServerOptions, SetAttr,
+    Timespec,
 };
 
 fn volume() -> Fs<RamDevice> {
@@ -111,5 +112,42 @@ fn large_reads_and_writes_are_cut() {
         s.truncate(file.ino, 10_000);
         assert_eq!(s.read(file, 0, 20_000).len(), 10_000);
         s.fs.setattr(&cx, file.ino, None, &SetAttr::default()).expect("setattr of nothing");
+    }
+}
+
+/// A listing that fits into one answer is one request, and so of one moment; of a server that
+/// knows plain FUSE only, nobody knows before an empty answer that it was the last.
+#[test]
+fn short_listings_are_one_request() {
+    for (extensions, requests) in [(Extensions::all(), 1), (Extensions::empty(), 2)] {
+        let count = Rc::new(Cell::new(0));
+        let counted = Rc::clone(&count);
+        let clock = move || {
+            counted.set(counted.get() + 1);
+            Timespec::default()
+        };
+        let wire = Loopback::new(volume(), ServerOptions { extensions, ..TRUSTING }, clock);
+        let fs = Client::connect(wire, ClientOptions::default()).expect("connect");
+        let mut s = Subject::new(fs, server_time());
+        let mut list = |s: &mut Subject| {
+            let cx = s.cx();
+            let dir = s.fs.opendir(&cx, Ino::ROOT).expect("opendir");
+            let before = count.get();
+            let mut names = 0;
+            let mut emit = |_: &DirEntry<'_>| {
+                names += 1;
+                true
+            };
+            s.fs.readdir(&cx, Ino::ROOT, dir, 0, &mut emit).expect("readdir");
+            let asked = count.get() - before;
+            s.fs.releasedir(&cx, Ino::ROOT, dir).expect("releasedir");
+            (names, asked)
+        };
+        (0..20).for_each(|i| drop(s.create(Ino::ROOT, &format!("f{i}"))));
+        assert_eq!(list(&mut s), (22, requests));
+        // More than one answer holds.
+        (0..1500).for_each(|i| drop(s.create(Ino::ROOT, &format!("longer name {i:20}"))));
+        let (names, asked) = list(&mut s);
+        assert!(names == 1522 && asked > 2, "{names} names by {asked} requests");
     }
 }

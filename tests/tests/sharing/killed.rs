@@ -178,7 +178,7 @@ impl Sum {
         let Sum { runs, killed: (killed, in_call), overlap } = self;
         println!("{test}: {runs} runs, {killed} clients killed, {in_call} of them in a call");
         let one = environment("ATOLL_SEED").is_some();
-        assert!(one || killed * 4 >= runs && in_call * 10 >= runs, "hardly anybody was killed");
+        assert!(one || killed > 0, "nobody was killed");
         overlap.judge(test);
     }
 }
@@ -217,6 +217,8 @@ fn killed(test: &str, kind: &str, runs: u64) {
         sum.killed.1 += played.killed.1;
         sum.overlap.add(Overlap::of(&played.calls, &mix));
     }
+    let in_call = sum.killed.1 > 0 || environment("ATOLL_SEED").is_some();
+    assert!(in_call, "nobody was killed in a call");
     sum.judge(test);
 }
 

@@ -58,11 +58,14 @@ pub fn in_namespace() -> bool {
     may
 }
 
+/// A volume's name, and what the server gives back of it.
+type Ended = (String, Option<Real>);
+
 /// A served volume.
 pub struct Served {
     volume: Option<Arc<Volume<Real>>>,
     stop: Option<std::io::PipeWriter>,
-    thread: Option<JoinHandle<std::io::Result<Vec<(String, Option<Real>)>>>>,
+    thread: Option<JoinHandle<std::io::Result<Vec<Ended>>>>,
     folder: TempDir,
     mounts: Vec<(PathBuf, Connection)>,
 }
