@@ -9,7 +9,7 @@ mod served;
 
 use std::time::Duration;
 
-use atoll_tests::linear::clients::Locked;
+use atoll_tests::linear::clients::{Dawdling, Locked};
 use atoll_tests::linear::history::Mix;
 use atoll_tests::linear::planted::{Defect, Planted};
 use atoll_tests::linear::run::{World, linearizable, run, within};
@@ -25,7 +25,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 fn locked_model() {
     within(LIMIT, || {
         linearizable("--test sharing locked_model", 300, &Mix::ALL, |_, n| {
-            World::new(Locked::clients(ModelFs::default(), n))
+            World::new(Locked::clients(Dawdling::new(ModelFs::default()), n))
         });
     });
 }

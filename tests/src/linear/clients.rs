@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use atoll_vfs::*;
 use rustix::fs as sys;
@@ -332,6 +333,25 @@ macro_rules! forward_common {
 }
 pub(super) use {forward, forward_common};
 
+/// All calls of [`FileSystem`].
+macro_rules! forward_all {
+    () => {
+        forward_common!();
+        forward! {
+            rmdir(cx: &Context, parent: Ino, name: Name<'_>) -> Result<()>;
+            readdir(cx: &Context, ino: Ino, handle: Handle, cookie: u64,
+                emit: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()>;
+            open(cx: &Context, ino: Ino, flags: OpenFlags) -> Result<Handle>;
+            lookup(cx: &Context, parent: Ino, name: Name<'_>) -> Result<Attr>;
+            setattr(cx: &Context, ino: Ino, handle: Option<Handle>, set: &SetAttr) -> Result<Attr>;
+            rename(cx: &Context, parent: Ino, name: Name<'_>, new_parent: Ino, new_name: Name<'_>,
+                flags: RenameFlags) -> Result<()>;
+            read(cx: &Context, ino: Ino, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize>;
+            write(cx: &Context, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<Written>;
+        }
+    };
+}
+
 /// One file system for several threads, behind a lock.
 pub struct Locked<F>(Arc<Mutex<F>>);
 
@@ -348,17 +368,36 @@ impl<F> Locked<F> {
 }
 
 impl<F: FileSystem> FileSystem for Locked<F> {
-    forward_common!();
-    forward! {
-        rmdir(cx: &Context, parent: Ino, name: Name<'_>) -> Result<()>;
-        readdir(cx: &Context, ino: Ino, handle: Handle, cookie: u64,
-            emit: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()>;
-        open(cx: &Context, ino: Ino, flags: OpenFlags) -> Result<Handle>;
-        lookup(cx: &Context, parent: Ino, name: Name<'_>) -> Result<Attr>;
-        setattr(cx: &Context, ino: Ino, handle: Option<Handle>, set: &SetAttr) -> Result<Attr>;
-        rename(cx: &Context, parent: Ino, name: Name<'_>, new_parent: Ino, new_name: Name<'_>,
-            flags: RenameFlags) -> Result<()>;
-        read(cx: &Context, ino: Ino, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize>;
-        write(cx: &Context, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<Written>;
+    forward_all!();
+}
+
+/// A file system that takes its time in the middle of some calls, so that others come meanwhile.
+#[derive(Debug)]
+pub struct Dawdling<F> {
+    fs: F,
+    calls: u32,
+}
+
+impl<F> Dawdling<F> {
+    /// Slows `fs` down.
+    pub fn new(fs: F) -> Self {
+        Dawdling { fs, calls: 0 }
     }
+
+    /// The file system itself.
+    pub fn into_inner(self) -> F {
+        self.fs
+    }
+
+    fn inner(&mut self) -> &mut F {
+        self.calls = self.calls.wrapping_add(1);
+        if self.calls.is_multiple_of(4) {
+            std::thread::sleep(Duration::from_micros(10));
+        }
+        &mut self.fs
+    }
+}
+
+impl<F: FileSystem> FileSystem for Dawdling<F> {
+    forward_all!();
 }

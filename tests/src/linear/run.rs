@@ -20,7 +20,7 @@ pub const LENGTH: usize = 12;
 /// Looks of a client at whether the others are as far, before it goes on alone.
 const MEETING: u32 = 200;
 /// Of a hundred calls, at least so many have to be at the same time as another client's.
-const OVERLAP_MIN: usize = 1;
+const OVERLAP_MIN: usize = 5;
 
 /// A client of whatever kind.
 pub type AnyClient = Box<dyn Client + Send>;

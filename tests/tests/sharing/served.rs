@@ -13,7 +13,7 @@ use atoll_host::server::bind::bind;
 use atoll_host::server::listen::Server;
 use atoll_host::server::rules::{Mode, Rules as Grants};
 use atoll_host::server::{Access, Credentials, Identity, Session, Volume};
-use atoll_tests::linear::clients::{PAGE, PosixClient, SeamClient, prepare};
+use atoll_tests::linear::clients::{Dawdling, PAGE, PosixClient, SeamClient, prepare};
 use atoll_tests::linear::run::{AnyClient, World};
 use atoll_tests::linear::spec::{Kernel, Rules};
 use atoll_transport::channel::{Config, RingKind};
@@ -21,7 +21,7 @@ use nix::mount::MsFlags;
 use nix::sched::{CloneFlags, unshare};
 use tempfile::TempDir;
 
-pub type Real = Fs<RamDevice>;
+pub type Real = Dawdling<Fs<RamDevice>>;
 
 /// Blocks of a volume.
 const BLOCKS: u64 = 4096;
@@ -29,7 +29,7 @@ const BLOCKS: u64 = 4096;
 pub fn volume() -> Real {
     let mut device = RamDevice::new(BLOCKS);
     format(&mut device, &FormatOptions::default()).expect("format");
-    Fs::mount(device, &MountOptions::default()).expect("mount")
+    Dawdling::new(Fs::mount(device, &MountOptions::default()).expect("mount"))
 }
 
 /// The ways to a volume.
@@ -134,7 +134,7 @@ impl Served {
         else {
             panic!("the volume is in use, or was lost")
         };
-        let mut device = fs.unmount().expect("unmount");
+        let mut device = fs.into_inner().unmount().expect("unmount");
         let report = check(&mut device, &CheckOptions::default()).expect("check");
         assert!(report.is_clean(), "{:#?}", report.findings);
     }
