@@ -3,8 +3,9 @@
 //! # Choices
 //!
 //! - **The kernel caches nothing**: entries and attributes are valid for no time, and files are
-//!   read and written directly (`FOPEN_DIRECT_IO`), so that what another client has done is seen by the next
-//!   system call. Shared mappings are allowed still (`FUSE_DIRECT_IO_ALLOW_MMAP`, Linux 6.6); their pages are the kernel's.
+//!   read and written directly (`FOPEN_DIRECT_IO`), so that what another client has done is seen by
+//!   the next system call. Shared mappings are allowed still (`FUSE_DIRECT_IO_ALLOW_MMAP`, Linux
+//!   6.6); their pages are the kernel's, and are not told of what other clients write.
 //! - **O_APPEND is the server's**: the kernel says with each write whether the file has the flag
 //!   just then, and the end of the file is found where the write happens. Its own idea of the end,
 //!   which may be old, is not used. What one write(2) appends is in one piece up to
@@ -124,8 +125,8 @@ pub struct SharedMount<F: FileSystem + Send + 'static> {
 }
 
 impl<F: FileSystem + Send + 'static> SharedMount<F> {
-    /// Answers the kernel's first request on `device`, which [`mount`](super::mount::mount) has mounted, here or in
-    /// the process that sent it. Blocks until the device is mounted.
+    /// Answers the kernel's first request on `device`, which [`mount`](super::mount::mount) has
+    /// mounted, here or in the process that sent it. Blocks until the device is mounted.
     ///
     /// # Errors
     /// When `device` is not mounted, or the kernel's FUSE is too old.
