@@ -205,8 +205,10 @@ fn a_new_server_gets_what_the_old_one_did_not_answer() {
         old.complete(second, b"done", 0, nobody);
         let memory = pages.shared();
         let third = old.layout().slot(0, 2);
-        memory.write(third + slot::MESSAGE_LEN, &[0xff; 40]);
-        memory.write(old.layout().ring(0), &[0xee; 16]);
+        memory.u32(third + slot::MESSAGE_LEN).store(u32::MAX, Ordering::Relaxed);
+        for at in [third + slot::DATA, third + slot::MESSAGE, old.layout().ring(0)] {
+            memory.u64(at).store(u64::MAX, Ordering::Relaxed);
+        }
         drop(old);
 
         client.rebuild(&mut [&mut lane]);
