@@ -65,30 +65,30 @@ impl<V: View + ?Sized> View for Arc<V> {
 /// A [`FileSystem`] whose lookup, getattr and read are answered from a View where it has the answer, and by
 /// `F`, a client of the server that fills the View, where it has not.
 ///
-/// The View says what the session may see. All callers are taken to be the one whom the session acts as, the
-/// [`Context`] of a call that the View answers has no part in it.
+/// The View says what the session's own identity may see; the [`Context`] of a call that the View answers
+/// has no part in it. A client that acts for others looks names up in it for itself only:
+/// [`for_caller`](Self::for_caller).
 ///
-/// Threads of one program share a View, each with a client of its own: [`beside`](Self::beside).
+/// Threads of one program share a View and [`OpenFiles`], each with a client of its own.
 #[derive(Debug)]
 pub struct Cached<F, V> {
     inner: F,
     view: V,
     open: Arc<OpenFiles>,
+    caller: Option<(u32, u32)>,
 }
 
 impl<F: FileSystem, V: View> Cached<F, V> {
-    /// Looks into `view` before it asks `inner`.
-    pub fn new(inner: F, view: V) -> Self {
-        Cached { inner, view, open: Arc::new(OpenFiles::new()) }
+    /// Looks into `view` before it asks `inner`; `open` is one for all clients of the session.
+    pub fn new(inner: F, view: V, open: Arc<OpenFiles>) -> Self {
+        Cached { inner, view, open, caller: None }
     }
 
-    /// The same for another thread, which asks `inner`, of the same session. Each may use the files that
-    /// the other opens.
-    pub fn beside<G: FileSystem>(&self, inner: G) -> Cached<G, V>
-    where
-        V: Clone,
-    {
-        Cached { inner, view: self.view.clone(), open: Arc::clone(&self.open) }
+    /// Looks names up in the View only for calls of this user and group: where the server lets the client
+    /// act for others, it judges them by what they may see, and the View is the client's own.
+    #[must_use]
+    pub fn for_caller(self, uid: u32, gid: u32) -> Self {
+        Cached { caller: Some((uid, gid)), ..self }
     }
 
     /// Who is asked for what the View does not have.
@@ -163,7 +163,9 @@ impl From<&Attr> for Attributes {
 impl<F: FileSystem, V: View> FileSystem for Cached<F, V> {
     #[inline]
     fn lookup(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<Attr> {
-        if let Some(view) = self.view.reader() {
+        if self.caller.is_none_or(|caller| caller == (cx.uid, cx.gid))
+            && let Some(view) = self.view.reader()
+        {
             match view.lookup_attr(parent.0, name.bytes()) {
                 Some(Some((ino, found))) => return Ok(attr(ino, &found)),
                 Some(None) => return Err(Errno::ENOENT),

@@ -21,7 +21,7 @@ pub mod server;
 pub mod types;
 pub mod wire;
 
-pub use cached::{Cached, View};
+pub use cached::{Cached, OpenFiles, View};
 pub use client::{Client, ClientOptions};
 pub use errno::{Errno, Result};
 pub use filesystem::FileSystem;

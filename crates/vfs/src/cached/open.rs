@@ -29,11 +29,13 @@ impl fmt::Debug for OpenFiles {
     }
 }
 
-impl OpenFiles {
-    pub(super) fn new() -> Self {
+impl Default for OpenFiles {
+    fn default() -> Self {
         OpenFiles { slots: (0..SLOTS).map(|_| Slot::default()).collect() }
     }
+}
 
+impl OpenFiles {
     #[inline]
     fn slot(&self, handle: Handle) -> &Slot {
         &self.slots[handle.0 as usize % SLOTS]
@@ -71,7 +73,7 @@ mod tests {
 
     #[test]
     fn handles_are_known_while_they_are_open() {
-        let open = OpenFiles::new();
+        let open = OpenFiles::default();
         let (ino, handle) = (Ino(7), Handle(1 << 32 | 3));
         assert!(!open.contains(ino, handle));
         open.insert(ino, handle);
