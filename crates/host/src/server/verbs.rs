@@ -17,7 +17,7 @@ use super::observer::Change;
 use super::session::Session;
 use super::state::MAKE;
 use super::view::ViewId;
-use super::volume::{State, Volume};
+use super::volume::{Identity, State, Volume};
 use crate::privileges::drop_capabilities;
 
 /// Refuses a change by a read-only session, and notes that something changes.
@@ -117,7 +117,8 @@ impl<F: FileSystem + Send> Session<F> {
     /// The View, if entries that a caller with `cx` may see are entries that the client itself may.
     fn view_of(&self, cx: &Context) -> Option<ViewId> {
         let peer = self.peer();
-        self.view.filter(|_| (cx.uid, cx.gid) == (peer.uid, peer.gid))
+        let checked = self.access.identity == Identity::Checked;
+        self.view.filter(|_| checked || (cx.uid, cx.gid) == (peer.uid, peer.gid))
     }
 
     /// Makes a name with `make`, which gets the mode that the caller may give.
