@@ -12,9 +12,9 @@
 //!   and the last drop nothing new is put anywhere, and whoever asks the server waits for the lock. So
 //!   nobody learns of the change before no View says the old any more: what is read from a View meanwhile is
 //!   ordered before the change.
-//! - A reader that copies several records compares the sequences of all of them in the end, and a drop
-//!   moves the sequence on; a change of content drops the pages first and then the attributes, so that whoever
-//!   has read pages, some dropped and filled again, finds the attributes changed.
+//! - A reader that copies several records compares the sequence of the first in the end. A change of
+//!   content drops the attributes with the pages, so that whoever has read pages of which some were dropped
+//!   and filled again finds the attributes changed.
 //!
 //! # Why a client sees nothing that it may not
 //!
@@ -93,6 +93,8 @@ fn blocks(offset: u64, len: u64) -> Range<u64> {
 pub(super) struct Views {
     places: Vec<Option<SessionView>>,
     count: usize,
+    /// A page on its way; allocated with the first View.
+    page: Vec<u8>,
 }
 
 impl Views {
@@ -117,6 +119,7 @@ impl Views {
         });
         self.places[at] = Some(SessionView { view, top });
         self.count += 1;
+        self.page.resize(PAGE, 0);
         Ok(Some((ViewId(at), memory)))
     }
 
@@ -232,21 +235,22 @@ impl Views {
         offset: u64,
         len: usize,
     ) {
-        let Some((key, writer)) = self.writer(id, open.ino) else { return };
+        let Some(view) = id.and_then(|ViewId(at)| self.places[at].as_mut()) else { return };
+        let Some(key) = view.key(open.ino) else { return };
         if len > FILL_MAX {
             return;
         }
+        let writer = view.view.writer();
         // What fails is not put; whoever wants to know why will ask.
         if !writer.has_attr(key) {
             let Ok(attr) = fs.getattr(cx, open.ino) else { return };
             writer.put_attr(key, &Attributes::from(&attr));
         }
-        let mut page = [0; PAGE];
         for block in blocks(offset, len as u64) {
             if !writer.has_page(key, block) {
                 let at = block * PAGE as u64;
-                match fs.read(cx, open.ino, open.handle, at, &mut page) {
-                    Ok(len) if len > 0 => writer.put_page(key, block, &page[..len]),
+                match fs.read(cx, open.ino, open.handle, at, &mut self.page) {
+                    Ok(len) if len > 0 => writer.put_page(key, block, &self.page[..len]),
                     _ => return,
                 }
             }
