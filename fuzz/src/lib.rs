@@ -3,9 +3,11 @@
 //!
 //! Read in this order: [`image`] the volumes that hostile images are made from; [`mutate`] the
 //! damage, with right checksums, without which nothing would be looked at; [`explore`] everything a user may do with a volume; then the targets: [`mount`], [`check`],
-//! [`operations`].
+//! [`operations`]; [`requests`] to a server of the file seam, [`replies`] to a client of it; and
+//! [`channel`], whose hostile bytes are shared memory.
 #![forbid(unsafe_code)]
 
+pub mod channel;
 pub mod check;
 pub mod explore;
 pub mod image;
@@ -13,6 +15,8 @@ pub mod metered;
 pub mod mount;
 pub mod mutate;
 pub mod operations;
+pub mod replies;
+pub mod requests;
 #[cfg(test)]
 mod smoke;
 

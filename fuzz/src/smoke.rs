@@ -93,3 +93,18 @@ fn check() {
 fn operations() {
     smoke("operations", 300, crate::operations::run);
 }
+
+#[test]
+fn requests() {
+    smoke("requests", 3000, crate::requests::run);
+}
+
+#[test]
+fn replies() {
+    smoke("replies", 3000, crate::replies::run);
+}
+
+#[test]
+fn channel() {
+    smoke("channel", 3000, crate::channel::run);
+}

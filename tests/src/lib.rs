@@ -3,13 +3,15 @@
 //! Read in this order: [`subject`] what is under test and where it may differ, [`conformance`] the
 //! demands of the [`FileSystem`](atoll_vfs::FileSystem) contract one by one, [`ops`] random
 //! operations and [`differential`] their comparison with the model, [`hostdir`] a Linux directory
-//! as a file system (which holds the model itself against Linux), [`crash`] the crash contract.
+//! as a file system (which holds the model itself against Linux), [`crash`] the crash contract, [`linear`]
+//! several clients at once.
 #![forbid(unsafe_code)]
 
 pub mod conformance;
 pub mod crash;
 pub mod differential;
 pub mod hostdir;
+pub mod linear;
 pub mod ops;
 pub mod rng;
 pub mod subject;

@@ -48,6 +48,8 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Run the tests of the shared memory under Miri, which needs a nightly toolchain with it
+    Miri,
     /// Check the project's own rules: layers, unsafe code, sizes of files, words, links, licences
     Tidy,
     /// Install the system packages and the toolchain that building and testing need
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
         Command::Ci => ci::run(),
         Command::Bench { arguments } => bench(&arguments),
         Command::Fuzz { target, arguments } => fuzz::run(target.as_deref(), &arguments),
+        Command::Miri => miri(),
         Command::Tidy => tidy::run(),
         Command::Setup => program("xtask/setup.sh").arg("test").run(),
     };
@@ -80,6 +83,20 @@ fn bench(arguments: &[String]) -> Result<(), Failure> {
     cargo(&["build", "--profile", profile, "-p", "libatoll", "-p", "atoll-bench"]).run()?;
     cargo(&["run", "--quiet", "--profile", profile, "-p", "atoll-bench", "--"])
         .args(arguments)
+        .run()
+}
+
+/// Runs the tests of the one crate whose unsafe code Miri can judge. Loom has no memory of its own.
+fn miri() -> Result<(), Failure> {
+    if !program("cargo").args(["+nightly", "miri", "--version"]).succeeds() {
+        return Err(Failure(
+            "Miri is missing; run: rustup toolchain install nightly --component miri,rust-src"
+                .into(),
+        ));
+    }
+    program("cargo")
+        .args(["+nightly", "miri", "test", "-p", "atoll-transport", "--test", "channel"])
+        .env("MIRIFLAGS", "-Zmiri-strict-provenance")
         .run()
 }
 

@@ -36,6 +36,17 @@ impl<'a> Shared<'a> {
         Shared { base, len, mapped: PhantomData }
     }
 
+    /// Memory that only this process has, for tests: there is no other side but who holds copies of this.
+    ///
+    /// # Panics
+    /// Unless it begins on a multiple of 64.
+    pub fn from_slice(bytes: &'a mut [u8]) -> Self {
+        let len = bytes.len();
+        let base = NonNull::from(bytes).cast();
+        // SAFETY: borrowed for as long, and from everybody else.
+        unsafe { Shared::new(base, len) }
+    }
+
     /// The length in bytes.
     #[inline]
     pub const fn len(&self) -> usize {

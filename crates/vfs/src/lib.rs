@@ -1,7 +1,9 @@
 //! The file seam: files as FUSE's verbs on inode numbers and single name components.
 //!
 //! Read in this order: [`types`] the nouns, [`errno`] the errors, [`filesystem`] the trait and its
-//! contract, [`model`] the in-memory oracle that every implementor is compared with.
+//! contract, [`model`] the in-memory oracle that every implementor is compared with; then the cut:
+//! [`wire`] FUSE messages, [`server`] bytes to a call, [`client`] a call to bytes, [`loopback`] both in one
+//! process.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -9,11 +11,18 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod client;
 pub mod errno;
 pub mod filesystem;
+pub mod loopback;
 pub mod model;
+pub mod server;
 pub mod types;
+pub mod wire;
 
+pub use client::{Client, ClientOptions};
 pub use errno::{Errno, Result};
 pub use filesystem::FileSystem;
+pub use loopback::Loopback;
+pub use server::{Server, ServerOptions};
 pub use types::*;

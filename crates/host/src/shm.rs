@@ -1,0 +1,465 @@
+//! Memory that two processes share and neither can pull away from the other: sealed memfds, the
+//! doorbell of a sleeping server, and how a client waits.
+//!
+//! What a peer made is checked before it is mapped: [`SharedMemory::attach`].
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use atoll_transport::channel::{Mapped, Patience};
+use atoll_transport::{Lost, Memory, Shared};
+use rustix::event::EventfdFlags;
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::ReadWriteFlags;
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::thread::futex;
+
+/// The `f_type` of a memfd, unless its pages are huge: such may be missing when they are touched.
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+const PAGE: usize = 4096;
+
+fn refused(reason: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, reason)
+}
+
+/// A mapped memfd. Its length never changes, so that no access can fault for lack of it.
+///
+/// Clones mean the same mapping, which ends with the last of them.
+#[derive(Clone, Debug)]
+pub struct SharedMemory {
+    shared: Shared<'static>,
+    map: Arc<Map>,
+}
+
+#[derive(Debug)]
+struct Map {
+    file: OwnedFd,
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: an address and a length; access is by `Shared`.
+unsafe impl Send for Map {}
+// SAFETY: as above.
+unsafe impl Sync for Map {}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `SharedMemory::map`, and used only through what keeps `self`.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+impl SharedMemory {
+    /// `len` zero bytes, a multiple of 4096, which whoever gets the descriptor may write. Neither side can
+    /// change the length. `name` shows in /proc.
+    ///
+    /// # Errors
+    /// What memfd_create(2), ftruncate(2), mmap(2) and fcntl(2) say.
+    pub fn create(name: &str, len: usize) -> io::Result<Self> {
+        Self::make(name, len, SealFlags::empty())
+    }
+
+    /// As [`create`](Self::create), but only this mapping can be written: who gets the descriptor can map
+    /// it for reading alone, and cannot write by system calls either.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_read_only(name: &str, len: usize) -> io::Result<Self> {
+        Self::make(name, len, SealFlags::FUTURE_WRITE)
+    }
+
+    fn make(name: &str, len: usize, seals: SealFlags) -> io::Result<Self> {
+        if len == 0 || !len.is_multiple_of(PAGE) {
+            return Err(refused("shared memory has whole pages"));
+        }
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        // Kernels before 6.3 do not know that nobody is to execute it.
+        let file = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+            Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create(name, flags)?,
+            made => made?,
+        };
+        rustix::fs::ftruncate(&file, len as u64)?;
+        let memory = Self::map(file, len, ProtFlags::READ | ProtFlags::WRITE)?;
+        let fixed = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        rustix::fs::fcntl_add_seals(&memory.map.file, fixed | seals)?;
+        Ok(memory)
+    }
+
+    /// Maps the memory that a peer made, of at most `most` bytes, for reading and writing.
+    ///
+    /// # Errors
+    /// `InvalidInput` when it is not a memfd, its length could change, or is none, no multiple of 4096 or
+    /// more than `most`; what mmap(2) says when it may not be written.
+    pub fn attach(file: OwnedFd, most: usize) -> io::Result<Self> {
+        let len = Self::checked_len(&file, most)?;
+        Self::map(file, len, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    /// As [`attach`](Self::attach), for reading. A store through [`shared`](Mapped::shared) would end this
+    /// process.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn attach_read_only(file: OwnedFd, most: usize) -> io::Result<Self> {
+        let len = Self::checked_len(&file, most)?;
+        Self::map(file, len, ProtFlags::READ)
+    }
+
+    fn checked_len(file: &OwnedFd, most: usize) -> io::Result<usize> {
+        if rustix::fs::fstatfs(file)?.f_type as u64 != TMPFS_MAGIC {
+            return Err(refused("shared memory must be a memfd with pages of the usual size"));
+        }
+        // Only memfds can have them.
+        let fixed = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        if !rustix::fs::fcntl_get_seals(file).is_ok_and(|seals| seals.contains(fixed)) {
+            return Err(refused("shared memory must be sealed against changes of its length"));
+        }
+        // After the seals: it does not change any more.
+        let len = usize::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or(usize::MAX);
+        if len == 0 || len > most || !len.is_multiple_of(PAGE) {
+            return Err(refused("shared memory has a length that is not allowed"));
+        }
+        Ok(len)
+    }
+
+    fn map(file: OwnedFd, len: usize, protection: ProtFlags) -> io::Result<Self> {
+        // SAFETY: a new mapping, which takes no address that is in use.
+        let base = unsafe {
+            rustix::mm::mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, &file, 0)?
+        };
+        let base = NonNull::new(base.cast()).ok_or_else(|| refused("mapped at address 0"))?;
+        let map = Arc::new(Map { file, base, len });
+        // SAFETY: mapped as long as `map` lives, which every copy of this value keeps, and which `shared`
+        // does not let out for longer; the seals keep the length.
+        let shared = unsafe { Shared::new(base, len) };
+        Ok(SharedMemory { shared, map })
+    }
+}
+
+impl AsFd for SharedMemory {
+    /// The memfd, for the peer.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.map.file.as_fd()
+    }
+}
+
+impl Mapped for SharedMemory {
+    #[inline]
+    fn shared(&self) -> Shared<'_> {
+        self.shared
+    }
+}
+
+impl Memory for SharedMemory {
+    #[inline]
+    fn len(&self) -> usize {
+        self.shared.len()
+    }
+
+    #[inline]
+    fn load32(&self, at: usize, order: Ordering) -> u32 {
+        self.shared.load32(at, order)
+    }
+
+    #[inline]
+    fn store32(&self, at: usize, value: u32, order: Ordering) {
+        self.shared.store32(at, value, order);
+    }
+
+    #[inline]
+    fn swap32(&self, at: usize, value: u32, order: Ordering) -> u32 {
+        self.shared.swap32(at, value, order)
+    }
+
+    #[inline]
+    fn replace32(&self, at: usize, old: u32, new: u32) -> Result<u32, u32> {
+        self.shared.replace32(at, old, new)
+    }
+
+    #[inline]
+    fn load64(&self, at: usize, order: Ordering) -> u64 {
+        self.shared.load64(at, order)
+    }
+
+    #[inline]
+    fn store64(&self, at: usize, value: u64, order: Ordering) {
+        self.shared.store64(at, value, order);
+    }
+
+    #[inline]
+    fn add64(&self, at: usize, value: u64, order: Ordering) -> u64 {
+        self.shared.add64(at, value, order)
+    }
+
+    #[inline]
+    fn or64(&self, at: usize, value: u64, order: Ordering) -> u64 {
+        self.shared.or64(at, value, order)
+    }
+
+    #[inline]
+    fn replace64(&self, at: usize, old: u64, new: u64) -> Result<u64, u64> {
+        self.shared.replace64(at, old, new)
+    }
+
+    #[inline]
+    fn read(&self, at: usize, out: &mut [u8]) {
+        self.shared.read(at, out);
+    }
+
+    #[inline]
+    fn write(&self, at: usize, data: &[u8]) {
+        self.shared.write(at, data);
+    }
+}
+
+/// Wakes whoever sleeps on the word at `at`, in any process: what
+/// [`complete`](atoll_transport::channel::ServerChannel::complete) asks for.
+pub fn wake<M: Mapped>(memory: &M, at: usize) {
+    // Fails only for addresses that are not mapped.
+    let _ = futex::wake(memory.shared().u32(at), futex::Flags::empty(), u32::MAX >> 1);
+}
+
+/// What wakes a server that sleeps: an eventfd, which the server makes and its client gets. Clones mean
+/// the same one.
+#[derive(Clone, Debug)]
+pub struct Doorbell(Arc<OwnedFd>);
+
+impl Doorbell {
+    /// A new one.
+    ///
+    /// # Errors
+    /// What eventfd(2) says.
+    pub fn new() -> io::Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Doorbell(Arc::new(rustix::event::eventfd(0, flags)?)))
+    }
+
+    /// The one that a server sent.
+    pub fn from_server(file: OwnedFd) -> Self {
+        Doorbell(Arc::new(file))
+    }
+
+    /// Makes the descriptor readable.
+    pub fn ring(&self) {
+        // Full means that it has been rung often enough.
+        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+    }
+
+    /// Makes the descriptor unreadable again; returns whether it had been rung. Never blocks, though
+    /// the client, which has the same open file, may have made it blocking.
+    pub fn silence(&self) -> bool {
+        let mut count = [0; 8];
+        let buffers = &mut [io::IoSliceMut::new(&mut count)];
+        let current = u64::MAX;
+        rustix::io::preadv2(&*self.0, buffers, current, ReadWriteFlags::NOWAIT).is_ok()
+    }
+}
+
+impl AsFd for Doorbell {
+    /// To be sent to the client, and to be polled for input by the server.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The longest that a client spins before it sleeps.
+pub const SPIN_MAX: Duration = Duration::from_micros(50);
+/// The shortest, when spinning has not helped lately.
+const SPIN_MIN: Duration = Duration::from_micros(2);
+/// How long a client sleeps before it looks whether its server lives.
+pub const SLEEP: Duration = Duration::from_millis(100);
+
+/// How a client's thread waits: it spins while that has helped lately, then sleeps on a futex.
+#[derive(Debug)]
+pub struct FutexPatience<F> {
+    doorbell: Doorbell,
+    alive: F,
+    most: Duration,
+    /// How long it spins now.
+    limit: Duration,
+    begin: Instant,
+    slept: bool,
+}
+
+impl<F: FnMut() -> bool> FutexPatience<F> {
+    /// `alive` is asked every [`SLEEP`] of waiting whether the server lives.
+    pub fn new(doorbell: Doorbell, alive: F) -> Self {
+        // A server on the same processor answers only when this thread sleeps.
+        let alone = std::thread::available_parallelism().is_ok_and(|count| count.get() == 1);
+        Self::with_spin(doorbell, alive, if alone { Duration::ZERO } else { SPIN_MAX })
+    }
+
+    /// As [`new`](Self::new), spinning at most `most`.
+    pub fn with_spin(doorbell: Doorbell, alive: F, most: Duration) -> Self {
+        let begin = Instant::now();
+        FutexPatience { doorbell, alive, most, limit: most, begin, slept: false }
+    }
+}
+
+impl<M: Mapped, F: FnMut() -> bool> Patience<M> for FutexPatience<F> {
+    #[inline]
+    fn spin(&mut self, round: u32) -> bool {
+        std::hint::spin_loop();
+        if round == 0 {
+            self.limit = if self.slept { self.limit / 2 } else { self.limit * 2 };
+            self.limit = self.limit.max(SPIN_MIN).min(self.most);
+            self.slept = false;
+            return !self.most.is_zero();
+        }
+        // The first look at the clock comes after the usual answer.
+        match round % 64 {
+            63 if round == 63 => self.begin = Instant::now(),
+            63 => return self.begin.elapsed() < self.limit,
+            _ => {}
+        }
+        true
+    }
+
+    fn park(&mut self, memory: &M, at: usize, value: u32) -> Result<(), Lost> {
+        self.slept = true;
+        let timeout = futex::Timespec { tv_sec: 0, tv_nsec: SLEEP.as_nanos() as _ };
+        let word = memory.shared().u32(at);
+        match futex::wait(word, futex::Flags::empty(), value, Some(&timeout)) {
+            Err(rustix::io::Errno::TIMEDOUT) if !(self.alive)() => Err(Lost),
+            _ => Ok(()),
+        }
+    }
+
+    fn ring(&mut self) {
+        self.doorbell.ring();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use atoll_transport::channel::{ClientChannel, Config, Layout, Limits, ServerChannel};
+    use atoll_transport::transport::Transport;
+    use rustix::io::dup;
+
+    #[test]
+    fn both_sides_see_it_and_neither_changes_the_length() {
+        let ours = SharedMemory::create("test", 8192).unwrap();
+        let theirs = SharedMemory::attach(dup(&ours).unwrap(), 8192).unwrap();
+        ours.store32(4096, 7, Ordering::Relaxed);
+        assert_eq!(theirs.load32(4096, Ordering::Relaxed), 7);
+        for len in [0, 4096, 12288] {
+            assert!(rustix::fs::ftruncate(&theirs, len).is_err());
+        }
+        assert!(rustix::fs::fcntl_add_seals(&theirs, SealFlags::FUTURE_WRITE).is_err());
+        drop(ours);
+        assert_eq!(theirs.clone().load32(4096, Ordering::Relaxed), 7);
+    }
+
+    #[test]
+    fn only_its_maker_writes() {
+        let ours = SharedMemory::create_read_only("test", 4096).unwrap();
+        let fd = || dup(&ours).unwrap();
+        assert!(SharedMemory::attach(fd(), 4096).is_err());
+        assert!(rustix::io::write(fd(), b"x").is_err());
+        let theirs = SharedMemory::attach_read_only(fd(), 4096).unwrap();
+        ours.store64(64, 9, Ordering::Relaxed);
+        assert_eq!(theirs.load64(64, Ordering::Relaxed), 9);
+    }
+
+    #[test]
+    fn what_a_peer_must_not_send() {
+        let kind = |file: OwnedFd| SharedMemory::attach(file, 8192).unwrap_err().kind();
+        let refused = io::ErrorKind::InvalidInput;
+        let memfd = |flags, len, seals| {
+            let file = rustix::fs::memfd_create("test", flags | MemfdFlags::CLOEXEC).unwrap();
+            rustix::fs::ftruncate(&file, len).unwrap();
+            rustix::fs::fcntl_add_seals(&file, seals).map(|()| file).unwrap()
+        };
+        let fixed = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        let sealing = MemfdFlags::ALLOW_SEALING;
+        assert!(SharedMemory::attach(memfd(sealing, 8192, fixed), 8192).is_ok());
+        for missing in [SealFlags::SHRINK, SealFlags::GROW, SealFlags::SEAL] {
+            assert_eq!(kind(memfd(sealing, 8192, fixed - missing)), refused);
+        }
+        for len in [0, 4095, 4097, 12288] {
+            assert_eq!(kind(memfd(sealing, len, fixed)), refused);
+        }
+        assert_eq!(kind(tempfile::tempfile().unwrap().into()), refused);
+        assert_eq!(kind(Doorbell::new().unwrap().as_fd().try_clone_to_owned().unwrap()), refused);
+    }
+
+    #[test]
+    fn a_doorbell_never_blocks_its_server() {
+        let bell = Doorbell::new().unwrap();
+        assert!(!bell.silence());
+        bell.ring();
+        bell.ring();
+        assert!(bell.silence());
+        assert!(!bell.silence());
+        // The client makes it blocking. A thread finds out, since a read that blocks would never end.
+        rustix::fs::fcntl_setfl(&bell, rustix::fs::OFlags::empty()).unwrap();
+        let (done, finished) = std::sync::mpsc::channel();
+        let theirs = bell.clone();
+        std::thread::spawn(move || done.send(theirs.silence()));
+        assert_eq!(finished.recv_timeout(Duration::from_secs(10)), Ok(false));
+    }
+
+    /// Calls between two mappings whose sides always sleep.
+    #[test]
+    fn calls_between_sleepers() {
+        let config = Config { lanes: 1, window: 4096, ..Config::default() };
+        let memory = SharedMemory::create("test", Layout::new(&config).unwrap().total()).unwrap();
+        let bell = Doorbell::new().unwrap();
+        let mut client = ClientChannel::create(memory.clone(), &config).unwrap();
+        let patience = FutexPatience::with_spin(bell.clone(), || true, Duration::ZERO);
+        let mut lane = client.lane(0, patience).unwrap();
+        let theirs = SharedMemory::attach(dup(&memory).unwrap(), memory.len()).unwrap();
+        let mut server = ServerChannel::attach(theirs, &Limits::default()).unwrap();
+        let calls = 2000;
+        let thread = std::thread::spawn(move || {
+            let mut message = vec![0; server.layout().message_max()];
+            let mut done = 0;
+            while done < calls {
+                if let Some(request) = server.poll(0, &mut message).unwrap() {
+                    let len = request.message_len();
+                    server.complete(request, &message[..len], 0, wake);
+                    done += 1;
+                } else if server.fall_asleep() {
+                    let mut ready =
+                        [rustix::event::PollFd::new(&bell, rustix::event::PollFlags::IN)];
+                    let timeout = rustix::event::Timespec { tv_sec: 10, tv_nsec: 0 };
+                    let count = rustix::event::poll(&mut ready, Some(&timeout)).unwrap();
+                    assert_eq!(count, 1, "the doorbell was not rung");
+                    bell.silence();
+                    server.wake_up();
+                }
+            }
+        });
+        for call in 0u32..calls {
+            let token = lane.send(&call.to_le_bytes(), &[], 0).unwrap();
+            let mut answer = [0; 4];
+            lane.receive(token, &mut answer, &mut []).unwrap();
+            assert_eq!(u32::from_le_bytes(answer), call);
+        }
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn a_dead_server_is_noticed() {
+        let config = Config::default();
+        let memory = SharedMemory::create("test", Layout::new(&config).unwrap().total()).unwrap();
+        let mut client = ClientChannel::create(memory, &config).unwrap();
+        let mut alive = 2;
+        let patience = FutexPatience::new(Doorbell::new().unwrap(), move || {
+            alive -= 1;
+            alive > 0
+        });
+        let mut lane = client.lane(0, patience).unwrap();
+        let begin = Instant::now();
+        let token = lane.send(b"", &[], 0).unwrap();
+        assert_eq!(lane.wait(&token), Err(Lost));
+        assert!(begin.elapsed() >= SLEEP);
+    }
+}

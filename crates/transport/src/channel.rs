@@ -1,0 +1,21 @@
+//! A connection between two processes: shared memory that the client makes and both map.
+//!
+//! Read in this order: [`layout`] what stands where (docs/PROTOCOL.md has every field); [`client`] the
+//! half that sends; [`server`] the half that answers and trusts nothing.
+//!
+//! The memory holds a header, *lanes*, and an *arena* that the client's programs use as they like. A lane
+//! is a ring of indices, as many slots, and a data window. A request is written to a slot, whose index
+//! goes through the ring; the answer is written to the same slot. So the place for the answer is there
+//! before the request is, and the server never waits for one.
+
+pub mod client;
+mod data;
+pub mod layout;
+pub mod server;
+
+pub use client::{ClientChannel, Lane, Patience};
+pub use data::Mapped;
+pub use layout::{Config, Layout, Place};
+pub use server::{Limits, Request, ServerChannel};
+
+pub use crate::ring::{Broken, RingKind};

@@ -1,0 +1,311 @@
+//! What stands where in the memory of a connection. docs/PROTOCOL.md describes every field.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::memory::Memory;
+use crate::ring::{Broken, RingKind};
+
+/// Offsets and values of the header, the first page.
+pub mod header {
+    /// `ATOLLRNG`, little-endian.
+    pub const MAGIC: usize = 0;
+    /// The version of the layout.
+    pub const VERSION: usize = 8;
+    /// The kind of the rings.
+    pub const RING: usize = 12;
+    /// The life of the connection.
+    pub const EPOCH: usize = 16;
+    /// The number of lanes.
+    pub const LANES: usize = 24;
+    /// Slots per lane.
+    pub const SLOTS: usize = 28;
+    /// Bytes of a slot's message area.
+    pub const AREA: usize = 32;
+    /// Bytes of a lane's data window.
+    pub const WINDOW: usize = 40;
+    /// Bytes of the memory.
+    pub const TOTAL: usize = 48;
+    /// Whether the server sleeps. On a cache line of its own.
+    pub const STATUS: usize = 128;
+    /// The length of the header.
+    pub const LEN: usize = 4096;
+
+    /// The value of [`MAGIC`].
+    pub const MAGIC_VALUE: u64 = u64::from_le_bytes(*b"ATOLLRNG");
+    /// The value of [`VERSION`].
+    pub const VERSION_VALUE: u32 = 1;
+    /// [`RING`]: [`RingKind::Spsc`](crate::ring::RingKind).
+    pub const RING_SPSC: u32 = 1;
+    /// [`RING`]: [`RingKind::Scq`](crate::ring::RingKind).
+    pub const RING_SCQ: u32 = 2;
+    /// [`STATUS`]: the server looks at the rings.
+    pub const AWAKE: u32 = 0;
+    /// [`STATUS`]: the server waits for the doorbell.
+    pub const ASLEEP: u32 = 1;
+}
+
+/// Offsets and values of a slot's first line.
+pub mod slot {
+    /// Who has the slot.
+    pub const STATE: usize = 0;
+    /// Bytes of the message, the request's or the answer's.
+    pub const MESSAGE_LEN: usize = 4;
+    /// The request's data: offset in the low half, length in the high half.
+    pub const DATA: usize = 8;
+    /// The place for the answer's data, likewise; in the answer the length alone, in the low half.
+    pub const ROOM: usize = 16;
+    /// The first bytes of the message; the others stand in the slot's message area.
+    pub const MESSAGE: usize = 24;
+    /// How many bytes of a message stand in the first line.
+    pub const MESSAGE_FIRST: usize = LEN - MESSAGE;
+    /// The length of the line.
+    pub const LEN: usize = 64;
+
+    /// [`STATE`]: nothing was sent yet.
+    pub const FREE: u32 = 0;
+    /// [`STATE`]: the request is there.
+    pub const SUBMITTED: u32 = 1;
+    /// [`STATE`]: the answer is there.
+    pub const DONE: u32 = 2;
+    /// [`STATE`], a bit beside `SUBMITTED`: the client waits in the kernel for this word to change.
+    pub const WAITING: u32 = 1 << 31;
+}
+
+/// The most lanes of a connection.
+pub const LANES_MAX: u32 = 64;
+/// The most slots of a lane.
+pub const SLOTS_MAX: u32 = 64;
+/// The smallest message area of a slot.
+pub const AREA_MIN: u32 = 1024;
+/// The largest.
+pub const AREA_MAX: u32 = 8192;
+/// The longest message that every connection carries.
+pub const MESSAGE_MIN: usize = slot::MESSAGE_FIRST + AREA_MIN as usize;
+/// The longest message that any connection carries.
+pub const MESSAGE_MAX: usize = slot::MESSAGE_FIRST + AREA_MAX as usize;
+/// The most bytes of a lane's data window.
+pub const WINDOW_MAX: u64 = 1 << 30;
+/// The most bytes of a connection's memory: offsets have 32 bits.
+pub const TOTAL_MAX: u64 = (1 << 32) - PAGE;
+const PAGE: u64 = 4096;
+
+/// A range of a connection's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Offset of the first byte.
+    pub offset: usize,
+    /// Bytes.
+    pub len: usize,
+}
+
+impl Place {
+    /// As a word of a slot.
+    pub(super) fn pack(self) -> u64 {
+        (self.len as u64) << 32 | self.offset as u64
+    }
+
+    /// The place in `word`, if it lies in a memory of `total` bytes. An empty one lies anywhere.
+    pub(super) fn unpack(word: u64, total: usize) -> Option<Place> {
+        let (offset, len) = (word as u32 as usize, (word >> 32) as usize);
+        match len {
+            0 => Some(Place::default()),
+            _ if offset.checked_add(len)? <= total => Some(Place { offset, len }),
+            _ => None,
+        }
+    }
+
+    /// Whether both have a byte in common.
+    pub fn overlaps(&self, other: &Place) -> bool {
+        self.len > 0
+            && other.len > 0
+            && self.offset < other.offset + other.len
+            && other.offset < self.offset + self.len
+    }
+}
+
+/// The sizes of a connection, which its client chooses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// [`RingKind::Scq`] where several threads share a lane.
+    pub ring: RingKind,
+    /// From 1 to [`LANES_MAX`].
+    pub lanes: u32,
+    /// Slots per lane, which is requests in flight: a power of two, at most [`SLOTS_MAX`].
+    pub slots: u32,
+    /// Bytes of a slot's message area: a multiple of 64, from [`AREA_MIN`] to [`AREA_MAX`].
+    pub area: u32,
+    /// Bytes of a lane's data window: a multiple of 4096, at most [`WINDOW_MAX`], or none.
+    pub window: u64,
+    /// Bytes for programs' own buffers, after the lanes: a multiple of 4096.
+    pub arena: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            ring: RingKind::Spsc,
+            lanes: 1,
+            slots: 16,
+            area: AREA_MIN,
+            window: 1 << 20,
+            arena: 0,
+        }
+    }
+}
+
+/// Where everything is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    config: Config,
+    lane_len: usize,
+    total: usize,
+}
+
+impl Layout {
+    /// The layout for `config`; none when a size is not as its field demands, or the whole is larger
+    /// than [`TOTAL_MAX`].
+    pub fn new(config: &Config) -> Option<Layout> {
+        let Config { ring, lanes, slots, area, window, arena } = *config;
+        let sound = (1..=LANES_MAX).contains(&lanes)
+            && slots.is_power_of_two()
+            && slots <= SLOTS_MAX
+            && (AREA_MIN..=AREA_MAX).contains(&area)
+            && area.is_multiple_of(64)
+            && window <= WINDOW_MAX
+            && window.is_multiple_of(PAGE)
+            && arena <= TOTAL_MAX
+            && arena.is_multiple_of(PAGE);
+        if !sound {
+            return None;
+        }
+        // No sum or product of such sizes overflows 64 bits.
+        let slot = slot::LEN as u64 + u64::from(area);
+        let fixed = ring.bytes(slots) as u64 + u64::from(slots) * slot;
+        let lane_len = fixed.next_multiple_of(PAGE) + window;
+        let total = header::LEN as u64 + u64::from(lanes) * lane_len + arena;
+        if total > TOTAL_MAX {
+            return None;
+        }
+        let (lane_len, total) = (usize::try_from(lane_len).ok()?, usize::try_from(total).ok()?);
+        Some(Layout { config: *config, lane_len, total })
+    }
+
+    /// The sizes.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Bytes of the memory.
+    pub fn total(&self) -> usize {
+        self.total
+    }
+
+    /// The longest message.
+    pub fn message_max(&self) -> usize {
+        slot::MESSAGE_FIRST + self.config.area as usize
+    }
+
+    fn lane(&self, lane: u32) -> usize {
+        debug_assert!(lane < self.config.lanes);
+        header::LEN + lane as usize * self.lane_len
+    }
+
+    /// The ring of `lane`.
+    pub fn ring(&self, lane: u32) -> usize {
+        self.lane(lane)
+    }
+
+    /// The first line of `slot` of `lane`. First lines stand together, so that they do not compete
+    /// for the same lines of a processor's cache.
+    pub fn slot(&self, lane: u32, slot: u32) -> usize {
+        debug_assert!(slot < self.config.slots);
+        self.lane(lane) + self.config.ring.bytes(self.config.slots) + slot as usize * slot::LEN
+    }
+
+    /// The message area of `slot` of `lane`.
+    pub fn area(&self, lane: u32, slot: u32) -> usize {
+        self.slot(lane, 0)
+            + self.config.slots as usize * slot::LEN
+            + slot as usize * self.config.area as usize
+    }
+
+    /// The data window of `lane`.
+    pub fn window(&self, lane: u32) -> Place {
+        let len = self.config.window as usize;
+        Place { offset: self.lane(lane) + self.lane_len - len, len }
+    }
+
+    /// The programs' own buffers.
+    pub fn arena(&self) -> Place {
+        let len = self.config.arena as usize;
+        Place { offset: self.total - len, len }
+    }
+
+    /// Writes the header and makes all rings empty: nobody else uses the memory yet.
+    pub(super) fn format<M: Memory>(&self, memory: &M, epoch: u64) {
+        let Config { ring, lanes, slots, area, window, .. } = self.config;
+        let kind = match ring {
+            RingKind::Spsc => header::RING_SPSC,
+            RingKind::Scq => header::RING_SCQ,
+        };
+        memory.store64(header::MAGIC, header::MAGIC_VALUE, Relaxed);
+        memory.store32(header::VERSION, header::VERSION_VALUE, Relaxed);
+        memory.store32(header::RING, kind, Relaxed);
+        memory.store64(header::EPOCH, epoch, Relaxed);
+        memory.store32(header::LANES, lanes, Relaxed);
+        memory.store32(header::SLOTS, slots, Relaxed);
+        memory.store32(header::AREA, area, Relaxed);
+        memory.store64(header::WINDOW, window, Relaxed);
+        memory.store64(header::TOTAL, self.total as u64, Relaxed);
+        memory.store32(header::STATUS, header::AWAKE, Relaxed);
+        for lane in 0..lanes {
+            ring.format(memory, self.ring(lane), slots);
+        }
+    }
+
+    /// Reads the header of a memory that a peer made: each field once, then checked.
+    pub(super) fn read<M: Memory>(memory: &M) -> Result<(Layout, u64), Broken> {
+        if memory.len() < header::LEN {
+            return Err(Broken);
+        }
+        let same = memory.load64(header::MAGIC, Relaxed) == header::MAGIC_VALUE
+            && memory.load32(header::VERSION, Relaxed) == header::VERSION_VALUE;
+        let ring = match memory.load32(header::RING, Relaxed) {
+            header::RING_SPSC => RingKind::Spsc,
+            header::RING_SCQ => RingKind::Scq,
+            _ => return Err(Broken),
+        };
+        let mut config = Config {
+            ring,
+            lanes: memory.load32(header::LANES, Relaxed),
+            slots: memory.load32(header::SLOTS, Relaxed),
+            area: memory.load32(header::AREA, Relaxed),
+            window: memory.load64(header::WINDOW, Relaxed),
+            arena: 0,
+        };
+        let total = memory.load64(header::TOTAL, Relaxed);
+        let lanes = Layout::new(&config).ok_or(Broken)?;
+        // What the lanes leave is the arena.
+        config.arena = total.checked_sub(lanes.total as u64).ok_or(Broken)?;
+        let layout = Layout::new(&config).ok_or(Broken)?;
+        let fits = layout.total as u64 == total && layout.total == memory.len();
+        if same && fits { Ok((layout, memory.load64(header::EPOCH, Relaxed))) } else { Err(Broken) }
+    }
+}
+
+/// Writes `message` to a slot.
+#[inline]
+pub(super) fn write_message<M: Memory>(memory: &M, slot: usize, area: usize, message: &[u8]) {
+    let (first, rest) = message.split_at(message.len().min(slot::MESSAGE_FIRST));
+    memory.write_message(slot + slot::MESSAGE, first);
+    memory.write_message(area, rest);
+    memory.store32(slot + slot::MESSAGE_LEN, message.len() as u32, Relaxed);
+}
+
+/// Reads the message of a slot to the front of `out`, which is as long as it.
+#[inline]
+pub(super) fn read_message<M: Memory>(memory: &M, slot: usize, area: usize, out: &mut [u8]) {
+    let (first, rest) = out.split_at_mut(out.len().min(slot::MESSAGE_FIRST));
+    memory.read_message(slot + slot::MESSAGE, first);
+    memory.read_message(area, rest);
+}

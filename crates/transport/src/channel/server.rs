@@ -1,0 +1,215 @@
+//! The half that answers. Nothing in the memory is trusted: every word is read once, then checked;
+//! what goes on is kept in private memory.
+
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+
+use super::layout::{Layout, Place, header, read_message, slot, write_message};
+use crate::memory::Memory;
+use crate::ring::{Broken, Consumer, Dequeue};
+
+/// What a server allows a client's memory to be.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// The most requests in flight: lanes times slots.
+    pub requests: u32,
+    /// The most bytes of memory.
+    pub total: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { requests: 1024, total: 256 << 20 }
+    }
+}
+
+/// A request that was taken and must be completed. There is one for a slot at a time.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Request {
+    lane: u32,
+    slot: u32,
+    message: usize,
+    data: Place,
+    room: Place,
+}
+
+impl Request {
+    /// The lane that it came by.
+    pub fn lane(&self) -> u32 {
+        self.lane
+    }
+
+    /// Bytes of its message.
+    pub fn message_len(&self) -> usize {
+        self.message
+    }
+
+    /// Its data, within the memory.
+    pub fn data(&self) -> Place {
+        self.data
+    }
+
+    /// The place for the answer's data, within the memory, and apart from the request's.
+    pub fn room(&self) -> Place {
+        self.room
+    }
+}
+
+struct ServerLane<M> {
+    ring: Consumer<M>,
+    /// The slots whose requests were taken and not completed.
+    taken: u64,
+}
+
+/// The server's half of a connection.
+pub struct ServerChannel<M> {
+    memory: M,
+    layout: Layout,
+    epoch: u64,
+    lanes: Vec<ServerLane<M>>,
+}
+
+impl<M: Memory> ServerChannel<M> {
+    /// The half over `memory`, all of what the client shares and whose length does not change.
+    ///
+    /// # Errors
+    /// [`Broken`] when the header makes no sense or asks for more than `limits`.
+    pub fn attach(memory: M, limits: &Limits) -> Result<Self, Broken> {
+        if memory.len() > limits.total {
+            return Err(Broken);
+        }
+        let (layout, epoch) = Layout::read(&memory)?;
+        let config = *layout.config();
+        if config.lanes * config.slots > limits.requests {
+            return Err(Broken);
+        }
+        let lane = |lane| ServerLane {
+            ring: Consumer::new(config.ring, memory.clone(), layout.ring(lane), config.slots),
+            taken: 0,
+        };
+        let lanes = (0..config.lanes).map(lane).collect();
+        Ok(ServerChannel { memory, layout, epoch, lanes })
+    }
+
+    /// The memory.
+    pub fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    /// What stands where, as the header said when it was read.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The life of the connection.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// How many requests were taken and not completed.
+    pub fn in_flight(&self) -> u32 {
+        self.lanes.iter().map(|lane| lane.taken.count_ones()).sum()
+    }
+
+    /// Takes the next request of `lane`, if there is one, and copies its message to the front of
+    /// `message`, which holds [`message_max`](Layout::message_max) bytes. Takes a bounded number of
+    /// steps.
+    ///
+    /// # Errors
+    /// [`Broken`]: the connection is to be dropped. It stays usable, without sense.
+    ///
+    /// # Panics
+    /// When there is no such lane or `message` is too short.
+    #[inline]
+    pub fn poll(&mut self, lane: u32, message: &mut [u8]) -> Result<Option<Request>, Broken> {
+        let ServerLane { ring, taken } = &mut self.lanes[lane as usize];
+        let Some(index) = ring.dequeue()? else { return Ok(None) };
+        if *taken & 1 << index != 0 {
+            return Err(Broken);
+        }
+        let (memory, at) = (&self.memory, self.layout.slot(lane, index));
+        let state = memory.load32(at + slot::STATE, Acquire);
+        let len = memory.load32(at + slot::MESSAGE_LEN, Relaxed) as usize;
+        let data = memory.load64(at + slot::DATA, Relaxed);
+        let room = memory.load64(at + slot::ROOM, Relaxed);
+        let data = Place::unpack(data, self.layout.total()).ok_or(Broken)?;
+        let room = Place::unpack(room, self.layout.total()).ok_or(Broken)?;
+        if state & !slot::WAITING != slot::SUBMITTED
+            || len > self.layout.message_max()
+            || data.overlaps(&room)
+        {
+            return Err(Broken);
+        }
+        read_message(memory, at, self.layout.area(lane, index), &mut message[..len]);
+        *taken |= 1 << index;
+        Ok(Some(Request { lane, slot: index, message: len, data, room }))
+    }
+
+    /// Copies the request's data from `offset` on to `out`; returns how many bytes there were.
+    pub fn read_data(&self, request: &Request, offset: usize, out: &mut [u8]) -> usize {
+        let len = request.data.len.saturating_sub(offset).min(out.len());
+        if len > 0 {
+            self.memory.read(request.data.offset + offset, &mut out[..len]);
+        }
+        len
+    }
+
+    /// Copies `data` to the place for the answer's data, from `offset` on; returns how many bytes
+    /// found room.
+    pub fn write_data(&self, request: &Request, offset: usize, data: &[u8]) -> usize {
+        let len = request.room.len.saturating_sub(offset).min(data.len());
+        if len > 0 {
+            self.memory.write(request.room.offset + offset, &data[..len]);
+        }
+        len
+    }
+
+    /// Answers `request` with `message` and the first `data` bytes of the place for the answer's data,
+    /// and calls `wake` with the offset of the word that the client sleeps on, if it does.
+    ///
+    /// # Panics
+    /// When `message` is longer than [`message_max`](Layout::message_max), which is never below
+    /// [`MESSAGE_MIN`](super::layout::MESSAGE_MIN), or `data` than the place, or the request is of another connection.
+    #[inline]
+    pub fn complete(
+        &mut self,
+        request: Request,
+        message: &[u8],
+        data: usize,
+        wake: impl FnOnce(&M, usize),
+    ) {
+        let Request { lane, slot: index, room, .. } = request;
+        assert!(message.len() <= self.layout.message_max() && data <= room.len);
+        let taken = &mut self.lanes[lane as usize].taken;
+        assert!(*taken & 1 << index != 0);
+        *taken &= !(1 << index);
+        let (memory, at) = (&self.memory, self.layout.slot(lane, index));
+        write_message(memory, at, self.layout.area(lane, index), message);
+        memory.store64(at + slot::ROOM, data as u64, Relaxed);
+        if memory.swap32(at + slot::STATE, slot::DONE, SeqCst) & slot::WAITING != 0 {
+            wake(memory, at + slot::STATE);
+        }
+    }
+
+    /// Whether any lane may have a request.
+    pub fn pending(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.ring.pending())
+    }
+
+    /// Says that this side sleeps, so that the next request rings the doorbell; returns whether it
+    /// may go to sleep. If not, a request has come meanwhile, and this side counts as awake.
+    pub fn fall_asleep(&mut self) -> bool {
+        // Before the look at the rings; clients first submit, then look at the status.
+        self.memory.swap32(header::STATUS, header::ASLEEP, SeqCst);
+        let quiet = !self.pending();
+        if !quiet {
+            self.wake_up();
+        }
+        quiet
+    }
+
+    /// Says that this side polls, so that nobody needs to ring.
+    pub fn wake_up(&mut self) {
+        self.memory.store32(header::STATUS, header::AWAKE, Relaxed);
+    }
+}

@@ -1,0 +1,144 @@
+//! The words of memory that two sides share, as rings and channels use them.
+//!
+//! A trait, so that a model checker can stand in for the memory and try every order of its accesses.
+
+use core::sync::atomic::Ordering;
+
+use crate::Shared;
+
+/// Memory that another side reads and writes at the same time. Clones mean the same memory.
+///
+/// Offsets come from this side's layout, never from the memory, and each word is only ever used in
+/// one size. Access outside, or not aligned to the word's size, panics.
+pub trait Memory: Clone {
+    /// The length in bytes.
+    fn len(&self) -> usize;
+    /// Whether there is nothing.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Loads the 32-bit word at `at`.
+    fn load32(&self, at: usize, order: Ordering) -> u32;
+    /// Stores it.
+    fn store32(&self, at: usize, value: u32, order: Ordering);
+    /// Stores it and returns what was there.
+    fn swap32(&self, at: usize, value: u32, order: Ordering) -> u32;
+    /// Stores `new` if `old` is there; `Err` is what is there instead. Success orders as
+    /// [`Ordering::SeqCst`], failure as [`Ordering::Acquire`].
+    fn replace32(&self, at: usize, old: u32, new: u32) -> Result<u32, u32>;
+
+    /// Loads the 64-bit word at `at`.
+    fn load64(&self, at: usize, order: Ordering) -> u64;
+    /// Stores it.
+    fn store64(&self, at: usize, value: u64, order: Ordering);
+    /// Adds to it and returns what was there.
+    fn add64(&self, at: usize, value: u64, order: Ordering) -> u64;
+    /// Sets bits of it and returns what was there.
+    fn or64(&self, at: usize, value: u64, order: Ordering) -> u64;
+    /// As [`replace32`](Self::replace32).
+    fn replace64(&self, at: usize, old: u64, new: u64) -> Result<u64, u64>;
+
+    /// Copies the bytes at `at`, of any alignment, to `out`: for data that nobody looks at.
+    fn read(&self, at: usize, out: &mut [u8]);
+    /// Copies `data` to `at`.
+    fn write(&self, at: usize, data: &[u8]);
+
+    /// Copies the message at `at`, which begins a word, to `out`, word by word: what another side
+    /// changes meanwhile arrives torn, but each word once.
+    #[inline]
+    fn read_message(&self, at: usize, out: &mut [u8]) {
+        let mut at = at;
+        let mut words = out.chunks_exact_mut(8);
+        for word in &mut words {
+            word.copy_from_slice(&self.load64(at, Ordering::Relaxed).to_ne_bytes());
+            at += 8;
+        }
+        let rest = words.into_remainder();
+        if !rest.is_empty() {
+            let word = self.load64(at, Ordering::Relaxed).to_ne_bytes();
+            rest.copy_from_slice(&word[..rest.len()]);
+        }
+    }
+
+    /// Copies `message` to `at`, which begins a word. A last word that it does not fill is filled
+    /// with zeros.
+    #[inline]
+    fn write_message(&self, at: usize, message: &[u8]) {
+        let mut at = at;
+        let mut words = message.chunks_exact(8);
+        for word in &mut words {
+            let word = word.try_into().map_or(0, u64::from_ne_bytes);
+            self.store64(at, word, Ordering::Relaxed);
+            at += 8;
+        }
+        let rest = words.remainder();
+        if !rest.is_empty() {
+            let mut word = [0; 8];
+            word[..rest.len()].copy_from_slice(rest);
+            self.store64(at, u64::from_ne_bytes(word), Ordering::Relaxed);
+        }
+    }
+}
+
+impl Memory for Shared<'_> {
+    #[inline]
+    fn len(&self) -> usize {
+        Shared::len(self)
+    }
+
+    #[inline]
+    fn load32(&self, at: usize, order: Ordering) -> u32 {
+        self.u32(at).load(order)
+    }
+
+    #[inline]
+    fn store32(&self, at: usize, value: u32, order: Ordering) {
+        self.u32(at).store(value, order);
+    }
+
+    #[inline]
+    fn swap32(&self, at: usize, value: u32, order: Ordering) -> u32 {
+        self.u32(at).swap(value, order)
+    }
+
+    #[inline]
+    fn replace32(&self, at: usize, old: u32, new: u32) -> Result<u32, u32> {
+        self.u32(at).compare_exchange(old, new, Ordering::SeqCst, Ordering::Acquire)
+    }
+
+    #[inline]
+    fn load64(&self, at: usize, order: Ordering) -> u64 {
+        self.u64(at).load(order)
+    }
+
+    #[inline]
+    fn store64(&self, at: usize, value: u64, order: Ordering) {
+        self.u64(at).store(value, order);
+    }
+
+    #[inline]
+    fn add64(&self, at: usize, value: u64, order: Ordering) -> u64 {
+        self.u64(at).fetch_add(value, order)
+    }
+
+    #[inline]
+    fn or64(&self, at: usize, value: u64, order: Ordering) -> u64 {
+        self.u64(at).fetch_or(value, order)
+    }
+
+    #[inline]
+    fn replace64(&self, at: usize, old: u64, new: u64) -> Result<u64, u64> {
+        self.u64(at).compare_exchange(old, new, Ordering::SeqCst, Ordering::Acquire)
+    }
+
+    #[inline]
+    fn read(&self, at: usize, out: &mut [u8]) {
+        Shared::read(self, at, out);
+    }
+
+    #[inline]
+    fn write(&self, at: usize, data: &[u8]) {
+        Shared::write(self, at, data);
+    }
+}

@@ -1,0 +1,686 @@
+//! Tests of the View: the layout as documented, one thread against a naive map, and threads that hammer.
+extern crate std;
+
+#[cfg(not(miri))]
+use core::cell::RefCell;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+#[cfg(not(miri))]
+use std::boxed::Box;
+use std::collections::HashMap;
+use std::vec::Vec;
+use std::{format, thread, vec};
+
+use proptest::prelude::*;
+
+use super::layout::*;
+use super::*;
+use crate::Shared;
+
+#[cfg(not(miri))]
+std::thread_local! {
+    /// What happens in the middle of this thread's next copies out of a page.
+    static MIDDLE: RefCell<Vec<Box<dyn FnOnce()>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Called there.
+#[cfg(not(miri))]
+pub fn in_the_middle() {
+    let next = MIDDLE.with_borrow_mut(Vec::pop);
+    if let Some(next) = next {
+        next();
+    }
+}
+
+/// A change in the middle of a copy is noticed, whether of the page alone or of the file.
+#[test]
+#[cfg(not(miri))]
+fn a_change_during_a_copy() {
+    let start = || {
+        let (mut w, r) = pair(SMALL);
+        w.put_attr(5, &sized(8192));
+        w.put_page(5, 0, &[1; PAGE]);
+        w.put_page(5, 1, &[1; PAGE]);
+        (w, r)
+    };
+    let during = |what: Box<dyn FnOnce()>| MIDDLE.with_borrow_mut(|middle| middle.push(what));
+    let mut buf = vec![0; 8192];
+
+    // The page's place is given to another file.
+    let (mut w, r) = start();
+    during(Box::new(move || {
+        for block in 0..1000 {
+            w.put_page(6, block, &[6; PAGE]);
+        }
+        core::mem::forget(w);
+    }));
+    assert_eq!(r.read(5, 0, &mut buf[..PAGE]), None);
+
+    // The page is overwritten: the reader tries again.
+    let (mut w, r) = start();
+    during(Box::new(move || {
+        w.patch_page(5, 0, 0, &[2; PAGE]);
+        core::mem::forget(w);
+    }));
+    assert_eq!(r.read(5, 0, &mut buf[..PAGE]), Some(PAGE));
+    assert_eq!(buf[..PAGE], [2; PAGE]);
+
+    // While the second page is copied the first is written: neither its old content nor the old size.
+    let (mut w, r) = start();
+    during(Box::new(move || {
+        w.hold_attr(5);
+        w.hold_pages(5, 0..1);
+        w.put_page(5, 0, &[2; PAGE]);
+        w.put_attr(5, &sized(8000));
+        w.finish();
+        core::mem::forget(w);
+    }));
+    during(Box::new(|| {}));
+    assert_eq!(r.read(5, 0, &mut buf), Some(8000));
+    assert_eq!(buf[..8000], [[2; PAGE], [1; PAGE]].concat()[..8000]);
+
+    // It is held for long, or changes all the time: no answer, and no wait for ever.
+    let (mut w, r) = start();
+    w.hold_pages(5, 0..1);
+    assert_eq!(r.read(5, 0, &mut buf), None);
+    w.cancel();
+    let w = std::rc::Rc::new(RefCell::new(w));
+    for n in 0..100 {
+        let w = w.clone();
+        during(Box::new(move || w.borrow_mut().put_attr(5, &sized(n))));
+    }
+    assert_eq!(r.read(5, 0, &mut buf[..1]), None);
+    assert!(MIDDLE.take().len() > 50);
+}
+
+#[repr(align(4096))]
+#[derive(Clone, Copy)]
+struct Aligned(#[allow(dead_code)] [u8; PAGE]);
+
+/// Zeroed memory that lives as long as the tests.
+#[allow(unsafe_code)]
+fn memory(len: usize) -> Shared<'static> {
+    let pages = vec![Aligned([0; PAGE]); len.div_ceil(PAGE)].leak();
+    // SAFETY: leaked, and used by nothing else.
+    unsafe { Shared::new(NonNull::from(pages).cast(), len) }
+}
+
+fn pair(size: Size) -> (ViewWriter<'static>, ViewReader<'static>) {
+    let memory = memory(size.bytes());
+    let hints = Some(self::memory(size.hint_bytes()));
+    let writer = ViewWriter::new(memory, size, hints).unwrap();
+    (writer, ViewReader::new(memory, hints).unwrap())
+}
+
+const SMALL: Size = Size { generations: 8, attrs: 8, entries: 8, long_entries: 8, pages: 16 };
+
+fn sized(size: u64) -> Attributes {
+    Attributes { size, ..Attributes::default() }
+}
+
+fn numbered(n: u64) -> Attributes {
+    let (word, time) = (n as u32, (n as i64, n as u32));
+    Attributes {
+        size: n,
+        blocks: n,
+        mode: word,
+        nlink: word + 1,
+        uid: word + 2,
+        gid: word + 3,
+        rdev: word + 4,
+        atime: time,
+        mtime: (time.0 + 1, word + 1),
+        ctime: (time.0 + 2, word + 2),
+        btime: (time.0 + 3, word + 3),
+    }
+}
+
+#[test]
+fn reads_what_was_put() {
+    let (mut w, r) = pair(SMALL);
+    assert_eq!(r.attr(5), None);
+    w.put_attr(5, &numbered(5000));
+    assert_eq!(r.attr(5), Some(numbered(5000)));
+    assert_eq!(r.size(5), Some(5000));
+    let mut buf = [0u8; 8192];
+    assert_eq!(r.read(5, 0, &mut buf), None);
+    assert_eq!(r.read(5, 5000, &mut buf), Some(0));
+    assert_eq!(r.read(5, u64::MAX, &mut buf), Some(0));
+    assert_eq!(r.read(5, 0, &mut []), Some(0));
+    w.put_page(5, 0, &[7; 4096]);
+    assert_eq!(r.read(5, 0, &mut buf), None);
+    assert_eq!(r.read(5, 90, &mut buf[..100]), Some(100));
+    w.put_page(5, 1, &[8; 904]);
+    let content = [[7u8; 4096].as_slice(), &[8; 904]].concat();
+    for offset in [0, 1, 4095, 4096, 4097, 4999] {
+        assert_eq!(r.read(5, offset as u64, &mut buf), Some(5000 - offset));
+        assert_eq!(buf[..5000 - offset], content[offset..]);
+    }
+    // Longer without new pages: what follows the end are zeros.
+    w.put_attr(5, &sized(6000));
+    assert_eq!(r.read(5, 4096, &mut buf), Some(1904));
+    assert_eq!(buf[904..1904], [0; 1000]);
+    w.patch_page(5, 1, 1000, b"patched");
+    assert_eq!(r.read(5, 5096, &mut buf[..7]), Some(7));
+    assert_eq!(&buf[..7], b"patched");
+    w.drop_attr(5);
+    assert_eq!(r.read(5, 0, &mut buf), None);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "one thread, much memory")]
+fn names_of_every_length() {
+    let size = Size { entries: 8192, long_entries: 8192, ..SMALL };
+    let (mut w, r) = pair(size);
+    let name = |len: usize| vec![b'n'; len];
+    for len in 1..=NAME_MAX {
+        assert_eq!(r.lookup(1, &name(len)), None);
+        w.put_entry(1, &name(len), len as u64);
+        let mut other = name(len);
+        other[len - 1] = b'o';
+        assert_eq!(r.lookup(1, &other), None);
+        w.put_missing(1, &other);
+        assert_eq!(r.lookup(1, &other), Some(Entry::Missing));
+        assert_eq!(r.lookup_attr(1, &other), Some(None));
+    }
+    for len in 1..=NAME_MAX {
+        assert_eq!(r.lookup(1, &name(len)), Some(Entry::Found(len as u64)));
+        assert_eq!(r.lookup_attr(1, &name(len)), None);
+    }
+    for len in [0, 256, 300, 512] {
+        w.put_entry(1, &name(len), 7);
+        assert_eq!(r.lookup(1, &name(len)), None);
+    }
+    w.put_attr(88, &numbered(3));
+    assert_eq!(r.lookup_attr(1, &name(88)), Some(Some((88, numbered(3)))));
+    w.drop_entry(1, &name(88));
+    w.drop_entry(1, &name(89));
+    assert_eq!(r.lookup(1, &name(88)), None);
+    assert_eq!(r.lookup(1, &name(89)), None);
+    w.drop_entries(1);
+    for len in 1..=NAME_MAX {
+        assert_eq!(r.lookup(1, &name(len)), None);
+    }
+    w.put_entry(1, &name(9), 9);
+    assert_eq!(r.lookup(1, &name(9)), Some(Entry::Found(9)));
+}
+
+#[test]
+fn what_is_held_is_not_read() {
+    let (mut w, r) = pair(SMALL);
+    let mut buf = [0; 10];
+    let fill = |w: &mut ViewWriter<'_>| {
+        w.put_attr(5, &sized(10));
+        w.put_page(5, 0, &[1; 10]);
+        w.put_entry(1, b"a", 5);
+        w.put_entry(1, &[b'a'; 100], 5);
+    };
+    let hold = |w: &mut ViewWriter<'_>| {
+        w.hold_attr(5);
+        w.hold_pages(5, 0..u64::MAX);
+        w.hold_entry(1, b"a");
+        w.hold_entry(1, &[b'a'; 100]);
+        w.hold_attr(5);
+    };
+    fill(&mut w);
+    hold(&mut w);
+    assert_eq!((r.attr(5), r.lookup(1, b"a"), r.lookup(1, &[b'a'; 100])), (None, None, None));
+    w.put_attr(5, &sized(9));
+    assert_eq!(r.size(5), Some(9));
+    assert_eq!(r.read(5, 0, &mut buf), None);
+    w.cancel();
+    assert_eq!(r.read(5, 0, &mut buf), Some(9));
+    assert_eq!(r.lookup(1, b"a"), Some(Entry::Found(5)));
+    assert_eq!(r.lookup(1, &[b'a'; 100]), Some(Entry::Found(5)));
+    hold(&mut w);
+    w.put_entry(1, b"a", 6);
+    w.finish();
+    assert_eq!(r.lookup(1, b"a"), Some(Entry::Found(6)));
+    assert_eq!((r.attr(5), r.lookup(1, &[b'a'; 100])), (None, None));
+    assert!(!w.has_attr(5) && !w.has_page(5, 0));
+    fill(&mut w);
+    assert_eq!(r.read(5, 0, &mut buf), Some(10));
+    w.close();
+    assert!(!r.is_open());
+    assert_eq!((r.attr(5), r.read(5, 0, &mut buf), r.lookup(1, b"a")), (None, None, None));
+}
+
+/// More than can be held is dropped.
+#[test]
+#[cfg_attr(miri, ignore = "one thread, many pages")]
+fn holding_is_bounded() {
+    let size = Size { pages: 2048, ..SMALL };
+    let (mut w, r) = pair(size);
+    for block in 0..2048 {
+        w.put_page(5, block, &[1]);
+    }
+    w.put_attr(5, &sized(2048 * 4096));
+    w.hold_pages(5, 0..2048);
+    w.hold_attr(5);
+    w.cancel();
+    assert_eq!(w.pages_of(5), 1024);
+    assert_eq!(r.attr(5), None);
+    w.drop_inode(5);
+    assert_eq!(w.pages_of(5), 0);
+}
+
+/// A file as large as the View fits; more of it drives itself out, not what is used.
+#[test]
+#[cfg_attr(miri, ignore = "one thread, many pages")]
+fn replacement_keeps_what_is_used() {
+    let size = Size { pages: 256, ..SMALL };
+    let (mut w, r) = pair(size);
+    w.put_attr(5, &sized(1 << 40));
+    w.put_attr(6, &sized(1 << 40));
+    for block in 0..256 {
+        w.put_page(5, block, &[5]);
+    }
+    assert_eq!(w.pages_of(5), 256);
+    let mut byte = [0];
+    for _ in 0..8 {
+        for block in 0..128 {
+            assert_eq!(r.read(5, block * 4096, &mut byte), Some(1));
+        }
+        for block in 0..64 {
+            w.put_page(6, block * 17, &[6]);
+        }
+    }
+    let kept = (0..128).filter(|&block| w.has_page(5, block)).count();
+    assert_eq!(kept, 128);
+    assert_eq!(w.pages_of(5) + w.pages_of(6), 256);
+}
+
+#[test]
+fn other_memory_is_refused() {
+    let memory = memory(SMALL.bytes());
+    assert_eq!(ViewReader::new(memory, None).err(), Some(Malformed::Magic));
+    let short = memory.part(0, 64).unwrap();
+    assert_eq!(ViewReader::new(short, None).err(), Some(Malformed::Length));
+    assert_eq!(ViewWriter::new(short, SMALL, None).err(), Some(Malformed::Length));
+    for pages in [0, 4, 9, 1 << 25] {
+        let size = Size { pages, ..SMALL };
+        assert_eq!(ViewWriter::new(memory, size, None).err(), Some(Malformed::Size));
+    }
+    assert_eq!(ViewWriter::new(memory, SMALL, Some(short)).err(), Some(Malformed::Length));
+    let _writer = ViewWriter::new(memory, SMALL, None).unwrap();
+    assert!(ViewReader::new(memory, None).is_ok());
+    assert_eq!(ViewReader::new(memory, Some(short)).err(), Some(Malformed::Length));
+    for (at, value, error) in [
+        (header::VERSION, 2, Malformed::Version(2)),
+        (header::PAGES, 24, Malformed::Size),
+        (header::PAGES, 32, Malformed::Length),
+        (header::ATTRS, u32::MAX, Malformed::Size),
+        (header::LENGTH, 4096, Malformed::Length),
+    ] {
+        let word = memory.u32(at);
+        let before = word.swap(value, Ordering::Relaxed);
+        assert_eq!(ViewReader::new(memory, None).err(), Some(error));
+        word.store(before, Ordering::Relaxed);
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "one thread, much memory")]
+fn memory_is_bounded() {
+    assert_eq!(Size::within(40_000), None);
+    for bytes in [50_000, 1 << 20, 3 << 20, 64 << 20, 1 << 30] {
+        let size = Size::within(bytes).unwrap();
+        assert!(size.bytes() <= bytes && size.bytes() * 5 / 2 > bytes, "{bytes} {size:?}");
+        assert!(ViewWriter::private_bytes(size) < size.bytes() / 8 + (32 << 10));
+    }
+    // Whatever is put, as much memory is used.
+    let (mut w, _) = pair(SMALL);
+    let links = w.private_capacity();
+    for n in 1..5000u64 {
+        w.put_attr(n, &numbered(n));
+        w.put_entry(n % 7 + 1, format!("{n}").as_bytes(), n);
+        w.put_page(n, n, &[1]);
+        w.hold_attr(n);
+        w.hold_pages(n, 0..u64::MAX);
+    }
+    w.finish();
+    assert_eq!(w.private_capacity(), links);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Attr(u64, u64),
+    Entry(u64, u8, u64),
+    Page(u64, u64, u8, usize),
+    Patch(u64, u64, usize, u8),
+    DropAttr(u64),
+    DropEntry(u64, u8),
+    DropEntries(u64),
+    DropPages(u64, u64, u64),
+    DropInode(u64),
+    Hold(u64, u8),
+    Finish,
+    Cancel,
+    Use(u64, u64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let (ino, name, block) = (1..12u64, 0..12u8, 0..12u64);
+    let step = prop_oneof![
+        4 => (ino.clone(), 0..60_000u64).prop_map(|(i, s)| Step::Attr(i, s)),
+        4 => (ino.clone(), name.clone(), 0..5u64).prop_map(|(i, n, c)| Step::Entry(i, n, c)),
+        8 => (ino.clone(), block.clone(), any::<u8>(), 0..=PAGE)
+            .prop_map(|(i, b, v, l)| Step::Page(i, b, v, l)),
+        4 => (ino.clone(), block.clone(), 0..PAGE, any::<u8>())
+            .prop_map(|(i, b, w, v)| Step::Patch(i, b, w, v)),
+        1 => ino.clone().prop_map(Step::DropAttr),
+        1 => (ino.clone(), name.clone()).prop_map(|(i, n)| Step::DropEntry(i, n)),
+        1 => ino.clone().prop_map(Step::DropEntries),
+        1 => (ino.clone(), block.clone(), 0..20u64).prop_map(|(i, b, c)| Step::DropPages(i, b, c)),
+        1 => ino.clone().prop_map(Step::DropInode),
+        2 => (ino.clone(), name).prop_map(|(i, n)| Step::Hold(i, n)),
+        1 => Just(Step::Finish),
+        1 => Just(Step::Cancel),
+        4 => (ino, block).prop_map(|(i, b)| Step::Use(i, b)),
+    ];
+    prop::collection::vec(step, 1..120)
+}
+
+/// What is true, and how much of it may be found.
+#[derive(Default)]
+struct Naive {
+    attrs: HashMap<u64, Attributes>,
+    entries: HashMap<(u64, Vec<u8>), u64>,
+    pages: HashMap<(u64, u64), Vec<u8>>,
+    held: Option<(u64, Vec<u8>)>,
+}
+
+/// Long names too.
+fn name_of(n: u8) -> Vec<u8> {
+    vec![n + b'a'; 1 + usize::from(n) * 20]
+}
+
+impl Naive {
+    fn apply(&mut self, step: &Step, w: &mut ViewWriter<'_>, r: &ViewReader<'_>) {
+        match *step {
+            Step::Attr(ino, size) => {
+                w.put_attr(ino, &numbered(size));
+                self.attrs.insert(ino, numbered(size));
+            }
+            Step::Entry(parent, n, child) => {
+                match child {
+                    0 => w.put_missing(parent, &name_of(n)),
+                    _ => w.put_entry(parent, &name_of(n), child),
+                }
+                self.entries.insert((parent, name_of(n)), child);
+            }
+            Step::Page(ino, block, value, len) => {
+                w.put_page(ino, block, &vec![value; len]);
+                let mut page = vec![value; len];
+                page.resize(PAGE, 0);
+                self.pages.insert((ino, block), page);
+            }
+            Step::Patch(ino, block, within, value) => {
+                let data = &[value; 100][..100.min(PAGE - within)];
+                w.patch_page(ino, block, within, data);
+                if let Some(page) = self.pages.get_mut(&(ino, block)) {
+                    page[within..within + data.len()].copy_from_slice(data);
+                }
+            }
+            Step::DropAttr(ino) => {
+                w.drop_attr(ino);
+                self.attrs.remove(&ino);
+            }
+            Step::DropEntry(parent, n) => {
+                w.drop_entry(parent, &name_of(n));
+                self.entries.remove(&(parent, name_of(n)));
+            }
+            Step::DropEntries(parent) => {
+                w.drop_entries(parent);
+                self.entries.retain(|(p, _), _| *p != parent);
+            }
+            Step::DropPages(ino, first, count) => {
+                w.drop_pages(ino, first..first + count);
+                self.pages.retain(|&(i, b), _| i != ino || b < first || b >= first + count);
+            }
+            Step::DropInode(ino) => {
+                w.drop_inode(ino);
+                self.attrs.remove(&ino);
+                self.entries.retain(|(p, _), _| *p != ino);
+                self.pages.retain(|&(i, _), _| i != ino);
+            }
+            Step::Hold(ino, n) => {
+                self.end(w);
+                w.hold_attr(ino);
+                w.hold_pages(ino, 0..u64::MAX);
+                w.hold_entry(ino, &name_of(n));
+                assert_eq!(r.attr(ino), None);
+                assert_eq!(r.lookup(ino, &name_of(n)), None);
+                self.held = Some((ino, name_of(n)));
+            }
+            Step::Finish => self.end(w),
+            Step::Cancel => {
+                w.cancel();
+                self.held = None;
+            }
+            Step::Use(ino, block) => {
+                r.read(ino, block * PAGE as u64, &mut [0; 10]);
+            }
+        }
+    }
+
+    /// What is held is dropped. The map keeps what was put since: it says what is true, not what is there.
+    fn end(&mut self, w: &mut ViewWriter<'_>) {
+        w.finish();
+        self.held = None;
+    }
+
+    fn check(&self, r: &ViewReader<'_>) {
+        for ino in 1..12 {
+            if let Some(found) = r.attr(ino) {
+                assert_eq!(self.attrs.get(&ino), Some(&found));
+            }
+            for n in 0..12 {
+                if let Some(found) = r.lookup(ino, &name_of(n)) {
+                    let child = self.entries.get(&(ino, name_of(n))).copied();
+                    let found = match found {
+                        Entry::Found(child) => child,
+                        Entry::Missing => 0,
+                    };
+                    assert_eq!(child, Some(found));
+                    if let Some(Some((child, attributes))) = r.lookup_attr(ino, &name_of(n)) {
+                        assert_eq!((child, Some(&attributes)), (found, self.attrs.get(&child)));
+                    }
+                }
+            }
+            let mut buf = [0; 3 * PAGE];
+            for offset in [0, 100, PAGE, 5 * PAGE - 7] {
+                if let Some(len) = r.read(ino, offset as u64, &mut buf) {
+                    let size = self.attrs[&ino].size as usize;
+                    assert_eq!(len, size.saturating_sub(offset).min(buf.len()));
+                    for (at, byte) in (offset..).zip(&buf[..len]) {
+                        let page = &self.pages[&(ino, (at / PAGE) as u64)];
+                        assert_eq!(page[at % PAGE], *byte);
+                    }
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 64,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    /// What is found is what was put last and not dropped.
+    #[test]
+    #[cfg_attr(miri, ignore = "takes hours")]
+    fn as_a_naive_map(steps in steps()) {
+        let (mut w, r) = pair(SMALL);
+        let mut naive = Naive::default();
+        for step in &steps {
+            naive.apply(step, &mut w, &r);
+            naive.check(&r);
+        }
+    }
+}
+
+/// Two Views of one volume; a change writes one number as a file's size and all over its content, and
+/// gives it to a name. Whoever has seen a number, in either View, sees none before it.
+#[test]
+fn readers_see_the_truth_in_order() {
+    const ROUNDS: u64 = if cfg!(miri) { 2 } else { 20_000 };
+    const INO: u64 = 5;
+    let size = Size { generations: 8, attrs: 8, entries: 8, long_entries: 8, pages: 16 };
+    let mut views = [pair(size), pair(size)];
+    let readers = [views[0].1, views[1].1];
+    // The number that has been returned to somebody, and the one that is being written.
+    let (done, begun) = (AtomicU64::new(0), AtomicU64::new(0));
+    let stop = AtomicBool::new(false);
+    let hits = AtomicU64::new(0);
+    let content = |n: u64| n.to_le_bytes().repeat(2 * PAGE / 8);
+    // Any length that says which number it belongs to.
+    let length = |n: u64| PAGE as u64 + 8 * (n % 512) + 8;
+    thread::scope(|scope| {
+        for (mine, other) in [(0, 1), (1, 0)] {
+            let (readers, done, begun, stop, hits) = (&readers, &done, &begun, &stop, &hits);
+            scope.spawn(move || {
+                let mut seen = 0;
+                let mut buf = vec![0u8; 2 * PAGE];
+                let mut see = |n: u64, earliest: u64| {
+                    assert!(n >= earliest.max(seen), "{n} after {seen}, {earliest} returned");
+                    assert!(n <= begun.load(Ordering::SeqCst), "{n} before it was");
+                    seen = n;
+                    hits.fetch_add(1, Ordering::Relaxed);
+                };
+                while !stop.load(Ordering::Relaxed) {
+                    for reader in [&readers[mine], &readers[other]] {
+                        let earliest = done.load(Ordering::SeqCst);
+                        if let Some(len) = reader.read(INO, 0, &mut buf) {
+                            let (numbers, rest) = buf[..len].as_chunks::<8>();
+                            assert!(rest.is_empty());
+                            let n = u64::from_le_bytes(numbers[0]);
+                            assert!(numbers.iter().all(|&other| other == numbers[0]), "torn");
+                            assert_eq!(len as u64, length(n), "size of another moment");
+                            see(n, earliest);
+                        }
+                        let earliest = done.load(Ordering::SeqCst);
+                        if let Some(Entry::Found(n)) = reader.lookup(1, b"name") {
+                            see(n - 100, earliest);
+                        }
+                        let earliest = done.load(Ordering::SeqCst);
+                        if let Some(attributes) = reader.attr(INO) {
+                            let n = attributes.blocks;
+                            assert_eq!(attributes, Attributes { size: length(n), ..numbered(n) });
+                            see(n, earliest);
+                        }
+                        thread::yield_now();
+                    }
+                }
+            });
+        }
+        for n in 1..=ROUNDS {
+            for (w, _) in &mut views {
+                w.hold_attr(INO);
+                w.hold_pages(INO, 0..2);
+                match n % 3 {
+                    0 => w.hold_entry(1, b"name"),
+                    1 => w.drop_entry(1, b"name"),
+                    _ => w.drop_entries(1),
+                }
+            }
+            begun.store(n, Ordering::SeqCst);
+            let data = content(n);
+            for (w, _) in &mut views {
+                w.put_entry(1, b"name", n + 100);
+                w.put_attr(INO, &Attributes { size: length(n), ..numbered(n) });
+                for block in 0..2 {
+                    let page = &data[..PAGE];
+                    match n % 5 {
+                        0 if w.has_page(INO, block) => w.patch_page(INO, block, 0, page),
+                        1 => w.drop_pages(INO, block..block + 1),
+                        _ => w.put_page(INO, block, page),
+                    }
+                }
+                w.finish();
+            }
+            done.store(n, Ordering::SeqCst);
+            if n % 4 == 0 {
+                thread::yield_now();
+            }
+        }
+        // Whatever the schedule was, the last state is found.
+        let (w, r) = &mut views[0];
+        (0..2).for_each(|block| w.put_page(INO, block, &content(ROUNDS)[..PAGE]));
+        assert!(r.read(INO, 0, &mut [0; 10]).is_some());
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+/// docs/PROTOCOL.md names every field with its place, and no other.
+#[test]
+#[cfg(not(miri))]
+fn the_document_is_true() {
+    let document = include_str!("../../../../docs/PROTOCOL.md");
+    let fields = [
+        ("header::MAGIC", header::MAGIC, 8),
+        ("header::VERSION", header::VERSION, 4),
+        ("header::GENERATIONS", header::GENERATIONS, 4),
+        ("header::ATTRS", header::ATTRS, 4),
+        ("header::ENTRIES", header::ENTRIES, 4),
+        ("header::LONG_ENTRIES", header::LONG_ENTRIES, 4),
+        ("header::PAGES", header::PAGES, 4),
+        ("header::LENGTH", header::LENGTH, 8),
+        ("header::STATE", header::STATE, 8),
+        ("attr::SEQUENCE", attr::SEQUENCE, 0),
+        ("attr::INO", attr::INO, 0),
+        ("attr::SIZE", attr::SIZE, 0),
+        ("attr::BLOCKS", attr::BLOCKS, 0),
+        ("attr::MODE_NLINK", attr::MODE_NLINK, 0),
+        ("attr::UID_GID", attr::UID_GID, 0),
+        ("attr::RDEV", attr::RDEV, 0),
+        ("attr::ATIME_MTIME_NSEC", attr::ATIME_MTIME_NSEC, 0),
+        ("attr::CTIME_BTIME_NSEC", attr::CTIME_BTIME_NSEC, 0),
+        ("attr::SECONDS", attr::SECONDS, 0),
+        ("entry::SEQUENCE", entry::SEQUENCE, 0),
+        ("entry::PARENT", entry::PARENT, 0),
+        ("entry::HASH_LENGTH", entry::HASH_LENGTH, 0),
+        ("entry::GENERATION", entry::GENERATION, 0),
+        ("entry::CHILD", entry::CHILD, 0),
+        ("entry::NAME", entry::NAME, 0),
+        ("page::SEQUENCE", page::SEQUENCE, 0),
+        ("page::INO", page::INO, 0),
+        ("page::BLOCK", page::BLOCK, 0),
+    ];
+    for (name, place, bytes) in fields {
+        let row = match bytes {
+            0 => format!("\n| `{name}` | {place} | "),
+            _ => format!("\n| `{name}` | {place} | {bytes} | "),
+        };
+        assert_eq!(document.matches(&row).count(), 1, "{row}");
+    }
+    // Every constant of the source is in the list above.
+    let source = include_str!("layout.rs");
+    let constants = source
+        .lines()
+        .filter(|line| line.starts_with("    pub const ") && line.contains(": usize = "));
+    assert_eq!(constants.count(), fields.len());
+    for (what, bytes) in [
+        ("attribute records", ATTR_WORDS * 8),
+        ("entry records, short names", ENTRY_WORDS * 8),
+        ("entry records, long names", LONG_ENTRY_WORDS * 8),
+        ("page records", PAGE_WORDS * 8),
+        ("generations", 8),
+    ] {
+        assert!(document.contains(&format!("\n| {what} | {bytes} each | ")), "{what}");
+    }
+    assert!(document.contains(&format!("for names to {SHORT_NAME_MAX} bytes")));
+    assert!(document.contains(&format!("sets of *w* ({WAYS}; for pages {PAGE_WAYS})")));
+    // The parts follow one another as the document says.
+    let layout = Layout::of(SMALL);
+    assert_eq!(layout.generations_at, 4096);
+    assert_eq!(layout.attrs_at, 4096 + 8 * 8);
+    assert_eq!(layout.entries_at, layout.attrs_at + 8 * 128);
+    assert_eq!(layout.long_entries_at, layout.entries_at + 8 * 128);
+    assert_eq!(layout.pages_at, layout.long_entries_at + 8 * 320);
+    assert_eq!(layout.data_at, (layout.pages_at + 16 * 32).next_multiple_of(4096));
+    assert_eq!(layout.length, layout.data_at + 16 * 4096);
+}

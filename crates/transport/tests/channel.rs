@@ -1,0 +1,414 @@
+//! A client's and a server's half over the same memory: what is sent arrives, in any order, with any
+//! lengths; sleep and wake; the crash of a server.
+
+mod support;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use atoll_transport::channel::layout::{LANES_MAX, MESSAGE_MIN, header, slot};
+use atoll_transport::channel::{
+    Broken, ClientChannel, Config, Lane, Layout, Limits, Place, Request, RingKind, ServerChannel,
+};
+use atoll_transport::{Lost, Received, SendError, Shared, Transport};
+
+use support::{Pages, Random, Yielding};
+
+type Client<'a> = Lane<Shared<'a>, Yielding>;
+
+const SMALL: Config =
+    Config { ring: RingKind::Spsc, lanes: 1, slots: 4, area: 1024, window: 8192, arena: 4096 };
+
+fn pages(config: &Config) -> Pages {
+    Pages::new(Layout::new(config).unwrap().total())
+}
+
+fn connect<'a>(
+    pages: &'a Pages,
+    config: &Config,
+) -> (ClientChannel<Shared<'a>>, Client<'a>, ServerChannel<Shared<'a>>) {
+    let mut client = ClientChannel::create(pages.shared(), config).unwrap();
+    let lane = client.lane(0, Yielding::default()).unwrap();
+    let server = ServerChannel::attach(pages.shared(), &Limits::default()).unwrap();
+    (client, lane, server)
+}
+
+/// The next request of lane 0 and its message.
+fn next(server: &mut ServerChannel<Shared<'_>>) -> Option<(Request, Vec<u8>)> {
+    let mut message = vec![0; server.layout().message_max()];
+    let request = server.poll(0, &mut message).unwrap()?;
+    message.truncate(request.message_len());
+    Some((request, message))
+}
+
+/// Nobody sleeps.
+fn nobody(_: &Shared<'_>, _: usize) {
+    panic!("nobody sleeps");
+}
+
+#[test]
+fn every_length_arrives() {
+    let pages = pages(&SMALL);
+    let (_client, mut lane, mut server) = connect(&pages, &SMALL);
+    let max = server.layout().message_max();
+    assert_eq!(max, MESSAGE_MIN);
+    let bytes: Vec<u8> = (0..max + 1).map(|i| (i * 7 + 3) as u8).collect();
+    for len in (0..80).chain(max - 9..=max) {
+        let token = lane.send(&bytes[..len], &bytes[..len], 100).unwrap();
+        assert_eq!(lane.ready(&token), Ok(false));
+        let (request, message) = next(&mut server).unwrap();
+        assert_eq!(message, bytes[..len]);
+        let mut data = vec![0; 2000];
+        assert_eq!(server.read_data(&request, 0, &mut data), len);
+        assert_eq!(data[..len], bytes[..len]);
+        assert_eq!(request.room().len, 100);
+        assert_eq!(server.write_data(&request, 0, &bytes[5..105]), 100);
+        assert_eq!(server.write_data(&request, 100, b"x"), 0);
+        server.complete(request, &bytes[1..=len], len % 101, nobody);
+        assert_eq!(lane.ready(&token), Ok(true));
+        let (mut message, mut data) = (vec![0; max], vec![0; 100]);
+        let received = lane.receive(token, &mut message, &mut data).unwrap();
+        assert_eq!(received, Received { message: len, data: len % 101 });
+        assert_eq!(message[..len], bytes[1..=len]);
+        assert_eq!(data[..len % 101], bytes[5..5 + len % 101]);
+    }
+    assert_eq!(lane.send(&bytes, &[], 0), Err(SendError::TooLarge));
+    assert_eq!(lane.send(&[], &[], 8193), Err(SendError::TooLarge));
+    assert_eq!(lane.send(&[], &[], usize::MAX), Err(SendError::TooLarge));
+    assert!(next(&mut server).is_none());
+}
+
+#[test]
+fn out_of_order_for_many_turns() {
+    for ring in [RingKind::Spsc, RingKind::Scq] {
+        let config = Config { ring, ..SMALL };
+        let pages = pages(&config);
+        let (_client, mut lane, mut server) = connect(&pages, &config);
+        let mut random = Random(1);
+        let (mut tokens, mut requests) = (Vec::new(), Vec::new());
+        let (mut sent, mut received) = (0u64, 0u64);
+        while received < if cfg!(miri) { 200 } else { 20_000 } {
+            match random.below(4) {
+                0 => match lane.send(&sent.to_le_bytes(), &[1; 700], 700) {
+                    Ok(token) => {
+                        tokens.push((token, sent));
+                        sent += 1;
+                    }
+                    Err(error) => assert!(error == SendError::Full && tokens.len() == 4),
+                },
+                1 => requests.extend(next(&mut server)),
+                2 if !requests.is_empty() => {
+                    let index = random.below(requests.len() as u64) as usize;
+                    let (request, message) = requests.swap_remove(index);
+                    server.write_data(&request, 0, &message);
+                    server.complete(request, &message, 8, nobody);
+                }
+                _ if !tokens.is_empty() => {
+                    let index = random.below(tokens.len() as u64) as usize;
+                    if lane.ready(&tokens[index].0).unwrap() {
+                        let (token, number) = tokens.swap_remove(index);
+                        let (mut message, mut data) = ([0; 8], [0; 8]);
+                        lane.receive(token, &mut message, &mut data).unwrap();
+                        assert_eq!(u64::from_le_bytes(message), number);
+                        assert_eq!(data, message);
+                        received += 1;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn data_by_offset_is_not_copied() {
+    let pages = pages(&SMALL);
+    let (client, mut lane, mut server) = connect(&pages, &SMALL);
+    let arena = client.layout().arena();
+    assert_eq!(arena.len, 4096);
+    let data = Place { offset: arena.offset + 3, len: 5 };
+    let room = Place { offset: arena.offset + 8, len: 9 };
+    pages.shared().write(data.offset, b"hello");
+    let token = lane.send_shared(b"m", data, room).unwrap();
+    let (request, _) = next(&mut server).unwrap();
+    assert_eq!((request.data(), request.room()), (data, room));
+    // SAFETY: copied only, one at a time.
+    let (from, to) = unsafe { (server.data(&request), server.room(&request)) };
+    to[..5].copy_from_slice(from);
+    server.complete(request, b"", 5, nobody);
+    let answer = lane.answer_data(&token).unwrap();
+    assert_eq!(answer, Place { len: 5, ..room });
+    let mut there = [0; 5];
+    pages.shared().read(answer.offset, &mut there);
+    assert_eq!(&there, b"hello");
+    lane.receive(token, &mut [], &mut []).unwrap();
+}
+
+#[test]
+fn the_window_is_used_again() {
+    let pages = pages(&SMALL);
+    let (_client, mut lane, mut server) = connect(&pages, &SMALL);
+    let big = lane.send(b"", &[1; 4096], 0).unwrap();
+    let other = lane.send(b"", &[2; 4000], 64).unwrap();
+    // Slots are free, bytes are not.
+    assert_eq!(lane.send(b"", &[3; 64], 0), Err(SendError::Full));
+    let (first, _) = next(&mut server).unwrap();
+    server.complete(first, b"", 0, nobody);
+    lane.receive(big, &mut [], &mut []).unwrap();
+    let again = lane.send(b"", &[], 4096).unwrap();
+    for token in [other, again] {
+        let (request, _) = next(&mut server).unwrap();
+        server.complete(request, b"", 0, nobody);
+        lane.receive(token, &mut [], &mut []).unwrap();
+    }
+}
+
+#[test]
+fn only_a_sleeping_side_is_woken() {
+    let pages = pages(&SMALL);
+    let (_client, mut lane, mut server) = connect(&pages, &SMALL);
+    let first = lane.send(b"", &[], 0).unwrap();
+    assert_eq!(lane.patience().rung, 0);
+    assert!(!server.fall_asleep(), "a request is there");
+    let (request, _) = next(&mut server).unwrap();
+    assert!(server.fall_asleep());
+    let second = lane.send(b"", &[], 0).unwrap();
+    let third = lane.send(b"", &[], 0).unwrap();
+    assert_eq!(lane.patience().rung, 1, "the first to see it asleep rings, nobody else");
+    server.wake_up();
+    server.complete(request, b"", 0, nobody);
+    lane.receive(first, &mut [], &mut []).unwrap();
+
+    // A client that says it waits is woken, with the right word.
+    let (request, _) = next(&mut server).unwrap();
+    let state = server.layout().slot(0, 1) + slot::STATE;
+    pages.shared().u32(state).fetch_or(slot::WAITING, Ordering::SeqCst);
+    let mut woken = None;
+    server.complete(request, b"", 0, |_, at| woken = Some(at));
+    assert_eq!(woken, Some(state));
+    lane.receive(second, &mut [], &mut []).unwrap();
+    let (request, _) = next(&mut server).unwrap();
+    server.complete(request, b"", 0, nobody);
+    lane.receive(third, &mut [], &mut []).unwrap();
+}
+
+#[test]
+fn a_new_server_gets_what_the_old_one_did_not_answer() {
+    for ring in [RingKind::Spsc, RingKind::Scq] {
+        let config = Config { ring, ..SMALL };
+        let pages = pages(&config);
+        let (mut client, mut lane, mut old) = connect(&pages, &config);
+        let tokens: Vec<_> =
+            (0..4u8).map(|i| lane.send(&[i; 100], &[i; 10], 10).unwrap()).collect();
+        // The old server answers the second, overwrites half of the third, and dies; so does its ring.
+        let _first = next(&mut old).unwrap();
+        let (second, _) = next(&mut old).unwrap();
+        old.complete(second, b"done", 0, nobody);
+        let memory = pages.shared();
+        let third = old.layout().slot(0, 2);
+        memory.u32(third + slot::MESSAGE_LEN).store(u32::MAX, Ordering::Relaxed);
+        for at in [third + slot::DATA, third + slot::MESSAGE, old.layout().ring(0)] {
+            memory.u64(at).store(u64::MAX, Ordering::Relaxed);
+        }
+        drop(old);
+
+        client.rebuild(&mut [&mut lane]);
+        let mut new = ServerChannel::attach(pages.shared(), &Limits::default()).unwrap();
+        assert_eq!((new.epoch(), lane.epoch(), client.epoch()), (2, 2, 2));
+        for i in [0, 2, 3] {
+            let (request, message) = next(&mut new).unwrap();
+            assert_eq!(message, [i; 100]);
+            let mut data = [0; 10];
+            new.read_data(&request, 0, &mut data);
+            assert_eq!(data, [i; 10]);
+            new.complete(request, &[i], 0, nobody);
+        }
+        assert!(next(&mut new).is_none());
+        for (i, token) in tokens.into_iter().enumerate() {
+            let mut message = [0; 8];
+            let received = lane.receive(token, &mut message, &mut []).unwrap();
+            let expected: &[u8] = if i == 1 { b"done" } else { &[i as u8] };
+            assert_eq!(&message[..received.message], expected);
+        }
+    }
+}
+
+#[test]
+fn a_server_that_lies_is_lost() {
+    let pages = pages(&SMALL);
+    type Lie = fn(&Shared<'_>, usize);
+    let lies: [Lie; 3] = [
+        |memory, at| memory.u32(at + slot::MESSAGE_LEN).store(u32::MAX, Ordering::Relaxed),
+        |memory, at| memory.u64(at + slot::ROOM).store(11, Ordering::Relaxed),
+        |memory, at| memory.u32(at + slot::STATE).store(7, Ordering::Relaxed),
+    ];
+    for lie in lies {
+        let (_client, mut lane, mut server) = connect(&pages, &SMALL);
+        let token = lane.send(b"", &[], 10).unwrap();
+        let (request, _) = next(&mut server).unwrap();
+        server.complete(request, b"", 0, nobody);
+        lie(&pages.shared(), server.layout().slot(0, 0));
+        assert_eq!(lane.receive(token, &mut [], &mut [0; 64]), Err(Lost));
+        assert_eq!(lane.send(b"", &[], 0), Err(SendError::Lost));
+    }
+}
+
+/// Words of 64 bits are damaged by halves, which Miri's model of atomics has no room for.
+#[test]
+#[cfg_attr(miri, ignore)]
+fn headers_that_make_no_sense() {
+    let pages = pages(&SMALL);
+    let memory = pages.shared();
+    let attach = |len: usize, limits: &Limits| {
+        ServerChannel::attach(memory.part(0, len).unwrap(), limits).map(|_| ())
+    };
+    let whole = memory.len();
+    let mut damaged = 0;
+    for at in (0..56).step_by(4) {
+        for value in [0u32, 3, 63, 65, 4096, 8191, 1 << 16, 1 << 31, u32::MAX] {
+            drop(ClientChannel::create(memory, &SMALL).unwrap());
+            let old = memory.u32(at).swap(value, Ordering::Relaxed);
+            // Any epoch is one, 36 is padding, and a smaller window leaves a larger arena.
+            let fine = (header::EPOCH..header::LANES).contains(&at)
+                || at == 36
+                || (at == header::WINDOW && value % 4096 == 0 && value < 8192);
+            if old != value && !fine {
+                assert_eq!(attach(whole, &Limits::default()), Err(Broken), "{at} {value}");
+                damaged += 1;
+            }
+        }
+    }
+    assert!(damaged > 80);
+    drop(ClientChannel::create(memory, &SMALL).unwrap());
+    assert_eq!(attach(whole, &Limits::default()), Ok(()));
+    for len in [0, 64, 4096, whole - 4096, whole - 64] {
+        assert_eq!(attach(len, &Limits::default()), Err(Broken));
+    }
+    assert_eq!(attach(whole, &Limits { requests: 3, ..Limits::default() }), Err(Broken));
+    assert_eq!(attach(whole, &Limits { total: whole - 1, ..Limits::default() }), Err(Broken));
+}
+
+#[test]
+fn sizes() {
+    let good = |config: Config| Layout::new(&config).is_some();
+    assert!(good(SMALL));
+    assert!(!good(Config { lanes: 0, ..SMALL }));
+    assert!(!good(Config { lanes: LANES_MAX + 1, ..SMALL }));
+    assert!(!good(Config { slots: 0, ..SMALL }));
+    assert!(!good(Config { slots: 3, ..SMALL }));
+    assert!(!good(Config { slots: 128, ..SMALL }));
+    assert!(!good(Config { area: 512, ..SMALL }));
+    assert!(!good(Config { area: 1032, ..SMALL }));
+    assert!(!good(Config { window: 100, ..SMALL }));
+    assert!(!good(Config { window: u64::MAX - 4095, ..SMALL }));
+    assert!(!good(Config { arena: u64::MAX - 4095, ..SMALL }));
+    assert!(!good(Config { lanes: 4, window: 1 << 30, ..SMALL }), "more than offsets can name");
+    // Nothing overlaps, in any shape.
+    for ring in [RingKind::Spsc, RingKind::Scq] {
+        for (lanes, slots) in [(1, 1), (3, 2), (2, 64)] {
+            let config = Config { ring, lanes, slots, ..SMALL };
+            let layout = Layout::new(&config).unwrap();
+            let mut places = vec![Place { offset: 0, len: header::LEN }, layout.arena()];
+            for lane in 0..lanes {
+                places.push(Place { offset: layout.ring(lane), len: ring.bytes(slots) });
+                places.push(layout.window(lane));
+                for index in 0..slots {
+                    places.push(Place { offset: layout.slot(lane, index), len: slot::LEN });
+                    places.push(Place { offset: layout.area(lane, index), len: 1024 });
+                }
+            }
+            places.sort_by_key(|place| place.offset);
+            assert!(places.windows(2).all(|pair| pair[0].offset + pair[0].len <= pair[1].offset));
+            assert!(places.iter().all(|place| place.offset % 64 == 0));
+            let last = places.last().unwrap();
+            assert_eq!(last.offset + last.len, layout.total());
+        }
+    }
+}
+
+#[test]
+fn lanes_are_given_once() {
+    let config = Config { ring: RingKind::Scq, lanes: 2, ..SMALL };
+    let pages = pages(&config);
+    let mut client = ClientChannel::create(pages.shared(), &config).unwrap();
+    let one = Yielding::default;
+    assert!(client.lanes(0, [one(), one(), one()]).is_none());
+    assert!(client.lanes(0, [one(), one()]).is_some());
+    assert!(client.lane(0, one()).is_none());
+    assert!(client.lane(2, one()).is_none());
+    assert!(client.lane(1, one()).is_some());
+    let pages = self::pages(&SMALL);
+    let mut client = ClientChannel::create(pages.shared(), &SMALL).unwrap();
+    assert!(client.lanes(0, [one(), one()]).is_none(), "one producer");
+}
+
+/// Threads that share lanes, and a server that answers out of order.
+fn threads(config: &Config, handles: Vec<Client<'_>>, server: &mut ServerChannel<Shared<'_>>) {
+    let calls = if cfg!(miri) { 30 } else { 20_000 };
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = handles
+            .into_iter()
+            .enumerate()
+            .map(|(number, mut lane)| {
+                scope.spawn(move || {
+                    for call in 0..calls {
+                        let sent = [number as u64, call].map(u64::to_le_bytes).concat();
+                        let token = lane.send(&sent, &sent, 16).unwrap();
+                        let (mut message, mut data) = ([0; 16], [0; 16]);
+                        let received = lane.receive(token, &mut message, &mut data).unwrap();
+                        assert_eq!(received, Received { message: 16, data: 16 });
+                        assert_eq!(message, *sent);
+                        assert_eq!(data, *sent);
+                    }
+                })
+            })
+            .collect();
+        scope.spawn(|| {
+            let mut message = vec![0; server.layout().message_max()];
+            let mut held = Vec::new();
+            while !stop.load(Ordering::Relaxed) {
+                let mut found = false;
+                for lane in 0..config.lanes {
+                    if let Some(request) = server.poll(lane, &mut message).unwrap() {
+                        let mut data = [0; 16];
+                        server.read_data(&request, 0, &mut data);
+                        held.push((request, data));
+                        found = true;
+                    }
+                }
+                if !found || held.len() > 2 {
+                    while let Some((request, data)) = held.pop() {
+                        server.write_data(&request, 0, &data);
+                        server.complete(request, &data, 16, |_, _| {});
+                    }
+                    std::thread::yield_now();
+                }
+            }
+        });
+        let results: Vec<_> = clients.into_iter().map(|client| client.join()).collect();
+        stop.store(true, Ordering::Relaxed);
+        assert!(results.iter().all(Result::is_ok));
+    });
+}
+
+#[test]
+fn a_lane_for_each_thread() {
+    let config = Config { lanes: 3, ..SMALL };
+    let pages = pages(&config);
+    let mut client = ClientChannel::create(pages.shared(), &config).unwrap();
+    let patience = Yielding { spins: 3, ..Yielding::default() };
+    let handles = (0..3).map(|lane| client.lane(lane, patience.clone()).unwrap()).collect();
+    let mut server = ServerChannel::attach(pages.shared(), &Limits::default()).unwrap();
+    threads(&config, handles, &mut server);
+}
+
+#[test]
+fn a_lane_for_many_threads() {
+    let config = Config { ring: RingKind::Scq, slots: 8, ..SMALL };
+    let pages = pages(&config);
+    let mut client = ClientChannel::create(pages.shared(), &config).unwrap();
+    let handles =
+        client.lanes(0, [const { Yielding { spins: 3, rung: 0, parked: 0 } }; 4]).unwrap();
+    let mut server = ServerChannel::attach(pages.shared(), &Limits::default()).unwrap();
+    threads(&config, handles.into(), &mut server);
+}

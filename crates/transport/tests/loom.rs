@@ -1,0 +1,352 @@
+//! The rings and the handshakes of sleep, in every order that the accesses of two or three threads can
+//! have.
+//!
+//! The model takes the place of the memory.
+
+use std::collections::HashMap;
+use std::sync::Arc as StdArc;
+
+use atoll_transport::channel::layout::{header, slot};
+use atoll_transport::channel::{ClientChannel, Config, Layout, Limits, Patience, ServerChannel};
+use atoll_transport::ring::{Consumer, Dequeue, Enqueue, Producer, RingKind};
+use atoll_transport::{Lost, Memory, Transport};
+use loom::sync::atomic::Ordering::{self, AcqRel, Acquire, Release, SeqCst};
+use loom::sync::atomic::{AtomicU32, AtomicU64, fence};
+use loom::sync::{Arc, Mutex, Notify};
+use loom::thread;
+
+enum Word {
+    Four(AtomicU32),
+    Eight(AtomicU64),
+    /// Written before there are threads, and never again.
+    Fixed(u64),
+}
+
+/// loom treats a sequentially consistent access as weaker than it is. Such an access is a fence and the
+/// access in the order `otherwise`: the mapping by which compilers make it where the processor has
+/// none.
+fn lead(order: Ordering, otherwise: Ordering) -> Ordering {
+    if order == SeqCst {
+        fence(SeqCst);
+        return otherwise;
+    }
+    order
+}
+
+/// Memory of the words that a model uses, all zero, or fixed.
+#[derive(Clone)]
+struct Words {
+    words: Arc<HashMap<usize, Word>>,
+    len: usize,
+}
+
+impl Words {
+    fn new(len: usize, words: impl IntoIterator<Item = (usize, Word)>) -> Self {
+        Words { words: Arc::new(words.into_iter().collect()), len }
+    }
+
+    fn four(&self, at: usize) -> &AtomicU32 {
+        match self.words.get(&at) {
+            Some(Word::Four(word)) => word,
+            _ => panic!("no 32-bit word at {at}"),
+        }
+    }
+
+    fn eight(&self, at: usize) -> &AtomicU64 {
+        match self.words.get(&at) {
+            Some(Word::Eight(word)) => word,
+            _ => panic!("no 64-bit word at {at}"),
+        }
+    }
+}
+
+impl Memory for Words {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn load32(&self, at: usize, order: Ordering) -> u32 {
+        match self.words.get(&at) {
+            Some(Word::Fixed(value)) => *value as u32,
+            _ => self.four(at).load(lead(order, Acquire)),
+        }
+    }
+
+    fn store32(&self, at: usize, value: u32, order: Ordering) {
+        match self.words.get(&at) {
+            Some(Word::Fixed(fixed)) => assert_eq!(*fixed, u64::from(value)),
+            _ => self.four(at).store(value, lead(order, Release)),
+        }
+    }
+
+    fn swap32(&self, at: usize, value: u32, order: Ordering) -> u32 {
+        self.four(at).swap(value, lead(order, AcqRel))
+    }
+
+    fn replace32(&self, at: usize, old: u32, new: u32) -> Result<u32, u32> {
+        self.four(at).compare_exchange(old, new, lead(SeqCst, AcqRel), Acquire)
+    }
+
+    fn load64(&self, at: usize, order: Ordering) -> u64 {
+        match self.words.get(&at) {
+            Some(Word::Fixed(value)) => *value,
+            _ => self.eight(at).load(lead(order, Acquire)),
+        }
+    }
+
+    fn store64(&self, at: usize, value: u64, order: Ordering) {
+        match self.words.get(&at) {
+            Some(Word::Fixed(fixed)) => assert_eq!(*fixed, value),
+            _ => self.eight(at).store(value, lead(order, Release)),
+        }
+    }
+
+    fn add64(&self, at: usize, value: u64, order: Ordering) -> u64 {
+        self.eight(at).fetch_add(value, lead(order, AcqRel))
+    }
+
+    fn or64(&self, at: usize, value: u64, order: Ordering) -> u64 {
+        self.eight(at).fetch_or(value, lead(order, AcqRel))
+    }
+
+    fn replace64(&self, at: usize, old: u64, new: u64) -> Result<u64, u64> {
+        self.eight(at).compare_exchange(old, new, lead(SeqCst, AcqRel), Acquire)
+    }
+
+    fn read(&self, _: usize, _: &mut [u8]) {
+        unreachable!("messages only");
+    }
+
+    fn write(&self, _: usize, _: &[u8]) {
+        unreachable!("messages only");
+    }
+}
+
+/// The words of a ring at 0.
+fn ring(kind: RingKind, count: u32) -> Words {
+    let words = (0..kind.bytes(count)).step_by(8).map(|at| (at, Word::Eight(AtomicU64::new(0))));
+    let used = |at: &usize| kind == RingKind::Spsc || *at >= 384 || at.is_multiple_of(128);
+    let words = Words::new(kind.bytes(count), words.filter(|(at, _)| used(at)));
+    kind.format(&words, 0, count);
+    words
+}
+
+/// Runs `model` in every order with at most `preemptions` forced changes of thread, and says how many
+/// orders there were.
+fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let count = StdArc::new(std::sync::atomic::AtomicU64::new(0));
+    let counter = count.clone();
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 10_000;
+    builder.check(move || {
+        counter.fetch_add(1, Ordering::Relaxed);
+        model();
+    });
+    println!("{} orders", count.load(Ordering::Relaxed));
+}
+
+/// One producer, one consumer, a ring that comes round: indices arrive in order, and what was written
+/// before one was enqueued is seen after it is taken.
+fn in_order(kind: RingKind) {
+    check(3, move || {
+        let memory = ring(kind, 2);
+        let payload = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+        let taken = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+        let producer = {
+            let (memory, payload, taken) = (memory.clone(), payload.clone(), taken.clone());
+            thread::spawn(move || {
+                let mut ring = Producer::new(kind, memory, 0, 2);
+                for number in 0..3 {
+                    let index = number % 2;
+                    // The index comes back before it goes out again.
+                    while number >= 2 && taken[index].load(Acquire) == 0 {
+                        thread::yield_now();
+                    }
+                    payload[index].store(number as u64 + 10, Ordering::Relaxed);
+                    ring.enqueue(index as u32).unwrap();
+                }
+            })
+        };
+        let mut ring = Consumer::new(kind, memory, 0, 2);
+        for number in 0..3 {
+            let index = loop {
+                match ring.dequeue().unwrap() {
+                    Some(index) => break index as usize,
+                    None => thread::yield_now(),
+                }
+            };
+            assert_eq!(index, number % 2);
+            assert_eq!(payload[index].load(Ordering::Relaxed), number as u64 + 10);
+            taken[index].store(1, Release);
+        }
+        producer.join().unwrap();
+        assert!(!ring.pending() || ring.dequeue() == Ok(None));
+    });
+}
+
+#[test]
+fn spsc_in_order() {
+    in_order(RingKind::Spsc);
+}
+
+#[test]
+fn scq_in_order() {
+    in_order(RingKind::Scq);
+}
+
+/// Two producers and a consumer: each index arrives once, and after all have been put in, none is
+/// missing.
+#[test]
+fn scq_two_producers() {
+    check(2, || {
+        let kind = RingKind::Scq;
+        let memory = ring(kind, 2);
+        let producers = [0, 1].map(|index| {
+            let memory = memory.clone();
+            thread::spawn(move || Producer::new(kind, memory, 0, 2).enqueue(index).unwrap())
+        });
+        let mut ring = Consumer::new(kind, memory, 0, 2);
+        let mut found = Vec::new();
+        found.extend(ring.dequeue().unwrap());
+        for producer in producers {
+            producer.join().unwrap();
+        }
+        while ring.pending() && found.len() < 3 {
+            found.extend(ring.dequeue().unwrap());
+        }
+        found.sort();
+        assert_eq!(found, [0, 1]);
+    });
+}
+
+/// Two consumers never take the same index, and together all.
+#[test]
+fn scq_two_consumers() {
+    check(2, || {
+        let kind = RingKind::Scq;
+        let memory = ring(kind, 2);
+        let mut producer = Producer::new(kind, memory.clone(), 0, 2);
+        producer.enqueue(0).unwrap();
+        let found = Arc::new(Mutex::new(Vec::new()));
+        let consumers = [0, 1].map(|_| {
+            let (memory, found) = (memory.clone(), found.clone());
+            thread::spawn(move || {
+                let index = Consumer::new(kind, memory, 0, 2).dequeue().unwrap();
+                found.lock().unwrap().extend(index);
+            })
+        });
+        producer.enqueue(1).unwrap();
+        for consumer in consumers {
+            consumer.join().unwrap();
+        }
+        let mut found = found.lock().unwrap().clone();
+        let mut ring = Consumer::new(kind, memory, 0, 2);
+        while ring.pending() && found.len() < 3 {
+            found.extend(ring.dequeue().unwrap());
+        }
+        found.sort();
+        assert_eq!(found, [0, 1]);
+    });
+}
+
+/// The futex and the doorbell.
+struct Kernel {
+    bell: Notify,
+    futex: Notify,
+}
+
+struct Client(Arc<Kernel>);
+
+impl Patience<Words> for Client {
+    fn spin(&mut self, _: u32) -> bool {
+        false
+    }
+
+    fn park(&mut self, memory: &Words, at: usize, value: u32) -> Result<(), Lost> {
+        // The kernel compares and queues as one step; a wake after it is kept by `Notify`.
+        if memory.load32(at, SeqCst) == value {
+            self.0.futex.wait();
+        }
+        Ok(())
+    }
+
+    fn ring(&mut self) {
+        self.0.bell.notify();
+    }
+}
+
+/// A whole connection of one slot, whose sides both sleep as soon as they have nothing to do: every
+/// call ends. A lost wake-up is a deadlock, which loom finds.
+fn calls(kind: RingKind, calls: usize, preemptions: usize) {
+    let config = Config { ring: kind, lanes: 1, slots: 1, area: 1024, window: 0, arena: 0 };
+    let layout = Layout::new(&config).unwrap();
+    check(preemptions, move || {
+        let kind_value = match kind {
+            RingKind::Spsc => header::RING_SPSC,
+            RingKind::Scq => header::RING_SCQ,
+        };
+        let fixed = [
+            (header::MAGIC, header::MAGIC_VALUE),
+            (header::VERSION, header::VERSION_VALUE.into()),
+            (header::RING, kind_value.into()),
+            (header::EPOCH, 1),
+            (header::LANES, 1),
+            (header::SLOTS, 1),
+            (header::AREA, 1024),
+            (header::WINDOW, 0),
+            (header::TOTAL, layout.total() as u64),
+        ]
+        .map(|(at, value)| (at, Word::Fixed(value)));
+        let place = layout.slot(0, 0);
+        let four = [header::STATUS, place + slot::STATE, place + slot::MESSAGE_LEN]
+            .map(|at| (at, Word::Four(AtomicU32::new(0))));
+        let eight = [place + slot::DATA, place + slot::ROOM, place + slot::MESSAGE].into_iter();
+        let eight = eight.chain((layout.ring(0)..place).step_by(8));
+        let eight = eight.map(|at| (at, Word::Eight(AtomicU64::new(0))));
+        let memory = Words::new(layout.total(), fixed.into_iter().chain(four).chain(eight));
+
+        let kernel = Arc::new(Kernel { bell: Notify::new(), futex: Notify::new() });
+        let mut client = ClientChannel::create(memory.clone(), &config).unwrap();
+        let mut lane = client.lane(0, Client(kernel.clone())).unwrap();
+        let server = {
+            let kernel = kernel.clone();
+            let mut server = ServerChannel::attach(memory, &Limits::default()).unwrap();
+            thread::spawn(move || {
+                let mut message = [0; 2048];
+                let mut done = 0;
+                while done < calls {
+                    match server.poll(0, &mut message).unwrap() {
+                        Some(request) => {
+                            let answer = [message[0] + 1];
+                            server.complete(request, &answer, 0, |_, _| kernel.futex.notify());
+                            done += 1;
+                        }
+                        None if server.fall_asleep() => {
+                            kernel.bell.wait();
+                            server.wake_up();
+                        }
+                        None => {}
+                    }
+                }
+            })
+        };
+        for call in 0..calls as u8 {
+            let token = lane.send(&[call], &[], 0).unwrap();
+            let mut answer = [0; 8];
+            let received = lane.receive(token, &mut answer, &mut []).unwrap();
+            assert_eq!(answer[..received.message], [call + 1]);
+        }
+        server.join().unwrap();
+    });
+}
+
+#[test]
+fn no_wake_up_is_lost() {
+    calls(RingKind::Spsc, 2, 3);
+}
+
+#[test]
+fn no_wake_up_is_lost_with_scq() {
+    calls(RingKind::Scq, 1, 3);
+}

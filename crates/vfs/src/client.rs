@@ -1,0 +1,539 @@
+//! The asking side of the file seam: a [`FileSystem`] whose calls go as FUSE messages over a
+//! [`Transport`].
+//!
+//! Nothing that the server says is trusted further than its meaning: lengths, names, times and types
+//! are checked, and what is none of these is `EIO`.
+
+mod call;
+mod session;
+
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+
+use atoll_transport::Transport;
+
+use crate::errno::{Errno, Result};
+use crate::filesystem::FileSystem;
+use crate::types::*;
+use crate::wire::attributes::{AttrOut, EntryOut, GetattrIn, SetattrIn, StatfsOut, Time};
+use crate::wire::directory::{DIRENT_MAX, get_dirent};
+use crate::wire::files::{
+    CreateIn, FUSE_FSYNC_FDATASYNC, FallocateIn, FsyncIn, LseekIn, LseekOut, O_CREAT, OpenIn,
+    OpenOut, ReadIn, ReleaseIn, SEEK_DATA, SEEK_HOLE, WriteIn, WriteOut, open_bits,
+};
+use crate::wire::names::{LinkIn, MkdirIn, MknodIn, Rename2In};
+use crate::wire::xattrs::{GetxattrIn, SetxattrIn, xattr_name};
+use crate::wire::{Extensions, Fixed, REPLY_MAX, REQUEST_MAX, Request};
+use call::Failed;
+pub use session::ClientOptions;
+
+/// The most bytes of one READDIR.
+const LISTING: usize = 32 << 10;
+/// The least that a transport must carry as data, in bytes.
+const DATA_MIN: usize = 4096;
+/// The first try at an extended attribute, or their names: most are shorter.
+const XATTR_FIRST: usize = 512;
+/// How many inodes wait to be forgotten together.
+const FORGETS: usize = 32;
+
+/// A file system on the other side of a [`Transport`].
+///
+/// What differs from the contract of [`FileSystem`]:
+/// - A call whose server is lost, or breaks the protocol, is `EIO`; it may have been carried out or
+///   not. So are error numbers that [`Errno`] does not know. What a server has not implemented is
+///   `EOPNOTSUPP`.
+/// - Reads and writes larger than server and transport carry at once are several requests, each atomic
+///   by itself.
+/// - [`forget`](FileSystem::forget) gathers what is forgotten and tells the server now and then.
+/// - The time of a call is the server's unless [`Extensions::TIME`] was agreed, the identity whatever the
+///   server knows of this process.
+///
+/// With a server that has none of Atoll's extensions, also:
+/// - [`Attr::btime`] is 0.
+/// - A write to a handle with APPEND asks for the length first: two clients that append at once may
+///   overwrite one another, unless the server appends by itself.
+/// - A listing has the inode numbers that the server shows to users, which may differ from those of
+///   [`lookup`](FileSystem::lookup).
+#[derive(Debug)]
+pub struct Client<T> {
+    transport: T,
+    agreed: Extensions,
+    /// Whether the server empties files that are opened with TRUNC.
+    truncates: bool,
+    max_data: usize,
+    unique: u64,
+    /// Handles with APPEND, of a server that does not say where appended data went.
+    appending: BTreeSet<u64>,
+    forgets: Vec<u8>,
+    listing: Vec<u8>,
+    request: [u8; REQUEST_MAX],
+    reply: [u8; REPLY_MAX],
+}
+
+impl<T: Transport> Client<T> {
+    fn attr(&mut self, cx: &Context, ino: Ino, request: &Request<'_>) -> Result<Attr> {
+        self.call(cx, ino, request, AttrOut::SIZE + self.btime_size(), &mut [])?;
+        let body = AttrOut::load(self.body());
+        let btime = self.btime(AttrOut::SIZE)?;
+        body.attr.checked(ino, btime).ok_or(Errno::EIO)
+    }
+
+    /// Sends what finds or makes a name; `more` bytes of answer follow those of the entry.
+    fn entry(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        request: &Request<'_>,
+        more: usize,
+    ) -> Result<Attr> {
+        self.call(cx, parent, request, EntryOut::SIZE + self.btime_size() + more, &mut [])?;
+        let body = EntryOut::load(self.body());
+        if body.nodeid == 0 && matches!(request, Request::Lookup { .. }) {
+            // That a name is missing, told in a way that lets it be remembered.
+            return Err(Errno::ENOENT);
+        }
+        let btime = self.btime(EntryOut::SIZE)?;
+        body.attr.checked(Ino(body.nodeid), btime).ok_or(Errno::EIO)
+    }
+
+    fn btime_size(&self) -> usize {
+        if self.agreed.contains(Extensions::BTIME) { Time::SIZE } else { 0 }
+    }
+
+    fn btime(&self, at: usize) -> Result<Timespec> {
+        if !self.agreed.contains(Extensions::BTIME) {
+            return Ok(Timespec::default());
+        }
+        Time::load(&self.body()[at..]).checked().ok_or(Errno::EIO)
+    }
+
+    fn opened(&mut self, at: usize, flags: OpenFlags) -> Handle {
+        let handle = Handle(OpenOut::load(&self.body()[at..]).fh);
+        if flags.contains(OpenFlags::APPEND) && !self.agreed.contains(Extensions::APPEND) {
+            self.appending.insert(handle.0);
+        }
+        handle
+    }
+
+    fn created(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        request: &Request<'_>,
+        flags: OpenFlags,
+    ) -> Result<(Attr, Handle)> {
+        let attr = self.entry(cx, parent, request, OpenOut::SIZE)?;
+        Ok((attr, self.opened(EntryOut::SIZE + self.btime_size(), flags)))
+    }
+
+    /// Writes what one request carries. Returns where it went.
+    fn write_piece(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+    ) -> core::result::Result<Written, Failed> {
+        let told = self.agreed.contains(Extensions::APPEND);
+        let args = WriteIn { fh: handle.0, offset, size: data.len() as u32, ..WriteIn::default() };
+        let body = WriteOut::SIZE + if told { u64::SIZE } else { 0 };
+        self.try_call(cx, ino, &Request::Write { args, data }, body, &mut [])?;
+        let len = WriteOut::load(self.body()).size as usize;
+        if len > data.len() {
+            return Err(Failed::With(Errno::EIO));
+        }
+        let offset = if told { u64::load(&self.body()[WriteOut::SIZE..]) } else { offset };
+        Ok(Written { len, offset })
+    }
+
+    /// Appends what `request` answers to `out`: at most `most` bytes.
+    fn append(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        request: &Request<'_>,
+        most: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        let before = out.len();
+        out.resize(before + most, 0);
+        let result = self.call(cx, ino, request, 0, &mut out[before..]);
+        out.truncate(before + result.unwrap_or(0));
+        result.map(drop)
+    }
+
+    /// Appends what `request`, given a length, answers to `out`: a short length first.
+    fn append_sized<'r>(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        request: impl Fn(GetxattrIn) -> Request<'r>,
+        most: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        let args = |size: usize| GetxattrIn { size: size as u32, padding: 0 };
+        match self.append(cx, ino, &request(args(XATTR_FIRST)), XATTR_FIRST, out) {
+            Err(Errno::ERANGE) => self.append(cx, ino, &request(args(most)), most, out),
+            result => result,
+        }
+    }
+
+    /// Lists one batch of entries, to the end of `emit`'s patience. Returns where to go on, or `None`
+    /// when that is over.
+    fn list(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        args: ReadIn,
+        place: &mut [u8],
+        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> core::result::Result<Option<u64>, Failed> {
+        let len = self.try_call(cx, ino, &Request::Readdir(args), 0, place)?;
+        let mut rest = &place[..len];
+        let mut cookie = args.offset;
+        while !rest.is_empty() {
+            let (entry, after) = get_dirent(rest).ok_or(Errno::EIO)?;
+            if entry.cookie == 0 {
+                return Err(Errno::EIO.into());
+            }
+            if !emit(&entry) {
+                return Ok(None);
+            }
+            (cookie, rest) = (entry.cookie, after);
+        }
+        // A batch that ends where it began would be listed for ever.
+        match (len, cookie == args.offset) {
+            (0, _) => Ok(None),
+            (_, true) => Err(Errno::EIO.into()),
+            (_, false) => Ok(Some(cookie)),
+        }
+    }
+}
+
+impl<T: Transport> FileSystem for Client<T> {
+    fn lookup(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<Attr> {
+        self.entry(cx, parent, &Request::Lookup { name }, 0)
+    }
+
+    fn forget(&mut self, ino: Ino, count: u64) {
+        self.forget_later(ino, count);
+    }
+
+    fn getattr(&mut self, cx: &Context, ino: Ino) -> Result<Attr> {
+        self.attr(cx, ino, &Request::Getattr(GetattrIn::default()))
+    }
+
+    fn setattr(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Option<Handle>,
+        set: &SetAttr,
+    ) -> Result<Attr> {
+        let args = SetattrIn::new(handle.map(|handle| handle.0), set);
+        self.attr(cx, ino, &Request::Setattr(args))
+    }
+
+    fn readlink(&mut self, cx: &Context, ino: Ino, target: &mut Vec<u8>) -> Result<()> {
+        self.append(cx, ino, &Request::Readlink, SYMLINK_MAX + 1, target)
+    }
+
+    fn mknod(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        name: Name<'_>,
+        mode: u32,
+        rdev: u32,
+    ) -> Result<Attr> {
+        let args = MknodIn { mode, rdev, ..MknodIn::default() };
+        self.entry(cx, parent, &Request::Mknod { args, name }, 0)
+    }
+
+    fn mkdir(&mut self, cx: &Context, parent: Ino, name: Name<'_>, mode: u32) -> Result<Attr> {
+        let args = MkdirIn { mode, umask: 0 };
+        self.entry(cx, parent, &Request::Mkdir { args, name }, 0)
+    }
+
+    fn symlink(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        name: Name<'_>,
+        target: &[u8],
+    ) -> Result<Attr> {
+        if target.len() > SYMLINK_MAX {
+            return Err(Errno::ENAMETOOLONG);
+        }
+        if target.contains(&0) {
+            return Err(Errno::EINVAL);
+        }
+        let mut ended = Vec::with_capacity(target.len() + 1);
+        ended.extend_from_slice(target);
+        ended.push(0);
+        self.entry(cx, parent, &Request::Symlink { name, target: &ended }, 0)
+    }
+
+    fn unlink(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<()> {
+        self.simple(cx, parent, &Request::Unlink { name })
+    }
+
+    fn rmdir(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<()> {
+        self.simple(cx, parent, &Request::Rmdir { name })
+    }
+
+    fn rename(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        name: Name<'_>,
+        new_parent: Ino,
+        new_name: Name<'_>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let args = Rename2In { newdir: new_parent.0, flags: flags.bits(), padding: 0 };
+        self.simple(cx, parent, &Request::Rename { args, name, new_name })
+    }
+
+    fn link(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        new_parent: Ino,
+        new_name: Name<'_>,
+    ) -> Result<Attr> {
+        let args = LinkIn { oldnodeid: ino.0 };
+        self.entry(cx, new_parent, &Request::Link { args, new_name }, 0)
+    }
+
+    fn open(&mut self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<Handle> {
+        let sent = if self.truncates { flags } else { flags - OpenFlags::TRUNC };
+        let args = OpenIn { flags: open_bits(sent), open_flags: 0 };
+        self.call(cx, ino, &Request::Open(args), OpenOut::SIZE, &mut [])?;
+        let handle = self.opened(0, flags);
+        if sent != flags {
+            let set = SetAttr { size: Some(0), ..SetAttr::default() };
+            if let Err(error) = self.setattr(cx, ino, Some(handle), &set) {
+                let _ = self.release(cx, ino, handle);
+                return Err(error);
+            }
+        }
+        Ok(handle)
+    }
+
+    fn create(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        name: Name<'_>,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(Attr, Handle)> {
+        let args = CreateIn { flags: open_bits(flags) | O_CREAT, mode, ..CreateIn::default() };
+        self.created(cx, parent, &Request::Create { args, name }, flags)
+    }
+
+    fn tmpfile(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(Attr, Handle)> {
+        let flags = flags - OpenFlags::EXCL;
+        let args = CreateIn { flags: open_bits(flags), mode, ..CreateIn::default() };
+        self.created(cx, parent, &Request::Tmpfile(args), flags)
+    }
+
+    fn read(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<usize> {
+        let mut done = 0;
+        loop {
+            let size = (buf.len() - done).min(self.max_data);
+            let Some(offset) = offset.checked_add(done as u64) else { return Ok(done) };
+            let args = ReadIn { fh: handle.0, offset, size: size as u32, ..ReadIn::default() };
+            let place = &mut buf[done..done + size];
+            match self.try_call(cx, ino, &Request::Read(args), 0, place) {
+                Ok(got) => {
+                    done += got;
+                    if got < size || done == buf.len() {
+                        return Ok(done);
+                    }
+                }
+                Err(Failed::TooLarge) if self.narrower(size) => {}
+                // What was read before counts, as with read(2).
+                Err(_) if done > 0 => return Ok(done),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn write(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<Written> {
+        let mut at = offset;
+        if !self.appending.is_empty() && self.appending.contains(&handle.0) {
+            at = self.getattr(cx, ino)?.size;
+        }
+        let mut all = Written { len: 0, offset: at };
+        loop {
+            let piece = &data[all.len..data.len().min(all.len + self.max_data)];
+            let to = at.checked_add(all.len as u64).ok_or(Errno::EFBIG)?;
+            match self.write_piece(cx, ino, handle, to, piece) {
+                Ok(written) => {
+                    if all.len == 0 {
+                        all.offset = written.offset;
+                    }
+                    all.len += written.len;
+                    if written.len < piece.len() || all.len == data.len() {
+                        return Ok(all);
+                    }
+                }
+                Err(Failed::TooLarge) if self.narrower(piece.len()) => {}
+                Err(_) if all.len > 0 => return Ok(all),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn fallocate(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        len: u64,
+        mode: FallocateMode,
+    ) -> Result<()> {
+        let args = FallocateIn { fh: handle.0, offset, length: len, mode: mode.bits(), padding: 0 };
+        self.simple(cx, ino, &Request::Fallocate(args))
+    }
+
+    fn seek(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        to: SeekTo,
+    ) -> Result<u64> {
+        let whence = match to {
+            SeekTo::Data => SEEK_DATA,
+            SeekTo::Hole => SEEK_HOLE,
+        };
+        let args = LseekIn { fh: handle.0, offset, whence, padding: 0 };
+        self.call(cx, ino, &Request::Lseek(args), LseekOut::SIZE, &mut [])?;
+        Ok(LseekOut::load(self.body()).offset)
+    }
+
+    fn fsync(&mut self, cx: &Context, ino: Ino, handle: Handle, data_only: bool) -> Result<()> {
+        let fsync_flags = if data_only { FUSE_FSYNC_FDATASYNC } else { 0 };
+        let args = FsyncIn { fh: handle.0, fsync_flags, padding: 0 };
+        self.simple(cx, ino, &Request::Fsync(args))
+    }
+
+    fn release(&mut self, cx: &Context, ino: Ino, handle: Handle) -> Result<()> {
+        self.appending.remove(&handle.0);
+        let args = ReleaseIn { fh: handle.0, ..ReleaseIn::default() };
+        self.simple(cx, ino, &Request::Release(args))
+    }
+
+    fn opendir(&mut self, cx: &Context, ino: Ino) -> Result<Handle> {
+        self.call(cx, ino, &Request::Opendir(OpenIn::default()), OpenOut::SIZE, &mut [])?;
+        Ok(self.opened(0, OpenFlags::READ))
+    }
+
+    fn readdir(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        cookie: u64,
+        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let mut place = core::mem::take(&mut self.listing);
+        let mut cookie = cookie;
+        let result = loop {
+            let size = self.max_data.min(LISTING);
+            place.resize(size, 0);
+            let args =
+                ReadIn { fh: handle.0, offset: cookie, size: size as u32, ..ReadIn::default() };
+            match self.list(cx, ino, args, &mut place, emit) {
+                Ok(Some(next)) => cookie = next,
+                Ok(None) => break Ok(()),
+                Err(Failed::TooLarge) if self.narrower(size) => {}
+                Err(error) => break Err(error.into()),
+            }
+        };
+        self.listing = place;
+        result
+    }
+
+    fn releasedir(&mut self, cx: &Context, ino: Ino, handle: Handle) -> Result<()> {
+        let args = ReleaseIn { fh: handle.0, ..ReleaseIn::default() };
+        self.simple(cx, ino, &Request::Releasedir(args))
+    }
+
+    fn fsyncdir(&mut self, cx: &Context, ino: Ino, handle: Handle) -> Result<()> {
+        let args = FsyncIn { fh: handle.0, ..FsyncIn::default() };
+        self.simple(cx, ino, &Request::Fsyncdir(args))
+    }
+
+    fn syncfs(&mut self, cx: &Context) -> Result<()> {
+        self.simple(cx, Ino::ROOT, &Request::Syncfs)
+    }
+
+    fn statfs(&mut self, cx: &Context) -> Result<StatFs> {
+        self.call(cx, Ino::ROOT, &Request::Statfs, StatfsOut::SIZE, &mut [])?;
+        Ok(StatFs::from(&StatfsOut::load(self.body())))
+    }
+
+    fn setxattr(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Result<()> {
+        if value.len() > XATTR_SIZE_MAX {
+            return Err(Errno::E2BIG);
+        }
+        let args = SetxattrIn { size: value.len() as u32, flags: flags.bits() };
+        self.simple(cx, ino, &Request::Setxattr { args, name: xattr_name(name)?, value })
+    }
+
+    fn getxattr(&mut self, cx: &Context, ino: Ino, name: &[u8], value: &mut Vec<u8>) -> Result<()> {
+        let name = xattr_name(name)?;
+        let request = |args| Request::Getxattr { args, name };
+        self.append_sized(cx, ino, request, XATTR_SIZE_MAX, value)
+    }
+
+    fn listxattr(&mut self, cx: &Context, ino: Ino, names: &mut Vec<u8>) -> Result<()> {
+        let before = names.len();
+        self.append_sized(cx, ino, Request::Listxattr, XATTR_LIST_MAX, names)?;
+        if names.len() > before && names.last() != Some(&0) {
+            names.truncate(before);
+            return Err(Errno::EIO);
+        }
+        Ok(())
+    }
+
+    fn removexattr(&mut self, cx: &Context, ino: Ino, name: &[u8]) -> Result<()> {
+        self.simple(cx, ino, &Request::Removexattr { name: xattr_name(name)? })
+    }
+}
+
+const _: () = assert!(DATA_MIN >= DIRENT_MAX && DATA_MIN > SYMLINK_MAX);

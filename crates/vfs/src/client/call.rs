@@ -1,0 +1,155 @@
+//! One request and its reply.
+
+use atoll_transport::{SendError, Transport};
+
+use super::{Client, DATA_MIN, FORGETS};
+use crate::errno::{Errno, Result};
+use crate::types::{Context, Ino, Timespec};
+use crate::wire::header::{InHeader, OutHeader};
+use crate::wire::names::{ForgetOne, Forgets};
+use crate::wire::{Extensions, Fixed, Request};
+
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failed {
+    /// The server said so, or it is lost.
+    With(Errno),
+    /// The transport does not carry so much data. Nothing was sent.
+    TooLarge,
+}
+
+impl From<Errno> for Failed {
+    fn from(error: Errno) -> Self {
+        Failed::With(error)
+    }
+}
+
+impl From<Failed> for Errno {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::With(error) => error,
+            Failed::TooLarge => Errno::EIO,
+        }
+    }
+}
+
+/// What a server says with error number `raw`, which is not 0.
+fn error(raw: i32) -> Errno {
+    match raw.checked_neg().and_then(Errno::from_raw) {
+        // The seam has no such error: a file system cannot do it, or can.
+        Some(Errno::ENOSYS) => Errno::EOPNOTSUPP,
+        Some(error) => error,
+        None => Errno::EIO,
+    }
+}
+
+impl<T: Transport> Client<T> {
+    /// Sends `request` and takes the answer: exactly `body` bytes after the header, to be read by
+    /// [`body`](Self::body), and data at the front of `place`, whose length is returned.
+    #[inline]
+    pub(super) fn try_call(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        request: &Request<'_>,
+        body: usize,
+        place: &mut [u8],
+    ) -> core::result::Result<usize, Failed> {
+        self.unique = self.unique.wrapping_add(2);
+        let header = InHeader {
+            unique: self.unique,
+            nodeid: ino.0,
+            uid: cx.uid,
+            gid: cx.gid,
+            ..InHeader::default()
+        };
+        let time = self.agreed.contains(Extensions::TIME).then_some(cx.now);
+        let len = request.encode(&header, time, &mut self.request).ok_or(Errno::EINVAL)?;
+        let token = match self.transport.send(&self.request[..len], request.data(), place.len()) {
+            Ok(token) => token,
+            Err(SendError::TooLarge) => return Err(Failed::TooLarge),
+            // Only one request is ever under way, so that there is room if there is a server.
+            Err(SendError::Lost | SendError::Full) => return Err(Errno::EIO.into()),
+        };
+        let message = &mut self.reply[..OutHeader::SIZE + body];
+        let got = self.transport.receive(token, message, place).map_err(|_| Errno::EIO)?;
+        if !request.is_answered() {
+            return Ok(0);
+        }
+        let message = message.get(..got.message).ok_or(Errno::EIO)?;
+        let (header, rest) = OutHeader::get(message).ok_or(Errno::EIO)?;
+        let whole = got.message.checked_add(got.data);
+        if header.unique != self.unique
+            || got.data > place.len()
+            || whole != Some(header.len as usize)
+        {
+            return Err(Errno::EIO.into());
+        }
+        if header.error != 0 {
+            return Err(error(header.error).into());
+        }
+        if rest.len() != body {
+            return Err(Errno::EIO.into());
+        }
+        Ok(got.data)
+    }
+
+    /// As [`try_call`](Self::try_call), where a transport that does not carry it is an error like any
+    /// other.
+    #[inline]
+    pub(super) fn call(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        request: &Request<'_>,
+        body: usize,
+        place: &mut [u8],
+    ) -> Result<usize> {
+        Ok(self.try_call(cx, ino, request, body, place)?)
+    }
+
+    /// Sends what is answered by nothing but success or an error.
+    pub(super) fn simple(&mut self, cx: &Context, ino: Ino, request: &Request<'_>) -> Result<()> {
+        self.call(cx, ino, request, 0, &mut []).map(drop)
+    }
+
+    /// The answer of the last call, without its header.
+    #[inline]
+    pub(super) fn body(&self) -> &[u8] {
+        &self.reply[OutHeader::SIZE..]
+    }
+
+    /// Learns that the transport does not carry `tried` bytes of data. Returns whether less can be
+    /// tried.
+    pub(super) fn narrower(&mut self, tried: usize) -> bool {
+        let less = (tried / 2).max(DATA_MIN);
+        let can = less < tried;
+        if can {
+            self.max_data = less;
+        }
+        can
+    }
+
+    /// Takes note that `count` references to `ino` are dropped.
+    pub(super) fn forget_later(&mut self, ino: Ino, count: u64) {
+        let mut one = [0; ForgetOne::SIZE];
+        ForgetOne { nodeid: ino.0, nlookup: count }.store(&mut one);
+        self.forgets.extend_from_slice(&one);
+        if self.forgets.len() >= FORGETS * ForgetOne::SIZE {
+            self.forget_now();
+        }
+    }
+
+    /// Tells the server what is forgotten. A server that is lost holds nothing any more.
+    pub(super) fn forget_now(&mut self) {
+        let mut gathered = core::mem::take(&mut self.forgets);
+        if let Some(ones) = Forgets::new(&gathered)
+            && ones.count() > 0
+        {
+            let nobody = Context { uid: 0, gid: 0, now: Timespec::default() };
+            let _ = self.try_call(&nobody, Ino(0), &Request::BatchForget(ones), 0, &mut []);
+        }
+        gathered.clear();
+        self.forgets = gathered;
+    }
+}

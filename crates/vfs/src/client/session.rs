@@ -1,0 +1,93 @@
+//! The beginning and the end of a session.
+
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+
+use atoll_transport::Transport;
+
+use super::{Client, DATA_MIN};
+use crate::errno::{Errno, Result};
+use crate::types::{Context, Ino, Timespec};
+use crate::wire::session::{
+    FUSE_ASYNC_READ, FUSE_ATOMIC_O_TRUNC, FUSE_BIG_WRITES, FUSE_EXPORT_SUPPORT, FUSE_MAX_PAGES,
+    InitIn, InitOut, MAJOR, MINOR_MIN,
+};
+use crate::wire::{Extensions, Fixed, REPLY_MAX, REQUEST_MAX, Request};
+
+/// The FUSE features that a client makes use of.
+const FEATURES: u64 =
+    FUSE_ASYNC_READ | FUSE_ATOMIC_O_TRUNC | FUSE_EXPORT_SUPPORT | FUSE_BIG_WRITES | FUSE_MAX_PAGES;
+
+/// What a client offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientOptions {
+    /// The most data of one request or reply, in bytes; at least 4096 are used.
+    pub max_data: u32,
+    /// The extensions to offer.
+    pub extensions: Extensions,
+}
+
+impl Default for ClientOptions {
+    /// 1 MiB; all extensions.
+    fn default() -> Self {
+        ClientOptions { max_data: 1 << 20, extensions: Extensions::all() }
+    }
+}
+
+fn nobody() -> Context {
+    Context { uid: 0, gid: 0, now: Timespec::default() }
+}
+
+impl<T: Transport> Client<T> {
+    /// Begins a session with the server on the other side of `transport`.
+    ///
+    /// # Errors
+    /// `EIO` when the server is lost or speaks another protocol, and whatever it answers.
+    pub fn connect(transport: T, options: ClientOptions) -> Result<Self> {
+        let mut client = Client {
+            transport,
+            agreed: Extensions::empty(),
+            truncates: false,
+            max_data: (options.max_data as usize).max(DATA_MIN),
+            unique: 0,
+            appending: BTreeSet::new(),
+            forgets: Vec::new(),
+            listing: Vec::new(),
+            request: [0; REQUEST_MAX],
+            reply: [0; REPLY_MAX],
+        };
+        let offer = InitIn::new(FEATURES, options.extensions);
+        client.call(&nobody(), Ino(0), &Request::Init(offer), InitOut::SIZE, &mut [])?;
+        let answer = InitOut::load(client.body());
+        if answer.major != MAJOR || answer.minor < MINOR_MIN {
+            return Err(Errno::EIO);
+        }
+        client.agreed = answer.extensions() & options.extensions;
+        client.truncates = answer.features() & FUSE_ATOMIC_O_TRUNC != 0;
+        // FUSE limits what is read by the pages that a request may have, 32 unless it says more.
+        let pages = match answer.max_pages {
+            pages if answer.features() & FUSE_MAX_PAGES != 0 => pages,
+            _ => 32,
+        };
+        let most = (answer.max_write as usize).min(usize::from(pages) * 4096);
+        client.max_data = client.max_data.min(most.max(DATA_MIN));
+        Ok(client)
+    }
+
+    /// What was agreed beyond FUSE.
+    pub fn agreed(&self) -> Extensions {
+        self.agreed
+    }
+
+    /// The way to the server.
+    pub fn transport(&mut self) -> &mut T {
+        &mut self.transport
+    }
+
+    /// Ends the session. Whatever was open is closed by the server.
+    pub fn disconnect(mut self) -> T {
+        self.forget_now();
+        let _ = self.simple(&nobody(), Ino(0), &Request::Destroy);
+        self.transport
+    }
+}

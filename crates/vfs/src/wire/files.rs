@@ -1,0 +1,145 @@
+//! Open files.
+
+use super::fixed::fixed;
+use crate::types::OpenFlags;
+
+fixed! {
+    /// The arguments of OPEN and OPENDIR.
+    OpenIn = "fuse_open_in" 8 {
+        flags: u32,
+        open_flags: u32,
+    }
+    /// The arguments of CREATE and TMPFILE; the name follows.
+    CreateIn = "fuse_create_in" 16 {
+        flags: u32,
+        mode: u32,
+        umask: u32,
+        open_flags: u32,
+    }
+    /// The answer to what opens.
+    OpenOut = "fuse_open_out" 16 {
+        fh: u64,
+        open_flags: u32,
+        padding: u32,
+    }
+    /// The arguments of READ, READDIR and READDIRPLUS.
+    ReadIn = "fuse_read_in" 40 {
+        fh: u64,
+        offset: u64,
+        size: u32,
+        read_flags: u32,
+        lock_owner: u64,
+        flags: u32,
+        padding: u32,
+    }
+    /// The arguments of WRITE; the data follows.
+    WriteIn = "fuse_write_in" 40 {
+        fh: u64,
+        offset: u64,
+        size: u32,
+        write_flags: u32,
+        lock_owner: u64,
+        flags: u32,
+        padding: u32,
+    }
+    /// The answer to WRITE. When agreed, the offset of the first byte follows in eight bytes.
+    WriteOut = "fuse_write_out" 8 {
+        size: u32,
+        padding: u32,
+    }
+    /// The arguments of FALLOCATE.
+    FallocateIn = "fuse_fallocate_in" 32 {
+        fh: u64,
+        offset: u64,
+        length: u64,
+        mode: u32,
+        padding: u32,
+    }
+    /// The arguments of LSEEK.
+    LseekIn = "fuse_lseek_in" 24 {
+        fh: u64,
+        offset: u64,
+        whence: u32,
+        padding: u32,
+    }
+    /// The answer to LSEEK.
+    LseekOut = "fuse_lseek_out" 8 {
+        offset: u64,
+    }
+    /// The arguments of FSYNC and FSYNCDIR.
+    FsyncIn = "fuse_fsync_in" 16 {
+        fh: u64,
+        fsync_flags: u32,
+        padding: u32,
+    }
+    /// The arguments of FLUSH.
+    FlushIn = "fuse_flush_in" 24 {
+        fh: u64,
+        unused: u32,
+        padding: u32,
+        lock_owner: u64,
+    }
+    /// The arguments of RELEASE and RELEASEDIR.
+    ReleaseIn = "fuse_release_in" 24 {
+        fh: u64,
+        flags: u32,
+        release_flags: u32,
+        lock_owner: u64,
+    }
+    /// The arguments of SYNCFS.
+    SyncfsIn = "fuse_syncfs_in" 8 {
+        padding: u64,
+    }
+}
+
+/// Of [`FsyncIn::fsync_flags`]: timestamps may be left behind.
+pub const FUSE_FSYNC_FDATASYNC: u32 = 1;
+/// Of [`LseekIn::whence`].
+pub const SEEK_DATA: u32 = 3;
+/// Of [`LseekIn::whence`].
+pub const SEEK_HOLE: u32 = 4;
+
+// Flags of open(2), as asm-generic/fcntl.h numbers them.
+const O_ACCMODE: u32 = 3;
+const O_WRONLY: u32 = 1;
+const O_RDWR: u32 = 2;
+/// Of [`CreateIn::flags`]: always there, and means nothing more than the request does.
+pub const O_CREAT: u32 = 0o100;
+const O_EXCL: u32 = 0o200;
+const O_TRUNC: u32 = 0o1000;
+const O_APPEND: u32 = 0o2000;
+
+/// The flags of open(2) that say `flags`. The access mode 3, which Linux has for descriptors that can
+/// neither be read nor written, says just that.
+#[inline]
+pub fn open_bits(flags: OpenFlags) -> u32 {
+    let mut bits = match (flags.contains(OpenFlags::READ), flags.contains(OpenFlags::WRITE)) {
+        (true, false) => 0,
+        (false, true) => O_WRONLY,
+        (true, true) => O_RDWR,
+        (false, false) => O_ACCMODE,
+    };
+    for (flag, bit) in
+        [(OpenFlags::EXCL, O_EXCL), (OpenFlags::TRUNC, O_TRUNC), (OpenFlags::APPEND, O_APPEND)]
+    {
+        if flags.contains(flag) {
+            bits |= bit;
+        }
+    }
+    bits
+}
+
+/// What the flags of open(2) ask of the seam.
+#[inline]
+pub fn open_flags(bits: u32) -> OpenFlags {
+    let mut flags = match bits & O_ACCMODE {
+        0 => OpenFlags::READ,
+        O_WRONLY => OpenFlags::WRITE,
+        O_RDWR => OpenFlags::READ | OpenFlags::WRITE,
+        _ => OpenFlags::empty(),
+    };
+    flags.set(OpenFlags::EXCL, bits & O_EXCL != 0);
+    flags.set(OpenFlags::TRUNC, bits & O_TRUNC != 0);
+    flags.set(OpenFlags::APPEND, bits & O_APPEND != 0);
+    flags
+}

@@ -1,0 +1,93 @@
+//! The memory of a connection as a hostile client leaves it: a server attaches to it, polls and answers,
+//! while the script goes on changing it.
+
+use atoll_transport::channel::layout::slot;
+use atoll_transport::channel::{
+    ClientChannel, Config, Layout, Limits, Request, RingKind, ServerChannel,
+};
+use atoll_transport::{Memory, Shared};
+
+use crate::Script;
+
+const LANES: u32 = 2;
+const SLOTS: u32 = 4;
+const BYTES: usize = 32 << 10;
+
+/// Whole pages.
+#[repr(C, align(4096))]
+struct Pages([u8; BYTES]);
+
+/// Runs the target.
+///
+/// # Panics
+/// When the server answers what it did not take, takes what it must not, or writes outside.
+pub fn run(data: &[u8]) {
+    let mut script = Script::new(data);
+    let ring = *script.pick(&[RingKind::Spsc, RingKind::Scq]);
+    let sizes = Config { ring, lanes: LANES, slots: SLOTS, area: 1024, window: 4096, arena: 0 };
+    let Some(layout) = Layout::new(&sizes) else { return };
+    // A page beyond the memory, which must stay as it is.
+    let mut pages = Box::new(Pages([0x5a; BYTES]));
+    let total = layout.total();
+    let (inside, outside) = pages.0.split_at_mut(total);
+    inside.fill(0);
+    let memory = Shared::from_slice(inside);
+    let _ = ClientChannel::create(memory, &sizes);
+    for _ in 0..script.byte() % 4 {
+        change(&mut script, &memory, &layout);
+    }
+    let Ok(mut server) = ServerChannel::attach(memory, &Limits::default()) else { return };
+    let config = *server.layout().config();
+    assert!(server.layout().total() == total, "a layout of another length");
+    let mut held: Vec<Request> = Vec::new();
+    let mut message = vec![0; server.layout().message_max()];
+    while !script.is_over() {
+        match script.byte() % 8 {
+            0 if !held.is_empty() => {
+                let request = held.swap_remove(script.byte() as usize % held.len());
+                let mut data = [0; 64];
+                let len = server.read_data(&request, 0, &mut data);
+                let len = server.write_data(&request, 0, &data[..len]);
+                let answer = &message[..request.message_len()];
+                server.complete(request, answer, len, |_, at| assert!(at + 4 <= total));
+            }
+            1 => {
+                server.fall_asleep();
+            }
+            2..5 => {
+                let lane = u32::from(script.byte()) % config.lanes;
+                let Ok(Some(request)) = server.poll(lane, &mut message) else { continue };
+                for place in [request.data(), request.room()] {
+                    assert!(place.offset + place.len <= total, "a place outside");
+                }
+                assert!(request.message_len() <= message.len());
+                held.push(request);
+            }
+            _ => change(&mut script, &memory, &layout),
+        }
+        assert_eq!(server.in_flight() as usize, held.len());
+        assert!(held.len() <= (config.lanes * config.slots) as usize);
+    }
+    assert!(outside.iter().all(|&byte| byte == 0x5a), "written outside");
+}
+
+/// Changes a word: anywhere, or where it means most.
+fn change(script: &mut Script<'_>, memory: &Shared<'_>, layout: &Layout) {
+    let lane = u32::from(script.byte()) % LANES;
+    let (ring, slots) = (layout.ring(lane), layout.slot(lane, 0));
+    let at = match script.byte() % 4 {
+        0 => script.below(memory.len() as u64) as usize,
+        1 => script.below(64) as usize,
+        2 => ring + script.below((slots - ring) as u64) as usize,
+        _ => slots + script.below(u64::from(SLOTS) * slot::LEN as u64) as usize,
+    };
+    let small = u64::from(script.byte());
+    let old = |at| memory.load64(at, core::sync::atomic::Ordering::Relaxed);
+    match script.byte() % 4 {
+        0 => memory.write(at & !7, &script.number().to_le_bytes()),
+        1 => memory.write(at & !3, &(small as u32).to_le_bytes()),
+        2 => memory.write(at & !7, &(old(at & !7).wrapping_add(small)).to_le_bytes()),
+        // An entry of the ring for one producer.
+        _ => memory.write(at & !7, &((small >> 3) << 32 | small & 7).to_le_bytes()),
+    }
+}

@@ -1,0 +1,313 @@
+//! Who executes operations: a client of the file seam, or a directory of the host by plain calls.
+
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use atoll_vfs::*;
+use rustix::fs as sys;
+
+use super::history::{DIRS, FILES, NAMES, Op, Outcome, Page, Place, Seen};
+use crate::subject::{RW, name};
+
+/// One client of the world.
+pub trait Client {
+    /// Does `op` and says what it told.
+    fn call(&mut self, op: &Op) -> Outcome;
+}
+
+/// The name of the directory that is not the root.
+const DIRECTORY: &str = "d";
+/// Names in each directory.
+const NAMED: [&str; NAMES] = ["n0", "n1", "n2", "n3"];
+/// Bytes that are read and written at once through the file seam: one page.
+const PAGE: usize = 4096;
+/// The same by plain calls: Linux copies so little in one piece, but pages not on every file system.
+const WORD: usize = 8;
+
+/// Who asks: the time plays no part here.
+const CX: Context = Context { uid: 0, gid: 0, now: Timespec { sec: 0, nsec: 0 } };
+
+/// What `bytes`, read where `full` were asked for, show.
+fn page(bytes: &[u8], full: usize) -> Page {
+    match bytes {
+        [] => Page::Absent,
+        [first, ..] if bytes.len() == full && bytes.iter().all(|b| b == first) => {
+            Page::Filled(*first)
+        }
+        _ => Page::Torn,
+    }
+}
+
+/// A client that is a [`FileSystem`] of its own, whatever lies between it and the volume.
+pub struct SeamClient<F> {
+    fs: F,
+    dirs: [Ino; DIRS],
+    files: Vec<(Ino, Handle, Handle)>,
+}
+
+/// Makes the world on an empty file system, through any one client.
+///
+/// # Errors
+/// The file system's.
+pub fn prepare(fs: &mut impl FileSystem) -> Result<()> {
+    fs.mkdir(&CX, Ino::ROOT, name(DIRECTORY), 0o755)?;
+    for named in &NAMED[..FILES] {
+        fs.mknod(&CX, Ino::ROOT, name(named), FileType::Regular.mode_bits() | 0o644, 0)?;
+    }
+    Ok(())
+}
+
+impl<F: FileSystem> SeamClient<F> {
+    /// Opens the files of the world.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn new(mut fs: F) -> Result<Self> {
+        let dirs = [Ino::ROOT, fs.lookup(&CX, Ino::ROOT, name(DIRECTORY))?.ino];
+        let mut files = Vec::new();
+        for named in &NAMED[..FILES] {
+            let ino = fs.lookup(&CX, Ino::ROOT, name(named))?.ino;
+            let append = OpenFlags::WRITE | OpenFlags::APPEND;
+            files.push((ino, fs.open(&CX, ino, RW)?, fs.open(&CX, ino, append)?));
+        }
+        Ok(SeamClient { fs, dirs, files })
+    }
+
+    fn list(&mut self, dir: usize) -> Result<Seen> {
+        let ino = self.dirs[dir];
+        let handle = self.fs.opendir(&CX, ino)?;
+        let mut list = [None; NAMES];
+        let listed = self.fs.readdir(&CX, ino, handle, 0, &mut |entry| {
+            if let Some(i) = NAMED.iter().position(|named| named.as_bytes() == entry.name) {
+                list[i] = Some(entry.ino.0);
+            }
+            true
+        });
+        self.fs.releasedir(&CX, ino, handle)?;
+        listed?;
+        Ok(Seen { list: Some(list), ..Seen::default() })
+    }
+
+    fn rename(&mut self, a: Place, b: Place, flags: RenameFlags) -> Result<Seen> {
+        let (from, to) = (self.dirs[a.0], self.dirs[b.0]);
+        self.fs.rename(&CX, from, name(NAMED[a.1]), to, name(NAMED[b.1]), flags)?;
+        Ok(Seen::default())
+    }
+
+    fn execute(&mut self, op: &Op) -> Result<Seen> {
+        let named =
+            |attr: Attr| Seen { ino: Some(attr.ino.0), nlink: Some(attr.nlink), ..Seen::default() };
+        let nothing = |()| Seen::default();
+        let at = |place: Place| (self.dirs[place.0], name(NAMED[place.1]));
+        let fs = &mut self.fs;
+        match *op {
+            Op::Create(a) => {
+                let mode = FileType::Regular.mode_bits() | 0o644;
+                fs.mknod(&CX, at(a).0, at(a).1, mode, 0).map(named)
+            }
+            Op::Mkdir(a) => fs.mkdir(&CX, at(a).0, at(a).1, 0o755).map(named),
+            Op::Unlink(a) => fs.unlink(&CX, at(a).0, at(a).1).map(nothing),
+            Op::Rmdir(a) => fs.rmdir(&CX, at(a).0, at(a).1).map(nothing),
+            Op::Rename(a, b) => self.rename(a, b, RenameFlags::empty()),
+            Op::RenameNew(a, b) => self.rename(a, b, RenameFlags::NOREPLACE),
+            Op::Exchange(a, b) => self.rename(a, b, RenameFlags::EXCHANGE),
+            Op::Link(file, a) => fs.link(&CX, self.files[file].0, at(a).0, at(a).1).map(named),
+            Op::Lookup(a) => fs.lookup(&CX, at(a).0, at(a).1).map(named),
+            Op::List(dir) => self.list(dir),
+            Op::Stat(file) => {
+                let attr = fs.getattr(&CX, self.files[file].0)?;
+                // A size that no operation makes becomes one that no file has.
+                let whole = attr.size.is_multiple_of(PAGE as u64);
+                let size = if whole { attr.size / PAGE as u64 } else { u64::MAX };
+                Ok(Seen { size: Some(size), ..named(attr) })
+            }
+            Op::Read(file, at) => {
+                let mut buf = [0; PAGE];
+                let (ino, handle, _) = self.files[file];
+                let len = fs.read(&CX, ino, handle, at * PAGE as u64, &mut buf)?;
+                Ok(Seen { page: Some(page(&buf[..len], PAGE)), ..Seen::default() })
+            }
+            Op::Write(file, page, byte) => {
+                let (ino, handle, _) = self.files[file];
+                fs.write(&CX, ino, handle, page * PAGE as u64, &[byte; PAGE])?;
+                Ok(Seen::default())
+            }
+            Op::Append(file, byte) => {
+                let (ino, _, handle) = self.files[file];
+                let written = fs.write(&CX, ino, handle, 0, &[byte; PAGE])?;
+                Ok(Seen { at: Some(written.offset / PAGE as u64), ..Seen::default() })
+            }
+            Op::Truncate(file, pages) => {
+                let set = SetAttr { size: Some(pages * PAGE as u64), ..SetAttr::default() };
+                let (ino, handle, _) = self.files[file];
+                fs.setattr(&CX, ino, Some(handle), &set).map(|_| Seen::default())
+            }
+        }
+    }
+}
+
+impl<F: FileSystem> Client for SeamClient<F> {
+    fn call(&mut self, op: &Op) -> Outcome {
+        self.execute(op).map_err(Errno::raw)
+    }
+}
+
+/// A client of a directory of the host by plain calls: a FUSE mount, or what Linux has itself.
+pub struct PosixClient {
+    dirs: [PathBuf; DIRS],
+    files: Vec<(File, File)>,
+}
+
+/// Makes the world in an empty directory of the host.
+///
+/// # Errors
+/// The host's.
+pub fn prepare_directory(root: &Path) -> std::io::Result<()> {
+    std::fs::create_dir(root.join(DIRECTORY))?;
+    NAMED[..FILES].iter().try_for_each(|named| File::create_new(root.join(named)).map(drop))
+}
+
+impl PosixClient {
+    /// Opens the files of the world at `root`.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn new(root: &Path) -> std::io::Result<Self> {
+        let open = |named: &&str| {
+            let path = root.join(named);
+            let both = File::options().read(true).write(true).open(&path)?;
+            Ok((both, File::options().append(true).open(&path)?))
+        };
+        let files = NAMED[..FILES].iter().map(open).collect::<std::io::Result<_>>()?;
+        Ok(PosixClient { dirs: [root.to_owned(), root.join(DIRECTORY)], files })
+    }
+
+    fn execute(&mut self, op: &Op) -> std::io::Result<Seen> {
+        let at = |place: Place| self.dirs[place.0].join(NAMED[place.1]);
+        let rename = |a, b, flags| sys::renameat_with(sys::CWD, at(a), sys::CWD, at(b), flags);
+        let mut seen = Seen::default();
+        match *op {
+            Op::Create(a) => {
+                let file = File::create_new(at(a))?;
+                seen.ino = Some(sys::fstat(&file)?.st_ino);
+            }
+            Op::Mkdir(a) => std::fs::create_dir(at(a))?,
+            Op::Unlink(a) => sys::unlink(at(a))?,
+            Op::Rmdir(a) => sys::rmdir(at(a))?,
+            Op::Rename(a, b) => rename(a, b, sys::RenameFlags::empty())?,
+            Op::RenameNew(a, b) => rename(a, b, sys::RenameFlags::NOREPLACE)?,
+            Op::Exchange(a, b) => rename(a, b, sys::RenameFlags::EXCHANGE)?,
+            Op::Link(file, a) => {
+                let fd = self.files[file].0.as_fd().as_raw_fd();
+                let follow = sys::AtFlags::SYMLINK_FOLLOW;
+                sys::linkat(sys::CWD, format!("/proc/self/fd/{fd}"), sys::CWD, at(a), follow)?;
+            }
+            // Links and size are of a later moment than the walk.
+            Op::Lookup(a) => seen.ino = Some(sys::lstat(at(a))?.st_ino),
+            Op::List(_) => return Err(rustix::io::Errno::NOSYS.into()),
+            Op::Stat(file) => {
+                let stat = sys::fstat(&self.files[file].0)?;
+                let size = stat.st_size as u64;
+                let whole = size.is_multiple_of(WORD as u64);
+                seen.ino = Some(stat.st_ino);
+                seen.nlink = u32::try_from(stat.st_nlink).ok();
+                seen.size = Some(if whole { size / WORD as u64 } else { u64::MAX });
+            }
+            Op::Read(file, at) => {
+                let mut buf = [0; WORD];
+                let len = self.files[file].0.read_at(&mut buf, at * WORD as u64)?;
+                seen.page = Some(page(&buf[..len], WORD));
+            }
+            Op::Write(file, page, byte) => {
+                self.files[file].0.write_all_at(&[byte; WORD], page * WORD as u64)?;
+            }
+            Op::Append(file, byte) => {
+                rustix::io::write(&self.files[file].1, &[byte; WORD])?;
+            }
+            Op::Truncate(file, pages) => self.files[file].0.set_len(pages * WORD as u64)?,
+        }
+        Ok(seen)
+    }
+}
+
+impl Client for PosixClient {
+    fn call(&mut self, op: &Op) -> Outcome {
+        self.execute(op).map_err(|error| error.raw_os_error().unwrap_or(0))
+    }
+}
+
+/// Hands the calls of [`FileSystem`] in the list on to what `self.inner()` gives.
+macro_rules! forward {
+    ($($name:ident($($arg:ident: $type:ty),*) -> $ret:ty;)*) => {
+        $(fn $name(&mut self, $($arg: $type),*) -> $ret { self.inner().$name($($arg),*) })*
+    };
+}
+
+/// The calls that no planted defect changes.
+macro_rules! forward_common {
+    () => {
+        $crate::linear::clients::forward! {
+            readlink(cx: &Context, ino: Ino, target: &mut Vec<u8>) -> Result<()>;
+            mknod(cx: &Context, parent: Ino, name: Name<'_>, mode: u32, rdev: u32) -> Result<Attr>;
+            mkdir(cx: &Context, parent: Ino, name: Name<'_>, mode: u32) -> Result<Attr>;
+            symlink(cx: &Context, parent: Ino, name: Name<'_>, target: &[u8]) -> Result<Attr>;
+            unlink(cx: &Context, parent: Ino, name: Name<'_>) -> Result<()>;
+            rmdir(cx: &Context, parent: Ino, name: Name<'_>) -> Result<()>;
+            link(cx: &Context, ino: Ino, parent: Ino, name: Name<'_>) -> Result<Attr>;
+            getattr(cx: &Context, ino: Ino) -> Result<Attr>;
+            create(cx: &Context, parent: Ino, name: Name<'_>, mode: u32, flags: OpenFlags)
+                -> Result<(Attr, Handle)>;
+            tmpfile(cx: &Context, parent: Ino, mode: u32, flags: OpenFlags)
+                -> Result<(Attr, Handle)>;
+            fallocate(cx: &Context, ino: Ino, handle: Handle, offset: u64, len: u64,
+                mode: FallocateMode) -> Result<()>;
+            seek(cx: &Context, ino: Ino, handle: Handle, offset: u64, to: SeekTo) -> Result<u64>;
+            fsync(cx: &Context, ino: Ino, handle: Handle, data_only: bool) -> Result<()>;
+            release(cx: &Context, ino: Ino, handle: Handle) -> Result<()>;
+            opendir(cx: &Context, ino: Ino) -> Result<Handle>;
+            readdir(cx: &Context, ino: Ino, handle: Handle, cookie: u64,
+                emit: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()>;
+            releasedir(cx: &Context, ino: Ino, handle: Handle) -> Result<()>;
+            fsyncdir(cx: &Context, ino: Ino, handle: Handle) -> Result<()>;
+            syncfs(cx: &Context) -> Result<()>;
+            statfs(cx: &Context) -> Result<StatFs>;
+            setxattr(cx: &Context, ino: Ino, name: &[u8], value: &[u8], flags: XattrFlags)
+                -> Result<()>;
+            getxattr(cx: &Context, ino: Ino, name: &[u8], value: &mut Vec<u8>) -> Result<()>;
+            listxattr(cx: &Context, ino: Ino, names: &mut Vec<u8>) -> Result<()>;
+            removexattr(cx: &Context, ino: Ino, name: &[u8]) -> Result<()>;
+        }
+    };
+}
+pub(super) use {forward, forward_common};
+
+/// One file system for several threads, behind a lock.
+pub struct Locked<F>(Arc<Mutex<F>>);
+
+impl<F> Locked<F> {
+    /// `n` clients of `fs`.
+    pub fn clients(fs: F, n: usize) -> Vec<Self> {
+        let fs = Arc::new(Mutex::new(fs));
+        (0..n).map(|_| Locked(fs.clone())).collect()
+    }
+
+    fn inner(&self) -> MutexGuard<'_, F> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<F: FileSystem> FileSystem for Locked<F> {
+    forward_common!();
+    forward! {
+        open(cx: &Context, ino: Ino, flags: OpenFlags) -> Result<Handle>;
+        lookup(cx: &Context, parent: Ino, name: Name<'_>) -> Result<Attr>;
+        setattr(cx: &Context, ino: Ino, handle: Option<Handle>, set: &SetAttr) -> Result<Attr>;
+        rename(cx: &Context, parent: Ino, name: Name<'_>, new_parent: Ino, new_name: Name<'_>,
+            flags: RenameFlags) -> Result<()>;
+        read(cx: &Context, ino: Ino, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize>;
+        write(cx: &Context, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<Written>;
+    }
+}
