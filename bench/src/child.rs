@@ -13,8 +13,8 @@ use crate::limit;
 use crate::processor::Usage;
 use crate::record::{Broken, Record};
 use crate::resident::Resident;
-use crate::subject::Subject;
 use crate::served::{self, Remote};
+use crate::subject::Subject;
 use crate::system::{self, System};
 use crate::table::SERVER;
 use crate::workloads::programs::{self, Launch};
@@ -119,7 +119,8 @@ fn of_clients<C: Calls>(
         "processes" => match order.number {
             Some(number) => clients::process(&mut attach()?, run, number),
             None => {
-                let start = |number| Ok(command(order, Some(number))?.stdin(Stdio::piped()).spawn()?);
+                let start =
+                    |number| Ok(command(order, Some(number))?.stdin(Stdio::piped()).spawn()?);
                 clients::processes(&start, run, &mut usage)
             }
         },
@@ -165,7 +166,10 @@ fn launch(order: &Order) -> Launch {
     let text = |path: PathBuf| path.to_string_lossy().into_owned();
     let environment = [
         ("LD_PRELOAD", text(binaries.join(programs::PRELOAD))),
-        ("ATOLL_VOLUME", text(order.socket.clone().unwrap_or_else(|| atoll::volume_in(&order.folder)))),
+        (
+            "ATOLL_VOLUME",
+            text(order.socket.clone().unwrap_or_else(|| atoll::volume_in(&order.folder))),
+        ),
         ("ATOLL_PREFIX", "/atoll".into()),
         ("ATOLL_MODE", mode.into()),
         // No sync on any side, that of unmounting included.
@@ -262,7 +266,10 @@ pub fn spawn(order: &Order) -> Result<Record, Broken> {
 /// the making of it.
 pub fn prepare(order: &Order) -> Result<(), Broken> {
     match order.subject {
-        subject if subject.is_served() || matches!(subject, Subject::AtollMmap | Subject::AtollPread) => {
+        subject
+            if subject.is_served()
+                || matches!(subject, Subject::AtollMmap | Subject::AtollPread) =>
+        {
             let bytes = volume_bytes(&order.workload, order.point, order.smoke);
             atoll::make(&order.folder, bytes)
         }

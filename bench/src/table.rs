@@ -140,7 +140,10 @@ mod tests {
                     Aim::Flat(from, _) => assert!(workload.points.contains(&from), "{goal:?}"),
                     Aim::Below(_) => {}
                     Aim::Within(other, _) => {
-                        assert!(workload.metrics.iter().any(|(name, _)| *name == other), "{goal:?}");
+                        assert!(
+                            workload.metrics.iter().any(|(name, _)| *name == other),
+                            "{goal:?}"
+                        );
                     }
                 }
             }

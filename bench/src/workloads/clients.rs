@@ -192,7 +192,9 @@ fn client<C: Calls>(
     let mut buf = vec![0; BLOCK];
     for call in 0..count {
         let n = calls.pread(file, &mut buf, at(call) * BLOCK as u64)?;
-        if n != BLOCK || (count >= BLOCKS && buf[..8] != pattern.slice(at(call) + number, BLOCK)[..8]) {
+        if n != BLOCK
+            || (count >= BLOCKS && buf[..8] != pattern.slice(at(call) + number, BLOCK)[..8])
+        {
             return Err(Broken("pread gave other bytes".into()));
         }
     }
@@ -250,7 +252,8 @@ pub fn threads<C: Calls>(
                 let result =
                     attach().and_then(|mut calls| client(&mut calls, number, count, &gate));
                 if let Err(broken) = result {
-                    *failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(broken);
+                    *failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
+                        Some(broken);
                     // The others wait for everybody.
                     while passed.get() < 4 {
                         let _ = gate();

@@ -243,7 +243,8 @@ fn load(address: std::net::SocketAddr, content: &[u8], run: &mut Run) -> Result<
     if text.contains("Non-2xx") || text.contains("Socket errors") {
         return Err(Broken(format!("wrk saw errors: {text}")));
     }
-    let rate = text.split_once("Requests/sec:").and_then(|(_, rest)| rest.split_whitespace().next());
+    let rate =
+        text.split_once("Requests/sec:").and_then(|(_, rest)| rest.split_whitespace().next());
     let rate = rate.and_then(|rate| rate.parse().ok());
     run.record.add("requests", rate.ok_or_else(|| Broken(format!("wrk printed {text}")))?);
     Ok(())
