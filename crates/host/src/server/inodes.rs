@@ -237,12 +237,6 @@ impl Inodes {
         self.all
     }
 
-    /// How many inodes are remembered.
-    #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
-        self.slot_of.len()
-    }
-
     fn remember(&mut self, ino: Ino, moves: u64) -> Result<usize> {
         if self.slot_of.len() >= self.limit {
             self.make_room()?;

@@ -380,9 +380,9 @@ impl LockTable {
         self.counts.get(&session).copied().unwrap_or(0)
     }
 
-    /// flock(2) of what is held already: nothing for the same kind (true), and for the other kind
-    /// the old lock is let go of first, as Linux does, since two who each hold a shared lock and ask for an exclusive one
-    /// would wait for each other.
+    /// flock(2) of what is held already: nothing for the same kind (true), and for the
+    /// other kind the old lock is let go of first, as Linux does, since two who each hold a shared
+    /// lock and ask for an exclusive one would wait for each other.
     fn convert(&mut self, ask: &Ask, wakes: &mut Wakes) -> bool {
         if ask.key.1 != Family::Flock {
             return false;

@@ -1,9 +1,9 @@
 //! Many clients on one volume.
 //!
-//! Read in this order: [`volume`] is what all share, [`session`] one client's view of it and
-//! `verbs` its calls; [`permissions`] says what a client may do, `inodes` and `handles` which inodes
-//! and open files it may name, [`limits`] how much; [`locks`] are those of fcntl(2) and flock(2), and
-//! [`observer`] tells caches what has changed.
+//! Read in this order: [`volume`] is what all share, [`session`] one client's view of it and `verbs`
+//! its calls, made of the steps in `state`; [`permissions`] says what a client may do, `inodes` and
+//! `handles` which inodes and open files it may name, [`limits`] how much; [`locks`] are those of
+//! fcntl(2) and flock(2), and [`observer`] tells caches what has changed.
 //!
 //! How clients come to a session: [`bind`] makes the socket, [`listen`] is the thread that watches
 //! it, [`control`] has the messages, `mount` and `worker` serve, [`peer`] says who a client is and [`rules`] what it may do;
@@ -37,6 +37,7 @@ pub mod permissions;
 pub(crate) mod revocable;
 pub mod rules;
 pub mod session;
+mod state;
 mod verbs;
 pub mod volume;
 mod worker;

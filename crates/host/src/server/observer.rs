@@ -9,7 +9,8 @@ use super::volume::SessionId;
 /// What a call has changed. Inode numbers are the volume's own, whatever a session's subtree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<'a> {
-    /// Attributes of the inode: mode, owner, times, links, extended attributes, and with [`Change::Data`] its size.
+    /// Attributes of the inode: mode, owner, times, links, extended attributes; after a
+    /// [`Change::Data`] its size.
     Attributes(Ino),
     /// The content of a file from `offset` for `len` bytes (`u64::MAX`: to the end, wherever it was
     /// or is). An [`Change::Attributes`] follows.

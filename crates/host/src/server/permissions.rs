@@ -191,7 +191,7 @@ impl Caller<'_> {
     /// remove it: xattr(7).
     ///
     /// # Errors
-    /// `ENODATA` for what it may not see, `EPERM`, `EACCES`.
+    /// `ENODATA` for what it may not see, `EPERM`, `EACCES`; `EOPNOTSUPP` for other namespaces.
     pub(super) fn xattr(&self, attr: &Attr, name: &[u8], change: bool) -> Result<()> {
         let refused = if change { Errno::EPERM } else { Errno::ENODATA };
         if name.starts_with(b"user.") {
@@ -209,10 +209,16 @@ impl Caller<'_> {
             let mode = if change { AccessMode::WRITE } else { AccessMode::READ };
             return self.access(attr, mode);
         }
-        if self.is_free() || (!change && !name.starts_with(b"trusted.")) {
+        if self.is_free() || name.is_empty() || name.len() > 255 {
             return Ok(());
         }
-        Err(refused)
+        match name {
+            _ if name.starts_with(b"trusted.") => Err(refused),
+            _ if name.starts_with(b"security.") && change => Err(refused),
+            _ if name.starts_with(b"security.") => Ok(()),
+            // Such as access control lists, which nothing here would judge by.
+            _ => Err(Errno::EOPNOTSUPP),
+        }
     }
 
     /// Whether a list of extended attributes shows the caller `name`.
