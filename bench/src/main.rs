@@ -17,6 +17,7 @@ mod processor;
 mod record;
 mod report;
 mod resident;
+mod served;
 mod subject;
 mod system;
 mod table;

@@ -84,10 +84,6 @@ impl Subject {
         matches!(self, Subject::AtollServer | Subject::AtollPreload | Subject::AtollFuse)
     }
 
-    /// Whether the program reaches it inside its own process, without a server.
-    pub fn is_embedded(self) -> bool {
-        matches!(self, Subject::AtollMmap | Subject::AtollPread | Subject::AtollRam)
-    }
 
     /// The name on the command line and in JSON.
     pub fn key(self) -> &'static str {

@@ -24,7 +24,7 @@ use crate::workloads::Run;
 struct HostClock;
 
 impl Clock for HostClock {
-    fn now(&mut self) -> Timespec {
+    fn now(&self) -> Timespec {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Timespec { sec: now.as_secs() as i64, nsec: now.subsec_nanos() }
     }
