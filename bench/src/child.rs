@@ -80,7 +80,8 @@ pub fn obey(order: &Order) -> Result<Record, Broken> {
     } else if order.subject == Subject::AtollServer {
         let socket = order.socket.as_deref().ok_or_else(|| Broken("no socket".into()))?;
         if order.workload.starts_with("null-call") {
-            served::null_call(socket, &mut run, &Usage::new(order.server))?;
+            let polling = order.workload == "null-call-polling";
+            served::null_call(socket, polling, &mut run, &Usage::new(order.server))?;
         } else {
             of_clients(order, &|| Remote::attach(socket), &mut run)?;
         }

@@ -84,7 +84,6 @@ impl Subject {
         matches!(self, Subject::AtollServer | Subject::AtollPreload | Subject::AtollFuse)
     }
 
-
     /// The name on the command line and in JSON.
     pub fn key(self) -> &'static str {
         match self {

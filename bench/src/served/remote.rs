@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::io;
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use atoll_host::client::{Connection, Place, Ring, Wait};
 use atoll_host::server::rules::Mode;
@@ -129,14 +129,15 @@ impl Calls for Remote {
 }
 
 /// The time of a request that is refused as soon as it is understood, beside that of a cache line's
-/// way to another processor and back.
-pub fn null_call(socket: &Path, run: &mut Run, usage: &Usage) -> Result<(), Broken> {
+/// way to another processor and back. While `polling` neither side sleeps, else both whenever they can.
+pub fn null_call(socket: &Path, polling: bool, run: &mut Run, usage: &Usage) -> Result<(), Broken> {
     if run.point == 1 {
         crate::system::pin(crate::system::processors()[0])?;
     } else if let Some(&processor) = crate::system::processors().get(1) {
         crate::system::pin(processor)?;
     }
     let mut ring = connect(socket)?;
+    ring.set_spin(if polling { Duration::from_secs(1) } else { Duration::ZERO });
     let mut client = client(&mut ring)?;
     let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
     let samples = if run.smoke { 100 } else { 100_000 };

@@ -154,7 +154,7 @@ impl Connection {
             return Err(ConnectError::Lost(path, "it has sent no doorbell".to_owned()));
         };
         let doorbell = Doorbell::from_server(doorbell);
-        Ok(Ring { connection: Arc::new(self), channel, doorbell, next: 0 })
+        Ok(Ring { connection: Arc::new(self), channel, doorbell, next: 0, spin: None })
     }
 
     /// Whether the server has not hung up.
@@ -206,15 +206,27 @@ pub struct Ring {
     channel: ClientChannel<SharedMemory>,
     doorbell: Doorbell,
     next: u32,
+    /// How long its threads look for an answer before they sleep, if not as usual.
+    spin: Option<Duration>,
 }
 
 impl Ring {
+    /// Has the clients that are made from here on look for an answer for at most `spin` before they
+    /// sleep.
+    pub fn set_spin(&mut self, spin: Duration) {
+        self.spin = Some(spin);
+    }
+
     /// A file system for one thread: it has a lane of its own. `None` when all lanes are taken, or the
     /// server is lost.
     pub fn client(&mut self) -> Option<Client<Lane<SharedMemory, Wait>>> {
         let connection = Arc::clone(&self.connection);
         let alive: Box<dyn FnMut() -> bool + Send> = Box::new(move || connection.is_alive());
-        let wait = FutexPatience::new(self.doorbell.clone(), alive);
+        let doorbell = self.doorbell.clone();
+        let wait = match self.spin {
+            Some(spin) => FutexPatience::with_spin(doorbell, alive, spin),
+            None => FutexPatience::new(doorbell, alive),
+        };
         if self.next >= self.channel.layout().config().lanes {
             return None;
         }

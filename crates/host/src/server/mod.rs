@@ -40,7 +40,7 @@ pub mod session;
 mod state;
 mod verbs;
 pub mod volume;
-mod worker;
+pub mod worker;
 
 pub use limits::Limits;
 pub use locks::{Holder, LockKind, LockOwner, LockRange, LockRequest, WaitId, Waited, Wake};
