@@ -29,6 +29,8 @@ struct Sampler<'a> {
     usage: &'a Usage,
     record: &'a mut Record,
     smoke: bool,
+    /// The most samples of the next call.
+    most: usize,
 }
 
 impl Sampler<'_> {
@@ -40,7 +42,7 @@ impl Sampler<'_> {
         group: u32,
         mut call: impl FnMut(u64) -> Result<(), Broken>,
     ) -> Result<(), Broken> {
-        let samples = if self.smoke { 20 } else { 10_000 };
+        let samples = if self.smoke { 20 } else { self.most };
         let mut number = 0;
         let mut times = Vec::with_capacity(samples);
         let mut before = self.usage.now()?;
@@ -81,7 +83,7 @@ pub fn operations<C: Calls>(calls: &mut C, run: &mut Run, usage: &Usage) -> Resu
     let order = Random(7).order(BLOCKS);
     let block = |call: u64| order[(call % BLOCKS) as usize];
     let mut buf = vec![0; BLOCK];
-    let mut sampler = Sampler { usage, record: &mut run.record, smoke: run.smoke };
+    let mut sampler = Sampler { usage, record: &mut run.record, smoke: run.smoke, most: 10_000 };
 
     sampler.sample("pread", 16, |call| {
         let block = block(call);
@@ -145,18 +147,14 @@ pub fn operations<C: Calls>(calls: &mut C, run: &mut Run, usage: &Usage) -> Resu
         let file = calls.open(&names[call as usize], O_WRONLY | O_CREAT | O_EXCL)?;
         Ok(calls.close(file)?)
     })?;
-    // As many samples at most as there are files.
-    let mut left = created;
+    sampler.most = created;
+    let mut removed = 0;
     sampler.sample("unlink", 1, |call| {
-        if left == 0 {
-            return Ok(());
-        }
-        left -= 1;
+        removed += 1;
         Ok(calls.unlink(&names[call as usize])?)
     })?;
-    while left > 0 {
-        calls.unlink(&names[created - left])?;
-        left -= 1;
+    for name in &names[removed..created] {
+        calls.unlink(name)?;
     }
     let mut entries = 0;
     calls.list(&folder, |_| entries += 1)?;
