@@ -6,12 +6,10 @@ use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use atoll_host::client::{Connection, Place, Ring, Wait};
+use atoll_host::client::{CachedClient, Connection, Place, Ring};
 use atoll_host::server::rules::Mode;
-use atoll_host::shm::SharedMemory;
 use atoll_posix::{Clock, OFlags, Options, Posix, Whence};
-use atoll_transport::channel::{Config, Lane};
-use atoll_vfs::client::Client;
+use atoll_transport::channel::Config;
 use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, SeekTo, Timespec};
 
 use crate::calls::{Calls, Stat};
@@ -31,7 +29,7 @@ impl Clock for HostClock {
 }
 
 /// What a thread reaches the server by.
-type Way = Client<Lane<SharedMemory, Wait>>;
+type Way = CachedClient;
 
 /// Connects to the only volume behind `socket`, for up to as many threads as a workload has.
 fn connect(socket: &Path) -> Result<Ring, Broken> {
@@ -42,7 +40,7 @@ fn connect(socket: &Path) -> Result<Ring, Broken> {
 }
 
 fn client(ring: &mut Ring) -> Result<Way, Broken> {
-    ring.client().ok_or_else(|| Broken("the server gives no lane".into()))
+    ring.cached().ok_or_else(|| Broken("the server gives no lane".into()))
 }
 
 /// The calls of one thread.

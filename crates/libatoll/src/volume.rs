@@ -5,15 +5,13 @@ use std::path::{Path, PathBuf};
 
 use atoll_block::{BLOCK_SIZE, BlockDevice, BlockIndex, RamDevice, memory_of_variants};
 use atoll_fs::{Corruption, Fs, FsError};
-use atoll_host::client::{ConnectError, Connection, Place, Wait};
+use atoll_host::client::{CachedClient, ConnectError, Connection, Place};
 use atoll_host::device::{self, Access, Create, HostDevice, OpenError, OpenOptions};
 use atoll_host::memory;
 use atoll_host::seal::{self, Permissions, SealError};
 use atoll_host::server::rules::Mode;
-use atoll_host::shm::SharedMemory;
 use atoll_posix::{Clock, Credentials, Options, Posix};
-use atoll_transport::channel::{Config, Lane};
-use atoll_vfs::client::Client;
+use atoll_transport::channel::Config;
 use atoll_vfs::{Errno, filesystem_of_variants};
 
 use crate::clock::HostClock;
@@ -25,11 +23,8 @@ pub enum FileSystem {
     /// A volume that this process owns.
     Own(Fs<Device>),
     /// One that a server serves.
-    Served(Served),
+    Served(CachedClient),
 }
-
-/// The client of a server.
-pub type Served = Client<Lane<SharedMemory, Wait>>;
 
 filesystem_of_variants!(FileSystem { Own, Served });
 
@@ -308,7 +303,7 @@ fn attach(place: &Place, options: &MountOptions) -> Result<Volume, MountError> {
     let mode = if options.read_only { Mode::Read } else { Mode::Write };
     let connection = Connection::open(place).map_err(explained)?;
     let mut ring = connection.ring(mode, &Config::default()).map_err(explained)?;
-    let client = ring.client().ok_or_else(|| {
+    let client = ring.cached().ok_or_else(|| {
         MountError::new(libc::EIO, format!("{place}: the server ended the session"))
     })?;
     Ok(user_of(FileSystem::Served(client), options, false))
@@ -339,7 +334,7 @@ pub fn unmount(volume: Volume) -> Result<(), MountError> {
             fs.unmount().map(drop).map_err(|error| MountError::fs("unmount", error))
         }
         FileSystem::Served(client) => {
-            client.disconnect();
+            client.into_inner().disconnect();
             Ok(())
         }
     }

@@ -39,6 +39,7 @@ pub mod rules;
 pub mod session;
 mod state;
 mod verbs;
+mod view;
 pub mod volume;
 pub mod worker;
 

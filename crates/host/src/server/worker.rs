@@ -217,15 +217,17 @@ fn begin<F: FileSystem + Send + 'static>(
             subtree: (grant.path != "/").then(|| PathBuf::from(&grant.path)),
             ..Access::default()
         };
-        let session = volume.session(newcomer.peer.clone(), access).map_err(|error| {
+        let mut session = volume.session(newcomer.peer.clone(), access).map_err(|error| {
             format!("the directory {} of the volume cannot be used: {error}", grant.path)
         })?;
+        let view = session.open_view().map_err(|error| error.to_string())?;
         if !newcomer.place.begin(session) {
             return Err("the server shuts down".to_owned());
         }
         let granted = Answer::Granted(grant.mode).encode();
-        control::send(&*newcomer.socket, &granted, &[doorbell.as_fd()])
-            .map_err(|error| error.to_string())?;
+        let mut handed = vec![doorbell.as_fd()];
+        handed.extend(view.as_ref().map(AsFd::as_fd));
+        control::send(&*newcomer.socket, &granted, &handed).map_err(|error| error.to_string())?;
         Ok((channel, doorbell))
     };
     match attempt(&newcomer) {
