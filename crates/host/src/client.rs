@@ -166,7 +166,7 @@ impl Connection {
             }
             None => None,
         };
-        Ok(Ring { connection, channel, doorbell, view, open: Arc::default(), next: 0 })
+        Ok(Ring { connection, channel, doorbell, view, open: Arc::default(), next: 0, spin: None })
     }
 
     /// Whether the server has not hung up.
@@ -220,18 +220,30 @@ pub struct Ring {
     view: Option<Arc<MappedView>>,
     open: Arc<OpenFiles>,
     next: u32,
+    /// How long its threads look for an answer before they sleep, if not as usual.
+    spin: Option<Duration>,
 }
 
 /// A client for one thread that looks into its session's View, if it has one, before it asks.
 pub type CachedClient = Cached<Client<Lane<SharedMemory, Wait>>, Option<Arc<MappedView>>>;
 
 impl Ring {
+    /// Has the clients that are made from here on look for an answer for at most `spin` before they
+    /// sleep.
+    pub fn set_spin(&mut self, spin: Duration) {
+        self.spin = Some(spin);
+    }
+
     /// A file system for one thread: it has a lane of its own. `None` when all lanes are taken, or the
     /// server is lost.
     pub fn client(&mut self) -> Option<Client<Lane<SharedMemory, Wait>>> {
         let connection = Arc::clone(&self.connection);
         let alive: Box<dyn FnMut() -> bool + Send> = Box::new(move || connection.is_alive());
-        let wait = FutexPatience::new(self.doorbell.clone(), alive);
+        let doorbell = self.doorbell.clone();
+        let wait = match self.spin {
+            Some(spin) => FutexPatience::with_spin(doorbell, alive, spin),
+            None => FutexPatience::new(doorbell, alive),
+        };
         if self.next >= self.channel.layout().config().lanes {
             return None;
         }
@@ -239,9 +251,7 @@ impl Ring {
         self.next += 1;
         Client::connect(lane, ClientOptions::default()).ok()
     }
-}
 
-impl Ring {
     /// As [`client`](Self::client), with the session's View, in which names are found for this process's
     /// own user and group.
     pub fn cached(&mut self) -> Option<CachedClient> {

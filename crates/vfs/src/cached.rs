@@ -96,6 +96,11 @@ impl<F: FileSystem, V: View> Cached<F, V> {
         &mut self.inner
     }
 
+    /// The one who is asked, alone.
+    pub fn into_inner(self) -> F {
+        self.inner
+    }
+
     /// The View.
     pub fn view(&self) -> &V {
         &self.view

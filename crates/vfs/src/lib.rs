@@ -19,6 +19,7 @@ pub mod loopback;
 pub mod model;
 pub mod server;
 pub mod types;
+mod variants;
 pub mod wire;
 
 pub use cached::{Cached, OpenFiles, View};
