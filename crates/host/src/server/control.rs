@@ -5,8 +5,9 @@
 //!
 //! ```text
 //! client: magic u32 | version u16 | kind u8 | mode u8 | flags u32 | volume's name, UTF-8
-//!         with descriptors: Mount the device of FUSE; Ring the memory and the eventfd
+//!         with descriptors: Mount the device of FUSE; Ring the memory
 //! server: magic u32 | version u16 | status u8 | mode u8 | text, UTF-8
+//!         with descriptors, to a Ring that is granted: the eventfd, and the View if there is one
 //! ```
 //!
 //! The session lasts until either side closes its end. The client sends nothing more, the server at

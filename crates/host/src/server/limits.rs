@@ -14,10 +14,18 @@ pub struct Limits {
     pub locks: usize,
     /// Bytes that one read or write moves; more is cut short, as read(2) and write(2) may.
     pub transfer: usize,
+    /// Bytes of the View of a session that is served through a ring; 0 for none.
+    pub view: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { open_files: 65_536, inodes: 65_536, locks: 4096, transfer: 16 << 20 }
+        Limits {
+            open_files: 65_536,
+            inodes: 65_536,
+            locks: 4096,
+            transfer: 16 << 20,
+            view: 16 << 20,
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! Read in this order: [`volume`] is what all share, [`session`] one client's view of it and `verbs`
 //! its calls, made of the steps in `state`; [`permissions`] says what a client may do, `inodes` and
 //! `handles` which inodes and open files it may name, [`limits`] how much; [`locks`] are those of
-//! fcntl(2) and flock(2), and [`observer`] tells caches what has changed.
+//! fcntl(2) and flock(2), and [`observer`] tells caches what has changed, and `view` keeps what clients read without asking.
 //!
 //! How clients come to a session: [`bind`] makes the socket, [`listen`] is the thread that watches
 //! it, [`control`] has the messages, `mount` and `worker` serve, [`peer`] says who a client is and [`rules`] what it may do;
@@ -39,8 +39,9 @@ pub mod rules;
 pub mod session;
 mod state;
 mod verbs;
+mod view;
 pub mod volume;
-mod worker;
+pub mod worker;
 
 pub use limits::Limits;
 pub use locks::{Holder, LockKind, LockOwner, LockRange, LockRequest, WaitId, Waited, Wake};

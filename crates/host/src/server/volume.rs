@@ -11,6 +11,7 @@ use super::locks::LockTable;
 use super::observer::{Change, Observer, ObserverId};
 use super::permissions::Credentials;
 use super::session::Session;
+use super::view::Views;
 use crate::privileges::Plain;
 
 /// Names a session of a volume; never used twice in the life of the process.
@@ -51,7 +52,7 @@ pub struct Access {
 /// the [`Arc`].
 pub struct Volume<F> {
     name: String,
-    state: Mutex<State<F>>,
+    pub(super) state: Mutex<State<F>>,
     pub(super) locks: Mutex<LockTable>,
     next_session: AtomicU64,
 }
@@ -64,6 +65,7 @@ pub(super) struct State<F> {
     pub(super) plain: Plain,
     /// Counts moves of directories from one parent to another.
     pub(super) moves: u64,
+    pub(super) views: Views,
     observers: Vec<(ObserverId, Arc<dyn Observer>)>,
     next_observer: u64,
 }
@@ -72,12 +74,13 @@ impl<F> State<F> {
     /// Whether anybody wants to know of changes.
     #[inline]
     pub(super) fn observed(&self) -> bool {
-        !self.observers.is_empty()
+        !self.observers.is_empty() || !self.views.is_empty()
     }
 
-    /// Tells the observers.
+    /// Tells the observers, and drops from the Views what is not true any more.
     #[inline]
-    pub(super) fn tell(&self, by: SessionId, change: Change<'_>) {
+    pub(super) fn tell(&mut self, by: SessionId, change: Change<'_>) {
+        self.views.changed(&change);
         for (_, observer) in &self.observers {
             observer.changed(by, &change);
         }
@@ -94,6 +97,7 @@ impl<F: FileSystem + Send> Volume<F> {
                 changed: false,
                 plain: Plain::default(),
                 moves: 0,
+                views: Views::default(),
                 observers: Vec::new(),
                 next_observer: 0,
             }),
