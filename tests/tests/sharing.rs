@@ -99,10 +99,19 @@ fn mounts() {
     mounted("mounts", 20, |_, _| Kind::Mount);
 }
 
-// Clients with cached reads are one more kind here.
+/// Cached reads, whose pages and names other clients change.
+#[test]
+fn cached() {
+    served("cached", 60, |seed, i| {
+        [Kind::Cached, Kind::CachedLane, Kind::Ring][(seed as usize / 3 + i) % 3]
+    });
+}
+
 #[test]
 fn all_kinds_together() {
     mounted("all_kinds_together", 20, |seed, i| {
-        [Kind::Mount, Kind::Ring, Kind::Session, Kind::Lane][(seed as usize / 3 + i) % 4]
+        let kinds =
+            [Kind::Mount, Kind::Cached, Kind::Session, Kind::CachedLane, Kind::Lane, Kind::Ring];
+        kinds[(seed as usize / 3 + i) % kinds.len()]
     });
 }

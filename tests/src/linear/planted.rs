@@ -185,7 +185,8 @@ impl<F: FileSystem> FileSystem for Planted<F> {
     ) -> Result<()> {
         let defect = self.defect;
         let fs = self.inner();
-        if defect == Defect::ThreeRenames && flags == RenameFlags::EXCHANGE {
+        let same = (parent, name) == (new_parent, new_name);
+        if defect == Defect::ThreeRenames && flags == RenameFlags::EXCHANGE && !same {
             let aside = Name::new(b"aside")?;
             fs.lookup(cx, new_parent, new_name)?;
             fs.rename(cx, parent, name, parent, aside, RenameFlags::empty())?;

@@ -58,7 +58,13 @@ fn sharer() {
             }
             _ => {
                 let rings = if i.is_multiple_of(2) { RingKind::Spsc } else { RingKind::Scq };
-                let mut client = ring(path, rings, 1).client().expect("a lane");
+                let mut ring = ring(path, rings, 1);
+                if kind == "cached" {
+                    let mut client = ring.cached().expect("a lane");
+                    hold(&mut client, i);
+                    return Box::new(SeamClient::new(client).expect("the world"));
+                }
+                let mut client = ring.client().expect("a lane");
                 if kind == "ring" {
                     hold(&mut client, i);
                 }
@@ -225,6 +231,11 @@ fn killed(test: &str, kind: &str, runs: u64) {
 #[test]
 fn rings() {
     within(LIMIT, || killed("killed::rings", "ring", 12));
+}
+
+#[test]
+fn cached() {
+    within(LIMIT, || killed("killed::cached", "cached", 12));
 }
 
 /// Programs that use one mount.

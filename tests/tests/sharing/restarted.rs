@@ -24,7 +24,7 @@ use atoll_transport::channel::RingKind;
 use atoll_vfs::Errno;
 
 use super::LIMIT;
-use super::served::ring;
+use super::served::{SPIN, ring};
 
 /// How a server's process learns which volume it serves.
 const TASK: &str = "ATOLL_SHARED_VOLUME";
@@ -53,7 +53,7 @@ fn server() {
     let fs = Fs::mount(open(folder, mapped == "true"), &options()).expect("mount");
     let listener = bind(&folder.join("s"), false).expect("a socket");
     let grants = Grants::new(Vec::new(), nix::unistd::getuid().as_raw());
-    let server = Server::new(listener, grants, vec![Volume::new(fs, "v")]).expect("a server");
+    let server = Server::new(listener, grants, vec![Volume::new(fs, "v")], SPIN).expect("a server");
     server.run(std::io::stdin().as_fd()).expect("to serve");
 }
 

@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use atoll_block::RamDevice;
 use atoll_fs::{CheckOptions, FormatOptions, Fs, MountOptions, check, format};
@@ -23,6 +24,8 @@ use tempfile::TempDir;
 
 pub type Real = Dawdling<Fs<RamDevice>>;
 
+/// How long a server looks for requests before it sleeps: so little that it does both.
+pub const SPIN: Duration = Duration::from_micros(50);
 /// Blocks of a volume.
 const BLOCKS: u64 = 4096;
 
@@ -41,6 +44,10 @@ pub enum Kind {
     Ring,
     /// A lane of a connection that all of this kind share.
     Lane,
+    /// A connection of its own, with cached reads.
+    Cached,
+    /// A lane of the shared connection, with cached reads.
+    CachedLane,
     /// A FUSE mount of its own.
     Mount,
 }
@@ -78,7 +85,8 @@ impl Served {
         let listener: OwnedFd = bind(&folder.path().join("s"), false).expect("a socket");
         let (stopped, stop) = std::io::pipe().expect("a pipe");
         let grants = Grants::new(Vec::new(), nix::unistd::getuid().as_raw());
-        let server = Server::new(listener, grants, vec![Arc::clone(&volume)]).expect("a server");
+        let server =
+            Server::new(listener, grants, vec![Arc::clone(&volume)], SPIN).expect("a server");
         let thread = std::thread::spawn(move || server.run(stopped.as_fd()));
         let served = Served {
             volume: Some(volume),
@@ -171,6 +179,13 @@ pub fn world(seed: u64, kinds: &[Kind]) -> World {
             }
             Kind::Lane => {
                 Box::new(SeamClient::new(shared.client().expect("a lane")).expect("the world"))
+            }
+            Kind::Cached => {
+                let client = ring(&served.socket(), rings, 1).cached().expect("a lane");
+                Box::new(SeamClient::new(client).expect("the world"))
+            }
+            Kind::CachedLane => {
+                Box::new(SeamClient::new(shared.cached().expect("a lane")).expect("the world"))
             }
             Kind::Mount => Box::new(PosixClient::new(&served.mount(), PAGE).expect("the world")),
         });
