@@ -8,7 +8,9 @@ use atoll_fs::{FormatOptions, Fs, MountOptions, format};
 use atoll_host::server::{Access, Credentials, Identity, Limits, Session, Volume};
 use atoll_host::shm::MappedView;
 use atoll_tests::differential::{replay, seeds};
-use atoll_tests::linear::run::linearizable;
+use atoll_tests::linear::clients::Dawdling;
+use atoll_tests::linear::history::Mix;
+use atoll_tests::linear::run::{self, linearizable};
 use atoll_tests::ops::{Profile, World, seeded_ops};
 use atoll_tests::subject::{RW, name};
 use atoll_tests::{Quirks, filesystem_conformance};
@@ -110,9 +112,10 @@ filesystem_conformance!(
 #[test]
 fn linearizable_with_views() {
     for (bytes, count) in [(WIDE, 150), (TIGHT, 150)] {
-        linearizable("--test views linearizable_with_views", count, |n| {
-            let volume = Volume::new(small(), "v");
-            (0..n).map(|_| viewing(&volume, root(), Access::default(), bytes)).collect()
+        linearizable("--test views linearizable_with_views", count, &Mix::ALL, |_, n| {
+            let volume = Volume::new(Dawdling::new(small()), "v");
+            let client = |_| viewing(&volume, root(), Access::default(), bytes);
+            run::World::new((0..n).map(client).collect())
         });
     }
 }
