@@ -9,13 +9,12 @@ use std::time::Duration;
 
 use atoll_transport::channel::{ClientChannel, Config, Lane, Layout};
 use atoll_vfs::client::{Client, ClientOptions};
-use nix::poll::{PollFd, PollFlags, PollTimeout};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{SocketAddrUnix, SocketFlags};
 
 use crate::server::bind::socket;
-use crate::server::control::{self, Answer, Hello, Kind};
-use crate::server::rules::Mode;
+use crate::server::control::{self, Answer, Hello, Kind, Mode};
 use crate::shm::{Doorbell, FutexPatience, SharedMemory};
 
 /// How long a server may take for its answer.
@@ -159,8 +158,8 @@ impl Connection {
 
     /// Whether the server has not hung up.
     fn is_alive(&self) -> bool {
-        let mut watched = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
-        nix::poll::poll(&mut watched, PollTimeout::ZERO) == Ok(0)
+        let mut watched = [PollFd::new(&self.socket, PollFlags::IN)];
+        poll(&mut watched, Some(&Timespec::default())) == Ok(0)
     }
 
     /// Returns the descriptors that came with the answer.

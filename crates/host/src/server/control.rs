@@ -22,7 +22,6 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags,
 };
 
-use super::rules::Mode;
 
 /// What every message begins with.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"atol");
@@ -34,6 +33,15 @@ pub const NAME_MAX: usize = 255;
 pub const MESSAGE_MAX: usize = 1024;
 /// The most descriptors with a message.
 pub const DESCRIPTORS_MAX: usize = 4;
+
+/// What a client may do with a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mode {
+    /// Look.
+    Read,
+    /// Look and change.
+    Write,
+}
 
 /// The way in which files are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

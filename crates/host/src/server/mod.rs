@@ -21,30 +21,53 @@
 //!   what is half changed in memory is never written.
 
 pub mod bind;
-#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[cfg(all(feature = "server", target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub mod confine;
 pub mod control;
+#[cfg(feature = "server")]
 mod handles;
+#[cfg(feature = "server")]
 mod inodes;
+#[cfg(feature = "server")]
 pub mod limits;
+#[cfg(feature = "server")]
 pub mod listen;
+#[cfg(feature = "server")]
 pub mod locks;
+#[cfg(feature = "server")]
 mod mount;
+#[cfg(feature = "server")]
 pub mod notify;
+#[cfg(feature = "server")]
 pub mod observer;
+#[cfg(feature = "server")]
 pub mod peer;
+#[cfg(feature = "server")]
 pub mod permissions;
+#[cfg(feature = "server")]
 pub(crate) mod revocable;
+#[cfg(feature = "server")]
 pub mod rules;
+#[cfg(feature = "server")]
 pub mod session;
+#[cfg(feature = "server")]
 mod state;
+#[cfg(feature = "server")]
 mod verbs;
+#[cfg(feature = "server")]
 pub mod volume;
+#[cfg(feature = "server")]
 mod worker;
 
+#[cfg(feature = "server")]
 pub use limits::Limits;
+#[cfg(feature = "server")]
 pub use locks::{Holder, LockKind, LockOwner, LockRange, LockRequest, WaitId, Waited, Wake};
+#[cfg(feature = "server")]
 pub use observer::{Change, Observer, ObserverId};
+#[cfg(feature = "server")]
 pub use permissions::Credentials;
+#[cfg(feature = "server")]
 pub use session::Session;
+#[cfg(feature = "server")]
 pub use volume::{Access, Identity, SessionId, Volume};
