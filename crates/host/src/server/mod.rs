@@ -2,7 +2,7 @@
 //!
 //! Read in this order: [`volume`] is what all share, [`session`] one client's view of it and `verbs`
 //! its calls, made of the steps in `state`; [`permissions`] says what a client may do, `inodes` and
-//! `handles` which inodes and open files it may name, [`limits`] how much; [`locks`] are those of
+//! `handles` which inodes and open files it may name, [`tokens`] how it may use those of another, [`limits`] how much; [`locks`] are those of
 //! fcntl(2) and flock(2), and [`observer`] tells caches what has changed.
 //!
 //! How clients come to a session: [`bind`] makes the socket, [`listen`] is the thread that watches
@@ -53,6 +53,8 @@ pub mod session;
 #[cfg(feature = "server")]
 mod state;
 #[cfg(feature = "server")]
+pub mod tokens;
+#[cfg(feature = "server")]
 mod verbs;
 #[cfg(feature = "server")]
 pub mod volume;
@@ -69,5 +71,7 @@ pub use observer::{Change, Observer, ObserverId};
 pub use permissions::Credentials;
 #[cfg(feature = "server")]
 pub use session::Session;
+#[cfg(feature = "server")]
+pub use tokens::Token;
 #[cfg(feature = "server")]
 pub use volume::{Access, Identity, SessionId, Volume};

@@ -11,6 +11,7 @@ use super::locks::LockTable;
 use super::observer::{Change, Observer, ObserverId};
 use super::permissions::Credentials;
 use super::session::Session;
+use super::tokens::Tokens;
 use crate::privileges::Plain;
 
 /// Names a session of a volume; never used twice in the life of the process.
@@ -62,6 +63,7 @@ pub(super) struct State<F> {
     /// Whether anything has changed since everything was last durable.
     pub(super) changed: bool,
     pub(super) plain: Plain,
+    pub(super) tokens: Tokens,
     /// Counts moves of directories from one parent to another.
     pub(super) moves: u64,
     observers: Vec<(ObserverId, Arc<dyn Observer>)>,
@@ -93,6 +95,7 @@ impl<F: FileSystem + Send> Volume<F> {
                 fs,
                 changed: false,
                 plain: Plain::default(),
+                tokens: Tokens::default(),
                 moves: 0,
                 observers: Vec::new(),
                 next_observer: 0,
