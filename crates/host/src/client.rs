@@ -15,10 +15,24 @@ use rustix::net::{SocketAddrUnix, SocketFlags};
 
 use crate::server::bind::socket;
 use crate::server::control::{self, Answer, Hello, Kind, Mode};
-use crate::shm::{Doorbell, FutexPatience, SharedMemory};
+use crate::shm::{above, Doorbell, FutexPatience, SharedMemory};
 
-/// How long a server may take for its answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How a client connects.
+#[derive(Clone, Copy, Debug)]
+pub struct Manner {
+    /// How long the server may take for its answer.
+    pub patience: Duration,
+    /// The least number of the descriptors that are kept: in a program that does not know of them, they
+    /// must not have those that it expects to get next.
+    pub lowest: i32,
+}
+
+impl Default for Manner {
+    /// 30 s; any numbers.
+    fn default() -> Self {
+        Manner { patience: Duration::from_secs(30), lowest: 0 }
+    }
+}
 
 /// Why there is no session, in words for the person who asked.
 #[derive(Debug)]
@@ -95,6 +109,7 @@ impl fmt::Display for Place {
 pub struct Connection {
     socket: OwnedFd,
     place: Place,
+    manner: Manner,
 }
 
 impl Connection {
@@ -103,11 +118,22 @@ impl Connection {
     /// # Errors
     /// [`ConnectError::NoServer`], [`ConnectError::Failed`].
     pub fn open(place: &Place) -> Result<Connection, ConnectError> {
+        Connection::open_as(place, Manner::default())
+    }
+
+    /// As [`open`](Self::open), in that manner.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_as(place: &Place, manner: Manner) -> Result<Connection, ConnectError> {
         let path = &place.socket;
         let failed =
             |errno: rustix::io::Errno| ConnectError::Failed(path.clone(), io::Error::from(errno));
         let address = SocketAddrUnix::new(path).map_err(failed)?;
         let socket = socket(SocketFlags::empty()).map_err(failed)?;
+        let socket = above(socket, manner.lowest).map_err(failed)?;
+        // Connecting too: many others may wait to be accepted.
+        set_socket_timeout(&socket, Timeout::Send, Some(manner.patience)).map_err(failed)?;
         match rustix::net::connect(&socket, &address) {
             Ok(()) => {}
             Err(rustix::io::Errno::CONNREFUSED | rustix::io::Errno::NOENT) => {
@@ -115,7 +141,7 @@ impl Connection {
             }
             Err(errno) => return Err(failed(errno)),
         }
-        Ok(Connection { socket, place: place.clone() })
+        Ok(Connection { socket, place: place.clone(), manner })
     }
 
     /// Begins a session for the file system that is mounted on `device`, the only copy of which must go
@@ -143,7 +169,8 @@ impl Connection {
         let failed = |error| ConnectError::Failed(self.place.socket.clone(), error);
         let unfit = || failed(io::ErrorKind::InvalidInput.into());
         let layout = Layout::new(config).ok_or_else(unfit)?;
-        let memory = SharedMemory::create("atoll-ring", layout.total()).map_err(failed)?;
+        let memory = SharedMemory::create_above("atoll-ring", layout.total(), self.manner.lowest)
+            .map_err(failed)?;
         let channel = ClientChannel::create(memory.clone(), config).ok_or_else(unfit)?;
         let volume = self.place.volume.clone();
         let hello = Hello { kind: Kind::Ring, mode, volume, single_owner: false };
@@ -152,6 +179,7 @@ impl Connection {
             let path = self.place.socket.clone();
             return Err(ConnectError::Lost(path, "it has sent no doorbell".to_owned()));
         };
+        let doorbell = above(doorbell, self.manner.lowest).map_err(|errno| failed(errno.into()))?;
         let doorbell = Doorbell::from_server(doorbell);
         Ok(Ring { connection: Arc::new(self), channel, doorbell, next: 0 })
     }
@@ -173,7 +201,7 @@ impl Connection {
         // One that refuses at once has closed its end before this; its reason is read all the same.
         let sent = control::send(&self.socket, &hello.encode(), descriptors);
         let wait = |time| set_socket_timeout(&self.socket, Timeout::Recv, time);
-        wait(Some(PATIENCE)).map_err(|errno| lost(&errno))?;
+        wait(Some(self.manner.patience)).map_err(|errno| lost(&errno))?;
         let (answer, received) = match (control::receive(&self.socket), sent) {
             (Ok((message, received)), _) => {
                 (Answer::decode(&message).map_err(|error| lost(&error))?, received)
@@ -208,9 +236,34 @@ pub struct Ring {
 }
 
 impl Ring {
+    /// The descriptors that it needs: of the socket, the memory and the doorbell.
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
+        [self.connection.as_fd(), self.channel.memory().as_fd(), self.doorbell.as_fd()]
+    }
+
+    /// The memory that is shared with the server.
+    pub fn memory(&self) -> &SharedMemory {
+        self.channel.memory()
+    }
+
+    /// Whether the server has not hung up.
+    pub fn is_alive(&self) -> bool {
+        self.connection.is_alive()
+    }
+
+    /// As [`client`](Self::client), for at most `max_data` bytes in one request.
+    pub fn client_of(&mut self, max_data: u32) -> Option<Client<Lane<SharedMemory, Wait>>> {
+        let lane = self.lane()?;
+        Client::connect(lane, ClientOptions { max_data, ..ClientOptions::default() }).ok()
+    }
+
     /// A file system for one thread: it has a lane of its own. `None` when all lanes are taken, or the
     /// server is lost.
     pub fn client(&mut self) -> Option<Client<Lane<SharedMemory, Wait>>> {
+        Client::connect(self.lane()?, ClientOptions::default()).ok()
+    }
+
+    fn lane(&mut self) -> Option<Lane<SharedMemory, Wait>> {
         let connection = Arc::clone(&self.connection);
         let alive: Box<dyn FnMut() -> bool + Send> = Box::new(move || connection.is_alive());
         let wait = FutexPatience::new(self.doorbell.clone(), alive);
@@ -219,7 +272,7 @@ impl Ring {
         }
         let lane = self.channel.lane(self.next, wait)?;
         self.next += 1;
-        Client::connect(lane, ClientOptions::default()).ok()
+        Some(lane)
     }
 }
 

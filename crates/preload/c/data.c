@@ -88,6 +88,8 @@ static bool move_there(enum direction way, int fd, const struct iovec *iov, int 
     uint32_t flags;
     enter();
     bool ours = identify(fd, &file, &flags) && (way == READ ? readable(flags) : writable(flags));
+    /* What follows each write with fsync is the kernel's to do. */
+    if (ours && way == WRITE && flags & (O_SYNC | O_DSYNC)) ours = false;
     /* Writes at the end whatever the offset, and would move the offset. */
     if (ours && way == WRITE && flags & O_APPEND && backend(&file, true) == &atoll_by_system_calls)
         ours = false;

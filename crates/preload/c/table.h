@@ -37,7 +37,9 @@ struct description {
     uint32_t references; /* descriptors */
     _Atomic bool private_offset;
     _Atomic uint32_t flags; /* of open(2) and fcntl(2) */
-    _Atomic uint32_t version; /* changes when the record is used for another file */
+    _Atomic uint32_t version; /* changes when `file` does */
+    _Atomic uint32_t uses;    /* calls before it was adopted */
+    _Atomic int adopted_in;   /* the life of the connections that it was adopted in */
     off_t offset;
     struct atoll_file file;
     struct description *next_free;
@@ -75,6 +77,9 @@ static inline void leave(void) {
 /* The backend for a call in progress. A handler that interrupts another call does not touch the
  * connection that the call is using. */
 const struct atoll_backend *backend(const struct atoll_file *file, bool writes);
+
+/* The lowest descriptor of the backend's own from first to last, or -1. */
+int reserved(unsigned first, unsigned last);
 
 /* Whether this process has a connection, which is of the identity that it had then. */
 bool connected(void);
