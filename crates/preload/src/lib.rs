@@ -45,6 +45,27 @@ pub const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/preload.so"
 /// The variable that names it to the dynamic linker.
 pub const VARIABLE: &str = "LD_PRELOAD";
 
+/// The variable that tells it which mounts have which servers; see the crate `atoll-preload-backend`.
+pub const SERVERS: &str = "ATOLL_SERVERS";
+
+/// The part of the value of [`SERVERS`] about one mount: its device number, whether it is for looking only,
+/// the user and group that it shows as the owners of everything, if so, and `place`: the server's
+/// socket, and the volume's name there. Empty if it cannot be said, and the kernel is to make all calls.
+pub fn server(
+    device: u64,
+    read_only: bool,
+    owner: Option<(u32, u32)>,
+    place: impl std::fmt::Display,
+) -> String {
+    let place = place.to_string();
+    if !place.starts_with('/') || place.contains(['\n', char::REPLACEMENT_CHARACTER]) {
+        return String::new();
+    }
+    let mode = if read_only { "ro" } else { "rw" };
+    let owner = owner.map_or_else(|| "-".to_owned(), |(uid, gid)| format!("{uid}:{gid}"));
+    format!("{device:x} {mode} {owner} {place}\n")
+}
+
 /// Puts the library into a file that every program can load, and returns its path. It stays for the
 /// next time: in /run for the superuser, else in the user's runtime directory, or in /tmp. A path
 /// below one of `hidden` will not do.
