@@ -23,7 +23,8 @@ impl Lock {
     #[inline]
     pub fn try_lock(&self) -> Option<Held<'_>> {
         let taken = self.0.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
-        taken.is_ok().then_some(Held(self))
+        // Not made otherwise: its end frees the lock.
+        taken.is_ok().then(|| Held(self))
     }
 
     /// Takes it when it is free.
@@ -52,5 +53,31 @@ impl Drop for Held<'_> {
     #[inline]
     fn drop(&mut self) {
         self.0.0.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_at_a_time() {
+        let lock = Lock::new();
+        let held = lock.try_lock().unwrap();
+        assert!(lock.try_lock().is_none());
+        assert!(lock.try_lock().is_none(), "an attempt frees nothing");
+        drop(held);
+        let inside = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for _ in 0..2000 {
+                        let _held = lock.lock();
+                        assert!(!inside.swap(true, Ordering::Relaxed));
+                        inside.store(false, Ordering::Relaxed);
+                    }
+                });
+            }
+        });
     }
 }

@@ -239,6 +239,7 @@ static struct description *look(int fd) {
             made->file = file;
             made->offset = offset;
             atomic_store(&made->uses, 0);
+            atomic_store(&made->mapped, false);
             atomic_store(&made->adopted_in, 0);
             atomic_store(&made->flags, flags);
             atomic_store(&made->private_offset, slot == FRESH && plain);
@@ -267,7 +268,7 @@ static int attach(void);
 
 static void adopt(struct description *d, int fd) {
     int life = atomic_load_explicit(connection, memory_order_acquire);
-    if (life == REFUSED || self.depth > 1) return;
+    if (life == REFUSED || self.depth > 1 || atomic_load(&d->mapped)) return;
     if (life != NEW && atomic_load_explicit(&d->adopted_in, memory_order_relaxed) == life) return;
     static _Atomic uint32_t uses;
     uint32_t all = atomic_fetch_add_explicit(&uses, 1, memory_order_relaxed);
@@ -276,7 +277,8 @@ static void adopt(struct description *d, int fd) {
     if (life == NEW && (life = attach()) == REFUSED) return;
     if (!lock_description(d)) return;
     /* Nobody closes it meanwhile: that takes the reference away first, and for this the lock. */
-    if (atomic_load(&slots[fd]) == d && atomic_load(&d->adopted_in) != life) {
+    if (atomic_load(&slots[fd]) == d && atomic_load(&d->adopted_in) != life &&
+        !atomic_load(&d->mapped)) {
         struct atoll_file file = d->file;
         file.fd = fd;
         file.connection = NULL;
@@ -378,6 +380,22 @@ void before_duplicate(int from) {
     if (!has_slot(from) || atomic_load(&disabled)) return;
     enter();
     look(from);
+    leave();
+}
+
+void mapped(int fd) {
+    if (!has_slot(fd) || atomic_load(&disabled)) return;
+    enter();
+    struct description *d = look(fd);
+    if (is_ours(d) && lock_description(d)) {
+        if (atomic_load(&slots[fd]) == d) {
+            atomic_store(&d->mapped, true);
+            atomic_fetch_add(&d->version, 1);
+            d->file.connection = NULL;
+            atomic_fetch_add(&d->version, 1);
+        }
+        unlock_description(d);
+    }
     leave();
 }
 

@@ -39,6 +39,7 @@ struct description {
     _Atomic uint32_t flags; /* of open(2) and fcntl(2) */
     _Atomic uint32_t version; /* changes when `file` does */
     _Atomic uint32_t uses;    /* calls before it was adopted */
+    _Atomic bool mapped;      /* the kernel has pages of it, and is to know of all that happens */
     _Atomic int adopted_in;   /* the life of the connections that it was adopted in */
     off_t offset;
     struct atoll_file file;
@@ -101,6 +102,8 @@ void forget_range(unsigned first, unsigned last);
 /* from is about to be duplicated / has been, to `to`. */
 void before_duplicate(int from);
 void duplicated(int from, int to);
+/* fd is about to be mapped into memory. */
+void mapped(int fd);
 /* fd's flags of fcntl(F_SETFL) have changed. */
 void flags_changed(int fd);
 /* Something that does not come here is about to use the offset of fd: it becomes the kernel's. */
