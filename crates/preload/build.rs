@@ -15,7 +15,8 @@ const SOURCES: [&str; 7] = [
 ];
 
 /// Where what the backend is made of lies, seen from here.
-const BACKEND: [&str; 5] = ["../preload-backend", "../host", "../vfs", "../transport", "../../Cargo.lock"];
+const BACKEND: [&str; 5] =
+    ["../preload-backend", "../host", "../vfs", "../transport", "../../Cargo.lock"];
 
 /// Builds the backend, optimised and without unwinding whatever the profile, in a folder of its own.
 /// What it needs from elsewhere has been fetched for the command as well.
@@ -35,9 +36,10 @@ fn backend(out: &Path) -> PathBuf {
     // What this build is for, a lint or a test, is not what that one is for.
     for (name, _) in env::vars_os() {
         let text = name.to_string_lossy();
-        let about_this = text.starts_with("CARGO_") && text != "CARGO_HOME" && text != "CARGO_MAKEFLAGS"
-            || text.starts_with("CLIPPY_")
-            || matches!(&*text, "RUSTC_WRAPPER" | "RUSTC_WORKSPACE_WRAPPER" | "RUSTFLAGS");
+        let about_this =
+            text.starts_with("CARGO_") && text != "CARGO_HOME" && text != "CARGO_MAKEFLAGS"
+                || text.starts_with("CLIPPY_")
+                || matches!(&*text, "RUSTC_WRAPPER" | "RUSTC_WORKSPACE_WRAPPER" | "RUSTFLAGS");
         if about_this {
             cargo.env_remove(name);
         }

@@ -15,7 +15,7 @@ use rustix::net::{SocketAddrUnix, SocketFlags};
 
 use crate::server::bind::socket;
 use crate::server::control::{self, Answer, Hello, Kind, Mode};
-use crate::shm::{above, Doorbell, FutexPatience, SharedMemory};
+use crate::shm::{Doorbell, FutexPatience, SharedMemory, above};
 
 /// How a client connects.
 #[derive(Clone, Copy, Debug)]

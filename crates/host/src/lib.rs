@@ -25,7 +25,11 @@ pub mod namespace;
 mod privileges;
 #[cfg(feature = "server")]
 pub mod process;
-#[cfg(all(feature = "server", target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[cfg(all(
+    feature = "server",
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
 pub mod seal;
 pub mod server;
 #[cfg(target_os = "linux")]

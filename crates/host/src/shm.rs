@@ -32,7 +32,11 @@ fn refused(reason: &'static str) -> io::Error {
 /// # Errors
 /// What fcntl(2) says.
 pub(crate) fn above(file: OwnedFd, lowest: i32) -> rustix::io::Result<OwnedFd> {
-    if file.as_raw_fd() >= lowest { Ok(file) } else { rustix::io::fcntl_dupfd_cloexec(file, lowest) }
+    if file.as_raw_fd() >= lowest {
+        Ok(file)
+    } else {
+        rustix::io::fcntl_dupfd_cloexec(file, lowest)
+    }
 }
 
 /// A mapped memfd. Its length never changes, so that no access can fault for lack of it.

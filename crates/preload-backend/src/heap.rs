@@ -50,7 +50,9 @@ impl Heap {
     pub unsafe fn restart(&self) {
         self.lock.reset();
         // SAFETY: as the caller promises.
-        unsafe { *self.state.get() = State { free: [null_mut(); CLASSES], at: null_mut(), left: 0 } };
+        unsafe {
+            *self.state.get() = State { free: [null_mut(); CLASSES], at: null_mut(), left: 0 }
+        };
     }
 }
 
@@ -64,7 +66,8 @@ fn class(layout: &Layout) -> Option<usize> {
 fn map(len: usize) -> *mut u8 {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping, which takes no address that is in use.
-    let mapped = unsafe { rustix::mm::mmap_anonymous(null_mut(), len, protection, MapFlags::PRIVATE) };
+    let mapped =
+        unsafe { rustix::mm::mmap_anonymous(null_mut(), len, protection, MapFlags::PRIVATE) };
     mapped.map_or(null_mut(), |mapped| mapped.cast())
 }
 

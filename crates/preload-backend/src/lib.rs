@@ -274,9 +274,11 @@ unsafe extern "C" fn write(
     // SAFETY: what the program has given to write(2).
     let (parts, data) = unsafe { (parts(file), gather(buffers(iov, count), &mut copy)) };
     let (Some((session, ino, handle)), Some(data)) = (parts, data) else { return BY_KERNEL };
-    answer(session.call(|files, cx| {
-        files.write(cx, ino, handle, at as u64, data).map(|written| written.len)
-    }))
+    answer(
+        session.call(|files, cx| {
+            files.write(cx, ino, handle, at as u64, data).map(|written| written.len)
+        }),
+    )
 }
 
 unsafe extern "C" fn append(
@@ -293,17 +295,20 @@ unsafe extern "C" fn append(
     if data.len() > TRANSFER {
         return BY_KERNEL;
     }
-    answer(session.call(|files, cx| {
-        let written = match files.append_to(cx, ino, handle, data) {
-            // It may have been appended, and must not be twice: the error stays one.
-            Err(Errno::EIO) => return Ok(Err(Errno::EIO)),
-            result => result?,
-        };
-        // SAFETY: the caller's.
-        unsafe { *end = (written.offset + written.len as u64) as i64 };
-        Ok(Ok(written.len))
-    })
-    .map(|result| result.and_then(|result| result)))
+    answer(
+        session
+            .call(|files, cx| {
+                let written = match files.append_to(cx, ino, handle, data) {
+                    // It may have been appended, and must not be twice: the error stays one.
+                    Err(Errno::EIO) => return Ok(Err(Errno::EIO)),
+                    result => result?,
+                };
+                // SAFETY: the caller's.
+                unsafe { *end = (written.offset + written.len as u64) as i64 };
+                Ok(Ok(written.len))
+            })
+            .map(|result| result.and_then(|result| result)),
+    )
 }
 
 unsafe extern "C" fn getattr(file: *const File, out: *mut libc::statx) -> c_int {
@@ -356,9 +361,7 @@ unsafe extern "C" fn truncate(file: *const File, size: i64) -> c_int {
     let set = SetAttr { size: Some(size as u64), ..SetAttr::default() };
     // SAFETY: the caller's.
     unsafe {
-        simple(file, |files, cx, ino, handle| {
-            files.setattr(cx, ino, Some(handle), &set).map(drop)
-        })
+        simple(file, |files, cx, ino, handle| files.setattr(cx, ino, Some(handle), &set).map(drop))
     }
 }
 

@@ -50,8 +50,7 @@ mod tests {
     #[test]
     fn lines() {
         let text = "2c rw - /run/a b/v\n1f ro 7:8 /s\nnonsense\n";
-        let first =
-            Server { device: 0x2c, read_only: false, owner: None, place: "/run/a b/v" };
+        let first = Server { device: 0x2c, read_only: false, owner: None, place: "/run/a b/v" };
         assert_eq!(Server::find(text, 0x2c), Some(first));
         let second = Server { device: 0x1f, read_only: true, owner: Some((7, 8)), place: "/s" };
         assert_eq!(Server::find(text, 0x1f), Some(second));

@@ -394,6 +394,9 @@ void mapped(int fd) {
             d->file.connection = NULL;
             atomic_fetch_add(&d->version, 1);
         }
+        /* The kernel lets a mapping be used up to the length that it knows. */
+        struct statx attr;
+        raw(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_FORCE_SYNC, STATX_SIZE, &attr);
         unlock_description(d);
     }
     leave();

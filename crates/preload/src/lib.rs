@@ -20,8 +20,20 @@
 //! - **Identity**: a process that changes its user, namespaces or seccomp filter makes system calls
 //!   only from then on. Set-user-ID programs do not load the library, static ones do not know it.
 //!
+//! # What it takes where
+//!
+//! Only files on mounts that a server serves: `atoll run` names them in [`SERVERS`]. A process connects
+//! when it has made some calls on them, and adopts a file when it has used it more than once: what is
+//! opened, read and closed is best left to the kernel. Each process has a connection of its own, a child
+//! another. If there is none to be had, or it is lost, the kernel makes the calls.
+//!
 //! # What is different
 //!
+//! - A buffer that is not mapped is SIGSEGV and not EFAULT, unless it is where no program has anything.
+//! - What a process maps it reads and writes through the kernel from then on. What *others* write past
+//!   the kernel, or it by another open of the same file, is not seen in the mapping, as with any other
+//!   client of the server.
+//! - The descriptors that the library needs have high numbers, and cannot be closed.
 //! - A program that makes system calls in its own machine code (io_uring's library does), on
 //!   descriptors that it also uses through the C library, can see a stale offset.
 //! - A program with the address sanitizer's shared library insists on its being the first, and

@@ -19,8 +19,8 @@ use crate::wire::adopt::AdoptIn;
 use crate::wire::attributes::{AttrOut, EntryOut, GetattrIn, SetattrIn, StatfsOut, Time};
 use crate::wire::directory::{DIRENT_MAX, get_dirent};
 use crate::wire::files::{
-    CreateIn, FUSE_FSYNC_FDATASYNC, FallocateIn, FsyncIn, LseekIn, LseekOut, O_APPEND, O_CREAT, OpenIn,
-    OpenOut, ReadIn, ReleaseIn, SEEK_DATA, SEEK_HOLE, WriteIn, WriteOut, open_bits,
+    CreateIn, FUSE_FSYNC_FDATASYNC, FallocateIn, FsyncIn, LseekIn, LseekOut, O_APPEND, O_CREAT,
+    OpenIn, OpenOut, ReadIn, ReleaseIn, SEEK_DATA, SEEK_HOLE, WriteIn, WriteOut, open_bits,
 };
 use crate::wire::names::{LinkIn, MkdirIn, MknodIn, Rename2In};
 use crate::wire::xattrs::{GetxattrIn, SetxattrIn, xattr_name};

@@ -22,7 +22,6 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags,
 };
 
-
 /// What every message begins with.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"atol");
 /// The version of these messages and of what the descriptors carry. Another is refused.

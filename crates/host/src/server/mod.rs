@@ -21,7 +21,11 @@
 //!   what is half changed in memory is never written.
 
 pub mod bind;
-#[cfg(all(feature = "server", target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[cfg(all(
+    feature = "server",
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
 pub mod confine;
 pub mod control;
 #[cfg(feature = "server")]

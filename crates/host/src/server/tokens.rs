@@ -127,7 +127,10 @@ mod tests {
         open.origin = origin;
         assert_eq!(tokens.lend(&open), Ok((token, origin)));
         let adopted = tokens.adopt(token).unwrap();
-        assert_eq!((adopted.ino, adopted.handle, adopted.flags), (open.ino, open.handle, open.flags));
+        assert_eq!(
+            (adopted.ino, adopted.handle, adopted.flags),
+            (open.ino, open.handle, open.flags)
+        );
         assert_eq!(tokens.check(&adopted), Ok(()));
         assert_eq!(tokens.lend(&adopted), Err(Errno::EBADF));
         for forged in [[0, 0], [token.0[0], token.0[1] ^ 1], [token.0[1], token.0[0]]] {

@@ -3,7 +3,8 @@
 use super::adopt::AdoptIn;
 use super::attributes::{GetattrIn, SetattrIn};
 use super::files::{
-    CreateIn, FallocateIn, FlushIn, FsyncIn, IoctlIn, LseekIn, OpenIn, ReadIn, ReleaseIn, SyncfsIn, WriteIn,
+    CreateIn, FallocateIn, FlushIn, FsyncIn, IoctlIn, LseekIn, OpenIn, ReadIn, ReleaseIn, SyncfsIn,
+    WriteIn,
 };
 use super::fixed::Fixed;
 use super::header::{EXT_TIME_SIZE, InHeader, find_time, put_time};
