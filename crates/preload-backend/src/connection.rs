@@ -1,4 +1,5 @@
 //! A process's session with the server of one volume.
+#![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
 use std::os::fd::AsRawFd;
@@ -58,10 +59,8 @@ pub struct Session {
 }
 
 // SAFETY: each cell is used under its lock.
-#[allow(unsafe_code)]
 unsafe impl Sync for Session {}
 // SAFETY: nothing in it belongs to a thread.
-#[allow(unsafe_code)]
 unsafe impl Send for Session {}
 
 impl Session {
@@ -103,7 +102,6 @@ impl Session {
     }
 
     /// The numbers of its descriptors.
-    #[allow(unsafe_code)]
     pub fn descriptors(&self) -> [i32; 3] {
         let _held = self.ring_lock.lock();
         // SAFETY: under its lock.
@@ -113,7 +111,6 @@ impl Session {
 
     /// Makes a call on a lane that nobody uses. `None` when the kernel is to make it: all are in use, the
     /// server is lost, or does not know the file any more.
-    #[allow(unsafe_code)]
     pub fn call<R>(
         &self,
         call: impl FnOnce(&mut Files, &Context) -> Result<R, Errno>,
@@ -143,7 +140,6 @@ impl Session {
     }
 
     /// One lane more, which the caller has.
-    #[allow(unsafe_code)]
     fn another(&self) -> Option<(crate::lock::Held<'_>, &LanePlace)> {
         let _making = self.ring_lock.try_lock()?;
         let made = self.made.load(Ordering::Relaxed);
@@ -156,7 +152,6 @@ impl Session {
         Some((held, lane))
     }
 
-    #[allow(unsafe_code)]
     fn is_lost(&self) -> bool {
         let _held = self.ring_lock.lock();
         // SAFETY: under its lock.
@@ -168,7 +163,6 @@ impl Session {
     }
 
     /// Adopts an open file by its token.
-    #[allow(unsafe_code)]
     pub fn adopt(&self, token: [u64; 2]) -> Option<Handle> {
         let mut back = [(Ino(0), Handle(0)); GIVEN_BACK];
         let mut count = 0;
@@ -193,7 +187,6 @@ impl Session {
 
     /// Takes note that an adopted file is used no more. Called also from a signal handler that has
     /// interrupted anything here: what cannot be noted at once the server keeps until the session ends.
-    #[allow(unsafe_code)]
     pub fn closed(&self, ino: Ino, handle: Handle) {
         if let Some(_held) = self.closed_lock.try_lock() {
             // SAFETY: under its lock.
@@ -207,7 +200,6 @@ impl Session {
 }
 
 /// A number that differs between threads, and is found without allocating.
-#[allow(unsafe_code)]
 fn thread_number() -> usize {
     // SAFETY: an address that every thread has.
     let address = unsafe { libc::__errno_location() }.addr();

@@ -139,7 +139,7 @@ mod tests {
         for round in 0..20_000u64 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let bits = random >> 33;
-            if held.len() > 200 || bits % 3 == 0 && !held.is_empty() {
+            if held.len() > 200 || bits.is_multiple_of(3) && !held.is_empty() {
                 let (block, layout) = held.swap_remove(bits as usize % held.len());
                 // SAFETY: written below with its low byte; not freed yet.
                 unsafe {
@@ -150,12 +150,13 @@ mod tests {
                 }
                 continue;
             }
-            let size = 1 + (bits as usize * 7919) % if bits % 50 == 0 { 100_000 } else { 700 };
+            let size =
+                1 + (bits as usize * 7919) % if bits.is_multiple_of(50) { 100_000 } else { 700 };
             let layout = Layout::from_size_align(size, 1 << (bits % 7)).unwrap();
             // SAFETY: not of size zero; written within its length.
             unsafe {
                 let block = heap.alloc(layout);
-                assert!(!block.is_null() && block.addr() % layout.align() == 0);
+                assert!(!block.is_null() && block.addr().is_multiple_of(layout.align()));
                 block.write_bytes(round as u8, size);
                 held.push((block, layout));
             }
@@ -164,5 +165,9 @@ mod tests {
             // SAFETY: not freed yet.
             unsafe { heap.dealloc(block, layout) };
         }
+        // SAFETY: there is no other thread.
+        unsafe { heap.restart() };
+        // SAFETY: not of size zero.
+        assert!(!unsafe { heap.alloc(Layout::new::<u64>()) }.is_null());
     }
 }
