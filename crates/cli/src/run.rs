@@ -10,6 +10,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 
@@ -49,7 +50,8 @@ pub struct Args {
     /// Say nothing about the volume that is used by default.
     #[arg(short, long)]
     quiet: bool,
-    /// Load no library into programs: every call on the volumes goes through the kernel, by FUSE.
+    /// Load no library into programs: every call on the volumes goes through the kernel, by FUSE, as it
+    /// does on volumes that no server has.
     #[arg(long)]
     no_preload: bool,
     /// The program and its arguments.
@@ -196,9 +198,10 @@ fn become_program(
     args: &Args,
     cwd: &Path,
 ) -> Failure {
-    if let Err(failure) = mount_all(attachments, &CommandSide(&line)) {
-        return failure.with_status(RUN_FAILED);
-    }
+    let servers = match mount_all(attachments, &CommandSide(&line)) {
+        Ok(servers) => servers,
+        Err(failure) => return failure.with_status(RUN_FAILED),
+    };
     drop(line);
     let number = namespace::number("self").unwrap_or(0);
     if let Err(errno) = nix::unistd::write(report, &number.to_ne_bytes()) {
@@ -210,8 +213,12 @@ fn become_program(
     }
     let mut program = std::process::Command::new(&args.command[0]);
     program.args(&args.command[1..]);
-    if !args.no_preload {
+    // What this process alone serves the kernel has in its caches, which a way past it would leave
+    // stale.
+    program.env_remove(atoll_preload::SERVERS);
+    if !args.no_preload && !servers.is_empty() {
         preload(&mut program, attachments, args.quiet);
+        program.env(atoll_preload::SERVERS, servers);
     }
     let error = program.exec();
     let status = match error.kind() {
@@ -240,8 +247,10 @@ fn preload(program: &mut std::process::Command, attachments: &[Attachment], quie
     }
 }
 
-fn mount_all(attachments: &[Attachment], line: &CommandSide<'_>) -> Result<(), Failure> {
+/// Mounts, and returns what programs are told of the servers.
+fn mount_all(attachments: &[Attachment], line: &CommandSide<'_>) -> Result<OsString, Failure> {
     line.wait()?;
+    let mut servers = OsString::new();
     let mut namespace = Namespace::enter().map_err(Failure::new)?;
     let owner = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
     for attachment in attachments {
@@ -259,13 +268,17 @@ fn mount_all(attachments: &[Attachment], line: &CommandSide<'_>) -> Result<(), F
         // Only the server may have it now, so that its end is the mount's.
         drop(device);
         line.wait()?;
-        if attachment.served.is_some() {
+        if let Some(place) = &attachment.served {
             // Until the kernel has asked for them, the root's owner is one that a user namespace does
             // not know, and whose directories nobody there may write. A failure shows by itself.
-            let _ = std::fs::metadata(&attachment.target);
+            if let Ok(root) = std::fs::metadata(&attachment.target) {
+                let owner = namespace.is_user().then_some(owner);
+                let read_only = attachment.access == Access::Read;
+                servers.push(atoll_preload::server(root.dev(), read_only, owner, place));
+            }
         }
     }
-    Ok(())
+    Ok(servers)
 }
 
 #[cfg(test)]

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use atoll_host::server::SPIN;
 use atoll_host::server::bind::bind;
 use atoll_host::server::confine::{self, Landlocked};
 use atoll_host::server::listen::Server;
 use atoll_host::server::notify::Notify;
 use atoll_host::server::rules::{Rule, Rules};
-use atoll_host::server::worker::SPIN;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 

@@ -4,9 +4,82 @@
 mod common;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
-use common::{atoll, folder, fsck, need, ok, script_ok};
+use atoll_host::client::{Connection, Place};
+use atoll_host::server::rules::Mode;
+use atoll_transport::channel::Config;
+use atoll_vfs::{Errno, FileSystem};
+use common::{TempDir, atoll, folder, fsck, need, ok, volume, wait_until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// A server of a new volume, which is at /vol for what runs.
+struct Served {
+    dir: TempDir,
+    server: Child,
+}
+
+impl Served {
+    fn new() -> Served {
+        let dir = folder();
+        volume(dir.path(), "a.vol", "128M");
+        let log = std::fs::File::create(dir.path().join("log")).unwrap();
+        let server = atoll()
+            .current_dir(dir.path())
+            .args(["serve", "a.vol", "--socket", "s", "--log-level", "info"])
+            .stdin(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let served = Served { dir, server };
+        wait_until("it serves", || {
+            Place::find(&served.socket()).is_some_and(|place| Connection::open(&place).is_ok())
+        });
+        served
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("s")
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn run(&self, options: &[&str]) -> Command {
+        let mut command = atoll();
+        command.current_dir(self.path()).args(["run", "-v", "s:/vol"]).args(options).arg("--");
+        command
+    }
+
+    #[track_caller]
+    fn script(&self, text: &str) -> String {
+        ok(self
+            .run(&[])
+            .args(["timeout", "-s", "KILL", "120", "bash", "-euo", "pipefail", "-c", text]))
+    }
+
+    /// How many processes had a ring.
+    fn connections(&self) -> usize {
+        let log = std::fs::read_to_string(self.path().join("log")).unwrap();
+        log.lines().filter(|line| line.contains("connects to")).count()
+    }
+
+    /// Ends the server, which must have stayed well, and checks the volume.
+    fn end(mut self) {
+        kill(Pid::from_raw(self.server.id() as i32), Signal::SIGTERM).unwrap();
+        assert!(self.server.wait().unwrap().success());
+        fsck(&self.path().join("a.vol"));
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
 
 /// Compiles a C program of tests/c to `dir`.
 fn compile(source: &str, dir: &Path, arguments: &[&str]) -> PathBuf {
@@ -29,7 +102,8 @@ fn run(mut command: Command) -> (String, String) {
 
 #[test]
 fn descriptors_and_offsets_are_as_on_the_host() {
-    let dir = folder();
+    let served = Served::new();
+    let dir = &served.dir;
     let program = compile("descriptors.c", dir.path(), &["-lpthread"]);
     let host = dir.path().join("host");
     std::fs::create_dir(&host).unwrap();
@@ -38,16 +112,19 @@ fn descriptors_and_offsets_are_as_on_the_host() {
     let (expected, offsets) = run(on_host);
     assert!(expected.ends_with("end\n"), "{expected}");
     assert_eq!(offsets, "kernel");
-    for (options, offsets) in [(&["-q"][..], "private"), (&["-q", "--no-preload"], "kernel")] {
-        let mut on_volume = atoll();
-        on_volume.current_dir(dir.path()).arg("run").args(options);
-        on_volume.args(["--", "timeout", "-s", "KILL", "60"]).arg(&program).arg("/vol");
+    for (options, offsets) in [(&[][..], "private"), (&["--no-preload"], "kernel")] {
+        let before = served.connections();
+        let mut on_volume = served.run(options);
+        on_volume
+            .args(["sh", "-c", "rm -rf /vol/*; exec timeout -s KILL 60 $0 /vol"])
+            .arg(&program);
         let (found, where_kept) = run(on_volume);
         assert_eq!(where_kept, offsets, "{options:?}");
         for (found, expected) in found.lines().zip(expected.lines()) {
             assert_eq!(found, expected, "{options:?}");
         }
         assert_eq!(found.lines().count(), expected.lines().count());
+        assert_eq!(served.connections() > before, offsets == "private", "by the ring or not");
     }
     // And no call was made on what a descriptor once was.
     let checking = checking_library(dir.path());
@@ -60,6 +137,7 @@ fn descriptors_and_offsets_are_as_on_the_host() {
     });
     assert_eq!((found, where_kept.as_str()), (expected, "private"));
     fsck(&dir.path().join("atoll.vol"));
+    served.end();
 }
 
 /// The library compiled so that it dies where it is wrong about a descriptor.
@@ -77,9 +155,9 @@ fn checking_library(dir: &Path) -> PathBuf {
 
 #[test]
 fn programs_with_and_without_it_share_offsets() {
-    let dir = folder();
-    let usual = compile("shares.c", dir.path(), &[]);
-    let alone = compile("shares.c", dir.path(), &["-static"]);
+    let served = Served::new();
+    let usual = compile("shares.c", served.path(), &[]);
+    let alone = compile("shares.c", served.path(), &["-static"]);
     let text = format!(
         "cd /vol; usual={usual}; alone={alone}
          {{ $alone a; $usual b; echo shell; $alone c; printf 'by printf\\n'; python3 -c 'import os; os.write(1, b\"python\\n\")'; $usual d; }} > file
@@ -94,19 +172,18 @@ fn programs_with_and_without_it_share_offsets() {
         usual = usual.display(),
         alone = alone.display(),
     );
-    let printed = script_ok(dir.path(), &text);
+    let printed = served.script(&text);
     let expected = "a\nb\nshell\nc\nby printf\npython\nd\ne\nf\n400\n400\n156\n153\n1\n3\nA\nB\nSHELL\nwritten\n/vol/both\n";
     assert_eq!(printed, expected);
-    fsck(&dir.path().join("atoll.vol"));
+    served.end();
 }
 
 #[test]
 fn the_users_own_library_stays_and_the_switch_is_off() {
-    let dir = folder();
+    let served = Served::new();
     let printed = |options: &[&str], before: Option<&str>| {
-        let mut command = atoll();
-        command.current_dir(dir.path()).args(["run", "-q"]).args(options);
-        command.args(["--", "sh", "-c", "echo $LD_PRELOAD"]).env_remove("LD_PRELOAD");
+        let mut command = served.run(options);
+        command.args(["sh", "-c", "echo $LD_PRELOAD"]).env_remove("LD_PRELOAD");
         if let Some(before) = before {
             command.env("LD_PRELOAD", before);
         }
@@ -127,7 +204,7 @@ fn nginx_serves_files() {
         "nginx is missing: install it with `apt-get install nginx`"
     );
     need("python3", "python3");
-    let dir = folder();
+    let served = Served::new();
     let text = r#"
         cd /vol; mkdir www logs tmp
         seq 200000 > www/long; seq 10 > www/short; head -c 300000 /dev/urandom > www/random
@@ -162,15 +239,15 @@ END
         done
         wc -l < logs/access; grep -c 'GET /long' logs/access; grep -ci error logs/error || true
     "#;
-    let text = format!("export PLACE={}; {text}", dir.path().display());
-    assert_eq!(script_ok(dir.path(), &text), "[]\n[]\n160\n54\n0\n");
-    fsck(&dir.path().join("atoll.vol"));
+    let text = format!("export PLACE={}; {text}", served.path().display());
+    assert_eq!(served.script(&text), "[]\n[]\n160\n54\n0\n");
+    served.end();
 }
 
 #[test]
 fn sqlite_in_two_processes_at_once() {
     need("python3", "python3");
-    let dir = folder();
+    let served = Served::new();
     // Each process has connections in threads, and forks while another writes.
     let text = r#"
         cd /vol; cat > work.py << 'END'
@@ -198,6 +275,71 @@ db.executescript('create table counter(n); insert into counter values (0); creat
 import sqlite3; db = sqlite3.connect('db')
 print(db.execute('select n from counter').fetchone()[0], db.execute('select count(*) from log').fetchone()[0], db.execute('pragma integrity_check').fetchone()[0])"
     "#;
-    assert_eq!(script_ok(dir.path(), text), "wal\n160 160 ok\n");
-    fsck(&dir.path().join("atoll.vol"));
+    assert_eq!(served.script(text), "wal\n160 160 ok\n");
+    served.end();
+}
+
+#[test]
+fn what_one_writes_all_others_see_at_once() {
+    need("python3", "python3");
+    let served = Served::new();
+    // Each adds to a number in turns with the others, by its own way, and sees what they did.
+    let text = r#"
+import os, sys, time
+turn, of = int(sys.argv[1]), 3
+end = time.monotonic() + 60
+fd = os.open('/vol/number', os.O_RDWR | os.O_CREAT)
+log = os.open('/vol/log', os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+while time.monotonic() < end:
+    n = int(os.pread(fd, 20, 0) or b'0')
+    if n >= 300: sys.exit(0)
+    if n % of != turn: continue
+    assert os.fstat(log).st_size == n * 8, (n, os.fstat(log).st_size)
+    os.write(log, b'%7d\n' % n)
+    os.pwrite(fd, b'%d' % (n + 1), 0)
+sys.exit(1)
+"#;
+    std::fs::write(served.path().join("turns.py"), text).unwrap();
+    let before = served.connections();
+    let children: Vec<Child> = (0..3)
+        .map(|turn: i32| {
+            let options: &[&str] = if turn == 1 { &["--no-preload"] } else { &[] };
+            let script = served.path().join("turns.py");
+            let mut command = served.run(options);
+            command.arg("python3").arg(script).arg(turn.to_string()).spawn().unwrap()
+        })
+        .collect();
+    for mut child in children {
+        assert!(child.wait().unwrap().success());
+    }
+    assert!(served.connections() >= before + 2, "by rings");
+    assert_eq!(
+        served.script("wc -l < /vol/log; sort -c /vol/log; tail -n 1 /vol/log"),
+        "300\n    299\n"
+    );
+    served.end();
+}
+
+#[test]
+fn tokens_are_not_guessed() {
+    let served = Served::new();
+    let mut holder = served.run(&[]);
+    holder.args(["sh", "-c", "exec 5> /vol/open; echo; read -r line; exec true"]);
+    let mut holder = holder.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = [0; 1];
+    std::io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut line).unwrap();
+    let place = Place::find(&served.socket()).unwrap();
+    let mut ring = Connection::open(&place).unwrap().ring(Mode::Write, &Config::default()).unwrap();
+    let mut client = ring.client().unwrap();
+    for guess in 0..200u64 {
+        for token in [[guess, 0], [0, guess], [guess, guess], [guess << 32, guess << 32]] {
+            assert_eq!(client.adopt(token), Err(Errno::EBADF));
+        }
+    }
+    let cx = atoll_vfs::Context { uid: 0, gid: 0, now: atoll_vfs::Timespec::default() };
+    client.getattr(&cx, atoll_vfs::Ino::ROOT).expect("it is served still");
+    drop((client, ring));
+    drop(holder.stdin.take());
+    holder.wait().unwrap();
+    served.end();
 }

@@ -10,17 +10,32 @@ use std::time::Duration;
 use atoll_transport::channel::{ClientChannel, Config, Lane, Layout};
 use atoll_vfs::client::{Client, ClientOptions};
 use atoll_vfs::{Cached, OpenFiles};
-use nix::poll::{PollFd, PollFlags, PollTimeout};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{SocketAddrUnix, SocketFlags};
 
 use crate::server::bind::socket;
-use crate::server::control::{self, Answer, Hello, Kind};
-use crate::server::rules::Mode;
-use crate::shm::{Doorbell, FutexPatience, MappedView, SharedMemory};
+use crate::server::control::{self, Answer, Hello, Kind, Mode};
+use crate::shm::{Doorbell, FutexPatience, MappedView, SharedMemory, above};
 
-/// How long a server may take for its answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How a client connects.
+#[derive(Clone, Copy, Debug)]
+pub struct Manner {
+    /// How long the server may take for its answer.
+    pub patience: Duration,
+    /// The least number of the descriptors that are kept: in a program that does not know of them, they
+    /// must not have those that it expects to get next.
+    pub lowest: i32,
+    /// Whether a client of a ring wants a View, which costs memory on both sides.
+    pub view: bool,
+}
+
+impl Default for Manner {
+    /// 30 s; any numbers; a View.
+    fn default() -> Self {
+        Manner { patience: Duration::from_secs(30), lowest: 0, view: true }
+    }
+}
 
 /// Why there is no session, in words for the person who asked.
 #[derive(Debug)]
@@ -97,6 +112,7 @@ impl fmt::Display for Place {
 pub struct Connection {
     socket: OwnedFd,
     place: Place,
+    manner: Manner,
 }
 
 impl Connection {
@@ -105,11 +121,22 @@ impl Connection {
     /// # Errors
     /// [`ConnectError::NoServer`], [`ConnectError::Failed`].
     pub fn open(place: &Place) -> Result<Connection, ConnectError> {
+        Connection::open_as(place, Manner::default())
+    }
+
+    /// As [`open`](Self::open), in that manner.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_as(place: &Place, manner: Manner) -> Result<Connection, ConnectError> {
         let path = &place.socket;
         let failed =
             |errno: rustix::io::Errno| ConnectError::Failed(path.clone(), io::Error::from(errno));
         let address = SocketAddrUnix::new(path).map_err(failed)?;
         let socket = socket(SocketFlags::empty()).map_err(failed)?;
+        let socket = above(socket, manner.lowest).map_err(failed)?;
+        // Connecting too: many others may wait to be accepted.
+        set_socket_timeout(&socket, Timeout::Send, Some(manner.patience)).map_err(failed)?;
         match rustix::net::connect(&socket, &address) {
             Ok(()) => {}
             Err(rustix::io::Errno::CONNREFUSED | rustix::io::Errno::NOENT) => {
@@ -117,7 +144,7 @@ impl Connection {
             }
             Err(errno) => return Err(failed(errno)),
         }
-        Ok(Connection { socket, place: place.clone() })
+        Ok(Connection { socket, place: place.clone(), manner })
     }
 
     /// Begins a session for the file system that is mounted on `device`, the only copy of which must go
@@ -133,7 +160,8 @@ impl Connection {
         single_owner: bool,
     ) -> Result<(), ConnectError> {
         let volume = self.place.volume.clone();
-        self.begin(&Hello { kind: Kind::Mount, mode, volume, single_owner }, &[device]).map(drop)
+        let hello = Hello { kind: Kind::Mount, mode, volume, single_owner, view: false };
+        self.begin(&hello, &[device]).map(drop)
     }
 
     /// Begins a session through a ring of the sizes in `config`.
@@ -145,15 +173,18 @@ impl Connection {
         let failed = |error| ConnectError::Failed(self.place.socket.clone(), error);
         let unfit = || failed(io::ErrorKind::InvalidInput.into());
         let layout = Layout::new(config).ok_or_else(unfit)?;
-        let memory = SharedMemory::create("atoll-ring", layout.total()).map_err(failed)?;
+        let memory = SharedMemory::create_above("atoll-ring", layout.total(), self.manner.lowest)
+            .map_err(failed)?;
         let channel = ClientChannel::create(memory.clone(), config).ok_or_else(unfit)?;
         let volume = self.place.volume.clone();
-        let hello = Hello { kind: Kind::Ring, mode, volume, single_owner: false };
+        let hello =
+            Hello { kind: Kind::Ring, mode, volume, single_owner: false, view: self.manner.view };
         let mut received = self.begin(&hello, &[memory.as_fd()])?.into_iter();
         let Some(doorbell) = received.next() else {
             let path = self.place.socket.clone();
             return Err(ConnectError::Lost(path, "it has sent no doorbell".to_owned()));
         };
+        let doorbell = above(doorbell, self.manner.lowest).map_err(|errno| failed(errno.into()))?;
         let doorbell = Doorbell::from_server(doorbell);
         let connection = Arc::new(self);
         let view = match received.next() {
@@ -171,8 +202,8 @@ impl Connection {
 
     /// Whether the server has not hung up.
     fn is_alive(&self) -> bool {
-        let mut watched = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
-        nix::poll::poll(&mut watched, PollTimeout::ZERO) == Ok(0)
+        let mut watched = [PollFd::new(&self.socket, PollFlags::IN)];
+        poll(&mut watched, Some(&Timespec::default())) == Ok(0)
     }
 
     /// Returns the descriptors that came with the answer.
@@ -186,7 +217,7 @@ impl Connection {
         // One that refuses at once has closed its end before this; its reason is read all the same.
         let sent = control::send(&self.socket, &hello.encode(), descriptors);
         let wait = |time| set_socket_timeout(&self.socket, Timeout::Recv, time);
-        wait(Some(PATIENCE)).map_err(|errno| lost(&errno))?;
+        wait(Some(self.manner.patience)).map_err(|errno| lost(&errno))?;
         let (answer, received) = match (control::receive(&self.socket), sent) {
             (Ok((message, received)), _) => {
                 (Answer::decode(&message).map_err(|error| lost(&error))?, received)
@@ -234,9 +265,34 @@ impl Ring {
         self.spin = Some(spin);
     }
 
+    /// The descriptors that it needs: of the socket, the memory and the doorbell.
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
+        [self.connection.as_fd(), self.channel.memory().as_fd(), self.doorbell.as_fd()]
+    }
+
+    /// The memory that is shared with the server.
+    pub fn memory(&self) -> &SharedMemory {
+        self.channel.memory()
+    }
+
+    /// Whether the server has not hung up.
+    pub fn is_alive(&self) -> bool {
+        self.connection.is_alive()
+    }
+
+    /// As [`client`](Self::client), for at most `max_data` bytes in one request.
+    pub fn client_of(&mut self, max_data: u32) -> Option<Client<Lane<SharedMemory, Wait>>> {
+        let lane = self.lane()?;
+        Client::connect(lane, ClientOptions { max_data, ..ClientOptions::default() }).ok()
+    }
+
     /// A file system for one thread: it has a lane of its own. `None` when all lanes are taken, or the
     /// server is lost.
     pub fn client(&mut self) -> Option<Client<Lane<SharedMemory, Wait>>> {
+        Client::connect(self.lane()?, ClientOptions::default()).ok()
+    }
+
+    fn lane(&mut self) -> Option<Lane<SharedMemory, Wait>> {
         let connection = Arc::clone(&self.connection);
         let alive: Box<dyn FnMut() -> bool + Send> = Box::new(move || connection.is_alive());
         let doorbell = self.doorbell.clone();
@@ -249,7 +305,7 @@ impl Ring {
         }
         let lane = self.channel.lane(self.next, wait)?;
         self.next += 1;
-        Client::connect(lane, ClientOptions::default()).ok()
+        Some(lane)
     }
 
     /// As [`client`](Self::client), with the session's View, in which names are found for this process's

@@ -11,14 +11,25 @@
 #![deny(unsafe_code)]
 
 pub mod client;
+#[cfg(feature = "server")]
 pub mod device;
+#[cfg(feature = "server")]
 pub mod fuse;
+#[cfg(feature = "server")]
 pub mod handoff;
+#[cfg(feature = "server")]
 pub mod memory;
+#[cfg(feature = "server")]
 pub mod namespace;
+#[cfg(feature = "server")]
 mod privileges;
+#[cfg(feature = "server")]
 pub mod process;
-#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[cfg(all(
+    feature = "server",
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
 pub mod seal;
 pub mod server;
 #[cfg(target_os = "linux")]

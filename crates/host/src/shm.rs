@@ -7,7 +7,7 @@
 mod view;
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,6 +30,18 @@ const PAGE: usize = 4096;
 
 fn refused(reason: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, reason)
+}
+
+/// The same open file under the number `lowest` or a higher one.
+///
+/// # Errors
+/// What fcntl(2) says.
+pub(crate) fn above(file: OwnedFd, lowest: i32) -> rustix::io::Result<OwnedFd> {
+    if file.as_raw_fd() >= lowest {
+        Ok(file)
+    } else {
+        rustix::io::fcntl_dupfd_cloexec(file, lowest)
+    }
 }
 
 /// A mapped memfd. Its length never changes, so that no access can fault for lack of it.
@@ -67,7 +79,28 @@ impl SharedMemory {
     /// # Errors
     /// What memfd_create(2), ftruncate(2), mmap(2) and fcntl(2) say.
     pub fn create(name: &str, len: usize) -> io::Result<Self> {
-        Self::make(name, len, SealFlags::empty())
+        Self::make(name, len, SealFlags::empty(), 0)
+    }
+
+    /// As [`create`](Self::create); the descriptor has the number `lowest` or a higher one.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_above(name: &str, len: usize, lowest: i32) -> io::Result<Self> {
+        Self::make(name, len, SealFlags::empty(), lowest)
+    }
+
+    /// Has no child inherit the mapping: it would be the parent's.
+    ///
+    /// # Errors
+    /// What madvise(2) says.
+    pub fn keep_from_children(&self) -> io::Result<()> {
+        let Map { base, len, .. } = &*self.map;
+        // SAFETY: mapped; this changes nothing in this process.
+        unsafe {
+            rustix::mm::madvise(base.as_ptr().cast(), *len, rustix::mm::Advice::LinuxDontFork)?;
+        }
+        Ok(())
     }
 
     /// As [`create`](Self::create), but only this mapping can be written: who gets the descriptor can map
@@ -76,10 +109,10 @@ impl SharedMemory {
     /// # Errors
     /// As there.
     pub fn create_read_only(name: &str, len: usize) -> io::Result<Self> {
-        Self::make(name, len, SealFlags::FUTURE_WRITE)
+        Self::make(name, len, SealFlags::FUTURE_WRITE, 0)
     }
 
-    fn make(name: &str, len: usize, seals: SealFlags) -> io::Result<Self> {
+    fn make(name: &str, len: usize, seals: SealFlags, lowest: i32) -> io::Result<Self> {
         if len == 0 || !len.is_multiple_of(PAGE) {
             return Err(refused("shared memory has whole pages"));
         }
@@ -89,6 +122,7 @@ impl SharedMemory {
             Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create(name, flags)?,
             made => made?,
         };
+        let file = above(file, lowest)?;
         rustix::fs::ftruncate(&file, len as u64)?;
         let memory = Self::map(file, len, ProtFlags::READ | ProtFlags::WRITE)?;
         let fixed = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
@@ -296,7 +330,7 @@ impl<F: FnMut() -> bool> FutexPatience<F> {
     /// `alive` is asked every [`SLEEP`] of waiting whether the server lives.
     pub fn new(doorbell: Doorbell, alive: F) -> Self {
         // A server on the same processor answers only when this thread sleeps.
-        let alone = std::thread::available_parallelism().is_ok_and(|count| count.get() == 1);
+        let alone = rustix::thread::sched_getaffinity(None).is_ok_and(|cpus| cpus.count() == 1);
         Self::with_spin(doorbell, alive, if alone { Duration::ZERO } else { SPIN_MAX })
     }
 

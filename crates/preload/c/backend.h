@@ -20,14 +20,17 @@ struct atoll_identity {
     uint64_t session; /* which connection to the server the handle belongs to */
     uint64_t ino;     /* the inode number on the volume */
     uint64_t handle;  /* the server's handle of the open file */
+    uint64_t token[2]; /* by which another connection may use it */
 };
 #define ATOLL_MAGIC 0x4c4f5441u
-#define ATOLL_VERSION 1u
+#define ATOLL_VERSION 2u
 #define ATOLL_IDENTIFY _IOR('A', 0xf5, struct atoll_identity)
 
 /* An open file. */
 struct atoll_file {
-    uint64_t session, ino, handle;
+    uint64_t session, ino, handle, token[2];
+    uint64_t adopted; /* the handle of this process's own connection */
+    const void *connection; /* which that is; null: the kernel alone */
     dev_t device; /* st_dev of the mount */
     int fd;       /* a descriptor of it, valid during the call */
 };
@@ -37,10 +40,20 @@ struct atoll_file {
 enum { ATOLL_BY_KERNEL = -4096 };
 
 struct atoll_backend {
-    /* Makes this process's own connection, on the first use of an open file of the volume in this
-     * process; 0, or negative if all of this process's calls are to go to the kernel. Called
-     * again in a child after fork, which must leave its parent's connection alone. */
-    int (*attach)(const struct atoll_file *file);
+    /* Before everything else in this process; 0, or negative if all of its calls are to go to the
+     * kernel. `servers` is the variable that `atoll run` has set, and stays. Called again in a
+     * child after fork, which must leave its parent's connections alone. */
+    int (*begin)(const char *servers);
+    /* In a child, as soon as possible: closes the descriptors that it has inherited. */
+    void (*forked)(void);
+    /* The lowest descriptor of the backend's own from first to last, or -1. Nobody else may close it. */
+    int (*reserved)(unsigned first, unsigned last);
+
+    /* Makes the open file known to this process's own connection, which is made if need be; 0, or
+     * negative if its calls are to go to the kernel. */
+    int (*adopt)(struct atoll_file *file);
+    /* It is used no more. */
+    void (*closed)(const struct atoll_file *file);
 
     /* Bytes moved, or negative. Handle numbers are never used twice: one that has been closed
      * since is answered with ATOLL_BY_KERNEL. */
@@ -56,5 +69,7 @@ struct atoll_backend {
     int (*fallocate)(const struct atoll_file *, int mode, off_t at, off_t length);
 };
 
+/* Rings in memory that is shared with the server: in Rust, crates/preload-backend. */
+extern const struct atoll_backend atoll_by_rings;
 /* System calls on the descriptor: every call the same, nothing gained. */
 extern const struct atoll_backend atoll_by_system_calls;

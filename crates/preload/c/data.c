@@ -10,12 +10,18 @@
 /* The most that Linux moves at once. */
 enum { MOVE_MAX = 0x7ffff000, VECTORS_MAX = 1024 };
 
+/* Addresses where no program has anything: the kernel is to say so. */
+static bool impossible(const struct iovec *iov) {
+    uintptr_t lowest = 1 << 16, end = 1ull << 47, at = (uintptr_t)iov->iov_base;
+    return iov->iov_len > 0 && (at < lowest || at >= end || iov->iov_len > end - at);
+}
+
 /* Whether these are what the kernel would take, and something to move. */
 static bool acceptable(const struct iovec *iov, int count) {
     if (count < 1 || count > VECTORS_MAX) return false;
     size_t total = 0;
     for (int i = 0; i < count; i++) {
-        if (iov[i].iov_len > MOVE_MAX - total) return false;
+        if (impossible(&iov[i]) || iov[i].iov_len > MOVE_MAX - total) return false;
         total += iov[i].iov_len;
     }
     return total > 0;
@@ -57,7 +63,7 @@ static ssize_t move_at(enum direction way, const struct atoll_file *file, uint32
 static bool move(enum direction way, int fd, const struct iovec *iov, int count, ssize_t *result) {
     if (!acceptable(iov, count)) {
         /* Refused, or nothing to move, but for vectors that are long together. */
-        if (count > 1) share(fd);
+        if (count > 1 || (count == 1 && impossible(iov))) share(fd);
         return false;
     }
     enter();
@@ -88,6 +94,8 @@ static bool move_there(enum direction way, int fd, const struct iovec *iov, int 
     uint32_t flags;
     enter();
     bool ours = identify(fd, &file, &flags) && (way == READ ? readable(flags) : writable(flags));
+    /* What follows each write with fsync is the kernel's to do. */
+    if (ours && way == WRITE && flags & (O_SYNC | O_DSYNC)) ours = false;
     /* Writes at the end whatever the offset, and would move the offset. */
     if (ours && way == WRITE && flags & O_APPEND && backend(&file, true) == &atoll_by_system_calls)
         ours = false;

@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -63,7 +64,15 @@ OPENS(mkostemps64, (char *path, int suffix, int flags), (path, suffix, flags))
 
 /* ---- duplicating and closing ---- */
 
+/* The backend's own are nobody else's to close: programs that close whatever may be open find none
+ * there. */
+static bool is_reserved(int fd) { return fd > 2 && reserved(fd, fd) >= 0; }
+
 EXPORT int close(int fd) {
+    if (is_reserved(fd)) {
+        errno = EBADF;
+        return -1;
+    }
     /* Before the kernel does, which may give the number to another thread at once. */
     forget(fd);
     return REAL(close)(fd);
@@ -85,6 +94,10 @@ static void before_dup2(int from, int to) {
 }
 
 EXPORT int dup2(int from, int to) {
+    if (is_reserved(to)) {
+        errno = EBADF;
+        return -1;
+    }
     before_dup2(from, to);
     int result = REAL(dup2)(from, to);
     if (result >= 0) duplicated(from, to);
@@ -92,6 +105,10 @@ EXPORT int dup2(int from, int to) {
 }
 
 EXPORT int dup3(int from, int to, int flags) {
+    if (is_reserved(to)) {
+        errno = EBADF;
+        return -1;
+    }
     before_dup2(from, to);
     int result = REAL(dup3)(from, to, flags);
     if (result >= 0) duplicated(from, to);
@@ -103,10 +120,18 @@ EXPORT int close_range(unsigned first, unsigned last, int flags) {
         disable();
     else if (flags == 0)
         forget_range(first, last);
+    if (flags == 0 && first <= last) {
+        for (int own; (own = reserved(first, last)) >= 0; first = own + 1) {
+            if ((unsigned)own > first && REAL(close_range)(first, own - 1, 0) < 0) return -1;
+            if ((unsigned)own == last) return 0;
+        }
+    }
     return REAL(close_range)(first, last, flags);
 }
 
 EXPORT void closefrom(int first) {
+    if (reserved(first < 0 ? 0 : first, ~0u) >= 0 && close_range(first < 0 ? 0 : first, ~0u, 0) == 0)
+        return;
     forget_range(first < 0 ? 0 : first, ~0u);
     REAL(closefrom)(first);
 }
@@ -217,6 +242,14 @@ EXPORT ssize_t copy_file_range(int from, off64_t *from_at, int to, off64_t *to_a
     if (!to_at) share(to);
     return REAL(copy_file_range)(from, from_at, to, to_at, n, flags);
 }
+
+/* The kernel drops the pages that its own writes make stale. */
+EXPORT void *mmap64(void *at, size_t n, int protection, int flags, int fd, off64_t offset) {
+    if (fd >= 0 && !(flags & MAP_ANONYMOUS)) mapped(fd);
+    return REAL(mmap64)(at, n, protection, flags, fd, offset);
+}
+EXPORT void *mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset)
+    __attribute__((alias("mmap64")));
 
 /* Descriptors that are sent away. */
 static void share_sent(const struct msghdr *message) {

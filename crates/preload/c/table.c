@@ -3,6 +3,8 @@
 #include "table.h"
 
 #include <linux/futex.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/sysmacros.h>
@@ -69,6 +71,31 @@ static void unlock_description(struct description *d) {
     unlock(&d->lock);
 }
 
+/* ---- connections ---- */
+
+static const struct atoll_backend *const carrier =
+#ifdef ATOLL_CHECK
+    &atoll_by_system_calls;
+#else
+    &atoll_by_rings;
+#endif
+/* Whether this process has connections, and of which life. The kernel clears the page in every child with memory of
+ * its own, however it was made. */
+enum { NEW = 0, REFUSED = 1, FIRST_LIFE = 2 };
+static _Atomic int fallback = REFUSED;
+/* Lives of connections that this process and its ancestors had: each has its own number. */
+static int lives = FIRST_LIFE;
+static _Atomic int *connection = &fallback;
+static _Atomic uint32_t connection_lock;
+/* Whether writes are subject to RLIMIT_FSIZE. */
+static _Atomic bool limited;
+
+void limits_changed(void) {
+    struct rlimit limit;
+    if (raw(SYS_prlimit64, 0, RLIMIT_FSIZE, NULL, &limit) == 0)
+        atomic_store(&limited, limit.rlim_cur != RLIM_INFINITY);
+}
+
 /* ---- records, which are never given back to the system ---- */
 
 static _Atomic uint32_t pool_lock;
@@ -105,7 +132,11 @@ static void free_description(struct description *d) {
 static void release(struct description *d) {
     bool locked = lock_description(d);
     bool last = --d->references == 0;
-    if (last) atomic_fetch_add(&d->version, 1);
+    if (last) {
+        if (d->file.connection && atomic_load(&d->adopted_in) == atomic_load(connection))
+            carrier->closed(&d->file);
+        atomic_fetch_add(&d->version, 1);
+    }
     if (locked) unlock_description(d);
     if (last) free_description(d);
 }
@@ -129,8 +160,50 @@ static void remember_foreign(uint64_t device) {
     }
 }
 
-/* Asks the server. Regular files only, so that no driver gets to see a request it may take for one
- * of its own. */
+/* What `atoll run` says of its mounts: a line for each, which begins with its device in hexadecimal. */
+static char servers[8192];
+enum { MOUNTS = 32 };
+static dev_t mounts[MOUNTS];
+static int mounts_known;
+
+static void learn_mounts(void) {
+    const char *text = getenv("ATOLL_SERVERS");
+    if (!text || strlen(text) >= sizeof servers) return;
+    memcpy(servers, text, strlen(text) + 1);
+    for (const char *line = servers; *line && mounts_known < MOUNTS;) {
+        mounts[mounts_known++] = strtoull(line, NULL, 16);
+        line += strcspn(line, "\n");
+        if (*line) line++;
+    }
+}
+
+static bool served(dev_t device) {
+#ifdef ATOLL_CHECK
+    /* It asks whoever it is. */
+    if (!mounts_known) return true;
+#endif
+    for (int i = 0; i < mounts_known; i++)
+        if (mounts[i] == device) return true;
+    return false;
+}
+
+/* Asks the server. */
+static bool ask_identity(int fd, struct atoll_file *file) {
+    struct atoll_identity identity;
+    long result = raw(SYS_ioctl, fd, ATOLL_IDENTIFY, &identity);
+    if (result == -ENOTTY || result == -EINVAL || result == -ENOSYS) remember_foreign(file->device);
+    if (result < 0 || identity.magic != ATOLL_MAGIC || identity.version != ATOLL_VERSION)
+        return false;
+    file->session = identity.session;
+    file->ino = identity.ino;
+    file->handle = identity.handle;
+    file->token[0] = identity.token[0];
+    file->token[1] = identity.token[1];
+    return true;
+}
+
+/* Whether fd is a file on one of our mounts. Regular files only, so that no driver gets to see a
+ * request it may take for one of its own. The server is asked when the file is used more often. */
 static bool ask(int fd, struct atoll_file *file) {
     struct statx attr;
     if (raw(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &attr) < 0)
@@ -138,18 +211,15 @@ static bool ask(int fd, struct atoll_file *file) {
     /* FUSE's devices have no major number. */
     if (!S_ISREG(attr.stx_mode) || attr.stx_dev_major != 0) return false;
     dev_t device = makedev(attr.stx_dev_major, attr.stx_dev_minor);
-    if (known_foreign(device)) return false;
-    struct atoll_identity identity;
-    long result = raw(SYS_ioctl, fd, ATOLL_IDENTIFY, &identity);
-    if (result == -ENOTTY || result == -EINVAL || result == -ENOSYS) remember_foreign(device);
-    if (result < 0 || identity.magic != ATOLL_MAGIC || identity.version != ATOLL_VERSION)
-        return false;
-    file->session = identity.session;
-    file->ino = identity.ino;
-    file->handle = identity.handle;
+    if (!served(device) || known_foreign(device)) return false;
+    memset(file, 0, sizeof *file);
     file->device = device;
     file->fd = fd;
+#ifdef ATOLL_CHECK
+    return ask_identity(fd, file);
+#else
     return true;
+#endif
 }
 
 /* What is in the slot of fd, after the server has been asked if need be. */
@@ -168,6 +238,9 @@ static struct description *look(int fd) {
             made->references = 1;
             made->file = file;
             made->offset = offset;
+            atomic_store(&made->uses, 0);
+            atomic_store(&made->mapped, false);
+            atomic_store(&made->adopted_in, 0);
             atomic_store(&made->flags, flags);
             atomic_store(&made->private_offset, slot == FRESH && plain);
             atomic_fetch_add(&made->version, 1);
@@ -184,11 +257,46 @@ static struct description *look(int fd) {
     }
 }
 
+/* Makes the file known to this process's connection, if it is used often enough to be worth that: a
+ * connection costs as much as some ten calls by the kernel, an adoption as some two. */
+#ifdef ATOLL_CHECK
+enum { USES_BEFORE_CONNECTION = 0, USES_BEFORE_ADOPTION = 0 };
+#else
+enum { USES_BEFORE_CONNECTION = 8, USES_BEFORE_ADOPTION = 2 };
+#endif
+static int attach(void);
+
+static void adopt(struct description *d, int fd) {
+    int life = atomic_load_explicit(connection, memory_order_acquire);
+    if (life == REFUSED || self.depth > 1 || atomic_load(&d->mapped)) return;
+    if (life != NEW && atomic_load_explicit(&d->adopted_in, memory_order_relaxed) == life) return;
+    static _Atomic uint32_t uses;
+    uint32_t all = atomic_fetch_add_explicit(&uses, 1, memory_order_relaxed);
+    if (atomic_fetch_add_explicit(&d->uses, 1, memory_order_relaxed) < USES_BEFORE_ADOPTION) return;
+    if (life == NEW && all < USES_BEFORE_CONNECTION) return;
+    if (life == NEW && (life = attach()) == REFUSED) return;
+    if (!lock_description(d)) return;
+    /* Nobody closes it meanwhile: that takes the reference away first, and for this the lock. */
+    if (atomic_load(&slots[fd]) == d && atomic_load(&d->adopted_in) != life &&
+        !atomic_load(&d->mapped)) {
+        struct atoll_file file = d->file;
+        file.fd = fd;
+        file.connection = NULL;
+        if (ask_identity(fd, &file)) carrier->adopt(&file);
+        atomic_fetch_add(&d->version, 1);
+        d->file = file;
+        atomic_fetch_add(&d->version, 1);
+        atomic_store(&d->adopted_in, life);
+    }
+    unlock_description(d);
+}
+
 bool identify(int fd, struct atoll_file *file, uint32_t *flags) {
     if (!has_slot(fd) || atomic_load_explicit(&disabled, memory_order_relaxed)) return false;
     for (;;) {
         struct description *d = look(fd);
         if (!is_ours(d)) return false;
+        adopt(d, fd);
         uint32_t before = atomic_load_explicit(&d->version, memory_order_acquire);
         *file = d->file;
         *flags = atomic_load_explicit(&d->flags, memory_order_relaxed);
@@ -207,6 +315,7 @@ struct description *hold(int fd, bool *locked) {
         struct description *d = look(fd);
         if (!is_ours(d) || !atomic_load_explicit(&d->private_offset, memory_order_relaxed))
             return NULL;
+        adopt(d, fd);
         *locked = lock_description(d);
         if (atomic_load_explicit(&slots[fd], memory_order_relaxed) == d &&
             atomic_load_explicit(&d->private_offset, memory_order_relaxed))
@@ -219,43 +328,28 @@ void let_go(struct description *d, bool locked) {
     if (locked) unlock_description(d);
 }
 
-/* ---- the connection ---- */
-
-static const struct atoll_backend *const carrier = &atoll_by_system_calls;
-/* Whether this process has a connection. The kernel clears the page in every child with memory of
- * its own, however it was made. */
-enum { NEW = 0, ATTACHED = 1, REFUSED = 2 };
-static _Atomic int fallback = REFUSED;
-static _Atomic int *connection = &fallback;
-static _Atomic uint32_t connection_lock;
-/* Whether writes are subject to RLIMIT_FSIZE. */
-static _Atomic bool limited;
-
-void limits_changed(void) {
-    struct rlimit limit;
-    if (raw(SYS_prlimit64, 0, RLIMIT_FSIZE, NULL, &limit) == 0)
-        atomic_store(&limited, limit.rlim_cur != RLIM_INFINITY);
-}
-
-static int attach(const struct atoll_file *file) {
+static int attach(void) {
     lock(&connection_lock);
     int state = atomic_load(connection);
     if (state == NEW) {
-        state = carrier->attach(file) < 0 ? REFUSED : ATTACHED;
+        state = carrier->begin(servers) < 0 ? REFUSED : lives++;
         atomic_store(connection, state);
     }
     unlock(&connection_lock);
     return state;
 }
 
-bool connected(void) { return atomic_load(connection) == ATTACHED; }
+bool connected(void) { return atomic_load(connection) >= FIRST_LIFE; }
+
+int reserved(unsigned first, unsigned last) {
+    return self.vforked ? -1 : carrier->reserved(first, last);
+}
 
 const struct atoll_backend *backend(const struct atoll_file *file, bool writes) {
-    if (self.depth > 1 || (writes && atomic_load_explicit(&limited, memory_order_relaxed)))
+    if (!file->connection || self.depth > 1 ||
+        (writes && atomic_load_explicit(&limited, memory_order_relaxed)))
         return &atoll_by_system_calls;
-    int state = atomic_load_explicit(connection, memory_order_acquire);
-    if (__builtin_expect(state == NEW, 0)) state = attach(file);
-    return state == ATTACHED ? carrier : &atoll_by_system_calls;
+    return carrier;
 }
 
 /* ---- what happens to descriptors ---- */
@@ -286,6 +380,25 @@ void before_duplicate(int from) {
     if (!has_slot(from) || atomic_load(&disabled)) return;
     enter();
     look(from);
+    leave();
+}
+
+void mapped(int fd) {
+    if (!has_slot(fd) || atomic_load(&disabled)) return;
+    enter();
+    struct description *d = look(fd);
+    if (is_ours(d) && lock_description(d)) {
+        if (atomic_load(&slots[fd]) == d) {
+            atomic_store(&d->mapped, true);
+            atomic_fetch_add(&d->version, 1);
+            d->file.connection = NULL;
+            atomic_fetch_add(&d->version, 1);
+        }
+        /* The kernel lets a mapping be used up to the length that it knows. */
+        struct statx attr;
+        raw(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_FORCE_SYNC, STATX_SIZE, &attr);
+        unlock_description(d);
+    }
     leave();
 }
 
@@ -384,7 +497,9 @@ void after_fork(void) {
 }
 
 void after_fork_in_child(void) {
-    if (!self.vforked) atomic_store(&forks, 0);
+    if (self.vforked) return;
+    atomic_store(&forks, 0);
+    carrier->forked();
 }
 
 void disable(void) {
@@ -427,6 +542,7 @@ __attribute__((constructor)) static void start(void) {
     bool mapped = page > 0 || page < -4095;
     if (mapped && raw(SYS_madvise, page, 4096, MADV_WIPEONFORK) == 0)
         connection = (_Atomic int *)page;
+    learn_mounts();
     limits_changed();
     /* By name, so that another C library, which this one's pthread_atfork(3) does not know, can load
      * this file: its programs make system calls only. */

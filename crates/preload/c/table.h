@@ -37,7 +37,10 @@ struct description {
     uint32_t references; /* descriptors */
     _Atomic bool private_offset;
     _Atomic uint32_t flags; /* of open(2) and fcntl(2) */
-    _Atomic uint32_t version; /* changes when the record is used for another file */
+    _Atomic uint32_t version; /* changes when `file` does */
+    _Atomic uint32_t uses;    /* calls before it was adopted */
+    _Atomic bool mapped;      /* the kernel has pages of it, and is to know of all that happens */
+    _Atomic int adopted_in;   /* the life of the connections that it was adopted in */
     off_t offset;
     struct atoll_file file;
     struct description *next_free;
@@ -76,6 +79,9 @@ static inline void leave(void) {
  * connection that the call is using. */
 const struct atoll_backend *backend(const struct atoll_file *file, bool writes);
 
+/* The lowest descriptor of the backend's own from first to last, or -1. */
+int reserved(unsigned first, unsigned last);
+
 /* Whether this process has a connection, which is of the identity that it had then. */
 bool connected(void);
 
@@ -96,6 +102,8 @@ void forget_range(unsigned first, unsigned last);
 /* from is about to be duplicated / has been, to `to`. */
 void before_duplicate(int from);
 void duplicated(int from, int to);
+/* fd is about to be mapped into memory. */
+void mapped(int fd);
 /* fd's flags of fcntl(F_SETFL) have changed. */
 void flags_changed(int fd);
 /* Something that does not come here is about to use the offset of fd: it becomes the kernel's. */

@@ -20,8 +20,20 @@
 //! - **Identity**: a process that changes its user, namespaces or seccomp filter makes system calls
 //!   only from then on. Set-user-ID programs do not load the library, static ones do not know it.
 //!
+//! # What it takes where
+//!
+//! Only files on mounts that a server serves: `atoll run` names them in [`SERVERS`]. A process connects
+//! when it has made some calls on them, and adopts a file when it has used it more than once: what is
+//! opened, read and closed is best left to the kernel. Each process has a connection of its own, a child
+//! another. If there is none to be had, or it is lost, the kernel makes the calls.
+//!
 //! # What is different
 //!
+//! - A buffer that is not mapped is SIGSEGV and not EFAULT, unless it is where no program has anything.
+//! - What a process maps it reads and writes through the kernel from then on. What *others* write past
+//!   the kernel, or it by another open of the same file, is not seen in the mapping, as with any other
+//!   client of the server.
+//! - The descriptors that the library needs have high numbers, and cannot be closed.
 //! - A program that makes system calls in its own machine code (io_uring's library does), on
 //!   descriptors that it also uses through the C library, can see a stale offset.
 //! - A program with the address sanitizer's shared library insists on its being the first, and
@@ -44,6 +56,27 @@ pub const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/preload.so"
 
 /// The variable that names it to the dynamic linker.
 pub const VARIABLE: &str = "LD_PRELOAD";
+
+/// The variable that tells it which mounts have which servers; see the crate `atoll-preload-backend`.
+pub const SERVERS: &str = "ATOLL_SERVERS";
+
+/// The part of the value of [`SERVERS`] about one mount: its device number, whether it is for looking only,
+/// the user and group that it shows as the owners of everything, if so, and `place`: the server's
+/// socket, and the volume's name there. Empty if it cannot be said, and the kernel is to make all calls.
+pub fn server(
+    device: u64,
+    read_only: bool,
+    owner: Option<(u32, u32)>,
+    place: impl std::fmt::Display,
+) -> String {
+    let place = place.to_string();
+    if !place.starts_with('/') || place.contains(['\n', char::REPLACEMENT_CHARACTER]) {
+        return String::new();
+    }
+    let mode = if read_only { "ro" } else { "rw" };
+    let owner = owner.map_or_else(|| "-".to_owned(), |(uid, gid)| format!("{uid}:{gid}"));
+    format!("{device:x} {mode} {owner} {place}\n")
+}
 
 /// Puts the library into a file that every program can load, and returns its path. It stays for the
 /// next time: in /run for the superuser, else in the user's runtime directory, or in /tmp. A path

@@ -15,11 +15,12 @@ use atoll_transport::{Token, Transport};
 use crate::errno::{Errno, Result};
 use crate::filesystem::FileSystem;
 use crate::types::*;
+use crate::wire::adopt::AdoptIn;
 use crate::wire::attributes::{AttrOut, EntryOut, GetattrIn, SetattrIn, StatfsOut, Time};
 use crate::wire::directory::{DIRENT_MAX, get_dirent};
 use crate::wire::files::{
-    CreateIn, FUSE_FSYNC_FDATASYNC, FallocateIn, FsyncIn, LseekIn, LseekOut, O_CREAT, OpenIn,
-    OpenOut, ReadIn, ReleaseIn, SEEK_DATA, SEEK_HOLE, WriteIn, WriteOut, open_bits,
+    CreateIn, FUSE_FSYNC_FDATASYNC, FallocateIn, FsyncIn, LseekIn, LseekOut, O_APPEND, O_CREAT,
+    OpenIn, OpenOut, ReadIn, ReleaseIn, SEEK_DATA, SEEK_HOLE, WriteIn, WriteOut, open_bits,
 };
 use crate::wire::names::{LinkIn, MkdirIn, MknodIn, Rename2In};
 use crate::wire::xattrs::{GetxattrIn, SetxattrIn, xattr_name};
@@ -134,7 +135,43 @@ impl<T: Transport> Client<T> {
         Ok((attr, handle))
     }
 
-    /// Writes what one request carries. Returns where it went.
+    /// Uses an open file of another session of the volume, by its `token`: a handle with the same rights,
+    /// which is `EBADF` from the moment that the original is closed.
+    ///
+    /// # Errors
+    /// `EBADF` for a token that is none; `EMFILE`; `EOPNOTSUPP` when the server knows no tokens.
+    pub fn adopt(&mut self, token: [u64; 2]) -> Result<Handle> {
+        let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
+        let request = Request::Adopt(AdoptIn { token });
+        self.call(&cx, Ino(0), &request, OpenOut::SIZE, &mut [])?;
+        Ok(Handle(OpenOut::load(self.body()).fh))
+    }
+
+    /// Writes at the end of the file, wherever that is by then, through a handle without APPEND. What is
+    /// larger than server and transport carry at once is written in part.
+    ///
+    /// # Errors
+    /// Those of [`write`](FileSystem::write); `EOPNOTSUPP` when the server does not append.
+    pub fn append_to(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        data: &[u8],
+    ) -> Result<Written> {
+        if !self.agreed.contains(Extensions::APPEND) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        loop {
+            let piece = &data[..data.len().min(self.max_data)];
+            match self.write_piece(cx, ino, handle, 0, piece, O_APPEND) {
+                Err(Failed::TooLarge) if self.narrower(piece.len()) => {}
+                result => return Ok(result?),
+            }
+        }
+    }
+
+    /// Writes what one request carries, with these flags of open(2). Returns where it went.
     fn write_piece(
         &mut self,
         cx: &Context,
@@ -142,9 +179,11 @@ impl<T: Transport> Client<T> {
         handle: Handle,
         offset: u64,
         data: &[u8],
+        flags: u32,
     ) -> core::result::Result<Written, Failed> {
         let told = self.agreed.contains(Extensions::APPEND);
-        let args = WriteIn { fh: handle.0, offset, size: data.len() as u32, ..WriteIn::default() };
+        let size = data.len() as u32;
+        let args = WriteIn { fh: handle.0, offset, size, flags, ..WriteIn::default() };
         let body = WriteOut::SIZE + if told { u64::SIZE } else { 0 };
         self.try_call(cx, ino, &Request::Write { args, data }, body, &mut [])?;
         let len = WriteOut::load(self.body()).size as usize;
@@ -404,7 +443,7 @@ impl<T: Transport> FileSystem for Client<T> {
         loop {
             let piece = &data[all.len..data.len().min(all.len + self.max_data)];
             let to = at.checked_add(all.len as u64).ok_or(Errno::EFBIG)?;
-            match self.write_piece(cx, ino, handle, to, piece) {
+            match self.write_piece(cx, ino, handle, to, piece, 0) {
                 Ok(written) => {
                     if all.len == 0 {
                         all.offset = written.offset;

@@ -7,9 +7,10 @@
 //! Read in this order: [`fixed`] how structures are declared; [`header`] what is in front of every
 //! message, [`opcode`] the requests' numbers, [`session`] what both sides agree on first; the
 //! arguments and answers by theme: [`attributes`], [`names`], [`files`], [`directory`], [`xattrs`],
-//! [`locks`]; [`request`] all requests as one type. What each is for, and what Atoll adds, is in
+//! [`locks`], [`adopt`]; [`request`] all requests as one type. What each is for, and what Atoll adds, is in
 //! docs/PROTOCOL-MESSAGES.md.
 
+pub mod adopt;
 pub mod attributes;
 pub mod directory;
 pub mod files;

@@ -697,7 +697,8 @@ impl<F: FileSystem + Send + 'static> Filesystem for Adapter<F> {
         if cmd != super::identify::REQUEST || flags.contains(IoctlFlags::FUSE_IOCTL_DIR) {
             return reply.error(fuser::Errno::ENOTTY);
         }
-        let identity = super::identify::Identity { session: 0, ino: ino.0, handle: fh.0 };
+        let identity =
+            super::identify::Identity { session: 0, ino: ino.0, handle: fh.0, token: [0; 2] };
         reply.ioctl(0, &identity.to_bytes());
     }
 

@@ -1,14 +1,14 @@
 //! What a program may ask of a descriptor: which open file of which session it is.
 //!
-//! An ioctl(2), which any file system that is not Atoll's answers with an error. It tells nothing that
-//! could be used without a connection to the server of one's own.
+//! An ioctl(2), which any file system that is not Atoll's answers with an error. With a connection to the
+//! server of one's own the token allows what the descriptor does.
 
 /// The first word of the answer.
 const MAGIC: u32 = 0x4c4f_5441;
 /// The version of the answer.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Bytes of the answer.
-const SIZE: usize = 32;
+const SIZE: usize = 48;
 
 /// The number of the request: `_IOR('A', 0xf5, ...)` of Linux.
 pub(super) const REQUEST: u32 = 2 << 30 | (SIZE as u32) << 16 | (b'A' as u32) << 8 | 0xf5;
@@ -21,9 +21,14 @@ pub(super) struct Identity {
     pub(super) ino: u64,
     /// Its handle.
     pub(super) handle: u64,
+    /// By which it can be used through a ring; zeros where there are none.
+    pub(super) token: [u64; 2],
 }
 
 impl Identity {
+    /// Bytes of the answer.
+    pub(super) const SIZE: usize = SIZE;
+
     /// The answer, in the machine's byte order.
     pub(super) fn to_bytes(&self) -> [u8; SIZE] {
         let mut bytes = [0; SIZE];
@@ -32,6 +37,8 @@ impl Identity {
         bytes[8..16].copy_from_slice(&self.session.to_ne_bytes());
         bytes[16..24].copy_from_slice(&self.ino.to_ne_bytes());
         bytes[24..32].copy_from_slice(&self.handle.to_ne_bytes());
+        bytes[32..40].copy_from_slice(&self.token[0].to_ne_bytes());
+        bytes[40..48].copy_from_slice(&self.token[1].to_ne_bytes());
         bytes
     }
 }

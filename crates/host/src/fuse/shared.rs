@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_vfs::server::{Caller, Identity, Server, ServerOptions};
 use atoll_vfs::wire::attributes::RawAttr;
-use atoll_vfs::wire::files::{OpenOut, WriteIn, WriteOut};
+use atoll_vfs::wire::files::{IoctlIn, IoctlOut, OpenOut, WriteIn, WriteOut};
 use atoll_vfs::wire::header::OutHeader;
 use atoll_vfs::wire::locks::{FUSE_LK_FLOCK, FileLock, LkIn, LkOut};
 use atoll_vfs::wire::opcode::{
@@ -37,6 +37,7 @@ use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 
 use super::convert::now;
+use super::identify::{Identity as Identified, REQUEST};
 use crate::server::revocable::Revocable;
 use crate::server::{
     Holder, LockKind, LockOwner, LockRange, LockRequest, Session, WaitId, Waited, Wake,
@@ -59,6 +60,7 @@ const CACHING: u64 = 1 << 13 | 1 << 14; // READDIRPLUS, and by the kernel's choi
 
 const FOPEN_DIRECT_IO: u32 = 1;
 const FUSE_WRITE_CACHE: u32 = 1;
+const FUSE_IOCTL_DIR: u32 = 1 << 4;
 
 /// How a session is served to the kernel.
 #[derive(Clone, Copy, Debug, Default)]
@@ -102,6 +104,15 @@ impl Line {
         let mut message = [0; OutHeader::SIZE];
         OutHeader { len: OutHeader::SIZE as u32, error, unique }.store(&mut message);
         self.send(&message, &[])
+    }
+
+    /// Answers an ioctl(2) with success and `data`.
+    fn send_ioctl(&self, unique: u64, data: &[u8]) -> io::Result<()> {
+        let mut message = [0; OutHeader::SIZE + IoctlOut::SIZE];
+        let len = (message.len() + data.len()) as u32;
+        OutHeader { len, error: 0, unique }.store(&mut message);
+        IoctlOut::default().store(&mut message[OutHeader::SIZE..]);
+        self.send(&message, data)
     }
 
     fn send_body<T: Fixed>(&self, unique: u64, body: &T) -> io::Result<()> {
@@ -251,6 +262,10 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
                 self.line.send_result(unique, result)?;
             }
             Ok(Request::Setlkw(args)) => self.setlkw(session, unique, ino, args)?,
+            Ok(Request::Ioctl(args)) => match identify(session, ino, args) {
+                Ok(identity) => self.line.send_ioctl(unique, &identity.to_bytes())?,
+                Err(error) => self.line.send_result(unique, Err(error))?,
+            },
             Ok(Request::Interrupt(args)) => {
                 // Not answered. What no longer waits has its answer on the way.
                 let waiting = self.line.pending().waits.get(&args.unique).copied();
@@ -378,6 +393,20 @@ fn write<F: FileSystem + Send>(
         session.append(cx, ino, handle, data)?
     };
     Ok(written.len)
+}
+
+/// Says which open file it is, to whoever has a descriptor of it.
+fn identify<F: FileSystem + Send>(
+    session: &mut Session<F>,
+    ino: Ino,
+    args: &IoctlIn,
+) -> Result<Identified> {
+    let fits = args.out_size as usize >= Identified::SIZE;
+    if args.cmd != REQUEST || args.flags & FUSE_IOCTL_DIR != 0 || !fits {
+        return Err(Errno::ENOTTY);
+    }
+    let token = session.token(ino, Handle(args.fh))?.0;
+    Ok(Identified { session: session.id().0, ino: ino.0, handle: args.fh, token })
 }
 
 fn getlk<F: FileSystem + Send>(

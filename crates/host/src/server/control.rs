@@ -23,8 +23,6 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags,
 };
 
-use super::rules::Mode;
-
 /// What every message begins with.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"atol");
 /// The version of these messages and of what the descriptors carry. Another is refused.
@@ -35,6 +33,15 @@ pub const NAME_MAX: usize = 255;
 pub const MESSAGE_MAX: usize = 1024;
 /// The most descriptors with a message.
 pub const DESCRIPTORS_MAX: usize = 4;
+
+/// What a client may do with a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mode {
+    /// Look.
+    Read,
+    /// Look and change.
+    Write,
+}
 
 /// The way in which files are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +64,8 @@ pub struct Hello {
     /// With [`Kind::Mount`]: the file system is mounted in a user namespace that knows one user and one
     /// group, as the owners of everything. These are the client's own.
     pub single_owner: bool,
+    /// With [`Kind::Ring`]: it wants a View.
+    pub view: bool,
 }
 
 /// What the server says to it.
@@ -72,6 +81,7 @@ pub enum Answer {
 }
 
 const SINGLE_OWNER: u32 = 1;
+const VIEW: u32 = 2;
 
 /// Why a message could not be understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +151,9 @@ impl Hello {
             Kind::Ring => 2,
         });
         out.push(mode_byte(self.mode));
-        out.extend_from_slice(&(if self.single_owner { SINGLE_OWNER } else { 0 }).to_le_bytes());
+        let flags =
+            if self.single_owner { SINGLE_OWNER } else { 0 } | if self.view { VIEW } else { 0 };
+        out.extend_from_slice(&flags.to_le_bytes());
         out.extend_from_slice(self.volume.as_bytes());
         out
     }
@@ -159,7 +171,7 @@ impl Hello {
             _ => return Err(Malformed::Field),
         };
         let flags = u32::from_le_bytes([f0, f1, f2, f3]);
-        if flags & !SINGLE_OWNER != 0 || name.len() > NAME_MAX {
+        if flags & !(SINGLE_OWNER | VIEW) != 0 || name.len() > NAME_MAX {
             return Err(Malformed::Field);
         }
         Ok(Hello {
@@ -167,6 +179,7 @@ impl Hello {
             mode: mode_from(mode)?,
             volume: std::str::from_utf8(name).map_err(|_| Malformed::Field)?.to_owned(),
             single_owner: flags & SINGLE_OWNER != 0,
+            view: flags & VIEW != 0,
         })
     }
 }
@@ -266,6 +279,7 @@ mod tests {
             mode: Mode::Write,
             volume: "däta".to_owned(),
             single_owner: true,
+            view: false,
         }
     }
 
@@ -276,6 +290,7 @@ mod tests {
             mode: Mode::Read,
             volume: String::new(),
             single_owner: false,
+            view: true,
         };
         for hello in [hello(), other] {
             assert_eq!(Hello::decode(&hello.encode()), Ok(hello));

@@ -11,6 +11,24 @@ pub(super) struct Open {
     pub handle: Handle,
     /// The rights of an open file; `None` for a directory.
     pub flags: Option<OpenFlags>,
+    /// Whose it is.
+    pub origin: Origin,
+}
+
+/// Whose an open file is; see [`Tokens`](super::tokens::Tokens).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// The session's own.
+    Own,
+    /// Its own, and there is a token for it, in this place.
+    Lent(u32),
+    /// Another session's, which had the place's turn.
+    Adopted {
+        /// The place.
+        slot: u32,
+        /// Its turn.
+        turn: u32,
+    },
 }
 
 /// Slots of open files. A client's handle is the slot's number and how often it was used, so that
@@ -66,6 +84,13 @@ impl Handles {
         self.get(ino, handle).and_then(|open| {
             if open.flags.is_some() == file { Ok(open) } else { Err(Errno::EBADF) }
         })
+    }
+
+    /// Notes whose `handle`, which is open, is from now on.
+    pub fn set_origin(&mut self, handle: Handle, origin: Origin) {
+        if let Some((_, Some(open))) = self.slots.get_mut(handle.0 as u32 as usize) {
+            open.origin = origin;
+        }
     }
 
     /// Takes `handle` of `ino` out.

@@ -213,6 +213,18 @@ impl Inodes {
         }
     }
 
+    /// Notes that an open file of `ino`, which the client was not given, is the session's too.
+    ///
+    /// # Errors
+    /// As [`give`](Self::give).
+    pub(super) fn adopt(&mut self, ino: Ino, moves: u64) -> Result<()> {
+        if !self.all && ino != self.top && !self.slot_of.contains_key(&ino) {
+            self.remember(ino, moves)?;
+        }
+        self.opened(ino);
+        Ok(())
+    }
+
     /// Notes that a handle of `ino`, the volume's number, is open.
     pub(super) fn opened(&mut self, ino: Ino) {
         if let Some(&slot) = self.slot_of.get(&ino) {

@@ -290,7 +290,8 @@ impl<F: FileSystem + Send + 'static> Server<F> {
                     volume.name()
                 );
                 let socket = Arc::clone(&client.socket);
-                let newcomer = Newcomer { peer, grant, memory, socket, place: place.clone() };
+                let (view, kept) = (hello.view, place.clone());
+                let newcomer = Newcomer { peer, grant, memory, socket, place: kept, view };
                 self.workers[at].admit(newcomer);
                 Ok(Stage::Serving { place, by: By::Worker(at) })
             }

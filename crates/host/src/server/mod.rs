@@ -2,8 +2,9 @@
 //!
 //! Read in this order: [`volume`] is what all share, [`session`] one client's view of it and `verbs`
 //! its calls, made of the steps in `state`; [`permissions`] says what a client may do, `inodes` and
-//! `handles` which inodes and open files it may name, [`limits`] how much; [`locks`] are those of
-//! fcntl(2) and flock(2), and [`observer`] tells caches what has changed, and `view` keeps what clients read without asking.
+//! `handles` which inodes and open files it may name, [`tokens`] how it may use those of another,
+//! [`limits`] how much; [`locks`] are those of fcntl(2) and flock(2), [`observer`] tells caches what has
+//! changed, and `view` keeps what clients read without asking.
 //!
 //! How clients come to a session: [`bind`] makes the socket, [`listen`] is the thread that watches
 //! it, [`control`] has the messages, `mount` and `worker` serve, [`peer`] says who a client is and [`rules`] what it may do;
@@ -21,31 +22,65 @@
 //!   what is half changed in memory is never written.
 
 pub mod bind;
-#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[cfg(all(
+    feature = "server",
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
 pub mod confine;
 pub mod control;
+#[cfg(feature = "server")]
 mod handles;
+#[cfg(feature = "server")]
 mod inodes;
+#[cfg(feature = "server")]
 pub mod limits;
+#[cfg(feature = "server")]
 pub mod listen;
+#[cfg(feature = "server")]
 pub mod locks;
+#[cfg(feature = "server")]
 mod mount;
+#[cfg(feature = "server")]
 pub mod notify;
+#[cfg(feature = "server")]
 pub mod observer;
+#[cfg(feature = "server")]
 pub mod peer;
+#[cfg(feature = "server")]
 pub mod permissions;
+#[cfg(feature = "server")]
 pub(crate) mod revocable;
+#[cfg(feature = "server")]
 pub mod rules;
+#[cfg(feature = "server")]
 pub mod session;
+#[cfg(feature = "server")]
 mod state;
+#[cfg(feature = "server")]
+pub mod tokens;
+#[cfg(feature = "server")]
 mod verbs;
+#[cfg(feature = "server")]
 mod view;
+#[cfg(feature = "server")]
 pub mod volume;
-pub mod worker;
+#[cfg(feature = "server")]
+mod worker;
 
+#[cfg(feature = "server")]
 pub use limits::Limits;
+#[cfg(feature = "server")]
 pub use locks::{Holder, LockKind, LockOwner, LockRange, LockRequest, WaitId, Waited, Wake};
+#[cfg(feature = "server")]
 pub use observer::{Change, Observer, ObserverId};
+#[cfg(feature = "server")]
 pub use permissions::Credentials;
+#[cfg(feature = "server")]
 pub use session::Session;
+#[cfg(feature = "server")]
+pub use tokens::Token;
+#[cfg(feature = "server")]
 pub use volume::{Access, Identity, SessionId, Volume};
+#[cfg(feature = "server")]
+pub use worker::SPIN;

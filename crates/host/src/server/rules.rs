@@ -14,16 +14,8 @@
 
 use std::fmt;
 
+pub use super::control::Mode;
 use super::permissions::Credentials;
-
-/// What a client may do with a volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Mode {
-    /// Look.
-    Read,
-    /// Look and change.
-    Write,
-}
 
 /// Whom a rule is about.
 #[derive(Clone, Debug, PartialEq, Eq)]

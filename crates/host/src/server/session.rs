@@ -11,7 +11,7 @@ use atoll_vfs::{
     Context, Errno, FileSystem, FileType, Handle, Ino, Name, OpenFlags, Result, Timespec,
 };
 
-use super::handles::Handles;
+use super::handles::{Handles, Origin};
 use super::inodes::Inodes;
 use super::locks::{
     Ask, Family, Holder, LockKind, LockOwner, LockRange, LockRequest, LockTable, Owner, WaitId,
@@ -104,10 +104,13 @@ impl<F: FileSystem + Send> Session<F> {
 
     /// Whether `handle` of `ino` is an open file of this session with the right to read.
     pub fn may_read(&self, ino: Ino, handle: Handle) -> bool {
-        self.inodes
-            .inner(ino)
-            .and_then(|ino| self.handles.of_kind(ino, handle, true))
-            .is_ok_and(|open| open.flags.is_some_and(|flags| flags.contains(OpenFlags::READ)))
+        self.inodes.inner(ino).and_then(|ino| self.handles.of_kind(ino, handle, true)).is_ok_and(
+            |open| {
+                // What is borrowed is gone with the lender's.
+                !matches!(open.origin, Origin::Adopted { .. })
+                    && open.flags.is_some_and(|flags| flags.contains(OpenFlags::READ))
+            },
+        )
     }
 
     /// Begins the session's View, before anything is open, and returns its memory, which the client maps:

@@ -3,7 +3,7 @@
 use atoll_posix::AccessMode;
 use atoll_vfs::{Attr, Context, Errno, FileSystem, FileType, Ino, Name, Result};
 
-use super::handles::Open;
+use super::handles::{Open, Origin};
 use super::observer::Change;
 use super::permissions::Caller;
 use super::volume::{SessionId, State};
@@ -15,6 +15,11 @@ pub(super) const MAKE: AccessMode = AccessMode::WRITE.union(AccessMode::EXECUTE)
 impl<F: FileSystem> State<F> {
     /// Closes a handle, and tells of the inode that goes with it.
     pub(super) fn close(&mut self, cx: &Context, by: SessionId, open: &Open) -> Result<()> {
+        if let Origin::Adopted { .. } = open.origin {
+            // The file system has its handle from another.
+            return Ok(());
+        }
+        self.tokens.end(open);
         self.changed = true;
         let result = match open.flags {
             Some(_) => self.fs.release(cx, open.ino, open.handle),

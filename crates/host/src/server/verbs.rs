@@ -11,11 +11,12 @@ use atoll_vfs::{
     OpenFlags, RenameFlags, Result, SeekTo, SetAttr, StatFs, Written, XattrFlags,
 };
 
-use super::handles::Open;
+use super::handles::{Open, Origin};
 use super::locks::{Family, Owner};
 use super::observer::Change;
 use super::session::Session;
 use super::state::MAKE;
+use super::tokens::Token;
 use super::view::ViewId;
 use super::volume::{Identity, State, Volume};
 use crate::privileges::drop_capabilities;
@@ -82,7 +83,7 @@ impl<F: FileSystem + Send> Session<F> {
         if self.view.is_some() && flags.is_some_and(|flags| flags.contains(OpenFlags::READ)) {
             *self.readable.entry(ino).or_default() += 1;
         }
-        self.handles.insert(Open { ino, handle, flags })
+        self.handles.insert(Open { ino, handle, flags, origin: Origin::Own })
     }
 
     fn file(&self, ino: Ino, handle: Handle) -> Result<Open> {
@@ -179,6 +180,35 @@ enum At {
 
 /// What only a carrier of requests knows to ask for.
 impl<F: FileSystem + Send> Session<F> {
+    /// The token of an open file, by which another session can [`adopt`](Self::adopt) it. To be told
+    /// to whoever has a descriptor of it, and to nobody else.
+    ///
+    /// # Errors
+    /// `EBADF`, also for a handle that was adopted.
+    pub fn token(&mut self, ino: Ino, handle: Handle) -> Result<Token> {
+        let open = self.file(ino, handle)?;
+        let (token, origin) = self.volume.lock()?.tokens.lend(&open)?;
+        self.handles.set_origin(handle, origin);
+        Ok(token)
+    }
+
+    /// Makes another session's open file one of this session's too: a handle with the same rights,
+    /// which is `EBADF` from the moment that the original is closed. It counts as an open file until it
+    /// is released. Where this session may only look it cannot be written either (`EROFS`).
+    ///
+    /// # Errors
+    /// `EBADF` for a token that is none or has ended; `EMFILE`.
+    pub fn adopt(&mut self, token: Token) -> Result<(Ino, Handle)> {
+        self.check_room()?;
+        let open = {
+            let state = self.volume.lock()?;
+            let open = state.tokens.adopt(token)?;
+            self.inodes.adopt(open.ino, state.moves)?;
+            open
+        };
+        Ok((self.inodes.outer(open.ino), self.handles.insert(open)))
+    }
+
     /// Writes at the end of the file, atomically, through a handle without APPEND: for a client that
     /// says O_APPEND with each write.
     ///
@@ -222,6 +252,7 @@ impl<F: FileSystem + Send> Session<F> {
         let open = self.file(ino, handle)?;
         let mut data = &data[..data.len().min(self.access.limits.transfer)];
         enter!(self, cx, state, caller, changing);
+        state.tokens.check(&open)?;
         // What cannot be written takes nothing.
         if open.flags.is_some_and(|flags| flags.contains(OpenFlags::WRITE)) && !data.is_empty() {
             state.drop_privileges(cx, self.id, &caller, open.ino)?;
@@ -308,6 +339,9 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             None => self.inodes.named(ino)?,
         };
         enter!(self, cx, state, caller, changing);
+        if let Some(open) = &open {
+            state.tokens.check(open)?;
+        }
         let writing =
             open.and_then(|open| open.flags).is_some_and(|flags| flags.contains(OpenFlags::WRITE));
         let mut set = *set;
@@ -572,7 +606,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
                 }
             }
             if let Err(error) = self.inodes.give(attr.ino, state.moves) {
-                let open = Open { ino: attr.ino, handle, flags: Some(flags) };
+                let open = Open { ino: attr.ino, handle, flags: Some(flags), origin: Origin::Own };
                 let _ = state.close(cx, self.id, &open);
                 return Err(error);
             }
@@ -599,7 +633,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             let mode = above.map_or(mode, |above| caller.new_mode(&above, mode));
             let (attr, handle) = state.fs.tmpfile(cx, dir, mode, flags)?;
             if let Err(error) = self.inodes.give(attr.ino, state.moves) {
-                let open = Open { ino: attr.ino, handle, flags: Some(flags) };
+                let open = Open { ino: attr.ino, handle, flags: Some(flags), origin: Origin::Own };
                 let _ = state.close(cx, self.id, &open);
                 return Err(error);
             }
@@ -622,8 +656,10 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         let open = self.file(ino, handle)?;
         let len = buf.len().min(self.access.limits.transfer);
         enter!(self, cx, state, _caller, reading);
+        state.tokens.check(&open)?;
         let len = state.fs.read(cx, open.ino, open.handle, offset, &mut buf[..len])?;
-        if self.view.is_some() {
+        // Who has borrowed the file loses it at the lender's close, and pages would stay.
+        if self.view.is_some() && !matches!(open.origin, Origin::Adopted { .. }) {
             let State { fs, views, .. } = state;
             views.filled(fs, cx, self.view, &open, offset, len);
         }
@@ -652,6 +688,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
     ) -> Result<()> {
         let open = self.file(ino, handle)?;
         enter!(self, cx, state, caller, changing);
+        state.tokens.check(&open)?;
         if open.flags.is_some_and(|flags| flags.contains(OpenFlags::WRITE)) {
             state.drop_privileges(cx, self.id, &caller, open.ino)?;
         }
@@ -672,12 +709,14 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
     ) -> Result<u64> {
         let open = self.file(ino, handle)?;
         enter!(self, cx, state, _caller, reading);
+        state.tokens.check(&open)?;
         state.fs.seek(cx, open.ino, open.handle, offset, to)
     }
 
     fn fsync(&mut self, cx: &Context, ino: Ino, handle: Handle, data_only: bool) -> Result<()> {
         let open = self.file(ino, handle)?;
         enter!(self, cx, state, _caller, reading);
+        state.tokens.check(&open)?;
         state.fs.fsync(cx, open.ino, open.handle, data_only)
     }
 

@@ -11,6 +11,7 @@ use super::locks::LockTable;
 use super::observer::{Change, Observer, ObserverId};
 use super::permissions::Credentials;
 use super::session::Session;
+use super::tokens::Tokens;
 use super::view::Views;
 use crate::privileges::Plain;
 
@@ -63,6 +64,7 @@ pub(super) struct State<F> {
     /// Whether anything has changed since everything was last durable.
     pub(super) changed: bool,
     pub(super) plain: Plain,
+    pub(super) tokens: Tokens,
     /// Counts moves of directories from one parent to another.
     pub(super) moves: u64,
     pub(super) views: Views,
@@ -96,6 +98,7 @@ impl<F: FileSystem + Send> Volume<F> {
                 fs,
                 changed: false,
                 plain: Plain::default(),
+                tokens: Tokens::default(),
                 moves: 0,
                 views: Views::default(),
                 observers: Vec::new(),

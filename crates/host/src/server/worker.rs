@@ -15,9 +15,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use atoll_transport::channel::{Limits, ServerChannel};
-use atoll_vfs::FileSystem;
-use atoll_vfs::server::{Caller, Identity as Named, Server, ServerOptions};
-use atoll_vfs::wire::REPLY_MAX;
+use atoll_vfs::server::{Caller, Identity as Named, Reply, Server, ServerOptions};
+use atoll_vfs::wire::files::{O_APPEND, OpenOut, WriteOut};
+use atoll_vfs::wire::header::OutHeader;
+use atoll_vfs::wire::{Extensions, Fixed, Malformed, Message, REPLY_MAX, Request};
+use atoll_vfs::{Context, FileSystem, Handle, Ino};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 
 use super::control::{self, Answer};
@@ -26,6 +28,7 @@ use super::permissions::Credentials;
 use super::revocable::Revocable;
 use super::rules::{Grant, Mode};
 use super::session::Session;
+use super::tokens::Token;
 use super::volume::{Access, Identity, Volume};
 use crate::fuse::now;
 use crate::shm::{Doorbell, SharedMemory, wake};
@@ -46,6 +49,7 @@ pub(super) struct Newcomer<F: FileSystem + Send> {
     pub memory: OwnedFd,
     pub socket: Arc<OwnedFd>,
     pub place: Revocable<Session<F>>,
+    pub view: bool,
 }
 
 struct Client<F: FileSystem + Send> {
@@ -220,7 +224,10 @@ fn begin<F: FileSystem + Send + 'static>(
         let mut session = volume.session(newcomer.peer.clone(), access).map_err(|error| {
             format!("the directory {} of the volume cannot be used: {error}", grant.path)
         })?;
-        let view = session.open_view().map_err(|error| error.to_string())?;
+        let view = match newcomer.view {
+            true => session.open_view().map_err(|error| error.to_string())?,
+            false => None,
+        };
         if !newcomer.place.begin(session) {
             return Err("the server shuts down".to_owned());
         }
@@ -244,6 +251,45 @@ fn begin<F: FileSystem + Send + 'static>(
     }
 }
 
+/// Answers what only sessions know, and has the codec's server answer the rest.
+fn answer<F: FileSystem + Send>(
+    server: &mut Server,
+    session: &mut Session<F>,
+    caller: &Caller,
+    message: &[u8],
+    data: &[u8],
+    reply: &mut [u8; REPLY_MAX],
+    room: &mut [u8],
+) -> Result<Reply, Malformed> {
+    let message = Message::decode(message, data)?;
+    let header = &message.header;
+    let result = match &message.request {
+        Ok(Request::Adopt(args)) => session.adopt(Token(args.token)).map(|(_, handle)| {
+            let out = OpenOut { fh: handle.0, ..OpenOut::default() };
+            out.store(&mut reply[OutHeader::SIZE..]);
+            OpenOut::SIZE
+        }),
+        // It says at each write whether it is to be at the end, as the kernel does.
+        Ok(Request::Write { args, data })
+            if args.flags & O_APPEND != 0
+                && server.agreed().is_some_and(|agreed| agreed.contains(Extensions::APPEND)) =>
+        {
+            let cx = Context { uid: header.uid, gid: header.gid, now: caller.now };
+            session.append(&cx, Ino(header.nodeid), Handle(args.fh), data).map(|written| {
+                let body = &mut reply[OutHeader::SIZE..];
+                WriteOut { size: written.len as u32, padding: 0 }.store(body);
+                written.offset.store(&mut body[WriteOut::SIZE..]);
+                WriteOut::SIZE + u64::SIZE
+            })
+        }
+        _ => return server.answer(session, caller, &message, reply, room),
+    };
+    let (body, error) = result.map_or_else(|error| (0, -error.raw()), |body| (body, 0));
+    let len = OutHeader::SIZE + body;
+    OutHeader { len: len as u32, error, unique: header.unique }.store(reply);
+    Ok(Reply { message: len, data: 0 })
+}
+
 impl<F: FileSystem + Send> Client<F> {
     /// Gives each lane its batch. Returns whether there was anything.
     fn turn(&mut self, message: &mut [u8]) -> Result<bool, Broken> {
@@ -263,7 +309,7 @@ impl<F: FileSystem + Send> Client<F> {
                 let message = &message[..request.message_len()];
                 let served = catch_unwind(AssertUnwindSafe(|| {
                     self.newcomer.place.with(|session| {
-                        server.serve(session, &caller, message, data, &mut reply, room)
+                        answer(server, session, &caller, message, data, &mut reply, room)
                     })
                 }));
                 let answered = match served {

@@ -47,6 +47,22 @@ fixed! {
         size: u32,
         padding: u32,
     }
+    /// The arguments of IOCTL; data follows.
+    IoctlIn = "fuse_ioctl_in" 32 {
+        fh: u64,
+        flags: u32,
+        cmd: u32,
+        arg: u64,
+        in_size: u32,
+        out_size: u32,
+    }
+    /// The answer to IOCTL; data follows.
+    IoctlOut = "fuse_ioctl_out" 16 {
+        result: i32,
+        flags: u32,
+        in_iovs: u32,
+        out_iovs: u32,
+    }
     /// The arguments of FALLOCATE.
     FallocateIn = "fuse_fallocate_in" 32 {
         fh: u64,
@@ -107,7 +123,8 @@ const O_RDWR: u32 = 2;
 pub const O_CREAT: u32 = 0o100;
 const O_EXCL: u32 = 0o200;
 const O_TRUNC: u32 = 0o1000;
-const O_APPEND: u32 = 0o2000;
+/// Of open(2) on Linux: in [`WriteIn::flags`], to be written at the end of the file.
+pub const O_APPEND: u32 = 0o2000;
 
 /// The flags of open(2) that say `flags`. The access mode 3, which Linux has for descriptors that can
 /// neither be read nor written, says just that.

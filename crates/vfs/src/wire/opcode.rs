@@ -36,6 +36,7 @@ super::fixed::constants! { u32:
     FUSE_CREATE = 35, "Make and open a file.";
     FUSE_INTERRUPT = 36, "Give up a request.";
     FUSE_DESTROY = 38, "The end of the session.";
+    FUSE_IOCTL = 39, "What only this kind of file system knows.";
     FUSE_BATCH_FORGET = 42, "Drop references to several inodes. Not answered.";
     FUSE_FALLOCATE = 43, "Allocate, punch or zero a range.";
     FUSE_READDIRPLUS = 44, "List a directory with attributes.";
@@ -44,3 +45,7 @@ super::fixed::constants! { u32:
     FUSE_SYNCFS = 50, "Make everything durable.";
     FUSE_TMPFILE = 51, "Make and open a file without a name.";
 }
+
+/// Use an open file of another session. Atoll's own, far from what FUSE counts up from: see
+/// [`AdoptIn`](super::adopt::AdoptIn).
+pub const ATOLL_ADOPT: u32 = 0xa701_0001;

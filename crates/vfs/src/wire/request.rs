@@ -1,8 +1,10 @@
 //! Requests: from bytes to what is asked, and back.
 
+use super::adopt::AdoptIn;
 use super::attributes::{GetattrIn, SetattrIn};
 use super::files::{
-    CreateIn, FallocateIn, FlushIn, FsyncIn, LseekIn, OpenIn, ReadIn, ReleaseIn, SyncfsIn, WriteIn,
+    CreateIn, FallocateIn, FlushIn, FsyncIn, IoctlIn, LseekIn, OpenIn, ReadIn, ReleaseIn, SyncfsIn,
+    WriteIn,
 };
 use super::fixed::Fixed;
 use super::header::{EXT_TIME_SIZE, InHeader, find_time, put_time};
@@ -109,6 +111,9 @@ pub enum Request<'a> {
     Init(InitIn),
     Destroy,
     Interrupt(InterruptIn),
+    /// Data is not read.
+    Ioctl(IoctlIn),
+    Adopt(AdoptIn),
 }
 
 /// A message of a client.
@@ -289,6 +294,8 @@ impl<'a> Request<'a> {
             FUSE_INIT => Request::Init(args(body)?.0),
             FUSE_DESTROY => Request::Destroy,
             FUSE_INTERRUPT => Request::Interrupt(args(body)?.0),
+            FUSE_IOCTL => Request::Ioctl(args(body)?.0),
+            ATOLL_ADOPT => Request::Adopt(args(body)?.0),
             _ => return Err(Errno::ENOSYS),
         })
     }
@@ -337,6 +344,8 @@ impl<'a> Request<'a> {
             Request::Init(_) => FUSE_INIT,
             Request::Destroy => FUSE_DESTROY,
             Request::Interrupt(_) => FUSE_INTERRUPT,
+            Request::Ioctl(_) => FUSE_IOCTL,
+            Request::Adopt(_) => ATOLL_ADOPT,
         }
     }
 
@@ -412,6 +421,8 @@ impl<'a> Request<'a> {
             Request::Getlk(args) | Request::Setlk(args) | Request::Setlkw(args) => w.put(args),
             Request::Init(args) => w.put(args),
             Request::Interrupt(args) => w.put(args),
+            Request::Ioctl(args) => w.put(args),
+            Request::Adopt(args) => w.put(args),
         }?;
         if let Some(time) = time {
             put_time(time, w.take(EXT_TIME_SIZE)?);

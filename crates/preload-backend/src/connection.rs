@@ -1,0 +1,207 @@
+//! A process's session with the server of one volume.
+#![allow(unsafe_code)]
+
+use std::cell::UnsafeCell;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use atoll_host::client::{Connection, Manner, Place, Ring, Wait};
+use atoll_host::server::control::Mode;
+use atoll_host::shm::SharedMemory;
+use atoll_transport::channel::{Config, Lane, RingKind};
+use atoll_vfs::client::Client;
+use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, Timespec};
+
+use crate::lock::Lock;
+use crate::servers::Server;
+
+/// Threads that are served at the same time; others make system calls meanwhile.
+const LANES: u32 = 4;
+/// The most bytes of one request. What one write(2) appends is in one piece if it is no longer.
+pub const TRANSFER: usize = 256 << 10;
+/// How long a server may take to let a process in, which waits, and could do without.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Adopted files of closed descriptors that wait to be given back.
+const CLOSED_MAX: usize = 64;
+/// How many are given back whenever one is adopted: more than one, so that they do not pile up.
+const GIVEN_BACK: usize = 2;
+
+/// What carries calls to the server.
+pub type Files = Client<Lane<SharedMemory, Wait>>;
+
+struct LanePlace {
+    lock: Lock,
+    files: UnsafeCell<Option<Files>>,
+}
+
+struct Closed {
+    files: [(Ino, Handle); CLOSED_MAX],
+    count: usize,
+}
+
+/// A session.
+pub struct Session {
+    /// The device number of the mount.
+    pub device: u64,
+    /// Whom the mount shows as the owner of everything.
+    pub owner: Option<(u32, u32)>,
+    cx: Context,
+    lanes: [LanePlace; LANES as usize],
+    /// Lanes that are in use, from the first.
+    made: AtomicUsize,
+    ring_lock: Lock,
+    ring: UnsafeCell<Ring>,
+    closed_lock: Lock,
+    closed: UnsafeCell<Closed>,
+    lost: AtomicBool,
+}
+
+// SAFETY: each cell is used under its lock.
+unsafe impl Sync for Session {}
+// SAFETY: nothing in it belongs to a thread.
+unsafe impl Send for Session {}
+
+impl Session {
+    /// Connects to `server`. `lowest` is the least number for its descriptors.
+    pub fn begin(server: &Server<'_>, lowest: i32) -> Option<Session> {
+        let place = Place::find(Path::new(server.place))?;
+        let manner = Manner { patience: PATIENCE, lowest, view: false };
+        let config = Config {
+            ring: RingKind::Spsc,
+            lanes: LANES,
+            slots: 1,
+            window: TRANSFER as u64,
+            ..Config::default()
+        };
+        let mode = if server.read_only { Mode::Read } else { Mode::Write };
+        let mut ring = Connection::open_as(&place, manner).ok()?.ring(mode, &config).ok()?;
+        ring.memory().keep_from_children().ok()?;
+        let first = ring.client_of(TRANSFER as u32)?;
+        let mut first = Some(first);
+        let lanes = std::array::from_fn(|_| LanePlace {
+            lock: Lock::new(),
+            files: UnsafeCell::new(first.take()),
+        });
+        let uid = rustix::process::geteuid().as_raw();
+        let gid = rustix::process::getegid().as_raw();
+        Some(Session {
+            device: server.device,
+            owner: server.owner,
+            // The server has the time.
+            cx: Context { uid, gid, now: Timespec::default() },
+            lanes,
+            made: AtomicUsize::new(1),
+            ring_lock: Lock::new(),
+            ring: UnsafeCell::new(ring),
+            closed_lock: Lock::new(),
+            closed: UnsafeCell::new(Closed { files: [(Ino(0), Handle(0)); CLOSED_MAX], count: 0 }),
+            lost: AtomicBool::new(false),
+        })
+    }
+
+    /// The numbers of its descriptors.
+    pub fn descriptors(&self) -> [i32; 3] {
+        let _held = self.ring_lock.lock();
+        // SAFETY: under its lock.
+        let ring = unsafe { &*self.ring.get() };
+        ring.descriptors().map(|fd| fd.as_raw_fd())
+    }
+
+    /// Makes a call on a lane that nobody uses. `None` when the kernel is to make it: all are in use, the
+    /// server is lost, or does not know the file any more.
+    pub fn call<R>(
+        &self,
+        call: impl FnOnce(&mut Files, &Context) -> Result<R, Errno>,
+    ) -> Option<Result<R, Errno>> {
+        if self.lost.load(Ordering::Relaxed) {
+            return None;
+        }
+        let made = self.made.load(Ordering::Acquire);
+        // Each thread begins with another, and usually has it alone.
+        let begin = if made == 1 { 0 } else { thread_number() };
+        let free = (0..made).find_map(|step| {
+            let lane = &self.lanes[(begin + step) % made];
+            lane.lock.try_lock().map(|held| (held, lane))
+        });
+        let (_held, lane) = match free {
+            Some(found) => found,
+            None => self.another()?,
+        };
+        // SAFETY: under its lock.
+        let files = unsafe { &mut *lane.files.get() }.as_mut()?;
+        match call(files, &self.cx) {
+            // The original was closed, or never ours.
+            Err(Errno::EBADF | Errno::ESTALE) => None,
+            Err(Errno::EIO) if self.is_lost() => None,
+            result => Some(result),
+        }
+    }
+
+    /// One lane more, which the caller has.
+    fn another(&self) -> Option<(crate::lock::Held<'_>, &LanePlace)> {
+        let _making = self.ring_lock.try_lock()?;
+        let made = self.made.load(Ordering::Relaxed);
+        let lane = self.lanes.get(made)?;
+        let held = lane.lock.try_lock()?;
+        // SAFETY: under the locks of both.
+        let (ring, files) = unsafe { (&mut *self.ring.get(), &mut *lane.files.get()) };
+        *files = Some(ring.client_of(TRANSFER as u32)?);
+        self.made.store(made + 1, Ordering::Release);
+        Some((held, lane))
+    }
+
+    fn is_lost(&self) -> bool {
+        let _held = self.ring_lock.lock();
+        // SAFETY: under its lock.
+        let alive = unsafe { &*self.ring.get() }.is_alive();
+        if !alive {
+            self.lost.store(true, Ordering::Relaxed);
+        }
+        !alive
+    }
+
+    /// Adopts an open file by its token.
+    pub fn adopt(&self, token: [u64; 2]) -> Option<Handle> {
+        let mut back = [(Ino(0), Handle(0)); GIVEN_BACK];
+        let mut count = 0;
+        if let Some(_held) = self.closed_lock.try_lock() {
+            // SAFETY: under its lock.
+            let closed = unsafe { &mut *self.closed.get() };
+            while count < GIVEN_BACK && closed.count > 0 {
+                closed.count -= 1;
+                back[count] = closed.files[closed.count];
+                count += 1;
+            }
+        }
+        let adopted = self.call(|files, cx| {
+            for &(ino, handle) in &back[..count] {
+                // Whatever it says, nothing more can be done.
+                let _ = files.release(cx, ino, handle);
+            }
+            files.adopt(token)
+        });
+        adopted?.ok()
+    }
+
+    /// Takes note that an adopted file is used no more. Called also from a signal handler that has
+    /// interrupted anything here: what cannot be noted at once the server keeps until the session ends.
+    pub fn closed(&self, ino: Ino, handle: Handle) {
+        if let Some(_held) = self.closed_lock.try_lock() {
+            // SAFETY: under its lock.
+            let closed = unsafe { &mut *self.closed.get() };
+            if closed.count < CLOSED_MAX {
+                closed.files[closed.count] = (ino, handle);
+                closed.count += 1;
+            }
+        }
+    }
+}
+
+/// A number that differs between threads, and is found without allocating.
+fn thread_number() -> usize {
+    // SAFETY: an address that every thread has.
+    let address = unsafe { libc::__errno_location() }.addr();
+    (address >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48
+}

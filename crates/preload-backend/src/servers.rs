@@ -1,0 +1,62 @@
+//! Which server has which mount: what `atoll run` tells the programs by a variable.
+//!
+//! A line for each mount: the device number of its file system in hexadecimal, `ro` or `rw`, the user and
+//! group that are shown as the owners of everything (`UID:GID`, or `-`), and the server's socket with the
+//! volume's name, separated by blanks.
+
+/// A server, and the mount that it is the server of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Server<'t> {
+    /// `st_dev` of the files.
+    pub device: u64,
+    /// Whether it is mounted for looking only.
+    pub read_only: bool,
+    /// Whom the mount shows as the owner of everything.
+    pub owner: Option<(u32, u32)>,
+    /// SOCKET or SOCKET/VOLUME.
+    pub place: &'t str,
+}
+
+impl<'t> Server<'t> {
+    fn parse(line: &'t str) -> Option<Server<'t>> {
+        let mut parts = line.splitn(4, ' ');
+        let device = u64::from_str_radix(parts.next()?, 16).ok()?;
+        let read_only = match parts.next()? {
+            "ro" => true,
+            "rw" => false,
+            _ => return None,
+        };
+        let owner = match parts.next()? {
+            "-" => None,
+            owner => {
+                let (uid, gid) = owner.split_once(':')?;
+                Some((uid.parse().ok()?, gid.parse().ok()?))
+            }
+        };
+        let place = parts.next().filter(|place| place.starts_with('/'))?;
+        Some(Server { device, read_only, owner, place })
+    }
+
+    /// The server of `device` in `text`.
+    pub fn find(text: &'t str, device: u64) -> Option<Server<'t>> {
+        text.lines().filter_map(Server::parse).find(|server| server.device == device)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines() {
+        let text = "2c rw - /run/a b/v\n1f ro 7:8 /s\nnonsense\n";
+        let first = Server { device: 0x2c, read_only: false, owner: None, place: "/run/a b/v" };
+        assert_eq!(Server::find(text, 0x2c), Some(first));
+        let second = Server { device: 0x1f, read_only: true, owner: Some((7, 8)), place: "/s" };
+        assert_eq!(Server::find(text, 0x1f), Some(second));
+        assert_eq!(Server::find(text, 1), None);
+        for wrong in ["1 rw - s", "1 rw -", "1 rw", "x rw - /s", "1 w - /s", "1 rw 1 /s", ""] {
+            assert_eq!(Server::find(wrong, 1), None, "{wrong}");
+        }
+    }
+}
