@@ -23,8 +23,7 @@ fn volume() -> Fs<RamDevice> {
 }
 
 /// A server that trusts its clients, which say what time it is.
-const TRUSTING: ServerOptions =
-    ServerOptions { max_data: 1 << 20, extensions: Extensions::all() };
+const TRUSTING: ServerOptions = ServerOptions { max_data: 1 << 20, extensions: Extensions::all() };
 
 fn cut(fs: impl FileSystem + 'static) -> impl FileSystem {
     let wire = Loopback::new(fs, TRUSTING, Timespec::default);
@@ -94,8 +93,7 @@ fn differential_with_a_plain_server() {
 fn large_reads_and_writes_are_cut() {
     for extensions in [Extensions::all(), Extensions::empty()] {
         let options = ServerOptions { extensions, ..TRUSTING };
-        let wire =
-            Loopback::new(ModelFs::default(), options, Timespec::default).narrow(10_000);
+        let wire = Loopback::new(ModelFs::default(), options, Timespec::default).narrow(10_000);
         let fs = Client::connect(wire, ClientOptions::default()).expect("connect");
         let mut s = Subject::new(fs, server_time());
         let file = s.create(Ino::ROOT, "f");

@@ -2,10 +2,11 @@
 //! on them.
 //!
 //! One file per command, named after it. [`volume`] opens volumes for all of them, [`place`] names
-//! places inside them, [`tree`] walks their directories; [`serve`] and [`job`] are the two
-//! processes behind `mount` and `run`.
+//! places inside them, [`tree`] walks their directories; [`attend`] and [`job`] are the two
+//! processes behind `run`.
 #![forbid(unsafe_code)]
 
+mod attend;
 mod cat;
 mod completions;
 mod cp;
@@ -59,6 +60,7 @@ enum Command {
     Cp(cp::Args),
     Rm(rm::Args),
     Mkdir(mkdir::Args),
+    Serve(serve::Args),
     Mount(mount::Args),
     Umount(umount::Args),
     Completions(completions::Args),
@@ -86,6 +88,7 @@ fn main() -> std::process::ExitCode {
         Command::Cp(args) => cp::run(&args),
         Command::Rm(args) => rm::run(&args),
         Command::Mkdir(args) => mkdir::run(&args),
+        Command::Serve(args) => serve::run(&args),
         Command::Mount(args) => mount::run(&args),
         Command::Umount(args) => umount::run(&args),
         Command::Completions(args) => completions::run(&args),

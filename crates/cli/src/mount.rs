@@ -2,18 +2,23 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use atoll_host::client::{Connection, Place};
 use atoll_host::fuse::mount::{self, MountError, MountOptions};
 use atoll_host::fuse::{Ended, Options, Server};
 use atoll_host::process::fork;
+use atoll_host::server::rules::Mode;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 
 use crate::failure::{FAILED, Failure, Outcome};
 use crate::volume::{self, Access};
 
 /// Show a volume's files in a directory, until it is unmounted.
+///
+/// A volume that `atoll serve` serves is named by the server's socket: SOCKET, or SOCKET/VOLUME if it
+/// serves several.
 ///
 /// atoll returns once the volume can be used, and serves it in the background. `atoll umount DIRECTORY`
 /// ends that; so does SIGTERM to the process that serves. Users other than the superuser need the package fuse3,
@@ -26,7 +31,8 @@ pub struct Args {
     /// Serve in the foreground, until Ctrl-C or unmounted.
     #[arg(short, long)]
     foreground: bool,
-    /// The volume.
+    /// The volume, or the socket of a server.
+    #[arg(value_name = "VOLUME|SOCKET[/VOLUME]")]
     volume: PathBuf,
     /// Where its files are to appear.
     directory: PathBuf,
@@ -42,8 +48,13 @@ pub fn run(args: &Args) -> Outcome {
         ))
     })?;
     let access = if args.read_only { Access::Read } else { Access::Write };
+    let place = Place::find(&volume);
+    let serve = |mounted: &mut dyn FnMut()| match &place {
+        Some(place) => attach(place, &volume, &target, access, mounted),
+        None => serve(&volume, &target, access, mounted),
+    };
     if args.foreground {
-        return serve(&volume, &target, access, || {
+        return serve(&mut || {
             eprintln!("atoll: {} is at {}; Ctrl-C unmounts it", volume.display(), target.display());
         });
     }
@@ -51,7 +62,7 @@ pub fn run(args: &Args) -> Outcome {
         .map_err(|errno| Failure::new(format!("cannot make a pipe: {errno}")))?;
     let child = fork(|| {
         let _ = nix::unistd::setsid();
-        let outcome = serve(&volume, &target, access, || {
+        let outcome = serve(&mut || {
             leave_streams();
             let _ = nix::unistd::write(&writer, b"+");
         });
@@ -95,16 +106,13 @@ fn serve(volume: &Path, target: &Path, access: Access, mounted: impl FnOnce()) -
     let cannot = |error: &dyn fmt::Display| {
         Failure::new(format!("cannot mount {}: {error}", volume.display()))
     };
-    // Before there are threads, all of which inherit it.
-    let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
-    pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&signals), None).map_err(|e| cannot(&e))?;
-
+    let signals = block_signals().map_err(|error| cannot(&error))?;
     let fs = volume::open(volume, access)?;
     let privileged = nix::unistd::geteuid().is_root();
     let read_only = access == Access::Read;
     let server = if privileged {
         let device = mount::open_device().map_err(|error| cannot(&error))?;
-        let options = MountOptions { source: volume, read_only, owner: (0, 0) };
+        let options = MountOptions { source: volume, read_only, owner: (0, 0), checked: true };
         mount::mount(&device, target, &options).map_err(|error: MountError| cannot(&error))?;
         Server::start(fs, device, &Options::default())
     } else {
@@ -113,27 +121,7 @@ fn serve(volume: &Path, target: &Path, access: Access, mounted: impl FnOnce()) -
     .map_err(|error: io::Error| cannot(&error))?;
     mounted();
 
-    let place = target.to_owned();
-    std::thread::spawn(move || {
-        let mut asked = false;
-        while signals.wait().is_ok() {
-            if asked {
-                // The journal has everything that was acknowledged.
-                std::process::exit(FAILED.into());
-            }
-            asked = true;
-            let detached = if privileged {
-                mount::detach(&place)
-            } else {
-                mount::unmount_by_helper(&place, true)
-            };
-            if detached.is_ok() {
-                eprintln!(
-                    "atoll: unmounted; programs that have files open keep them (again: end at once)"
-                );
-            }
-        }
-    });
+    unmount_when_asked(signals, target);
     let Ended { fs, error } = server.run();
     match fs {
         Some(fs) => volume::close(volume, fs)?,
@@ -143,4 +131,81 @@ fn serve(volume: &Path, target: &Path, access: Access, mounted: impl FnOnce()) -
         Some(error) => Err(cannot(&error)),
         None => Ok(0),
     }
+}
+
+/// Mounts what the server at `place` serves, says so by `mounted`, and waits until it is unmounted.
+fn attach(
+    place: &Place,
+    source: &Path,
+    target: &Path,
+    access: Access,
+    mounted: impl FnOnce(),
+) -> Outcome {
+    let cannot = |error: &dyn fmt::Display| Failure::new(format!("cannot mount {place}: {error}"));
+    let signals = block_signals().map_err(|error| cannot(&error))?;
+    let connection = Connection::open(place).map_err(Failure::new)?;
+    let privileged = nix::unistd::geteuid().is_root();
+    let read_only = access == Access::Read;
+    let options = MountOptions { source, read_only, owner: (0, 0), checked: privileged };
+    let device = if privileged {
+        let device = mount::open_device().map_err(|error| cannot(&error))?;
+        mount::mount(&device, target, &options).map_err(|error| cannot(&error))?;
+        device
+    } else {
+        mount::mount_by_helper(target, &options).map_err(|error| cannot(&error))?
+    };
+    let mode = if read_only { Mode::Read } else { Mode::Write };
+    if let Err(error) = connection.mount(device.as_fd(), mode, false) {
+        let _ = detach(target);
+        return Err(Failure::new(error));
+    }
+    // Only the server may have it now, so that its end is the mount's.
+    drop(device);
+    mounted();
+    unmount_when_asked(signals, target);
+    if connection.wait() {
+        return Ok(0);
+    }
+    // What is left there could only fail.
+    let _ = detach(target);
+    Err(Failure::new(format!(
+        "the server of {place} has gone; {} is unmounted, and what had been written is safe",
+        target.display()
+    )))
+}
+
+/// Takes what is mounted at `target` out of sight.
+fn detach(target: &Path) -> io::Result<()> {
+    if nix::unistd::geteuid().is_root() {
+        mount::detach(target)
+    } else {
+        mount::unmount_by_helper(target, true)
+    }
+}
+
+/// Signals that end a mount. Before there are threads, all of which inherit this.
+fn block_signals() -> nix::Result<SigSet> {
+    let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
+    pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&signals), None)?;
+    Ok(signals)
+}
+
+/// Unmounts `target` at the first of `signals`; a second one ends the process.
+fn unmount_when_asked(signals: SigSet, target: &Path) {
+    let target = target.to_owned();
+    std::thread::spawn(move || {
+        let mut asked = false;
+        while signals.wait().is_ok() {
+            if asked {
+                // The journal has everything that was acknowledged.
+                std::process::exit(FAILED.into());
+            }
+            asked = true;
+            if detach(&target).is_ok() {
+                eprintln!(
+                    "atoll: unmounted; programs that have files open keep them (again: end at once)"
+                );
+            }
+        }
+    });
 }

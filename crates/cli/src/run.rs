@@ -2,7 +2,7 @@
 //!
 //! Three processes share the work. This one, which the shell sees, waits, passes signals on and
 //! ends with the program's status ([`job`](crate::job)). The *server* owns the volumes and serves them
-//! ([`serve`]); it has a session of its own, so that neither the terminal nor job control stops it
+//! ([`attend`]); it has a session of its own, so that neither the terminal nor job control stops it
 //! while programs still use it. The *command* enters a private mount namespace, mounts, and
 //! becomes the program.
 
@@ -13,14 +13,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 
+use atoll_host::client::Place;
 use atoll_host::fuse::mount::{self, MountOptions};
 use atoll_host::handoff::Handoff;
 use atoll_host::namespace::{self, Namespace};
 use atoll_host::process::fork;
 
+use crate::attend::{self, Attachment, CommandSide};
 use crate::failure::{Failure, Outcome, RUN_FAILED, RUN_NOT_EXECUTABLE, RUN_NOT_FOUND};
 use crate::job::Job;
-use crate::serve::{self, Attachment, CommandSide};
+
 use crate::size;
 use crate::volume::{self, Access, CreateOptions, DEFAULT_SIZE};
 
@@ -40,7 +42,8 @@ const DEFAULT_PATH: &str = "/vol";
 #[derive(clap::Args)]
 pub struct Args {
     /// A volume, and the directory where it appears (/vol); `:ro` after both for looking only. A
-    /// directory below / need not exist.
+    /// directory below / need not exist. A volume that `atoll serve` serves is named by the server's
+    /// socket: SOCKET, or SOCKET/VOLUME if it serves several.
     #[arg(short, long = "volume", value_name = "VOLUME[:PATH[:ro]]")]
     volumes: Vec<OsString>,
     /// Say nothing about the volume that is used by default.
@@ -77,8 +80,10 @@ fn attachment(text: &OsStr, alone: bool, cwd: &Path) -> Result<Attachment, Failu
             )));
         }
     };
+    let volume = cwd.join(OsStr::from_bytes(volume));
     Ok(Attachment {
-        volume: cwd.join(OsStr::from_bytes(volume)),
+        served: Place::find(&volume),
+        volume,
         target: normal(&cwd.join(target)),
         access,
     })
@@ -130,7 +135,12 @@ fn attempt(args: &Args) -> Outcome {
             };
             eprintln!("atoll: {what}; it is at {DEFAULT_PATH}");
         }
-        attachments.push(Attachment { volume, target: DEFAULT_PATH.into(), access: Access::Write });
+        attachments.push(Attachment {
+            volume,
+            served: None,
+            target: DEFAULT_PATH.into(),
+            access: Access::Write,
+        });
     }
     for text in &args.volumes {
         attachments.push(attachment(text, args.volumes.len() == 1, &cwd)?);
@@ -144,7 +154,7 @@ fn attempt(args: &Args) -> Outcome {
     let server = fork(|| {
         // Only the command may hold the other ends, so that its end is noticed.
         close([command_end.as_fd(), report.as_fd(), reporter.as_fd()]);
-        serve::attend(&attachments, &server_end)
+        attend::attend(&attachments, &server_end)
     })
     .map_err(failed)?;
     drop(server_end);
@@ -214,10 +224,19 @@ fn mount_all(attachments: &[Attachment], line: &CommandSide<'_>) -> Result<(), F
             source: &attachment.volume,
             read_only: attachment.access == Access::Read,
             owner,
+            // A server knows who may do what; in a user namespace the kernel cannot be told.
+            checked: attachment.served.is_none() || !namespace.is_user(),
         };
         mount::mount(&device, &attachment.target, &options).map_err(Failure::new)?;
         line.hand_over(device.as_fd(), namespace.is_user().then_some(owner))?;
+        // Only the server may have it now, so that its end is the mount's.
+        drop(device);
         line.wait()?;
+        if attachment.served.is_some() {
+            // Until the kernel has asked for them, the root's owner is one that a user namespace does
+            // not know, and whose directories nobody there may write. A failure shows by itself.
+            let _ = std::fs::metadata(&attachment.target);
+        }
     }
     Ok(())
 }

@@ -1,134 +1,248 @@
-//! The server process of `atoll run`: owns the volumes, serves them, closes them.
+//! `atoll serve`: volumes for many programs at once.
 
-use std::os::fd::BorrowedFd;
+use std::io::Write;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::thread::JoinHandle;
+use std::str::FromStr;
 
-use atoll_host::fuse::{Ended, Options, Server};
-use atoll_host::handoff::Handoff;
+use atoll_host::server::bind::bind;
+use atoll_host::server::confine::{self, Landlocked};
+use atoll_host::server::listen::Server;
+use atoll_host::server::notify::Notify;
+use atoll_host::server::rules::{Rule, Rules};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-use crate::failure::{Failure, RUN_FAILED};
-use crate::volume::{self, Access, Volume};
+use crate::failure::{Failure, Outcome};
+use crate::volume::{self, Access};
 
-/// A volume and where it is to appear.
-#[derive(Clone, Debug)]
-pub struct Attachment {
-    /// The volume's file, absolute.
-    pub volume: PathBuf,
-    /// The mount point, absolute.
-    pub target: PathBuf,
-    /// Whether it may be changed.
-    pub access: Access,
+/// Serve volumes to many programs at once, until Ctrl-C or SIGTERM.
+///
+/// Programs reach a volume with `atoll run -v SOCKET/VOLUME:PATH` and `atoll mount SOCKET/VOLUME
+/// DIRECTORY`; /VOLUME is not needed where only one is served. All see each other's changes at once.
+///
+/// The superuser and the user who runs the server may do everything, others what --allow says. A
+/// rule is WHO=ACCESS[,volume=NAME][,path=DIRECTORY]. WHO: uid:NUMBER, gid:NUMBER, user:NAME,
+/// group:NAME or all. ACCESS: deny, ro or rw. With path= the client gets that directory as its root.
+/// The first rule that fits decides.
+///
+/// It runs in the foreground, tells a service manager when it is ready (sd_notify), and once it is, keeps
+/// access to nothing but the volumes and the socket. SIGHUP changes nothing. The socket's file stays;
+/// the next server replaces it.
+#[derive(clap::Args)]
+pub struct Args {
+    /// A volume, and its name for clients: without NAME= that of its file, without the extension;
+    /// `:ro` after it for looking only.
+    #[arg(required = true, value_name = "[NAME=]VOLUME[:ro]")]
+    volumes: Vec<Source>,
+    /// Where clients find the server.
+    #[arg(long, value_name = "PATH", default_value = "atoll.sock")]
+    socket: PathBuf,
+    /// Let others in.
+    #[arg(long, value_name = "RULE")]
+    allow: Vec<Rule>,
+    /// More rules, one a line, after those of --allow; # begins a comment.
+    #[arg(long, value_name = "FILE")]
+    allow_from: Option<PathBuf>,
+    /// What is logged: error, warn, info, debug or trace; per module as in
+    /// `info,atoll_host::server=debug`.
+    #[arg(long, value_name = "LEVEL", env = "ATOLL_LOG", default_value = "info")]
+    log_level: String,
 }
 
-/// The command's side of the conversation: it waits for a go before every step, and hands each
-/// device over once it is mounted.
-pub struct CommandSide<'a>(pub &'a Handoff);
+/// A volume to serve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Source {
+    name: String,
+    path: PathBuf,
+    access: Access,
+}
 
-impl CommandSide<'_> {
-    /// Waits until the server is ready for the next step. Fails without words: the server has said why.
-    pub fn wait(&self) -> Result<(), Failure> {
-        self.0.receive().map(drop).map_err(|_| Failure::new(""))
+impl FromStr for Source {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Source, String> {
+        let (text, access) = match text.strip_suffix(":ro") {
+            Some(text) => (text, Access::Read),
+            None => (text, Access::Write),
+        };
+        let (name, path) = match text.split_once('=') {
+            Some((name, path)) if !name.contains('/') => (Some(name), path),
+            _ => (None, text),
+        };
+        let stem = || Some(Path::new(path).file_stem()?.to_str()?.to_owned());
+        let name = name.map(str::to_owned).or_else(stem).unwrap_or_default();
+        if path.is_empty() || name.is_empty() || name.contains(['/', ':']) {
+            return Err("it gives no name for clients; write NAME=VOLUME".to_owned());
+        }
+        Ok(Source { name, path: path.into(), access })
     }
+}
 
-    /// Hands over a mounted `device`. In a user namespace `owner` is the user and group that own all.
-    pub fn hand_over(
-        &self,
-        device: BorrowedFd<'_>,
-        owner: Option<(u32, u32)>,
-    ) -> Result<(), Failure> {
-        let mut message = vec![u8::from(owner.is_some())];
-        let (uid, gid) = owner.unwrap_or_default();
-        message.extend_from_slice(&uid.to_ne_bytes());
-        message.extend_from_slice(&gid.to_ne_bytes());
-        self.0.send(&message, Some(device)).map_err(|_| Failure::new(""))
+/// Serves.
+pub fn run(args: &Args) -> Outcome {
+    start_log(&args.log_level)?;
+    let cannot =
+        |what: &str, error: &dyn std::fmt::Display| Failure::new(format!("cannot {what}: {error}"));
+    let own = nix::unistd::geteuid().as_raw();
+    let mut rules = args.allow.clone();
+    if let Some(path) = &args.allow_from {
+        rules.extend(rules_of(path)?);
     }
-}
+    let rules = Rules::new(rules, own);
+    for (at, source) in args.volumes.iter().enumerate() {
+        if args.volumes[..at].iter().any(|other| other.name == source.name) {
+            return Err(Failure::new(format!(
+                "two volumes are named {}; give them other names with NAME=VOLUME",
+                source.name
+            )));
+        }
+    }
+    // Before there are threads, all of which inherit it.
+    let ends: SigSet = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect();
+    let mut blocked = ends;
+    blocked.add(Signal::SIGHUP);
+    pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&blocked), None)
+        .map_err(|error| cannot("block signals", &error))?;
+    let stop = SignalFd::with_flags(&ends, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+        .map_err(|error| cannot("wait for signals", &error))?;
+    let notify = Notify::connect(std::env::var_os("NOTIFY_SOCKET").as_deref())
+        .map_err(|error| cannot("reach the service manager at NOTIFY_SOCKET", &error))?;
+    raise_descriptor_limit();
 
-/// Reads the owner out of a message of [`CommandSide::hand_over`].
-fn owner(message: &[u8]) -> Option<(u32, u32)> {
-    let (&[1, uid @ ..], gid) = message.split_first_chunk::<5>()? else { return None };
-    Some((u32::from_ne_bytes(uid), u32::from_ne_bytes(gid.try_into().ok()?)))
-}
-
-/// Opens the volumes, serves each as it is handed over, and returns once all are unmounted and
-/// closed, with the status to end with.
-pub fn attend(attachments: &[Attachment], line: &Handoff) -> u8 {
-    let mut status = 0;
-    let mut complain = |failure: Failure| {
-        eprintln!("atoll: {failure}");
-        status = RUN_FAILED;
+    let mut paths = Vec::new();
+    let mut volumes = Vec::new();
+    let listener = (|| {
+        for source in &args.volumes {
+            let path = volume::absolute(&source.path)?;
+            volumes.push((source.name.clone(), volume::open(&path, source.access)?));
+            paths.push(path);
+        }
+        bind(&args.socket, rules.admit_others()).map_err(Failure::new)
+    })();
+    let listener = match listener {
+        Ok(listener) => listener,
+        Err(failure) => {
+            for ((_, volume), path) in volumes.into_iter().zip(&paths) {
+                volume::close(path, volume)?;
+            }
+            return Err(failure);
+        }
     };
-    leave_terminal();
-    let mut opened = Vec::new();
-    for attachment in attachments {
-        match volume::open(&attachment.volume, attachment.access) {
-            Ok(volume) => opened.push((attachment.volume.as_path(), volume)),
+    let names = volumes.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+    log::info!("serving {names} at {}", args.socket.display());
+    let landlocked = confine::confine().map_err(|error| cannot("confine the server", &error))?;
+    match landlocked {
+        Landlocked::Fully => log::debug!("confined by seccomp and Landlock"),
+        Landlocked::Partly => {
+            log::info!("the kernel's Landlock is an older one; seccomp does the rest")
+        }
+        Landlocked::No => {
+            log::info!("the kernel has no Landlock; seccomp alone confines the server")
+        }
+    }
+
+    let volumes = volumes
+        .into_iter()
+        .map(|(name, volume)| atoll_host::server::Volume::new(volume, name))
+        .collect();
+    let server = Server::new(listener, rules, volumes);
+    notify.ready(&format!("serving {names}"));
+    let ended = server.run(stop.as_fd());
+    notify.stopping();
+    log::info!("shutting down");
+    let mut outcome = Ok(0);
+    for ((name, volume), path) in
+        ended.map_err(|error| cannot("serve", &error))?.into_iter().zip(&paths)
+    {
+        let closed = match volume {
+            Some(volume) => volume::close(path, volume),
+            None => Err(Failure::new(format!(
+                "{name} could not be closed after an internal error; what had been written is safe, and \
+                 is taken up when it is opened again"
+            ))),
+        };
+        match closed {
+            Ok(()) => log::info!("closed {name}"),
             Err(failure) => {
-                complain(failure);
-                close_all(opened, &mut complain);
-                return status;
+                log::error!("{failure}");
+                outcome = Err(failure);
             }
         }
     }
-    let mut waiting = opened.into_iter();
-    let mut served = Vec::new();
-    // The command's end closes when it has mounted all, or has failed and said why.
-    while line.send(b"go", None).is_ok() {
-        let Ok((message, Some(device))) = line.receive() else { break };
-        let Some((path, volume)) = waiting.next() else { break };
-        let options = Options { owner: owner(&message), ..Options::default() };
-        match Server::start(volume, device, &options) {
-            Ok(server) => served.push((path, std::thread::spawn(move || server.run()))),
-            Err(error) => {
-                complain(Failure::new(format!("cannot serve {}: {error}", path.display())));
-                break;
+    outcome
+}
+
+/// The rules in the file at `path`.
+fn rules_of(path: &Path) -> Result<Vec<Rule>, Failure> {
+    let failed =
+        |error: &dyn std::fmt::Display| Failure::new(format!("{}: {error}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
+    text.lines()
+        .map(|line| line.split_once('#').map_or(line, |(rule, _)| rule).trim())
+        .filter(|rule| !rule.is_empty())
+        .map(|rule| rule.parse().map_err(|error| failed(&error)))
+        .collect()
+}
+
+/// Messages go to standard error, a line each, begun with their level; under systemd in its own way, so
+/// that the journal has the level as well.
+fn start_log(filter: &str) -> Result<(), Failure> {
+    let journal = std::env::var_os("JOURNAL_STREAM").is_some();
+    env_logger::Builder::new()
+        // The library below talks of each request.
+        .filter_module("fuser", log::LevelFilter::Warn)
+        .parse_filters(filter)
+        .format(move |out, record| {
+            if journal {
+                // sd-daemon(3): the levels of syslog(3).
+                let level = match record.level() {
+                    log::Level::Error => 3,
+                    log::Level::Warn => 4,
+                    log::Level::Info => 6,
+                    log::Level::Debug | log::Level::Trace => 7,
+                };
+                writeln!(out, "<{level}>{}", record.args())
+            } else {
+                writeln!(
+                    out,
+                    "atoll: {}: {}",
+                    record.level().as_str().to_lowercase(),
+                    record.args()
+                )
             }
-        }
-    }
-    close_all(waiting.collect(), &mut complain);
-    for (path, server) in served {
-        if let Err(failure) = finish(path, server) {
-            complain(failure);
-        }
-    }
-    status
+        })
+        .try_init()
+        .map_err(Failure::new)
 }
 
-fn close_all(opened: Vec<(&Path, Volume)>, complain: &mut impl FnMut(Failure)) {
-    for (path, volume) in opened {
-        if let Err(failure) = volume::close(path, volume) {
-            complain(failure);
-        }
-    }
+/// A client takes up to three descriptors.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // With less it serves fewer clients.
+    let _ = setrlimit(Resource::Nofile, limit);
 }
 
-/// Waits until a volume is unmounted and closes it.
-fn finish(path: &Path, server: JoinHandle<Ended<Volume>>) -> Result<(), Failure> {
-    let unclean = |why: &dyn std::fmt::Display| {
-        Failure::new(format!(
-            "serving {} ended early: {why}; what had been written before is safe, and is taken up \
-             when the volume is opened again",
-            path.display()
-        ))
-    };
-    let ended = server.join().map_err(|_| unclean(&"an internal error"))?;
-    match (ended.fs, ended.error) {
-        (Some(volume), error) => {
-            volume::close(path, volume)?;
-            error.map_or(Ok(()), |error| Err(unclean(&error)))
-        }
-        (None, _) => Err(unclean(&"an internal error")),
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Steps out of the terminal's reach: its signals, job control, and streams but for messages.
-fn leave_terminal() {
-    // Each of these only makes the server easier to disturb when it fails.
-    let _ = nix::unistd::setsid();
-    let _ = nix::sys::prctl::set_name(c"atoll-server");
-    if let Ok(null) = std::fs::File::options().read(true).write(true).open("/dev/null") {
-        let _ = nix::unistd::dup2_stdin(&null);
-        let _ = nix::unistd::dup2_stdout(&null);
+    #[test]
+    fn names_of_volumes() {
+        let read = |text: &str| {
+            text.parse::<Source>()
+                .map(|source| (source.name, source.path.display().to_string(), source.access))
+        };
+        let expect =
+            |name: &str, path: &str, access| Ok((name.to_owned(), path.to_owned(), access));
+        assert_eq!(read("/a/data.vol"), expect("data", "/a/data.vol", Access::Write));
+        assert_eq!(read("x=/a/data.vol:ro"), expect("x", "/a/data.vol", Access::Read));
+        assert_eq!(read("/a=b/data"), expect("data", "/a=b/data", Access::Write));
+        assert_eq!(read("./c=d.vol"), expect("c=d", "./c=d.vol", Access::Write));
+        for wrong in ["", "x=", "=a", "/", "a:b=c", ":ro"] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -34,6 +34,20 @@ impl Handoff {
         Ok((Handoff { socket: a }, Handoff { socket: b }))
     }
 
+    /// A line whose other end another program speaks into, as a stream.
+    ///
+    /// # Errors
+    /// What socketpair(2) says.
+    pub(crate) fn stream() -> io::Result<(Handoff, OwnedFd)> {
+        let (a, b) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        Ok((Handoff { socket: a }, b))
+    }
+
     /// Sends `message`, of at least one and at most [`MESSAGE_MAX`] bytes, and a duplicate of
     /// `descriptor`.
     ///

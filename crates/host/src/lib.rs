@@ -3,18 +3,23 @@
 //!
 //! [`device`] gives a volume's storage as a block device; [`seal`] confines a process to it.
 //! [`memory`] says how much a cache may take. [`fuse`] serves a file system to the kernel;
+//! [`server`] shares one among many clients;
 //! [`namespace`] gives a program a private view of the file tree; [`process`] splits this process
-//! in two, and [`handoff`] is the line between the halves. [`shm`] is
-//! memory shared with another process. Unsafe code is denied here but in the modules that say why they need it.
+//! in two, and [`handoff`] is the line between the halves. [`shm`] is memory shared with another
+//! process. [`server`] serves volumes to many programs, and [`client`] is how they find it. Unsafe code is
+//! denied here but in the modules that say why they need it.
 #![deny(unsafe_code)]
 
+pub mod client;
 pub mod device;
 pub mod fuse;
 pub mod handoff;
 pub mod memory;
 pub mod namespace;
+mod privileges;
 pub mod process;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub mod seal;
+pub mod server;
 #[cfg(target_os = "linux")]
 pub mod shm;

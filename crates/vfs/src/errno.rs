@@ -71,7 +71,9 @@ errnos! {
     EMLINK = 31, "too many links";
     EPIPE = 32, "broken pipe";
     ERANGE = 34, "result too large";
+    EDEADLK = 35, "resource deadlock would occur";
     ENAMETOOLONG = 36, "file name too long";
+    ENOLCK = 37, "no locks available";
     ENOSYS = 38, "function not implemented";
     ENOTEMPTY = 39, "directory not empty";
     ELOOP = 40, "too many levels of symbolic links";

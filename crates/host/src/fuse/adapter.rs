@@ -159,7 +159,7 @@ impl<F: FileSystem + Send + 'static> Filesystem for Adapter<F> {
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
         let mut state = self.state();
         let ino = Ino(ino.0);
-        state.plain.remove(&ino);
+        state.plain.forget(ino);
         state.fs.forget(ino, nlookup);
     }
 
@@ -198,7 +198,7 @@ impl<F: FileSystem + Send + 'static> Filesystem for Adapter<F> {
             mtime: mtime.map(set_time),
         };
         if set.mode.is_some() {
-            state.plain.remove(&ino);
+            state.plain.forget(ino);
         }
         let result = (|| {
             if uid.is_some() || gid.is_some() {
@@ -639,7 +639,7 @@ impl<F: FileSystem + Send + 'static> Filesystem for Adapter<F> {
     ) {
         let ino = Ino(ino.0);
         let mut state = self.changing();
-        state.plain.remove(&ino);
+        state.plain.forget(ino);
         let result = (|| {
             let attribute = storable(attribute.as_bytes())?;
             let flags = XattrFlags::from_bits(flags as u32).ok_or(Errno::EINVAL)?;

@@ -11,7 +11,7 @@ pub(super) fn errno(error: Errno) -> fuser::Errno {
 }
 
 /// The time of day. The file systems behind the seam read no clock: this is where it is read.
-pub(super) fn now() -> Timespec {
+pub(crate) fn now() -> Timespec {
     match SystemTime::now().duration_since(UNIX_EPOCH) {
         Ok(since) => Timespec { sec: since.as_secs() as i64, nsec: since.subsec_nanos() },
         Err(_) => Timespec::default(),

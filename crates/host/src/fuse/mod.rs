@@ -4,6 +4,8 @@
 //! private modules `state` is what requests work on, `adapter` translates one request after another,
 //! and `convert` the types.
 //!
+//! That is for a volume that has no other client. [`shared`] serves one of several clients.
+//!
 //! # Choices
 //!
 //! - **The kernel's caches are kept for ever** (entries, missing entries, attributes, pages,
@@ -23,6 +25,7 @@
 mod adapter;
 mod convert;
 pub mod mount;
+pub mod shared;
 mod state;
 
 use std::io;
@@ -35,6 +38,7 @@ use std::time::Duration;
 use atoll_vfs::{Context, FileSystem};
 
 use adapter::Adapter;
+pub(crate) use convert::now;
 use state::{Open, State, lock};
 
 /// How a file system is served.
@@ -151,7 +155,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
             _ => return Ended { fs: None, error },
         };
         let State { mut fs, open, .. } = state;
-        let cx = Context { uid: 0, gid: 0, now: convert::now() };
+        let cx = Context { uid: 0, gid: 0, now: now() };
         for (handle, ino) in open {
             // Unmounting goes on whatever a single handle says.
             let _ = match handle {
@@ -172,7 +176,7 @@ fn commit_at_intervals<F: FileSystem>(
     while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(interval) {
         let mut state = lock(state);
         if std::mem::take(&mut state.changed) {
-            let cx = Context { uid: 0, gid: 0, now: convert::now() };
+            let cx = Context { uid: 0, gid: 0, now: now() };
             // An error stops the file system from taking changes, which programs are told by
             // their own calls.
             let _ = state.fs.syncfs(&cx);

@@ -89,6 +89,9 @@ pub struct MountOptions<'a> {
     pub read_only: bool,
     /// The user and group that mount.
     pub owner: (u32, u32),
+    /// The kernel checks permissions, by the owners and modes that it is told; otherwise whoever
+    /// serves does.
+    pub checked: bool,
 }
 
 /// Mounts what will be served on `device` at the directory `target`. Programs that use it wait
@@ -105,10 +108,11 @@ pub fn mount(device: impl AsFd, target: &Path, options: &MountOptions) -> Result
         return Err(MountError::MountPoint(target.to_owned(), error));
     }
     let data = format!(
-        "fd={},rootmode=40000,user_id={},group_id={},default_permissions,allow_other",
+        "fd={},rootmode=40000,user_id={},group_id={},allow_other{}",
         device.as_fd().as_raw_fd(),
         options.owner.0,
         options.owner.1,
+        if options.checked { ",default_permissions" } else { "" },
     );
     let mut flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOATIME;
     flags.set(MsFlags::MS_RDONLY, options.read_only);
@@ -164,6 +168,37 @@ pub fn helper() -> io::Result<PathBuf> {
                 ),
             )
         })
+}
+
+/// Mounts at `target` for a user who may not: by the helper, which hands the device back. Only this
+/// user will see the files.
+///
+/// # Errors
+/// That the helper is missing, or what it says.
+pub fn mount_by_helper(target: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
+    let (line, helpers_line) = crate::handoff::Handoff::stream()?;
+    // A comma in the name would end it.
+    let source = options.source.to_string_lossy().replace(',', "_");
+    let mut text = format!("fsname={source},subtype=atoll,nosuid,nodev,noatime");
+    text.push_str(if options.read_only { ",ro" } else { ",rw" });
+    if options.checked {
+        text.push_str(",default_permissions");
+    }
+    let output = std::process::Command::new(helper()?)
+        .args(["-o", &text, "--"])
+        .arg(target)
+        // It sends the device through the descriptor of that number, here its standard input.
+        .env("_FUSE_COMMFD", "0")
+        .stdin(helpers_line)
+        .output()?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(io::Error::other(said.trim().to_owned()));
+    }
+    match line.receive()? {
+        (_, Some(device)) => Ok(device),
+        (_, None) => Err(io::Error::other(format!("{HELPER} has handed nothing over"))),
+    }
 }
 
 /// Unmounts what the helper has mounted at `target`, or with `detach` takes it out of sight.

@@ -1,20 +1,16 @@
 //! What requests work on: the file system and what is known of its files in use.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use atoll_vfs::{Context, Errno, FileSystem, FileType, Handle, Ino, Result, SetAttr};
+use atoll_vfs::{Context, FileSystem, Handle, Ino, Result};
 use fuser::INodeNo;
 
 use super::adapter::MAX_WRITE;
+use crate::privileges::{Plain, drop_privileges};
 
 /// The most that one copy_file_range(2) moves before it returns, so that others get their turn.
 const COPY_MAX: u64 = 16 << 20;
-/// The attribute that holds a file's capabilities.
-const CAPABILITY: &[u8] = b"security.capability";
-const SET_UID: u32 = 0o4000;
-const SET_GID: u32 = 0o2000;
-const GROUP_EXECUTE: u32 = 0o010;
 
 /// An open file or directory of the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -29,7 +25,7 @@ pub(super) struct State<F> {
     /// Every handle that the kernel has not released. It forgets to when a mount goes down.
     pub(super) open: HashMap<Open, Ino>,
     /// Regular files without set-user-ID, set-group-ID and capabilities: a write need not look.
-    pub(super) plain: HashSet<Ino>,
+    pub(super) plain: Plain,
     /// Where reads are gathered; grows to the largest request.
     pub(super) buffer: Vec<u8>,
     /// Whether anything has changed since everything was last durable.
@@ -44,22 +40,12 @@ pub(super) fn lock<F>(state: &Mutex<State<F>>) -> MutexGuard<'_, State<F>> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// `mode` without the bits that a change of content or owner takes from a regular file: the
-/// set-group-ID bit only where it has that meaning.
-fn without_set_ids(mode: u32) -> u32 {
-    let mut mode = mode & !SET_UID;
-    if mode & GROUP_EXECUTE != 0 {
-        mode &= !SET_GID;
-    }
-    mode
-}
-
 impl<F: FileSystem> State<F> {
     pub(super) fn new(fs: F) -> Self {
         State {
             fs,
             open: HashMap::new(),
-            plain: HashSet::new(),
+            plain: Plain::default(),
             buffer: Vec::new(),
             changed: false,
             notifier: None,
@@ -74,34 +60,11 @@ impl<F: FileSystem> State<F> {
     /// Takes the capabilities of a regular file whose content or owner changes, and with
     /// `set_ids` also its set-user-ID and set-group-ID bits.
     pub(super) fn drop_privileges(&mut self, cx: &Context, ino: Ino, set_ids: bool) -> Result<()> {
-        if self.plain.contains(&ino) {
-            return Ok(());
-        }
-        let attr = self.fs.getattr(cx, ino)?;
-        if attr.file_type() != FileType::Regular {
-            return Ok(());
-        }
-        match self.fs.removexattr(cx, ino, CAPABILITY) {
-            Ok(()) | Err(Errno::ENODATA) => {}
-            Err(error) => return Err(error),
-        }
-        let mut mode = attr.mode & 0o7777;
-        let dropped = without_set_ids(mode);
-        if set_ids && dropped != mode {
-            self.fs.setattr(
-                cx,
-                ino,
-                None,
-                &SetAttr { mode: Some(dropped), ..SetAttr::default() },
-            )?;
-            mode = dropped;
-            if let Some(notifier) = &self.notifier {
-                // The kernel remembers the old mode. It may be gone already, with its inode.
-                let _ = notifier.inval_inode(INodeNo(ino.0), -1, 0);
-            }
-        }
-        if mode & (SET_UID | SET_GID) == 0 {
-            self.plain.insert(ino);
+        let State { fs, plain, notifier, .. } = self;
+        let changed = drop_privileges(fs, plain, cx, ino, set_ids, |_| true)?;
+        if changed && let Some(notifier) = notifier {
+            // The kernel remembers the old mode. It may be gone already, with its inode.
+            let _ = notifier.inval_inode(INodeNo(ino.0), -1, 0);
         }
         Ok(())
     }

@@ -1,0 +1,413 @@
+//! `atoll serve`: many programs on one volume, who may use it, and how it all ends.
+#![allow(missing_docs)]
+
+mod common;
+
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use common::{TempDir, as_user, atoll, fails, folder, fsck, need, ok, volume, wait_until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// A server, ended with its value.
+struct Served {
+    child: Child,
+    log: PathBuf,
+    /// Where the programs of tests run: clients of other users reach it too.
+    dir: TempDir,
+}
+
+impl Served {
+    /// Serves `arguments` in a folder with the volumes a.vol and b.vol at the socket `s`, and returns
+    /// when it is ready.
+    fn start(arguments: &[&str]) -> Served {
+        let dir = folder();
+        std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
+        for name in ["a.vol", "b.vol"] {
+            volume(dir.path(), name, "32M");
+        }
+        // Where another user can reach it.
+        std::fs::copy(env!("CARGO_BIN_EXE_atoll"), dir.path().join("atoll")).unwrap();
+        Served::again(dir, arguments)
+    }
+
+    fn again(dir: TempDir, arguments: &[&str]) -> Served {
+        let log = dir.path().join("log");
+        let notify = UnixDatagram::bind(dir.path().join("notify")).unwrap();
+        notify.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let child = atoll()
+            .current_dir(dir.path())
+            .args(["serve", "--socket", "s"])
+            .args(arguments)
+            .env("NOTIFY_SOCKET", dir.path().join("notify"))
+            .stdin(Stdio::null())
+            .stderr(std::fs::File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        let served = Served { child, log, dir };
+        let mut said = [0; 256];
+        let length = notify.recv(&mut said).unwrap_or_else(|error| {
+            panic!("not ready: {error}; it said: {}", std::fs::read_to_string(&served.log).unwrap())
+        });
+        assert!(said[..length].starts_with(b"READY=1\n"));
+        std::fs::remove_file(served.dir.path().join("notify")).unwrap();
+        served
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap()
+    }
+
+    /// A shell script with the volume `at` (SOCKET[/VOLUME][:PATH[:ro]]).
+    fn run(&self, at: &str, script: &str) -> Command {
+        let mut command = atoll();
+        command.current_dir(self.path()).args(["run", "-v", at, "--", "sh", "-ec", script]);
+        command
+    }
+
+    /// The same as the user nobody.
+    fn run_as_user(&self, at: &str, script: &str) -> Command {
+        as_user(self.path(), "666", &format!("./atoll run -v {at} -- sh -ec '{script}'"))
+    }
+
+    /// A shell that waits for commands.
+    fn shell(&self, at: &str) -> Shell {
+        let mut child = atoll()
+            .current_dir(self.path())
+            .args(["run", "-v", at, "--", "sh"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (input, output) = (child.stdin.take(), child.stdout.take().unwrap());
+        Shell { child, input, output }
+    }
+
+    /// Asks the server to end, and looks at what it leaves.
+    fn stop(mut self) -> TempDir {
+        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM).unwrap();
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status}: {}", self.log());
+        for name in ["a.vol", "b.vol"] {
+            fsck(&self.path().join(name));
+        }
+        std::mem::replace(&mut self.dir, folder())
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A shell on a volume.
+struct Shell {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: ChildStdout,
+}
+
+impl Shell {
+    /// Runs a command and returns what it printed, without the last newline, and ` !` if it failed.
+    fn does(&mut self, command: &str) -> String {
+        let line = format!("{{ {command}\n}} 2>&1 || echo '!'; echo .\n");
+        self.input.as_mut().unwrap().write_all(line.as_bytes()).unwrap();
+        let mut said = Vec::new();
+        let mut byte = [0];
+        while !said.ends_with(b".\n") {
+            assert_eq!(self.output.read(&mut byte).unwrap(), 1, "{command}");
+            said.push(byte[0]);
+        }
+        said.truncate(said.len() - 2);
+        String::from_utf8(said).unwrap().trim_end().replace('\n', " ")
+    }
+
+    fn end(mut self) {
+        drop(self.input.take());
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn what_one_program_does_the_other_sees() {
+    need("flock", "util-linux");
+    let served = Served::start(&["a.vol", "two=b.vol"]);
+    let (mut one, mut other) = (served.shell("s/a:/vol"), served.shell("s/a:/mnt"));
+    assert_eq!(one.does("echo first > /vol/f; cat /vol/f"), "first");
+    assert_eq!(other.does("cat /mnt/f; echo second >> /mnt/f"), "first");
+    assert_eq!(one.does("cat /vol/f; stat -c %s /vol/f"), "first second 13");
+    assert_eq!(other.does("mkdir /mnt/d; mv /mnt/f /mnt/d/g; ls /mnt"), "d");
+    assert_eq!(one.does("ls /vol; test -e /vol/f || cat /vol/d/g"), "d first second");
+    assert_eq!(one.does("chmod 640 /vol/d/g; truncate -s 5 /vol/d/g"), "");
+    assert_eq!(other.does("stat -c '%a %s' /mnt/d/g; cat /mnt/d/g"), "640 5 first");
+    // An unlinked file lives as long as the other has it open, and not a moment longer.
+    let free = "stat -f -c %f /vol";
+    let before = one.does(free);
+    other.does("head -c 1000000 /dev/zero > /mnt/big; exec 5< /mnt/big");
+    let full = one.does(free);
+    assert_ne!(full, before);
+    assert_eq!(one.does("rm /vol/big; ls /vol"), "d");
+    assert_eq!(one.does(free), full);
+    assert_eq!(other.does("wc -c <&5; exec 5<&-"), "1000000");
+    wait_until("the file is gone", || one.does(free) == before);
+    // Locks hold between them.
+    assert_eq!(one.does("exec 6> /vol/lock; flock -n 6"), "");
+    assert_eq!(other.does("exec 6> /mnt/lock; flock -n 6"), "!");
+    assert_eq!(one.does("flock -u 6"), "");
+    assert_eq!(other.does("flock -n 6"), "");
+    // The other volume is another one.
+    assert_eq!(ok(&mut served.run("s/two:/vol", "ls /vol; echo two > /vol/f")), "");
+    // A mount for all, beside them.
+    if nix::unistd::geteuid().is_root() {
+        let place = served.path().join("mnt");
+        std::fs::create_dir(&place).unwrap();
+        ok(atoll().current_dir(served.path()).args(["mount", "s/a", "mnt"]));
+        assert_eq!(std::fs::read(place.join("d/g")).unwrap(), b"first");
+        std::fs::write(place.join("d/h"), "by mount").unwrap();
+        assert_eq!(one.does("cat /vol/d/h"), "by mount");
+        ok(atoll().current_dir(served.path()).args(["umount", "mnt"]));
+        assert!(!place.join("d").exists());
+    }
+    one.end();
+    other.end();
+    served.stop();
+}
+
+#[test]
+fn access_rules() {
+    if !nix::unistd::geteuid().is_root() {
+        // Only the superuser can be several users.
+        return;
+    }
+    let served = Served::start(&[
+        "a.vol",
+        "b.vol",
+        "--allow",
+        "uid:65534=rw,volume=a,path=/home",
+        "--allow",
+        "gid:65534=ro,volume=b",
+    ]);
+    ok(&mut served.run(
+        "s/a:/vol",
+        "mkdir /vol/home; chmod 777 /vol/home; echo hers > /vol/home/f; chmod 600 /vol/home/f; echo r > /vol/r",
+    ));
+    ok(&mut served.run("s/b:/vol", "echo b > /vol/f; chmod 644 /vol/f"));
+    // The subtree is all there is, and the owner of what is made there is true.
+    let said = ok(&mut served.run_as_user(
+        "s/a:/vol",
+        "ls -a /vol/.. > /dev/null; ls /vol; echo mine > /vol/g; cat /vol/g; test ! -e /vol/r",
+    ));
+    assert_eq!(said, "f\nmine\n");
+    assert_eq!(
+        ok(&mut served.run("s/a:/vol", "stat -c %u:%g /vol/home/g /vol/home/f")),
+        "65534:65534\n0:0\n"
+    );
+    // Read-only means that.
+    let said = fails(&mut served.run_as_user("s/b:/vol", "true"), 125);
+    assert!(said.contains(":ro"), "{said}");
+    let script = "cat /vol/f; ! touch /vol/g; ! rm -f /vol/f";
+    assert_eq!(ok(&mut served.run_as_user("s/b:/vol:ro", script)), "b\n");
+    served.stop();
+
+    // Without rules a user gets nowhere, even past the mode of the socket.
+    let served = Served::start(&["a.vol"]);
+    let socket = served.path().join("s");
+    let mode = std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode, 0o600);
+    let said = fails(&mut served.run_as_user("s:/vol", "touch ran"), 125);
+    assert!(said.contains("Permission denied") && said.contains("--allow"), "{said}");
+    std::fs::set_permissions(&socket, PermissionsExt::from_mode(0o666)).unwrap();
+    let said = fails(&mut served.run_as_user("s:/vol", "touch ran"), 125);
+    assert!(said.contains("user 65534 may not use it"), "{said}");
+    assert!(!served.path().join("ran").exists());
+    served.stop();
+}
+
+#[test]
+fn an_ordinary_user_may_serve() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let dir = folder();
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
+    std::fs::copy(env!("CARGO_BIN_EXE_atoll"), dir.path().join("atoll")).unwrap();
+    // The whole life, as that user: programs in user namespaces, a mount by fusermount3, the end.
+    let script = "
+        ./atoll mkfs --size 32M u.vol
+        ./atoll serve u.vol --socket u 2> log & server=$!
+        trap 'kill $server' EXIT
+        while ! ./atoll run -v u:/vol -- true 2> said; do grep -q 'no such\\|No such\\|no server\\|cannot open' said; sleep 0.05; done
+        ./atoll run -v u:/vol -- sh -ec 'echo one > /vol/f; test $(stat -c %u /vol/f) = 65534'
+        ./atoll run -v u:/vol -- sh -ec 'cat /vol/f; echo two >> /vol/f' &
+        wait $!
+        ./atoll run -v u:/vol -- cat /vol/f
+        trap - EXIT
+        kill $server; wait $server
+        ./atoll fsck u.vol";
+    let said = ok(&mut as_user(dir.path(), "666", script));
+    assert!(said.contains("one\none\ntwo\n"), "{said}");
+}
+
+#[test]
+fn a_client_that_is_killed_leaves_nothing() {
+    let served = Served::start(&["a.vol"]);
+    let mut watcher = served.shell("s:/vol");
+    let free = "stat -f -c '%f %d' /vol";
+    watcher.does("touch /vol/x; rm /vol/x");
+    let before = watcher.does(free);
+    let mut victim = served.shell("s:/vol");
+    assert_eq!(victim.does("exec 5> /vol/gone; head -c 3000000 /dev/zero >&5; rm /vol/gone"), "");
+    assert_ne!(watcher.does(free), before);
+    // All of it: the one that the shell sees, the one that holds the session, and the program.
+    let pid = victim.child.id();
+    for name in ["atoll-server", "sh"] {
+        for child in common::children(pid, name) {
+            kill(Pid::from_raw(child), Signal::SIGKILL).unwrap();
+        }
+    }
+    victim.child.kill().unwrap();
+    wait_until("the file is gone", || watcher.does(free) == before);
+    // If only the holder of the session goes, programs get errors and do not hang.
+    let mut victim = served.shell("s:/vol");
+    assert_eq!(victim.does("exec 5> /vol/gone; rm /vol/gone; echo x >&5"), "");
+    let holder = common::children(victim.child.id(), "atoll-server");
+    kill(Pid::from_raw(holder[0]), Signal::SIGKILL).unwrap();
+    wait_until("the file is gone", || watcher.does(free) == before);
+    assert!(victim.does("ls /vol").ends_with('!'));
+    watcher.end();
+    drop(victim);
+    served.stop();
+}
+
+#[test]
+fn the_end_of_the_server() {
+    let served = Served::start(&["a.vol", "b.vol"]);
+    let mut user = served.shell("s/a:/vol");
+    assert_eq!(user.does("echo kept > /vol/f; exec 5> /vol/open; rm /vol/open; echo x >&5"), "");
+    // In use, its volumes and its socket are refused to others, clearly.
+    let said = fails(atoll().current_dir(served.path()).args(["serve", "b.vol"]), 1);
+    assert!(said.contains("in use"), "{said}");
+    let said = fails(atoll().current_dir(served.path()).args(["ls", "a.vol"]), 1);
+    assert!(said.contains("in use"), "{said}");
+    volume(served.path(), "c.vol", "16M");
+    let said =
+        fails(atoll().current_dir(served.path()).args(["serve", "c.vol", "--socket", "s"]), 1);
+    assert!(said.contains("another server"), "{said}");
+    let said = fails(&mut served.run("s/none:/vol", "touch ran"), 125);
+    assert!(said.contains("serves no volume none, but: a, b"), "{said}");
+    let said = fails(&mut served.run("s:/vol", "touch ran"), 125);
+    assert!(said.contains("several volumes"), "{said}");
+    // Asked to end, it closes its volumes under a program that uses them; that gets errors.
+    let dir = served.stop();
+    assert!(user.does("cat /vol/f").ends_with('!'));
+    drop(user.input.take());
+    assert_eq!(user.child.wait().unwrap().code(), Some(125));
+    let said =
+        fails(atoll().current_dir(dir.path()).args(["run", "-v", "s:/vol", "--", "true"]), 125);
+    assert!(said.contains("no server"), "{said}");
+    assert!(!dir.path().join("ran").exists());
+    // The next one takes the socket over. Killed, it leaves what had been written.
+    let mut served = Served::again(dir, &["a.vol"]);
+    assert_eq!(ok(&mut served.run("s:/vol", "cat /vol/f; echo more > /vol/g")), "kept\n");
+    let mut user = served.shell("s:/vol");
+    assert_eq!(user.does("cat /vol/g"), "more");
+    served.child.kill().unwrap();
+    served.child.wait().unwrap();
+    assert!(user.does("cat /vol/g").ends_with('!'));
+    drop(user);
+    fsck(&served.path().join("a.vol"));
+    assert_eq!(ok(atoll().current_dir(served.path()).args(["cat", "a.vol:/g"])), "more\n");
+}
+
+#[test]
+fn strangers_at_the_socket_lose_only_their_own_connection() {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, send, socket};
+    let served = Served::start(&["a.vol"]);
+    let mut user = served.shell("s:/vol");
+    assert_eq!(user.does("echo here > /vol/f"), "");
+    let address = UnixAddr::new(&served.path().join("s")).unwrap();
+    let dial = || {
+        use std::os::fd::AsRawFd;
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
+        connect(fd.as_raw_fd(), &address).unwrap();
+        fd
+    };
+    let answer = |message: &[u8]| {
+        use std::os::fd::AsRawFd;
+        let fd = dial();
+        let _ = send(fd.as_raw_fd(), message, nix::sys::socket::MsgFlags::MSG_NOSIGNAL);
+        let mut said = [0; 2048];
+        let length = nix::unistd::read(&fd, &mut said).unwrap_or(0);
+        String::from_utf8_lossy(&said[..length]).into_owned()
+    };
+    assert!(answer(b"GET / HTTP/1.1\r\n").contains("no message of Atoll"));
+    assert!(answer(b"atol\x63\0\x01\x01\0\0\0\0").contains("version 99"));
+    assert!(answer(b"atol\x01\0\x07\x01\0\0\0\0").contains("no meaning"));
+    assert!(answer(b"atol\x01\0\x01\x01\0\0\0\0").contains("not the device of FUSE"));
+    assert_eq!(answer(&[b'x'; 5000]), "");
+    // Those that say nothing are many, and in nobody's way.
+    let silent: Vec<_> = (0..100).map(|_| dial()).collect();
+    assert_eq!(user.does("cat /vol/f"), "here");
+    assert_eq!(ok(&mut served.run("s:/vol", "cat /vol/f")), "here\n");
+    drop(silent);
+    user.end();
+    served.stop();
+}
+
+/// The unit file, as systemd reads it, and where there is none, by its form.
+#[test]
+fn the_unit_file() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist/atoll@.service");
+    let text = std::fs::read_to_string(path).unwrap();
+    let mut section = "";
+    let mut start = "";
+    for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        if let Some(name) = line.strip_prefix('[') {
+            section = name.strip_suffix(']').unwrap();
+            assert!(["Unit", "Service", "Install"].contains(&section), "{line}");
+            continue;
+        }
+        let (key, value) = line.split_once('=').unwrap_or_else(|| panic!("{line}"));
+        assert!(key.chars().all(|c| c.is_ascii_alphanumeric()) && !section.is_empty(), "{line}");
+        if key == "ExecStart" {
+            start = value;
+        }
+    }
+    // Its command line is one of ours: the volume, which is not there, is all that is wrong.
+    let arguments: Vec<_> = start
+        .split(' ')
+        .skip(1)
+        .map(|arg| arg.replace("%i", "x").replace("${RULES}", "/dev/null"))
+        .collect();
+    let said = fails(atoll().args(&arguments), 1);
+    assert!(said.contains("cannot open the volume /var/lib/atoll/x.vol"), "{said}");
+
+    let dir = folder();
+    let unit = dir.path().join("atoll@.service");
+    std::fs::write(&unit, text.replace("/usr/bin/atoll", env!("CARGO_BIN_EXE_atoll"))).unwrap();
+    let Ok(output) = Command::new("systemd-analyze").arg("verify").arg(&unit).output() else {
+        println!("no systemd here");
+        return;
+    };
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.is_empty(), "{said}");
+}

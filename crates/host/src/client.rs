@@ -1,0 +1,164 @@
+//! The client's end of the control socket: finding a server, and beginning a session with it.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{SocketAddrUnix, SocketFlags};
+
+use crate::server::bind::socket;
+use crate::server::control::{self, Answer, Hello, Kind};
+use crate::server::rules::Mode;
+
+/// How long a server may take for its answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Why there is no session, in words for the person who asked.
+#[derive(Debug)]
+pub enum ConnectError {
+    /// Nobody listens at the socket.
+    NoServer(PathBuf),
+    /// The socket cannot be used.
+    Failed(PathBuf, io::Error),
+    /// The server said no, and why.
+    Refused(PathBuf, String),
+    /// The server has gone, or what it said could not be understood.
+    Lost(PathBuf, String),
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConnectError::NoServer(path) => write!(
+                f,
+                "no server is at {0}; start it with `atoll serve VOLUME --socket {0}`",
+                path.display()
+            ),
+            ConnectError::Failed(path, error) => {
+                write!(f, "cannot connect to the server at {}: {error}", path.display())?;
+                if error.kind() == io::ErrorKind::PermissionDenied {
+                    f.write_str("; whoever runs it can let others in with --allow")?;
+                }
+                Ok(())
+            }
+            ConnectError::Refused(path, why) => {
+                write!(f, "the server at {} refused: {why}", path.display())
+            }
+            ConnectError::Lost(path, why) => {
+                write!(f, "the server at {} did not answer: {why}", path.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for ConnectError {}
+
+/// A volume of a server: its socket, and its name there, empty for the only one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The socket.
+    pub socket: PathBuf,
+    /// The name.
+    pub volume: String,
+}
+
+impl Place {
+    /// Reads `SOCKET` or `SOCKET/VOLUME`, if there is a socket; otherwise `path` is something else.
+    pub fn find(path: &Path) -> Option<Place> {
+        use std::os::unix::fs::FileTypeExt;
+        let is_socket =
+            |path: &Path| std::fs::metadata(path).is_ok_and(|found| found.file_type().is_socket());
+        if is_socket(path) {
+            return Some(Place { socket: path.to_owned(), volume: String::new() });
+        }
+        let (socket, volume) = (path.parent()?, path.file_name()?.to_str()?);
+        is_socket(socket).then(|| Place { socket: socket.to_owned(), volume: volume.to_owned() })
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.socket.display().fmt(f)?;
+        if self.volume.is_empty() { Ok(()) } else { write!(f, "/{}", self.volume) }
+    }
+}
+
+/// A connection to a server, and once it has begun, the session.
+#[derive(Debug)]
+pub struct Connection {
+    socket: OwnedFd,
+    place: Place,
+}
+
+impl Connection {
+    /// Connects; the server learns who this process is.
+    ///
+    /// # Errors
+    /// [`ConnectError::NoServer`], [`ConnectError::Failed`].
+    pub fn open(place: &Place) -> Result<Connection, ConnectError> {
+        let path = &place.socket;
+        let failed =
+            |errno: rustix::io::Errno| ConnectError::Failed(path.clone(), io::Error::from(errno));
+        let address = SocketAddrUnix::new(path).map_err(failed)?;
+        let socket = socket(SocketFlags::empty()).map_err(failed)?;
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::CONNREFUSED | rustix::io::Errno::NOENT) => {
+                return Err(ConnectError::NoServer(path.clone()));
+            }
+            Err(errno) => return Err(failed(errno)),
+        }
+        Ok(Connection { socket, place: place.clone() })
+    }
+
+    /// Begins a session for the file system that is mounted on `device`, the only copy of which must go
+    /// to the server: the kernel takes it for gone when the last one is closed. With `single_owner` it
+    /// is mounted in a user namespace that knows one user and group, this process's own.
+    ///
+    /// # Errors
+    /// [`ConnectError::Refused`], [`ConnectError::Lost`].
+    pub fn mount(
+        &self,
+        device: BorrowedFd<'_>,
+        mode: Mode,
+        single_owner: bool,
+    ) -> Result<(), ConnectError> {
+        let volume = self.place.volume.clone();
+        self.begin(&Hello { kind: Kind::Mount, mode, volume, single_owner }, &[device])
+    }
+
+    fn begin(&self, hello: &Hello, descriptors: &[BorrowedFd<'_>]) -> Result<(), ConnectError> {
+        let path = &self.place.socket;
+        let lost = |why: &dyn fmt::Display| ConnectError::Lost(path.clone(), why.to_string());
+        // One that refuses at once has closed its end before this; its reason is read all the same.
+        let sent = control::send(&self.socket, &hello.encode(), descriptors);
+        let wait = |time| set_socket_timeout(&self.socket, Timeout::Recv, time);
+        wait(Some(PATIENCE)).map_err(|errno| lost(&errno))?;
+        let answer = match (control::receive(&self.socket), sent) {
+            (Ok((message, _)), _) => Answer::decode(&message).map_err(|error| lost(&error))?,
+            (Err(_), Err(error)) | (Err(error), Ok(())) => return Err(lost(&error)),
+        };
+        wait(None).map_err(|errno| lost(&errno))?;
+        match answer {
+            Answer::Granted(_) => Ok(()),
+            Answer::Refused(why) => Err(ConnectError::Refused(path.clone(), why)),
+            Answer::Ended => Err(lost(&"it has ended the session")),
+        }
+    }
+
+    /// Waits for the end of the session: true if it is the proper one, because nothing is mounted any
+    /// more; false if the server has gone.
+    pub fn wait(&self) -> bool {
+        control::receive(&self.socket)
+            .is_ok_and(|(message, _)| Answer::decode(&message) == Ok(Answer::Ended))
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

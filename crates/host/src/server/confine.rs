@@ -1,0 +1,290 @@
+//! Confinement: what is left to the server once it serves.
+//!
+//! It parses what clients send, so that it is made to have nothing worth taking over: besides the
+//! volumes, its socket and its log, all of which it has open, it can reach
+//!
+//! - no file: Landlock refuses every path, and seccomp every call that takes one
+//! - no network but its socket, no other process, no new program, no executable memory
+//! - no capability, and none by way of set-user-ID programs
+//!
+//! Nor can another process of its user look into its memory, which holds every client's files.
+//!
+//! A call that is not on the list ends the process: code that makes it is not ours, and the
+//! volumes lose nothing by the end of a process (docs/RELIABILITY.md), which a service manager starts
+//! anew. The exceptions are calls that the standard libraries try and can do without, among them those
+//! that open files (traces of a panic, settings of the memory allocator): to them the kernel seems not to have these calls.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+
+use landlock::{
+    ABI, Access as _, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr,
+    RulesetStatus, Scope,
+};
+use rustix::thread::{CapabilitySet, CapabilitySets};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen as ArgLen, SeccompCmpOp as Op, SeccompCondition,
+    SeccompFilter, SeccompRule,
+};
+
+/// The newest version of Landlock whose rights are asked for; an older kernel gives those that it has.
+const LANDLOCK: ABI = ABI::V6;
+
+/// Why the server could not be confined.
+#[derive(Debug)]
+pub enum ConfineError {
+    /// It has threads already, which would not be.
+    Threads,
+    /// A step was refused.
+    Refused(&'static str, io::Error),
+    /// The kernel has no seccomp, or refused the filter.
+    Filter(seccompiler::Error),
+    /// Landlock is there, but failed.
+    Landlock(landlock::RulesetError),
+}
+
+impl fmt::Display for ConfineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConfineError::Threads => f.write_str("the process has threads already"),
+            ConfineError::Refused(what, error) => write!(f, "cannot {what}: {error}"),
+            ConfineError::Filter(error) => {
+                write!(f, "the seccomp filter could not be set: {error}")
+            }
+            ConfineError::Landlock(error) => write!(f, "Landlock failed: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for ConfineError {}
+
+/// How much of Landlock the kernel had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Landlocked {
+    /// All that was asked for.
+    Fully,
+    /// What an older version has: files, but not all of the rest.
+    Partly,
+    /// Nothing: the kernel has none, or it is off. seccomp alone keeps the server from files.
+    No,
+}
+
+/// Confines this process, which must have one thread; all later ones are confined with it. There is no
+/// way back.
+///
+/// # Errors
+/// See [`ConfineError`]; the process may be confined in part and should end.
+pub fn confine() -> Result<Landlocked, ConfineError> {
+    let threads = std::fs::read_dir("/proc/self/task")
+        .map_err(|error| ConfineError::Refused("count the threads", error))?;
+    if threads.count() != 1 {
+        return Err(ConfineError::Threads);
+    }
+    drop_privileges()?;
+    let landlocked = landlock()?;
+    filter_calls()?;
+    Ok(landlocked)
+}
+
+/// No capabilities, no way to new ones, no core dumps, no look from outside.
+///
+/// # Errors
+/// [`ConfineError::Refused`].
+pub fn drop_privileges() -> Result<(), ConfineError> {
+    let refused = |what| move |errno: rustix::io::Errno| ConfineError::Refused(what, errno.into());
+    let had = rustix::thread::capabilities(None).map_err(refused("read its capabilities"))?;
+    if had.effective.contains(CapabilitySet::SETPCAP) {
+        for capability in CapabilitySet::all().iter() {
+            match rustix::thread::remove_capability_from_bounding_set(capability) {
+                // One that this kernel does not know.
+                Ok(()) | Err(rustix::io::Errno::INVAL) => {}
+                Err(errno) => return Err(refused("drop its capabilities")(errno)),
+            }
+        }
+    }
+    match rustix::thread::clear_ambient_capability_set() {
+        // A kernel without ambient capabilities.
+        Ok(()) | Err(rustix::io::Errno::INVAL) => {}
+        Err(errno) => return Err(refused("drop its capabilities")(errno)),
+    }
+    let none = CapabilitySets {
+        effective: CapabilitySet::empty(),
+        permitted: CapabilitySet::empty(),
+        inheritable: CapabilitySet::empty(),
+    };
+    rustix::thread::set_capabilities(None, none).map_err(refused("drop its capabilities"))?;
+    rustix::thread::set_no_new_privs(true).map_err(refused("forgo new privileges"))?;
+    nix::sys::prctl::set_dumpable(false)
+        .map_err(|errno| ConfineError::Refused("become undumpable", errno.into()))
+}
+
+/// No file, port, foreign process or abstract socket that is not open already.
+///
+/// # Errors
+/// [`ConfineError::Landlock`].
+pub fn landlock() -> Result<Landlocked, ConfineError> {
+    let status = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(LANDLOCK))
+        .and_then(|rules| rules.handle_access(AccessNet::from_all(LANDLOCK)))
+        .and_then(|rules| rules.scope(Scope::from_all(LANDLOCK)))
+        .and_then(|rules| rules.create())
+        .and_then(|rules| rules.restrict_self())
+        .map_err(ConfineError::Landlock)?;
+    Ok(match status.ruleset {
+        RulesetStatus::FullyEnforced => Landlocked::Fully,
+        RulesetStatus::PartiallyEnforced => Landlocked::Partly,
+        RulesetStatus::NotEnforced => Landlocked::No,
+    })
+}
+
+/// Calls that need no look at their arguments.
+const ALLOWED: &[i64] = &[
+    // Memory.
+    libc::SYS_brk,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    libc::SYS_msync,
+    // Threads, and the end.
+    libc::SYS_set_robust_list,
+    libc::SYS_rseq,
+    libc::SYS_futex,
+    libc::SYS_sched_yield,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_gettid,
+    libc::SYS_getpid,
+    libc::SYS_tgkill,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_restart_syscall,
+    // Signals.
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sigaltstack,
+    // Time, chance, identity.
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_nanosleep,
+    libc::SYS_gettimeofday,
+    libc::SYS_getrandom,
+    libc::SYS_getuid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getegid,
+    libc::SYS_sysinfo,
+    // Descriptors that are open.
+    libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_pread64,
+    libc::SYS_pwrite64,
+    libc::SYS_preadv,
+    libc::SYS_pwritev,
+    libc::SYS_lseek,
+    libc::SYS_fsync,
+    libc::SYS_fdatasync,
+    libc::SYS_fallocate,
+    libc::SYS_fadvise64,
+    libc::SYS_fstat,
+    libc::SYS_fcntl,
+    libc::SYS_flock,
+    libc::SYS_close,
+    libc::SYS_dup,
+    // Waiting, and being woken.
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_poll,
+    libc::SYS_ppoll,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_eventfd2,
+    // Clients: their connections, and memory that is shared with them.
+    libc::SYS_accept4,
+    libc::SYS_getsockopt,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_sendmsg,
+    libc::SYS_sendto,
+    libc::SYS_shutdown,
+    libc::SYS_memfd_create,
+    libc::SYS_ftruncate,
+];
+
+/// Calls that a library tries and can do without: they fail with ENOSYS.
+const MISSING: &[i64] = &[
+    // glibc then uses clone, whose flags can be looked at.
+    libc::SYS_clone3,
+    // Whoever opens files here does it for traces and settings.
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_open,
+    libc::SYS_openat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_readlink,
+    libc::SYS_readlinkat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_access,
+    libc::SYS_faccessat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_stat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_getcwd,
+    libc::SYS_ioctl,
+    libc::SYS_membarrier,
+];
+
+/// glibc names its mappings with this prctl(2).
+const PR_SET_VMA: u64 = 0x5356_4d41;
+
+type Filters = Result<[BpfProgram; 2], seccompiler::Error>;
+
+/// The two filters: of their verdicts the kernel takes the stricter.
+fn filters() -> Filters {
+    let is_clear = |argument, bits: i32| {
+        SeccompCondition::new(argument, ArgLen::Dword, Op::MaskedEq(bits as u64), 0)
+    };
+    let is_set = |argument, bits: i32| {
+        SeccompCondition::new(argument, ArgLen::Dword, Op::MaskedEq(bits as u64), bits as u64)
+    };
+    let only = |condition: Result<SeccompCondition, seccompiler::BackendError>| {
+        SeccompRule::new(vec![condition?])
+    };
+    let is = |argument, value: u64| SeccompCondition::new(argument, ArgLen::Dword, Op::Eq, value);
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
+    for call in ALLOWED.iter().chain(MISSING) {
+        rules.insert(*call, Vec::new());
+    }
+    rules.insert(libc::SYS_mmap, vec![only(is_clear(2, libc::PROT_EXEC))?]);
+    rules.insert(libc::SYS_mprotect, vec![only(is_clear(2, libc::PROT_EXEC))?]);
+    rules.insert(libc::SYS_clone, vec![only(is_set(0, libc::CLONE_THREAD | libc::CLONE_VM))?]);
+    rules.insert(
+        libc::SYS_prctl,
+        vec![only(is(0, libc::PR_SET_NAME as u64))?, only(is(0, PR_SET_VMA))?],
+    );
+    let arch: seccompiler::TargetArch = std::env::consts::ARCH.try_into()?;
+    let (kill, missing) = (SeccompAction::KillProcess, SeccompAction::Errno(libc::ENOSYS as u32));
+    let allowed = SeccompFilter::new(rules, kill, SeccompAction::Allow, arch)?;
+    let rules = MISSING.iter().map(|call| (*call, Vec::new())).collect();
+    let absent = SeccompFilter::new(rules, SeccompAction::Allow, missing, arch)?;
+    Ok([absent.try_into()?, allowed.try_into()?])
+}
+
+/// Leaves the calls that the server makes.
+///
+/// # Errors
+/// [`ConfineError::Filter`].
+pub fn filter_calls() -> Result<(), ConfineError> {
+    // Before one of them is in force: making them takes calls too.
+    let filters = filters().map_err(ConfineError::Filter)?;
+    // The last one keeps further ones from being set.
+    for filter in &filters {
+        seccompiler::apply_filter_all_threads(filter).map_err(ConfineError::Filter)?;
+    }
+    Ok(())
+}

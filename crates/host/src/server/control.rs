@@ -1,0 +1,333 @@
+//! The messages of the control socket: a client says what it wants, the server what it gets.
+//!
+//! The socket is SEQPACKET: each message is one packet, sent and received whole, with the descriptors
+//! that belong to it. Numbers are little-endian.
+//!
+//! ```text
+//! client: magic u32 | version u16 | kind u8 | mode u8 | flags u32 | volume's name, UTF-8
+//!         with descriptors: Mount the device of FUSE; Ring the memory and the eventfd
+//! server: magic u32 | version u16 | status u8 | mode u8 | text, UTF-8
+//! ```
+//!
+//! The session lasts until either side closes its end. The client sends nothing more, the server at
+//! the most one more message, that the session has ended as it should.
+
+use std::io;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+
+use super::rules::Mode;
+
+/// What every message begins with.
+pub const MAGIC: u32 = u32::from_le_bytes(*b"atol");
+/// The version of these messages and of what the descriptors carry. Another is refused.
+pub const VERSION: u16 = 1;
+/// The longest name of a volume, in bytes.
+pub const NAME_MAX: usize = 255;
+/// The longest message, in bytes.
+pub const MESSAGE_MAX: usize = 1024;
+/// The most descriptors with a message.
+pub const DESCRIPTORS_MAX: usize = 4;
+
+/// The way in which files are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// By the kernel: the client hands over the device of a FUSE file system that it has mounted.
+    Mount,
+    /// By the client itself, through a ring in memory that it shares.
+    Ring,
+}
+
+/// What a client asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// How files will be asked for.
+    pub kind: Kind,
+    /// What it wants to do; it gets that or less.
+    pub mode: Mode,
+    /// The volume; empty for the only one.
+    pub volume: String,
+    /// With [`Kind::Mount`]: the file system is mounted in a user namespace that knows one user and one
+    /// group, as the owners of everything. These are the client's own.
+    pub single_owner: bool,
+}
+
+/// What the server says to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The session has begun.
+    Granted(Mode),
+    /// There is none; why, in words for a person.
+    Refused(String),
+    /// The session has come to its proper end: with [`Kind::Mount`], nothing is mounted any more.
+    /// Without this the connection was lost.
+    Ended,
+}
+
+const SINGLE_OWNER: u32 = 1;
+
+/// Why a message could not be understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// It is none of this protocol's.
+    Foreign,
+    /// It is of this other version.
+    Version(u16),
+    /// A field has a value that has no meaning.
+    Field,
+}
+
+impl std::fmt::Display for Malformed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Malformed::Foreign => f.write_str("what arrived is no message of Atoll"),
+            Malformed::Version(version) => write!(
+                f,
+                "the client speaks version {version} of the protocol and the server version {VERSION}; \
+                 use the same release of Atoll for both"
+            ),
+            Malformed::Field => f.write_str("the message has a value that has no meaning"),
+        }
+    }
+}
+
+fn mode_byte(mode: Mode) -> u8 {
+    match mode {
+        Mode::Read => 0,
+        Mode::Write => 1,
+    }
+}
+
+fn mode_from(byte: u8) -> Result<Mode, Malformed> {
+    match byte {
+        0 => Ok(Mode::Read),
+        1 => Ok(Mode::Write),
+        _ => Err(Malformed::Field),
+    }
+}
+
+fn head() -> Vec<u8> {
+    let mut out = MAGIC.to_le_bytes().to_vec();
+    out.extend_from_slice(&VERSION.to_le_bytes());
+    out
+}
+
+/// Takes the magic number and the version off the front.
+fn body(message: &[u8]) -> Result<&[u8], Malformed> {
+    let (magic, rest) = message.split_first_chunk::<4>().ok_or(Malformed::Foreign)?;
+    let (version, rest) = rest.split_first_chunk::<2>().ok_or(Malformed::Foreign)?;
+    if u32::from_le_bytes(*magic) != MAGIC {
+        return Err(Malformed::Foreign);
+    }
+    match u16::from_le_bytes(*version) {
+        VERSION => Ok(rest),
+        other => Err(Malformed::Version(other)),
+    }
+}
+
+impl Hello {
+    /// The message.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = head();
+        out.push(match self.kind {
+            Kind::Mount => 1,
+            Kind::Ring => 2,
+        });
+        out.push(mode_byte(self.mode));
+        out.extend_from_slice(&(if self.single_owner { SINGLE_OWNER } else { 0 }).to_le_bytes());
+        out.extend_from_slice(self.volume.as_bytes());
+        out
+    }
+
+    /// Reads a message.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn decode(message: &[u8]) -> Result<Hello, Malformed> {
+        let (&[kind, mode, f0, f1, f2, f3], name) =
+            body(message)?.split_first_chunk::<6>().ok_or(Malformed::Field)?;
+        let kind = match kind {
+            1 => Kind::Mount,
+            2 => Kind::Ring,
+            _ => return Err(Malformed::Field),
+        };
+        let flags = u32::from_le_bytes([f0, f1, f2, f3]);
+        if flags & !SINGLE_OWNER != 0 || name.len() > NAME_MAX {
+            return Err(Malformed::Field);
+        }
+        Ok(Hello {
+            kind,
+            mode: mode_from(mode)?,
+            volume: std::str::from_utf8(name).map_err(|_| Malformed::Field)?.to_owned(),
+            single_owner: flags & SINGLE_OWNER != 0,
+        })
+    }
+}
+
+impl Answer {
+    /// The message. A longer text than fits is cut.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = head();
+        match self {
+            Answer::Granted(mode) => out.extend_from_slice(&[0, mode_byte(*mode)]),
+            Answer::Ended => out.extend_from_slice(&[2, 0]),
+            Answer::Refused(text) => {
+                out.extend_from_slice(&[1, 0]);
+                let end = text.floor_char_boundary(MESSAGE_MAX - out.len());
+                out.extend_from_slice(&text.as_bytes()[..end]);
+            }
+        }
+        out
+    }
+
+    /// Reads a message.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn decode(message: &[u8]) -> Result<Answer, Malformed> {
+        let (&[status, mode], text) =
+            body(message)?.split_first_chunk::<2>().ok_or(Malformed::Field)?;
+        match status {
+            0 => mode_from(mode).map(Answer::Granted),
+            // It will be shown on a terminal.
+            1 => Ok(Answer::Refused(
+                String::from_utf8_lossy(text).chars().filter(|c| !c.is_control()).collect(),
+            )),
+            2 => Ok(Answer::Ended),
+            _ => Err(Malformed::Field),
+        }
+    }
+}
+
+/// Sends `message` with `descriptors`, of which there are at most [`DESCRIPTORS_MAX`].
+///
+/// # Errors
+/// What sendmsg(2) says: `EPIPE` when the other end is gone, `EAGAIN` when it does not read and the
+/// socket does not block.
+pub fn send(socket: impl AsFd, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    rustix::io::retry_on_intr(|| {
+        rustix::net::sendmsg(&socket, &[IoSlice::new(message)], &mut control, SendFlags::NOSIGNAL)
+    })?;
+    Ok(())
+}
+
+/// Receives one message and its descriptors.
+///
+/// # Errors
+/// `UnexpectedEof` when the other end is gone; `InvalidData` for a message or descriptors beyond the
+/// limits; what recvmsg(2) says.
+pub fn receive(socket: impl AsFd) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut message = vec![0; MESSAGE_MAX];
+    let received = rustix::io::retry_on_intr(|| {
+        rustix::net::recvmsg(
+            &socket,
+            &mut [IoSliceMut::new(&mut message)],
+            &mut control,
+            RecvFlags::CMSG_CLOEXEC,
+        )
+    })?;
+    let mut descriptors = Vec::new();
+    for part in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = part {
+            descriptors.extend(received);
+        }
+    }
+    if received.bytes == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    message.truncate(received.bytes);
+    Ok((message, descriptors))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello() -> Hello {
+        Hello {
+            kind: Kind::Mount,
+            mode: Mode::Write,
+            volume: "däta".to_owned(),
+            single_owner: true,
+        }
+    }
+
+    #[test]
+    fn messages_come_back() {
+        let other = Hello {
+            kind: Kind::Ring,
+            mode: Mode::Read,
+            volume: String::new(),
+            single_owner: false,
+        };
+        for hello in [hello(), other] {
+            assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
+        }
+        let refused = Answer::Refused("no, because".to_owned());
+        for answer in
+            [Answer::Granted(Mode::Read), Answer::Granted(Mode::Write), refused, Answer::Ended]
+        {
+            assert_eq!(Answer::decode(&answer.encode()), Ok(answer));
+        }
+        let long = Answer::Refused("ä".repeat(MESSAGE_MAX)).encode();
+        assert!(long.len() <= MESSAGE_MAX);
+        assert!(matches!(Answer::decode(&long), Ok(Answer::Refused(text)) if text.ends_with('ä')));
+        let sly = Answer::Refused("a\u{1b}[2Jb\n".to_owned()).encode();
+        assert_eq!(Answer::decode(&sly), Ok(Answer::Refused("a[2Jb".to_owned())));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_apart() {
+        let good = hello().encode();
+        for length in 0..good.len() {
+            // Only the name may be shorter.
+            let cut = Hello::decode(&good[..length]);
+            assert!(length >= 12 || cut.is_err(), "{length}: {cut:?}");
+        }
+        let mut other = good.clone();
+        other[4] = 9;
+        assert_eq!(Hello::decode(&other), Err(Malformed::Version(9)));
+        for (at, value) in [(6, 0), (6, 3), (7, 2), (8, 2), (11, 1), (12, 0xff)] {
+            let mut other = good.clone();
+            other[at] = value;
+            assert_eq!(Hello::decode(&other), Err(Malformed::Field), "{at}");
+        }
+        let mut long = good;
+        long.resize(12 + NAME_MAX + 1, b'a');
+        assert_eq!(Hello::decode(&long), Err(Malformed::Field));
+        assert_eq!(Hello::decode(b"GET / HTTP/1.1"), Err(Malformed::Foreign));
+    }
+
+    #[test]
+    fn more_than_the_limits_is_refused_and_nothing_leaks() {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+        let (a, b) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .unwrap();
+        send(&a, &[1; MESSAGE_MAX], &[a.as_fd(); DESCRIPTORS_MAX]).unwrap();
+        let (message, descriptors) = receive(&b).unwrap();
+        assert_eq!((message.len(), descriptors.len()), (MESSAGE_MAX, DESCRIPTORS_MAX));
+        drop(descriptors);
+        send(&a, &[1; MESSAGE_MAX + 1], &[a.as_fd()]).unwrap();
+        assert_eq!(receive(&b).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        drop(a);
+        // A leaked duplicate of the other end would keep this from seeing its end.
+        assert_eq!(receive(&b).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+}

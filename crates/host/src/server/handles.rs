@@ -1,0 +1,89 @@
+//! A session's open files: the numbers that its client has for them, and what they stand for.
+
+use atoll_vfs::{Errno, Handle, Ino, OpenFlags, Result};
+
+/// What a client's handle stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Open {
+    /// The volume's number of the inode.
+    pub ino: Ino,
+    /// The file system's own handle.
+    pub handle: Handle,
+    /// The rights of an open file; `None` for a directory.
+    pub flags: Option<OpenFlags>,
+}
+
+/// Slots of open files. A client's handle is the slot's number and how often it was used, so that
+/// one that was closed is not taken for the next in its place.
+#[derive(Debug, Default)]
+pub(super) struct Handles {
+    slots: Vec<(u32, Option<Open>)>,
+    free: Vec<u32>,
+    open: usize,
+}
+
+impl Handles {
+    /// How many are open.
+    pub fn len(&self) -> usize {
+        self.open
+    }
+
+    /// Gives `open` a number.
+    pub fn insert(&mut self, open: Open) -> Handle {
+        self.open += 1;
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None => {
+                self.slots.push((0, None));
+                (self.slots.len() - 1) as u32
+            }
+        };
+        let (turn, place) = &mut self.slots[slot as usize];
+        *turn = turn.wrapping_add(1);
+        *place = Some(open);
+        Handle(u64::from(*turn) << 32 | u64::from(slot))
+    }
+
+    /// What `handle` of `ino` stands for.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    #[inline]
+    pub fn get(&self, ino: Ino, handle: Handle) -> Result<Open> {
+        let (slot, turn) = (handle.0 as u32, (handle.0 >> 32) as u32);
+        match self.slots.get(slot as usize) {
+            Some(&(used, Some(open))) if used == turn && open.ino == ino => Ok(open),
+            _ => Err(Errno::EBADF),
+        }
+    }
+
+    /// As [`get`](Self::get), for a handle of a file if `file`, else of a directory.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    #[inline]
+    pub fn of_kind(&self, ino: Ino, handle: Handle, file: bool) -> Result<Open> {
+        self.get(ino, handle).and_then(|open| {
+            if open.flags.is_some() == file { Ok(open) } else { Err(Errno::EBADF) }
+        })
+    }
+
+    /// Takes `handle` of `ino` out.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn remove(&mut self, ino: Ino, handle: Handle, file: bool) -> Result<Open> {
+        let open = self.of_kind(ino, handle, file)?;
+        self.slots[handle.0 as u32 as usize].1 = None;
+        self.free.push(handle.0 as u32);
+        self.open -= 1;
+        Ok(open)
+    }
+
+    /// Every open file, taken out.
+    pub fn drain(&mut self) -> impl Iterator<Item = Open> + '_ {
+        self.open = 0;
+        self.free.clear();
+        self.slots.drain(..).filter_map(|(_, open)| open)
+    }
+}

@@ -1,0 +1,282 @@
+//! Which inodes a session may name.
+//!
+//! A client names inodes by number, and numbers can be guessed. Who may search every directory
+//! of the volume anyway, root with the whole volume, may name every inode. Everybody else may name
+//! what the session has given out: the results of lookup and of the calls that make files.
+//!
+//! What was given is remembered in a table of bounded size. When it is full the second chance goes
+//! round: an inode that was not named since the last round and is not open is forgotten. Naming a
+//! forgotten file is `ESTALE`, upon which a client looks its path up again. A forgotten directory
+//! is admitted again if the caller may search the way up from it to the session's root.
+//!
+//! A directory that another client moves out of the subtree of a session is no longer inside, and
+//! with it all beneath: moves are counted, and after one a directory's way up is walked again
+//! before anything is looked up, listed or made in it.
+
+use std::collections::HashMap;
+
+use atoll_vfs::{Attr, Context, Errno, FileSystem, Ino, Name, Result};
+
+use super::permissions::Caller;
+
+/// The longest way up that is walked, so that a deep tree cannot hold up all others.
+const DEPTH_MAX: usize = 4096;
+
+#[derive(Debug)]
+struct Slot {
+    /// `None` for a free slot.
+    ino: Option<Ino>,
+    /// References given and not taken back by forget.
+    count: u64,
+    /// Open handles.
+    open: u32,
+    /// Named since the hand last passed.
+    named: bool,
+    /// The count of moves when the directory was last known to be inside.
+    moves: u64,
+}
+
+/// The inodes that a session may name.
+#[derive(Debug)]
+pub(super) struct Inodes {
+    /// The volume's number for the session's root, which its client calls 1.
+    top: Ino,
+    /// Whether every inode of the volume may be named.
+    all: bool,
+    limit: usize,
+    slot_of: HashMap<Ino, usize>,
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    hand: usize,
+}
+
+impl Inodes {
+    pub(super) fn new(top: Ino, all: bool, limit: usize) -> Self {
+        Inodes {
+            top,
+            all: all && top == Ino::ROOT,
+            limit,
+            slot_of: HashMap::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            hand: 0,
+        }
+    }
+
+    /// The volume's number of the session's root.
+    pub(super) fn top(&self) -> Ino {
+        self.top
+    }
+
+    /// The volume's number for the client's number `ino`, whether or not it may name it.
+    ///
+    /// # Errors
+    /// `ESTALE` for a number that can stand for nothing.
+    #[inline]
+    pub(super) fn inner(&self, ino: Ino) -> Result<Ino> {
+        match ino {
+            Ino::ROOT => Ok(self.top),
+            ino if ino == self.top => Err(Errno::ESTALE),
+            ino => Ok(ino),
+        }
+    }
+
+    /// The client's number for the volume's number `ino`.
+    #[inline]
+    pub(super) fn outer(&self, ino: Ino) -> Ino {
+        if ino == self.top { Ino::ROOT } else { ino }
+    }
+
+    /// `attr` with the client's number.
+    #[inline]
+    pub(super) fn shown(&self, attr: Attr) -> Attr {
+        Attr { ino: self.outer(attr.ino), ..attr }
+    }
+
+    /// The volume's number for the client's number `ino`, which it may name.
+    ///
+    /// # Errors
+    /// `ESTALE` for an inode that this session was not given.
+    pub(super) fn named(&mut self, ino: Ino) -> Result<Ino> {
+        let ino = self.inner(ino)?;
+        if self.all || ino == self.top {
+            return Ok(ino);
+        }
+        let &slot = self.slot_of.get(&ino).ok_or(Errno::ESTALE)?;
+        self.slots[slot].named = true;
+        Ok(ino)
+    }
+
+    /// As [`named`](Self::named) for a directory in which something is looked up, listed or made;
+    /// `moves` is the volume's count of moves.
+    ///
+    /// # Errors
+    /// `ESTALE` for one that this session was not given or that is outside of it; `ENOTDIR`.
+    pub(super) fn directory(
+        &mut self,
+        fs: &mut impl FileSystem,
+        cx: &Context,
+        caller: &Caller<'_>,
+        moves: u64,
+        ino: Ino,
+    ) -> Result<Ino> {
+        let ino = self.inner(ino)?;
+        if self.all || ino == self.top {
+            return Ok(ino);
+        }
+        if let Some(&slot) = self.slot_of.get(&ino) {
+            let slot = &mut self.slots[slot];
+            slot.named = true;
+            // In a whole volume nothing can be moved outside.
+            if slot.moves == moves || self.top == Ino::ROOT {
+                return Ok(ino);
+            }
+            self.climb(fs, cx, None, ino)?;
+        } else {
+            self.climb(fs, cx, Some(caller), ino)?;
+            self.remember(ino, 0)?;
+        }
+        let slot = self.slot_of[&ino];
+        self.slots[slot].moves = moves;
+        Ok(ino)
+    }
+
+    /// Walks up from the directory `ino` to the session's root; with `caller`, who must be allowed
+    /// to search every directory on the way.
+    fn climb(
+        &self,
+        fs: &mut impl FileSystem,
+        cx: &Context,
+        caller: Option<&Caller<'_>>,
+        ino: Ino,
+    ) -> Result<()> {
+        let up = Name::new(b"..")?;
+        let mut at = ino;
+        for _ in 0..DEPTH_MAX {
+            let above = match fs.lookup(cx, at, up) {
+                Ok(above) => above,
+                // What cannot be proven to be inside may not be told from what does not exist.
+                Err(Errno::EIO) => return Err(Errno::EIO),
+                Err(Errno::ENOTDIR) if caller.is_none() => return Err(Errno::ENOTDIR),
+                Err(_) => return Err(Errno::ESTALE),
+            };
+            if above.ino == at {
+                return Err(Errno::ESTALE);
+            }
+            if caller.is_some_and(|caller| caller.search(&above).is_err()) {
+                return Err(Errno::ESTALE);
+            }
+            if above.ino == self.top {
+                return Ok(());
+            }
+            at = above.ino;
+        }
+        Err(Errno::ESTALE)
+    }
+
+    /// Notes that the client is given `ino` once more.
+    ///
+    /// # Errors
+    /// `ENFILE` when every inode in the table is open, which the limits rule out.
+    pub(super) fn give(&mut self, ino: Ino, moves: u64) -> Result<()> {
+        if self.all || ino == self.top {
+            return Ok(());
+        }
+        let slot = match self.slot_of.get(&ino) {
+            Some(&slot) => slot,
+            None => self.remember(ino, moves)?,
+        };
+        let slot = &mut self.slots[slot];
+        slot.count = slot.count.saturating_add(1);
+        slot.named = true;
+        slot.moves = moves;
+        Ok(())
+    }
+
+    /// Notes that a directory was moved, at the count `moves`, to a place that is inside.
+    pub(super) fn moved_inside(&mut self, ino: Ino, moves: u64) {
+        if let Some(&slot) = self.slot_of.get(&ino) {
+            self.slots[slot].moves = moves;
+        }
+    }
+
+    /// Takes back `count` of the times that the client was given `ino`.
+    pub(super) fn forget(&mut self, ino: Ino, count: u64) {
+        let Ok(ino) = self.inner(ino) else { return };
+        let Some(&slot) = self.slot_of.get(&ino) else { return };
+        self.slots[slot].count = self.slots[slot].count.saturating_sub(count);
+        if self.slots[slot].count == 0 && self.slots[slot].open == 0 {
+            self.vacate(slot);
+        }
+    }
+
+    /// Notes that a handle of `ino`, the volume's number, is open.
+    pub(super) fn opened(&mut self, ino: Ino) {
+        if let Some(&slot) = self.slot_of.get(&ino) {
+            self.slots[slot].open += 1;
+        }
+    }
+
+    /// Notes that a handle of `ino` was closed.
+    pub(super) fn closed(&mut self, ino: Ino) {
+        let Some(&slot) = self.slot_of.get(&ino) else { return };
+        let slot_ref = &mut self.slots[slot];
+        slot_ref.open = slot_ref.open.saturating_sub(1);
+        if slot_ref.open == 0 && slot_ref.count == 0 {
+            self.vacate(slot);
+        }
+    }
+
+    /// Whether this session has `ino`, the volume's number, open.
+    pub(super) fn is_open(&self, ino: Ino) -> bool {
+        self.slot_of.get(&ino).is_some_and(|&slot| self.slots[slot].open > 0)
+    }
+
+    /// Whether every inode of the volume may be named.
+    pub(super) fn all(&self) -> bool {
+        self.all
+    }
+
+    fn remember(&mut self, ino: Ino, moves: u64) -> Result<usize> {
+        if self.slot_of.len() >= self.limit {
+            self.make_room()?;
+        }
+        let new = Slot { ino: Some(ino), count: 0, open: 0, named: true, moves };
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.slots[slot] = new;
+                slot
+            }
+            None => {
+                self.slots.push(new);
+                self.slots.len() - 1
+            }
+        };
+        self.slot_of.insert(ino, slot);
+        Ok(slot)
+    }
+
+    fn make_room(&mut self) -> Result<()> {
+        // Once round to take the second chances, once more to find one without.
+        for _ in 0..2 * self.slots.len() {
+            let at = self.hand % self.slots.len();
+            self.hand = at + 1;
+            let slot = &mut self.slots[at];
+            if slot.ino.is_none() || slot.open > 0 {
+                continue;
+            }
+            if !std::mem::take(&mut slot.named) {
+                self.vacate(at);
+                return Ok(());
+            }
+        }
+        Err(Errno::ENFILE)
+    }
+
+    fn vacate(&mut self, slot: usize) {
+        if let Some(ino) = self.slots[slot].ino.take() {
+            self.slot_of.remove(&ino);
+            self.free.push(slot);
+        }
+    }
+}

@@ -1,0 +1,395 @@
+//! The control thread: accepts clients, hears what they want, begins and ends their sessions.
+//!
+//! One thread watches all sockets and never waits for a single client: what a client is slow with costs
+//! itself alone. Each mounted session is served by a thread of its own.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use atoll_vfs::FileSystem;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout};
+use rustix::net::{Shutdown, SocketFlags};
+
+use super::control::{self, Answer, Hello, Kind};
+use super::mount::{Mount, is_fuse};
+use super::peer;
+use super::permissions::Credentials;
+use super::revocable::Revocable;
+use super::rules::{Mode, Rules};
+use super::session::Session;
+use super::volume::Volume;
+use crate::fuse::now;
+
+/// The most clients at a time, those that have not yet said what they want included.
+pub const CONNECTIONS_MAX: usize = 512;
+/// The most of one user. The superuser and the server's own user may have all.
+pub const CONNECTIONS_PER_USER: usize = 64;
+/// How long a client may take to say what it wants.
+const GREETING: Duration = Duration::from_secs(10);
+/// The most clients that are accepted before the others are looked at again.
+const ACCEPT_BATCH: usize = 16;
+/// How often sessions whose client has gone are looked at, until their thread has ended too.
+const SWEEP: Duration = Duration::from_millis(200);
+/// How often changes are made durable that no client has asked to be.
+const COMMIT_INTERVAL: Duration = Duration::from_secs(30);
+/// How long a session that is just beginning may keep the server from shutting down.
+const SHUTDOWN: Duration = Duration::from_secs(10);
+
+/// A server of volumes to the clients of one socket.
+pub struct Server<F: FileSystem + Send + 'static> {
+    listener: OwnedFd,
+    rules: Rules,
+    volumes: Vec<Arc<Volume<F>>>,
+    clients: Vec<Client<F>>,
+    /// Threads of sessions that have ended: the kernel still holds a mount of them somewhere.
+    lingering: Vec<(u32, JoinHandle<()>)>,
+    committers: Vec<(Sender<()>, JoinHandle<()>)>,
+}
+
+struct Client<F: FileSystem + Send> {
+    socket: Arc<OwnedFd>,
+    peer: Credentials,
+    stage: Stage<F>,
+}
+
+enum Stage<F: FileSystem + Send> {
+    /// It has until then to say what it wants.
+    Greeting(Instant),
+    Serving {
+        place: Revocable<Session<F>>,
+        thread: JoinHandle<()>,
+    },
+}
+
+/// What is to become of a client.
+#[derive(PartialEq, Eq)]
+enum Next {
+    Stay,
+    End,
+}
+
+impl<F: FileSystem + Send + 'static> Server<F> {
+    /// Serves `volumes`, each by its name, to those whom `rules` let in through `listener`.
+    pub fn new(listener: OwnedFd, rules: Rules, volumes: Vec<Arc<Volume<F>>>) -> Server<F> {
+        let committers = volumes
+            .iter()
+            .map(|volume| {
+                let (stop, stopped) = channel();
+                let volume = Arc::clone(volume);
+                (stop, std::thread::spawn(move || commit_at_intervals(&volume, &stopped)))
+            })
+            .collect();
+        Server { listener, rules, volumes, clients: Vec::new(), lingering: Vec::new(), committers }
+    }
+
+    /// Serves until `stop` can be read, then ends all sessions and gives the file systems back, to
+    /// be unmounted. `None` stands for one that can no longer be trusted (see
+    /// [`Volume::into_inner`]).
+    ///
+    /// # Errors
+    /// What poll(2) says; then too the file systems are left as a crash would leave them.
+    pub fn run(mut self, stop: BorrowedFd<'_>) -> io::Result<Vec<(String, Option<F>)>> {
+        while !self.turn(stop)? {}
+        Ok(self.shut_down())
+    }
+
+    /// Waits for something to happen, and deals with it. Returns whether to stop.
+    fn turn(&mut self, stop: BorrowedFd<'_>) -> io::Result<bool> {
+        let now = Instant::now();
+        let deadline = self.clients.iter().filter_map(Client::deadline).min();
+        let sweep = (!self.lingering.is_empty()).then_some(now + SWEEP);
+        let wait = match deadline.into_iter().chain(sweep).min() {
+            // One more, so as to wake after the moment and not before it.
+            Some(at) => {
+                let millis = at.saturating_duration_since(now).as_millis() + 1;
+                PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
+            }
+            None => PollTimeout::NONE,
+        };
+        // Beyond the limit clients wait in the backlog.
+        let accepting = self.clients.len() + self.lingering.len() < CONNECTIONS_MAX;
+        let mut watched = vec![PollFd::new(stop, PollFlags::POLLIN)];
+        watched
+            .extend(self.clients.iter().map(|c| PollFd::new(c.socket.as_fd(), PollFlags::POLLIN)));
+        if accepting {
+            watched.push(PollFd::new(self.listener.as_fd(), PollFlags::POLLIN));
+        }
+        match nix::poll::poll(&mut watched, wait) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let ready: Vec<bool> = watched.iter().map(|fd| fd.any().unwrap_or(false)).collect();
+        drop(watched);
+        if ready[0] {
+            return Ok(true);
+        }
+        let asked = accepting && ready.last() == Some(&true);
+        let mut remaining = Vec::with_capacity(self.clients.len());
+        // They were watched in this order, after `stop`.
+        for (mut client, &ready) in std::mem::take(&mut self.clients).into_iter().zip(&ready[1..]) {
+            let next = if ready { self.hear(&mut client) } else { client.overdue() };
+            match next {
+                Next::Stay => remaining.push(client),
+                Next::End => self.end(client),
+            }
+        }
+        self.clients = remaining;
+        self.lingering.retain(|(_, thread)| !thread.is_finished());
+        if asked {
+            self.accept();
+        }
+        Ok(false)
+    }
+
+    fn accept(&mut self) {
+        for _ in 0..ACCEPT_BATCH {
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            let socket = match rustix::net::accept_with(&self.listener, flags) {
+                Ok(socket) => socket,
+                Err(rustix::io::Errno::AGAIN) => return,
+                Err(error) => {
+                    log::warn!("a client could not be accepted: {error}");
+                    return;
+                }
+            };
+            let peer = match peer::credentials(&socket) {
+                Ok(peer) => peer,
+                Err(error) => {
+                    log::warn!("the kernel does not say who a client is: {error}");
+                    continue;
+                }
+            };
+            if let Err(why) = self.admit(&peer) {
+                refuse(&socket, &peer, &why);
+                continue;
+            }
+            let stage = Stage::Greeting(Instant::now() + GREETING);
+            self.clients.push(Client { socket: Arc::new(socket), peer, stage });
+        }
+    }
+
+    /// Whether `peer` may connect at all.
+    fn admit(&self, peer: &Credentials) -> Result<(), String> {
+        if !self.volumes.iter().any(|volume| self.rules.grant(peer, volume.name()).is_some()) {
+            return Err(self.unwelcome(peer));
+        }
+        let all = self.clients.len() + self.lingering.len();
+        let own = self.clients.iter().filter(|client| client.peer.uid == peer.uid).count()
+            + self.lingering.iter().filter(|(uid, _)| *uid == peer.uid).count();
+        let most = if self.rules.is_trusted(peer) { CONNECTIONS_MAX } else { CONNECTIONS_PER_USER };
+        if own >= most || all >= CONNECTIONS_MAX {
+            return Err(format!("too many clients: user {} has {own} of at most {most}", peer.uid));
+        }
+        Ok(())
+    }
+
+    fn unwelcome(&self, peer: &Credentials) -> String {
+        format!(
+            "user {} may not use it; whoever runs the server can allow it with --allow uid:{}=rw",
+            peer.uid, peer.uid
+        )
+    }
+
+    /// Deals with what a client has sent, or that it has gone.
+    fn hear(&self, client: &mut Client<F>) -> Next {
+        let received = control::receive(&*client.socket);
+        if let Err(error) = &received
+            && error.kind() == io::ErrorKind::WouldBlock
+        {
+            return Next::Stay;
+        }
+        match (&client.stage, received) {
+            (_, Err(error)) => {
+                if error.kind() != io::ErrorKind::UnexpectedEof {
+                    log::warn!("process {} of user {}: {error}", client.peer.pid, client.peer.uid);
+                }
+                Next::End
+            }
+            (Stage::Serving { .. }, Ok(_)) => {
+                log::warn!(
+                    "process {} of user {} broke the protocol; its session ends",
+                    client.peer.pid,
+                    client.peer.uid
+                );
+                Next::End
+            }
+            (Stage::Greeting(_), Ok((message, descriptors))) => {
+                match self.begin(client, &message, descriptors) {
+                    Ok(stage) => {
+                        client.stage = stage;
+                        Next::Stay
+                    }
+                    Err(why) => {
+                        refuse(&client.socket, &client.peer, &why);
+                        Next::End
+                    }
+                }
+            }
+        }
+    }
+
+    /// Begins the session that a client has asked for. The error is for the client.
+    fn begin(
+        &self,
+        client: &Client<F>,
+        message: &[u8],
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Stage<F>, String> {
+        let hello = Hello::decode(message).map_err(|error| error.to_string())?;
+        let volume = self.volume(&client.peer, &hello.volume)?;
+        let mut grant = self
+            .rules
+            .grant(&client.peer, volume.name())
+            .ok_or_else(|| self.unwelcome(&client.peer))?;
+        if hello.mode == Mode::Write && grant.mode == Mode::Read {
+            return Err(format!(
+                "user {} may only look into the volume {}; ask for it read-only (`:ro`)",
+                client.peer.uid,
+                volume.name()
+            ));
+        }
+        grant.mode = hello.mode;
+        let place = Revocable::default();
+        match hello.kind {
+            Kind::Ring => Err("this server serves mounts only".to_owned()),
+            Kind::Mount => {
+                let device = match <[OwnedFd; 1]>::try_from(descriptors) {
+                    Ok([device]) if is_fuse(&device) => device,
+                    _ => return Err("what was handed over is not the device of FUSE".to_owned()),
+                };
+                let (peer, socket) = (client.peer.clone(), Arc::clone(&client.socket));
+                let name = volume.name().to_owned();
+                let mount = Mount {
+                    volume: Arc::clone(volume),
+                    peer: peer.clone(),
+                    grant,
+                    single_owner: hello.single_owner,
+                    device,
+                    socket: Arc::clone(&socket),
+                    place: place.clone(),
+                };
+                let serve = move || {
+                    log::info!("process {} of user {} mounts {name}", peer.pid, peer.uid);
+                    match mount.serve() {
+                        Ok(()) => log::info!("process {} has ended with {name}", peer.pid),
+                        Err(why) => refuse(&socket, &peer, &why),
+                    }
+                    // This too the control thread sees.
+                    hang_up(&socket);
+                };
+                let thread = std::thread::Builder::new()
+                    .name("mount".to_owned())
+                    .spawn(serve)
+                    .map_err(|error| format!("the server has no thread left: {error}"))?;
+                Ok(Stage::Serving { place, thread })
+            }
+        }
+    }
+
+    /// The volume of that name, or the only one.
+    fn volume(&self, peer: &Credentials, name: &str) -> Result<&Arc<Volume<F>>, String> {
+        if let Some(volume) = self.volumes.iter().find(|volume| volume.name() == name) {
+            return Ok(volume);
+        }
+        // Who may not use a volume is not told that it is there.
+        let names: Vec<&str> = self
+            .volumes
+            .iter()
+            .map(|volume| volume.name())
+            .filter(|name| self.rules.grant(peer, name).is_some())
+            .collect();
+        match &*self.volumes {
+            [only] if name.is_empty() => Ok(only),
+            _ if name.is_empty() => {
+                Err(format!("it serves several volumes, name one of them: {}", names.join(", ")))
+            }
+            _ => Err(format!("it serves no volume {name}, but: {}", names.join(", "))),
+        }
+    }
+
+    /// Ends a client's session, if it has one, and its connection.
+    fn end(&mut self, client: Client<F>) {
+        if let Stage::Serving { place, thread } = client.stage {
+            hang_up(&client.socket);
+            place.revoke();
+            if !thread.is_finished() {
+                self.lingering.push((client.peer.uid, thread));
+            }
+        }
+    }
+
+    /// Ends everything and takes the file systems out.
+    fn shut_down(self) -> Vec<(String, Option<F>)> {
+        let Server { listener, volumes, clients, committers, .. } = self;
+        drop(listener);
+        for client in clients {
+            if let Stage::Serving { place, .. } = client.stage {
+                hang_up(&client.socket);
+                place.revoke();
+            }
+        }
+        for (stop, committer) in committers {
+            drop(stop);
+            // A panic there has ended the volume, which is told below.
+            let _ = committer.join();
+        }
+        let deadline = Instant::now() + SHUTDOWN;
+        volumes
+            .into_iter()
+            .map(|mut volume| {
+                let name = volume.name().to_owned();
+                loop {
+                    match volume.into_inner() {
+                        Ok(fs) => return (name, fs),
+                        Err(_) if Instant::now() > deadline => return (name, None),
+                        Err(still_shared) => volume = still_shared,
+                    }
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            })
+            .collect()
+    }
+}
+
+impl<F: FileSystem + Send> Client<F> {
+    fn deadline(&self) -> Option<Instant> {
+        match self.stage {
+            Stage::Greeting(deadline) => Some(deadline),
+            Stage::Serving { .. } => None,
+        }
+    }
+
+    fn overdue(&self) -> Next {
+        match self.deadline() {
+            Some(deadline) if Instant::now() >= deadline => Next::End,
+            _ => Next::Stay,
+        }
+    }
+}
+
+/// Ends a connection for both sides, and for whoever in this process waits for its end. What was sent
+/// before arrives.
+fn hang_up(socket: &OwnedFd) {
+    // Fails where the other side was faster.
+    let _ = rustix::net::shutdown(socket, Shutdown::Both);
+}
+
+/// Tells a client why it gets nothing. One that does not listen is not waited for.
+fn refuse(socket: &OwnedFd, peer: &Credentials, why: &str) {
+    log::warn!("process {} of user {} is refused: {why}", peer.pid, peer.uid);
+    let _ = control::send(socket, &Answer::Refused(why.to_owned()).encode(), &[]);
+}
+
+/// Makes changes durable at intervals, until `stopped`'s other end is dropped.
+fn commit_at_intervals<F: FileSystem + Send>(volume: &Volume<F>, stopped: &Receiver<()>) {
+    while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(COMMIT_INTERVAL) {
+        if let Err(error) = volume.commit(now()) {
+            log::error!("changes of {} could not be made durable: {error}", volume.name());
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! The table against a model that keeps, for every byte, who has it locked.
+
+use std::sync::{Arc, Mutex};
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Bytes that the model tells apart; the last stands for all from there to the end.
+const BYTES: usize = 12;
+const FILES: u64 = 2;
+const SESSIONS: u64 = 2;
+const NUMBERS: u64 = 2;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Set { file: u64, owner: Owner, kind: Option<LockKind>, from: usize, to: usize, wait: bool },
+    Test { file: u64, owner: Owner, kind: LockKind, from: usize, to: usize },
+    Cancel { session: u64, nth: usize },
+    End { session: u64 },
+}
+
+fn owner() -> impl Strategy<Value = Owner> {
+    (0..SESSIONS, 0..NUMBERS)
+        .prop_map(|(session, number)| Owner { session: SessionId(session), number })
+}
+
+fn kind() -> impl Strategy<Value = LockKind> {
+    prop_oneof![Just(LockKind::Shared), Just(LockKind::Exclusive)]
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let bytes = || (0..BYTES, 0..BYTES).prop_map(|(a, b)| (a.min(b), a.max(b)));
+    prop_oneof![
+        12 => (0..FILES, owner(), proptest::option::weighted(0.7, kind()), bytes(), any::<bool>())
+            .prop_map(|(file, owner, kind, (from, to), wait)| {
+                Op::Set { file, owner, kind, from, to, wait }
+            }),
+        3 => (0..FILES, owner(), kind(), bytes())
+            .prop_map(|(file, owner, kind, (from, to))| Op::Test { file, owner, kind, from, to }),
+        2 => (0..SESSIONS, 0..4usize).prop_map(|(session, nth)| Op::Cancel { session, nth }),
+        1 => (0..SESSIONS).prop_map(|session| Op::End { session }),
+    ]
+}
+
+fn range(from: usize, to: usize) -> LockRange {
+    let end = if to == BYTES - 1 { u64::MAX } else { to as u64 };
+    LockRange { start: from as u64, end }
+}
+
+#[derive(Clone, Copy)]
+struct Waiter {
+    id: WaitId,
+    file: u64,
+    owner: Owner,
+    kind: LockKind,
+    from: usize,
+    to: usize,
+}
+
+#[derive(Default)]
+struct Model {
+    /// Who has a byte of a file locked, and how.
+    bytes: HashMap<(u64, usize), Vec<(Owner, LockKind)>>,
+    waiting: Vec<Waiter>,
+    outcomes: Vec<(WaitId, Result<()>)>,
+}
+
+impl Model {
+    fn blockers(
+        &self,
+        file: u64,
+        owner: Owner,
+        kind: LockKind,
+        from: usize,
+        to: usize,
+    ) -> Vec<Owner> {
+        let mut out = Vec::new();
+        for byte in from..=to {
+            for &(other, held) in self.bytes.get(&(file, byte)).into_iter().flatten() {
+                if other != owner && (held == LockKind::Exclusive || kind == LockKind::Exclusive) {
+                    out.push(other);
+                }
+            }
+        }
+        out
+    }
+
+    fn put(&mut self, file: u64, owner: Owner, kind: Option<LockKind>, from: usize, to: usize) {
+        for byte in from..=to {
+            let of_byte = self.bytes.entry((file, byte)).or_default();
+            of_byte.retain(|(other, _)| *other != owner);
+            of_byte.extend(kind.map(|kind| (owner, kind)));
+        }
+        self.grant();
+    }
+
+    fn grant(&mut self) {
+        while let Some(at) = self
+            .waiting
+            .iter()
+            .position(|w| self.blockers(w.file, w.owner, w.kind, w.from, w.to).is_empty())
+        {
+            let w = self.waiting.remove(at);
+            self.outcomes.push((w.id, Ok(())));
+            for byte in w.from..=w.to {
+                let of_byte = self.bytes.entry((w.file, byte)).or_default();
+                of_byte.retain(|(other, _)| *other != w.owner);
+                of_byte.push((w.owner, w.kind));
+            }
+        }
+    }
+
+    /// Whether `target` is reached from `from` along "waits for".
+    fn reaches(&self, from: Owner, target: Owner, seen: &mut HashSet<Owner>) -> bool {
+        from == target
+            || seen.insert(from)
+                && self.waiting.iter().filter(|w| w.owner == from).any(|w| {
+                    let next = self.blockers(w.file, w.owner, w.kind, w.from, w.to);
+                    next.into_iter().any(|next| self.reaches(next, target, seen))
+                })
+    }
+}
+
+fn expand(table: &LockTable) -> HashMap<(u64, usize), Vec<(Owner, LockKind)>> {
+    let mut bytes: HashMap<(u64, usize), Vec<(Owner, LockKind)>> = HashMap::new();
+    for ((ino, _), file) in &table.files {
+        for held in &file.held {
+            for byte in 0..BYTES {
+                if held.range.start <= byte as u64 && byte as u64 <= held.range.end {
+                    bytes.entry((ino.0, byte)).or_default().push((held.owner, held.kind));
+                }
+            }
+        }
+    }
+    bytes
+}
+
+fn sorted(
+    bytes: &HashMap<(u64, usize), Vec<(Owner, LockKind)>>,
+) -> Vec<((u64, usize), Vec<String>)> {
+    let mut out: Vec<_> = bytes
+        .iter()
+        .filter(|(_, held)| !held.is_empty())
+        .map(|(place, held)| {
+            let mut held: Vec<String> = held.iter().map(|held| format!("{held:?}")).collect();
+            held.sort();
+            (*place, held)
+        })
+        .collect();
+    out.sort();
+    out
+}
+
+/// What the table's own books must say.
+fn check_books(table: &LockTable) {
+    let mut counts: HashMap<SessionId, usize> = HashMap::new();
+    let mut waits = 0;
+    for file in table.files.values() {
+        assert!(!file.held.is_empty() || !file.waiting.is_empty(), "an empty file is kept");
+        for held in &file.held {
+            *counts.entry(held.owner.session).or_default() += 1;
+            let twice = file.held.iter().filter(|other| {
+                other.owner == held.owner
+                    && (other.range.overlaps(held.range)
+                        || other.kind == held.kind
+                            && held.range.end.checked_add(1) == Some(other.range.start))
+            });
+            assert_eq!(twice.count(), 1, "an owner's locks overlap or could be one");
+        }
+        for waiting in &file.waiting {
+            *counts.entry(waiting.ask.owner.session).or_default() += 1;
+            assert!(table.waits.contains_key(&waiting.id));
+            waits += 1;
+        }
+    }
+    assert_eq!(counts, table.counts);
+    assert_eq!(waits, table.waits.len());
+    assert_eq!(waits, table.waits_of.values().map(Vec::len).sum::<usize>());
+}
+
+type Outcomes = Arc<Mutex<Vec<(u64, Result<()>)>>>;
+
+fn wake(outcomes: &Outcomes, number: u64) -> Wake {
+    let outcomes = Arc::clone(outcomes);
+    Box::new(move |outcome| outcomes.lock().unwrap().push((number, outcome)))
+}
+
+fn run(ops: &[Op]) {
+    let mut table = LockTable::default();
+    let mut model = Model::default();
+    let outcomes = Outcomes::default();
+    for op in ops {
+        match *op {
+            Op::Set { file, owner, kind: Some(kind), from, to, wait } => {
+                let ask = Ask {
+                    key: (Ino(file), Family::Fcntl),
+                    owner,
+                    range: range(from, to),
+                    kind,
+                    pid: 7,
+                };
+                let blockers = model.blockers(file, owner, kind, from, to);
+                if !wait {
+                    let (result, wakes) = table.set(&ask, 1000);
+                    wakes.call();
+                    if blockers.is_empty() {
+                        assert_eq!(result, Ok(()));
+                        model.put(file, owner, Some(kind), from, to);
+                    } else {
+                        assert_eq!(result, Err(Errno::EAGAIN));
+                    }
+                    continue;
+                }
+                // The table numbers waits in the order of asking.
+                let number = table.next_wait;
+                let (result, wakes) = table.set_or_wait(&ask, 1000, wake(&outcomes, number));
+                wakes.call();
+                if blockers.is_empty() {
+                    assert_eq!(result, Ok(Waited::Granted));
+                    model.put(file, owner, Some(kind), from, to);
+                } else if blockers.iter().any(|b| model.reaches(*b, owner, &mut HashSet::new())) {
+                    assert_eq!(result, Err(Errno::EDEADLK));
+                } else {
+                    let id = WaitId(number);
+                    assert_eq!(result, Ok(Waited::Queued(id)));
+                    model.waiting.push(Waiter { id, file, owner, kind, from, to });
+                }
+            }
+            Op::Set { file, owner, kind: None, from, to, .. } => {
+                let key = (Ino(file), Family::Fcntl);
+                let (result, wakes) = table.unset(key, owner, range(from, to), 1000);
+                wakes.call();
+                assert_eq!(result, Ok(()));
+                model.put(file, owner, None, from, to);
+            }
+            Op::Test { file, owner, kind, from, to } => {
+                let key = (Ino(file), Family::Fcntl);
+                let ask = Ask { key, owner, range: range(from, to), kind, pid: 0 };
+                let blockers = model.blockers(file, owner, kind, from, to);
+                match table.test(&ask) {
+                    Some(holder) => {
+                        assert!(!blockers.is_empty());
+                        assert!(holder.range.overlaps(range(from, to)));
+                    }
+                    None => assert!(blockers.is_empty()),
+                }
+            }
+            Op::Cancel { session, nth } => {
+                let session = SessionId(session);
+                let Some(waiter) = model.waiting.get(nth).copied() else { continue };
+                table.cancel(session, waiter.id).call();
+                if waiter.owner.session == session {
+                    model.waiting.remove(nth);
+                    model.outcomes.push((waiter.id, Err(Errno::EINTR)));
+                }
+            }
+            Op::End { session } => {
+                let session = SessionId(session);
+                table.end(session).call();
+                let (ended, rest) =
+                    model.waiting.iter().copied().partition(|w| w.owner.session == session);
+                model.waiting = rest;
+                let ended: Vec<Waiter> = ended;
+                model.outcomes.extend(ended.iter().map(|w| (w.id, Err(Errno::EINTR))));
+                for held in model.bytes.values_mut() {
+                    held.retain(|(owner, _)| owner.session != session);
+                }
+                model.grant();
+            }
+        }
+        check_books(&table);
+        assert_eq!(sorted(&expand(&table)), sorted(&model.bytes));
+        // Files are granted in no particular order when a session ends.
+        let mut told = outcomes.lock().unwrap().clone();
+        let mut expected: Vec<(u64, Result<()>)> =
+            model.outcomes.iter().map(|(id, outcome)| (id.0, *outcome)).collect();
+        told.sort_by_key(|(id, _)| *id);
+        expected.sort_by_key(|(id, _)| *id);
+        assert_eq!(told, expected);
+    }
+    for session in 0..SESSIONS {
+        table.end(SessionId(session)).call();
+    }
+    assert!(table.files.is_empty() && table.counts.is_empty() && table.waits_of.is_empty());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn like_a_model_of_every_byte(ops in proptest::collection::vec(op(), 1..60)) {
+        run(&ops);
+    }
+}
+
+fn ask(session: u64, family: Family, kind: LockKind, range: LockRange) -> Ask {
+    let owner = Owner { session: SessionId(session), number: 1 };
+    Ask { key: (Ino(5), family), owner, range, kind, pid: session as u32 }
+}
+
+fn done<T>((result, wakes): (Result<T>, Wakes)) -> Result<T> {
+    wakes.call();
+    result
+}
+
+#[test]
+fn the_table_is_bounded() {
+    let mut table = LockTable::default();
+    for i in 0..10 {
+        let byte = LockRange { start: 2 * i, end: 2 * i };
+        let ask = ask(1, Family::Fcntl, LockKind::Shared, byte);
+        assert_eq!(done(table.set(&ask, 10)), Ok(()));
+    }
+    let more = ask(1, Family::Fcntl, LockKind::Shared, LockRange { start: 100, end: 100 });
+    assert_eq!(done(table.set(&more, 10)), Err(Errno::ENOLCK));
+    // A wait is an entry too.
+    let other = ask(2, Family::Fcntl, LockKind::Exclusive, LockRange::ALL);
+    let outcomes = Outcomes::default();
+    assert_eq!(done(table.set_or_wait(&other, 0, wake(&outcomes, 0))), Err(Errno::ENOLCK));
+    // What makes it smaller is never refused.
+    let all = ask(1, Family::Fcntl, LockKind::Shared, LockRange::ALL);
+    assert_eq!(done(table.set(&all, 10)), Ok(()));
+    assert_eq!(table.count(SessionId(1)), 1);
+    check_books(&table);
+}
+
+#[test]
+fn flock_converts_as_linux_does() {
+    use LockKind::{Exclusive, Shared};
+    let mut table = LockTable::default();
+    let flock = |session, kind| ask(session, Family::Flock, kind, LockRange::ALL);
+    assert_eq!(done(table.set(&flock(1, Shared), 9)), Ok(()));
+    assert_eq!(done(table.set(&flock(2, Shared), 9)), Ok(()));
+    // Both want to be alone. The first lets go of its shared lock and waits, by which the second
+    // gets what it asks for.
+    let outcomes = Outcomes::default();
+    let first = done(table.set_or_wait(&flock(1, Exclusive), 9, wake(&outcomes, 1)));
+    assert!(matches!(first, Ok(Waited::Queued(_))));
+    let second = done(table.set_or_wait(&flock(2, Exclusive), 9, wake(&outcomes, 2)));
+    assert!(matches!(second, Ok(Waited::Queued(_))));
+    // The second let go as well, whereupon the first was granted.
+    assert_eq!(*outcomes.lock().unwrap(), [(1, Ok(()))]);
+    table.end(SessionId(1)).call();
+    assert_eq!(*outcomes.lock().unwrap(), [(1, Ok(())), (2, Ok(()))]);
+    // fcntl(2) does not see them.
+    let fcntl = ask(3, Family::Fcntl, Exclusive, LockRange::ALL);
+    assert_eq!(done(table.set(&fcntl, 9)), Ok(()));
+}

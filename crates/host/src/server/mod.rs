@@ -1,0 +1,49 @@
+//! Many clients on one volume.
+//!
+//! Read in this order: [`volume`] is what all share, [`session`] one client's view of it and `verbs`
+//! its calls, made of the steps in `state`; [`permissions`] says what a client may do, `inodes` and
+//! `handles` which inodes and open files it may name, [`limits`] how much; [`locks`] are those of
+//! fcntl(2) and flock(2), and [`observer`] tells caches what has changed.
+//!
+//! How clients come to a session: [`bind`] makes the socket, [`listen`] is the thread that watches
+//! it, [`control`] has the messages, [`peer`] says who a client is and [`rules`] what it may do;
+//! [`notify`] tells the service manager, and [`confine`] leaves the process nothing but this.
+//!
+//! # What holds
+//!
+//! - A client reaches the volume through its [`Session`] alone, whatever carries its requests.
+//!   All sessions of a volume work on one file system behind one lock: what a call has done is
+//!   seen by every later call of every client.
+//! - What a client names, a handle or an inode number, was given to this very session; anything
+//!   else is `EBADF` or `ESTALE`.
+//! - When a session ends, however its client ended, its files are closed, its locks dropped.
+//! - A panic in the file system ends the volume, not the process: every later call is `EIO`, and
+//!   what is half changed in memory is never written.
+
+pub mod bind;
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+pub mod confine;
+pub mod control;
+mod handles;
+mod inodes;
+pub mod limits;
+pub mod listen;
+pub mod locks;
+mod mount;
+pub mod notify;
+pub mod observer;
+pub mod peer;
+pub mod permissions;
+pub(crate) mod revocable;
+pub mod rules;
+pub mod session;
+mod state;
+mod verbs;
+pub mod volume;
+
+pub use limits::Limits;
+pub use locks::{Holder, LockKind, LockOwner, LockRange, LockRequest, WaitId, Waited, Wake};
+pub use observer::{Change, Observer, ObserverId};
+pub use permissions::Credentials;
+pub use session::Session;
+pub use volume::{Access, Identity, SessionId, Volume};

@@ -1,0 +1,109 @@
+//! A session whose requests come from the kernel: the client has mounted a FUSE file system and
+//! hands over its device.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_vfs::FileSystem;
+use nix::poll::{PollFd, PollFlags, PollTimeout};
+use rustix::fs::FileType;
+
+use super::control::{self, Answer};
+use super::permissions::Credentials;
+use super::revocable::Revocable;
+use super::rules::{Grant, Mode};
+use super::session::Session;
+use super::volume::{Access, Identity, Volume};
+use crate::fuse::shared::{SharedMount, SharedOptions};
+
+/// How long the kernel's first request may take: it is there once the device is mounted.
+const FIRST_REQUEST: Duration = Duration::from_secs(5);
+/// The number of /dev/fuse: Linux assigns it (Documentation/admin-guide/devices.txt).
+const DEVICE: (u32, u32) = (10, 229);
+
+/// What a mount needs to be served.
+pub(super) struct Mount<F: FileSystem + Send> {
+    pub volume: Arc<Volume<F>>,
+    pub peer: Credentials,
+    pub grant: Grant,
+    pub single_owner: bool,
+    pub device: OwnedFd,
+    pub socket: Arc<OwnedFd>,
+    pub place: Revocable<Session<F>>,
+}
+
+/// Whether `fd` is the device of FUSE and no other file that a client could have sent: reading
+/// another could block for ever, or have effects.
+pub(super) fn is_fuse(fd: &OwnedFd) -> bool {
+    rustix::fs::fstat(fd).is_ok_and(|stat| {
+        FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice
+            && (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)) == DEVICE
+    })
+}
+
+impl<F: FileSystem + Send + 'static> Mount<F> {
+    /// As whom the requests act. The kernel puts the true identity into each, but a user can be the
+    /// kernel's master in a user namespace or a virtual machine's: only the superuser's word counts.
+    fn identity(&self) -> Identity {
+        if self.peer.uid == 0 && !self.single_owner { Identity::Checked } else { Identity::Peer }
+    }
+
+    /// Begins the session, tells the client, and serves until nothing is mounted any more. The
+    /// error is for the client.
+    pub fn serve(self) -> Result<(), String> {
+        let access = Access {
+            identity: self.identity(),
+            read_only: self.grant.mode == Mode::Read,
+            subtree: (self.grant.path != "/").then(|| PathBuf::from(&self.grant.path)),
+            ..Access::default()
+        };
+        let session = self.volume.session(self.peer.clone(), access).map_err(|error| {
+            format!("the directory {} of the volume cannot be used: {error}", self.grant.path)
+        })?;
+        drop(self.volume);
+        if !self.place.begin(session) {
+            return Err("the server shuts down".to_owned());
+        }
+        let mut first = [PollFd::new(self.device.as_fd(), PollFlags::POLLIN)];
+        let wait = PollTimeout::try_from(FIRST_REQUEST).unwrap_or(PollTimeout::MAX);
+        let asked = nix::poll::poll(&mut first, wait);
+        if asked != Ok(1) || first[0].revents() != Some(PollFlags::POLLIN) {
+            return Err("the device of FUSE is not mounted".to_owned());
+        }
+        let options =
+            SharedOptions { owner: self.single_owner.then_some((self.peer.uid, self.peer.gid)) };
+        let hang_up = Some(Arc::clone(&self.socket));
+        let mount = SharedMount::begin(self.place.clone(), self.device, hang_up, &options)
+            .map_err(|error| format!("FUSE failed: {error}"))?;
+        let granted = Answer::Granted(self.grant.mode).encode();
+        if control::send(&*self.socket, &granted, &[]).is_err() {
+            // It has gone; the control thread sees it too.
+            return Ok(());
+        }
+        if let Err(error) = mount.run() {
+            log::warn!("a mount of user {} failed: {error}", self.peer.uid);
+        }
+        // Its files are closed before the client is told that it has ended.
+        self.place.revoke();
+        // A client that has gone knows.
+        let _ = control::send(&*self.socket, &Answer::Ended.encode(), &[]);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_device_of_fuse() {
+        for path in ["/dev/null", "/dev/zero", "/proc/self/stat", "/"] {
+            assert!(!is_fuse(&std::fs::File::open(path).unwrap().into()), "{path}");
+        }
+        if let Ok(device) = std::fs::File::options().read(true).write(true).open("/dev/fuse") {
+            assert!(is_fuse(&device.into()));
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! One client's view of a volume: its beginning, its locks and its end.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path};
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use atoll_vfs::{
+    Context, Errno, FileSystem, FileType, Handle, Ino, Name, OpenFlags, Result, Timespec,
+};
+
+use super::handles::Handles;
+use super::inodes::Inodes;
+use super::locks::{
+    Ask, Family, Holder, LockKind, LockOwner, LockRange, LockRequest, LockTable, Owner, WaitId,
+    Waited, Wake,
+};
+use super::permissions::{Credentials, Judge};
+use super::volume::{Access, SessionId, State, Volume};
+
+/// One client's view of a [`Volume`]: a [`FileSystem`] of its own, in which handles and inode
+/// numbers are those that this session gave out, permissions are enforced and the root is the
+/// directory that the client was granted.
+///
+/// To what [`FileSystem`] says the session adds `EACCES` and `EPERM` where permissions refuse,
+/// `EROFS` for a read-only session, `EMFILE` beyond its open files, and `ESTALE` for an inode
+/// number that it does not know.
+///
+/// Dropping it closes its files, upon which unlinked ones give their space back, drops its locks
+/// and ends its waiting requests with `EINTR`.
+pub struct Session<F: FileSystem + Send> {
+    pub(super) volume: Arc<Volume<F>>,
+    pub(super) id: SessionId,
+    peer: Credentials,
+    pub(super) access: Access,
+    pub(super) judge: Judge,
+    pub(super) inodes: Inodes,
+    pub(super) handles: Handles,
+}
+
+impl<F: FileSystem + Send> Session<F> {
+    pub(super) fn begin(
+        volume: Arc<Volume<F>>,
+        id: SessionId,
+        peer: Credentials,
+        access: Access,
+    ) -> Result<Self> {
+        let top = match &access.subtree {
+            Some(path) => find_directory(&mut volume.lock()?.fs, path)?,
+            None => Ino::ROOT,
+        };
+        // Who may search every directory of the whole volume can reach every inode.
+        let all = peer.uid == 0;
+        let limit = access.limits.inodes.max(access.limits.open_files.saturating_mul(2)).max(2);
+        Ok(Session {
+            judge: Judge::new(&peer, access.identity),
+            inodes: Inodes::new(top, all, limit),
+            handles: Handles::default(),
+            volume,
+            id,
+            peer,
+            access,
+        })
+    }
+
+    /// The session's name in its volume.
+    pub fn id(&self) -> SessionId {
+        self.id
+    }
+
+    /// The volume.
+    pub fn volume(&self) -> &Arc<Volume<F>> {
+        &self.volume
+    }
+
+    /// Whom the kernel attests the client to be.
+    pub fn peer(&self) -> &Credentials {
+        &self.peer
+    }
+
+    /// What the session was granted.
+    pub fn access(&self) -> &Access {
+        &self.access
+    }
+
+    /// The volume's own number for the inode that this session's client calls `ino`: what
+    /// observers are told. Says nothing of whether the client may name it.
+    pub fn volume_ino(&self, ino: Ino) -> Option<Ino> {
+        self.inodes.inner(ino).ok()
+    }
+
+    /// This session's number for the volume's inode `ino`.
+    pub fn session_ino(&self, ino: Ino) -> Ino {
+        self.inodes.outer(ino)
+    }
+
+    /// Whether `handle` of `ino` is an open file of this session with the right to read.
+    pub fn may_read(&self, ino: Ino, handle: Handle) -> bool {
+        self.inodes
+            .inner(ino)
+            .and_then(|ino| self.handles.of_kind(ino, handle, true))
+            .is_ok_and(|open| open.flags.is_some_and(|flags| flags.contains(OpenFlags::READ)))
+    }
+
+    /// What is in the way of `request`, if anything: F_GETLK. Its kind must be one to hold.
+    ///
+    /// # Errors
+    /// `EBADF`, `EINVAL`.
+    pub fn getlk(
+        &mut self,
+        ino: Ino,
+        handle: Handle,
+        request: &LockRequest,
+    ) -> Result<Option<Holder>> {
+        let (key, owner, range) = self.place(ino, handle, request)?;
+        let kind = request.kind.ok_or(Errno::EINVAL)?;
+        let ask = Ask { key, owner, range, kind, pid: request.pid };
+        Ok(self.locks().test(&ask))
+    }
+
+    /// Takes or lets go of a lock without waiting: F_SETLK, and flock(2) with LOCK_NB.
+    ///
+    /// # Errors
+    /// `EAGAIN` when another's is in the way; `EBADF` also for a lock of fcntl(2) that the file is
+    /// not open for; `EINVAL` for an empty range; `ENOLCK` beyond the session's limit.
+    pub fn setlk(&mut self, ino: Ino, handle: Handle, request: &LockRequest) -> Result<()> {
+        let (result, wakes) = {
+            let (key, owner, range) = self.place(ino, handle, request)?;
+            let limit = self.access.limits.locks;
+            match request.kind {
+                None => self.locks().unset(key, owner, range, limit),
+                Some(kind) => {
+                    self.check_right(ino, handle, request.owner, kind)?;
+                    let ask = Ask { key, owner, range, kind, pid: request.pid };
+                    self.locks().set(&ask, limit)
+                }
+            }
+        };
+        wakes.call();
+        result
+    }
+
+    /// Takes a lock, or waits for it: F_SETLKW, and flock(2) without LOCK_NB. `wake` is told of the
+    /// outcome unless it is known at once.
+    ///
+    /// # Errors
+    /// As [`setlk`](Self::setlk), and `EDEADLK` when those who are in the way wait for this owner.
+    pub fn setlkw(
+        &mut self,
+        ino: Ino,
+        handle: Handle,
+        request: &LockRequest,
+        wake: Wake,
+    ) -> Result<Waited> {
+        let Some(kind) = request.kind else {
+            return self.setlk(ino, handle, request).map(|()| Waited::Granted);
+        };
+        let (key, owner, range) = self.place(ino, handle, request)?;
+        self.check_right(ino, handle, request.owner, kind)?;
+        let ask = Ask { key, owner, range, kind, pid: request.pid };
+        let (result, wakes) = self.locks().set_or_wait(&ask, self.access.limits.locks, wake);
+        wakes.call();
+        result
+    }
+
+    /// Ends a request of this session that waits; its callback is told `EINTR`. One that has been
+    /// granted meanwhile is left as it is.
+    pub fn cancel(&mut self, id: WaitId) {
+        let wakes = self.locks().cancel(self.id, id);
+        wakes.call();
+    }
+
+    /// A process has closed a descriptor of `ino`: its locks of fcntl(2) on the file go, as POSIX
+    /// has it, whatever other descriptors it has.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn flush(&mut self, ino: Ino, handle: Handle, process: u64) -> Result<()> {
+        let ino = self.inodes.inner(ino)?;
+        self.handles.get(ino, handle)?;
+        let owner = Owner { session: self.id, number: process };
+        self.unlock_all(ino, Family::Fcntl, owner);
+        Ok(())
+    }
+
+    /// Drops whatever `owner` holds of one kind on a file.
+    pub(super) fn unlock_all(&self, ino: Ino, family: Family, owner: Owner) {
+        let (result, wakes) = self.locks().unset((ino, family), owner, LockRange::ALL, usize::MAX);
+        debug_assert!(result.is_ok(), "letting go of everything leaves no pieces");
+        wakes.call();
+    }
+
+    fn place(
+        &self,
+        ino: Ino,
+        handle: Handle,
+        request: &LockRequest,
+    ) -> Result<((Ino, Family), Owner, LockRange)> {
+        let ino = self.inodes.inner(ino)?;
+        self.handles.get(ino, handle)?;
+        let (family, number, range) = match request.owner {
+            LockOwner::Process(number) => (Family::Fcntl, number, request.range),
+            LockOwner::OpenFile => (Family::Flock, handle.0, LockRange::ALL),
+        };
+        if range.start > range.end {
+            return Err(Errno::EINVAL);
+        }
+        Ok(((ino, family), Owner { session: self.id, number }, range))
+    }
+
+    /// A shared lock of fcntl(2) needs the file open for reading, an exclusive one for writing.
+    fn check_right(
+        &self,
+        ino: Ino,
+        handle: Handle,
+        owner: LockOwner,
+        kind: LockKind,
+    ) -> Result<()> {
+        if owner == LockOwner::OpenFile {
+            return Ok(());
+        }
+        let open = self.handles.get(self.inodes.inner(ino)?, handle)?;
+        let right = match kind {
+            LockKind::Shared => OpenFlags::READ,
+            LockKind::Exclusive => OpenFlags::WRITE,
+        };
+        // A directory is open for reading.
+        let flags = open.flags.unwrap_or(OpenFlags::READ);
+        if flags.contains(right) { Ok(()) } else { Err(Errno::EBADF) }
+    }
+
+    fn locks(&self) -> MutexGuard<'_, LockTable> {
+        // Nothing of others runs inside, and each change is whole.
+        self.volume.locks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The directory at `path` from the volume's root.
+fn find_directory(fs: &mut impl FileSystem, path: &Path) -> Result<Ino> {
+    // Nothing is changed, and the file system judges nobody.
+    let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
+    let mut at = Ino::ROOT;
+    for component in path.components() {
+        match component {
+            Component::RootDir | Component::CurDir => {}
+            Component::Normal(name) => {
+                let attr = fs.lookup(&cx, at, Name::new(name.as_bytes())?)?;
+                if attr.file_type() != FileType::Directory {
+                    return Err(Errno::ENOTDIR);
+                }
+                at = attr.ino;
+            }
+            Component::ParentDir | Component::Prefix(_) => return Err(Errno::EINVAL),
+        }
+    }
+    Ok(at)
+}
+
+impl<F: FileSystem + Send> Drop for Session<F> {
+    fn drop(&mut self) {
+        let wakes = self.locks().end(self.id);
+        wakes.call();
+        // After a panic in the file system there is nothing left to be closed.
+        let Ok(mut guard) = self.volume.lock() else { return };
+        let state: &mut State<F> = &mut guard;
+        // Closing stamps nothing.
+        let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
+        for open in self.handles.drain() {
+            // Whatever one says, the rest are closed.
+            let _ = state.close(&cx, self.id, &open);
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The steps that the calls of sessions are made of, under the volume's lock: judging, telling.
+
+use atoll_posix::AccessMode;
+use atoll_vfs::{Attr, Context, Errno, FileSystem, FileType, Ino, Name, Result};
+
+use super::handles::Open;
+use super::observer::Change;
+use super::permissions::Caller;
+use super::volume::{SessionId, State};
+use crate::privileges::drop_privileges;
+
+/// The bits of directories that make new names.
+pub(super) const MAKE: AccessMode = AccessMode::WRITE.union(AccessMode::EXECUTE);
+
+impl<F: FileSystem> State<F> {
+    /// Closes a handle, and tells of the inode that goes with it.
+    pub(super) fn close(&mut self, cx: &Context, by: SessionId, open: &Open) -> Result<()> {
+        self.changed = true;
+        let result = match open.flags {
+            Some(_) => self.fs.release(cx, open.ino, open.handle),
+            None => self.fs.releasedir(cx, open.ino, open.handle),
+        };
+        if self.observed() && self.fs.getattr(cx, open.ino) == Err(Errno::ESTALE) {
+            self.plain.forget(open.ino);
+            self.tell(by, Change::Gone(open.ino));
+        }
+        result
+    }
+
+    /// Tells that the link count of `ino` fell, by which it may be gone.
+    pub(super) fn tell_unlinked(&mut self, cx: &Context, by: SessionId, ino: Ino) {
+        match self.fs.getattr(cx, ino) {
+            Err(Errno::ESTALE) => {
+                self.plain.forget(ino);
+                self.tell(by, Change::Gone(ino));
+            }
+            _ => self.tell(by, Change::Attributes(ino)),
+        }
+    }
+
+    /// Tells of a name that came, went or changed in a directory.
+    pub(super) fn tell_entry(&self, by: SessionId, parent: Ino, name: Name<'_>) {
+        self.tell(by, Change::Entry { parent, name: name.bytes() });
+        self.tell(by, Change::Attributes(parent));
+    }
+
+    pub(super) fn tell_data(&self, by: SessionId, ino: Ino, offset: u64, len: u64) {
+        self.tell(by, Change::Data { ino, offset, len });
+        self.tell(by, Change::Attributes(ino));
+    }
+
+    /// Takes from a file what a change of its content takes.
+    pub(super) fn drop_privileges(
+        &mut self,
+        cx: &Context,
+        by: SessionId,
+        caller: &Caller<'_>,
+        ino: Ino,
+    ) -> Result<()> {
+        let State { fs, plain, .. } = self;
+        let set_ids = !caller.is_root();
+        let in_group = |attr: &Attr| caller.in_group(attr);
+        if drop_privileges(fs, plain, cx, ino, set_ids, in_group)? {
+            self.tell(by, Change::Attributes(ino));
+        }
+        Ok(())
+    }
+
+    /// The attributes of `dir` if `caller` is judged by them, having been found to allow `mode`.
+    pub(super) fn allowed(
+        &mut self,
+        cx: &Context,
+        caller: &Caller<'_>,
+        dir: Ino,
+        mode: AccessMode,
+    ) -> Result<Option<Attr>> {
+        if caller.is_free() {
+            return Ok(None);
+        }
+        let attr = self.fs.getattr(cx, dir)?;
+        if attr.file_type() != FileType::Directory {
+            return Err(Errno::ENOTDIR);
+        }
+        caller.access(&attr, mode)?;
+        Ok(Some(attr))
+    }
+
+    /// Judges the making of `name` in `dir`. A name that exists is `EEXIST` also where none could
+    /// be made. Returns the attributes of `dir` if the caller is judged by them.
+    pub(super) fn may_make(
+        &mut self,
+        cx: &Context,
+        caller: &Caller<'_>,
+        dir: Ino,
+        name: Name<'_>,
+    ) -> Result<Option<Attr>> {
+        let attr = self.allowed(cx, caller, dir, AccessMode::EXECUTE)?;
+        if let Some(attr) = &attr
+            && let Err(error) = caller.access(attr, MAKE)
+        {
+            let exists = self.fs.lookup(cx, dir, name).is_ok();
+            return Err(if exists { Errno::EEXIST } else { error });
+        }
+        Ok(attr)
+    }
+
+    /// Judges the removal of `name` from `dir`. Returns the attributes of what it names, if the
+    /// caller is judged by them or somebody wants to know of changes.
+    pub(super) fn may_remove(
+        &mut self,
+        cx: &Context,
+        caller: &Caller<'_>,
+        dir: Ino,
+        name: Name<'_>,
+    ) -> Result<Option<Attr>> {
+        let attr = self.allowed(cx, caller, dir, AccessMode::EXECUTE)?;
+        if attr.is_none() && !self.observed() || name.is_dot_or_dot_dot() {
+            return Ok(None);
+        }
+        let victim = self.fs.lookup(cx, dir, name)?;
+        if let Some(attr) = &attr {
+            caller.remove(attr, &victim)?;
+        }
+        Ok(Some(victim))
+    }
+}

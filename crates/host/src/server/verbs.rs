@@ -1,0 +1,719 @@
+//! The calls of a session: which inodes they name, whether they are allowed, what they change.
+//!
+//! Each takes the volume's lock, translates, judges, calls the file system and tells the observers,
+//! so that nothing can come between the judgement and the act.
+
+use std::sync::MutexGuard;
+
+use atoll_posix::AccessMode;
+use atoll_vfs::{
+    Attr, Context, DirEntry, Errno, FallocateMode, FileSystem, FileType, Handle, Ino, Name,
+    OpenFlags, RenameFlags, Result, SeekTo, SetAttr, StatFs, Written, XattrFlags,
+};
+
+use super::handles::Open;
+use super::locks::{Family, Owner};
+use super::observer::Change;
+use super::session::Session;
+use super::state::MAKE;
+use super::volume::{State, Volume};
+use crate::privileges::drop_capabilities;
+
+/// Refuses a change by a read-only session, and notes that something changes.
+fn changing<F: FileSystem + Send>(
+    volume: &Volume<F>,
+    read_only: bool,
+) -> Result<MutexGuard<'_, State<F>>> {
+    if read_only {
+        return Err(Errno::EROFS);
+    }
+    let mut state = volume.lock()?;
+    state.changed = true;
+    Ok(state)
+}
+
+/// Takes the volume's lock, for a call that changes something if `changing`, and names what every
+/// verb needs. A macro, since the lock borrows one field of the session while others change.
+macro_rules! enter {
+    ($self:ident, $cx:ident, $state:ident, $caller:ident, reading) => {
+        let mut guard = $self.volume.lock()?;
+        let $state: &mut State<F> = &mut guard;
+        let $cx = &$self.judge.context($cx);
+        let $caller = $self.judge.caller($cx);
+    };
+    ($self:ident, $cx:ident, $state:ident, $caller:ident, changing) => {
+        let mut guard = changing(&$self.volume, $self.access.read_only)?;
+        let $state: &mut State<F> = &mut guard;
+        let $cx = &$self.judge.context($cx);
+        let $caller = $self.judge.caller($cx);
+    };
+}
+
+/// The volume's number of a directory in which a call works.
+macro_rules! directory {
+    ($self:ident, $cx:ident, $state:ident, $caller:ident, $ino:expr) => {
+        $self.inodes.directory(&mut $state.fs, $cx, &$caller, $state.moves, $ino)?
+    };
+}
+
+impl<F: FileSystem + Send> Session<F> {
+    fn check_room(&self) -> Result<()> {
+        if self.handles.len() >= self.access.limits.open_files {
+            return Err(Errno::EMFILE);
+        }
+        Ok(())
+    }
+
+    /// Takes note of an open file of the volume's inode `ino`.
+    fn opened(&mut self, ino: Ino, handle: Handle, flags: Option<OpenFlags>) -> Handle {
+        self.inodes.opened(ino);
+        self.handles.insert(Open { ino, handle, flags })
+    }
+
+    fn file(&self, ino: Ino, handle: Handle) -> Result<Open> {
+        self.handles.of_kind(self.inodes.inner(ino)?, handle, true)
+    }
+
+    fn listing(&self, ino: Ino, handle: Handle) -> Result<Open> {
+        self.handles.of_kind(self.inodes.inner(ino)?, handle, false)
+    }
+
+    fn close(&mut self, cx: &Context, ino: Ino, handle: Handle, file: bool) -> Result<()> {
+        let ino = self.inodes.inner(ino)?;
+        let open = self.handles.remove(ino, handle, file)?;
+        let owner = Owner { session: self.id, number: handle.0 };
+        self.unlock_all(ino, Family::Flock, owner);
+        self.inodes.closed(ino);
+        self.volume.lock()?.close(cx, self.id, &open)
+    }
+
+    /// Makes a name with `make`, which gets the mode that the caller may give.
+    fn make(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        name: Name<'_>,
+        mode: u32,
+        make: impl FnOnce(&mut F, &Context, Ino, u32) -> Result<Attr>,
+    ) -> Result<Attr> {
+        enter!(self, cx, state, caller, changing);
+        let dir = directory!(self, cx, state, caller, parent);
+        let above = state.may_make(cx, &caller, dir, name)?;
+        caller.make(mode)?;
+        let is_directory = FileType::from_mode(mode) == Some(FileType::Directory);
+        let mode = match above {
+            Some(above) if !is_directory => caller.new_mode(&above, mode),
+            _ => mode,
+        };
+        let attr = make(&mut state.fs, cx, dir, mode)?;
+        state.tell_entry(self.id, dir, name);
+        self.inodes.give(attr.ino, state.moves)?;
+        Ok(self.inodes.shown(attr))
+    }
+
+    fn remove(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        name: Name<'_>,
+        remove: impl FnOnce(&mut F, &Context, Ino) -> Result<()>,
+    ) -> Result<()> {
+        enter!(self, cx, state, caller, changing);
+        let dir = directory!(self, cx, state, caller, parent);
+        let victim = state.may_remove(cx, &caller, dir, name)?;
+        remove(&mut state.fs, cx, dir)?;
+        if state.observed() {
+            state.tell_entry(self.id, dir, name);
+            if let Some(victim) = victim {
+                state.tell_unlinked(cx, self.id, victim.ino);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where a write goes.
+enum At {
+    Offset(u64),
+    /// The end of the file, found and written in one.
+    End,
+    /// Here, but not beyond the end of the file.
+    Within(u64),
+}
+
+/// What only a carrier of requests knows to ask for.
+impl<F: FileSystem + Send> Session<F> {
+    /// Writes at the end of the file, atomically, through a handle without APPEND: for a client that
+    /// says O_APPEND with each write.
+    ///
+    /// # Errors
+    /// Those of [`FileSystem::write`].
+    pub fn append(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        data: &[u8],
+    ) -> Result<Written> {
+        self.write_to(cx, ino, handle, At::End, data)
+    }
+
+    /// Writes pages of a shared mapping, which never make a file longer: what lies beyond the end,
+    /// because another client has cut the file, is dropped.
+    ///
+    /// # Errors
+    /// Those of [`FileSystem::write`].
+    pub fn write_back(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<Written> {
+        let written = self.write_to(cx, ino, handle, At::Within(offset), data)?;
+        Ok(Written { len: data.len().min(self.access.limits.transfer), ..written })
+    }
+
+    fn write_to(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        at: At,
+        data: &[u8],
+    ) -> Result<Written> {
+        let open = self.file(ino, handle)?;
+        let mut data = &data[..data.len().min(self.access.limits.transfer)];
+        enter!(self, cx, state, caller, changing);
+        // What cannot be written takes nothing.
+        if open.flags.is_some_and(|flags| flags.contains(OpenFlags::WRITE)) && !data.is_empty() {
+            state.drop_privileges(cx, self.id, &caller, open.ino)?;
+        }
+        let offset = match at {
+            At::Offset(offset) => offset,
+            At::End => state.fs.getattr(cx, open.ino)?.size,
+            At::Within(offset) => {
+                let room = state.fs.getattr(cx, open.ino)?.size.saturating_sub(offset);
+                data = &data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
+                offset
+            }
+        };
+        let written = state.fs.write(cx, open.ino, open.handle, offset, data)?;
+        if state.observed() && written.len > 0 {
+            state.tell_data(self.id, open.ino, written.offset, written.len as u64);
+        }
+        Ok(written)
+    }
+}
+
+/// The rights on `attr` that opening with `flags` needs.
+fn open_mode(flags: OpenFlags) -> AccessMode {
+    let mut mode = AccessMode::empty();
+    mode.set(AccessMode::READ, flags.contains(OpenFlags::READ));
+    mode.set(AccessMode::WRITE, flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC));
+    mode
+}
+
+impl<F: FileSystem + Send> FileSystem for Session<F> {
+    fn lookup(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<Attr> {
+        enter!(self, cx, state, caller, reading);
+        let dir = directory!(self, cx, state, caller, parent);
+        state.allowed(cx, &caller, dir, AccessMode::EXECUTE)?;
+        let attr = if dir == self.inodes.top() && name.bytes() == b".." {
+            state.fs.getattr(cx, dir)?
+        } else {
+            state.fs.lookup(cx, dir, name)?
+        };
+        self.inodes.give(attr.ino, state.moves)?;
+        Ok(self.inodes.shown(attr))
+    }
+
+    fn forget(&mut self, ino: Ino, count: u64) {
+        self.inodes.forget(ino, count);
+        if let (Ok(inner), Ok(mut state)) = (self.inodes.inner(ino), self.volume.lock()) {
+            state.fs.forget(inner, count);
+        }
+    }
+
+    fn getattr(&mut self, cx: &Context, ino: Ino) -> Result<Attr> {
+        let inner = self.inodes.named(ino)?;
+        enter!(self, cx, state, _caller, reading);
+        Ok(self.inodes.shown(state.fs.getattr(cx, inner)?))
+    }
+
+    fn setattr(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Option<Handle>,
+        set: &SetAttr,
+    ) -> Result<Attr> {
+        let open = match handle {
+            Some(handle) => Some(self.handles.get(self.inodes.inner(ino)?, handle)?),
+            None => None,
+        };
+        let inner = match &open {
+            Some(open) => open.ino,
+            None => self.inodes.named(ino)?,
+        };
+        enter!(self, cx, state, caller, changing);
+        let writing =
+            open.and_then(|open| open.flags).is_some_and(|flags| flags.contains(OpenFlags::WRITE));
+        let mut set = *set;
+        let needs_old = set != SetAttr::default();
+        let old = if needs_old { Some(state.fs.getattr(cx, inner)?) } else { None };
+        if let Some(old) = &old {
+            caller.set(old, &mut set, writing)?;
+            let content = set.size.is_some() || set.uid.is_some() || set.gid.is_some();
+            if content && old.file_type() == FileType::Regular {
+                drop_capabilities(&mut state.fs, cx, inner)?;
+            }
+        }
+        if set.mode.is_some() {
+            state.plain.forget(inner);
+        }
+        // A handle of a directory says nothing that the file system would want to know.
+        let handle = open.filter(|open| open.flags.is_some()).map(|open| open.handle);
+        let attr = state.fs.setattr(cx, inner, handle, &set)?;
+        if state.observed() {
+            match (set.size, old) {
+                (Some(size), Some(old)) => {
+                    state.tell_data(self.id, inner, size.min(old.size), u64::MAX);
+                }
+                _ => state.tell(self.id, Change::Attributes(inner)),
+            }
+        }
+        Ok(self.inodes.shown(attr))
+    }
+
+    fn readlink(&mut self, cx: &Context, ino: Ino, target: &mut Vec<u8>) -> Result<()> {
+        let inner = self.inodes.named(ino)?;
+        enter!(self, cx, state, _caller, reading);
+        state.fs.readlink(cx, inner, target)
+    }
+
+    fn mknod(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        name: Name<'_>,
+        mode: u32,
+        rdev: u32,
+    ) -> Result<Attr> {
+        self.make(cx, parent, name, mode, |fs, cx, dir, mode| fs.mknod(cx, dir, name, mode, rdev))
+    }
+
+    fn mkdir(&mut self, cx: &Context, parent: Ino, name: Name<'_>, mode: u32) -> Result<Attr> {
+        let typed = FileType::Directory.mode_bits() | mode & 0o7777;
+        self.make(cx, parent, name, typed, |fs, cx, dir, _| fs.mkdir(cx, dir, name, mode))
+    }
+
+    fn symlink(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        name: Name<'_>,
+        target: &[u8],
+    ) -> Result<Attr> {
+        let mode = FileType::Symlink.mode_bits();
+        self.make(cx, parent, name, mode, |fs, cx, dir, _| fs.symlink(cx, dir, name, target))
+    }
+
+    fn unlink(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<()> {
+        self.remove(cx, parent, name, |fs, cx, dir| fs.unlink(cx, dir, name))
+    }
+
+    fn rmdir(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<()> {
+        self.remove(cx, parent, name, |fs, cx, dir| fs.rmdir(cx, dir, name))
+    }
+
+    fn rename(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        name: Name<'_>,
+        new_parent: Ino,
+        new_name: Name<'_>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        enter!(self, cx, state, caller, changing);
+        let from = directory!(self, cx, state, caller, parent);
+        let to = directory!(self, cx, state, caller, new_parent);
+        if name.is_dot_or_dot_dot() || new_name.is_dot_or_dot_dot() || flags == RenameFlags::all() {
+            return Err(Errno::EINVAL);
+        }
+        let above = state.allowed(cx, &caller, from, AccessMode::EXECUTE)?;
+        let new_above = state.allowed(cx, &caller, to, AccessMode::EXECUTE)?;
+        let moved = state.fs.lookup(cx, from, name)?;
+        let replaced = match state.fs.lookup(cx, to, new_name) {
+            Ok(attr) => Some(attr),
+            Err(Errno::ENOENT) => None,
+            Err(error) => return Err(error),
+        };
+        let exchange = flags.contains(RenameFlags::EXCHANGE);
+        if replaced.is_some() && flags == RenameFlags::NOREPLACE {
+            return Err(Errno::EEXIST);
+        }
+        if replaced.is_none() && exchange {
+            return Err(Errno::ENOENT);
+        }
+        let same = replaced.is_some_and(|replaced| replaced.ino == moved.ino);
+        let directories = [Some(moved), replaced.filter(|_| exchange)];
+        let directories = || {
+            let attrs = directories.iter().flatten();
+            attrs.filter(|attr| attr.file_type() == FileType::Directory)
+        };
+        if let (Some(above), Some(new_above)) = (&above, &new_above)
+            && !same
+        {
+            caller.remove(above, &moved)?;
+            match &replaced {
+                Some(replaced) => caller.remove(new_above, replaced)?,
+                None => caller.access(new_above, MAKE)?,
+            }
+            // A directory that changes its parent has its `..` rewritten.
+            if from != to {
+                for attr in directories() {
+                    caller.access(attr, AccessMode::WRITE)?;
+                }
+            }
+        }
+        state.fs.rename(cx, from, name, to, new_name, flags)?;
+        if same && !exchange {
+            return Ok(());
+        }
+        if from != to && directories().next().is_some() {
+            state.moves += 1;
+            // What this session can name in both directories is inside, and so is what it moved.
+            for attr in directories() {
+                self.inodes.moved_inside(attr.ino, state.moves);
+            }
+        }
+        if state.observed() {
+            state.tell_entry(self.id, from, name);
+            state.tell_entry(self.id, to, new_name);
+            state.tell(self.id, Change::Attributes(moved.ino));
+            if let Some(replaced) = replaced {
+                state.tell_unlinked(cx, self.id, replaced.ino);
+            }
+            if from != to {
+                for attr in directories() {
+                    let entry = Change::Entry { parent: attr.ino, name: b".." };
+                    state.tell(self.id, entry);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn link(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        new_parent: Ino,
+        new_name: Name<'_>,
+    ) -> Result<Attr> {
+        let source = self.inodes.named(ino)?;
+        enter!(self, cx, state, caller, changing);
+        let dir = directory!(self, cx, state, caller, new_parent);
+        state.may_make(cx, &caller, dir, new_name)?;
+        if !self.inodes.all() {
+            // A file without a name is the affair of those who have it open.
+            let attr = state.fs.getattr(cx, source)?;
+            if attr.nlink == 0 && !self.inodes.is_open(source) {
+                return Err(Errno::ENOENT);
+            }
+        }
+        let attr = state.fs.link(cx, source, dir, new_name)?;
+        state.tell_entry(self.id, dir, new_name);
+        state.tell(self.id, Change::Attributes(source));
+        self.inodes.give(attr.ino, state.moves)?;
+        Ok(self.inodes.shown(attr))
+    }
+
+    fn open(&mut self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<Handle> {
+        self.check_room()?;
+        let inner = self.inodes.named(ino)?;
+        let handle = {
+            let changes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC);
+            if changes && self.access.read_only {
+                return Err(Errno::EROFS);
+            }
+            enter!(self, cx, state, caller, reading);
+            if !caller.is_free() {
+                let attr = state.fs.getattr(cx, inner)?;
+                if attr.file_type() == FileType::Regular {
+                    caller.access(&attr, open_mode(flags))?;
+                }
+            }
+            if flags.contains(OpenFlags::TRUNC) {
+                state.changed = true;
+                state.drop_privileges(cx, self.id, &caller, inner)?;
+            }
+            let handle = state.fs.open(cx, inner, flags)?;
+            if flags.contains(OpenFlags::TRUNC) {
+                state.tell_data(self.id, inner, 0, u64::MAX);
+            }
+            handle
+        };
+        Ok(self.opened(inner, handle, Some(flags)))
+    }
+
+    fn create(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        name: Name<'_>,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(Attr, Handle)> {
+        self.check_room()?;
+        let (attr, handle) = {
+            enter!(self, cx, state, caller, reading);
+            let dir = directory!(self, cx, state, caller, parent);
+            let above = state.allowed(cx, &caller, dir, AccessMode::EXECUTE)?;
+            let judged = above.is_some() || self.access.read_only || state.observed();
+            let known = judged || flags.contains(OpenFlags::TRUNC);
+            let found = match known.then(|| state.fs.lookup(cx, dir, name)) {
+                None | Some(Err(Errno::ENOENT)) => None,
+                Some(Ok(attr)) => Some(attr),
+                Some(Err(error)) => return Err(error),
+            };
+            if found.is_some() && flags.contains(OpenFlags::EXCL) {
+                return Err(Errno::EEXIST);
+            }
+            let changes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC);
+            if self.access.read_only && (found.is_none() || changes) {
+                return Err(Errno::EROFS);
+            }
+            let mut mode = mode;
+            match (&found, &above) {
+                (Some(attr), _) if attr.file_type() == FileType::Regular => {
+                    caller.access(attr, open_mode(flags))?;
+                    if flags.contains(OpenFlags::TRUNC) {
+                        state.drop_privileges(cx, self.id, &caller, attr.ino)?;
+                    }
+                }
+                (None, Some(above)) => {
+                    caller.access(above, MAKE)?;
+                    mode = caller.new_mode(above, mode);
+                }
+                _ => {}
+            }
+            state.changed = true;
+            let (attr, handle) = state.fs.create(cx, dir, name, mode, flags)?;
+            if state.observed() {
+                if found.is_none() {
+                    state.tell_entry(self.id, dir, name);
+                } else if flags.contains(OpenFlags::TRUNC) {
+                    state.tell_data(self.id, attr.ino, 0, u64::MAX);
+                }
+            }
+            if let Err(error) = self.inodes.give(attr.ino, state.moves) {
+                let open = Open { ino: attr.ino, handle, flags: Some(flags) };
+                let _ = state.close(cx, self.id, &open);
+                return Err(error);
+            }
+            (attr, handle)
+        };
+        let handle = self.opened(attr.ino, handle, Some(flags));
+        Ok((self.inodes.shown(attr), handle))
+    }
+
+    fn tmpfile(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(Attr, Handle)> {
+        self.check_room()?;
+        let (attr, handle) = {
+            enter!(self, cx, state, caller, changing);
+            let dir = directory!(self, cx, state, caller, parent);
+            let above = state.allowed(cx, &caller, dir, MAKE)?;
+            let mode = above.map_or(mode, |above| caller.new_mode(&above, mode));
+            let (attr, handle) = state.fs.tmpfile(cx, dir, mode, flags)?;
+            if let Err(error) = self.inodes.give(attr.ino, state.moves) {
+                let open = Open { ino: attr.ino, handle, flags: Some(flags) };
+                let _ = state.close(cx, self.id, &open);
+                return Err(error);
+            }
+            (attr, handle)
+        };
+        let handle = self.opened(attr.ino, handle, Some(flags));
+        Ok((self.inodes.shown(attr), handle))
+    }
+
+    fn read(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<usize> {
+        let open = self.file(ino, handle)?;
+        let len = buf.len().min(self.access.limits.transfer);
+        enter!(self, cx, state, _caller, reading);
+        state.fs.read(cx, open.ino, open.handle, offset, &mut buf[..len])
+    }
+
+    fn write(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<Written> {
+        self.write_to(cx, ino, handle, At::Offset(offset), data)
+    }
+
+    fn fallocate(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        len: u64,
+        mode: FallocateMode,
+    ) -> Result<()> {
+        let open = self.file(ino, handle)?;
+        enter!(self, cx, state, caller, changing);
+        if open.flags.is_some_and(|flags| flags.contains(OpenFlags::WRITE)) {
+            state.drop_privileges(cx, self.id, &caller, open.ino)?;
+        }
+        state.fs.fallocate(cx, open.ino, open.handle, offset, len, mode)?;
+        if state.observed() {
+            state.tell_data(self.id, open.ino, offset, len);
+        }
+        Ok(())
+    }
+
+    fn seek(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        to: SeekTo,
+    ) -> Result<u64> {
+        let open = self.file(ino, handle)?;
+        enter!(self, cx, state, _caller, reading);
+        state.fs.seek(cx, open.ino, open.handle, offset, to)
+    }
+
+    fn fsync(&mut self, cx: &Context, ino: Ino, handle: Handle, data_only: bool) -> Result<()> {
+        let open = self.file(ino, handle)?;
+        enter!(self, cx, state, _caller, reading);
+        state.fs.fsync(cx, open.ino, open.handle, data_only)
+    }
+
+    fn release(&mut self, cx: &Context, ino: Ino, handle: Handle) -> Result<()> {
+        self.close(cx, ino, handle, true)
+    }
+
+    fn opendir(&mut self, cx: &Context, ino: Ino) -> Result<Handle> {
+        self.check_room()?;
+        let (dir, handle) = {
+            enter!(self, cx, state, caller, reading);
+            let dir = directory!(self, cx, state, caller, ino);
+            state.allowed(cx, &caller, dir, AccessMode::READ)?;
+            (dir, state.fs.opendir(cx, dir)?)
+        };
+        Ok(self.opened(dir, handle, None))
+    }
+
+    fn readdir(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        cookie: u64,
+        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let open = self.listing(ino, handle)?;
+        let inodes = &self.inodes;
+        let top = inodes.top();
+        let at_top = open.ino == top;
+        enter!(self, cx, state, _caller, reading);
+        state.fs.readdir(cx, open.ino, open.handle, cookie, &mut |entry| {
+            let ino = if at_top && entry.name == b".." { top } else { entry.ino };
+            emit(&DirEntry { ino: inodes.outer(ino), ..*entry })
+        })
+    }
+
+    fn releasedir(&mut self, cx: &Context, ino: Ino, handle: Handle) -> Result<()> {
+        self.close(cx, ino, handle, false)
+    }
+
+    fn fsyncdir(&mut self, cx: &Context, ino: Ino, handle: Handle) -> Result<()> {
+        let open = self.listing(ino, handle)?;
+        enter!(self, cx, state, _caller, reading);
+        state.fs.fsyncdir(cx, open.ino, open.handle)
+    }
+
+    fn syncfs(&mut self, cx: &Context) -> Result<()> {
+        enter!(self, cx, state, _caller, reading);
+        state.fs.syncfs(cx)
+    }
+
+    fn statfs(&mut self, cx: &Context) -> Result<StatFs> {
+        enter!(self, cx, state, _caller, reading);
+        state.fs.statfs(cx)
+    }
+
+    fn setxattr(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Result<()> {
+        let inner = self.inodes.named(ino)?;
+        enter!(self, cx, state, caller, changing);
+        let attr = state.fs.getattr(cx, inner)?;
+        caller.xattr(&attr, name, true)?;
+        state.plain.forget(inner);
+        state.fs.setxattr(cx, inner, name, value, flags)?;
+        state.tell(self.id, Change::Attributes(inner));
+        Ok(())
+    }
+
+    fn getxattr(&mut self, cx: &Context, ino: Ino, name: &[u8], value: &mut Vec<u8>) -> Result<()> {
+        let inner = self.inodes.named(ino)?;
+        enter!(self, cx, state, caller, reading);
+        if !caller.is_free() {
+            let attr = state.fs.getattr(cx, inner)?;
+            caller.xattr(&attr, name, false)?;
+        }
+        state.fs.getxattr(cx, inner, name, value)
+    }
+
+    fn listxattr(&mut self, cx: &Context, ino: Ino, names: &mut Vec<u8>) -> Result<()> {
+        let inner = self.inodes.named(ino)?;
+        enter!(self, cx, state, caller, reading);
+        let from = names.len();
+        state.fs.listxattr(cx, inner, names)?;
+        if !caller.is_free() {
+            let all = names.split_off(from);
+            for name in all.split_inclusive(|&b| b == 0).filter(|name| caller.lists(name)) {
+                names.extend_from_slice(name);
+            }
+        }
+        Ok(())
+    }
+
+    fn removexattr(&mut self, cx: &Context, ino: Ino, name: &[u8]) -> Result<()> {
+        let inner = self.inodes.named(ino)?;
+        enter!(self, cx, state, caller, changing);
+        let attr = state.fs.getattr(cx, inner)?;
+        caller.xattr(&attr, name, true)?;
+        state.fs.removexattr(cx, inner, name)?;
+        state.tell(self.id, Change::Attributes(inner));
+        Ok(())
+    }
+}

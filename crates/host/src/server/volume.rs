@@ -1,0 +1,172 @@
+//! What all clients of one volume share.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use atoll_vfs::{Context, Errno, FileSystem, Result, Timespec};
+
+use super::limits::Limits;
+use super::locks::LockTable;
+use super::observer::{Change, Observer, ObserverId};
+use super::permissions::Credentials;
+use super::session::Session;
+use crate::privileges::Plain;
+
+/// Names a session of a volume; never used twice in the life of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(pub u64);
+
+/// As whom the calls of a session act.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Identity {
+    /// As the peer, whatever a call's [`Context`] says.
+    #[default]
+    Peer,
+    /// As the user and group in each call's [`Context`], with the peer's supplementary groups if
+    /// they are the peer's own. Only for a peer that may become any user: root in the initial
+    /// user namespace.
+    Caller,
+    /// As [`Identity::Caller`], and permissions have been checked already: for a FUSE mount of such
+    /// a peer with `default_permissions`, where the kernel, who knows all groups of the caller,
+    /// does it.
+    Checked,
+}
+
+/// What a session is granted.
+#[derive(Clone, Debug, Default)]
+pub struct Access {
+    /// As whom calls act.
+    pub identity: Identity,
+    /// Refuse changes with `EROFS`.
+    pub read_only: bool,
+    /// The directory that the session has as its root, a path from the volume's root; `None` for
+    /// the whole volume. Symbolic links in it are not followed.
+    pub subtree: Option<PathBuf>,
+    /// How much it may use.
+    pub limits: Limits,
+}
+
+/// A mounted file system that many sessions share. It lives as long as a session or a holder of
+/// the [`Arc`].
+pub struct Volume<F> {
+    name: String,
+    state: Mutex<State<F>>,
+    pub(super) locks: Mutex<LockTable>,
+    next_session: AtomicU64,
+}
+
+/// What the volume's lock guards.
+pub(super) struct State<F> {
+    pub(super) fs: F,
+    /// Whether anything has changed since everything was last durable.
+    pub(super) changed: bool,
+    pub(super) plain: Plain,
+    /// Counts moves of directories from one parent to another.
+    pub(super) moves: u64,
+    observers: Vec<(ObserverId, Arc<dyn Observer>)>,
+    next_observer: u64,
+}
+
+impl<F> State<F> {
+    /// Whether anybody wants to know of changes.
+    #[inline]
+    pub(super) fn observed(&self) -> bool {
+        !self.observers.is_empty()
+    }
+
+    /// Tells the observers.
+    #[inline]
+    pub(super) fn tell(&self, by: SessionId, change: Change<'_>) {
+        for (_, observer) in &self.observers {
+            observer.changed(by, &change);
+        }
+    }
+}
+
+impl<F: FileSystem + Send> Volume<F> {
+    /// Shares `fs`; `name` is what clients and messages call it.
+    pub fn new(fs: F, name: impl Into<String>) -> Arc<Volume<F>> {
+        Arc::new(Volume {
+            name: name.into(),
+            state: Mutex::new(State {
+                fs,
+                changed: false,
+                plain: Plain::default(),
+                moves: 0,
+                observers: Vec::new(),
+                next_observer: 0,
+            }),
+            locks: Mutex::new(LockTable::default()),
+            next_session: AtomicU64::new(1),
+        })
+    }
+
+    /// What clients call the volume.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Begins a session of `peer`.
+    ///
+    /// # Errors
+    /// For the subtree `ENOENT`, `ENOTDIR`, `EINVAL` for `..` in it; `EIO` after a panic in the
+    /// file system.
+    pub fn session(self: &Arc<Self>, peer: Credentials, access: Access) -> Result<Session<F>> {
+        let id = SessionId(self.next_session.fetch_add(1, Ordering::Relaxed));
+        Session::begin(Arc::clone(self), id, peer, access)
+    }
+
+    /// Takes the file system out, when every session has ended and every other holder of this
+    /// volume has let go of it; otherwise gives the volume back. `Ok(None)` after a panic in the file
+    /// system: what it holds in memory may be half of a change and must not be written. It then
+    /// has been dropped, and recovers from its journal when it is mounted again.
+    pub fn into_inner(self: Arc<Self>) -> std::result::Result<Option<F>, Arc<Self>> {
+        Ok(match Arc::try_unwrap(self)?.state.into_inner() {
+            Ok(state) => Some(state.fs),
+            Err(_) => None,
+        })
+    }
+
+    /// Makes everything durable if anything has changed since the last time. `now` is the time of
+    /// the call.
+    ///
+    /// # Errors
+    /// Those of [`FileSystem::syncfs`].
+    pub fn commit(&self, now: Timespec) -> Result<()> {
+        let mut state = self.lock()?;
+        if !std::mem::take(&mut state.changed) {
+            return Ok(());
+        }
+        state.fs.syncfs(&Context { uid: 0, gid: 0, now })
+    }
+
+    /// Calls `observer` for every change from now on.
+    ///
+    /// # Errors
+    /// `EIO` after a panic in the file system.
+    pub fn observe(&self, observer: Arc<dyn Observer>) -> Result<ObserverId> {
+        let mut state = self.lock()?;
+        let id = ObserverId(state.next_observer);
+        state.next_observer += 1;
+        state.observers.push((id, observer));
+        Ok(id)
+    }
+
+    /// Ends what [`observe`](Self::observe) began; when this returns, the observer is not being
+    /// called and never will be.
+    pub fn unobserve(&self, id: ObserverId) {
+        // A poisoned volume makes no changes, but its observers are let go of all the same.
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.observers.retain(|(other, _)| *other != id);
+    }
+
+    /// What the lock guards.
+    ///
+    /// # Errors
+    /// `EIO` after a panic in the file system.
+    #[inline]
+    pub(super) fn lock(&self) -> Result<MutexGuard<'_, State<F>>> {
+        self.state.lock().map_err(|_| Errno::EIO)
+    }
+}

@@ -1,0 +1,115 @@
+//! What a confined server can still do, and that everything else fails or ends it.
+//!
+//! Each case runs in a process of its own: this test program again, told by the environment. It has
+//! a `main` of its own, since the test harness starts threads and a process is confined before it
+//! has any.
+#![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+#![allow(missing_docs)]
+
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpListener;
+use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitCode};
+
+use atoll_host::server::confine::{Landlocked, confine, drop_privileges, filter_calls, landlock};
+
+const CASE: &str = "ATOLL_CONFINE_CASE";
+const SIGSYS: i32 = 31;
+
+fn main() -> ExitCode {
+    if let Some(case) = std::env::var_os(CASE) {
+        return part(case.to_str().unwrap());
+    }
+    // What must work, and end with success.
+    for case in ["serve", "no-file", "no-file-by-landlock", "no-privileges", "a-thread"] {
+        assert_eq!(run(case), (Some(0), None), "{case}");
+    }
+    // What must end the process.
+    for case in ["socket", "exec", "fork", "code", "kill-another"] {
+        assert_eq!(run(case), (None, Some(SIGSYS)), "{case}");
+    }
+    println!("test result: ok. 10 passed");
+    ExitCode::SUCCESS
+}
+
+fn run(case: &str) -> (Option<i32>, Option<i32>) {
+    let status = Command::new(std::env::current_exe().unwrap()).env(CASE, case).status().unwrap();
+    (status.code(), status.signal())
+}
+
+fn part(case: &str) -> ExitCode {
+    let mut open = File::open("/proc/self/status").unwrap();
+    let (a, b) = UnixDatagram::pair().unwrap();
+    match case {
+        "no-file-by-landlock" => {
+            drop_privileges().unwrap();
+            if landlock().unwrap() == Landlocked::No {
+                println!("this kernel has no Landlock");
+                return ExitCode::SUCCESS;
+            }
+            let denied = |error: std::io::Error| error.kind() == ErrorKind::PermissionDenied;
+            assert!(File::open("/etc/passwd").is_err_and(denied));
+            assert!(std::fs::create_dir("/tmp/atoll-confine-test").is_err_and(denied));
+            return ExitCode::SUCCESS;
+        }
+        "no-privileges" => {
+            drop_privileges().unwrap();
+            let mut status = String::new();
+            open.read_to_string(&mut status).unwrap();
+            for line in ["CapEff:\t0000000000000000", "CapPrm:\t0000000000000000", "NoNewPrivs:\t1"]
+            {
+                assert!(status.contains(line), "{line} in {status}");
+            }
+            return ExitCode::SUCCESS;
+        }
+        "socket" | "fork" | "exec" | "code" | "kill-another" => filter_calls().unwrap(),
+        _ => {
+            confine().unwrap();
+        }
+    }
+    match case {
+        "serve" => {
+            let mut bytes = [0; 64];
+            assert!(open.read(&mut bytes).unwrap() > 0);
+            a.send(b"x").unwrap();
+            assert_eq!(b.recv(&mut bytes).unwrap(), 1);
+            let big = vec![1u8; 64 << 20];
+            assert_eq!(big[12345], 1);
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            println!("it can still print");
+            std::io::stdout().flush().unwrap();
+        }
+        "no-file" => {
+            assert!(File::open("/etc/passwd").is_err());
+            assert!(File::create("/tmp/atoll-confine-test").is_err());
+            // A panic tells its story without one.
+            assert!(std::panic::catch_unwind(|| panic!("of a test")).is_err());
+        }
+        "a-thread" => {
+            let inner = std::thread::Builder::new()
+                .name("inner".to_owned())
+                .spawn(|| File::open("/etc/passwd").is_err());
+            assert!(inner.unwrap().join().unwrap());
+        }
+        "socket" => drop(TcpListener::bind("127.0.0.1:0")),
+        "fork" | "exec" => drop(Command::new("/bin/true").status()),
+        "code" => {
+            let flags = rustix::mm::MapFlags::PRIVATE;
+            let protection = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::EXEC;
+            map(flags, protection);
+        }
+        "kill-another" => drop(rustix::process::kill_process(
+            rustix::process::getppid().unwrap(),
+            rustix::process::Signal::CONT,
+        )),
+        other => panic!("{other}"),
+    }
+    ExitCode::SUCCESS
+}
+
+fn map(flags: rustix::mm::MapFlags, protection: rustix::mm::ProtFlags) {
+    // SAFETY: a mapping of its own, of which nothing is used.
+    let _ = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), 4096, protection, flags) };
+}

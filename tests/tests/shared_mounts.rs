@@ -1,0 +1,249 @@
+//! Two FUSE mounts of one volume: what a program does through one, a program sees through the other
+//! with its next system call, locks included.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::sync::mpsc::channel;
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
+
+use atoll_block::RamDevice;
+use atoll_fs::{FormatOptions, Fs, MountOptions, format};
+use atoll_host::fuse::mount;
+use atoll_host::fuse::shared::{SharedMount, SharedOptions};
+use atoll_host::server::{Access, Credentials, Identity, Volume};
+use nix::mount::MsFlags;
+use nix::sched::{CloneFlags, unshare};
+use rustix::fs::{FlockOperation, fcntl_lock, flock};
+
+/// Runs `test` with two mounts of a new volume, in a mount namespace that ends with it. Where
+/// mounting is not permitted it is skipped.
+fn with_mounts(test: fn(&Path, &Path)) {
+    let (done, waiting) = channel();
+    let tester = thread::spawn(move || {
+        let result = std::panic::catch_unwind(|| in_namespace(test));
+        let _ = done.send(());
+        result
+    });
+    // A request that is never answered could not be waited for.
+    if waiting.recv_timeout(Duration::from_secs(60)).is_err() {
+        eprintln!("the mounts did not answer within a minute");
+        std::process::exit(101);
+    }
+    if let Err(panic) = tester.join().unwrap() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+fn in_namespace(test: fn(&Path, &Path)) {
+    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+    if unshare(CloneFlags::CLONE_NEWNS).is_err()
+        || nix::mount::mount(None::<&str>, "/", None::<&str>, private, None::<&str>).is_err()
+        || mount::open_device().is_err()
+    {
+        println!("skipped: this needs root, and /dev/fuse");
+        return;
+    }
+    let mut device = RamDevice::new(16 << 10);
+    format(&mut device, &FormatOptions { hash_seed: 7, ..FormatOptions::default() }).unwrap();
+    let volume = Volume::new(Fs::mount(device, &MountOptions::default()).unwrap(), "v");
+    let places = tempfile::tempdir().unwrap();
+    let mut servers = Vec::new();
+    let targets: Vec<PathBuf> = ["a", "b"].iter().map(|at| places.path().join(at)).collect();
+    for target in &targets {
+        fs::create_dir(target).unwrap();
+        let device = mount::open_device().unwrap();
+        let options =
+            mount::MountOptions { source: Path::new("v"), read_only: false, owner: (0, 0) };
+        if let Err(error) = mount::mount(&device, target, &options) {
+            println!("skipped: {error}");
+            return;
+        }
+        let access = Access { identity: Identity::Checked, ..Access::default() };
+        let session = volume.session(Credentials::default(), access).unwrap();
+        let served = SharedMount::start(session, device, &SharedOptions::default()).unwrap();
+        servers.push(thread::spawn(move || served.run()));
+    }
+    let result = std::panic::catch_unwind(|| test(&targets[0], &targets[1]));
+    for target in &targets {
+        mount::detach(target).unwrap();
+    }
+    if let Err(panic) = result {
+        std::panic::resume_unwind(panic);
+    }
+    for server in servers {
+        server.join().unwrap().unwrap();
+    }
+    assert!(matches!(volume.into_inner(), Ok(Some(_))), "a session outlives its mount");
+}
+
+fn open(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+}
+
+#[test]
+fn changes_are_seen_at_once() {
+    with_mounts(|a, b| {
+        let (fa, fb) = (a.join("f"), b.join("f"));
+        assert!(!fb.exists());
+        fs::write(&fa, b"one").unwrap();
+        assert_eq!(fs::read(&fb).unwrap(), b"one");
+        let (first, second) = (open(&fa), open(&fb));
+        for i in 0..200u32 {
+            let (from, to) = if i % 2 == 0 { (&first, &second) } else { (&second, &first) };
+            from.write_all_at(&i.to_le_bytes(), u64::from(i) * 4096).unwrap();
+            let mut bytes = [0; 4];
+            to.read_exact_at(&mut bytes, u64::from(i) * 4096).unwrap();
+            assert_eq!(bytes, i.to_le_bytes());
+            assert_eq!(to.metadata().unwrap().len(), u64::from(i) * 4096 + 4);
+        }
+        first.set_len(10).unwrap();
+        assert_eq!(second.metadata().unwrap().len(), 10);
+        assert_eq!((&second).seek(SeekFrom::End(0)).unwrap(), 10);
+        fs::set_permissions(&fa, PermissionsExt::from_mode(0o600)).unwrap();
+        assert_eq!(fb.metadata().unwrap().mode() & 0o7777, 0o600);
+        fs::rename(&fa, a.join("g")).unwrap();
+        assert!(!fb.exists() && b.join("g").exists());
+        fs::create_dir(b.join("d")).unwrap();
+        fs::rename(b.join("g"), b.join("d/g")).unwrap();
+        assert!(a.join("d/g").exists());
+        fs::remove_file(a.join("d/g")).unwrap();
+        assert_eq!(fs::read_dir(b.join("d")).unwrap().count(), 0);
+        // The file is open still, in both.
+        assert_eq!(second.metadata().unwrap().nlink(), 0);
+        let mut bytes = Vec::new();
+        (&first).read_to_end(&mut bytes).unwrap();
+        assert_eq!(bytes.len(), 10);
+    });
+}
+
+#[test]
+fn appends_of_both_are_kept() {
+    with_mounts(|a, b| {
+        let append = |at: &Path| {
+            let path = at.join("log");
+            OpenOptions::new().append(true).create(true).open(path).unwrap()
+        };
+        let (first, second) = (append(a), append(b));
+        thread::scope(|scope| {
+            for (file, letter) in [(&first, b'a'), (&second, b'b')] {
+                scope.spawn(move || {
+                    for _ in 0..300 {
+                        let mut file = file;
+                        file.write_all(&[letter; 100]).unwrap();
+                    }
+                });
+            }
+        });
+        let all = fs::read(b.join("log")).unwrap();
+        assert_eq!(all.len(), 60_000);
+        let counted = all.chunks(100).filter(|piece| piece.iter().all(|&c| c == piece[0])).count();
+        assert_eq!(counted, 600, "an append was torn");
+        assert_eq!(all.iter().filter(|&&c| c == b'a').count(), 30_000);
+    });
+}
+
+#[test]
+fn programs_run_from_it() {
+    with_mounts(|a, b| {
+        fs::copy("/bin/true", a.join("true")).unwrap();
+        assert!(Command::new(b.join("true")).status().unwrap().success());
+    });
+}
+
+type Lock = fn(&File, FlockOperation) -> rustix::io::Result<()>;
+const BOTH: [Lock; 2] =
+    [|f, operation| fcntl_lock(f, operation), |f, operation| flock(f, operation)];
+
+#[test]
+fn locks_hold_between_them() {
+    with_mounts(|a, b| {
+        use FlockOperation::*;
+        for lock in BOTH {
+            let (first, second) = (open(&a.join("f")), open(&b.join("f")));
+            lock(&first, LockExclusive).unwrap();
+            let busy = lock(&second, NonBlockingLockExclusive);
+            assert_eq!(busy, Err(rustix::io::Errno::AGAIN));
+            lock(&first, Unlock).unwrap();
+            lock(&second, NonBlockingLockShared).unwrap();
+            lock(&first, NonBlockingLockShared).unwrap();
+            assert!(lock(&first, NonBlockingLockExclusive).is_err());
+            lock(&first, Unlock).unwrap();
+            lock(&second, LockExclusive).unwrap();
+            // Others are served while one waits.
+            let began = Instant::now();
+            thread::scope(|scope| {
+                let waiter = scope.spawn(|| {
+                    lock(&first, LockExclusive).unwrap();
+                    began.elapsed()
+                });
+                sleep(Duration::from_millis(200));
+                fs::write(a.join("other"), b"x").unwrap();
+                assert_eq!(fs::read(b.join("other")).unwrap(), b"x");
+                lock(&second, Unlock).unwrap();
+                assert!(waiter.join().unwrap() >= Duration::from_millis(200));
+            });
+            // Closing lets go.
+            drop(first);
+            lock(&second, NonBlockingLockExclusive).unwrap();
+        }
+    });
+}
+
+/// Waits for the lock of the file that the environment names: run as a process of its own.
+#[test]
+fn waiter() {
+    let Some(path) = std::env::var_os("ATOLL_TEST_WAITER") else { return };
+    let kind: usize = std::env::var("ATOLL_TEST_LOCK").unwrap().parse().unwrap();
+    let file = open(Path::new(&path));
+    BOTH[kind](&file, FlockOperation::LockExclusive).unwrap();
+}
+
+fn wait(child: &mut Child, most: Duration) -> Option<ExitStatus> {
+    let until = Instant::now() + most;
+    loop {
+        match child.try_wait().unwrap() {
+            Some(status) => return Some(status),
+            None if Instant::now() > until => return None,
+            None => sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+#[test]
+fn who_waits_for_a_lock_can_be_interrupted() {
+    with_mounts(|a, b| {
+        for (kind, lock) in BOTH.iter().enumerate() {
+            for signal in [nix::sys::signal::SIGINT, nix::sys::signal::SIGKILL] {
+                let file = open(&a.join("f"));
+                lock(&file, FlockOperation::LockExclusive).unwrap();
+                let mut child = Command::new(std::env::current_exe().unwrap())
+                    .args(["--exact", "waiter"])
+                    .env("ATOLL_TEST_WAITER", b.join("f"))
+                    .env("ATOLL_TEST_LOCK", kind.to_string())
+                    .spawn()
+                    .unwrap();
+                let early = wait(&mut child, Duration::from_millis(400));
+                assert_eq!(early, None, "the child got a lock that is held");
+                let pid = nix::unistd::Pid::from_raw(child.id() as i32);
+                nix::sys::signal::kill(pid, signal).unwrap();
+                let ended = wait(&mut child, Duration::from_secs(10));
+                if ended.is_none() {
+                    // Lets it go, so that nothing is left behind.
+                    lock(&file, FlockOperation::Unlock).unwrap();
+                    let _ = child.wait();
+                }
+                let ended = ended.expect("a signal did not end the child");
+                assert_eq!(ended.signal(), Some(signal as i32));
+                // Its request is gone with it.
+                lock(&file, FlockOperation::Unlock).unwrap();
+                let other = open(&b.join("f"));
+                lock(&other, FlockOperation::NonBlockingLockExclusive).unwrap();
+            }
+        }
+    });
+}
