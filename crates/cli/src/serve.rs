@@ -146,7 +146,8 @@ pub fn run(args: &Args) -> Outcome {
         .into_iter()
         .map(|(name, volume)| atoll_host::server::Volume::new(volume, name))
         .collect();
-    let server = Server::new(listener, rules, volumes);
+    let server =
+        Server::new(listener, rules, volumes).map_err(|error| cannot("start serving", &error))?;
     notify.ready(&format!("serving {names}"));
     let ended = server.run(stop.as_fd());
     notify.stopping();

@@ -4,14 +4,19 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_transport::channel::{ClientChannel, Config, Lane, Layout};
+use atoll_vfs::client::{Client, ClientOptions};
+use nix::poll::{PollFd, PollFlags, PollTimeout};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{SocketAddrUnix, SocketFlags};
 
 use crate::server::bind::socket;
 use crate::server::control::{self, Answer, Hello, Kind};
 use crate::server::rules::Mode;
+use crate::shm::{Doorbell, FutexPatience, SharedMemory};
 
 /// How long a server may take for its answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -127,23 +132,58 @@ impl Connection {
         single_owner: bool,
     ) -> Result<(), ConnectError> {
         let volume = self.place.volume.clone();
-        self.begin(&Hello { kind: Kind::Mount, mode, volume, single_owner }, &[device])
+        self.begin(&Hello { kind: Kind::Mount, mode, volume, single_owner }, &[device]).map(drop)
     }
 
-    fn begin(&self, hello: &Hello, descriptors: &[BorrowedFd<'_>]) -> Result<(), ConnectError> {
+    /// Begins a session through a ring of the sizes in `config`.
+    ///
+    /// # Errors
+    /// [`ConnectError::Refused`], [`ConnectError::Lost`]; [`ConnectError::Failed`] when there is no
+    /// memory for it or the sizes are not allowed.
+    pub fn ring(self, mode: Mode, config: &Config) -> Result<Ring, ConnectError> {
+        let failed = |error| ConnectError::Failed(self.place.socket.clone(), error);
+        let unfit = || failed(io::ErrorKind::InvalidInput.into());
+        let layout = Layout::new(config).ok_or_else(unfit)?;
+        let memory = SharedMemory::create("atoll-ring", layout.total()).map_err(failed)?;
+        let channel = ClientChannel::create(memory.clone(), config).ok_or_else(unfit)?;
+        let volume = self.place.volume.clone();
+        let hello = Hello { kind: Kind::Ring, mode, volume, single_owner: false };
+        let mut received = self.begin(&hello, &[memory.as_fd()])?;
+        let Some(doorbell) = received.pop() else {
+            let path = self.place.socket.clone();
+            return Err(ConnectError::Lost(path, "it has sent no doorbell".to_owned()));
+        };
+        let doorbell = Doorbell::from_server(doorbell);
+        Ok(Ring { connection: Arc::new(self), channel, doorbell, next: 0 })
+    }
+
+    /// Whether the server has not hung up.
+    fn is_alive(&self) -> bool {
+        let mut watched = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
+        nix::poll::poll(&mut watched, PollTimeout::ZERO) == Ok(0)
+    }
+
+    /// Returns the descriptors that came with the answer.
+    fn begin(
+        &self,
+        hello: &Hello,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<Vec<OwnedFd>, ConnectError> {
         let path = &self.place.socket;
         let lost = |why: &dyn fmt::Display| ConnectError::Lost(path.clone(), why.to_string());
         // One that refuses at once has closed its end before this; its reason is read all the same.
         let sent = control::send(&self.socket, &hello.encode(), descriptors);
         let wait = |time| set_socket_timeout(&self.socket, Timeout::Recv, time);
         wait(Some(PATIENCE)).map_err(|errno| lost(&errno))?;
-        let answer = match (control::receive(&self.socket), sent) {
-            (Ok((message, _)), _) => Answer::decode(&message).map_err(|error| lost(&error))?,
+        let (answer, received) = match (control::receive(&self.socket), sent) {
+            (Ok((message, received)), _) => {
+                (Answer::decode(&message).map_err(|error| lost(&error))?, received)
+            }
             (Err(_), Err(error)) | (Err(error), Ok(())) => return Err(lost(&error)),
         };
         wait(None).map_err(|errno| lost(&errno))?;
         match answer {
-            Answer::Granted(_) => Ok(()),
+            Answer::Granted(_) => Ok(received),
             Answer::Refused(why) => Err(ConnectError::Refused(path.clone(), why)),
             Answer::Ended => Err(lost(&"it has ended the session")),
         }
@@ -154,6 +194,33 @@ impl Connection {
     pub fn wait(&self) -> bool {
         control::receive(&self.socket)
             .is_ok_and(|(message, _)| Answer::decode(&message) == Ok(Answer::Ended))
+    }
+}
+
+/// How a thread of a client waits for its server.
+pub type Wait = FutexPatience<Box<dyn FnMut() -> bool + Send>>;
+
+/// A session through a ring. It ends with this value and all clients made of it.
+pub struct Ring {
+    connection: Arc<Connection>,
+    channel: ClientChannel<SharedMemory>,
+    doorbell: Doorbell,
+    next: u32,
+}
+
+impl Ring {
+    /// A file system for one thread: it has a lane of its own. `None` when all lanes are taken, or the
+    /// server is lost.
+    pub fn client(&mut self) -> Option<Client<Lane<SharedMemory, Wait>>> {
+        let connection = Arc::clone(&self.connection);
+        let alive: Box<dyn FnMut() -> bool + Send> = Box::new(move || connection.is_alive());
+        let wait = FutexPatience::new(self.doorbell.clone(), alive);
+        if self.next >= self.channel.layout().config().lanes {
+            return None;
+        }
+        let lane = self.channel.lane(self.next, wait)?;
+        self.next += 1;
+        Client::connect(lane, ClientOptions::default()).ok()
     }
 }
 

@@ -1,7 +1,8 @@
 //! The control thread: accepts clients, hears what they want, begins and ends their sessions.
 //!
 //! One thread watches all sockets and never waits for a single client: what a client is slow with costs
-//! itself alone. Each mounted session is served by a thread of its own.
+//! itself alone. Each mounted session is served by a thread of its own, those with rings by the worker
+//! of their volume.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,6 +24,7 @@ use super::revocable::Revocable;
 use super::rules::{Mode, Rules};
 use super::session::Session;
 use super::volume::Volume;
+use super::worker::{Newcomer, Worker};
 use crate::fuse::now;
 
 /// The most clients at a time, those that have not yet said what they want included.
@@ -48,6 +50,8 @@ pub struct Server<F: FileSystem + Send + 'static> {
     clients: Vec<Client<F>>,
     /// Threads of sessions that have ended: the kernel still holds a mount of them somewhere.
     lingering: Vec<(u32, JoinHandle<()>)>,
+    /// One for each volume, in their order.
+    workers: Vec<Worker<F>>,
     committers: Vec<(Sender<()>, JoinHandle<()>)>,
 }
 
@@ -62,8 +66,16 @@ enum Stage<F: FileSystem + Send> {
     Greeting(Instant),
     Serving {
         place: Revocable<Session<F>>,
-        thread: JoinHandle<()>,
+        by: By,
     },
+}
+
+/// Who serves a session.
+enum By {
+    /// A thread of its own.
+    Thread(JoinHandle<()>),
+    /// The worker of this volume.
+    Worker(usize),
 }
 
 /// What is to become of a client.
@@ -75,7 +87,15 @@ enum Next {
 
 impl<F: FileSystem + Send + 'static> Server<F> {
     /// Serves `volumes`, each by its name, to those whom `rules` let in through `listener`.
-    pub fn new(listener: OwnedFd, rules: Rules, volumes: Vec<Arc<Volume<F>>>) -> Server<F> {
+    ///
+    /// # Errors
+    /// When there are no descriptors or threads left.
+    pub fn new(
+        listener: OwnedFd,
+        rules: Rules,
+        volumes: Vec<Arc<Volume<F>>>,
+    ) -> io::Result<Server<F>> {
+        let workers = volumes.iter().map(Worker::start).collect::<io::Result<_>>()?;
         let committers = volumes
             .iter()
             .map(|volume| {
@@ -84,7 +104,8 @@ impl<F: FileSystem + Send + 'static> Server<F> {
                 (stop, std::thread::spawn(move || commit_at_intervals(&volume, &stopped)))
             })
             .collect();
-        Server { listener, rules, volumes, clients: Vec::new(), lingering: Vec::new(), committers }
+        let (clients, lingering) = (Vec::new(), Vec::new());
+        Ok(Server { listener, rules, volumes, clients, lingering, workers, committers })
     }
 
     /// Serves until `stop` can be read, then ends all sessions and gives the file systems back, to
@@ -173,11 +194,9 @@ impl<F: FileSystem + Send + 'static> Server<F> {
         }
     }
 
-    /// Whether `peer` may connect at all.
+    /// Whether there is room for `peer`. What it may do is told when it has said what it wants: an
+    /// answer before that would be lost with the connection.
     fn admit(&self, peer: &Credentials) -> Result<(), String> {
-        if !self.volumes.iter().any(|volume| self.rules.grant(peer, volume.name()).is_some()) {
-            return Err(self.unwelcome(peer));
-        }
         let all = self.clients.len() + self.lingering.len();
         let own = self.clients.iter().filter(|client| client.peer.uid == peer.uid).count()
             + self.lingering.iter().filter(|(uid, _)| *uid == peer.uid).count();
@@ -241,7 +260,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
         descriptors: Vec<OwnedFd>,
     ) -> Result<Stage<F>, String> {
         let hello = Hello::decode(message).map_err(|error| error.to_string())?;
-        let volume = self.volume(&client.peer, &hello.volume)?;
+        let (at, volume) = self.volume(&client.peer, &hello.volume)?;
         let mut grant = self
             .rules
             .grant(&client.peer, volume.name())
@@ -256,7 +275,22 @@ impl<F: FileSystem + Send + 'static> Server<F> {
         grant.mode = hello.mode;
         let place = Revocable::default();
         match hello.kind {
-            Kind::Ring => Err("this server serves mounts only".to_owned()),
+            Kind::Ring => {
+                let Ok([memory]) = <[OwnedFd; 1]>::try_from(descriptors) else {
+                    return Err("no memory for a ring was handed over".to_owned());
+                };
+                let peer = client.peer.clone();
+                log::info!(
+                    "process {} of user {} connects to {}",
+                    peer.pid,
+                    peer.uid,
+                    volume.name()
+                );
+                let socket = Arc::clone(&client.socket);
+                let newcomer = Newcomer { peer, grant, memory, socket, place: place.clone() };
+                self.workers[at].admit(newcomer);
+                Ok(Stage::Serving { place, by: By::Worker(at) })
+            }
             Kind::Mount => {
                 let device = match <[OwnedFd; 1]>::try_from(descriptors) {
                     Ok([device]) if is_fuse(&device) => device,
@@ -286,14 +320,19 @@ impl<F: FileSystem + Send + 'static> Server<F> {
                     .name("mount".to_owned())
                     .spawn(serve)
                     .map_err(|error| format!("the server has no thread left: {error}"))?;
-                Ok(Stage::Serving { place, thread })
+                Ok(Stage::Serving { place, by: By::Thread(thread) })
             }
         }
     }
 
     /// The volume of that name, or the only one.
-    fn volume(&self, peer: &Credentials, name: &str) -> Result<&Arc<Volume<F>>, String> {
-        if let Some(volume) = self.volumes.iter().find(|volume| volume.name() == name) {
+    fn volume(&self, peer: &Credentials, name: &str) -> Result<(usize, &Arc<Volume<F>>), String> {
+        if !self.volumes.iter().any(|volume| self.rules.grant(peer, volume.name()).is_some()) {
+            return Err(self.unwelcome(peer));
+        }
+        if let Some(volume) =
+            self.volumes.iter().enumerate().find(|(_, volume)| volume.name() == name)
+        {
             return Ok(volume);
         }
         // Who may not use a volume is not told that it is there.
@@ -304,7 +343,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
             .filter(|name| self.rules.grant(peer, name).is_some())
             .collect();
         match &*self.volumes {
-            [only] if name.is_empty() => Ok(only),
+            [only] if name.is_empty() => Ok((0, only)),
             _ if name.is_empty() => {
                 Err(format!("it serves several volumes, name one of them: {}", names.join(", ")))
             }
@@ -314,18 +353,20 @@ impl<F: FileSystem + Send + 'static> Server<F> {
 
     /// Ends a client's session, if it has one, and its connection.
     fn end(&mut self, client: Client<F>) {
-        if let Stage::Serving { place, thread } = client.stage {
+        if let Stage::Serving { place, by } = client.stage {
             hang_up(&client.socket);
             place.revoke();
-            if !thread.is_finished() {
-                self.lingering.push((client.peer.uid, thread));
+            match by {
+                By::Thread(thread) if thread.is_finished() => {}
+                By::Thread(thread) => self.lingering.push((client.peer.uid, thread)),
+                By::Worker(at) => self.workers[at].sweep(),
             }
         }
     }
 
     /// Ends everything and takes the file systems out.
     fn shut_down(self) -> Vec<(String, Option<F>)> {
-        let Server { listener, volumes, clients, committers, .. } = self;
+        let Server { listener, volumes, clients, workers, committers, .. } = self;
         drop(listener);
         for client in clients {
             if let Stage::Serving { place, .. } = client.stage {
@@ -333,6 +374,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
                 place.revoke();
             }
         }
+        drop(workers);
         for (stop, committer) in committers {
             drop(stop);
             // A panic there has ended the volume, which is told below.
@@ -374,13 +416,13 @@ impl<F: FileSystem + Send> Client<F> {
 
 /// Ends a connection for both sides, and for whoever in this process waits for its end. What was sent
 /// before arrives.
-fn hang_up(socket: &OwnedFd) {
+pub(super) fn hang_up(socket: &OwnedFd) {
     // Fails where the other side was faster.
     let _ = rustix::net::shutdown(socket, Shutdown::Both);
 }
 
 /// Tells a client why it gets nothing. One that does not listen is not waited for.
-fn refuse(socket: &OwnedFd, peer: &Credentials, why: &str) {
+pub(super) fn refuse(socket: &OwnedFd, peer: &Credentials, why: &str) {
     log::warn!("process {} of user {} is refused: {why}", peer.pid, peer.uid);
     let _ = control::send(socket, &Answer::Refused(why.to_owned()).encode(), &[]);
 }

@@ -6,7 +6,7 @@
 //! fcntl(2) and flock(2), and [`observer`] tells caches what has changed.
 //!
 //! How clients come to a session: [`bind`] makes the socket, [`listen`] is the thread that watches
-//! it, [`control`] has the messages, [`peer`] says who a client is and [`rules`] what it may do;
+//! it, [`control`] has the messages, `mount` and `worker` serve, [`peer`] says who a client is and [`rules`] what it may do;
 //! [`notify`] tells the service manager, and [`confine`] leaves the process nothing but this.
 //!
 //! # What holds
@@ -40,6 +40,7 @@ pub mod session;
 mod state;
 mod verbs;
 pub mod volume;
+mod worker;
 
 pub use limits::Limits;
 pub use locks::{Holder, LockKind, LockOwner, LockRange, LockRequest, WaitId, Waited, Wake};

@@ -1,0 +1,271 @@
+//! A volume's worker: one thread that answers the requests of all rings.
+//!
+//! It goes round: at most [`BATCH`] requests of each lane, then the next lane, then the next client, so
+//! that nobody waits longer than for one batch of every other lane. With nothing to do it spins for
+//! [`SPIN`], then tells all clients that it sleeps, looks once more, and blocks until a doorbell
+//! rings. A client that breaks the protocol loses its connection; the others notice nothing.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use atoll_transport::channel::{Limits, ServerChannel};
+use atoll_vfs::FileSystem;
+use atoll_vfs::server::{Caller, Identity as Named, Server, ServerOptions};
+use atoll_vfs::wire::REPLY_MAX;
+use nix::poll::{PollFd, PollFlags, PollTimeout};
+
+use super::control::{self, Answer};
+use super::listen::{hang_up, refuse};
+use super::permissions::Credentials;
+use super::revocable::Revocable;
+use super::rules::{Grant, Mode};
+use super::session::Session;
+use super::volume::{Access, Identity, Volume};
+use crate::fuse::now;
+use crate::shm::{Doorbell, SharedMemory, wake};
+
+/// Requests of one lane that are answered before the next lane has its turn.
+const BATCH: usize = 8;
+/// How long the worker looks for requests before it sleeps.
+const SPIN: Duration = Duration::from_micros(50);
+/// Empty rounds between two looks at the clock.
+const ROUNDS: u32 = 32;
+/// Rounds between two looks at who has come and gone.
+const ROUNDS_MAX: u32 = 1 << 14;
+
+/// A client that wants to be served through a ring in `memory`.
+pub(super) struct Newcomer<F: FileSystem + Send> {
+    pub peer: Credentials,
+    pub grant: Grant,
+    pub memory: OwnedFd,
+    pub socket: Arc<OwnedFd>,
+    pub place: Revocable<Session<F>>,
+}
+
+struct Client<F: FileSystem + Send> {
+    channel: ServerChannel<SharedMemory>,
+    doorbell: Doorbell,
+    /// One for each lane, since each begins with an INIT of its own.
+    servers: Vec<Server>,
+    newcomer: Newcomer<F>,
+}
+
+/// Why a client is served no more, in words for the log.
+struct Broken(&'static str);
+
+/// The way to a volume's worker, which ends with it.
+pub(super) struct Worker<F: FileSystem + Send> {
+    newcomers: Option<Sender<Newcomer<F>>>,
+    bell: Doorbell,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl<F: FileSystem + Send + 'static> Worker<F> {
+    /// Starts the worker of `volume`.
+    ///
+    /// # Errors
+    /// When there are no descriptors or threads left.
+    pub fn start(volume: &Arc<Volume<F>>) -> std::io::Result<Worker<F>> {
+        let (newcomers, arriving) = channel();
+        let bell = Doorbell::new()?;
+        let (volume, woken) = (Arc::clone(volume), bell.clone());
+        let thread = std::thread::Builder::new()
+            .name("worker".to_owned())
+            .spawn(move || work(&volume, &arriving, &woken))?;
+        Ok(Worker { newcomers: Some(newcomers), bell, thread: Some(thread) })
+    }
+
+    /// Has the worker begin a session; it tells the client.
+    pub fn admit(&self, newcomer: Newcomer<F>) {
+        if let Some(newcomers) = &self.newcomers {
+            // It takes them as long as this value lives.
+            let _ = newcomers.send(newcomer);
+        }
+        self.bell.ring();
+    }
+
+    /// Has the worker let go of the clients whose session has been revoked.
+    pub fn sweep(&self) {
+        self.bell.ring();
+    }
+}
+
+impl<F: FileSystem + Send> Drop for Worker<F> {
+    fn drop(&mut self) {
+        self.newcomers = None;
+        self.bell.ring();
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been caught, or is ours: its clients are hung up by their sockets.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn work<F: FileSystem + Send + 'static>(
+    volume: &Arc<Volume<F>>,
+    arriving: &Receiver<Newcomer<F>>,
+    bell: &Doorbell,
+) {
+    let mut clients: Vec<Client<F>> = Vec::new();
+    let mut message = Vec::new();
+    loop {
+        loop {
+            match arriving.try_recv() {
+                Ok(newcomer) => clients.extend(begin(volume, newcomer)),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => return,
+            }
+        }
+        clients.retain(|client| client.newcomer.place.with(|_| ()).is_some());
+        let longest = clients.iter().map(|client| client.channel.layout().message_max()).max();
+        message.resize(longest.unwrap_or(0), 0);
+        if poll_rings(&mut clients, &mut message) {
+            sleep(&mut clients, bell);
+        }
+    }
+}
+
+/// Answers until nothing has come for [`SPIN`], and then returns true, but only for so many rounds, since
+/// there may be newcomers.
+fn poll_rings<F: FileSystem + Send>(clients: &mut Vec<Client<F>>, message: &mut [u8]) -> bool {
+    let mut idle_since = None;
+    for round in 1..=ROUNDS_MAX {
+        if clients.is_empty() {
+            return true;
+        }
+        let mut any = false;
+        clients.retain_mut(|client| match client.turn(message) {
+            Ok(answered) => {
+                any |= answered;
+                true
+            }
+            Err(Broken(why)) => {
+                let peer = &client.newcomer.peer;
+                log::warn!("process {} of user {} {why}; its session ends", peer.pid, peer.uid);
+                // The control thread ends the session.
+                hang_up(&client.newcomer.socket);
+                false
+            }
+        });
+        if any {
+            idle_since = None;
+            continue;
+        }
+        std::hint::spin_loop();
+        if round.is_multiple_of(ROUNDS) {
+            let now = Instant::now();
+            if now.duration_since(*idle_since.get_or_insert(now)) > SPIN {
+                return true;
+            }
+        }
+    }
+    false
+}
+
+/// Blocks until somebody rings, unless a request has come meanwhile.
+fn sleep<F: FileSystem + Send>(clients: &mut [Client<F>], bell: &Doorbell) {
+    // All are told: whoever submits from here on rings.
+    let quiet =
+        clients.iter_mut().fold(true, |quiet, client| client.channel.fall_asleep() && quiet);
+    if quiet {
+        let mut watched = vec![PollFd::new(bell.as_fd(), PollFlags::POLLIN)];
+        watched.extend(clients.iter().map(|c| PollFd::new(c.doorbell.as_fd(), PollFlags::POLLIN)));
+        // Whatever it says, the next round looks at everything.
+        let _ = nix::poll::poll(&mut watched, PollTimeout::NONE);
+    }
+    bell.silence();
+    for client in clients {
+        client.channel.wake_up();
+        client.doorbell.silence();
+    }
+}
+
+/// Begins a session and tells the client.
+fn begin<F: FileSystem + Send + 'static>(
+    volume: &Arc<Volume<F>>,
+    newcomer: Newcomer<F>,
+) -> Option<Client<F>> {
+    let attempt = |newcomer: &Newcomer<F>| -> Result<_, String> {
+        let limits = Limits::default();
+        let memory = newcomer.memory.try_clone().map_err(|error| error.to_string())?;
+        let memory = SharedMemory::attach(memory, limits.total)
+            .map_err(|error| format!("the memory cannot be used: {error}"))?;
+        let channel = ServerChannel::attach(memory, &limits)
+            .map_err(|_| "the memory has no header that makes sense".to_owned())?;
+        let doorbell = Doorbell::new().map_err(|error| error.to_string())?;
+        let grant = &newcomer.grant;
+        let root = newcomer.peer.uid == 0;
+        let access = Access {
+            identity: if root { Identity::Caller } else { Identity::Peer },
+            read_only: grant.mode == Mode::Read,
+            subtree: (grant.path != "/").then(|| PathBuf::from(&grant.path)),
+            ..Access::default()
+        };
+        let session = volume.session(newcomer.peer.clone(), access).map_err(|error| {
+            format!("the directory {} of the volume cannot be used: {error}", grant.path)
+        })?;
+        if !newcomer.place.begin(session) {
+            return Err("the server shuts down".to_owned());
+        }
+        let granted = Answer::Granted(grant.mode).encode();
+        control::send(&*newcomer.socket, &granted, &[doorbell.as_fd()])
+            .map_err(|error| error.to_string())?;
+        Ok((channel, doorbell))
+    };
+    match attempt(&newcomer) {
+        Ok((channel, doorbell)) => {
+            let lanes = channel.layout().config().lanes;
+            let servers = (0..lanes).map(|_| Server::new(ServerOptions::default())).collect();
+            Some(Client { channel, doorbell, servers, newcomer })
+        }
+        Err(why) => {
+            refuse(&newcomer.socket, &newcomer.peer, &why);
+            hang_up(&newcomer.socket);
+            None
+        }
+    }
+}
+
+impl<F: FileSystem + Send> Client<F> {
+    /// Gives each lane its batch. Returns whether there was anything.
+    fn turn(&mut self, message: &mut [u8]) -> Result<bool, Broken> {
+        let mut any = false;
+        for (lane, server) in (0..).zip(&mut self.servers) {
+            for _ in 0..BATCH {
+                let request =
+                    self.channel.poll(lane, message).map_err(|_| Broken("broke the ring"))?;
+                let Some(request) = request else { break };
+                any = true;
+                let mut reply = [0; REPLY_MAX];
+                // SAFETY: one request is served at a time, whose two places do not overlap; both
+                // slices end with the call. The server passes data on and does not look at it.
+                let (data, room) =
+                    unsafe { (self.channel.data(&request), self.channel.room(&request)) };
+                let caller = Caller { identity: Named::FromHeader, now: now() };
+                let message = &message[..request.message_len()];
+                let served = catch_unwind(AssertUnwindSafe(|| {
+                    self.newcomer.place.with(|session| {
+                        server.serve(session, &caller, message, data, &mut reply, room)
+                    })
+                }));
+                let answered = match served {
+                    Ok(Some(Ok(answered))) => answered,
+                    Ok(Some(Err(_))) => return Err(Broken("sent no FUSE message")),
+                    Ok(None) => return Err(Broken("was not expected any more")),
+                    Err(_) => return Err(Broken("met an internal error")),
+                };
+                if answered.message > self.channel.layout().message_max() {
+                    return Err(Broken("left no place for an answer"));
+                }
+                self.channel.complete(request, &reply[..answered.message], answered.data, wake);
+            }
+        }
+        Ok(any)
+    }
+}
