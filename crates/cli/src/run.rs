@@ -49,6 +49,9 @@ pub struct Args {
     /// Say nothing about the volume that is used by default.
     #[arg(short, long)]
     quiet: bool,
+    /// Load no library into programs: every call on the volumes goes through the kernel, by FUSE.
+    #[arg(long)]
+    no_preload: bool,
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -160,7 +163,7 @@ fn attempt(args: &Args) -> Outcome {
     drop(server_end);
     let command = fork(|| {
         let failure = match job.restore_signals().map_err(Failure::new) {
-            Ok(()) => become_program(&attachments, command_end, &reporter, &args.command, &cwd),
+            Ok(()) => become_program(&attachments, command_end, &reporter, args, &cwd),
             Err(failure) => failure.with_status(RUN_FAILED),
         };
         if !failure.message.is_empty() {
@@ -190,7 +193,7 @@ fn become_program(
     attachments: &[Attachment],
     line: Handoff,
     report: &OwnedFd,
-    program: &[OsString],
+    args: &Args,
     cwd: &Path,
 ) -> Failure {
     if let Err(failure) = mount_all(attachments, &CommandSide(&line)) {
@@ -205,12 +208,36 @@ fn become_program(
         return Failure::new(format!("cannot enter the directory {}: {error}", cwd.display()))
             .with_status(RUN_FAILED);
     }
-    let error = std::process::Command::new(&program[0]).args(&program[1..]).exec();
+    let mut program = std::process::Command::new(&args.command[0]);
+    program.args(&args.command[1..]);
+    if !args.no_preload {
+        preload(&mut program, attachments, args.quiet);
+    }
+    let error = program.exec();
     let status = match error.kind() {
         io::ErrorKind::NotFound => RUN_NOT_FOUND,
         _ => RUN_NOT_EXECUTABLE,
     };
-    Failure::new(format!("cannot run {}: {error}", program[0].display())).with_status(status)
+    Failure::new(format!("cannot run {}: {error}", args.command[0].display())).with_status(status)
+}
+
+/// Has the interposer loaded into `program` and what it starts. Without it they run as well, only
+/// slower.
+fn preload(program: &mut std::process::Command, attachments: &[Attachment], quiet: bool) {
+    let hidden: Vec<&Path> = attachments.iter().map(|a| a.target.as_path()).collect();
+    match atoll_preload::place(&hidden) {
+        Ok(path) => {
+            let already = std::env::var_os(atoll_preload::VARIABLE);
+            let value = atoll_preload::variable(already.as_deref(), &path);
+            program.env(atoll_preload::VARIABLE, value);
+        }
+        Err(error) if !quiet => {
+            eprintln!(
+                "atoll: all calls go through the kernel, since there is no place for the library: {error}"
+            );
+        }
+        Err(_) => {}
+    }
 }
 
 fn mount_all(attachments: &[Attachment], line: &CommandSide<'_>) -> Result<(), Failure> {

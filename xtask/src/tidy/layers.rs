@@ -7,10 +7,11 @@ use crate::steps::{Failure, cargo};
 
 /// The layers, by folder, and the folders that each may know. What is not in this list is a program
 /// or a test, knows any layer and is known by none.
-const LAYERS: [(&str, &[&str]); 7] = [
+const LAYERS: [(&str, &[&str]); 8] = [
     ("crates/transport", &[]),
     ("crates/block", &["crates/transport"]),
     ("crates/vfs", &["crates/transport"]),
+    ("crates/preload", &["crates/transport", "crates/vfs"]),
     ("crates/fs", &["crates/block", "crates/vfs"]),
     ("crates/posix", &["crates/vfs"]),
     (

@@ -686,15 +686,19 @@ impl<F: FileSystem + Send + 'static> Filesystem for Adapter<F> {
     fn ioctl(
         &self,
         _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        _flags: IoctlFlags,
-        _cmd: u32,
+        ino: INodeNo,
+        fh: FileHandle,
+        flags: IoctlFlags,
+        cmd: u32,
         _in_data: &[u8],
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
-        reply.error(fuser::Errno::ENOTTY);
+        if cmd != super::identify::REQUEST || flags.contains(IoctlFlags::FUSE_IOCTL_DIR) {
+            return reply.error(fuser::Errno::ENOTTY);
+        }
+        let identity = super::identify::Identity { session: 0, ino: ino.0, handle: fh.0 };
+        reply.ioctl(0, &identity.to_bytes());
     }
 
     fn poll(

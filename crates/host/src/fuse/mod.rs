@@ -24,6 +24,7 @@
 
 mod adapter;
 mod convert;
+mod identify;
 pub mod mount;
 pub mod shared;
 mod state;

@@ -1,0 +1,60 @@
+/* What carries the data of open files when the kernel does not: the interface between the
+ * interposer, which knows descriptors, offsets and processes, and a connection to the server.
+ *
+ * The interposer calls a backend with signals deferred, from any thread, never from a child that
+ * shares its parent's memory. Inside these calls the process's own read(2), write(2) and so on go
+ * to the kernel, so that a backend may use them.
+ */
+#pragma once
+#include <stdint.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+/* What the server says of a descriptor on one of its mounts, by ATOLL_IDENTIFY. Whatever is not
+ * Atoll's answers with an error. All fields are in the machine's byte order. */
+struct atoll_identity {
+    uint32_t magic;   /* ATOLL_MAGIC */
+    uint32_t version; /* ATOLL_VERSION */
+    uint64_t session; /* which connection to the server the handle belongs to */
+    uint64_t ino;     /* the inode number on the volume */
+    uint64_t handle;  /* the server's handle of the open file */
+};
+#define ATOLL_MAGIC 0x4c4f5441u
+#define ATOLL_VERSION 1u
+#define ATOLL_IDENTIFY _IOR('A', 0xf5, struct atoll_identity)
+
+/* An open file. */
+struct atoll_file {
+    uint64_t session, ino, handle;
+    dev_t device; /* st_dev of the mount */
+    int fd;       /* a descriptor of it, valid during the call */
+};
+
+/* What a backend answers when it cannot serve a call that the kernel could: the interposer then
+ * makes the system call. Any other negative answer is an error number. */
+enum { ATOLL_BY_KERNEL = -4096 };
+
+struct atoll_backend {
+    /* Makes this process's own connection, on the first use of an open file of the volume in this
+     * process; 0, or negative if all of this process's calls are to go to the kernel. Called
+     * again in a child after fork, which must leave its parent's connection alone. */
+    int (*attach)(const struct atoll_file *file);
+
+    /* Bytes moved, or negative. Handle numbers are never used twice: one that has been closed
+     * since is answered with ATOLL_BY_KERNEL. */
+    ssize_t (*read)(const struct atoll_file *, const struct iovec *, int count, off_t at);
+    ssize_t (*write)(const struct atoll_file *, const struct iovec *, int count, off_t at);
+    /* Writes at the end of the file, wherever that is by then; *end is the offset after it. */
+    ssize_t (*append)(const struct atoll_file *, const struct iovec *, int count, off_t *end);
+
+    /* 0 or negative. `getattr` fills the fields of STATX_BASIC_STATS and STATX_BTIME. */
+    int (*getattr)(const struct atoll_file *, struct statx *);
+    int (*truncate)(const struct atoll_file *, off_t size);
+    int (*fsync)(const struct atoll_file *, int data_only);
+    int (*fallocate)(const struct atoll_file *, int mode, off_t at, off_t length);
+};
+
+/* System calls on the descriptor: every call the same, nothing gained. */
+extern const struct atoll_backend atoll_by_system_calls;

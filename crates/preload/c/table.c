@@ -1,0 +1,437 @@
+/* The table of descriptors. See table.h for what it means. */
+#define _GNU_SOURCE
+#include "table.h"
+
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/sysmacros.h>
+
+__thread struct thread self __attribute__((tls_model("initial-exec")));
+_Atomic bool disabled;
+
+/* ---- slots ---- */
+
+/* One for each descriptor up to the kernel's usual limit; those beyond are left to the kernel. A
+ * wrong FOREIGN only costs time, a wrong description would be another file: only `opened`,
+ * `duplicated` and an answer of the server make one, and everything that may close takes it out. */
+enum { SLOTS = 1 << 20 };
+#define UNKNOWN ((struct description *)0)
+/* As UNKNOWN, but open(2) has returned it to this process and nothing has used it. */
+#define FRESH ((struct description *)1)
+#define FOREIGN ((struct description *)2)
+static _Atomic(struct description *) slots[SLOTS];
+/* No slot from here on has ever been used. */
+static _Atomic int slots_used;
+
+static bool is_ours(struct description *slot) { return slot > FOREIGN; }
+
+/* The standard streams are left to the kernel: the C library and other programs use them. */
+static bool has_slot(int fd) { return fd > 2 && fd < SLOTS && !self.vforked; }
+
+static void use_slot(int fd) {
+    int used = atomic_load(&slots_used);
+    while (fd >= used && !atomic_compare_exchange_weak(&slots_used, &used, fd + 1)) {}
+}
+
+/* How many forks are in progress. A description that is made meanwhile is shared. */
+static _Atomic int forks;
+
+/* ---- locks ---- */
+
+static void futex(_Atomic uint32_t *word, int operation, uint32_t value) {
+    raw(SYS_futex, word, operation | FUTEX_PRIVATE_FLAG, value, 0, 0, 0);
+}
+
+static void lock(_Atomic uint32_t *word) {
+    uint32_t free = 0;
+    if (atomic_compare_exchange_strong_explicit(word, &free, 1, memory_order_acquire,
+                                                memory_order_relaxed))
+        return;
+    while (atomic_exchange_explicit(word, 2, memory_order_acquire) != 0) futex(word, FUTEX_WAIT, 2);
+}
+
+static void unlock(_Atomic uint32_t *word) {
+    if (atomic_exchange_explicit(word, 0, memory_order_release) == 2) futex(word, FUTEX_WAKE, 1);
+}
+
+/* A handler that has interrupted this thread's own call on the description goes on without. */
+static bool lock_description(struct description *d) {
+    if (self.depth > 1 && atomic_load_explicit(&d->owner, memory_order_relaxed) == &self)
+        return false;
+    lock(&d->lock);
+    atomic_store_explicit(&d->owner, &self, memory_order_relaxed);
+    return true;
+}
+
+static void unlock_description(struct description *d) {
+    atomic_store_explicit(&d->owner, NULL, memory_order_relaxed);
+    unlock(&d->lock);
+}
+
+/* ---- records, which are never given back to the system ---- */
+
+static _Atomic uint32_t pool_lock;
+static struct description *pool;
+
+static struct description *new_description(void) {
+    enum { CHUNK = 64 };
+    lock(&pool_lock);
+    if (!pool) {
+        long chunk = raw(SYS_mmap, 0, CHUNK * sizeof *pool, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (chunk > 0 || chunk < -4095) {
+            struct description *records = (struct description *)chunk;
+            for (int i = 0; i < CHUNK; i++) {
+                records[i].next_free = pool;
+                pool = &records[i];
+            }
+        }
+    }
+    struct description *d = pool;
+    if (d) pool = d->next_free;
+    unlock(&pool_lock);
+    return d;
+}
+
+static void free_description(struct description *d) {
+    lock(&pool_lock);
+    d->next_free = pool;
+    pool = d;
+    unlock(&pool_lock);
+}
+
+/* Takes one descriptor's reference away. */
+static void release(struct description *d) {
+    bool locked = lock_description(d);
+    bool last = --d->references == 0;
+    if (last) atomic_fetch_add(&d->version, 1);
+    if (locked) unlock_description(d);
+    if (last) free_description(d);
+}
+
+/* ---- learning what a descriptor is ---- */
+
+/* Devices of file systems that are not ours, so that each is asked once. */
+enum { DEVICES = 16 };
+static _Atomic uint64_t foreign_devices[DEVICES];
+
+static bool known_foreign(uint64_t device) {
+    for (int i = 0; i < DEVICES; i++)
+        if (atomic_load_explicit(&foreign_devices[i], memory_order_relaxed) == device) return true;
+    return false;
+}
+
+static void remember_foreign(uint64_t device) {
+    for (int i = 0; i < DEVICES; i++) {
+        uint64_t none = 0;
+        if (atomic_compare_exchange_strong(&foreign_devices[i], &none, device)) return;
+    }
+}
+
+/* Asks the server. Regular files only, so that no driver gets to see a request it may take for one
+ * of its own. */
+static bool ask(int fd, struct atoll_file *file) {
+    struct statx attr;
+    if (raw(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &attr) < 0)
+        return false;
+    /* FUSE's devices have no major number. */
+    if (!S_ISREG(attr.stx_mode) || attr.stx_dev_major != 0) return false;
+    dev_t device = makedev(attr.stx_dev_major, attr.stx_dev_minor);
+    if (known_foreign(device)) return false;
+    struct atoll_identity identity;
+    long result = raw(SYS_ioctl, fd, ATOLL_IDENTIFY, &identity);
+    if (result == -ENOTTY || result == -EINVAL || result == -ENOSYS) remember_foreign(device);
+    if (result < 0 || identity.magic != ATOLL_MAGIC || identity.version != ATOLL_VERSION)
+        return false;
+    file->session = identity.session;
+    file->ino = identity.ino;
+    file->handle = identity.handle;
+    file->device = device;
+    file->fd = fd;
+    return true;
+}
+
+/* What is in the slot of fd, after the server has been asked if need be. */
+static struct description *look(int fd) {
+    for (;;) {
+        struct description *slot = atomic_load_explicit(&slots[fd], memory_order_acquire);
+        if (slot != UNKNOWN && slot != FRESH) return slot;
+        struct description *made = FOREIGN;
+        struct atoll_file file;
+        long flags, offset;
+        if (!atomic_load(&disabled) && ask(fd, &file) && (flags = raw(SYS_fcntl, fd, F_GETFL)) >= 0 &&
+            (offset = raw(SYS_lseek, fd, 0, SEEK_CUR)) >= 0 && (made = new_description())) {
+            /* What follows each write with fsync, or passes caches by, is the kernel's to do. */
+            bool plain = !(flags & (O_SYNC | O_DSYNC | O_DIRECT));
+            atomic_fetch_add(&made->version, 1);
+            made->references = 1;
+            made->file = file;
+            made->offset = offset;
+            atomic_store(&made->flags, flags);
+            atomic_store(&made->private_offset, slot == FRESH && plain);
+            atomic_fetch_add(&made->version, 1);
+        }
+        if (!made) made = FOREIGN;
+        use_slot(fd);
+        if (!atomic_compare_exchange_strong(&slots[fd], &slot, made)) {
+            if (is_ours(made)) release(made);
+            continue;
+        }
+        /* Either this sees a fork that has begun, or the fork sees the slot. */
+        if (is_ours(made) && atomic_load(&forks) > 0) share(fd);
+        return made;
+    }
+}
+
+bool identify(int fd, struct atoll_file *file, uint32_t *flags) {
+    if (!has_slot(fd) || atomic_load_explicit(&disabled, memory_order_relaxed)) return false;
+    for (;;) {
+        struct description *d = look(fd);
+        if (!is_ours(d)) return false;
+        uint32_t before = atomic_load_explicit(&d->version, memory_order_acquire);
+        *file = d->file;
+        *flags = atomic_load_explicit(&d->flags, memory_order_relaxed);
+        atomic_thread_fence(memory_order_acquire);
+        if (atomic_load_explicit(&d->version, memory_order_relaxed) == before &&
+            atomic_load_explicit(&slots[fd], memory_order_relaxed) == d) {
+            file->fd = fd;
+            return true;
+        }
+    }
+}
+
+struct description *hold(int fd, bool *locked) {
+    if (!has_slot(fd) || atomic_load_explicit(&disabled, memory_order_relaxed)) return NULL;
+    for (;;) {
+        struct description *d = look(fd);
+        if (!is_ours(d) || !atomic_load_explicit(&d->private_offset, memory_order_relaxed))
+            return NULL;
+        *locked = lock_description(d);
+        if (atomic_load_explicit(&slots[fd], memory_order_relaxed) == d &&
+            atomic_load_explicit(&d->private_offset, memory_order_relaxed))
+            return d;
+        if (*locked) unlock_description(d);
+    }
+}
+
+void let_go(struct description *d, bool locked) {
+    if (locked) unlock_description(d);
+}
+
+/* ---- the connection ---- */
+
+static const struct atoll_backend *const carrier = &atoll_by_system_calls;
+/* Whether this process has a connection. The kernel clears the page in every child with memory of
+ * its own, however it was made. */
+enum { NEW = 0, ATTACHED = 1, REFUSED = 2 };
+static _Atomic int fallback = REFUSED;
+static _Atomic int *connection = &fallback;
+static _Atomic uint32_t connection_lock;
+/* Whether writes are subject to RLIMIT_FSIZE. */
+static _Atomic bool limited;
+
+void limits_changed(void) {
+    struct rlimit limit;
+    if (raw(SYS_prlimit64, 0, RLIMIT_FSIZE, NULL, &limit) == 0)
+        atomic_store(&limited, limit.rlim_cur != RLIM_INFINITY);
+}
+
+static int attach(const struct atoll_file *file) {
+    lock(&connection_lock);
+    int state = atomic_load(connection);
+    if (state == NEW) {
+        state = carrier->attach(file) < 0 ? REFUSED : ATTACHED;
+        atomic_store(connection, state);
+    }
+    unlock(&connection_lock);
+    return state;
+}
+
+bool connected(void) { return atomic_load(connection) == ATTACHED; }
+
+const struct atoll_backend *backend(const struct atoll_file *file, bool writes) {
+    if (self.depth > 1 || (writes && atomic_load_explicit(&limited, memory_order_relaxed)))
+        return &atoll_by_system_calls;
+    int state = atomic_load_explicit(connection, memory_order_acquire);
+    if (__builtin_expect(state == NEW, 0)) state = attach(file);
+    return state == ATTACHED ? carrier : &atoll_by_system_calls;
+}
+
+/* ---- what happens to descriptors ---- */
+
+void opened(int fd) {
+    if (!has_slot(fd)) return;
+    use_slot(fd);
+    struct description *before = atomic_exchange(&slots[fd], FRESH);
+    /* The descriptor was closed by what does not come here. */
+    if (is_ours(before)) release(before);
+}
+
+void forget(int fd) {
+    if (!has_slot(fd)) return;
+    if (atomic_load_explicit(&slots[fd], memory_order_relaxed) == UNKNOWN) return;
+    enter();
+    struct description *before = atomic_exchange(&slots[fd], UNKNOWN);
+    if (is_ours(before)) release(before);
+    leave();
+}
+
+void forget_range(unsigned first, unsigned last) {
+    unsigned used = atomic_load(&slots_used);
+    for (unsigned fd = first; fd <= last && fd < used; fd++) forget(fd);
+}
+
+void before_duplicate(int from) {
+    if (!has_slot(from) || atomic_load(&disabled)) return;
+    enter();
+    look(from);
+    leave();
+}
+
+void duplicated(int from, int to) {
+    if (from == to || self.vforked) return;
+    if (!has_slot(to) || !has_slot(from)) {
+        share(from);
+        forget(to);
+        return;
+    }
+    enter();
+    use_slot(to);
+    struct description *d = atomic_load(&slots[from]);
+    if (d == FRESH) d = UNKNOWN;
+    if (is_ours(d)) {
+        struct description *found = d;
+        bool locked = lock_description(d);
+        if (atomic_load(&slots[from]) == d)
+            d->references++;
+        else
+            d = UNKNOWN;
+        if (locked) unlock_description(found);
+    }
+    struct description *before = atomic_exchange(&slots[to], d);
+    if (is_ours(before)) release(before);
+    leave();
+}
+
+/* Tells the kernel the offset of fd, and unless it is to stay private hands it over. */
+static void make_shared(int fd, bool keep_private) {
+    struct description *d = atomic_load(&slots[fd]);
+    if (d == FRESH && !keep_private)
+        atomic_compare_exchange_strong(&slots[fd], &d, UNKNOWN);
+    d = atomic_load(&slots[fd]);
+    if (!is_ours(d) || !atomic_load(&d->private_offset)) return;
+    bool locked = lock_description(d);
+    if (atomic_load(&slots[fd]) == d && atomic_load(&d->private_offset)) {
+        raw(SYS_lseek, fd, d->offset, SEEK_SET);
+        if (!keep_private) atomic_store(&d->private_offset, false);
+    }
+    if (locked) unlock_description(d);
+}
+
+void share(int fd) {
+    if (!has_slot(fd)) return;
+    enter();
+    make_shared(fd, false);
+    leave();
+}
+
+void publish(int fd) {
+    if (!has_slot(fd) || !is_ours(atomic_load(&slots[fd]))) return;
+    enter();
+    make_shared(fd, true);
+    leave();
+}
+
+void surrender(int fd) {
+    if (!has_slot(fd)) return;
+    share(fd);
+    enter();
+    use_slot(fd);
+    struct description *before = atomic_exchange(&slots[fd], FOREIGN);
+    if (is_ours(before)) release(before);
+    leave();
+}
+
+void flags_changed(int fd) {
+    if (!has_slot(fd)) return;
+    struct description *d = atomic_load(&slots[fd]);
+    if (!is_ours(d)) return;
+    long flags = raw(SYS_fcntl, fd, F_GETFL);
+    if (flags < 0) return;
+    atomic_store(&d->flags, flags);
+    if (flags & (O_SYNC | O_DSYNC | O_DIRECT)) share(fd);
+}
+
+static void for_all(bool keep_private) {
+    if (self.vforked) return;
+    enter();
+    int used = atomic_load(&slots_used);
+    for (int fd = 3; fd < used; fd++) make_shared(fd, keep_private);
+    leave();
+}
+
+void publish_all(void) { for_all(true); }
+
+void before_fork(void) {
+    if (self.vforked) return;
+    atomic_fetch_add(&forks, 1);
+    for_all(false);
+}
+
+void after_fork(void) {
+    if (!self.vforked) atomic_fetch_sub(&forks, 1);
+}
+
+void after_fork_in_child(void) {
+    if (!self.vforked) atomic_store(&forks, 0);
+}
+
+void disable(void) {
+    if (self.vforked) return;
+    /* Also against descriptions that other threads are making. */
+    atomic_fetch_add(&forks, 1);
+    for_all(false);
+    atomic_store(&disabled, true);
+}
+
+/* ---- fork(3) ---- */
+
+/* The locks are taken over fork, so that the child finds them free. */
+static void prepare(void) {
+    before_fork();
+    enter();
+    lock(&connection_lock);
+    lock(&pool_lock);
+}
+
+static void unlock_all(void) {
+    unlock(&pool_lock);
+    unlock(&connection_lock);
+}
+
+static void parent(void) {
+    unlock_all();
+    after_fork();
+    leave();
+}
+
+static void child(void) {
+    unlock_all();
+    after_fork_in_child();
+    leave();
+}
+
+__attribute__((constructor)) static void start(void) {
+    long page = raw(SYS_mmap, 0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    bool mapped = page > 0 || page < -4095;
+    if (mapped && raw(SYS_madvise, page, 4096, MADV_WIPEONFORK) == 0)
+        connection = (_Atomic int *)page;
+    limits_changed();
+    /* By name, so that another C library, which this one's pthread_atfork(3) does not know, can load
+     * this file: its programs make system calls only. */
+    int (*register_handlers)(void (*)(void), void (*)(void), void (*)(void), void *) =
+        dlsym(RTLD_DEFAULT, "__register_atfork");
+    if (!register_handlers || register_handlers(prepare, parent, child, NULL) != 0)
+        atomic_store(&disabled, true);
+}

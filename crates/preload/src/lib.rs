@@ -1,0 +1,204 @@
+//! The interposer of programs under `atoll run`: a shared library in C that the dynamic linker loads
+//! into every program (`LD_PRELOAD`).
+//!
+//! Every file is opened through the kernel, on a FUSE mount, so that descriptors are real:
+//! duplication, fork, exec, locks, names in /proc and whatever else the kernel does with them
+//! works as always. The library takes only data and attributes of open files to the server by a
+//! way of its own, the backend (`c/backend.h`). Read `c/table.h` first, which says whose a file
+//! offset is; `data.c`, `descriptors.c`, `processes.c` and `signals.c` are the calls by kind.
+//!
+//! # What it relies on
+//!
+//! - **A private offset** needs an open(2) of this process that came here. Streams of the C library
+//!   never have one (their system calls do not come here), nor do the standard streams, nor
+//!   what was inherited or received.
+//! - **Another process** that could get a descriptor gets it with the offset in the kernel: before
+//!   fork, vfork, clone, posix_spawn, system, popen, exec, and SCM_RIGHTS.
+//! - **A wrong guess is the kernel**: what is not known to be ours is a system call. The library is
+//!   told what a descriptor is by the server alone, for regular files alone.
+//! - **Signal handlers** wait while a call is in progress, as for a system call on a file.
+//! - **Identity**: a process that changes its user, namespaces or seccomp filter makes system calls
+//!   only from then on. Set-user-ID programs do not load the library, static ones do not know it.
+//!
+//! # What is different
+//!
+//! - A program that makes system calls in its own machine code (io_uring's library does), on
+//!   descriptors that it also uses through the C library, can see a stale offset.
+//! - A program with the address sanitizer's shared library insists on its being the first, and
+//!   refuses to run: `atoll run --no-preload`.
+//! - The dynamic linker says of 32-bit programs that it ignores the library.
+#![forbid(unsafe_code)]
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::hash::{DefaultHasher, Hasher};
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{OFlags, StatVfsMountFlags};
+
+/// The shared library, for 64-bit programs of this machine's C library.
+pub const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/preload.so"));
+
+/// The variable that names it to the dynamic linker.
+pub const VARIABLE: &str = "LD_PRELOAD";
+
+/// Puts the library into a file that every program can load, and returns its path. It stays for the
+/// next time: in /run for the superuser, else in the user's runtime directory, or in /tmp. A path
+/// below one of `hidden` will not do.
+///
+/// # Errors
+/// Why none of these directories would do: the last one's reason.
+pub fn place(hidden: &[&Path]) -> io::Result<PathBuf> {
+    let uid = rustix::process::geteuid().as_raw();
+    let mut dirs = Vec::new();
+    if uid == 0 {
+        dirs.push(PathBuf::from("/run/atoll"));
+    }
+    if let Some(dir) = std::env::var_os("XDG_RUNTIME_DIR") {
+        dirs.push(PathBuf::from(dir).join("atoll"));
+    }
+    dirs.extend(
+        ["/tmp", "/dev/shm", "/var/tmp"].map(|dir| Path::new(dir).join(format!("atoll-{uid}"))),
+    );
+    let mut failed = io::Error::other("no directory would do");
+    for dir in dirs {
+        if !loadable(&dir) || hidden.iter().any(|hidden| dir.starts_with(hidden)) {
+            continue;
+        }
+        match place_in(&dir, uid) {
+            Ok(path) => return Ok(path),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
+
+/// Whether the dynamic linker can read the name: blanks and colons separate names.
+fn loadable(dir: &Path) -> bool {
+    let name = dir.as_os_str().as_bytes();
+    dir.is_absolute() && !name.iter().any(|b| b.is_ascii_whitespace() || b":$".contains(b))
+}
+
+fn place_in(dir: &Path, uid: u32) -> io::Result<PathBuf> {
+    match DirBuilder::new().mode(0o755).create(dir) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let refused = |why| io::Error::other(format!("{} {why}", dir.display()));
+    let meta = fs::symlink_metadata(dir)?;
+    if !meta.is_dir() || meta.uid() != uid || meta.mode() & 0o022 != 0 {
+        return Err(refused("can be changed by others"));
+    }
+    if rustix::fs::statvfs(dir)?.f_flag.contains(StatVfsMountFlags::NOEXEC) {
+        return Err(refused("is on a file system whose programs may not be run"));
+    }
+    let mut hasher = DefaultHasher::new();
+    hasher.write(LIBRARY);
+    let name = format!("preload-{:016x}.so", hasher.finish());
+    let path = dir.join(&name);
+    if is_there(&path, uid) {
+        return Ok(path);
+    }
+    let new = dir.join(format!("{name}.{}", std::process::id()));
+    // Left by a process of the same number that was killed.
+    let _ = fs::remove_file(&new);
+    let written = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o755)
+        .open(&new)
+        .and_then(|mut file| file.write_all(LIBRARY))
+        .and_then(|()| fs::rename(&new, &path));
+    if written.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    written.map(|()| path)
+}
+
+/// Whether the file is whole and cannot have been put there by another.
+fn is_there(path: &Path, uid: u32) -> bool {
+    let flags = OFlags::NOFOLLOW.bits() as i32;
+    let Ok(mut file) = OpenOptions::new().read(true).custom_flags(flags).open(path) else {
+        return false;
+    };
+    let sound = |file: &File| {
+        let meta = file.metadata()?;
+        Ok::<_, io::Error>(
+            meta.is_file() && meta.uid() == uid && meta.len() == LIBRARY.len() as u64,
+        )
+    };
+    let mut found = Vec::with_capacity(LIBRARY.len());
+    sound(&file).unwrap_or(false) && file.read_to_end(&mut found).is_ok() && found == LIBRARY
+}
+
+/// The value of [`VARIABLE`] with the library at `path` after what is in it `already`. Last, because
+/// others insist on being the first.
+pub fn variable(already: Option<&OsStr>, path: &Path) -> OsString {
+    let already = already.unwrap_or_default();
+    let separates = |b: &u8| b.is_ascii_whitespace() || *b == b':';
+    if already.as_bytes().split(separates).any(|name| name == path.as_os_str().as_bytes()) {
+        return already.to_owned();
+    }
+    let mut all = already.to_owned();
+    if !all.is_empty() {
+        all.push(":");
+    }
+    all.push(path);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn the_users_own_libraries_stay() {
+        let path = Path::new("/run/a.so");
+        assert_eq!(variable(None, path), "/run/a.so");
+        assert_eq!(variable(Some("".as_ref()), path), "/run/a.so");
+        assert_eq!(variable(Some("x.so y.so".as_ref()), path), "x.so y.so:/run/a.so");
+        assert_eq!(variable(Some("/run/a.so:x.so".as_ref()), path), "/run/a.so:x.so");
+    }
+
+    #[test]
+    fn a_place_that_the_volumes_hide_will_not_do() {
+        let path = place(&[]).unwrap();
+        assert!(path.is_file());
+        let other = place(&[path.parent().unwrap()]).unwrap();
+        assert!(!other.starts_with(path.parent().unwrap()), "{}", other.display());
+        place(&[Path::new("/")]).unwrap_err();
+        assert!(loadable(Path::new("/run/a")));
+        for unfit in ["run", "/a b", "/a:b", "/$LIB"] {
+            assert!(!loadable(Path::new(unfit)), "{unfit}");
+        }
+    }
+
+    #[test]
+    fn only_a_file_that_nobody_else_can_change_is_used() {
+        let uid = rustix::process::geteuid().as_raw();
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().join("dir");
+        let path = place_in(&dir, uid).unwrap();
+        assert!(fs::read(&path).unwrap() == LIBRARY);
+        let before = fs::metadata(&path).unwrap();
+        assert_eq!(place_in(&dir, uid).unwrap(), path);
+        assert_eq!(fs::metadata(&path).unwrap().ino(), before.ino(), "it is used again");
+        // Something else of that name is replaced.
+        fs::write(&path, vec![0; LIBRARY.len()]).unwrap();
+        place_in(&dir, uid).unwrap();
+        assert!(fs::read(&path).unwrap() == LIBRARY);
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 1, "nothing is left behind");
+
+        fs::set_permissions(&dir, PermissionsExt::from_mode(0o777)).unwrap();
+        place_in(&dir, uid).unwrap_err();
+        place_in(&dir, uid + 1).unwrap_err();
+        let link = folder.path().join("link");
+        symlink(folder.path(), &link).unwrap();
+        place_in(&link, uid).unwrap_err();
+    }
+}
