@@ -259,11 +259,12 @@ fn an_ordinary_user_may_serve() {
         ./atoll run -v u:/vol -- sh -ec 'cat /vol/f; echo two >> /vol/f' &
         wait $!
         ./atoll run -v u:/vol -- cat /vol/f
+        mkdir m; ./atoll mount u m; echo three >> m/f; tail -n 1 m/f; ./atoll umount m
         trap - EXIT
         kill $server; wait $server
         ./atoll fsck u.vol";
     let said = ok(&mut as_user(dir.path(), "666", script));
-    assert!(said.contains("one\none\ntwo\n"), "{said}");
+    assert!(said.contains("one\none\ntwo\nthree\n"), "{said}");
 }
 
 #[test]

@@ -126,7 +126,7 @@ pub struct SharedMount<F: FileSystem + Send + 'static> {
 
 impl<F: FileSystem + Send + 'static> SharedMount<F> {
     /// Answers the kernel's first request on `device`, which [`mount`](super::mount::mount) has
-    /// mounted, here or in the process that sent it. Blocks until the device is mounted.
+    /// mounted, here or in the process that sent it.
     ///
     /// # Errors
     /// When `device` is not mounted, or the kernel's FUSE is too old.
@@ -188,14 +188,17 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
     /// Answers one request; false when there will be no more.
     fn turn(&mut self) -> io::Result<bool> {
         use nix::errno::Errno;
-        if !self.wait()? {
-            return Ok(false);
-        }
         let mut request = std::mem::take(&mut self.request);
         let goes_on = loop {
+            match self.wait() {
+                Ok(true) => {}
+                Ok(false) => break Ok(false),
+                Err(error) => break Err(error),
+            }
             match nix::unistd::read(self.line.device.as_fd(), &mut request) {
                 Ok(len) => break self.answer(&request[..len]),
-                // The request was interrupted before it could be read.
+                // The request was interrupted before it could be read; or whoever passed the device
+                // has made it non-blocking, and has read the request himself.
                 Err(Errno::ENOENT | Errno::EINTR | Errno::EAGAIN) => {}
                 Err(Errno::ENODEV) => break Ok(false),
                 Err(errno) => break Err(errno.into()),
@@ -207,15 +210,18 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
 
     /// Waits for a request; false when the client has hung up.
     fn wait(&self) -> io::Result<bool> {
-        let Some(hang_up) = &self.hang_up else { return Ok(true) };
-        let mut watched = [
-            PollFd::new(self.line.device.as_fd(), PollFlags::POLLIN),
-            PollFd::new(hang_up.as_fd(), PollFlags::POLLIN),
-        ];
-        match nix::poll::poll(&mut watched, PollTimeout::NONE) {
-            Ok(_) => Ok(!watched[1].any().unwrap_or(true)),
+        let device = PollFd::new(self.line.device.as_fd(), PollFlags::POLLIN);
+        let polled = match &self.hang_up {
+            Some(hang_up) => {
+                let mut watched = [device, PollFd::new(hang_up.as_fd(), PollFlags::POLLIN)];
+                nix::poll::poll(&mut watched, PollTimeout::NONE)
+                    .map(|_| !watched[1].any().unwrap_or(true))
+            }
+            None => nix::poll::poll(&mut [device], PollTimeout::NONE).map(|_| true),
+        };
+        match polled {
             Err(nix::errno::Errno::EINTR) => Ok(true),
-            Err(errno) => Err(errno.into()),
+            other => other.map_err(io::Error::from),
         }
     }
 

@@ -171,8 +171,10 @@ fn poll_rings<F: FileSystem + Send>(clients: &mut Vec<Client<F>>, message: &mut 
 /// Blocks until somebody rings, unless a request has come meanwhile.
 fn sleep<F: FileSystem + Send>(clients: &mut [Client<F>], bell: &Doorbell) {
     // All are told: whoever submits from here on rings.
-    let quiet =
-        clients.iter_mut().fold(true, |quiet, client| client.channel.fall_asleep() && quiet);
+    let mut quiet = true;
+    for client in clients.iter_mut() {
+        quiet &= client.channel.fall_asleep();
+    }
     if quiet {
         let mut watched = vec![PollFd::new(bell.as_fd(), PollFlags::POLLIN)];
         watched.extend(clients.iter().map(|c| PollFd::new(c.doorbell.as_fd(), PollFlags::POLLIN)));
