@@ -4,8 +4,15 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const SOURCES: [&str; 6] =
-    ["system_calls.c", "table.c", "data.c", "descriptors.c", "signals.c", "processes.c"];
+const SOURCES: [&str; 7] = [
+    "system_calls.c",
+    "table.c",
+    "data.c",
+    "descriptors.c",
+    "mappings.c",
+    "signals.c",
+    "processes.c",
+];
 
 fn main() {
     println!("cargo::rerun-if-changed=c");

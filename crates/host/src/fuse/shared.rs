@@ -5,7 +5,8 @@
 //! - **The kernel caches nothing**: entries and attributes are valid for no time, and files are
 //!   read and written directly (`FOPEN_DIRECT_IO`), so that what another client has done is seen by
 //!   the next system call. Shared mappings are allowed still (`FUSE_DIRECT_IO_ALLOW_MMAP`, Linux
-//!   6.6); their pages are the kernel's, and are not told of what other clients write.
+//!   6.6); their pages are the kernel's, and are not told of what other clients write. A program
+//!   that asks by ioctl(2) gets the server's memory of the file to map instead (`identify::MAP`).
 //! - **O_APPEND is the server's**: the kernel says with each write whether the file has the flag
 //!   just then, and the end of the file is found where the write happens. Its own idea of the end,
 //!   which may be old, is not used. What one write(2) appends is in one piece up to
@@ -24,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use atoll_vfs::server::{Caller, Identity, Server, ServerOptions};
 use atoll_vfs::wire::attributes::RawAttr;
 use atoll_vfs::wire::files::{OpenOut, WriteIn, WriteOut};
-use atoll_vfs::wire::header::OutHeader;
+use atoll_vfs::wire::header::{InHeader, OutHeader};
 use atoll_vfs::wire::locks::{FUSE_LK_FLOCK, FileLock, LkIn, LkOut};
 use atoll_vfs::wire::opcode::{
     FUSE_CREATE, FUSE_GETATTR, FUSE_INIT, FUSE_LINK, FUSE_LOOKUP, FUSE_MKDIR, FUSE_MKNOD,
@@ -37,6 +38,7 @@ use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 
 use super::convert::now;
+use super::identify;
 use crate::server::revocable::Revocable;
 use crate::server::{
     Holder, LockKind, LockOwner, LockRange, LockRequest, Session, WaitId, Waited, Wake,
@@ -231,6 +233,10 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
     }
 
     fn answer_for(&mut self, session: &mut Session<F>, request: &[u8]) -> io::Result<bool> {
+        if let Some(ioctl) = Ioctl::decode(request) {
+            self.ioctl(session, &ioctl)?;
+            return Ok(true);
+        }
         let Ok(message) = Message::decode(request, &[]) else {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "not a FUSE request"));
         };
@@ -278,6 +284,44 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             }
         }
         Ok(true)
+    }
+
+    /// Answers what programs ask of a descriptor.
+    fn ioctl(&self, session: &mut Session<F>, ioctl: &Ioctl<'_>) -> io::Result<()> {
+        let reply = |bytes: &[u8]| {
+            let mut message = [0; OutHeader::SIZE + IOCTL_OUT];
+            let len = (message.len() + bytes.len()) as u32;
+            OutHeader { len, error: 0, unique: ioctl.header.unique }.store(&mut message);
+            self.line.send(&message, bytes)
+        };
+        let (ino, handle) = (Ino(ioctl.header.nodeid), Handle(ioctl.handle));
+        let unknown = || self.line.send_result(ioctl.header.unique, Err(Errno::ENOTTY));
+        match ioctl.request {
+            identify::REQUEST if !ioctl.directory => {
+                let session = session.id().0;
+                reply(&identify::Identity { session, ino: ino.0, handle: handle.0 }.to_bytes())
+            }
+            identify::MAP if !ioctl.directory => {
+                let Some((offset, len)) = identify::map_range(ioctl.argument) else {
+                    return unknown();
+                };
+                let header = &ioctl.header;
+                let cx = Context { uid: header.uid, gid: header.gid, now: now() };
+                if session.volume().address().is_none() {
+                    return unknown();
+                }
+                let mapped = session.map(&cx, ino, handle, offset, len);
+                let address = session.volume().address().unwrap_or_default();
+                match mapped {
+                    Ok(mapping) => match identify::map_answer(&mapping, address) {
+                        Some(answer) => reply(&answer),
+                        None => unknown(),
+                    },
+                    Err(error) => self.line.send_result(header.unique, Err(error)),
+                }
+            }
+            _ => unknown(),
+        }
     }
 
     /// Has the codec's server answer, and adds to its reply what is this mount's own.
@@ -361,6 +405,36 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             Ok(Waited::Granted) => self.line.send_result(unique, Ok(())),
             Err(error) => self.line.send_result(unique, Err(error)),
         }
+    }
+}
+
+const FUSE_IOCTL: u32 = 39;
+/// fuse_ioctl_in and fuse_ioctl_out.
+const IOCTL_IN: usize = 32;
+const IOCTL_OUT: usize = 16;
+const FUSE_IOCTL_DIR: u32 = 1 << 4;
+
+/// A program's ioctl(2). The kernel copies as many bytes of its argument as the request's number says.
+struct Ioctl<'a> {
+    header: InHeader,
+    handle: u64,
+    directory: bool,
+    request: u32,
+    argument: &'a [u8],
+}
+
+impl<'a> Ioctl<'a> {
+    fn decode(request: &'a [u8]) -> Option<Ioctl<'a>> {
+        let (header, rest) = InHeader::get(request)?;
+        let (fixed, argument) = rest.split_first_chunk::<IOCTL_IN>()?;
+        let word = |at: usize| u32::from_ne_bytes(std::array::from_fn(|i| fixed[at + i]));
+        (header.opcode == FUSE_IOCTL).then_some(Ioctl {
+            header,
+            handle: u64::from_ne_bytes(std::array::from_fn(|i| fixed[i])),
+            directory: word(8) & FUSE_IOCTL_DIR != 0,
+            request: word(12),
+            argument,
+        })
     }
 }
 

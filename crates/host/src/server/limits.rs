@@ -14,10 +14,18 @@ pub struct Limits {
     pub locks: usize,
     /// Bytes that one read or write moves; more is cut short, as read(2) and write(2) may.
     pub transfer: usize,
+    /// Bytes of files that its mappings have brought into memory; more is `ENOMEM`.
+    pub mapped: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { open_files: 65_536, inodes: 65_536, locks: 4096, transfer: 16 << 20 }
+        Limits {
+            open_files: 65_536,
+            inodes: 65_536,
+            locks: 4096,
+            transfer: 16 << 20,
+            mapped: 1 << 30,
+        }
     }
 }

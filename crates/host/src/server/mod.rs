@@ -3,7 +3,8 @@
 //! Read in this order: [`volume`] is what all share, [`session`] one client's view of it and `verbs`
 //! its calls, made of the steps in `state`; [`permissions`] says what a client may do, `inodes` and
 //! `handles` which inodes and open files it may name, [`limits`] how much; [`locks`] are those of
-//! fcntl(2) and flock(2), and [`observer`] tells caches what has changed.
+//! fcntl(2) and flock(2), and [`observer`] tells caches what has changed. [`mapped`] has the files that
+//! clients have mapped, `pages` the memory for it.
 //!
 //! How clients come to a session: [`bind`] makes the socket, [`listen`] is the thread that watches
 //! it, [`control`] has the messages, `mount` and `worker` serve, [`peer`] says who a client is and [`rules`] what it may do;
@@ -29,9 +30,11 @@ mod inodes;
 pub mod limits;
 pub mod listen;
 pub mod locks;
+pub mod mapped;
 mod mount;
 pub mod notify;
 pub mod observer;
+mod pages;
 pub mod peer;
 pub mod permissions;
 pub(crate) mod revocable;
@@ -44,6 +47,7 @@ mod worker;
 
 pub use limits::Limits;
 pub use locks::{Holder, LockKind, LockOwner, LockRange, LockRequest, WaitId, Waited, Wake};
+pub use mapped::{Mapping, Token};
 pub use observer::{Change, Observer, ObserverId};
 pub use permissions::Credentials;
 pub use session::Session;

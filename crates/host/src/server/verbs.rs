@@ -13,6 +13,7 @@ use atoll_vfs::{
 
 use super::handles::Open;
 use super::locks::{Family, Owner};
+use super::mapped::Mapping;
 use super::observer::Change;
 use super::session::Session;
 use super::state::MAKE;
@@ -175,6 +176,35 @@ impl<F: FileSystem + Send> Session<F> {
         Ok(Written { len: data.len().min(self.access.limits.transfer), ..written })
     }
 
+    /// Maps `len` bytes of an open file from `offset` on, for loads and, if it is open for writing too,
+    /// for stores, which all others see at once (see [`super::mapped`]).
+    ///
+    /// # Errors
+    /// `EBADF`; `EACCES` for a file that is not open for reading; `EINVAL` for no bytes; `EFBIG`;
+    /// `ENOMEM` beyond the limits; `ENOSYS` where the system lacks what it takes.
+    pub fn map(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        len: u64,
+    ) -> Result<Mapping> {
+        let open = self.file(ino, handle)?;
+        let flags = open.flags.unwrap_or(OpenFlags::empty());
+        if !flags.contains(OpenFlags::READ) {
+            return Err(Errno::EACCES);
+        }
+        let end = offset.checked_add(len).ok_or(Errno::EFBIG)?;
+        if len == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let writable = flags.contains(OpenFlags::WRITE) && !self.access.read_only;
+        let limit = self.access.limits.mapped;
+        let (reader, writer) = self.volume.map(cx, self.id, open.ino, offset..end, limit)?;
+        Ok(Mapping { token: if writable { writer } else { reader }, writable })
+    }
+
     fn write_to(
         &mut self,
         cx: &Context,
@@ -199,7 +229,13 @@ impl<F: FileSystem + Send> Session<F> {
                 offset
             }
         };
+        let end = offset.saturating_add(data.len() as u64);
+        let mapped = state.before_change(cx, open.ino, end)?;
         let written = state.fs.write(cx, open.ino, open.handle, offset, data)?;
+        if let Some(size) = mapped {
+            let data = &data[..written.len];
+            state.wrote_mapped(cx, open.ino, size, written.offset, data);
+        }
         if state.observed() && written.len > 0 {
             state.tell_data(self.id, open.ino, written.offset, written.len as u64);
         }
@@ -275,7 +311,14 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         }
         // A handle of a directory says nothing that the file system would want to know.
         let handle = open.filter(|open| open.flags.is_some()).map(|open| open.handle);
+        let mapped = match set.size {
+            Some(size) => state.before_change(cx, inner, size)?,
+            None => None,
+        };
         let attr = state.fs.setattr(cx, inner, handle, &set)?;
+        if let (Some(old), Some(new)) = (mapped, set.size) {
+            state.resized_mapped(cx, inner, old, new);
+        }
         if state.observed() {
             match (set.size, old) {
                 (Some(size), Some(old)) => {
@@ -453,6 +496,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             }
             let handle = state.fs.open(cx, inner, flags)?;
             if flags.contains(OpenFlags::TRUNC) {
+                state.resized_mapped(cx, inner, u64::MAX, 0);
                 state.tell_data(self.id, inner, 0, u64::MAX);
             }
             handle
@@ -503,6 +547,9 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             }
             state.changed = true;
             let (attr, handle) = state.fs.create(cx, dir, name, mode, flags)?;
+            if found.is_some() && flags.contains(OpenFlags::TRUNC) {
+                state.resized_mapped(cx, attr.ino, u64::MAX, 0);
+            }
             if state.observed() {
                 if found.is_none() {
                     state.tell_entry(self.id, dir, name);
@@ -557,7 +604,9 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         let open = self.file(ino, handle)?;
         let len = buf.len().min(self.access.limits.transfer);
         enter!(self, cx, state, _caller, reading);
-        state.fs.read(cx, open.ino, open.handle, offset, &mut buf[..len])
+        let read = state.fs.read(cx, open.ino, open.handle, offset, &mut buf[..len])?;
+        state.read_mapped(open.ino, offset, &mut buf[..read])?;
+        Ok(read)
     }
 
     fn write(
@@ -585,7 +634,18 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         if open.flags.is_some_and(|flags| flags.contains(OpenFlags::WRITE)) {
             state.drop_privileges(cx, self.id, &caller, open.ino)?;
         }
+        let end = offset.saturating_add(len);
+        let grows = if mode.contains(FallocateMode::KEEP_SIZE) { 0 } else { end };
+        let mapped = state.before_change(cx, open.ino, grows)?;
         state.fs.fallocate(cx, open.ino, open.handle, offset, len, mode)?;
+        if let Some(size) = mapped {
+            if grows > size {
+                state.resized_mapped(cx, open.ino, size, grows);
+            }
+            if mode.intersects(FallocateMode::PUNCH_HOLE | FallocateMode::ZERO_RANGE) {
+                state.zeroed_mapped(cx, open.ino, offset..end);
+            }
+        }
         if state.observed() {
             state.tell_data(self.id, open.ino, offset, len);
         }
@@ -601,12 +661,14 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         to: SeekTo,
     ) -> Result<u64> {
         let open = self.file(ino, handle)?;
+        self.volume.write_back_file(open.ino, cx.now)?;
         enter!(self, cx, state, _caller, reading);
         state.fs.seek(cx, open.ino, open.handle, offset, to)
     }
 
     fn fsync(&mut self, cx: &Context, ino: Ino, handle: Handle, data_only: bool) -> Result<()> {
         let open = self.file(ino, handle)?;
+        self.volume.write_back_file(open.ino, cx.now)?;
         enter!(self, cx, state, _caller, reading);
         state.fs.fsync(cx, open.ino, open.handle, data_only)
     }
@@ -656,6 +718,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
     }
 
     fn syncfs(&mut self, cx: &Context) -> Result<()> {
+        self.volume.write_back(cx.now)?;
         enter!(self, cx, state, _caller, reading);
         state.fs.syncfs(cx)
     }
