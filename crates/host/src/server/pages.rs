@@ -27,8 +27,11 @@ static DESCRIPTORS: OnceLock<Option<OwnedFd>> = OnceLock::new();
 
 /// How descriptors are opened anew, for reading only and for both: the seccomp filter lets pass just
 /// these flags.
-pub(super) const REOPEN: [OFlags; 2] =
-    [OFlags::RDONLY.union(OFlags::CLOEXEC), OFlags::RDWR.union(OFlags::CLOEXEC)];
+pub(super) const REOPEN: [OFlags; 2] = {
+    // The system call layer adds the second.
+    let always = OFlags::CLOEXEC.union(OFlags::LARGEFILE);
+    [OFlags::RDONLY.union(always), OFlags::RDWR.union(always)]
+};
 
 /// The directory through which descriptors are opened anew; `None` without /proc, or where files are
 /// limited in length (RLIMIT_FSIZE), which would limit the memory too.
