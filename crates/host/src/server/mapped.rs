@@ -554,9 +554,13 @@ impl<F: FileSystem + Send> Volume<F> {
     /// As [`write_back`](Self::write_back).
     pub fn tend_mappings(&self, now: Timespec) -> Result<()> {
         let unused: Vec<Ino> = {
-            let mut state = self.lock()?;
+            let mut guard = self.lock()?;
+            let State { fs, mapped, .. } = &mut *guard;
             let mut unused = Vec::new();
-            for (ino, file) in &mut state.mapped.files {
+            for (ino, file) in &mut mapped.files {
+                // What lies beyond the end takes no memory for long.
+                let size = fs.getattr(&volume_context(now), *ino)?.size;
+                file.pages.zero(size.next_multiple_of(PAGE as u64), LEN).map_err(errno)?;
                 file.unused = file.grace == 0 && !file.pages.is_shared();
                 file.grace = file.grace.saturating_sub(1);
                 if file.unused {
