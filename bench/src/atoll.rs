@@ -113,6 +113,14 @@ impl Calls for Atoll {
     }
 
     #[inline]
+    fn pwrite(&mut self, file: i32, data: &[u8], offset: u64) -> io::Result<usize> {
+        // SAFETY: the data is as long as said.
+        let result =
+            unsafe { files::atoll_pwrite(file, data.as_ptr().cast(), data.len(), offset as i64) };
+        checked(result as i64).map(|n| n as usize)
+    }
+
+    #[inline]
     fn read(&mut self, file: i32, buf: &mut [u8]) -> io::Result<usize> {
         // SAFETY: the buffer is as long as said.
         let result = unsafe { files::atoll_read(file, buf.as_mut_ptr().cast(), buf.len()) };

@@ -29,6 +29,8 @@ pub trait Calls {
     fn close(&mut self, file: i32) -> io::Result<()>;
     /// pread(2).
     fn pread(&mut self, file: i32, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// pwrite(2).
+    fn pwrite(&mut self, file: i32, data: &[u8], offset: u64) -> io::Result<usize>;
     /// read(2).
     fn read(&mut self, file: i32, buf: &mut [u8]) -> io::Result<usize>;
     /// write(2).

@@ -10,12 +10,15 @@ use std::time::{Duration, Instant};
 use crate::atoll::{self, Atoll};
 use crate::calls::Calls;
 use crate::limit;
+use crate::processor::Usage;
 use crate::record::{Broken, Record};
 use crate::resident::Resident;
+use crate::served::{self, Remote};
 use crate::subject::Subject;
-use crate::system::System;
+use crate::system::{self, System};
+use crate::table::SERVER;
 use crate::workloads::programs::{self, Launch};
-use crate::workloads::{Run, chunks, directory, files, one_file, sequential, sync};
+use crate::workloads::{Run, chunks, clients, directory, files, one_file, sequential, sync};
 
 /// What the process is told to do.
 #[derive(Clone, Debug, clap::Args)]
@@ -41,6 +44,15 @@ pub struct Order {
     /// The control group to enter
     #[arg(long)]
     pub group: Option<PathBuf>,
+    /// The process that serves the subject
+    #[arg(long)]
+    pub server: Option<u32>,
+    /// The socket where it listens
+    #[arg(long)]
+    pub socket: Option<PathBuf>,
+    /// Which of several processes this is
+    #[arg(long)]
+    pub number: Option<u64>,
 }
 
 /// Does what `order` says in this process.
@@ -54,6 +66,8 @@ pub fn obey(order: &Order) -> Result<Record, Broken> {
         let launch = launch(order);
         match order.workload.as_str() {
             "postmark" => programs::postmark(&launch, &mut run)?,
+            "postmark-large" => programs::postmark_large(&launch, &mut run)?,
+            "nginx" => programs::nginx(&launch, &mut run)?,
             "gdbm" => programs::gdbm(&launch, &mut run, true)?,
             "gdbm-mmap" => programs::gdbm(&launch, &mut run, false)?,
             "sqlite" => programs::sqlite(&launch, &mut run)?,
@@ -63,6 +77,17 @@ pub fn obey(order: &Order) -> Result<Record, Broken> {
             // What the program left must be whole.
             Atoll::mount(order.subject, &order.folder, 0, 0)?.unmount()?;
         }
+    } else if order.subject == Subject::AtollServer {
+        let socket = order.socket.as_deref().ok_or_else(|| Broken("no socket".into()))?;
+        if order.workload.starts_with("null-call") {
+            let polling = order.workload == "null-call-polling";
+            served::null_call(socket, polling, &mut run, &Usage::new(order.server))?;
+        } else {
+            of_clients(order, &|| Remote::attach(socket), &mut run)?;
+        }
+    } else if SERVER.workloads.iter().any(|workload| workload.name == order.workload) {
+        std::env::set_current_dir(&order.folder)?;
+        of_clients(order, &|| Ok(System), &mut run)?;
     } else if order.subject.is_atoll() {
         let bytes = volume_bytes(&order.workload, order.point, order.smoke);
         // A guest that may use little memory says so: a quarter for the cache.
@@ -75,6 +100,35 @@ pub fn obey(order: &Order) -> Result<Record, Broken> {
         workload(&order.workload, &mut System, &mut run, before)?;
     }
     Ok(run.record)
+}
+
+/// Runs a workload of clients, each of which has `attach` give it its calls.
+fn of_clients<C: Calls>(
+    order: &Order,
+    attach: &(dyn Fn() -> Result<C, Broken> + Sync),
+    run: &mut Run,
+) -> Result<(), Broken> {
+    let mut usage = Usage::new(order.server);
+    match order.workload.as_str() {
+        "operations" => {
+            if run.point == 1 {
+                system::pin(system::processors()[0])?;
+            }
+            clients::operations(&mut attach()?, run, &usage)
+        }
+        "threads" => clients::threads(attach, run, &usage),
+        "processes" => match order.number {
+            Some(number) => clients::process(&mut attach()?, run, number),
+            None => {
+                let start =
+                    |number| Ok(command(order, Some(number))?.stdin(Stdio::piped()).spawn()?);
+                clients::processes(&start, run, &mut usage)
+            }
+        },
+        "create-sync" => clients::create_sync(&mut attach()?, run, &usage),
+        "sizes" => clients::sizes(&mut attach()?, run),
+        other => Err(Broken(format!("no workload {other}"))),
+    }
 }
 
 /// How large a volume the workload gets at `point`.
@@ -93,7 +147,7 @@ fn volume_bytes(workload: &str, point: u64, smoke: bool) -> u64 {
 
 /// Whether the workload is a program of its own.
 fn is_program(workload: &str) -> bool {
-    ["postmark", "gdbm", "gdbm-mmap", "sqlite"].contains(&workload)
+    ["postmark", "postmark-large", "nginx", "gdbm", "gdbm-mmap", "sqlite"].contains(&workload)
 }
 
 /// How programs reach the subject: by system calls as they are, on a volume through the library that
@@ -104,14 +158,19 @@ fn launch(order: &Order) -> Launch {
         Subject::AtollMmap => "mapped",
         Subject::AtollPread => "pread",
         Subject::AtollRam => "ram",
-        Subject::Disk | Subject::Tmpfs => {
+        // The library is told the socket instead of a volume's file.
+        Subject::AtollServer => "mapped",
+        Subject::Disk | Subject::Tmpfs | Subject::AtollPreload | Subject::AtollFuse => {
             return Launch { folder: order.folder.clone(), environment: Vec::new(), binaries };
         }
     };
     let text = |path: PathBuf| path.to_string_lossy().into_owned();
     let environment = [
         ("LD_PRELOAD", text(binaries.join(programs::PRELOAD))),
-        ("ATOLL_VOLUME", text(atoll::volume_in(&order.folder))),
+        (
+            "ATOLL_VOLUME",
+            text(order.socket.clone().unwrap_or_else(|| atoll::volume_in(&order.folder))),
+        ),
         ("ATOLL_PREFIX", "/atoll".into()),
         ("ATOLL_MODE", mode.into()),
         // No sync on any side, that of unmounting included.
@@ -150,19 +209,37 @@ fn workload<C: Calls>(
     }
 }
 
-/// Has a new process obey `order`, and reads its record.
-pub fn spawn(order: &Order) -> Result<Record, Broken> {
+/// The process that obeys `order`, number `number` of several.
+fn command(order: &Order, number: Option<u64>) -> Result<Command, Broken> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["child", "--subject", order.subject.key(), "--workload", &order.workload]);
     command.arg("--point").arg(order.point.to_string());
-    command.arg("--folder").arg(&order.folder).arg("--binaries").arg(&order.binaries);
+    command.arg("--folder").arg(served::folder(order)).arg("--binaries").arg(&order.binaries);
     if order.smoke {
         command.arg("--smoke");
     }
     if let Some(group) = &order.group {
         command.arg("--group").arg(group);
     }
+    if let Some(server) = order.server {
+        command.arg("--server").arg(server.to_string());
+    }
+    if let Some(socket) = &order.socket {
+        command.arg("--socket").arg(socket);
+    }
+    if let Some(number) = number.or(order.number) {
+        command.arg("--number").arg(number.to_string());
+    }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Ok(command)
+}
+
+/// Has a new process obey `order`, and reads its record.
+pub fn spawn(order: &Order) -> Result<Record, Broken> {
+    let mut command = match &order.socket {
+        Some(socket) => served::within_mount(order, socket, command(order, None)?)?,
+        None => command(order, None)?,
+    };
     let mut child = command.spawn()?;
     // The record is a line or two: it fits the pipe, so that waiting before reading cannot hang.
     let patience = Duration::from_secs(if order.smoke { 120 } else { 900 });
@@ -190,10 +267,13 @@ pub fn spawn(order: &Order) -> Result<Record, Broken> {
 /// the making of it.
 pub fn prepare(order: &Order) -> Result<(), Broken> {
     match order.subject {
-        Subject::AtollMmap | Subject::AtollPread => {
+        subject
+            if subject.is_served()
+                || matches!(subject, Subject::AtollMmap | Subject::AtollPread) =>
+        {
             let bytes = volume_bytes(&order.workload, order.point, order.smoke);
             atoll::make(&order.folder, bytes)
         }
-        Subject::AtollRam | Subject::Disk | Subject::Tmpfs => Ok(()),
+        _ => Ok(()),
     }
 }

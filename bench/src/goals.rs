@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::measure::{Outcome, Outcomes};
 use crate::subject::Subject;
-use crate::table::{Aim, Goal, Unit};
+use crate::table::{Aim, Goal, Suite, Unit};
 
 /// A goal beside what was measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -38,18 +38,17 @@ impl Verdict {
     }
 }
 
-/// The verdicts on all goals that were measured. Goals are those of a mapped volume, and those
-/// about memory of a volume by pread as well.
-pub fn verdicts(outcomes: &Outcomes) -> Vec<Verdict> {
+/// The verdicts on all goals of `suite` that were measured.
+pub fn verdicts(suite: &Suite, outcomes: &Outcomes) -> Vec<Verdict> {
     if outcomes.smoke {
         return Vec::new();
     }
     let mut verdicts = Vec::new();
     for outcome in &outcomes.workloads {
         for goal in outcome.workload.goals {
-            verdicts.extend(verdict(outcome, goal, Subject::AtollMmap, outcomes.disk));
-            if matches!(goal.aim, Aim::Below(_)) {
-                verdicts.extend(verdict(outcome, goal, Subject::AtollPread, outcomes.disk));
+            verdicts.extend(verdict(outcome, goal, suite.judges(outcome.workload), outcomes.disk));
+            if let (Aim::Below(_), Some(also)) = (goal.aim, suite.judged_for_memory) {
+                verdicts.extend(verdict(outcome, goal, also, outcomes.disk));
             }
         }
     }
@@ -58,14 +57,15 @@ pub fn verdicts(outcomes: &Outcomes) -> Vec<Verdict> {
 
 fn verdict(outcome: &Outcome, goal: &Goal, subject: Subject, disk: &str) -> Option<Verdict> {
     let unit = outcome.workload.metrics.iter().find(|(name, _)| *name == goal.metric)?.1;
-    let median = |point: u64, subject: Subject| {
+    let median = |point: u64, subject: Subject, metric: &str| {
         let point = outcome.points.iter().find(|measured| measured.point == point)?;
-        Some(point.summary(subject, goal.metric)?.median)
+        Some(point.summary(subject, metric)?.median)
     };
-    let ours = median(goal.point, subject)?;
+    let ours = median(goal.point, subject, goal.metric)?;
     let theirs = match goal.aim {
-        Aim::Gain(peer, _) => median(goal.point, peer)?,
-        Aim::Flat(from, _) => median(from, subject)?,
+        Aim::Gain(peer, _) => median(goal.point, peer, goal.metric)?,
+        Aim::Flat(from, _) => median(from, subject, goal.metric)?,
+        Aim::Within(other, _) => median(goal.point, subject, other)?,
         Aim::Below(_) => 0.0,
     };
     let (aim, reached, pass, missed_by) = judge(goal.aim, unit, ours, theirs, disk);
@@ -84,6 +84,11 @@ fn judge(aim: Aim, unit: Unit, ours: f64, theirs: f64, disk: &str) -> (String, S
         Aim::Below(limit) => {
             let aim = format!("below {limit} {}", unit.sign());
             (aim, format!("{ours:.0} {}", unit.sign()), ours < limit, (ours / limit - 1.0).max(0.0))
+        }
+        Aim::Within(other, limit) => {
+            let times = ours / theirs;
+            let aim = format!("at most {limit}x the {other}");
+            (aim, format!("{times:.2}x"), times <= limit, (times / limit - 1.0).max(0.0))
         }
         Aim::Flat(from, limit) => {
             let growth = ours / theirs;

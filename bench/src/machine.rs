@@ -79,7 +79,7 @@ fn ticks() -> (u64, u64) {
 }
 
 /// The median time of a round trip of a cache line between the first two processors.
-fn ping_pong() -> Option<f64> {
+pub fn ping_pong() -> Option<f64> {
     let processors = system::processors();
     let (&here, &there) = (processors.first()?, processors.get(1)?);
     const TRIPS: u32 = 2000;

@@ -13,9 +13,11 @@ mod limit;
 mod machine;
 mod measure;
 mod plot;
+mod processor;
 mod record;
 mod report;
 mod resident;
+mod served;
 mod subject;
 mod system;
 mod table;
@@ -29,7 +31,7 @@ use clap::{Parser, Subcommand};
 use crate::measure::{Extent, Outcomes};
 use crate::record::Broken;
 use crate::subject::{Places, Subject};
-use crate::table::WORKLOADS;
+use crate::table::{EMBEDDED, SERVER, Suite};
 use crate::workloads::programs;
 
 /// Measures Atoll beside the file systems of the kernel.
@@ -43,14 +45,16 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Atoll inside the program's own process
-    Embedded(Embedded),
-    /// One measurement; the process that `embedded` starts again and again
+    Embedded(Options),
+    /// Atoll in a process of its own, for many programs
+    Server(Options),
+    /// One measurement; the process that the others start again and again
     #[command(hide = true)]
     Child(child::Order),
 }
 
 #[derive(clap::Args)]
-struct Embedded {
+struct Options {
     /// Only show that every workload works, in a minute or two
     #[arg(long)]
     smoke: bool,
@@ -66,7 +70,7 @@ struct Embedded {
     /// How often each point is measured on each subject
     #[arg(long, default_value_t = 7)]
     rounds: usize,
-    /// Write the results as JSON to this file instead of DIR/embedded.json
+    /// Write the results as JSON to this file instead of one in DIR
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Where the tables, JSON and plots go
@@ -82,7 +86,8 @@ struct Embedded {
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
-        Command::Embedded(options) => embedded(&options),
+        Command::Embedded(options) => suite(&EMBEDDED, &options),
+        Command::Server(options) => suite(&SERVER, &options),
         Command::Child(order) => child::obey(&order).and_then(|record| {
             println!("{}", serde_json::to_string(&record).map_err(|e| Broken(e.to_string()))?);
             Ok(())
@@ -97,9 +102,10 @@ fn main() -> ExitCode {
     }
 }
 
-fn embedded(options: &Embedded) -> Result<(), Broken> {
+/// Measures the workloads of `suite`.
+fn suite(suite: &Suite, options: &Options) -> Result<(), Broken> {
     let filter = options.filter.as_deref().unwrap_or("");
-    let workloads: Vec<_> = WORKLOADS.iter().filter(|w| w.name.contains(filter)).collect();
+    let workloads: Vec<_> = suite.workloads.iter().filter(|w| w.name.contains(filter)).collect();
     if workloads.is_empty() {
         return Err(Broken(format!("no workload's name contains `{filter}`; --list lists them")));
     }
@@ -126,21 +132,22 @@ fn embedded(options: &Embedded) -> Result<(), Broken> {
     let outcomes = measure::measure(&workloads, &places, &binaries, &extent, |doing| {
         eprintln!("{doing}");
     });
-    write(&outcomes, options)
+    write(suite, &outcomes, options)
 }
 
 /// Writes what was measured, and fails if anything did.
-fn write(outcomes: &Outcomes, options: &Embedded) -> Result<(), Broken> {
-    let verdicts = goals::verdicts(outcomes);
+fn write(suite: &Suite, outcomes: &Outcomes, options: &Options) -> Result<(), Broken> {
+    let verdicts = goals::verdicts(suite, outcomes);
     let text = report::text(outcomes, &verdicts);
     println!("{text}");
     let save = |file: &Path, content: &str| {
         std::fs::write(file, content).map_err(|e| Broken(format!("{}: {e}", file.display())))
     };
-    save(&options.out.join("embedded.txt"), &text)?;
+    let file = |ending: &str| options.out.join(format!("{}.{ending}", suite.name));
+    save(&file("txt"), &text)?;
     let json = serde_json::json!({ "outcomes": outcomes, "goals": verdicts });
     let json = serde_json::to_string_pretty(&json).map_err(|e| Broken(e.to_string()))?;
-    let default = options.out.join("embedded.json");
+    let default = file("json");
     save(options.json.as_deref().unwrap_or(&default), &json)?;
     for outcome in &outcomes.workloads {
         let file = options.out.join(format!("{}.svg", outcome.workload.name));

@@ -10,6 +10,7 @@ use crate::child::{self, Order};
 use crate::limit::Limit;
 use crate::machine::{Machine, Noise, Watch};
 use crate::record::{Broken, Record, Summary};
+use crate::served::Server;
 use crate::subject::{Places, Subject};
 use crate::system;
 use crate::table::Workload;
@@ -188,7 +189,7 @@ fn once(
         })?),
         _ => None,
     };
-    let order = Order {
+    let mut order = Order {
         subject,
         workload: workload.name.into(),
         point: at,
@@ -196,8 +197,20 @@ fn once(
         folder: folder.path().into(),
         binaries: binaries.into(),
         group: limit.as_ref().map(|limit| limit.folder().into()),
+        server: None,
+        socket: None,
+        number: None,
     };
     child::prepare(&order)?;
+    let mut server = subject.is_served().then(|| Server::start(&order)).transpose()?;
+    if let Some(server) = &server {
+        order.server = Some(server.process());
+        order.socket = Some(server.socket().into());
+    }
     system::settle(&places.disk);
-    child::spawn(&order)
+    let record = child::spawn(&order)?;
+    if let Some(server) = server.take() {
+        server.stop()?;
+    }
+    Ok(record)
 }

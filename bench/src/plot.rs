@@ -38,6 +38,9 @@ fn colour(subject: Subject) -> RGBColor {
         Subject::AtollRam => RGBColor(142, 68, 173),
         Subject::Disk => RGBColor(52, 101, 164),
         Subject::Tmpfs => RGBColor(88, 142, 49),
+        Subject::AtollServer => RGBColor(214, 69, 65),
+        Subject::AtollPreload => RGBColor(230, 145, 56),
+        Subject::AtollFuse => RGBColor(142, 68, 173),
     }
 }
 

@@ -36,16 +36,52 @@ pub enum Subject {
     Disk,
     /// tmpfs, by system calls.
     Tmpfs,
+    /// A volume that a server serves, through the rings of a client in the program.
+    #[value(name = "server")]
+    #[serde(rename = "server")]
+    AtollServer,
+    /// The same, by system calls that the interposed library catches above a FUSE mount.
+    #[value(name = "preload")]
+    #[serde(rename = "preload")]
+    AtollPreload,
+    /// The same, by system calls on the FUSE mount alone.
+    #[value(name = "fuse")]
+    #[serde(rename = "fuse")]
+    AtollFuse,
 }
 
 impl Subject {
     /// All, in the order of the tables' columns.
-    pub const ALL: [Subject; 5] =
+    pub const ALL: [Subject; 8] = [
+        Subject::AtollServer,
+        Subject::AtollPreload,
+        Subject::AtollFuse,
+        Subject::AtollMmap,
+        Subject::AtollPread,
+        Subject::AtollRam,
+        Subject::Disk,
+        Subject::Tmpfs,
+    ];
+    /// Atoll inside the program's process, and the kernel's.
+    pub const EMBEDDED: [Subject; 5] =
         [Subject::AtollMmap, Subject::AtollPread, Subject::AtollRam, Subject::Disk, Subject::Tmpfs];
+    /// Atoll in a process of its own, and the kernel's.
+    pub const SERVED: [Subject; 5] = [
+        Subject::AtollServer,
+        Subject::AtollPreload,
+        Subject::AtollFuse,
+        Subject::Disk,
+        Subject::Tmpfs,
+    ];
 
     /// Whether it is Atoll.
     pub fn is_atoll(self) -> bool {
         !matches!(self, Subject::Disk | Subject::Tmpfs)
+    }
+
+    /// Whether a server of its own serves it.
+    pub fn is_served(self) -> bool {
+        matches!(self, Subject::AtollServer | Subject::AtollPreload | Subject::AtollFuse)
     }
 
     /// The name on the command line and in JSON.
@@ -56,6 +92,9 @@ impl Subject {
             Subject::AtollRam => "atoll-ram",
             Subject::Disk => "disk",
             Subject::Tmpfs => "tmpfs",
+            Subject::AtollServer => "server",
+            Subject::AtollPreload => "preload",
+            Subject::AtollFuse => "fuse",
         }
     }
 }

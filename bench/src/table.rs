@@ -1,4 +1,7 @@
-//! What is measured: the workloads, their points and metrics, and what Atoll aims at.
+//! What is measured: the suites, their workloads with points and metrics, and what Atoll aims at.
+
+mod embedded;
+mod server;
 
 use crate::subject::Subject;
 
@@ -11,6 +14,10 @@ pub enum Unit {
     Speed,
     /// 1,024 bytes.
     KibiBytes,
+    /// Nanoseconds.
+    Nanoseconds,
+    /// Requests each second.
+    Rate,
 }
 
 impl Unit {
@@ -20,12 +27,17 @@ impl Unit {
             Unit::Microseconds => "us",
             Unit::Speed => "MB/s",
             Unit::KibiBytes => "KiB",
+            Unit::Nanoseconds => "ns",
+            Unit::Rate => "/s",
         }
     }
 
     /// How many times better `ours` is than `theirs`.
     pub fn gain(self, ours: f64, theirs: f64) -> f64 {
-        if self == Unit::Speed { ours / theirs } else { theirs / ours }
+        match self {
+            Unit::Speed | Unit::Rate => ours / theirs,
+            Unit::Microseconds | Unit::KibiBytes | Unit::Nanoseconds => theirs / ours,
+        }
     }
 }
 
@@ -38,6 +50,8 @@ pub enum Aim {
     Below(f64),
     /// To grow at most by this factor from this smaller point on.
     Flat(u64, f64),
+    /// To be at most this many times the value of another metric of the same measurement.
+    Within(&'static str, f64),
 }
 
 /// A goal: an aim for a metric at a point.
@@ -72,215 +86,44 @@ pub struct Workload {
     pub goals: &'static [Goal],
 }
 
-const TIMES: &[(&str, Unit)] = &[
-    ("cold", Unit::Microseconds),
-    ("steady", Unit::Microseconds),
-    ("overwrite", Unit::Microseconds),
-];
+/// Workloads that are measured by one command, and whose goals they are.
+#[derive(Debug)]
+pub struct Suite {
+    /// Its name: that of the command, and of the files with the results.
+    pub name: &'static str,
+    /// Its workloads, in the order of the report.
+    pub workloads: &'static [Workload],
+    /// The subject whose figures are held against the goals.
+    pub judged: Subject,
+    /// The one whose memory is judged as well.
+    pub judged_for_memory: Option<Subject>,
+}
+
+/// Atoll inside the program's own process.
+pub const EMBEDDED: Suite = Suite {
+    name: "embedded",
+    workloads: embedded::WORKLOADS,
+    judged: Subject::AtollMmap,
+    judged_for_memory: Some(Subject::AtollPread),
+};
+
+/// Atoll in a process of its own, for many programs.
+pub const SERVER: Suite = Suite {
+    name: "server",
+    workloads: server::WORKLOADS,
+    judged: Subject::AtollServer,
+    judged_for_memory: None,
+};
+
+impl Suite {
+    /// The subject whose figures for `workload` are held against its goals: where the usual one takes
+    /// no part, the first.
+    pub fn judges(&self, workload: &Workload) -> Subject {
+        if workload.subjects.contains(&self.judged) { self.judged } else { workload.subjects[0] }
+    }
+}
 
 const TOTAL: &[(&str, Unit)] = &[("total", Unit::Microseconds)];
-
-const fn faster(metric: &'static str, point: u64, times: f64) -> Goal {
-    Goal { metric, point, aim: Aim::Gain(Subject::Tmpfs, times) }
-}
-
-const fn flat(metric: &'static str) -> Goal {
-    // Twice: more levels of a tree, and more misses of the processor's caches.
-    Goal { metric, point: 1_000_000, aim: Aim::Flat(1_000, 2.0) }
-}
-
-const ON_DISK: &[Subject] = &[Subject::AtollMmap, Subject::AtollPread, Subject::Disk];
-
-/// All workloads, in the order of the report.
-pub const WORKLOADS: &[Workload] = &[
-    Workload {
-        name: "read-after-write",
-        title: "1 MiB in shuffled chunks, each written and read back",
-        axis: "bytes a chunk",
-        points: &[64, 256, 1024, 4096, 16384, 65536],
-        smoke: &[64, 65536],
-        metrics: TIMES,
-        subjects: &Subject::ALL,
-        goals: &[
-            faster("steady", 64, 30.0),
-            faster("steady", 1024, 27.0),
-            faster("steady", 4096, 8.0),
-            faster("steady", 65536, 4.0),
-        ],
-    },
-    Workload {
-        name: "many-files",
-        title: "files of 1 MiB by 4 KiB, all written, then all read",
-        axis: "files",
-        points: &[1, 10, 100],
-        smoke: &[1, 3],
-        metrics: &[
-            ("cold", Unit::Microseconds),
-            ("steady", Unit::Microseconds),
-            ("overwrite", Unit::Microseconds),
-            ("memory", Unit::KibiBytes),
-        ],
-        subjects: &Subject::ALL,
-        goals: &[faster("cold", 100, 1.0), faster("steady", 100, 2.0)],
-    },
-    Workload {
-        name: "small-memory",
-        title: "100 files of 1 MiB by 4 KiB in a process of limited memory",
-        axis: "MiB of memory",
-        points: &[1, 2, 4, 8],
-        smoke: &[8],
-        metrics: TIMES,
-        subjects: ON_DISK,
-        goals: &[],
-    },
-    Workload {
-        name: "readdir",
-        title: "1,000 listings of a directory, inode numbers only",
-        axis: "entries",
-        points: &[10, 100, 1000],
-        smoke: &[10, 1000],
-        metrics: TOTAL,
-        subjects: &Subject::ALL,
-        goals: &[faster("total", 1000, 10.0)],
-    },
-    Workload {
-        name: "lseek",
-        title: "lseek on one file, all calls together",
-        axis: "calls",
-        points: &[1, 10, 100, 1000, 10_000, 100_000, 1_000_000],
-        smoke: &[1, 1000],
-        metrics: TOTAL,
-        subjects: &Subject::ALL,
-        goals: &[faster("total", 1_000_000, 30.0)],
-    },
-    Workload {
-        name: "fstat",
-        title: "fstat on one file, all calls together",
-        axis: "calls",
-        points: &[100, 1000, 10_000, 100_000, 1_000_000],
-        smoke: &[100],
-        metrics: TOTAL,
-        subjects: &Subject::ALL,
-        goals: &[faster("total", 1_000_000, 20.0)],
-    },
-    Workload {
-        name: "sequential",
-        title: "one file by 64 KiB",
-        axis: "MiB",
-        points: &[1024],
-        smoke: &[4],
-        metrics: &[
-            ("cold", Unit::Speed),
-            ("steady", Unit::Speed),
-            ("overwrite", Unit::Speed),
-            ("read", Unit::Speed),
-        ],
-        subjects: &Subject::ALL,
-        goals: &[faster("cold", 1024, 1.0), faster("steady", 1024, 1.0)],
-    },
-    Workload {
-        name: "one-directory",
-        title: "files in one directory, each call with the close after it",
-        axis: "files",
-        points: &[1000, 10_000, 100_000, 1_000_000],
-        smoke: &[1000],
-        metrics: &[
-            ("create", Unit::Microseconds),
-            ("open", Unit::Microseconds),
-            ("unlink", Unit::Microseconds),
-        ],
-        subjects: &Subject::ALL,
-        goals: &[
-            faster("create", 100_000, 5.0),
-            faster("open", 100_000, 3.0),
-            faster("unlink", 100_000, 4.0),
-            flat("create"),
-            flat("open"),
-            flat("unlink"),
-        ],
-    },
-    Workload {
-        name: "postmark",
-        title: "PostMark, 500 transactions, the whole process",
-        axis: "files",
-        points: &[500, 1000, 10_000, 100_000],
-        smoke: &[500, 1000],
-        metrics: TOTAL,
-        subjects: &Subject::ALL,
-        goals: &[
-            faster("total", 500, 3.0),
-            faster("total", 1000, 3.0),
-            faster("total", 10_000, 3.0),
-            faster("total", 100_000, 3.0),
-        ],
-    },
-    Workload {
-        name: "gdbm",
-        title: "gdbm (GDBM_NOMMAP), keys of 4 bytes stored, then fetched, no sync",
-        axis: "keys",
-        points: &[100, 1000, 10_000],
-        smoke: &[100],
-        metrics: &[
-            ("store", Unit::Microseconds),
-            ("fetch", Unit::Microseconds),
-            ("total", Unit::Microseconds),
-        ],
-        subjects: &Subject::ALL,
-        goals: &[faster("total", 10_000, 6.0)],
-    },
-    Workload {
-        name: "gdbm-mmap",
-        title: "the same, the file mapped: for comparison, since the library maps no files",
-        axis: "keys",
-        points: &[100, 1000, 10_000],
-        smoke: &[100],
-        metrics: &[
-            ("store", Unit::Microseconds),
-            ("fetch", Unit::Microseconds),
-            ("total", Unit::Microseconds),
-        ],
-        subjects: &[Subject::Disk, Subject::Tmpfs],
-        goals: &[],
-    },
-    Workload {
-        name: "sqlite",
-        title: "SQLite, journal mode DELETE, autocommitted inserts, then a select, no sync",
-        axis: "rows",
-        points: &[1, 10, 100, 1000],
-        smoke: &[10],
-        metrics: &[
-            ("insert", Unit::Microseconds),
-            ("select", Unit::Microseconds),
-            ("total", Unit::Microseconds),
-        ],
-        subjects: &Subject::ALL,
-        goals: &[faster("total", 1000, 6.0)],
-    },
-    Workload {
-        name: "append-fsync",
-        title: "one small append and fsync",
-        axis: "bytes",
-        points: &[100],
-        smoke: &[100],
-        metrics: &[("append", Unit::Microseconds)],
-        subjects: ON_DISK,
-        goals: &[Goal { metric: "append", point: 100, aim: Aim::Gain(Subject::Disk, 1.0) }],
-    },
-    Workload {
-        name: "idle-memory",
-        title: "resident memory of the library with an idle volume",
-        axis: "MiB of volume",
-        points: &[1024],
-        smoke: &[1024],
-        metrics: &[
-            ("memory", Unit::KibiBytes),
-            ("anonymous", Unit::KibiBytes),
-            ("mapped", Unit::KibiBytes),
-        ],
-        subjects: &[Subject::AtollMmap, Subject::AtollPread],
-        goals: &[Goal { metric: "memory", point: 1024, aim: Aim::Below(1024.0) }],
-    },
-];
 
 #[cfg(test)]
 mod tests {
@@ -288,7 +131,7 @@ mod tests {
 
     #[test]
     fn goals_name_what_is_measured() {
-        for workload in WORKLOADS {
+        for workload in EMBEDDED.workloads.iter().chain(SERVER.workloads) {
             for goal in workload.goals {
                 assert!(workload.points.contains(&goal.point), "{goal:?}");
                 assert!(workload.metrics.iter().any(|(name, _)| *name == goal.metric), "{goal:?}");
@@ -296,6 +139,12 @@ mod tests {
                     Aim::Gain(peer, _) => assert!(workload.subjects.contains(&peer), "{goal:?}"),
                     Aim::Flat(from, _) => assert!(workload.points.contains(&from), "{goal:?}"),
                     Aim::Below(_) => {}
+                    Aim::Within(other, _) => {
+                        assert!(
+                            workload.metrics.iter().any(|(name, _)| *name == other),
+                            "{goal:?}"
+                        );
+                    }
                 }
             }
         }

@@ -57,8 +57,12 @@ fn in_namespace(test: fn(&Path, &Path)) {
     for target in &targets {
         fs::create_dir(target).unwrap();
         let device = mount::open_device().unwrap();
-        let options =
-            mount::MountOptions { source: Path::new("v"), read_only: false, owner: (0, 0) };
+        let options = mount::MountOptions {
+            source: Path::new("v"),
+            read_only: false,
+            owner: (0, 0),
+            checked: true,
+        };
         if let Err(error) = mount::mount(&device, target, &options) {
             println!("skipped: {error}");
             return;

@@ -24,7 +24,10 @@ pub fn run() -> Result<(), Failure> {
     // The fuzz targets' smoke runs are tests too: those of the crate `atoll-fuzz`.
     // All of them, whatever fails: one run is to say everything that is wrong.
     log.step("tests", || cargo(&["test", "--workspace", "--no-fail-fast"]).run())?;
-    log.step("benchmarks, smoke run", || crate::bench(&["embedded".into(), "--smoke".into()]))?;
+    log.step("benchmarks, smoke run", || {
+        crate::bench(&["embedded".into(), "--smoke".into()])?;
+        crate::bench(&["server".into(), "--smoke".into()])
+    })?;
     log.summary();
     Ok(())
 }

@@ -80,7 +80,18 @@ fn main() -> ExitCode {
 fn bench(arguments: &[String]) -> Result<(), Failure> {
     let smoke = arguments.iter().any(|argument| argument == "--smoke");
     let profile = if smoke { "dev" } else { "release" };
-    cargo(&["build", "--profile", profile, "-p", "libatoll", "-p", "atoll-bench"]).run()?;
+    cargo(&[
+        "build",
+        "--profile",
+        profile,
+        "-p",
+        "libatoll",
+        "-p",
+        "atoll-cli",
+        "-p",
+        "atoll-bench",
+    ])
+    .run()?;
     cargo(&["run", "--quiet", "--profile", profile, "-p", "atoll-bench", "--"])
         .args(arguments)
         .run()

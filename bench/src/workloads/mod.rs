@@ -4,6 +4,7 @@
 //! alike.
 
 pub mod chunks;
+pub mod clients;
 pub mod directory;
 pub mod files;
 pub mod one_file;

@@ -1,13 +1,13 @@
 //! Programs that know nothing of Atoll: gdbm, SQLite and PostMark.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Instant;
 
 use crate::record::Broken;
 
-use super::Run;
+use super::{Pattern, Run, check};
 
 /// How programs reach the file system under measurement.
 pub struct Launch {
@@ -145,6 +145,16 @@ pub fn postmark(launch: &Launch, run: &mut Run) -> Result<(), Broken> {
         run.point,
         run.point == 500,
     );
+    let text = run_postmark(launch, run, &commands)?;
+    let counts = counts(&text).ok_or_else(|| Broken(format!("postmark did not finish: {text}")))?;
+    match golden(run.point) {
+        Some(golden) if golden == counts => Ok(()),
+        golden => Err(Broken(format!("postmark counted {counts:?}, not {golden:?}"))),
+    }
+}
+
+/// Has PostMark obey `commands`, and records the time of the whole process.
+fn run_postmark(launch: &Launch, run: &mut Run, commands: &str) -> Result<String, Broken> {
     let mut command = launch.command("postmark");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let begin = Instant::now();
@@ -154,13 +164,90 @@ pub fn postmark(launch: &Launch, run: &mut Run) -> Result<(), Broken> {
     }
     let output = child.wait_with_output()?;
     run.record.add("total", begin.elapsed().as_secs_f64() * 1e6);
+    finished(output, "postmark")
+}
 
-    let text = finished(output, "postmark")?;
-    let counts = counts(&text).ok_or_else(|| Broken(format!("postmark did not finish: {text}")))?;
-    match golden(run.point) {
-        Some(golden) if golden == counts => Ok(()),
-        golden => Err(Broken(format!("postmark counted {counts:?}, not {golden:?}"))),
+/// The point is the number of files, of 64 KiB to 4 MiB; 2,000 transactions, blocks of 64 KiB.
+pub fn postmark_large(launch: &Launch, run: &mut Run) -> Result<(), Broken> {
+    let commands = format!(
+        "set location {}\nset number {}\nset size 65536 4194304\nset transactions 2000\n\
+         set read 65536\nset write 65536\nset buffering false\nrun\nquit\n",
+        launch.folder.display(),
+        run.point,
+    );
+    let text = run_postmark(launch, run, &commands)?;
+    // Which files are chosen follows from the seed, so that a run that finished did the same.
+    match counts(&text) {
+        Some(counts) if counts.read + counts.appended == 2000 => Ok(()),
+        counts => Err(Broken(format!("postmark counted {counts:?}"))),
     }
+}
+
+/// nginx with one worker serves a file of the point's size in KiB to `wrk`, on this machine.
+pub fn nginx(launch: &Launch, run: &mut Run) -> Result<(), Broken> {
+    let bytes = run.point as usize * 1024;
+    let content: Vec<u8> = Pattern::new(bytes).slice(1, bytes).to_vec();
+    let site = launch.folder.join("site");
+    std::fs::create_dir(&site)?;
+    std::fs::write(site.join("file"), &content)?;
+    // Its own files are on the disk, whatever is measured.
+    let own = tempfile::tempdir()?;
+    let address = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let configuration = own.path().join("nginx.conf");
+    std::fs::write(
+        &configuration,
+        format!(
+            "daemon off; master_process off; worker_processes 1; pid {own}/pid;\n\
+             error_log {own}/error.log crit;\n\
+             events {{ worker_connections 64; }}\n\
+             http {{ access_log off; sendfile on; keepalive_requests 1000000;\n\
+             client_body_temp_path {own}/b; proxy_temp_path {own}/p; fastcgi_temp_path {own}/f;\n\
+             uwsgi_temp_path {own}/u; scgi_temp_path {own}/s;\n\
+             server {{ listen {address}; root {site}; }} }}\n",
+            own = own.path().display(),
+            site = site.display(),
+        ),
+    )?;
+    let mut command = launch.command("nginx");
+    command.arg("-c").arg(&configuration).arg("-p").arg(own.path());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut nginx = command.spawn().map_err(|error| Broken(format!("nginx: {error}")))?;
+    let result = load(address, &content, run);
+    nginx.kill()?;
+    nginx.wait()?;
+    result
+}
+
+/// Checks what the server at `address` serves, then loads it.
+fn load(address: std::net::SocketAddr, content: &[u8], run: &mut Run) -> Result<(), Broken> {
+    let begin = Instant::now();
+    let mut stream = loop {
+        match std::net::TcpStream::connect(address) {
+            Ok(stream) => break stream,
+            Err(error) if begin.elapsed().as_secs() > 10 => {
+                return Err(Broken(format!("nginx does not listen: {error}")));
+            }
+            Err(_) => std::thread::sleep(std::time::Duration::from_millis(5)),
+        }
+    };
+    stream.write_all(b"GET /file HTTP/1.0\r\n\r\n")?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    let body = answer.windows(4).position(|window| window == b"\r\n\r\n").map_or(0, |at| at + 4);
+    check(&answer[body..], content, "what nginx served")?;
+
+    let seconds = if run.smoke { "1s" } else { "2s" };
+    let mut command = Command::new("wrk");
+    command.args(["-t1", "-c4", "-d", seconds]).arg(format!("http://{address}/file"));
+    let text = finished(command.output().map_err(|e| Broken(format!("wrk: {e}")))?, "wrk")?;
+    if text.contains("Non-2xx") || text.contains("Socket errors") {
+        return Err(Broken(format!("wrk saw errors: {text}")));
+    }
+    let rate =
+        text.split_once("Requests/sec:").and_then(|(_, rest)| rest.split_whitespace().next());
+    let rate = rate.and_then(|rate| rate.parse().ok());
+    run.record.add("requests", rate.ok_or_else(|| Broken(format!("wrk printed {text}")))?);
+    Ok(())
 }
 
 /// The counts in the report of PostMark.

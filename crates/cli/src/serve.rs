@@ -4,12 +4,14 @@ use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use atoll_host::server::bind::bind;
 use atoll_host::server::confine::{self, Landlocked};
 use atoll_host::server::listen::Server;
 use atoll_host::server::notify::Notify;
 use atoll_host::server::rules::{Rule, Rules};
+use atoll_host::server::worker::SPIN;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
@@ -44,6 +46,10 @@ pub struct Args {
     /// More rules, one a line, after those of --allow; # begins a comment.
     #[arg(long, value_name = "FILE")]
     allow_from: Option<PathBuf>,
+    /// How long a volume's thread looks for requests before it sleeps, in microseconds. More answers
+    /// sooner what comes seldom, and uses more of a processor.
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = SPIN.as_micros() as u64)]
+    spin: u64,
     /// What is logged: error, warn, info, debug or trace; per module as in
     /// `info,atoll_host::server=debug`.
     #[arg(long, value_name = "LEVEL", env = "ATOLL_LOG", default_value = "info")]
@@ -154,8 +160,8 @@ pub fn run(args: &Args) -> Outcome {
             volume
         })
         .collect();
-    let server =
-        Server::new(listener, rules, volumes).map_err(|error| cannot("start serving", &error))?;
+    let server = Server::new(listener, rules, volumes, Duration::from_micros(args.spin))
+        .map_err(|error| cannot("start serving", &error))?;
     notify.ready(&format!("serving {names}"));
     let ended = server.run(stop.as_fd());
     notify.stopping();

@@ -51,7 +51,7 @@ fn rings_and_mounts_see_the_same_files() {
     // A thread for each lane, all at once.
     let threads: Vec<_> = (0..4u8)
         .map(|thread| {
-            let mut client = ring.client().unwrap();
+            let mut client = ring.cached().unwrap();
             std::thread::spawn(move || {
                 let own = format!("f{thread}");
                 let (attr, handle) =
@@ -68,7 +68,7 @@ fn rings_and_mounts_see_the_same_files() {
         })
         .collect();
     let mut clients: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
-    assert!(ring.client().is_none());
+    assert!(ring.cached().is_none());
     // A program that has it mounted sees that, and the ring what it does.
     let run = |script: &str| {
         ok(atoll().current_dir(dir.path()).args(["run", "-v", "s:/vol", "--", "sh", "-ec", script]))
@@ -92,7 +92,7 @@ fn rings_and_mounts_see_the_same_files() {
     wait_until("the session has ended", || free() == before);
     // A server that ends is noticed, not waited for.
     let mut ring = Connection::open(&place).unwrap().ring(Mode::Read, &config).unwrap();
-    let mut client = ring.client().unwrap();
+    let mut client = ring.cached().unwrap();
     assert_eq!(client.unlink(&CX, Ino::ROOT, name("g")), Err(Errno::EROFS));
     kill(Pid::from_raw(server.0.id() as i32), Signal::SIGTERM).unwrap();
     assert!(server.0.wait().unwrap().success());

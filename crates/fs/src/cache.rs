@@ -6,7 +6,6 @@
 
 use alloc::vec::Vec;
 
-use arrayvec::ArrayVec;
 use atoll_block::{BLOCK_SIZE, BlockIndex};
 use hashbrown::HashMap;
 
@@ -23,29 +22,101 @@ const CELLS_MAX: usize = node::CAPACITY / cell::VALUE;
 pub const NOT_A_NODE: u8 = u8::MAX;
 
 /// A metadata block in memory.
+///
+/// What a descent looks at lies first, side by side: in large trees a lookup is bound by the lines
+/// of memory that it touches.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct Frame {
     /// Which block this is.
     pub block: BlockIndex,
-    /// Its content; the checksum is stale while dirty.
-    pub data: Block,
-    /// For a node: the keys of its live cells, sorted.
-    pub keys: ArrayVec<Key, CELLS_MAX>,
-    /// For a node: where the cell of each key begins.
-    pub cells: ArrayVec<u16, CELLS_MAX>,
-    /// For a node above the leaves: the frame that each child had when it was last visited.
-    pub hints: ArrayVec<FrameId, CELLS_MAX>,
-    /// A node's level, or [`NOT_A_NODE`].
-    pub level: u8,
-    /// For a node: bytes of live cells.
-    pub live: usize,
     /// Grows whenever a cell may have moved, so that remembered positions can be checked.
     pub version: u64,
+    operation: u64,
+    /// For a node: bytes of live cells.
+    pub live: u32,
+    count: u16,
+    /// A node's level, or [`NOT_A_NODE`].
+    pub level: u8,
     /// Differs from what is at home.
     pub dirty: bool,
-    operation: u64,
     referenced: bool,
     free: bool,
+    keys: [Key; CELLS_MAX],
+    cells: [u16; CELLS_MAX],
+    hints: [FrameId; CELLS_MAX],
+    /// Its content; the checksum is stale while dirty.
+    pub data: Block,
+}
+
+/// The index of a node: its live cells in the order of their keys.
+impl Frame {
+    /// The keys.
+    #[inline]
+    pub fn keys(&self) -> &[Key] {
+        &self.keys[..self.count as usize]
+    }
+
+    /// Where the cell in `slot` begins.
+    #[inline]
+    pub fn cell_at(&self, slot: usize) -> usize {
+        debug_assert!(slot < self.count as usize);
+        self.cells[slot] as usize
+    }
+
+    /// For a node above the leaves: the frame that the child in `slot` had when it was last visited.
+    #[inline]
+    pub fn hint(&self, slot: usize) -> FrameId {
+        self.hints[slot]
+    }
+
+    /// Remembers the frame of the child in `slot`.
+    #[inline]
+    pub fn set_hint(&mut self, slot: usize, hint: FrameId) {
+        self.hints[slot] = hint;
+    }
+
+    /// Gives the cell in `slot` another key, which does not change the order.
+    pub fn set_key(&mut self, slot: usize, key: Key) {
+        self.keys[slot] = key;
+    }
+
+    /// Empties the index.
+    pub fn clear_index(&mut self) {
+        self.count = 0;
+        self.live = 0;
+        self.level = NOT_A_NODE;
+    }
+
+    /// Adds the cell at `at` of `len` bytes to the index.
+    #[inline]
+    pub fn insert_slot(&mut self, slot: usize, key: Key, at: usize, len: usize) {
+        let count = self.count as usize;
+        if slot < count {
+            self.keys.copy_within(slot..count, slot + 1);
+            self.cells.copy_within(slot..count, slot + 1);
+            if self.level > 0 {
+                self.hints.copy_within(slot..count, slot + 1);
+            }
+        }
+        self.keys[slot] = key;
+        self.cells[slot] = at as u16;
+        self.hints[slot] = FrameId::MAX;
+        self.count += 1;
+        self.live += len as u32;
+    }
+
+    /// Takes a cell of `len` bytes out of the index.
+    pub fn remove_slot(&mut self, slot: usize, len: usize) {
+        let count = self.count as usize;
+        self.keys.copy_within(slot + 1..count, slot);
+        self.cells.copy_within(slot + 1..count, slot);
+        if self.level > 0 {
+            self.hints.copy_within(slot + 1..count, slot);
+        }
+        self.count -= 1;
+        self.live -= len as u32;
+    }
 }
 
 /// The frames.
@@ -64,6 +135,9 @@ pub struct Cache {
     dirty: usize,
     operation: u64,
     versions: u64,
+    /// Grows whenever a way through the tree may have changed: a frame came or went, or the cells of
+    /// a node above the leaves did.
+    pub shape: u64,
 }
 
 impl Cache {
@@ -87,6 +161,7 @@ impl Cache {
             dirty: 0,
             operation: 1,
             versions: 0,
+            shape: 0,
         }
     }
 
@@ -94,6 +169,21 @@ impl Cache {
     #[inline]
     pub fn begin_operation(&mut self) {
         self.operation += 1;
+    }
+
+    /// The running operation.
+    #[inline]
+    pub fn operation(&self) -> u64 {
+        self.operation
+    }
+
+    /// Keeps a frame for the running operation.
+    #[inline]
+    pub fn touch(&mut self, id: FrameId) {
+        let operation = self.operation;
+        let frame = self.frame_mut(id);
+        frame.operation = operation;
+        frame.referenced = true;
     }
 
     /// Whether so many frames are dirty that a checkpoint is due.
@@ -193,15 +283,12 @@ impl Cache {
         debug_assert!(!self.by_block.contains_key(&block.0));
         let id = self.vacate();
         self.versions += 1;
+        self.shape += 1;
         let (versions, operation) = (self.versions, self.operation);
         let frame = self.frame_mut(id);
         frame.block = block;
         frame.data.copy_from_slice(data);
-        frame.keys.clear();
-        frame.cells.clear();
-        frame.hints.clear();
-        frame.level = NOT_A_NODE;
-        frame.live = 0;
+        frame.clear_index();
         frame.version = versions;
         frame.dirty = false;
         frame.operation = operation;
@@ -215,6 +302,7 @@ impl Cache {
     pub fn remove(&mut self, block: u64) {
         if let Some(id) = self.by_block.remove(&block) {
             self.mark_clean(id);
+            self.shape += 1;
             self.bump(id);
             self.frame_mut(id).free = true;
             self.free.push(id);
@@ -247,17 +335,18 @@ impl Cache {
         let slab = &mut self.slabs[self.count / self.slab_len];
         slab.push(Frame {
             block: BlockIndex(0),
-            data: [0; BLOCK_SIZE],
-            keys: ArrayVec::new(),
-            cells: ArrayVec::new(),
-            hints: ArrayVec::new(),
-            level: NOT_A_NODE,
-            live: 0,
             version: 0,
-            dirty: false,
             operation: 0,
+            live: 0,
+            count: 0,
+            level: NOT_A_NODE,
+            dirty: false,
             referenced: false,
             free: true,
+            keys: [Key::MIN; CELLS_MAX],
+            cells: [0; CELLS_MAX],
+            hints: [FrameId::MAX; CELLS_MAX],
+            data: [0; BLOCK_SIZE],
         });
         self.count += 1;
         (self.count - 1) as FrameId

@@ -17,6 +17,8 @@ pub enum Mapping {
     Mapped(Extent),
     /// Nothing.
     Hole {
+        /// The file block at which the hole begins.
+        start: u64,
         /// The file block at which the hole ends.
         end: u64,
         /// Where a block for it had best be.
@@ -136,9 +138,9 @@ impl<M: Memory> Store<M> {
     /// The extents around `file_block`, found on one way down the tree.
     fn around(&mut self, ino: u64, file_block: u64) -> Result<Around> {
         let key = Key::new(ino, Kind::Extent, file_block);
-        let path = self.descend(key)?;
-        let (id, slot) = path.leaf();
-        let keys = &self.cache.frame(id).keys;
+        let (id, slot) = self.descend(key)?;
+        let upper = self.fingers.path(key).upper;
+        let keys = self.cache.frame(id).keys();
         let exact = keys.get(slot) == Some(&key);
         let next = slot + usize::from(exact);
         let place = |slot: usize| Place { key: keys[slot], frame: id, slot };
@@ -147,9 +149,9 @@ impl<M: Memory> Store<M> {
         // What is not in this leaf may be in the one before or after it.
         let before = match before {
             Some(place) => Some(place),
-            None => self.last_before(&path)?,
+            None => self.last_before(key)?,
         };
-        let after = match (after, path.upper()) {
+        let after = match (after, upper) {
             (Some(place), _) => Some(place),
             (None, Some(upper)) if upper.is(ino, Kind::Extent) => self.seek(upper)?,
             _ => None,
@@ -185,6 +187,7 @@ impl<M: Memory> Store<M> {
             return Ok(Mapping::Mapped(e));
         }
         Ok(Mapping::Hole {
+            start: around.before.map_or(0, |(_, e)| e.end()),
             end: around.after.map_or(OFFSET_MAX, |e| e.file_block),
             goal: around.goal(file_block),
         })

@@ -17,6 +17,15 @@ const BLOCK: u64 = BLOCK_SIZE as u64;
 /// The most that one transaction writes, in bytes: records stay small.
 pub const WRITE_MAX: u64 = 1 << 20;
 
+/// A write into a hole of a file that is mostly there fills the hole this many blocks wide, with zeros
+/// around the data: what is written in any order then takes one transaction for so many blocks.
+const WINDOW: u64 = 16;
+/// Mostly there: not small, and one block in so many up to the end of file.
+const WINDOW_FILE_MIN: u64 = 2 * WINDOW;
+const WINDOW_DENSITY: u64 = 8;
+/// With less free space a write takes only the blocks that it needs.
+const WINDOW_FREE_MIN: u64 = 16 * WINDOW;
+
 /// The extents that one transaction frees.
 pub const FREE_BUDGET: usize = 128;
 
@@ -90,16 +99,40 @@ impl<M: Memory> Store<M> {
                 self.set_unwritten(inode, &e, part, false)?;
                 Ok(n)
             }
-            Mapping::Hole { end, goal } => {
-                let want = end.min(blocks_end) - file_block;
-                let (start, len) = self.allocate_data(goal, want)?;
-                let part = Extent { file_block, start, len, unwritten: false };
-                let n = self.fill(&part, at, data)?;
+            Mapping::Hole { start, end, goal } => {
+                let (first, last) = self.span(inode, file_block, blocks_end);
+                let (first, last) = (first.max(start), last.min(end));
+                let goal = match goal {
+                    Goal::At(block) => Goal::At(block.saturating_sub(file_block - first)),
+                    other => other,
+                };
+                let (start, len) = self.allocate_data(goal, last - first)?;
+                let part = Extent { file_block: first, start, len, unwritten: false };
+                // The blocks may end before the data: then what is left of the hole is next.
+                let n = match part.end() > file_block {
+                    true => self.fill(&part, at, data)?,
+                    false => {
+                        self.store_data_zeros(address(&part, first * BLOCK), len * BLOCK)?;
+                        0
+                    }
+                };
                 self.insert_extent(inode, part)?;
                 inode.record.blocks += len;
                 Ok(n)
             }
         }
+    }
+
+    /// The file blocks to allocate for a write to the blocks `from..to`, which begin in a hole.
+    fn span(&self, inode: &Inode, from: u64, to: u64) -> (u64, u64) {
+        let blocks = inode.record.size.div_ceil(BLOCK);
+        let is_dense = inode.record.blocks >= WINDOW_FILE_MIN
+            && inode.record.blocks.saturating_mul(WINDOW_DENSITY) >= blocks;
+        let last = (from / WINDOW + 1) * WINDOW;
+        if !is_dense || to > blocks.min(last) || self.state.free_blocks < WINDOW_FREE_MIN {
+            return (from, to);
+        }
+        (from / WINDOW * WINDOW, last.min(blocks))
     }
 
     /// Stores data that begins at the file offset `at` in blocks whose content does not count, with
@@ -184,7 +217,7 @@ impl<M: Memory> Store<M> {
             }
             match self.mapping(inode, at)? {
                 Mapping::Mapped(e) => at = e.end(),
-                Mapping::Hole { end, goal } => {
+                Mapping::Hole { end, goal, .. } => {
                     let (start, len) = self.allocate_data(goal, end.min(to) - at)?;
                     let e = Extent { file_block: at, start, len, unwritten: true };
                     self.insert_extent(inode, e)?;

@@ -228,16 +228,6 @@ impl<M: Memory> Fs<M> {
         Ok(false)
     }
 
-    /// Within a transaction: an inode lost its last link. Removes it if nobody has it open and it is
-    /// small, or notes that it is to be removed.
-    pub(crate) fn drop_inode(store: &mut Store<M>, ino: Ino, open: bool) -> Result<bool> {
-        if !open && Self::purge(store, ino)? {
-            return Ok(true);
-        }
-        store.insert(Key::orphan(ino), &[])?;
-        Ok(false)
-    }
-
     /// Removes an inode that was noted as to be removed, in as many transactions as it takes.
     pub(crate) fn remove_orphan(&mut self, ino: Ino) -> Result<()> {
         loop {

@@ -199,6 +199,16 @@ impl Journal {
         self.chain = xxh3_64_with_seed(&salt.to_le_bytes(), self.chain);
     }
 
+    /// As [`rechain`](Self::rechain), with what stands where the next record will begin. The header
+    /// of a mount may rot away; the mount after it begins where that one did, with the same numbers,
+    /// but not with the same bytes before it if that one left a record there.
+    pub fn rechain_at_head<M: Memory>(&mut self, device: &mut M, salt: u64) -> Result<()> {
+        let mut next = [0; record::HEADER_LEN];
+        load_wrapped(device, self.base, self.len, self.head, &mut next)?;
+        self.rechain(salt ^ xxh3_64_with_seed(&next, 0));
+        Ok(())
+    }
+
     /// Whether a checkpoint is due: the ring is half full.
     #[inline]
     pub fn wants_checkpoint(&self) -> bool {

@@ -45,6 +45,12 @@ impl Key {
         Key { ino, item: ((kind as u64) << OFFSET_BITS) | offset }
     }
 
+    /// The key as one number, in the same order: one comparison without a branch.
+    #[inline]
+    pub const fn wide(self) -> u128 {
+        (self.ino as u128) << 64 | self.item as u128
+    }
+
     /// The inode record of `ino`.
     #[inline]
     pub const fn inode(ino: u64) -> Key {

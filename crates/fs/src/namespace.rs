@@ -194,17 +194,15 @@ impl<M: Memory> Fs<M> {
         record: &InodeRecord,
         open: bool,
     ) -> Result<bool> {
-        if record.nlink > 0 || open {
-            store.write_inode(ino, record)?;
+        if record.nlink == 0 && !open && Self::purge(store, ino)? {
+            return Ok(true);
         }
-        if record.nlink > 0 {
-            return Ok(false);
+        // Should removal take more than one transaction, the record must say that it is due.
+        store.write_inode(ino, record)?;
+        if record.nlink == 0 {
+            store.insert(Key::orphan(ino), &[])?;
         }
-        if !open {
-            // Should removal take more than one transaction, the record must say that it is due.
-            store.write_inode(ino, record)?;
-        }
-        Self::drop_inode(store, ino, open)
+        Ok(false)
     }
 
     /// After the transaction of [`unlink_inode`](Self::unlink_inode).

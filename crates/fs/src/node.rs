@@ -6,7 +6,7 @@
 
 use alloc::vec::Vec;
 
-use crate::cache::{Frame, FrameId, NOT_A_NODE};
+use crate::cache::Frame;
 use crate::error::{Corruption, Result};
 use crate::key::Key;
 use crate::layout::{Block, cell, get16, get64, node, put16, put64};
@@ -32,20 +32,13 @@ pub fn end(data: &Block) -> usize {
 /// # Errors
 /// [`Corruption::Node`].
 pub fn index(frame: &mut Frame, is_child: impl Fn(u64) -> bool) -> Result<()> {
-    frame.keys.clear();
-    frame.cells.clear();
-    frame.hints.clear();
-    frame.live = 0;
-    frame.level = NOT_A_NODE;
-    for (key, at) in cells(&frame.data, is_child)? {
-        frame.keys.push(key);
-        frame.cells.push(at);
-        frame.live += get16(&frame.data[..], at as usize + cell::LEN) as usize;
-    }
-    if level(&frame.data) > 0 {
-        frame.hints.extend(core::iter::repeat_n(FrameId::MAX, frame.cells.len()));
-    }
+    frame.clear_index();
+    let found = cells(&frame.data, is_child)?;
     frame.level = level(&frame.data) as u8;
+    for (slot, (key, at)) in found.into_iter().enumerate() {
+        let len = get16(&frame.data[..], at as usize + cell::LEN) as usize;
+        frame.insert_slot(slot, key, at as usize, len);
+    }
     Ok(())
 }
 
@@ -102,36 +95,95 @@ fn cell_key(data: &Block, at: usize) -> Key {
     Key { ino: get64(&data[..], at + cell::KEY_INO), item: get64(&data[..], at + cell::KEY_ITEM) }
 }
 
+/// Where among `count` even steps from `lower` to `upper` a number would be.
+#[inline]
+fn interpolate(at: u64, lower: u64, upper: u64, count: usize) -> usize {
+    let part = at.saturating_sub(lower) as f64 / upper.saturating_sub(lower) as f64;
+    // Saturating, and 0 for what is not a number.
+    (part * count as f64) as usize
+}
+
 impl Frame {
     /// The number of live cells.
     #[inline]
     pub fn count(&self) -> usize {
-        self.keys.len()
+        self.keys().len()
     }
 
     /// The first slot whose key is not below `key`.
     #[inline]
     pub fn lower_bound(&self, key: Key) -> usize {
-        self.keys.partition_point(|&k| k < key)
+        let key = key.wide();
+        self.keys().partition_point(|k| k.wide() < key)
+    }
+
+    /// The same in a leaf that covers the keys from `lower` up to `upper`, or to the end.
+    ///
+    /// Hashes of names and inode numbers lie evenly, so a good guess is near the place, and only the
+    /// memory there is touched; from the guess on the steps double.
+    #[inline]
+    pub fn lower_bound_within(&self, key: Key, lower: Key, upper: Option<Key>) -> usize {
+        const STEP: usize = 3;
+        let keys = self.keys();
+        let end = keys.len();
+        if end == 0 {
+            return 0;
+        }
+        let guess = match upper {
+            Some(upper) if lower.ino == upper.ino => {
+                interpolate(key.item, lower.item, upper.item, end)
+            }
+            Some(upper) => interpolate(key.ino, lower.ino, upper.ino, end),
+            // The right edge of the tree, where new inodes go.
+            None => end,
+        };
+        let guess = guess.min(end - 1);
+        let key = key.wide();
+        let is_below = |slot: usize| keys[slot].wide() < key;
+        let (mut from, mut to) = (guess, guess);
+        let mut step = STEP;
+        if is_below(guess) {
+            from = guess + 1;
+            loop {
+                to = (from + step).min(end);
+                if to == end || !is_below(to) {
+                    break;
+                }
+                from = to + 1;
+                step *= 2;
+            }
+        } else {
+            while to > 0 {
+                from = to.saturating_sub(step);
+                if is_below(from) {
+                    from += 1;
+                    break;
+                }
+                to = from;
+                step *= 2;
+            }
+        }
+        from + keys[from..to].partition_point(|k| k.wide() < key)
     }
 
     /// The slot of the child that covers `key`: the last whose key is not above it, or the first,
     /// which covers everything below as well.
     #[inline]
     pub fn child_slot(&self, key: Key) -> usize {
-        self.keys.partition_point(|&k| k <= key).saturating_sub(1)
+        let key = key.wide();
+        self.keys().partition_point(|k| k.wide() <= key).saturating_sub(1)
     }
 
     /// The block of the child in `slot`.
     #[inline]
     pub fn child(&self, slot: usize) -> u64 {
-        get64(&self.data[..], self.cells[slot] as usize + cell::VALUE)
+        get64(&self.data[..], self.cell_at(slot) + cell::VALUE)
     }
 
     /// Where the value of `slot` is in the block.
     #[inline]
     pub fn value_range(&self, slot: usize) -> core::ops::Range<usize> {
-        let at = self.cells[slot] as usize;
+        let at = self.cell_at(slot);
         at + cell::VALUE..at + get16(&self.data[..], at + cell::LEN) as usize
     }
 
@@ -143,7 +195,7 @@ impl Frame {
 
     /// The whole cell in `slot`.
     pub fn cell(&self, slot: usize) -> &[u8] {
-        let at = self.cells[slot] as usize;
+        let at = self.cell_at(slot);
         &self.data[at..at + get16(&self.data[..], at + cell::LEN) as usize]
     }
 
@@ -154,21 +206,16 @@ impl Frame {
     }
 }
 
-/// Builds a cell in `buf` and returns its bytes.
+/// Builds a cell in `buf`, which has its length.
 #[inline]
-pub fn build_cell<'b>(
-    buf: &'b mut [u8; cell::VALUE + node::VALUE_MAX],
-    key: Key,
-    value: &[u8],
-) -> &'b [u8] {
-    let len = cell::VALUE + value.len();
-    put16(buf, cell::LEN, len as u16);
+pub fn build_cell(buf: &mut [u8], key: Key, value: &[u8]) {
+    let len = buf.len() as u16;
+    put16(buf, cell::LEN, len);
     buf[cell::LIVE] = 1;
     buf[cell::LIVE + 1] = 0;
     put64(buf, cell::KEY_INO, key.ino);
     put64(buf, cell::KEY_ITEM, key.item);
-    buf[cell::VALUE..len].copy_from_slice(value);
-    &buf[..len]
+    buf[cell::VALUE..].copy_from_slice(value);
 }
 
 /// The content of a node with the given cells, one after the other, as bytes from

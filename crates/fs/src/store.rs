@@ -14,6 +14,7 @@ use crate::journal::{Entry, Header, Journal};
 use crate::layout::{self, Block, Superblock, VolumeState, magic, map, record};
 use crate::node;
 use crate::space::{Allocator, Run};
+use crate::tree::Fingers;
 
 /// Blocks that only operations which free space may take.
 pub const RESERVED_BLOCKS: u64 = 32;
@@ -122,6 +123,8 @@ pub struct Store<M> {
     pub(crate) cache: Cache,
     /// The frame that the root had when it was last visited.
     pub(crate) root_hint: FrameId,
+    /// The ways through the tree that were gone last.
+    pub(crate) fingers: Fingers,
     /// Where the inode record is that was read last.
     pub(crate) last_read: (Ino, Remembered),
     journal: Journal,
@@ -155,6 +158,7 @@ impl<M: Memory> Store<M> {
         Store {
             cache,
             root_hint: FrameId::MAX,
+            fingers: Fingers::new(),
             last_read: (Ino(0), Remembered::default()),
             allocator,
             journal,
@@ -249,18 +253,30 @@ impl<M: Memory> Store<M> {
     /// Changes bytes of a frame within the transaction.
     #[inline]
     pub fn put(&mut self, id: FrameId, offset: usize, bytes: &[u8]) {
+        self.put_with(id, offset, bytes.len(), |place| place.copy_from_slice(bytes));
+    }
+
+    /// As [`put`](Self::put), the new bytes written by `fill`.
+    #[inline]
+    pub fn put_with(
+        &mut self,
+        id: FrameId,
+        offset: usize,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) {
         let transaction = &mut self.transaction;
         let frame = self.cache.frame_mut(id);
-        let old = &mut frame.data[offset..offset + bytes.len()];
+        let place = &mut frame.data[offset..offset + len];
         transaction.changes.push(Change {
             frame: id,
             offset: offset as u16,
-            len: bytes.len() as u16,
+            len: len as u16,
             undo: transaction.undo.len() as u32,
             init: false,
         });
-        transaction.undo.extend_from_slice(old);
-        old.copy_from_slice(bytes);
+        transaction.undo.extend_from_slice(place);
+        fill(place);
         self.cache.mark_dirty(id);
     }
 
@@ -407,6 +423,7 @@ impl<M: Memory> Store<M> {
         t.undo.clear();
         t.freed.clear();
         self.state = t.state;
+        self.cache.shape += 1;
         self.transaction = t;
     }
 
@@ -766,7 +783,7 @@ impl<M: Memory> Store<M> {
     /// chain begins from another seed.
     pub(crate) fn begin_journal(&mut self) -> Result<()> {
         self.device.flush()?;
-        self.journal.rechain(self.generation + 1);
+        self.journal.rechain_at_head(&mut self.device, self.generation + 1)?;
         self.journal.set_tail_to_head();
         self.write_header(false)
     }

@@ -19,25 +19,45 @@ const MERGED_MAX: usize = layout::CAPACITY * 3 / 4;
 /// Bytes that compaction must gain to be worth it; otherwise the node is split.
 const COMPACTION_GAIN: usize = layout::CAPACITY / 8;
 
-/// The way from the root to a leaf: frame and slot at each level, leaf first.
+/// The way from the root to a leaf: frame at each level, leaf first, and slot above the leaves.
 #[derive(Clone, Copy, Debug)]
 pub struct Path {
     steps: [(FrameId, u32); layout::HEIGHT_MAX],
+    /// The key that separates the leaf from what is before it.
+    lower: Key,
     /// The least key that belongs to the next leaf, if there is one.
-    upper: Option<Key>,
+    pub upper: Option<Key>,
 }
 
-impl Path {
-    /// The leaf and the slot in it.
-    #[inline]
-    pub fn leaf(&self) -> (FrameId, usize) {
-        (self.steps[0].0, self.steps[0].1 as usize)
+/// The ways that were gone last, one for each of the common kinds of keys. What one operation asks
+/// for twice, and what the next one finds beside it, needs no way through the tree.
+#[derive(Debug)]
+pub struct Fingers([Finger; 4]);
+
+#[derive(Clone, Copy, Debug)]
+struct Finger {
+    path: Path,
+    /// The cache's when the way was gone: the way is good as long as that stays.
+    shape: u64,
+    operation: u64,
+}
+
+impl Fingers {
+    /// None yet.
+    pub fn new() -> Fingers {
+        let path = Path { steps: [(0, 0); layout::HEIGHT_MAX], lower: Key::MIN, upper: None };
+        Fingers([Finger { path, shape: u64::MAX, operation: 0 }; 4])
     }
 
-    /// The least key that belongs to the next leaf, if there is one.
     #[inline]
-    pub fn upper(&self) -> Option<Key> {
-        self.upper
+    fn of(&mut self, key: Key) -> &mut Finger {
+        &mut self.0[(key.item >> 56) as usize % 4]
+    }
+
+    /// The way that the last descent to `key` went, if the tree has not changed since.
+    #[inline]
+    pub fn path(&mut self, key: Key) -> &Path {
+        &self.of(key).path
     }
 }
 
@@ -53,10 +73,33 @@ pub struct Place {
 }
 
 impl<M: Memory> Store<M> {
-    /// Goes down to the leaf that has or would have `key`; its slot is the first not below.
+    /// Goes down to the leaf that has or would have `key`, and to the first slot not below. The way
+    /// is in [`Fingers::path`] until the next descent.
     #[inline]
-    pub fn descend(&mut self, key: Key) -> Result<Path> {
-        let mut path = Path { steps: [(0, 0); layout::HEIGHT_MAX], upper: None };
+    pub fn descend(&mut self, key: Key) -> Result<(FrameId, usize)> {
+        let finger = self.fingers.of(key);
+        let wide = key.wide();
+        let is_within = finger.shape == self.cache.shape
+            && finger.path.lower.wide() <= wide
+            && finger.path.upper.is_none_or(|upper| wide < upper.wide());
+        if !is_within {
+            return self.descend_from_root(key);
+        }
+        let Path { lower, upper, .. } = finger.path;
+        let leaf = finger.path.steps[0].0;
+        if finger.operation != self.cache.operation() {
+            finger.operation = self.cache.operation();
+            for (id, _) in &finger.path.steps[..self.state.height as usize] {
+                self.cache.touch(*id);
+            }
+        }
+        Ok((leaf, self.cache.frame(leaf).lower_bound_within(key, lower, upper)))
+    }
+
+    fn descend_from_root(&mut self, key: Key) -> Result<(FrameId, usize)> {
+        let finger = self.fingers.of(key);
+        finger.shape = u64::MAX;
+        let (mut lower, mut upper) = (Key::MIN, None);
         let mut block = self.state.root;
         let mut level = self.state.height - 1;
         let mut hint = self.root_hint;
@@ -67,24 +110,34 @@ impl<M: Memory> Store<M> {
                 _ => {
                     let id = self.node(block, level)?;
                     match above {
-                        Some((parent, slot)) => self.cache.frame_mut(parent).hints[slot] = id,
+                        Some((parent, slot)) => self.cache.frame_mut(parent).set_hint(slot, id),
                         None => self.root_hint = id,
                     }
                     id
                 }
             };
             let frame = self.cache.frame(id);
+            let path = &mut self.fingers.of(key).path;
             if level == 0 {
-                path.steps[0] = (id, frame.lower_bound(key) as u32);
-                return Ok(path);
+                path.steps[0] = (id, 0);
+                path.lower = lower;
+                path.upper = upper;
+                let slot = frame.lower_bound_within(key, lower, upper);
+                let finger = self.fingers.of(key);
+                finger.shape = self.cache.shape;
+                finger.operation = self.cache.operation();
+                return Ok((id, slot));
             }
             let slot = frame.child_slot(key);
-            if let Some(&upper) = frame.keys.get(slot + 1) {
-                path.upper = Some(upper);
+            if slot > 0 {
+                lower = frame.keys()[slot];
+            }
+            if let Some(&next) = frame.keys().get(slot + 1) {
+                upper = Some(next);
             }
             path.steps[level as usize] = (id, slot as u32);
             block = frame.child(slot);
-            hint = frame.hints[slot];
+            hint = frame.hint(slot);
             above = Some((id, slot));
             level -= 1;
         }
@@ -93,9 +146,8 @@ impl<M: Memory> Store<M> {
     /// The item with exactly `key`.
     #[inline]
     pub fn find(&mut self, key: Key) -> Result<Option<Place>> {
-        let path = self.descend(key)?;
-        let (frame, slot) = path.leaf();
-        let found = self.cache.frame(frame).keys.get(slot) == Some(&key);
+        let (frame, slot) = self.descend(key)?;
+        let found = self.cache.frame(frame).keys().get(slot) == Some(&key);
         Ok(found.then_some(Place { key, frame, slot }))
     }
 
@@ -103,12 +155,11 @@ impl<M: Memory> Store<M> {
     pub fn seek(&mut self, key: Key) -> Result<Option<Place>> {
         let mut key = key;
         loop {
-            let path = self.descend(key)?;
-            let (frame, slot) = path.leaf();
-            if let Some(&found) = self.cache.frame(frame).keys.get(slot) {
+            let (frame, slot) = self.descend(key)?;
+            if let Some(&found) = self.cache.frame(frame).keys().get(slot) {
                 return Ok(Some(Place { key: found, frame, slot }));
             }
-            match path.upper {
+            match self.fingers.path(key).upper {
                 // Separators grow from leaf to leaf; a damaged tree must not send us in circles.
                 Some(upper) if upper > key => key = upper,
                 Some(_) => return Err(Corruption::Node.into()),
@@ -119,22 +170,22 @@ impl<M: Memory> Store<M> {
 
     /// The last item at or before `key`, if it is of the same inode.
     pub fn seek_back(&mut self, key: Key) -> Result<Option<Place>> {
-        let path = self.descend(key)?;
-        let (id, slot) = path.leaf();
+        let (id, slot) = self.descend(key)?;
         let frame = self.cache.frame(id);
-        if frame.keys.get(slot) == Some(&key) {
+        if frame.keys().get(slot) == Some(&key) {
             return Ok(Some(Place { key, frame: id, slot }));
         }
         if slot > 0 {
-            let key = frame.keys[slot - 1];
+            let key = frame.keys()[slot - 1];
             return Ok(Some(Place { key, frame: id, slot: slot - 1 }));
         }
         // The leaf begins after the key: the item before is the last of the leaf before.
-        self.last_before(&path)
+        self.last_before(key)
     }
 
-    /// The last item of the leaf before the one that `path` leads to.
-    pub fn last_before(&mut self, path: &Path) -> Result<Option<Place>> {
+    /// The last item of the leaf before the one that the descent to `key` led to.
+    pub fn last_before(&mut self, key: Key) -> Result<Option<Place>> {
+        let path = *self.fingers.path(key);
         let height = self.state.height as usize;
         let Some(turn) = (1..height).find(|&l| path.steps[l].1 > 0) else {
             return Ok(None);
@@ -148,7 +199,7 @@ impl<M: Memory> Store<M> {
                 return Err(Corruption::Node.into());
             };
             if level == 0 {
-                return Ok(Some(Place { key: frame.keys[last], frame: id, slot: last }));
+                return Ok(Some(Place { key: frame.keys()[last], frame: id, slot: last }));
             }
             block = frame.child(last);
         }
@@ -172,56 +223,53 @@ impl<M: Memory> Store<M> {
     /// Inserts an item whose key is not in the tree.
     pub fn insert(&mut self, key: Key, value: &[u8]) -> Result<()> {
         debug_assert!(value.len() <= layout::VALUE_MAX);
-        let path = self.descend(key)?;
-        let (id, slot) = path.leaf();
-        if self.cache.frame(id).keys.get(slot) == Some(&key) {
+        let (id, slot) = self.descend(key)?;
+        if self.cache.frame(id).keys().get(slot) == Some(&key) {
             return Err(Corruption::Item.into());
         }
-        let mut buf = [0; cell::VALUE + layout::VALUE_MAX];
-        let cell = node::build_cell(&mut buf, key, value);
-        self.insert_cell(&path, 0, key, cell)
+        if self.append_if_room(id, slot, key, value) {
+            return Ok(());
+        }
+        let path = *self.fingers.path(key);
+        self.split(&path, 0, key, value)
     }
 
-    fn insert_cell(&mut self, path: &Path, level: usize, key: Key, cell: &[u8]) -> Result<()> {
-        let id = path.steps[level].0;
+    /// Adds a cell to a node that has room for it, or would have without its dead cells.
+    fn append_if_room(&mut self, id: FrameId, slot: usize, key: Key, value: &[u8]) -> bool {
+        let len = cell::VALUE + value.len();
         let frame = self.cache.frame(id);
-        if frame.room() >= cell.len() {
-            self.append_cell(id, key, cell);
-            return Ok(());
-        }
-        if frame.live + cell.len() + COMPACTION_GAIN <= layout::CAPACITY {
+        if frame.room() < len {
+            if frame.live as usize + len + COMPACTION_GAIN > layout::CAPACITY {
+                return false;
+            }
             self.compact(id);
-            self.append_cell(id, key, cell);
-            return Ok(());
         }
-        self.split(path, level, key, cell)
+        self.append_cell(id, slot, key, value);
+        true
     }
 
     /// Adds a cell to a node that has room for it.
-    fn append_cell(&mut self, id: FrameId, key: Key, cell: &[u8]) {
+    fn append_cell(&mut self, id: FrameId, slot: usize, key: Key, value: &[u8]) {
         let at = node::end(&self.cache.frame(id).data);
-        self.put(id, at, cell);
-        self.put(id, layout::END, &((at + cell.len()) as u16).to_le_bytes());
+        let len = cell::VALUE + value.len();
+        self.put_with(id, at, len, |bytes| node::build_cell(bytes, key, value));
+        self.put(id, layout::END, &((at + len) as u16).to_le_bytes());
         let frame = self.cache.frame_mut(id);
-        let slot = frame.lower_bound(key);
-        frame.keys.insert(slot, key);
-        frame.cells.insert(slot, at as u16);
+        frame.insert_slot(slot, key, at, len);
         if frame.level > 0 {
-            frame.hints.insert(slot, FrameId::MAX);
+            self.cache.shape += 1;
         }
-        frame.live += cell.len();
     }
 
     /// Takes the cell in `slot` out of its node.
     fn drop_cell(&mut self, id: FrameId, slot: usize) {
-        let at = self.cache.frame(id).cells[slot] as usize;
+        let at = self.cache.frame(id).cell_at(slot);
         self.put(id, at + cell::LIVE, &[0]);
         let frame = self.cache.frame_mut(id);
-        frame.live -= frame.value_range(slot).end - at;
-        frame.keys.remove(slot);
-        frame.cells.remove(slot);
+        let len = frame.value_range(slot).end - at;
+        frame.remove_slot(slot, len);
         if frame.level > 0 {
-            frame.hints.remove(slot);
+            self.cache.shape += 1;
         }
         // A remembered position in this node may be that of the cell.
         self.cache.bump(id);
@@ -246,6 +294,7 @@ impl<M: Memory> Store<M> {
         let indexed = node::index(self.cache.frame_mut(id), |_| true);
         assert!(indexed.is_ok(), "a node made of checked cells is sound");
         self.cache.bump(id);
+        self.cache.shape += 1;
     }
 
     /// A new node.
@@ -256,7 +305,7 @@ impl<M: Memory> Store<M> {
     }
 
     /// Splits the node at `level` of `path` in two and inserts the cell in the right one of them.
-    fn split(&mut self, path: &Path, level: usize, key: Key, cell: &[u8]) -> Result<()> {
+    fn split(&mut self, path: &Path, level: usize, key: Key, value: &[u8]) -> Result<()> {
         let left = path.steps[level].0;
         let (right_block, right) = self.new_node()?;
         let frame = self.cache.frame(left);
@@ -268,18 +317,23 @@ impl<M: Memory> Store<M> {
             let frame = self.cache.frame(left);
             node::image(level as u32, (at..count).map(|s| frame.cell(s)))
         };
-        let separator = if at == count { key } else { self.cache.frame(left).keys[at] };
+        let separator = if at == count { key } else { self.cache.frame(left).keys()[at] };
         self.replace_empty(right, level, &bytes);
         if at < count {
             self.rewrite(left, 0..at);
         }
         let target = if key >= separator { right } else { left };
-        self.append_cell(target, key, cell);
+        let slot = self.cache.frame(target).lower_bound(key);
+        self.append_cell(target, slot, key, value);
 
-        let mut buf = [0; cell::VALUE + layout::VALUE_MAX];
         if level + 1 < self.state.height as usize {
-            let cell = node::build_cell(&mut buf, separator, &right_block.to_le_bytes());
-            return self.insert_cell(path, level + 1, separator, cell);
+            let parent = path.steps[level + 1].0;
+            let slot = self.cache.frame(parent).lower_bound(separator);
+            let child = right_block.to_le_bytes();
+            if self.append_if_room(parent, slot, separator, &child) {
+                return Ok(());
+            }
+            return self.split(path, level + 1, separator, &child);
         }
         if level + 1 == layout::HEIGHT_MAX {
             return Err(atoll_vfs::Errno::ENOSPC.into());
@@ -289,10 +343,8 @@ impl<M: Memory> Store<M> {
         self.put(root, layout::LEVEL, &[level as u8 + 1]);
         self.put(root, layout::END, &(layout::CELLS as u16).to_le_bytes());
         self.cache.frame_mut(root).level = level as u8 + 1;
-        let cell = node::build_cell(&mut buf, Key::MIN, &old_root.to_le_bytes());
-        self.append_cell(root, Key::MIN, cell);
-        let cell = node::build_cell(&mut buf, separator, &right_block.to_le_bytes());
-        self.append_cell(root, separator, cell);
+        self.append_cell(root, 0, Key::MIN, &old_root.to_le_bytes());
+        self.append_cell(root, 1, separator, &right_block.to_le_bytes());
         self.state.root = root_block;
         self.state.height += 1;
         Ok(())
@@ -316,7 +368,7 @@ impl<M: Memory> Store<M> {
             let len = frame.cell(slot).len();
             // The cell in the middle goes to the side that it makes the less uneven, so that either
             // has room for one more of the largest.
-            if (sum + len / 2) * 2 >= frame.live {
+            if (sum + len / 2) * 2 >= frame.live as usize {
                 return slot.clamp(1, frame.count() - 1);
             }
             sum += len;
@@ -326,12 +378,15 @@ impl<M: Memory> Store<M> {
 
     /// Removes the item with exactly `key`, which must be there.
     pub fn remove(&mut self, key: Key) -> Result<()> {
-        let path = self.descend(key)?;
-        let (id, slot) = path.leaf();
-        if self.cache.frame(id).keys.get(slot) != Some(&key) {
+        let (id, slot) = self.descend(key)?;
+        if self.cache.frame(id).keys().get(slot) != Some(&key) {
             return Err(Corruption::Item.into());
         }
         self.drop_cell(id, slot);
+        if self.cache.frame(id).live as usize >= MERGE_BELOW {
+            return Ok(());
+        }
+        let path = *self.fingers.path(key);
         self.mend(&path, 0)
     }
 
@@ -347,7 +402,7 @@ impl<M: Memory> Store<M> {
             }
             return Ok(());
         }
-        let live = frame.live;
+        let live = frame.live as usize;
         if live >= MERGE_BELOW {
             return Ok(());
         }
@@ -370,7 +425,8 @@ impl<M: Memory> Store<M> {
             if left == right {
                 return Err(Corruption::Node.into());
             }
-            if self.cache.frame(left).live + self.cache.frame(right).live > MERGED_MAX {
+            let together = self.cache.frame(left).live + self.cache.frame(right).live;
+            if together as usize > MERGED_MAX {
                 continue;
             }
             self.merge(level, left, right)?;
@@ -385,13 +441,13 @@ impl<M: Memory> Store<M> {
     fn drop_child(&mut self, id: FrameId, slot: usize) {
         let frame = self.cache.frame(id);
         if slot == 0 && frame.count() > 1 {
-            let key = frame.keys[0];
-            let at = frame.cells[1] as usize;
+            let key = frame.keys()[0];
+            let at = frame.cell_at(1);
             let mut bytes = [0; 16];
             bytes[..8].copy_from_slice(&key.ino.to_le_bytes());
             bytes[8..].copy_from_slice(&key.item.to_le_bytes());
             self.put(id, at + cell::KEY_INO, &bytes);
-            self.cache.frame_mut(id).keys[1] = key;
+            self.cache.frame_mut(id).set_key(1, key);
         }
         self.drop_cell(id, slot);
     }
@@ -399,7 +455,7 @@ impl<M: Memory> Store<M> {
     /// Moves the cells of `right` to `left`.
     fn merge(&mut self, level: usize, left: FrameId, right: FrameId) -> Result<()> {
         let (l, r) = (self.cache.frame(left), self.cache.frame(right));
-        if l.keys.last() >= r.keys.first() {
+        if l.keys().last() >= r.keys().first() {
             return Err(Corruption::Node.into());
         }
         let cells = (0..l.count()).map(|s| l.cell(s)).chain((0..r.count()).map(|s| r.cell(s)));
@@ -421,6 +477,7 @@ impl<M: Memory> Store<M> {
             self.free(self.state.root, 1, true)?;
             self.state.root = child;
             self.state.height -= 1;
+            self.cache.shape += 1;
         }
         Ok(())
     }

@@ -299,7 +299,7 @@ impl<M: Memory> FileSystem for Fs<M> {
             // The rest of the leaf without going down the tree for each entry.
             let frame = self.store.cache.frame(place.frame);
             for slot in place.slot..frame.count() {
-                let key = frame.keys[slot];
+                let key = frame.keys()[slot];
                 if !key.is(ino.0, Kind::Dirent) {
                     return Ok(());
                 }

@@ -11,8 +11,8 @@ use crate::inode::InodeRecord;
 use crate::journal::{self, Header, Journal, ScanEnd};
 use crate::key::{Key, Kind};
 use crate::layout::{
-    self, Block, GROUP_AREA_MIN, RING_BLOCKS_MIN, Superblock, VolumeState, cell, common, magic,
-    map, node, superblock,
+    self, Block, GROUP_AREA_MIN, RING_BLOCKS_MIN, Superblock, VolumeState, cell, common, inode,
+    magic, map, node, superblock,
 };
 use crate::node::{build_cell, image};
 use crate::store::Store;
@@ -136,9 +136,9 @@ pub(crate) fn emit_map(b: &mut Block, index: BlockIndex, len: usize, used: usize
 /// The tree of an empty volume: a leaf with the root directory.
 fn emit_root(b: &mut Block, index: BlockIndex, record: &InodeRecord) {
     layout::init_block(b, index, magic::NODE);
-    let mut buf = [0; cell::VALUE + node::VALUE_MAX];
-    let cell = build_cell(&mut buf, Key::inode(Ino::ROOT.0), &record.emit());
-    let bytes = image(0, core::iter::once(cell));
+    let mut cell = [0; cell::VALUE + inode::LEN];
+    build_cell(&mut cell, Key::inode(Ino::ROOT.0), &record.emit());
+    let bytes = image(0, core::iter::once(&cell[..]));
     b[node::LEVEL..node::LEVEL + bytes.len()].copy_from_slice(&bytes);
     layout::seal(b);
 }
@@ -185,14 +185,16 @@ pub fn read_superblock<D: BlockDevice>(device: &mut D) -> Result<Superblock> {
         Ok(()) => Superblock::parse(&b, BlockIndex(0), count),
         Err(e) => Err(e.into()),
     };
-    if first.is_ok() || first == Err(Corruption::Truncated.into()) {
+    if first.is_ok() {
         return first;
     }
     let last = BlockIndex(count - 1);
-    device.read(last, &mut b)?;
-    match Superblock::parse(&b, last, count) {
-        Ok(sb) if sb.copy_index() == last => Ok(sb),
-        _ => first,
+    match device.read(last, &mut b).map_err(FsError::from) {
+        Ok(()) => match Superblock::parse(&b, last, count) {
+            Ok(sb) if sb.copy_index() == last => Ok(sb),
+            _ => first,
+        },
+        Err(_) => first,
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use atoll_transport::channel::{ClientChannel, Config, Lane, Layout};
 use atoll_vfs::client::{Client, ClientOptions};
+use atoll_vfs::{Cached, OpenFiles};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{SocketAddrUnix, SocketFlags};
@@ -16,7 +17,7 @@ use rustix::net::{SocketAddrUnix, SocketFlags};
 use crate::server::bind::socket;
 use crate::server::control::{self, Answer, Hello, Kind};
 use crate::server::rules::Mode;
-use crate::shm::{Doorbell, FutexPatience, SharedMemory};
+use crate::shm::{Doorbell, FutexPatience, MappedView, SharedMemory};
 
 /// How long a server may take for its answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -148,13 +149,24 @@ impl Connection {
         let channel = ClientChannel::create(memory.clone(), config).ok_or_else(unfit)?;
         let volume = self.place.volume.clone();
         let hello = Hello { kind: Kind::Ring, mode, volume, single_owner: false };
-        let mut received = self.begin(&hello, &[memory.as_fd()])?;
-        let Some(doorbell) = received.pop() else {
+        let mut received = self.begin(&hello, &[memory.as_fd()])?.into_iter();
+        let Some(doorbell) = received.next() else {
             let path = self.place.socket.clone();
             return Err(ConnectError::Lost(path, "it has sent no doorbell".to_owned()));
         };
         let doorbell = Doorbell::from_server(doorbell);
-        Ok(Ring { connection: Arc::new(self), channel, doorbell, next: 0 })
+        let connection = Arc::new(self);
+        let view = match received.next() {
+            Some(memory) => {
+                let watched = Arc::clone(&connection);
+                let attached = MappedView::attach(memory, move || watched.is_alive());
+                Some(attached.map_err(|error| {
+                    ConnectError::Failed(connection.place.socket.clone(), error)
+                })?)
+            }
+            None => None,
+        };
+        Ok(Ring { connection, channel, doorbell, view, open: Arc::default(), next: 0, spin: None })
     }
 
     /// Whether the server has not hung up.
@@ -205,22 +217,48 @@ pub struct Ring {
     connection: Arc<Connection>,
     channel: ClientChannel<SharedMemory>,
     doorbell: Doorbell,
+    view: Option<Arc<MappedView>>,
+    open: Arc<OpenFiles>,
     next: u32,
+    /// How long its threads look for an answer before they sleep, if not as usual.
+    spin: Option<Duration>,
 }
 
+/// A client for one thread that looks into its session's View, if it has one, before it asks.
+pub type CachedClient = Cached<Client<Lane<SharedMemory, Wait>>, Option<Arc<MappedView>>>;
+
 impl Ring {
+    /// Has the clients that are made from here on look for an answer for at most `spin` before they
+    /// sleep.
+    pub fn set_spin(&mut self, spin: Duration) {
+        self.spin = Some(spin);
+    }
+
     /// A file system for one thread: it has a lane of its own. `None` when all lanes are taken, or the
     /// server is lost.
     pub fn client(&mut self) -> Option<Client<Lane<SharedMemory, Wait>>> {
         let connection = Arc::clone(&self.connection);
         let alive: Box<dyn FnMut() -> bool + Send> = Box::new(move || connection.is_alive());
-        let wait = FutexPatience::new(self.doorbell.clone(), alive);
+        let doorbell = self.doorbell.clone();
+        let wait = match self.spin {
+            Some(spin) => FutexPatience::with_spin(doorbell, alive, spin),
+            None => FutexPatience::new(doorbell, alive),
+        };
         if self.next >= self.channel.layout().config().lanes {
             return None;
         }
         let lane = self.channel.lane(self.next, wait)?;
         self.next += 1;
         Client::connect(lane, ClientOptions::default()).ok()
+    }
+
+    /// As [`client`](Self::client), with the session's View, in which names are found for this process's
+    /// own user and group.
+    pub fn cached(&mut self) -> Option<CachedClient> {
+        let client = self.client()?;
+        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+        let cached = Cached::new(client, self.view.clone(), Arc::clone(&self.open));
+        Some(cached.for_caller(uid.as_raw(), gid.as_raw()))
     }
 }
 

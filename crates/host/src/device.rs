@@ -11,6 +11,7 @@ mod io;
 mod mapped;
 mod mapping;
 mod open;
+mod reserve;
 
 pub use file::FileDevice;
 pub use mapped::MappedDevice;

@@ -42,17 +42,18 @@ pub(crate) fn without_set_ids(mode: u32, in_group: bool) -> u32 {
     mode
 }
 
-/// Takes the capabilities of a file.
-pub(crate) fn drop_capabilities(fs: &mut impl FileSystem, cx: &Context, ino: Ino) -> Result<()> {
+/// Takes the capabilities of a file. Returns whether it had any.
+pub(crate) fn drop_capabilities(fs: &mut impl FileSystem, cx: &Context, ino: Ino) -> Result<bool> {
     match fs.removexattr(cx, ino, CAPABILITY) {
-        Ok(()) | Err(Errno::ENODATA) => Ok(()),
+        Ok(()) => Ok(true),
+        Err(Errno::ENODATA) => Ok(false),
         Err(error) => Err(error),
     }
 }
 
 /// Takes the capabilities of a regular file whose content or owner changes, and with `set_ids` also
 /// its set-user-ID and set-group-ID bits; `in_group` says whether the caller is in a group. Returns
-/// whether the mode changed.
+/// whether anything of its attributes changed.
 pub(crate) fn drop_privileges(
     fs: &mut impl FileSystem,
     plain: &mut Plain,
@@ -68,9 +69,8 @@ pub(crate) fn drop_privileges(
     if attr.file_type() != FileType::Regular {
         return Ok(false);
     }
-    drop_capabilities(fs, cx, ino)?;
+    let mut changed = drop_capabilities(fs, cx, ino)?;
     let mut mode = attr.mode & 0o7777;
-    let mut changed = false;
     if set_ids && mode & (SET_UID | SET_GID) != 0 {
         let dropped = without_set_ids(mode, in_group(&attr));
         if dropped != mode {

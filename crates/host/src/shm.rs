@@ -4,6 +4,8 @@
 //! What a peer made is checked before it is mapped: [`SharedMemory::attach`].
 #![allow(unsafe_code)]
 
+mod view;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -18,6 +20,9 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::ReadWriteFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::thread::futex;
+
+pub use view::MappedView;
+pub(crate) use view::WrittenView;
 
 /// The `f_type` of a memfd, unless its pages are huge: such may be missing when they are touched.
 const TMPFS_MAGIC: u64 = 0x0102_1994;

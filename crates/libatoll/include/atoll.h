@@ -1,4 +1,4 @@
-/* Atoll's C library: a volume inside one process, with no server.
+/* Atoll's C library: a volume inside one process with no server, or one of a server.
  *
  * A process makes a volume with atoll_mkfs (or the command `atoll mkfs`), mounts it with
  * atoll_mount and uses it with the calls below. Each takes the arguments of the POSIX or Linux call
@@ -70,7 +70,12 @@ struct atoll_options {
 int atoll_mkfs(const char *path, const struct atoll_options *options);
 
 /* Mounts the volume in `path` as the one volume of this process. The volume is locked: EBUSY if
- * another process has it, or this one has one already. EMEDIUMTYPE: this is no volume. */
+ * another process has it, or this one has one already. EMEDIUMTYPE: this is no volume.
+ *
+ * Where `path` is the socket of a server (`atoll serve`), or SOCKET/VOLUME, this process becomes one of
+ * its clients. The server judges what it may do (uid and gid of the options mean nothing unless it is
+ * the superuser), and keeps what was done when this process ends. ECONNREFUSED: nobody listens;
+ * EACCES: the server refuses, for the reason in atoll_error. */
 int atoll_mount(const char *path, const struct atoll_options *options);
 
 /* Closes all descriptors, makes everything durable and unmounts. Streams of atoll_opendir that are

@@ -5,16 +5,28 @@ use std::path::{Path, PathBuf};
 
 use atoll_block::{BLOCK_SIZE, BlockDevice, BlockIndex, RamDevice, memory_of_variants};
 use atoll_fs::{Corruption, Fs, FsError};
+use atoll_host::client::{CachedClient, ConnectError, Connection, Place};
 use atoll_host::device::{self, Access, Create, HostDevice, OpenError, OpenOptions};
 use atoll_host::memory;
 use atoll_host::seal::{self, Permissions, SealError};
+use atoll_host::server::rules::Mode;
 use atoll_posix::{Clock, Credentials, Options, Posix};
-use atoll_vfs::Errno;
+use atoll_transport::channel::Config;
+use atoll_vfs::{Errno, filesystem_of_variants};
 
 use crate::clock::HostClock;
 
 /// The file system of the library.
-pub type FileSystem = Fs<Device>;
+// A process has one, and asks it all the time: no box.
+#[allow(clippy::large_enum_variant)]
+pub enum FileSystem {
+    /// A volume that this process owns.
+    Own(Fs<Device>),
+    /// One that a server serves.
+    Served(CachedClient),
+}
+
+filesystem_of_variants!(FileSystem { Own, Served });
 
 /// A mounted volume, with the descriptors and the working directory of its user.
 pub type Volume = Posix<FileSystem, HostClock>;
@@ -39,6 +51,8 @@ pub enum Storage {
     Direct(PathBuf),
     /// Memory: a new volume of this many bytes, gone with the process.
     Ram(u64),
+    /// In the hands of a server.
+    Served(Place),
 }
 
 /// How to mount.
@@ -66,7 +80,7 @@ impl MountOptions {
         // A cache of data is laid out for its bound at once.
         let most = match storage {
             Storage::Direct(_) => 64 << 20,
-            Storage::Mapped(_) | Storage::Ram(_) => usize::MAX,
+            Storage::Mapped(_) | Storage::Ram(_) | Storage::Served(_) => usize::MAX,
         };
         MountOptions {
             storage,
@@ -232,6 +246,7 @@ pub fn mount(options: &MountOptions) -> Result<Volume, MountError> {
             format(&mut device, &place, options.credentials)?;
             (device, place)
         }
+        Storage::Served(place) => return attach(place, options),
         Storage::Mapped(path) => (host_device(path, Access::Mapped, options)?, shown(path)),
         Storage::Direct(path) => {
             // Half for data, half for metadata.
@@ -256,14 +271,42 @@ pub fn mount(options: &MountOptions) -> Result<Volume, MountError> {
         },
     )
     .map_err(|error| MountError::fs(&place, error))?;
+    // The volume is locked, and its file system is in here.
+    Ok(user_of(FileSystem::Own(fs), options, true))
+}
+
+fn user_of(fs: FileSystem, options: &MountOptions, sole_user: bool) -> Volume {
     let options = Options {
         first_descriptor: options.first_descriptor,
         credentials: options.credentials,
-        // The volume is locked, and its file system is in here.
-        sole_user: true,
+        sole_user,
         ..Options::default()
     };
-    Ok(Posix::new(fs, HostClock, &options))
+    Posix::new(fs, HostClock, &options)
+}
+
+/// Begins a session with a server, which judges what this process may do.
+fn attach(place: &Place, options: &MountOptions) -> Result<Volume, MountError> {
+    let explained = |error: ConnectError| {
+        let errno = match &error {
+            ConnectError::NoServer(_) => libc::ECONNREFUSED,
+            ConnectError::Refused(..) => libc::EACCES,
+            ConnectError::Failed(_, error) => error.raw_os_error().unwrap_or(libc::EIO),
+            ConnectError::Lost(..) => libc::EIO,
+        };
+        MountError::new(errno, error.to_string())
+    };
+    if options.sealable {
+        let message = format!("{place}: what a server serves cannot be sealed");
+        return Err(MountError::new(libc::EINVAL, message));
+    }
+    let mode = if options.read_only { Mode::Read } else { Mode::Write };
+    let connection = Connection::open(place).map_err(explained)?;
+    let mut ring = connection.ring(mode, &Config::default()).map_err(explained)?;
+    let client = ring.cached().ok_or_else(|| {
+        MountError::new(libc::EIO, format!("{place}: the server ended the session"))
+    })?;
+    Ok(user_of(FileSystem::Served(client), options, false))
 }
 
 fn shown(path: &Path) -> String {
@@ -286,8 +329,15 @@ fn host_device(path: &Path, access: Access, options: &MountOptions) -> Result<De
 /// # Errors
 /// When not everything could be made durable: the volume is then as after the end of a process.
 pub fn unmount(volume: Volume) -> Result<(), MountError> {
-    let unmounted = volume.into_fs().unmount();
-    unmounted.map(drop).map_err(|error| MountError::fs("unmount", error))
+    match volume.into_fs() {
+        FileSystem::Own(fs) => {
+            fs.unmount().map(drop).map_err(|error| MountError::fs("unmount", error))
+        }
+        FileSystem::Served(client) => {
+            client.into_inner().disconnect();
+            Ok(())
+        }
+    }
 }
 
 /// Seals the process: it keeps this volume, its standard output, and nothing else of the host. See
@@ -297,7 +347,10 @@ pub fn unmount(volume: Volume) -> Result<(), MountError> {
 /// # Errors
 /// When the volume was not mounted to be sealed, or the kernel refused.
 pub fn seal(volume: &Volume, reserve_bytes: usize) -> Result<(), MountError> {
-    let permissions = match volume.fs().device() {
+    let FileSystem::Own(fs) = volume.fs() else {
+        return Err(MountError::seal(SealError::NotSealable));
+    };
+    let permissions = match fs.device() {
         Device::Ram(_) => Permissions::none(),
         Device::Host(device) => Permissions::none().allow(device).map_err(MountError::seal)?,
     };

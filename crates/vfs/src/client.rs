@@ -7,10 +7,10 @@
 mod call;
 mod session;
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
-use atoll_transport::Transport;
+use atoll_transport::{Token, Transport};
 
 use crate::errno::{Errno, Result};
 use crate::filesystem::FileSystem;
@@ -33,6 +33,8 @@ const LISTING: usize = 32 << 10;
 const DATA_MIN: usize = 4096;
 /// The first try at an extended attribute, or their names: most are shorter.
 const XATTR_FIRST: usize = 512;
+/// How many answers that nobody needs may be under way: fewer than any transport holds.
+const UNREAD: usize = 4;
 /// How many inodes wait to be forgotten together.
 const FORGETS: usize = 32;
 
@@ -45,6 +47,8 @@ const FORGETS: usize = 32;
 /// - Reads and writes larger than server and transport carry at once are several requests, each atomic
 ///   by itself.
 /// - [`forget`](FileSystem::forget) gathers what is forgotten and tells the server now and then.
+/// - [`release`](FileSystem::release) of an open file does not wait for the server, as in Linux: the
+///   storage of an unlinked file may come back a moment later.
 /// - The time of a call is the server's unless [`Extensions::TIME`] was agreed, the identity whatever the
 ///   server knows of this process.
 ///
@@ -62,8 +66,11 @@ pub struct Client<T> {
     truncates: bool,
     max_data: usize,
     unique: u64,
-    /// Handles with APPEND, of a server that does not say where appended data went.
-    appending: BTreeSet<u64>,
+    /// Open files by their handles, and whether they have APPEND at a server that does not say where
+    /// appended data went.
+    open: BTreeMap<u64, (Ino, bool)>,
+    /// Requests whose answer nobody needs, the oldest first.
+    unread: VecDeque<Token>,
     forgets: Vec<u8>,
     listing: Vec<u8>,
     request: [u8; REQUEST_MAX],
@@ -107,11 +114,11 @@ impl<T: Transport> Client<T> {
         Time::load(&self.body()[at..]).checked().ok_or(Errno::EIO)
     }
 
-    fn opened(&mut self, at: usize, flags: OpenFlags) -> Handle {
+    fn opened(&mut self, at: usize, ino: Ino, flags: OpenFlags) -> Handle {
         let handle = Handle(OpenOut::load(&self.body()[at..]).fh);
-        if flags.contains(OpenFlags::APPEND) && !self.agreed.contains(Extensions::APPEND) {
-            self.appending.insert(handle.0);
-        }
+        let finds_end =
+            flags.contains(OpenFlags::APPEND) && !self.agreed.contains(Extensions::APPEND);
+        self.open.insert(handle.0, (ino, finds_end));
         handle
     }
 
@@ -123,7 +130,8 @@ impl<T: Transport> Client<T> {
         flags: OpenFlags,
     ) -> Result<(Attr, Handle)> {
         let attr = self.entry(cx, parent, request, OpenOut::SIZE)?;
-        Ok((attr, self.opened(EntryOut::SIZE + self.btime_size(), flags)))
+        let handle = self.opened(EntryOut::SIZE + self.btime_size(), attr.ino, flags);
+        Ok((attr, handle))
     }
 
     /// Writes what one request carries. Returns where it went.
@@ -311,7 +319,7 @@ impl<T: Transport> FileSystem for Client<T> {
         let sent = if self.truncates { flags } else { flags - OpenFlags::TRUNC };
         let args = OpenIn { flags: open_bits(sent), open_flags: 0 };
         self.call(cx, ino, &Request::Open(args), OpenOut::SIZE, &mut [])?;
-        let handle = self.opened(0, flags);
+        let handle = self.opened(0, ino, flags);
         if sent != flags {
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
             if let Err(error) = self.setattr(cx, ino, Some(handle), &set) {
@@ -384,7 +392,9 @@ impl<T: Transport> FileSystem for Client<T> {
         data: &[u8],
     ) -> Result<Written> {
         let mut at = offset;
-        if !self.appending.is_empty() && self.appending.contains(&handle.0) {
+        if !self.agreed.contains(Extensions::APPEND)
+            && self.open.get(&handle.0).is_some_and(|open| open.1)
+        {
             at = self.getattr(cx, ino)?.size;
         }
         let mut all = Written { len: 0, offset: at };
@@ -445,14 +455,19 @@ impl<T: Transport> FileSystem for Client<T> {
     }
 
     fn release(&mut self, cx: &Context, ino: Ino, handle: Handle) -> Result<()> {
-        self.appending.remove(&handle.0);
         let args = ReleaseIn { fh: handle.0, ..ReleaseIn::default() };
-        self.simple(cx, ino, &Request::Release(args))
+        if self.open.get(&handle.0).is_some_and(|open| open.0 == ino) {
+            self.open.remove(&handle.0);
+            self.send_only(cx, ino, &Request::Release(args))
+        } else {
+            // The server knows what is wrong with it.
+            self.simple(cx, ino, &Request::Release(args))
+        }
     }
 
     fn opendir(&mut self, cx: &Context, ino: Ino) -> Result<Handle> {
         self.call(cx, ino, &Request::Opendir(OpenIn::default()), OpenOut::SIZE, &mut [])?;
-        Ok(self.opened(0, OpenFlags::READ))
+        Ok(Handle(OpenOut::load(self.body()).fh))
     }
 
     fn readdir(

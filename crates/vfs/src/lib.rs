@@ -3,7 +3,7 @@
 //! Read in this order: [`types`] the nouns, [`errno`] the errors, [`filesystem`] the trait and its
 //! contract, [`model`] the in-memory oracle that every implementor is compared with; then the cut:
 //! [`wire`] FUSE messages, [`server`] bytes to a call, [`client`] a call to bytes, [`loopback`] both in one
-//! process.
+//! process; and [`cached`], by which many calls need none.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -11,6 +11,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod cached;
 pub mod client;
 pub mod errno;
 pub mod filesystem;
@@ -18,8 +19,10 @@ pub mod loopback;
 pub mod model;
 pub mod server;
 pub mod types;
+mod variants;
 pub mod wire;
 
+pub use cached::{Cached, OpenFiles, View};
 pub use client::{Client, ClientOptions};
 pub use errno::{Errno, Result};
 pub use filesystem::FileSystem;

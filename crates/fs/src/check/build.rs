@@ -90,7 +90,8 @@ impl Builder {
         nodes: &mut impl Nodes,
     ) -> Result<()> {
         let mut buf = [0; cell::VALUE + layout_node::VALUE_MAX];
-        let cell = node::build_cell(&mut buf, key, value);
+        let cell = &mut buf[..cell::VALUE + value.len()];
+        node::build_cell(cell, key, value);
         if level == self.levels.len() {
             if level == layout_node::HEIGHT_MAX {
                 return Err(Corruption::Node.into());

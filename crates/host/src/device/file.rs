@@ -9,6 +9,7 @@ use atoll_block::{BLOCK_SIZE, BlockDevice, BlockError, BlockIndex};
 
 use super::dirty::DirtyRanges;
 use super::io;
+use super::reserve::Reserve;
 
 /// Ranges of unflushed blocks that are remembered; with more, the device flushes by itself.
 const DIRTY_RANGES: usize = 1024;
@@ -31,18 +32,21 @@ enum Durability {
 /// makes it durable.
 ///
 /// Calls on the host, once open: pread64, pwrite64, and, unless opened for sealing, fdatasync for
-/// a flush, lseek before it, and fallocate for a discard.
+/// a flush, lseek before it, and fallocate for a discard and for storage of the host, a mebibyte at a
+/// time.
 #[derive(Debug)]
 pub struct FileDevice {
     file: File,
     block_count: u64,
     writable: bool,
     durability: Durability,
+    reserve: Reserve,
 }
 
 impl FileDevice {
     pub(super) fn new(file: File, block_count: u64, writable: bool) -> Self {
-        FileDevice { file, block_count, writable, durability: Durability::Sync }
+        let reserve = Reserve::new(&file, BlockIndex(block_count).byte_offset(), writable);
+        FileDevice { file, block_count, writable, durability: Durability::Sync, reserve }
     }
 
     /// The device with the calls that a sealed process has; `synced` is the same file opened with
@@ -51,7 +55,8 @@ impl FileDevice {
         let dirty = DirtyRanges::new(DIRTY_RANGES);
         let buffer = vec![0; REWRITE_BYTES];
         let durability = Durability::Rewrite { synced, dirty, buffer };
-        FileDevice { file, block_count, writable, durability }
+        let reserve = Reserve::never(BlockIndex(block_count).byte_offset());
+        FileDevice { file, block_count, writable, durability, reserve }
     }
 
     /// The descriptors on which it calls pread64 and pwrite64.
@@ -81,6 +86,10 @@ impl FileDevice {
             // Everything before may as well be durable now. If that fails, it stays listed, and
             // this write does not happen.
             self.rewrite(0..self.block_count)?;
+        }
+        let bytes = at..at + data.len() as u64;
+        if !self.reserve.covers(&bytes) {
+            self.reserve.ask(&self.file, &bytes, false);
         }
         let (done, outcome) = io::write_counted(self.file.as_fd(), at, data);
         if let Durability::Rewrite { dirty, .. } = &mut self.durability {

@@ -9,6 +9,7 @@ use rustix::fs::{Advice, SeekFrom};
 
 use super::io;
 use super::mapping::Mapping;
+use super::reserve::Reserve;
 
 /// Stores of at least this many bytes to pages that were not stored to before go by pwrite64: one
 /// call, for which the host can take large folios, instead of a page fault for each page.
@@ -29,7 +30,8 @@ static ZEROS: [u8; 16 * BLOCK_SIZE] = [0; 16 * BLOCK_SIZE];
 ///
 /// Calls on the host, once open: none but page faults for loads and stores, except that the first
 /// store of 32 KiB or more to a place is a pwrite64; msync for a flush; pread64 and pwrite64 after a
-/// fault; and, unless opened for sealing, lseek before a flush and fallocate for a discard.
+/// fault; and, unless opened for sealing, lseek before a flush, fallocate for a discard and for
+/// storage of the host, a mebibyte at a time.
 #[derive(Debug)]
 pub struct MappedDevice {
     mapping: Mapping,
@@ -39,6 +41,7 @@ pub struct MappedDevice {
     sealable: bool,
     /// One bit for each page that a large store went to.
     warm: Vec<u64>,
+    reserve: Reserve,
 }
 
 impl MappedDevice {
@@ -53,7 +56,11 @@ impl MappedDevice {
         let mapping = Mapping::new(file.as_fd(), length, writable)?;
         // Untouched zeros cost no memory.
         let warm = vec![0; block_count.div_ceil(64) as usize];
-        Ok(MappedDevice { mapping, file, block_count, writable, sealable, warm })
+        let reserve = match sealable {
+            true => Reserve::never(length as u64),
+            false => Reserve::new(&file, length as u64, writable),
+        };
+        Ok(MappedDevice { mapping, file, block_count, writable, sealable, warm, reserve })
     }
 
     /// The descriptor on which it calls pread64 and pwrite64 after a fault.
@@ -231,6 +238,11 @@ impl Memory for MappedDevice {
     fn store(&mut self, at: u64, data: &[u8]) -> Result<(), BlockError> {
         let range = byte_range(self.block_count, at, data.len())?;
         self.check_writable()?;
+        let bytes = range.start as u64..range.end as u64;
+        if !self.reserve.covers(&bytes) {
+            // Pages for what goes through the mapping: a call makes its own.
+            self.reserve.ask(&self.file, &bytes, data.len() < COLD_STORE_MIN);
+        }
         if data.len() >= COLD_STORE_MIN && !self.warm_up(&range) {
             return self.store_by_call(range.start, data);
         }

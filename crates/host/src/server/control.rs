@@ -5,8 +5,9 @@
 //!
 //! ```text
 //! client: magic u32 | version u16 | kind u8 | mode u8 | flags u32 | volume's name, UTF-8
-//!         with descriptors: Mount the device of FUSE; Ring the memory and the eventfd
+//!         with descriptors: Mount the device of FUSE; Ring the memory
 //! server: magic u32 | version u16 | status u8 | mode u8 | text, UTF-8
+//!         with descriptors, to a Ring that is granted: the eventfd, and the View if there is one
 //! ```
 //!
 //! Or a program that has mapped a file asks for its memory (kind 3), or that what was stored there be

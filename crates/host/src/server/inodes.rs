@@ -48,6 +48,8 @@ pub(super) struct Inodes {
     slots: Vec<Slot>,
     free: Vec<usize>,
     hand: usize,
+    /// What was forgotten since somebody asked, if anybody does.
+    forgotten: Option<Vec<Ino>>,
 }
 
 impl Inodes {
@@ -60,6 +62,7 @@ impl Inodes {
             slots: Vec::new(),
             free: Vec::new(),
             hand: 0,
+            forgotten: None,
         }
     }
 
@@ -232,6 +235,17 @@ impl Inodes {
         self.slot_of.get(&ino).is_some_and(|&slot| self.slots[slot].open > 0)
     }
 
+    /// From here on, [`forgotten`](Self::forgotten) is asked after each call.
+    pub(super) fn tell_forgotten(&mut self) {
+        self.forgotten = Some(Vec::new());
+    }
+
+    /// Takes the number of an inode that may not be named any more, as long as there are such.
+    #[inline]
+    pub(super) fn forgotten(&mut self) -> Option<Ino> {
+        self.forgotten.as_mut()?.pop()
+    }
+
     /// Whether every inode of the volume may be named.
     pub(super) fn all(&self) -> bool {
         self.all
@@ -277,6 +291,9 @@ impl Inodes {
         if let Some(ino) = self.slots[slot].ino.take() {
             self.slot_of.remove(&ino);
             self.free.push(slot);
+            if let Some(forgotten) = &mut self.forgotten {
+                forgotten.push(ino);
+            }
         }
     }
 }

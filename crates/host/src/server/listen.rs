@@ -91,7 +91,8 @@ enum Next {
 }
 
 impl<F: FileSystem + Send + 'static> Server<F> {
-    /// Serves `volumes`, each by its name, to those whom `rules` let in through `listener`.
+    /// Serves `volumes`, each by its name, to those whom `rules` let in through `listener`. Their
+    /// workers look for requests for `spin` before they sleep.
     ///
     /// # Errors
     /// When there are no descriptors or threads left.
@@ -99,8 +100,10 @@ impl<F: FileSystem + Send + 'static> Server<F> {
         listener: OwnedFd,
         rules: Rules,
         volumes: Vec<Arc<Volume<F>>>,
+        spin: Duration,
     ) -> io::Result<Server<F>> {
-        let workers = volumes.iter().map(Worker::start).collect::<io::Result<_>>()?;
+        let start = |volume| Worker::start(volume, spin);
+        let workers = volumes.iter().map(start).collect::<io::Result<_>>()?;
         let committers = volumes
             .iter()
             .map(|volume| {

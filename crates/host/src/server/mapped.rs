@@ -269,17 +269,18 @@ impl<F: FileSystem> State<F> {
     }
 
     /// Puts what is mapped of `ino` in the place of what was read at `offset` from the file system.
+    /// Returns whether `ino` is mapped.
     #[inline]
-    pub(super) fn read_mapped(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<()> {
+    pub(super) fn read_mapped(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<bool> {
         if self.mapped.files.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
-        let Some(file) = self.mapped.files.get(&ino) else { return Ok(()) };
+        let Some(file) = self.mapped.files.get(&ino) else { return Ok(false) };
         for part in file.within(offset..offset.saturating_add(buf.len() as u64)) {
             let place = (part.start - offset) as usize..(part.end - offset) as usize;
             file.pages.read(part.start, &mut buf[place]).map_err(errno)?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// The size of `ino` if it is mapped and what its mappings may have in memory allows it to grow to

@@ -42,8 +42,9 @@ pub mod rules;
 pub mod session;
 mod state;
 mod verbs;
+mod view;
 pub mod volume;
-mod worker;
+pub mod worker;
 
 pub use limits::Limits;
 pub use locks::{Holder, LockKind, LockOwner, LockRange, LockRequest, WaitId, Waited, Wake};

@@ -1,5 +1,8 @@
 //! One client's view of a volume: its beginning, its locks and its end.
 
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -15,6 +18,7 @@ use super::locks::{
     Waited, Wake,
 };
 use super::permissions::{Credentials, Judge};
+use super::view::ViewId;
 use super::volume::{Access, SessionId, State, Volume};
 use crate::fuse::now;
 
@@ -36,6 +40,9 @@ pub struct Session<F: FileSystem + Send> {
     pub(super) judge: Judge,
     pub(super) inodes: Inodes,
     pub(super) handles: Handles,
+    pub(super) view: Option<ViewId>,
+    /// With a View: how many open files of each inode may be read.
+    pub(super) readable: HashMap<Ino, usize>,
 }
 
 impl<F: FileSystem + Send> Session<F> {
@@ -56,6 +63,8 @@ impl<F: FileSystem + Send> Session<F> {
             judge: Judge::new(&peer, access.identity),
             inodes: Inodes::new(top, all, limit),
             handles: Handles::default(),
+            view: None,
+            readable: HashMap::new(),
             volume,
             id,
             peer,
@@ -100,6 +109,26 @@ impl<F: FileSystem + Send> Session<F> {
             .inner(ino)
             .and_then(|ino| self.handles.of_kind(ino, handle, true))
             .is_ok_and(|open| open.flags.is_some_and(|flags| flags.contains(OpenFlags::READ)))
+    }
+
+    /// Begins the session's View, before anything is open, and returns its memory, which the client maps:
+    /// what the client asks for from here on is put there and kept true until the session ends. `None`
+    /// when the limits leave no room for one, or something is open.
+    ///
+    /// # Errors
+    /// What making the memory says; `EIO` after a panic in the file system.
+    pub fn open_view(&mut self) -> io::Result<Option<OwnedFd>> {
+        if self.view.is_some() || self.handles.len() > 0 {
+            return Ok(None);
+        }
+        let mut state =
+            self.volume.lock().map_err(|error| io::Error::from_raw_os_error(error.raw()))?;
+        let begun = state.views.begin(self.access.limits.view, self.inodes.top())?;
+        Ok(begun.map(|(id, memory)| {
+            self.view = Some(id);
+            self.inodes.tell_forgotten();
+            memory
+        }))
     }
 
     /// What is in the way of `request`, if anything: F_GETLK. Its kind must be one to hold.
@@ -261,9 +290,13 @@ impl<F: FileSystem + Send> Drop for Session<F> {
         let wakes = self.locks().end(self.id);
         wakes.call();
         self.volume.write_back_session(self.id, now());
-        // After a panic in the file system there is nothing left to be closed.
-        let Ok(mut guard) = self.volume.lock() else { return };
+        // After a panic in the file system there is nothing left to be closed, but for the View.
+        let mut guard = match self.volume.state.lock() {
+            Ok(guard) => guard,
+            Err(poisoned) => return poisoned.into_inner().views.end(self.view),
+        };
         let state: &mut State<F> = &mut guard;
+        state.views.end(self.view);
         // Closing stamps nothing.
         let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
         for open in self.handles.drain() {

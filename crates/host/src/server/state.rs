@@ -39,12 +39,12 @@ impl<F: FileSystem> State<F> {
     }
 
     /// Tells of a name that came, went or changed in a directory.
-    pub(super) fn tell_entry(&self, by: SessionId, parent: Ino, name: Name<'_>) {
+    pub(super) fn tell_entry(&mut self, by: SessionId, parent: Ino, name: Name<'_>) {
         self.tell(by, Change::Entry { parent, name: name.bytes() });
         self.tell(by, Change::Attributes(parent));
     }
 
-    pub(super) fn tell_data(&self, by: SessionId, ino: Ino, offset: u64, len: u64) {
+    pub(super) fn tell_data(&mut self, by: SessionId, ino: Ino, offset: u64, len: u64) {
         self.tell(by, Change::Data { ino, offset, len });
         self.tell(by, Change::Attributes(ino));
     }

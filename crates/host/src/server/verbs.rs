@@ -17,7 +17,8 @@ use super::mapped::Mapping;
 use super::observer::Change;
 use super::session::Session;
 use super::state::MAKE;
-use super::volume::{State, Volume};
+use super::view::ViewId;
+use super::volume::{Identity, State, Volume};
 use crate::privileges::drop_capabilities;
 
 /// Refuses a change by a read-only session, and notes that something changes.
@@ -52,8 +53,19 @@ macro_rules! enter {
 
 /// The volume's number of a directory in which a call works.
 macro_rules! directory {
-    ($self:ident, $cx:ident, $state:ident, $caller:ident, $ino:expr) => {
-        $self.inodes.directory(&mut $state.fs, $cx, &$caller, $state.moves, $ino)?
+    ($self:ident, $cx:ident, $state:ident, $caller:ident, $ino:expr) => {{
+        let dir = $self.inodes.directory(&mut $state.fs, $cx, &$caller, $state.moves, $ino);
+        forgotten!($self, $state);
+        dir?
+    }};
+}
+
+/// Drops from the session's View what it may not name any more, now that it was given something else.
+macro_rules! forgotten {
+    ($self:ident, $state:ident) => {
+        while let Some(ino) = $self.inodes.forgotten() {
+            $state.views.forgotten($self.view, ino);
+        }
     };
 }
 
@@ -68,6 +80,9 @@ impl<F: FileSystem + Send> Session<F> {
     /// Takes note of an open file of the volume's inode `ino`.
     fn opened(&mut self, ino: Ino, handle: Handle, flags: Option<OpenFlags>) -> Handle {
         self.inodes.opened(ino);
+        if self.view.is_some() && flags.is_some_and(|flags| flags.contains(OpenFlags::READ)) {
+            *self.readable.entry(ino).or_default() += 1;
+        }
         self.handles.insert(Open { ino, handle, flags })
     }
 
@@ -85,7 +100,26 @@ impl<F: FileSystem + Send> Session<F> {
         let owner = Owner { session: self.id, number: handle.0 };
         self.unlock_all(ino, Family::Flock, owner);
         self.inodes.closed(ino);
-        self.volume.lock()?.close(cx, self.id, &open)
+        let mut state = self.volume.lock()?;
+        forgotten!(self, state);
+        if self.view.is_some() && open.flags.is_some_and(|flags| flags.contains(OpenFlags::READ)) {
+            let left = self.readable.get_mut(&ino).map_or(0, |count| {
+                *count -= 1;
+                *count
+            });
+            if left == 0 {
+                self.readable.remove(&ino);
+                state.views.unreadable(self.view, ino);
+            }
+        }
+        state.close(cx, self.id, &open)
+    }
+
+    /// The View, if entries that a caller with `cx` may see are entries that the client itself may.
+    fn view_of(&self, cx: &Context) -> Option<ViewId> {
+        let peer = self.peer();
+        let checked = self.access.identity == Identity::Checked;
+        self.view.filter(|_| checked || (cx.uid, cx.gid) == (peer.uid, peer.gid))
     }
 
     /// Makes a name with `make`, which gets the mode that the caller may give.
@@ -109,6 +143,8 @@ impl<F: FileSystem + Send> Session<F> {
         let attr = make(&mut state.fs, cx, dir, mode)?;
         state.tell_entry(self.id, dir, name);
         self.inodes.give(attr.ino, state.moves)?;
+        forgotten!(self, state);
+        state.views.found_entry(self.view_of(cx), dir, name, &attr);
         Ok(self.inodes.shown(attr))
     }
 
@@ -231,6 +267,7 @@ impl<F: FileSystem + Send> Session<F> {
         };
         let end = offset.saturating_add(data.len() as u64);
         let mapped = state.before_change(cx, open.ino, end)?;
+        let had = state.views.has(self.view, open.ino, offset, data.len());
         let written = state.fs.write(cx, open.ino, open.handle, offset, data)?;
         if let Some(size) = mapped {
             let data = &data[..written.len];
@@ -238,6 +275,10 @@ impl<F: FileSystem + Send> Session<F> {
         }
         if state.observed() && written.len > 0 {
             state.tell_data(self.id, open.ino, written.offset, written.len as u64);
+        }
+        if had && mapped.is_none() {
+            let State { fs, views, .. } = state;
+            views.filled(fs, cx, self.view, &open, written.offset, written.len);
         }
         Ok(written)
     }
@@ -256,18 +297,25 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         enter!(self, cx, state, caller, reading);
         let dir = directory!(self, cx, state, caller, parent);
         state.allowed(cx, &caller, dir, AccessMode::EXECUTE)?;
-        let attr = if dir == self.inodes.top() && name.bytes() == b".." {
-            state.fs.getattr(cx, dir)?
+        let found = if dir == self.inodes.top() && name.bytes() == b".." {
+            state.fs.getattr(cx, dir)
         } else {
-            state.fs.lookup(cx, dir, name)?
+            state.fs.lookup(cx, dir, name)
         };
+        if found == Err(Errno::ENOENT) {
+            state.views.found_missing(self.view_of(cx), dir, name);
+        }
+        let attr = found?;
         self.inodes.give(attr.ino, state.moves)?;
+        forgotten!(self, state);
+        state.views.found_entry(self.view_of(cx), dir, name, &attr);
         Ok(self.inodes.shown(attr))
     }
 
     fn forget(&mut self, ino: Ino, count: u64) {
         self.inodes.forget(ino, count);
         if let (Ok(inner), Ok(mut state)) = (self.inodes.inner(ino), self.volume.lock()) {
+            forgotten!(self, state);
             state.fs.forget(inner, count);
         }
     }
@@ -275,7 +323,9 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
     fn getattr(&mut self, cx: &Context, ino: Ino) -> Result<Attr> {
         let inner = self.inodes.named(ino)?;
         enter!(self, cx, state, _caller, reading);
-        Ok(self.inodes.shown(state.fs.getattr(cx, inner)?))
+        let attr = state.fs.getattr(cx, inner)?;
+        state.views.found(self.view, &attr);
+        Ok(self.inodes.shown(attr))
     }
 
     fn setattr(
@@ -302,8 +352,11 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         if let Some(old) = &old {
             caller.set(old, &mut set, writing)?;
             let content = set.size.is_some() || set.uid.is_some() || set.gid.is_some();
-            if content && old.file_type() == FileType::Regular {
-                drop_capabilities(&mut state.fs, cx, inner)?;
+            if content
+                && old.file_type() == FileType::Regular
+                && drop_capabilities(&mut state.fs, cx, inner)?
+            {
+                state.tell(self.id, Change::Attributes(inner));
             }
         }
         if set.mode.is_some() {
@@ -326,7 +379,12 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
                 }
                 _ => state.tell(self.id, Change::Attributes(inner)),
             }
+            let access = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+            if access && attr.file_type() == FileType::Directory {
+                state.views.access_changed(inner);
+            }
         }
+        state.views.found(self.view, &attr);
         Ok(self.inodes.shown(attr))
     }
 
@@ -428,6 +486,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         }
         if from != to && directories().next().is_some() {
             state.moves += 1;
+            state.views.moved();
             // What this session can name in both directories is inside, and so is what it moved.
             for attr in directories() {
                 self.inodes.moved_inside(attr.ino, state.moves);
@@ -472,6 +531,8 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         state.tell_entry(self.id, dir, new_name);
         state.tell(self.id, Change::Attributes(source));
         self.inodes.give(attr.ino, state.moves)?;
+        forgotten!(self, state);
+        state.views.found_entry(self.view_of(cx), dir, new_name, &attr);
         Ok(self.inodes.shown(attr))
     }
 
@@ -562,6 +623,8 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
                 let _ = state.close(cx, self.id, &open);
                 return Err(error);
             }
+            forgotten!(self, state);
+            state.views.found_entry(self.view_of(cx), dir, name, &attr);
             (attr, handle)
         };
         let handle = self.opened(attr.ino, handle, Some(flags));
@@ -587,6 +650,8 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
                 let _ = state.close(cx, self.id, &open);
                 return Err(error);
             }
+            forgotten!(self, state);
+            state.views.found(self.view, &attr);
             (attr, handle)
         };
         let handle = self.opened(attr.ino, handle, Some(flags));
@@ -604,9 +669,15 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         let open = self.file(ino, handle)?;
         let len = buf.len().min(self.access.limits.transfer);
         enter!(self, cx, state, _caller, reading);
-        let read = state.fs.read(cx, open.ino, open.handle, offset, &mut buf[..len])?;
-        state.read_mapped(open.ino, offset, &mut buf[..read])?;
-        Ok(read)
+        let len = state.fs.read(cx, open.ino, open.handle, offset, &mut buf[..len])?;
+        if state.read_mapped(open.ino, offset, &mut buf[..len])? {
+            return Ok(len);
+        }
+        if self.view.is_some() {
+            let State { fs, views, .. } = state;
+            views.filled(fs, cx, self.view, &open, offset, len);
+        }
+        Ok(len)
     }
 
     fn write(

@@ -13,6 +13,7 @@ use super::mapped::Mappings;
 use super::observer::{Change, Observer, ObserverId};
 use super::permissions::Credentials;
 use super::session::Session;
+use super::view::Views;
 use crate::fuse::now;
 use crate::privileges::Plain;
 
@@ -59,7 +60,7 @@ pub struct Access {
 /// the [`Arc`].
 pub struct Volume<F> {
     name: String,
-    state: Mutex<State<F>>,
+    pub(super) state: Mutex<State<F>>,
     pub(super) locks: Mutex<LockTable>,
     next_session: AtomicU64,
     address: OnceLock<Vec<u8>>,
@@ -74,6 +75,7 @@ pub(super) struct State<F> {
     /// Counts moves of directories from one parent to another.
     pub(super) moves: u64,
     pub(super) mapped: Mappings,
+    pub(super) views: Views,
     observers: Vec<(ObserverId, Arc<dyn Observer>)>,
     next_observer: u64,
 }
@@ -82,12 +84,13 @@ impl<F> State<F> {
     /// Whether anybody wants to know of changes.
     #[inline]
     pub(super) fn observed(&self) -> bool {
-        !self.observers.is_empty()
+        !self.observers.is_empty() || !self.views.is_empty()
     }
 
-    /// Tells the observers.
+    /// Tells the observers, and drops from the Views what is not true any more.
     #[inline]
-    pub(super) fn tell(&self, by: SessionId, change: Change<'_>) {
+    pub(super) fn tell(&mut self, by: SessionId, change: Change<'_>) {
+        self.views.changed(&change);
         for (_, observer) in &self.observers {
             observer.changed(by, &change);
         }
@@ -105,6 +108,7 @@ impl<F: FileSystem + Send> Volume<F> {
                 plain: Plain::default(),
                 moves: 0,
                 mapped: Mappings::default(),
+                views: Views::default(),
                 observers: Vec::new(),
                 next_observer: 0,
             }),

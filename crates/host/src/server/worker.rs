@@ -2,7 +2,7 @@
 //!
 //! It goes round: at most [`BATCH`] requests of each lane, then the next lane, then the next client, so
 //! that nobody waits longer than for one batch of every other lane. With nothing to do it spins for
-//! [`SPIN`], then tells all clients that it sleeps, looks once more, and blocks until a doorbell
+//! some time, then tells all clients that it sleeps, looks once more, and blocks until a doorbell
 //! rings. A client that breaks the protocol loses its connection; the others notice nothing.
 #![allow(unsafe_code)]
 
@@ -32,8 +32,8 @@ use crate::shm::{Doorbell, SharedMemory, wake};
 
 /// Requests of one lane that are answered before the next lane has its turn.
 const BATCH: usize = 8;
-/// How long the worker looks for requests before it sleeps.
-const SPIN: Duration = Duration::from_micros(50);
+/// How long a worker usually looks for requests before it sleeps: about what waking it costs.
+pub const SPIN: Duration = Duration::from_micros(50);
 /// Empty rounds between two looks at the clock.
 const ROUNDS: u32 = 32;
 /// Rounds between two looks at who has come and gone.
@@ -67,17 +67,17 @@ pub(super) struct Worker<F: FileSystem + Send> {
 }
 
 impl<F: FileSystem + Send + 'static> Worker<F> {
-    /// Starts the worker of `volume`.
+    /// Starts the worker of `volume`, which looks for requests for `spin` before it sleeps.
     ///
     /// # Errors
     /// When there are no descriptors or threads left.
-    pub fn start(volume: &Arc<Volume<F>>) -> std::io::Result<Worker<F>> {
+    pub fn start(volume: &Arc<Volume<F>>, spin: Duration) -> std::io::Result<Worker<F>> {
         let (newcomers, arriving) = channel();
         let bell = Doorbell::new()?;
         let (volume, woken) = (Arc::clone(volume), bell.clone());
         let thread = std::thread::Builder::new()
             .name("worker".to_owned())
-            .spawn(move || work(&volume, &arriving, &woken))?;
+            .spawn(move || work(&volume, &arriving, &woken, spin))?;
         Ok(Worker { newcomers: Some(newcomers), bell, thread: Some(thread) })
     }
 
@@ -111,6 +111,7 @@ fn work<F: FileSystem + Send + 'static>(
     volume: &Arc<Volume<F>>,
     arriving: &Receiver<Newcomer<F>>,
     bell: &Doorbell,
+    spin: Duration,
 ) {
     let mut clients: Vec<Client<F>> = Vec::new();
     let mut message = Vec::new();
@@ -125,15 +126,19 @@ fn work<F: FileSystem + Send + 'static>(
         clients.retain(|client| client.newcomer.place.with(|_| ()).is_some());
         let longest = clients.iter().map(|client| client.channel.layout().message_max()).max();
         message.resize(longest.unwrap_or(0), 0);
-        if poll_rings(&mut clients, &mut message) {
+        if poll_rings(&mut clients, &mut message, spin) {
             sleep(&mut clients, bell);
         }
     }
 }
 
-/// Answers until nothing has come for [`SPIN`], and then returns true, but only for so many rounds, since
+/// Answers until nothing has come for `spin`, and then returns true, but only for so many rounds, since
 /// there may be newcomers.
-fn poll_rings<F: FileSystem + Send>(clients: &mut Vec<Client<F>>, message: &mut [u8]) -> bool {
+fn poll_rings<F: FileSystem + Send>(
+    clients: &mut Vec<Client<F>>,
+    message: &mut [u8],
+    spin: Duration,
+) -> bool {
     let mut idle_since = None;
     for round in 1..=ROUNDS_MAX {
         if clients.is_empty() {
@@ -157,10 +162,13 @@ fn poll_rings<F: FileSystem + Send>(clients: &mut Vec<Client<F>>, message: &mut 
             idle_since = None;
             continue;
         }
+        if spin.is_zero() {
+            return true;
+        }
         std::hint::spin_loop();
         if round.is_multiple_of(ROUNDS) {
             let now = Instant::now();
-            if now.duration_since(*idle_since.get_or_insert(now)) > SPIN {
+            if now.duration_since(*idle_since.get_or_insert(now)) > spin {
                 return true;
             }
         }
@@ -209,15 +217,17 @@ fn begin<F: FileSystem + Send + 'static>(
             subtree: (grant.path != "/").then(|| PathBuf::from(&grant.path)),
             ..Access::default()
         };
-        let session = volume.session(newcomer.peer.clone(), access).map_err(|error| {
+        let mut session = volume.session(newcomer.peer.clone(), access).map_err(|error| {
             format!("the directory {} of the volume cannot be used: {error}", grant.path)
         })?;
+        let view = session.open_view().map_err(|error| error.to_string())?;
         if !newcomer.place.begin(session) {
             return Err("the server shuts down".to_owned());
         }
         let granted = Answer::Granted(grant.mode).encode();
-        control::send(&*newcomer.socket, &granted, &[doorbell.as_fd()])
-            .map_err(|error| error.to_string())?;
+        let mut handed = vec![doorbell.as_fd()];
+        handed.extend(view.as_ref().map(AsFd::as_fd));
+        control::send(&*newcomer.socket, &granted, &handed).map_err(|error| error.to_string())?;
         Ok((channel, doorbell))
     };
     match attempt(&newcomer) {

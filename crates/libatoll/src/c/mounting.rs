@@ -4,7 +4,9 @@ use core::cell::RefCell;
 use core::ffi::{CStr, c_char, c_int, c_uint};
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 
+use atoll_host::client::Place;
 use atoll_posix::Credentials;
 
 use super::{bytes, finish};
@@ -110,7 +112,10 @@ unsafe fn storage(path: *const c_char, options: &AtollOptions) -> Result<Storage
     // SAFETY: as the caller says.
     let path = unsafe { bytes(path) }
         .map_err(|error| MountError::new(error.0, "no path of a volume was given"))?;
-    let path = OsStr::from_bytes(path).into();
+    let path = PathBuf::from(OsStr::from_bytes(path));
+    if let Some(place) = Place::find(&path) {
+        return Ok(Storage::Served(place));
+    }
     Ok(if options.flags & ATOLL_PREAD != 0 { Storage::Direct(path) } else { Storage::Mapped(path) })
 }
 

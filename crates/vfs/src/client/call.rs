@@ -1,8 +1,8 @@
 //! One request and its reply.
 
-use atoll_transport::{SendError, Transport};
+use atoll_transport::{SendError, Token, Transport};
 
-use super::{Client, DATA_MIN, FORGETS};
+use super::{Client, DATA_MIN, FORGETS, UNREAD};
 use crate::errno::{Errno, Result};
 use crate::types::{Context, Ino, Timespec};
 use crate::wire::header::{InHeader, OutHeader};
@@ -55,22 +55,7 @@ impl<T: Transport> Client<T> {
         body: usize,
         place: &mut [u8],
     ) -> core::result::Result<usize, Failed> {
-        self.unique = self.unique.wrapping_add(2);
-        let header = InHeader {
-            unique: self.unique,
-            nodeid: ino.0,
-            uid: cx.uid,
-            gid: cx.gid,
-            ..InHeader::default()
-        };
-        let time = self.agreed.contains(Extensions::TIME).then_some(cx.now);
-        let len = request.encode(&header, time, &mut self.request).ok_or(Errno::EINVAL)?;
-        let token = match self.transport.send(&self.request[..len], request.data(), place.len()) {
-            Ok(token) => token,
-            Err(SendError::TooLarge) => return Err(Failed::TooLarge),
-            // Only one request is ever under way, so that there is room if there is a server.
-            Err(SendError::Lost | SendError::Full) => return Err(Errno::EIO.into()),
-        };
+        let token = self.send(cx, ino, request, place.len())?;
         let message = &mut self.reply[..OutHeader::SIZE + body];
         let got = self.transport.receive(token, message, place).map_err(|_| Errno::EIO)?;
         if !request.is_answered() {
@@ -92,6 +77,67 @@ impl<T: Transport> Client<T> {
             return Err(Errno::EIO.into());
         }
         Ok(got.data)
+    }
+
+    /// Sends `request`, whose answer may bring at most `room` bytes of data.
+    #[inline]
+    fn send(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        request: &Request<'_>,
+        room: usize,
+    ) -> core::result::Result<Token, Failed> {
+        if !self.unread.is_empty() {
+            self.read_answers(UNREAD - 1)?;
+        }
+        self.unique = self.unique.wrapping_add(2);
+        let header = InHeader {
+            unique: self.unique,
+            nodeid: ino.0,
+            uid: cx.uid,
+            gid: cx.gid,
+            ..InHeader::default()
+        };
+        let time = self.agreed.contains(Extensions::TIME).then_some(cx.now);
+        let len = request.encode(&header, time, &mut self.request).ok_or(Errno::EINVAL)?;
+        match self.transport.send(&self.request[..len], request.data(), room) {
+            Ok(token) => Ok(token),
+            Err(SendError::TooLarge) => Err(Failed::TooLarge),
+            Err(SendError::Full) if !self.unread.is_empty() => {
+                self.read_answers(0)?;
+                self.send(cx, ino, request, room)
+            }
+            // There is room, if there is a server.
+            Err(SendError::Lost | SendError::Full) => Err(Errno::EIO.into()),
+        }
+    }
+
+    /// Sends `request`, whose answer nobody needs. The server does it before what is sent later.
+    pub(super) fn send_only(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        request: &Request<'_>,
+    ) -> Result<()> {
+        let token = self.send(cx, ino, request, 0)?;
+        self.unread.push_back(token);
+        Ok(())
+    }
+
+    /// Takes the answers that nobody needs, as far as they are there, and waits for them while
+    /// there are more than `most`.
+    pub(super) fn read_answers(&mut self, most: usize) -> Result<()> {
+        while let Some(token) = self.unread.front() {
+            if self.unread.len() <= most && !self.transport.ready(token).map_err(|_| Errno::EIO)? {
+                break;
+            }
+            if let Some(token) = self.unread.pop_front() {
+                let mut message = [0; OutHeader::SIZE];
+                self.transport.receive(token, &mut message, &mut []).map_err(|_| Errno::EIO)?;
+            }
+        }
+        Ok(())
     }
 
     /// As [`try_call`](Self::try_call), where a transport that does not carry it is an error like any
@@ -147,7 +193,7 @@ impl<T: Transport> Client<T> {
             && ones.count() > 0
         {
             let nobody = Context { uid: 0, gid: 0, now: Timespec::default() };
-            let _ = self.try_call(&nobody, Ino(0), &Request::BatchForget(ones), 0, &mut []);
+            let _ = self.send_only(&nobody, Ino(0), &Request::BatchForget(ones));
         }
         gathered.clear();
         self.forgets = gathered;

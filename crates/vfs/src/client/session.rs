@@ -1,6 +1,6 @@
 //! The beginning and the end of a session.
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use atoll_transport::Transport;
@@ -50,7 +50,8 @@ impl<T: Transport> Client<T> {
             truncates: false,
             max_data: (options.max_data as usize).max(DATA_MIN),
             unique: 0,
-            appending: BTreeSet::new(),
+            open: BTreeMap::new(),
+            unread: VecDeque::new(),
             forgets: Vec::new(),
             listing: Vec::new(),
             request: [0; REQUEST_MAX],
@@ -88,6 +89,7 @@ impl<T: Transport> Client<T> {
     pub fn disconnect(mut self) -> T {
         self.forget_now();
         let _ = self.simple(&nobody(), Ino(0), &Request::Destroy);
+        let _ = self.read_answers(0);
         self.transport
     }
 }

@@ -10,6 +10,8 @@ use crate::types::SeekTo;
 
 /// Bytes in a block, the granularity of holes.
 pub(super) const BLOCK: u64 = 4096;
+/// Blocks, counted from a multiple of so many, that may be allocated together.
+const WINDOW: u64 = 16;
 
 /// A block that takes storage. A block that is not in the map is a hole.
 #[derive(Clone, Debug)]
@@ -193,7 +195,8 @@ impl Content {
         }
     }
 
-    /// Whether `answer` is a right one for a seek, given that a `Zero` block may count as either.
+    /// Whether `answer` is a right one for a seek, given that a `Zero` block may count as either, and
+    /// so may a hole that has a block beside it in the same [`WINDOW`].
     pub(super) fn seek_admits(&self, offset: u64, to: SeekTo, answer: Result<u64>) -> bool {
         if offset >= self.size {
             return answer == Err(Errno::ENXIO);
@@ -206,7 +209,7 @@ impl Content {
                 let index = at / BLOCK;
                 at < self.size
                     && at == offset.max(index * BLOCK)
-                    && self.blocks.contains_key(&index)
+                    && self.may_be_stored(index)
                     && !self.any_data(first..index)
             }
             (SeekTo::Hole, Ok(at)) => {
@@ -214,8 +217,7 @@ impl Content {
                 let is_end = at == self.size;
                 // All blocks that were passed over take storage.
                 let passed = first..if is_end { end } else { index };
-                let full = self.blocks.range(passed.clone()).count() as u64
-                    == passed.end.saturating_sub(passed.start);
+                let full = passed.clone().all(|index| self.may_be_stored(index));
                 full && (is_end
                     || at < self.size
                         && at == offset.max(index * BLOCK)
@@ -223,6 +225,11 @@ impl Content {
             }
             _ => false,
         }
+    }
+
+    fn may_be_stored(&self, index: u64) -> bool {
+        let first = index / WINDOW * WINDOW;
+        self.blocks.range(first..first + WINDOW).next().is_some()
     }
 
     fn any_data(&self, range: Range<u64>) -> bool {

@@ -1,0 +1,137 @@
+//! What a request costs without waiting: client, ring, server and file system in one thread, for a
+//! profiler. `cargo run --release -p atoll-bench --example requests [OPERATION [COUNT]]`
+#![allow(unsafe_code)]
+
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use atoll_block::RamDevice;
+use atoll_fs::{FormatOptions, Fs, MountOptions, format};
+use atoll_host::server::{Access, Credentials, Identity, Session, Volume};
+use atoll_host::shm::{SharedMemory, wake};
+use atoll_posix::{OFlags, Options, Posix};
+use atoll_transport::Lost;
+use atoll_transport::channel::{
+    ClientChannel, Config, Layout, Limits, Patience, RingKind, ServerChannel,
+};
+use atoll_vfs::client::{Client, ClientOptions};
+use atoll_vfs::server::{Caller, Identity as Named, Server, ServerOptions};
+use atoll_vfs::wire::REPLY_MAX;
+use atoll_vfs::{Context, FileSystem, Handle, Ino, SeekTo, Timespec};
+
+/// Serves the request instead of waiting for somebody who does.
+struct Inline {
+    channel: ServerChannel<SharedMemory>,
+    server: Server,
+    session: Session<Fs<RamDevice>>,
+    message: Vec<u8>,
+}
+
+impl Patience<SharedMemory> for Inline {
+    fn spin(&mut self, _round: u32) -> bool {
+        while let Ok(Some(request)) = self.channel.poll(0, &mut self.message) {
+            let mut reply = [0; REPLY_MAX];
+            // SAFETY: nobody else has the memory, and both slices end with the call.
+            let (data, room) =
+                unsafe { (self.channel.data(&request), self.channel.room(&request)) };
+            let caller = Caller { identity: Named::FromHeader, now: now() };
+            let message = &self.message[..request.message_len()];
+            let answered = self
+                .server
+                .serve(&mut self.session, &caller, message, data, &mut reply, room)
+                .expect("the client speaks FUSE");
+            self.channel.complete(request, &reply[..answered.message], answered.data, wake);
+        }
+        true
+    }
+
+    fn park(&mut self, _: &SharedMemory, _: usize, _: u32) -> Result<(), Lost> {
+        Err(Lost)
+    }
+
+    fn ring(&mut self) {}
+}
+
+fn now() -> Timespec {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timespec { sec: now.as_secs() as i64, nsec: now.subsec_nanos() }
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let operation = arguments.next();
+    let count: u64 = arguments.next().and_then(|count| count.parse().ok()).unwrap_or(20_000);
+
+    let mut device = RamDevice::new(65_536);
+    format(&mut device, &FormatOptions::default()).expect("formats");
+    let fs = Fs::mount(device, &MountOptions::default()).expect("mounts");
+    let volume = Volume::new(fs, "v");
+    let access = Access { identity: Identity::Caller, ..Access::default() };
+    let session = volume.session(Credentials::default(), access).expect("a session");
+
+    let config = Config { ring: RingKind::Spsc, ..Config::default() };
+    let layout = Layout::new(&config).expect("sizes are allowed");
+    let memory = SharedMemory::create("requests", layout.total()).expect("memory");
+    let mut channel = ClientChannel::create(memory.clone(), &config).expect("a channel");
+    let server = ServerChannel::attach(memory, &Limits::default()).expect("a channel");
+    let message = vec![0; layout.message_max()];
+    let inline =
+        Inline { channel: server, server: Server::new(ServerOptions::default()), session, message };
+    let lane = channel.lane(0, inline).expect("a lane");
+    let mut client = Client::connect(lane, ClientOptions::default()).expect("agrees");
+    let cx = Context { uid: 0, gid: 0, now: now() };
+    let time = |name: &str, call: &mut dyn FnMut(u64)| {
+        if operation.as_deref().is_none_or(|wanted| wanted == name) {
+            let begin = Instant::now();
+            (0..count).for_each(call);
+            println!("{name:<12} {:>8.0} ns", begin.elapsed().as_nanos() as f64 / count as f64);
+        }
+    };
+
+    time("null", &mut |_| {
+        let _ = client.seek(&cx, Ino::ROOT, Handle(u64::MAX), 0, SeekTo::Data);
+    });
+    let mut posix = Posix::new(client, now, &Options::default());
+    let flags = OFlags::RDWR | OFlags::CREAT;
+    let file = posix.open(b"/file", flags, 0o644).expect("opens");
+    let block = vec![7; 4096];
+    for at in 0..256 {
+        posix.pwrite(file, &block, at * 4096).expect("writes");
+    }
+    let mut buf = vec![0; 4096];
+    let at = |call: u64| (call * 37 % 256 * 4096) as i64;
+    time("pwrite", &mut |call| {
+        posix.pwrite(file, &block, at(call)).expect("writes");
+    });
+    time("pread", &mut |call| {
+        posix.pread(file, &mut buf, at(call)).expect("reads");
+    });
+    time("fstat", &mut |_| {
+        posix.fstat(file).expect("stats");
+    });
+    time("open+close", &mut |_| {
+        let file = posix.open(b"/file", OFlags::empty(), 0).expect("opens");
+        posix.close(file).expect("closes");
+    });
+    let log = posix.open(b"/log", flags | OFlags::APPEND, 0o644).expect("opens");
+    time("append", &mut |_| {
+        posix.write(log, &block).expect("appends");
+    });
+    posix.ftruncate(log, 0).expect("truncates");
+    let names: Vec<String> = (0..count).map(|call| format!("/file-{call}")).collect();
+    let wanted = operation.as_deref();
+    if wanted.is_none_or(|wanted| wanted == "create" || wanted == "unlink") {
+        let mut create = |call: u64| {
+            let name = names[call as usize].as_bytes();
+            let file = posix.open(name, flags | OFlags::EXCL, 0o644).expect("creates");
+            posix.close(file).expect("closes");
+        };
+        let begin = Instant::now();
+        (0..count).for_each(&mut create);
+        println!("create       {:>8.0} ns", begin.elapsed().as_nanos() as f64 / count as f64);
+        let begin = Instant::now();
+        for name in &names {
+            posix.unlink(name.as_bytes()).expect("unlinks");
+        }
+        println!("unlink       {:>8.0} ns", begin.elapsed().as_nanos() as f64 / count as f64);
+    }
+}

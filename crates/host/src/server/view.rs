@@ -1,0 +1,259 @@
+//! What a volume's sessions have in their Views, kept true.
+//!
+//! # Why a View says the truth
+//!
+//! Every call of every session holds the volume's lock from before it looks or changes to after it has
+//! done what follows, and nobody else touches the Views: they are guarded by the same lock.
+//!
+//! - *What a call found out* is put into the View of its own session before the lock is released: no
+//!   change can come between the finding and the putting.
+//! - *What a call has changed* is dropped from the Views of all sessions, its own included, before the
+//!   lock is released; what is then put into its own is what is true after the change. Between the change
+//!   and the last drop nothing new is put anywhere, and whoever asks the server waits for the lock. So
+//!   nobody learns of the change before no View says the old any more: what is read from a View meanwhile is
+//!   ordered before the change.
+//! - A reader that copies several records compares the sequence of the first in the end. A change of
+//!   content drops the attributes with the pages, so that whoever has read pages of which some were dropped
+//!   and filled again finds the attributes changed.
+//!
+//! # Why a client sees nothing that it may not
+//!
+//! - Numbers in a View are the session's own; what is outside of its subtree has none.
+//! - Attributes are put of inodes that the session may name, and go when it may not any more. A name is
+//!   found only with the attributes of what it names ([`ViewReader::lookup_attr`]), so that a client never
+//!   finds in its View an inode that the server would refuse.
+//! - Entries are put after search permission was granted to the session's own identity; when the
+//!   directory's mode or owner changes all its entries are dropped. When a directory is moved, a session
+//!   with a subtree loses all entries, since the directory may be outside now.
+//! - Pages are put by a read through a handle with the right to, and dropped when the last such handle is
+//!   closed. They are copied from the server's memory, never from memory that a client can change.
+//!
+//! [`ViewReader::lookup_attr`]: atoll_transport::view::ViewReader::lookup_attr
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+
+use atoll_transport::view::{Attributes, PAGE, ViewWriter};
+use atoll_vfs::{Attr, Context, FileSystem, Ino, Name};
+
+use super::handles::Open;
+use super::observer::Change;
+use crate::shm::WrittenView;
+
+/// The most bytes of a read or write that are put into the View: what is longer is worth a request.
+const FILL_MAX: usize = 32 << 10;
+
+/// Names a View of a volume: its place in [`Views`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ViewId(usize);
+
+struct SessionView {
+    view: WrittenView,
+    /// The volume's number of the session's root.
+    top: Ino,
+}
+
+impl SessionView {
+    /// The session's number for the volume's inode `ino`, if it can have one.
+    #[inline]
+    fn key(&self, ino: Ino) -> Option<u64> {
+        match ino {
+            ino if ino == self.top => Some(Ino::ROOT.0),
+            Ino::ROOT => None,
+            ino => Some(ino.0),
+        }
+    }
+
+    #[inline]
+    fn changed(&mut self, change: &Change<'_>) {
+        let (&Change::Attributes(ino)
+        | &Change::Data { ino, .. }
+        | &Change::Entry { parent: ino, .. }
+        | &Change::Gone(ino)) = change;
+        let Some(key) = self.key(ino) else { return };
+        let writer = self.view.writer();
+        match *change {
+            Change::Attributes(_) => writer.drop_attr(key),
+            Change::Data { offset, len, .. } => writer.drop_pages(key, blocks(offset, len)),
+            Change::Entry { name, .. } => writer.drop_entry(key, name),
+            Change::Gone(_) => writer.drop_inode(key),
+        }
+    }
+}
+
+/// The pages that `len` bytes from `offset` touch.
+fn blocks(offset: u64, len: u64) -> Range<u64> {
+    let end = offset.saturating_add(len);
+    offset / PAGE as u64..end.div_ceil(PAGE as u64)
+}
+
+/// The Views of a volume's sessions. All that takes a session's [`ViewId`] does nothing without one.
+#[derive(Default)]
+pub(super) struct Views {
+    places: Vec<Option<SessionView>>,
+    count: usize,
+    /// A page on its way; allocated with the first View.
+    page: Vec<u8>,
+}
+
+impl Views {
+    /// Whether there is none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Begins a View of at most `bytes` for a session whose root is `top`. Returns the descriptor of its
+    /// memory, for the client; `None` when `bytes` are too few.
+    ///
+    /// # Errors
+    /// What making its memory says.
+    pub fn begin(&mut self, bytes: usize, top: Ino) -> io::Result<Option<(ViewId, OwnedFd)>> {
+        let Some(view) = WrittenView::new(bytes)? else { return Ok(None) };
+        let memory = view.as_fd().try_clone_to_owned()?;
+        let free = self.places.iter().position(Option::is_none);
+        let at = free.unwrap_or_else(|| {
+            self.places.push(None);
+            self.places.len() - 1
+        });
+        self.places[at] = Some(SessionView { view, top });
+        self.count += 1;
+        self.page.resize(PAGE, 0);
+        Ok(Some((ViewId(at), memory)))
+    }
+
+    /// Ends a View: nothing in it counts any more.
+    pub fn end(&mut self, id: Option<ViewId>) {
+        if let Some(ViewId(at)) = id
+            && self.places[at].take().is_some()
+        {
+            self.count -= 1;
+        }
+    }
+
+    /// Drops what `change` has made untrue.
+    #[inline]
+    pub fn changed(&mut self, change: &Change<'_>) {
+        for view in self.places.iter_mut().flatten() {
+            view.changed(change);
+        }
+    }
+
+    /// Drops the entries of `dir`, whose mode or owner has changed.
+    pub fn access_changed(&mut self, dir: Ino) {
+        for view in self.places.iter_mut().flatten() {
+            if let Some(key) = view.key(dir) {
+                view.view.writer().drop_entries(key);
+            }
+        }
+    }
+
+    /// Drops all entries in the Views of subtrees: a directory has been moved.
+    pub fn moved(&mut self) {
+        for view in self.places.iter_mut().flatten().filter(|view| view.top != Ino::ROOT) {
+            for generation in 0..view.view.size().generations {
+                view.view.writer().drop_entries(u64::from(generation));
+            }
+        }
+    }
+
+    #[inline]
+    fn of(&mut self, id: Option<ViewId>) -> Option<&mut SessionView> {
+        self.places[id?.0].as_mut()
+    }
+
+    fn writer(&mut self, id: Option<ViewId>, ino: Ino) -> Option<(u64, &mut ViewWriter<'static>)> {
+        let view = self.of(id)?;
+        Some((view.key(ino)?, view.view.writer()))
+    }
+
+    /// The attributes of an inode that the session may name.
+    #[inline]
+    pub fn found(&mut self, id: Option<ViewId>, attr: &Attr) {
+        if let Some((key, writer)) = self.writer(id, attr.ino)
+            && !writer.has_attr(key)
+        {
+            writer.put_attr(key, &Attributes::from(attr));
+        }
+    }
+
+    /// The session, which may search `dir`, has found `name` in it, and may name what it names.
+    pub fn found_entry(&mut self, id: Option<ViewId>, dir: Ino, name: Name<'_>, attr: &Attr) {
+        let Some(view) = self.of(id) else { return };
+        if let (Some(parent), Some(child)) = (view.key(dir), view.key(attr.ino)) {
+            let writer = view.view.writer();
+            if !name.is_dot_or_dot_dot() {
+                writer.put_entry(parent, name.bytes(), child);
+            }
+            if !writer.has_attr(child) {
+                writer.put_attr(child, &Attributes::from(attr));
+            }
+        }
+    }
+
+    /// The session, which may search `dir`, has found no `name` in it.
+    pub fn found_missing(&mut self, id: Option<ViewId>, dir: Ino, name: Name<'_>) {
+        if let Some((parent, writer)) = self.writer(id, dir)
+            && !name.is_dot_or_dot_dot()
+        {
+            writer.put_missing(parent, name.bytes());
+        }
+    }
+
+    /// The session may not name `ino` any more.
+    pub fn forgotten(&mut self, id: Option<ViewId>, ino: Ino) {
+        if let Some((key, writer)) = self.writer(id, ino) {
+            writer.drop_attr(key);
+        }
+    }
+
+    /// The session has closed its last file of `ino` that it could read.
+    pub fn unreadable(&mut self, id: Option<ViewId>, ino: Ino) {
+        if let Some((key, writer)) = self.writer(id, ino) {
+            writer.drop_pages(key, 0..u64::MAX);
+        }
+    }
+
+    /// Whether what a write of `len` bytes at `offset` of `ino` will drop is worth putting back.
+    #[inline]
+    pub fn has(&mut self, id: Option<ViewId>, ino: Ino, offset: u64, len: usize) -> bool {
+        len <= FILL_MAX
+            && self
+                .writer(id, ino)
+                .is_some_and(|(key, writer)| writer.has_page(key, offset / PAGE as u64))
+    }
+
+    /// The session has read or written `len` bytes of `open` at `offset`, and may read them: puts the
+    /// pages and the attributes that are not there, read from `fs`.
+    pub fn filled(
+        &mut self,
+        fs: &mut impl FileSystem,
+        cx: &Context,
+        id: Option<ViewId>,
+        open: &Open,
+        offset: u64,
+        len: usize,
+    ) {
+        let Some(view) = id.and_then(|ViewId(at)| self.places[at].as_mut()) else { return };
+        let Some(key) = view.key(open.ino) else { return };
+        if len > FILL_MAX {
+            return;
+        }
+        let writer = view.view.writer();
+        // What fails is not put; whoever wants to know why will ask.
+        if !writer.has_attr(key) {
+            let Ok(attr) = fs.getattr(cx, open.ino) else { return };
+            writer.put_attr(key, &Attributes::from(&attr));
+        }
+        for block in blocks(offset, len as u64) {
+            if !writer.has_page(key, block) {
+                let at = block * PAGE as u64;
+                match fs.read(cx, open.ino, open.handle, at, &mut self.page) {
+                    Ok(len) if len > 0 => writer.put_page(key, block, &self.page[..len]),
+                    _ => return,
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,447 @@
+//! A client that looks into a View before it asks the server: what is there costs no request.
+//!
+//! Read in this order: [`View`] what keeps a View readable, [`OpenFiles`](open::OpenFiles) which files are
+//! open for reading, [`Cached`] the file system.
+//!
+//! The View is the truth at the moment it is read (docs/PROTOCOL.md), so that nothing here ever has to be
+//! dropped: not after a write of this client's own, not after one of another's.
+
+mod open;
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use atoll_transport::view::{Attributes, ViewReader};
+
+pub use self::open::OpenFiles;
+use crate::errno::{Errno, Result};
+use crate::filesystem::FileSystem;
+use crate::types::*;
+
+/// The most bytes of a read that are looked for in the View: what is longer is worth a request. It bounds
+/// how long a read takes that is overtaken by writes again and again.
+pub const READ_MAX: usize = 64 << 10;
+
+/// A View and what keeps it readable: its memory mapped, its server alive.
+pub trait View {
+    /// What to read it by; `None` once the connection to the server is known to be lost, for ever after.
+    fn reader(&self) -> Option<&ViewReader<'_>>;
+
+    /// The server gave no answer: whether the connection is lost should be found out.
+    fn suspect(&self) {}
+}
+
+impl View for ViewReader<'_> {
+    #[inline]
+    fn reader(&self) -> Option<&ViewReader<'_>> {
+        Some(self)
+    }
+}
+
+impl<V: View> View for Option<V> {
+    #[inline]
+    fn reader(&self) -> Option<&ViewReader<'_>> {
+        self.as_ref()?.reader()
+    }
+
+    fn suspect(&self) {
+        if let Some(view) = self {
+            view.suspect();
+        }
+    }
+}
+
+impl<V: View + ?Sized> View for Arc<V> {
+    #[inline]
+    fn reader(&self) -> Option<&ViewReader<'_>> {
+        (**self).reader()
+    }
+
+    fn suspect(&self) {
+        (**self).suspect();
+    }
+}
+
+/// A [`FileSystem`] whose lookup, getattr and read are answered from a View where it has the answer, and by
+/// `F`, a client of the server that fills the View, where it has not.
+///
+/// The View says what the session's own identity may see; the [`Context`] of a call that the View answers
+/// has no part in it. A client that acts for others looks names up in it for itself only:
+/// [`for_caller`](Self::for_caller).
+///
+/// Threads of one program share a View and [`OpenFiles`], each with a client of its own.
+#[derive(Debug)]
+pub struct Cached<F, V> {
+    inner: F,
+    view: V,
+    open: Arc<OpenFiles>,
+    caller: Option<(u32, u32)>,
+}
+
+impl<F: FileSystem, V: View> Cached<F, V> {
+    /// Looks into `view` before it asks `inner`; `open` is one for all clients of the session.
+    pub fn new(inner: F, view: V, open: Arc<OpenFiles>) -> Self {
+        Cached { inner, view, open, caller: None }
+    }
+
+    /// Looks names up in the View only for calls of this user and group: where the server lets the client
+    /// act for others, it judges them by what they may see, and the View is the client's own.
+    #[must_use]
+    pub fn for_caller(self, uid: u32, gid: u32) -> Self {
+        Cached { caller: Some((uid, gid)), ..self }
+    }
+
+    /// Who is asked for what the View does not have.
+    pub fn inner(&mut self) -> &mut F {
+        &mut self.inner
+    }
+
+    /// The one who is asked, alone.
+    pub fn into_inner(self) -> F {
+        self.inner
+    }
+
+    /// The View.
+    pub fn view(&self) -> &V {
+        &self.view
+    }
+
+    /// An answer of the server's, to be looked at for signs that there is none any more.
+    #[inline]
+    fn answered<T>(&self, answer: Result<T>) -> Result<T> {
+        if matches!(answer, Err(Errno::EIO)) {
+            self.view.suspect();
+        }
+        answer
+    }
+
+    /// Notes what a handle may be used for.
+    fn opened(&self, ino: Ino, handle: Handle, flags: OpenFlags) {
+        if flags.contains(OpenFlags::READ) {
+            self.open.insert(ino, handle);
+        }
+    }
+}
+
+fn time((sec, nsec): (i64, u32)) -> Timespec {
+    Timespec { sec, nsec }
+}
+
+/// The attributes of `ino` as a View has them.
+#[inline]
+fn attr(ino: u64, found: &Attributes) -> Attr {
+    Attr {
+        ino: Ino(ino),
+        mode: found.mode,
+        nlink: found.nlink,
+        uid: found.uid,
+        gid: found.gid,
+        rdev: found.rdev,
+        size: found.size,
+        blocks: found.blocks,
+        atime: time(found.atime),
+        mtime: time(found.mtime),
+        ctime: time(found.ctime),
+        btime: time(found.btime),
+    }
+}
+
+impl From<&Attr> for Attributes {
+    fn from(attr: &Attr) -> Attributes {
+        let time = |time: Timespec| (time.sec, time.nsec);
+        Attributes {
+            size: attr.size,
+            blocks: attr.blocks,
+            mode: attr.mode,
+            nlink: attr.nlink,
+            uid: attr.uid,
+            gid: attr.gid,
+            rdev: attr.rdev,
+            atime: time(attr.atime),
+            mtime: time(attr.mtime),
+            ctime: time(attr.ctime),
+            btime: time(attr.btime),
+        }
+    }
+}
+
+impl<F: FileSystem, V: View> FileSystem for Cached<F, V> {
+    #[inline]
+    fn lookup(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<Attr> {
+        if self.caller.is_none_or(|caller| caller == (cx.uid, cx.gid))
+            && let Some(view) = self.view.reader()
+        {
+            match view.lookup_attr(parent.0, name.bytes()) {
+                Some(Some((ino, found))) => return Ok(attr(ino, &found)),
+                Some(None) => return Err(Errno::ENOENT),
+                None => {}
+            }
+        }
+        let answer = self.inner.lookup(cx, parent, name);
+        self.answered(answer)
+    }
+
+    /// Does nothing while there is a View: what it answered was not counted by the server, which
+    /// bounds what it remembers by itself.
+    fn forget(&mut self, ino: Ino, count: u64) {
+        if self.view.reader().is_none() {
+            self.inner.forget(ino, count);
+        }
+    }
+
+    #[inline]
+    fn getattr(&mut self, cx: &Context, ino: Ino) -> Result<Attr> {
+        if let Some(view) = self.view.reader()
+            && let Some(found) = view.attr(ino.0)
+        {
+            return Ok(attr(ino.0, &found));
+        }
+        let answer = self.inner.getattr(cx, ino);
+        self.answered(answer)
+    }
+
+    fn setattr(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Option<Handle>,
+        set: &SetAttr,
+    ) -> Result<Attr> {
+        let answer = self.inner.setattr(cx, ino, handle, set);
+        self.answered(answer)
+    }
+
+    fn readlink(&mut self, cx: &Context, ino: Ino, target: &mut Vec<u8>) -> Result<()> {
+        let answer = self.inner.readlink(cx, ino, target);
+        self.answered(answer)
+    }
+
+    fn mknod(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        name: Name<'_>,
+        mode: u32,
+        rdev: u32,
+    ) -> Result<Attr> {
+        let answer = self.inner.mknod(cx, parent, name, mode, rdev);
+        self.answered(answer)
+    }
+
+    fn mkdir(&mut self, cx: &Context, parent: Ino, name: Name<'_>, mode: u32) -> Result<Attr> {
+        let answer = self.inner.mkdir(cx, parent, name, mode);
+        self.answered(answer)
+    }
+
+    fn symlink(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        name: Name<'_>,
+        target: &[u8],
+    ) -> Result<Attr> {
+        let answer = self.inner.symlink(cx, parent, name, target);
+        self.answered(answer)
+    }
+
+    fn unlink(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<()> {
+        let answer = self.inner.unlink(cx, parent, name);
+        self.answered(answer)
+    }
+
+    fn rmdir(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<()> {
+        let answer = self.inner.rmdir(cx, parent, name);
+        self.answered(answer)
+    }
+
+    fn rename(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        name: Name<'_>,
+        new_parent: Ino,
+        new_name: Name<'_>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let answer = self.inner.rename(cx, parent, name, new_parent, new_name, flags);
+        self.answered(answer)
+    }
+
+    fn link(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        new_parent: Ino,
+        new_name: Name<'_>,
+    ) -> Result<Attr> {
+        let answer = self.inner.link(cx, ino, new_parent, new_name);
+        self.answered(answer)
+    }
+
+    fn open(&mut self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<Handle> {
+        let answer = self.inner.open(cx, ino, flags);
+        let handle = self.answered(answer)?;
+        self.opened(ino, handle, flags);
+        Ok(handle)
+    }
+
+    fn create(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        name: Name<'_>,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(Attr, Handle)> {
+        let answer = self.inner.create(cx, parent, name, mode, flags);
+        let (attr, handle) = self.answered(answer)?;
+        self.opened(attr.ino, handle, flags);
+        Ok((attr, handle))
+    }
+
+    fn tmpfile(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(Attr, Handle)> {
+        let answer = self.inner.tmpfile(cx, parent, mode, flags);
+        let (attr, handle) = self.answered(answer)?;
+        self.opened(attr.ino, handle, flags);
+        Ok((attr, handle))
+    }
+
+    #[inline]
+    fn read(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<usize> {
+        if buf.len() <= READ_MAX
+            && let Some(view) = self.view.reader()
+            && self.open.contains(ino, handle)
+            && let Some(len) = view.read(ino.0, offset, buf)
+        {
+            return Ok(len);
+        }
+        let answer = self.inner.read(cx, ino, handle, offset, buf);
+        self.answered(answer)
+    }
+
+    fn write(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<Written> {
+        let answer = self.inner.write(cx, ino, handle, offset, data);
+        self.answered(answer)
+    }
+
+    fn fallocate(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        len: u64,
+        mode: FallocateMode,
+    ) -> Result<()> {
+        let answer = self.inner.fallocate(cx, ino, handle, offset, len, mode);
+        self.answered(answer)
+    }
+
+    fn seek(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        to: SeekTo,
+    ) -> Result<u64> {
+        let answer = self.inner.seek(cx, ino, handle, offset, to);
+        self.answered(answer)
+    }
+
+    fn fsync(&mut self, cx: &Context, ino: Ino, handle: Handle, data_only: bool) -> Result<()> {
+        let answer = self.inner.fsync(cx, ino, handle, data_only);
+        self.answered(answer)
+    }
+
+    fn release(&mut self, cx: &Context, ino: Ino, handle: Handle) -> Result<()> {
+        // Before the server can give the number to another file.
+        self.open.remove(ino, handle);
+        let answer = self.inner.release(cx, ino, handle);
+        self.answered(answer)
+    }
+
+    fn opendir(&mut self, cx: &Context, ino: Ino) -> Result<Handle> {
+        let answer = self.inner.opendir(cx, ino);
+        self.answered(answer)
+    }
+
+    fn readdir(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        cookie: u64,
+        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let answer = self.inner.readdir(cx, ino, handle, cookie, emit);
+        self.answered(answer)
+    }
+
+    fn releasedir(&mut self, cx: &Context, ino: Ino, handle: Handle) -> Result<()> {
+        let answer = self.inner.releasedir(cx, ino, handle);
+        self.answered(answer)
+    }
+
+    fn fsyncdir(&mut self, cx: &Context, ino: Ino, handle: Handle) -> Result<()> {
+        let answer = self.inner.fsyncdir(cx, ino, handle);
+        self.answered(answer)
+    }
+
+    fn syncfs(&mut self, cx: &Context) -> Result<()> {
+        let answer = self.inner.syncfs(cx);
+        self.answered(answer)
+    }
+
+    fn statfs(&mut self, cx: &Context) -> Result<StatFs> {
+        let answer = self.inner.statfs(cx);
+        self.answered(answer)
+    }
+
+    fn setxattr(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Result<()> {
+        let answer = self.inner.setxattr(cx, ino, name, value, flags);
+        self.answered(answer)
+    }
+
+    fn getxattr(&mut self, cx: &Context, ino: Ino, name: &[u8], value: &mut Vec<u8>) -> Result<()> {
+        let answer = self.inner.getxattr(cx, ino, name, value);
+        self.answered(answer)
+    }
+
+    fn listxattr(&mut self, cx: &Context, ino: Ino, names: &mut Vec<u8>) -> Result<()> {
+        let answer = self.inner.listxattr(cx, ino, names);
+        self.answered(answer)
+    }
+
+    fn removexattr(&mut self, cx: &Context, ino: Ino, name: &[u8]) -> Result<()> {
+        let answer = self.inner.removexattr(cx, ino, name);
+        self.answered(answer)
+    }
+}
