@@ -284,7 +284,7 @@ fn nobody_gets_more_than_the_file_was_opened_for() {
 #[test]
 fn limits() {
     let volume = volume_of(4096);
-    let limits = Limits { mapped: 1 << 20, ..Limits::default() };
+    let limits = Limits { mapped: 1 << 20, mapped_files: 2, ..Limits::default() };
     let mut a =
         volume.session(Credentials::default(), Access { limits, ..Access::default() }).unwrap();
     let (small, large) = (create(&mut a, "small"), create(&mut a, "large"));
@@ -295,6 +295,8 @@ fn limits() {
     // A part of it will do, and where there is no file there is nothing to keep.
     a.map(&cx(), large.0, large.1, 1 << 19, 1 << 19).unwrap();
     map(&mut a, small, 1 << 40);
+    let third = create(&mut a, "third");
+    assert_eq!(a.map(&cx(), third.0, third.1, 0, 1), Err(Errno::ENOMEM), "files");
     // Others have limits of their own.
     let mut b = session(&volume);
     b.lookup(&cx(), Ino::ROOT, name("large")).unwrap();

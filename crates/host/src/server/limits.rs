@@ -16,6 +16,8 @@ pub struct Limits {
     pub transfer: usize,
     /// Bytes of files that its mappings have brought into memory; more is `ENOMEM`.
     pub mapped: u64,
+    /// Files that it has mapped and that are mapped still; one more is `ENOMEM`.
+    pub mapped_files: usize,
     /// Bytes of the View of a session that is served through a ring; 0 for none.
     pub view: usize,
 }
@@ -28,6 +30,7 @@ impl Default for Limits {
             locks: 4096,
             transfer: 16 << 20,
             mapped: 1 << 30,
+            mapped_files: 256,
             view: 16 << 20,
         }
     }

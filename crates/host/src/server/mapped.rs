@@ -7,7 +7,8 @@
 //! - What is written, cut off or punched out is so in the file system and in the memory.
 //! - What clients have stored is found by comparing the memory with the file system, and written
 //!   there: for fsync(2) and msync(2), when a session that has the file mapped ends, every
-//!   [`WRITE_BACK_INTERVAL`], and when the server ends as it should.
+//!   [`WRITE_BACK_INTERVAL`] (less often where comparing would take more than a fiftieth of the
+//!   time), and when the server ends as it should.
 //! - No cache of the server's holds data of the file (see [`State::is_mapped`]).
 //!
 //! A crash of the server loses the stores since they were last written back, none of which was
@@ -23,11 +24,12 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use atoll_vfs::{Context, Errno, FileSystem, Ino, OpenFlags, Result, SeekTo, Timespec};
 
 use super::handles::Open;
+use super::limits::Limits;
 use super::observer::Change;
 use super::pages::{LEN, Pages};
 use super::volume::{SessionId, State, Volume};
@@ -36,7 +38,11 @@ use super::volume::{SessionId, State, Volume};
 pub const WRITE_BACK_INTERVAL: Duration = Duration::from_secs(1);
 /// The most bytes of files that the mappings of one volume may have in memory.
 pub const MAPPED_MAX: u64 = 4 << 30;
+/// The most files of one volume that are mapped; each takes a descriptor.
+pub const MAPPED_FILES_MAX: usize = 1024;
 
+/// How much longer than comparing a file takes it is left alone.
+const REST: u32 = 50;
 /// What is mapped is a multiple of this, so that the list of what is stays short.
 const CHUNK: u64 = 64 << 10;
 /// What is copied or compared before others have their turn at the volume.
@@ -83,6 +89,8 @@ struct File {
     /// Whether a client could have stored something.
     stores: bool,
     grace: u32,
+    /// Not compared until then without anybody's asking.
+    rests: Option<Instant>,
     /// Nobody has the memory, nor has been given it since this was found.
     unused: bool,
 }
@@ -181,9 +189,18 @@ impl<F: FileSystem> State<F> {
         by: SessionId,
         ino: Ino,
         range: &Range<u64>,
-        limit: u64,
+        limits: &Limits,
     ) -> Result<Option<(Token, Token)>> {
-        if !self.is_mapped(ino) {
+        let files = &self.mapped.files;
+        let known = files.get(&ino);
+        if !known.is_some_and(|file| file.sessions.contains_key(&by)) {
+            let own = files.values().filter(|file| file.sessions.contains_key(&by)).count();
+            let room = known.is_some() || files.len() < MAPPED_FILES_MAX;
+            if own >= limits.mapped_files || !room {
+                return Err(Errno::ENOMEM);
+            }
+        }
+        if known.is_none() {
             self.begin_mapping(cx, by, ino)?;
         }
         let size = self.fs.getattr(cx, ino)?.size;
@@ -203,7 +220,7 @@ impl<F: FileSystem> State<F> {
             gap.end = gap.end.min(gap.start + STEP);
         }
         let bytes = length(&overlap(&gap, &(0..size)));
-        if own + bytes > limit || all + bytes > MAPPED_MAX {
+        if own + bytes > limits.mapped || all + bytes > MAPPED_MAX {
             return Err(Errno::ENOMEM);
         }
         // Clients may have written where nothing of the file was.
@@ -251,6 +268,7 @@ impl<F: FileSystem> State<F> {
             sessions: HashMap::new(),
             stores: false,
             grace: GRACE,
+            rests: None,
             unused: false,
         };
         self.mapped.tokens.extend([(reader, ino), (writer, ino)]);
@@ -441,21 +459,21 @@ fn volume_context(now: Timespec) -> Context {
 }
 
 impl<F: FileSystem + Send> Volume<F> {
-    /// Maps `range` of `ino` for the session `by`, which may have `limit` bytes in memory.
+    /// Maps `range` of `ino` for the session `by`, within `limits`.
     pub(super) fn map(
         &self,
         cx: &Context,
         by: SessionId,
         ino: Ino,
         range: Range<u64>,
-        limit: u64,
+        limits: &Limits,
     ) -> Result<(Token, Token)> {
         if range.end > LEN {
             return Err(Errno::EFBIG);
         }
         let range = range.start / CHUNK * CHUNK..range.end.next_multiple_of(CHUNK);
         loop {
-            if let Some(tokens) = self.lock()?.map(cx, by, ino, &range, limit)? {
+            if let Some(tokens) = self.lock()?.map(cx, by, ino, &range, limits)? {
                 return Ok(tokens);
             }
         }
@@ -548,33 +566,37 @@ impl<F: FileSystem + Send> Volume<F> {
         }
     }
 
-    /// Writes back everything, and ends the mappings that nobody uses: to be called every
+    /// Writes back what is due, and ends the mappings that nobody uses: to be called every
     /// [`WRITE_BACK_INTERVAL`].
     ///
     /// # Errors
     /// As [`write_back`](Self::write_back).
     pub fn tend_mappings(&self, now: Timespec) -> Result<()> {
-        let unused: Vec<Ino> = {
+        let due: Vec<(Ino, bool)> = {
             let mut guard = self.lock()?;
             let State { fs, mapped, .. } = &mut *guard;
-            let mut unused = Vec::new();
+            let mut due = Vec::new();
             for (ino, file) in &mut mapped.files {
                 // What lies beyond the end takes no memory for long.
                 let size = fs.getattr(&volume_context(now), *ino)?.size;
                 file.pages.zero(size.next_multiple_of(PAGE as u64), LEN).map_err(errno)?;
                 file.unused = file.grace == 0 && !file.pages.is_shared();
                 file.grace = file.grace.saturating_sub(1);
-                if file.unused {
-                    unused.push(*ino);
+                if file.unused || file.rests.is_none_or(|until| until <= Instant::now()) {
+                    due.push((*ino, file.unused));
                 }
             }
-            unused
+            due
         };
-        // After the last client has let go.
-        let result = self.write_back(now);
-        for ino in unused {
+        let mut result = Ok(());
+        for (ino, unused) in due {
+            let begun = Instant::now();
+            result = result.and(self.write_back_file(ino, now));
             let mut state = self.lock()?;
-            if state.mapped.files.get(&ino).is_some_and(|file| file.unused) {
+            let Some(file) = state.mapped.files.get_mut(&ino) else { continue };
+            file.rests = Some(Instant::now() + begun.elapsed() * REST);
+            // What was stored before the last client let go has been written back.
+            if unused && file.unused {
                 state.end_mapping(&volume_context(now), ino);
             }
         }

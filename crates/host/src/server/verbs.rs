@@ -236,8 +236,8 @@ impl<F: FileSystem + Send> Session<F> {
             return Err(Errno::EINVAL);
         }
         let writable = flags.contains(OpenFlags::WRITE) && !self.access.read_only;
-        let limit = self.access.limits.mapped;
-        let (reader, writer) = self.volume.map(cx, self.id, open.ino, offset..end, limit)?;
+        let limits = &self.access.limits;
+        let (reader, writer) = self.volume.map(cx, self.id, open.ino, offset..end, limits)?;
         Ok(Mapping { token: if writable { writer } else { reader }, writable })
     }
 
