@@ -26,12 +26,13 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use atoll_vfs::{Context, Errno, FileSystem, Ino, OpenFlags, Result, SeekTo, Timespec};
+use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, OpenFlags, Result, SeekTo, Timespec};
 
 use super::handles::Open;
 use super::limits::Limits;
 use super::observer::Change;
 use super::pages::{LEN, Pages};
+use super::session::Session;
 use super::volume::{SessionId, State, Volume};
 
 /// How long a store waits at most until it is written back without anybody's asking.
@@ -481,7 +482,7 @@ impl<F: FileSystem + Send> Volume<F> {
 
     /// A descriptor of the memory that is the content of a mapped file, and whether it is for stores
     /// too. An offset in it is the same offset in the file; only what was mapped with
-    /// [`Session::map`](super::Session::map) is in it, and nothing beyond the end of the file
+    /// [`Session::map`] is in it, and nothing beyond the end of the file
     /// stays.
     ///
     /// # Errors
@@ -601,5 +602,36 @@ impl<F: FileSystem + Send> Volume<F> {
             }
         }
         result
+    }
+}
+
+impl<F: FileSystem + Send> Session<F> {
+    /// Maps `len` bytes of an open file from `offset` on, for loads and, if it is open for writing too,
+    /// for stores, which all others see at once (see the [module](self)).
+    ///
+    /// # Errors
+    /// `EBADF`; `EACCES` for a file that is not open for reading; `EINVAL` for no bytes; `EFBIG`;
+    /// `ENOMEM` beyond the limits; `ENOSYS` where the system lacks what it takes.
+    pub fn map(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        len: u64,
+    ) -> Result<Mapping> {
+        let open = self.file(ino, handle)?;
+        let flags = open.flags.unwrap_or(OpenFlags::empty());
+        if !flags.contains(OpenFlags::READ) {
+            return Err(Errno::EACCES);
+        }
+        let end = offset.checked_add(len).ok_or(Errno::EFBIG)?;
+        if len == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let writable = flags.contains(OpenFlags::WRITE) && !self.access.read_only;
+        let limits = &self.access.limits;
+        let (reader, writer) = self.volume.map(cx, self.id, open.ino, offset..end, limits)?;
+        Ok(Mapping { token: if writable { writer } else { reader }, writable })
     }
 }

@@ -1,7 +1,7 @@
 //! Many clients on one volume.
 //!
 //! Read in this order: [`volume`] is what all share, [`session`] one client's view of it and `verbs`
-//! its calls, made of the steps in `state`; [`permissions`] says what a client may do, `inodes` and
+//! its calls (`writes` has those that write data), made of the steps in `state`; [`permissions`] says what a client may do, `inodes` and
 //! `handles` which inodes and open files it may name, [`limits`] how much; [`locks`] are those of
 //! fcntl(2) and flock(2), and [`observer`] tells caches what has changed. [`mapped`] has the files that
 //! clients have mapped, `pages` the memory for it.
@@ -45,6 +45,7 @@ mod verbs;
 mod view;
 pub mod volume;
 pub mod worker;
+mod writes;
 
 pub use limits::Limits;
 pub use locks::{Holder, LockKind, LockOwner, LockRange, LockRequest, WaitId, Waited, Wake};

@@ -13,16 +13,16 @@ use atoll_vfs::{
 
 use super::handles::Open;
 use super::locks::{Family, Owner};
-use super::mapped::Mapping;
 use super::observer::Change;
 use super::session::Session;
 use super::state::MAKE;
 use super::view::ViewId;
 use super::volume::{Identity, State, Volume};
+use super::writes::At;
 use crate::privileges::drop_capabilities;
 
 /// Refuses a change by a read-only session, and notes that something changes.
-fn changing<F: FileSystem + Send>(
+pub(super) fn changing<F: FileSystem + Send>(
     volume: &Volume<F>,
     read_only: bool,
 ) -> Result<MutexGuard<'_, State<F>>> {
@@ -50,6 +50,8 @@ macro_rules! enter {
         let $caller = $self.judge.caller($cx);
     };
 }
+
+pub(super) use enter;
 
 /// The volume's number of a directory in which a call works.
 macro_rules! directory {
@@ -86,7 +88,7 @@ impl<F: FileSystem + Send> Session<F> {
         self.handles.insert(Open { ino, handle, flags })
     }
 
-    fn file(&self, ino: Ino, handle: Handle) -> Result<Open> {
+    pub(super) fn file(&self, ino: Ino, handle: Handle) -> Result<Open> {
         self.handles.of_kind(self.inodes.inner(ino)?, handle, true)
     }
 
@@ -166,121 +168,6 @@ impl<F: FileSystem + Send> Session<F> {
             }
         }
         Ok(())
-    }
-}
-
-/// Where a write goes.
-enum At {
-    Offset(u64),
-    /// The end of the file, found and written in one.
-    End,
-    /// Here, but not beyond the end of the file.
-    Within(u64),
-}
-
-/// What only a carrier of requests knows to ask for.
-impl<F: FileSystem + Send> Session<F> {
-    /// Writes at the end of the file, atomically, through a handle without APPEND: for a client that
-    /// says O_APPEND with each write.
-    ///
-    /// # Errors
-    /// Those of [`FileSystem::write`].
-    pub fn append(
-        &mut self,
-        cx: &Context,
-        ino: Ino,
-        handle: Handle,
-        data: &[u8],
-    ) -> Result<Written> {
-        self.write_to(cx, ino, handle, At::End, data)
-    }
-
-    /// Writes pages of a shared mapping, which never make a file longer: what lies beyond the end,
-    /// because another client has cut the file, is dropped.
-    ///
-    /// # Errors
-    /// Those of [`FileSystem::write`].
-    pub fn write_back(
-        &mut self,
-        cx: &Context,
-        ino: Ino,
-        handle: Handle,
-        offset: u64,
-        data: &[u8],
-    ) -> Result<Written> {
-        let written = self.write_to(cx, ino, handle, At::Within(offset), data)?;
-        Ok(Written { len: data.len().min(self.access.limits.transfer), ..written })
-    }
-
-    /// Maps `len` bytes of an open file from `offset` on, for loads and, if it is open for writing too,
-    /// for stores, which all others see at once (see [`super::mapped`]).
-    ///
-    /// # Errors
-    /// `EBADF`; `EACCES` for a file that is not open for reading; `EINVAL` for no bytes; `EFBIG`;
-    /// `ENOMEM` beyond the limits; `ENOSYS` where the system lacks what it takes.
-    pub fn map(
-        &mut self,
-        cx: &Context,
-        ino: Ino,
-        handle: Handle,
-        offset: u64,
-        len: u64,
-    ) -> Result<Mapping> {
-        let open = self.file(ino, handle)?;
-        let flags = open.flags.unwrap_or(OpenFlags::empty());
-        if !flags.contains(OpenFlags::READ) {
-            return Err(Errno::EACCES);
-        }
-        let end = offset.checked_add(len).ok_or(Errno::EFBIG)?;
-        if len == 0 {
-            return Err(Errno::EINVAL);
-        }
-        let writable = flags.contains(OpenFlags::WRITE) && !self.access.read_only;
-        let limits = &self.access.limits;
-        let (reader, writer) = self.volume.map(cx, self.id, open.ino, offset..end, limits)?;
-        Ok(Mapping { token: if writable { writer } else { reader }, writable })
-    }
-
-    fn write_to(
-        &mut self,
-        cx: &Context,
-        ino: Ino,
-        handle: Handle,
-        at: At,
-        data: &[u8],
-    ) -> Result<Written> {
-        let open = self.file(ino, handle)?;
-        let mut data = &data[..data.len().min(self.access.limits.transfer)];
-        enter!(self, cx, state, caller, changing);
-        // What cannot be written takes nothing.
-        if open.flags.is_some_and(|flags| flags.contains(OpenFlags::WRITE)) && !data.is_empty() {
-            state.drop_privileges(cx, self.id, &caller, open.ino)?;
-        }
-        let offset = match at {
-            At::Offset(offset) => offset,
-            At::End => state.fs.getattr(cx, open.ino)?.size,
-            At::Within(offset) => {
-                let room = state.fs.getattr(cx, open.ino)?.size.saturating_sub(offset);
-                data = &data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
-                offset
-            }
-        };
-        let end = offset.saturating_add(data.len() as u64);
-        let mapped = state.before_change(cx, open.ino, end)?;
-        let had = state.views.has(self.view, open.ino, offset, data.len());
-        let written = state.fs.write(cx, open.ino, open.handle, offset, data)?;
-        if let Some(size) = mapped {
-            let data = &data[..written.len];
-            state.wrote_mapped(cx, open.ino, size, written.offset, data);
-        }
-        if state.observed() && written.len > 0 {
-            state.tell_data(self.id, open.ino, written.offset, written.len as u64);
-        }
-        if had && mapped.is_none() {
-            let State { fs, views, .. } = state;
-            views.filled(fs, cx, self.view, &open, written.offset, written.len);
-        }
-        Ok(written)
     }
 }
 
