@@ -1,6 +1,6 @@
 //! A client that looks into a View before it asks the server: what is there costs no request.
 //!
-//! Read in this order: [`View`] what keeps a View readable, [`OpenFiles`](open::OpenFiles) which files are
+//! Read in this order: [`View`] what keeps a View readable, [`OpenFiles`] which files are
 //! open for reading, [`Cached`] the file system.
 //!
 //! The View is the truth at the moment it is read (docs/PROTOCOL.md), so that nothing here ever has to be

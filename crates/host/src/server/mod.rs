@@ -1,10 +1,11 @@
 //! Many clients on one volume.
 //!
 //! Read in this order: [`volume`] is what all share, [`session`] one client's view of it and `verbs`
-//! its calls (`writes` has those that write data), made of the steps in `state`; [`permissions`] says what a client may do, `inodes` and
-//! `handles` which inodes and open files it may name, [`limits`] how much; [`locks`] are those of
-//! fcntl(2) and flock(2), and [`observer`] tells caches what has changed. [`mapped`] has the files that
-//! clients have mapped, `pages` the memory for it.
+//! its calls (`writes` has those that write data), made of the steps in `state`; [`permissions`] says
+//! what a client may do, `inodes` and `handles` which inodes and open files it may name, [`limits`] how
+//! much; [`locks`] are those of fcntl(2) and flock(2), [`observer`] tells caches what has changed, and
+//! `view` keeps what clients read without asking. [`mapped`] has the files that clients have mapped,
+//! `pages` the memory for it.
 //!
 //! How clients come to a session: [`bind`] makes the socket, [`listen`] is the thread that watches
 //! it, [`control`] has the messages, `mount` and `worker` serve, [`peer`] says who a client is and [`rules`] what it may do;
