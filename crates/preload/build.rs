@@ -4,11 +4,12 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const SOURCES: [&str; 7] = [
+const SOURCES: [&str; 8] = [
     "system_calls.c",
     "table.c",
     "data.c",
     "descriptors.c",
+    "mappings.c",
     "signals.c",
     "processes.c",
     "unwind.c",

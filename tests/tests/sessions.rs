@@ -176,7 +176,7 @@ fn an_unsearchable_directory_hides_its_files_from_guesses() {
 #[test]
 fn limits_hold() {
     let volume = Volume::new(ModelFs::default(), "v");
-    let limits = Limits { open_files: 4, inodes: 8, locks: 2, transfer: 10, view: 0 };
+    let limits = Limits { open_files: 4, inodes: 8, locks: 2, transfer: 10, ..Limits::default() };
     let mut all = volume.session(root(), Access::default()).unwrap();
     let set = SetAttr { mode: Some(0o777), ..SetAttr::default() };
     all.setattr(&cx(), ROOT, None, &set).unwrap();

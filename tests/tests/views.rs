@@ -197,6 +197,29 @@ fn silent() -> Client<Loopback<ModelFs, fn() -> Timespec>> {
 }
 
 #[test]
+fn a_mapped_file_has_no_pages_in_a_view() {
+    let (mut world, handle) = Scene::new();
+    let writing = world.other.open(&cx(), world.file, RW).unwrap();
+    let mapping = world.other.map(&cx(), world.file, writing, 0, 2 * PAGE as u64).unwrap();
+    assert_eq!(world.pages(), [false; 2]);
+    let (memory, _) = world.volume.mapped_memory(mapping.token).unwrap();
+    for n in [2, 3] {
+        rustix::io::pwrite(&memory, &[n; PAGE], PAGE as u64).unwrap();
+        let mut page = [0; PAGE];
+        world.session.read(&cx(), world.file, handle, PAGE as u64, &mut page).unwrap();
+        assert_eq!(page, [n; PAGE]);
+        world.other.write(&cx(), world.file, writing, 0, &[n]).unwrap();
+        world.volume.tend_mappings(cx().now).unwrap();
+        assert_eq!(world.pages(), [false; 2]);
+    }
+    drop(memory);
+    for _ in 0..4 {
+        world.volume.tend_mappings(cx().now).unwrap();
+    }
+    world.fill(handle);
+}
+
+#[test]
 fn what_is_in_the_view_needs_no_server() {
     let (mut world, handle) = Scene::new();
     // What this one would answer is wrong.

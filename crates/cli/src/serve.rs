@@ -137,6 +137,8 @@ pub fn run(args: &Args) -> Outcome {
     };
     let names = volumes.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
     log::info!("serving {names} at {}", args.socket.display());
+    // While it can be asked for.
+    let address = std::path::absolute(&args.socket);
     let landlocked = confine::confine().map_err(|error| cannot("confine the server", &error))?;
     match landlocked {
         Landlocked::Fully => log::debug!("confined by seccomp and Landlock"),
@@ -150,7 +152,13 @@ pub fn run(args: &Args) -> Outcome {
 
     let volumes = volumes
         .into_iter()
-        .map(|(name, volume)| atoll_host::server::Volume::new(volume, name))
+        .map(|(name, volume)| {
+            let volume = atoll_host::server::Volume::new(volume, name);
+            if let Ok(address) = &address {
+                volume.set_address(address);
+            }
+            volume
+        })
         .collect();
     let server = Server::new(listener, rules, volumes, Duration::from_micros(args.spin))
         .map_err(|error| cannot("start serving", &error))?;

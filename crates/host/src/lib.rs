@@ -3,7 +3,6 @@
 //!
 //! [`device`] gives a volume's storage as a block device; [`seal`] confines a process to it.
 //! [`memory`] says how much a cache may take. [`fuse`] serves a file system to the kernel;
-//! [`server`] shares one among many clients;
 //! [`namespace`] gives a program a private view of the file tree; [`process`] splits this process
 //! in two, and [`handoff`] is the line between the halves. [`server`] serves volumes to many programs,
 //! and [`client`] is how they find it; [`shm`] is

@@ -22,6 +22,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use rustix::thread::futex;
 
 pub use view::MappedView;
+#[cfg(feature = "server")]
 pub(crate) use view::WrittenView;
 
 /// The `f_type` of a memfd, unless its pages are huge: such may be missing when they are touched.

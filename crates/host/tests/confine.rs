@@ -64,7 +64,7 @@ fn part(case: &str) -> ExitCode {
             }
             return ExitCode::SUCCESS;
         }
-        "socket" | "fork" | "exec" | "code" | "kill-another" => filter_calls().unwrap(),
+        "socket" | "fork" | "exec" | "code" | "kill-another" => filter_calls(None).unwrap(),
         _ => {
             confine().unwrap();
         }

@@ -26,6 +26,20 @@ struct atoll_identity {
 #define ATOLL_VERSION 2u
 #define ATOLL_IDENTIFY _IOR('A', 0xf5, struct atoll_identity)
 
+/* Asks the server for memory that is the content of `length` bytes of the file from `offset` on, to map
+ * it: shared with every other program that does, and with what it reads and writes. ENOTTY
+ * where there is no server. The memory is had in exchange for the token at the socket `address`. */
+struct atoll_map {
+    uint32_t magic, version; /* as above */
+    uint64_t offset, length;
+    unsigned char token[16];
+    uint32_t writable; /* the file is open for writing too */
+    uint32_t address_length;
+    char address[108];
+    uint32_t zero;
+};
+#define ATOLL_MAP _IOWR('A', 0xf6, struct atoll_map)
+
 /* An open file. */
 struct atoll_file {
     uint64_t session, ino, handle, token[2];

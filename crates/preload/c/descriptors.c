@@ -243,14 +243,6 @@ EXPORT ssize_t copy_file_range(int from, off64_t *from_at, int to, off64_t *to_a
     return REAL(copy_file_range)(from, from_at, to, to_at, n, flags);
 }
 
-/* The kernel drops the pages that its own writes make stale. */
-EXPORT void *mmap64(void *at, size_t n, int protection, int flags, int fd, off64_t offset) {
-    if (fd >= 0 && !(flags & MAP_ANONYMOUS)) mapped(fd);
-    return REAL(mmap64)(at, n, protection, flags, fd, offset);
-}
-EXPORT void *mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset)
-    __attribute__((alias("mmap64")));
-
 /* Descriptors that are sent away. */
 static void share_sent(const struct msghdr *message) {
     if (!message || !message->msg_control) return;

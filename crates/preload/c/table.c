@@ -45,7 +45,7 @@ static void futex(_Atomic uint32_t *word, int operation, uint32_t value) {
     raw(SYS_futex, word, operation | FUTEX_PRIVATE_FLAG, value, 0, 0, 0);
 }
 
-static void lock(_Atomic uint32_t *word) {
+void lock(_Atomic uint32_t *word) {
     uint32_t free = 0;
     if (atomic_compare_exchange_strong_explicit(word, &free, 1, memory_order_acquire,
                                                 memory_order_relaxed))
@@ -53,7 +53,7 @@ static void lock(_Atomic uint32_t *word) {
     while (atomic_exchange_explicit(word, 2, memory_order_acquire) != 0) futex(word, FUTEX_WAIT, 2);
 }
 
-static void unlock(_Atomic uint32_t *word) {
+void unlock(_Atomic uint32_t *word) {
     if (atomic_exchange_explicit(word, 0, memory_order_release) == 2) futex(word, FUTEX_WAKE, 1);
 }
 
@@ -518,9 +518,11 @@ static void prepare(void) {
     enter();
     lock(&connection_lock);
     lock(&pool_lock);
+    lock(&mappings_lock);
 }
 
 static void unlock_all(void) {
+    unlock(&mappings_lock);
     unlock(&pool_lock);
     unlock(&connection_lock);
 }

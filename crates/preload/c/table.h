@@ -85,6 +85,12 @@ int reserved(unsigned first, unsigned last);
 /* Whether this process has a connection, which is of the identity that it had then. */
 bool connected(void);
 
+/* A lock that no handler of this thread can want while it is held, between `enter` and `leave`. */
+void lock(_Atomic uint32_t *word);
+void unlock(_Atomic uint32_t *word);
+/* That of the table of mappings, which is taken over fork. */
+extern _Atomic uint32_t mappings_lock;
+
 /* Whether fd is an open file of ours, and if so what it is and its flags. */
 bool identify(int fd, struct atoll_file *file, uint32_t *flags);
 /* The description of fd if its offset is private, for this thread alone until `let_go`. Between

@@ -1,7 +1,10 @@
-//! What a program may ask of a descriptor: which open file of which session it is.
+//! What a program may ask of a descriptor: which open file of which session it is, and on a mount of a
+//! server, to map it.
 //!
 //! An ioctl(2), which any file system that is not Atoll's answers with an error. With a connection to the
 //! server of one's own the token allows what the descriptor does.
+
+use crate::server::Mapping;
 
 /// The first word of the answer.
 const MAGIC: u32 = 0x4c4f_5441;
@@ -41,4 +44,43 @@ impl Identity {
         bytes[40..48].copy_from_slice(&self.token[1].to_ne_bytes());
         bytes
     }
+}
+
+/// The number of the request to map: `_IOWR('A', 0xf6, ...)` of Linux. Its argument says in the
+/// beginning which bytes, and is the answer afterwards, in the machine's byte order:
+///
+/// ```text
+/// magic u32 | version u32 | offset u64 | length u64
+///     | token, 16 bytes | writable u32 | address length u32 | address, 108 bytes | 0 u32
+/// ```
+///
+/// The address is the path of the server's socket, where the token is exchanged for the memory
+/// (`server::control`). Whoever can make the request has the open file.
+pub(super) const MAP: u32 = 3 << 30 | (MAP_SIZE as u32) << 16 | (b'A' as u32) << 8 | 0xf6;
+/// Bytes of its argument.
+pub(super) const MAP_SIZE: usize = 160;
+/// The longest address.
+const ADDRESS_MAX: usize = 107;
+
+/// The offset and the length that a request to map names.
+pub(super) fn map_range(argument: &[u8]) -> Option<(u64, u64)> {
+    let argument: &[u8; MAP_SIZE] = argument.try_into().ok()?;
+    let word = |at: usize| u64::from_ne_bytes(std::array::from_fn(|i| argument[at + i]));
+    let head = [MAGIC.to_ne_bytes(), VERSION.to_ne_bytes()].concat();
+    (argument[..8] == head[..]).then(|| (word(8), word(16)))
+}
+
+/// The answer to a request to map; `None` when the address is too long.
+pub(super) fn map_answer(mapping: &Mapping, address: &[u8]) -> Option<[u8; MAP_SIZE]> {
+    if address.len() > ADDRESS_MAX {
+        return None;
+    }
+    let mut bytes = [0; MAP_SIZE];
+    bytes[0..4].copy_from_slice(&MAGIC.to_ne_bytes());
+    bytes[4..8].copy_from_slice(&VERSION.to_ne_bytes());
+    bytes[24..40].copy_from_slice(&mapping.token.0);
+    bytes[40..44].copy_from_slice(&u32::from(mapping.writable).to_ne_bytes());
+    bytes[44..48].copy_from_slice(&(address.len() as u32).to_ne_bytes());
+    bytes[48..][..address.len()].copy_from_slice(address);
+    Some(bytes)
 }

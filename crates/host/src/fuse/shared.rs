@@ -5,7 +5,8 @@
 //! - **The kernel caches nothing**: entries and attributes are valid for no time, and files are
 //!   read and written directly (`FOPEN_DIRECT_IO`), so that what another client has done is seen by
 //!   the next system call. Shared mappings are allowed still (`FUSE_DIRECT_IO_ALLOW_MMAP`, Linux
-//!   6.6); their pages are the kernel's, and are not told of what other clients write.
+//!   6.6); their pages are the kernel's, and are not told of what other clients write. A program
+//!   that asks by ioctl(2) gets the server's memory of the file to map instead (`identify::MAP`).
 //! - **O_APPEND is the server's**: the kernel says with each write whether the file has the flag
 //!   just then, and the end of the file is found where the write happens. Its own idea of the end,
 //!   which may be old, is not used. What one write(2) appends is in one piece up to
@@ -24,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use atoll_vfs::server::{Caller, Identity, Server, ServerOptions};
 use atoll_vfs::wire::attributes::RawAttr;
 use atoll_vfs::wire::files::{IoctlIn, IoctlOut, OpenOut, WriteIn, WriteOut};
-use atoll_vfs::wire::header::OutHeader;
+use atoll_vfs::wire::header::{InHeader, OutHeader};
 use atoll_vfs::wire::locks::{FUSE_LK_FLOCK, FileLock, LkIn, LkOut};
 use atoll_vfs::wire::opcode::{
     FUSE_CREATE, FUSE_GETATTR, FUSE_INIT, FUSE_LINK, FUSE_LOOKUP, FUSE_MKDIR, FUSE_MKNOD,
@@ -37,7 +38,7 @@ use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 
 use super::convert::now;
-use super::identify::{Identity as Identified, REQUEST};
+use super::identify;
 use crate::server::revocable::Revocable;
 use crate::server::{
     Holder, LockKind, LockOwner, LockRange, LockRequest, Session, WaitId, Waited, Wake,
@@ -262,10 +263,13 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
                 self.line.send_result(unique, result)?;
             }
             Ok(Request::Setlkw(args)) => self.setlkw(session, unique, ino, args)?,
-            Ok(Request::Ioctl(args)) => match identify(session, ino, args) {
-                Ok(identity) => self.line.send_ioctl(unique, &identity.to_bytes())?,
-                Err(error) => self.line.send_result(unique, Err(error))?,
-            },
+            Ok(Request::Ioctl(args)) => {
+                let argument = request.get(InHeader::SIZE + IoctlIn::SIZE..).unwrap_or_default();
+                match self.ioctl(session, header, args, argument) {
+                    Ok(answer) => self.line.send_ioctl(unique, &answer)?,
+                    Err(error) => self.line.send_result(unique, Err(error))?,
+                }
+            }
             Ok(Request::Interrupt(args)) => {
                 // Not answered. What no longer waits has its answer on the way.
                 let waiting = self.line.pending().waits.get(&args.unique).copied();
@@ -293,6 +297,41 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             }
         }
         Ok(true)
+    }
+
+    /// The answer to what programs ask of a descriptor. The kernel copies as many bytes of `argument`, and
+    /// of the answer, as the request's number says.
+    fn ioctl(
+        &self,
+        session: &mut Session<F>,
+        header: &InHeader,
+        args: &IoctlIn,
+        argument: &[u8],
+    ) -> Result<Vec<u8>> {
+        let (ino, handle) = (Ino(header.nodeid), Handle(args.fh));
+        if args.flags & FUSE_IOCTL_DIR != 0 {
+            return Err(Errno::ENOTTY);
+        }
+        match args.cmd {
+            identify::REQUEST if args.out_size as usize >= identify::Identity::SIZE => {
+                let token = session.token(ino, handle)?.0;
+                let session = session.id().0;
+                let identity = identify::Identity { session, ino: ino.0, handle: handle.0, token };
+                Ok(identity.to_bytes().to_vec())
+            }
+            identify::MAP => {
+                let (offset, len) = identify::map_range(argument).ok_or(Errno::ENOTTY)?;
+                let cx = Context { uid: header.uid, gid: header.gid, now: now() };
+                if session.volume().address().is_none() {
+                    return Err(Errno::ENOTTY);
+                }
+                let mapping = session.map(&cx, ino, handle, offset, len)?;
+                let address = session.volume().address().unwrap_or_default();
+                let answer = identify::map_answer(&mapping, address).ok_or(Errno::ENOTTY)?;
+                Ok(answer.to_vec())
+            }
+            _ => Err(Errno::ENOTTY),
+        }
     }
 
     /// Has the codec's server answer, and adds to its reply what is this mount's own.
@@ -393,20 +432,6 @@ fn write<F: FileSystem + Send>(
         session.append(cx, ino, handle, data)?
     };
     Ok(written.len)
-}
-
-/// Says which open file it is, to whoever has a descriptor of it.
-fn identify<F: FileSystem + Send>(
-    session: &mut Session<F>,
-    ino: Ino,
-    args: &IoctlIn,
-) -> Result<Identified> {
-    let fits = args.out_size as usize >= Identified::SIZE;
-    if args.cmd != REQUEST || args.flags & FUSE_IOCTL_DIR != 0 || !fits {
-        return Err(Errno::ENOTTY);
-    }
-    let token = session.token(ino, Handle(args.fh))?.0;
-    Ok(Identified { session: session.id().0, ino: ino.0, handle: args.fh, token })
 }
 
 fn getlk<F: FileSystem + Send>(

@@ -3,7 +3,8 @@
 //! It parses what clients send, so that it is made to have nothing worth taking over: besides the
 //! volumes, its socket and its log, all of which it has open, it can reach
 //!
-//! - no file: Landlock refuses every path, and seccomp every call that takes one
+//! - no file: Landlock refuses every path, and seccomp every call that takes one (but for openat(2)
+//!   in /proc/self/fd, by which the memory of mapped files is opened anew, where there is Landlock)
 //! - no network but its socket, no other process, no new program, no executable memory
 //! - no capability, and none by way of set-user-ID programs
 //!
@@ -17,6 +18,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::os::fd::{AsRawFd, RawFd};
 
 use landlock::{
     ABI, Access as _, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr,
@@ -27,6 +29,8 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen as ArgLen, SeccompCmpOp as Op, SeccompCondition,
     SeccompFilter, SeccompRule,
 };
+
+use super::pages;
 
 /// The newest version of Landlock whose rights are asked for; an older kernel gives those that it has.
 const LANDLOCK: ABI = ABI::V6;
@@ -81,9 +85,12 @@ pub fn confine() -> Result<Landlocked, ConfineError> {
     if threads.count() != 1 {
         return Err(ConfineError::Threads);
     }
+    // The memory of mapped files is opened anew through it.
+    let descriptors = pages::descriptors().map(AsRawFd::as_raw_fd);
     drop_privileges()?;
     let landlocked = landlock()?;
-    filter_calls()?;
+    // Without Landlock it would lead to every file.
+    filter_calls(descriptors.filter(|_| landlocked != Landlocked::No))?;
     Ok(landlocked)
 }
 
@@ -247,7 +254,8 @@ const PR_SET_VMA: u64 = 0x5356_4d41;
 type Filters = Result<[BpfProgram; 2], seccompiler::Error>;
 
 /// The two filters: of their verdicts the kernel takes the stricter.
-fn filters() -> Filters {
+/// With `descriptors`, openat(2) remains for what is opened through that directory.
+fn filters(descriptors: Option<RawFd>) -> Filters {
     let is_clear = |argument, bits: i32| {
         SeccompCondition::new(argument, ArgLen::Dword, Op::MaskedEq(bits as u64), 0)
     };
@@ -269,21 +277,36 @@ fn filters() -> Filters {
         libc::SYS_prctl,
         vec![only(is(0, libc::PR_SET_NAME as u64))?, only(is(0, PR_SET_VMA))?],
     );
+    rules.insert(libc::SYS_fchmod, vec![only(is(1, 0o600))?]);
+    if let Some(directory) = descriptors {
+        let mut openat =
+            vec![only(SeccompCondition::new(0, ArgLen::Dword, Op::Ne, directory as u32 as u64))?];
+        for flags in pages::REOPEN {
+            openat.push(only(is(2, u64::from(flags.bits())))?);
+        }
+        rules.insert(libc::SYS_openat, openat);
+    }
     let arch: seccompiler::TargetArch = std::env::consts::ARCH.try_into()?;
     let (kill, missing) = (SeccompAction::KillProcess, SeccompAction::Errno(libc::ENOSYS as u32));
     let allowed = SeccompFilter::new(rules, kill, SeccompAction::Allow, arch)?;
-    let rules = MISSING.iter().map(|call| (*call, Vec::new())).collect();
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
+        MISSING.iter().map(|call| (*call, Vec::new())).collect();
+    if let Some(directory) = descriptors {
+        let elsewhere = SeccompCondition::new(0, ArgLen::Dword, Op::Ne, directory as u32 as u64);
+        rules.insert(libc::SYS_openat, vec![only(elsewhere)?]);
+    }
     let absent = SeccompFilter::new(rules, SeccompAction::Allow, missing, arch)?;
     Ok([absent.try_into()?, allowed.try_into()?])
 }
 
-/// Leaves the calls that the server makes.
+/// Leaves the calls that the server makes; with `descriptors`, a directory that is open, also openat(2)
+/// in it.
 ///
 /// # Errors
 /// [`ConfineError::Filter`].
-pub fn filter_calls() -> Result<(), ConfineError> {
+pub fn filter_calls(descriptors: Option<RawFd>) -> Result<(), ConfineError> {
     // Before one of them is in force: making them takes calls too.
-    let filters = filters().map_err(ConfineError::Filter)?;
+    let filters = filters(descriptors).map_err(ConfineError::Filter)?;
     // The last one keeps further ones from being set.
     for filter in &filters {
         seccompiler::apply_filter_all_threads(filter).map_err(ConfineError::Filter)?;

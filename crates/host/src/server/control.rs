@@ -10,6 +10,13 @@
 //!         with descriptors, to a Ring that is granted: the eventfd, and the View if there is one
 //! ```
 //!
+//! Or a program that has mapped a file asks for its memory (kind 3), or that what was stored there be
+//! made durable (kind 4); it gets its answer, with the memory's descriptor, and the connection ends:
+//!
+//! ```text
+//! client: magic u32 | version u16 | kind u8 | 0 u8 | 0 u32 | token, 16 bytes
+//! ```
+//!
 //! The session lasts until either side closes its end. The client sends nothing more, the server at
 //! the most one more message, that the session has ended as it should.
 
@@ -42,6 +49,11 @@ pub enum Mode {
     /// Look and change.
     Write,
 }
+
+/// Who shows it may have the memory of a mapped file: sixteen random bytes, which a client is told of
+/// an open file that it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MapToken(pub [u8; 16]);
 
 /// The way in which files are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,6 +196,42 @@ impl Hello {
     }
 }
 
+/// What a program asks for that has mapped a file: see [`super::mapped`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// The memory.
+    Memory(MapToken),
+    /// That what was stored until now be durable.
+    Sync(MapToken),
+}
+
+impl Ask {
+    /// The message.
+    pub fn encode(self) -> Vec<u8> {
+        let (kind, token) = match self {
+            Ask::Memory(token) => (3, token),
+            Ask::Sync(token) => (4, token),
+        };
+        let mut out = head();
+        out.extend_from_slice(&[kind, 0, 0, 0, 0, 0]);
+        out.extend_from_slice(&token.0);
+        out
+    }
+
+    /// Reads a message, if it is one of these.
+    pub fn decode(message: &[u8]) -> Option<Ask> {
+        let (&[kind, 0, 0, 0, 0, 0], token) = body(message).ok()?.split_first_chunk::<6>()? else {
+            return None;
+        };
+        let token = MapToken(token.try_into().ok()?);
+        match kind {
+            3 => Some(Ask::Memory(token)),
+            4 => Some(Ask::Sync(token)),
+            _ => None,
+        }
+    }
+}
+
 impl Answer {
     /// The message. A longer text than fits is cut.
     pub fn encode(&self) -> Vec<u8> {
@@ -295,6 +343,15 @@ mod tests {
         for hello in [hello(), other] {
             assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
         }
+        for ask in [Ask::Memory(MapToken([1; 16])), Ask::Sync(MapToken([2; 16]))] {
+            let message = ask.encode();
+            assert_eq!(Ask::decode(&message), Some(ask));
+            assert!(Hello::decode(&message).is_err());
+            for wrong in [&message[..message.len() - 1], &[&message[..], &[0]].concat()] {
+                assert_eq!(Ask::decode(wrong), None);
+            }
+        }
+        assert_eq!(Ask::decode(&hello().encode()), None);
         let refused = Answer::Refused("no, because".to_owned());
         for answer in
             [Answer::Granted(Mode::Read), Answer::Granted(Mode::Write), refused, Answer::Ended]

@@ -14,6 +14,10 @@ pub struct Limits {
     pub locks: usize,
     /// Bytes that one read or write moves; more is cut short, as read(2) and write(2) may.
     pub transfer: usize,
+    /// Bytes of files that its mappings have brought into memory; more is `ENOMEM`.
+    pub mapped: u64,
+    /// Files that it has mapped and that are mapped still; one more is `ENOMEM`.
+    pub mapped_files: usize,
     /// Bytes of the View of a session that is served through a ring; 0 for none.
     pub view: usize,
 }
@@ -25,6 +29,8 @@ impl Default for Limits {
             inodes: 65_536,
             locks: 4096,
             transfer: 16 << 20,
+            mapped: 1 << 30,
+            mapped_files: 256,
             view: 16 << 20,
         }
     }

@@ -16,7 +16,8 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use rustix::net::{Shutdown, SocketFlags};
 
-use super::control::{self, Answer, Hello, Kind};
+use super::control::{self, Answer, Ask, Hello, Kind};
+use super::mapped::WRITE_BACK_INTERVAL;
 use super::mount::{Mount, is_fuse};
 use super::peer;
 use super::permissions::Credentials;
@@ -39,6 +40,8 @@ const ACCEPT_BATCH: usize = 16;
 const SWEEP: Duration = Duration::from_millis(200);
 /// How often changes are made durable that no client has asked to be.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(30);
+/// The most programs that wait for stores to be durable.
+const SYNCS_MAX: usize = 64;
 /// How long a session that is just beginning may keep the server from shutting down.
 const SHUTDOWN: Duration = Duration::from_secs(10);
 
@@ -53,6 +56,8 @@ pub struct Server<F: FileSystem + Send + 'static> {
     /// One for each volume, in their order.
     workers: Vec<Worker<F>>,
     committers: Vec<(Sender<()>, JoinHandle<()>)>,
+    /// Counts the programs that wait for stores to be durable.
+    syncs: Arc<()>,
 }
 
 struct Client<F: FileSystem + Send> {
@@ -108,7 +113,8 @@ impl<F: FileSystem + Send + 'static> Server<F> {
             })
             .collect();
         let (clients, lingering) = (Vec::new(), Vec::new());
-        Ok(Server { listener, rules, volumes, clients, lingering, workers, committers })
+        let syncs = Arc::new(());
+        Ok(Server { listener, rules, volumes, clients, lingering, workers, committers, syncs })
     }
 
     /// Serves until `stop` can be read, then ends all sessions and gives the file systems back, to
@@ -241,6 +247,14 @@ impl<F: FileSystem + Send + 'static> Server<F> {
                 Next::End
             }
             (Stage::Greeting(_), Ok((message, descriptors))) => {
+                if let Some(ask) = Ask::decode(&message) {
+                    if let Err(why) = self.answer(client, ask) {
+                        let refused = Answer::Refused(why).encode();
+                        // One that does not listen is not waited for.
+                        let _ = control::send(&client.socket, &refused, &[]);
+                    }
+                    return Next::End;
+                }
                 match self.begin(client, &message, descriptors) {
                     Ok(stage) => {
                         client.stage = stage;
@@ -253,6 +267,41 @@ impl<F: FileSystem + Send + 'static> Server<F> {
                 }
             }
         }
+    }
+
+    /// Answers a program that has mapped a file. What it knows shows that it may.
+    fn answer(&self, client: &Client<F>, ask: Ask) -> Result<(), String> {
+        let (Ask::Memory(token) | Ask::Sync(token)) = ask;
+        let volume = self.volumes.iter().find(|volume| volume.has_mapped(token));
+        let volume = volume.ok_or("it is not mapped any more")?;
+        let say = |error: &dyn std::fmt::Display| error.to_string();
+        if let Ask::Memory(_) = ask {
+            let (memory, writable) = volume.mapped_memory(token).map_err(|error| say(&error))?;
+            let mode = if writable { Mode::Write } else { Mode::Read };
+            return control::send(
+                &client.socket,
+                &Answer::Granted(mode).encode(),
+                &[memory.as_fd()],
+            )
+            .map_err(|error| say(&error));
+        }
+        // It waits for the device, as others must not.
+        let turn = Arc::clone(&self.syncs);
+        if Arc::strong_count(&turn) > SYNCS_MAX {
+            return Err("too many wait already".to_owned());
+        }
+        let (volume, socket) = (Arc::clone(volume), Arc::clone(&client.socket));
+        let sync = move || {
+            let answer = match volume.sync_mapped(token, now()) {
+                Ok(()) => Answer::Granted(Mode::Write),
+                Err(error) => Answer::Refused(error.to_string()),
+            };
+            drop(volume);
+            let _ = control::send(&*socket, &answer.encode(), &[]);
+            drop(turn);
+        };
+        let name = std::thread::Builder::new().name("msync".to_owned());
+        name.spawn(sync).map(drop).map_err(|error| say(&error))
     }
 
     /// Begins the session that a client has asked for. The error is for the client.
@@ -431,9 +480,18 @@ pub(super) fn refuse(socket: &OwnedFd, peer: &Credentials, why: &str) {
     let _ = control::send(socket, &Answer::Refused(why.to_owned()).encode(), &[]);
 }
 
-/// Makes changes durable at intervals, until `stopped`'s other end is dropped.
+/// Makes changes durable at intervals, until `stopped`'s other end is dropped. What is stored into
+/// mapped files is written back more often.
 fn commit_at_intervals<F: FileSystem + Send>(volume: &Volume<F>, stopped: &Receiver<()>) {
-    while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(COMMIT_INTERVAL) {
+    let mut committed = Instant::now();
+    while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(WRITE_BACK_INTERVAL) {
+        if let Err(error) = volume.tend_mappings(now()) {
+            log::error!("stores into files of {} could not be written: {error}", volume.name());
+        }
+        if committed.elapsed() < COMMIT_INTERVAL {
+            continue;
+        }
+        committed = Instant::now();
         if let Err(error) = volume.commit(now()) {
             log::error!("changes of {} could not be made durable: {error}", volume.name());
         }

@@ -1,10 +1,11 @@
 //! Many clients on one volume.
 //!
 //! Read in this order: [`volume`] is what all share, [`session`] one client's view of it and `verbs`
-//! its calls, made of the steps in `state`; [`permissions`] says what a client may do, `inodes` and
-//! `handles` which inodes and open files it may name, [`tokens`] how it may use those of another,
-//! [`limits`] how much; [`locks`] are those of fcntl(2) and flock(2), [`observer`] tells caches what has
-//! changed, and `view` keeps what clients read without asking.
+//! its calls (`writes` has those that write data), made of the steps in `state`; [`permissions`] says
+//! what a client may do, `inodes` and `handles` which inodes and open files it may name, [`tokens`] how
+//! it may use those of another, [`limits`] how much; [`locks`] are those of fcntl(2) and flock(2),
+//! [`observer`] tells caches what has changed, and `view` keeps what clients read without asking.
+//! [`mapped`] has the files that clients have mapped, `pages` the memory for it.
 //!
 //! How clients come to a session: [`bind`] makes the socket, [`listen`] is the thread that watches
 //! it, [`control`] has the messages, `mount` and `worker` serve, [`peer`] says who a client is and [`rules`] what it may do;
@@ -40,11 +41,15 @@ pub mod listen;
 #[cfg(feature = "server")]
 pub mod locks;
 #[cfg(feature = "server")]
+pub mod mapped;
+#[cfg(feature = "server")]
 mod mount;
 #[cfg(feature = "server")]
 pub mod notify;
 #[cfg(feature = "server")]
 pub mod observer;
+#[cfg(feature = "server")]
+mod pages;
 #[cfg(feature = "server")]
 pub mod peer;
 #[cfg(feature = "server")]
@@ -67,11 +72,16 @@ mod view;
 pub mod volume;
 #[cfg(feature = "server")]
 mod worker;
+#[cfg(feature = "server")]
+mod writes;
 
+pub use control::MapToken;
 #[cfg(feature = "server")]
 pub use limits::Limits;
 #[cfg(feature = "server")]
 pub use locks::{Holder, LockKind, LockOwner, LockRange, LockRequest, WaitId, Waited, Wake};
+#[cfg(feature = "server")]
+pub use mapped::Mapping;
 #[cfg(feature = "server")]
 pub use observer::{Change, Observer, ObserverId};
 #[cfg(feature = "server")]

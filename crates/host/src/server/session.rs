@@ -20,6 +20,7 @@ use super::locks::{
 use super::permissions::{Credentials, Judge};
 use super::view::ViewId;
 use super::volume::{Access, SessionId, State, Volume};
+use crate::fuse::now;
 
 /// One client's view of a [`Volume`]: a [`FileSystem`] of its own, in which handles and inode
 /// numbers are those that this session gave out, permissions are enforced and the root is the
@@ -291,6 +292,7 @@ impl<F: FileSystem + Send> Drop for Session<F> {
     fn drop(&mut self) {
         let wakes = self.locks().end(self.id);
         wakes.call();
+        self.volume.write_back_session(self.id, now());
         // After a panic in the file system there is nothing left to be closed, but for the View.
         let mut guard = match self.volume.state.lock() {
             Ok(guard) => guard,

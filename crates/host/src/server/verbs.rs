@@ -19,10 +19,11 @@ use super::state::MAKE;
 use super::tokens::Token;
 use super::view::ViewId;
 use super::volume::{Identity, State, Volume};
+use super::writes::At;
 use crate::privileges::drop_capabilities;
 
 /// Refuses a change by a read-only session, and notes that something changes.
-fn changing<F: FileSystem + Send>(
+pub(super) fn changing<F: FileSystem + Send>(
     volume: &Volume<F>,
     read_only: bool,
 ) -> Result<MutexGuard<'_, State<F>>> {
@@ -50,6 +51,8 @@ macro_rules! enter {
         let $caller = $self.judge.caller($cx);
     };
 }
+
+pub(super) use enter;
 
 /// The volume's number of a directory in which a call works.
 macro_rules! directory {
@@ -86,7 +89,7 @@ impl<F: FileSystem + Send> Session<F> {
         self.handles.insert(Open { ino, handle, flags, origin: Origin::Own })
     }
 
-    fn file(&self, ino: Ino, handle: Handle) -> Result<Open> {
+    pub(super) fn file(&self, ino: Ino, handle: Handle) -> Result<Open> {
         self.handles.of_kind(self.inodes.inner(ino)?, handle, true)
     }
 
@@ -169,15 +172,6 @@ impl<F: FileSystem + Send> Session<F> {
     }
 }
 
-/// Where a write goes.
-enum At {
-    Offset(u64),
-    /// The end of the file, found and written in one.
-    End,
-    /// Here, but not beyond the end of the file.
-    Within(u64),
-}
-
 /// What only a carrier of requests knows to ask for.
 impl<F: FileSystem + Send> Session<F> {
     /// The token of an open file, by which another session can [`adopt`](Self::adopt) it. To be told
@@ -207,75 +201,6 @@ impl<F: FileSystem + Send> Session<F> {
             open
         };
         Ok((self.inodes.outer(open.ino), self.handles.insert(open)))
-    }
-
-    /// Writes at the end of the file, atomically, through a handle without APPEND: for a client that
-    /// says O_APPEND with each write.
-    ///
-    /// # Errors
-    /// Those of [`FileSystem::write`].
-    pub fn append(
-        &mut self,
-        cx: &Context,
-        ino: Ino,
-        handle: Handle,
-        data: &[u8],
-    ) -> Result<Written> {
-        self.write_to(cx, ino, handle, At::End, data)
-    }
-
-    /// Writes pages of a shared mapping, which never make a file longer: what lies beyond the end,
-    /// because another client has cut the file, is dropped.
-    ///
-    /// # Errors
-    /// Those of [`FileSystem::write`].
-    pub fn write_back(
-        &mut self,
-        cx: &Context,
-        ino: Ino,
-        handle: Handle,
-        offset: u64,
-        data: &[u8],
-    ) -> Result<Written> {
-        let written = self.write_to(cx, ino, handle, At::Within(offset), data)?;
-        Ok(Written { len: data.len().min(self.access.limits.transfer), ..written })
-    }
-
-    fn write_to(
-        &mut self,
-        cx: &Context,
-        ino: Ino,
-        handle: Handle,
-        at: At,
-        data: &[u8],
-    ) -> Result<Written> {
-        let open = self.file(ino, handle)?;
-        let mut data = &data[..data.len().min(self.access.limits.transfer)];
-        enter!(self, cx, state, caller, changing);
-        state.tokens.check(&open)?;
-        // What cannot be written takes nothing.
-        if open.flags.is_some_and(|flags| flags.contains(OpenFlags::WRITE)) && !data.is_empty() {
-            state.drop_privileges(cx, self.id, &caller, open.ino)?;
-        }
-        let offset = match at {
-            At::Offset(offset) => offset,
-            At::End => state.fs.getattr(cx, open.ino)?.size,
-            At::Within(offset) => {
-                let room = state.fs.getattr(cx, open.ino)?.size.saturating_sub(offset);
-                data = &data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
-                offset
-            }
-        };
-        let had = state.views.has(self.view, open.ino, offset, data.len());
-        let written = state.fs.write(cx, open.ino, open.handle, offset, data)?;
-        if state.observed() && written.len > 0 {
-            state.tell_data(self.id, open.ino, written.offset, written.len as u64);
-        }
-        if had {
-            let State { fs, views, .. } = state;
-            views.filled(fs, cx, self.view, &open, written.offset, written.len);
-        }
-        Ok(written)
     }
 }
 
@@ -362,7 +287,14 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         }
         // A handle of a directory says nothing that the file system would want to know.
         let handle = open.filter(|open| open.flags.is_some()).map(|open| open.handle);
+        let mapped = match set.size {
+            Some(size) => state.before_change(cx, inner, size)?,
+            None => None,
+        };
         let attr = state.fs.setattr(cx, inner, handle, &set)?;
+        if let (Some(old), Some(new)) = (mapped, set.size) {
+            state.resized_mapped(cx, inner, old, new);
+        }
         if state.observed() {
             match (set.size, old) {
                 (Some(size), Some(old)) => {
@@ -548,6 +480,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             }
             let handle = state.fs.open(cx, inner, flags)?;
             if flags.contains(OpenFlags::TRUNC) {
+                state.resized_mapped(cx, inner, u64::MAX, 0);
                 state.tell_data(self.id, inner, 0, u64::MAX);
             }
             handle
@@ -598,6 +531,9 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             }
             state.changed = true;
             let (attr, handle) = state.fs.create(cx, dir, name, mode, flags)?;
+            if found.is_some() && flags.contains(OpenFlags::TRUNC) {
+                state.resized_mapped(cx, attr.ino, u64::MAX, 0);
+            }
             if state.observed() {
                 if found.is_none() {
                     state.tell_entry(self.id, dir, name);
@@ -658,6 +594,9 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         enter!(self, cx, state, _caller, reading);
         state.tokens.check(&open)?;
         let len = state.fs.read(cx, open.ino, open.handle, offset, &mut buf[..len])?;
+        if state.read_mapped(open.ino, offset, &mut buf[..len])? {
+            return Ok(len);
+        }
         // Who has borrowed the file loses it at the lender's close, and pages would stay.
         if self.view.is_some() && !matches!(open.origin, Origin::Adopted { .. }) {
             let State { fs, views, .. } = state;
@@ -692,7 +631,18 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         if open.flags.is_some_and(|flags| flags.contains(OpenFlags::WRITE)) {
             state.drop_privileges(cx, self.id, &caller, open.ino)?;
         }
+        let end = offset.saturating_add(len);
+        let grows = if mode.contains(FallocateMode::KEEP_SIZE) { 0 } else { end };
+        let mapped = state.before_change(cx, open.ino, grows)?;
         state.fs.fallocate(cx, open.ino, open.handle, offset, len, mode)?;
+        if let Some(size) = mapped {
+            if grows > size {
+                state.resized_mapped(cx, open.ino, size, grows);
+            }
+            if mode.intersects(FallocateMode::PUNCH_HOLE | FallocateMode::ZERO_RANGE) {
+                state.zeroed_mapped(cx, open.ino, offset..end);
+            }
+        }
         if state.observed() {
             state.tell_data(self.id, open.ino, offset, len);
         }
@@ -708,6 +658,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         to: SeekTo,
     ) -> Result<u64> {
         let open = self.file(ino, handle)?;
+        self.volume.write_back_file(open.ino, cx.now)?;
         enter!(self, cx, state, _caller, reading);
         state.tokens.check(&open)?;
         state.fs.seek(cx, open.ino, open.handle, offset, to)
@@ -715,6 +666,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
 
     fn fsync(&mut self, cx: &Context, ino: Ino, handle: Handle, data_only: bool) -> Result<()> {
         let open = self.file(ino, handle)?;
+        self.volume.write_back_file(open.ino, cx.now)?;
         enter!(self, cx, state, _caller, reading);
         state.tokens.check(&open)?;
         state.fs.fsync(cx, open.ino, open.handle, data_only)
@@ -765,6 +717,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
     }
 
     fn syncfs(&mut self, cx: &Context) -> Result<()> {
+        self.volume.write_back(cx.now)?;
         enter!(self, cx, state, _caller, reading);
         state.fs.syncfs(cx)
     }

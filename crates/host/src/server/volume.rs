@@ -1,23 +1,31 @@
 //! What all clients of one volume share.
 
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use atoll_vfs::{Context, Errno, FileSystem, Result, Timespec};
 
 use super::limits::Limits;
 use super::locks::LockTable;
+use super::mapped::Mappings;
 use super::observer::{Change, Observer, ObserverId};
 use super::permissions::Credentials;
 use super::session::Session;
 use super::tokens::Tokens;
 use super::view::Views;
+use crate::fuse::now;
 use crate::privileges::Plain;
 
 /// Names a session of a volume; never used twice in the life of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);
+
+impl SessionId {
+    /// Stands for the volume where it does something by itself.
+    pub const VOLUME: SessionId = SessionId(0);
+}
 
 /// As whom the calls of a session act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -56,6 +64,7 @@ pub struct Volume<F> {
     pub(super) state: Mutex<State<F>>,
     pub(super) locks: Mutex<LockTable>,
     next_session: AtomicU64,
+    address: OnceLock<Vec<u8>>,
 }
 
 /// What the volume's lock guards.
@@ -67,6 +76,7 @@ pub(super) struct State<F> {
     pub(super) tokens: Tokens,
     /// Counts moves of directories from one parent to another.
     pub(super) moves: u64,
+    pub(super) mapped: Mappings,
     pub(super) views: Views,
     observers: Vec<(ObserverId, Arc<dyn Observer>)>,
     next_observer: u64,
@@ -100,18 +110,31 @@ impl<F: FileSystem + Send> Volume<F> {
                 plain: Plain::default(),
                 tokens: Tokens::default(),
                 moves: 0,
+                mapped: Mappings::default(),
                 views: Views::default(),
                 observers: Vec::new(),
                 next_observer: 0,
             }),
             locks: Mutex::new(LockTable::default()),
             next_session: AtomicU64::new(1),
+            address: OnceLock::new(),
         })
     }
 
     /// What clients call the volume.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The absolute path of the socket at which clients get the memory of mapped files, if there is one.
+    pub fn address(&self) -> Option<&[u8]> {
+        self.address.get().map(Vec::as_slice)
+    }
+
+    /// Says where that is, once.
+    pub fn set_address(&self, path: &Path) {
+        // A second time it stays what it is.
+        let _ = self.address.set(path.as_os_str().as_bytes().to_vec());
     }
 
     /// Begins a session of `peer`.
@@ -130,7 +153,10 @@ impl<F: FileSystem + Send> Volume<F> {
     /// has been dropped, and recovers from its journal when it is mounted again.
     pub fn into_inner(self: Arc<Self>) -> std::result::Result<Option<F>, Arc<Self>> {
         Ok(match Arc::try_unwrap(self)?.state.into_inner() {
-            Ok(state) => Some(state.fs),
+            Ok(mut state) => {
+                state.finish_mappings(now());
+                Some(state.fs)
+            }
             Err(_) => None,
         })
     }
@@ -139,8 +165,9 @@ impl<F: FileSystem + Send> Volume<F> {
     /// the call.
     ///
     /// # Errors
-    /// Those of [`FileSystem::syncfs`].
+    /// Those of [`FileSystem::syncfs`] and [`write_back`](Self::write_back).
     pub fn commit(&self, now: Timespec) -> Result<()> {
+        self.write_back(now)?;
         let mut state = self.lock()?;
         if !std::mem::take(&mut state.changed) {
             return Ok(());

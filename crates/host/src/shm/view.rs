@@ -1,11 +1,15 @@
 //! A View and the memory that it is in, as one: the server's half, and the client's.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
+#[cfg(feature = "server")]
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use atoll_transport::view::{Size, ViewReader, ViewWriter};
+use atoll_transport::view::ViewReader;
+#[cfg(feature = "server")]
+use atoll_transport::view::{Size, ViewWriter};
 use atoll_vfs::View;
 
 use super::SharedMemory;
@@ -14,6 +18,7 @@ use super::SharedMemory;
 const VIEW_MAX: usize = 1 << 30;
 
 /// A View that this process writes. When it is dropped, nothing in it counts any more.
+#[cfg(feature = "server")]
 #[derive(Debug)]
 pub(crate) struct WrittenView {
     /// Not really for ever: as long as `memory`, which is dropped after it. Nothing of it may be moved out.
@@ -22,6 +27,7 @@ pub(crate) struct WrittenView {
     size: Size,
 }
 
+#[cfg(feature = "server")]
 impl WrittenView {
     /// The largest View within `bytes`; `None` when that is too little for any.
     ///
@@ -47,6 +53,7 @@ impl WrittenView {
     }
 }
 
+#[cfg(feature = "server")]
 impl AsFd for WrittenView {
     /// The memory, for the client: it can only be read.
     fn as_fd(&self) -> BorrowedFd<'_> {

@@ -1,0 +1,633 @@
+//! Files that clients have mapped: memory that is the content for everybody.
+//!
+//! The first mapping of a part of a file copies that part into memory ([`Pages`]) whose descriptor the
+//! client gets and maps. From then on, for as long as any client has it:
+//!
+//! - Reads by anybody come from the memory, so that a store is seen as soon as it is made.
+//! - What is written, cut off or punched out is so in the file system and in the memory.
+//! - What clients have stored is found by comparing the memory with the file system, and written
+//!   there: for fsync(2) and msync(2), when a session that has the file mapped ends, every
+//!   [`WRITE_BACK_INTERVAL`] (less often where comparing would take more than a fiftieth of the
+//!   time), and when the server ends as it should.
+//! - No cache of the server's holds data of the file (see [`State::is_mapped`]).
+//!
+//! A crash of the server loses the stores since they were last written back, none of which was
+//! promised to last, and nothing else: writing back is an ordinary write. The clients' memory then
+//! belongs to no file any more.
+//!
+//! Stores beyond the end of the file go nowhere: they are zeros again when the file gets there.
+//!
+//! Memory that clients may change is copied and then looked at. What a client does to it with its
+//! descriptor instead of a store is the same as a store.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, OpenFlags, Result, SeekTo, Timespec};
+
+use super::control::MapToken;
+use super::handles::{Open, Origin};
+use super::limits::Limits;
+use super::observer::Change;
+use super::pages::{LEN, Pages};
+use super::session::Session;
+use super::volume::{SessionId, State, Volume};
+
+/// How long a store waits at most until it is written back without anybody's asking.
+pub const WRITE_BACK_INTERVAL: Duration = Duration::from_secs(1);
+/// The most bytes of files that the mappings of one volume may have in memory.
+pub const MAPPED_MAX: u64 = 4 << 30;
+/// The most files of one volume that are mapped; each takes a descriptor.
+pub const MAPPED_FILES_MAX: usize = 1024;
+
+/// How much longer than comparing a file takes it is left alone.
+const REST: u32 = 50;
+/// What is mapped is a multiple of this, so that the list of what is stays short.
+const CHUNK: u64 = 64 << 10;
+/// What is copied or compared before others have their turn at the volume.
+const STEP: u64 = 1 << 20;
+/// The unit in which stores are found.
+const PAGE: usize = 4096;
+/// How many times the memory is found unused before it is let go of: whoever was told the token has
+/// to have the time to come for it.
+const GRACE: u32 = 2;
+
+impl MapToken {
+    fn new() -> Result<MapToken> {
+        let mut bytes = [0; 16];
+        let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+        if got == Ok(bytes.len()) { Ok(MapToken(bytes)) } else { Err(Errno::EIO) }
+    }
+}
+
+/// What a client is told that wants to map an open file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// With it the memory is had from [`Volume::mapped_memory`], and what was stored is made
+    /// durable by [`Volume::sync_mapped`].
+    pub token: MapToken,
+    /// Whether stores are allowed.
+    pub writable: bool,
+}
+
+struct File {
+    pages: Pages,
+    /// Keeps the inode while it is mapped.
+    open: Open,
+    /// What is in memory, in order and apart from each other: elsewhere the memory says nothing.
+    covered: Vec<Range<u64>>,
+    reader: MapToken,
+    writer: MapToken,
+    /// Sessions that have mapped it, and how many bytes each has brought into memory.
+    sessions: HashMap<SessionId, u64>,
+    /// Whether a client could have stored something.
+    stores: bool,
+    grace: u32,
+    /// Not compared until then without anybody's asking.
+    rests: Option<Instant>,
+    /// Nobody has the memory, nor has been given it since this was found.
+    unused: bool,
+}
+
+/// The mapped files of a volume.
+#[derive(Default)]
+pub(super) struct Mappings {
+    files: HashMap<Ino, File>,
+    tokens: HashMap<MapToken, Ino>,
+}
+
+fn errno(error: io::Error) -> Errno {
+    error.raw_os_error().and_then(Errno::from_raw).unwrap_or(Errno::EIO)
+}
+
+fn overlap(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {
+    let start = a.start.max(b.start);
+    start..a.end.min(b.end).max(start)
+}
+
+fn length(range: &Range<u64>) -> u64 {
+    range.end.saturating_sub(range.start)
+}
+
+impl File {
+    /// The first part of `range` that is not in memory.
+    fn gap(&self, range: &Range<u64>) -> Option<Range<u64>> {
+        let mut at = range.start;
+        for covered in &self.covered {
+            if covered.end <= at {
+                continue;
+            }
+            if covered.start > at {
+                return (at < range.end).then(|| at..covered.start.min(range.end));
+            }
+            at = covered.end;
+        }
+        (at < range.end).then_some(at..range.end)
+    }
+
+    /// Notes that `range`, a gap, is in memory.
+    fn add(&mut self, range: Range<u64>) {
+        let at = self.covered.partition_point(|covered| covered.start < range.start);
+        self.covered.insert(at, range);
+        self.covered.dedup_by(|next, before| {
+            let joined = before.end == next.start;
+            if joined {
+                before.end = next.end;
+            }
+            joined
+        });
+    }
+
+    /// What of `range` is in memory.
+    fn within(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
+        let from = self.covered.partition_point(|covered| covered.end <= range.start);
+        self.covered[from..]
+            .iter()
+            .map(move |covered| overlap(covered, &range))
+            .take_while(|part| part.start < part.end)
+    }
+
+    /// Bytes of a file of `size` that are in memory.
+    fn bytes(&self, size: u64) -> u64 {
+        self.within(0..size).map(|part| length(&part)).sum()
+    }
+
+    fn zero(&self, range: Range<u64>) -> Result<()> {
+        for part in self.within(range) {
+            self.pages.zero(part.start, part.end).map_err(errno)?;
+        }
+        Ok(())
+    }
+}
+
+impl Mappings {
+    fn file(&self, token: MapToken) -> Result<(Ino, &File)> {
+        let ino = *self.tokens.get(&token).ok_or(Errno::ESTALE)?;
+        self.files.get(&ino).map(|file| (ino, file)).ok_or(Errno::ESTALE)
+    }
+}
+
+impl<F: FileSystem> State<F> {
+    /// Whether clients may change the content of `ino` without a call: nothing that has been read of
+    /// it stays true. One that becomes so is told to observers as a change of all its data.
+    #[inline]
+    pub(super) fn is_mapped(&self, ino: Ino) -> bool {
+        !self.mapped.files.is_empty() && self.mapped.files.contains_key(&ino)
+    }
+
+    /// Begins to map `ino` for `by`, or goes on with it: brings at most [`STEP`] bytes of `range`, a
+    /// multiple of [`CHUNK`], into memory. Says what is mapped when all is there.
+    fn map(
+        &mut self,
+        cx: &Context,
+        by: SessionId,
+        ino: Ino,
+        range: &Range<u64>,
+        limits: &Limits,
+    ) -> Result<Option<(MapToken, MapToken)>> {
+        let files = &self.mapped.files;
+        let known = files.get(&ino);
+        if !known.is_some_and(|file| file.sessions.contains_key(&by)) {
+            let own = files.values().filter(|file| file.sessions.contains_key(&by)).count();
+            let room = known.is_some() || files.len() < MAPPED_FILES_MAX;
+            if own >= limits.mapped_files || !room {
+                return Err(Errno::ENOMEM);
+            }
+        }
+        if known.is_none() {
+            self.begin_mapping(cx, by, ino)?;
+        }
+        let size = self.fs.getattr(cx, ino)?.size;
+        let all: u64 = self.mapped.files.values().flat_map(|file| file.sessions.values()).sum();
+        let own: u64 = self.mapped.files.values().filter_map(|file| file.sessions.get(&by)).sum();
+        let State { fs, mapped, .. } = self;
+        let file = mapped.files.get_mut(&ino).ok_or(Errno::EIO)?;
+        file.grace = GRACE;
+        file.unused = false;
+        let charged = file.sessions.entry(by).or_default();
+        let before = *charged;
+        let Some(mut gap) = file.gap(range) else {
+            return Ok(Some((file.reader, file.writer)));
+        };
+        // Beyond the end there is nothing to copy.
+        if gap.start < size {
+            gap.end = gap.end.min(gap.start + STEP);
+        }
+        let bytes = length(&overlap(&gap, &(0..size)));
+        if own + bytes > limits.mapped || all + bytes > MAPPED_MAX {
+            return Err(Errno::ENOMEM);
+        }
+        // Clients may have written where nothing of the file was.
+        file.pages.zero(gap.start, gap.end).map_err(errno)?;
+        let mut buffer = vec![0; CHUNK as usize];
+        let mut at = gap.start;
+        while at < gap.end.min(size) {
+            match fs.seek(cx, ino, file.open.handle, at, SeekTo::Data) {
+                Ok(data) => at = data,
+                Err(Errno::ENXIO) => break,
+                Err(error) => return Err(error),
+            }
+            let end = gap.end.min(size).min(at.saturating_add(CHUNK));
+            if at >= end {
+                break;
+            }
+            let part = &mut buffer[..(end - at) as usize];
+            let read = fs.read(cx, ino, file.open.handle, at, part)?;
+            if read == 0 {
+                break;
+            }
+            file.pages.write(at, &part[..read]).map_err(errno)?;
+            at += read as u64;
+        }
+        file.sessions.insert(by, before + bytes);
+        file.add(gap);
+        Ok(file.gap(range).is_none().then_some((file.reader, file.writer)))
+    }
+
+    fn begin_mapping(&mut self, cx: &Context, by: SessionId, ino: Ino) -> Result<()> {
+        let pages = Pages::new().map_err(errno)?;
+        let (reader, writer) = (MapToken::new()?, MapToken::new()?);
+        let both = OpenFlags::READ | OpenFlags::WRITE;
+        let (handle, flags) = match self.fs.open(cx, ino, both) {
+            Ok(handle) => (handle, both),
+            Err(Errno::EROFS) => (self.fs.open(cx, ino, OpenFlags::READ)?, OpenFlags::READ),
+            Err(error) => return Err(error),
+        };
+        let file = File {
+            pages,
+            open: Open { ino, handle, flags: Some(flags), origin: Origin::Own },
+            covered: Vec::new(),
+            reader,
+            writer,
+            sessions: HashMap::new(),
+            stores: false,
+            grace: GRACE,
+            rests: None,
+            unused: false,
+        };
+        self.mapped.tokens.extend([(reader, ino), (writer, ino)]);
+        self.mapped.files.insert(ino, file);
+        self.tell(by, Change::Data { ino, offset: 0, len: u64::MAX });
+        Ok(())
+    }
+
+    /// Ends the mapping of `ino` by all.
+    fn end_mapping(&mut self, cx: &Context, ino: Ino) {
+        let Some(file) = self.mapped.files.remove(&ino) else { return };
+        self.mapped.tokens.remove(&file.reader);
+        self.mapped.tokens.remove(&file.writer);
+        // The file was open for this alone.
+        let _ = self.close(cx, SessionId::VOLUME, &file.open);
+    }
+
+    /// Puts what is mapped of `ino` in the place of what was read at `offset` from the file system.
+    /// Returns whether `ino` is mapped.
+    #[inline]
+    pub(super) fn read_mapped(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<bool> {
+        if self.mapped.files.is_empty() {
+            return Ok(false);
+        }
+        let Some(file) = self.mapped.files.get(&ino) else { return Ok(false) };
+        for part in file.within(offset..offset.saturating_add(buf.len() as u64)) {
+            let place = (part.start - offset) as usize..(part.end - offset) as usize;
+            file.pages.read(part.start, &mut buf[place]).map_err(errno)?;
+        }
+        Ok(true)
+    }
+
+    /// The size of `ino` if it is mapped and what its mappings may have in memory allows it to grow to
+    /// `end`.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub(super) fn before_change(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        end: u64,
+    ) -> Result<Option<u64>> {
+        if !self.is_mapped(ino) {
+            return Ok(None);
+        }
+        let size = self.fs.getattr(cx, ino)?.size;
+        if end > size && self.mapped.files[&ino].bytes(end) > MAPPED_MAX {
+            return Err(Errno::ENOMEM);
+        }
+        Ok(Some(size))
+    }
+
+    /// `ino`, of `size` before, has had `data` written at `offset`.
+    pub(super) fn wrote_mapped(&mut self, cx: &Context, ino: Ino, size: u64, at: u64, data: &[u8]) {
+        let Some(file) = self.mapped.files.get(&ino) else { return };
+        let written = || {
+            file.zero(size..at)?;
+            for part in file.within(at..at.saturating_add(data.len() as u64)) {
+                let place = (part.start - at) as usize..(part.end - at) as usize;
+                file.pages.write(part.start, &data[place]).map_err(errno)?;
+            }
+            Ok(())
+        };
+        let written = written();
+        self.keep_mapped(cx, ino, written);
+    }
+
+    /// A part of `ino` reads as zeros from now on.
+    pub(super) fn zeroed_mapped(&mut self, cx: &Context, ino: Ino, range: Range<u64>) {
+        let Some(file) = self.mapped.files.get(&ino) else { return };
+        let zeroed = file.zero(range);
+        self.keep_mapped(cx, ino, zeroed);
+    }
+
+    /// `ino`, of `size` before, has another size now.
+    pub(super) fn resized_mapped(&mut self, cx: &Context, ino: Ino, size: u64, new: u64) {
+        // Cut off, or not yet part of the file.
+        let range = if new < size { new..LEN } else { size..new };
+        self.zeroed_mapped(cx, ino, range);
+    }
+
+    /// After a change of the memory that failed: it is the file's content no more.
+    fn keep_mapped(&mut self, cx: &Context, ino: Ino, changed: Result<()>) {
+        if let Err(error) = changed {
+            log::error!("inode {} is not mapped any more, there is no memory: {error}", ino.0);
+            self.end_mapping(cx, ino);
+        }
+    }
+
+    /// Writes back what was stored into `ino` from `at` on, at most [`STEP`] bytes of it. Returns where
+    /// to go on, `None` at the end.
+    fn write_back_step(&mut self, cx: &Context, ino: Ino, at: u64) -> Result<Option<u64>> {
+        let State { fs, mapped, .. } = self;
+        let Some(file) = mapped.files.get(&ino).filter(|file| file.stores) else {
+            return Ok(None);
+        };
+        let (handle, size) = (file.open.handle, fs.getattr(cx, ino)?.size);
+        let mut stored: Vec<Range<u64>> = Vec::new();
+        let (mut memory, mut old) = (vec![0; CHUNK as usize], vec![0; CHUNK as usize]);
+        let mut budget = STEP;
+        let mut next = None;
+        'all: for part in file.within(at..size) {
+            let mut at = part.start;
+            while at < part.end {
+                if budget == 0 {
+                    next = Some(at);
+                    break 'all;
+                }
+                let data = match fs.seek(cx, ino, handle, at, SeekTo::Data) {
+                    Ok(data) => data,
+                    Err(Errno::ENXIO) => part.end,
+                    Err(error) => return Err(error),
+                };
+                let data = data.min(file.pages.next_data(at).map_err(errno)?);
+                if data > at {
+                    // Both are zeros up to there.
+                    at = (data / PAGE as u64 * PAGE as u64).max(at);
+                }
+                let len = CHUNK.min(part.end.saturating_sub(at)) as usize;
+                if len == 0 {
+                    break;
+                }
+                let (memory, old) = (&mut memory[..len], &mut old[..len]);
+                file.pages.read(at, memory).map_err(errno)?;
+                old.fill(0);
+                fs.read(cx, ino, handle, at, old)?;
+                let mut from = 0;
+                for (new, old) in memory.chunks(PAGE).zip(old.chunks(PAGE)) {
+                    if new != old {
+                        write_all(fs, cx, file.open, at + from as u64, new)?;
+                        let range = at + from as u64..at + (from + new.len()) as u64;
+                        match stored.last_mut() {
+                            Some(last) if last.end == range.start => last.end = range.end,
+                            _ => stored.push(range),
+                        }
+                    }
+                    from += new.len();
+                }
+                at += len as u64;
+                budget = budget.saturating_sub(len as u64);
+            }
+        }
+        for range in stored {
+            self.changed = true;
+            self.tell_data(SessionId::VOLUME, ino, range.start, length(&range));
+        }
+        Ok(next)
+    }
+
+    /// Writes everything back and ends all mappings, before the file system is taken out.
+    pub(super) fn finish_mappings(&mut self, now: Timespec) {
+        let cx = volume_context(now);
+        for ino in self.mapped.files.keys().copied().collect::<Vec<_>>() {
+            let mut at = Some(0);
+            while let Some(from) = at {
+                at = self.write_back_step(&cx, ino, from).unwrap_or_else(|error| {
+                    log::error!("stores into inode {} are lost: {error}", ino.0);
+                    None
+                });
+            }
+            self.end_mapping(&cx, ino);
+        }
+    }
+}
+
+fn write_all<F: FileSystem>(
+    fs: &mut F,
+    cx: &Context,
+    open: Open,
+    mut at: u64,
+    mut data: &[u8],
+) -> Result<()> {
+    while !data.is_empty() {
+        let written = fs.write(cx, open.ino, open.handle, at, data)?.len;
+        if written == 0 {
+            return Err(Errno::EIO);
+        }
+        at += written as u64;
+        data = &data[written..];
+    }
+    Ok(())
+}
+
+/// As whom the volume itself works.
+fn volume_context(now: Timespec) -> Context {
+    Context { uid: 0, gid: 0, now }
+}
+
+impl<F: FileSystem + Send> Volume<F> {
+    /// Maps `range` of `ino` for the session `by`, within `limits`.
+    pub(super) fn map(
+        &self,
+        cx: &Context,
+        by: SessionId,
+        ino: Ino,
+        range: Range<u64>,
+        limits: &Limits,
+    ) -> Result<(MapToken, MapToken)> {
+        if range.end > LEN {
+            return Err(Errno::EFBIG);
+        }
+        let range = range.start / CHUNK * CHUNK..range.end.next_multiple_of(CHUNK);
+        loop {
+            if let Some(tokens) = self.lock()?.map(cx, by, ino, &range, limits)? {
+                return Ok(tokens);
+            }
+        }
+    }
+
+    /// A descriptor of the memory that is the content of a mapped file, and whether it is for stores
+    /// too. An offset in it is the same offset in the file; only what was mapped with
+    /// [`Session::map`] is in it, and nothing beyond the end of the file
+    /// stays.
+    ///
+    /// # Errors
+    /// `ESTALE` if nobody has the file mapped any more; `EMFILE`.
+    pub fn mapped_memory(&self, token: MapToken) -> Result<(OwnedFd, bool)> {
+        let mut state = self.lock()?;
+        let (ino, file) = state.mapped.file(token)?;
+        let writable = token == file.writer;
+        let memory = file.pages.grant(writable).map_err(errno)?;
+        if let Some(file) = state.mapped.files.get_mut(&ino) {
+            file.stores |= writable;
+            file.grace = GRACE;
+            file.unused = false;
+        }
+        Ok((memory, writable))
+    }
+
+    /// Whether `token` is one of this volume's.
+    pub fn has_mapped(&self, token: MapToken) -> bool {
+        self.lock().is_ok_and(|state| state.mapped.file(token).is_ok())
+    }
+
+    /// Makes durable what was stored into a mapped file until now: msync(2).
+    ///
+    /// # Errors
+    /// `ESTALE` if nobody has the file mapped any more: then everything has been written back, and
+    /// lasts from the next commit on. Those of [`FileSystem::write`] and [`FileSystem::fsync`].
+    pub fn sync_mapped(&self, token: MapToken, now: Timespec) -> Result<()> {
+        let ino = self.lock()?.mapped.file(token)?.0;
+        self.write_back_file(ino, now)?;
+        let mut state = self.lock()?;
+        let State { fs, mapped, .. } = &mut *state;
+        let open = mapped.file(token)?.1.open;
+        fs.fsync(&volume_context(now), open.ino, open.handle, false)
+    }
+
+    /// Writes back what was stored into `ino`, if it is mapped.
+    ///
+    /// # Errors
+    /// Those of [`FileSystem::write`]; what could not be written back stays to be.
+    pub(super) fn write_back_file(&self, ino: Ino, now: Timespec) -> Result<()> {
+        let mut at = Some(0);
+        while let Some(from) = at {
+            at = self.lock()?.write_back_step(&volume_context(now), ino, from)?;
+        }
+        Ok(())
+    }
+
+    /// Writes back what was stored into the files that `chosen` says of by whom they are mapped.
+    fn write_back_some(
+        &self,
+        now: Timespec,
+        chosen: impl Fn(&HashMap<SessionId, u64>) -> bool,
+    ) -> Result<()> {
+        let files: HashSet<Ino> = {
+            let state = self.lock()?;
+            if state.mapped.files.is_empty() {
+                return Ok(());
+            }
+            let all = state.mapped.files.iter();
+            all.filter(|(_, file)| chosen(&file.sessions)).map(|(ino, _)| *ino).collect()
+        };
+        let mut result = Ok(());
+        for ino in files {
+            result = result.and(self.write_back_file(ino, now));
+        }
+        result
+    }
+
+    /// Writes back what was stored into any file.
+    ///
+    /// # Errors
+    /// The first; the other files are written back all the same.
+    pub fn write_back(&self, now: Timespec) -> Result<()> {
+        self.write_back_some(now, |_| true)
+    }
+
+    /// Writes back what the session `id`, which ends, can have stored.
+    pub(super) fn write_back_session(&self, id: SessionId, now: Timespec) {
+        if let Err(error) = self.write_back_some(now, |sessions| sessions.contains_key(&id)) {
+            log::error!("stores of a client that has ended could not be written back: {error}");
+        }
+    }
+
+    /// Writes back what is due, and ends the mappings that nobody uses: to be called every
+    /// [`WRITE_BACK_INTERVAL`].
+    ///
+    /// # Errors
+    /// As [`write_back`](Self::write_back).
+    pub fn tend_mappings(&self, now: Timespec) -> Result<()> {
+        let due: Vec<(Ino, bool)> = {
+            let mut guard = self.lock()?;
+            let State { fs, mapped, .. } = &mut *guard;
+            let mut due = Vec::new();
+            for (ino, file) in &mut mapped.files {
+                // What lies beyond the end takes no memory for long.
+                let size = fs.getattr(&volume_context(now), *ino)?.size;
+                file.pages.zero(size.next_multiple_of(PAGE as u64), LEN).map_err(errno)?;
+                file.unused = file.grace == 0 && !file.pages.is_shared();
+                file.grace = file.grace.saturating_sub(1);
+                if file.unused || file.rests.is_none_or(|until| until <= Instant::now()) {
+                    due.push((*ino, file.unused));
+                }
+            }
+            due
+        };
+        let mut result = Ok(());
+        for (ino, unused) in due {
+            let begun = Instant::now();
+            result = result.and(self.write_back_file(ino, now));
+            let mut state = self.lock()?;
+            let Some(file) = state.mapped.files.get_mut(&ino) else { continue };
+            file.rests = Some(Instant::now() + begun.elapsed() * REST);
+            // What was stored before the last client let go has been written back.
+            if unused && file.unused {
+                state.end_mapping(&volume_context(now), ino);
+            }
+        }
+        result
+    }
+}
+
+impl<F: FileSystem + Send> Session<F> {
+    /// Maps `len` bytes of an open file from `offset` on, for loads and, if it is open for writing too,
+    /// for stores, which all others see at once (see the [module](self)).
+    ///
+    /// # Errors
+    /// `EBADF`; `EACCES` for a file that is not open for reading; `EINVAL` for no bytes; `EFBIG`;
+    /// `ENOMEM` beyond the limits; `ENOSYS` where the system lacks what it takes.
+    pub fn map(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        len: u64,
+    ) -> Result<Mapping> {
+        let open = self.file(ino, handle)?;
+        let flags = open.flags.unwrap_or(OpenFlags::empty());
+        if !flags.contains(OpenFlags::READ) {
+            return Err(Errno::EACCES);
+        }
+        let end = offset.checked_add(len).ok_or(Errno::EFBIG)?;
+        if len == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let writable = flags.contains(OpenFlags::WRITE) && !self.access.read_only;
+        let limits = &self.access.limits;
+        let (reader, writer) = self.volume.map(cx, self.id, open.ino, offset..end, limits)?;
+        Ok(Mapping { token: if writable { writer } else { reader }, writable })
+    }
+}

@@ -1,0 +1,182 @@
+//! Memory that stands for a file's content and that clients map: a memfd for each mapped file.
+//!
+//! Whoever has its descriptor changes it at any time. So it is only copied from and to, by system
+//! calls, which fail where a mapping would fault. Its length is fixed from the start, beyond any file's:
+//! nobody's mapping of it can lose its pages, and it takes memory only where something was written.
+//!
+//! Each client gets an open file description of its own, with no more rights than its open file has.
+//! By them the kernel tells, also after fork, exec and SIGKILL, whether any client still has the memory,
+//! mapped or not: a write lease (fcntl(2), F_SETLEASE) is only given where there is no other.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::OnceLock;
+
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, SeekFrom};
+use rustix::io::Errno;
+
+/// Bytes of the memory, of which as good as all are never used: the longest file that is mapped.
+pub(super) const LEN: u64 = 1 << 44;
+
+/// The request of fcntl(2) that says which signal a lease sends (asm-generic/fcntl.h).
+const F_SETSIG: libc::c_int = 10;
+
+/// /proc/self/fd, by which descriptors are opened anew: opened before the process is confined.
+static DESCRIPTORS: OnceLock<Option<OwnedFd>> = OnceLock::new();
+
+/// How descriptors are opened anew, for reading only and for both: the seccomp filter lets pass just
+/// these flags.
+pub(super) const REOPEN: [OFlags; 2] = {
+    // The system call layer adds the second.
+    let always = OFlags::CLOEXEC.union(OFlags::LARGEFILE);
+    [OFlags::RDONLY.union(always), OFlags::RDWR.union(always)]
+};
+
+/// The directory through which descriptors are opened anew; `None` without /proc, or where files are
+/// limited in length (RLIMIT_FSIZE), which would limit the memory too.
+pub(super) fn descriptors() -> Option<&'static OwnedFd> {
+    let open = || {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize);
+        if limit.current.is_some() {
+            return None;
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::open("/proc/self/fd", flags, Mode::empty()).ok()
+    };
+    DESCRIPTORS.get_or_init(open).as_ref()
+}
+
+/// Opens the file of `fd` anew, with an open file description of its own.
+fn reopen(fd: &OwnedFd, writable: bool) -> io::Result<OwnedFd> {
+    let directory = descriptors().ok_or(Errno::NOSYS)?;
+    let number = fd.as_raw_fd().to_string();
+    Ok(rustix::fs::openat(directory, number, REOPEN[usize::from(writable)], Mode::empty())?)
+}
+
+/// The memory of one file.
+#[derive(Debug)]
+pub(super) struct Pages(OwnedFd);
+
+impl Pages {
+    /// Zeros.
+    ///
+    /// # Errors
+    /// `ENOSYS` where descriptors cannot be opened anew; `EMFILE`, `ENOMEM`.
+    pub fn new() -> io::Result<Pages> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let first = rustix::fs::memfd_create("atoll-mapped", flags)?;
+        // So that no other user can open it for more than it was given for.
+        rustix::fs::fchmod(&first, Mode::RUSR | Mode::WUSR)?;
+        rustix::fs::ftruncate(&first, LEN)?;
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        rustix::fs::fcntl_add_seals(&first, seals)?;
+        // The kernel does not count the description that memfd_create(2) makes.
+        let own = reopen(&first, true)?;
+        // A client that opens the memory once more while the lease is held has this signal sent, which
+        // is ignored, and not SIGIO, which would end the process.
+        // SAFETY: takes two numbers.
+        if unsafe { libc::fcntl(own.as_raw_fd(), F_SETSIG, libc::SIGURG) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Pages(own))
+    }
+
+    /// A descriptor to map, and if `writable` to change it.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`.
+    pub fn grant(&self, writable: bool) -> io::Result<OwnedFd> {
+        reopen(&self.0, writable)
+    }
+
+    /// Whether anybody else can still see or change it. Where the kernel does not say, somebody may.
+    pub fn is_shared(&self) -> bool {
+        let fd = self.0.as_raw_fd();
+        // SAFETY: takes two numbers.
+        if unsafe { libc::fcntl(fd, libc::F_SETLEASE, libc::F_WRLCK) } != 0 {
+            return true;
+        }
+        // SAFETY: as above. Without it the lease ends with the descriptor.
+        let _ = unsafe { libc::fcntl(fd, libc::F_SETLEASE, libc::F_UNLCK) };
+        false
+    }
+
+    /// Copies out what is at `at`.
+    pub fn read(&self, mut at: u64, mut to: &mut [u8]) -> io::Result<()> {
+        while !to.is_empty() {
+            let read = rustix::io::retry_on_intr(|| rustix::io::pread(&self.0, &mut *to, at))?;
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            at += read as u64;
+            to = &mut to[read..];
+        }
+        Ok(())
+    }
+
+    /// Copies `from` to `at`.
+    pub fn write(&self, mut at: u64, mut from: &[u8]) -> io::Result<()> {
+        while !from.is_empty() {
+            let written = rustix::io::retry_on_intr(|| rustix::io::pwrite(&self.0, from, at))?;
+            at += written as u64;
+            from = &from[written..];
+        }
+        Ok(())
+    }
+
+    /// Makes `from..to` zeros, which take no memory.
+    pub fn zero(&self, from: u64, to: u64) -> io::Result<()> {
+        let to = to.min(LEN);
+        if from >= to {
+            return Ok(());
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let punch = || rustix::fs::fallocate(&self.0, flags, from, to - from);
+        Ok(rustix::io::retry_on_intr(punch)?)
+    }
+
+    /// The first offset at or after `at` that is not known to be zeros.
+    pub fn next_data(&self, at: u64) -> io::Result<u64> {
+        match rustix::fs::seek(&self.0, SeekFrom::Data(at)) {
+            Ok(next) => Ok(next),
+            Err(Errno::NXIO) => Ok(LEN),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+impl AsFd for Pages {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_says_whether_it_is_shared() {
+        let pages = Pages::new().unwrap();
+        assert!(!pages.is_shared());
+        for writable in [false, true] {
+            let granted = pages.grant(writable).unwrap();
+            assert!(pages.is_shared());
+            let copy = granted.try_clone().unwrap();
+            drop(granted);
+            assert!(pages.is_shared(), "a duplicate counts");
+            let wrote = rustix::io::pwrite(&copy, b"x", 5);
+            assert_eq!(wrote.is_ok(), writable, "{wrote:?}");
+            drop(copy);
+            assert!(!pages.is_shared());
+        }
+        let mut byte = [0];
+        pages.read(5, &mut byte).unwrap();
+        assert_eq!(&byte, b"x");
+        assert_eq!(pages.next_data(0).unwrap(), 0);
+        pages.zero(0, 4096).unwrap();
+        assert_eq!(pages.next_data(0).unwrap(), LEN);
+        assert!(rustix::fs::ftruncate(&pages.0, 0).is_err());
+    }
+}

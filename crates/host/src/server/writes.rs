@@ -1,0 +1,94 @@
+//! The calls that write into files, one way for all.
+
+use atoll_vfs::{Context, FileSystem, Handle, Ino, OpenFlags, Result, Written};
+
+use super::session::Session;
+use super::verbs::{changing, enter};
+use super::volume::State;
+
+/// Where a write goes.
+pub(super) enum At {
+    Offset(u64),
+    /// The end of the file, found and written in one.
+    End,
+    /// Here, but not beyond the end of the file.
+    Within(u64),
+}
+
+/// What only a carrier of requests knows to ask for.
+impl<F: FileSystem + Send> Session<F> {
+    /// Writes at the end of the file, atomically, through a handle without APPEND: for a client that
+    /// says O_APPEND with each write.
+    ///
+    /// # Errors
+    /// Those of [`FileSystem::write`].
+    pub fn append(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        data: &[u8],
+    ) -> Result<Written> {
+        self.write_to(cx, ino, handle, At::End, data)
+    }
+
+    /// Writes pages of a shared mapping, which never make a file longer: what lies beyond the end,
+    /// because another client has cut the file, is dropped.
+    ///
+    /// # Errors
+    /// Those of [`FileSystem::write`].
+    pub fn write_back(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<Written> {
+        let written = self.write_to(cx, ino, handle, At::Within(offset), data)?;
+        Ok(Written { len: data.len().min(self.access.limits.transfer), ..written })
+    }
+
+    pub(super) fn write_to(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        at: At,
+        data: &[u8],
+    ) -> Result<Written> {
+        let open = self.file(ino, handle)?;
+        let mut data = &data[..data.len().min(self.access.limits.transfer)];
+        enter!(self, cx, state, caller, changing);
+        state.tokens.check(&open)?;
+        // What cannot be written takes nothing.
+        if open.flags.is_some_and(|flags| flags.contains(OpenFlags::WRITE)) && !data.is_empty() {
+            state.drop_privileges(cx, self.id, &caller, open.ino)?;
+        }
+        let offset = match at {
+            At::Offset(offset) => offset,
+            At::End => state.fs.getattr(cx, open.ino)?.size,
+            At::Within(offset) => {
+                let room = state.fs.getattr(cx, open.ino)?.size.saturating_sub(offset);
+                data = &data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
+                offset
+            }
+        };
+        let end = offset.saturating_add(data.len() as u64);
+        let mapped = state.before_change(cx, open.ino, end)?;
+        let had = state.views.has(self.view, open.ino, offset, data.len());
+        let written = state.fs.write(cx, open.ino, open.handle, offset, data)?;
+        if let Some(size) = mapped {
+            let data = &data[..written.len];
+            state.wrote_mapped(cx, open.ino, size, written.offset, data);
+        }
+        if state.observed() && written.len > 0 {
+            state.tell_data(self.id, open.ino, written.offset, written.len as u64);
+        }
+        if had && mapped.is_none() {
+            let State { fs, views, .. } = state;
+            views.filled(fs, cx, self.view, &open, written.offset, written.len);
+        }
+        Ok(written)
+    }
+}
