@@ -1,6 +1,6 @@
 //! Files that clients have mapped: memory that is the content for everybody.
 //!
-//! The first mapping of a part of a file copies that part into memory ([`Pages`]) whose descriptor the
+//! The first mapping of a part of a file copies that part into memory (`Pages`) whose descriptor the
 //! client gets and maps. From then on, for as long as any client has it:
 //!
 //! - Reads by anybody come from the memory, so that a store is seen as soon as it is made.
@@ -9,7 +9,7 @@
 //!   there: for fsync(2) and msync(2), when a session that has the file mapped ends, every
 //!   [`WRITE_BACK_INTERVAL`] (less often where comparing would take more than a fiftieth of the
 //!   time), and when the server ends as it should.
-//! - No cache of the server's holds data of the file (see [`State::is_mapped`]).
+//! - No cache of the server's holds data of the file (see `State::is_mapped`).
 //!
 //! A crash of the server loses the stores since they were last written back, none of which was
 //! promised to last, and nothing else: writing back is an ordinary write. The clients' memory then
