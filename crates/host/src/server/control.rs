@@ -376,7 +376,7 @@ mod tests {
         let mut other = good.clone();
         other[4] = 9;
         assert_eq!(Hello::decode(&other), Err(Malformed::Version(9)));
-        for (at, value) in [(6, 0), (6, 3), (7, 2), (8, 2), (11, 1), (12, 0xff)] {
+        for (at, value) in [(6, 0), (6, 5), (7, 2), (8, 4), (11, 1), (12, 0xff)] {
             let mut other = good.clone();
             other[at] = value;
             assert_eq!(Hello::decode(&other), Err(Malformed::Field), "{at}");
