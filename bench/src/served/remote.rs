@@ -129,6 +129,10 @@ impl Calls for Remote {
 /// The time of a request that is refused as soon as it is understood, beside that of a cache line's
 /// way to another processor and back. While `polling` neither side sleeps, else both whenever they can.
 pub fn null_call(socket: &Path, polling: bool, run: &mut Run, usage: &Usage) -> Result<(), Broken> {
+    // Before this thread is bound to a processor.
+    if let Some(time) = machine::ping_pong() {
+        run.record.add("ping-pong", time);
+    }
     if run.point == 1 {
         crate::system::pin(crate::system::processors()[0])?;
     } else if let Some(&processor) = crate::system::processors().get(1) {
@@ -159,9 +163,5 @@ pub fn null_call(socket: &Path, polling: bool, run: &mut Run, usage: &Usage) -> 
     times.sort_by(f64::total_cmp);
     run.record.add("p50", times[times.len() / 2]);
     run.record.add("p99", times[times.len() * 99 / 100]);
-    // From a thread that may use all processors.
-    if let Some(time) = std::thread::spawn(machine::ping_pong).join().unwrap_or(None) {
-        run.record.add("ping-pong", time);
-    }
     Ok(())
 }

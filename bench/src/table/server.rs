@@ -21,7 +21,8 @@ pub const WORKLOADS: &[Workload] = &[
         name: "null-call-polling",
         title: "a request that does nothing, both sides spinning",
         axis: "processors",
-        points: &[1, 2],
+        // With one, each would spin until the other's turn came.
+        points: &[2],
         smoke: &[2],
         metrics: NULL_CALL,
         subjects: &[Subject::AtollServer],

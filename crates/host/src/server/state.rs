@@ -6,6 +6,7 @@ use atoll_vfs::{Attr, Context, Errno, FileSystem, FileType, Ino, Name, Result};
 use super::handles::{Open, Origin};
 use super::observer::Change;
 use super::permissions::Caller;
+use super::view::ViewId;
 use super::volume::{SessionId, State};
 use crate::privileges::drop_privileges;
 
@@ -47,6 +48,16 @@ impl<F: FileSystem> State<F> {
     pub(super) fn tell_entry(&mut self, by: SessionId, parent: Ino, name: Name<'_>) {
         self.tell(by, Change::Entry { parent, name: name.bytes() });
         self.tell(by, Change::Attributes(parent));
+    }
+
+    /// Shows a directory that has just changed to the session that changed it, and most likely goes on
+    /// in it.
+    pub(super) fn show_again(&mut self, cx: &Context, view: Option<ViewId>, dir: Ino) {
+        if view.is_some()
+            && let Ok(attr) = self.fs.getattr(cx, dir)
+        {
+            self.views.found(view, &attr);
+        }
     }
 
     pub(super) fn tell_data(&mut self, by: SessionId, ino: Ino, offset: u64, len: u64) {

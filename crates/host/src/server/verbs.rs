@@ -145,6 +145,7 @@ impl<F: FileSystem + Send> Session<F> {
         };
         let attr = make(&mut state.fs, cx, dir, mode)?;
         state.tell_entry(self.id, dir, name);
+        state.show_again(cx, self.view, dir);
         self.inodes.give(attr.ino, state.moves)?;
         forgotten!(self, state);
         state.views.found_entry(self.view_of(cx), dir, name, &attr);
@@ -167,6 +168,7 @@ impl<F: FileSystem + Send> Session<F> {
             if let Some(victim) = victim {
                 state.tell_unlinked(cx, self.id, victim.ino);
             }
+            state.show_again(cx, self.view, dir);
         }
         Ok(())
     }
@@ -537,6 +539,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             if state.observed() {
                 if found.is_none() {
                     state.tell_entry(self.id, dir, name);
+                    state.show_again(cx, self.view, dir);
                 } else if flags.contains(OpenFlags::TRUNC) {
                     state.tell_data(self.id, attr.ino, 0, u64::MAX);
                 }
