@@ -2,13 +2,14 @@
 //! profiler. `cargo run --release -p atoll-bench --example requests [OPERATION [COUNT]]`
 #![allow(unsafe_code)]
 
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
+use atoll::clock::HostClock;
 use atoll_block::RamDevice;
 use atoll_fs::{FormatOptions, Fs, MountOptions, format};
 use atoll_host::server::{Access, Credentials, Identity, Session, Volume};
 use atoll_host::shm::{SharedMemory, wake};
-use atoll_posix::{OFlags, Options, Posix};
+use atoll_posix::{Clock, OFlags, Options, Posix};
 use atoll_transport::Lost;
 use atoll_transport::channel::{
     ClientChannel, Config, Layout, Limits, Patience, RingKind, ServerChannel,
@@ -52,8 +53,7 @@ impl Patience<SharedMemory> for Inline {
 }
 
 fn now() -> Timespec {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Timespec { sec: now.as_secs() as i64, nsec: now.subsec_nanos() }
+    HostClock.now()
 }
 
 fn main() {

@@ -4,11 +4,12 @@ use std::ffi::CStr;
 use std::io;
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
+use atoll::clock::HostClock;
 use atoll_host::client::{CachedClient, Connection, Place, Ring};
 use atoll_host::server::rules::Mode;
-use atoll_posix::{Clock, OFlags, Options, Posix, Whence};
+use atoll_posix::{OFlags, Options, Posix, Whence};
 use atoll_transport::channel::Config;
 use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, SeekTo, Timespec};
 
@@ -17,16 +18,6 @@ use crate::machine;
 use crate::processor::Usage;
 use crate::record::Broken;
 use crate::workloads::Run;
-
-/// The clock of the machine.
-struct HostClock;
-
-impl Clock for HostClock {
-    fn now(&self) -> Timespec {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Timespec { sec: now.as_secs() as i64, nsec: now.subsec_nanos() }
-    }
-}
 
 /// What a thread reaches the server by.
 type Way = CachedClient;

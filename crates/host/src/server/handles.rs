@@ -31,6 +31,16 @@ pub(super) enum Origin {
     },
 }
 
+impl Open {
+    /// Whether a View may have pages of the file on its account: it is the session's own, and may
+    /// read. What is borrowed is gone with the lender's, and pages would stay.
+    #[inline]
+    pub fn shows_pages(&self) -> bool {
+        !matches!(self.origin, Origin::Adopted { .. })
+            && self.flags.is_some_and(|flags| flags.contains(OpenFlags::READ))
+    }
+}
+
 /// Slots of open files. A client's handle is the slot's number and how often it was used, so that
 /// one that was closed is not taken for the next in its place.
 #[derive(Debug, Default)]

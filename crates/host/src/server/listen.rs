@@ -6,6 +6,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -22,9 +23,9 @@ use super::mount::{Mount, is_fuse};
 use super::peer;
 use super::permissions::Credentials;
 use super::revocable::Revocable;
-use super::rules::{Mode, Rules};
+use super::rules::{Grant, Mode, Rules};
 use super::session::Session;
-use super::volume::Volume;
+use super::volume::{Access, Identity, Volume};
 use super::worker::{Newcomer, Worker};
 use crate::fuse::now;
 
@@ -472,6 +473,24 @@ impl<F: FileSystem + Send> Client<F> {
 pub(super) fn hang_up(socket: &OwnedFd) {
     // Fails where the other side was faster.
     let _ = rustix::net::shutdown(socket, Shutdown::Both);
+}
+
+/// Begins the session of `peer` that `grant` allows. The error is for the client.
+pub(super) fn session<F: FileSystem + Send>(
+    volume: &Arc<Volume<F>>,
+    peer: &Credentials,
+    grant: &Grant,
+    identity: Identity,
+) -> Result<Session<F>, String> {
+    let access = Access {
+        identity,
+        read_only: grant.mode == Mode::Read,
+        subtree: (grant.path != "/").then(|| PathBuf::from(&grant.path)),
+        ..Access::default()
+    };
+    volume.session(peer.clone(), access).map_err(|error| {
+        format!("the directory {} of the volume cannot be used: {error}", grant.path)
+    })
 }
 
 /// Tells a client why it gets nothing. One that does not listen is not waited for.

@@ -2,7 +2,6 @@
 //! hands over its device.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,11 +10,12 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 use rustix::fs::FileType;
 
 use super::control::{self, Answer};
+use super::listen::session;
 use super::permissions::Credentials;
 use super::revocable::Revocable;
-use super::rules::{Grant, Mode};
+use super::rules::Grant;
 use super::session::Session;
-use super::volume::{Access, Identity, Volume};
+use super::volume::{Identity, Volume};
 use crate::fuse::shared::{SharedMount, SharedOptions};
 
 /// How long the kernel's first request may take: it is there once the device is mounted.
@@ -53,15 +53,7 @@ impl<F: FileSystem + Send + 'static> Mount<F> {
     /// Begins the session, tells the client, and serves until nothing is mounted any more. The
     /// error is for the client.
     pub fn serve(self) -> Result<(), String> {
-        let access = Access {
-            identity: self.identity(),
-            read_only: self.grant.mode == Mode::Read,
-            subtree: (self.grant.path != "/").then(|| PathBuf::from(&self.grant.path)),
-            ..Access::default()
-        };
-        let session = self.volume.session(self.peer.clone(), access).map_err(|error| {
-            format!("the directory {} of the volume cannot be used: {error}", self.grant.path)
-        })?;
+        let session = session(&self.volume, &self.peer, &self.grant, self.identity())?;
         drop(self.volume);
         if !self.place.begin(session) {
             return Err("the server shuts down".to_owned());

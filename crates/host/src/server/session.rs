@@ -11,7 +11,7 @@ use atoll_vfs::{
     Context, Errno, FileSystem, FileType, Handle, Ino, Name, OpenFlags, Result, Timespec,
 };
 
-use super::handles::{Handles, Origin};
+use super::handles::Handles;
 use super::inodes::Inodes;
 use super::locks::{
     Ask, Family, Holder, LockKind, LockOwner, LockRange, LockRequest, LockTable, Owner, WaitId,
@@ -90,28 +90,6 @@ impl<F: FileSystem + Send> Session<F> {
     /// What the session was granted.
     pub fn access(&self) -> &Access {
         &self.access
-    }
-
-    /// The volume's own number for the inode that this session's client calls `ino`: what
-    /// observers are told. Says nothing of whether the client may name it.
-    pub fn volume_ino(&self, ino: Ino) -> Option<Ino> {
-        self.inodes.inner(ino).ok()
-    }
-
-    /// This session's number for the volume's inode `ino`.
-    pub fn session_ino(&self, ino: Ino) -> Ino {
-        self.inodes.outer(ino)
-    }
-
-    /// Whether `handle` of `ino` is an open file of this session with the right to read.
-    pub fn may_read(&self, ino: Ino, handle: Handle) -> bool {
-        self.inodes.inner(ino).and_then(|ino| self.handles.of_kind(ino, handle, true)).is_ok_and(
-            |open| {
-                // What is borrowed is gone with the lender's.
-                !matches!(open.origin, Origin::Adopted { .. })
-                    && open.flags.is_some_and(|flags| flags.contains(OpenFlags::READ))
-            },
-        )
     }
 
     /// Begins the session's View, before anything is open, and returns its memory, which the client maps:

@@ -83,10 +83,11 @@ impl<F: FileSystem + Send> Session<F> {
     /// Takes note of an open file of the volume's inode `ino`.
     fn opened(&mut self, ino: Ino, handle: Handle, flags: Option<OpenFlags>) -> Handle {
         self.inodes.opened(ino);
-        if self.view.is_some() && flags.is_some_and(|flags| flags.contains(OpenFlags::READ)) {
+        let open = Open { ino, handle, flags, origin: Origin::Own };
+        if self.view.is_some() && open.shows_pages() {
             *self.readable.entry(ino).or_default() += 1;
         }
-        self.handles.insert(Open { ino, handle, flags, origin: Origin::Own })
+        self.handles.insert(open)
     }
 
     pub(super) fn file(&self, ino: Ino, handle: Handle) -> Result<Open> {
@@ -105,7 +106,7 @@ impl<F: FileSystem + Send> Session<F> {
         self.inodes.closed(ino);
         let mut state = self.volume.lock()?;
         forgotten!(self, state);
-        if self.view.is_some() && open.flags.is_some_and(|flags| flags.contains(OpenFlags::READ)) {
+        if self.view.is_some() && open.shows_pages() {
             let left = self.readable.get_mut(&ino).map_or(0, |count| {
                 *count -= 1;
                 *count
@@ -600,8 +601,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         if state.read_mapped(open.ino, offset, &mut buf[..len])? {
             return Ok(len);
         }
-        // Who has borrowed the file loses it at the lender's close, and pages would stay.
-        if self.view.is_some() && !matches!(open.origin, Origin::Adopted { .. }) {
+        if self.view.is_some() && open.shows_pages() {
             let State { fs, views, .. } = state;
             views.filled(fs, cx, self.view, &open, offset, len);
         }

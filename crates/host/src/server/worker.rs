@@ -8,7 +8,6 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
@@ -23,13 +22,13 @@ use atoll_vfs::{Context, FileSystem, Handle, Ino};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 
 use super::control::{self, Answer};
-use super::listen::{hang_up, refuse};
+use super::listen::{hang_up, refuse, session};
 use super::permissions::Credentials;
 use super::revocable::Revocable;
-use super::rules::{Grant, Mode};
+use super::rules::Grant;
 use super::session::Session;
 use super::tokens::Token;
-use super::volume::{Access, Identity, Volume};
+use super::volume::{Identity, Volume};
 use crate::fuse::now;
 use crate::shm::{Doorbell, SharedMemory, wake};
 
@@ -215,15 +214,8 @@ fn begin<F: FileSystem + Send + 'static>(
         let doorbell = Doorbell::new().map_err(|error| error.to_string())?;
         let grant = &newcomer.grant;
         let root = newcomer.peer.uid == 0;
-        let access = Access {
-            identity: if root { Identity::Caller } else { Identity::Peer },
-            read_only: grant.mode == Mode::Read,
-            subtree: (grant.path != "/").then(|| PathBuf::from(&grant.path)),
-            ..Access::default()
-        };
-        let mut session = volume.session(newcomer.peer.clone(), access).map_err(|error| {
-            format!("the directory {} of the volume cannot be used: {error}", grant.path)
-        })?;
+        let identity = if root { Identity::Caller } else { Identity::Peer };
+        let mut session = session(volume, &newcomer.peer, grant, identity)?;
         let view = match newcomer.view {
             true => session.open_view().map_err(|error| error.to_string())?,
             false => None,
