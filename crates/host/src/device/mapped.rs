@@ -31,7 +31,7 @@ static ZEROS: [u8; 16 * BLOCK_SIZE] = [0; 16 * BLOCK_SIZE];
 /// Calls on the host, once open: none but page faults for loads and stores, except that the first
 /// store of 32 KiB or more to a place is a pwrite64; msync for a flush; pread64 and pwrite64 after a
 /// fault; and, unless opened for sealing, lseek before a flush, fallocate for a discard and for
-/// storage of the host, a mebibyte at a time.
+/// storage of the host, a mebibyte at a time, and posix_fadvise to read ahead, 128 KiB at a time.
 #[derive(Debug)]
 pub struct MappedDevice {
     mapping: Mapping,
@@ -58,7 +58,11 @@ impl MappedDevice {
         let warm = vec![0; block_count.div_ceil(64) as usize];
         let reserve = match sealable {
             true => Reserve::never(length as u64),
-            false => Reserve::new(&file, length as u64, writable),
+            false => {
+                // `reserve` knows better what to read ahead.
+                mapping.single_pages(0, length)?;
+                Reserve::new(&file, length as u64, writable)
+            }
         };
         Ok(MappedDevice { mapping, file, block_count, writable, sealable, warm, reserve })
     }
@@ -96,7 +100,11 @@ impl MappedDevice {
         let Some(last) = data.len().checked_sub(1) else {
             return Ok(());
         };
-        io::read_at(self.file.as_fd(), (at + last) as u64, &mut [0])?;
+        // Asked by reading where nothing else is allowed: in a hole that makes pages of zeros.
+        match self.sealable {
+            true => io::read_at(self.file.as_fd(), (at + last) as u64, &mut [0])?,
+            false => io::check_length(self.file.as_fd(), (at + data.len()) as u64)?,
+        }
         io::write_at(self.file.as_fd(), at as u64, data)
     }
 
@@ -228,6 +236,10 @@ impl Memory for MappedDevice {
     #[inline]
     fn load(&mut self, at: u64, buf: &mut [u8]) -> Result<(), BlockError> {
         let range = byte_range(self.block_count, at, buf.len())?;
+        let bytes = range.start as u64..range.end as u64;
+        if !self.reserve.has_seen(&bytes) {
+            self.reserve.read_ahead(&self.file, &bytes);
+        }
         match self.mapping.load(range.start, buf) {
             Ok(()) => Ok(()),
             Err(_) => self.load_by_call(range.start, buf),
@@ -239,11 +251,12 @@ impl Memory for MappedDevice {
         let range = byte_range(self.block_count, at, data.len())?;
         self.check_writable()?;
         let bytes = range.start as u64..range.end as u64;
-        if !self.reserve.covers(&bytes) {
+        let is_large = data.len() >= COLD_STORE_MIN;
+        if !self.reserve.covers(&bytes) || !is_large && !self.reserve.has_seen(&bytes) {
             // Pages for what goes through the mapping: a call makes its own.
-            self.reserve.ask(&self.file, &bytes, data.len() < COLD_STORE_MIN);
+            self.reserve.ask(&self.file, &bytes, !is_large);
         }
-        if data.len() >= COLD_STORE_MIN && !self.warm_up(&range) {
+        if is_large && !self.warm_up(&range) {
             return self.store_by_call(range.start, data);
         }
         match self.mapping.store(range.start, data) {

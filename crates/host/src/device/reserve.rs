@@ -1,14 +1,20 @@
-//! Storage of the host, asked for ahead.
+//! Storage and pages of the host, asked for ahead.
 //!
 //! A store to a hole of a sparse file makes the host find one block, under locks of its own, and if
 //! it goes through a mapping also a fault that reads the hole. Storage asked for a mebibyte at a time
 //! by fallocate(2), and pages brought to its cache by a write of zeros, cost a fraction of that
 //! (docs/PERFORMANCE.md).
+//!
+//! What is there already is read ahead, a piece at its first use and never again. The mapping itself
+//! brings in single pages: the kernel's own way to read around a fault also makes pages of zeros around
+//! every fault on fresh storage, and where memory is short it reads what goes again before it is used.
 
 use std::fs::File;
+use std::num::NonZeroU64;
 use std::ops::Range;
+use std::os::fd::AsFd;
 
-use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::fs::{Advice, FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::io;
@@ -26,8 +32,10 @@ static ZEROS: [u8; PIECE as usize] = [0; PIECE as usize];
 /// Which pieces of a file were asked for.
 #[derive(Debug)]
 pub(super) struct Reserve {
-    /// One bit for each piece.
+    /// One bit for each piece that has storage.
     asked: Vec<u8>,
+    /// One for each whose pages are in the host's cache, or were.
+    seen: Vec<u8>,
     /// Those in which nothing was stored when their region was asked for. It is too late to tell
     /// after that: a fault reads ahead, and what the host has in its cache counts as data.
     empty: Vec<u8>,
@@ -35,67 +43,105 @@ pub(super) struct Reserve {
 }
 
 impl Reserve {
-    /// For a file of `length` bytes. Nothing is ever asked for where that gains nothing.
+    /// For a file or block device of `length` bytes. Nothing is ever asked for where that gains nothing.
     pub(super) fn new(file: &File, length: u64, writable: bool) -> Reserve {
         let regular = file.metadata().is_ok_and(|found| found.is_file());
-        let disk = rustix::fs::fstatfs(file).is_ok_and(|found| found.f_type != TMPFS_MAGIC);
-        match regular && disk && writable {
-            true => Reserve::with(length, 0),
-            false => Reserve::never(length),
+        if rustix::fs::fstatfs(file).is_ok_and(|found| found.f_type == TMPFS_MAGIC) && regular {
+            return Reserve::never(length);
         }
+        Reserve::with(length, if regular && writable { 0 } else { u8::MAX }, 0)
     }
 
     /// Asks for nothing.
     pub(super) fn never(length: u64) -> Reserve {
-        Reserve::with(length, u8::MAX)
+        Reserve::with(length, u8::MAX, u8::MAX)
     }
 
-    fn with(length: u64, byte: u8) -> Reserve {
+    fn with(length: u64, asked: u8, seen: u8) -> Reserve {
         let regions = length.div_ceil(REGION) as usize;
-        Reserve { asked: vec![byte; regions], empty: vec![0; regions], length }
+        let empty = vec![0; regions];
+        Reserve { asked: vec![asked; regions], seen: vec![seen; regions], empty, length }
     }
 
-    /// Whether the bytes of `range`, which lie in the file, were asked for.
+    /// Whether storage was asked for, for the bytes of `range`, which lie in the file.
     #[inline]
     pub(super) fn covers(&self, range: &Range<u64>) -> bool {
-        let first = range.start / PIECE;
-        let last = range.end.saturating_sub(1) / PIECE;
-        // What spans several pieces is looked at in `ask`.
-        first == last
-            && self.asked.get((first / 8) as usize).is_some_and(|b| b & (1 << (first % 8)) != 0)
+        is_set(&self.asked, range)
     }
 
-    /// Asks for the pieces that hold `range`, each once; with `fill`, also for pages in the host's
-    /// cache, where the file has nothing yet. A host that refuses does so again, with a reason, when
-    /// something is stored.
+    /// Whether the pages of `range`, which lies in the file, were brought to the host's cache.
+    #[inline]
+    pub(super) fn has_seen(&self, range: &Range<u64>) -> bool {
+        is_set(&self.seen, range)
+    }
+
+    /// Has the pieces that hold `range` read ahead, each once.
     #[cold]
-    pub(super) fn ask(&mut self, file: &File, range: &Range<u64>, fill: bool) {
-        for piece in range.start / PIECE..range.end.div_ceil(PIECE) {
-            let (region, bit) = ((piece / 8) as usize, 1 << (piece % 8));
-            let Some(byte) = self.asked.get_mut(region) else { return };
-            if *byte & bit != 0 {
-                continue;
-            }
-            if *byte == 0 {
-                let at = piece / 8 * REGION;
-                let end = self.length.min(at + REGION);
-                for piece in 0..8 {
-                    let at = at + piece * PIECE;
-                    let is_empty = at < end && is_hole(file, at, end.min(at + PIECE));
-                    self.empty[region] |= u8::from(is_empty) << piece;
-                }
-                let _ = rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, at, end - at);
-            }
-            *byte |= bit;
-            let at = piece * PIECE;
-            let end = self.length.min(at + PIECE);
-            if fill && self.empty[region] & bit != 0 {
-                // Zeros over zeros: if they do not fit, nothing is wrong yet.
-                use std::os::fd::AsFd;
-                let _ = io::write_at(file.as_fd(), at, &ZEROS[..(end - at) as usize]);
+    pub(super) fn read_ahead(&mut self, file: &File, range: &Range<u64>) {
+        for piece in pieces(range) {
+            let (region, bit) = place(piece);
+            let Some(seen) = self.seen.get_mut(region) else { return };
+            if *seen & bit == 0 {
+                *seen |= bit;
+                let piece_len = NonZeroU64::new(PIECE);
+                // Where this fails the load reads, page by page.
+                let _ = rustix::fs::fadvise(file, piece * PIECE, piece_len, Advice::WillNeed);
             }
         }
     }
+
+    /// Asks for storage for the pieces that hold `range`, each once, and if the mapping is stored to
+    /// for `pages` in the host's cache. A host that refuses does so again, with a reason, when
+    /// something is stored.
+    #[cold]
+    pub(super) fn ask(&mut self, file: &File, range: &Range<u64>, pages: bool) {
+        for piece in pieces(range) {
+            let (region, bit) = place(piece);
+            let Some(byte) = self.asked.get_mut(region) else { return };
+            if *byte & bit == 0 {
+                if *byte == 0 {
+                    let at = piece / 8 * REGION;
+                    let end = self.length.min(at + REGION);
+                    for piece in 0..8 {
+                        let at = at + piece * PIECE;
+                        let is_empty = at < end && is_hole(file, at, end.min(at + PIECE));
+                        self.empty[region] |= u8::from(is_empty) << piece;
+                    }
+                    let _ = rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, at, end - at);
+                }
+                *byte |= bit;
+                if pages && self.empty[region] & bit != 0 {
+                    self.seen[region] |= bit;
+                    let at = piece * PIECE;
+                    let end = self.length.min(at + PIECE);
+                    // Zeros over zeros: if they do not fit, nothing is wrong yet.
+                    let _ = io::write_at(file.as_fd(), at, &ZEROS[..(end - at) as usize]);
+                }
+            }
+        }
+        if pages {
+            self.read_ahead(file, range);
+        }
+    }
+}
+
+/// The numbers of the pieces that hold `range`.
+fn pieces(range: &Range<u64>) -> Range<u64> {
+    range.start / PIECE..range.end.div_ceil(PIECE)
+}
+
+/// The byte of a bitmap, and the bit in it, for a piece.
+fn place(piece: u64) -> (usize, u8) {
+    ((piece / 8) as usize, 1 << (piece % 8))
+}
+
+/// Whether `range` lies in one piece, whose bit is set. What spans several is looked at when asking.
+#[inline]
+fn is_set(bits: &[u8], range: &Range<u64>) -> bool {
+    let first = range.start / PIECE;
+    let last = range.end.saturating_sub(1) / PIECE;
+    let (byte, bit) = place(first);
+    first == last && bits.get(byte).is_some_and(|bits| bits & bit != 0)
 }
 
 /// Whether nothing was ever stored in a range. A host that cannot tell says no.
@@ -116,7 +162,7 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         let length = 65 * REGION + 4096;
         file.set_len(length).unwrap();
-        let mut reserve = Reserve::with(length, 0);
+        let mut reserve = Reserve::with(length, 0, 0);
         for range in [0..1, PIECE - 1..PIECE, length - 1..length] {
             assert_eq!(reserve.covers(&range), range.start != 0 && range.end <= PIECE);
             reserve.ask(&file, &range, true);
@@ -127,8 +173,27 @@ mod tests {
         reserve.ask(&file, &(PIECE - 1..3 * PIECE), true);
         assert!(reserve.covers(&(PIECE..2 * PIECE)) && reserve.covers(&(2 * PIECE..3 * PIECE)));
         assert!(!reserve.covers(&(3 * PIECE..3 * PIECE + 1)));
-        assert!(Reserve::never(length).covers(&(5..6)));
+        assert!(Reserve::never(length).covers(&(5..6)) && Reserve::never(length).has_seen(&(5..6)));
         assert_eq!(file.metadata().unwrap().len(), length);
+    }
+
+    /// Read ahead at the first load or store through the mapping, not for one by a call.
+    #[test]
+    fn pieces_are_read_ahead_once() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(REGION).unwrap();
+        let mut reserve = Reserve::with(REGION, 0, 0);
+        reserve.ask(&file, &(0..PIECE), false);
+        assert!(reserve.covers(&(0..PIECE)) && !reserve.has_seen(&(0..PIECE)));
+        reserve.ask(&file, &(0..1), true);
+        assert!(reserve.has_seen(&(0..PIECE)));
+        reserve.read_ahead(&file, &(PIECE..2 * PIECE));
+        assert!(reserve.has_seen(&(PIECE..2 * PIECE)) && !reserve.covers(&(PIECE..2 * PIECE)));
+        // A device that is only read.
+        let mut reserve = Reserve::with(REGION, u8::MAX, 0);
+        assert!(!reserve.has_seen(&(0..1)));
+        reserve.read_ahead(&file, &(0..1));
+        assert!(reserve.has_seen(&(0..1)));
     }
 
     /// What an earlier process stored is not touched, wherever in a piece it is.
@@ -141,7 +206,7 @@ mod tests {
         for at in places {
             file.write_all_at(b"x", at).unwrap();
         }
-        let mut reserve = Reserve::with(length, 0);
+        let mut reserve = Reserve::with(length, 0, 0);
         reserve.ask(&file, &(0..length), true);
         let mut content = vec![0; length as usize];
         file.read_exact_at(&mut content, 0).unwrap();
