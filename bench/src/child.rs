@@ -132,7 +132,7 @@ fn of_clients<C: Calls>(
 }
 
 /// How large a volume the workload gets at `point`.
-fn volume_bytes(workload: &str, point: u64, smoke: bool) -> u64 {
+pub fn volume_bytes(workload: &str, point: u64, smoke: bool) -> u64 {
     const MIB: u64 = 1 << 20;
     match (workload, point) {
         // What the demand names.

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::child::{self, Order};
 use crate::limit::Limit;
-use crate::machine::{Machine, Noise, Watch};
+use crate::machine::{self, Machine, Noise, Watch};
 use crate::record::{Broken, Record, Summary};
 use crate::served::Server;
 use crate::subject::{Places, Subject};
@@ -208,6 +208,10 @@ fn once(
         order.socket = Some(server.socket().into());
     }
     system::settle(&places.disk);
+    if !smoke {
+        // About what the largest of them write.
+        machine::warm_memory(child::volume_bytes(workload.name, at, false) / 2);
+    }
     let record = child::spawn(&order)?;
     if let Some(server) = server.take() {
         server.stop()?;

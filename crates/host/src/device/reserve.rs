@@ -102,9 +102,13 @@ impl Reserve {
                 if *byte == 0 {
                     let at = piece / 8 * REGION;
                     let end = self.length.min(at + REGION);
+                    let mut data = 0;
                     for piece in 0..8 {
                         let at = at + piece * PIECE;
-                        let is_empty = at < end && is_hole(file, at, end.min(at + PIECE));
+                        if data <= at {
+                            data = next_data(file, at);
+                        }
+                        let is_empty = at < end && data >= end.min(at + PIECE);
                         self.empty[region] |= u8::from(is_empty) << piece;
                     }
                     let _ = rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, at, end - at);
@@ -144,11 +148,12 @@ fn is_set(bits: &[u8], range: &Range<u64>) -> bool {
     first == last && bits.get(byte).is_some_and(|bits| bits & bit != 0)
 }
 
-/// Whether nothing was ever stored in a range. A host that cannot tell says no.
-fn is_hole(file: &File, at: u64, end: u64) -> bool {
+/// The first place from `at` on where something was stored. A host that cannot tell says at once.
+fn next_data(file: &File, at: u64) -> u64 {
     match rustix::fs::seek(file, SeekFrom::Data(at)) {
-        Ok(data) => data >= end,
-        Err(errno) => errno == Errno::NXIO,
+        Ok(data) => data,
+        Err(Errno::NXIO) => u64::MAX,
+        Err(_) => at,
     }
 }
 
