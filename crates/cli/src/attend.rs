@@ -1,17 +1,19 @@
 //! The server process of `atoll run`: owns the volumes, serves them, closes them. For volumes of a
 //! server that runs already it holds the sessions there.
 
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 use atoll_host::client::{Connection, Place};
-use atoll_host::fuse::{Ended, Options, Server};
 use atoll_host::handoff::Handoff;
 use atoll_host::server::rules::Mode;
 
 use crate::failure::{Failure, RUN_FAILED};
-use crate::volume::{self, Access, Volume};
+use crate::private::PrivateServer;
+use crate::volume::Access;
 
 /// A volume and where it is to appear.
 #[derive(Clone, Debug)]
@@ -31,9 +33,13 @@ pub struct Attachment {
 pub struct CommandSide<'a>(pub &'a Handoff);
 
 impl CommandSide<'_> {
-    /// Waits until the server is ready for the next step. Fails without words: the server has said why.
-    pub fn wait(&self) -> Result<(), Failure> {
-        self.0.receive().map(drop).map_err(|_| Failure::new(""))
+    /// Waits until the server is ready for the next step, and returns the place of a server for what was
+    /// mounted last that was started for it. Fails without words: the server has said why.
+    pub fn wait(&self) -> Result<Option<Place>, Failure> {
+        let (message, _) = self.0.receive().map_err(|_| Failure::new(""))?;
+        let socket = message.get(1..).filter(|socket| !socket.is_empty());
+        let socket = socket.map(|socket| PathBuf::from(OsStr::from_bytes(socket)));
+        Ok(socket.map(|socket| Place { socket, volume: String::new() }))
     }
 
     /// Hands over a mounted `device`. In a user namespace `owner` is the user and group that own all.
@@ -65,131 +71,122 @@ pub fn attend(attachments: &[Attachment], line: &Handoff) -> u8 {
         status = RUN_FAILED;
     };
     leave_terminal();
+    let hidden: Vec<&Path> = attachments.iter().map(|a| a.target.as_path()).collect();
     let mut opened = Vec::new();
     for attachment in attachments {
-        match Source::open(attachment) {
-            Ok(source) => opened.push((attachment, source)),
-            Err(failure) => {
-                complain(failure);
-                close_all(opened, &mut complain);
-                return status;
-            }
-        }
-    }
-    let mut waiting = opened.into_iter();
-    let mut served = Vec::new();
-    // The command's end closes when it has mounted all, or has failed and said why.
-    while line.send(b"go", None).is_ok() {
-        let Ok((message, Some(device))) = line.receive() else { break };
-        let Some((attachment, source)) = waiting.next() else { break };
-        match source.serve(attachment, device, owner(&message)) {
-            Ok(serving) => served.push(serving),
+        match Session::open(attachment, &hidden) {
+            Ok(session) => opened.push((attachment, session)),
             Err(failure) => {
                 complain(failure);
                 break;
             }
         }
     }
-    close_all(waiting.collect(), &mut complain);
-    for serving in served {
-        let result = match serving {
-            Serving::Here(path, server) => finish(path, server),
-            Serving::There(path, session) => {
-                session.join().unwrap_or(false).then_some(()).ok_or_else(|| {
-                    Failure::new(format!(
-                        "the server of {} has gone; what had been written is safe",
-                        path.display()
-                    ))
-                })
+    let all = opened.len() == attachments.len();
+    let mut waiting = opened.into_iter();
+    let mut served: Vec<Serving> = Vec::new();
+    // The command's end closes when it has mounted all, or has failed and said why.
+    while all && line.send(&go(served.last()), None).is_ok() {
+        let Ok((message, Some(device))) = line.receive() else { break };
+        let Some((attachment, session)) = waiting.next() else { break };
+        match session.serve(attachment, device, owner(&message)) {
+            Ok(serving) => served.push(serving),
+            Err((session, failure)) => {
+                complain(failure);
+                let _ = session.close().map_err(&mut complain);
+                break;
             }
-        };
-        if let Err(failure) = result {
-            complain(failure);
         }
+    }
+    for (_, session) in waiting {
+        let _ = session.close().map_err(&mut complain);
+    }
+    for serving in served {
+        let _ = serving.finish().map_err(&mut complain);
     }
     status
 }
 
-/// Where an attachment's files come from.
-enum Source {
-    /// A volume that this process owns.
-    Own(Box<Volume>),
-    /// A server.
-    Served(Connection),
+/// The word to go on, with the place of the server that this process has for what was mounted last.
+fn go(last: Option<&Serving>) -> Vec<u8> {
+    let place = last.and_then(|serving| serving.own.as_ref()).map(PrivateServer::place);
+    let mut message = b"+".to_vec();
+    message.extend(place.map_or(&b""[..], |place| place.socket.as_os_str().as_bytes()));
+    message
 }
 
-/// An attachment in use.
-enum Serving<'a> {
-    Here(&'a Path, JoinHandle<Ended<Volume>>),
-    /// Ends with whether the server was there to the end.
-    There(&'a Path, JoinHandle<bool>),
+/// A session with the server of an attachment, for its mount.
+struct Session {
+    connection: Connection,
+    /// The server, if it is this process's own.
+    own: Option<PrivateServer>,
 }
 
-impl Source {
-    fn open(attachment: &Attachment) -> Result<Source, Failure> {
-        match &attachment.served {
-            Some(place) => Connection::open(place).map(Source::Served).map_err(Failure::new),
-            None => volume::open(&attachment.volume, attachment.access)
-                .map(|volume| Source::Own(Box::new(volume))),
+impl Session {
+    /// Begins it; the server's socket is not below one of `hidden`.
+    fn open(attachment: &Attachment, hidden: &[&Path]) -> Result<Session, Failure> {
+        if let Some(place) = &attachment.served {
+            let connection = Connection::open(place).map_err(Failure::new)?;
+            return Ok(Session { connection, own: None });
+        }
+        let own = PrivateServer::start(&attachment.volume, attachment.access, hidden)?;
+        match Connection::open(own.place()) {
+            Ok(connection) => Ok(Session { connection, own: Some(own) }),
+            Err(error) => {
+                own.end()?;
+                Err(Failure::new(error))
+            }
         }
     }
 
-    /// Serves what is mounted on `device`; `owner` as in [`CommandSide::hand_over`].
+    /// Has what is mounted on `device` served until it is unmounted everywhere; `owner` as in
+    /// [`CommandSide::hand_over`].
     fn serve(
         self,
         attachment: &Attachment,
         device: OwnedFd,
         owner: Option<(u32, u32)>,
-    ) -> Result<Serving<'_>, Failure> {
-        let path = attachment.volume.as_path();
-        match self {
-            Source::Own(volume) => {
-                let options = Options { owner, ..Options::default() };
-                let server = Server::start(*volume, device, &options).map_err(|error| {
-                    Failure::new(format!("cannot serve {}: {error}", path.display()))
-                })?;
-                Ok(Serving::Here(path, std::thread::spawn(move || server.run())))
-            }
-            Source::Served(connection) => {
-                let mode = match attachment.access {
-                    Access::Read => Mode::Read,
-                    Access::Write => Mode::Write,
-                };
-                connection.mount(device.as_fd(), mode, owner.is_some()).map_err(Failure::new)?;
-                // Only the server may have it now, so that its end is the mount's.
-                drop(device);
-                Ok(Serving::There(path, std::thread::spawn(move || connection.wait())))
-            }
+    ) -> Result<Serving, (Session, Failure)> {
+        let mode = match attachment.access {
+            Access::Read => Mode::Read,
+            Access::Write => Mode::Write,
+        };
+        if let Err(error) = self.connection.mount(device.as_fd(), mode, owner.is_some()) {
+            return Err((self, Failure::new(error)));
         }
+        // Only the server may have it now, so that its end is the mount's.
+        drop(device);
+        let Session { connection, own } = self;
+        let ended = std::thread::spawn(move || connection.wait());
+        Ok(Serving { path: attachment.volume.clone(), ended, own })
+    }
+
+    fn close(self) -> Result<(), Failure> {
+        drop(self.connection);
+        self.own.map_or(Ok(()), PrivateServer::end)
     }
 }
 
-fn close_all(opened: Vec<(&Attachment, Source)>, complain: &mut impl FnMut(Failure)) {
-    for (attachment, source) in opened {
-        if let Source::Own(volume) = source
-            && let Err(failure) = volume::close(&attachment.volume, *volume)
-        {
-            complain(failure);
-        }
-    }
+/// An attachment in use.
+struct Serving {
+    path: PathBuf,
+    /// Ends with whether the server was there to the end.
+    ended: JoinHandle<bool>,
+    own: Option<PrivateServer>,
 }
 
-/// Waits until a volume is unmounted and closes it.
-fn finish(path: &Path, server: JoinHandle<Ended<Volume>>) -> Result<(), Failure> {
-    let unclean = |why: &dyn std::fmt::Display| {
-        Failure::new(format!(
-            "serving {} ended early: {why}; what had been written before is safe, and is taken up \
-             when the volume is opened again",
-            path.display()
-        ))
-    };
-    let ended = server.join().map_err(|_| unclean(&"an internal error"))?;
-    match (ended.fs, ended.error) {
-        (Some(volume), error) => {
-            volume::close(path, volume)?;
-            error.map_or(Ok(()), |error| Err(unclean(&error)))
+impl Serving {
+    /// Waits until it is unmounted, and ends a server of its own.
+    fn finish(self) -> Result<(), Failure> {
+        let there = self.ended.join().unwrap_or(false);
+        match self.own {
+            Some(own) => own.end(),
+            None if there => Ok(()),
+            None => Err(Failure::new(format!(
+                "the server of {} has gone; what had been written is safe",
+                self.path.display()
+            ))),
         }
-        (None, _) => Err(unclean(&"an internal error")),
     }
 }
 

@@ -23,6 +23,7 @@ mod mkfs;
 mod mount;
 mod output;
 mod place;
+mod private;
 mod progress;
 mod rm;
 mod run;

@@ -50,8 +50,7 @@ pub struct Args {
     /// Say nothing about the volume that is used by default.
     #[arg(short, long)]
     quiet: bool,
-    /// Load no library into programs: every call on the volumes goes through the kernel, by FUSE, as it
-    /// does on volumes that no server has.
+    /// Load no library into programs: every call on the volumes goes through the kernel, by FUSE.
     #[arg(long)]
     no_preload: bool,
     /// The program and its arguments.
@@ -213,8 +212,6 @@ fn become_program(
     }
     let mut program = std::process::Command::new(&args.command[0]);
     program.args(&args.command[1..]);
-    // What this process alone serves the kernel has in its caches, which a way past it would leave
-    // stale.
     program.env_remove(atoll_preload::SERVERS);
     if !args.no_preload && !servers.is_empty() {
         preload(&mut program, attachments, args.quiet);
@@ -260,15 +257,16 @@ fn mount_all(attachments: &[Attachment], line: &CommandSide<'_>) -> Result<OsStr
             source: &attachment.volume,
             read_only: attachment.access == Access::Read,
             owner,
-            // A server knows who may do what; in a user namespace the kernel cannot be told.
+            // Others' server knows who may do what; in a user namespace the kernel cannot be told. Who
+            // owns the volume may do what the modes of its files say.
             checked: attachment.served.is_none() || !namespace.is_user(),
         };
         mount::mount(&device, &attachment.target, &options).map_err(Failure::new)?;
         line.hand_over(device.as_fd(), namespace.is_user().then_some(owner))?;
         // Only the server may have it now, so that its end is the mount's.
         drop(device);
-        line.wait()?;
-        if let Some(place) = &attachment.served {
+        let own = line.wait()?;
+        if let Some(place) = attachment.served.as_ref().or(own.as_ref()) {
             // Until the kernel has asked for them, the root's owner is one that a user namespace does
             // not know, and whose directories nobody there may write. A failure shows by itself.
             if let Ok(root) = std::fs::metadata(&attachment.target) {

@@ -11,7 +11,7 @@ use rustix::net::{
 };
 
 /// The longest message, in bytes.
-pub const MESSAGE_MAX: usize = 64;
+pub const MESSAGE_MAX: usize = 128;
 
 /// One end of the line. Closing it, or the end of its process, ends what the other can receive.
 #[derive(Debug)]

@@ -79,12 +79,24 @@ pub fn server(
 }
 
 /// Puts the library into a file that every program can load, and returns its path. It stays for the
-/// next time: in /run for the superuser, else in the user's runtime directory, or in /tmp. A path
-/// below one of `hidden` will not do.
+/// next time, [`in_directory`].
 ///
 /// # Errors
 /// Why none of these directories would do: the last one's reason.
 pub fn place(hidden: &[&Path]) -> io::Result<PathBuf> {
+    in_directory(hidden, place_in)
+}
+
+/// Does `act` in the first directory where it succeeds of those that this user has for what programs under
+/// `atoll run` need and nobody else can change: in /run for the superuser, else in the user's runtime
+/// directory, or in /tmp. One below one of `hidden` will not do.
+///
+/// # Errors
+/// Why none of these directories would do: the last one's reason.
+pub fn in_directory<T>(
+    hidden: &[&Path],
+    mut act: impl FnMut(&Path) -> io::Result<T>,
+) -> io::Result<T> {
     let uid = rustix::process::geteuid().as_raw();
     let mut dirs = Vec::new();
     if uid == 0 {
@@ -101,8 +113,8 @@ pub fn place(hidden: &[&Path]) -> io::Result<PathBuf> {
         if !loadable(&dir) || hidden.iter().any(|hidden| dir.starts_with(hidden)) {
             continue;
         }
-        match place_in(&dir, uid) {
-            Ok(path) => return Ok(path),
+        match make_own(&dir, uid).and_then(|()| act(&dir)) {
+            Ok(done) => return Ok(done),
             Err(error) => failed = error,
         }
     }
@@ -115,19 +127,28 @@ fn loadable(dir: &Path) -> bool {
     dir.is_absolute() && !name.iter().any(|b| b.is_ascii_whitespace() || b":$".contains(b))
 }
 
-fn place_in(dir: &Path, uid: u32) -> io::Result<PathBuf> {
+/// Makes a directory that is there already, or is not, this user's own.
+fn make_own(dir: &Path, uid: u32) -> io::Result<()> {
     match DirBuilder::new().mode(0o755).create(dir) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    let refused = |why| io::Error::other(format!("{} {why}", dir.display()));
     let meta = fs::symlink_metadata(dir)?;
     if !meta.is_dir() || meta.uid() != uid || meta.mode() & 0o022 != 0 {
-        return Err(refused("can be changed by others"));
+        return Err(refused(dir, "can be changed by others"));
     }
+    Ok(())
+}
+
+fn refused(dir: &Path, why: &str) -> io::Error {
+    io::Error::other(format!("{} {why}", dir.display()))
+}
+
+fn place_in(dir: &Path) -> io::Result<PathBuf> {
     if rustix::fs::statvfs(dir)?.f_flag.contains(StatVfsMountFlags::NOEXEC) {
-        return Err(refused("is on a file system whose programs may not be run"));
+        return Err(refused(dir, "is on a file system whose programs may not be run"));
     }
+    let uid = rustix::process::geteuid().as_raw();
     let mut hasher = DefaultHasher::new();
     hasher.write(LIBRARY);
     let name = format!("preload-{:016x}.so", hasher.finish());

@@ -45,9 +45,11 @@ pub(super) fn is_fuse(fd: &OwnedFd) -> bool {
 
 impl<F: FileSystem + Send + 'static> Mount<F> {
     /// As whom the requests act. The kernel puts the true identity into each, but a user can be the
-    /// kernel's master in a user namespace or a virtual machine's: only the superuser's word counts.
+    /// kernel's master in a user namespace or a virtual machine's: only the superuser's word counts, and
+    /// that of who owns the volume.
     fn identity(&self) -> Identity {
-        if self.peer.uid == 0 && !self.single_owner { Identity::Checked } else { Identity::Peer }
+        let root = self.peer.uid == 0 && !self.single_owner;
+        if root || self.grant.owns { Identity::Checked } else { Identity::Peer }
     }
 
     /// Begins the session, tells the client, and serves until nothing is mounted any more. The

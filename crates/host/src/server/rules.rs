@@ -124,6 +124,8 @@ pub struct Grant {
     pub mode: Mode,
     /// Its root, as a directory of the volume from the root.
     pub path: String,
+    /// Its mounts may act as whoever they say, permissions having been checked: the volume is its own.
+    pub owns: bool,
 }
 
 /// All rules of a server.
@@ -131,12 +133,19 @@ pub struct Grant {
 pub struct Rules {
     rules: Vec<Rule>,
     own: u32,
+    private: bool,
 }
 
 impl Rules {
     /// `rules`, the first first, of a server that runs as the user `own`.
     pub fn new(rules: Vec<Rule>, own: u32) -> Rules {
-        Rules { rules, own }
+        Rules { rules, own, private: false }
+    }
+
+    /// Those of a server that the user `own` has for volumes of his own and programs that he starts. The
+    /// kernel is to check permissions on its mounts, which in a user namespace only it can.
+    pub fn private(own: u32) -> Rules {
+        Rules { rules: Vec::new(), own, private: true }
     }
 
     /// Whether anybody could get in besides the server's own user and the superuser, so that the socket
@@ -161,9 +170,11 @@ impl Rules {
                 }
         };
         match self.rules.iter().find(fits) {
-            Some(rule) => rule.mode.map(|mode| Grant { mode, path: rule.path.clone() }),
+            Some(rule) => {
+                rule.mode.map(|mode| Grant { mode, path: rule.path.clone(), owns: false })
+            }
             None if self.is_trusted(peer) => {
-                Some(Grant { mode: Mode::Write, path: "/".to_owned() })
+                Some(Grant { mode: Mode::Write, path: "/".to_owned(), owns: self.private })
             }
             None => None,
         }

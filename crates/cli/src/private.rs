@@ -1,0 +1,98 @@
+//! A server of one volume for the lifetime of one command, in the process that owns the volume.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+
+use atoll_host::client::Place;
+use atoll_host::server::SPIN;
+use atoll_host::server::bind::bind;
+use atoll_host::server::listen::Server;
+use atoll_host::server::rules::Rules;
+
+use crate::failure::Failure;
+use crate::volume::{self, Volume};
+
+type Ended = io::Result<Vec<(String, Option<Volume>)>>;
+
+/// The server. Its socket is this user's alone, and goes with it.
+pub struct PrivateServer {
+    path: PathBuf,
+    place: Place,
+    /// Closed to end it.
+    stop: OwnedFd,
+    thread: JoinHandle<Ended>,
+}
+
+impl PrivateServer {
+    /// Opens the volume at `path` and serves it. The socket is not below one of `hidden`.
+    pub fn start(
+        path: &Path,
+        access: volume::Access,
+        hidden: &[&Path],
+    ) -> Result<PrivateServer, Failure> {
+        let cannot = |error: &dyn fmt::Display| {
+            Failure::new(format!("cannot serve {}: {error}", path.display()))
+        };
+        let volume = volume::open(path, access)?;
+        let name = format!("run-{}-{:x}", std::process::id(), volume_number(path));
+        let bound = atoll_preload::in_directory(hidden, |dir| {
+            let socket = dir.join(&name);
+            bind(&socket, false).map(|fd| (socket, fd)).map_err(io::Error::other)
+        });
+        let (socket, listener) = match bound {
+            Ok(bound) => bound,
+            Err(error) => {
+                volume::close(path, volume)?;
+                return Err(cannot(&error));
+            }
+        };
+        let place = Place { socket, volume: String::new() };
+        let own = nix::unistd::geteuid().as_raw();
+        let served = atoll_host::server::Volume::new(volume, "volume".to_owned());
+        served.set_address(&place.socket);
+        // From here on a failure leaves the volume as a crash would: nothing acknowledged is lost.
+        let server = Server::new(listener, Rules::private(own), vec![served], SPIN)
+            .map_err(|error| cannot(&error))?;
+        let (stopped, stop) =
+            nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).map_err(|error| cannot(&error))?;
+        let thread = std::thread::spawn(move || server.run(stopped.as_fd()));
+        Ok(PrivateServer { path: path.to_owned(), place, stop, thread })
+    }
+
+    /// Where it is.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Ends it and closes the volume.
+    pub fn end(self) -> Result<(), Failure> {
+        let PrivateServer { path, place, stop, thread } = self;
+        drop(stop);
+        let ended = thread.join();
+        // What is left of it would be replaced by the next process of this number.
+        let _ = std::fs::remove_file(&place.socket);
+        let volume = match ended {
+            Ok(Ok(mut volumes)) => volumes.pop().and_then(|(_, volume)| volume),
+            _ => None,
+        };
+        match volume {
+            Some(volume) => volume::close(&path, volume),
+            None => Err(Failure::new(format!(
+                "serving {} ended early by an internal error; what had been written before is safe, and is \
+                 taken up when the volume is opened again",
+                path.display()
+            ))),
+        }
+    }
+}
+
+/// Tells the volumes of one command apart.
+fn volume_number(path: &Path) -> u64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    path.hash(&mut hasher);
+    hasher.finish()
+}
