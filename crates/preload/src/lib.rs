@@ -35,7 +35,7 @@
 //!   client of the server.
 //! - The descriptors that the library needs have high numbers, and cannot be closed.
 //! - A program that makes system calls in its own machine code (io_uring's library does), on
-//!   descriptors that it also uses through the C library, can see a stale offset.
+//!   descriptors that it also uses through the C library, can see a stale offset or O_APPEND.
 //! - A program with the address sanitizer's shared library insists on its being the first, and
 //!   refuses to run: `atoll run --no-preload`.
 //! - The dynamic linker says of 32-bit programs that it ignores the library.

@@ -209,6 +209,10 @@ impl Caller<'_> {
             let mode = if change { AccessMode::WRITE } else { AccessMode::READ };
             return self.access(attr, mode);
         }
+        // The kernel's own, such as access control lists, which nothing here would judge by.
+        if name.starts_with(b"system.") {
+            return Err(Errno::EOPNOTSUPP);
+        }
         if self.is_free() || name.is_empty() || name.len() > 255 {
             return Ok(());
         }
@@ -216,7 +220,6 @@ impl Caller<'_> {
             _ if name.starts_with(b"trusted.") => Err(refused),
             _ if name.starts_with(b"security.") && change => Err(refused),
             _ if name.starts_with(b"security.") => Ok(()),
-            // Such as access control lists, which nothing here would judge by.
             _ => Err(Errno::EOPNOTSUPP),
         }
     }
