@@ -17,7 +17,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use rustix::net::{Shutdown, SocketFlags};
 
-use super::control::{self, Answer, Ask, Hello, Kind};
+use super::control::{self, Answer, Ask, Hello, Kind, ViewAsk};
 use super::mapped::WRITE_BACK_INTERVAL;
 use super::mount::{Mount, is_fuse};
 use super::peer;
@@ -239,7 +239,12 @@ impl<F: FileSystem + Send + 'static> Server<F> {
                 }
                 Next::End
             }
-            (Stage::Serving { .. }, Ok(_)) => {
+            (Stage::Serving { place, by }, Ok((message, _))) => {
+                if let (By::Worker(_), Some(ask)) = (by, ViewAsk::decode(&message))
+                    && show(&client.socket, place, ask)
+                {
+                    return Next::Stay;
+                }
                 log::warn!(
                     "process {} of user {} broke the protocol; its session ends",
                     client.peer.pid,
@@ -466,6 +471,29 @@ impl<F: FileSystem + Send> Client<F> {
             _ => Next::Stay,
         }
     }
+}
+
+/// Gives the client of a ring, whose session is in `place`, the View that it asks for. Returns whether it
+/// may: one that has a View, or takes no answers, breaks the protocol.
+fn show<F: FileSystem + Send>(
+    socket: &OwnedFd,
+    place: &Revocable<Session<F>>,
+    ViewAsk(most): ViewAsk,
+) -> bool {
+    let begun = place.with(|session| {
+        let mode = if session.access().read_only { Mode::Read } else { Mode::Write };
+        session.open_view(most as usize).map(|memory| memory.map(|memory| (memory, mode)))
+    });
+    let sent = match begun {
+        Some(Ok(Some((memory, mode)))) => {
+            control::send(socket, &Answer::Granted(mode).encode(), &[memory.as_fd()])
+        }
+        Some(Err(error)) => {
+            control::send(socket, &Answer::Refused(error.to_string()).encode(), &[])
+        }
+        Some(Ok(None)) | None => return false,
+    };
+    sent.is_ok()
 }
 
 /// Ends a connection for both sides, and for whoever in this process waits for its end. What was sent
