@@ -159,6 +159,11 @@ impl<F: FileSystem, V: View> Cached<F, V> {
         &self.answers.view
     }
 
+    /// What it answers.
+    pub fn answers(&self) -> &Answers<V> {
+        &self.answers
+    }
+
     /// An answer of the server's, to be looked at for signs that there is none any more.
     #[inline]
     fn answered<T>(&self, answer: Result<T>) -> Result<T> {
