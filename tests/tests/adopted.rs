@@ -210,21 +210,22 @@ fn sessions_that_end_take_their_part() {
     let handle = kept.adopt(token);
     for _ in 0..3 {
         let mut short = Adopter::new(&volume, user()).with_view();
-        let adopted = short.adopt(token);
-        short.fill(file, adopted);
+        let (a, b) = (lender.open(&cx(), file, READ).unwrap(), short.adopt(token));
+        let lent = lender.token(file, a).unwrap();
+        short.adopt(lent);
+        short.fill(file, b);
         drop(short.session);
         // The next has the place of its View, and has adopted nothing.
         let mut next = Adopter::new(&volume, root()).with_view();
         let own = next.session.open(&cx(), file, READ).unwrap();
         next.fill(file, own);
         kept.fill(file, handle);
-        let (a, b) = (lender.open(&cx(), file, READ).unwrap(), own);
-        let lent = lender.token(file, a).unwrap();
-        let other = next.adopt(lent);
         lender.release(&cx(), file, a).unwrap();
         assert!(next.shows(file), "by its own handle");
-        next.session.release(&cx(), file, b).unwrap();
-        assert!(next.refused(file, other));
+        next.session.write(&cx(), file, own, 0, b"x").unwrap_err();
+        next.fill(file, own);
+        next.session.release(&cx(), file, own).unwrap();
+        assert!(next.refused(file, own));
     }
     kept.fill(file, handle);
     drop(lender);
