@@ -166,10 +166,10 @@ impl Session {
         match (answers, &answer) {
             // So it may be read.
             (Some(answers), Some(Ok(_))) => answers.opened(ino, handle),
-            (None, Some(Ok(_))) if buffer.len() <= SHORT => {
-                if self.repeats.asked(ino.0, at / 4096) {
-                    self.begin_view();
-                }
+            (None, Some(Ok(_)))
+                if buffer.len() <= SHORT && self.repeats.asked(ino.0, at / 4096) =>
+            {
+                self.begin_view();
             }
             // Its original was closed.
             (Some(answers), None) => answers.closed(ino, handle),

@@ -259,6 +259,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
                 if let (By::Worker(_), Some(ask)) = (by, ViewAsk::decode(&message))
                     && show(&client.socket, place, ask)
                 {
+                    log::debug!("process {} has asked for a View", client.peer.pid);
                     return Next::Stay;
                 }
                 log::warn!(
