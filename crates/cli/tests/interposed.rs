@@ -77,7 +77,7 @@ if child == 0:
     while page(fd) != b'h' * 4096: pass
     while os.fstat(fd).st_size != 4096: pass
     os._exit(7)
-os.read(r, 1)
+os.close(w); assert os.read(r, 1) == b'x'
 os.pwrite(fd, b'h' * 4096, 0); os.ftruncate(fd, 4096)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 # More threads than lanes.
