@@ -10,6 +10,7 @@ use atoll_host::server::{
     Access, Change, Credentials, Identity, Limits, LockKind, LockOwner, LockRange, LockRequest,
     Observer, Session, SessionId, Volume, Waited,
 };
+use atoll_host::shm::MappedView;
 use atoll_tests::subject::{RW, name};
 use atoll_tests::{Quirks, filesystem_conformance};
 use atoll_vfs::model::ModelFs;
@@ -248,6 +249,97 @@ fn read_only_sessions_change_nothing() {
     assert_eq!(s.read(&cx(), attr.ino, handle, 0, &mut [0; 4]), Ok(0));
     drop(s);
     assert!(model::snapshot(&mut all).unwrap().differences(&before, 3).is_empty());
+}
+
+// ---- Identities ----
+
+/// A volume with `/own`, a directory of the user's alone, and `/shared`, of the group 2000.
+fn owned() -> (Arc<Volume<ModelFs>>, Session<ModelFs>) {
+    let volume = Volume::new(ModelFs::default(), "v");
+    let mut all = volume.session(root(), Access::default()).unwrap();
+    for (dir, mode, uid, gid) in [("own", 0o700, 1000, 1000), ("shared", 0o770, 0, 2000)] {
+        let ino = all.mkdir(&cx(), ROOT, name(dir), mode).unwrap().ino;
+        let set = SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() };
+        all.setattr(&cx(), ino, None, &set).unwrap();
+        all.mknod(&cx(), ino, name("f"), 0o100600, 0).unwrap();
+    }
+    (volume, all)
+}
+
+fn by(uid: u32, gid: u32) -> Context {
+    Context { uid, gid, ..cx() }
+}
+
+#[test]
+fn a_peer_that_speaks_for_others_is_judged_as_they_are() {
+    let (volume, mut all) = owned();
+    let access = || Access { identity: Identity::Caller, ..Access::default() };
+    let mut s = volume.session(root(), access()).unwrap();
+    let own = walk(&mut all, "own").unwrap().ino;
+    let shared = walk(&mut all, "shared").unwrap().ino;
+    let (me, other) = (by(1000, 1000), by(1001, 1001));
+    // What is made belongs to the caller, and the other may not even look.
+    let (attr, _) = s.create(&me, own, name("mine"), 0o600, RW).unwrap();
+    assert_eq!((attr.uid, attr.gid), (1000, 1000));
+    assert_eq!(s.lookup(&other, own, name("mine")).err(), Some(Errno::EACCES));
+    assert_eq!(s.unlink(&other, own, name("mine")).err(), Some(Errno::EACCES));
+    assert_eq!(s.opendir(&other, own).err(), Some(Errno::EACCES));
+    assert_eq!(s.open(&other, attr.ino, OpenFlags::READ).err(), Some(Errno::EACCES));
+    let mode = SetAttr { mode: Some(0o777), ..SetAttr::default() };
+    assert_eq!(s.setattr(&other, attr.ino, None, &mode).err(), Some(Errno::EPERM));
+    // Root, as whom it can speak as well, may do everything.
+    assert!(s.open(&cx(), attr.ino, RW).is_ok());
+    // A group in the context is the caller's; groups beside it are not known of others.
+    assert!(s.lookup(&by(1000, 2000), shared, name("f")).is_ok());
+    assert_eq!(s.lookup(&me, shared, name("f")).err(), Some(Errno::EACCES));
+
+    // The peer's supplementary groups are the peer's own.
+    let mut s = volume.session(user(), access()).unwrap();
+    walk(&mut s, "").unwrap();
+    let shared = s.lookup(&me, ROOT, name("shared")).unwrap().ino;
+    assert!(s.lookup(&me, shared, name("f")).is_ok());
+    assert_eq!(s.lookup(&other, shared, name("f")).err(), Some(Errno::EACCES));
+    assert_eq!(s.lookup(&by(1001, 1000), shared, name("f")).err(), Some(Errno::EACCES));
+}
+
+#[test]
+fn any_other_peer_is_who_the_kernel_says() {
+    let (volume, mut all) = owned();
+    let mut s = volume.session(user(), Access::default()).unwrap();
+    // Whatever a call says, root above all.
+    for says in [cx(), by(1000, 1000), by(1001, 2000)] {
+        let own = s.lookup(&says, ROOT, name("own")).unwrap().ino;
+        let file = format!("by{}", says.uid);
+        let (attr, _) = s.create(&says, own, name(&file), 0o600, RW).unwrap();
+        assert_eq!((attr.uid, attr.gid), (1000, 1000));
+        let shared = s.lookup(&says, ROOT, name("shared")).unwrap().ino;
+        let f = s.lookup(&says, shared, name("f")).unwrap().ino;
+        assert_eq!(s.open(&says, f, OpenFlags::READ).err(), Some(Errno::EACCES));
+        assert_eq!(s.mkdir(&says, ROOT, name("d"), 0o755).err(), Some(Errno::EACCES));
+    }
+    assert_eq!(walk(&mut all, "d").err(), Some(Errno::ENOENT));
+}
+
+/// What a peer finds for others is not put where it finds things for itself.
+#[test]
+fn a_view_is_the_peers_own() {
+    let (volume, mut all) = owned();
+    let own = walk(&mut all, "own").unwrap().ino;
+    let access = Access { identity: Identity::Caller, ..Access::default() };
+    let mut s = volume.session(Credentials { uid: 5, ..root() }, access).unwrap();
+    let memory = s.open_view(1 << 20).unwrap().unwrap();
+    let view = MappedView::attach(memory, || true).unwrap();
+    let seen = |file: &str| view.reader().unwrap().lookup(own.0, file.as_bytes()).is_some();
+    let own_ino = s.lookup(&by(1000, 1000), ROOT, name("own")).unwrap().ino;
+    assert_eq!(own_ino, own);
+    s.lookup(&by(1000, 1000), own, name("f")).unwrap();
+    s.lookup(&by(1000, 1000), own, name("none")).unwrap_err();
+    assert!(!seen("f") && !seen("none"));
+    assert_eq!(s.lookup(&by(5, 0), own, name("f")).err(), Some(Errno::EACCES));
+    let open = SetAttr { mode: Some(0o755), ..SetAttr::default() };
+    all.setattr(&cx(), own, None, &open).unwrap();
+    s.lookup(&by(5, 0), own, name("f")).unwrap();
+    assert!(seen("f"));
 }
 
 // ---- Sharing ----

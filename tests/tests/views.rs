@@ -55,7 +55,7 @@ fn begin<F: FileSystem + Send>(
 ) -> (Session<F>, Arc<MappedView>) {
     let access = Access { limits: Limits { view: bytes, ..access.limits }, ..access };
     let mut session = volume.session(peer, access).expect("a session");
-    let memory = session.open_view().expect("memory").expect("a View");
+    let memory = session.open_view(usize::MAX).expect("memory").expect("a View");
     (session, MappedView::attach(memory, || true).expect("a View"))
 }
 
@@ -411,7 +411,7 @@ fn the_end_is_seen() {
     // A server that was killed closes nothing.
     let volume = Volume::new(ModelFs::default(), "v");
     let mut session = volume.session(root(), Access::default()).unwrap();
-    let memory = session.open_view().unwrap().unwrap();
+    let memory = session.open_view(usize::MAX).unwrap().unwrap();
     let alive = Arc::new(AtomicBool::new(true));
     let seen = Arc::clone(&alive);
     let view = MappedView::attach(memory, move || seen.load(Ordering::Relaxed)).unwrap();

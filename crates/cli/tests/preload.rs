@@ -10,76 +10,8 @@ use atoll_host::client::{Connection, Place};
 use atoll_host::server::rules::Mode;
 use atoll_transport::channel::Config;
 use atoll_vfs::{Errno, FileSystem};
-use common::{TempDir, atoll, folder, fsck, need, ok, volume, wait_until};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-
-/// A server of a new volume, which is at /vol for what runs.
-struct Served {
-    dir: TempDir,
-    server: Child,
-}
-
-impl Served {
-    fn new() -> Served {
-        let dir = folder();
-        volume(dir.path(), "a.vol", "128M");
-        let log = std::fs::File::create(dir.path().join("log")).unwrap();
-        let server = atoll()
-            .current_dir(dir.path())
-            .args(["serve", "a.vol", "--socket", "s", "--log-level", "info"])
-            .stdin(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        let served = Served { dir, server };
-        wait_until("it serves", || {
-            Place::find(&served.socket()).is_some_and(|place| Connection::open(&place).is_ok())
-        });
-        served
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.dir.path().join("s")
-    }
-
-    fn path(&self) -> &Path {
-        self.dir.path()
-    }
-
-    fn run(&self, options: &[&str]) -> Command {
-        let mut command = atoll();
-        command.current_dir(self.path()).args(["run", "-v", "s:/vol"]).args(options).arg("--");
-        command
-    }
-
-    #[track_caller]
-    fn script(&self, text: &str) -> String {
-        ok(self
-            .run(&[])
-            .args(["timeout", "-s", "KILL", "120", "bash", "-euo", "pipefail", "-c", text]))
-    }
-
-    /// How many processes had a ring.
-    fn connections(&self) -> usize {
-        let log = std::fs::read_to_string(self.path().join("log")).unwrap();
-        log.lines().filter(|line| line.contains("connects to")).count()
-    }
-
-    /// Ends the server, which must have stayed well, and checks the volume.
-    fn end(mut self) {
-        kill(Pid::from_raw(self.server.id() as i32), Signal::SIGTERM).unwrap();
-        assert!(self.server.wait().unwrap().success());
-        fsck(&self.path().join("a.vol"));
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        let _ = self.server.kill();
-        let _ = self.server.wait();
-    }
-}
+use common::served::Served;
+use common::{atoll, fsck, need, ok};
 
 /// Compiles a C program of tests/c to `dir`.
 fn compile(source: &str, dir: &Path, arguments: &[&str]) -> PathBuf {
@@ -103,9 +35,9 @@ fn run(mut command: Command) -> (String, String) {
 #[test]
 fn descriptors_and_offsets_are_as_on_the_host() {
     let served = Served::new();
-    let dir = &served.dir;
-    let program = compile("descriptors.c", dir.path(), &["-lpthread"]);
-    let host = dir.path().join("host");
+    let dir = served.path();
+    let program = compile("descriptors.c", dir, &["-lpthread"]);
+    let host = dir.join("host");
     std::fs::create_dir(&host).unwrap();
     let mut on_host = Command::new("timeout");
     on_host.args(["-s", "KILL", "60"]).arg(&program).arg(&host);
@@ -127,16 +59,16 @@ fn descriptors_and_offsets_are_as_on_the_host() {
         assert_eq!(served.connections() > before, offsets == "private", "by the ring or not");
     }
     // And no call was made on what a descriptor once was.
-    let checking = checking_library(dir.path());
+    let checking = checking_library(dir);
     let mut on_volume = atoll();
-    on_volume.current_dir(dir.path()).args(["run", "-q", "--no-preload", "--", "sh", "-ec"]);
+    on_volume.current_dir(dir).args(["run", "-q", "--no-preload", "--", "sh", "-ec"]);
     on_volume.arg("rm -rf /vol/*; LD_PRELOAD=$0; export LD_PRELOAD; timeout -s KILL 60 $1 /vol");
     let (found, where_kept) = run({
         on_volume.arg(checking).arg(program);
         on_volume
     });
     assert_eq!((found, where_kept.as_str()), (expected, "private"));
-    fsck(&dir.path().join("atoll.vol"));
+    fsck(&dir.join("atoll.vol"));
     served.end();
 }
 

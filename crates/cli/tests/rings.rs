@@ -3,24 +3,12 @@
 
 mod common;
 
-use std::process::{Child, Stdio};
-
-use atoll_host::client::{Connection, Place};
+use atoll_host::client::{ConnectError, Connection, Manner, Place};
 use atoll_host::server::rules::Mode;
 use atoll_transport::channel::Config;
-use atoll_vfs::{Context, Errno, FileSystem, Ino, Name, OpenFlags, Timespec};
-use common::{atoll, folder, fsck, ok, volume, wait_until};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+use atoll_vfs::{Context, Errno, FileSystem, Ino, Name, OpenFlags, Timespec, View};
+use common::served::Served;
+use common::{atoll, ok, wait_until};
 
 const CX: Context = Context { uid: 0, gid: 0, now: Timespec { sec: 1, nsec: 0 } };
 
@@ -30,21 +18,8 @@ fn name(text: &str) -> Name<'_> {
 
 #[test]
 fn rings_and_mounts_see_the_same_files() {
-    let dir = folder();
-    let vol = volume(dir.path(), "a.vol", "32M");
-    let mut server = Killed(
-        atoll()
-            .current_dir(dir.path())
-            .args(["serve", "a.vol", "--socket", "s", "--log-level", "warn"])
-            .stdin(Stdio::null())
-            .spawn()
-            .unwrap(),
-    );
-    let socket = dir.path().join("s");
-    wait_until("it serves", || {
-        Place::find(&socket).is_some_and(|place| Connection::open(&place).is_ok())
-    });
-    let place = Place::find(&socket).unwrap();
+    let served = Served::new();
+    let place = Place::find(&served.socket()).unwrap();
     let config = Config { lanes: 4, ..Config::default() };
     let mut ring = Connection::open(&place).unwrap().ring(Mode::Write, &config).unwrap();
     let flags = OpenFlags::READ | OpenFlags::WRITE;
@@ -71,7 +46,9 @@ fn rings_and_mounts_see_the_same_files() {
     assert!(ring.cached().is_none());
     // A program that has it mounted sees that, and the ring what it does.
     let run = |script: &str| {
-        ok(atoll().current_dir(dir.path()).args(["run", "-v", "s:/vol", "--", "sh", "-ec", script]))
+        ok(atoll()
+            .current_dir(served.path())
+            .args(["run", "-v", "s:/vol", "--", "sh", "-ec", script]))
     };
     assert_eq!(
         run("stat -c %s /vol/f3; tail -c 1 /vol/f3 | od -An -tu1; mv /vol/f0 /vol/g"),
@@ -94,8 +71,48 @@ fn rings_and_mounts_see_the_same_files() {
     let mut ring = Connection::open(&place).unwrap().ring(Mode::Read, &config).unwrap();
     let mut client = ring.cached().unwrap();
     assert_eq!(client.unlink(&CX, Ino::ROOT, name("g")), Err(Errno::EROFS));
-    kill(Pid::from_raw(server.0.id() as i32), Signal::SIGTERM).unwrap();
-    assert!(server.0.wait().unwrap().success());
+    served.end();
     assert_eq!(client.getattr(&CX, Ino::ROOT), Err(Errno::EIO));
-    fsck(&vol);
+}
+
+#[test]
+fn a_view_may_be_asked_for_later() {
+    let served = Served::new();
+    let place = Place::find(&served.socket()).unwrap();
+    let manner = Manner { view: false, ..Manner::default() };
+    let config = Config { lanes: 3, ..Config::default() };
+    let connect = || Connection::open_as(&place, manner).unwrap().ring(Mode::Write, &config);
+    let mut ring = connect().unwrap();
+    let mut before = ring.cached().unwrap();
+    let flags = OpenFlags::READ | OpenFlags::WRITE;
+    let (attr, handle) = before.create(&CX, Ino::ROOT, name("f"), 0o644, flags).unwrap();
+    before.write(&CX, attr.ino, handle, 0, &[7; 5000]).unwrap();
+    assert!(before.view().is_none());
+    let view = ring.begin_view(1 << 20).unwrap();
+    view.keep_from_children().unwrap();
+    assert!(ring.is_alive());
+    // What was open already is in it like the rest.
+    let mut page = [0; 4096];
+    let shown = |at, page: &mut [u8]| view.reader().unwrap().read(attr.ino.0, at, page);
+    assert_eq!(shown(4096, &mut page), None);
+    assert_eq!(before.read(&CX, attr.ino, handle, 4096, &mut page), Ok(904));
+    assert_eq!(shown(4096, &mut page), Some(904));
+    assert!(page[..904] == [7; 904]);
+    let mut after = ring.cached().unwrap();
+    assert_eq!(after.getattr(&CX, attr.ino).map(|attr| attr.size), Ok(5000));
+    before.write(&CX, attr.ino, handle, 4999, &[8; 2]).unwrap();
+    assert_eq!(after.getattr(&CX, attr.ino).map(|attr| attr.size), Ok(5001));
+    after.release(&CX, attr.ino, handle).unwrap();
+    assert_eq!(shown(4096, &mut page), None);
+    assert!(view.reader().unwrap().is_open());
+    // Once, and not of no size: who goes on asking has no session.
+    assert!(matches!(ring.begin_view(1 << 20), Err(ConnectError::Lost(..))));
+    wait_until("the session has ended", || !ring.is_alive());
+    wait_until("its View too", || !view.reader().is_some_and(|view| view.is_open()));
+    assert_eq!(after.getattr(&CX, Ino::ROOT).err(), Some(Errno::EIO));
+    let mut ring = connect().unwrap();
+    assert!(matches!(ring.begin_view(100), Err(ConnectError::Lost(..))));
+    wait_until("the session has ended", || !ring.is_alive());
+    assert!(connect().unwrap().cached().unwrap().getattr(&CX, attr.ino).is_ok());
+    served.end();
 }

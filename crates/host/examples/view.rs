@@ -20,7 +20,7 @@ fn begin(
     volume: &std::sync::Arc<Volume<ModelFs>>,
 ) -> (Session<ModelFs>, std::sync::Arc<MappedView>) {
     let mut session = volume.session(Credentials::default(), Access::default()).expect("a session");
-    let memory = session.open_view().expect("memory").expect("room for a View");
+    let memory = session.open_view(usize::MAX).expect("memory").expect("room for a View");
     (session, MappedView::attach(memory, || true).expect("a View"))
 }
 

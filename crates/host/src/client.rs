@@ -15,7 +15,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{SocketAddrUnix, SocketFlags};
 
 use crate::server::bind::socket;
-use crate::server::control::{self, Answer, Hello, Kind, Mode};
+use crate::server::control::{self, Answer, Hello, Kind, Mode, ViewAsk};
 use crate::shm::{Doorbell, FutexPatience, MappedView, SharedMemory, above};
 
 /// How a client connects.
@@ -161,7 +161,7 @@ impl Connection {
     ) -> Result<(), ConnectError> {
         let volume = self.place.volume.clone();
         let hello = Hello { kind: Kind::Mount, mode, volume, single_owner, view: false };
-        self.begin(&hello, &[device]).map(drop)
+        self.ask(&hello.encode(), &[device]).map(drop)
     }
 
     /// Begins a session through a ring of the sizes in `config`.
@@ -179,7 +179,7 @@ impl Connection {
         let volume = self.place.volume.clone();
         let hello =
             Hello { kind: Kind::Ring, mode, volume, single_owner: false, view: self.manner.view };
-        let mut received = self.begin(&hello, &[memory.as_fd()])?.into_iter();
+        let mut received = self.ask(&hello.encode(), &[memory.as_fd()])?.into_iter();
         let Some(doorbell) = received.next() else {
             let path = self.place.socket.clone();
             return Err(ConnectError::Lost(path, "it has sent no doorbell".to_owned()));
@@ -187,35 +187,27 @@ impl Connection {
         let doorbell = above(doorbell, self.manner.lowest).map_err(|errno| failed(errno.into()))?;
         let doorbell = Doorbell::from_server(doorbell);
         let connection = Arc::new(self);
-        let view = match received.next() {
-            Some(memory) => {
-                let watched = Arc::clone(&connection);
-                let attached = MappedView::attach(memory, move || watched.is_alive());
-                Some(attached.map_err(|error| {
-                    ConnectError::Failed(connection.place.socket.clone(), error)
-                })?)
-            }
-            None => None,
-        };
+        let view = received.next().map(|memory| map_view(&connection, memory)).transpose()?;
         Ok(Ring { connection, channel, doorbell, view, open: Arc::default(), next: 0, spin: None })
     }
 
     /// Whether the server has not hung up.
     fn is_alive(&self) -> bool {
-        let mut watched = [PollFd::new(&self.socket, PollFlags::IN)];
+        // There may be an answer that nobody has read yet.
+        let mut watched = [PollFd::new(&self.socket, PollFlags::RDHUP)];
         poll(&mut watched, Some(&Timespec::default())) == Ok(0)
     }
 
     /// Returns the descriptors that came with the answer.
-    fn begin(
+    fn ask(
         &self,
-        hello: &Hello,
+        message: &[u8],
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<Vec<OwnedFd>, ConnectError> {
         let path = &self.place.socket;
         let lost = |why: &dyn fmt::Display| ConnectError::Lost(path.clone(), why.to_string());
         // One that refuses at once has closed its end before this; its reason is read all the same.
-        let sent = control::send(&self.socket, &hello.encode(), descriptors);
+        let sent = control::send(&self.socket, message, descriptors);
         let wait = |time| set_socket_timeout(&self.socket, Timeout::Recv, time);
         wait(Some(self.manner.patience)).map_err(|errno| lost(&errno))?;
         let (answer, received) = match (control::receive(&self.socket), sent) {
@@ -238,6 +230,16 @@ impl Connection {
         control::receive(&self.socket)
             .is_ok_and(|(message, _)| Answer::decode(&message) == Ok(Answer::Ended))
     }
+}
+
+/// Maps the View that came through `connection`.
+fn map_view(
+    connection: &Arc<Connection>,
+    memory: OwnedFd,
+) -> Result<Arc<MappedView>, ConnectError> {
+    let watched = Arc::clone(connection);
+    MappedView::attach(memory, move || watched.is_alive())
+        .map_err(|error| ConnectError::Failed(connection.place.socket.clone(), error))
 }
 
 /// How a thread of a client waits for its server.
@@ -263,6 +265,23 @@ impl Ring {
     /// sleep.
     pub fn set_spin(&mut self, spin: Duration) {
         self.spin = Some(spin);
+    }
+
+    /// Asks for a View of at most `most` bytes, which this session does not have yet. Clients that are made
+    /// from here on by [`cached`](Self::cached) look into it.
+    ///
+    /// # Errors
+    /// [`ConnectError::Refused`], upon which the session goes on; [`ConnectError::Lost`];
+    /// [`ConnectError::Failed`] when it cannot be mapped.
+    pub fn begin_view(&mut self, most: u32) -> Result<Arc<MappedView>, ConnectError> {
+        let received = self.connection.ask(&ViewAsk(most).encode(), &[])?;
+        let Some(memory) = received.into_iter().next() else {
+            let path = self.connection.place.socket.clone();
+            return Err(ConnectError::Lost(path, "it has sent no View".to_owned()));
+        };
+        let view = map_view(&self.connection, memory)?;
+        self.view = Some(Arc::clone(&view));
+        Ok(view)
     }
 
     /// The descriptors that it needs: of the socket, the memory and the doorbell.

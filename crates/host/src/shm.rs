@@ -57,19 +57,69 @@ pub struct SharedMemory {
 #[derive(Debug)]
 struct Map {
     file: OwnedFd,
+    pages: Pages,
+}
+
+/// Pages that are mapped as long as this lives.
+#[derive(Debug)]
+struct Pages {
     base: NonNull<u8>,
     len: usize,
 }
 
 // SAFETY: an address and a length; access is by `Shared`.
-unsafe impl Send for Map {}
+unsafe impl Send for Pages {}
 // SAFETY: as above.
-unsafe impl Sync for Map {}
+unsafe impl Sync for Pages {}
 
-impl Drop for Map {
+impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: mapped by `SharedMemory::map`, and used only through what keeps `self`.
+        // SAFETY: mapped by `Pages::map`, and used only through what keeps `self`.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+impl Pages {
+    /// Maps `len` bytes of `file`, whose length must not change any more. What is returned beside them is
+    /// not to be used for longer than they live.
+    fn map(
+        file: &OwnedFd,
+        len: usize,
+        protection: ProtFlags,
+    ) -> io::Result<(Self, Shared<'static>)> {
+        // SAFETY: a new mapping, which takes no address that is in use.
+        let base = unsafe {
+            rustix::mm::mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0)?
+        };
+        let base = NonNull::new(base.cast()).ok_or_else(|| refused("mapped at address 0"))?;
+        // SAFETY: mapped as long as the caller keeps the pages; their length stays.
+        Ok((Pages { base, len }, unsafe { Shared::new(base, len) }))
+    }
+
+    fn keep_from_children(&self) -> io::Result<()> {
+        let Pages { base, len } = *self;
+        // SAFETY: mapped; this changes nothing in this process.
+        unsafe {
+            rustix::mm::madvise(base.as_ptr().cast(), len, rustix::mm::Advice::LinuxDontFork)?;
+        }
+        Ok(())
+    }
+}
+
+/// The memory of a peer, mapped for reading. Nothing else is left of its descriptor.
+#[derive(Debug)]
+pub(crate) struct ReadOnlyMemory {
+    /// Not really for ever: as long as `pages`.
+    shared: Shared<'static>,
+    pages: Pages,
+}
+
+impl ReadOnlyMemory {
+    /// As [`SharedMemory::attach`], for reading. A store through it would end this process.
+    fn attach(file: OwnedFd, most: usize) -> io::Result<Self> {
+        let len = SharedMemory::checked_len(&file, most)?;
+        let (pages, shared) = Pages::map(&file, len, ProtFlags::READ)?;
+        Ok(ReadOnlyMemory { shared, pages })
     }
 }
 
@@ -96,12 +146,7 @@ impl SharedMemory {
     /// # Errors
     /// What madvise(2) says.
     pub fn keep_from_children(&self) -> io::Result<()> {
-        let Map { base, len, .. } = &*self.map;
-        // SAFETY: mapped; this changes nothing in this process.
-        unsafe {
-            rustix::mm::madvise(base.as_ptr().cast(), *len, rustix::mm::Advice::LinuxDontFork)?;
-        }
-        Ok(())
+        self.map.pages.keep_from_children()
     }
 
     /// As [`create`](Self::create), but only this mapping can be written: who gets the descriptor can map
@@ -141,16 +186,6 @@ impl SharedMemory {
         Self::map(file, len, ProtFlags::READ | ProtFlags::WRITE)
     }
 
-    /// As [`attach`](Self::attach), for reading. A store through [`shared`](Mapped::shared) would end this
-    /// process.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn attach_read_only(file: OwnedFd, most: usize) -> io::Result<Self> {
-        let len = Self::checked_len(&file, most)?;
-        Self::map(file, len, ProtFlags::READ)
-    }
-
     fn checked_len(file: &OwnedFd, most: usize) -> io::Result<usize> {
         if rustix::fs::fstatfs(file)?.f_type as u64 != TMPFS_MAGIC {
             return Err(refused("shared memory must be a memfd with pages of the usual size"));
@@ -169,16 +204,9 @@ impl SharedMemory {
     }
 
     fn map(file: OwnedFd, len: usize, protection: ProtFlags) -> io::Result<Self> {
-        // SAFETY: a new mapping, which takes no address that is in use.
-        let base = unsafe {
-            rustix::mm::mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, &file, 0)?
-        };
-        let base = NonNull::new(base.cast()).ok_or_else(|| refused("mapped at address 0"))?;
-        let map = Arc::new(Map { file, base, len });
-        // SAFETY: mapped as long as `map` lives, which every copy of this value keeps, and which `shared`
-        // does not let out for longer; the seals keep the length.
-        let shared = unsafe { Shared::new(base, len) };
-        Ok(SharedMemory { shared, map })
+        let (pages, shared) = Pages::map(&file, len, protection)?;
+        // Every copy of this value keeps the pages, and `shared` is not let out for longer.
+        Ok(SharedMemory { shared, map: Arc::new(Map { file, pages }) })
     }
 }
 
@@ -403,9 +431,9 @@ mod tests {
         let fd = || dup(&ours).unwrap();
         assert!(SharedMemory::attach(fd(), 4096).is_err());
         assert!(rustix::io::write(fd(), b"x").is_err());
-        let theirs = SharedMemory::attach_read_only(fd(), 4096).unwrap();
+        let theirs = ReadOnlyMemory::attach(fd(), 4096).unwrap();
         ours.store64(64, 9, Ordering::Relaxed);
-        assert_eq!(theirs.load64(64, Ordering::Relaxed), 9);
+        assert_eq!(theirs.shared.load64(64, Ordering::Relaxed), 9);
     }
 
     #[test]

@@ -5,16 +5,18 @@ use std::cell::UnsafeCell;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use atoll_host::client::{Connection, Manner, Place, Ring, Wait};
 use atoll_host::server::control::Mode;
-use atoll_host::shm::SharedMemory;
+use atoll_host::shm::{MappedView, SharedMemory};
 use atoll_transport::channel::{Config, Lane, RingKind};
 use atoll_vfs::client::Client;
-use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, Timespec};
+use atoll_vfs::{Answers, Attr, Context, Errno, FileSystem, Handle, Ino, OpenFiles, Timespec};
 
 use crate::lock::Lock;
+use crate::repeats::Repeats;
 use crate::servers::Server;
 
 /// Threads that are served at the same time; others make system calls meanwhile.
@@ -27,6 +29,12 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const CLOSED_MAX: usize = 64;
 /// How many are given back whenever one is adopted: more than one, so that they do not pile up.
 const GIVEN_BACK: usize = 2;
+
+/// The most bytes of the View: a mebibyte of pages in five has room for their attributes and so on. The
+/// system gives memory for what is used of it.
+const VIEW: u32 = 5 << 20;
+/// The longest read that the server puts into a View.
+const SHORT: usize = 32 << 10;
 
 /// What carries calls to the server.
 pub type Files = Client<Lane<SharedMemory, Wait>>;
@@ -56,6 +64,9 @@ pub struct Session {
     closed_lock: Lock,
     closed: UnsafeCell<Closed>,
     lost: AtomicBool,
+    repeats: Repeats,
+    /// What the View says, when there is one.
+    answers: OnceLock<Answers<Arc<MappedView>>>,
 }
 
 // SAFETY: each cell is used under its lock.
@@ -98,6 +109,8 @@ impl Session {
             closed_lock: Lock::new(),
             closed: UnsafeCell::new(Closed { files: [(Ino(0), Handle(0)); CLOSED_MAX], count: 0 }),
             lost: AtomicBool::new(false),
+            repeats: Repeats::new(),
+            answers: OnceLock::new(),
         })
     }
 
@@ -107,6 +120,62 @@ impl Session {
         // SAFETY: under its lock.
         let ring = unsafe { &*self.ring.get() };
         ring.descriptors().map(|fd| fd.as_raw_fd())
+    }
+
+    /// Asks for the View, without which all goes as well.
+    #[cold]
+    fn begin_view(&self) {
+        let _held = self.ring_lock.lock();
+        // SAFETY: under its lock.
+        let Ok(view) = unsafe { &mut *self.ring.get() }.begin_view(VIEW) else { return };
+        if view.keep_from_children().is_ok() {
+            // Asked for once.
+            let _ = self.answers.set(Answers::new(view, Arc::new(OpenFiles::default())));
+        }
+    }
+
+    /// The attributes of `ino`: from the View, or as [`call`](Self::call).
+    #[inline]
+    pub fn getattr(&self, ino: Ino) -> Option<Result<Attr, Errno>> {
+        let answers = self.answers.get();
+        if let Some(attr) = answers.and_then(|answers| answers.getattr(ino)) {
+            return Some(Ok(attr));
+        }
+        let answer = self.call(|files, cx| files.getattr(cx, ino));
+        if answers.is_none() && matches!(answer, Some(Ok(_))) && self.repeats.asked(ino.0, u64::MAX)
+        {
+            self.begin_view();
+        }
+        answer
+    }
+
+    /// Reads from `at` on: from the View, or as [`call`](Self::call).
+    #[inline]
+    pub fn read(
+        &self,
+        ino: Ino,
+        handle: Handle,
+        at: u64,
+        buffer: &mut [u8],
+    ) -> Option<Result<usize, Errno>> {
+        let answers = self.answers.get();
+        if let Some(len) = answers.and_then(|answers| answers.read(ino, handle, at, buffer)) {
+            return Some(Ok(len));
+        }
+        let answer = self.call(|files, cx| files.read(cx, ino, handle, at, buffer));
+        match (answers, &answer) {
+            // So it may be read.
+            (Some(answers), Some(Ok(_))) => answers.opened(ino, handle),
+            (None, Some(Ok(_)))
+                if buffer.len() <= SHORT && self.repeats.asked(ino.0, at / 4096) =>
+            {
+                self.begin_view();
+            }
+            // Its original was closed.
+            (Some(answers), None) => answers.closed(ino, handle),
+            _ => {}
+        }
+        answer
     }
 
     /// Makes a call on a lane that nobody uses. `None` when the kernel is to make it: all are in use, the
@@ -188,6 +257,9 @@ impl Session {
     /// Takes note that an adopted file is used no more. Called also from a signal handler that has
     /// interrupted anything here: what cannot be noted at once the server keeps until the session ends.
     pub fn closed(&self, ino: Ino, handle: Handle) {
+        if let Some(answers) = self.answers.get() {
+            answers.closed(ino, handle);
+        }
         if let Some(_held) = self.closed_lock.try_lock() {
             // SAFETY: under its lock.
             let closed = unsafe { &mut *self.closed.get() };

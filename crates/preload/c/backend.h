@@ -69,8 +69,8 @@ struct atoll_backend {
     /* It is used no more. */
     void (*closed)(const struct atoll_file *file);
 
-    /* Bytes moved, or negative. Handle numbers are never used twice: one that has been closed
-     * since is answered with ATOLL_BY_KERNEL. */
+    /* Bytes moved, or negative. Handle numbers are never used twice: the server answers one that
+     * has been closed since with ATOLL_BY_KERNEL. */
     ssize_t (*read)(const struct atoll_file *, const struct iovec *, int count, off_t at);
     ssize_t (*write)(const struct atoll_file *, const struct iovec *, int count, off_t at);
     /* Writes at the end of the file, wherever that is by then; *end is the offset after it. */

@@ -25,7 +25,8 @@
 //! Only files on mounts that a server serves: `atoll run` names them in [`SERVERS`]. A process connects
 //! when it has made some calls on them, and adopts a file when it has used it more than once: what is
 //! opened, read and closed is best left to the kernel. Each process has a connection of its own, a child
-//! another. If there is none to be had, or it is lost, the kernel makes the calls.
+//! another. If there is none to be had, or it is lost, the kernel makes the calls. One that asks for the
+//! same attributes and pages again and again is given a View, in which it finds them without asking.
 //!
 //! # What is different
 //!
@@ -35,7 +36,9 @@
 //!   client of the server.
 //! - The descriptors that the library needs have high numbers, and cannot be closed.
 //! - A program that makes system calls in its own machine code (io_uring's library does), on
-//!   descriptors that it also uses through the C library, can see a stale offset or O_APPEND.
+//!   descriptors that it also uses through the C library, can see a stale offset or O_APPEND. Where it
+//!   closes one in that way and opens another file by its number, the library takes that for the old one
+//!   until the server says that it was closed, which it is not asked while the View has what is wanted.
 //! - A program with the address sanitizer's shared library insists on its being the first, and
 //!   refuses to run: `atoll run --no-preload`.
 //! - The dynamic linker says of 32-bit programs that it ignores the library.

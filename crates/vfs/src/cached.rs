@@ -1,7 +1,7 @@
 //! A client that looks into a View before it asks the server: what is there costs no request.
 //!
 //! Read in this order: [`View`] what keeps a View readable, [`OpenFiles`] which files are
-//! open for reading, [`Cached`] the file system.
+//! open for reading, [`Answers`] what the two say, [`Cached`] the file system.
 //!
 //! The View is the truth at the moment it is read (docs/PROTOCOL.md), so that nothing here ever has to be
 //! dropped: not after a write of this client's own, not after one of another's.
@@ -62,6 +62,60 @@ impl<V: View + ?Sized> View for Arc<V> {
     }
 }
 
+/// What a View answers by itself. Threads share it, and whoever gets `None` asks the server.
+///
+/// The View says what the session's own identity may see.
+#[derive(Debug)]
+pub struct Answers<V> {
+    view: V,
+    open: Arc<OpenFiles>,
+}
+
+impl<V: View> Answers<V> {
+    /// What `view` says; `open` is one for all who share the session.
+    pub fn new(view: V, open: Arc<OpenFiles>) -> Self {
+        Answers { view, open }
+    }
+
+    /// What `name` is in `parent`; `ENOENT` if there is none.
+    #[inline]
+    pub fn lookup(&self, parent: Ino, name: Name<'_>) -> Option<Result<Attr>> {
+        match self.view.reader()?.lookup_attr(parent.0, name.bytes())? {
+            Some((ino, found)) => Some(Ok(attr(ino, &found))),
+            None => Some(Err(Errno::ENOENT)),
+        }
+    }
+
+    /// The attributes of `ino`.
+    #[inline]
+    pub fn getattr(&self, ino: Ino) -> Option<Attr> {
+        self.view.reader()?.attr(ino.0).map(|found| attr(ino.0, &found))
+    }
+
+    /// Reads from `offset` on through a handle that is known to be open for reading: the number of
+    /// bytes, fewer than `buf` has at the end of the file.
+    #[inline]
+    pub fn read(&self, ino: Ino, handle: Handle, offset: u64, buf: &mut [u8]) -> Option<usize> {
+        if buf.len() > READ_MAX {
+            return None;
+        }
+        let view = self.view.reader()?;
+        if self.open.contains(ino, handle) { view.read(ino.0, offset, buf) } else { None }
+    }
+
+    /// `handle` of `ino` is open for reading.
+    pub fn opened(&self, ino: Ino, handle: Handle) {
+        if !self.open.contains(ino, handle) {
+            self.open.insert(ino, handle);
+        }
+    }
+
+    /// `handle` is about to be closed.
+    pub fn closed(&self, ino: Ino, handle: Handle) {
+        self.open.remove(ino, handle);
+    }
+}
+
 /// A [`FileSystem`] whose lookup, getattr and read are answered from a View where it has the answer, and by
 /// `F`, a client of the server that fills the View, where it has not.
 ///
@@ -73,15 +127,14 @@ impl<V: View + ?Sized> View for Arc<V> {
 #[derive(Debug)]
 pub struct Cached<F, V> {
     inner: F,
-    view: V,
-    open: Arc<OpenFiles>,
+    answers: Answers<V>,
     caller: Option<(u32, u32)>,
 }
 
 impl<F: FileSystem, V: View> Cached<F, V> {
     /// Looks into `view` before it asks `inner`; `open` is one for all clients of the session.
     pub fn new(inner: F, view: V, open: Arc<OpenFiles>) -> Self {
-        Cached { inner, view, open, caller: None }
+        Cached { inner, answers: Answers::new(view, open), caller: None }
     }
 
     /// Looks names up in the View only for calls of this user and group: where the server lets the client
@@ -103,14 +156,19 @@ impl<F: FileSystem, V: View> Cached<F, V> {
 
     /// The View.
     pub fn view(&self) -> &V {
-        &self.view
+        &self.answers.view
+    }
+
+    /// What it answers.
+    pub fn answers(&self) -> &Answers<V> {
+        &self.answers
     }
 
     /// An answer of the server's, to be looked at for signs that there is none any more.
     #[inline]
     fn answered<T>(&self, answer: Result<T>) -> Result<T> {
         if matches!(answer, Err(Errno::EIO)) {
-            self.view.suspect();
+            self.answers.view.suspect();
         }
         answer
     }
@@ -118,7 +176,7 @@ impl<F: FileSystem, V: View> Cached<F, V> {
     /// Notes what a handle may be used for.
     fn opened(&self, ino: Ino, handle: Handle, flags: OpenFlags) {
         if flags.contains(OpenFlags::READ) {
-            self.open.insert(ino, handle);
+            self.answers.opened(ino, handle);
         }
     }
 }
@@ -169,13 +227,9 @@ impl<F: FileSystem, V: View> FileSystem for Cached<F, V> {
     #[inline]
     fn lookup(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<Attr> {
         if self.caller.is_none_or(|caller| caller == (cx.uid, cx.gid))
-            && let Some(view) = self.view.reader()
+            && let Some(found) = self.answers.lookup(parent, name)
         {
-            match view.lookup_attr(parent.0, name.bytes()) {
-                Some(Some((ino, found))) => return Ok(attr(ino, &found)),
-                Some(None) => return Err(Errno::ENOENT),
-                None => {}
-            }
+            return found;
         }
         let answer = self.inner.lookup(cx, parent, name);
         self.answered(answer)
@@ -184,17 +238,15 @@ impl<F: FileSystem, V: View> FileSystem for Cached<F, V> {
     /// Does nothing while there is a View: what it answered was not counted by the server, which
     /// bounds what it remembers by itself.
     fn forget(&mut self, ino: Ino, count: u64) {
-        if self.view.reader().is_none() {
+        if self.answers.view.reader().is_none() {
             self.inner.forget(ino, count);
         }
     }
 
     #[inline]
     fn getattr(&mut self, cx: &Context, ino: Ino) -> Result<Attr> {
-        if let Some(view) = self.view.reader()
-            && let Some(found) = view.attr(ino.0)
-        {
-            return Ok(attr(ino.0, &found));
+        if let Some(found) = self.answers.getattr(ino) {
+            return Ok(found);
         }
         let answer = self.inner.getattr(cx, ino);
         self.answered(answer)
@@ -321,11 +373,7 @@ impl<F: FileSystem, V: View> FileSystem for Cached<F, V> {
         offset: u64,
         buf: &mut [u8],
     ) -> Result<usize> {
-        if buf.len() <= READ_MAX
-            && let Some(view) = self.view.reader()
-            && self.open.contains(ino, handle)
-            && let Some(len) = view.read(ino.0, offset, buf)
-        {
+        if let Some(len) = self.answers.read(ino, handle, offset, buf) {
             return Ok(len);
         }
         let answer = self.inner.read(cx, ino, handle, offset, buf);
@@ -376,7 +424,7 @@ impl<F: FileSystem, V: View> FileSystem for Cached<F, V> {
 
     fn release(&mut self, cx: &Context, ino: Ino, handle: Handle) -> Result<()> {
         // Before the server can give the number to another file.
-        self.open.remove(ino, handle);
+        self.answers.closed(ino, handle);
         let answer = self.inner.release(cx, ino, handle);
         self.answered(answer)
     }

@@ -22,7 +22,7 @@ pub mod types;
 mod variants;
 pub mod wire;
 
-pub use cached::{Cached, OpenFiles, View};
+pub use cached::{Answers, Cached, OpenFiles, View};
 pub use client::{Client, ClientOptions};
 pub use errno::{Errno, Result};
 pub use filesystem::FileSystem;

@@ -331,7 +331,7 @@ macro_rules! forward_common {
         }
     };
 }
-pub(super) use {forward, forward_common};
+pub(crate) use {forward, forward_common};
 
 /// All calls of [`FileSystem`].
 macro_rules! forward_all {

@@ -1,6 +1,8 @@
 //! What the tests of the command share: a folder, volumes, running the real binary.
 #![allow(dead_code, missing_docs)]
 
+pub mod served;
+
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

@@ -17,8 +17,16 @@
 //! client: magic u32 | version u16 | kind u8 | 0 u8 | 0 u32 | token, 16 bytes
 //! ```
 //!
-//! The session lasts until either side closes its end. The client sends nothing more, the server at
-//! the most one more message, that the session has ended as it should.
+//! The session lasts until either side closes its end. A client with a ring may ask for a View when it has
+//! none (kind 5), with the most bytes that it wants; it is answered as above, with the View's
+//! descriptor if it gets one, and has its session whatever the answer:
+//!
+//! ```text
+//! client: magic u32 | version u16 | kind u8 | 0 u8 | bytes u32
+//! ```
+//!
+//! The client sends nothing else, the server at the most one more message, that the session has ended as it
+//! should.
 
 use std::io;
 use std::io::{IoSlice, IoSliceMut};
@@ -232,6 +240,28 @@ impl Ask {
     }
 }
 
+/// That the client of a ring wants a View after all, of at most so many bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ViewAsk(pub u32);
+
+impl ViewAsk {
+    /// The message.
+    pub fn encode(self) -> Vec<u8> {
+        let mut out = head();
+        out.extend_from_slice(&[5, 0]);
+        out.extend_from_slice(&self.0.to_le_bytes());
+        out
+    }
+
+    /// Reads a message, if it is this.
+    pub fn decode(message: &[u8]) -> Option<ViewAsk> {
+        match body(message).ok()? {
+            &[5, 0, b0, b1, b2, b3] => Some(ViewAsk(u32::from_le_bytes([b0, b1, b2, b3]))),
+            _ => None,
+        }
+    }
+}
+
 impl Answer {
     /// The message. A longer text than fits is cut.
     pub fn encode(&self) -> Vec<u8> {
@@ -352,6 +382,12 @@ mod tests {
             }
         }
         assert_eq!(Ask::decode(&hello().encode()), None);
+        let view = ViewAsk(5 << 20).encode();
+        assert_eq!(ViewAsk::decode(&view), Some(ViewAsk(5 << 20)));
+        assert!(Hello::decode(&view).is_err() && Ask::decode(&view).is_none());
+        for wrong in [&view[..view.len() - 1], &[&view[..], &[0]].concat(), &hello().encode()] {
+            assert_eq!(ViewAsk::decode(wrong), None);
+        }
         let refused = Answer::Refused("no, because".to_owned());
         for answer in
             [Answer::Granted(Mode::Read), Answer::Granted(Mode::Write), refused, Answer::Ended]

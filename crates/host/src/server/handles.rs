@@ -32,12 +32,10 @@ pub(super) enum Origin {
 }
 
 impl Open {
-    /// Whether a View may have pages of the file on its account: it is the session's own, and may
-    /// read. What is borrowed is gone with the lender's, and pages would stay.
+    /// Whether it is a file that may be read, so that a View may have pages of it.
     #[inline]
-    pub fn shows_pages(&self) -> bool {
-        !matches!(self.origin, Origin::Adopted { .. })
-            && self.flags.is_some_and(|flags| flags.contains(OpenFlags::READ))
+    pub fn is_readable(&self) -> bool {
+        self.flags.is_some_and(|flags| flags.contains(OpenFlags::READ))
     }
 }
 
@@ -113,6 +111,11 @@ impl Handles {
         self.free.push(handle.0 as u32);
         self.open -= 1;
         Ok(open)
+    }
+
+    /// Every open file.
+    pub fn iter(&self) -> impl Iterator<Item = &Open> {
+        self.slots.iter().filter_map(|(_, open)| open.as_ref())
     }
 
     /// Every open file, taken out.

@@ -17,7 +17,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use rustix::net::{Shutdown, SocketFlags};
 
-use super::control::{self, Answer, Ask, Hello, Kind};
+use super::control::{self, Answer, Ask, Hello, Kind, ViewAsk};
 use super::mapped::WRITE_BACK_INTERVAL;
 use super::mount::{Mount, is_fuse};
 use super::peer;
@@ -37,7 +37,8 @@ pub const CONNECTIONS_PER_USER: usize = 64;
 const GREETING: Duration = Duration::from_secs(10);
 /// The most clients that are accepted before the others are looked at again.
 const ACCEPT_BATCH: usize = 16;
-/// How often sessions whose client has gone are looked at, until their thread has ended too.
+/// How often sessions whose client has gone are looked at, until their thread has ended too; and how long
+/// nobody is accepted when the system had no descriptor for one.
 const SWEEP: Duration = Duration::from_millis(200);
 /// How often changes are made durable that no client has asked to be.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(30);
@@ -52,6 +53,8 @@ pub struct Server<F: FileSystem + Send + 'static> {
     rules: Rules,
     volumes: Vec<Arc<Volume<F>>>,
     clients: Vec<Client<F>>,
+    /// Accepts nobody until then: it could not, and would be told again at once.
+    rests: Option<Instant>,
     /// Threads of sessions that have ended: the kernel still holds a mount of them somewhere.
     lingering: Vec<(u32, JoinHandle<()>)>,
     /// One for each volume, in their order.
@@ -115,7 +118,17 @@ impl<F: FileSystem + Send + 'static> Server<F> {
             .collect();
         let (clients, lingering) = (Vec::new(), Vec::new());
         let syncs = Arc::new(());
-        Ok(Server { listener, rules, volumes, clients, lingering, workers, committers, syncs })
+        Ok(Server {
+            listener,
+            rules,
+            volumes,
+            clients,
+            rests: None,
+            lingering,
+            workers,
+            committers,
+            syncs,
+        })
     }
 
     /// Serves until `stop` can be read, then ends all sessions and gives the file systems back, to
@@ -134,7 +147,8 @@ impl<F: FileSystem + Send + 'static> Server<F> {
         let now = Instant::now();
         let deadline = self.clients.iter().filter_map(Client::deadline).min();
         let sweep = (!self.lingering.is_empty()).then_some(now + SWEEP);
-        let wait = match deadline.into_iter().chain(sweep).min() {
+        self.rests = self.rests.filter(|&until| until > now);
+        let wait = match deadline.into_iter().chain(sweep).chain(self.rests).min() {
             // One more, so as to wake after the moment and not before it.
             Some(at) => {
                 let millis = at.saturating_duration_since(now).as_millis() + 1;
@@ -143,7 +157,8 @@ impl<F: FileSystem + Send + 'static> Server<F> {
             None => PollTimeout::NONE,
         };
         // Beyond the limit clients wait in the backlog.
-        let accepting = self.clients.len() + self.lingering.len() < CONNECTIONS_MAX;
+        let all = self.clients.len() + self.lingering.len();
+        let accepting = all < CONNECTIONS_MAX && self.rests.is_none();
         let mut watched = vec![PollFd::new(stop, PollFlags::POLLIN)];
         watched
             .extend(self.clients.iter().map(|c| PollFd::new(c.socket.as_fd(), PollFlags::POLLIN)));
@@ -185,6 +200,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
                 Err(rustix::io::Errno::AGAIN) => return,
                 Err(error) => {
                     log::warn!("a client could not be accepted: {error}");
+                    self.rests = Some(Instant::now() + SWEEP);
                     return;
                 }
             };
@@ -239,7 +255,13 @@ impl<F: FileSystem + Send + 'static> Server<F> {
                 }
                 Next::End
             }
-            (Stage::Serving { .. }, Ok(_)) => {
+            (Stage::Serving { place, by }, Ok((message, _))) => {
+                if let (By::Worker(_), Some(ask)) = (by, ViewAsk::decode(&message))
+                    && show(&client.socket, place, ask)
+                {
+                    log::debug!("process {} has asked for a View", client.peer.pid);
+                    return Next::Stay;
+                }
                 log::warn!(
                     "process {} of user {} broke the protocol; its session ends",
                     client.peer.pid,
@@ -466,6 +488,29 @@ impl<F: FileSystem + Send> Client<F> {
             _ => Next::Stay,
         }
     }
+}
+
+/// Gives the client of a ring, whose session is in `place`, the View that it asks for. Returns whether it
+/// may: one that has a View, or takes no answers, breaks the protocol.
+fn show<F: FileSystem + Send>(
+    socket: &OwnedFd,
+    place: &Revocable<Session<F>>,
+    ViewAsk(most): ViewAsk,
+) -> bool {
+    let begun = place.with(|session| {
+        let mode = if session.access().read_only { Mode::Read } else { Mode::Write };
+        session.open_view(most as usize).map(|memory| memory.map(|memory| (memory, mode)))
+    });
+    let sent = match begun {
+        Some(Ok(Some((memory, mode)))) => {
+            control::send(socket, &Answer::Granted(mode).encode(), &[memory.as_fd()])
+        }
+        Some(Err(error)) => {
+            control::send(socket, &Answer::Refused(error.to_string()).encode(), &[])
+        }
+        Some(Ok(None)) | None => return false,
+    };
+    sent.is_ok()
 }
 
 /// Ends a connection for both sides, and for whoever in this process waits for its end. What was sent

@@ -1,6 +1,5 @@
 //! One client's view of a volume: its beginning, its locks and its end.
 
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -41,8 +40,6 @@ pub struct Session<F: FileSystem + Send> {
     pub(super) inodes: Inodes,
     pub(super) handles: Handles,
     pub(super) view: Option<ViewId>,
-    /// With a View: how many open files of each inode may be read.
-    pub(super) readable: HashMap<Ino, usize>,
 }
 
 impl<F: FileSystem + Send> Session<F> {
@@ -64,7 +61,6 @@ impl<F: FileSystem + Send> Session<F> {
             inodes: Inodes::new(top, all, limit),
             handles: Handles::default(),
             view: None,
-            readable: HashMap::new(),
             volume,
             id,
             peer,
@@ -92,24 +88,28 @@ impl<F: FileSystem + Send> Session<F> {
         &self.access
     }
 
-    /// Begins the session's View, before anything is open, and returns its memory, which the client maps:
+    /// Begins the session's View, of at most `most` bytes, and returns its memory, which the client maps:
     /// what the client asks for from here on is put there and kept true until the session ends. `None`
-    /// when the limits leave no room for one, or something is open.
+    /// when `most` or the limits leave no room for one, or the session has one.
     ///
     /// # Errors
     /// What making the memory says; `EIO` after a panic in the file system.
-    pub fn open_view(&mut self) -> io::Result<Option<OwnedFd>> {
-        if self.view.is_some() || self.handles.len() > 0 {
+    pub fn open_view(&mut self, most: usize) -> io::Result<Option<OwnedFd>> {
+        if self.view.is_some() {
             return Ok(None);
         }
         let mut state =
             self.volume.lock().map_err(|error| io::Error::from_raw_os_error(error.raw()))?;
-        let begun = state.views.begin(self.access.limits.view, self.inodes.top())?;
-        Ok(begun.map(|(id, memory)| {
-            self.view = Some(id);
-            self.inodes.tell_forgotten();
-            memory
-        }))
+        let most = most.min(self.access.limits.view);
+        let Some((id, memory)) = state.views.begin(most, self.inodes.top())? else {
+            return Ok(None);
+        };
+        self.view = Some(id);
+        self.inodes.tell_forgotten();
+        for open in self.handles.iter() {
+            state.begin_reading(self.view, open);
+        }
+        Ok(Some(memory))
     }
 
     /// What is in the way of `request`, if anything: F_GETLK. Its kind must be one to hold.
@@ -281,6 +281,7 @@ impl<F: FileSystem + Send> Drop for Session<F> {
         // Closing stamps nothing.
         let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
         for open in self.handles.drain() {
+            state.end_reading(self.view, &open);
             // Whatever one says, the rest are closed.
             let _ = state.close(&cx, self.id, &open);
         }

@@ -20,7 +20,9 @@ impl<F: FileSystem> State<F> {
             // The file system has its handle from another.
             return Ok(());
         }
-        self.tokens.end(open);
+        for (view, count) in self.tokens.end(open) {
+            self.views.unreadable(view, open.ino, count);
+        }
         self.changed = true;
         let result = match open.flags {
             Some(_) => self.fs.release(cx, open.ino, open.handle),

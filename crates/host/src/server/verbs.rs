@@ -80,13 +80,9 @@ impl<F: FileSystem + Send> Session<F> {
         Ok(())
     }
 
-    /// Takes note of an open file of the volume's inode `ino`.
-    fn opened(&mut self, ino: Ino, handle: Handle, flags: Option<OpenFlags>) -> Handle {
-        self.inodes.opened(ino);
-        let open = Open { ino, handle, flags, origin: Origin::Own };
-        if self.view.is_some() && open.shows_pages() {
-            *self.readable.entry(ino).or_default() += 1;
-        }
+    /// Takes note of an open file.
+    fn opened(&mut self, open: Open) -> Handle {
+        self.inodes.opened(open.ino);
         self.handles.insert(open)
     }
 
@@ -106,16 +102,7 @@ impl<F: FileSystem + Send> Session<F> {
         self.inodes.closed(ino);
         let mut state = self.volume.lock()?;
         forgotten!(self, state);
-        if self.view.is_some() && open.shows_pages() {
-            let left = self.readable.get_mut(&ino).map_or(0, |count| {
-                *count -= 1;
-                *count
-            });
-            if left == 0 {
-                self.readable.remove(&ino);
-                state.views.unreadable(self.view, ino);
-            }
-        }
+        state.end_reading(self.view, &open);
         state.close(cx, self.id, &open)
     }
 
@@ -184,23 +171,26 @@ impl<F: FileSystem + Send> Session<F> {
     /// `EBADF`, also for a handle that was adopted.
     pub fn token(&mut self, ino: Ino, handle: Handle) -> Result<Token> {
         let open = self.file(ino, handle)?;
-        let (token, origin) = self.volume.lock()?.tokens.lend(&open)?;
+        let (token, origin) = self.volume.lock()?.tokens.lend(&open, self.inodes.top())?;
         self.handles.set_origin(handle, origin);
         Ok(token)
     }
 
     /// Makes another session's open file one of this session's too: a handle with the same rights,
     /// which is `EBADF` from the moment that the original is closed. It counts as an open file until it
-    /// is released. Where this session may only look it cannot be written either (`EROFS`).
+    /// is released. Where this session may only look it cannot be written either (`EROFS`); one with a
+    /// subtree adopts only from sessions with the same.
     ///
     /// # Errors
-    /// `EBADF` for a token that is none or has ended; `EMFILE`.
+    /// `EBADF` for a token that is none, has ended or comes from outside of the subtree; `EMFILE`.
     pub fn adopt(&mut self, token: Token) -> Result<(Ino, Handle)> {
         self.check_room()?;
         let open = {
-            let state = self.volume.lock()?;
-            let open = state.tokens.adopt(token)?;
+            let mut state = self.volume.lock()?;
+            let open = state.tokens.adopt(token, self.inodes.top())?;
             self.inodes.adopt(open.ino, state.moves)?;
+            forgotten!(self, state);
+            state.begin_reading(self.view, &open);
             open
         };
         Ok((self.inodes.outer(open.ino), self.handles.insert(open)))
@@ -465,7 +455,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
     fn open(&mut self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<Handle> {
         self.check_room()?;
         let inner = self.inodes.named(ino)?;
-        let handle = {
+        let open = {
             let changes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC);
             if changes && self.access.read_only {
                 return Err(Errno::EROFS);
@@ -486,9 +476,11 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
                 state.resized_mapped(cx, inner, u64::MAX, 0);
                 state.tell_data(self.id, inner, 0, u64::MAX);
             }
-            handle
+            let open = Open { ino: inner, handle, flags: Some(flags), origin: Origin::Own };
+            state.begin_reading(self.view, &open);
+            open
         };
-        Ok(self.opened(inner, handle, Some(flags)))
+        Ok(self.opened(open))
     }
 
     fn create(
@@ -500,7 +492,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         flags: OpenFlags,
     ) -> Result<(Attr, Handle)> {
         self.check_room()?;
-        let (attr, handle) = {
+        let (attr, open) = {
             enter!(self, cx, state, caller, reading);
             let dir = directory!(self, cx, state, caller, parent);
             let above = state.allowed(cx, &caller, dir, AccessMode::EXECUTE)?;
@@ -545,16 +537,17 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
                     state.tell_data(self.id, attr.ino, 0, u64::MAX);
                 }
             }
+            let open = Open { ino: attr.ino, handle, flags: Some(flags), origin: Origin::Own };
             if let Err(error) = self.inodes.give(attr.ino, state.moves) {
-                let open = Open { ino: attr.ino, handle, flags: Some(flags), origin: Origin::Own };
                 let _ = state.close(cx, self.id, &open);
                 return Err(error);
             }
             forgotten!(self, state);
             state.views.found_entry(self.view_of(cx), dir, name, &attr);
-            (attr, handle)
+            state.begin_reading(self.view, &open);
+            (attr, open)
         };
-        let handle = self.opened(attr.ino, handle, Some(flags));
+        let handle = self.opened(open);
         Ok((self.inodes.shown(attr), handle))
     }
 
@@ -566,22 +559,23 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         flags: OpenFlags,
     ) -> Result<(Attr, Handle)> {
         self.check_room()?;
-        let (attr, handle) = {
+        let (attr, open) = {
             enter!(self, cx, state, caller, changing);
             let dir = directory!(self, cx, state, caller, parent);
             let above = state.allowed(cx, &caller, dir, MAKE)?;
             let mode = above.map_or(mode, |above| caller.new_mode(&above, mode));
             let (attr, handle) = state.fs.tmpfile(cx, dir, mode, flags)?;
+            let open = Open { ino: attr.ino, handle, flags: Some(flags), origin: Origin::Own };
             if let Err(error) = self.inodes.give(attr.ino, state.moves) {
-                let open = Open { ino: attr.ino, handle, flags: Some(flags), origin: Origin::Own };
                 let _ = state.close(cx, self.id, &open);
                 return Err(error);
             }
             forgotten!(self, state);
             state.views.found(self.view, &attr);
-            (attr, handle)
+            state.begin_reading(self.view, &open);
+            (attr, open)
         };
-        let handle = self.opened(attr.ino, handle, Some(flags));
+        let handle = self.opened(open);
         Ok((self.inodes.shown(attr), handle))
     }
 
@@ -601,7 +595,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         if state.read_mapped(open.ino, offset, &mut buf[..len])? {
             return Ok(len);
         }
-        if self.view.is_some() && open.shows_pages() {
+        if self.view.is_some() && open.is_readable() {
             let State { fs, views, .. } = state;
             views.filled(fs, cx, self.view, &open, offset, len);
         }
@@ -687,7 +681,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             state.allowed(cx, &caller, dir, AccessMode::READ)?;
             (dir, state.fs.opendir(cx, dir)?)
         };
-        Ok(self.opened(dir, handle, None))
+        Ok(self.opened(Open { ino: dir, handle, flags: None, origin: Origin::Own }))
     }
 
     fn readdir(

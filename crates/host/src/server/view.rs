@@ -26,10 +26,13 @@
 //!   directory's mode or owner changes all its entries are dropped. When a directory is moved, a session
 //!   with a subtree loses all entries, since the directory may be outside now.
 //! - Pages are put by a read through a handle with the right to, and dropped when the last such handle is
-//!   closed. They are copied from the server's memory, never from memory that a client can change.
+//!   closed, or for an adopted one the original of it: [`State::begin_reading`],
+//!   [`State::end_reading`]. They are copied from the server's memory, never from memory that a client can
+//!   change.
 //!
 //! [`ViewReader::lookup_attr`]: atoll_transport::view::ViewReader::lookup_attr
 
+use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
@@ -37,8 +40,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use atoll_transport::view::{Attributes, PAGE, ViewWriter};
 use atoll_vfs::{Attr, Context, FileSystem, Ino, Name};
 
-use super::handles::Open;
+use super::handles::{Open, Origin};
 use super::observer::Change;
+use super::volume::State;
 use crate::shm::WrittenView;
 
 /// The most bytes of a read or write that are put into the View: what is longer is worth a request.
@@ -52,6 +56,8 @@ struct SessionView {
     view: WrittenView,
     /// The volume's number of the session's root.
     top: Ino,
+    /// How many handles of each inode may be read, by which it may have pages.
+    readable: HashMap<Ino, usize>,
 }
 
 impl SessionView {
@@ -117,7 +123,7 @@ impl Views {
             self.places.push(None);
             self.places.len() - 1
         });
-        self.places[at] = Some(SessionView { view, top });
+        self.places[at] = Some(SessionView { view, top, readable: HashMap::new() });
         self.count += 1;
         self.page.resize(PAGE, 0);
         Ok(Some((ViewId(at), memory)))
@@ -208,10 +214,23 @@ impl Views {
         }
     }
 
-    /// The session has closed its last file of `ino` that it could read.
-    pub fn unreadable(&mut self, id: Option<ViewId>, ino: Ino) {
-        if let Some((key, writer)) = self.writer(id, ino) {
-            writer.drop_pages(key, 0..u64::MAX);
+    /// The session has one handle more by which `ino` may be read.
+    fn readable(&mut self, id: ViewId, ino: Ino) {
+        if let Some(view) = self.of(Some(id)) {
+            *view.readable.entry(ino).or_default() += 1;
+        }
+    }
+
+    /// The session has `count` handles less by which `ino` may be read. With the last one its pages go.
+    pub fn unreadable(&mut self, id: ViewId, ino: Ino, count: usize) {
+        let Some(view) = self.of(Some(id)) else { return };
+        let Some(readable) = view.readable.get_mut(&ino) else { return };
+        *readable = readable.saturating_sub(count);
+        if *readable == 0 {
+            view.readable.remove(&ino);
+            if let Some(key) = view.key(ino) {
+                view.view.writer().drop_pages(key, 0..u64::MAX);
+            }
         }
     }
 
@@ -240,6 +259,7 @@ impl Views {
         if len > FILL_MAX {
             return;
         }
+        debug_assert!(view.readable.contains_key(&open.ino), "pages that nothing would drop");
         let writer = view.view.writer();
         // What fails is not put; whoever wants to know why will ask.
         if !writer.has_attr(key) {
@@ -254,6 +274,28 @@ impl Views {
                     _ => return,
                 }
             }
+        }
+    }
+}
+
+impl<F: FileSystem> State<F> {
+    /// A session with the View `id` has `open`: pages of it may be shown, if it can be read, until
+    /// [`end_reading`](Self::end_reading), or until the original of an adopted one is closed.
+    pub(super) fn begin_reading(&mut self, id: Option<ViewId>, open: &Open) {
+        let Some(id) = id.filter(|_| open.is_readable()) else { return };
+        let adopted = matches!(open.origin, Origin::Adopted { .. });
+        if !adopted || self.tokens.shown(open, id) {
+            self.views.readable(id, open.ino);
+        }
+    }
+
+    /// The session has `open` no more.
+    pub(super) fn end_reading(&mut self, id: Option<ViewId>, open: &Open) {
+        let Some(id) = id.filter(|_| open.is_readable()) else { return };
+        let adopted = matches!(open.origin, Origin::Adopted { .. });
+        // If the original has gone before, it has taken this along.
+        if !adopted || self.tokens.hidden(open, id) {
+            self.views.unreadable(id, open.ino, 1);
         }
     }
 }

@@ -217,7 +217,7 @@ fn begin<F: FileSystem + Send + 'static>(
         let identity = if root { Identity::Caller } else { Identity::Peer };
         let mut session = session(volume, &newcomer.peer, grant, identity)?;
         let view = match newcomer.view {
-            true => session.open_view().map_err(|error| error.to_string())?,
+            true => session.open_view(usize::MAX).map_err(|error| error.to_string())?,
             false => None,
         };
         if !newcomer.place.begin(session) {

@@ -12,6 +12,8 @@ use atoll_transport::view::ViewReader;
 use atoll_transport::view::{Size, ViewWriter};
 use atoll_vfs::View;
 
+use super::ReadOnlyMemory;
+#[cfg(feature = "server")]
 use super::SharedMemory;
 
 /// The largest View that a client maps, in bytes.
@@ -69,7 +71,7 @@ const READS: u32 = 256;
 pub struct MappedView {
     /// Not really for ever: as long as `memory`. Given out for as long as `self`.
     reader: ViewReader<'static>,
-    _memory: SharedMemory,
+    memory: ReadOnlyMemory,
     lost: AtomicBool,
     reads: AtomicU32,
     alive: Box<dyn Fn() -> bool + Send + Sync>,
@@ -82,7 +84,7 @@ impl std::fmt::Debug for MappedView {
 }
 
 impl MappedView {
-    /// Maps the View that a server sent. `alive` says whether the server is still there, without
+    /// Maps the View that a server sent, and closes its descriptor. `alive` says whether the server is still there, without
     /// blocking.
     ///
     /// # Errors
@@ -91,11 +93,19 @@ impl MappedView {
         file: OwnedFd,
         alive: impl Fn() -> bool + Send + Sync + 'static,
     ) -> io::Result<Arc<Self>> {
-        let memory = SharedMemory::attach_read_only(file, VIEW_MAX)?;
+        let memory = ReadOnlyMemory::attach(file, VIEW_MAX)?;
         let reader = ViewReader::new(memory.shared, None)
             .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "not a View"))?;
         let (lost, reads, alive) = (AtomicBool::new(false), AtomicU32::new(0), Box::new(alive));
-        Ok(Arc::new(MappedView { reader, _memory: memory, lost, reads, alive }))
+        Ok(Arc::new(MappedView { reader, memory, lost, reads, alive }))
+    }
+
+    /// Has no child inherit the mapping: it would be the parent's View.
+    ///
+    /// # Errors
+    /// What madvise(2) says.
+    pub fn keep_from_children(&self) -> io::Result<()> {
+        self.memory.pages.keep_from_children()
     }
 
     #[cold]
