@@ -240,6 +240,7 @@ mod tests {
         let uid = rustix::process::geteuid().as_raw();
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path().join("dir");
+        let place_in = |dir, uid| make_own(dir, uid).and_then(|()| super::place_in(dir));
         let path = place_in(&dir, uid).unwrap();
         assert!(fs::read(&path).unwrap() == LIBRARY);
         let before = fs::metadata(&path).unwrap();
