@@ -91,9 +91,8 @@ pub fn attend(attachments: &[Attachment], line: &Handoff) -> u8 {
         let Some((attachment, session)) = waiting.next() else { break };
         match session.serve(attachment, device, owner(&message)) {
             Ok(serving) => served.push(serving),
-            Err((session, failure)) => {
+            Err(failure) => {
                 complain(failure);
-                let _ = session.close().map_err(&mut complain);
                 break;
             }
         }
@@ -140,19 +139,20 @@ impl Session {
     }
 
     /// Has what is mounted on `device` served until it is unmounted everywhere; `owner` as in
-    /// [`CommandSide::hand_over`].
+    /// [`CommandSide::hand_over`]. Where that fails, the session is closed.
     fn serve(
         self,
         attachment: &Attachment,
         device: OwnedFd,
         owner: Option<(u32, u32)>,
-    ) -> Result<Serving, (Session, Failure)> {
+    ) -> Result<Serving, Failure> {
         let mode = match attachment.access {
             Access::Read => Mode::Read,
             Access::Write => Mode::Write,
         };
         if let Err(error) = self.connection.mount(device.as_fd(), mode, owner.is_some()) {
-            return Err((self, Failure::new(error)));
+            self.close()?;
+            return Err(Failure::new(error));
         }
         // Only the server may have it now, so that its end is the mount's.
         drop(device);
