@@ -240,23 +240,23 @@ mod tests {
         let uid = rustix::process::geteuid().as_raw();
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path().join("dir");
-        let place_in = |dir, uid| make_own(dir, uid).and_then(|()| super::place_in(dir));
-        let path = place_in(&dir, uid).unwrap();
+        let put = |dir, uid| make_own(dir, uid).and_then(|()| place_in(dir));
+        let path = put(&dir, uid).unwrap();
         assert!(fs::read(&path).unwrap() == LIBRARY);
         let before = fs::metadata(&path).unwrap();
-        assert_eq!(place_in(&dir, uid).unwrap(), path);
+        assert_eq!(put(&dir, uid).unwrap(), path);
         assert_eq!(fs::metadata(&path).unwrap().ino(), before.ino(), "it is used again");
         // Something else of that name is replaced.
         fs::write(&path, vec![0; LIBRARY.len()]).unwrap();
-        place_in(&dir, uid).unwrap();
+        put(&dir, uid).unwrap();
         assert!(fs::read(&path).unwrap() == LIBRARY);
         assert_eq!(fs::read_dir(&dir).unwrap().count(), 1, "nothing is left behind");
 
         fs::set_permissions(&dir, PermissionsExt::from_mode(0o777)).unwrap();
-        place_in(&dir, uid).unwrap_err();
-        place_in(&dir, uid + 1).unwrap_err();
+        put(&dir, uid).unwrap_err();
+        put(&dir, uid + 1).unwrap_err();
         let link = folder.path().join("link");
         symlink(folder.path(), &link).unwrap();
-        place_in(&link, uid).unwrap_err();
+        put(&link, uid).unwrap_err();
     }
 }
