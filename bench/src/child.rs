@@ -18,7 +18,7 @@ use crate::subject::Subject;
 use crate::system::{self, System};
 use crate::table::SERVER;
 use crate::workloads::programs::{self, Launch};
-use crate::workloads::{Run, chunks, clients, directory, files, one_file, sequential, sync};
+use crate::workloads::{Run, chunks, clients, directory, files, one_file, rings, sequential, sync};
 
 /// What the process is told to do.
 #[derive(Clone, Debug, clap::Args)]
@@ -77,6 +77,10 @@ pub fn obey(order: &Order) -> Result<Record, Broken> {
             // What the program left must be whole.
             Atoll::mount(order.subject, &order.folder, 0, 0)?.unmount()?;
         }
+    } else if order.workload == "ring-throughput" {
+        rings::throughput(order.subject, &mut run)?;
+    } else if order.workload == "ring-call" {
+        rings::calls(order.subject, &mut run)?;
     } else if order.subject == Subject::AtollServer {
         let socket = order.socket.as_deref().ok_or_else(|| Broken("no socket".into()))?;
         if order.workload.starts_with("null-call") {
@@ -160,7 +164,7 @@ fn launch(order: &Order) -> Launch {
         Subject::AtollRam => "ram",
         // The library is told the socket instead of a volume's file.
         Subject::AtollServer => "mapped",
-        Subject::Disk | Subject::Tmpfs | Subject::AtollPreload | Subject::AtollFuse => {
+        _ => {
             return Launch { folder: order.folder.clone(), environment: Vec::new(), binaries };
         }
     };

@@ -33,14 +33,11 @@ pub fn draw(outcome: &Outcome, disk: &str, file: &Path) -> Result<bool, String> 
 
 fn colour(subject: Subject) -> RGBColor {
     match subject {
-        Subject::AtollMmap => RGBColor(214, 69, 65),
-        Subject::AtollPread => RGBColor(230, 145, 56),
-        Subject::AtollRam => RGBColor(142, 68, 173),
-        Subject::Disk => RGBColor(52, 101, 164),
+        Subject::AtollMmap | Subject::AtollServer | Subject::Spsc => RGBColor(214, 69, 65),
+        Subject::AtollPread | Subject::AtollPreload | Subject::Scq => RGBColor(230, 145, 56),
+        Subject::AtollRam | Subject::AtollFuse => RGBColor(142, 68, 173),
+        Subject::Disk | Subject::Locked => RGBColor(52, 101, 164),
         Subject::Tmpfs => RGBColor(88, 142, 49),
-        Subject::AtollServer => RGBColor(214, 69, 65),
-        Subject::AtollPreload => RGBColor(230, 145, 56),
-        Subject::AtollFuse => RGBColor(142, 68, 173),
     }
 }
 

@@ -18,13 +18,15 @@ pub fn text(outcomes: &Outcomes, verdicts: &[Verdict]) -> String {
     );
     out.push_str(
         "Medians, and the distance between the quartiles in percent of the median. The last columns \
-         say\nhow many times better Atoll is than tmpfs, or than the disk where tmpfs takes no part.\n",
+         say\nhow many times better Atoll is than tmpfs, or than the disk where tmpfs takes no part, or \
+         a ring than\nthe one with a lock. * More than there are processors: the figure has the \
+         scheduler's part in it.\n",
     );
     if outcomes.smoke {
         out.push_str("A smoke run: the numbers mean nothing.\n");
     }
     for outcome in &outcomes.workloads {
-        workload(&mut out, outcome, outcomes.disk);
+        workload(&mut out, outcome, outcomes);
     }
     goals(&mut out, verdicts);
     let failures = outcomes.failures();
@@ -37,7 +39,7 @@ pub fn text(outcomes: &Outcomes, verdicts: &[Verdict]) -> String {
     out
 }
 
-fn workload(out: &mut String, outcome: &Outcome, disk: &str) {
+fn workload(out: &mut String, outcome: &Outcome, outcomes: &Outcomes) {
     let workload = outcome.workload;
     let noise = outcome.noise;
     let _ = writeln!(out, "\n{}: {}", workload.name, workload.title);
@@ -54,12 +56,18 @@ fn workload(out: &mut String, outcome: &Outcome, disk: &str) {
         outcome.points.iter().any(known)
     };
     let subjects: Vec<Subject> = workload.subjects.iter().filter(taking_part).copied().collect();
-    let peer = [Subject::Tmpfs, Subject::Disk].into_iter().find(|peer| subjects.contains(peer));
+    let peer = [Subject::Tmpfs, Subject::Disk, Subject::Locked]
+        .into_iter()
+        .find(|peer| subjects.contains(peer));
+    let processors = outcomes.machine.processors as u64;
+    let crowded = |point: u64| {
+        ["processors", "processes", "threads"].contains(&workload.axis) && point > processors
+    };
     for &(metric, unit) in workload.metrics {
         let mut table = Table::default();
         let mut head = vec![format!("{metric}, {}", unit.sign()), workload.axis.to_owned()];
         let column = |subject: &Subject| match subject {
-            Subject::Disk => disk.to_owned(),
+            Subject::Disk => outcomes.disk.to_owned(),
             other => other.key().to_owned(),
         };
         head.extend(subjects.iter().map(column));
@@ -70,7 +78,8 @@ fn workload(out: &mut String, outcome: &Outcome, disk: &str) {
         head.extend(rated.iter().map(|subject| subject.key().replace("atoll-", "x ")));
         table.0.push(head);
         for point in &outcome.points {
-            let mut row = vec![String::new(), grouped(point.point as f64)];
+            let mark = if crowded(point.point) { "*" } else { "" };
+            let mut row = vec![String::new(), format!("{mark}{}", grouped(point.point as f64))];
             for &subject in &subjects {
                 row.push(match point.summary(subject, metric) {
                     Some(s) => format!("{} ±{:.0}%", number(s.median), s.spread() * 100.0),

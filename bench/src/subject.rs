@@ -1,4 +1,4 @@
-//! The file systems that are measured side by side.
+//! The file systems that are measured side by side, and the rings.
 
 use std::ffi::CString;
 use std::fmt;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::system;
 
-/// A file system under measurement.
+/// What is under measurement: a file system, or a ring.
 #[derive(
     Clone,
     Copy,
@@ -48,11 +48,17 @@ pub enum Subject {
     #[value(name = "fuse")]
     #[serde(rename = "fuse")]
     AtollFuse,
+    /// The ring for one producer, one for each.
+    Spsc,
+    /// The ring for many producers.
+    Scq,
+    /// The ring for one producer, with a lock for many.
+    Locked,
 }
 
 impl Subject {
     /// All, in the order of the tables' columns.
-    pub const ALL: [Subject; 8] = [
+    pub const ALL: [Subject; 11] = [
         Subject::AtollServer,
         Subject::AtollPreload,
         Subject::AtollFuse,
@@ -61,6 +67,9 @@ impl Subject {
         Subject::AtollRam,
         Subject::Disk,
         Subject::Tmpfs,
+        Subject::Spsc,
+        Subject::Scq,
+        Subject::Locked,
     ];
     /// Atoll inside the program's process, and the kernel's.
     pub const EMBEDDED: [Subject; 5] =
@@ -76,7 +85,7 @@ impl Subject {
 
     /// Whether it is Atoll.
     pub fn is_atoll(self) -> bool {
-        !matches!(self, Subject::Disk | Subject::Tmpfs)
+        !matches!(self, Subject::Disk | Subject::Tmpfs | Subject::Locked)
     }
 
     /// Whether a server of its own serves it.
@@ -95,6 +104,9 @@ impl Subject {
             Subject::AtollServer => "server",
             Subject::AtollPreload => "preload",
             Subject::AtollFuse => "fuse",
+            Subject::Spsc => "spsc",
+            Subject::Scq => "scq",
+            Subject::Locked => "locked",
         }
     }
 }

@@ -16,7 +16,7 @@ pub enum Unit {
     KibiBytes,
     /// Nanoseconds.
     Nanoseconds,
-    /// Requests each second.
+    /// Requests or indices each second.
     Rate,
 }
 

@@ -18,6 +18,26 @@ const SCALING: &[(&str, Unit)] =
 /// All workloads, in the order of the report.
 pub const WORKLOADS: &[Workload] = &[
     Workload {
+        name: "ring-throughput",
+        title: "indices through a ring; one thread takes out what the others put in, one alone does both",
+        axis: "threads",
+        points: &[1, 2, 4, 8, 16],
+        smoke: &[1, 4],
+        metrics: &[("indices", Unit::Rate)],
+        subjects: &[Subject::Spsc, Subject::Scq, Subject::Locked],
+        goals: &[],
+    },
+    Workload {
+        name: "ring-call",
+        title: "a request that does nothing, through the rings alone; one thread answers the others",
+        axis: "threads",
+        points: &[2, 4, 8, 16],
+        smoke: &[2, 16],
+        metrics: &[("p50", NS), ("p99", NS), ("ping-pong", NS)],
+        subjects: &[Subject::Spsc, Subject::Scq],
+        goals: &[Goal { metric: "p50", point: 2, aim: Aim::Within("ping-pong", 3.0) }],
+    },
+    Workload {
         name: "null-call-polling",
         title: "a request that does nothing, both sides spinning",
         axis: "processors",

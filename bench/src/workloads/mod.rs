@@ -1,4 +1,4 @@
-//! The workloads: each one generic function over the calls of a subject.
+//! The workloads: each one generic function over the calls of a subject, but for those of [`rings`].
 //!
 //! Every one checks all that it reads. What a check costs is part of the time, for all subjects
 //! alike.
@@ -9,6 +9,7 @@ pub mod directory;
 pub mod files;
 pub mod one_file;
 pub mod programs;
+pub mod rings;
 pub mod sequential;
 pub mod sync;
 
