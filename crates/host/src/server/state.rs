@@ -77,6 +77,7 @@ impl<F: FileSystem> State<F> {
         let set_ids = !caller.is_root();
         let in_group = |attr: &Attr| caller.in_group(attr);
         if drop_privileges(fs, plain, cx, ino, set_ids, in_group)? {
+            self.caches.surprised(by, ino);
             self.tell(by, Change::Attributes(ino));
         }
         Ok(())

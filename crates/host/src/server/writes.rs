@@ -75,6 +75,7 @@ impl<F: FileSystem + Send> Session<F> {
             }
         };
         let end = offset.saturating_add(data.len() as u64);
+        let of_cache = matches!(at, At::Within(_));
         let mapped = state.before_change(cx, open.ino, end)?;
         let had = state.views.has(self.view, open.ino, offset, data.len());
         let written = state.fs.write(cx, open.ino, open.handle, offset, data)?;
@@ -84,6 +85,9 @@ impl<F: FileSystem + Send> Session<F> {
         }
         if state.observed() && written.len > 0 {
             state.tell_data(self.id, open.ino, written.offset, written.len as u64);
+            if !of_cache {
+                state.caches.wrote(self.id, open.ino);
+            }
         }
         if had && mapped.is_none() {
             let State { fs, views, .. } = state;
