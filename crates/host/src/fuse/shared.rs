@@ -27,6 +27,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -188,6 +189,7 @@ pub struct SharedMount<F: FileSystem + Send + 'static> {
     /// What the kernel has been lent.
     cache: Arc<KernelCache>,
     gate: Arc<Gate>,
+    requests: Arc<AtomicU64>,
 }
 
 impl<F: FileSystem + Send + 'static> SharedMount<F> {
@@ -243,6 +245,7 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             notifier: Some(notifier),
             cache,
             gate,
+            requests: Arc::default(),
             hang_up,
             owner: options.owner,
             request: vec![0; MAX_WRITE as usize + REQUEST_ROOM],
@@ -258,6 +261,11 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             Some(_) => Ok(mount),
             None => Err(io::Error::other("the kernel's FUSE is too old")),
         }
+    }
+
+    /// How many requests the kernel has sent, which goes on counting while it is served.
+    pub fn requests(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.requests)
     }
 
     /// Serves until the file system is unmounted everywhere or its connection aborted. The session
@@ -312,7 +320,10 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
                 Err(error) => break Err(error),
             }
             match nix::unistd::read(self.line.device.as_fd(), &mut request) {
-                Ok(len) => break self.answer(&request[..len]),
+                Ok(len) => {
+                    self.requests.fetch_add(1, Ordering::Relaxed);
+                    break self.answer(&request[..len]);
+                }
                 // The request was interrupted before it could be read; or whoever passed the device
                 // has made it non-blocking, and has read the request himself.
                 Err(Errno::ENOENT | Errno::EINTR | Errno::EAGAIN) => {}
