@@ -96,6 +96,8 @@ const FUSE_IOCTL_DIR: u32 = 1 << 4;
 pub struct SharedOptions {
     /// Show every file as owned by this user and group, for a user namespace that knows no others.
     pub owner: Option<(u32, u32)>,
+    /// How long to look for the next request before sleeping, which takes a processor as long.
+    pub spin: Duration,
 }
 
 /// The requests of the kernel that wait for locks.
@@ -157,15 +159,6 @@ impl Line {
         self.send(&message, &[]).map(drop)
     }
 
-    /// Answers an ioctl(2) with success and `data`.
-    fn send_ioctl(&self, unique: u64, data: &[u8]) -> io::Result<()> {
-        let mut message = [0; OutHeader::SIZE + IoctlOut::SIZE];
-        let len = (message.len() + data.len()) as u32;
-        OutHeader { len, error: 0, unique }.store(&mut message);
-        IoctlOut::default().store(&mut message[OutHeader::SIZE..]);
-        self.send(&message, data).map(drop)
-    }
-
     fn send_body<T: Fixed>(&self, unique: u64, body: &T) -> io::Result<()> {
         let mut message = [0; REPLY_MAX];
         let len = OutHeader::SIZE + T::SIZE;
@@ -190,6 +183,7 @@ pub struct SharedMount<F: FileSystem + Send + 'static> {
     cache: Arc<KernelCache>,
     gate: Arc<Gate>,
     requests: Arc<AtomicU64>,
+    spin: Duration,
 }
 
 impl<F: FileSystem + Send + 'static> SharedMount<F> {
@@ -246,6 +240,7 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             cache,
             gate,
             requests: Arc::default(),
+            spin: options.spin,
             hang_up,
             owner: options.owner,
             request: vec![0; MAX_WRITE as usize + REQUEST_ROOM],
@@ -337,14 +332,21 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
 
     /// Waits for a request; false when the client has hung up.
     fn wait(&self) -> io::Result<bool> {
-        let device = PollFd::new(self.line.device.as_fd(), PollFlags::POLLIN);
+        let device = || PollFd::new(self.line.device.as_fd(), PollFlags::POLLIN);
+        // A program that asks for one thing after the other finds this thread awake.
+        let began = Instant::now();
+        while !self.spin.is_zero() && began.elapsed() < self.spin {
+            if nix::poll::poll(&mut [device()], PollTimeout::ZERO) == Ok(1) {
+                break;
+            }
+        }
         let polled = match &self.hang_up {
             Some(hang_up) => {
-                let mut watched = [device, PollFd::new(hang_up.as_fd(), PollFlags::POLLIN)];
+                let mut watched = [device(), PollFd::new(hang_up.as_fd(), PollFlags::POLLIN)];
                 nix::poll::poll(&mut watched, PollTimeout::NONE)
                     .map(|_| !watched[1].any().unwrap_or(true))
             }
-            None => nix::poll::poll(&mut [device], PollTimeout::NONE).map(|_| true),
+            None => nix::poll::poll(&mut [device()], PollTimeout::NONE).map(|_| true),
         };
         match polled {
             Err(nix::errno::Errno::EINTR) => Ok(true),
@@ -381,7 +383,14 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             Ok(Request::Ioctl(args)) => {
                 let argument = request.get(InHeader::SIZE + IoctlIn::SIZE..).unwrap_or_default();
                 match self.ioctl(session, header, args, argument) {
-                    Ok(answer) => self.line.send_ioctl(unique, &answer)?,
+                    Ok(answer) => {
+                        let mut reply = [0; OutHeader::SIZE + IoctlOut::SIZE];
+                        let len = (reply.len() + answer.len()) as u32;
+                        OutHeader { len, error: 0, unique }.store(&mut reply);
+                        IoctlOut::default().store(&mut reply[OutHeader::SIZE..]);
+                        // What is mapped from now on, no kernel may have in its cache.
+                        self.give(None, false, &mut reply, &answer)?;
+                    }
                     Err(error) => self.line.send_result(unique, Err(error))?,
                 }
             }
@@ -400,10 +409,10 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
                 match write(session, &cx, ino, args, data) {
                     Ok(len) => {
                         let mut reply = [0; OutHeader::SIZE + WriteOut::SIZE];
-                        let len_out = reply.len() as u32;
-                        OutHeader { len: len_out, error: 0, unique }.store(&mut reply);
-                        WriteOut { size: len as u32, padding: 0 }
-                            .store(&mut reply[OutHeader::SIZE..]);
+                        let size = len as u32;
+                        let len = reply.len() as u32;
+                        OutHeader { len, error: 0, unique }.store(&mut reply);
+                        WriteOut { size, padding: 0 }.store(&mut reply[OutHeader::SIZE..]);
                         // The kernel has a lock on what it writes back.
                         let at_once = args.write_flags & FUSE_WRITE_CACHE != 0;
                         self.give(None, at_once, &mut reply, &[])?;

@@ -59,6 +59,7 @@ pub struct Server<F: FileSystem + Send + 'static> {
     committers: Vec<(Sender<()>, JoinHandle<()>)>,
     /// Counts the programs that wait for stores to be durable.
     syncs: Arc<()>,
+    spin: Duration,
 }
 
 struct Client<F: FileSystem + Send> {
@@ -93,7 +94,7 @@ enum Next {
 
 impl<F: FileSystem + Send + 'static> Server<F> {
     /// Serves `volumes`, each by its name, to those whom `rules` let in through `listener`. Their
-    /// workers look for requests for `spin` before they sleep.
+    /// workers, and the threads that serve mounts, look for requests for `spin` before they sleep.
     ///
     /// # Errors
     /// When there are no descriptors or threads left.
@@ -115,7 +116,17 @@ impl<F: FileSystem + Send + 'static> Server<F> {
             .collect();
         let (clients, lingering) = (Vec::new(), Vec::new());
         let syncs = Arc::new(());
-        Ok(Server { listener, rules, volumes, clients, lingering, workers, committers, syncs })
+        Ok(Server {
+            listener,
+            rules,
+            volumes,
+            clients,
+            lingering,
+            workers,
+            committers,
+            syncs,
+            spin,
+        })
     }
 
     /// Serves until `stop` can be read, then ends all sessions and gives the file systems back, to
@@ -360,6 +371,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
                     device,
                     socket: Arc::clone(&socket),
                     place: place.clone(),
+                    spin: self.spin,
                 };
                 let serve = move || {
                     log::info!("process {} of user {} mounts {name}", peer.pid, peer.uid);
