@@ -4,7 +4,7 @@
 //!
 //! - **The kernel caches what it can be told to forget**: attributes, and the pages of files. When another
 //!   client changes them the kernel is notified before that client's call returns
-//!   ([`caches`](crate::server::caches)), so that the next system call sees it. Names are looked up each
+//!   (`server/caches.rs`), so that the next system call sees it. Names are looked up each
 //!   time. Files opened to be read only go through the page cache, all others are read and written
 //!   directly (`FOPEN_DIRECT_IO`). Shared mappings are allowed (`FUSE_DIRECT_IO_ALLOW_MMAP`, Linux 6.6):
 //!   what other clients write is seen in them, what is stored into them is seen by others when the kernel

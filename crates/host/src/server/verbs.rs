@@ -13,26 +13,12 @@ use super::handles::{Open, Origin};
 use super::locks::{Family, Owner};
 use super::observer::Change;
 use super::session::{Lent, Session};
-use super::state::MAKE;
+use super::state::{MAKE, changing, open_mode};
 use super::tokens::Token;
 use super::view::ViewId;
-use super::volume::{Entered, Identity, State, Volume};
+use super::volume::{Identity, State};
 use super::writes::At;
 use crate::privileges::drop_capabilities;
-
-/// Refuses a change by a read-only session, and notes that something changes.
-pub(super) fn changing<F: FileSystem + Send>(
-    volume: &Volume<F>,
-    read_only: bool,
-    waits: bool,
-) -> Result<Entered<'_, F>> {
-    if read_only {
-        return Err(Errno::EROFS);
-    }
-    let mut state = volume.enter(waits)?;
-    state.changed = true;
-    Ok(state)
-}
 
 /// Takes the volume's lock, for a call that changes something if `changing`, and names what every
 /// verb needs. A macro, since the lock borrows one field of the session while others change.
@@ -220,14 +206,6 @@ impl<F: FileSystem + Send> Session<F> {
         };
         Ok((self.inodes.outer(open.ino), self.handles.insert(open)))
     }
-}
-
-/// The rights on `attr` that opening with `flags` needs.
-fn open_mode(flags: OpenFlags) -> AccessMode {
-    let mut mode = AccessMode::empty();
-    mode.set(AccessMode::READ, flags.contains(OpenFlags::READ));
-    mode.set(AccessMode::WRITE, flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC));
-    mode
 }
 
 impl<F: FileSystem + Send> FileSystem for Session<F> {

@@ -3,7 +3,8 @@
 use atoll_vfs::{Context, FileSystem, Handle, Ino, OpenFlags, Result, Written};
 
 use super::session::Session;
-use super::verbs::{changing, enter};
+use super::state::changing;
+use super::verbs::enter;
 use super::volume::State;
 
 /// Where a write goes.
