@@ -76,7 +76,8 @@ const FEATURES: u64 = FUSE_POSIX_LOCKS
 const CACHING: u64 = 1 << 13 | 1 << 14; // READDIRPLUS, and by the kernel's choice
 
 /// Only notifications drop pages, and the targets of symbolic links, which never change, are kept.
-const FORGETTING: u64 = 1 << 25 | 1 << 23; // EXPLICIT_INVAL_DATA, CACHE_SYMLINKS
+const FORGETTING: u64 = FUSE_EXPLICIT_INVAL_DATA | 1 << 23; // and CACHE_SYMLINKS
+const FUSE_EXPLICIT_INVAL_DATA: u64 = 1 << 25;
 
 const FOPEN_DIRECT_IO: u32 = 1;
 const FOPEN_KEEP_CACHE: u32 = 1 << 1;
@@ -551,7 +552,10 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
                 let Ok(Request::Init(args)) = message.request else { return };
                 let body = &mut reply[OutHeader::SIZE..];
                 let mut out = InitOut::load(body);
-                let features = (out.features() | args.features() & FEATURES) & !CACHING;
+                let mut features = (out.features() | args.features() & FEATURES) & !CACHING;
+                if !self.cache.lends_pages() {
+                    features &= !FUSE_EXPLICIT_INVAL_DATA;
+                }
                 (out.flags, out.flags2) = (features as u32, (features >> 32) as u32);
                 out.store(body);
             }

@@ -166,6 +166,11 @@ impl KernelCache {
         }
     }
 
+    /// Whether the kernel may keep pages at all.
+    pub(crate) fn lends_pages(&self) -> bool {
+        self.lends_pages
+    }
+
     /// Whether the kernel is told of all changes to what it has of `ino` in its page cache.
     pub(super) fn keeps_pages(&self, ino: Ino) -> bool {
         self.lends_pages
