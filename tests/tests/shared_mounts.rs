@@ -1,12 +1,19 @@
 //! Two FUSE mounts of one volume: what a program does through one, a program sees through the other
 //! with its next system call, locks included.
 
+#[path = "shared_mounts/caches.rs"]
+mod caches;
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::channel;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
@@ -23,9 +30,25 @@ use rustix::fs::{FlockOperation, fcntl_lock, flock};
 /// Runs `test` with two mounts of a new volume, in a mount namespace that ends with it. Where
 /// mounting is not permitted it is skipped.
 fn with_mounts(test: fn(&Path, &Path)) {
+    with_world(move |world| test(&world.a, &world.b));
+}
+
+/// A volume with two mounts.
+struct World {
+    volume: Arc<Volume<Fs<RamDevice>>>,
+    a: PathBuf,
+    b: PathBuf,
+    /// How many requests the kernel has sent for the first.
+    requests: Arc<AtomicU64>,
+    /// A duplicate of the device of the second.
+    device: OwnedFd,
+}
+
+/// As [`with_mounts`], with more to work on.
+fn with_world(test: impl FnOnce(&World) + Send + 'static) {
     let (done, waiting) = channel();
     let tester = thread::spawn(move || {
-        let result = std::panic::catch_unwind(|| in_namespace(test));
+        let result = std::panic::catch_unwind(AssertUnwindSafe(|| in_namespace(test)));
         let _ = done.send(());
         result
     });
@@ -39,7 +62,7 @@ fn with_mounts(test: fn(&Path, &Path)) {
     }
 }
 
-fn in_namespace(test: fn(&Path, &Path)) {
+fn in_namespace(test: impl FnOnce(&World)) {
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
     if unshare(CloneFlags::CLONE_NEWNS).is_err()
         || nix::mount::mount(None::<&str>, "/", None::<&str>, private, None::<&str>).is_err()
@@ -53,6 +76,8 @@ fn in_namespace(test: fn(&Path, &Path)) {
     let volume = Volume::new(Fs::mount(device, &MountOptions::default()).unwrap(), "v");
     let places = tempfile::tempdir().unwrap();
     let mut servers = Vec::new();
+    let mut duplicates = Vec::new();
+    let mut requests = Vec::new();
     let targets: Vec<PathBuf> = ["a", "b"].iter().map(|at| places.path().join(at)).collect();
     for target in &targets {
         fs::create_dir(target).unwrap();
@@ -69,10 +94,21 @@ fn in_namespace(test: fn(&Path, &Path)) {
         }
         let access = Access { identity: Identity::Checked, ..Access::default() };
         let session = volume.session(Credentials::default(), access).unwrap();
+        duplicates.push(device.try_clone().unwrap());
         let served = SharedMount::start(session, device, &SharedOptions::default()).unwrap();
+        requests.push(served.requests());
         servers.push(thread::spawn(move || served.run()));
     }
-    let result = std::panic::catch_unwind(|| test(&targets[0], &targets[1]));
+    let world = World {
+        volume,
+        a: targets[0].clone(),
+        b: targets[1].clone(),
+        requests: requests.swap_remove(0),
+        device: duplicates.swap_remove(1),
+    };
+    drop(duplicates);
+    let result = std::panic::catch_unwind(AssertUnwindSafe(|| test(&world)));
+    let World { volume, .. } = world;
     for target in &targets {
         mount::detach(target).unwrap();
     }

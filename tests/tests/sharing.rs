@@ -99,6 +99,15 @@ fn mounts() {
     mounted("mounts", 20, |_, _| Kind::Mount);
 }
 
+/// A kernel's page cache, whose pages clients of all kinds change.
+#[test]
+fn caching_mount() {
+    mounted("caching_mount", 30, |seed, i| match i {
+        0 => Kind::CachingMount,
+        _ => [Kind::Mount, Kind::Cached, Kind::Ring, Kind::Session][(seed as usize / 3 + i) % 4],
+    });
+}
+
 /// Cached reads, whose pages and names other clients change.
 #[test]
 fn cached() {

@@ -46,8 +46,8 @@ pub struct Args {
     /// More rules, one a line, after those of --allow; # begins a comment.
     #[arg(long, value_name = "FILE")]
     allow_from: Option<PathBuf>,
-    /// How long a volume's thread looks for requests before it sleeps, in microseconds. More answers
-    /// sooner what comes seldom, and uses more of a processor.
+    /// How long the thread of a volume, and that of each mount, looks for requests before it sleeps, in
+    /// microseconds. More answers sooner what comes seldom, and uses more of a processor.
     #[arg(long, value_name = "MICROSECONDS", default_value_t = SPIN.as_micros() as u64)]
     spin: u64,
     /// What is logged: error, warn, info, debug or trace; per module as in

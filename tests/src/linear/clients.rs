@@ -170,6 +170,8 @@ impl<F: FileSystem> Client for SeamClient<F> {
 pub struct PosixClient {
     dirs: [PathBuf; DIRS],
     files: Vec<(File, File)>,
+    /// The files once more, opened to be read only, if that is how they are read.
+    reading: Vec<File>,
     /// Bytes that are read and written at once.
     page: usize,
 }
@@ -196,7 +198,19 @@ impl PosixClient {
             Ok((both, File::options().append(true).open(&path)?))
         };
         let files = NAMED[..FILES].iter().map(open).collect::<std::io::Result<_>>()?;
-        Ok(PosixClient { dirs: [root.to_owned(), root.join(DIRECTORY)], files, page })
+        let dirs = [root.to_owned(), root.join(DIRECTORY)];
+        Ok(PosixClient { dirs, files, reading: Vec::new(), page })
+    }
+
+    /// The same, but pages are read through files opened to be read only, which the kernel of a mount may
+    /// do by its page cache.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn caching(root: &Path, page: usize) -> std::io::Result<Self> {
+        let reading = NAMED[..FILES].iter().map(|named| File::open(root.join(named)));
+        let reading = reading.collect::<std::io::Result<_>>()?;
+        Ok(PosixClient { reading, ..PosixClient::new(root, page)? })
     }
 
     fn execute(&mut self, op: &Op) -> std::io::Result<Seen> {
@@ -233,8 +247,13 @@ impl PosixClient {
             }
             Op::Read(file, at) => {
                 let mut buf = vec![0; len];
-                let got = self.files[file].0.read_at(&mut buf, at * len as u64)?;
-                seen.page = Some(page(&buf[..got], len));
+                let from = self.reading.get(file).unwrap_or(&self.files[file].0);
+                let got = from.read_at(&mut buf, at * len as u64)?;
+                // Linux does not say whether a page of zeros that it reads into its cache while
+                // another cuts the file is one of the file, or beyond its end.
+                let unclear =
+                    !self.reading.is_empty() && got > 0 && buf.iter().all(|&byte| byte == 0);
+                seen.page = (!unclear).then(|| page(&buf[..got], len));
             }
             Op::Write(file, page, byte) => {
                 self.files[file].0.write_all_at(&vec![byte; len], page * len as u64)?;

@@ -50,6 +50,9 @@ pub enum Kind {
     CachedLane,
     /// A FUSE mount of its own.
     Mount,
+    /// The same, with reads through the kernel's page cache. At most one: two may see a page change in
+    /// either order while it is being written.
+    CachingMount,
 }
 
 /// Gives this thread a mount namespace of its own. False, and says so, where mounting is not
@@ -188,9 +191,12 @@ pub fn world(seed: u64, kinds: &[Kind]) -> World {
                 Box::new(SeamClient::new(shared.cached().expect("a lane")).expect("the world"))
             }
             Kind::Mount => Box::new(PosixClient::new(&served.mount(), PAGE).expect("the world")),
+            Kind::CachingMount => {
+                Box::new(PosixClient::caching(&served.mount(), PAGE).expect("the world"))
+            }
         });
     }
-    let between = kinds.contains(&Kind::Mount);
+    let between = kinds.iter().any(|kind| matches!(kind, Kind::Mount | Kind::CachingMount));
     World {
         clients,
         rules: Rules { kernel: if between { Kernel::Between } else { Kernel::None }, kept: false },

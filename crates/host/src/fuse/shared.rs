@@ -2,11 +2,18 @@
 //!
 //! # Choices
 //!
-//! - **The kernel caches nothing**: entries and attributes are valid for no time, and files are
-//!   read and written directly (`FOPEN_DIRECT_IO`), so that what another client has done is seen by
-//!   the next system call. Shared mappings are allowed still (`FUSE_DIRECT_IO_ALLOW_MMAP`, Linux
-//!   6.6); their pages are the kernel's, and are not told of what other clients write. A program
-//!   that asks by ioctl(2) gets the server's memory of the file to map instead (`identify::MAP`).
+//! - **The kernel caches what it can be told to forget**: attributes, and the pages of files. When another
+//!   client changes them the kernel is notified before that client's call returns
+//!   (`server/caches.rs`), so that the next system call sees it. Names are looked up each
+//!   time. Files opened to be read only go through the page cache, all others are read and written
+//!   directly (`FOPEN_DIRECT_IO`). Shared mappings are allowed (`FUSE_DIRECT_IO_ALLOW_MMAP`, Linux 6.6):
+//!   what other clients write is seen in them, what is stored into them is seen by others when the kernel
+//!   writes it back. A program that asks by ioctl(2) gets the server's memory of the file to map instead
+//!   (`identify::MAP`).
+//! - **The serving thread waits for no other mount**: an answer that has to is sent by whoever
+//!   ends the wait. What a notification may wait for, reads for the page cache and its writing back, is
+//!   answered at once. So two programs that read one page through the caches of two mounts, while a
+//!   third is writing it, may see the change in either order.
 //! - **O_APPEND is the server's**: the kernel says with each write whether the file has the flag
 //!   just then, and the end of the file is found where the write happens. Its own idea of the end,
 //!   which may be old, is not used. What one write(2) appends is in one piece up to
@@ -20,16 +27,19 @@
 use std::collections::{HashMap, HashSet};
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use atoll_vfs::server::{Caller, Identity, Server, ServerOptions};
-use atoll_vfs::wire::attributes::RawAttr;
+use atoll_vfs::wire::attributes::{AttrOut, EntryOut, RawAttr};
 use atoll_vfs::wire::files::{IoctlIn, IoctlOut, OpenOut, WriteIn, WriteOut};
 use atoll_vfs::wire::header::{InHeader, OutHeader};
 use atoll_vfs::wire::locks::{FUSE_LK_FLOCK, FileLock, LkIn, LkOut};
 use atoll_vfs::wire::opcode::{
     FUSE_CREATE, FUSE_GETATTR, FUSE_INIT, FUSE_LINK, FUSE_LOOKUP, FUSE_MKDIR, FUSE_MKNOD,
-    FUSE_OPEN, FUSE_SETATTR, FUSE_SYMLINK, FUSE_TMPFILE,
+    FUSE_OPEN, FUSE_RELEASE, FUSE_SETATTR, FUSE_SYMLINK, FUSE_TMPFILE,
 };
 use atoll_vfs::wire::session::{Extensions, InitOut};
 use atoll_vfs::wire::{Fixed, Message, REPLY_MAX, Request};
@@ -39,7 +49,10 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 
 use super::convert::now;
 use super::identify;
+use crate::server::caches::{KernelCache, Told};
+use crate::server::gate::{Gate, Notice};
 use crate::server::revocable::Revocable;
+use crate::server::session::Lent;
 use crate::server::{
     Holder, LockKind, LockOwner, LockRange, LockRequest, Session, WaitId, Waited, Wake,
 };
@@ -54,12 +67,28 @@ const FUSE_POSIX_LOCKS: u64 = 1 << 1;
 const FUSE_FLOCK_LOCKS: u64 = 1 << 10;
 const FUSE_HANDLE_KILLPRIV_V2: u64 = 1 << 28;
 const FUSE_DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
-const FEATURES: u64 =
-    FUSE_POSIX_LOCKS | FUSE_FLOCK_LOCKS | FUSE_HANDLE_KILLPRIV_V2 | FUSE_DIRECT_IO_ALLOW_MMAP;
+const FEATURES: u64 = FUSE_POSIX_LOCKS
+    | FUSE_FLOCK_LOCKS
+    | FUSE_HANDLE_KILLPRIV_V2
+    | FUSE_DIRECT_IO_ALLOW_MMAP
+    | FORGETTING;
 /// Features that need caches.
 const CACHING: u64 = 1 << 13 | 1 << 14; // READDIRPLUS, and by the kernel's choice
 
+/// Only notifications drop pages, and the targets of symbolic links, which never change, are kept.
+const FORGETTING: u64 = FUSE_EXPLICIT_INVAL_DATA | 1 << 23; // and CACHE_SYMLINKS
+const FUSE_EXPLICIT_INVAL_DATA: u64 = 1 << 25;
+
 const FOPEN_DIRECT_IO: u32 = 1;
+const FOPEN_KEEP_CACHE: u32 = 1 << 1;
+const FUSE_READ_LOCKOWNER: u32 = 1 << 1;
+const FUSE_NOTIFY_INVAL_INODE: i32 = 2;
+/// How long the kernel relies on attributes, in seconds. Changes are told: this only bounds what the kernel
+/// itself gets wrong, which takes the attributes of a directory from an answer that it has
+/// overtaken by a change of its own.
+const ATTR_VALID: u64 = 1;
+/// How long requests are still answered, with an error, so that a notification that waits for them ends.
+const DRAIN: Duration = Duration::from_secs(2);
 const FUSE_WRITE_CACHE: u32 = 1;
 const FUSE_IOCTL_DIR: u32 = 1 << 4;
 
@@ -68,6 +97,8 @@ const FUSE_IOCTL_DIR: u32 = 1 << 4;
 pub struct SharedOptions {
     /// Show every file as owned by this user and group, for a user namespace that knows no others.
     pub owner: Option<(u32, u32)>,
+    /// How long to look for the next request before sleeping, which takes a processor as long.
+    pub spin: Duration,
 }
 
 /// The requests of the kernel that wait for locks.
@@ -90,12 +121,34 @@ impl Line {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a reply. A request that the kernel has given up meanwhile is no error.
-    fn send(&self, message: &[u8], data: &[u8]) -> io::Result<()> {
+    /// Sends a reply. A request that the kernel has given up meanwhile is no error; then this is false.
+    fn send(&self, message: &[u8], data: &[u8]) -> io::Result<bool> {
         let parts = [IoSlice::new(message), IoSlice::new(data)];
         match nix::sys::uio::writev(self.device.as_fd(), &parts) {
-            Ok(_) | Err(nix::errno::Errno::ENOENT | nix::errno::Errno::ENODEV) => Ok(()),
+            Ok(_) => Ok(true),
+            Err(nix::errno::Errno::ENOENT | nix::errno::Errno::ENODEV) => Ok(false),
             Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Has the kernel forget what `notice` says. Blocks while pages that it is to forget are being read
+    /// or written back.
+    fn tell(&self, notice: Notice) -> Told {
+        // The attributes go in any case.
+        let (offset, len): (i64, i64) = if notice.pages { (0, 0) } else { (-1, 0) };
+        let mut message = [0; OutHeader::SIZE + 24];
+        let header =
+            OutHeader { len: message.len() as u32, error: FUSE_NOTIFY_INVAL_INODE, unique: 0 };
+        header.store(&mut message);
+        let fields = [notice.ino.to_ne_bytes(), offset.to_ne_bytes(), len.to_ne_bytes()];
+        message[OutHeader::SIZE..].copy_from_slice(fields.as_flattened());
+        match nix::unistd::write(&self.device, &message) {
+            Err(nix::errno::Errno::ENOENT) => Told::Unknown,
+            Ok(_) | Err(nix::errno::Errno::ENODEV) => Told::Done,
+            Err(error) => {
+                log::warn!("a mount does not take notifications: {error}");
+                Told::Done
+            }
         }
     }
 
@@ -104,16 +157,7 @@ impl Line {
         let error = result.map_or_else(|error| -error.raw(), |()| 0);
         let mut message = [0; OutHeader::SIZE];
         OutHeader { len: OutHeader::SIZE as u32, error, unique }.store(&mut message);
-        self.send(&message, &[])
-    }
-
-    /// Answers an ioctl(2) with success and `data`.
-    fn send_ioctl(&self, unique: u64, data: &[u8]) -> io::Result<()> {
-        let mut message = [0; OutHeader::SIZE + IoctlOut::SIZE];
-        let len = (message.len() + data.len()) as u32;
-        OutHeader { len, error: 0, unique }.store(&mut message);
-        IoctlOut::default().store(&mut message[OutHeader::SIZE..]);
-        self.send(&message, data)
+        self.send(&message, &[]).map(drop)
     }
 
     fn send_body<T: Fixed>(&self, unique: u64, body: &T) -> io::Result<()> {
@@ -121,7 +165,7 @@ impl Line {
         let len = OutHeader::SIZE + T::SIZE;
         OutHeader { len: len as u32, error: 0, unique }.store(&mut message);
         body.store(&mut message[OutHeader::SIZE..]);
-        self.send(&message[..len], &[])
+        self.send(&message[..len], &[]).map(drop)
     }
 }
 
@@ -134,6 +178,13 @@ pub struct SharedMount<F: FileSystem + Send + 'static> {
     owner: Option<(u32, u32)>,
     request: Vec<u8>,
     room: Vec<u8>,
+    /// Writes notifications until the session ends.
+    notifier: Option<JoinHandle<()>>,
+    /// What the kernel has been lent.
+    cache: Arc<KernelCache>,
+    gate: Arc<Gate>,
+    requests: Arc<AtomicU64>,
+    spin: Duration,
 }
 
 impl<F: FileSystem + Send + 'static> SharedMount<F> {
@@ -163,13 +214,34 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
         hang_up: Option<Arc<OwnedFd>>,
         options: &SharedOptions,
     ) -> io::Result<SharedMount<F>> {
+        let line = Arc::new(Line { device, pending: Mutex::default() });
+        let begun = session.with(|session| {
+            session.carried();
+            // See `caches` for why not everybody's.
+            let uid = session.peer().uid;
+            let pages = uid == 0 || uid == nix::unistd::geteuid().as_raw();
+            let cache = session
+                .begin_cache(pages)
+                .map_err(|error| io::Error::from_raw_os_error(error.raw()))?;
+            Ok::<_, io::Error>((cache, Arc::clone(&session.volume().gate)))
+        });
+        let (cache, gate) = begun.ok_or(io::ErrorKind::NotConnected)??;
+        let (told, way) = (Arc::clone(&cache), Arc::clone(&line));
+        let notifier = std::thread::Builder::new()
+            .name("notifier".to_owned())
+            .spawn(move || told.notify(|notice| way.tell(notice)))?;
         let mut mount = SharedMount {
             session,
             server: Server::new(ServerOptions {
                 max_data: MAX_WRITE,
                 extensions: Extensions::empty(),
             }),
-            line: Arc::new(Line { device, pending: Mutex::default() }),
+            line,
+            notifier: Some(notifier),
+            cache,
+            gate,
+            requests: Arc::default(),
+            spin: options.spin,
             hang_up,
             owner: options.owner,
             request: vec![0; MAX_WRITE as usize + REQUEST_ROOM],
@@ -187,14 +259,50 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
         }
     }
 
+    /// How many requests the kernel has sent, which goes on counting while it is served.
+    pub fn requests(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.requests)
+    }
+
     /// Serves until the file system is unmounted everywhere or its connection aborted. The session
     /// ends with it.
     ///
     /// # Errors
     /// When the device fails; what was not answered then fails in the programs that asked.
     pub fn run(mut self) -> io::Result<()> {
-        while self.turn()? {}
-        Ok(())
+        let result = loop {
+            match self.turn() {
+                Ok(true) => {}
+                Ok(false) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        self.session.revoke();
+        self.drain();
+        result
+    }
+
+    /// Lets the notifier end, which may wait in the kernel for requests that nobody would answer.
+    fn drain(&mut self) {
+        let until = Instant::now() + DRAIN;
+        let Some(notifier) = self.notifier.take() else { return };
+        while !notifier.is_finished() {
+            if Instant::now() > until {
+                log::warn!("the kernel keeps a thread of a mount that has ended");
+                return;
+            }
+            let mut device = [PollFd::new(self.line.device.as_fd(), PollFlags::POLLIN)];
+            let asked = nix::poll::poll(&mut device, PollTimeout::from(2u8));
+            if asked == Ok(1)
+                && device[0].revents().is_some_and(|events| events.contains(PollFlags::POLLIN))
+                && let Ok(len) = nix::unistd::read(self.line.device.as_fd(), &mut self.request)
+                && let Ok(message) = Message::decode(&self.request[..len], &[])
+                && message.request.as_ref().map_or(true, Request::is_answered)
+            {
+                let _ = self.line.send_result(message.header.unique, Err(Errno::EIO));
+            }
+        }
+        let _ = notifier.join();
     }
 
     /// Answers one request; false when there will be no more.
@@ -208,7 +316,10 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
                 Err(error) => break Err(error),
             }
             match nix::unistd::read(self.line.device.as_fd(), &mut request) {
-                Ok(len) => break self.answer(&request[..len]),
+                Ok(len) => {
+                    self.requests.fetch_add(1, Ordering::Relaxed);
+                    break self.answer(&request[..len]);
+                }
                 // The request was interrupted before it could be read; or whoever passed the device
                 // has made it non-blocking, and has read the request himself.
                 Err(Errno::ENOENT | Errno::EINTR | Errno::EAGAIN) => {}
@@ -222,14 +333,21 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
 
     /// Waits for a request; false when the client has hung up.
     fn wait(&self) -> io::Result<bool> {
-        let device = PollFd::new(self.line.device.as_fd(), PollFlags::POLLIN);
+        let device = || PollFd::new(self.line.device.as_fd(), PollFlags::POLLIN);
+        // A program that asks for one thing after the other finds this thread awake.
+        let began = Instant::now();
+        while !self.spin.is_zero() && began.elapsed() < self.spin {
+            if nix::poll::poll(&mut [device()], PollTimeout::ZERO) == Ok(1) {
+                break;
+            }
+        }
         let polled = match &self.hang_up {
             Some(hang_up) => {
-                let mut watched = [device, PollFd::new(hang_up.as_fd(), PollFlags::POLLIN)];
+                let mut watched = [device(), PollFd::new(hang_up.as_fd(), PollFlags::POLLIN)];
                 nix::poll::poll(&mut watched, PollTimeout::NONE)
                     .map(|_| !watched[1].any().unwrap_or(true))
             }
-            None => nix::poll::poll(&mut [device], PollTimeout::NONE).map(|_| true),
+            None => nix::poll::poll(&mut [device()], PollTimeout::NONE).map(|_| true),
         };
         match polled {
             Err(nix::errno::Errno::EINTR) => Ok(true),
@@ -266,7 +384,14 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             Ok(Request::Ioctl(args)) => {
                 let argument = request.get(InHeader::SIZE + IoctlIn::SIZE..).unwrap_or_default();
                 match self.ioctl(session, header, args, argument) {
-                    Ok(answer) => self.line.send_ioctl(unique, &answer)?,
+                    Ok(answer) => {
+                        let mut reply = [0; OutHeader::SIZE + IoctlOut::SIZE];
+                        let len = (reply.len() + answer.len()) as u32;
+                        OutHeader { len, error: 0, unique }.store(&mut reply);
+                        IoctlOut::default().store(&mut reply[OutHeader::SIZE..]);
+                        // What is mapped from now on, no kernel may have in its cache.
+                        self.give(None, false, &mut reply, &answer)?;
+                    }
                     Err(error) => self.line.send_result(unique, Err(error))?,
                 }
             }
@@ -284,8 +409,14 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
                 let cx = Context { uid: header.uid, gid: header.gid, now: now() };
                 match write(session, &cx, ino, args, data) {
                     Ok(len) => {
-                        let body = WriteOut { size: len as u32, padding: 0 };
-                        self.line.send_body(unique, &body)?;
+                        let mut reply = [0; OutHeader::SIZE + WriteOut::SIZE];
+                        let size = len as u32;
+                        let len = reply.len() as u32;
+                        OutHeader { len, error: 0, unique }.store(&mut reply);
+                        WriteOut { size, padding: 0 }.store(&mut reply[OutHeader::SIZE..]);
+                        // The kernel has a lock on what it writes back.
+                        let at_once = args.write_flags & FUSE_WRITE_CACHE != 0;
+                        self.give(None, at_once, &mut reply, &[])?;
                     }
                     Err(error) => self.line.send_result(unique, Err(error))?,
                 }
@@ -338,6 +469,10 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
     fn pass(&mut self, session: &mut Session<F>, message: &Message<'_>) -> io::Result<()> {
         let mut reply = [0; REPLY_MAX];
         let caller = Caller { identity: Identity::FromHeader, now: now() };
+        // The kernel says whose lock it is with each read for a program.
+        let for_cache = matches!(&message.request,
+            Ok(Request::Read(args)) if args.read_flags & FUSE_READ_LOCKOWNER == 0);
+        session.reads_for_cache(for_cache);
         let answered = self.server.answer(session, &caller, message, &mut reply, &mut self.room);
         let Ok(answered) = answered else {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "not a FUSE request"));
@@ -346,27 +481,101 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             return Ok(());
         }
         let reply = &mut reply[..answered.message];
+        let lent = session.take_lent();
+        let mut shown = None;
         if OutHeader::load(reply).error == 0 {
-            self.amend(message, reply);
+            self.amend(session, message, reply);
+            let end = reply.len();
+            shown = match message.header.opcode {
+                FUSE_GETATTR | FUSE_SETATTR => Some((OutHeader::SIZE, lent)),
+                FUSE_CREATE | FUSE_TMPFILE => Some((end - OpenOut::SIZE - EntryOut::SIZE, lent)),
+                FUSE_LOOKUP | FUSE_MKNOD | FUSE_MKDIR | FUSE_SYMLINK | FUSE_LINK => {
+                    Some((end - EntryOut::SIZE, lent))
+                }
+                _ => None,
+            };
         }
-        self.line.send(reply, &self.room[..answered.data])
+        let shown = shown.and_then(|(at, lent)| Some((at, lent?)));
+        let at_once = for_cache || message.header.opcode == FUSE_RELEASE;
+        self.give(shown, at_once, reply, &self.room[..answered.data])
     }
 
-    fn amend(&self, message: &Message<'_>, reply: &mut [u8]) {
+    /// Gives the kernel an answer, when the kernels of all mounts have forgotten what it belies. `shown` says
+    /// where it has attributes, and what the kernel learns by them.
+    fn give(
+        &self,
+        shown: Option<(usize, Lent)>,
+        at_once: bool,
+        reply: &mut [u8],
+        data: &[u8],
+    ) -> io::Result<()> {
+        let ticket = if at_once { None } else { self.gate.ticket() };
+        let given = shown.filter(|(_, lent)| lent.entry).map(|(_, lent)| lent.ino);
+        let Some(ticket) = ticket else {
+            if let Some((at, lent)) = shown
+                && lent.valid
+            {
+                let valid = &mut reply[at..];
+                if lent.entry {
+                    EntryOut { attr_valid: ATTR_VALID, ..EntryOut::load(valid) }.store(valid);
+                } else {
+                    AttrOut { attr_valid: ATTR_VALID, ..AttrOut::load(valid) }.store(valid);
+                }
+            }
+            let taken = self.line.send(reply, data)?;
+            if let Some(ino) = given.filter(|_| !taken) {
+                self.cache.hold(ino);
+            }
+            return Ok(());
+        };
+        if let Some(ino) = given {
+            self.cache.hold(ino);
+        }
+        let (line, cache) = (Arc::clone(&self.line), Arc::clone(&self.cache));
+        let (reply, data) = (reply.to_vec(), data.to_vec());
+        self.gate.after(ticket, move || {
+            if let Some(ino) = given {
+                cache.release(ino);
+            }
+            // An error of the device is met by the thread that reads it.
+            if let (Ok(false), Some(ino)) = (line.send(&reply, &data), given) {
+                cache.hold(ino);
+            }
+        });
+        Ok(())
+    }
+
+    fn amend(&self, session: &Session<F>, message: &Message<'_>, reply: &mut [u8]) {
         let end = reply.len();
         match message.header.opcode {
             FUSE_INIT => {
                 let Ok(Request::Init(args)) = message.request else { return };
                 let body = &mut reply[OutHeader::SIZE..];
                 let mut out = InitOut::load(body);
-                let features = (out.features() | args.features() & FEATURES) & !CACHING;
+                let mut features = (out.features() | args.features() & FEATURES) & !CACHING;
+                if !self.cache.lends_pages() {
+                    features &= !FUSE_EXPLICIT_INVAL_DATA;
+                }
                 (out.flags, out.flags2) = (features as u32, (features >> 32) as u32);
                 out.store(body);
             }
             FUSE_OPEN | FUSE_CREATE | FUSE_TMPFILE => {
                 let body = &mut reply[end - OpenOut::SIZE..];
                 let mut out = OpenOut::load(body);
-                out.open_flags |= FOPEN_DIRECT_IO;
+                let to_read = match &message.request {
+                    Ok(Request::Open(args)) => {
+                        let others = libc::O_ACCMODE | libc::O_TRUNC | libc::O_DIRECT;
+                        args.flags as i32 & others == libc::O_RDONLY
+                    }
+                    _ => false,
+                };
+                let (keep, cached) = session.keeps_pages(Ino(message.header.nodeid));
+                if message.header.opcode == FUSE_OPEN && keep {
+                    out.open_flags |= FOPEN_KEEP_CACHE;
+                }
+                if !(to_read && cached) {
+                    out.open_flags |= FOPEN_DIRECT_IO;
+                }
                 out.store(body);
             }
             _ => {}

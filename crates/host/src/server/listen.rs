@@ -62,6 +62,7 @@ pub struct Server<F: FileSystem + Send + 'static> {
     committers: Vec<(Sender<()>, JoinHandle<()>)>,
     /// Counts the programs that wait for stores to be durable.
     syncs: Arc<()>,
+    spin: Duration,
 }
 
 struct Client<F: FileSystem + Send> {
@@ -96,7 +97,7 @@ enum Next {
 
 impl<F: FileSystem + Send + 'static> Server<F> {
     /// Serves `volumes`, each by its name, to those whom `rules` let in through `listener`. Their
-    /// workers look for requests for `spin` before they sleep.
+    /// workers, and the threads that serve mounts, look for requests for `spin` before they sleep.
     ///
     /// # Errors
     /// When there are no descriptors or threads left.
@@ -128,6 +129,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
             workers,
             committers,
             syncs,
+            spin,
         })
     }
 
@@ -382,6 +384,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
                     device,
                     socket: Arc::clone(&socket),
                     place: place.clone(),
+                    spin: self.spin,
                 };
                 let serve = move || {
                     log::info!("process {} of user {} mounts {name}", peer.pid, peer.uid);

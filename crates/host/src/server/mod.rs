@@ -4,7 +4,8 @@
 //! its calls (`writes` has those that write data), made of the steps in `state`; [`permissions`] says
 //! what a client may do, `inodes` and `handles` which inodes and open files it may name, [`tokens`] how
 //! it may use those of another, [`limits`] how much; [`locks`] are those of fcntl(2) and flock(2),
-//! [`observer`] tells caches what has changed, and `view` keeps what clients read without asking.
+//! [`observer`] tells who asks what has changed, `view` keeps what clients read without asking, and
+//! `caches` what the kernels of mounts do, for whom others wait at the `gate`.
 //! [`mapped`] has the files that clients have mapped, `pages` the memory for it.
 //!
 //! How clients come to a session: [`bind`] makes the socket, [`listen`] is the thread that watches
@@ -23,6 +24,8 @@
 //!   what is half changed in memory is never written.
 
 pub mod bind;
+#[cfg(feature = "server")]
+pub(crate) mod caches;
 #[cfg(all(
     feature = "server",
     target_os = "linux",
@@ -30,6 +33,8 @@ pub mod bind;
 ))]
 pub mod confine;
 pub mod control;
+#[cfg(feature = "server")]
+pub(crate) mod gate;
 #[cfg(feature = "server")]
 mod handles;
 #[cfg(feature = "server")]

@@ -32,6 +32,7 @@ pub(super) struct Mount<F: FileSystem + Send> {
     pub device: OwnedFd,
     pub socket: Arc<OwnedFd>,
     pub place: Revocable<Session<F>>,
+    pub spin: Duration,
 }
 
 /// Whether `fd` is the device of FUSE and no other file that a client could have sent: reading
@@ -66,8 +67,10 @@ impl<F: FileSystem + Send + 'static> Mount<F> {
         if asked != Ok(1) || first[0].revents() != Some(PollFlags::POLLIN) {
             return Err("the device of FUSE is not mounted".to_owned());
         }
-        let options =
-            SharedOptions { owner: self.single_owner.then_some((self.peer.uid, self.peer.gid)) };
+        let options = SharedOptions {
+            owner: self.single_owner.then_some((self.peer.uid, self.peer.gid)),
+            spin: self.spin,
+        };
         let hang_up = Some(Arc::clone(&self.socket));
         let mount = SharedMount::begin(self.place.clone(), self.device, hang_up, &options)
             .map_err(|error| format!("FUSE failed: {error}"))?;

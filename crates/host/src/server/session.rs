@@ -10,6 +10,7 @@ use atoll_vfs::{
     Context, Errno, FileSystem, FileType, Handle, Ino, Name, OpenFlags, Result, Timespec,
 };
 
+use super::caches::KernelCache;
 use super::handles::Handles;
 use super::inodes::Inodes;
 use super::locks::{
@@ -40,6 +41,26 @@ pub struct Session<F: FileSystem + Send> {
     pub(super) inodes: Inodes,
     pub(super) handles: Handles,
     pub(super) view: Option<ViewId>,
+    /// Whether a call returns only when the kernels of mounts have taken what it told them. Otherwise whoever
+    /// carries the answer waits for the volume's gate.
+    pub(super) waits: bool,
+    /// Of a mount: what its kernel remembers.
+    pub(super) cache: Option<Arc<KernelCache>>,
+    /// What the last call has found for it.
+    pub(super) lent: Option<Lent>,
+    /// Of a mount: the next read is for its kernel's page cache.
+    pub(super) for_cache: bool,
+}
+
+/// What a mount's kernel learns by an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lent {
+    /// Of this inode, by the volume's number.
+    pub ino: Ino,
+    /// It is given the inode once more.
+    pub entry: bool,
+    /// It may keep the attributes.
+    pub valid: bool,
 }
 
 impl<F: FileSystem + Send> Session<F> {
@@ -61,6 +82,10 @@ impl<F: FileSystem + Send> Session<F> {
             inodes: Inodes::new(top, all, limit),
             handles: Handles::default(),
             view: None,
+            waits: true,
+            cache: None,
+            lent: None,
+            for_cache: false,
             volume,
             id,
             peer,
@@ -110,6 +135,46 @@ impl<F: FileSystem + Send> Session<F> {
             state.begin_reading(self.view, open);
         }
         Ok(Some(memory))
+    }
+
+    /// From now on who carries the answers waits for the volume's gate before they are given, so that this
+    /// session does not.
+    pub(crate) fn carried(&mut self) {
+        self.waits = false;
+    }
+
+    /// From now on the session's client is a kernel, which remembers what it is told, its page cache
+    /// included if `pages`. Before anything was asked.
+    ///
+    /// # Errors
+    /// `EIO` after a panic in the file system.
+    pub(crate) fn begin_cache(&mut self, pages: bool) -> Result<Arc<KernelCache>> {
+        let top = self.inodes.top();
+        let mut state = self.volume.lock()?;
+        let cache = Arc::new(KernelCache::new(self.id, top, &self.volume.gate, pages));
+        state.caches.begin(&cache);
+        self.cache = Some(Arc::clone(&cache));
+        Ok(cache)
+    }
+
+    /// The next read is for the kernel's page cache, if `yes`.
+    pub(crate) fn reads_for_cache(&mut self, yes: bool) {
+        self.for_cache = yes;
+    }
+
+    /// What the kernel learns by the answer to the last call.
+    pub(crate) fn take_lent(&mut self) -> Option<Lent> {
+        self.lent.take()
+    }
+
+    /// Whether the kernel may keep pages of `ino`, the client's number, beyond an open file of it, and
+    /// whether it may read it through its page cache.
+    pub(crate) fn keeps_pages(&self, ino: Ino) -> (bool, bool) {
+        let (Some(cache), Ok(ino)) = (&self.cache, self.inodes.inner(ino)) else {
+            return (false, false);
+        };
+        let keeps = cache.keeps_pages(ino);
+        (keeps, keeps && self.volume.lock().is_ok_and(|state| !state.is_mapped(ino)))
     }
 
     /// What is in the way of `request`, if anything: F_GETLK. Its kind must be one to hold.
@@ -274,10 +339,15 @@ impl<F: FileSystem + Send> Drop for Session<F> {
         // After a panic in the file system there is nothing left to be closed, but for the View.
         let mut guard = match self.volume.state.lock() {
             Ok(guard) => guard,
-            Err(poisoned) => return poisoned.into_inner().views.end(self.view),
+            Err(poisoned) => {
+                let state = &mut *poisoned.into_inner();
+                state.views.end(self.view);
+                return self.cache.iter().for_each(|cache| state.caches.end(cache));
+            }
         };
         let state: &mut State<F> = &mut guard;
         state.views.end(self.view);
+        self.cache.iter().for_each(|cache| state.caches.end(cache));
         // Closing stamps nothing.
         let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
         for open in self.handles.drain() {

@@ -1,17 +1,39 @@
 //! The steps that the calls of sessions are made of, under the volume's lock: judging, telling.
 
 use atoll_posix::AccessMode;
-use atoll_vfs::{Attr, Context, Errno, FileSystem, FileType, Ino, Name, Result};
+use atoll_vfs::{Attr, Context, Errno, FileSystem, FileType, Ino, Name, OpenFlags, Result};
 
 use super::handles::{Open, Origin};
 use super::observer::Change;
 use super::permissions::Caller;
 use super::view::ViewId;
-use super::volume::{SessionId, State};
+use super::volume::{Entered, SessionId, State, Volume};
 use crate::privileges::drop_privileges;
 
 /// The bits of directories that make new names.
 pub(super) const MAKE: AccessMode = AccessMode::WRITE.union(AccessMode::EXECUTE);
+
+/// Refuses a change by a read-only session, and notes that something changes.
+pub(super) fn changing<F: FileSystem + Send>(
+    volume: &Volume<F>,
+    read_only: bool,
+    waits: bool,
+) -> Result<Entered<'_, F>> {
+    if read_only {
+        return Err(Errno::EROFS);
+    }
+    let mut state = volume.enter(waits)?;
+    state.changed = true;
+    Ok(state)
+}
+
+/// The rights on `attr` that opening with `flags` needs.
+pub(super) fn open_mode(flags: OpenFlags) -> AccessMode {
+    let mut mode = AccessMode::empty();
+    mode.set(AccessMode::READ, flags.contains(OpenFlags::READ));
+    mode.set(AccessMode::WRITE, flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC));
+    mode
+}
 
 impl<F: FileSystem> State<F> {
     /// Closes a handle, and tells of the inode that goes with it.
@@ -79,6 +101,7 @@ impl<F: FileSystem> State<F> {
         let set_ids = !caller.is_root();
         let in_group = |attr: &Attr| caller.in_group(attr);
         if drop_privileges(fs, plain, cx, ino, set_ids, in_group)? {
+            self.caches.surprised(by, ino);
             self.tell(by, Change::Attributes(ino));
         }
         Ok(())

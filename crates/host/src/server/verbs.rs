@@ -3,8 +3,6 @@
 //! Each takes the volume's lock, translates, judges, calls the file system and tells the observers,
 //! so that nothing can come between the judgement and the act.
 
-use std::sync::MutexGuard;
-
 use atoll_posix::AccessMode;
 use atoll_vfs::{
     Attr, Context, DirEntry, Errno, FallocateMode, FileSystem, FileType, Handle, Ino, Name,
@@ -14,38 +12,25 @@ use atoll_vfs::{
 use super::handles::{Open, Origin};
 use super::locks::{Family, Owner};
 use super::observer::Change;
-use super::session::Session;
-use super::state::MAKE;
+use super::session::{Lent, Session};
+use super::state::{MAKE, changing, open_mode};
 use super::tokens::Token;
 use super::view::ViewId;
-use super::volume::{Identity, State, Volume};
+use super::volume::{Identity, State};
 use super::writes::At;
 use crate::privileges::drop_capabilities;
-
-/// Refuses a change by a read-only session, and notes that something changes.
-pub(super) fn changing<F: FileSystem + Send>(
-    volume: &Volume<F>,
-    read_only: bool,
-) -> Result<MutexGuard<'_, State<F>>> {
-    if read_only {
-        return Err(Errno::EROFS);
-    }
-    let mut state = volume.lock()?;
-    state.changed = true;
-    Ok(state)
-}
 
 /// Takes the volume's lock, for a call that changes something if `changing`, and names what every
 /// verb needs. A macro, since the lock borrows one field of the session while others change.
 macro_rules! enter {
     ($self:ident, $cx:ident, $state:ident, $caller:ident, reading) => {
-        let mut guard = $self.volume.lock()?;
+        let mut guard = $self.volume.enter($self.waits)?;
         let $state: &mut State<F> = &mut guard;
         let $cx = &$self.judge.context($cx);
         let $caller = $self.judge.caller($cx);
     };
     ($self:ident, $cx:ident, $state:ident, $caller:ident, changing) => {
-        let mut guard = changing(&$self.volume, $self.access.read_only)?;
+        let mut guard = changing(&$self.volume, $self.access.read_only, $self.waits)?;
         let $state: &mut State<F> = &mut guard;
         let $cx = &$self.judge.context($cx);
         let $caller = $self.judge.caller($cx);
@@ -68,6 +53,21 @@ macro_rules! forgotten {
     ($self:ident, $state:ident) => {
         while let Some(ino) = $self.inodes.forgotten() {
             $state.views.forgotten($self.view, ino);
+        }
+    };
+}
+
+/// Takes note of what the client, if it is a kernel, is given to remember.
+macro_rules! lend {
+    ($self:ident, entry $ino:expr, $lend:expr) => {
+        if let Some(cache) = &$self.cache {
+            let valid = cache.given($ino, $lend);
+            $self.lent = Some(Lent { ino: $ino, entry: true, valid });
+        }
+    };
+    ($self:ident, attributes $ino:expr) => {
+        if let Some(cache) = &$self.cache {
+            $self.lent = Some(Lent { ino: $ino, entry: false, valid: cache.shown($ino) });
         }
     };
 }
@@ -137,6 +137,7 @@ impl<F: FileSystem + Send> Session<F> {
         self.inodes.give(attr.ino, state.moves)?;
         forgotten!(self, state);
         state.views.found_entry(self.view_of(cx), dir, name, &attr);
+        lend!(self, entry attr.ino, true);
         Ok(self.inodes.shown(attr))
     }
 
@@ -197,14 +198,6 @@ impl<F: FileSystem + Send> Session<F> {
     }
 }
 
-/// The rights on `attr` that opening with `flags` needs.
-fn open_mode(flags: OpenFlags) -> AccessMode {
-    let mut mode = AccessMode::empty();
-    mode.set(AccessMode::READ, flags.contains(OpenFlags::READ));
-    mode.set(AccessMode::WRITE, flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC));
-    mode
-}
-
 impl<F: FileSystem + Send> FileSystem for Session<F> {
     fn lookup(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<Attr> {
         enter!(self, cx, state, caller, reading);
@@ -222,6 +215,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         self.inodes.give(attr.ino, state.moves)?;
         forgotten!(self, state);
         state.views.found_entry(self.view_of(cx), dir, name, &attr);
+        lend!(self, entry attr.ino, true);
         Ok(self.inodes.shown(attr))
     }
 
@@ -230,6 +224,9 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         if let (Ok(inner), Ok(mut state)) = (self.inodes.inner(ino), self.volume.lock()) {
             forgotten!(self, state);
             state.fs.forget(inner, count);
+            if let Some(cache) = &self.cache {
+                cache.forget(inner, count);
+            }
         }
     }
 
@@ -238,6 +235,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         enter!(self, cx, state, _caller, reading);
         let attr = state.fs.getattr(cx, inner)?;
         state.views.found(self.view, &attr);
+        lend!(self, attributes inner);
         Ok(self.inodes.shown(attr))
     }
 
@@ -301,6 +299,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             }
         }
         state.views.found(self.view, &attr);
+        lend!(self, attributes inner);
         Ok(self.inodes.shown(attr))
     }
 
@@ -449,6 +448,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         self.inodes.give(attr.ino, state.moves)?;
         forgotten!(self, state);
         state.views.found_entry(self.view_of(cx), dir, new_name, &attr);
+        lend!(self, entry attr.ino, true);
         Ok(self.inodes.shown(attr))
     }
 
@@ -544,6 +544,8 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             }
             forgotten!(self, state);
             state.views.found_entry(self.view_of(cx), dir, name, &attr);
+            // Whoever opens it to write will do so.
+            lend!(self, entry attr.ino, !flags.contains(OpenFlags::WRITE));
             state.begin_reading(self.view, &open);
             (attr, open)
         };
@@ -572,6 +574,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             }
             forgotten!(self, state);
             state.views.found(self.view, &attr);
+            lend!(self, entry attr.ino, false);
             state.begin_reading(self.view, &open);
             (attr, open)
         };
@@ -592,6 +595,11 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         enter!(self, cx, state, _caller, reading);
         state.tokens.check(&open)?;
         let len = state.fs.read(cx, open.ino, open.handle, offset, &mut buf[..len])?;
+        if self.for_cache
+            && let Some(cache) = &self.cache
+        {
+            cache.sent_pages(open.ino, state.is_mapped(open.ino));
+        }
         if state.read_mapped(open.ino, offset, &mut buf[..len])? {
             return Ok(len);
         }

@@ -36,10 +36,12 @@ use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use atoll_transport::view::{Attributes, PAGE, ViewWriter};
 use atoll_vfs::{Attr, Context, FileSystem, Ino, Name};
 
+use super::gate::Gate;
 use super::handles::{Open, Origin};
 use super::observer::Change;
 use super::volume::State;
@@ -95,15 +97,20 @@ fn blocks(offset: u64, len: u64) -> Range<u64> {
 }
 
 /// The Views of a volume's sessions. All that takes a session's [`ViewId`] does nothing without one.
-#[derive(Default)]
 pub(super) struct Views {
     places: Vec<Option<SessionView>>,
     count: usize,
     /// A page on its way; allocated with the first View.
     page: Vec<u8>,
+    /// While a kernel may show what was, nothing is put: what is put is what others see at once.
+    gate: Arc<Gate>,
 }
 
 impl Views {
+    pub fn new(gate: &Arc<Gate>) -> Self {
+        Views { places: Vec::new(), count: 0, page: Vec::new(), gate: Arc::clone(gate) }
+    }
+
     /// Whether there is none.
     #[inline]
     pub fn is_empty(&self) -> bool {
@@ -164,6 +171,12 @@ impl Views {
         }
     }
 
+    /// The View, if something may be put there.
+    #[inline]
+    fn filling(&self, id: Option<ViewId>) -> Option<Option<ViewId>> {
+        (id.is_some() && self.gate.is_open()).then_some(id)
+    }
+
     #[inline]
     fn of(&mut self, id: Option<ViewId>) -> Option<&mut SessionView> {
         self.places[id?.0].as_mut()
@@ -177,7 +190,7 @@ impl Views {
     /// The attributes of an inode that the session may name.
     #[inline]
     pub fn found(&mut self, id: Option<ViewId>, attr: &Attr) {
-        if let Some((key, writer)) = self.writer(id, attr.ino)
+        if let Some((key, writer)) = self.filling(id).and_then(|id| self.writer(id, attr.ino))
             && !writer.has_attr(key)
         {
             writer.put_attr(key, &Attributes::from(attr));
@@ -186,7 +199,7 @@ impl Views {
 
     /// The session, which may search `dir`, has found `name` in it, and may name what it names.
     pub fn found_entry(&mut self, id: Option<ViewId>, dir: Ino, name: Name<'_>, attr: &Attr) {
-        let Some(view) = self.of(id) else { return };
+        let Some(view) = self.filling(id).and_then(|id| self.of(id)) else { return };
         if let (Some(parent), Some(child)) = (view.key(dir), view.key(attr.ino)) {
             let writer = view.view.writer();
             if !name.is_dot_or_dot_dot() {
@@ -200,7 +213,7 @@ impl Views {
 
     /// The session, which may search `dir`, has found no `name` in it.
     pub fn found_missing(&mut self, id: Option<ViewId>, dir: Ino, name: Name<'_>) {
-        if let Some((parent, writer)) = self.writer(id, dir)
+        if let Some((parent, writer)) = self.filling(id).and_then(|id| self.writer(id, dir))
             && !name.is_dot_or_dot_dot()
         {
             writer.put_missing(parent, name.bytes());
@@ -254,7 +267,8 @@ impl Views {
         offset: u64,
         len: usize,
     ) {
-        let Some(view) = id.and_then(|ViewId(at)| self.places[at].as_mut()) else { return };
+        let Some(Some(ViewId(at))) = self.filling(id) else { return };
+        let Some(view) = self.places[at].as_mut() else { return };
         let Some(key) = view.key(open.ino) else { return };
         if len > FILL_MAX {
             return;

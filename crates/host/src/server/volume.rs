@@ -1,5 +1,6 @@
 //! What all clients of one volume share.
 
+use std::ops::{Deref, DerefMut};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,6 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use atoll_vfs::{Context, Errno, FileSystem, Result, Timespec};
 
+use super::caches::Caches;
+use super::gate::Gate;
 use super::limits::Limits;
 use super::locks::LockTable;
 use super::mapped::Mappings;
@@ -63,6 +66,7 @@ pub struct Volume<F> {
     name: String,
     pub(super) state: Mutex<State<F>>,
     pub(super) locks: Mutex<LockTable>,
+    pub(crate) gate: Arc<Gate>,
     next_session: AtomicU64,
     address: OnceLock<Vec<u8>>,
 }
@@ -78,6 +82,7 @@ pub(super) struct State<F> {
     pub(super) moves: u64,
     pub(super) mapped: Mappings,
     pub(super) views: Views,
+    pub(super) caches: Caches,
     observers: Vec<(ObserverId, Arc<dyn Observer>)>,
     next_observer: u64,
 }
@@ -86,15 +91,52 @@ impl<F> State<F> {
     /// Whether anybody wants to know of changes.
     #[inline]
     pub(super) fn observed(&self) -> bool {
-        !self.observers.is_empty() || !self.views.is_empty()
+        !self.observers.is_empty() || !self.views.is_empty() || !self.caches.is_empty()
     }
 
     /// Tells the observers, and drops from the Views what is not true any more.
     #[inline]
     pub(super) fn tell(&mut self, by: SessionId, change: Change<'_>) {
         self.views.changed(&change);
+        if !self.caches.is_empty() {
+            self.caches.changed(by, &change);
+        }
         for (_, observer) in &self.observers {
             observer.changed(by, &change);
+        }
+    }
+}
+
+/// The lock of a volume during a call.
+pub(super) struct Entered<'a, F> {
+    state: Option<MutexGuard<'a, State<F>>>,
+    gate: Option<&'a Gate>,
+}
+
+impl<F> Deref for Entered<'_, F> {
+    type Target = State<F>;
+
+    #[inline]
+    fn deref(&self) -> &State<F> {
+        self.state.as_ref().expect("held until it is dropped")
+    }
+}
+
+impl<F> DerefMut for Entered<'_, F> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut State<F> {
+        self.state.as_mut().expect("held until it is dropped")
+    }
+}
+
+impl<F> Drop for Entered<'_, F> {
+    #[inline]
+    fn drop(&mut self) {
+        self.state = None;
+        if let Some(gate) = self.gate
+            && !std::thread::panicking()
+        {
+            gate.wait();
         }
     }
 }
@@ -102,6 +144,7 @@ impl<F> State<F> {
 impl<F: FileSystem + Send> Volume<F> {
     /// Shares `fs`; `name` is what clients and messages call it.
     pub fn new(fs: F, name: impl Into<String>) -> Arc<Volume<F>> {
+        let gate = Arc::new(Gate::default());
         Arc::new(Volume {
             name: name.into(),
             state: Mutex::new(State {
@@ -111,11 +154,13 @@ impl<F: FileSystem + Send> Volume<F> {
                 tokens: Tokens::default(),
                 moves: 0,
                 mapped: Mappings::default(),
-                views: Views::default(),
+                views: Views::new(&gate),
+                caches: Caches::default(),
                 observers: Vec::new(),
                 next_observer: 0,
             }),
             locks: Mutex::new(LockTable::default()),
+            gate,
             next_session: AtomicU64::new(1),
             address: OnceLock::new(),
         })
@@ -193,6 +238,16 @@ impl<F: FileSystem + Send> Volume<F> {
         // A poisoned volume makes no changes, but its observers are let go of all the same.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.observers.retain(|(other, _)| *other != id);
+    }
+
+    /// As [`lock`](Self::lock), for a call that with `waits` returns when the kernels of all mounts have
+    /// forgotten what is not true any more.
+    ///
+    /// # Errors
+    /// `EIO` after a panic in the file system.
+    #[inline]
+    pub(super) fn enter(&self, waits: bool) -> Result<Entered<'_, F>> {
+        Ok(Entered { state: Some(self.lock()?), gate: waits.then_some(&self.gate) })
     }
 
     /// What the lock guards.

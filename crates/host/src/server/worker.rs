@@ -9,11 +9,12 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use atoll_transport::channel::{Limits, ServerChannel};
+use atoll_transport::channel::{Limits, Request as Slot, ServerChannel};
 use atoll_vfs::server::{Caller, Identity as Named, Reply, Server, ServerOptions};
 use atoll_vfs::wire::files::{O_APPEND, OpenOut, WriteOut};
 use atoll_vfs::wire::header::OutHeader;
@@ -22,6 +23,7 @@ use atoll_vfs::{Context, FileSystem, Handle, Ino};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 
 use super::control::{self, Answer};
+use super::gate::Gate;
 use super::listen::{hang_up, refuse, session};
 use super::permissions::Credentials;
 use super::revocable::Revocable;
@@ -57,6 +59,15 @@ struct Client<F: FileSystem + Send> {
     /// One for each lane, since each begins with an INIT of its own.
     servers: Vec<Server>,
     newcomer: Newcomer<F>,
+    held: Vec<Held>,
+}
+
+/// An answer that waits until the kernels of mounts have forgotten what it belies.
+struct Held {
+    slot: Slot,
+    reply: Vec<u8>,
+    data: usize,
+    free: Arc<AtomicBool>,
 }
 
 /// Why a client is served no more, in words for the log.
@@ -129,7 +140,7 @@ fn work<F: FileSystem + Send + 'static>(
         clients.retain(|client| client.newcomer.place.with(|_| ()).is_some());
         let longest = clients.iter().map(|client| client.channel.layout().message_max()).max();
         message.resize(longest.unwrap_or(0), 0);
-        if poll_rings(&mut clients, &mut message, spin) {
+        if poll_rings(&mut clients, &mut message, (&volume.gate, bell), spin) {
             sleep(&mut clients, bell);
         }
     }
@@ -140,6 +151,7 @@ fn work<F: FileSystem + Send + 'static>(
 fn poll_rings<F: FileSystem + Send>(
     clients: &mut Vec<Client<F>>,
     message: &mut [u8],
+    waiting: (&Gate, &Doorbell),
     spin: Duration,
 ) -> bool {
     let mut idle_since = None;
@@ -148,7 +160,7 @@ fn poll_rings<F: FileSystem + Send>(
             return true;
         }
         let mut any = false;
-        clients.retain_mut(|client| match client.turn(message) {
+        clients.retain_mut(|client| match client.turn(message, waiting) {
             Ok(answered) => {
                 any |= answered;
                 true
@@ -220,6 +232,7 @@ fn begin<F: FileSystem + Send + 'static>(
             true => session.open_view(usize::MAX).map_err(|error| error.to_string())?,
             false => None,
         };
+        session.carried();
         if !newcomer.place.begin(session) {
             return Err("the server shuts down".to_owned());
         }
@@ -233,7 +246,7 @@ fn begin<F: FileSystem + Send + 'static>(
         Ok((channel, doorbell)) => {
             let lanes = channel.layout().config().lanes;
             let servers = (0..lanes).map(|_| Server::new(ServerOptions::default())).collect();
-            Some(Client { channel, doorbell, servers, newcomer })
+            Some(Client { channel, doorbell, servers, newcomer, held: Vec::new() })
         }
         Err(why) => {
             refuse(&newcomer.socket, &newcomer.peer, &why);
@@ -284,8 +297,18 @@ fn answer<F: FileSystem + Send>(
 
 impl<F: FileSystem + Send> Client<F> {
     /// Gives each lane its batch. Returns whether there was anything.
-    fn turn(&mut self, message: &mut [u8]) -> Result<bool, Broken> {
+    fn turn(
+        &mut self,
+        message: &mut [u8],
+        (gate, bell): (&Gate, &Doorbell),
+    ) -> Result<bool, Broken> {
         let mut any = false;
+        if !self.held.is_empty() {
+            for held in self.held.extract_if(.., |held| held.free.load(Ordering::Acquire)) {
+                any = true;
+                self.channel.complete(held.slot, &held.reply, held.data, wake);
+            }
+        }
         for (lane, server) in (0..).zip(&mut self.servers) {
             for _ in 0..BATCH {
                 let request =
@@ -313,7 +336,21 @@ impl<F: FileSystem + Send> Client<F> {
                 if answered.message > self.channel.layout().message_max() {
                     return Err(Broken("left no place for an answer"));
                 }
-                self.channel.complete(request, &reply[..answered.message], answered.data, wake);
+                let reply = &reply[..answered.message];
+                match gate.ticket() {
+                    None => self.channel.complete(request, reply, answered.data, wake),
+                    Some(ticket) => {
+                        let free = Arc::new(AtomicBool::new(false));
+                        let (reply, data) = (reply.to_vec(), answered.data);
+                        let held = Held { slot: request, reply, data, free: Arc::clone(&free) };
+                        self.held.push(held);
+                        let bell = bell.clone();
+                        gate.after(ticket, move || {
+                            free.store(true, Ordering::Release);
+                            bell.ring();
+                        });
+                    }
+                }
             }
         }
         Ok(any)

@@ -3,7 +3,8 @@
 use atoll_vfs::{Context, FileSystem, Handle, Ino, OpenFlags, Result, Written};
 
 use super::session::Session;
-use super::verbs::{changing, enter};
+use super::state::changing;
+use super::verbs::enter;
 use super::volume::State;
 
 /// Where a write goes.
@@ -75,6 +76,7 @@ impl<F: FileSystem + Send> Session<F> {
             }
         };
         let end = offset.saturating_add(data.len() as u64);
+        let of_cache = matches!(at, At::Within(_));
         let mapped = state.before_change(cx, open.ino, end)?;
         let had = state.views.has(self.view, open.ino, offset, data.len());
         let written = state.fs.write(cx, open.ino, open.handle, offset, data)?;
@@ -84,6 +86,9 @@ impl<F: FileSystem + Send> Session<F> {
         }
         if state.observed() && written.len > 0 {
             state.tell_data(self.id, open.ino, written.offset, written.len as u64);
+            if !of_cache {
+                state.caches.wrote(self.id, open.ino);
+            }
         }
         if had && mapped.is_none() {
             let State { fs, views, .. } = state;

@@ -1,0 +1,295 @@
+//! What the kernels of a volume's mounts may remember, and how it is taken back.
+//!
+//! A kernel may remember the attributes of an inode that an answer said to be valid, and the pages that
+//! it has read for its page cache. What each mount has been lent so is in a table, and when a call
+//! changes it, the mount's kernel is told to forget before that call, or any that could have seen the
+//! change, is answered (see [`gate`](super::gate)).
+//!
+//! # Why no kernel shows what is old
+//!
+//! - What is lent is noted under the volume's lock, by the call that found it out; a change looks into
+//!   the table under the same lock. So each answer is from before a change, and then the change finds
+//!   the note, or from after it.
+//! - *An answer on its way* that a notification overtakes: the kernel gives every inode a version that the
+//!   notification raises, and does not take attributes that were asked for before. A page that is being read
+//!   is locked, and the notification waits for it.
+//! - *An inode that the kernel does not know yet*, since the answer with which it learns of it is on its
+//!   way: the notification fails with ENOENT and is repeated until the kernel has learned of the inode, or has
+//!   said that it has forgotten it (FORGET), for which the table counts how often it was given.
+//! - *An answer that waits* for other notifications lends nothing, see [`KernelCache::hold`].
+//! - What a mount changes by itself its own kernel knows of, except that a write through one descriptor may
+//!   race with a read for the page cache through another, and that set-ID bits go: these are told to it too.
+//!
+//! Names are not lent. Linux can be told to forget one only with its directory's lock held
+//! (FUSE_NOTIFY_INVAL_ENTRY), which a change in that directory through the same mount holds until it is
+//! answered: two mounts that remove names from one directory would wait for each other. It can be told
+//! without locks to look up all names again (FUSE_NOTIFY_INC_EPOCH, Linux 6.16), but it does so by
+//! dropping them: an open file's name in /proc is then `(deleted)`, getcwd(2) fails until somebody
+//! has walked to the directory again, and what is mounted below is unmounted.
+//!
+//! # What it costs
+//!
+//! What was taken back from a mount is not lent to it again for [`REST`], so that the two do not chase each
+//! other. A volume without mounts pays one comparison for each change.
+//!
+//! Pages are lent to mounts of the superuser and of the server's own user. Whoever serves a page of a
+//! mount badly can make a notification wait for ever in the kernel, which no signal ends: a thread of the server.
+//! Notifications of attributes wait for nobody.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use atoll_vfs::Ino;
+
+use super::gate::{BACKSTOP, Gate, Notice, PortId};
+use super::observer::Change;
+use super::volume::SessionId;
+
+/// How long what was taken back is not lent again.
+const REST: Duration = Duration::from_millis(100);
+/// Inodes that a mount's table has at most; what a kernel learns of beyond is never lent.
+const TABLE_MAX: usize = 1 << 18;
+/// How long a notification waits at first for the kernel to learn of an inode.
+const RETRY: Duration = Duration::from_micros(20);
+/// The longest pause between two attempts.
+const RETRY_MAX: Duration = Duration::from_millis(5);
+
+/// What a kernel said to a [`Notice`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// It has forgotten.
+    Done,
+    /// It does not know such an inode.
+    Unknown,
+}
+
+/// An inode of which a kernel has been told.
+#[derive(Default)]
+struct Known {
+    /// How often it was given, less what the kernel took back: with 0 it has no such inode.
+    count: u64,
+    attributes: bool,
+    pages: bool,
+    rests: Option<Instant>,
+}
+
+impl Known {
+    fn rests(&mut self) -> bool {
+        let rests = self.rests.is_some_and(|until| Instant::now() < until);
+        if !rests {
+            self.rests = None;
+        }
+        rests
+    }
+}
+
+#[derive(Default)]
+struct Table {
+    /// By the volume's numbers.
+    known: HashMap<Ino, Known>,
+    /// There was no room once: what is not in it the kernel may know all the same.
+    full: bool,
+}
+
+/// What one mount's kernel has been lent.
+pub(crate) struct KernelCache {
+    session: SessionId,
+    /// The volume's number of the session's root.
+    top: Ino,
+    gate: Arc<Gate>,
+    port: PortId,
+    table: Mutex<Table>,
+    lends_pages: bool,
+}
+
+impl KernelCache {
+    pub(super) fn new(session: SessionId, top: Ino, gate: &Arc<Gate>, lends_pages: bool) -> Self {
+        let mut table = Table::default();
+        // The kernel has it from the start, and never forgets it.
+        table.known.insert(top, Known { count: u64::MAX, ..Known::default() });
+        let (gate, port) = (Arc::clone(gate), gate.begin());
+        KernelCache { session, top, port, gate, table: Mutex::new(table), lends_pages }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        // Nothing of others runs inside, and each change is whole.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The kernel is given `ino` with its attributes. Says whether it may keep them, which with `lend` it
+    /// may if nothing is in the way.
+    pub(super) fn given(&self, ino: Ino, lend: bool) -> bool {
+        let lend = lend && !self.gate.is_slow(self.port);
+        let mut table = self.table();
+        let Table { known, full } = &mut *table;
+        let room = !*full && known.len() < TABLE_MAX;
+        let known = match known.entry(ino) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) if room => place.insert(Known::default()),
+            Entry::Vacant(_) => {
+                *full = true;
+                return false;
+            }
+        };
+        known.count = known.count.saturating_add(1);
+        let lend = lend && !known.rests();
+        known.attributes |= lend;
+        lend
+    }
+
+    /// The kernel is told the attributes of `ino`. Says whether it may keep them.
+    pub(super) fn shown(&self, ino: Ino) -> bool {
+        if self.gate.is_slow(self.port) {
+            return false;
+        }
+        let mut table = self.table();
+        let Some(known) = table.known.get_mut(&ino) else { return false };
+        let lend = !known.rests();
+        known.attributes |= lend;
+        lend
+    }
+
+    /// The kernel is sent a part of `ino` for its page cache. If clients change the file without a
+    /// call, as `mapped` says, it is to forget it at once.
+    pub(super) fn sent_pages(&self, ino: Ino, mapped: bool) {
+        if !self.lends_pages {
+            return;
+        }
+        if mapped {
+            if !self.gate.is_slow(self.port) {
+                self.gate.tell(self.port, Notice { ino: self.outer(ino), pages: true });
+            }
+        } else if let Some(known) = self.table().known.get_mut(&ino) {
+            known.pages = true;
+        }
+    }
+
+    /// Whether the kernel may keep pages at all.
+    pub(crate) fn lends_pages(&self) -> bool {
+        self.lends_pages
+    }
+
+    /// Whether the kernel is told of all changes to what it has of `ino` in its page cache.
+    pub(super) fn keeps_pages(&self, ino: Ino) -> bool {
+        self.lends_pages
+            && !self.gate.is_slow(self.port)
+            && self.table().known.get_mut(&ino).is_some_and(|known| !known.rests())
+    }
+
+    /// The kernel has forgotten `ino`, which it had been given `count` times.
+    pub(super) fn forget(&self, ino: Ino, count: u64) {
+        if let Entry::Occupied(mut known) = self.table().known.entry(ino)
+            && ino != self.top
+        {
+            let left = known.get().count.saturating_sub(count);
+            known.get_mut().count = left;
+            if left == 0 {
+                known.remove();
+            }
+        }
+    }
+
+    /// The answer that gives `ino` is not sent yet: until [`release`](Self::release) the kernel cannot
+    /// learn of it. It must not say that the attributes are valid.
+    pub(crate) fn hold(&self, ino: Ino) {
+        self.forget(ino, 1);
+    }
+
+    /// It is sent now.
+    pub(crate) fn release(&self, ino: Ino) {
+        self.given(ino, false);
+    }
+
+    fn outer(&self, ino: Ino) -> u64 {
+        if ino == self.top { Ino::ROOT.0 } else { ino.0 }
+    }
+
+    fn inner(&self, ino: u64) -> Ino {
+        if ino == Ino::ROOT.0 { self.top } else { Ino(ino) }
+    }
+
+    /// Takes back what of `ino` has changed.
+    fn revoke(&self, ino: Ino, pages: bool) {
+        let mut table = self.table();
+        let Some(known) = table.known.get_mut(&ino) else { return };
+        let wanted = if pages { known.pages } else { known.attributes };
+        if !wanted {
+            return;
+        }
+        known.attributes = false;
+        known.pages &= !pages;
+        known.rests = Some(Instant::now() + REST);
+        self.gate.tell(self.port, Notice { ino: self.outer(ino), pages });
+    }
+
+    /// Tells the kernel what there is to tell, by `tell`, until the session ends.
+    pub(crate) fn notify(&self, tell: impl Fn(Notice) -> Told) {
+        while let Some(notice) = self.gate.next(self.port) {
+            let began = Instant::now();
+            let mut pause = RETRY;
+            while tell(notice) == Told::Unknown {
+                let coming = self.table().known.contains_key(&self.inner(notice.ino));
+                if !coming || began.elapsed() > BACKSTOP {
+                    break;
+                }
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(RETRY_MAX);
+            }
+            self.gate.told(self.port);
+        }
+    }
+}
+
+/// What the kernels of all mounts of a volume have been lent.
+#[derive(Default)]
+pub(super) struct Caches {
+    mounts: Vec<Arc<KernelCache>>,
+}
+
+impl Caches {
+    /// Whether there are no mounts.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.mounts.is_empty()
+    }
+
+    pub fn begin(&mut self, cache: &Arc<KernelCache>) {
+        self.mounts.push(Arc::clone(cache));
+    }
+
+    /// Nothing is told to the mount any more, and nobody waits for it.
+    pub fn end(&mut self, cache: &Arc<KernelCache>) {
+        self.mounts.retain(|other| !Arc::ptr_eq(other, cache));
+        cache.gate.end(cache.port);
+    }
+
+    /// Takes back from all but the mount that has made it what `change` has made untrue.
+    pub fn changed(&self, by: SessionId, change: &Change<'_>) {
+        let (ino, pages) = match *change {
+            Change::Attributes(ino) => (ino, false),
+            Change::Data { ino, .. } => (ino, true),
+            // Names are not lent, nor is there an inode that a kernel could show.
+            Change::Entry { .. } | Change::Gone(_) => return,
+        };
+        for mount in self.mounts.iter().filter(|mount| mount.session != by) {
+            mount.revoke(ino, pages);
+        }
+    }
+
+    /// `by` has written into `ino`, and not pages that its own kernel has: whoever reads for the page cache
+    /// meanwhile may have got what was there before.
+    pub fn wrote(&self, by: SessionId, ino: Ino) {
+        for mount in self.mounts.iter().filter(|mount| mount.session == by) {
+            mount.revoke(ino, true);
+        }
+    }
+
+    /// A call of `by` has changed the attributes of `ino` in a way that its kernel does not think of.
+    pub fn surprised(&self, by: SessionId, ino: Ino) {
+        for mount in self.mounts.iter().filter(|mount| mount.session == by) {
+            mount.revoke(ino, false);
+        }
+    }
+}

@@ -1,0 +1,499 @@
+//! What the kernels of mounts cache: nothing of it is seen once another client has changed it.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
+
+use atoll_block::RamDevice;
+use atoll_fs::Fs;
+use atoll_host::server::{Access, Credentials, Identity, Session};
+use atoll_vfs::{
+    Context, FallocateMode, FileSystem, Ino, Name, OpenFlags, RenameFlags, SetAttr, Timespec,
+};
+use nix::mount::{MntFlags, umount2};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use super::{World, open, with_world};
+
+/// Longer than what was taken back from a kernel is not lent to it again.
+const REST: Duration = Duration::from_millis(120);
+/// Longer than any call may take that waits for nobody who does not answer.
+const LONG: Duration = Duration::from_millis(900);
+
+fn cx() -> Context {
+    Context { uid: 0, gid: 0, now: Timespec { sec: 2_000_000_000, nsec: 0 } }
+}
+
+/// Changes of the file `f` in the directory `d`, through one client.
+trait Changer {
+    fn write(&mut self, at: u64, data: &[u8]);
+    fn set_len(&mut self, len: u64);
+    fn punch(&mut self, at: u64, len: u64);
+    fn chmod(&mut self, path: &str, mode: u32);
+    fn chmod_open(&mut self, mode: u32);
+    fn rename(&mut self, from: &str, to: &str);
+    fn create(&mut self, name: &str, data: &[u8]);
+    fn unlink(&mut self, name: &str);
+    fn mkdir(&mut self, name: &str);
+    fn rmdir(&mut self, name: &str);
+}
+
+/// A session in this process, as a ring has one.
+struct Direct {
+    session: Session<Fs<RamDevice>>,
+    dir: Ino,
+    file: Ino,
+}
+
+impl Direct {
+    fn new(world: &World) -> Direct {
+        let access = Access { identity: Identity::Checked, ..Access::default() };
+        let mut session = world.volume.session(Credentials::default(), access).unwrap();
+        let dir = session.lookup(&cx(), Ino::ROOT, Name::new(b"d").unwrap()).unwrap().ino;
+        let file = session.lookup(&cx(), dir, Name::new(b"f").unwrap()).unwrap().ino;
+        Direct { session, dir, file }
+    }
+
+    fn with_file(&mut self, f: impl FnOnce(&mut Session<Fs<RamDevice>>, Ino, atoll_vfs::Handle)) {
+        let handle = self.session.open(&cx(), self.file, OpenFlags::WRITE).unwrap();
+        f(&mut self.session, self.file, handle);
+        self.session.release(&cx(), self.file, handle).unwrap();
+    }
+}
+
+fn name(name: &str) -> Name<'_> {
+    Name::new(name.as_bytes()).unwrap()
+}
+
+impl Changer for Direct {
+    fn write(&mut self, at: u64, data: &[u8]) {
+        self.with_file(|fs, ino, handle| {
+            fs.write(&cx(), ino, handle, at, data).unwrap();
+        });
+    }
+    fn set_len(&mut self, len: u64) {
+        let set = SetAttr { size: Some(len), ..SetAttr::default() };
+        self.session.setattr(&cx(), self.file, None, &set).unwrap();
+    }
+    fn punch(&mut self, at: u64, len: u64) {
+        let mode = FallocateMode::PUNCH_HOLE | FallocateMode::KEEP_SIZE;
+        self.with_file(|fs, ino, handle| {
+            fs.fallocate(&cx(), ino, handle, at, len, mode).unwrap();
+        });
+    }
+    fn chmod(&mut self, path: &str, mode: u32) {
+        let ino = match path {
+            "." => self.dir,
+            path => self.session.lookup(&cx(), self.dir, name(path)).unwrap().ino,
+        };
+        let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+        self.session.setattr(&cx(), ino, None, &set).unwrap();
+    }
+    fn chmod_open(&mut self, mode: u32) {
+        let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+        self.session.setattr(&cx(), self.file, None, &set).unwrap();
+    }
+    fn rename(&mut self, from: &str, to: &str) {
+        let (dir, flags) = (self.dir, RenameFlags::empty());
+        self.session.rename(&cx(), dir, name(from), dir, name(to), flags).unwrap();
+    }
+    fn create(&mut self, file: &str, data: &[u8]) {
+        let flags = OpenFlags::WRITE;
+        let made = self.session.create(&cx(), self.dir, name(file), 0o644, flags).unwrap();
+        self.session.write(&cx(), made.0.ino, made.1, 0, data).unwrap();
+        self.session.release(&cx(), made.0.ino, made.1).unwrap();
+    }
+    fn unlink(&mut self, file: &str) {
+        self.session.unlink(&cx(), self.dir, name(file)).unwrap();
+    }
+    fn mkdir(&mut self, dir: &str) {
+        self.session.mkdir(&cx(), self.dir, name(dir), 0o755).unwrap();
+    }
+    fn rmdir(&mut self, dir: &str) {
+        self.session.rmdir(&cx(), self.dir, name(dir)).unwrap();
+    }
+}
+
+/// A mount.
+struct Through<'a>(&'a Path, File);
+
+impl Through<'_> {
+    fn new(mount: &Path) -> Through<'_> {
+        Through(mount, open(&mount.join("d/f")))
+    }
+    fn at(&self, name: &str) -> std::path::PathBuf {
+        self.0.join("d").join(name)
+    }
+}
+
+impl Changer for Through<'_> {
+    fn write(&mut self, at: u64, data: &[u8]) {
+        self.1.write_all_at(data, at).unwrap();
+    }
+    fn set_len(&mut self, len: u64) {
+        self.1.set_len(len).unwrap();
+    }
+    fn punch(&mut self, at: u64, len: u64) {
+        use rustix::fs::{FallocateFlags, fallocate};
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&self.1, flags, at, len).unwrap();
+    }
+    fn chmod(&mut self, path: &str, mode: u32) {
+        fs::set_permissions(self.at(path), PermissionsExt::from_mode(mode)).unwrap();
+    }
+    fn chmod_open(&mut self, mode: u32) {
+        self.1.set_permissions(PermissionsExt::from_mode(mode)).unwrap();
+    }
+    fn rename(&mut self, from: &str, to: &str) {
+        fs::rename(self.at(from), self.at(to)).unwrap();
+    }
+    fn create(&mut self, name: &str, data: &[u8]) {
+        fs::write(self.at(name), data).unwrap();
+    }
+    fn unlink(&mut self, name: &str) {
+        fs::remove_file(self.at(name)).unwrap();
+    }
+    fn mkdir(&mut self, name: &str) {
+        fs::create_dir(self.at(name)).unwrap();
+    }
+    fn rmdir(&mut self, name: &str) {
+        fs::remove_dir(self.at(name)).unwrap();
+    }
+}
+
+fn byte(file: &File, at: u64) -> Option<u8> {
+    let mut byte = [0];
+    (file.read_at(&mut byte, at).unwrap() == 1).then_some(byte[0])
+}
+
+/// Changes everything once, and looks through the cached mount after each call. Of each kind twice, since
+/// the second look has it from the cache.
+fn round(changer: &mut dyn Changer, cached: &Path, value: u8, pause: Duration) {
+    let dir = cached.join("d");
+    let file = File::open(dir.join("f")).unwrap();
+    let look = |what: &dyn Fn()| {
+        what();
+        what();
+        sleep(pause);
+        what();
+    };
+    for at in [0, 5000, 20_000] {
+        changer.write(at, &[value]);
+        look(&|| assert_eq!(byte(&file, at), Some(value), "written at {at}"));
+    }
+    let len = file.metadata().unwrap().len();
+    changer.write(len, &[value; 10]);
+    look(&|| {
+        assert_eq!(file.metadata().unwrap().len(), len + 10, "appended");
+        assert_eq!(byte(&file, len + 9), Some(value), "appended");
+    });
+    changer.set_len(4000);
+    look(&|| {
+        assert_eq!(byte(&file, 4000), None, "cut");
+        assert_eq!(file.metadata().unwrap().len(), 4000, "cut");
+    });
+    changer.set_len(30_000);
+    look(&|| assert_eq!(byte(&file, 4001), Some(0), "made longer"));
+    changer.punch(0, 4096);
+    look(&|| assert_eq!(byte(&file, 0), Some(0), "punched"));
+    let other = 0o600 | u32::from(value) & 0o77;
+    changer.chmod_open(other);
+    look(&|| assert_eq!(file.metadata().unwrap().mode() & 0o777, other, "mode of a file"));
+    changer.chmod(".", 0o700 | u32::from(value) & 0o77);
+    look(&|| {
+        let mode = fs::metadata(&dir).unwrap().mode() & 0o777;
+        assert_eq!(mode, 0o700 | u32::from(value) & 0o77, "mode of a directory");
+    });
+    changer.create("g", &[value, 1]);
+    look(&|| assert_eq!(fs::read(dir.join("g")).unwrap(), [value, 1], "created"));
+    changer.create("h", &[value, 2]);
+    let replaced = File::open(dir.join("g")).unwrap();
+    changer.rename("h", "g");
+    look(&|| {
+        assert_eq!(fs::read(dir.join("g")).unwrap(), [value, 2], "replaced");
+        assert!(!dir.join("h").exists(), "renamed");
+        assert_eq!(replaced.metadata().unwrap().nlink(), 0, "replaced");
+        assert_eq!(byte(&replaced, 1), Some(1), "replaced, but open");
+    });
+    changer.unlink("g");
+    look(&|| {
+        let error = fs::metadata(dir.join("g")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound, "unlinked");
+    });
+    let links = fs::metadata(&dir).unwrap().nlink();
+    changer.mkdir("s");
+    look(&|| {
+        assert!(dir.join("s").is_dir(), "made");
+        assert_eq!(fs::metadata(&dir).unwrap().nlink(), links + 1, "made");
+    });
+    changer.rmdir("s");
+    look(&|| {
+        assert!(!dir.join("s").exists(), "removed");
+        assert_eq!(fs::metadata(&dir).unwrap().nlink(), links, "removed");
+    });
+}
+
+/// Once a call has returned, by whatever way, the mount that has cached what it changed shows the change.
+#[test]
+fn changes_are_seen_through_caches() {
+    with_world(|world| {
+        fs::create_dir(world.a.join("d")).unwrap();
+        fs::write(world.a.join("d/f"), vec![1; 30_000]).unwrap();
+        let mut clients: [Box<dyn Changer>; 3] = [
+            Box::new(Direct::new(world)),
+            Box::new(Through::new(&world.b)),
+            Box::new(Through::new(&world.a)),
+        ];
+        for i in 0..60u8 {
+            // Fast, so that caches rest, and slowly, so that they are full.
+            let pause = if i < 3 { REST } else { Duration::ZERO };
+            let client = &mut clients[usize::from(i) % 3];
+            round(&mut **client, &world.a, i + 2, pause);
+        }
+    });
+}
+
+/// What is cached is not asked for.
+#[test]
+fn the_kernel_does_cache() {
+    with_world(|world| {
+        fs::write(world.a.join("f"), vec![7; 1 << 20]).unwrap();
+        sleep(REST);
+        let file = File::open(world.a.join("f")).unwrap();
+        let mut bytes = vec![0; 1 << 20];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        // The kernel relies on attributes for a second, so that it may have to be tried again.
+        let quiet = (0..5).any(|_| {
+            file.metadata().unwrap();
+            let before = world.requests.load(Ordering::Relaxed);
+            for _ in 0..10 {
+                file.read_exact_at(&mut bytes, 0).unwrap();
+                assert_eq!(file.metadata().unwrap().len(), 1 << 20);
+            }
+            world.requests.load(Ordering::Relaxed) == before
+        });
+        assert!(quiet, "what was read was asked for again");
+        assert!(bytes.iter().all(|&byte| byte == 7));
+        // Another open keeps the pages.
+        drop(file);
+        sleep(Duration::from_millis(20));
+        let file = File::open(world.a.join("f")).unwrap();
+        file.metadata().unwrap();
+        let before = world.requests.load(Ordering::Relaxed);
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        let asked = world.requests.load(Ordering::Relaxed) - before;
+        // What ends with the first may come late.
+        assert!(asked <= 2, "{asked} requests for a cached file");
+    });
+}
+
+/// Pages of a shared mapping of one mount show what another client writes.
+#[test]
+fn mappings_show_what_others_write() {
+    with_world(|world| {
+        fs::write(world.a.join("f"), vec![0; 8192]).unwrap();
+        let (mapped, other) = (open(&world.a.join("f")), open(&world.b.join("f")));
+        let map = Map::new(&mapped, 8192);
+        for i in 1..100u8 {
+            other.write_all_at(&[i], 4096).unwrap();
+            assert_eq!(map.get(4096), i);
+        }
+    });
+}
+
+/// A shared mapping of a file.
+struct Map(*mut u8, usize);
+
+// SAFETY: the memory is accessed by volatile loads and stores alone.
+unsafe impl Sync for Map {}
+
+impl Map {
+    fn new(file: &File, len: usize) -> Map {
+        let both = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, where there is room.
+        let at = unsafe { mmap(std::ptr::null_mut(), len, both, MapFlags::SHARED, file, 0) };
+        Map(at.unwrap().cast(), len)
+    }
+    fn get(&self, at: usize) -> u8 {
+        assert!(at < self.1);
+        // SAFETY: within the mapping; the tests that call it keep the file as long.
+        unsafe { self.0.add(at).read_volatile() }
+    }
+    fn set(&self, at: usize, value: u8) {
+        assert!(at < self.1);
+        // SAFETY: as above.
+        unsafe { self.0.add(at).write_volatile(value) }
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: it is ours, and nobody has a pointer into it.
+        let _ = unsafe { munmap(self.0.cast(), self.1) };
+    }
+}
+
+/// Calls of two mounts in one directory and on one file, each of which the other mount has cached, wait for
+/// each other, but never for long.
+#[test]
+fn two_mounts_change_the_same() {
+    with_world(|world| {
+        for mount in [&world.a, &world.b] {
+            let _ = fs::create_dir(mount.join("d"));
+        }
+        fs::write(world.a.join("d/f"), vec![1; 16 << 10]).unwrap();
+        let until = Instant::now() + Duration::from_secs(2);
+        let work = |mount: &Path, me: u8| {
+            let dir = mount.join("d");
+            let file = open(&dir.join("f"));
+            let reader = File::open(dir.join("f")).unwrap();
+            let mut longest = Duration::ZERO;
+            let mut n = 0u32;
+            while Instant::now() < until {
+                let began = Instant::now();
+                n += 1;
+                let own = dir.join(format!("{me}-{}", n % 4));
+                match n % 8 {
+                    0 => file.write_all_at(&[me], u64::from(n) % 16384).unwrap(),
+                    1 => drop(fs::write(&own, b"x")),
+                    2 => drop(fs::rename(&own, dir.join("both"))),
+                    3 => drop(fs::remove_file(dir.join("both"))),
+                    4 => file.set_len(8192 + u64::from(n % 2) * 8192).unwrap(),
+                    5 => drop(byte(&reader, u64::from(n) % 16384)),
+                    6 => drop(fs::read_dir(&dir).unwrap().count()),
+                    _ => drop(fs::metadata(dir.join("both"))),
+                }
+                longest = longest.max(began.elapsed());
+            }
+            (longest, n)
+        };
+        thread::scope(|scope| {
+            let workers = [(&world.a, 1), (&world.b, 2), (&world.a, 3), (&world.b, 4)]
+                .map(|(mount, me)| scope.spawn(move || work(mount, me)));
+            for worker in workers {
+                let (longest, n) = worker.join().unwrap();
+                assert!(longest < LONG, "a call took {longest:?}, one of {n}");
+                assert!(n > 50, "only {n} calls in two seconds");
+            }
+        });
+    });
+}
+
+/// The kernel holds back its writing of stores while it cuts a file, and a notification waits for the
+/// writing: the two mounts wait for each other, for no longer than the backstop.
+#[test]
+fn mappings_and_truncation_of_both() {
+    with_world(|world| {
+        fs::write(world.a.join("f"), vec![1; 16 << 10]).unwrap();
+        let until = Instant::now() + Duration::from_secs(3);
+        let longest = thread::scope(|scope| {
+            let workers = [&world.a, &world.b].map(|mount| {
+                scope.spawn(move || {
+                    let file = open(&mount.join("f"));
+                    let map = Map::new(&file, 4096);
+                    let mut longest = Duration::ZERO;
+                    for n in 0.. {
+                        let began = Instant::now();
+                        if began > until {
+                            break;
+                        }
+                        // The first page is never cut off.
+                        map.set(0, n as u8);
+                        file.set_len(4096 + n % 3 * 4096).unwrap();
+                        map.get(100);
+                        longest = longest.max(began.elapsed());
+                    }
+                    longest
+                })
+            });
+            workers.map(|worker| worker.join().unwrap()).into_iter().max().unwrap()
+        });
+        println!("the longest took {longest:?}");
+        assert!(longest < Duration::from_secs(8), "{longest:?}");
+    });
+}
+
+/// The owner of a mount keeps its device and takes requests that nobody answers: the others wait for him
+/// once, and not for long.
+#[test]
+fn requests_that_are_swallowed_harm_only_their_mount() {
+    with_world(|world| {
+        fs::write(world.a.join("f"), vec![1; 1 << 20]).unwrap();
+        fs::write(world.a.join("g"), b"g").unwrap();
+        sleep(REST);
+        let cached = Arc::new(File::open(world.b.join("f")).unwrap());
+        assert_eq!(byte(&cached, 0), Some(1));
+        let writer = open(&world.a.join("f"));
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            // Takes reads as fast as it can, and answers none. What is not a read it leaves unanswered too.
+            let owner = scope.spawn(|| {
+                let mut request = vec![0; (1 << 20) + 4096];
+                let mut reads = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    let mut device = [PollFd::new(world.device.as_fd(), PollFlags::POLLIN)];
+                    let asked = poll(&mut device, PollTimeout::from(1u8));
+                    if asked == Ok(1)
+                        && reads == 0
+                        && nix::unistd::read(&world.device, &mut request).is_ok()
+                    {
+                        let opcode = u32::from_ne_bytes(request[4..8].try_into().unwrap());
+                        reads += u32::from(opcode == 15);
+                    }
+                }
+                reads
+            });
+            let flags = nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK);
+            nix::fcntl::fcntl(&world.device, flags).unwrap();
+            // Until one is swallowed, each takes the next pages.
+            let mut stuck = Vec::new();
+            for i in 1..64 {
+                // Closing is a request too: nobody does.
+                let cached = Arc::clone(&cached);
+                let reader = thread::spawn(move || {
+                    let mut byte = [0];
+                    let _ = cached.read_at(&mut byte, (1 << 20) - i * 16_384);
+                });
+                sleep(Duration::from_millis(20));
+                stuck.push(reader);
+                if stuck.iter().any(|reader| !reader.is_finished()) {
+                    break;
+                }
+            }
+            assert!(stuck.iter().any(|reader| !reader.is_finished()), "nothing was swallowed");
+            let times: Vec<Duration> = (2..6)
+                .map(|i| {
+                    let began = Instant::now();
+                    writer.write_all_at(&vec![i; 1 << 20], 0).unwrap();
+                    assert_eq!(fs::read(world.a.join("g")).unwrap(), b"g");
+                    began.elapsed()
+                })
+                .collect();
+            println!("with a mount that does not answer: {times:?}");
+            // The notification waits for the page that is being read.
+            assert!(times[0] > Duration::from_millis(500), "{times:?}");
+            assert!(times[0] < Duration::from_secs(3), "{times:?}");
+            assert!(times[1..].iter().all(|time| *time < LONG), "{times:?}");
+            stop.store(true, Ordering::Relaxed);
+            // Aborts its connection, which ends what waits in the kernel.
+            let aborted = umount2(&world.b, MntFlags::MNT_FORCE);
+            assert_eq!(owner.join().unwrap(), 1, "no read was swallowed");
+            println!("{aborted:?}");
+            for reader in stuck {
+                reader.join().unwrap();
+            }
+        });
+        // The others go on.
+        let began = Instant::now();
+        writer.write_all_at(&[9], 0).unwrap();
+        assert_eq!(byte(&File::open(world.a.join("f")).unwrap(), 0), Some(9));
+        assert!(began.elapsed() < LONG);
+    });
+}
