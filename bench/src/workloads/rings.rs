@@ -220,12 +220,20 @@ fn pass<E: FnMut(u32) -> Result<(), ring::Broken> + Send>(
 
 /// Calls that do nothing over a connection with the subject's rings; the point is the number of threads,
 /// one of which answers. A message of the length of FUSE's header goes each way. Clients wait as they
-/// always do; who answers does not sleep.
+/// always do; who answers does not sleep. In turns with the way of a cache line, since a hypervisor may
+/// move the processors together and apart.
 pub fn calls(subject: Subject, run: &mut Run) -> Result<(), Broken> {
-    // Before this thread is bound to a processor.
-    if let Some(time) = machine::ping_pong() {
-        run.record.add("ping-pong", time);
-    }
+    run.steady(|run| {
+        if let Some(time) = machine::ping_pong() {
+            run.record.add("ping-pong", time);
+        }
+        // A thread of its own, so that only it is bound to a processor.
+        thread::scope(|scope| scope.spawn(|| round_of_calls(subject, run)).join())
+            .map_err(|_| Broken("who answers panicked".into()))?
+    })
+}
+
+fn round_of_calls(subject: Subject, run: &mut Run) -> Result<(), Broken> {
     let processors = &system::processors();
     let threads = run.point;
     let clients = threads.saturating_sub(1).clamp(1, 16) as u32;
