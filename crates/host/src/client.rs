@@ -14,8 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{SocketAddrUnix, SocketFlags};
 
-use crate::server::bind::socket;
-use crate::server::control::{self, Answer, Hello, Kind, Mode, ViewAsk};
+use crate::control::{self, Answer, Hello, Kind, Mode, ViewAsk, socket};
 use crate::shm::{Doorbell, FutexPatience, MappedView, SharedMemory, above};
 
 /// How a client connects.

@@ -5,11 +5,12 @@
 //! [`memory`] says how much a cache may take. [`fuse`] serves a file system to the kernel;
 //! [`namespace`] gives a program a private view of the file tree; [`process`] splits this process
 //! in two, and [`handoff`] is the line between the halves. [`server`] serves volumes to many programs,
-//! and [`client`] is how they find it; [`shm`] is
-//! memory shared with another process. Unsafe code is denied here but in the modules that say why they need it.
+//! and [`client`] is how they find it, by the messages of [`control`]; [`shm`] is memory
+//! shared with another process. Unsafe code is denied here but in the modules that say why they need it.
 #![deny(unsafe_code)]
 
 pub mod client;
+pub mod control;
 #[cfg(feature = "server")]
 pub mod device;
 #[cfg(feature = "server")]
@@ -30,6 +31,7 @@ pub mod process;
     any(target_arch = "x86_64", target_arch = "aarch64")
 ))]
 pub mod seal;
+#[cfg(feature = "server")]
 pub mod server;
 #[cfg(target_os = "linux")]
 pub mod shm;

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use atoll_host::client::{Connection, Manner, Place, Ring, Wait};
-use atoll_host::server::control::Mode;
+use atoll_host::control::Mode;
 use atoll_host::shm::{MappedView, SharedMemory};
 use atoll_transport::channel::{Config, Lane, RingKind};
 use atoll_vfs::client::Client;

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{SocketAddrUnix, SocketFlags};
+
+use crate::control::socket;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -44,15 +46,6 @@ impl fmt::Display for BindError {
 }
 
 impl std::error::Error for BindError {}
-
-/// A socket of the kind that control messages go through.
-///
-/// # Errors
-/// What socket(2) says.
-pub(crate) fn socket(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
-    let flags = flags | SocketFlags::CLOEXEC;
-    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-}
 
 /// Listens at `path`: for this user alone, or with `for_all` for everybody, whom then the server's
 /// rules let in or not. The socket of a server that has died is replaced.

@@ -9,7 +9,7 @@
 //! [`mapped`] has the files that clients have mapped, `pages` the memory for it.
 //!
 //! How clients come to a session: [`bind`] makes the socket, [`listen`] is the thread that watches
-//! it, [`control`] has the messages, `mount` and `worker` serve, [`peer`] says who a client is and [`rules`] what it may do;
+//! it, [`control`](crate::control) has the messages, `mount` and `worker` serve, [`peer`] says who a client is and [`rules`] what it may do;
 //! [`notify`] tells the service manager, and [`confine`] leaves the process nothing but this.
 //!
 //! # What holds
@@ -24,78 +24,41 @@
 //!   what is half changed in memory is never written.
 
 pub mod bind;
-#[cfg(feature = "server")]
 pub(crate) mod caches;
-#[cfg(all(
-    feature = "server",
-    target_os = "linux",
-    any(target_arch = "x86_64", target_arch = "aarch64")
-))]
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub mod confine;
-pub mod control;
-#[cfg(feature = "server")]
 pub(crate) mod gate;
-#[cfg(feature = "server")]
 mod handles;
-#[cfg(feature = "server")]
 mod inodes;
-#[cfg(feature = "server")]
 pub mod limits;
-#[cfg(feature = "server")]
 pub mod listen;
-#[cfg(feature = "server")]
 pub mod locks;
-#[cfg(feature = "server")]
 pub mod mapped;
-#[cfg(feature = "server")]
 mod mount;
-#[cfg(feature = "server")]
 pub mod notify;
-#[cfg(feature = "server")]
 pub mod observer;
-#[cfg(feature = "server")]
 mod pages;
-#[cfg(feature = "server")]
 pub mod peer;
-#[cfg(feature = "server")]
 pub mod permissions;
-#[cfg(feature = "server")]
 pub(crate) mod revocable;
-#[cfg(feature = "server")]
 pub mod rules;
-#[cfg(feature = "server")]
 pub mod session;
-#[cfg(feature = "server")]
 mod state;
-#[cfg(feature = "server")]
 pub mod tokens;
-#[cfg(feature = "server")]
 mod verbs;
-#[cfg(feature = "server")]
 mod view;
-#[cfg(feature = "server")]
 pub mod volume;
-#[cfg(feature = "server")]
 mod worker;
-#[cfg(feature = "server")]
 mod writes;
 
+use crate::control;
 pub use control::MapToken;
-#[cfg(feature = "server")]
 pub use limits::Limits;
-#[cfg(feature = "server")]
 pub use locks::{Holder, LockKind, LockOwner, LockRange, LockRequest, WaitId, Waited, Wake};
-#[cfg(feature = "server")]
 pub use mapped::Mapping;
-#[cfg(feature = "server")]
 pub use observer::{Change, Observer, ObserverId};
-#[cfg(feature = "server")]
 pub use permissions::Credentials;
-#[cfg(feature = "server")]
 pub use session::Session;
-#[cfg(feature = "server")]
 pub use tokens::Token;
-#[cfg(feature = "server")]
 pub use volume::{Access, Identity, SessionId, Volume};
-#[cfg(feature = "server")]
 pub use worker::SPIN;

@@ -34,8 +34,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 
 /// What every message begins with.
@@ -48,6 +48,15 @@ pub const NAME_MAX: usize = 255;
 pub const MESSAGE_MAX: usize = 1024;
 /// The most descriptors with a message.
 pub const DESCRIPTORS_MAX: usize = 4;
+
+/// A socket of the kind that control messages go through.
+///
+/// # Errors
+/// What socket(2) says.
+pub(crate) fn socket(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
+    let flags = flags | SocketFlags::CLOEXEC;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
 
 /// What a client may do with a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
