@@ -213,7 +213,7 @@ impl Hello {
     }
 }
 
-/// What a program asks for that has mapped a file: see [`super::mapped`].
+/// What a program asks for that has mapped a file (`server::mapped`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
     /// The memory.
