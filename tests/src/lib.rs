@@ -4,13 +4,15 @@
 //! demands of the [`FileSystem`](atoll_vfs::FileSystem) contract one by one, [`ops`] random
 //! operations and [`differential`] their comparison with the model, [`hostdir`] a Linux directory
 //! as a file system (which holds the model itself against Linux), [`crash`] the crash contract, [`linear`]
-//! several clients at once, [`adopting`] one that uses what another has opened.
+//! several clients at once, [`adopting`] one that uses what another has opened; [`fixtures`] is what many
+//! tests begin with.
 #![forbid(unsafe_code)]
 
 pub mod adopting;
 pub mod conformance;
 pub mod crash;
 pub mod differential;
+pub mod fixtures;
 pub mod hostdir;
 pub mod linear;
 pub mod ops;

@@ -3,11 +3,10 @@
 
 use std::sync::Arc;
 
-use atoll_block::RamDevice;
-use atoll_fs::{FormatOptions, Fs, MountOptions, format};
 use atoll_host::server::{Access, Credentials, Limits, Session, Token, Volume};
 use atoll_host::shm::MappedView;
 use atoll_tests::adopting::Adopting;
+use atoll_tests::fixtures::{cx, root, user, volume};
 use atoll_tests::linear::clients::Dawdling;
 use atoll_tests::linear::history::Mix;
 use atoll_tests::linear::run::{self, linearizable};
@@ -23,25 +22,6 @@ const TIGHT: usize = 100 << 10;
 const WIDE: usize = 4 << 20;
 const READ: OpenFlags = OpenFlags::READ;
 
-fn real(blocks: u64) -> Fs<RamDevice> {
-    let mut device = RamDevice::new(blocks);
-    format(&mut device, &FormatOptions { hash_seed: 7, ..FormatOptions::default() })
-        .expect("format");
-    Fs::mount(device, &MountOptions::default()).expect("mount")
-}
-
-fn root() -> Credentials {
-    Credentials::default()
-}
-
-fn user() -> Credentials {
-    Credentials { uid: 1000, gid: 1000, groups: vec![2000], pid: 77 }
-}
-
-fn cx() -> Context {
-    Context { uid: 0, gid: 0, now: Timespec { sec: 1_000_000_000, nsec: 0 } }
-}
-
 fn attested() -> Quirks {
     Quirks { ownership: false, ..Quirks::default() }
 }
@@ -54,7 +34,7 @@ filesystem_conformance!(
 
 filesystem_conformance!(
     of_a_volume,
-    || Adopting::new(&Volume::new(real(16 << 10), "v"), &root(), TIGHT),
+    || Adopting::new(&Volume::new(volume(16 << 10), "v"), &root(), TIGHT),
     attested()
 );
 
@@ -63,7 +43,7 @@ fn linearizable_by_what_was_adopted() {
     let test = "--test adopted linearizable_by_what_was_adopted";
     for (bytes, count) in [(WIDE, 100), (TIGHT, 100)] {
         linearizable(test, count, &Mix::ALL, |_, n| {
-            let volume = Volume::new(Dawdling::new(real(2048)), "v");
+            let volume = Volume::new(Dawdling::new(volume(2048)), "v");
             let client = |_| Adopting::new(&volume, &root(), bytes);
             run::World::new((0..n).map(client).collect())
         });

@@ -4,8 +4,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use atoll_block::RamDevice;
-use atoll_fs::{CheckOptions, FormatOptions, Fs, MountOptions, check, format};
+use atoll_fs::{CheckOptions, Fs, MountOptions, check};
 use atoll_host::server::{Access, Credentials, Limits, MapToken, Session, Volume};
+use atoll_tests::fixtures::volume;
 use atoll_tests::subject::{RW, name};
 use atoll_vfs::*;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
@@ -20,9 +21,7 @@ fn cx() -> Context {
 }
 
 fn volume_of(blocks: u64) -> Arc<Volume<Real>> {
-    let mut device = RamDevice::new(blocks);
-    format(&mut device, &FormatOptions { hash_seed: 7, ..FormatOptions::default() }).unwrap();
-    Volume::new(Fs::mount(device, &MountOptions::default()).unwrap(), "v")
+    Volume::new(volume(blocks), "v")
 }
 
 fn session(volume: &Arc<Volume<Real>>) -> Session<Real> {

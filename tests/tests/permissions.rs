@@ -3,20 +3,13 @@
 
 use std::os::fd::OwnedFd;
 
-use atoll_host::server::{Access, Credentials, Session, Volume};
+use atoll_host::server::{Access, Session, Volume};
+use atoll_tests::fixtures::{cx, user};
 use atoll_tests::subject::{RW, name};
 use atoll_vfs::model::ModelFs;
 use atoll_vfs::*;
 
 const ROOT: Ino = Ino::ROOT;
-
-fn user() -> Credentials {
-    Credentials { uid: 1000, gid: 1000, groups: vec![2000], pid: 77 }
-}
-
-fn cx() -> Context {
-    Context { uid: 0, gid: 0, now: Timespec { sec: 1_000_000_000, nsec: 0 } }
-}
 
 /// What is done to the tree.
 #[derive(Clone, Copy, Debug)]

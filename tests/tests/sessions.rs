@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use atoll_block::RamDevice;
-use atoll_fs::{FormatOptions, Fs, MountOptions, format};
+use atoll_fs::Fs;
 use atoll_host::server::{
     Access, Change, Credentials, Identity, Limits, LockKind, LockOwner, LockRange, LockRequest,
     Observer, Session, SessionId, Volume, Waited,
 };
 use atoll_host::shm::MappedView;
+use atoll_tests::fixtures::{cx, root, user, volume};
 use atoll_tests::subject::{RW, name};
 use atoll_tests::{Quirks, filesystem_conformance};
 use atoll_vfs::model::ModelFs;
@@ -19,35 +20,16 @@ use atoll_vfs::*;
 type Real = Fs<RamDevice>;
 const ROOT: Ino = Ino::ROOT;
 
-fn real() -> Real {
-    let mut device = RamDevice::new(16 << 10);
-    format(&mut device, &FormatOptions { hash_seed: 7, ..FormatOptions::default() })
-        .expect("format");
-    Fs::mount(device, &MountOptions::default()).expect("mount")
-}
-
-fn root() -> Credentials {
-    Credentials::default()
-}
-
-fn user() -> Credentials {
-    Credentials { uid: 1000, gid: 1000, groups: vec![2000], pid: 77 }
-}
-
-fn cx() -> Context {
-    Context { uid: 0, gid: 0, now: Timespec { sec: 1_000_000_000, nsec: 0 } }
-}
-
 // Root whose calls act for others, as a FUSE mount's do: the whole contract.
 filesystem_conformance!(checked, || {
     let access = Access { identity: Identity::Checked, ..Access::default() };
-    Volume::new(real(), "v").session(root(), access).unwrap()
+    Volume::new(volume(16 << 10), "v").session(root(), access).unwrap()
 });
 
 // Root itself: everything belongs to it, whatever the context says.
 filesystem_conformance!(
     attested,
-    || Volume::new(real(), "v").session(root(), Access::default()).unwrap(),
+    || Volume::new(volume(16 << 10), "v").session(root(), Access::default()).unwrap(),
     Quirks { ownership: false, ..Quirks::default() }
 );
 
@@ -55,7 +37,7 @@ filesystem_conformance!(
 filesystem_conformance!(
     subtree,
     || {
-        let volume = Volume::new(real(), "v");
+        let volume = Volume::new(volume(16 << 10), "v");
         let mut all = volume.session(root(), Access::default()).unwrap();
         all.mkdir(&cx(), ROOT, name("beside"), 0o755).unwrap();
         let own = all.mkdir(&cx(), ROOT, name("own"), 0o755).unwrap().ino;
@@ -346,7 +328,7 @@ fn a_view_is_the_peers_own() {
 
 #[test]
 fn sessions_see_each_other_and_not_each_others_handles() {
-    let volume = Volume::new(real(), "v");
+    let volume = Volume::new(volume(16 << 10), "v");
     let mut a = volume.session(root(), Access::default()).unwrap();
     let mut b = volume.session(root(), Access::default()).unwrap();
     let (attr, handle) = a.create(&cx(), ROOT, name("f"), 0o644, RW).unwrap();
@@ -378,7 +360,7 @@ fn sessions_see_each_other_and_not_each_others_handles() {
 
 #[test]
 fn a_session_leaves_nothing_behind() {
-    let volume = Volume::new(real(), "v");
+    let volume = Volume::new(volume(16 << 10), "v");
     let mut kept = volume.session(root(), Access::default()).unwrap();
     let free = |s: &mut Session<Real>| s.statfs(&cx()).unwrap().blocks_free;
     // So that the directory has its storage.

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use atoll_block::RamDevice;
-use atoll_fs::{FormatOptions, Fs, MountOptions, format};
 use atoll_host::server::{Access, Credentials, Identity, Limits, Session, Volume};
 use atoll_host::shm::MappedView;
 use atoll_tests::differential::{replay, seeds};
+use atoll_tests::fixtures::{cx, root, user, volume};
 use atoll_tests::linear::clients::Dawdling;
 use atoll_tests::linear::history::Mix;
 use atoll_tests::linear::run::{self, linearizable};
@@ -17,34 +16,8 @@ use atoll_tests::{Quirks, filesystem_conformance};
 use atoll_vfs::model::{ModelFs, snapshot};
 use atoll_vfs::*;
 
-type Real = Fs<RamDevice>;
 type Viewing<F> = Cached<F, Arc<MappedView>>;
 const ROOT: Ino = Ino::ROOT;
-
-fn real() -> Real {
-    let mut device = RamDevice::new(16 << 10);
-    format(&mut device, &FormatOptions { hash_seed: 7, ..FormatOptions::default() })
-        .expect("format");
-    Fs::mount(device, &MountOptions::default()).expect("mount")
-}
-
-fn small() -> Real {
-    let mut device = RamDevice::new(2048);
-    format(&mut device, &FormatOptions::default()).expect("format");
-    Fs::mount(device, &MountOptions::default()).expect("mount")
-}
-
-fn root() -> Credentials {
-    Credentials::default()
-}
-
-fn user() -> Credentials {
-    Credentials { uid: 1000, gid: 1000, groups: vec![2000], pid: 77 }
-}
-
-fn cx() -> Context {
-    Context { uid: 0, gid: 0, now: Timespec { sec: 1_000_000_000, nsec: 0 } }
-}
 
 /// A session with a View of at most `bytes`, and the View.
 fn begin<F: FileSystem + Send>(
@@ -85,7 +58,7 @@ filesystem_conformance!(
 
 filesystem_conformance!(
     volume_with_a_tight_view,
-    || viewing(&Volume::new(real(), "v"), root(), Access::default(), TIGHT),
+    || viewing(&Volume::new(volume(16 << 10), "v"), root(), Access::default(), TIGHT),
     attested()
 );
 
@@ -93,7 +66,7 @@ filesystem_conformance!(
 filesystem_conformance!(
     subtree_with_a_view,
     || {
-        let volume = Volume::new(real(), "v");
+        let volume = Volume::new(volume(16 << 10), "v");
         let mut all = volume.session(root(), Access::default()).unwrap();
         let own = all.mkdir(&cx(), ROOT, name("own"), 0o755).unwrap().ino;
         let owner = SetAttr { uid: Some(1000), gid: Some(1000), ..SetAttr::default() };
@@ -113,7 +86,7 @@ filesystem_conformance!(
 fn linearizable_with_views() {
     for (bytes, count) in [(WIDE, 150), (TIGHT, 150)] {
         linearizable("--test views linearizable_with_views", count, &Mix::ALL, |_, n| {
-            let volume = Volume::new(Dawdling::new(small()), "v");
+            let volume = Volume::new(Dawdling::new(volume(2048)), "v");
             let client = |_| viewing(&volume, root(), Access::default(), bytes);
             run::World::new((0..n).map(client).collect())
         });
@@ -430,7 +403,7 @@ fn random_operations_leave_nothing_stale() {
     for seed in seeds(30) {
         let access = || Access { identity: Identity::Checked, ..Access::default() };
         let bytes = if seed % 2 == 0 { TIGHT } else { WIDE };
-        let mut fs = viewing(&Volume::new(real(), "v"), root(), access(), bytes);
+        let mut fs = viewing(&Volume::new(volume(16 << 10), "v"), root(), access(), bytes);
         let mut world = World::new(true);
         for (i, op) in seeded_ops(seed, 600, &Profile::DIFFERENTIAL).iter().enumerate() {
             let cx = Context { uid: 1, gid: 2, now: Timespec { sec: i as i64, nsec: 1 } };

@@ -4,9 +4,8 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use atoll_block::RamDevice;
-use atoll_fs::{FormatOptions, Fs, MountOptions, format};
 use atoll_tests::differential::{differential_proptest, differential_seeds};
+use atoll_tests::fixtures::volume;
 use atoll_tests::ops::Profile;
 use atoll_tests::{Quirks, Subject, filesystem_conformance};
 use atoll_vfs::model::ModelFs;
@@ -15,13 +14,6 @@ use atoll_vfs::{
     Client, ClientOptions, DirEntry, FileSystem, Ino, Loopback, OpenFlags, ServerOptions, SetAttr,
     Timespec,
 };
-
-fn volume() -> Fs<RamDevice> {
-    let mut device = RamDevice::new(16 << 10);
-    format(&mut device, &FormatOptions { hash_seed: 7, ..FormatOptions::default() })
-        .expect("format");
-    Fs::mount(device, &MountOptions::default()).expect("mount")
-}
 
 /// A server that trusts its clients, which say what time it is.
 const TRUSTING: ServerOptions = ServerOptions { max_data: 1 << 20, extensions: Extensions::all() };
@@ -58,10 +50,10 @@ fn server_time() -> Quirks {
 }
 
 filesystem_conformance!(model_behind_the_wire, || cut(ModelFs::default()));
-filesystem_conformance!(volume_behind_the_wire, || cut(volume()));
+filesystem_conformance!(volume_behind_the_wire, || cut(volume(16 << 10)));
 filesystem_conformance!(
     plain_server,
-    || plain(volume(), Extensions::empty(), Extensions::all(), 1 << 20),
+    || plain(volume(16 << 10), Extensions::empty(), Extensions::all(), 1 << 20),
     server_time()
 );
 // A transport that carries no more than the largest extended attribute: larger reads and writes are cut.
@@ -74,7 +66,7 @@ filesystem_conformance!(
 #[test]
 fn differential() {
     let test = "--test wire differential";
-    let make = || (cut(volume()), Quirks::default());
+    let make = || (cut(volume(16 << 10)), Quirks::default());
     differential_seeds(test, 10, 2000, &Profile::DIFFERENTIAL, make);
     differential_proptest(test, 25, 200, Profile::DIFFERENTIAL, make);
 }
@@ -126,7 +118,7 @@ fn short_listings_are_one_request() {
             counted.set(counted.get() + 1);
             Timespec::default()
         };
-        let wire = Loopback::new(volume(), ServerOptions { extensions, ..TRUSTING }, clock);
+        let wire = Loopback::new(volume(16 << 10), ServerOptions { extensions, ..TRUSTING }, clock);
         let fs = Client::connect(wire, ClientOptions::default()).expect("connect");
         let mut s = Subject::new(fs, server_time());
         let list = |s: &mut Subject| {

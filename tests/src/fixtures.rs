@@ -1,0 +1,29 @@
+//! What many tests begin with: a volume, and who uses it.
+
+use atoll_block::RamDevice;
+use atoll_fs::{FormatOptions, Fs, MountOptions, format};
+use atoll_host::server::Credentials;
+use atoll_vfs::{Context, Timespec};
+
+/// An empty volume of `blocks` blocks, mounted.
+pub fn volume(blocks: u64) -> Fs<RamDevice> {
+    let mut device = RamDevice::new(blocks);
+    format(&mut device, &FormatOptions { hash_seed: 7, ..FormatOptions::default() })
+        .expect("format");
+    Fs::mount(device, &MountOptions::default()).expect("mount")
+}
+
+/// The superuser.
+pub fn root() -> Credentials {
+    Credentials::default()
+}
+
+/// Somebody else, with a group beside the own one.
+pub fn user() -> Credentials {
+    Credentials { uid: 1000, gid: 1000, groups: vec![2000], pid: 77 }
+}
+
+/// A call of the superuser.
+pub fn cx() -> Context {
+    Context { uid: 0, gid: 0, now: Timespec { sec: 1_000_000_000, nsec: 0 } }
+}
