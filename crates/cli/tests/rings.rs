@@ -116,3 +116,70 @@ fn a_view_may_be_asked_for_later() {
     assert!(connect().unwrap().cached().unwrap().getattr(&CX, attr.ino).is_ok());
     served.end();
 }
+
+/// The server of one command: its mount alone changes names, which the kernel remembers, and data is seen
+/// from everywhere.
+#[test]
+fn a_private_server_has_one_mount() {
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::Stdio;
+
+    let dir = common::folder();
+    common::volume(dir.path(), "a.vol", "64M");
+    let mut run = atoll()
+        .current_dir(dir.path())
+        .args(["run", "-v", "a.vol:/vol", "--", "bash", "-c"])
+        .arg("echo \"$ATOLL_SERVERS\"; while read -r line; do eval \"$line\"; echo; done")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = run.stdin.take().unwrap();
+    let mut lines = BufReader::new(run.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let servers = lines.next().unwrap();
+    assert_eq!(lines.next().unwrap(), "", "it ends with a line of its own");
+    let place = Place::find(servers.split(' ').nth(3).unwrap().as_ref()).unwrap();
+    let mut script = |text: &str| {
+        writeln!(input, "{text}").unwrap();
+        lines.by_ref().take_while(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
+    };
+    let looks = "for i in 1 2; do [ -e /vol/f ] && cat /vol/f || echo none; done";
+    assert_eq!(script(looks), "none none");
+    assert_eq!(script("echo one > /vol/f; mkdir /vol/d"), "");
+    assert_eq!(script(looks), "one one");
+
+    let mut ring = Connection::open(&place).unwrap().ring(Mode::Write, &Config::default()).unwrap();
+    let mut client = ring.client().unwrap();
+    let attr = client.lookup(&CX, Ino::ROOT, name("f")).unwrap();
+    let handle = client.open(&CX, attr.ino, OpenFlags::WRITE).unwrap();
+    client.write(&CX, attr.ino, handle, 0, b"two!\n").unwrap();
+    assert_eq!(script(looks), "two! two!");
+    client.release(&CX, attr.ino, handle).unwrap();
+    let refused = Err(Errno::EPERM);
+    assert_eq!(client.unlink(&CX, Ino::ROOT, name("f")), refused);
+    assert_eq!(client.rmdir(&CX, Ino::ROOT, name("d")), refused);
+    let flags = atoll_vfs::RenameFlags::empty();
+    assert_eq!(client.rename(&CX, Ino::ROOT, name("f"), Ino::ROOT, name("g"), flags), refused);
+    assert_eq!(client.link(&CX, attr.ino, Ino::ROOT, name("g")).map(drop), refused);
+    assert_eq!(client.mkdir(&CX, Ino::ROOT, name("g"), 0o755).map(drop), refused);
+    assert_eq!(client.symlink(&CX, Ino::ROOT, name("g"), b"f").map(drop), refused);
+    let write = OpenFlags::WRITE;
+    assert_eq!(client.create(&CX, Ino::ROOT, name("g"), 0o644, write).map(drop), refused);
+    let (_, handle) = client.create(&CX, Ino::ROOT, name("f"), 0o644, write).unwrap();
+    client.release(&CX, attr.ino, handle).unwrap();
+
+    let at = dir.path().join("mount");
+    std::fs::create_dir(&at).unwrap();
+    let output = atoll().arg("mount").arg(&place.socket).arg(&at).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("one mount already"), "{said}");
+
+    assert_eq!(script("mv /vol/f /vol/g; rm -r /vol/d; [ -e /vol/d ] || ls /vol"), "g");
+    assert_eq!(script(looks), "none none");
+    assert_eq!(client.lookup(&CX, Ino::ROOT, name("g")).unwrap().ino, attr.ino);
+    drop((client, ring));
+    drop(input);
+    assert!(run.wait().unwrap().success());
+    assert!(!place.socket.exists());
+    common::fsck(&dir.path().join("a.vol"));
+}

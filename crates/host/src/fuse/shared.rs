@@ -5,7 +5,7 @@
 //! - **The kernel caches what it can be told to forget**: attributes, and the pages of files. When another
 //!   client changes them the kernel is notified before that client's call returns
 //!   (`server/caches.rs`), so that the next system call sees it. Names are looked up each
-//!   time. Files opened to be read only go through the page cache, all others are read and written
+//!   time, unless no other client changes them ([`SharedOptions::names`]). Files opened to be read only go through the page cache, all others are read and written
 //!   directly (`FOPEN_DIRECT_IO`). Shared mappings are allowed (`FUSE_DIRECT_IO_ALLOW_MMAP`, Linux 6.6):
 //!   what other clients write is seen in them, what is stored into them is seen by others when the kernel
 //!   writes it back. A program that asks by ioctl(2) gets the server's memory of the file to map instead
@@ -87,6 +87,8 @@ const FUSE_NOTIFY_INVAL_INODE: i32 = 2;
 /// itself gets wrong, which takes the attributes of a directory from an answer that it has
 /// overtaken by a change of its own.
 const ATTR_VALID: u64 = 1;
+/// How long the kernel relies on names that it alone changes, in seconds: as long as it likes.
+const NAMES_VALID: u64 = 365 * 24 * 60 * 60;
 /// How long requests are still answered, with an error, so that a notification that waits for them ends.
 const DRAIN: Duration = Duration::from_secs(2);
 const FUSE_WRITE_CACHE: u32 = 1;
@@ -97,6 +99,8 @@ const FUSE_IOCTL_DIR: u32 = 1 << 4;
 pub struct SharedOptions {
     /// Show every file as owned by this user and group, for a user namespace that knows no others.
     pub owner: Option<(u32, u32)>,
+    /// The kernel may remember names, and that there are none: no other client changes them.
+    pub names: bool,
     /// How long to look for the next request before sleeping, which takes a processor as long.
     pub spin: Duration,
 }
@@ -176,6 +180,7 @@ pub struct SharedMount<F: FileSystem + Send + 'static> {
     line: Arc<Line>,
     hang_up: Option<Arc<OwnedFd>>,
     owner: Option<(u32, u32)>,
+    names: bool,
     request: Vec<u8>,
     room: Vec<u8>,
     /// Writes notifications until the session ends.
@@ -244,6 +249,7 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             spin: options.spin,
             hang_up,
             owner: options.owner,
+            names: options.names,
             request: vec![0; MAX_WRITE as usize + REQUEST_ROOM],
             room: vec![0; MAX_WRITE as usize],
         };
@@ -480,6 +486,16 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
         if answered.message == 0 {
             return Ok(());
         }
+        let header = OutHeader::load(&reply);
+        let is_missing = header.error == -Errno::ENOENT.raw();
+        if self.names && is_missing && message.header.opcode == FUSE_LOOKUP {
+            let len = OutHeader::SIZE + EntryOut::SIZE;
+            OutHeader { len: len as u32, error: 0, ..header }.store(&mut reply);
+            // Inode number 0: there is no such name.
+            let none = EntryOut { entry_valid: NAMES_VALID, ..EntryOut::default() };
+            none.store(&mut reply[OutHeader::SIZE..]);
+            return self.give(None, false, &mut reply[..len], &[]);
+        }
         let reply = &mut reply[..answered.message];
         let lent = session.take_lent();
         let mut shown = None;
@@ -586,6 +602,10 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             FUSE_CREATE | FUSE_TMPFILE => end - OpenOut::SIZE,
             _ => return,
         };
+        if self.names && !matches!(message.header.opcode, FUSE_GETATTR | FUSE_SETATTR) {
+            let entry = &mut reply[attr_ends - EntryOut::SIZE..attr_ends];
+            EntryOut { entry_valid: NAMES_VALID, ..EntryOut::load(entry) }.store(entry);
+        }
         if let Some((uid, gid)) = self.owner {
             let place = &mut reply[attr_ends - RawAttr::SIZE..attr_ends];
             let mut attr = RawAttr::load(place);

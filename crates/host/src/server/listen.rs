@@ -62,6 +62,8 @@ pub struct Server<F: FileSystem + Send + 'static> {
     committers: Vec<(Sender<()>, JoinHandle<()>)>,
     /// Counts the programs that wait for stores to be durable.
     syncs: Arc<()>,
+    /// Counts the mounts.
+    mounts: Arc<()>,
     spin: Duration,
 }
 
@@ -129,6 +131,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
             workers,
             committers,
             syncs,
+            mounts: Arc::default(),
             spin,
         })
     }
@@ -374,6 +377,11 @@ impl<F: FileSystem + Send + 'static> Server<F> {
                     Ok([device]) if is_fuse(&device) => device,
                     _ => return Err("what was handed over is not the device of FUSE".to_owned()),
                 };
+                let turn = Arc::clone(&self.mounts);
+                if grant.owns && Arc::strong_count(&turn) > 2 {
+                    let why = "the volume has its one mount already; share it with `atoll serve`";
+                    return Err(why.to_owned());
+                }
                 let (peer, socket) = (client.peer.clone(), Arc::clone(&client.socket));
                 let name = volume.name().to_owned();
                 let mount = Mount {
@@ -394,6 +402,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
                     }
                     // This too the control thread sees.
                     hang_up(&socket);
+                    drop(turn);
                 };
                 let thread = std::thread::Builder::new()
                     .name("mount".to_owned())
@@ -534,6 +543,7 @@ pub(super) fn session<F: FileSystem + Send>(
         identity,
         read_only: grant.mode == Mode::Read,
         subtree: (grant.path != "/").then(|| PathBuf::from(&grant.path)),
+        names_fixed: grant.owns && identity != Identity::Checked,
         ..Access::default()
     };
     volume.session(peer.clone(), access).map_err(|error| {

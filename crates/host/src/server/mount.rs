@@ -69,6 +69,7 @@ impl<F: FileSystem + Send + 'static> Mount<F> {
         }
         let options = SharedOptions {
             owner: self.single_owner.then_some((self.peer.uid, self.peer.gid)),
+            names: self.grant.owns,
             spin: self.spin,
         };
         let hang_up = Some(Arc::clone(&self.socket));

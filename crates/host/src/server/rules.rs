@@ -124,7 +124,8 @@ pub struct Grant {
     pub mode: Mode,
     /// Its root, as a directory of the volume from the root.
     pub path: String,
-    /// Its mounts may act as whoever they say, permissions having been checked: the volume is its own.
+    /// The volume is its own. Its one mount may act as whoever it says, permissions having been checked, and
+    /// alone changes names, which its kernel therefore may remember.
     pub owns: bool,
 }
 

@@ -73,6 +73,11 @@ macro_rules! lend {
 }
 
 impl<F: FileSystem + Send> Session<F> {
+    /// Refuses a session that may not change names.
+    fn may_name(&self) -> Result<()> {
+        if self.access.names_fixed { Err(Errno::EPERM) } else { Ok(()) }
+    }
+
     fn check_room(&self) -> Result<()> {
         if self.handles.len() >= self.access.limits.open_files {
             return Err(Errno::EMFILE);
@@ -122,6 +127,7 @@ impl<F: FileSystem + Send> Session<F> {
         mode: u32,
         make: impl FnOnce(&mut F, &Context, Ino, u32) -> Result<Attr>,
     ) -> Result<Attr> {
+        self.may_name()?;
         enter!(self, cx, state, caller, changing);
         let dir = directory!(self, cx, state, caller, parent);
         let above = state.may_make(cx, &caller, dir, name)?;
@@ -148,6 +154,7 @@ impl<F: FileSystem + Send> Session<F> {
         name: Name<'_>,
         remove: impl FnOnce(&mut F, &Context, Ino) -> Result<()>,
     ) -> Result<()> {
+        self.may_name()?;
         enter!(self, cx, state, caller, changing);
         let dir = directory!(self, cx, state, caller, parent);
         let victim = state.may_remove(cx, &caller, dir, name)?;
@@ -353,6 +360,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         new_name: Name<'_>,
         flags: RenameFlags,
     ) -> Result<()> {
+        self.may_name()?;
         enter!(self, cx, state, caller, changing);
         let from = directory!(self, cx, state, caller, parent);
         let to = directory!(self, cx, state, caller, new_parent);
@@ -431,6 +439,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         new_parent: Ino,
         new_name: Name<'_>,
     ) -> Result<Attr> {
+        self.may_name()?;
         let source = self.inodes.named(ino)?;
         enter!(self, cx, state, caller, changing);
         let dir = directory!(self, cx, state, caller, new_parent);
@@ -496,7 +505,8 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             enter!(self, cx, state, caller, reading);
             let dir = directory!(self, cx, state, caller, parent);
             let above = state.allowed(cx, &caller, dir, AccessMode::EXECUTE)?;
-            let judged = above.is_some() || self.access.read_only || state.observed();
+            let refuses = self.access.read_only || self.access.names_fixed;
+            let judged = above.is_some() || refuses || state.observed();
             let known = judged || flags.contains(OpenFlags::TRUNC);
             let found = match known.then(|| state.fs.lookup(cx, dir, name)) {
                 None | Some(Err(Errno::ENOENT)) => None,
@@ -505,6 +515,9 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             };
             if found.is_some() && flags.contains(OpenFlags::EXCL) {
                 return Err(Errno::EEXIST);
+            }
+            if found.is_none() {
+                self.may_name()?;
             }
             let changes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC);
             if self.access.read_only && (found.is_none() || changes) {

@@ -56,6 +56,9 @@ pub struct Access {
     /// The directory that the session has as its root, a path from the volume's root; `None` for
     /// the whole volume. Symbolic links in it are not followed.
     pub subtree: Option<PathBuf>,
+    /// Refuse to make, remove and rename with `EPERM`: names are for another session to change, which
+    /// is not told of what others do to them.
+    pub names_fixed: bool,
     /// How much it may use.
     pub limits: Limits,
 }
