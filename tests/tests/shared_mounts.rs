@@ -262,7 +262,7 @@ fn wait(child: &mut Child, most: Duration) -> Option<ExitStatus> {
 fn who_waits_for_a_lock_can_be_interrupted() {
     with_mounts(|a, b| {
         for (kind, lock) in BOTH.iter().enumerate() {
-            for signal in [nix::sys::signal::SIGINT, nix::sys::signal::SIGKILL] {
+            for signal in [nix::sys::signal::SIGTERM, nix::sys::signal::SIGKILL] {
                 let file = open(&a.join("f"));
                 lock(&file, FlockOperation::LockExclusive).unwrap();
                 let mut child = Command::new(std::env::current_exe().unwrap())

@@ -199,8 +199,12 @@ fn listing(dir: &str) -> Vec<String> {
 }
 
 /// Starts a shell on the default volume, or the one in `args`, with pipes to it.
+/// Gives what runs the signals' usual effects: these tests may be run where an interrupt is ignored.
+const USUAL: &str = "--default-signal=INT,QUIT";
+
 fn start(dir: &Path, args: &[&str], script: &str) -> Child {
-    atoll()
+    Command::new("env")
+        .args([USUAL, env!("CARGO_BIN_EXE_atoll")])
         .current_dir(dir)
         .args(["run", "-q"])
         .args(args)
@@ -280,7 +284,7 @@ fn the_terminal_passes_through() {
     // script(1) runs its command on a terminal of its own, and sends what it reads to it. It does so
     // through a shell, which must not stay to be interrupted itself.
     let inner = format!(
-        "exec {} run -q -- bash -c 'tty -s && echo is-a-terminal; stty size > /dev/null && read -r line && echo got-$line; \
+        "exec env {USUAL} {} run -q -- bash -c 'tty -s && echo is-a-terminal; stty size > /dev/null && read -r line && echo got-$line; \
          trap \"echo interrupted; exit 9\" INT; echo waiting; while :; do sleep 0.05; done'",
         env!("CARGO_BIN_EXE_atoll")
     );
