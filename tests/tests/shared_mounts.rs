@@ -12,9 +12,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
@@ -27,10 +27,20 @@ use nix::mount::MsFlags;
 use nix::sched::{CloneFlags, unshare};
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
 
+/// Held exclusively by a test that starts programs or leaves a mount unserved. A new program closes
+/// what it inherited, also of mounts of other tests, which takes a request to each; and while it
+/// has a copy of the device of a mount that nobody serves, that request waits for ever.
+static PROCESS: RwLock<()> = RwLock::new(());
+
 /// Runs `test` with two mounts of a new volume, in a mount namespace that ends with it. Where
 /// mounting is not permitted it is skipped.
 fn with_mounts(test: fn(&Path, &Path)) {
     with_world(move |world| test(&world.a, &world.b));
+}
+
+/// As [`with_mounts`], with no other test beside it.
+fn with_mounts_alone(test: fn(&Path, &Path)) {
+    with_world_alone(move |world| test(&world.a, &world.b));
 }
 
 /// A volume with two mounts.
@@ -46,6 +56,18 @@ struct World {
 
 /// As [`with_mounts`], with more to work on.
 fn with_world(test: impl FnOnce(&World) + Send + 'static) {
+    let _beside_others = PROCESS.read().unwrap_or_else(PoisonError::into_inner);
+    in_time(test);
+}
+
+/// As [`with_world`], with no other test beside it.
+fn with_world_alone(test: impl FnOnce(&World) + Send + 'static) {
+    let _alone = PROCESS.write().unwrap_or_else(PoisonError::into_inner);
+    in_time(test);
+}
+
+/// Ends the process when `test` does not end.
+fn in_time(test: impl FnOnce(&World) + Send + 'static) {
     let (done, waiting) = channel();
     let tester = thread::spawn(move || {
         let result = std::panic::catch_unwind(AssertUnwindSafe(|| in_namespace(test)));
@@ -189,7 +211,7 @@ fn appends_of_both_are_kept() {
 
 #[test]
 fn programs_run_from_it() {
-    with_mounts(|a, b| {
+    with_mounts_alone(|a, b| {
         fs::copy("/bin/true", a.join("true")).unwrap();
         assert!(Command::new(b.join("true")).status().unwrap().success());
     });
@@ -260,7 +282,7 @@ fn wait(child: &mut Child, most: Duration) -> Option<ExitStatus> {
 
 #[test]
 fn who_waits_for_a_lock_can_be_interrupted() {
-    with_mounts(|a, b| {
+    with_mounts_alone(|a, b| {
         for (kind, lock) in BOTH.iter().enumerate() {
             for signal in [nix::sys::signal::SIGTERM, nix::sys::signal::SIGKILL] {
                 let file = open(&a.join("f"));

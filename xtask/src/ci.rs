@@ -1,6 +1,7 @@
 //! Everything that must pass before a change lands.
 
 use std::path::Path;
+use std::time::Duration;
 
 use crate::steps::{Failure, Log, cargo, program};
 
@@ -8,6 +9,8 @@ use crate::steps::{Failure, Log, cargo, program};
 const NO_STD: [&str; 5] =
     ["atoll-transport", "atoll-block", "atoll-vfs", "atoll-fs", "atoll-posix"];
 const BARE_TARGET: &str = "x86_64-unknown-none";
+/// How long building and running all tests may take: several times what it does on two processors.
+const TESTS: Duration = Duration::from_mins(45);
 
 /// Runs all steps, the quick ones first, and stops at the first that fails.
 pub fn run() -> Result<(), Failure> {
@@ -23,7 +26,7 @@ pub fn run() -> Result<(), Failure> {
     })?;
     // The fuzz targets' smoke runs are tests too: those of the crate `atoll-fuzz`.
     // All of them, whatever fails: one run is to say everything that is wrong.
-    log.step("tests", || cargo(&["test", "--workspace", "--no-fail-fast"]).run())?;
+    log.step("tests", || cargo(&["test", "--workspace", "--no-fail-fast"]).run_within(TESTS))?;
     log.step("benchmarks, smoke run", || {
         crate::bench(&["embedded".into(), "--smoke".into()])?;
         crate::bench(&["server".into(), "--smoke".into()])

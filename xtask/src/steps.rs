@@ -1,5 +1,7 @@
 //! Other programs, run one after the other.
 
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -54,6 +56,30 @@ impl Step {
         if status.success() { Ok(()) } else { Err(self.failure(&status.to_string())) }
     }
 
+    /// Runs the program to its end, or kills it and what it has started when that takes longer than
+    /// `most`.
+    pub fn run_within(mut self, most: Duration) -> Result<(), Failure> {
+        let begin = Instant::now();
+        let before = fuse_connections();
+        let mut child = self.0.spawn().map_err(|error| self.failure(&error.to_string()))?;
+        loop {
+            match child.try_wait().map_err(|error| self.failure(&error.to_string()))? {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => return Err(self.failure(&status.to_string())),
+                None if begin.elapsed() < most => std::thread::sleep(Duration::from_millis(100)),
+                None => break,
+            }
+        }
+        // What waits for a mount that nobody serves cannot be killed: it gets an answer first.
+        for connection in fuse_connections().difference(&before) {
+            let _ = std::fs::write(connection.join("abort"), "1");
+        }
+        program("pkill").args(["-KILL", "-P", &child.id().to_string()]).succeeds();
+        let _ = child.kill();
+        let _ = child.wait();
+        Err(self.failure(&format!("did not end within {} minutes", most.as_secs() / 60)))
+    }
+
     /// Runs the program to its end and returns what it wrote to its standard output.
     pub fn output(mut self) -> Result<String, Failure> {
         let output = self
@@ -78,6 +104,19 @@ impl Step {
         let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
         Failure(format!("`{}`: {reason}", words.join(" ")))
     }
+}
+
+/// The connections of FUSE mounts, as far as we may see them.
+fn fuse_connections() -> BTreeSet<PathBuf> {
+    const CONNECTIONS: &str = "/sys/fs/fuse/connections";
+    // It may be there already.
+    program("mount").args(["-t", "fusectl", "none", CONNECTIONS]).succeeds();
+    std::fs::read_dir(CONNECTIONS)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .collect()
 }
 
 /// Steps with names, and how long each took.
@@ -105,5 +144,23 @@ impl Log {
         for (name, time) in self.0.iter().chain([&("total", total)]) {
             eprintln!("{:>8.1} s  {name}", time.as_secs_f64());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_takes_too_long_is_killed_with_what_it_started() {
+        let file = std::env::temp_dir().join(format!("atoll-xtask-{}", std::process::id()));
+        let inner = format!("sleep 2; touch '{}'", file.display());
+        let shell = program("sh").args(["-c", "sh -c \"$0\"; true", &inner]);
+        let Failure(reason) = shell.run_within(Duration::from_millis(300)).unwrap_err();
+        assert!(reason.ends_with("did not end within 0 minutes"), "{reason}");
+        std::thread::sleep(Duration::from_secs(3));
+        assert!(!file.exists(), "the inner shell went on");
+        assert!(program("true").run_within(Duration::from_secs(60)).is_ok());
+        assert!(program("false").run_within(Duration::from_secs(60)).is_err());
     }
 }

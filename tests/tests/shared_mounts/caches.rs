@@ -20,7 +20,7 @@ use nix::mount::{MntFlags, umount2};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use super::{World, open, with_world};
+use super::{World, open, with_world, with_world_alone};
 
 /// Longer than what was taken back from a kernel is not lent to it again.
 const REST: Duration = Duration::from_millis(120);
@@ -424,7 +424,7 @@ fn mappings_and_truncation_of_both() {
 /// once, and not for long.
 #[test]
 fn requests_that_are_swallowed_harm_only_their_mount() {
-    with_world(|world| {
+    with_world_alone(|world| {
         fs::write(world.a.join("f"), vec![1; 1 << 20]).unwrap();
         fs::write(world.a.join("g"), b"g").unwrap();
         sleep(REST);
