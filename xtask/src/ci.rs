@@ -10,7 +10,7 @@ const NO_STD: [&str; 5] =
     ["atoll-transport", "atoll-block", "atoll-vfs", "atoll-fs", "atoll-posix"];
 const BARE_TARGET: &str = "x86_64-unknown-none";
 /// How long building and running all tests may take: several times what it does on two processors.
-const TESTS: Duration = Duration::from_mins(45);
+const TESTS: Duration = Duration::from_mins(30);
 
 /// Runs all steps, the quick ones first, and stops at the first that fails.
 pub fn run() -> Result<(), Failure> {
