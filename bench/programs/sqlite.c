@@ -1,10 +1,11 @@
 // SQLite: journal mode DELETE, no sync, N autocommitted inserts, then all of them selected.
-// Prints microseconds. Usage: sqlite FILE N
+// Prints microseconds. Usage: sqlite FILE N; FILE is made anew.
 #include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 static double now(void) {
     struct timespec time;
@@ -34,6 +35,8 @@ int main(int argc, char **argv) {
     sqlite3 *database = NULL;
     sqlite3_stmt *statement = NULL;
 
+    // Of a run before.
+    unlink(argv[1]);
     check(database, sqlite3_open(argv[1], &database), SQLITE_OK, "open");
     check(database, sqlite3_exec(database, "PRAGMA journal_mode=DELETE", journal_mode, NULL, NULL),
           SQLITE_OK, "journal mode");

@@ -15,8 +15,13 @@ pub struct Machine {
     pub processor: String,
     /// How many processors the process may use.
     pub processors: usize,
+    /// Its memory in GiB, rounded up.
+    pub memory_gib: u64,
     /// The kernel's release.
     pub kernel: String,
+    /// For how long the kernel of a virtual machine looks for work before it halts an idle processor,
+    /// which decides what it costs to wake a thread on it; `None` where it has no such choice.
+    pub halt_poll_ns: Option<u64>,
 }
 
 impl Machine {
@@ -26,10 +31,16 @@ impl Machine {
         let model =
             cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let memory = memory.strip_prefix("MemTotal:").unwrap_or_default().split_whitespace().next();
+        let memory_kib: u64 = memory.and_then(|kib| kib.parse().ok()).unwrap_or(0);
+        let halt = std::fs::read_to_string("/sys/module/haltpoll/parameters/guest_halt_poll_ns");
         Machine {
             processor: model.map_or("unknown", |(_, name)| name).trim().to_owned(),
             processors: system::processors().len(),
+            memory_gib: memory_kib.div_ceil(1 << 20),
             kernel: kernel.trim().to_owned(),
+            halt_poll_ns: halt.ok().and_then(|time| time.trim().parse().ok()),
         }
     }
 }
@@ -155,6 +166,7 @@ mod tests {
         if system::processors().len() > 1 {
             assert!(noise.ping_pong_ns.unwrap() > 1.0);
         }
-        assert!(Machine::this().processors > 0);
+        let machine = Machine::this();
+        assert!(machine.processors > 0 && machine.memory_gib > 0);
     }
 }

@@ -7,21 +7,34 @@ use crate::measure::{Outcome, Outcomes};
 use crate::subject::Subject;
 use crate::table::Unit;
 
+/// How the tables are read.
+const HEAD: &str = "\
+Medians, and the distance between the quartiles in percent of the median. The last columns say
+how many times better Atoll is than tmpfs, or than the disk where tmpfs takes no part, or a ring than
+the one with a lock. Cold is the first run of a program, or the first pass of a workload, on a fresh
+file system, volume and server; steady is a later one on the same.
+* More than there are processors: the figure has the scheduler's part in it.
+";
+
 /// The report: tables, then the goals.
 pub fn text(outcomes: &Outcomes, verdicts: &[Verdict]) -> String {
     let mut out = String::new();
     let machine = &outcomes.machine;
     let _ = writeln!(
         out,
-        "{}, {} processors, Linux {}, disk with {}",
-        machine.processor, machine.processors, machine.kernel, outcomes.disk
+        "{}, {} processors, {} GiB of memory, Linux {}, disk with {}{}",
+        machine.processor,
+        machine.processors,
+        machine.memory_gib,
+        machine.kernel,
+        outcomes.disk,
+        match machine.halt_poll_ns {
+            Some(0) => ", idle processors halt at once".into(),
+            Some(time) => format!(", idle processors poll for {} us", time / 1000),
+            None => String::new(),
+        }
     );
-    out.push_str(
-        "Medians, and the distance between the quartiles in percent of the median. The last columns \
-         say\nhow many times better Atoll is than tmpfs, or than the disk where tmpfs takes no part, or \
-         a ring than\nthe one with a lock. * More than there are processors: the figure has the \
-         scheduler's part in it.\n",
-    );
+    out.push_str(HEAD);
     if outcomes.smoke {
         out.push_str("A smoke run: the numbers mean nothing.\n");
     }

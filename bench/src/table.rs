@@ -123,6 +123,9 @@ impl Suite {
     }
 }
 
+/// Runs of a program: the first on a fresh file system, and later ones on the same.
+const RUNS: &[(&str, Unit)] = &[("cold", Unit::Microseconds), ("steady", Unit::Microseconds)];
+
 const TOTAL: &[(&str, Unit)] = &[("total", Unit::Microseconds)];
 
 #[cfg(test)]

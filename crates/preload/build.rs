@@ -1,8 +1,9 @@
 //! Compiles the interposer, a shared library in C, which the crate carries as bytes.
 
-use std::env;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::{env, fs, io};
 
 const SOURCES: [&str; 8] = [
     "system_calls.c",
@@ -15,25 +16,84 @@ const SOURCES: [&str; 8] = [
     "unwind.c",
 ];
 
-/// Where what the backend is made of lies, seen from here.
-const BACKEND: [&str; 5] =
-    ["../preload-backend", "../host", "../vfs", "../transport", "../../Cargo.lock"];
+/// The crates that the backend is made of: their names, and where they lie, seen from here.
+const BACKEND: [(&str, &str); 4] = [
+    ("atoll-preload-backend", "../preload-backend"),
+    ("atoll-host", "../host"),
+    ("atoll-vfs", "../vfs"),
+    ("atoll-transport", "../transport"),
+];
+
+/// What becomes of a file's name and content, and those below a folder in the order of their names.
+fn hash(path: &Path, hasher: &mut DefaultHasher) -> io::Result<()> {
+    path.hash(hasher);
+    if !path.is_dir() {
+        fs::read(path)?.hash(hasher);
+        return Ok(());
+    }
+    let mut entries =
+        fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
+    // What editors leave beside a file is none of it.
+    entries.retain(|path| path.file_name().is_some_and(|name| name.as_encoded_bytes()[0] != b'.'));
+    entries.sort();
+    entries.iter().try_for_each(|entry| hash(entry, hasher))
+}
 
 /// Builds the backend, optimised and without unwinding whatever the profile, in a folder of its own.
 /// What it needs from elsewhere has been fetched for the command as well.
+///
+/// Cargo goes by the times of files. Those of a folder that was copied, or put back from an archive,
+/// with its times can be later than those of sources that were never built there. So a crate whose
+/// content is not what was built last is built anew, whatever the times.
 fn backend(out: &Path) -> PathBuf {
-    for path in BACKEND {
-        println!("cargo::rerun-if-changed={path}");
-    }
+    println!("cargo::rerun-if-changed=../../Cargo.lock");
+    println!("cargo::rerun-if-changed=../../Cargo.toml");
     let folder = out.join("backend");
     let target = env::var("TARGET").expect("cargo says for what");
-    let mut cargo = Command::new(env::var_os("CARGO").expect("cargo says where it is"));
-    cargo.args(["rustc", "--quiet", "--offline", "--locked", "--lib", "--crate-type", "staticlib"]);
-    cargo.args(["--profile", "release", "--target", &target, "--target-dir"]).arg(&folder);
-    cargo.args(["--manifest-path", "../preload-backend/Cargo.toml"]);
-    for setting in ["panic=\"abort\"", "lto=\"fat\"", "codegen-units=1", "debug=false"] {
-        cargo.arg("--config").arg(format!("profile.release.{setting}"));
+    let mut built = Vec::new();
+    for (name, path) in BACKEND {
+        let mut hasher = DefaultHasher::new();
+        for part in ["Cargo.toml", "src"].map(|part| Path::new(path).join(part)) {
+            println!("cargo::rerun-if-changed={}", part.display());
+            hash(&part, &mut hasher).unwrap_or_else(|e| panic!("{}: {e}", part.display()));
+        }
+        let content = format!("{:016x}", hasher.finish());
+        let note = out.join(format!("{name}.content"));
+        if fs::read_to_string(&note).is_ok_and(|before| before == content) {
+            continue;
+        }
+        // Until it is built, nobody knows what is there.
+        let _ = fs::remove_file(&note);
+        run(cargo("clean", &folder, &target).args(["--package", name]));
+        built.push((note, content));
     }
+    let mut rustc = cargo("rustc", &folder, &target);
+    rustc.args(["--lib", "--crate-type", "staticlib"]);
+    for setting in ["panic=\"abort\"", "lto=\"fat\"", "codegen-units=1", "debug=false"] {
+        rustc.arg("--config").arg(format!("profile.release.{setting}"));
+    }
+    run(&mut rustc);
+    let release = folder.join(target).join("release");
+    let known = BACKEND.map(|(_, path)| fs::canonicalize(path).expect("a crate"));
+    let sources = fs::read_to_string(release.join("libatoll_preload_backend.d"));
+    // As make has it: a blank within a name stands behind a backslash.
+    let sources = sources.expect("cargo lists the sources").replace("\\ ", "\0");
+    for source in sources.split_whitespace().skip(1).map(|source| source.replace('\0', " ")) {
+        let listed = known.iter().any(|path| Path::new(&source).starts_with(path));
+        assert!(listed, "{source} is of a crate that BACKEND does not list");
+    }
+    for (note, content) in built {
+        fs::write(&note, content).unwrap_or_else(|e| panic!("{}: {e}", note.display()));
+    }
+    release.join("libatoll_preload_backend.a")
+}
+
+/// Cargo with `command`, for the backend, in the target folder `folder`.
+fn cargo(command: &str, folder: &Path, target: &str) -> Command {
+    let mut cargo = Command::new(env::var_os("CARGO").expect("cargo says where it is"));
+    cargo.args([command, "--quiet", "--offline", "--locked", "--profile", "release"]);
+    cargo.args(["--target", target, "--target-dir"]).arg(folder);
+    cargo.args(["--manifest-path", "../preload-backend/Cargo.toml"]);
     // What this build is for, a lint or a test, is not what that one is for.
     for (name, _) in env::vars_os() {
         let text = name.to_string_lossy();
@@ -45,9 +105,12 @@ fn backend(out: &Path) -> PathBuf {
             cargo.env_remove(name);
         }
     }
-    let status = cargo.status().unwrap_or_else(|error| panic!("{cargo:?}: {error}"));
-    assert!(status.success(), "{cargo:?}: {status}");
-    folder.join(target).join("release/libatoll_preload_backend.a")
+    cargo
+}
+
+fn run(command: &mut Command) {
+    let status = command.status().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(status.success(), "{command:?}: {status}");
 }
 
 fn main() {

@@ -9,6 +9,25 @@ use crate::record::Broken;
 
 use super::{Pattern, Run, check};
 
+/// Which run of a program is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// The first on a fresh volume, file system and server.
+    Cold,
+    /// A later one on the same.
+    Steady,
+}
+
+impl When {
+    /// The metric of the whole run.
+    fn metric(self) -> &'static str {
+        match self {
+            When::Cold => "cold",
+            When::Steady => "steady",
+        }
+    }
+}
+
 /// How programs reach the file system under measurement.
 pub struct Launch {
     /// The folder, as programs name it.
@@ -64,19 +83,21 @@ fn run(mut command: Command, what: &str) -> Result<(), Broken> {
 
 /// The point is the number of keys: all stored, the database opened again, all fetched. With
 /// `no_mmap`, gdbm does not map its file.
-pub fn gdbm(launch: &Launch, run: &mut Run, no_mmap: bool) -> Result<(), Broken> {
-    timed_by_itself(launch, run, "gdbm", if no_mmap { &["nommap"] } else { &[] })
+pub fn gdbm(launch: &Launch, run: &mut Run, when: When, no_mmap: bool) -> Result<(), Broken> {
+    timed_by_itself(launch, run, when, "gdbm", if no_mmap { &["nommap"] } else { &[] })
 }
 
 /// The point is the number of inserts, each a transaction of its own; then all rows are selected.
-pub fn sqlite(launch: &Launch, run: &mut Run) -> Result<(), Broken> {
-    timed_by_itself(launch, run, "sqlite", &[])
+pub fn sqlite(launch: &Launch, run: &mut Run, when: When) -> Result<(), Broken> {
+    timed_by_itself(launch, run, when, "sqlite", &[])
 }
 
-/// Runs a program that prints its metrics, each with its microseconds.
+/// Runs a program that removes its file if there is one, then prints its metrics, each with its
+/// microseconds: `total` is the whole run, others are parts of it, of which the later runs' are kept.
 fn timed_by_itself(
     launch: &Launch,
     run: &mut Run,
+    when: When,
     program: &str,
     options: &[&str],
 ) -> Result<(), Broken> {
@@ -86,7 +107,11 @@ fn timed_by_itself(
     for line in text.lines() {
         let (metric, time) = line.split_once(' ').unwrap_or((line, ""));
         let time = time.parse().map_err(|_| Broken(format!("{program} printed `{line}`")))?;
-        run.record.add(metric, time);
+        match metric {
+            "total" => run.record.add(when.metric(), time),
+            part if when == When::Steady => run.record.add(part, time),
+            _ => {}
+        }
     }
     Ok(())
 }
@@ -135,9 +160,9 @@ fn golden(files: u64) -> Option<Counts> {
 }
 
 /// The point is the number of files; 500 transactions, files of 500 to 10,000 bytes, blocks of 512
-/// bytes, the C library's buffering with 500 files and none with more. `total` is the time of the
+/// bytes, the C library's buffering with 500 files and none with more. Measured is the time of the
 /// whole process in microseconds: PostMark's own clock counts seconds.
-pub fn postmark(launch: &Launch, run: &mut Run) -> Result<(), Broken> {
+pub fn postmark(launch: &Launch, run: &mut Run, when: When) -> Result<(), Broken> {
     let commands = format!(
         "set location {}\nset number {}\nset size 500 10000\nset transactions 500\n\
          set read 512\nset write 512\nset buffering {}\nrun\nquit\n",
@@ -145,7 +170,7 @@ pub fn postmark(launch: &Launch, run: &mut Run) -> Result<(), Broken> {
         run.point,
         run.point == 500,
     );
-    let text = run_postmark(launch, run, &commands)?;
+    let text = run_postmark(launch, run, when, &commands)?;
     let counts = counts(&text).ok_or_else(|| Broken(format!("postmark did not finish: {text}")))?;
     match golden(run.point) {
         Some(golden) if golden == counts => Ok(()),
@@ -154,7 +179,12 @@ pub fn postmark(launch: &Launch, run: &mut Run) -> Result<(), Broken> {
 }
 
 /// Has PostMark obey `commands`, and records the time of the whole process.
-fn run_postmark(launch: &Launch, run: &mut Run, commands: &str) -> Result<String, Broken> {
+fn run_postmark(
+    launch: &Launch,
+    run: &mut Run,
+    when: When,
+    commands: &str,
+) -> Result<String, Broken> {
     let mut command = launch.command("postmark");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let begin = Instant::now();
@@ -163,22 +193,24 @@ fn run_postmark(launch: &Launch, run: &mut Run, commands: &str) -> Result<String
         input.write_all(commands.as_bytes())?;
     }
     let output = child.wait_with_output()?;
-    run.record.add("total", begin.elapsed().as_secs_f64() * 1e6);
+    run.record.add(when.metric(), begin.elapsed().as_secs_f64() * 1e6);
     finished(output, "postmark")
 }
 
-/// The point is the number of files, of 64 KiB to 4 MiB; 2,000 transactions, blocks of 64 KiB.
-pub fn postmark_large(launch: &Launch, run: &mut Run) -> Result<(), Broken> {
+/// The point is the number of files, of 64 KiB to 4 MiB; 2,000 transactions, 20 in a smoke run,
+/// blocks of 64 KiB.
+pub fn postmark_large(launch: &Launch, run: &mut Run, when: When) -> Result<(), Broken> {
+    let transactions = if run.smoke { 20 } else { 2000 };
     let commands = format!(
-        "set location {}\nset number {}\nset size 65536 4194304\nset transactions 2000\n\
+        "set location {}\nset number {}\nset size 65536 4194304\nset transactions {transactions}\n\
          set read 65536\nset write 65536\nset buffering false\nrun\nquit\n",
         launch.folder.display(),
         run.point,
     );
-    let text = run_postmark(launch, run, &commands)?;
+    let text = run_postmark(launch, run, when, &commands)?;
     // Which files are chosen follows from the seed, so that a run that finished did the same.
     match counts(&text) {
-        Some(counts) if counts.read + counts.appended == 2000 => Ok(()),
+        Some(counts) if counts.read + counts.appended == transactions => Ok(()),
         counts => Err(Broken(format!("postmark counted {counts:?}"))),
     }
 }

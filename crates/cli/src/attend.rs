@@ -5,7 +5,6 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::thread::JoinHandle;
 
 use atoll_host::client::{Connection, Place};
 use atoll_host::handoff::Handoff;
@@ -73,8 +72,8 @@ pub fn attend(attachments: &[Attachment], line: &Handoff) -> u8 {
     leave_terminal();
     let hidden: Vec<&Path> = attachments.iter().map(|a| a.target.as_path()).collect();
     let mut opened = Vec::new();
-    for attachment in attachments {
-        match Session::open(attachment, &hidden) {
+    for (number, attachment) in attachments.iter().enumerate() {
+        match Session::open(attachment, number, &hidden) {
             Ok(session) => opened.push((attachment, session)),
             Err(failure) => {
                 complain(failure);
@@ -108,7 +107,7 @@ pub fn attend(attachments: &[Attachment], line: &Handoff) -> u8 {
 
 /// The word to go on, with the place of the server that this process has for what was mounted last.
 fn go(last: Option<&Serving>) -> Vec<u8> {
-    let place = last.and_then(|serving| serving.own.as_ref()).map(PrivateServer::place);
+    let place = last.and_then(|serving| serving.session.own.as_ref()).map(PrivateServer::place);
     let mut message = b"+".to_vec();
     message.extend(place.map_or(&b""[..], |place| place.socket.as_os_str().as_bytes()));
     message
@@ -122,13 +121,15 @@ struct Session {
 }
 
 impl Session {
-    /// Begins it; the server's socket is not below one of `hidden`.
-    fn open(attachment: &Attachment, hidden: &[&Path]) -> Result<Session, Failure> {
+    /// Begins it, with a server of its own if need be: this process's server `number`, whose socket is
+    /// not below one of `hidden`.
+    fn open(attachment: &Attachment, number: usize, hidden: &[&Path]) -> Result<Session, Failure> {
         if let Some(place) = &attachment.served {
             let connection = Connection::open(place).map_err(Failure::new)?;
             return Ok(Session { connection, own: None });
         }
-        let own = PrivateServer::start(&attachment.volume, attachment.access, hidden)?;
+        let Attachment { volume, access, .. } = attachment;
+        let own = PrivateServer::start(volume, *access, number, hidden)?;
         match Connection::open(own.place()) {
             Ok(connection) => Ok(Session { connection, own: Some(own) }),
             Err(error) => {
@@ -156,9 +157,7 @@ impl Session {
         }
         // Only the server may have it now, so that its end is the mount's.
         drop(device);
-        let Session { connection, own } = self;
-        let ended = std::thread::spawn(move || connection.wait());
-        Ok(Serving { path: attachment.volume.clone(), ended, own })
+        Ok(Serving { path: attachment.volume.clone(), session: self })
     }
 
     fn close(self) -> Result<(), Failure> {
@@ -170,17 +169,15 @@ impl Session {
 /// An attachment in use.
 struct Serving {
     path: PathBuf,
-    /// Ends with whether the server was there to the end.
-    ended: JoinHandle<bool>,
-    own: Option<PrivateServer>,
+    session: Session,
 }
 
 impl Serving {
     /// Waits until it is unmounted, and ends a server of its own.
     fn finish(self) -> Result<(), Failure> {
-        let there = self.ended.join().unwrap_or(false);
-        match self.own {
-            Some(own) => own.end(),
+        let there = self.session.connection.wait();
+        match self.session.own {
+            Some(_) => self.session.close(),
             None if there => Ok(()),
             None => Err(Failure::new(format!(
                 "the server of {} has gone; what had been written is safe",

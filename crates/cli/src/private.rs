@@ -27,17 +27,19 @@ pub struct PrivateServer {
 }
 
 impl PrivateServer {
-    /// Opens the volume at `path` and serves it. The socket is not below one of `hidden`.
+    /// Opens the volume at `path` and serves it: this process's server `number`. The socket is not below
+    /// one of `hidden`.
     pub fn start(
         path: &Path,
         access: volume::Access,
+        number: usize,
         hidden: &[&Path],
     ) -> Result<PrivateServer, Failure> {
         let cannot = |error: &dyn fmt::Display| {
             Failure::new(format!("cannot serve {}: {error}", path.display()))
         };
         let volume = volume::open(path, access)?;
-        let name = format!("run-{}-{:x}", std::process::id(), volume_number(path));
+        let name = format!("run-{}-{number}", std::process::id());
         let bound = atoll_preload::in_directory(hidden, |dir| {
             let socket = dir.join(&name);
             bind(&socket, false).map(|fd| (socket, fd)).map_err(io::Error::other)
@@ -87,12 +89,4 @@ impl PrivateServer {
             ))),
         }
     }
-}
-
-/// Tells the volumes of one command apart.
-fn volume_number(path: &Path) -> u64 {
-    use std::hash::{DefaultHasher, Hash, Hasher};
-    let mut hasher = DefaultHasher::new();
-    path.hash(&mut hasher);
-    hasher.finish()
 }

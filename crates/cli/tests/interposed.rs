@@ -28,6 +28,17 @@ def make(path, byte):
     return fd
 "#;
 
+/// Descriptors of this process, but for those `known`, that belong to connections.
+const INHERITED: &str = r#"
+def strange(known):
+    found = []
+    for n in os.listdir('/proc/self/fd'):
+        try: what = os.readlink('/proc/self/fd/' + n)
+        except FileNotFoundError: continue
+        if int(n) not in known and ('socket:' in what or 'atoll-' in what): found.append(n + ' ' + what)
+    return found
+"#;
+
 /// `text` as a program of its own in the folder, under a limit of time.
 fn program(served: &Served, text: &str) -> [String; 6] {
     need("python3", "python3");
@@ -272,5 +283,76 @@ print(has('ring'), flush=True); sys.stdin.readline()
     assert!(log.lines().count() < 200, "{} lines", log.lines().count());
     let text = "fd = make('/vol/t', b't'); often(fd, b't'); print(has('view'))";
     assert_eq!(ok(served.run(&[]).args(program(&served, text))), "True\n");
+    served.end();
+}
+
+/// A child has nothing of a connection that another thread was making when it was forked, and nothing
+/// in it waits for that thread.
+#[test]
+fn forks_while_a_thread_connects() {
+    let served = Served::new();
+    // Instead of the server somebody who takes what it is sent and does not answer.
+    let text = r#"
+path = sys.argv[1]
+if 'silent' not in os.environ:
+    make('/vol/f', b'f')
+    lines = [line.split(' ', 3) for line in os.environ['ATOLL_SERVERS'].splitlines()]
+    servers = ''.join(' '.join(line[:3] + [path]) + '\n' for line in lines)
+    os.execve(sys.executable, [sys.executable] + sys.argv,
+              dict(os.environ, ATOLL_SERVERS=servers, silent='yes'))
+listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+listener.bind(path); listener.listen()
+fd = os.open('/vol/f', os.O_RDONLY)
+def use():
+    for i in range(20): assert page(fd) == b'f' * 4096
+thread = threading.Thread(target=use); thread.start()
+asked, _ = listener.accept()
+hello = asked.recv(100)
+assert hello[:4] == b'atol', hello
+# The thread waits for an answer now. When it waits no more nobody listens either.
+os.unlink(path)
+child = os.fork()
+if child == 0:
+    assert not strange([listener.fileno(), asked.fileno()]), strange([])
+    assert not has('ring')
+    use()
+    os._exit(7)
+thread.join()
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+print('end')
+"#;
+    let silent = served.path().join("silent");
+    let arguments = program(&served, &format!("{INHERITED}{text}"));
+    assert_eq!(ok(served.run(&[]).args(&arguments).arg(&silent)), "end\n");
+
+    // And the true one, at any moment.
+    let text = r#"
+for round in range(8):
+    files = [make('/vol/%d-%d' % (round, n), b'g') for n in range(8)]
+    def use():
+        for fd in files: often(fd, b'g')
+    # Whose connection is made anew: this process has forgotten its parent's.
+    child = os.fork()
+    if child != 0:
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        continue
+    threads = [threading.Thread(target=use) for n in range(2)]
+    for thread in threads: thread.start()
+    children = []
+    while any(thread.is_alive() for thread in threads) and len(children) < 40:
+        pid = os.fork()
+        if pid == 0:
+            assert not strange([]), strange([])
+            assert not has('ring') and not has('view')
+            use()
+            os._exit(7)
+        children.append(pid)
+    for pid in children: assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    for thread in threads: thread.join()
+    os._exit(7)
+print('end')
+"#;
+    let arguments = program(&served, &format!("{INHERITED}{text}"));
+    assert_eq!(ok(served.run(&[]).args(&arguments)), "end\n");
     served.end();
 }

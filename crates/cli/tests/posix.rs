@@ -91,6 +91,29 @@ inside! {
         assert_eq!(content, "new");
     }
 
+    files_without_a_name in "16M" {
+        fs::create_dir("d").unwrap();
+        let make = |flags| {
+            let flags = OFlags::TMPFILE | OFlags::RDWR | flags;
+            File::from(rustix::fs::open("d", flags, Mode::RUSR | Mode::WUSR).unwrap())
+        };
+        let (kept, hidden) = (make(OFlags::empty()), make(OFlags::EXCL));
+        for mut file in [&kept, &hidden] {
+            file.write_all(b"content").unwrap();
+            assert_eq!((file.metadata().unwrap().nlink(), file.metadata().unwrap().len()), (0, 7));
+        }
+        assert_eq!(fs::read_dir("d").unwrap().count(), 0);
+        let link = |file: &File, to| {
+            let from = format!("/proc/self/fd/{}", file.as_raw_fd());
+            rustix::fs::linkat(CWD, &from, CWD, to, AtFlags::SYMLINK_FOLLOW)
+        };
+        link(&kept, "d/kept").unwrap();
+        said(link(&hidden, "d/hidden"), Errno::NOENT);
+        drop((kept, hidden));
+        assert_eq!(fs::read("d/kept").unwrap(), b"content");
+        assert_eq!(fs::metadata("d/kept").unwrap().nlink(), 1);
+    }
+
     appending in "16M" {
         let open = || OpenOptions::new().append(true).create(true).open("log").unwrap();
         let (mut a, mut b) = (open(), open());

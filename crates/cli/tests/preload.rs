@@ -33,6 +33,23 @@ fn run(mut command: Command) -> (String, String) {
 }
 
 #[test]
+fn forks_of_every_kind() {
+    let served = Served::new();
+    let library = compile("forks.c", served.path(), &["-DLIBRARY", "-shared", "-fPIC"]);
+    let program = served.path().join("forks");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/forks.c");
+    ok(Command::new("gcc").args(["-w", "-O1", "-o"]).arg(&program).arg(source).arg(library));
+    let expected = "fork\n_Fork\nclone by number\nclone\nparent\n".repeat(3) + "end\n";
+    for options in [&[][..], &["--no-preload"]] {
+        let mut command = served.run(options);
+        command.args(["timeout", "-s", "KILL", "60"]).arg(&program).arg("/vol/f");
+        assert_eq!(run(command).0, expected, "{options:?}");
+    }
+    assert!(served.connections() > 12, "children have connections of their own");
+    served.end();
+}
+
+#[test]
 fn descriptors_and_offsets_are_as_on_the_host() {
     let served = Served::new();
     let dir = served.path();

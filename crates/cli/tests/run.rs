@@ -112,6 +112,23 @@ fn what_cannot_be_used_is_said_and_left_alone() {
 }
 
 #[test]
+fn a_volume_appears_at_two_places_for_looking() {
+    let dir = folder();
+    let vol = volume(dir.path(), "v.vol", "16M");
+    ok(atoll().current_dir(dir.path()).args(["run", "-v", "v.vol", "--", "mkdir", "/vol/here"]));
+    let run = |second: &str| {
+        let mut command = atoll();
+        command.current_dir(dir.path()).args(["run", "-v", "v.vol:/x:ro", "-v", second, "--"]);
+        command.args(["ls", "/x", "/y"]);
+        command
+    };
+    assert_eq!(ok(&mut run("v.vol:/y:ro")), "/x:\nhere\n\n/y:\nhere\n");
+    let said = fails(&mut run("v.vol:/y"), 125);
+    assert!(said.contains("in use"), "{said}");
+    fsck(&vol);
+}
+
+#[test]
 fn a_volume_in_use_is_refused() {
     let dir = folder();
     let vol = volume(dir.path(), "v.vol", "16M");

@@ -338,6 +338,152 @@ fn the_end_of_the_server() {
     assert_eq!(ok(atoll().current_dir(served.path()).args(["cat", "a.vol:/g"])), "more\n");
 }
 
+/// Asked to end under programs that write, by rings and by the kernel, it loses nothing that it has
+/// acknowledged, and lets nobody wait.
+#[test]
+fn the_end_of_the_server_among_requests() {
+    need("python3", "python3");
+    let served = Served::start(&["a.vol", "b.vol", "--log-level", "info"]);
+    let writers =
+        [(false, "r1"), (false, "r2"), (true, "k1"), (true, "k2")].map(|(kernel, name)| {
+            // A line is acknowledged when its number is printed, outside of the volume.
+            let program = "
+import itertools, os, sys
+file = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+for n in itertools.count():
+    try: os.write(file, b'%d\\n' % n)
+    except OSError: break
+    os.write(1, b'%d\\n' % n)
+";
+            let acknowledged = served.path().join(name);
+            let mut command = atoll();
+            command.current_dir(served.path()).args(["run", "-v", "s/a:/vol"]);
+            if kernel {
+                command.arg("--no-preload");
+            }
+            command.args(["--", "python3", "-c", program, &format!("/vol/{name}")]);
+            command.stdin(Stdio::null()).stderr(Stdio::null());
+            let output = std::fs::File::create(&acknowledged).unwrap();
+            (command.stdout(output).spawn().unwrap(), acknowledged, name)
+        });
+    for (_, acknowledged, name) in &writers {
+        wait_until(&format!("{name} writes"), || {
+            std::fs::metadata(acknowledged).unwrap().len() > 400
+        });
+    }
+    assert!(served.log().contains("connects to"), "nobody writes by a ring: {}", served.log());
+    let dir = served.stop();
+    for (mut writer, acknowledged, name) in writers {
+        wait_until(&format!("{name} ends"), || writer.try_wait().unwrap().is_some());
+        let acknowledged = std::fs::read(dir.path().join(acknowledged)).unwrap();
+        let kept = ok(atoll().current_dir(dir.path()).arg("cat").arg(format!("a.vol:/{name}")));
+        assert!(kept.as_bytes().starts_with(&acknowledged), "{name} has lost lines");
+        // One more may have been written, whose answer the end overtook.
+        let lines = |text: &[u8]| text.iter().filter(|&&byte| byte == b'\n').count();
+        assert!(lines(kept.as_bytes()) <= lines(&acknowledged) + 1, "{name}");
+    }
+}
+
+/// Whoever holds the session of a mount is killed: what programs had open by it is closed, files without
+/// a name are given back, and locks are free.
+#[test]
+fn a_mount_that_is_killed_leaves_nothing() {
+    need("flock", "util-linux");
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let served = Served::start(&["a.vol"]);
+    let place = served.path().join("mnt");
+    std::fs::create_dir(&place).unwrap();
+    let mut watcher = served.shell("s:/vol");
+    let free = "stat -f -c '%f %d' /vol";
+    watcher.does("touch /vol/flock /vol/posix");
+    let before = watcher.does(free);
+    let mut mount = atoll()
+        .current_dir(served.path())
+        .args(["mount", "--foreground", "s", "mnt"])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_until("it is mounted", || place.join("flock").exists());
+    // A program of its own, so that nothing of this process waits for the mount.
+    need("python3", "python3");
+    let program = "
+import fcntl, os, sys
+gone = open('gone', 'wb'); gone.write(bytes(3000000)); gone.flush(); os.unlink('gone')
+flock, posix = open('flock', 'r+b'), open('posix', 'r+b')
+fcntl.flock(flock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+fcntl.lockf(posix, fcntl.LOCK_EX | fcntl.LOCK_NB)
+print('ready', flush=True); sys.stdin.readline()
+try: os.write(gone.fileno(), b'x'); sys.exit('it was written')
+except OSError: pass
+os.chdir('/')
+";
+    let mut user = Command::new("python3")
+        .current_dir(&place)
+        .args(["-c", program])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = [0; 6];
+    user.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+    let locks = [
+        "flock -n /vol/flock true",
+        "python3 -c 'import fcntl; f = open(\"/vol/posix\", \"r+b\"); \
+         fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB)' 2> /dev/null",
+    ];
+    assert_ne!(watcher.does(free), before);
+    for lock in locks {
+        assert_eq!(watcher.does(lock), "!", "{lock}");
+    }
+
+    kill(Pid::from_raw(mount.id() as i32), Signal::SIGKILL).unwrap();
+    mount.wait().unwrap();
+    wait_until("the file is gone", || watcher.does(free) == before);
+    for lock in locks {
+        wait_until(lock, || watcher.does(lock).is_empty());
+    }
+    // Programs on it get errors, and it can be taken away.
+    user.stdin.take().unwrap().write_all(b"\n").unwrap();
+    assert!(user.wait().unwrap().success());
+    ok(Command::new("umount").args(["-l"]).arg(&place));
+    assert!(!place.join("flock").exists());
+    watcher.end();
+    served.stop();
+}
+
+/// docs/PROTOCOL.md: sendfile(2) ends where the kernel last knew the end of the file to be, which it learns by
+/// fstat(2).
+#[test]
+fn sendfile_of_what_another_client_made_longer() {
+    use rustix::fs::sendfile;
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let served = Served::start(&["a.vol"]);
+    let place = served.path().join("mnt");
+    std::fs::create_dir(&place).unwrap();
+    ok(atoll().current_dir(served.path()).args(["mount", "s", "mnt"]));
+    std::fs::write(place.join("f"), "known,").unwrap();
+    let file = std::fs::File::open(place.join("f")).unwrap();
+    let mut out = tempfile::tempfile().unwrap();
+    assert_eq!(sendfile(&out, &file, None, 100).unwrap(), 6);
+    ok(&mut served.run("s:/vol", "printf more >> /vol/f"));
+    let early = sendfile(&out, &file, None, 100).unwrap();
+    assert!([0, 4].contains(&early), "{early} bytes");
+    assert_eq!(file.metadata().unwrap().len(), 10);
+    assert_eq!(sendfile(&out, &file, None, 100).unwrap(), 4 - early);
+    let mut sent = String::new();
+    std::io::Seek::rewind(&mut out).unwrap();
+    out.read_to_string(&mut sent).unwrap();
+    assert_eq!(sent, "known,more");
+    println!("before fstat(2) it sent {early} of 4 bytes");
+    drop(file);
+    ok(atoll().current_dir(served.path()).args(["umount", "mnt"]));
+    served.stop();
+}
+
 #[test]
 fn strangers_at_the_socket_lose_only_their_own_connection() {
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, send, socket};

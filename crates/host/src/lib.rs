@@ -1,12 +1,16 @@
 //! What only a host has: files and disks as block devices, memory maps, confinement, FUSE mounts,
 //! namespaces.
 //!
-//! [`device`] gives a volume's storage as a block device; [`seal`] confines a process to it.
-//! [`memory`] says how much a cache may take. [`fuse`] serves a file system to the kernel;
-//! [`namespace`] gives a program a private view of the file tree; [`process`] splits this process
-//! in two, and [`handoff`] is the line between the halves. [`server`] serves volumes to many programs,
-//! and [`client`] is how they find it, by the messages of [`control`]; [`shm`] is memory
-//! shared with another process. Unsafe code is denied here but in the modules that say why they need it.
+//! [`client`] is how programs find a server, by the messages of [`control`]; [`shm`] is memory shared
+//! with another process. Unsafe code is denied here but in the modules that say why they need it.
+#![cfg_attr(
+    feature = "server",
+    doc = "
+With the feature `server`: [`device`] gives a volume's storage as a block device; [`seal`] confines a
+process to it. [`memory`] says how much a cache may take. [`fuse`] serves a file system to the kernel;
+[`namespace`] gives a program a private view of the file tree; [`process`] splits this process in two,
+and [`handoff`] is the line between the halves. [`server`] serves volumes to many programs."
+)]
 #![deny(unsafe_code)]
 
 pub mod client;

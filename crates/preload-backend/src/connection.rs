@@ -122,6 +122,17 @@ impl Session {
         ring.descriptors().map(|fd| fd.as_raw_fd())
     }
 
+    /// Nothing is made or asked of the server that would give this process descriptors or memory, from here
+    /// until [`go_on`](Self::go_on).
+    pub fn stand_still(&self) {
+        self.ring_lock.take();
+    }
+
+    /// The end of that.
+    pub fn go_on(&self) {
+        self.ring_lock.reset();
+    }
+
     /// Asks for the View, without which all goes as well.
     #[cold]
     fn begin_view(&self) {

@@ -34,6 +34,8 @@ pub struct File {
 #[repr(C)]
 pub struct Backend {
     begin: extern "C" fn(*const c_char) -> c_int,
+    before_fork: extern "C" fn(),
+    after_fork: extern "C" fn(),
     forked: extern "C" fn(),
     reserved: extern "C" fn(u32, u32) -> c_int,
     adopt: unsafe extern "C" fn(*mut File) -> c_int,
@@ -51,6 +53,8 @@ pub struct Backend {
 #[unsafe(no_mangle)]
 pub static atoll_by_rings: Backend = Backend {
     begin,
+    before_fork,
+    after_fork,
     forked,
     reserved,
     adopt,
@@ -88,7 +92,6 @@ extern "C" fn begin(servers: *const c_char) -> c_int {
     unsafe {
         HEAP.restart();
     }
-    CONNECTING.reset();
     TRIED.store(0, Ordering::Relaxed);
     for place in &FOUND {
         place.store(null_mut(), Ordering::Relaxed);
@@ -97,8 +100,26 @@ extern "C" fn begin(servers: *const c_char) -> c_int {
     0
 }
 
+/// The connections that there are.
+fn sessions() -> impl Iterator<Item = &'static Session> {
+    // SAFETY: made in `session`, and never freed.
+    FOUND.iter().filter_map(|place| unsafe { place.load(Ordering::Acquire).as_ref() })
+}
+
+/// Nothing is being made from here until [`after_fork`], neither a connection nor a View.
+extern "C" fn before_fork() {
+    CONNECTING.take();
+    sessions().for_each(Session::stand_still);
+}
+
+extern "C" fn after_fork() {
+    sessions().for_each(Session::go_on);
+    CONNECTING.reset();
+}
+
 /// In a child: lets go of what it has inherited.
 extern "C" fn forked() {
+    CONNECTING.reset();
     for place in &OURS {
         let fd = place.swap(0, Ordering::Relaxed);
         if fd > 0 {
@@ -117,13 +138,7 @@ extern "C" fn reserved(first: u32, last: u32) -> c_int {
 
 /// The session of `device`, which is made if need be.
 fn session(device: u64) -> Option<&'static Session> {
-    let find = || {
-        FOUND.iter().find_map(|place| {
-            // SAFETY: made below, and never freed.
-            let session = unsafe { place.load(Ordering::Acquire).as_ref() }?;
-            (session.device == device).then_some(session)
-        })
-    };
+    let find = || sessions().find(|session| session.device == device);
     if let Some(found) = find() {
         return Some(found);
     }

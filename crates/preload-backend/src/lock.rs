@@ -43,7 +43,12 @@ impl Lock {
         }
     }
 
-    /// Frees it in a child, where whoever held it is not.
+    /// Takes it until [`reset`](Self::reset).
+    pub fn take(&self) {
+        std::mem::forget(self.lock());
+    }
+
+    /// Frees it: after [`take`](Self::take), or in a child, where whoever held it is not.
     pub fn reset(&self) {
         self.0.store(false, Ordering::Release);
     }

@@ -58,6 +58,10 @@ struct atoll_backend {
      * kernel. `servers` is the variable that `atoll run` has set, and stays. Called again in a
      * child after fork, which must leave its parent's connections alone. */
     int (*begin)(const char *servers);
+    /* Around fork: no connection is half made in between, whose descriptors and memory a child would
+     * have without knowing. Waits for one that is being made. */
+    void (*before_fork)(void);
+    void (*after_fork)(void);
     /* In a child, as soon as possible: closes the descriptors that it has inherited. */
     void (*forked)(void);
     /* The lowest descriptor of the backend's own from first to last, or -1. Nobody else may close it. */

@@ -41,12 +41,12 @@ AROUND(FILE *, popen, (const char *command, const char *mode), (command, mode))
 AROUND(int, system, (const char *command), (command))
 
 EXPORT pid_t _Fork(void) {
-    before_fork();
+    before_copy();
     pid_t pid = REAL(_Fork)();
     if (pid == 0)
-        after_fork_in_child();
+        after_copy_in_child();
     else
-        after_fork();
+        after_copy();
     return pid;
 }
 
@@ -108,15 +108,38 @@ __asm__(".pushsection .text\n"
 EXPORT pid_t vfork(void) { return fork(); }
 #endif
 
-/* clone(2): threads share the table as they share descriptors; a child without our memory is as
- * after fork; for anything between the two we step aside. */
+/* clone(2): threads share the table as they share descriptors; a child with a copy of our memory is as
+ * after fork; for anything between the two we step aside. Whether it is such a child. */
+static bool copies(uint64_t flags) {
+    const uint64_t thread = CLONE_VM | CLONE_FILES | CLONE_SETTLS;
+    if (!(flags & (CLONE_VM | CLONE_FILES))) return true;
+    if ((flags & thread) != thread) disable();
+    return false;
+}
+
+struct start {
+    int (*function)(void *);
+    void *argument;
+};
+
+static int start_as_copy(void *argument) {
+    struct start start = *(struct start *)argument;
+    after_copy_in_child();
+    return start.function(start.argument);
+}
+
 EXPORT int clone(int (*function)(void *), void *stack, int flags, void *argument, ...) {
     va_list list;
     va_start(list, argument);
     void *parent = va_arg(list, void *), *tls = va_arg(list, void *), *child = va_arg(list, void *);
     va_end(list);
-    if (flags & CLONE_VM && (flags & (CLONE_FILES | CLONE_SETTLS)) != (CLONE_FILES | CLONE_SETTLS))
-        disable();
+    if (copies(flags)) {
+        struct start start = {function, argument};
+        before_copy();
+        int pid = REAL(clone)(start_as_copy, stack, flags, &start, parent, tls, child);
+        after_copy();
+        return pid;
+    }
     before_fork();
     int pid = REAL(clone)(function, stack, flags, argument, parent, tls, child);
     after_fork();
@@ -228,7 +251,7 @@ EXPORT long syscall(long number, ...) {
     long a[6];
     for (int i = 0; i < 6; i++) a[i] = va_arg(list, long);
     va_end(list);
-    bool forks = false;
+    bool copy = false;
     switch (number) {
     case SYS_read: return read(a[0], (void *)a[1], a[2]);
     case SYS_write: return write(a[0], (void *)a[1], a[2]);
@@ -255,11 +278,11 @@ EXPORT long syscall(long number, ...) {
     case SYS_sendmsg: return sendmsg(a[0], (void *)a[1], a[2]);
     case SYS_execve:
     case SYS_execveat: publish_all(); break;
-    case SYS_clone:
-    case SYS_clone3: forks = true; break;
+    case SYS_clone: copy = copies(a[0]); break;
+    case SYS_clone3: copy = copies(*(uint64_t *)a[0]); break;
 #if defined(__x86_64__)
     case SYS_dup2: return dup2(a[0], a[1]);
-    case SYS_fork: forks = true; break;
+    case SYS_fork: copy = true; break;
 #endif
     case SYS_io_uring_setup:
     case SYS_unshare:
@@ -273,11 +296,11 @@ EXPORT long syscall(long number, ...) {
     case SYS_setresgid:
     case SYS_setgroups: disable(); break;
     }
-    if (forks) before_fork();
+    if (copy) before_copy();
     long result = REAL(syscall)(number, a[0], a[1], a[2], a[3], a[4], a[5]);
-    if (forks && result == 0)
-        after_fork_in_child();
-    else if (forks)
-        after_fork();
+    if (copy && result == 0)
+        after_copy_in_child();
+    else if (copy)
+        after_copy();
     return result;
 }

@@ -25,7 +25,7 @@ static int begin(const char *servers) {
     return 0;
 }
 
-static void forked(void) {}
+static void nothing(void) {}
 
 static int reserved(unsigned first, unsigned last) {
     (void)first, (void)last;
@@ -84,7 +84,9 @@ static int allocate(const struct atoll_file *file, int mode, off_t at, off_t len
 
 const struct atoll_backend atoll_by_system_calls = {
     .begin = begin,
-    .forked = forked,
+    .before_fork = nothing,
+    .after_fork = nothing,
+    .forked = nothing,
     .reserved = reserved,
     .adopt = adopt,
     .closed = closed,

@@ -496,12 +496,6 @@ void after_fork(void) {
     if (!self.vforked) atomic_fetch_sub(&forks, 1);
 }
 
-void after_fork_in_child(void) {
-    if (self.vforked) return;
-    atomic_store(&forks, 0);
-    carrier->forked();
-}
-
 void disable(void) {
     if (self.vforked) return;
     /* Also against descriptions that other threads are making. */
@@ -512,30 +506,46 @@ void disable(void) {
 
 /* ---- fork(3) ---- */
 
-/* The locks are taken over fork, so that the child finds them free. */
-static void prepare(void) {
+/* These locks are taken over fork, so that the child finds what is under them whole. Handlers of
+ * pthread_atfork(3) that were there before ours run in between: what they call takes none of them, in a
+ * call within a call. */
+void before_copy(void) {
+    if (self.vforked) return;
     before_fork();
     enter();
     lock(&connection_lock);
-    lock(&pool_lock);
+    carrier->before_fork();
     lock(&mappings_lock);
 }
 
-static void unlock_all(void) {
+void after_copy(void) {
+    if (self.vforked) return;
     unlock(&mappings_lock);
-    unlock(&pool_lock);
+    carrier->after_fork();
     unlock(&connection_lock);
-}
-
-static void parent(void) {
-    unlock_all();
     after_fork();
     leave();
 }
 
-static void child(void) {
-    unlock_all();
-    after_fork_in_child();
+/* The other locks may be held by threads that are not here: one that adopts a file waits for the server
+ * meanwhile. What they guard is made anew, or read again before it is used. */
+void after_copy_in_child(void) {
+    if (self.vforked) return;
+    unlock(&mappings_lock);
+    unlock(&connection_lock);
+    atomic_store(&pool_lock, 0);
+    pool = NULL;
+    int used = atomic_load(&slots_used);
+    for (int fd = 3; fd < used; fd++) {
+        struct description *d = atomic_load(&slots[fd]);
+        if (!is_ours(d)) continue;
+        atomic_store(&d->owner, NULL);
+        atomic_store(&d->lock, 0);
+        /* Until it is adopted here. */
+        d->file.connection = NULL;
+    }
+    atomic_store(&forks, 0);
+    carrier->forked();
     leave();
 }
 
@@ -550,6 +560,6 @@ __attribute__((constructor)) static void start(void) {
      * this file: its programs make system calls only. */
     int (*register_handlers)(void (*)(void), void (*)(void), void (*)(void), void *) =
         dlsym(RTLD_DEFAULT, "__register_atfork");
-    if (!register_handlers || register_handlers(prepare, parent, child, NULL) != 0)
+    if (!register_handlers || register_handlers(before_copy, after_copy, after_copy_in_child, NULL) != 0)
         atomic_store(&disabled, true);
 }

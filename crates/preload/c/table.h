@@ -122,8 +122,10 @@ void publish_all(void);
 /* Around everything that gives descriptors to another process. */
 void before_fork(void);
 void after_fork(void);
-/* In a child with memory of its own. */
-void after_fork_in_child(void);
+/* Instead of these, around what makes a child with a copy of this memory, and in that child. */
+void before_copy(void);
+void after_copy(void);
+void after_copy_in_child(void);
 /* The kernel alone from here on. */
 void disable(void);
 /* Whether a limit on the size of files has to be kept, which the kernel does. */

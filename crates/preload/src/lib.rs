@@ -35,6 +35,8 @@
 //!   the kernel, or it by another open of the same file, is not seen in the mapping, as with any other
 //!   client of the server.
 //! - The descriptors that the library needs have high numbers, and cannot be closed.
+//! - fork(2) waits while another thread makes the connection: a millisecond or two, some seconds where the
+//!   server does not answer.
 //! - A program that makes system calls in its own machine code (io_uring's library does), on
 //!   descriptors that it also uses through the C library, can see a stale offset or O_APPEND. Where it
 //!   closes one in that way and opens another file by its number, the library takes that for the old one

@@ -95,21 +95,13 @@ fn main() {
         black_box(reader.read(7, n * 7919 % 16384 * PAGE as u64, &mut buf[..PAGE]));
     });
     if count <= 10_000_000 {
-        measure("hold-patch-finish", &mut |n| {
-            let block = n % FEW;
-            writer.hold_attr(7);
-            writer.hold_pages(7, block..block + 1);
-            writer.patch_page(7, block, 0, &[1; PAGE]);
-            writer.put_attr(7, &Attributes::default());
-            writer.finish();
-        });
         measure("drop-put-page", &mut |n| {
             writer.drop_pages(7, n % FEW..n % FEW + 1);
             writer.put_page(7, n % FEW, &[1; PAGE]);
         });
-        measure("hold-cancel-entry", &mut |n| {
-            writer.hold_entry(1, name(n));
-            writer.cancel();
+        measure("drop-put-attr", &mut |n| {
+            writer.drop_attr(ino(n));
+            writer.put_attr(ino(n), &Attributes::default());
         });
         measure("put-entry", &mut |n| writer.put_entry(1, name(n), ino(n)));
     }

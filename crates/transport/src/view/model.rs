@@ -104,7 +104,7 @@ fn a_record_never_goes_back() {
     });
 }
 
-/// A change of two records that are both held before either is put: nobody sees the new state of one
+/// A change of two records that are both emptied before either is put: nobody sees the new state of one
 /// and then the old state of the other.
 #[test]
 fn a_change_is_seen_at_once() {

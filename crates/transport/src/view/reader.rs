@@ -177,8 +177,8 @@ impl<'a> ViewReader<'a> {
                 at += piece.len() as u64;
                 rest = after;
             }
-            // Every change of content or length holds the attributes too: that they were never
-            // held means that all pages, each whole, were the file's throughout.
+            // Every change of content or length drops the attributes too: that they were never
+            // dropped means that all pages, each whole, were the file's throughout.
             whole(record, sequence, len)
         })
     }

@@ -59,7 +59,7 @@ fn a_change_during_a_copy() {
     // The page is overwritten: the reader tries again.
     let (mut w, r) = start();
     during(Box::new(move || {
-        w.patch_page(5, 0, 0, &[2; PAGE]);
+        w.put_page(5, 0, &[2; PAGE]);
         core::mem::forget(w);
     }));
     assert_eq!(r.read(5, 0, &mut buf[..PAGE]), Some(PAGE));
@@ -68,22 +68,18 @@ fn a_change_during_a_copy() {
     // While the second page is copied the first is written: neither its old content nor the old size.
     let (mut w, r) = start();
     during(Box::new(move || {
-        w.hold_attr(5);
-        w.hold_pages(5, 0..1);
+        w.drop_attr(5);
+        w.drop_pages(5, 0..1);
         w.put_page(5, 0, &[2; PAGE]);
         w.put_attr(5, &sized(8000));
-        w.finish();
         core::mem::forget(w);
     }));
     during(Box::new(|| {}));
     assert_eq!(r.read(5, 0, &mut buf), Some(8000));
     assert_eq!(buf[..8000], [[2; PAGE], [1; PAGE]].concat()[..8000]);
 
-    // It is held for long, or changes all the time: no answer, and no wait for ever.
-    let (mut w, r) = start();
-    w.hold_pages(5, 0..1);
-    assert_eq!(r.read(5, 0, &mut buf), None);
-    w.cancel();
+    // It changes all the time: no answer, and no wait for ever.
+    let (w, r) = start();
     let w = std::rc::Rc::new(RefCell::new(w));
     for n in 0..100 {
         let w = w.clone();
@@ -160,9 +156,9 @@ fn reads_what_was_put() {
     w.put_attr(5, &sized(6000));
     assert_eq!(r.read(5, 4096, &mut buf), Some(1904));
     assert_eq!(buf[904..1904], [0; 1000]);
-    w.patch_page(5, 1, 1000, b"patched");
-    assert_eq!(r.read(5, 5096, &mut buf[..7]), Some(7));
-    assert_eq!(&buf[..7], b"patched");
+    w.put_page(5, 1, b"again");
+    assert_eq!(r.read(5, 4096, &mut buf), Some(1904));
+    assert_eq!(buf[..1904], *[b"again".as_slice(), &[0; 1899]].concat());
     w.drop_attr(5);
     assert_eq!(r.read(5, 0, &mut buf), None);
 }
@@ -206,62 +202,37 @@ fn names_of_every_length() {
 }
 
 #[test]
-fn what_is_held_is_not_read() {
+fn nothing_is_read_after_the_end() {
     let (mut w, r) = pair(SMALL);
-    let mut buf = [0; 10];
-    let fill = |w: &mut ViewWriter<'_>| {
-        w.put_attr(5, &sized(10));
-        w.put_page(5, 0, &[1; 10]);
-        w.put_entry(1, b"a", 5);
-        w.put_entry(1, &[b'a'; 100], 5);
-    };
-    let hold = |w: &mut ViewWriter<'_>| {
-        w.hold_attr(5);
-        w.hold_pages(5, 0..u64::MAX);
-        w.hold_entry(1, b"a");
-        w.hold_entry(1, &[b'a'; 100]);
-        w.hold_attr(5);
-    };
-    fill(&mut w);
-    hold(&mut w);
-    assert_eq!((r.attr(5), r.lookup(1, b"a"), r.lookup(1, &[b'a'; 100])), (None, None, None));
-    w.put_attr(5, &sized(9));
-    assert_eq!(r.size(5), Some(9));
-    assert_eq!(r.read(5, 0, &mut buf), None);
-    w.cancel();
-    assert_eq!(r.read(5, 0, &mut buf), Some(9));
-    assert_eq!(r.lookup(1, b"a"), Some(Entry::Found(5)));
-    assert_eq!(r.lookup(1, &[b'a'; 100]), Some(Entry::Found(5)));
-    hold(&mut w);
-    w.put_entry(1, b"a", 6);
-    w.finish();
-    assert_eq!(r.lookup(1, b"a"), Some(Entry::Found(6)));
-    assert_eq!((r.attr(5), r.lookup(1, &[b'a'; 100])), (None, None));
-    assert!(!w.has_attr(5) && !w.has_page(5, 0));
-    fill(&mut w);
-    assert_eq!(r.read(5, 0, &mut buf), Some(10));
+    w.put_attr(5, &sized(10));
+    w.put_page(5, 0, &[1; 10]);
+    w.put_entry(1, b"a", 5);
+    assert_eq!(r.read(5, 0, &mut [0; 10]), Some(10));
     w.close();
     assert!(!r.is_open());
-    assert_eq!((r.attr(5), r.read(5, 0, &mut buf), r.lookup(1, b"a")), (None, None, None));
+    assert_eq!((r.attr(5), r.read(5, 0, &mut [0; 10]), r.lookup(1, b"a")), (None, None, None));
 }
 
-/// More than can be held is dropped.
 #[test]
 #[cfg_attr(miri, ignore = "one thread, many pages")]
-fn holding_is_bounded() {
+fn pages_are_dropped_with_their_inode() {
     let size = Size { pages: 2048, ..SMALL };
     let (mut w, r) = pair(size);
+    w.put_attr(5, &sized(2048 * 4096));
     for block in 0..2048 {
         w.put_page(5, block, &[1]);
     }
-    w.put_attr(5, &sized(2048 * 4096));
-    w.hold_pages(5, 0..2048);
-    w.hold_attr(5);
-    w.cancel();
-    assert_eq!(w.pages_of(5), 1024);
-    assert_eq!(r.attr(5), None);
+    assert_eq!(w.pages_of(5), 2048);
+    // By its number, and by the list of the file's.
+    w.drop_pages(5, 7..8);
+    w.drop_pages(5, 2000..1 << 40);
+    assert_eq!(w.pages_of(5), 1999);
+    assert_eq!(r.read(5, 7 * 4096, &mut [0]), None);
+    assert_eq!(r.read(5, 8 * 4096, &mut [0]), Some(1));
     w.drop_inode(5);
     assert_eq!(w.pages_of(5), 0);
+    assert!(!w.has_attr(5) && !w.has_page(5, 8));
+    assert_eq!(r.attr(5), None);
 }
 
 /// A file as large as the View fits; more of it drives itself out, not what is used.
@@ -335,10 +306,7 @@ fn memory_is_bounded() {
         w.put_attr(n, &numbered(n));
         w.put_entry(n % 7 + 1, format!("{n}").as_bytes(), n);
         w.put_page(n, n, &[1]);
-        w.hold_attr(n);
-        w.hold_pages(n, 0..u64::MAX);
     }
-    w.finish();
     assert_eq!(w.private_capacity(), links);
 }
 
@@ -347,15 +315,11 @@ enum Step {
     Attr(u64, u64),
     Entry(u64, u8, u64),
     Page(u64, u64, u8, usize),
-    Patch(u64, u64, usize, u8),
     DropAttr(u64),
     DropEntry(u64, u8),
     DropEntries(u64),
     DropPages(u64, u64, u64),
     DropInode(u64),
-    Hold(u64, u8),
-    Finish,
-    Cancel,
     Use(u64, u64),
 }
 
@@ -366,16 +330,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => (ino.clone(), name.clone(), 0..5u64).prop_map(|(i, n, c)| Step::Entry(i, n, c)),
         8 => (ino.clone(), block.clone(), any::<u8>(), 0..=PAGE)
             .prop_map(|(i, b, v, l)| Step::Page(i, b, v, l)),
-        4 => (ino.clone(), block.clone(), 0..PAGE, any::<u8>())
-            .prop_map(|(i, b, w, v)| Step::Patch(i, b, w, v)),
         1 => ino.clone().prop_map(Step::DropAttr),
-        1 => (ino.clone(), name.clone()).prop_map(|(i, n)| Step::DropEntry(i, n)),
+        1 => (ino.clone(), name).prop_map(|(i, n)| Step::DropEntry(i, n)),
         1 => ino.clone().prop_map(Step::DropEntries),
         1 => (ino.clone(), block.clone(), 0..20u64).prop_map(|(i, b, c)| Step::DropPages(i, b, c)),
         1 => ino.clone().prop_map(Step::DropInode),
-        2 => (ino.clone(), name).prop_map(|(i, n)| Step::Hold(i, n)),
-        1 => Just(Step::Finish),
-        1 => Just(Step::Cancel),
         4 => (ino, block).prop_map(|(i, b)| Step::Use(i, b)),
     ];
     prop::collection::vec(step, 1..120)
@@ -387,7 +346,6 @@ struct Naive {
     attrs: HashMap<u64, Attributes>,
     entries: HashMap<(u64, Vec<u8>), u64>,
     pages: HashMap<(u64, u64), Vec<u8>>,
-    held: Option<(u64, Vec<u8>)>,
 }
 
 /// Long names too.
@@ -415,13 +373,6 @@ impl Naive {
                 page.resize(PAGE, 0);
                 self.pages.insert((ino, block), page);
             }
-            Step::Patch(ino, block, within, value) => {
-                let data = &[value; 100][..100.min(PAGE - within)];
-                w.patch_page(ino, block, within, data);
-                if let Some(page) = self.pages.get_mut(&(ino, block)) {
-                    page[within..within + data.len()].copy_from_slice(data);
-                }
-            }
             Step::DropAttr(ino) => {
                 w.drop_attr(ino);
                 self.attrs.remove(&ino);
@@ -444,30 +395,10 @@ impl Naive {
                 self.entries.retain(|(p, _), _| *p != ino);
                 self.pages.retain(|&(i, _), _| i != ino);
             }
-            Step::Hold(ino, n) => {
-                self.end(w);
-                w.hold_attr(ino);
-                w.hold_pages(ino, 0..u64::MAX);
-                w.hold_entry(ino, &name_of(n));
-                assert_eq!(r.attr(ino), None);
-                assert_eq!(r.lookup(ino, &name_of(n)), None);
-                self.held = Some((ino, name_of(n)));
-            }
-            Step::Finish => self.end(w),
-            Step::Cancel => {
-                w.cancel();
-                self.held = None;
-            }
             Step::Use(ino, block) => {
                 r.read(ino, block * PAGE as u64, &mut [0; 10]);
             }
         }
-    }
-
-    /// What is held is dropped. The map keeps what was put since: it says what is true, not what is there.
-    fn end(&mut self, w: &mut ViewWriter<'_>) {
-        w.finish();
-        self.held = None;
     }
 
     fn check(&self, r: &ViewReader<'_>) {
@@ -578,29 +509,23 @@ fn readers_see_the_truth_in_order() {
             });
         }
         for n in 1..=ROUNDS {
+            begun.store(n, Ordering::SeqCst);
             for (w, _) in &mut views {
-                w.hold_attr(INO);
-                w.hold_pages(INO, 0..2);
-                match n % 3 {
-                    0 => w.hold_entry(1, b"name"),
-                    1 => w.drop_entry(1, b"name"),
+                w.drop_attr(INO);
+                w.drop_pages(INO, 0..2);
+                match n % 2 {
+                    0 => w.drop_entry(1, b"name"),
                     _ => w.drop_entries(1),
                 }
             }
-            begun.store(n, Ordering::SeqCst);
             let data = content(n);
             for (w, _) in &mut views {
                 w.put_entry(1, b"name", n + 100);
                 w.put_attr(INO, &Attributes { size: length(n), ..numbered(n) });
-                for block in 0..2 {
-                    let page = &data[..PAGE];
-                    match n % 5 {
-                        0 if w.has_page(INO, block) => w.patch_page(INO, block, 0, page),
-                        1 => w.drop_pages(INO, block..block + 1),
-                        _ => w.put_page(INO, block, page),
-                    }
+                // Sometimes nobody asks for all of it.
+                for block in 0..if n % 5 == 0 { 1 } else { 2 } {
+                    w.put_page(INO, block, &data[..PAGE]);
                 }
-                w.finish();
             }
             done.store(n, Ordering::SeqCst);
             if n % 4 == 0 {
@@ -609,7 +534,7 @@ fn readers_see_the_truth_in_order() {
         }
         // Whatever the schedule was, the last state is found.
         let (w, r) = &mut views[0];
-        (0..2).for_each(|block| w.put_page(INO, block, &content(ROUNDS)[..PAGE]));
+        w.put_page(INO, 1, &content(ROUNDS)[..PAGE]);
         assert!(r.read(INO, 0, &mut [0; 10]).is_some());
         stop.store(true, Ordering::Relaxed);
     });

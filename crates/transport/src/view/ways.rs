@@ -13,12 +13,10 @@ use super::alloc::vec::Vec;
 use super::layout::Table;
 use crate::Shared;
 
-/// The lower bits: how far away the next use is expected, 0 to `DISTANT`.
-const DISTANCE: u8 = 3;
+/// How far away the next use of a record is expected: 0 to this.
 const DISTANT: u8 = 3;
+/// What is expected of a record that is new.
 const NEW: u8 = 2;
-/// The record cannot be read at present, and its content is still there.
-const HELD: u8 = 4;
 
 /// What the client has used, in its own memory: words that are not 0. Nothing but the choice of what
 /// to give up depends on them.
@@ -56,19 +54,20 @@ impl<'a> Used<'a> {
     }
 }
 
-/// The keys and states of a table's records. The default of `K` is the key of an empty record.
+/// The keys of a table's records, and how far away the next use of each is expected. The default of `K`
+/// is the key of an empty record.
 #[derive(Debug)]
 pub struct Ways<'a, K, const W: usize> {
     table: Table<W>,
     keys: Vec<K>,
-    states: Vec<u8>,
+    distances: Vec<u8>,
     used: Used<'a>,
 }
 
 impl<'a, K: Copy + Default + PartialEq, const W: usize> Ways<'a, K, W> {
     pub fn new(table: Table<W>, used: Used<'a>) -> Self {
         let count = table.records();
-        Ways { table, keys: vec![K::default(); count], states: vec![0; count], used }
+        Ways { table, keys: vec![K::default(); count], distances: vec![0; count], used }
     }
 
     /// The record that holds `key`, which belongs at `position`.
@@ -86,7 +85,7 @@ impl<'a, K: Copy + Default + PartialEq, const W: usize> Ways<'a, K, W> {
     pub fn insert(&mut self, position: u64, key: K) -> (usize, Option<K>) {
         let record = self.find(position, K::default()).unwrap_or_else(|| self.give_up(position));
         let before = core::mem::replace(&mut self.keys[record], key);
-        self.states[record] = NEW;
+        self.distances[record] = NEW;
         self.used.take(record);
         (record, (before != K::default()).then_some(before))
     }
@@ -96,15 +95,15 @@ impl<'a, K: Copy + Default + PartialEq, const W: usize> Ways<'a, K, W> {
         let set = || (0..W).map(|nth| table.record(position, nth));
         for record in set() {
             if self.used.take(record) {
-                self.states[record] &= !DISTANCE;
+                self.distances[record] = 0;
             }
         }
-        let furthest = set().map(|record| self.states[record] & DISTANCE).max().unwrap_or(DISTANT);
+        let furthest = set().map(|record| self.distances[record]).max().unwrap_or(DISTANT);
         let mut chosen = None;
         for record in set() {
             // As if time passed until the one expected last is expected never.
-            self.states[record] += DISTANT - furthest;
-            if chosen.is_none() && self.states[record] & DISTANCE == DISTANT {
+            self.distances[record] += DISTANT - furthest;
+            if chosen.is_none() && self.distances[record] == DISTANT {
                 chosen = Some(record);
             }
         }
@@ -114,16 +113,6 @@ impl<'a, K: Copy + Default + PartialEq, const W: usize> Ways<'a, K, W> {
     /// `record` is empty from now on.
     pub fn remove(&mut self, record: usize) {
         self.keys[record] = K::default();
-        self.states[record] = 0;
-    }
-
-    /// Whether `record` is held.
-    pub fn held(&self, record: usize) -> bool {
-        self.states[record] & HELD != 0
-    }
-
-    /// Notes that `record` is held, or no longer.
-    pub fn set_held(&mut self, record: usize, held: bool) {
-        self.states[record] = self.states[record] & !HELD | if held { HELD } else { 0 };
+        self.distances[record] = 0;
     }
 }

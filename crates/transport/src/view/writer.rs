@@ -19,22 +19,19 @@ const NONE: u32 = u32::MAX;
 /// Writes a View: one for each session. Whoever has the lock of the volume calls it.
 ///
 /// # How a change is made
-/// Nobody must see any of what a change makes while somebody can still see any of what it ends. So,
-/// with the volume locked all the while:
+/// With the volume locked all the while:
 ///
-/// 1. before the change, in the Views of *all* sessions, [`hold`](Self::hold_attr) or drop every
-///    attribute, entry and page that it may alter;
-/// 2. change the file system;
-/// 3. in each View put what is known of what was held, and call [`finish`](Self::finish), which drops
-///    what is still held; or [`cancel`](Self::cancel), if nothing was changed.
+/// 1. change the file system;
+/// 2. in the Views of *all* sessions, drop every attribute, entry and page that it may have altered;
+/// 3. put what is true now.
 ///
-/// A change of a file's content or length, however small, holds its attributes, even if they come out the
-/// same: [`read`](super::ViewReader::read) relies on it.
+/// So nobody sees any of what a change made in a View while somebody can still see any of what it ended,
+/// and whoever asks the server in between waits for the lock. A change of a file's content or length,
+/// however small, drops its attributes, even if they come out the same: [`read`](super::ViewReader::read)
+/// relies on it.
 ///
 /// What is only found out (by a lookup, getattr or read that a session asked for and was allowed) is
 /// put without more, under the lock too.
-///
-/// A crash in the middle leaves held what was held.
 #[derive(Debug)]
 pub struct ViewWriter<'a> {
     tables: Tables<'a>,
@@ -47,16 +44,6 @@ pub struct ViewWriter<'a> {
     files: HashMap<u64, (u32, u32)>,
     /// Each page's neighbours in that list.
     links: Vec<[u32; 2]>,
-    held: Vec<Held>,
-}
-
-/// A record that was held, if it still is.
-#[derive(Clone, Copy, Debug)]
-enum Held {
-    Attr(u32),
-    Entry(u32),
-    LongEntry(u32),
-    Page(u32),
 }
 
 fn record(words: &[AtomicU64], number: usize, count: usize) -> &[AtomicU64] {
@@ -103,7 +90,6 @@ impl<'a> ViewWriter<'a> {
             generations: vec![0; tables.generations.len()],
             files: HashMap::with_capacity_and_hasher(2 * pages, DefaultHashBuilder::default()),
             links: vec![[NONE; 2]; pages],
-            held: Vec::with_capacity(HELD_MAX),
         })
     }
 
@@ -117,7 +103,6 @@ impl<'a> ViewWriter<'a> {
         generations * 8
             + (attrs + entries + long_entries) * (8 + 1)
             + pages * (16 + 1 + 8 + file)
-            + HELD_MAX * size_of::<Held>()
             + PAGE
     }
 
@@ -140,7 +125,6 @@ impl<'a> ViewWriter<'a> {
             put(record, word, value);
         }
         publish(&record[attr::SEQUENCE]);
-        self.attrs.set_held(number, false);
     }
 
     /// In the directory `parent`, `name` is the inode `child`. Names that cannot be are ignored.
@@ -167,7 +151,6 @@ impl<'a> ViewWriter<'a> {
             Some(number) => number,
             None => ways.insert(hash, hash).0,
         };
-        ways.set_held(number, false);
         let record = record(records, number, words);
         hold(&record[entry::SEQUENCE]);
         put(record, entry::PARENT, parent);
@@ -197,20 +180,6 @@ impl<'a> ViewWriter<'a> {
         copy_in(&self.tables.data, number * PAGE, data);
         copy_in(&self.tables.data, number * PAGE + data.len(), &ZEROS[data.len()..]);
         publish(&record[page::SEQUENCE]);
-        self.pages.set_held(number, false);
-    }
-
-    /// The bytes from `within` of the page `block` of `ino` are `data`, the others as they were: if the
-    /// page is here, held or not. They do not go beyond the page. `data` as for
-    /// [`put_page`](Self::put_page).
-    pub fn patch_page(&mut self, ino: u64, block: u64, within: usize, data: &[u8]) {
-        assert!(within <= PAGE && data.len() <= PAGE - within);
-        let Some(number) = self.pages.find(page_position(ino, block), (ino, block)) else { return };
-        let record = record(self.tables.pages, number, PAGE_WORDS);
-        hold(&record[page::SEQUENCE]);
-        copy_in(&self.tables.data, number * PAGE + within, data);
-        publish(&record[page::SEQUENCE]);
-        self.pages.set_held(number, false);
     }
 
     /// Whether the page `block` of `ino` is here.
@@ -224,6 +193,7 @@ impl<'a> ViewWriter<'a> {
     }
 
     /// The number of pages of `ino` that are here.
+    #[cfg(test)]
     pub fn pages_of(&self, ino: u64) -> usize {
         self.files.get(&ino).map_or(0, |&(_, count)| count as usize)
     }
@@ -267,103 +237,10 @@ impl<'a> ViewWriter<'a> {
         self.drop_entries(ino);
     }
 
-    /// Makes the attributes of `ino` unreadable until they are put, or until the end of the change.
-    pub fn hold_attr(&mut self, ino: u64) {
-        if let Some(number) = self.attrs.find(ino, ino)
-            && !self.attrs.held(number)
-        {
-            if self.held.len() == HELD_MAX {
-                return self.remove_attr(number);
-            }
-            hold(&record(self.tables.attrs, number, ATTR_WORDS)[attr::SEQUENCE]);
-            self.attrs.set_held(number, true);
-            self.held.push(Held::Attr(number as u32));
-        }
-    }
-
-    /// Makes what is known of `name` in `parent` unreadable, likewise.
-    pub fn hold_entry(&mut self, parent: u64, name: &[u8]) {
-        if self.held.len() == HELD_MAX {
-            return self.drop_entry(parent, name);
-        }
-        let hash = entry_hash(parent, name);
-        let (ways, records, words) = self.entry_table(name);
-        if let Some(number) = ways.find(hash, hash)
-            && !ways.held(number)
-        {
-            hold(&record(records, number, words)[entry::SEQUENCE]);
-            ways.set_held(number, true);
-            self.held.push(if name.len() <= SHORT_NAME_MAX {
-                Held::Entry(number as u32)
-            } else {
-                Held::LongEntry(number as u32)
-            });
-        }
-    }
-
-    /// Makes the pages of `ino` whose numbers are in `blocks` unreadable, likewise.
-    pub fn hold_pages(&mut self, ino: u64, blocks: Range<u64>) {
-        self.each_page(ino, blocks, |view, number| {
-            if view.pages.held(number) {
-                return;
-            }
-            if view.held.len() == HELD_MAX {
-                return view.remove_page(number);
-            }
-            hold(&record(view.tables.pages, number, PAGE_WORDS)[page::SEQUENCE]);
-            view.pages.set_held(number, true);
-            view.held.push(Held::Page(number as u32));
-        });
-    }
-
-    /// The end of a change: drops what is still held.
-    pub fn finish(&mut self) {
-        while let Some(held) = self.held.pop() {
-            match held {
-                Held::Attr(n) if self.attrs.held(n as usize) => self.remove_attr(n as usize),
-                Held::Entry(n) if self.entries.held(n as usize) => {
-                    empty(record(self.tables.entries, n as usize, ENTRY_WORDS));
-                    self.entries.remove(n as usize);
-                }
-                Held::LongEntry(n) if self.long_entries.held(n as usize) => {
-                    empty(record(self.tables.long_entries, n as usize, LONG_ENTRY_WORDS));
-                    self.long_entries.remove(n as usize);
-                }
-                Held::Page(n) if self.pages.held(n as usize) => self.remove_page(n as usize),
-                _ => {}
-            }
-        }
-    }
-
-    /// The end of a change that did not happen: what is still held can be read again.
-    pub fn cancel(&mut self) {
-        while let Some(held) = self.held.pop() {
-            let tables = self.tables;
-            let (was_held, words) = match held {
-                Held::Attr(n) => {
-                    (take(&mut self.attrs, n), record(tables.attrs, n as usize, ATTR_WORDS))
-                }
-                Held::Entry(n) => {
-                    (take(&mut self.entries, n), record(tables.entries, n as usize, ENTRY_WORDS))
-                }
-                Held::LongEntry(n) => (
-                    take(&mut self.long_entries, n),
-                    record(tables.long_entries, n as usize, LONG_ENTRY_WORDS),
-                ),
-                Held::Page(n) => {
-                    (take(&mut self.pages, n), record(tables.pages, n as usize, PAGE_WORDS))
-                }
-            };
-            if was_held {
-                publish(&words[0]);
-            }
-        }
-    }
-
     /// Room in everything that could grow.
     #[cfg(test)]
-    pub fn private_capacity(&self) -> [usize; 3] {
-        [self.files.capacity(), self.links.capacity(), self.held.capacity()]
+    pub fn private_capacity(&self) -> [usize; 2] {
+        [self.files.capacity(), self.links.capacity()]
     }
 
     fn entry_table(&mut self, name: &[u8]) -> (&mut Ways<'a, u64, WAYS>, &'a [AtomicU64], usize) {
@@ -449,15 +326,4 @@ impl Drop for ViewWriter<'_> {
     }
 }
 
-/// The most records held in one change; any more are dropped instead.
-const HELD_MAX: usize = 1024;
 static ZEROS: [u8; PAGE] = [0; PAGE];
-
-fn take<K: Copy + Default + PartialEq, const W: usize>(
-    ways: &mut Ways<'_, K, W>,
-    number: u32,
-) -> bool {
-    let held = ways.held(number as usize);
-    ways.set_held(number as usize, false);
-    held
-}
