@@ -406,7 +406,7 @@ fn sizes() {
             }
             places.sort_by_key(|place| place.offset);
             assert!(places.windows(2).all(|pair| pair[0].offset + pair[0].len <= pair[1].offset));
-            let aligned = |place: &Place| place.offset % place.len.min(64) == 0;
+            let aligned = |place: &Place| place.offset.is_multiple_of(place.len.min(64));
             assert!(places.iter().all(aligned));
             let last = places.last().unwrap();
             assert_eq!(last.offset + last.len, layout.total());
