@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::memory::Memory;
-use crate::ring::RingKind;
+use crate::ring::{LINE, RingKind};
 
 /// Offsets and values of the header, the first page.
 pub mod header {
@@ -64,6 +64,8 @@ pub mod request {
 
 /// Offsets within a slot's answer. Only the server writes it.
 pub mod answer {
+    use crate::ring;
+
     /// The length of the message and the tag of the request that is answered.
     pub const MARK: usize = 0;
     /// Bytes of the answer's data.
@@ -73,7 +75,7 @@ pub mod answer {
     /// How many bytes of a message stand here.
     pub const MESSAGE_FIRST: usize = LEN - MESSAGE;
     /// The length.
-    pub const LEN: usize = 128;
+    pub const LEN: usize = ring::LINE;
 }
 
 /// Values of a slot's word among the sleepers. Only the client writes it.
@@ -103,9 +105,7 @@ pub const WINDOW_MAX: u64 = 1 << 30;
 /// The most bytes of a connection's memory: offsets have 32 bits.
 pub const TOTAL_MAX: u64 = (1 << 32) - PAGE;
 const PAGE: u64 = 4096;
-/// Parts of a lane begin on multiples of this: what both sides wait for is fetched in such pairs of
-/// cache lines.
-const PAIR: usize = 128;
+const CACHE_LINE: usize = 64;
 const _: () = assert!(MESSAGE_MAX <= u16::MAX as usize, "a mark has 16 bits for a length");
 const _: () = assert!(request::MESSAGE_FIRST <= answer::MESSAGE_FIRST);
 
@@ -194,9 +194,9 @@ impl Default for Config {
     }
 }
 
-/// The bytes of the sleepers' words of a lane.
+/// The bytes of the sleepers' words of a lane, a multiple of [`LINE`] as all before it are.
 const fn sleepers_len(slots: u32) -> usize {
-    (slots as usize * sleeper::LEN).next_multiple_of(PAIR)
+    (slots as usize * sleeper::LEN).next_multiple_of(LINE)
 }
 
 /// Where everything is.
@@ -247,10 +247,12 @@ impl Layout {
     }
 
     /// The longest message.
+    #[inline]
     pub fn message_max(&self) -> usize {
         request::MESSAGE_FIRST + self.config.area as usize
     }
 
+    #[inline]
     fn lane(&self, lane: u32) -> usize {
         debug_assert!(lane < self.config.lanes);
         header::LEN + lane as usize * self.lane_len
@@ -263,6 +265,7 @@ impl Layout {
 
     /// The answer of `slot` of `lane`. Answers stand together, so that they do not compete for the
     /// same lines of a processor's cache.
+    #[inline]
     pub fn answer(&self, lane: u32, slot: u32) -> usize {
         debug_assert!(slot < self.config.slots);
         self.lane(lane) + self.config.ring.bytes(self.config.slots) + slot as usize * answer::LEN
@@ -270,12 +273,14 @@ impl Layout {
 
     /// The word of `slot` of `lane` that says whether a thread sleeps until its answer comes. They stand
     /// apart from what changes with each request: the server has them in its cache while nobody sleeps.
+    #[inline]
     pub fn sleeper(&self, lane: u32, slot: u32) -> usize {
         let answers = self.config.slots as usize * answer::LEN;
         self.answer(lane, 0) + answers + slot as usize * sleeper::LEN
     }
 
     /// The message area of `slot` of `lane`.
+    #[inline]
     pub fn area(&self, lane: u32, slot: u32) -> usize {
         self.sleeper(lane, 0)
             + sleepers_len(self.config.slots)
@@ -283,20 +288,22 @@ impl Layout {
     }
 
     /// The message of the request in `line`, for `slot` of `lane`.
+    #[inline]
     pub(super) fn request_message(&self, line: usize, lane: u32, slot: u32) -> MessagePlace {
         MessagePlace {
             first: line + request::MESSAGE,
-            near: 64 - request::MESSAGE,
+            near: CACHE_LINE - request::MESSAGE,
             first_len: request::MESSAGE_FIRST,
             rest: self.area(lane, slot),
         }
     }
 
     /// The message of the answer in `slot` of `lane`.
+    #[inline]
     pub(super) fn answer_message(&self, lane: u32, slot: u32) -> MessagePlace {
         MessagePlace {
             first: self.answer(lane, slot) + answer::MESSAGE,
-            near: 64 - answer::MESSAGE,
+            near: CACHE_LINE - answer::MESSAGE,
             first_len: answer::MESSAGE_FIRST,
             rest: self.area(lane, slot),
         }
