@@ -1,7 +1,7 @@
 //! The memory of a connection as a hostile client leaves it: a server attaches to it, polls and answers,
 //! while the script goes on changing it.
 
-use atoll_transport::channel::layout::slot;
+use atoll_transport::channel::layout::answer;
 use atoll_transport::channel::{
     ClientChannel, Config, Layout, Limits, Request, RingKind, ServerChannel,
 };
@@ -74,12 +74,13 @@ pub fn run(data: &[u8]) {
 /// Changes a word: anywhere, or where it means most.
 fn change(script: &mut Script<'_>, memory: &Shared<'_>, layout: &Layout) {
     let lane = u32::from(script.byte()) % LANES;
-    let (ring, slots) = (layout.ring(lane), layout.slot(lane, 0));
+    let (ring, answers) = (layout.ring(lane), layout.answer(lane, 0));
     let at = match script.byte() % 4 {
         0 => script.below(memory.len() as u64) as usize,
         1 => script.below(64) as usize,
-        2 => ring + script.below((slots - ring) as u64) as usize,
-        _ => slots + script.below(u64::from(SLOTS) * slot::LEN as u64) as usize,
+        2 => ring + script.below((answers - ring) as u64) as usize,
+        // The answers, and the sleepers behind them.
+        _ => answers + script.below(u64::from(SLOTS) * (answer::LEN as u64 + 4)) as usize,
     };
     let small = u64::from(script.byte());
     let old = |at| memory.load64(at, core::sync::atomic::Ordering::Relaxed);
@@ -87,7 +88,7 @@ fn change(script: &mut Script<'_>, memory: &Shared<'_>, layout: &Layout) {
         0 => memory.write(at & !7, &script.number().to_le_bytes()),
         1 => memory.write(at & !3, &(small as u32).to_le_bytes()),
         2 => memory.write(at & !7, &(old(at & !7).wrapping_add(small)).to_le_bytes()),
-        // An entry of the ring for one producer.
-        _ => memory.write(at & !7, &((small >> 3) << 32 | small & 7).to_le_bytes()),
+        // The first word of an entry of the ring for one producer, whose message is a byte.
+        _ => memory.write(at & !127, &((small >> 3) << 48 | (small & 7) << 32 | 1).to_le_bytes()),
     }
 }

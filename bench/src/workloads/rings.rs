@@ -13,7 +13,7 @@ use atoll_host::shm::{Doorbell, FutexPatience, SharedMemory, wake};
 use atoll_transport::channel::{
     ClientChannel, Config, Lane, Layout, Limits, RingKind, ServerChannel,
 };
-use atoll_transport::ring::{self, Consumer, Dequeue, Enqueue, Producer};
+use atoll_transport::ring::{self, Consumer, Dequeue, Enqueue, Producer, Taken};
 use atoll_transport::{Memory, Transport};
 
 use super::Run;
@@ -48,6 +48,11 @@ fn spread(processors: &[usize], number: usize, threads: u64) {
     }
 }
 
+/// What of that went in.
+fn index(taken: Result<Option<Taken>, ring::Broken>) -> Result<Option<u32>, ring::Broken> {
+    Ok(taken?.map(|taken| taken.index))
+}
+
 /// An empty ring in memory of its own.
 fn ring(kind: RingKind) -> Result<SharedMemory, Broken> {
     let memory = SharedMemory::create("ring", kind.bytes(COUNT).next_multiple_of(4096))?;
@@ -70,8 +75,8 @@ pub fn throughput(subject: Subject, run: &mut Run) -> Result<(), Broken> {
             let mut lane = 0;
             let dequeue = move || {
                 for _ in 0..lanes.len() {
-                    if let Some(index) = lanes[lane].dequeue()? {
-                        return Ok(Some(index));
+                    if let Some(taken) = lanes[lane].dequeue()? {
+                        return Ok(Some(taken.index));
                     }
                     lane = (lane + 1) % lanes.len();
                 }
@@ -79,7 +84,7 @@ pub fn throughput(subject: Subject, run: &mut Run) -> Result<(), Broken> {
             };
             let enqueue = |memory| {
                 let mut ring = Producer::new(RingKind::Spsc, memory, 0, COUNT);
-                move |index| ring.enqueue(index)
+                move |index| ring.enqueue(index, 0)
             };
             pass(rings.into_iter().map(enqueue).collect(), dequeue, &processors, run)
         }
@@ -88,10 +93,10 @@ pub fn throughput(subject: Subject, run: &mut Run) -> Result<(), Broken> {
             let mut consumer = Consumer::new(RingKind::Scq, memory.clone(), 0, COUNT);
             let enqueue = |_| {
                 let mut ring = Producer::new(RingKind::Scq, memory.clone(), 0, COUNT);
-                move |index| ring.enqueue(index)
+                move |index| ring.enqueue(index, 0)
             };
             let enqueues = (0..producers).map(enqueue).collect();
-            pass(enqueues, move || consumer.dequeue(), &processors, run)
+            pass(enqueues, move || index(consumer.dequeue()), &processors, run)
         }
         // As Xen's drivers do it: producers take turns by a spin lock, the other side needs none.
         Subject::Locked => {
@@ -103,14 +108,14 @@ pub fn throughput(subject: Subject, run: &mut Run) -> Result<(), Broken> {
                     let mut round = 0;
                     loop {
                         match shared.try_lock() {
-                            Ok(mut ring) => return ring.enqueue(index),
+                            Ok(mut ring) => return ring.enqueue(index, 0),
                             Err(_) => pause(&mut round),
                         }
                     }
                 }
             };
             let enqueues = (0..producers).map(enqueue).collect();
-            pass(enqueues, move || consumer.dequeue(), &processors, run)
+            pass(enqueues, move || index(consumer.dequeue()), &processors, run)
         }
         other => Err(Broken(format!("{other} is no ring"))),
     })

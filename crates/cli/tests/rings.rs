@@ -3,9 +3,16 @@
 
 mod common;
 
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+
 use atoll_host::client::{ConnectError, Connection, Manner, Place};
+use atoll_host::control::{self, Answer, Hello, Kind};
 use atoll_host::server::rules::Mode;
-use atoll_transport::channel::Config;
+use atoll_host::shm::SharedMemory;
+use atoll_transport::Memory;
+use atoll_transport::channel::layout::header;
+use atoll_transport::channel::{ClientChannel, Config, Layout};
 use atoll_vfs::{Context, Errno, FileSystem, Ino, Name, OpenFlags, Timespec, View};
 use common::served::Served;
 use common::{atoll, ok, wait_until};
@@ -114,6 +121,28 @@ fn a_view_may_be_asked_for_later() {
     assert!(matches!(ring.begin_view(100), Err(ConnectError::Lost(..))));
     wait_until("the session has ended", || !ring.is_alive());
     assert!(connect().unwrap().cached().unwrap().getattr(&CX, attr.ino).is_ok());
+    served.end();
+}
+
+/// A program that was built with another version of the rings is told so, and which both are.
+#[test]
+fn a_memory_of_another_version_is_refused() {
+    let served = Served::new();
+    let place = Place::find(&served.socket()).unwrap();
+    let config = Config::default();
+    let memory = SharedMemory::create("test", Layout::new(&config).unwrap().total()).unwrap();
+    ClientChannel::create(memory.clone(), &config).unwrap();
+    let ask = || {
+        let connection = Connection::open(&place).unwrap();
+        let (kind, mode, volume) = (Kind::Ring, Mode::Read, String::new());
+        let hello = Hello { kind, mode, volume, single_owner: false, view: false };
+        control::send(&connection, &hello.encode(), &[memory.as_fd()]).unwrap();
+        Answer::decode(&control::receive(&connection).unwrap().0).unwrap()
+    };
+    assert_eq!(ask(), Answer::Granted(Mode::Read));
+    memory.store32(header::VERSION, 1, Ordering::Relaxed);
+    let Answer::Refused(why) = ask() else { panic!("it was not refused") };
+    assert!(why.contains("version 1 ") && why.ends_with("version 2"), "{why}");
     served.end();
 }
 

@@ -276,6 +276,11 @@ impl Memory for SharedMemory {
     }
 
     #[inline]
+    fn fence(&self) {
+        self.shared.fence();
+    }
+
+    #[inline]
     fn read(&self, at: usize, out: &mut [u8]) {
         self.shared.read(at, out);
     }

@@ -4,9 +4,9 @@
 //! half that sends; [`server`] the half that answers and trusts nothing.
 //!
 //! The memory holds a header, *lanes*, and an *arena* that the client's programs use as they like. A lane
-//! is a ring of indices, as many slots, and a data window. A request is written to a slot, whose index
-//! goes through the ring; the answer is written to the same slot. So the place for the answer is there
-//! before the request is, and the server never waits for one.
+//! is a ring, as many *slots*, and a data window. A request travels in the ring with the index of the
+//! slot whose answer is to be its own. So the place for the answer is there before the request is, and
+//! the server never waits for one; and each side waits for a line of memory that holds all of what comes.
 
 pub mod client;
 mod data;
@@ -15,7 +15,7 @@ pub mod server;
 
 pub use client::{ClientChannel, Lane, Patience};
 pub use data::Mapped;
-pub use layout::{Config, Layout, Place};
+pub use layout::{AttachError, Config, Layout, Place};
 pub use server::{Limits, Request, ServerChannel};
 
 pub use crate::ring::{Broken, RingKind};

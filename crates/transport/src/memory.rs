@@ -39,6 +39,12 @@ pub trait Memory: Clone {
     /// As [`replace32`](Self::replace32).
     fn replace64(&self, at: usize, old: u64, new: u64) -> Result<u64, u64>;
 
+    /// A sequentially consistent fence: what was stored before it others see before this side loads
+    /// anything after it. After a store to a line that another side looks at all the time it costs less
+    /// than a sequentially consistent store, which first waits until what was stored there before is out,
+    /// and then often for the line to come back.
+    fn fence(&self);
+
     /// Copies the bytes at `at`, of any alignment, to `out`: for data that nobody looks at.
     fn read(&self, at: usize, out: &mut [u8]);
     /// Copies `data` to `at`.
@@ -130,6 +136,11 @@ impl Memory for Shared<'_> {
     #[inline]
     fn replace64(&self, at: usize, old: u64, new: u64) -> Result<u64, u64> {
         self.u64(at).compare_exchange(old, new, Ordering::SeqCst, Ordering::Acquire)
+    }
+
+    #[inline]
+    fn fence(&self) {
+        core::sync::atomic::fence(Ordering::SeqCst);
     }
 
     #[inline]

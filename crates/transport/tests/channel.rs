@@ -5,9 +5,10 @@ mod support;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use atoll_transport::channel::layout::{LANES_MAX, MESSAGE_MIN, header, slot};
+use atoll_transport::channel::layout::{LANES_MAX, MESSAGE_MIN, answer, header, sleeper};
 use atoll_transport::channel::{
-    Broken, ClientChannel, Config, Lane, Layout, Limits, Place, Request, RingKind, ServerChannel,
+    AttachError, ClientChannel, Config, Lane, Layout, Limits, Place, Request, RingKind,
+    ServerChannel,
 };
 use atoll_transport::{Lost, Received, SendError, Shared, Transport};
 
@@ -52,7 +53,7 @@ fn every_length_arrives() {
     let max = server.layout().message_max();
     assert_eq!(max, MESSAGE_MIN);
     let bytes: Vec<u8> = (0..max + 1).map(|i| (i * 7 + 3) as u8).collect();
-    for len in (0..80).chain(max - 9..=max) {
+    for len in (0..=200).chain(max - 9..=max) {
         let token = lane.send(&bytes[..len], &bytes[..len], 100).unwrap();
         assert_eq!(lane.ready(&token), Ok(false));
         let (request, message) = next(&mut server).unwrap();
@@ -180,11 +181,13 @@ fn only_a_sleeping_side_is_woken() {
 
     // A client that says it waits is woken, with the right word.
     let (request, _) = next(&mut server).unwrap();
-    let state = server.layout().slot(0, 1) + slot::STATE;
-    pages.shared().u32(state).fetch_or(slot::WAITING, Ordering::SeqCst);
+    let mark = server.layout().answer(0, 1) + answer::MARK;
+    let sleeping = pages.shared().u32(server.layout().sleeper(0, 1));
+    sleeping.store(sleeper::ASLEEP, Ordering::SeqCst);
     let mut woken = None;
     server.complete(request, b"", 0, |_, at| woken = Some(at));
-    assert_eq!(woken, Some(state));
+    assert_eq!(woken, Some(mark));
+    sleeping.store(sleeper::AWAKE, Ordering::SeqCst);
     lane.receive(second, &mut [], &mut []).unwrap();
     let (request, _) = next(&mut server).unwrap();
     server.complete(request, b"", 0, nobody);
@@ -199,14 +202,16 @@ fn a_new_server_gets_what_the_old_one_did_not_answer() {
         let (mut client, mut lane, mut old) = connect(&pages, &config);
         let tokens: Vec<_> =
             (0..4u8).map(|i| lane.send(&[i; 100], &[i; 10], 10).unwrap()).collect();
-        // The old server answers the second, overwrites half of the third, and dies; so does its ring.
+        // The old server answers the second, scribbles over the third, and dies; so does its ring.
         let _first = next(&mut old).unwrap();
         let (second, _) = next(&mut old).unwrap();
         old.complete(second, b"done", 0, nobody);
         let memory = pages.shared();
-        let third = old.layout().slot(0, 2);
-        memory.u32(third + slot::MESSAGE_LEN).store(u32::MAX, Ordering::Relaxed);
-        for at in [third + slot::DATA, third + slot::MESSAGE, old.layout().ring(0)] {
+        let third = old.layout().answer(0, 2);
+        for at in [third + answer::MARK, third + answer::DATA_LEN] {
+            memory.u32(at).store(u32::MAX, Ordering::Relaxed);
+        }
+        for at in [third + answer::MESSAGE, old.layout().ring(0)] {
             memory.u64(at).store(u64::MAX, Ordering::Relaxed);
         }
         drop(old);
@@ -232,21 +237,80 @@ fn a_new_server_gets_what_the_old_one_did_not_answer() {
     }
 }
 
+/// Requests that were given up while there was no server take none of the answers of the next one.
+#[test]
+fn slots_of_requests_that_were_given_up() {
+    for ring in [RingKind::Spsc, RingKind::Scq] {
+        let config = Config { ring, ..SMALL };
+        let pages = pages(&config);
+        let (mut client, mut lane, mut old) = connect(&pages, &config);
+        let given_up = lane.send(b"first", &[], 0).unwrap();
+        let answered = lane.send(b"second", &[], 0).unwrap();
+        let (first, _) = next(&mut old).unwrap();
+        let (second, _) = next(&mut old).unwrap();
+        old.complete(second, b"answer", 0, nobody);
+        lane.patience().gone = true;
+        assert_eq!(lane.receive(given_up, &mut [], &mut []), Err(Lost));
+        assert_eq!(lane.send(b"", &[], 0), Err(SendError::Lost));
+        // The last that the old server does.
+        old.complete(first, b"too late", 0, nobody);
+        drop(old);
+
+        client.rebuild(&mut [&mut lane]);
+        lane.patience().gone = false;
+        let mut new = ServerChannel::attach(pages.shared(), &Limits::default()).unwrap();
+        let third = lane.send(b"third", &[], 0).unwrap();
+        assert_eq!(lane.ready(&third), Ok(false));
+        let (request, message) = next(&mut new).unwrap();
+        assert_eq!(message, b"third");
+        assert!(next(&mut new).is_none());
+        new.complete(request, b"right", 0, nobody);
+        for (token, expected) in [(third, b"right".as_slice()), (answered, b"answer")] {
+            let mut message = [0; 8];
+            let received = lane.receive(token, &mut message, &mut []).unwrap();
+            assert_eq!(&message[..received.message], expected);
+        }
+    }
+}
+
+/// A slot's tags come round after 65,536 uses.
+#[test]
+#[cfg_attr(miri, ignore)]
+fn tags_come_round() {
+    let config = Config { slots: 1, ..SMALL };
+    let pages = pages(&config);
+    let (_client, mut lane, mut server) = connect(&pages, &config);
+    for call in 0u32..140_000 {
+        let token = lane.send(&call.to_le_bytes(), &[], 0).unwrap();
+        assert_eq!(lane.ready(&token), Ok(false));
+        let (request, message) = next(&mut server).unwrap();
+        server.complete(request, &message, 0, nobody);
+        let mut answer = [0; 4];
+        lane.receive(token, &mut answer, &mut []).unwrap();
+        assert_eq!(u32::from_le_bytes(answer), call);
+    }
+}
+
 #[test]
 fn a_server_that_lies_is_lost() {
     let pages = pages(&SMALL);
     type Lie = fn(&Shared<'_>, usize);
     let lies: [Lie; 3] = [
-        |memory, at| memory.u32(at + slot::MESSAGE_LEN).store(u32::MAX, Ordering::Relaxed),
-        |memory, at| memory.u64(at + slot::ROOM).store(11, Ordering::Relaxed),
-        |memory, at| memory.u32(at + slot::STATE).store(7, Ordering::Relaxed),
+        // A message that is too long, more data than there is room, a tag of no request.
+        |memory, at| {
+            memory.u32(at + answer::MARK).fetch_or(0xffff, Ordering::Relaxed);
+        },
+        |memory, at| memory.u32(at + answer::DATA_LEN).store(11, Ordering::Relaxed),
+        |memory, at| {
+            memory.u32(at + answer::MARK).fetch_add(1 << 16, Ordering::Relaxed);
+        },
     ];
     for lie in lies {
         let (_client, mut lane, mut server) = connect(&pages, &SMALL);
         let token = lane.send(b"", &[], 10).unwrap();
         let (request, _) = next(&mut server).unwrap();
         server.complete(request, b"", 0, nobody);
-        lie(&pages.shared(), server.layout().slot(0, 0));
+        lie(&pages.shared(), server.layout().answer(0, 0));
         assert_eq!(lane.receive(token, &mut [], &mut [0; 64]), Err(Lost));
         assert_eq!(lane.send(b"", &[], 0), Err(SendError::Lost));
     }
@@ -272,7 +336,11 @@ fn headers_that_make_no_sense() {
                 || at == 36
                 || (at == header::WINDOW && value % 4096 == 0 && value < 8192);
             if old != value && !fine {
-                assert_eq!(attach(whole, &Limits::default()), Err(Broken), "{at} {value}");
+                let why = match at {
+                    header::VERSION => AttachError::Version(value),
+                    _ => AttachError::Broken,
+                };
+                assert_eq!(attach(whole, &Limits::default()), Err(why), "{at} {value}");
                 damaged += 1;
             }
         }
@@ -281,10 +349,29 @@ fn headers_that_make_no_sense() {
     drop(ClientChannel::create(memory, &SMALL).unwrap());
     assert_eq!(attach(whole, &Limits::default()), Ok(()));
     for len in [0, 64, 4096, whole - 4096, whole - 64] {
-        assert_eq!(attach(len, &Limits::default()), Err(Broken));
+        assert_eq!(attach(len, &Limits::default()), Err(AttachError::Broken));
     }
-    assert_eq!(attach(whole, &Limits { requests: 3, ..Limits::default() }), Err(Broken));
-    assert_eq!(attach(whole, &Limits { total: whole - 1, ..Limits::default() }), Err(Broken));
+    assert_eq!(
+        attach(whole, &Limits { requests: 3, ..Limits::default() }),
+        Err(AttachError::Broken)
+    );
+    assert_eq!(
+        attach(whole, &Limits { total: whole - 1, ..Limits::default() }),
+        Err(AttachError::Broken)
+    );
+}
+
+#[test]
+fn another_version_is_named() {
+    let pages = pages(&SMALL);
+    drop(ClientChannel::create(pages.shared(), &SMALL).unwrap());
+    // Whatever else that version has where.
+    pages.shared().u32(header::RING).store(u32::MAX, Ordering::Relaxed);
+    pages.shared().u32(header::VERSION).store(1, Ordering::Relaxed);
+    let error = ServerChannel::attach(pages.shared(), &Limits::default()).map(drop).unwrap_err();
+    assert_eq!(error, AttachError::Version(1));
+    let text = error.to_string();
+    assert!(text.contains("version 1 ") && text.ends_with("version 2"), "{text}");
 }
 
 #[test]
@@ -312,13 +399,15 @@ fn sizes() {
                 places.push(Place { offset: layout.ring(lane), len: ring.bytes(slots) });
                 places.push(layout.window(lane));
                 for index in 0..slots {
-                    places.push(Place { offset: layout.slot(lane, index), len: slot::LEN });
+                    places.push(Place { offset: layout.answer(lane, index), len: answer::LEN });
+                    places.push(Place { offset: layout.sleeper(lane, index), len: sleeper::LEN });
                     places.push(Place { offset: layout.area(lane, index), len: 1024 });
                 }
             }
             places.sort_by_key(|place| place.offset);
             assert!(places.windows(2).all(|pair| pair[0].offset + pair[0].len <= pair[1].offset));
-            assert!(places.iter().all(|place| place.offset % 64 == 0));
+            let aligned = |place: &Place| place.offset.is_multiple_of(place.len.min(64));
+            assert!(places.iter().all(aligned));
             let last = places.last().unwrap();
             assert_eq!(last.offset + last.len, layout.total());
         }
@@ -407,8 +496,9 @@ fn a_lane_for_many_threads() {
     let config = Config { ring: RingKind::Scq, slots: 8, ..SMALL };
     let pages = pages(&config);
     let mut client = ClientChannel::create(pages.shared(), &config).unwrap();
-    let handles =
-        client.lanes(0, [const { Yielding { spins: 3, rung: 0, parked: 0 } }; 4]).unwrap();
+    let handles = client
+        .lanes(0, [const { Yielding { spins: 3, rung: 0, parked: 0, gone: false } }; 4])
+        .unwrap();
     let mut server = ServerChannel::attach(pages.shared(), &Limits::default()).unwrap();
     threads(&config, handles.into(), &mut server);
 }

@@ -8,7 +8,7 @@ mod support;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use atoll_transport::channel::layout::slot;
+use atoll_transport::channel::layout::{answer, request};
 use atoll_transport::channel::{
     Broken, ClientChannel, Config, Layout, Limits, Request, RingKind, ServerChannel,
 };
@@ -29,20 +29,23 @@ const EVENTS: u64 = 50;
 /// Changes one word: to anything, or to what might mean something.
 fn scribble(memory: &Shared<'_>, layout: &Layout, random: &mut Random) {
     let lane = random.below(2) as u32;
-    let place = layout.slot(lane, random.below(4) as u32);
+    let slot = random.below(4) as u32;
+    // Its line in the ring for many; an entry of the ring for one producer.
+    let line = layout.answer(lane, 0) - (4 - slot as usize) * request::LEN;
     let words = (memory.len() / 8) as u64;
     let ring = layout.ring(lane);
-    let ring_words = (layout.slot(lane, 0) - ring) as u64 / 8;
+    let ring_words = (layout.answer(lane, 0) - ring) as u64 / 8;
     let any = random.next();
     let store = |at: usize, value: u64| memory.u64(at).store(value, Ordering::Relaxed);
     match random.below(14) {
         0 => store(random.below(words) as usize * 8, any),
         1 => store(random.below(512) as usize * 8, any),
         2 => store(ring + random.below(ring_words) as usize * 8, any),
-        // An entry of the ring for one producer, of one of the first turns.
+        // The first word of a line: of one of the first turns, with a mark that may make sense.
         3 => {
-            let at = ring + random.below(4) as usize * 8;
-            store(at, (1 + random.below(4)) << 32 | random.below(5));
+            let len = [0, 40, 1128, 1129, 0xffff][random.below(5) as usize];
+            let mark = random.below(4) << 16 | len;
+            store(line, random.below(4) << 48 | random.below(5) << 32 | mark);
         }
         // Head, tail and threshold of the other one, or entries of a cycle near the head's.
         4 => {
@@ -56,27 +59,29 @@ fn scribble(memory: &Shared<'_>, layout: &Layout, random: &mut Random) {
             let at = ring + (384 + random.below(8) as usize * 8) % (ring_words as usize * 8);
             store(at, cycle << 25 | random.below(2) << 24 | index);
         }
-        6 | 7 => {
-            let states = [0, 1, 1, 1, 2, 1 << 31, 1 << 31 | 1, any as u32];
-            let state = states[random.below(8) as usize];
-            memory.u32(place + slot::STATE).store(state, Ordering::Relaxed);
+        6 => {
+            let mark = [0, any as u32][random.below(2) as usize];
+            memory.u32(layout.answer(lane, slot) + answer::MARK).store(mark, Ordering::Relaxed);
         }
-        8 => {
-            let len = [0, 40, 1064, 1065, any as u32][random.below(5) as usize];
-            memory.u32(place + slot::MESSAGE_LEN).store(len, Ordering::Relaxed);
+        7 => {
+            let asleep = random.below(3) as u32;
+            memory.u32(layout.sleeper(lane, slot)).store(asleep, Ordering::Relaxed);
         }
-        9 => {
+        8 | 9 => {
             let total = memory.len() as u64;
             let len = [1, 4096, total, total + 1, any >> 32][random.below(5) as usize];
             let offset = [0, total - len.min(total), total, any as u32 as u64];
             let offset = offset[random.below(4) as usize];
-            store(place + [slot::DATA, slot::ROOM][random.below(2) as usize], len << 32 | offset);
+            let word = [request::DATA, request::ROOM][random.below(2) as usize];
+            store(line + word, len << 32 | offset);
         }
         // A whole request that makes sense, wherever its data may lie.
         _ => {
-            store(place + slot::DATA, 64 << 32 | random.below(memory.len() as u64 / 2));
-            store(place + slot::ROOM, 64 << 32 | (memory.len() as u64 - 64 - random.below(4096)));
-            store(place + slot::STATE, 40 << 32 | u64::from(slot::SUBMITTED));
+            store(line + request::DATA, 64 << 32 | random.below(memory.len() as u64 / 2));
+            store(line + request::ROOM, 64 << 32 | (memory.len() as u64 - 64 - random.below(4096)));
+            let turn = memory.u64(line).load(Ordering::Relaxed) >> 48;
+            let turn = turn.wrapping_add(random.below(2)) & 0xffff;
+            store(line, turn << 48 | random.below(4) << 32 | random.below(4) << 16 | 40);
         }
     }
 }
@@ -126,7 +131,7 @@ fn run(ring: RingKind, seed: u64) {
                     let sent: Vec<u8> =
                         (0..random.below(1000)).map(|_| random.next() as u8).collect();
                     let token = lane.send(&sent, &sent, sent.len()).unwrap();
-                    let (mut message, mut data) = (vec![0; 1064], vec![0; 1064]);
+                    let (mut message, mut data) = (vec![0; 1128], vec![0; 1128]);
                     let received = lane.receive(token, &mut message, &mut data);
                     let right = received.is_ok_and(|received| {
                         message[..received.message] == sent && data[..received.data] == sent

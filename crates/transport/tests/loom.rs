@@ -6,9 +6,9 @@
 use std::collections::HashMap;
 use std::sync::Arc as StdArc;
 
-use atoll_transport::channel::layout::{header, slot};
+use atoll_transport::channel::layout::{answer, header, request};
 use atoll_transport::channel::{ClientChannel, Config, Layout, Limits, Patience, ServerChannel};
-use atoll_transport::ring::{Consumer, Dequeue, Enqueue, Producer, RingKind};
+use atoll_transport::ring::{Consumer, Dequeue, Enqueue, LINE, Producer, RingKind};
 use atoll_transport::{Lost, Memory, Transport};
 use loom::sync::atomic::Ordering::{self, AcqRel, Acquire, Release, SeqCst};
 use loom::sync::atomic::{AtomicU32, AtomicU64, fence};
@@ -113,6 +113,10 @@ impl Memory for Words {
         self.eight(at).compare_exchange(old, new, lead(SeqCst, AcqRel), Acquire)
     }
 
+    fn fence(&self) {
+        fence(SeqCst);
+    }
+
     fn read(&self, _: usize, _: &mut [u8]) {
         unreachable!("messages only");
     }
@@ -122,11 +126,21 @@ impl Memory for Words {
     }
 }
 
-/// The words of a ring at 0.
+/// The words of a ring at `at`: of each line the first two.
+fn ring_words(kind: RingKind, at: usize, count: u32) -> impl Iterator<Item = (usize, Word)> {
+    let lines = kind.bytes(count) - count as usize * LINE;
+    let used = move |word: &usize| match *word {
+        word if word >= lines => (word - lines) % LINE < 16,
+        word if word >= 384 => word < 384 + 2 * count as usize * 8,
+        word => word.is_multiple_of(128),
+    };
+    let words = (0..kind.bytes(count)).step_by(8).filter(used);
+    words.map(move |word| (at + word, Word::Eight(AtomicU64::new(0))))
+}
+
+/// A ring at 0.
 fn ring(kind: RingKind, count: u32) -> Words {
-    let words = (0..kind.bytes(count)).step_by(8).map(|at| (at, Word::Eight(AtomicU64::new(0))));
-    let used = |at: &usize| kind == RingKind::Spsc || *at >= 384 || at.is_multiple_of(128);
-    let words = Words::new(kind.bytes(count), words.filter(|(at, _)| used(at)));
+    let words = Words::new(kind.bytes(count), ring_words(kind, 0, count));
     kind.format(&words, 0, count);
     words
 }
@@ -146,38 +160,39 @@ fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     println!("{} orders", count.load(Ordering::Relaxed));
 }
 
-/// One producer, one consumer, a ring that comes round: indices arrive in order, and what was written
-/// before one was enqueued is seen after it is taken.
+/// One producer, one consumer, a ring that comes round: indices arrive in order, each with its mark and
+/// its line.
 fn in_order(kind: RingKind) {
     check(3, move || {
         let memory = ring(kind, 2);
-        let payload = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
         let taken = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
         let producer = {
-            let (memory, payload, taken) = (memory.clone(), payload.clone(), taken.clone());
+            let (memory, taken) = (memory.clone(), taken.clone());
             thread::spawn(move || {
-                let mut ring = Producer::new(kind, memory, 0, 2);
+                let mut ring = Producer::new(kind, memory.clone(), 0, 2);
                 for number in 0..3 {
                     let index = number % 2;
                     // The index comes back before it goes out again.
                     while number >= 2 && taken[index].load(Acquire) == 0 {
                         thread::yield_now();
                     }
-                    payload[index].store(number as u64 + 10, Ordering::Relaxed);
-                    ring.enqueue(index as u32).unwrap();
+                    let line = ring.line(index as u32);
+                    memory.store64(line + 8, number as u64 + 10, Ordering::Relaxed);
+                    ring.enqueue(index as u32, number as u32 + 20).unwrap();
                 }
             })
         };
-        let mut ring = Consumer::new(kind, memory, 0, 2);
+        let mut ring = Consumer::new(kind, memory.clone(), 0, 2);
         for number in 0..3 {
-            let index = loop {
+            let found = loop {
                 match ring.dequeue().unwrap() {
-                    Some(index) => break index as usize,
+                    Some(found) => break found,
                     None => thread::yield_now(),
                 }
             };
-            assert_eq!(index, number % 2);
-            assert_eq!(payload[index].load(Ordering::Relaxed), number as u64 + 10);
+            let index = found.index as usize;
+            assert_eq!((index, found.mark), (number % 2, number as u32 + 20));
+            assert_eq!(memory.load64(found.line + 8, Ordering::Relaxed), number as u64 + 10);
             taken[index].store(1, Release);
         }
         producer.join().unwrap();
@@ -204,16 +219,16 @@ fn scq_two_producers() {
         let memory = ring(kind, 2);
         let producers = [0, 1].map(|index| {
             let memory = memory.clone();
-            thread::spawn(move || Producer::new(kind, memory, 0, 2).enqueue(index).unwrap())
+            thread::spawn(move || Producer::new(kind, memory, 0, 2).enqueue(index, 0).unwrap())
         });
         let mut ring = Consumer::new(kind, memory, 0, 2);
         let mut found = Vec::new();
-        found.extend(ring.dequeue().unwrap());
+        found.extend(ring.dequeue().unwrap().map(|found| found.index));
         for producer in producers {
             producer.join().unwrap();
         }
         while ring.pending() && found.len() < 3 {
-            found.extend(ring.dequeue().unwrap());
+            found.extend(ring.dequeue().unwrap().map(|found| found.index));
         }
         found.sort();
         assert_eq!(found, [0, 1]);
@@ -227,23 +242,23 @@ fn scq_two_consumers() {
         let kind = RingKind::Scq;
         let memory = ring(kind, 2);
         let mut producer = Producer::new(kind, memory.clone(), 0, 2);
-        producer.enqueue(0).unwrap();
+        producer.enqueue(0, 0).unwrap();
         let found = Arc::new(Mutex::new(Vec::new()));
         let consumers = [0, 1].map(|_| {
             let (memory, found) = (memory.clone(), found.clone());
             thread::spawn(move || {
                 let index = Consumer::new(kind, memory, 0, 2).dequeue().unwrap();
-                found.lock().unwrap().extend(index);
+                found.lock().unwrap().extend(index.map(|found| found.index));
             })
         });
-        producer.enqueue(1).unwrap();
+        producer.enqueue(1, 0).unwrap();
         for consumer in consumers {
             consumer.join().unwrap();
         }
         let mut found = found.lock().unwrap().clone();
         let mut ring = Consumer::new(kind, memory, 0, 2);
         while ring.pending() && found.len() < 3 {
-            found.extend(ring.dequeue().unwrap());
+            found.extend(ring.dequeue().unwrap().map(|found| found.index));
         }
         found.sort();
         assert_eq!(found, [0, 1]);
@@ -264,8 +279,9 @@ impl Patience<Words> for Client {
     }
 
     fn park(&mut self, memory: &Words, at: usize, value: u32) -> Result<(), Lost> {
-        // The kernel compares and queues as one step; a wake after it is kept by `Notify`.
-        if memory.load32(at, SeqCst) == value {
+        // The kernel compares and queues as one step; a wake after it is kept by `Notify`. That it also
+        // orders the accesses around it the argument does not need.
+        if memory.load32(at, Acquire) == value {
             self.0.futex.wait();
         }
         Ok(())
@@ -298,13 +314,16 @@ fn calls(kind: RingKind, calls: usize, preemptions: usize) {
             (header::TOTAL, layout.total() as u64),
         ]
         .map(|(at, value)| (at, Word::Fixed(value)));
-        let place = layout.slot(0, 0);
-        let four = [header::STATUS, place + slot::STATE, place + slot::MESSAGE_LEN]
-            .map(|at| (at, Word::Four(AtomicU32::new(0))));
-        let eight = [place + slot::DATA, place + slot::ROOM, place + slot::MESSAGE].into_iter();
-        let eight = eight.chain((layout.ring(0)..place).step_by(8));
-        let eight = eight.map(|at| (at, Word::Eight(AtomicU64::new(0))));
-        let memory = Words::new(layout.total(), fixed.into_iter().chain(four).chain(eight));
+        let place = layout.answer(0, 0);
+        let four =
+            [header::STATUS, place + answer::MARK, place + answer::DATA_LEN, layout.sleeper(0, 0)]
+                .map(|at| (at, Word::Four(AtomicU32::new(0))));
+        // What is behind the first words of the request's line, and the first of the answer's message.
+        let line = place - request::LEN;
+        let eight = [line + request::ROOM, line + request::MESSAGE, place + answer::MESSAGE]
+            .map(|at| (at, Word::Eight(AtomicU64::new(0))));
+        let words = fixed.into_iter().chain(four).chain(eight);
+        let memory = Words::new(layout.total(), words.chain(ring_words(kind, layout.ring(0), 1)));
 
         let kernel = Arc::new(Kernel { bell: Notify::new(), futex: Notify::new() });
         let mut client = ClientChannel::create(memory.clone(), &config).unwrap();

@@ -221,8 +221,7 @@ fn begin<F: FileSystem + Send + 'static>(
         let memory = newcomer.memory.try_clone().map_err(|error| error.to_string())?;
         let memory = SharedMemory::attach(memory, limits.total)
             .map_err(|error| format!("the memory cannot be used: {error}"))?;
-        let channel = ServerChannel::attach(memory, &limits)
-            .map_err(|_| "the memory has no header that makes sense".to_owned())?;
+        let channel = ServerChannel::attach(memory, &limits).map_err(|error| error.to_string())?;
         let doorbell = Doorbell::new().map_err(|error| error.to_string())?;
         let grant = &newcomer.grant;
         let root = newcomer.peer.uid == 0;

@@ -2,9 +2,9 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use super::layout::{Config, Layout, Place, header, read_message, slot, write_message};
+use super::layout::{Config, Layout, Mark, Place, answer, header, request, sleeper};
 use crate::memory::Memory;
 use crate::ring::{Enqueue, Producer};
 use crate::transport::{Lost, Received, SendError, Token, Transport};
@@ -136,6 +136,8 @@ struct Entry {
     window: Place,
     /// Which request of the handle it is: the token.
     number: u64,
+    /// Which use of the slot it is: what its answer bears.
+    tag: u16,
 }
 
 /// A part of a lane: a [`Transport`] for one thread at a time.
@@ -280,6 +282,7 @@ impl<M: Memory, P: Patience<M>> Lane<M, P> {
         entry.message.clear();
         entry.message.extend_from_slice(message);
         (entry.data, entry.room, entry.window, entry.number) = (data, room, window, number);
+        entry.tag = entry.tag.wrapping_add(1);
         self.used |= 1 << slot;
         if self.submit(slot).is_err() {
             self.used &= !(1 << slot);
@@ -288,23 +291,24 @@ impl<M: Memory, P: Patience<M>> Lane<M, P> {
         Ok(Token(number << 6 | u64::from(slot)))
     }
 
-    /// Writes the slot from the table and puts its index into the ring.
+    /// Puts the request that the table has for `slot` into the ring.
     #[inline]
     fn submit(&mut self, slot: u32) -> Result<(), Lost> {
         let (memory, index) = (&self.memory, self.first + slot);
-        let at = self.layout.slot(self.lane, index);
         let entry = &self.table[slot as usize];
-        write_message(memory, at, self.layout.area(self.lane, index), &entry.message);
-        memory.store64(at + slot::DATA, entry.data.pack(), Relaxed);
-        memory.store64(at + slot::ROOM, entry.room.pack(), Relaxed);
-        memory.store32(at + slot::STATE, slot::SUBMITTED, Release);
-        if self.ring.enqueue(index).is_err() {
+        let line = self.ring.line(index);
+        self.layout.request_message(line, self.lane, index).write(memory, &entry.message);
+        memory.store64(line + request::DATA, entry.data.pack(), Relaxed);
+        memory.store64(line + request::ROOM, entry.room.pack(), Relaxed);
+        let mark = Mark { tag: entry.tag, len: entry.message.len() as u16 };
+        if self.ring.enqueue(index, mark.pack()).is_err() {
             self.lost = true;
             return Err(Lost);
         }
         // After the entry, so that either the server's last look before it sleeps finds the entry or
         // this look finds it asleep. Only one of all clients' threads rings.
-        if memory.load32(header::STATUS, SeqCst) == header::ASLEEP
+        memory.fence();
+        if memory.load32(header::STATUS, Relaxed) == header::ASLEEP
             && memory.replace32(header::STATUS, header::ASLEEP, header::AWAKE).is_ok()
         {
             self.patience.ring();
@@ -319,20 +323,29 @@ impl<M: Memory, P: Patience<M>> Lane<M, P> {
         self.ring = Producer::new(config.ring, self.memory.clone(), ring, config.slots);
         self.epoch = epoch;
         self.lost = false;
-        let mut slots: Vec<u32> =
-            (0..self.table.len() as u32).filter(|slot| self.used & 1 << slot != 0).collect();
-        slots.sort_by_key(|&slot| self.table[slot as usize].number);
-        for slot in slots {
-            let state = self.memory.load32(self.state_of(slot), Acquire);
-            if state != slot::DONE || self.lengths(slot).is_err() {
-                // A ring that was just made has room.
-                let _ = self.submit(slot);
+        let mut unanswered: Vec<u32> = Vec::new();
+        for slot in 0..self.table.len() as u32 {
+            let in_use = self.used & 1 << slot != 0;
+            if in_use && self.answered(slot) == Ok(true) && self.lengths(slot).is_ok() {
+                continue;
             }
+            // Whatever the old server left there: an answer is known by the tag that follows.
+            let tag = self.table[slot as usize].tag.wrapping_sub(in_use.into());
+            self.memory.store32(self.mark_of(slot), Mark { tag, len: 0 }.pack(), Relaxed);
+            if in_use {
+                unanswered.push(slot);
+            }
+        }
+        unanswered.sort_by_key(|&slot| self.table[slot as usize].number);
+        for slot in unanswered {
+            // A ring that was just made has room.
+            let _ = self.submit(slot);
         }
     }
 
-    fn state_of(&self, slot: u32) -> usize {
-        self.layout.slot(self.lane, self.first + slot) + slot::STATE
+    /// The word that changes when the answer to the request in `slot` comes.
+    fn mark_of(&self, slot: u32) -> usize {
+        self.layout.answer(self.lane, self.first + slot) + answer::MARK
     }
 
     /// The slot of `token`, its number within the handle.
@@ -344,42 +357,65 @@ impl<M: Memory, P: Patience<M>> Lane<M, P> {
         slot
     }
 
+    /// Whether `mark` is that of the answer to the request in `slot`. Until that comes, it is the one of
+    /// the slot's use before.
+    #[inline]
+    fn answers(&self, slot: u32, mark: u32) -> Result<bool, Lost> {
+        match self.table[slot as usize].tag.wrapping_sub(Mark::unpack(mark).tag) {
+            0 => Ok(true),
+            1 if !self.lost => Ok(false),
+            _ => Err(Lost),
+        }
+    }
+
+    /// Whether the answer is in `slot`.
+    #[inline]
+    fn answered(&self, slot: u32) -> Result<bool, Lost> {
+        self.answers(slot, self.memory.load32(self.mark_of(slot), Acquire))
+    }
+
     /// The lengths of the answer in `slot`: of its message and of its data.
     #[inline]
     fn lengths(&self, slot: u32) -> Result<(usize, usize), Lost> {
-        let at = self.layout.slot(self.lane, self.first + slot);
-        let message = self.memory.load32(at + slot::MESSAGE_LEN, Relaxed) as usize;
-        let data = self.memory.load64(at + slot::ROOM, Relaxed);
-        let room = self.table[slot as usize].room.len;
-        if message > self.layout.message_max() || data > room as u64 {
+        let at = self.layout.answer(self.lane, self.first + slot);
+        let message = Mark::unpack(self.memory.load32(at + answer::MARK, Relaxed)).len.into();
+        let data = self.memory.load32(at + answer::DATA_LEN, Relaxed) as usize;
+        if message > self.layout.message_max() || data > self.table[slot as usize].room.len {
             return Err(Lost);
         }
-        Ok((message, data as usize))
+        Ok((message, data))
     }
 
     /// Waits until the answer is in `slot`.
     #[inline]
     fn wait_for(&mut self, slot: u32) -> Result<(), Lost> {
-        let at = self.state_of(slot);
         let mut round = 0;
-        loop {
-            let state = self.memory.load32(at, Acquire);
-            if state == slot::DONE {
-                return Ok(());
-            }
-            if self.lost || state & !slot::WAITING != slot::SUBMITTED {
-                return Err(Lost);
-            }
+        while !self.answered(slot)? {
             if self.patience.spin(round) {
                 round = round.saturating_add(1);
-                continue;
+            } else {
+                self.sleep(slot)?;
             }
-            let waiting = slot::SUBMITTED | slot::WAITING;
-            if state != waiting && self.memory.replace32(at, slot::SUBMITTED, waiting).is_err() {
-                continue;
-            }
-            self.patience.park(&self.memory, at, waiting)?;
         }
+        Ok(())
+    }
+
+    /// Sleeps until the answer is in `slot`, or until the patience ends.
+    #[cold]
+    fn sleep(&mut self, slot: u32) -> Result<(), Lost> {
+        let sleeper = self.layout.sleeper(self.lane, self.first + slot);
+        self.memory.store32(sleeper, sleeper::ASLEEP, Relaxed);
+        // Before the look at the mark, so that either this look finds the answer or the server, which
+        // looks after it has written the mark, finds the sleeper.
+        self.memory.fence();
+        let at = self.mark_of(slot);
+        let mark = self.memory.load32(at, Acquire);
+        let slept = match self.answers(slot, mark) {
+            Ok(false) => self.patience.park(&self.memory, at, mark),
+            answered => answered.map(drop),
+        };
+        self.memory.store32(sleeper, sleeper::AWAKE, Relaxed);
+        slept
     }
 
     /// Takes the answer from `slot`.
@@ -389,8 +425,8 @@ impl<M: Memory, P: Patience<M>> Lane<M, P> {
         let received =
             Received { message: message_len.min(message.len()), data: data_len.min(data.len()) };
         let index = self.first + slot;
-        let (at, area) = (self.layout.slot(self.lane, index), self.layout.area(self.lane, index));
-        read_message(&self.memory, at, area, &mut message[..received.message]);
+        let place = self.layout.answer_message(self.lane, index);
+        place.read(&self.memory, &mut message[..received.message]);
         if received.data > 0 {
             let room = self.table[slot as usize].room;
             self.memory.read(room.offset, &mut data[..received.data]);
@@ -422,11 +458,7 @@ impl<M: Memory, P: Patience<M>> Transport for Lane<M, P> {
     #[inline]
     fn ready(&mut self, token: &Token) -> Result<bool, Lost> {
         let slot = self.slot_of(token);
-        match self.memory.load32(self.state_of(slot), Acquire) {
-            slot::DONE => Ok(true),
-            state if !self.lost && state & !slot::WAITING == slot::SUBMITTED => Ok(false),
-            _ => Err(Lost),
-        }
+        self.answered(slot)
     }
 
     #[inline]

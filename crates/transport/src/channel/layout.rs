@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::memory::Memory;
-use crate::ring::{Broken, RingKind};
+use crate::ring::{LINE, RingKind};
 
 /// Offsets and values of the header, the first page.
 pub mod header {
@@ -33,7 +33,7 @@ pub mod header {
     /// The value of [`MAGIC`].
     pub const MAGIC_VALUE: u64 = u64::from_le_bytes(*b"ATOLLRNG");
     /// The value of [`VERSION`].
-    pub const VERSION_VALUE: u32 = 1;
+    pub const VERSION_VALUE: u32 = 2;
     /// [`RING`]: [`RingKind::Spsc`](crate::ring::RingKind).
     pub const RING_SPSC: u32 = 1;
     /// [`RING`]: [`RingKind::Scq`](crate::ring::RingKind).
@@ -44,31 +44,48 @@ pub mod header {
     pub const ASLEEP: u32 = 1;
 }
 
-/// Offsets and values of a slot's first line.
-pub mod slot {
-    /// Who has the slot.
-    pub const STATE: usize = 0;
-    /// Bytes of the message, the request's or the answer's.
-    pub const MESSAGE_LEN: usize = 4;
+/// Offsets within a request: the line that travels with the slot's index.
+pub mod request {
+    use crate::ring;
+
+    /// The length of the message and the tag; the rest of the word is the ring's.
+    pub const MARK: usize = 0;
     /// The request's data: offset in the low half, length in the high half.
     pub const DATA: usize = 8;
-    /// The place for the answer's data, likewise; in the answer the length alone, in the low half.
+    /// The place for the answer's data, likewise.
     pub const ROOM: usize = 16;
     /// The first bytes of the message; the others stand in the slot's message area.
     pub const MESSAGE: usize = 24;
-    /// How many bytes of a message stand in the first line.
+    /// How many bytes of a message stand here.
     pub const MESSAGE_FIRST: usize = LEN - MESSAGE;
-    /// The length of the line.
-    pub const LEN: usize = 64;
+    /// The length.
+    pub const LEN: usize = ring::LINE;
+}
 
-    /// [`STATE`]: nothing was sent yet.
-    pub const FREE: u32 = 0;
-    /// [`STATE`]: the request is there.
-    pub const SUBMITTED: u32 = 1;
-    /// [`STATE`]: the answer is there.
-    pub const DONE: u32 = 2;
-    /// [`STATE`], a bit beside `SUBMITTED`: the client waits in the kernel for this word to change.
-    pub const WAITING: u32 = 1 << 31;
+/// Offsets within a slot's answer. Only the server writes it.
+pub mod answer {
+    use crate::ring;
+
+    /// The length of the message and the tag of the request that is answered.
+    pub const MARK: usize = 0;
+    /// Bytes of the answer's data.
+    pub const DATA_LEN: usize = 4;
+    /// The first bytes of the message; the others stand in the slot's message area.
+    pub const MESSAGE: usize = 8;
+    /// How many bytes of a message stand here.
+    pub const MESSAGE_FIRST: usize = LEN - MESSAGE;
+    /// The length.
+    pub const LEN: usize = ring::LINE;
+}
+
+/// Values of a slot's word among the sleepers. Only the client writes it.
+pub mod sleeper {
+    /// The length of the word.
+    pub const LEN: usize = 4;
+    /// Nobody sleeps.
+    pub const AWAKE: u32 = 0;
+    /// A thread of the client sleeps, or is about to, until [`answer::MARK`](super::answer::MARK) changes.
+    pub const ASLEEP: u32 = 1;
 }
 
 /// The most lanes of a connection.
@@ -80,14 +97,38 @@ pub const AREA_MIN: u32 = 1024;
 /// The largest.
 pub const AREA_MAX: u32 = 8192;
 /// The longest message that every connection carries.
-pub const MESSAGE_MIN: usize = slot::MESSAGE_FIRST + AREA_MIN as usize;
+pub const MESSAGE_MIN: usize = request::MESSAGE_FIRST + AREA_MIN as usize;
 /// The longest message that any connection carries.
-pub const MESSAGE_MAX: usize = slot::MESSAGE_FIRST + AREA_MAX as usize;
+pub const MESSAGE_MAX: usize = request::MESSAGE_FIRST + AREA_MAX as usize;
 /// The most bytes of a lane's data window.
 pub const WINDOW_MAX: u64 = 1 << 30;
 /// The most bytes of a connection's memory: offsets have 32 bits.
 pub const TOTAL_MAX: u64 = (1 << 32) - PAGE;
 const PAGE: u64 = 4096;
+const CACHE_LINE: usize = 64;
+const _: () = assert!(MESSAGE_MAX <= u16::MAX as usize, "a mark has 16 bits for a length");
+const _: () = assert!(request::MESSAGE_FIRST <= answer::MESSAGE_FIRST);
+
+/// A request's tag and the length of a message, as both sides write them. The tag grows by 1 with each
+/// use of the slot, so that the answer to one is no answer to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mark {
+    pub tag: u16,
+    /// Of the message, in bytes.
+    pub len: u16,
+}
+
+impl Mark {
+    #[inline]
+    pub fn pack(self) -> u32 {
+        u32::from(self.tag) << 16 | u32::from(self.len)
+    }
+
+    #[inline]
+    pub fn unpack(word: u32) -> Mark {
+        Mark { tag: (word >> 16) as u16, len: word as u16 }
+    }
+}
 
 /// A range of a connection's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -153,6 +194,11 @@ impl Default for Config {
     }
 }
 
+/// The bytes of the sleepers' words of a lane, a multiple of [`LINE`] as all before it are.
+const fn sleepers_len(slots: u32) -> usize {
+    (slots as usize * sleeper::LEN).next_multiple_of(LINE)
+}
+
 /// Where everything is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
@@ -179,8 +225,8 @@ impl Layout {
             return None;
         }
         // No sum or product of such sizes overflows 64 bits.
-        let slot = slot::LEN as u64 + u64::from(area);
-        let fixed = ring.bytes(slots) as u64 + u64::from(slots) * slot;
+        let slot = answer::LEN as u64 + u64::from(area);
+        let fixed = (ring.bytes(slots) + sleepers_len(slots)) as u64 + u64::from(slots) * slot;
         let lane_len = fixed.next_multiple_of(PAGE) + window;
         let total = header::LEN as u64 + u64::from(lanes) * lane_len + arena;
         if total > TOTAL_MAX {
@@ -201,10 +247,12 @@ impl Layout {
     }
 
     /// The longest message.
+    #[inline]
     pub fn message_max(&self) -> usize {
-        slot::MESSAGE_FIRST + self.config.area as usize
+        request::MESSAGE_FIRST + self.config.area as usize
     }
 
+    #[inline]
     fn lane(&self, lane: u32) -> usize {
         debug_assert!(lane < self.config.lanes);
         header::LEN + lane as usize * self.lane_len
@@ -215,18 +263,50 @@ impl Layout {
         self.lane(lane)
     }
 
-    /// The first line of `slot` of `lane`. First lines stand together, so that they do not compete
-    /// for the same lines of a processor's cache.
-    pub fn slot(&self, lane: u32, slot: u32) -> usize {
+    /// The answer of `slot` of `lane`. Answers stand together, so that they do not compete for the
+    /// same lines of a processor's cache.
+    #[inline]
+    pub fn answer(&self, lane: u32, slot: u32) -> usize {
         debug_assert!(slot < self.config.slots);
-        self.lane(lane) + self.config.ring.bytes(self.config.slots) + slot as usize * slot::LEN
+        self.lane(lane) + self.config.ring.bytes(self.config.slots) + slot as usize * answer::LEN
+    }
+
+    /// The word of `slot` of `lane` that says whether a thread sleeps until its answer comes. They stand
+    /// apart from what changes with each request: the server has them in its cache while nobody sleeps.
+    #[inline]
+    pub fn sleeper(&self, lane: u32, slot: u32) -> usize {
+        let answers = self.config.slots as usize * answer::LEN;
+        self.answer(lane, 0) + answers + slot as usize * sleeper::LEN
     }
 
     /// The message area of `slot` of `lane`.
+    #[inline]
     pub fn area(&self, lane: u32, slot: u32) -> usize {
-        self.slot(lane, 0)
-            + self.config.slots as usize * slot::LEN
+        self.sleeper(lane, 0)
+            + sleepers_len(self.config.slots)
             + slot as usize * self.config.area as usize
+    }
+
+    /// The message of the request in `line`, for `slot` of `lane`.
+    #[inline]
+    pub(super) fn request_message(&self, line: usize, lane: u32, slot: u32) -> MessagePlace {
+        MessagePlace {
+            first: line + request::MESSAGE,
+            near: CACHE_LINE - request::MESSAGE,
+            first_len: request::MESSAGE_FIRST,
+            rest: self.area(lane, slot),
+        }
+    }
+
+    /// The message of the answer in `slot` of `lane`.
+    #[inline]
+    pub(super) fn answer_message(&self, lane: u32, slot: u32) -> MessagePlace {
+        MessagePlace {
+            first: self.answer(lane, slot) + answer::MESSAGE,
+            near: CACHE_LINE - answer::MESSAGE,
+            first_len: answer::MESSAGE_FIRST,
+            rest: self.area(lane, slot),
+        }
     }
 
     /// The data window of `lane`.
@@ -264,16 +344,21 @@ impl Layout {
     }
 
     /// Reads the header of a memory that a peer made: each field once, then checked.
-    pub(super) fn read<M: Memory>(memory: &M) -> Result<(Layout, u64), Broken> {
-        if memory.len() < header::LEN {
-            return Err(Broken);
+    pub(super) fn read<M: Memory>(memory: &M) -> Result<(Layout, u64), AttachError> {
+        if memory.len() < header::LEN
+            || memory.load64(header::MAGIC, Relaxed) != header::MAGIC_VALUE
+        {
+            return Err(AttachError::Broken);
         }
-        let same = memory.load64(header::MAGIC, Relaxed) == header::MAGIC_VALUE
-            && memory.load32(header::VERSION, Relaxed) == header::VERSION_VALUE;
+        // What the other fields mean depends on it.
+        let version = memory.load32(header::VERSION, Relaxed);
+        if version != header::VERSION_VALUE {
+            return Err(AttachError::Version(version));
+        }
         let ring = match memory.load32(header::RING, Relaxed) {
             header::RING_SPSC => RingKind::Spsc,
             header::RING_SCQ => RingKind::Scq,
-            _ => return Err(Broken),
+            _ => return Err(AttachError::Broken),
         };
         let mut config = Config {
             ring,
@@ -284,28 +369,70 @@ impl Layout {
             arena: 0,
         };
         let total = memory.load64(header::TOTAL, Relaxed);
-        let lanes = Layout::new(&config).ok_or(Broken)?;
+        let lanes = Layout::new(&config).ok_or(AttachError::Broken)?;
         // What the lanes leave is the arena.
-        config.arena = total.checked_sub(lanes.total as u64).ok_or(Broken)?;
-        let layout = Layout::new(&config).ok_or(Broken)?;
-        let fits = layout.total as u64 == total && layout.total == memory.len();
-        if same && fits { Ok((layout, memory.load64(header::EPOCH, Relaxed))) } else { Err(Broken) }
+        config.arena = total.checked_sub(lanes.total as u64).ok_or(AttachError::Broken)?;
+        let layout = Layout::new(&config).ok_or(AttachError::Broken)?;
+        if layout.total as u64 != total || layout.total != memory.len() {
+            return Err(AttachError::Broken);
+        }
+        Ok((layout, memory.load64(header::EPOCH, Relaxed)))
     }
 }
 
-/// Writes `message` to a slot.
-#[inline]
-pub(super) fn write_message<M: Memory>(memory: &M, slot: usize, area: usize, message: &[u8]) {
-    let (first, rest) = message.split_at(message.len().min(slot::MESSAGE_FIRST));
-    memory.write_message(slot + slot::MESSAGE, first);
-    memory.write_message(area, rest);
-    memory.store32(slot + slot::MESSAGE_LEN, message.len() as u32, Relaxed);
+/// Why a server does not attach to a memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttachError {
+    /// The header makes no sense, or asks for more than is allowed.
+    Broken,
+    /// It is of this version, not of [`header::VERSION_VALUE`].
+    Version(u32),
 }
 
-/// Reads the message of a slot to the front of `out`, which is as long as it.
-#[inline]
-pub(super) fn read_message<M: Memory>(memory: &M, slot: usize, area: usize, out: &mut [u8]) {
-    let (first, rest) = out.split_at_mut(out.len().min(slot::MESSAGE_FIRST));
-    memory.read_message(slot + slot::MESSAGE, first);
-    memory.read_message(area, rest);
+impl core::fmt::Display for AttachError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            AttachError::Broken => f.write_str("the memory has no header that makes sense"),
+            AttachError::Version(version) => write!(
+                f,
+                "the memory has version {version} of the rings' protocol, this server speaks version {}",
+                header::VERSION_VALUE
+            ),
+        }
+    }
+}
+
+impl core::error::Error for AttachError {}
+
+/// Where the bytes of a message are.
+#[derive(Clone, Copy)]
+pub(super) struct MessagePlace {
+    /// The place of the first ones, behind the word that the other side waits for and on its cache line,
+    /// how many there may be on this and on the next line, and the place of all others. All are
+    /// multiples of 8.
+    first: usize,
+    near: usize,
+    first_len: usize,
+    rest: usize,
+}
+
+impl MessagePlace {
+    /// Writes `message`. The line that the other side is looking at comes last, so that it is not taken
+    /// away and has to be fetched back while others are written.
+    #[inline]
+    pub fn write<M: Memory>(self, memory: &M, message: &[u8]) {
+        let (first, rest) = message.split_at(message.len().min(self.first_len));
+        memory.write_message(self.rest, rest);
+        let (near, far) = first.split_at(first.len().min(self.near));
+        memory.write_message(self.first + self.near, far);
+        memory.write_message(self.first, near);
+    }
+
+    /// Reads the message to the front of `out`, which is as long as it.
+    #[inline]
+    pub fn read<M: Memory>(self, memory: &M, out: &mut [u8]) {
+        let (first, rest) = out.split_at_mut(out.len().min(self.first_len));
+        memory.read_message(self.first, first);
+        memory.read_message(self.rest, rest);
+    }
 }

@@ -2,11 +2,11 @@
 //! what goes on is kept in private memory.
 
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use core::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 
-use super::layout::{Layout, Place, header, read_message, slot, write_message};
+use super::layout::{AttachError, Layout, Mark, Place, answer, header, request, sleeper};
 use crate::memory::Memory;
-use crate::ring::{Broken, Consumer, Dequeue};
+use crate::ring::{Broken, Consumer, Dequeue, Taken};
 
 /// What a server allows a client's memory to be.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +28,7 @@ impl Default for Limits {
 pub struct Request {
     lane: u32,
     slot: u32,
+    tag: u16,
     message: usize,
     data: Place,
     room: Place,
@@ -73,15 +74,15 @@ impl<M: Memory> ServerChannel<M> {
     /// The half over `memory`, all of what the client shares and whose length does not change.
     ///
     /// # Errors
-    /// [`Broken`] when the header makes no sense or asks for more than `limits`.
-    pub fn attach(memory: M, limits: &Limits) -> Result<Self, Broken> {
+    /// [`AttachError`]; what asks for more than `limits` makes no sense either.
+    pub fn attach(memory: M, limits: &Limits) -> Result<Self, AttachError> {
         if memory.len() > limits.total {
-            return Err(Broken);
+            return Err(AttachError::Broken);
         }
         let (layout, epoch) = Layout::read(&memory)?;
         let config = *layout.config();
         if config.lanes * config.slots > limits.requests {
-            return Err(Broken);
+            return Err(AttachError::Broken);
         }
         let lane = |lane| ServerLane {
             ring: Consumer::new(config.ring, memory.clone(), layout.ring(lane), config.slots),
@@ -123,26 +124,22 @@ impl<M: Memory> ServerChannel<M> {
     #[inline]
     pub fn poll(&mut self, lane: u32, message: &mut [u8]) -> Result<Option<Request>, Broken> {
         let ServerLane { ring, taken } = &mut self.lanes[lane as usize];
-        let Some(index) = ring.dequeue()? else { return Ok(None) };
+        let Some(Taken { index, mark, line }) = ring.dequeue()? else { return Ok(None) };
         if *taken & 1 << index != 0 {
             return Err(Broken);
         }
-        let (memory, at) = (&self.memory, self.layout.slot(lane, index));
-        let state = memory.load32(at + slot::STATE, Acquire);
-        let len = memory.load32(at + slot::MESSAGE_LEN, Relaxed) as usize;
-        let data = memory.load64(at + slot::DATA, Relaxed);
-        let room = memory.load64(at + slot::ROOM, Relaxed);
+        let (memory, Mark { tag, len }) = (&self.memory, Mark::unpack(mark));
+        let len = usize::from(len);
+        let data = memory.load64(line + request::DATA, Relaxed);
+        let room = memory.load64(line + request::ROOM, Relaxed);
         let data = Place::unpack(data, self.layout.total()).ok_or(Broken)?;
         let room = Place::unpack(room, self.layout.total()).ok_or(Broken)?;
-        if state & !slot::WAITING != slot::SUBMITTED
-            || len > self.layout.message_max()
-            || data.overlaps(&room)
-        {
+        if len > self.layout.message_max() || data.overlaps(&room) {
             return Err(Broken);
         }
-        read_message(memory, at, self.layout.area(lane, index), &mut message[..len]);
+        self.layout.request_message(line, lane, index).read(memory, &mut message[..len]);
         *taken |= 1 << index;
-        Ok(Some(Request { lane, slot: index, message: len, data, room }))
+        Ok(Some(Request { lane, slot: index, tag, message: len, data, room }))
     }
 
     /// Copies the request's data from `offset` on to `out`; returns how many bytes there were.
@@ -178,16 +175,20 @@ impl<M: Memory> ServerChannel<M> {
         data: usize,
         wake: impl FnOnce(&M, usize),
     ) {
-        let Request { lane, slot: index, room, .. } = request;
+        let Request { lane, slot: index, tag, room, .. } = request;
         assert!(message.len() <= self.layout.message_max() && data <= room.len);
         let taken = &mut self.lanes[lane as usize].taken;
         assert!(*taken & 1 << index != 0);
         *taken &= !(1 << index);
-        let (memory, at) = (&self.memory, self.layout.slot(lane, index));
-        write_message(memory, at, self.layout.area(lane, index), message);
-        memory.store64(at + slot::ROOM, data as u64, Relaxed);
-        if memory.swap32(at + slot::STATE, slot::DONE, SeqCst) & slot::WAITING != 0 {
-            wake(memory, at + slot::STATE);
+        let (memory, at) = (&self.memory, self.layout.answer(lane, index));
+        self.layout.answer_message(lane, index).write(memory, message);
+        memory.store32(at + answer::DATA_LEN, data as u32, Relaxed);
+        let mark = Mark { tag, len: message.len() as u16 };
+        memory.store32(at + answer::MARK, mark.pack(), Release);
+        // Before the look at the sleeper, which first says that it sleeps and then looks at the mark.
+        memory.fence();
+        if memory.load32(self.layout.sleeper(lane, index), Relaxed) != sleeper::AWAKE {
+            wake(memory, at + answer::MARK);
         }
     }
 

@@ -13,10 +13,13 @@
 //! | 0..24 | index; all ones: none |
 //! | 24 | safe: a producer may use the entry without looking at the head |
 //! | 25..64 | cycle, compared by wrapping distance |
+//!
+//! Only indices go round. The line of each has a place of its own behind the entries: it is written by
+//! who enqueues the index, and read by who has taken it.
 
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use super::{Broken, Dequeue, Enqueue};
+use super::{Broken, Dequeue, Enqueue, LINE, Taken};
 use crate::memory::Memory;
 
 /// Each on a cache line of its own, and away from the line that a processor fetches along with it.
@@ -34,7 +37,12 @@ pub const COUNT_MAX: u32 = 1 << 23;
 
 /// The bytes of a ring for `count` indices.
 pub const fn bytes(count: u32) -> usize {
-    ENTRIES + (2 * count as usize * 8).next_multiple_of(64)
+    lines(count) + count as usize * LINE
+}
+
+/// Where the lines begin.
+const fn lines(count: u32) -> usize {
+    ENTRIES + (2 * count as usize * 8).next_multiple_of(LINE)
 }
 
 /// Makes the memory at `at` an empty ring.
@@ -117,8 +125,14 @@ impl<M: Memory> Scq<M> {
 }
 
 impl<M: Memory> Enqueue for Scq<M> {
-    fn enqueue(&mut self, index: u32) -> Result<(), Broken> {
+    #[inline]
+    fn line(&self, index: u32) -> usize {
+        self.at + lines(self.count) + index as usize * LINE
+    }
+
+    fn enqueue(&mut self, index: u32, mark: u32) -> Result<(), Broken> {
         debug_assert!(index < self.count);
+        self.memory.store64(self.line(index), mark.into(), Relaxed);
         let mut steps = self.steps();
         loop {
             let tail = self.memory.add64(self.at + TAIL, 1, SeqCst);
@@ -149,7 +163,7 @@ impl<M: Memory> Enqueue for Scq<M> {
 }
 
 impl<M: Memory> Dequeue for Scq<M> {
-    fn dequeue(&mut self) -> Result<Option<u32>, Broken> {
+    fn dequeue(&mut self) -> Result<Option<Taken>, Broken> {
         // Who polls an empty ring changes nothing in it.
         if !self.pending() {
             return Ok(None);
@@ -165,7 +179,12 @@ impl<M: Memory> Dequeue for Scq<M> {
                 if age == 0 {
                     let entry = self.memory.or64(place, NONE, SeqCst);
                     let index = (entry & NONE) as u32;
-                    return if index < self.count { Ok(Some(index)) } else { Err(Broken) };
+                    if index >= self.count {
+                        return Err(Broken);
+                    }
+                    let line = self.line(index);
+                    let mark = self.memory.load64(line, Relaxed) as u32;
+                    return Ok(Some(Taken { index, mark, line }));
                 }
                 if age > 0 {
                     break;

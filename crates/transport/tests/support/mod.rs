@@ -47,6 +47,8 @@ pub struct Yielding {
     /// How often the doorbell was rung, and how often this side slept.
     pub rung: u32,
     pub parked: u32,
+    /// Whether the server is known to be gone.
+    pub gone: bool,
 }
 
 impl<M: Memory> Patience<M> for Yielding {
@@ -58,7 +60,7 @@ impl<M: Memory> Patience<M> for Yielding {
     fn park(&mut self, _: &M, _: usize, _: u32) -> Result<(), Lost> {
         self.parked += 1;
         std::thread::yield_now();
-        if self.parked > 50_000_000 { Err(Lost) } else { Ok(()) }
+        if self.gone || self.parked > 50_000_000 { Err(Lost) } else { Ok(()) }
     }
 
     fn ring(&mut self) {
