@@ -262,7 +262,8 @@ fn round_of_calls(subject: Subject, run: &mut Run) -> Result<(), Broken> {
             handles.into_iter().take(clients as usize).collect()
         }
     };
-    let mut server = ServerChannel::attach(theirs, &Limits::default())?;
+    let mut server = ServerChannel::attach(theirs, &Limits::default())
+        .map_err(|error| Broken(error.to_string()))?;
 
     let count = if run.smoke { 100 } else { 20_000 } / u64::from(clients);
     let mut times = thread::scope(|scope| {
