@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use common::served::Served;
-use common::{as_user, need, ok};
+use common::{as_user, atoll, folder, fsck, need, ok, script_ok, volume};
 use nix::sys::signal::{Signal, kill};
 use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
 
@@ -29,9 +29,9 @@ def make(path, byte):
 "#;
 
 /// `text` as a program of its own in the folder, under a limit of time.
-fn program(served: &Served, text: &str) -> [String; 6] {
+fn program(dir: &Path, text: &str) -> [String; 6] {
     need("python3", "python3");
-    let path = served.path().join("program.py");
+    let path = dir.join("program.py");
     std::fs::write(&path, format!("{BEGIN}{text}")).unwrap();
     let path = path.display().to_string();
     ["timeout", "-s", "KILL", "60", "python3", &path].map(str::to_owned)
@@ -88,7 +88,7 @@ for t in threads: t.start()
 for t in threads: t.join()
 print('done')
 "#;
-    assert_eq!(ok(served.run(&[]).args(program(&served, text))), "done\n");
+    assert_eq!(ok(served.run(&[]).args(program(served.path(), text))), "done\n");
     served.end();
 }
 
@@ -143,7 +143,7 @@ for fd in files + [viewed, log]:
 print('ended')
 "#;
     let mut command = served.run(&[]);
-    command.args(program(&served, text)).stdin(Stdio::null()).stdout(Stdio::piped());
+    command.args(program(served.path(), text)).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert_eq!(lines.next().unwrap().unwrap(), "running");
@@ -177,7 +177,7 @@ except OSError as error: assert error.errno == errno.EACCES
 assert page(fd) == b'u' * 4096
 print('done')
 "#;
-    let arguments = program(&served, text).join(" ");
+    let arguments = program(served.path(), text).join(" ");
     let by_user = |options: &str| {
         let script = format!("./atoll run -v s:/vol{options} -- {arguments}");
         ok(&mut as_user(served.path(), "666", &script))
@@ -208,7 +208,7 @@ for i in range(60): assert page(fd) == b'k' * 4096 and os.fstat(fd).st_size == 8
 assert not has('ring') and not has('view')
 print('done')
 "#;
-    let arguments = program(&served, text).join(" ");
+    let arguments = program(served.path(), text).join(" ");
     let script = format!("./atoll run -v s:/vol -- {arguments} {}", served.socket().display());
     assert_eq!(ok(&mut as_user(served.path(), "666", &script)), "done\n");
     served.end();
@@ -230,7 +230,7 @@ for i in range(10):
 print(len(files) > few // 2, flush=True)
 os._exit(0)
 "#;
-    let arguments = program(&served, text);
+    let arguments = program(served.path(), text);
     for few in ["16", "64"] {
         assert_eq!(ok(served.run(&[]).args(&arguments).arg(few)), "True\n", "{few}");
     }
@@ -247,7 +247,7 @@ assert not has('view')
 print(has('ring'), flush=True); sys.stdin.readline()
 # There is room again, for others.
 "#;
-    let arguments = program(&served, text);
+    let arguments = program(served.path(), text);
     for when in ["early", "late"] {
         let mut command = served.run(&[]);
         command.args(&arguments).arg(when).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -271,6 +271,46 @@ print(has('ring'), flush=True); sys.stdin.readline()
     let log = std::fs::read_to_string(served.path().join("log")).unwrap();
     assert!(log.lines().count() < 200, "{} lines", log.lines().count());
     let text = "fd = make('/vol/t', b't'); often(fd, b't'); print(has('view'))";
-    assert_eq!(ok(served.run(&[]).args(program(&served, text))), "True\n");
+    assert_eq!(ok(served.run(&[]).args(program(served.path(), text))), "True\n");
     served.end();
+}
+
+#[test]
+fn a_volume_for_looking_is_read_by_all_ways() {
+    let dir = folder();
+    let path = volume(dir.path(), "atoll.vol", "16M");
+    script_ok(
+        dir.path(),
+        "cd /vol; head -c 8192 /dev/zero | tr '\\0' l > f; mkdir d; echo x > d/x",
+    );
+    // Opened by the kernel without a request, used through it, the ring and the View, mapped, inherited,
+    // duplicated.
+    let text = r#"
+import mmap, subprocess
+for i in range(30):
+    fd = os.open('/vol/f', os.O_RDONLY); often(fd, b'l')
+    again = os.dup(fd); os.close(fd); often(again, b'l')
+    os.lseek(again, 4096, os.SEEK_SET); assert os.read(again, 9000) == b'l' * 4096
+    if i < 29: os.close(again)
+assert has('ring') and has('view')
+try: os.pread(fd, 1, 0); sys.exit('it was closed')
+except OSError as error: assert error.errno == errno.EBADF
+whole = mmap.mmap(again, 8192, mmap.MAP_SHARED, mmap.PROT_READ); assert whole[4000:5000] == b'l' * 1000
+child = os.fork()
+if child == 0: often(again, b'l'); os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+os.lseek(again, 0, os.SEEK_SET)
+assert subprocess.run(['cat'], stdin=again, capture_output=True).stdout == b'l' * 8192
+for flags in [os.O_WRONLY, os.O_RDWR, os.O_RDWR | os.O_CREAT, os.O_RDONLY | os.O_TRUNC]:
+    try: os.open('/vol/f', flags); sys.exit('it was opened')
+    except OSError as error: assert error.errno == errno.EROFS
+assert sorted(os.listdir('/vol')) == ['d', 'f'] and os.listdir('/vol/d') == ['x']
+os.chdir('/vol/d'); assert open('x').read() == 'x\n' and os.getcwd() == '/vol/d'
+print('done')
+"#;
+    let arguments = program(dir.path(), text);
+    let mut command = atoll();
+    command.current_dir(dir.path()).args(["run", "-v", "atoll.vol:/vol:ro", "--"]).args(&arguments);
+    assert_eq!(ok(&mut command), "done\n");
+    fsck(&path);
 }

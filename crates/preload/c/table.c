@@ -160,10 +160,16 @@ static void remember_foreign(uint64_t device) {
     }
 }
 
-/* What `atoll run` says of its mounts: a line for each, which begins with its device in hexadecimal. */
+/* What `atoll run` says of its mounts: a line for each, which begins with its device in hexadecimal and
+ * what it is for. */
 static char servers[8192];
 enum { MOUNTS = 32 };
-static dev_t mounts[MOUNTS];
+static struct {
+    dev_t device;
+    /* What is open for looking only the kernel can read without the server, until somebody changes it; or
+     * anything, since nobody does. */
+    bool own, fixed;
+} mounts[MOUNTS];
 static int mounts_known;
 
 static void learn_mounts(void) {
@@ -171,7 +177,10 @@ static void learn_mounts(void) {
     if (!text || strlen(text) >= sizeof servers) return;
     memcpy(servers, text, strlen(text) + 1);
     for (const char *line = servers; *line && mounts_known < MOUNTS;) {
-        mounts[mounts_known++] = strtoull(line, NULL, 16);
+        char *word;
+        mounts[mounts_known].device = strtoull(line, &word, 16);
+        mounts[mounts_known].own = strncmp(word, " own ", 5) == 0;
+        mounts[mounts_known++].fixed = strncmp(word, " fixed ", 7) == 0;
         line += strcspn(line, "\n");
         if (*line) line++;
     }
@@ -183,8 +192,26 @@ static bool served(dev_t device) {
     if (!mounts_known) return true;
 #endif
     for (int i = 0; i < mounts_known; i++)
-        if (mounts[i] == device) return true;
+        if (mounts[i].device == device) return true;
     return false;
+}
+
+/* How many calls on a file there are before it is worth adopting. An adoption costs as much as some two
+ * calls that the kernel brings to the server, and a hundred that it need not. What is open for looking only
+ * is mostly of the second kind, but for files that are just being written; most are closed after a few. */
+#ifdef ATOLL_CHECK
+enum { USES_BEFORE_ADOPTION = 0, USES_OF_LOOKING = 0, USES_OF_FIXED = 0 };
+#else
+enum { USES_BEFORE_ADOPTION = 2, USES_OF_LOOKING = 8, USES_OF_FIXED = 128 };
+#endif
+
+static uint32_t uses_before_adoption(dev_t device, long flags) {
+    for (int i = 0; i < mounts_known; i++) {
+        if (mounts[i].device != device) continue;
+        if (mounts[i].fixed) return USES_OF_FIXED;
+        if (mounts[i].own && (flags & O_ACCMODE) == O_RDONLY) return USES_OF_LOOKING;
+    }
+    return USES_BEFORE_ADOPTION;
 }
 
 /* Asks the server. */
@@ -238,6 +265,7 @@ static struct description *look(int fd) {
             made->references = 1;
             made->file = file;
             made->offset = offset;
+            made->worth = uses_before_adoption(file.device, flags);
             atomic_store(&made->uses, 0);
             atomic_store(&made->mapped, false);
             atomic_store(&made->adopted_in, 0);
@@ -257,12 +285,12 @@ static struct description *look(int fd) {
     }
 }
 
-/* Makes the file known to this process's connection, if it is used often enough to be worth that: a
- * connection costs as much as some ten calls by the kernel, an adoption as some two. */
+/* Makes the file known to this process's connection, if it is used often enough to be worth that. A
+ * connection costs as much as some ten calls by the kernel. */
 #ifdef ATOLL_CHECK
-enum { USES_BEFORE_CONNECTION = 0, USES_BEFORE_ADOPTION = 0 };
+enum { USES_BEFORE_CONNECTION = 0 };
 #else
-enum { USES_BEFORE_CONNECTION = 8, USES_BEFORE_ADOPTION = 2 };
+enum { USES_BEFORE_CONNECTION = 8 };
 #endif
 static int attach(void);
 
@@ -272,7 +300,7 @@ static void adopt(struct description *d, int fd) {
     if (life != NEW && atomic_load_explicit(&d->adopted_in, memory_order_relaxed) == life) return;
     static _Atomic uint32_t uses;
     uint32_t all = atomic_fetch_add_explicit(&uses, 1, memory_order_relaxed);
-    if (atomic_fetch_add_explicit(&d->uses, 1, memory_order_relaxed) < USES_BEFORE_ADOPTION) return;
+    if (atomic_fetch_add_explicit(&d->uses, 1, memory_order_relaxed) < d->worth) return;
     if (life == NEW && all < USES_BEFORE_CONNECTION) return;
     if (life == NEW && (life = attach()) == REFUSED) return;
     if (!lock_description(d)) return;

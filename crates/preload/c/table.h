@@ -39,6 +39,7 @@ struct description {
     _Atomic uint32_t flags; /* of open(2) and fcntl(2) */
     _Atomic uint32_t version; /* changes when `file` does */
     _Atomic uint32_t uses;    /* calls before it was adopted */
+    uint32_t worth;           /* how many of them are cheaper than that */
     _Atomic bool mapped;      /* the kernel has pages of it, and is to know of all that happens */
     _Atomic int adopted_in;   /* the life of the connections that it was adopted in */
     off_t offset;

@@ -18,6 +18,7 @@ use super::locks::{
     Waited, Wake,
 };
 use super::permissions::{Credentials, Judge};
+use super::standing::Standing;
 use super::view::ViewId;
 use super::volume::{Access, SessionId, State, Volume};
 use crate::fuse::now;
@@ -50,6 +51,8 @@ pub struct Session<F: FileSystem + Send> {
     pub(super) lent: Option<Lent>,
     /// Of a mount: the next read is for its kernel's page cache.
     pub(super) for_cache: bool,
+    /// Of a mount whose kernel opens by itself: what stands for its files.
+    pub(super) standing: Option<Standing>,
 }
 
 /// What a mount's kernel learns by an answer.
@@ -86,6 +89,7 @@ impl<F: FileSystem + Send> Session<F> {
             cache: None,
             lent: None,
             for_cache: false,
+            standing: None,
             volume,
             id,
             peer,

@@ -91,11 +91,13 @@ impl<F: FileSystem + Send> Session<F> {
         self.handles.insert(open)
     }
 
-    pub(super) fn file(&self, ino: Ino, handle: Handle) -> Result<Open> {
+    pub(super) fn file(&mut self, ino: Ino, handle: Handle) -> Result<Open> {
+        let handle = self.meant(ino, handle, true)?;
         self.handles.of_kind(self.inodes.inner(ino)?, handle, true)
     }
 
-    fn listing(&self, ino: Ino, handle: Handle) -> Result<Open> {
+    fn listing(&mut self, ino: Ino, handle: Handle) -> Result<Open> {
+        let handle = self.meant(ino, handle, false)?;
         self.handles.of_kind(self.inodes.inner(ino)?, handle, false)
     }
 
@@ -227,6 +229,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
     }
 
     fn forget(&mut self, ino: Ino, count: u64) {
+        self.stand_down(ino);
         self.inodes.forget(ino, count);
         if let (Ok(inner), Ok(mut state)) = (self.inodes.inner(ino), self.volume.lock()) {
             forgotten!(self, state);
