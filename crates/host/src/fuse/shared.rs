@@ -231,6 +231,9 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
         let line = Arc::new(Line { device, pending: Mutex::default() });
         let begun = session.with(|session| {
             session.carried();
+            if options.alone {
+                session.offer();
+            }
             // See `caches` for why not everybody's.
             let uid = session.peer().uid;
             let pages = uid == 0 || uid == nix::unistd::geteuid().as_raw();
