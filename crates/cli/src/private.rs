@@ -10,7 +10,7 @@ use atoll_host::client::Place;
 use atoll_host::server::SPIN;
 use atoll_host::server::bind::bind;
 use atoll_host::server::listen::Server;
-use atoll_host::server::rules::Rules;
+use atoll_host::server::rules::{Mode, Rules};
 
 use crate::failure::Failure;
 use crate::volume::{self, Volume};
@@ -56,7 +56,11 @@ impl PrivateServer {
         let served = atoll_host::server::Volume::new(volume, "volume".to_owned());
         served.set_address(&place.socket);
         // From here on a failure leaves the volume as a crash would: nothing acknowledged is lost.
-        let server = Server::new(listener, Rules::private(own), vec![served], SPIN)
+        let mode = match access {
+            volume::Access::Read => Mode::Read,
+            volume::Access::Write => Mode::Write,
+        };
+        let server = Server::new(listener, Rules::private(own, mode), vec![served], SPIN)
             .map_err(|error| cannot(&error))?;
         let (stopped, stop) =
             nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).map_err(|error| cannot(&error))?;

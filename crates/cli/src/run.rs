@@ -19,6 +19,7 @@ use atoll_host::fuse::mount::{self, MountOptions};
 use atoll_host::handoff::Handoff;
 use atoll_host::namespace::{self, Namespace};
 use atoll_host::process::fork;
+use atoll_preload::Use;
 
 use crate::attend::{self, Attachment, CommandSide};
 use crate::failure::{Failure, Outcome, RUN_FAILED, RUN_NOT_EXECUTABLE, RUN_NOT_FOUND};
@@ -271,8 +272,13 @@ fn mount_all(attachments: &[Attachment], line: &CommandSide<'_>) -> Result<OsStr
             // not know, and whose directories nobody there may write. A failure shows by itself.
             if let Ok(root) = std::fs::metadata(&attachment.target) {
                 let owner = namespace.is_user().then_some(owner);
-                let read_only = attachment.access == Access::Read;
-                servers.push(atoll_preload::server(root.dev(), read_only, owner, place));
+                let mount = match (attachment.access, &attachment.served) {
+                    (Access::Write, Some(_)) => Use::Write,
+                    (Access::Read, Some(_)) => Use::Read,
+                    (Access::Write, None) => Use::Own,
+                    (Access::Read, None) => Use::Unchanging,
+                };
+                servers.push(atoll_preload::server(root.dev(), mount, owner, place));
             }
         }
     }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use common::served::Served;
-use common::{as_user, need, ok};
+use common::{as_user, atoll, folder, fsck, need, ok, script_ok, volume};
 use nix::sys::signal::{Signal, kill};
 use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
 
@@ -40,18 +40,16 @@ def strange(known):
 "#;
 
 /// `text` as a program of its own in the folder, under a limit of time.
-fn program(served: &Served, text: &str) -> [String; 6] {
+fn program(dir: &Path, text: &str) -> [String; 6] {
     need("python3", "python3");
-    let path = served.path().join("program.py");
+    let path = dir.join("program.py");
     std::fs::write(&path, format!("{BEGIN}{text}")).unwrap();
     let path = path.display().to_string();
     ["timeout", "-s", "KILL", "60", "python3", &path].map(str::to_owned)
 }
 
-#[test]
-fn views_of_ordinary_programs() {
-    let served = Served::new();
-    let text = r#"
+/// What holds wherever a program finds /vol, which has nothing yet.
+const VIEWS: &str = r#"
 import subprocess
 fd = make('/vol/f', b'a')
 # What is asked for once or twice is not worth one.
@@ -99,8 +97,67 @@ for t in threads: t.start()
 for t in threads: t.join()
 print('done')
 "#;
-    assert_eq!(ok(served.run(&[]).args(program(&served, text))), "done\n");
+
+#[test]
+fn views_of_ordinary_programs() {
+    let served = Served::new();
+    assert_eq!(ok(served.run(&[]).args(program(served.path(), VIEWS))), "done\n");
     served.end();
+}
+
+#[test]
+fn views_of_a_volume_of_ones_own() {
+    let dir = folder();
+    let path = volume(dir.path(), "atoll.vol", "64M");
+    let run = |text: &str| {
+        let arguments = program(dir.path(), text);
+        let mut command = atoll();
+        command.current_dir(dir.path()).args(["run", "-v", "atoll.vol:/vol", "--"]);
+        assert_eq!(ok(command.args(&arguments)), "done\n");
+    };
+    run(VIEWS);
+    // What is adopted by its inode may be another's, and is adopted again when that is closed.
+    run(r#"
+a = make('/vol/a', b'a')
+b, looking = os.open('/vol/a', os.O_RDWR), os.open('/vol/a', os.O_RDONLY)
+for i in range(20): page(a)
+assert has('ring')
+os.close(b)
+often(a, b'a'); assert has('view')
+os.pwrite(a, b'x', 0); assert page(a, 0)[:2] == page(looking, 0)[:2] == b'xa'
+# And written behind another program's back, which has it open in the same way.
+r, w = os.pipe()
+child = os.fork()
+if child == 0:
+    own = os.open('/vol/a', os.O_RDWR); os.write(w, b'o')
+    for i in range(300): os.pwrite(own, b'%4d' % i, 4096); assert os.pread(own, 4, 4096) == b'%4d' % i
+    os._exit(7)
+assert os.read(r, 1) == b'o'
+for i in range(300): os.pwrite(a, b'%4d' % i, 0); assert os.pread(a, 4, 0) == b'%4d' % i
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+for i in range(300): os.pwrite(a, b'%4d' % i, 8); assert os.pread(a, 4, 8) == b'%4d' % i
+assert os.pread(looking, 12, 0) == b' 299aaaa 299' and os.pread(looking, 4, 4096) == b' 299'
+# Appended by both, a part by the kernel; nothing is lost or torn.
+log = os.open('/vol/log', os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+child = os.fork()
+mine = b'c' if child == 0 else b'p'
+if child == 0: log = os.open('/vol/log', os.O_WRONLY | os.O_APPEND)
+for i in range(300): assert os.write(log, mine * 999 + b'\n') == 1000
+if child == 0: os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+lines = open('/vol/log', 'rb').read().split(b'\n')
+assert len(lines) == 601 and set(lines) == {b'c' * 999, b'p' * 999, b''}, len(lines)
+# As soon as it is closed nothing keeps it.
+free = os.statvfs('/vol').f_bfree
+big = os.open('/vol/big', os.O_RDWR | os.O_CREAT)
+for i in range(20): os.write(big, b'b' * 1000000)
+assert os.statvfs('/vol').f_bfree < free - 4000
+os.unlink('/vol/big'); os.close(big)
+until = time.monotonic() + 20
+while os.statvfs('/vol').f_bfree < free - 100: assert time.monotonic() < until
+print('done')
+"#);
+    fsck(&path);
 }
 
 #[test]
@@ -154,7 +211,7 @@ for fd in files + [viewed, log]:
 print('ended')
 "#;
     let mut command = served.run(&[]);
-    command.args(program(&served, text)).stdin(Stdio::null()).stdout(Stdio::piped());
+    command.args(program(served.path(), text)).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert_eq!(lines.next().unwrap().unwrap(), "running");
@@ -188,7 +245,7 @@ except OSError as error: assert error.errno == errno.EACCES
 assert page(fd) == b'u' * 4096
 print('done')
 "#;
-    let arguments = program(&served, text).join(" ");
+    let arguments = program(served.path(), text).join(" ");
     let by_user = |options: &str| {
         let script = format!("./atoll run -v s:/vol{options} -- {arguments}");
         ok(&mut as_user(served.path(), "666", &script))
@@ -219,7 +276,7 @@ for i in range(60): assert page(fd) == b'k' * 4096 and os.fstat(fd).st_size == 8
 assert not has('ring') and not has('view')
 print('done')
 "#;
-    let arguments = program(&served, text).join(" ");
+    let arguments = program(served.path(), text).join(" ");
     let script = format!("./atoll run -v s:/vol -- {arguments} {}", served.socket().display());
     assert_eq!(ok(&mut as_user(served.path(), "666", &script)), "done\n");
     served.end();
@@ -241,7 +298,7 @@ for i in range(10):
 print(len(files) > few // 2, flush=True)
 os._exit(0)
 "#;
-    let arguments = program(&served, text);
+    let arguments = program(served.path(), text);
     for few in ["16", "64"] {
         assert_eq!(ok(served.run(&[]).args(&arguments).arg(few)), "True\n", "{few}");
     }
@@ -258,7 +315,7 @@ assert not has('view')
 print(has('ring'), flush=True); sys.stdin.readline()
 # There is room again, for others.
 "#;
-    let arguments = program(&served, text);
+    let arguments = program(served.path(), text);
     for when in ["early", "late"] {
         let mut command = served.run(&[]);
         command.args(&arguments).arg(when).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -282,7 +339,7 @@ print(has('ring'), flush=True); sys.stdin.readline()
     let log = std::fs::read_to_string(served.path().join("log")).unwrap();
     assert!(log.lines().count() < 200, "{} lines", log.lines().count());
     let text = "fd = make('/vol/t', b't'); often(fd, b't'); print(has('view'))";
-    assert_eq!(ok(served.run(&[]).args(program(&served, text))), "True\n");
+    assert_eq!(ok(served.run(&[]).args(program(served.path(), text))), "True\n");
     served.end();
 }
 
@@ -322,7 +379,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 print('end')
 "#;
     let silent = served.path().join("silent");
-    let arguments = program(&served, &format!("{INHERITED}{text}"));
+    let arguments = program(served.path(), &format!("{INHERITED}{text}"));
     assert_eq!(ok(served.run(&[]).args(&arguments).arg(&silent)), "end\n");
 
     // And the true one, at any moment.
@@ -352,7 +409,47 @@ for round in range(8):
     os._exit(7)
 print('end')
 "#;
-    let arguments = program(&served, &format!("{INHERITED}{text}"));
+    let arguments = program(served.path(), &format!("{INHERITED}{text}"));
     assert_eq!(ok(served.run(&[]).args(&arguments)), "end\n");
     served.end();
+}
+
+#[test]
+fn a_volume_for_looking_is_read_by_all_ways() {
+    let dir = folder();
+    let path = volume(dir.path(), "atoll.vol", "16M");
+    script_ok(
+        dir.path(),
+        "cd /vol; head -c 8192 /dev/zero | tr '\\0' l > f; mkdir d; echo x > d/x",
+    );
+    // Opened by the kernel without a request, used through it, the ring and the View, mapped, inherited,
+    // duplicated.
+    let text = r#"
+import mmap, subprocess
+for i in range(30):
+    fd = os.open('/vol/f', os.O_RDONLY); often(fd, b'l')
+    again = os.dup(fd); os.close(fd); often(again, b'l')
+    os.lseek(again, 4096, os.SEEK_SET); assert os.read(again, 9000) == b'l' * 4096
+    if i < 29: os.close(again)
+assert has('ring') and has('view')
+try: os.pread(fd, 1, 0); sys.exit('it was closed')
+except OSError as error: assert error.errno == errno.EBADF
+whole = mmap.mmap(again, 8192, mmap.MAP_SHARED, mmap.PROT_READ); assert whole[4000:5000] == b'l' * 1000
+child = os.fork()
+if child == 0: often(again, b'l'); os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+os.lseek(again, 0, os.SEEK_SET)
+assert subprocess.run(['cat'], stdin=again, capture_output=True).stdout == b'l' * 8192
+for flags in [os.O_WRONLY, os.O_RDWR, os.O_RDWR | os.O_CREAT, os.O_RDONLY | os.O_TRUNC]:
+    try: os.open('/vol/f', flags); sys.exit('it was opened')
+    except OSError as error: assert error.errno == errno.EROFS
+assert sorted(os.listdir('/vol')) == ['d', 'f'] and os.listdir('/vol/d') == ['x']
+os.chdir('/vol/d'); assert open('x').read() == 'x\n' and os.getcwd() == '/vol/d'
+print('done')
+"#;
+    let arguments = program(dir.path(), text);
+    let mut command = atoll();
+    command.current_dir(dir.path()).args(["run", "-v", "atoll.vol:/vol:ro", "--"]).args(&arguments);
+    assert_eq!(ok(&mut command), "done\n");
+    fsck(&path);
 }

@@ -127,6 +127,15 @@ fn two_mounts_share_a_mapping() {
 }
 
 #[test]
+fn msync_is_of_what_was_mapped() {
+    let mut served = Served::new();
+    assert_eq!(ok(&mut served.step("reused", "/vol/f")), "end\n");
+    served.end(Signal::SIGTERM);
+    let words = [served.program.to_str().unwrap(), "reused", "/vol/g"];
+    assert_eq!(ok(&mut served.run("a.vol:/vol", &words)), "end\n");
+}
+
+#[test]
 fn what_is_stored_outlives_a_killed_program() {
     let mut served = Served::new();
     let mut program = served.stores("/vol/f");

@@ -203,6 +203,18 @@ fn a_private_server_has_one_mount() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && said.contains("one mount already"), "{said}");
 
+    // What the mount has open by its inode, as it is open, and as long.
+    let none = Err(Errno::EBADF);
+    assert_eq!(client.adopt_open(attr.ino, OpenFlags::READ), none);
+    assert_eq!(script("exec 9< /vol/f"), "");
+    let adopted = client.adopt_open(attr.ino, OpenFlags::READ).unwrap();
+    assert_eq!(client.adopt_open(attr.ino, OpenFlags::WRITE), none);
+    assert_eq!(client.read(&CX, attr.ino, adopted, 0, &mut [0; 5]), Ok(5));
+    assert_eq!(script("exec 9<&-"), "");
+    wait_until("it is closed", || {
+        client.read(&CX, attr.ino, adopted, 0, &mut [0; 5]) == Err(Errno::EBADF)
+    });
+
     assert_eq!(script("mv /vol/f /vol/g; rm -r /vol/d; [ -e /vol/d ] || ls /vol"), "g");
     assert_eq!(script(looks), "none none");
     assert_eq!(client.lookup(&CX, Ino::ROOT, name("g")).unwrap().ino, attr.ino);

@@ -13,7 +13,9 @@ use atoll_host::control::Mode;
 use atoll_host::shm::{MappedView, SharedMemory};
 use atoll_transport::channel::{Config, Lane, RingKind};
 use atoll_vfs::client::Client;
-use atoll_vfs::{Answers, Attr, Context, Errno, FileSystem, Handle, Ino, OpenFiles, Timespec};
+use atoll_vfs::{
+    Answers, Attr, Context, Errno, FileSystem, Handle, Ino, OpenFiles, OpenFlags, Timespec,
+};
 
 use crate::lock::Lock;
 use crate::repeats::Repeats;
@@ -183,14 +185,14 @@ impl Session {
                 self.begin_view();
             }
             // Its original was closed.
-            (Some(answers), None) => answers.closed(ino, handle),
+            (Some(answers), Some(Err(Errno::EBADF | Errno::ESTALE))) => answers.closed(ino, handle),
             _ => {}
         }
         answer
     }
 
-    /// Makes a call on a lane that nobody uses. `None` when the kernel is to make it: all are in use, the
-    /// server is lost, or does not know the file any more.
+    /// Makes a call on a lane that nobody uses. `None` when the kernel is to make it: all are in use, or the
+    /// server is lost. `EBADF` or `ESTALE` when the server does not know the file any more.
     pub fn call<R>(
         &self,
         call: impl FnOnce(&mut Files, &Context) -> Result<R, Errno>,
@@ -212,8 +214,6 @@ impl Session {
         // SAFETY: under its lock.
         let files = unsafe { &mut *lane.files.get() }.as_mut()?;
         match call(files, &self.cx) {
-            // The original was closed, or never ours.
-            Err(Errno::EBADF | Errno::ESTALE) => None,
             Err(Errno::EIO) if self.is_lost() => None,
             result => Some(result),
         }
@@ -244,6 +244,15 @@ impl Session {
 
     /// Adopts an open file by its token.
     pub fn adopt(&self, token: [u64; 2]) -> Option<Handle> {
+        self.adopt_by(|files| files.adopt(token))
+    }
+
+    /// Adopts what the mount has open of `ino` with these rights.
+    pub fn adopt_open(&self, ino: Ino, rights: OpenFlags) -> Option<Handle> {
+        self.adopt_by(|files| files.adopt_open(ino, rights))
+    }
+
+    fn adopt_by(&self, adopt: impl FnOnce(&mut Files) -> Result<Handle, Errno>) -> Option<Handle> {
         let mut back = [(Ino(0), Handle(0)); GIVEN_BACK];
         let mut count = 0;
         if let Some(_held) = self.closed_lock.try_lock() {
@@ -260,7 +269,7 @@ impl Session {
                 // Whatever it says, nothing more can be done.
                 let _ = files.release(cx, ino, handle);
             }
-            files.adopt(token)
+            adopt(files)
         });
         adopted?.ok()
     }

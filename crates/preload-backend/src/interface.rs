@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use std::slice;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 
-use atoll_vfs::{Errno, FallocateMode, FileSystem, Handle, Ino, SetAttr};
+use atoll_vfs::{Errno, FallocateMode, FileSystem, Handle, Ino, OpenFlags, SetAttr};
 
 use crate::connection::{Session, TRANSFER};
 use crate::lock::Lock;
@@ -28,6 +28,7 @@ pub struct File {
     connection: *const Session,
     device: libc::dev_t,
     fd: c_int,
+    access: c_int,
 }
 
 /// `struct atoll_backend`.
@@ -69,6 +70,8 @@ pub static atoll_by_rings: Backend = Backend {
 };
 
 const BY_KERNEL: isize = -4096;
+/// The same, since the original of what was adopted is closed.
+const CLOSED: isize = -4097;
 /// Servers that a process is connected to.
 const SESSIONS: usize = 8;
 /// Above what programs usually have, so that none expects to get these numbers; as a rule the kernel's
@@ -173,7 +176,17 @@ unsafe extern "C" fn adopt(file: *mut File) -> c_int {
     // SAFETY: the caller's, valid during the call.
     let file = unsafe { &mut *file };
     let Some(session) = session(file.device) else { return BY_KERNEL as c_int };
-    let Some(handle) = session.adopt(file.token) else { return BY_KERNEL as c_int };
+    let rights = match file.access {
+        libc::O_RDONLY => Some(OpenFlags::READ),
+        libc::O_WRONLY => Some(OpenFlags::WRITE),
+        libc::O_RDWR => Some(OpenFlags::READ | OpenFlags::WRITE),
+        _ => None,
+    };
+    let adopted = match rights {
+        Some(rights) => session.adopt_open(Ino(file.ino), rights),
+        None => session.adopt(file.token),
+    };
+    let Some(handle) = adopted else { return BY_KERNEL as c_int };
     (file.adopted, file.connection) = (handle.0, session);
     0
 }
@@ -197,6 +210,7 @@ fn answer(result: Option<Result<usize, Errno>>) -> isize {
     match result {
         None => BY_KERNEL,
         Some(Ok(count)) => count as isize,
+        Some(Err(Errno::EBADF | Errno::ESTALE)) => CLOSED,
         Some(Err(error)) => -(error.raw() as isize),
     }
 }
@@ -317,6 +331,7 @@ unsafe extern "C" fn getattr(file: *const File, out: *mut libc::statx) -> c_int 
     let Some((session, ino, _)) = parts else { return BY_KERNEL as c_int };
     let attr = match session.getattr(ino) {
         None => return BY_KERNEL as c_int,
+        Some(Err(Errno::EBADF | Errno::ESTALE)) => return CLOSED as c_int,
         Some(Err(error)) => return -error.raw(),
         Some(Ok(attr)) => attr,
     };

@@ -1,6 +1,7 @@
 //! Which server has which mount: what `atoll run` tells the programs by a variable.
 //!
-//! A line for each mount: the device number of its file system in hexadecimal, `ro` or `rw`, the user and
+//! A line for each mount: the device number of its file system in hexadecimal, what it is for (`rw`, `ro`;
+//! `own` is `rw` and the volume's one mount, `fixed` is `ro` of what nobody changes), the user and
 //! group that are shown as the owners of everything (`UID:GID`, or `-`), and the server's socket with the
 //! volume's name, separated by blanks.
 
@@ -22,8 +23,8 @@ impl<'t> Server<'t> {
         let mut parts = line.splitn(4, ' ');
         let device = u64::from_str_radix(parts.next()?, 16).ok()?;
         let read_only = match parts.next()? {
-            "ro" => true,
-            "rw" => false,
+            "ro" | "fixed" => true,
+            "rw" | "own" => false,
             _ => return None,
         };
         let owner = match parts.next()? {
@@ -49,12 +50,15 @@ mod tests {
 
     #[test]
     fn lines() {
-        let text = "2c rw - /run/a b/v\n1f ro 7:8 /s\nnonsense\n";
+        let text = "2c own - /run/a b/v\n1f ro 7:8 /s\nnonsense\n3 fixed - /t\n";
         let first = Server { device: 0x2c, read_only: false, owner: None, place: "/run/a b/v" };
         assert_eq!(Server::find(text, 0x2c), Some(first));
         let second = Server { device: 0x1f, read_only: true, owner: Some((7, 8)), place: "/s" };
         assert_eq!(Server::find(text, 0x1f), Some(second));
+        let third = Server { device: 3, read_only: true, owner: None, place: "/t" };
+        assert_eq!(Server::find(text, 3), Some(third));
         assert_eq!(Server::find(text, 1), None);
+        assert!(Server::find("1 rw - /s", 1).is_some());
         for wrong in ["1 rw - s", "1 rw -", "1 rw", "x rw - /s", "1 w - /s", "1 rw 1 /s", ""] {
             assert_eq!(Server::find(wrong, 1), None, "{wrong}");
         }

@@ -47,11 +47,14 @@ struct atoll_file {
     const void *connection; /* which that is; null: the kernel alone */
     dev_t device; /* st_dev of the mount */
     int fd;       /* a descriptor of it, valid during the call */
+    int access;   /* how it is open, if it is to be adopted by that and its inode number; or -1: by its token */
 };
 
 /* What a backend answers when it cannot serve a call that the kernel could: the interposer then
  * makes the system call. Any other negative answer is an error number. */
 enum { ATOLL_BY_KERNEL = -4096 };
+/* The same, since what was adopted has been closed: the file may be adopted again. */
+enum { ATOLL_CLOSED = -4097 };
 
 struct atoll_backend {
     /* Before everything else in this process; 0, or negative if all of its calls are to go to the
@@ -73,8 +76,8 @@ struct atoll_backend {
     /* It is used no more. */
     void (*closed)(const struct atoll_file *file);
 
-    /* Bytes moved, or negative. Handle numbers are never used twice: the server answers one that
-     * has been closed since with ATOLL_BY_KERNEL. */
+    /* Bytes moved, or negative. Handle numbers are never used twice: one that has been closed since
+     * gives ATOLL_CLOSED. */
     ssize_t (*read)(const struct atoll_file *, const struct iovec *, int count, off_t at);
     ssize_t (*write)(const struct atoll_file *, const struct iovec *, int count, off_t at);
     /* Writes at the end of the file, wherever that is by then; *end is the offset after it. */

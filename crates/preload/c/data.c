@@ -51,7 +51,7 @@ static ssize_t move_at(enum direction way, const struct atoll_file *file, uint32
             moved = by->append(file, iov, count, end);
         else
             moved = by->write(file, iov, count, at);
-        if (moved != ATOLL_BY_KERNEL) {
+        if (!left_to_kernel(file->fd, moved)) {
             if (*end < 0 && moved >= 0) *end = at + moved;
             return moved;
         }
@@ -219,7 +219,7 @@ static off_t target(const struct description *d, int fd, off_t at, int whence) {
         file.fd = fd;
         struct statx attr;
         int result = backend(&file, false)->getattr(&file, &attr);
-        if (result == ATOLL_BY_KERNEL) result = atoll_by_system_calls.getattr(&file, &attr);
+        if (left_to_kernel(fd, result)) result = atoll_by_system_calls.getattr(&file, &attr);
         if (result < 0) return result;
         from = attr.stx_size;
         break;
@@ -260,7 +260,7 @@ ALIAS(off_t, __lseek, lseek64, int, off_t, int)
     if (ours) {                                                                               \
         const struct atoll_backend *by = backend(&file, writes);                              \
         result = by->call;                                                                    \
-        if (result == ATOLL_BY_KERNEL) {                                                      \
+        if (left_to_kernel(fd, result)) {                                                     \
             by = &atoll_by_system_calls;                                                      \
             result = by->call;                                                                \
         }                                                                                     \

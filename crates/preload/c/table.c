@@ -160,10 +160,16 @@ static void remember_foreign(uint64_t device) {
     }
 }
 
-/* What `atoll run` says of its mounts: a line for each, which begins with its device in hexadecimal. */
+/* What `atoll run` says of its mounts: a line for each, which begins with its device in hexadecimal and
+ * what it is for. */
 static char servers[8192];
 enum { MOUNTS = 32 };
-static dev_t mounts[MOUNTS];
+static struct {
+    dev_t device;
+    /* What is open for looking only the kernel can read without the server, until somebody changes it; or
+     * anything, since nobody does. */
+    bool own, fixed;
+} mounts[MOUNTS];
 static int mounts_known;
 
 static void learn_mounts(void) {
@@ -171,7 +177,10 @@ static void learn_mounts(void) {
     if (!text || strlen(text) >= sizeof servers) return;
     memcpy(servers, text, strlen(text) + 1);
     for (const char *line = servers; *line && mounts_known < MOUNTS;) {
-        mounts[mounts_known++] = strtoull(line, NULL, 16);
+        char *word;
+        mounts[mounts_known].device = strtoull(line, &word, 16);
+        mounts[mounts_known].own = strncmp(word, " own ", 5) == 0;
+        mounts[mounts_known++].fixed = strncmp(word, " fixed ", 7) == 0;
         line += strcspn(line, "\n");
         if (*line) line++;
     }
@@ -183,8 +192,33 @@ static bool served(dev_t device) {
     if (!mounts_known) return true;
 #endif
     for (int i = 0; i < mounts_known; i++)
-        if (mounts[i] == device) return true;
+        if (mounts[i].device == device) return true;
     return false;
+}
+
+static bool is_own(dev_t device) {
+    for (int i = 0; i < mounts_known; i++)
+        if (mounts[i].device == device) return mounts[i].own;
+    return false;
+}
+
+/* How many calls on a file there are before it is worth adopting. An adoption costs as much as some two
+ * calls that the kernel brings to the server, on a mount of one's own as one, and a hundred that it need not.
+ * What is open for looking only there is mostly of the second kind, but for files that are just being
+ * written; most are closed after a few. */
+#ifdef ATOLL_CHECK
+enum { USES_BEFORE_ADOPTION = 0, USES_OF_OWN = 0, USES_OF_LOOKING = 0, USES_OF_FIXED = 0 };
+#else
+enum { USES_BEFORE_ADOPTION = 2, USES_OF_OWN = 1, USES_OF_LOOKING = 8, USES_OF_FIXED = 128 };
+#endif
+
+static uint32_t uses_before_adoption(dev_t device, long flags) {
+    for (int i = 0; i < mounts_known; i++) {
+        if (mounts[i].device != device) continue;
+        if (mounts[i].fixed) return USES_OF_FIXED;
+        if (mounts[i].own) return (flags & O_ACCMODE) == O_RDONLY ? USES_OF_LOOKING : USES_OF_OWN;
+    }
+    return USES_BEFORE_ADOPTION;
 }
 
 /* Asks the server. */
@@ -199,6 +233,7 @@ static bool ask_identity(int fd, struct atoll_file *file) {
     file->handle = identity.handle;
     file->token[0] = identity.token[0];
     file->token[1] = identity.token[1];
+    file->access = -1;
     return true;
 }
 
@@ -206,7 +241,7 @@ static bool ask_identity(int fd, struct atoll_file *file) {
  * request it may take for one of its own. The server is asked when the file is used more often. */
 static bool ask(int fd, struct atoll_file *file) {
     struct statx attr;
-    if (raw(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &attr) < 0)
+    if (raw(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE | STATX_INO, &attr) < 0)
         return false;
     /* FUSE's devices have no major number. */
     if (!S_ISREG(attr.stx_mode) || attr.stx_dev_major != 0) return false;
@@ -214,6 +249,7 @@ static bool ask(int fd, struct atoll_file *file) {
     if (!served(device) || known_foreign(device)) return false;
     memset(file, 0, sizeof *file);
     file->device = device;
+    file->ino = attr.stx_ino;
     file->fd = fd;
 #ifdef ATOLL_CHECK
     return ask_identity(fd, file);
@@ -238,9 +274,11 @@ static struct description *look(int fd) {
             made->references = 1;
             made->file = file;
             made->offset = offset;
+            made->worth = uses_before_adoption(file.device, flags);
             atomic_store(&made->uses, 0);
             atomic_store(&made->mapped, false);
             atomic_store(&made->adopted_in, 0);
+            atomic_store(&made->again, false);
             atomic_store(&made->flags, flags);
             atomic_store(&made->private_offset, slot == FRESH && plain);
             atomic_fetch_add(&made->version, 1);
@@ -257,32 +295,52 @@ static struct description *look(int fd) {
     }
 }
 
-/* Makes the file known to this process's connection, if it is used often enough to be worth that: a
- * connection costs as much as some ten calls by the kernel, an adoption as some two. */
+/* Makes the file known to this process's connection, if it is used often enough to be worth that. A
+ * connection costs as much as some ten calls by the kernel. */
 #ifdef ATOLL_CHECK
-enum { USES_BEFORE_CONNECTION = 0, USES_BEFORE_ADOPTION = 0 };
+enum { USES_BEFORE_CONNECTION = 0 };
 #else
-enum { USES_BEFORE_CONNECTION = 8, USES_BEFORE_ADOPTION = 2 };
+enum { USES_BEFORE_CONNECTION = 8 };
 #endif
 static int attach(void);
+
+/* Learns by what fd can be adopted. On a mount of one's own the server lets it be by what the kernel knows. */
+static bool know(int fd, struct atoll_file *file) {
+    struct statx attr;
+    long flags;
+    if (!is_own(file->device)) return ask_identity(fd, file);
+    if (raw(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, &attr) < 0 ||
+        !(attr.stx_mask & STATX_INO) ||
+        makedev(attr.stx_dev_major, attr.stx_dev_minor) != file->device ||
+        (flags = raw(SYS_fcntl, fd, F_GETFL)) < 0 || flags & O_PATH)
+        return false;
+    file->ino = attr.stx_ino;
+    file->access = flags & O_ACCMODE;
+    return file->access != O_ACCMODE;
+}
 
 static void adopt(struct description *d, int fd) {
     int life = atomic_load_explicit(connection, memory_order_acquire);
     if (life == REFUSED || self.depth > 1 || atomic_load(&d->mapped)) return;
-    if (life != NEW && atomic_load_explicit(&d->adopted_in, memory_order_relaxed) == life) return;
+    if (life != NEW && atomic_load_explicit(&d->adopted_in, memory_order_relaxed) == life &&
+        !atomic_load_explicit(&d->again, memory_order_relaxed))
+        return;
     static _Atomic uint32_t uses;
     uint32_t all = atomic_fetch_add_explicit(&uses, 1, memory_order_relaxed);
-    if (atomic_fetch_add_explicit(&d->uses, 1, memory_order_relaxed) < USES_BEFORE_ADOPTION) return;
+    if (atomic_fetch_add_explicit(&d->uses, 1, memory_order_relaxed) < d->worth) return;
     if (life == NEW && all < USES_BEFORE_CONNECTION) return;
     if (life == NEW && (life = attach()) == REFUSED) return;
     if (!lock_description(d)) return;
     /* Nobody closes it meanwhile: that takes the reference away first, and for this the lock. */
-    if (atomic_load(&slots[fd]) == d && atomic_load(&d->adopted_in) != life &&
+    bool again = atomic_exchange(&d->again, false);
+    if (atomic_load(&slots[fd]) == d && (atomic_load(&d->adopted_in) != life || again) &&
         !atomic_load(&d->mapped)) {
         struct atoll_file file = d->file;
+        if (again && file.connection && atomic_load(&d->adopted_in) == life)
+            carrier->closed(&file);
         file.fd = fd;
         file.connection = NULL;
-        if (ask_identity(fd, &file)) carrier->adopt(&file);
+        if (know(fd, &file)) carrier->adopt(&file);
         atomic_fetch_add(&d->version, 1);
         d->file = file;
         atomic_fetch_add(&d->version, 1);
@@ -337,6 +395,13 @@ static int attach(void) {
     }
     unlock(&connection_lock);
     return state;
+}
+
+bool left_to_kernel(int fd, ssize_t result) {
+    if (__builtin_expect(result != ATOLL_BY_KERNEL && result != ATOLL_CLOSED, 1)) return false;
+    struct description *d = result == ATOLL_CLOSED ? atomic_load(&slots[fd]) : UNKNOWN;
+    if (is_ours(d)) atomic_store(&d->again, true);
+    return true;
 }
 
 bool connected(void) { return atomic_load(connection) >= FIRST_LIFE; }

@@ -39,8 +39,10 @@ struct description {
     _Atomic uint32_t flags; /* of open(2) and fcntl(2) */
     _Atomic uint32_t version; /* changes when `file` does */
     _Atomic uint32_t uses;    /* calls before it was adopted */
+    uint32_t worth;           /* how many of them are cheaper than that */
     _Atomic bool mapped;      /* the kernel has pages of it, and is to know of all that happens */
     _Atomic int adopted_in;   /* the life of the connections that it was adopted in */
+    _Atomic bool again;       /* what was adopted is not open any more */
     off_t offset;
     struct atoll_file file;
     struct description *next_free;
@@ -78,6 +80,9 @@ static inline void leave(void) {
 /* The backend for a call in progress. A handler that interrupts another call does not touch the
  * connection that the call is using. */
 const struct atoll_backend *backend(const struct atoll_file *file, bool writes);
+
+/* Whether a backend's answer for fd says that the kernel is to make the call. */
+bool left_to_kernel(int fd, ssize_t result);
 
 /* The lowest descriptor of the backend's own from first to last, or -1. */
 int reserved(unsigned first, unsigned last);

@@ -65,12 +65,25 @@ pub const VARIABLE: &str = "LD_PRELOAD";
 /// The variable that tells it which mounts have which servers; see the crate `atoll-preload-backend`.
 pub const SERVERS: &str = "ATOLL_SERVERS";
 
-/// The part of the value of [`SERVERS`] about one mount: its device number, whether it is for looking only,
+/// What a mount is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// For changes, among other mounts.
+    Write,
+    /// For looking only, among other mounts.
+    Read,
+    /// For changes, as the volume's one mount.
+    Own,
+    /// For looking only, at what nobody changes.
+    Unchanging,
+}
+
+/// The part of the value of [`SERVERS`] about one mount: its device number, what it is for,
 /// the user and group that it shows as the owners of everything, if so, and `place`: the server's
 /// socket, and the volume's name there. Empty if it cannot be said, and the kernel is to make all calls.
 pub fn server(
     device: u64,
-    read_only: bool,
+    mount: Use,
     owner: Option<(u32, u32)>,
     place: impl std::fmt::Display,
 ) -> String {
@@ -78,7 +91,12 @@ pub fn server(
     if !place.starts_with('/') || place.contains(['\n', char::REPLACEMENT_CHARACTER]) {
         return String::new();
     }
-    let mode = if read_only { "ro" } else { "rw" };
+    let mode = match mount {
+        Use::Write => "rw",
+        Use::Read => "ro",
+        Use::Own => "own",
+        Use::Unchanging => "fixed",
+    };
     let owner = owner.map_or_else(|| "-".to_owned(), |(uid, gid)| format!("{uid}:{gid}"));
     format!("{device:x} {mode} {owner} {place}\n")
 }

@@ -147,6 +147,19 @@ impl<T: Transport> Client<T> {
         Ok(Handle(OpenOut::load(self.body()).fh))
     }
 
+    /// Uses what another session of the volume has open of `ino` with these rights, READ and WRITE, as
+    /// [`adopt`](Self::adopt) does: of several the latest.
+    ///
+    /// # Errors
+    /// As `adopt`; `EBADF` also when nothing is open so, or this session may not do that.
+    pub fn adopt_open(&mut self, ino: Ino, rights: OpenFlags) -> Result<Handle> {
+        let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
+        let flags = open_bits(rights & (OpenFlags::READ | OpenFlags::WRITE));
+        let request = Request::AdoptOpen(OpenIn { flags, open_flags: 0 });
+        self.call(&cx, ino, &request, OpenOut::SIZE, &mut [])?;
+        Ok(Handle(OpenOut::load(self.body()).fh))
+    }
+
     /// Writes at the end of the file, wherever that is by then, through a handle without APPEND. What is
     /// larger than server and transport carry at once is written in part.
     ///

@@ -441,8 +441,9 @@ impl<F: FileSystem + Send + 'static> Filesystem for Adapter<F> {
         _lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        // Nothing is held back from the file system that close(2) would have to push.
-        reply.ok();
+        // Nothing is held back that close(2) would have to push, and the kernel keeps the locks: it need not
+        // ask again.
+        reply.error(fuser::Errno::ENOSYS);
     }
 
     fn release(

@@ -5,7 +5,7 @@
 //! - **The kernel caches what it can be told to forget**: attributes, and the pages of files. When another
 //!   client changes them the kernel is notified before that client's call returns
 //!   (`server/caches.rs`), so that the next system call sees it. Names are looked up each
-//!   time, unless no other client changes them ([`SharedOptions::names`]). Files opened to be read only go through the page cache, all others are read and written
+//!   time, unless no other client changes them ([`SharedOptions::alone`]). Files opened to be read only go through the page cache, all others are read and written
 //!   directly (`FOPEN_DIRECT_IO`). Shared mappings are allowed (`FUSE_DIRECT_IO_ALLOW_MMAP`, Linux 6.6):
 //!   what other clients write is seen in them, what is stored into them is seen by others when the kernel
 //!   writes it back. A program that asks by ioctl(2) gets the server's memory of the file to map instead
@@ -21,7 +21,12 @@
 //! - **Locks are the volume's** (`FUSE_POSIX_LOCKS`, `FUSE_FLOCK_LOCKS`). A request that waits
 //!   holds up nobody: it is answered when the lock is granted, by the thread that freed it. A
 //!   signal makes the kernel send INTERRUPT, upon which the waiting request is answered with
-//!   `EINTR`: the program's handler runs, or it dies.
+//!   `EINTR`: the program's handler runs, or it dies. Where no other client takes any the kernel keeps
+//!   them itself, and closing a file needs no answer (FLUSH is `ENOSYS`).
+//! - **What never changes is opened without a word** ([`SharedOptions::unchanging`]): OPEN and OPENDIR are
+//!   `ENOSYS`, upon which the kernel asks no more, and names files by their inodes alone. Where files
+//!   are written it cannot be so: it is by the answer to OPEN that O_APPEND passes the page cache by,
+//!   and RELEASE says when an unlinked file goes.
 //! - **One thread** reads requests: the volume has one lock.
 
 use std::collections::{HashMap, HashSet};
@@ -65,13 +70,12 @@ const REQUEST_ROOM: usize = 4096;
 // Features of linux/fuse.h that only a server with locks, direct files and set-ID rules offers.
 const FUSE_POSIX_LOCKS: u64 = 1 << 1;
 const FUSE_FLOCK_LOCKS: u64 = 1 << 10;
+const LOCKS: u64 = FUSE_POSIX_LOCKS | FUSE_FLOCK_LOCKS;
 const FUSE_HANDLE_KILLPRIV_V2: u64 = 1 << 28;
 const FUSE_DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
-const FEATURES: u64 = FUSE_POSIX_LOCKS
-    | FUSE_FLOCK_LOCKS
-    | FUSE_HANDLE_KILLPRIV_V2
-    | FUSE_DIRECT_IO_ALLOW_MMAP
-    | FORGETTING;
+const FEATURES: u64 = LOCKS | FUSE_HANDLE_KILLPRIV_V2 | FUSE_DIRECT_IO_ALLOW_MMAP | FORGETTING;
+/// Offered by a kernel that can do without OPEN and without OPENDIR.
+const OPENS_ALONE: u64 = 1 << 17 | 1 << 24;
 /// Features that need caches.
 const CACHING: u64 = 1 << 13 | 1 << 14; // READDIRPLUS, and by the kernel's choice
 
@@ -87,8 +91,8 @@ const FUSE_NOTIFY_INVAL_INODE: i32 = 2;
 /// itself gets wrong, which takes the attributes of a directory from an answer that it has
 /// overtaken by a change of its own.
 const ATTR_VALID: u64 = 1;
-/// How long the kernel relies on names that it alone changes, in seconds: as long as it likes.
-const NAMES_VALID: u64 = 365 * 24 * 60 * 60;
+/// How long the kernel relies on what only it changes, or nobody, in seconds: as long as it likes.
+const FOR_EVER: u64 = 365 * 24 * 60 * 60;
 /// How long requests are still answered, with an error, so that a notification that waits for them ends.
 const DRAIN: Duration = Duration::from_secs(2);
 const FUSE_WRITE_CACHE: u32 = 1;
@@ -99,8 +103,12 @@ const FUSE_IOCTL_DIR: u32 = 1 << 4;
 pub struct SharedOptions {
     /// Show every file as owned by this user and group, for a user namespace that knows no others.
     pub owner: Option<(u32, u32)>,
-    /// The kernel may remember names, and that there are none: no other client changes them.
-    pub names: bool,
+    /// It is the volume's one mount, and no other client changes names or takes locks: the kernel may
+    /// remember names, and that there are none, and keeps the locks.
+    pub alone: bool,
+    /// Nothing of the volume changes while it is mounted: the kernel may rely on all that it learns, and
+    /// opens and closes by itself.
+    pub unchanging: bool,
     /// How long to look for the next request before sleeping, which takes a processor as long.
     pub spin: Duration,
 }
@@ -180,7 +188,8 @@ pub struct SharedMount<F: FileSystem + Send + 'static> {
     line: Arc<Line>,
     hang_up: Option<Arc<OwnedFd>>,
     owner: Option<(u32, u32)>,
-    names: bool,
+    alone: bool,
+    unchanging: bool,
     request: Vec<u8>,
     room: Vec<u8>,
     /// Writes notifications until the session ends.
@@ -222,6 +231,9 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
         let line = Arc::new(Line { device, pending: Mutex::default() });
         let begun = session.with(|session| {
             session.carried();
+            if options.alone {
+                session.offer();
+            }
             // See `caches` for why not everybody's.
             let uid = session.peer().uid;
             let pages = uid == 0 || uid == nix::unistd::geteuid().as_raw();
@@ -249,7 +261,8 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             spin: options.spin,
             hang_up,
             owner: options.owner,
-            names: options.names,
+            alone: options.alone,
+            unchanging: options.unchanging,
             request: vec![0; MAX_WRITE as usize + REQUEST_ROOM],
             room: vec![0; MAX_WRITE as usize],
         };
@@ -373,6 +386,13 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
         let header = &message.header;
         let (unique, ino) = (header.unique, Ino(header.nodeid));
         match &message.request {
+            // It is asked for the sake of locks, and once.
+            Ok(Request::Flush(_)) if self.alone => {
+                self.line.send_result(unique, Err(Errno::ENOSYS))?;
+            }
+            Ok(Request::Open(_) | Request::Opendir(_)) if session.opens_nothing() => {
+                self.line.send_result(unique, Err(Errno::ENOSYS))?;
+            }
             Ok(Request::Flush(args)) => {
                 let result = session.flush(ino, Handle(args.fh), args.lock_owner);
                 self.line.send_result(unique, result)?;
@@ -459,7 +479,8 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             identify::MAP => {
                 let (offset, len) = identify::map_range(argument).ok_or(Errno::ENOTTY)?;
                 let cx = Context { uid: header.uid, gid: header.gid, now: now() };
-                if session.volume().address().is_none() {
+                // What does not change the kernel may map as well.
+                if session.volume().address().is_none() || self.unchanging {
                     return Err(Errno::ENOTTY);
                 }
                 let mapping = session.map(&cx, ino, handle, offset, len)?;
@@ -479,6 +500,12 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
         let for_cache = matches!(&message.request,
             Ok(Request::Read(args)) if args.read_flags & FUSE_READ_LOCKOWNER == 0);
         session.reads_for_cache(for_cache);
+        if let Ok(Request::Init(args)) = &message.request
+            && self.unchanging
+            && args.features() & OPENS_ALONE == OPENS_ALONE
+        {
+            session.open_nothing();
+        }
         let answered = self.server.answer(session, &caller, message, &mut reply, &mut self.room);
         let Ok(answered) = answered else {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "not a FUSE request"));
@@ -488,11 +515,11 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
         }
         let header = OutHeader::load(&reply);
         let is_missing = header.error == -Errno::ENOENT.raw();
-        if self.names && is_missing && message.header.opcode == FUSE_LOOKUP {
+        if self.alone && is_missing && message.header.opcode == FUSE_LOOKUP {
             let len = OutHeader::SIZE + EntryOut::SIZE;
             OutHeader { len: len as u32, error: 0, ..header }.store(&mut reply);
             // Inode number 0: there is no such name.
-            let none = EntryOut { entry_valid: NAMES_VALID, ..EntryOut::default() };
+            let none = EntryOut { entry_valid: FOR_EVER, ..EntryOut::default() };
             none.store(&mut reply[OutHeader::SIZE..]);
             return self.give(None, false, &mut reply[..len], &[]);
         }
@@ -529,13 +556,14 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
         let given = shown.filter(|(_, lent)| lent.entry).map(|(_, lent)| lent.ino);
         let Some(ticket) = ticket else {
             if let Some((at, lent)) = shown
-                && lent.valid
+                && (lent.valid || self.unchanging)
             {
+                let attr_valid = if self.unchanging { FOR_EVER } else { ATTR_VALID };
                 let valid = &mut reply[at..];
                 if lent.entry {
-                    EntryOut { attr_valid: ATTR_VALID, ..EntryOut::load(valid) }.store(valid);
+                    EntryOut { attr_valid, ..EntryOut::load(valid) }.store(valid);
                 } else {
-                    AttrOut { attr_valid: ATTR_VALID, ..AttrOut::load(valid) }.store(valid);
+                    AttrOut { attr_valid, ..AttrOut::load(valid) }.store(valid);
                 }
             }
             let taken = self.line.send(reply, data)?;
@@ -569,6 +597,9 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
                 let body = &mut reply[OutHeader::SIZE..];
                 let mut out = InitOut::load(body);
                 let mut features = (out.features() | args.features() & FEATURES) & !CACHING;
+                if self.alone {
+                    features &= !LOCKS;
+                }
                 if !self.cache.lends_pages() {
                     features &= !FUSE_EXPLICIT_INVAL_DATA;
                 }
@@ -602,9 +633,9 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             FUSE_CREATE | FUSE_TMPFILE => end - OpenOut::SIZE,
             _ => return,
         };
-        if self.names && !matches!(message.header.opcode, FUSE_GETATTR | FUSE_SETATTR) {
+        if self.alone && !matches!(message.header.opcode, FUSE_GETATTR | FUSE_SETATTR) {
             let entry = &mut reply[attr_ends - EntryOut::SIZE..attr_ends];
-            EntryOut { entry_valid: NAMES_VALID, ..EntryOut::load(entry) }.store(entry);
+            EntryOut { entry_valid: FOR_EVER, ..EntryOut::load(entry) }.store(entry);
         }
         if let Some((uid, gid)) = self.owner {
             let place = &mut reply[attr_ends - RawAttr::SIZE..attr_ends];

@@ -544,6 +544,7 @@ pub(super) fn session<F: FileSystem + Send>(
         read_only: grant.mode == Mode::Read,
         subtree: (grant.path != "/").then(|| PathBuf::from(&grant.path)),
         names_fixed: grant.owns && identity != Identity::Checked,
+        adopts_offered: grant.owns,
         ..Access::default()
     };
     volume.session(peer.clone(), access).map_err(|error| {

@@ -509,7 +509,8 @@ impl<F: FileSystem + Send> Volume<F> {
     pub fn sync_mapped(&self, token: MapToken, now: Timespec) -> Result<()> {
         let ino = self.lock()?.mapped.file(token)?.0;
         self.write_back_file(ino, now)?;
-        let mut state = self.lock()?;
+        // No kernel shows the times of before when this returns.
+        let mut state = self.enter(true)?;
         let State { fs, mapped, .. } = &mut *state;
         let open = mapped.file(token)?.1.open;
         fs.fsync(&volume_context(now), open.ino, open.handle, false)

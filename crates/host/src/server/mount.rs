@@ -69,7 +69,8 @@ impl<F: FileSystem + Send + 'static> Mount<F> {
         }
         let options = SharedOptions {
             owner: self.single_owner.then_some((self.peer.uid, self.peer.gid)),
-            names: self.grant.owns,
+            alone: self.grant.owns,
+            unchanging: self.grant.unchanging,
             spin: self.spin,
         };
         let hang_up = Some(Arc::clone(&self.socket));

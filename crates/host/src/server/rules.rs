@@ -125,8 +125,10 @@ pub struct Grant {
     /// Its root, as a directory of the volume from the root.
     pub path: String,
     /// The volume is its own. Its one mount may act as whoever it says, permissions having been checked, and
-    /// alone changes names, which its kernel therefore may remember.
+    /// alone changes names and takes locks: its kernel may remember the names, and keeps the locks.
     pub owns: bool,
+    /// Nobody changes the volume while it is served, this client included.
+    pub unchanging: bool,
 }
 
 /// All rules of a server.
@@ -134,19 +136,20 @@ pub struct Grant {
 pub struct Rules {
     rules: Vec<Rule>,
     own: u32,
-    private: bool,
+    private: Option<Mode>,
 }
 
 impl Rules {
     /// `rules`, the first first, of a server that runs as the user `own`.
     pub fn new(rules: Vec<Rule>, own: u32) -> Rules {
-        Rules { rules, own, private: false }
+        Rules { rules, own, private: None }
     }
 
     /// Those of a server that the user `own` has for volumes of his own and programs that he starts. The
-    /// kernel is to check permissions on its mounts, which in a user namespace only it can.
-    pub fn private(own: u32) -> Rules {
-        Rules { rules: Vec::new(), own, private: true }
+    /// kernel is to check permissions on its mounts, which in a user namespace only it can. With
+    /// [`Mode::Read`] the volumes are open for looking only, and locked against all who would change them.
+    pub fn private(own: u32, mode: Mode) -> Rules {
+        Rules { rules: Vec::new(), own, private: Some(mode) }
     }
 
     /// Whether anybody could get in besides the server's own user and the superuser, so that the socket
@@ -172,11 +175,15 @@ impl Rules {
         };
         match self.rules.iter().find(fits) {
             Some(rule) => {
-                rule.mode.map(|mode| Grant { mode, path: rule.path.clone(), owns: false })
+                let path = rule.path.clone();
+                rule.mode.map(|mode| Grant { mode, path, owns: false, unchanging: false })
             }
-            None if self.is_trusted(peer) => {
-                Some(Grant { mode: Mode::Write, path: "/".to_owned(), owns: self.private })
-            }
+            None if self.is_trusted(peer) => Some(Grant {
+                mode: self.private.unwrap_or(Mode::Write),
+                path: "/".to_owned(),
+                owns: self.private.is_some(),
+                unchanging: self.private == Some(Mode::Read),
+            }),
             None => None,
         }
     }
@@ -224,6 +231,17 @@ mod tests {
         assert!(rules.grant(&peer(500, 9, &[]), "a").is_some());
         assert!(rules.grant(&peer(501, 500, &[500, 0]), "a").is_none());
         assert!(!rules.admit_others());
+    }
+
+    #[test]
+    fn a_private_volume_is_its_owners() {
+        for (mode, unchanging) in [(Mode::Read, true), (Mode::Write, false)] {
+            let rules = Rules::private(500, mode);
+            let path = "/".to_owned();
+            let grant = Some(Grant { mode, path, owns: true, unchanging });
+            assert_eq!(rules.grant(&peer(500, 9, &[]), "a"), grant);
+            assert_eq!(rules.grant(&peer(501, 500, &[]), "a"), None);
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ use super::locks::{
     Waited, Wake,
 };
 use super::permissions::{Credentials, Judge};
+use super::standing::Standing;
 use super::view::ViewId;
 use super::volume::{Access, SessionId, State, Volume};
 use crate::fuse::now;
@@ -50,6 +51,10 @@ pub struct Session<F: FileSystem + Send> {
     pub(super) lent: Option<Lent>,
     /// Of a mount: the next read is for its kernel's page cache.
     pub(super) for_cache: bool,
+    /// Of a mount whose kernel opens by itself: what stands for its files.
+    pub(super) standing: Option<Standing>,
+    /// Whether the sessions of the same owner may adopt what it has open, by inode.
+    pub(super) offers: bool,
 }
 
 /// What a mount's kernel learns by an answer.
@@ -86,6 +91,8 @@ impl<F: FileSystem + Send> Session<F> {
             cache: None,
             lent: None,
             for_cache: false,
+            standing: None,
+            offers: false,
             volume,
             id,
             peer,
@@ -155,6 +162,11 @@ impl<F: FileSystem + Send> Session<F> {
         state.caches.begin(&cache);
         self.cache = Some(Arc::clone(&cache));
         Ok(cache)
+    }
+
+    /// From now on what is opened can be adopted by sessions that [`Access::adopts_offered`] allows it.
+    pub(crate) fn offer(&mut self) {
+        self.offers = true;
     }
 
     /// The next read is for the kernel's page cache, if `yes`.

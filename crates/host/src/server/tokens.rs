@@ -11,13 +11,21 @@
 //!
 //! A session that has a directory of the volume as its root adopts only from sessions with the same one:
 //! a descriptor from elsewhere gives it nothing.
+//!
+//! A session can also *offer* all that it has open to the others that its owner has: they adopt by inode and
+//! rights what is open so, without asking for a token. So it is between the mount of a volume that its
+//! owner alone uses and the owner's programs, who could open the volume itself.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
-use atoll_vfs::{Errno, Ino, Result};
+use atoll_vfs::{Errno, Ino, OpenFlags, Result};
 
 use super::handles::{Open, Origin};
 use super::view::ViewId;
+
+/// What an open file may be used for.
+const RIGHTS: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
 /// Names an open file to other sessions of the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,7 +40,9 @@ struct Slot {
 
 #[derive(Debug)]
 struct Lent {
-    token: Token,
+    token: Option<Token>,
+    /// Known by its inode.
+    offered: bool,
     open: Open,
     /// The lender's root.
     top: Ino,
@@ -40,12 +50,14 @@ struct Lent {
     viewers: Vec<(ViewId, usize)>,
 }
 
-/// The open files of a volume that have tokens. There are at most as many as there are open files.
+/// The open files of a volume that others may adopt. There are at most as many as there are open files.
 #[derive(Debug, Default)]
 pub(super) struct Tokens {
     slots: Vec<Slot>,
     free: Vec<u32>,
     slot_of: HashMap<Token, u32>,
+    /// What is offered, the latest last.
+    offered: HashMap<Ino, Vec<u32>>,
 }
 
 impl Tokens {
@@ -54,23 +66,42 @@ impl Tokens {
     /// # Errors
     /// `EBADF` for what was adopted itself; `EIO` when the system has no random numbers.
     pub fn lend(&mut self, open: &Open, top: Ino) -> Result<(Token, Origin)> {
-        match open.origin {
+        let slot = match open.origin {
             Origin::Adopted { .. } => return Err(Errno::EBADF),
-            Origin::Lent(slot) => {
-                let lent = self.slots[slot as usize].lent.as_ref().ok_or(Errno::EIO)?;
-                return Ok((lent.token, open.origin));
+            Origin::Lent(slot) => slot,
+            Origin::Own => self.place(open, top),
+        };
+        let lent = self.slots[slot as usize].lent.as_mut().ok_or(Errno::EIO)?;
+        let token = match lent.token {
+            Some(token) => token,
+            None => {
+                let token = random()?;
+                lent.token = Some(token);
+                self.slot_of.insert(token, slot);
+                token
             }
-            Origin::Own => {}
+        };
+        Ok((token, Origin::Lent(slot)))
+    }
+
+    /// Offers `open`, which was just opened, by its inode, and says what its origin is from now on.
+    pub fn offer(&mut self, open: &Open, top: Ino) -> Origin {
+        let slot = self.place(open, top);
+        if let Some(lent) = &mut self.slots[slot as usize].lent {
+            lent.offered = true;
         }
-        let token = random()?;
+        self.offered.entry(open.ino).or_default().push(slot);
+        Origin::Lent(slot)
+    }
+
+    fn place(&mut self, open: &Open, top: Ino) -> u32 {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
             (self.slots.len() - 1) as u32
         });
-        let viewers = Vec::new();
-        self.slots[slot as usize].lent = Some(Lent { token, open: *open, top, viewers });
-        self.slot_of.insert(token, slot);
-        Ok((token, Origin::Lent(slot)))
+        let lent = Lent { token: None, offered: false, open: *open, top, viewers: Vec::new() };
+        self.slots[slot as usize].lent = Some(lent);
+        slot
     }
 
     /// The open file of `token`, as somebody else's, for a session with the root `top`.
@@ -79,6 +110,25 @@ impl Tokens {
     /// `EBADF` when there is none, or it comes from outside of `top`.
     pub fn adopt(&self, token: Token, top: Ino) -> Result<Open> {
         let &slot = self.slot_of.get(&token).ok_or(Errno::EBADF)?;
+        self.adopt_from(slot, top)
+    }
+
+    /// What is offered of `ino` and open with these rights and no others, the latest if there are several,
+    /// as [`adopt`](Self::adopt).
+    ///
+    /// # Errors
+    /// `EBADF` when there is none, or it comes from outside of `top`.
+    pub fn adopt_offered(&self, ino: Ino, rights: OpenFlags, top: Ino) -> Result<Open> {
+        let rights_of = |slot: u32| {
+            let lent = self.slots[slot as usize].lent.as_ref();
+            lent.and_then(|lent| lent.open.flags).map(|flags| flags & RIGHTS)
+        };
+        let mut offered = self.offered.get(&ino).into_iter().flatten().rev();
+        let found = offered.find(|&&slot| rights_of(slot) == Some(rights & RIGHTS));
+        self.adopt_from(*found.ok_or(Errno::EBADF)?, top)
+    }
+
+    fn adopt_from(&self, slot: u32, top: Ino) -> Result<Open> {
         let Slot { turn, lent } = &self.slots[slot as usize];
         let lent = lent.as_ref().ok_or(Errno::EBADF)?;
         if top != Ino::ROOT && top != lent.top {
@@ -137,8 +187,21 @@ impl Tokens {
     pub fn end(&mut self, open: &Open) -> Vec<(ViewId, usize)> {
         let Origin::Lent(slot) = open.origin else { return Vec::new() };
         let place = &mut self.slots[slot as usize];
-        let Some(Lent { token, viewers, .. }) = place.lent.take() else { return Vec::new() };
-        self.slot_of.remove(&token);
+        let Some(Lent { token, offered, viewers, .. }) = place.lent.take() else {
+            return Vec::new();
+        };
+        if let Some(token) = token {
+            self.slot_of.remove(&token);
+        }
+        if offered && let Entry::Occupied(mut slots) = self.offered.entry(open.ino) {
+            // Mostly one of the latest.
+            if let Some(at) = slots.get().iter().rposition(|&other| other == slot) {
+                slots.get_mut().remove(at);
+            }
+            if slots.get().is_empty() {
+                slots.remove();
+            }
+        }
         // A place whose turns are used up is not used again.
         if let Some(next) = place.turn.checked_add(1) {
             place.turn = next;
@@ -200,5 +263,40 @@ mod tests {
         open.origin = origin;
         assert_eq!(tokens.end(&open), []);
         assert!(tokens.slot_of.is_empty());
+    }
+
+    #[test]
+    fn what_is_offered_is_found_by_inode_and_rights() {
+        let mut tokens = Tokens::default();
+        let mut offer = |handle, flags| {
+            let (ino, handle) = (Ino(7), Handle(handle));
+            let mut open = Open { ino, handle, flags: Some(flags), origin: Origin::Own };
+            open.origin = tokens.offer(&open, Ino::ROOT);
+            open
+        };
+        let read = [offer(1, OpenFlags::READ), offer(2, OpenFlags::READ)];
+        let write = offer(3, OpenFlags::WRITE | OpenFlags::APPEND);
+        let found = |tokens: &Tokens, ino, flags| {
+            tokens.adopt_offered(Ino(ino), flags, Ino::ROOT).map(|open| open.handle.0)
+        };
+        assert_eq!(found(&tokens, 7, OpenFlags::READ), Ok(2));
+        assert_eq!(found(&tokens, 7, OpenFlags::WRITE), Ok(3));
+        let none = Err(Errno::EBADF);
+        assert_eq!(found(&tokens, 7, OpenFlags::READ | OpenFlags::WRITE), none);
+        assert_eq!(found(&tokens, 7, OpenFlags::empty()), none);
+        assert_eq!(found(&tokens, 8, OpenFlags::READ), none);
+        assert_eq!(tokens.adopt_offered(Ino(7), OpenFlags::READ, Ino(9)), none.map(|_: u64| write));
+        // A token is another way to the same.
+        let (token, origin) = tokens.lend(&read[1], Ino::ROOT).unwrap();
+        assert_eq!(origin, read[1].origin);
+        let adopted = tokens.adopt_offered(Ino(7), OpenFlags::READ, Ino::ROOT).unwrap();
+        assert_eq!(tokens.adopt(token, Ino::ROOT), Ok(adopted));
+        assert_eq!(tokens.end(&read[1]), []);
+        assert_eq!(tokens.check(&adopted), Err(Errno::EBADF));
+        assert_eq!(found(&tokens, 7, OpenFlags::READ), Ok(1));
+        assert_eq!(tokens.end(&read[0]), []);
+        assert_eq!(found(&tokens, 7, OpenFlags::READ), none);
+        assert_eq!(tokens.end(&write), []);
+        assert!(tokens.offered.is_empty() && tokens.slot_of.is_empty());
     }
 }

@@ -14,7 +14,6 @@ use super::locks::{Family, Owner};
 use super::observer::Change;
 use super::session::{Lent, Session};
 use super::state::{MAKE, changing, open_mode};
-use super::tokens::Token;
 use super::view::ViewId;
 use super::volume::{Identity, State};
 use super::writes::At;
@@ -72,13 +71,22 @@ macro_rules! lend {
     };
 }
 
+/// Lets the owner's other sessions adopt what was just opened, if this one offers it.
+macro_rules! offer {
+    ($self:ident, $state:ident, $open:ident) => {
+        if $self.offers {
+            $open.origin = $state.tokens.offer(&$open, $self.inodes.top());
+        }
+    };
+}
+
 impl<F: FileSystem + Send> Session<F> {
     /// Refuses a session that may not change names.
     fn may_name(&self) -> Result<()> {
         if self.access.names_fixed { Err(Errno::EPERM) } else { Ok(()) }
     }
 
-    fn check_room(&self) -> Result<()> {
+    pub(super) fn check_room(&self) -> Result<()> {
         if self.handles.len() >= self.access.limits.open_files {
             return Err(Errno::EMFILE);
         }
@@ -91,11 +99,13 @@ impl<F: FileSystem + Send> Session<F> {
         self.handles.insert(open)
     }
 
-    pub(super) fn file(&self, ino: Ino, handle: Handle) -> Result<Open> {
+    pub(super) fn file(&mut self, ino: Ino, handle: Handle) -> Result<Open> {
+        let handle = self.meant(ino, handle, true)?;
         self.handles.of_kind(self.inodes.inner(ino)?, handle, true)
     }
 
-    fn listing(&self, ino: Ino, handle: Handle) -> Result<Open> {
+    fn listing(&mut self, ino: Ino, handle: Handle) -> Result<Open> {
+        let handle = self.meant(ino, handle, false)?;
         self.handles.of_kind(self.inodes.inner(ino)?, handle, false)
     }
 
@@ -170,41 +180,6 @@ impl<F: FileSystem + Send> Session<F> {
     }
 }
 
-/// What only a carrier of requests knows to ask for.
-impl<F: FileSystem + Send> Session<F> {
-    /// The token of an open file, by which another session can [`adopt`](Self::adopt) it. To be told
-    /// to whoever has a descriptor of it, and to nobody else.
-    ///
-    /// # Errors
-    /// `EBADF`, also for a handle that was adopted.
-    pub fn token(&mut self, ino: Ino, handle: Handle) -> Result<Token> {
-        let open = self.file(ino, handle)?;
-        let (token, origin) = self.volume.lock()?.tokens.lend(&open, self.inodes.top())?;
-        self.handles.set_origin(handle, origin);
-        Ok(token)
-    }
-
-    /// Makes another session's open file one of this session's too: a handle with the same rights,
-    /// which is `EBADF` from the moment that the original is closed. It counts as an open file until it
-    /// is released. Where this session may only look it cannot be written either (`EROFS`); one with a
-    /// subtree adopts only from sessions with the same.
-    ///
-    /// # Errors
-    /// `EBADF` for a token that is none, has ended or comes from outside of the subtree; `EMFILE`.
-    pub fn adopt(&mut self, token: Token) -> Result<(Ino, Handle)> {
-        self.check_room()?;
-        let open = {
-            let mut state = self.volume.lock()?;
-            let open = state.tokens.adopt(token, self.inodes.top())?;
-            self.inodes.adopt(open.ino, state.moves)?;
-            forgotten!(self, state);
-            state.begin_reading(self.view, &open);
-            open
-        };
-        Ok((self.inodes.outer(open.ino), self.handles.insert(open)))
-    }
-}
-
 impl<F: FileSystem + Send> FileSystem for Session<F> {
     fn lookup(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<Attr> {
         enter!(self, cx, state, caller, reading);
@@ -227,6 +202,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
     }
 
     fn forget(&mut self, ino: Ino, count: u64) {
+        self.stand_down(ino);
         self.inodes.forget(ino, count);
         if let (Ok(inner), Ok(mut state)) = (self.inodes.inner(ino), self.volume.lock()) {
             forgotten!(self, state);
@@ -485,7 +461,8 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
                 state.resized_mapped(cx, inner, u64::MAX, 0);
                 state.tell_data(self.id, inner, 0, u64::MAX);
             }
-            let open = Open { ino: inner, handle, flags: Some(flags), origin: Origin::Own };
+            let mut open = Open { ino: inner, handle, flags: Some(flags), origin: Origin::Own };
+            offer!(self, state, open);
             state.begin_reading(self.view, &open);
             open
         };
@@ -550,11 +527,12 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
                     state.tell_data(self.id, attr.ino, 0, u64::MAX);
                 }
             }
-            let open = Open { ino: attr.ino, handle, flags: Some(flags), origin: Origin::Own };
+            let mut open = Open { ino: attr.ino, handle, flags: Some(flags), origin: Origin::Own };
             if let Err(error) = self.inodes.give(attr.ino, state.moves) {
                 let _ = state.close(cx, self.id, &open);
                 return Err(error);
             }
+            offer!(self, state, open);
             forgotten!(self, state);
             state.views.found_entry(self.view_of(cx), dir, name, &attr);
             // Whoever opens it to write will do so.
@@ -580,11 +558,12 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             let above = state.allowed(cx, &caller, dir, MAKE)?;
             let mode = above.map_or(mode, |above| caller.new_mode(&above, mode));
             let (attr, handle) = state.fs.tmpfile(cx, dir, mode, flags)?;
-            let open = Open { ino: attr.ino, handle, flags: Some(flags), origin: Origin::Own };
+            let mut open = Open { ino: attr.ino, handle, flags: Some(flags), origin: Origin::Own };
             if let Err(error) = self.inodes.give(attr.ino, state.moves) {
                 let _ = state.close(cx, self.id, &open);
                 return Err(error);
             }
+            offer!(self, state, open);
             forgotten!(self, state);
             state.views.found(self.view, &attr);
             lend!(self, entry attr.ino, false);

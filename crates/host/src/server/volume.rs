@@ -59,6 +59,8 @@ pub struct Access {
     /// Refuse to make, remove and rename with `EPERM`: names are for another session to change, which
     /// is not told of what others do to them.
     pub names_fixed: bool,
+    /// Adopt whatever a session that offers it has open. For who owns the volume.
+    pub adopts_offered: bool,
     /// How much it may use.
     pub limits: Limits,
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use atoll_transport::channel::{Limits, Request as Slot, ServerChannel};
 use atoll_vfs::server::{Caller, Identity as Named, Reply, Server, ServerOptions};
-use atoll_vfs::wire::files::{O_APPEND, OpenOut, WriteOut};
+use atoll_vfs::wire::files::{O_APPEND, OpenOut, WriteOut, open_flags};
 use atoll_vfs::wire::header::OutHeader;
 use atoll_vfs::wire::{Extensions, Fixed, Malformed, Message, REPLY_MAX, Request};
 use atoll_vfs::{Context, FileSystem, Handle, Ino};
@@ -273,6 +273,13 @@ fn answer<F: FileSystem + Send>(
             out.store(&mut reply[OutHeader::SIZE..]);
             OpenOut::SIZE
         }),
+        Ok(Request::AdoptOpen(args)) => {
+            session.adopt_open(Ino(header.nodeid), open_flags(args.flags)).map(|(_, handle)| {
+                let out = OpenOut { fh: handle.0, ..OpenOut::default() };
+                out.store(&mut reply[OutHeader::SIZE..]);
+                OpenOut::SIZE
+            })
+        }
         // It says at each write whether it is to be at the end, as the kernel does.
         Ok(Request::Write { args, data })
             if args.flags & O_APPEND != 0

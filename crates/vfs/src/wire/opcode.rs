@@ -49,3 +49,5 @@ super::fixed::constants! { u32:
 /// Use an open file of another session. Atoll's own, far from what FUSE counts up from: see
 /// [`AdoptIn`](super::adopt::AdoptIn).
 pub const ATOLL_ADOPT: u32 = 0xa701_0001;
+/// The same by its inode and the access mode that it is open with, in the arguments of OPEN.
+pub const ATOLL_ADOPT_OPEN: u32 = 0xa701_0002;

@@ -114,6 +114,7 @@ pub enum Request<'a> {
     /// Data is not read.
     Ioctl(IoctlIn),
     Adopt(AdoptIn),
+    AdoptOpen(OpenIn),
 }
 
 /// A message of a client.
@@ -296,6 +297,7 @@ impl<'a> Request<'a> {
             FUSE_INTERRUPT => Request::Interrupt(args(body)?.0),
             FUSE_IOCTL => Request::Ioctl(args(body)?.0),
             ATOLL_ADOPT => Request::Adopt(args(body)?.0),
+            ATOLL_ADOPT_OPEN => Request::AdoptOpen(args(body)?.0),
             _ => return Err(Errno::ENOSYS),
         })
     }
@@ -346,6 +348,7 @@ impl<'a> Request<'a> {
             Request::Interrupt(_) => FUSE_INTERRUPT,
             Request::Ioctl(_) => FUSE_IOCTL,
             Request::Adopt(_) => ATOLL_ADOPT,
+            Request::AdoptOpen(_) => ATOLL_ADOPT_OPEN,
         }
     }
 
@@ -423,6 +426,7 @@ impl<'a> Request<'a> {
             Request::Interrupt(args) => w.put(args),
             Request::Ioctl(args) => w.put(args),
             Request::Adopt(args) => w.put(args),
+            Request::AdoptOpen(args) => w.put(args),
         }?;
         if let Some(time) = time {
             put_time(time, w.take(EXT_TIME_SIZE)?);

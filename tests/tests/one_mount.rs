@@ -1,0 +1,222 @@
+//! The one mount of a volume: what its kernel does by itself, counted in the requests that it sends.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::panic::AssertUnwindSafe;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{self, sleep};
+use std::time::Duration;
+
+use atoll_fs::{FormatOptions, Fs, MountOptions, format};
+use atoll_host::fuse::mount;
+use atoll_host::fuse::shared::{SharedMount, SharedOptions};
+use atoll_host::server::{Access, Credentials, Identity, Volume};
+use nix::mount::MsFlags;
+use nix::sched::{CloneFlags, unshare};
+use rustix::fs::{FlockOperation, fcntl_lock, flock};
+
+const ROUNDS: u64 = 100;
+/// Longer than the kernel reads ahead, and no multiple of anything.
+const LONG: usize = 300_007;
+
+/// How many requests the kernel has sent.
+struct Requests(Arc<AtomicU64>);
+
+impl Requests {
+    /// The count when no more are coming: some are sent when nobody waits for them.
+    fn settled(&self) -> u64 {
+        let mut before = self.0.load(Ordering::Relaxed);
+        loop {
+            sleep(Duration::from_millis(50));
+            let now = self.0.load(Ordering::Relaxed);
+            if now == before {
+                return now;
+            }
+            before = now;
+        }
+    }
+
+    /// How many `what` takes, done often enough that a few more or less do not count.
+    fn each(&self, mut what: impl FnMut()) -> u64 {
+        // What the kernel does not know yet it asks once.
+        what();
+        let before = self.settled();
+        for _ in 0..ROUNDS {
+            what();
+        }
+        (self.settled() - before + ROUNDS / 2) / ROUNDS
+    }
+}
+
+fn content() -> Vec<u8> {
+    (0..LONG).map(|i| (i % 251) as u8).collect()
+}
+
+/// Runs `test` with a mount of a volume in which there are the files `short`, `long` and `dir/0` to `dir/9`, in a
+/// mount namespace that ends with it. Where mounting is not permitted it is skipped.
+fn with_mount(options: SharedOptions, test: fn(&Path, &Requests)) {
+    let tester = move || {
+        let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+        if unshare(CloneFlags::CLONE_NEWNS).is_err()
+            || nix::mount::mount(None::<&str>, "/", None::<&str>, private, None::<&str>).is_err()
+            || mount::open_device().is_err()
+        {
+            println!("skipped: this needs root, and /dev/fuse");
+            return;
+        }
+        let mut device = atoll_block::RamDevice::new(16 << 10);
+        format(&mut device, &FormatOptions { hash_seed: 7, ..FormatOptions::default() }).unwrap();
+        let volume = Volume::new(Fs::mount(device, &MountOptions::default()).unwrap(), "v");
+        let place = tempfile::tempdir().unwrap();
+        let serve = |options: &SharedOptions| {
+            let device = mount::open_device().unwrap();
+            let how = mount::MountOptions {
+                source: Path::new("v"),
+                read_only: options.unchanging,
+                owner: (0, 0),
+                checked: true,
+            };
+            mount::mount(&device, place.path(), &how).unwrap();
+            let access = Access {
+                identity: Identity::Checked,
+                read_only: options.unchanging,
+                ..Access::default()
+            };
+            let session = volume.session(Credentials::default(), access).unwrap();
+            let served = SharedMount::start(session, device, options).unwrap();
+            let requests = Requests(served.requests());
+            (requests, thread::spawn(move || served.run()))
+        };
+        let end = |server: thread::JoinHandle<io::Result<()>>| {
+            mount::detach(place.path()).unwrap();
+            server.join().unwrap().unwrap();
+        };
+        let (_, maker) = serve(&SharedOptions::default());
+        fs::write(place.path().join("short"), "short").unwrap();
+        fs::write(place.path().join("long"), content()).unwrap();
+        fs::create_dir(place.path().join("dir")).unwrap();
+        for i in 0..10 {
+            fs::write(place.path().join(format!("dir/{i}")), i.to_string()).unwrap();
+        }
+        end(maker);
+        let (requests, server) = serve(&options);
+        let result = std::panic::catch_unwind(AssertUnwindSafe(|| test(place.path(), &requests)));
+        mount::detach(place.path()).unwrap();
+        if let Err(panic) = result {
+            std::panic::resume_unwind(panic);
+        }
+        server.join().unwrap().unwrap();
+    };
+    thread::spawn(tester).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}
+
+fn open_and_close(path: &Path) {
+    let mut text = String::new();
+    let mut file = File::open(path).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 5);
+    file.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "short");
+}
+
+#[test]
+fn one_of_several_asks_for_all() {
+    with_mount(SharedOptions::default(), |root, requests| {
+        // LOOKUP, OPEN, FLUSH, RELEASE, and the attributes where they were found out by no LOOKUP.
+        assert!(requests.each(|| open_and_close(&root.join("short"))) >= 4);
+    });
+}
+
+#[test]
+fn one_that_is_alone_keeps_locks_and_closes_by_itself() {
+    let alone = SharedOptions { alone: true, ..SharedOptions::default() };
+    with_mount(alone, |root, requests| {
+        let path = root.join("short");
+        // OPEN and RELEASE.
+        assert_eq!(requests.each(|| open_and_close(&path)), 2);
+
+        let [a, b] = [(); 2].map(|()| File::options().read(true).write(true).open(&path).unwrap());
+        let attempt = |kind| {
+            let program = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), int(sys.argv[2]) | fcntl.LOCK_NB)";
+            let mut command = Command::new("python3");
+            command.args(["-c", program]).arg(&path).arg(format!("{kind}"));
+            command.output().unwrap().status.success()
+        };
+        let (shared, exclusive) = (1, 2);
+        let count = requests.each(|| {
+            flock(&a, FlockOperation::LockExclusive).unwrap();
+            let other = flock(&b, FlockOperation::NonBlockingLockShared);
+            assert_eq!(other, Err(rustix::io::Errno::WOULDBLOCK));
+            flock(&a, FlockOperation::Unlock).unwrap();
+            fcntl_lock(&a, FlockOperation::NonBlockingLockShared).unwrap();
+            fcntl_lock(&a, FlockOperation::NonBlockingLockExclusive).unwrap();
+            fcntl_lock(&a, FlockOperation::Unlock).unwrap();
+        });
+        assert_eq!(count, 0);
+        fcntl_lock(&a, FlockOperation::NonBlockingLockShared).unwrap();
+        assert!(attempt(shared) && !attempt(exclusive));
+        flock(&a, FlockOperation::LockExclusive).unwrap();
+        // A process loses its record locks with any descriptor of the file; flock(2) with its last.
+        drop(a.try_clone().unwrap());
+        assert!(attempt(exclusive));
+        assert!(flock(&b, FlockOperation::NonBlockingLockShared).is_err());
+        drop(a);
+        flock(&b, FlockOperation::NonBlockingLockExclusive).unwrap();
+    });
+}
+
+#[test]
+fn what_does_not_change_is_opened_without_a_word() {
+    let still = SharedOptions { alone: true, unchanging: true, ..SharedOptions::default() };
+    with_mount(still, |root, requests| {
+        assert_eq!(requests.each(|| open_and_close(&root.join("short"))), 0);
+        let list = || {
+            let mut names: Vec<_> = fs::read_dir(root.join("dir"))
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .collect();
+            names.sort();
+            assert_eq!(names.concat(), "0123456789");
+        };
+        assert_eq!(requests.each(list), 0);
+        // Longer than what was shared with others may be relied on.
+        let before = requests.settled();
+        sleep(Duration::from_millis(1500));
+        open_and_close(&root.join("short"));
+        assert!(!root.join("missing").exists() && !root.join("missing").exists());
+        assert!(requests.settled() - before <= 1);
+
+        let long = File::open(root.join("long")).unwrap();
+        let mut part = [0; 1000];
+        long.read_exact_at(&mut part, LONG as u64 - 1000).unwrap();
+        assert_eq!(part[..], content()[LONG - 1000..]);
+        assert_eq!(fs::read(root.join("long")).unwrap(), content());
+        let end = rustix::fs::seek(&long, rustix::fs::SeekFrom::Hole(0)).unwrap();
+        assert_eq!(end, LONG as u64);
+        assert_eq!((&long).seek(SeekFrom::End(0)).unwrap(), LONG as u64);
+        // Nothing is to be done.
+        long.sync_all().unwrap();
+        File::open(root).unwrap().sync_all().unwrap();
+        flock(&long, FlockOperation::NonBlockingLockExclusive).unwrap();
+        // Whatever would change something, or is asked of it.
+        let refused = |result: io::Result<()>| {
+            assert_eq!(
+                result.unwrap_err().raw_os_error(),
+                Some(rustix::io::Errno::ROFS.raw_os_error())
+            );
+        };
+        refused(File::options().write(true).open(root.join("long")).map(drop));
+        refused(File::create(root.join("long")).map(drop));
+        refused(File::create(root.join("new")).map(drop));
+        refused(fs::remove_file(root.join("long")));
+        refused(fs::set_permissions(root.join("long"), fs::Permissions::from_mode(0o777)));
+        assert_eq!(fs::metadata(root.join("long")).unwrap().size(), LONG as u64);
+        // Directories are not files.
+        let mut buffer = Vec::new();
+        let error = File::open(root.join("dir")).unwrap().read_to_end(&mut buffer).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::IsADirectory);
+    });
+}
