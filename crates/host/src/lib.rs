@@ -6,7 +6,7 @@
 //! [`namespace`] gives a program a private view of the file tree; [`process`] splits this process
 //! in two, and [`handoff`] is the line between the halves. [`server`] serves volumes to many programs,
 //! and [`client`] is how they find it, by the messages of [`control`]; [`shm`] is memory
-//! shared with another process. Unsafe code is denied here but in the modules that say why they need it.
+//! shared with another process, and `spin` how both sides look for each other's words before they sleep. Unsafe code is denied here but in the modules that say why they need it.
 #![deny(unsafe_code)]
 
 pub mod client;
@@ -35,3 +35,5 @@ pub mod seal;
 pub mod server;
 #[cfg(target_os = "linux")]
 pub mod shm;
+#[cfg(target_os = "linux")]
+mod spin;
