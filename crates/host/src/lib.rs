@@ -6,7 +6,8 @@
 //! [`namespace`] gives a program a private view of the file tree; [`process`] splits this process
 //! in two, and [`handoff`] is the line between the halves. [`server`] serves volumes to many programs,
 //! and [`client`] is how they find it, by the messages of [`control`]; [`shm`] is memory
-//! shared with another process, and `spin` how both sides look for each other's words before they sleep. Unsafe code is denied here but in the modules that say why they need it.
+//! shared with another process, `spin` how both sides look for each other's words before they sleep.
+//! Unsafe code is denied here but in the modules that say why they need it.
 #![deny(unsafe_code)]
 
 pub mod client;

@@ -1,22 +1,21 @@
 //! Looking for what another thread is about to do, before sleeping.
 //!
-//! To sleep and be woken takes longer than most answers do, so that whoever waits looks again and again for
-//! a while. Where the other thread runs decides how:
+//! To sleep and be woken takes longer than most answers do, so that whoever waits looks again and again
+//! for a while. Where the other thread runs decides how:
 //!
 //! - On another processor: a pause between two looks, and nothing else.
-//! - On this one, which it gets only when this thread gives it away: by sched_yield(2) both take turns in 1 or
-//!   2 us each, where to sleep and be woken takes twice as long, and pauses would take it from the other.
-//! - Behind a third thread, which does not give the processor back for milliseconds: then it is not given away
-//!   any more for a while. A thread that sleeps gets it sooner.
+//! - On this one, which it gets only when this thread gives it away. By sched_yield(2) both take turns of
+//!   1 or 2 us; to sleep and be woken takes twice as long, and pauses would take it from the other.
+//! - Anywhere, while a third thread wants this processor and keeps it for milliseconds. Then it is not
+//!   given away any more for a while: a thread that has slept gets it sooner.
 //!
-//! Nobody says which it is. A yield shows: one that gives the processor to nobody takes a few hundred
-//! nanoseconds. [`Pace`] is what is learned from that, and [`Limit`] how long a client
-//! looks.
+//! Nobody says which it is. A yield shows it: one that gives the processor to nobody takes some hundred
+//! nanoseconds. [`Pace`] is what is learned from that, and [`Limit`] how long a client looks.
 
 use std::time::{Duration, Instant};
 
-/// The longest that a client looks for an answer before it sleeps, and how long a server usually looks for requests:
-/// about what it costs to wake them.
+/// The longest that a client looks for an answer before it sleeps, and how long a server usually looks for
+/// requests: about what it costs to wake them.
 pub const SPIN_MAX: Duration = Duration::from_micros(50);
 /// The shortest, when looking has not helped lately.
 const SPIN_MIN: Duration = Duration::from_micros(2);
@@ -34,10 +33,13 @@ const GIVEN: Duration = Duration::from_nanos(1200);
 /// The shortest and the longest time between yields that are of no use.
 const BETWEEN_MIN: Duration = Duration::from_micros(4);
 const BETWEEN_MAX: Duration = Duration::from_micros(16);
+/// Both for a thread that is bound to one processor: whom it waits for may be bound to the same one, or to
+/// another.
+const BETWEEN_BOUND: Duration = Duration::from_micros(1);
 /// A yield that takes as long has given the processor to somebody who does other work.
 const CROWDED: Duration = Duration::from_micros(500);
-/// After two of them, less than so many others apart, there is none for so many times as long as the last one took,
-/// which bounds what they cost.
+/// After two of them, with fewer than so many others between, there is none for so many times as long as
+/// the last one took, which bounds what they cost.
 const CROWDED_WITHIN: u32 = 64;
 const CROWDED_FOR: u32 = 32;
 
@@ -52,11 +54,11 @@ enum Step {
 /// When a waiting thread yields and when it gives up.
 #[derive(Debug)]
 struct Pace {
-    /// There is no other processor for this thread.
-    alone: bool,
     /// Time between two yields; none while they are of use.
     between: Duration,
-    /// How many yields ago the last long one was.
+    /// The most.
+    rarest: Duration,
+    /// How many yields ago the last long one was, up to a bound.
     since_long: u32,
     /// No yields before.
     crowded: Option<Instant>,
@@ -69,13 +71,12 @@ struct Pace {
 }
 
 impl Pace {
-    fn new(alone: bool) -> Pace {
-        let between = if alone { Duration::ZERO } else { BETWEEN_MIN };
-        let since_long = CROWDED_WITHIN;
+    /// Of a thread that may run on one processor only, if it is `bound`.
+    fn new(bound: bool) -> Pace {
         Pace {
-            alone,
-            between,
-            since_long,
+            between: if bound { BETWEEN_BOUND } else { BETWEEN_MIN },
+            rarest: if bound { BETWEEN_BOUND } else { BETWEEN_MAX },
+            since_long: CROWDED_WITHIN,
             crowded: None,
             began: None,
             yielded: false,
@@ -108,14 +109,14 @@ impl Pace {
         let took = after.duration_since(before);
         self.yielded = true;
         self.given = took >= GIVEN;
-        self.between = match self.given || self.alone {
+        self.between = match self.given {
             true => Duration::ZERO,
-            false => (self.between * 2).clamp(BETWEEN_MIN, BETWEEN_MAX),
+            false => (self.between * 2).max(BETWEEN_MIN).min(self.rarest),
         };
         let long = took >= CROWDED;
         let crowded = long && self.since_long < CROWDED_WITHIN;
         self.crowded = crowded.then(|| after + took * CROWDED_FOR);
-        self.since_long = if long { 0 } else { self.since_long.saturating_add(1) };
+        self.since_long = if long { 0 } else { (self.since_long + 1).min(CROWDED_WITHIN) };
         if let Some((_, next)) = &mut self.began {
             *next = after + self.between;
         }
@@ -151,8 +152,8 @@ impl Spin {
     }
 
     fn with_rounds(rounds: u32) -> Spin {
-        let alone = rustix::thread::sched_getaffinity(None).is_ok_and(|cpus| cpus.count() == 1);
-        Spin { pace: Pace::new(alone), rounds, left: rounds }
+        let bound = rustix::thread::sched_getaffinity(None).is_ok_and(|cpus| cpus.count() == 1);
+        Spin { pace: Pace::new(bound), rounds, left: rounds }
     }
 
     /// Begins a wait.
@@ -247,12 +248,12 @@ mod tests {
     }
 
     impl Waiting {
-        fn new(alone: bool) -> Waiting {
-            Waiting { pace: Pace::new(alone), now: Instant::now(), limit: 50 * US }
+        fn new(bound: bool) -> Waiting {
+            Waiting { pace: Pace::new(bound), now: Instant::now(), limit: 50 * US }
         }
 
-        /// One wait in which nothing comes, while each yield takes as long as `yields` says. Returns how often it
-        /// yielded.
+        /// One wait in which nothing comes, while each yield takes as long as `yields` says. Returns how
+        /// often it yielded.
         fn wait(&mut self, yields: Duration) -> u32 {
             self.pace.begin();
             let mut count = 0;
@@ -308,11 +309,17 @@ mod tests {
     }
 
     #[test]
-    fn without_another_processor_each_look_offers_this_one() {
+    fn without_another_processor_this_one_is_offered_all_the_time() {
         let mut thread = Waiting::new(true);
-        // Whether somebody takes it or not.
-        assert!(thread.wait(300 * NS) > 50);
-        assert!(thread.wait(2 * US) > 15);
+        for _ in 0..3 {
+            // Whether somebody takes it or not.
+            assert!(thread.wait(300 * NS) > 20);
+            assert!(thread.wait(2 * US) > 15);
+        }
+        // But not at each look, since whoever is waited for may run elsewhere.
+        thread.wait(300 * NS);
+        thread.pace.begin();
+        assert_eq!(thread.pace.step(thread.now, thread.limit), Step::Look);
     }
 
     #[test]

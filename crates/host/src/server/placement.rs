@@ -1,12 +1,13 @@
 //! Where a worker runs: not on the processor of the clients that it serves.
 //!
-//! Two that wait for each other on one processor take turns, while another one may idle. The scheduler puts
-//! whom it wakes on an idle processor, but two that only yield to each other it may leave together for as
-//! long as many a program runs. So the worker looks where requests come from: when nearly all come while it has
-//! given its processor to another thread, it moves to another one.
+//! Two that wait for each other on one processor take turns, while another one may idle. The scheduler
+//! puts whom it wakes on an idle processor if it finds one, but two that yield to each other it leaves
+//! together for longer than many a program runs. So the worker looks when requests come: if nearly all
+//! come while it has given its processor to another thread, it moves to another one.
 //!
 //! That is a guess. The other thread may be no client, and the other processors as busy, so that
-//! moves are rare when they are of no use.
+//! moves become rare when they are of no use. A client can bring them about, which costs it its own
+//! requests' time and the worker at most a move each millisecond, soon each second.
 
 use std::time::{Duration, Instant};
 
@@ -70,8 +71,9 @@ impl Placement {
     }
 }
 
-/// Has the calling thread go on on another processor, if it may run on another one. Where it may run stays as
-/// it is.
+/// Has the calling thread go on on another processor, if it may run on others. Where it may run stays as
+/// it is, but is what it was asked for from then on: a set of processors of its control group that
+/// grows later does not become its own.
 ///
 /// # Errors
 /// What sched_setaffinity(2) says; sched_getaffinity(2) fails where there are more than 1,024 processors.
@@ -92,8 +94,8 @@ pub(super) fn leave() -> nix::Result<()> {
 mod tests {
     use super::*;
 
-    /// Answers requests for `time`, one each 5 us, as many of a hundred after another thread had the processor
-    /// as `percent` says. Returns how often the worker moved.
+    /// Answers requests for `time`, one each 5 us, `percent` of them after another thread had the
+    /// processor. Returns how often the worker moved.
     fn moves(placement: &mut Placement, now: &mut Instant, time: Duration, percent: u32) -> u32 {
         let (end, mut count) = (*now + time, 0);
         for request in 0u32.. {
