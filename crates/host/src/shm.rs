@@ -508,6 +508,24 @@ mod tests {
     }
 
     #[test]
+    fn who_has_rung_looks_longer() {
+        let most = Duration::from_millis(3);
+        let mut patience = FutexPatience::with_spin(Doorbell::new().unwrap(), || true, most);
+        let mut wait = |rings: bool| {
+            if rings {
+                Patience::<SharedMemory>::ring(&mut patience);
+            }
+            let begin = Instant::now();
+            let mut spin = |round| Patience::<SharedMemory>::spin(&mut patience, round);
+            assert!((0..u32::MAX).any(|round| !spin(round)));
+            begin.elapsed()
+        };
+        assert!(wait(false) >= most);
+        assert!(wait(true) >= most * 4);
+        assert!(wait(false) >= most);
+    }
+
+    #[test]
     fn a_dead_server_is_noticed() {
         let config = Config::default();
         let memory = SharedMemory::create("test", Layout::new(&config).unwrap().total()).unwrap();
