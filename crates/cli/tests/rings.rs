@@ -65,15 +65,16 @@ fn rings_and_mounts_see_the_same_files() {
     assert_eq!(client.lookup(&CX, Ino::ROOT, name("f0")), Err(Errno::ENOENT));
     assert_eq!(client.lookup(&CX, Ino::ROOT, name("g")).unwrap().size, 250_000);
     // Its unlinked files are gone when it is.
-    let free = || run("stat -f -c %f /vol");
+    let free = || run("stat -f -c %f /vol").trim().parse::<u64>().unwrap();
     let (attr, handle) = client.create(&CX, Ino::ROOT, name("big"), 0o644, flags).unwrap();
     let before = free();
     client.write(&CX, attr.ino, handle, 0, &vec![1; 1 << 20]).unwrap();
     client.unlink(&CX, Ino::ROOT, name("big")).unwrap();
-    assert_ne!(free(), before);
+    assert!(free() < before);
     drop(clients);
     drop(ring);
-    wait_until("the session has ended", || free() == before);
+    // There may be a block more: what the tree needed for the file's name and inode.
+    wait_until("the session has ended", || free() >= before);
     // A server that ends is noticed, not waited for.
     let mut ring = Connection::open(&place).unwrap().ring(Mode::Read, &config).unwrap();
     let mut client = ring.cached().unwrap();

@@ -2,7 +2,8 @@
 //! namespaces.
 //!
 //! [`client`] is how programs find a server, by the messages of [`control`]; [`shm`] is memory shared
-//! with another process. Unsafe code is denied here but in the modules that say why they need it.
+//! with another process, `spin` how both sides look for each other's words before they sleep. Unsafe
+//! code is denied here but in the modules that say why they need it.
 #![cfg_attr(
     feature = "server",
     doc = "
@@ -39,3 +40,5 @@ pub mod seal;
 pub mod server;
 #[cfg(target_os = "linux")]
 pub mod shm;
+#[cfg(target_os = "linux")]
+mod spin;

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use atoll_transport::channel::{Mapped, Patience};
 use atoll_transport::{Lost, Memory, Shared};
@@ -20,6 +20,8 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::ReadWriteFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::thread::futex;
+
+use crate::spin::{Limit, SPIN_MAX, Spin};
 
 pub use view::MappedView;
 #[cfg(feature = "server")]
@@ -341,10 +343,6 @@ impl AsFd for Doorbell {
     }
 }
 
-/// The longest that a client spins before it sleeps.
-pub const SPIN_MAX: Duration = Duration::from_micros(50);
-/// The shortest, when spinning has not helped lately.
-const SPIN_MIN: Duration = Duration::from_micros(2);
 /// How long a client sleeps before it looks whether its server lives.
 pub const SLEEP: Duration = Duration::from_millis(100);
 
@@ -353,45 +351,37 @@ pub const SLEEP: Duration = Duration::from_millis(100);
 pub struct FutexPatience<F> {
     doorbell: Doorbell,
     alive: F,
-    most: Duration,
-    /// How long it spins now.
-    limit: Duration,
-    begin: Instant,
+    spin: Spin,
+    limit: Limit,
+    /// How long it spins in this wait.
+    now: Duration,
+    /// Whether it slept in the last wait, and has rung since.
     slept: bool,
+    rung: bool,
 }
 
 impl<F: FnMut() -> bool> FutexPatience<F> {
     /// `alive` is asked every [`SLEEP`] of waiting whether the server lives.
     pub fn new(doorbell: Doorbell, alive: F) -> Self {
-        // A server on the same processor answers only when this thread sleeps.
-        let alone = rustix::thread::sched_getaffinity(None).is_ok_and(|cpus| cpus.count() == 1);
-        Self::with_spin(doorbell, alive, if alone { Duration::ZERO } else { SPIN_MAX })
+        Self::with_spin(doorbell, alive, SPIN_MAX)
     }
 
-    /// As [`new`](Self::new), spinning at most `most`.
+    /// As [`new`](Self::new), spinning at most `most`, or four times that for a server that sleeps.
     pub fn with_spin(doorbell: Doorbell, alive: F, most: Duration) -> Self {
-        let begin = Instant::now();
-        FutexPatience { doorbell, alive, most, limit: most, begin, slept: false }
+        let (spin, limit) = (Spin::new(), Limit::new(most));
+        FutexPatience { doorbell, alive, spin, limit, now: most, slept: false, rung: false }
     }
 }
 
 impl<M: Mapped, F: FnMut() -> bool> Patience<M> for FutexPatience<F> {
     #[inline]
     fn spin(&mut self, round: u32) -> bool {
-        std::hint::spin_loop();
         if round == 0 {
-            self.limit = if self.slept { self.limit / 2 } else { self.limit * 2 };
-            self.limit = self.limit.max(SPIN_MIN).min(self.most);
-            self.slept = false;
-            return !self.most.is_zero();
+            self.now = self.limit.next(self.slept, self.rung);
+            (self.slept, self.rung) = (false, false);
+            self.spin.begin();
         }
-        // The first look at the clock comes after the usual answer.
-        match round % 64 {
-            63 if round == 63 => self.begin = Instant::now(),
-            63 => return self.begin.elapsed() < self.limit,
-            _ => {}
-        }
-        true
+        !self.now.is_zero() && self.spin.turn(self.now)
     }
 
     fn park(&mut self, memory: &M, at: usize, value: u32) -> Result<(), Lost> {
@@ -405,6 +395,7 @@ impl<M: Mapped, F: FnMut() -> bool> Patience<M> for FutexPatience<F> {
     }
 
     fn ring(&mut self) {
+        self.rung = true;
         self.doorbell.ring();
     }
 }
@@ -412,6 +403,8 @@ impl<M: Mapped, F: FnMut() -> bool> Patience<M> for FutexPatience<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Instant;
+
     use atoll_transport::channel::{ClientChannel, Config, Layout, Limits, ServerChannel};
     use atoll_transport::transport::Transport;
     use rustix::io::dup;
@@ -517,6 +510,24 @@ mod tests {
             assert_eq!(u32::from_le_bytes(answer), call);
         }
         thread.join().unwrap();
+    }
+
+    #[test]
+    fn who_has_rung_looks_longer() {
+        let most = Duration::from_millis(3);
+        let mut patience = FutexPatience::with_spin(Doorbell::new().unwrap(), || true, most);
+        let mut wait = |rings: bool| {
+            if rings {
+                Patience::<SharedMemory>::ring(&mut patience);
+            }
+            let begin = Instant::now();
+            let mut spin = |round| Patience::<SharedMemory>::spin(&mut patience, round);
+            assert!((0..u32::MAX).any(|round| !spin(round)));
+            begin.elapsed()
+        };
+        assert!(wait(false) >= most);
+        assert!(wait(true) >= most * 4);
+        assert!(wait(false) >= most);
     }
 
     #[test]

@@ -27,10 +27,10 @@ fn main() -> ExitCode {
         assert_eq!(run(case), (Some(0), None), "{case}");
     }
     // What must end the process.
-    for case in ["socket", "exec", "fork", "code", "kill-another"] {
+    for case in ["socket", "exec", "fork", "code", "kill-another", "move-another"] {
         assert_eq!(run(case), (None, Some(SIGSYS)), "{case}");
     }
-    println!("test result: ok. 10 passed");
+    println!("test result: ok. 11 passed");
     ExitCode::SUCCESS
 }
 
@@ -64,7 +64,9 @@ fn part(case: &str) -> ExitCode {
             }
             return ExitCode::SUCCESS;
         }
-        "socket" | "fork" | "exec" | "code" | "kill-another" => filter_calls(None).unwrap(),
+        "socket" | "fork" | "exec" | "code" | "kill-another" | "move-another" => {
+            filter_calls(None).unwrap()
+        }
         _ => {
             confine().unwrap();
         }
@@ -78,6 +80,11 @@ fn part(case: &str) -> ExitCode {
             let big = vec![1u8; 64 << 20];
             assert_eq!(big[12345], 1);
             std::thread::sleep(std::time::Duration::from_millis(1));
+            // A worker chooses its processor.
+            let this_thread = nix::unistd::Pid::from_raw(0);
+            assert!(nix::sched::sched_getcpu().is_ok());
+            let processors = nix::sched::sched_getaffinity(this_thread).unwrap();
+            nix::sched::sched_setaffinity(this_thread, &processors).unwrap();
             println!("it can still print");
             std::io::stdout().flush().unwrap();
         }
@@ -104,6 +111,11 @@ fn part(case: &str) -> ExitCode {
             rustix::process::getppid().unwrap(),
             rustix::process::Signal::CONT,
         )),
+        "move-another" => {
+            let another = nix::unistd::getppid();
+            let processors = nix::sched::sched_getaffinity(another).unwrap();
+            let _ = nix::sched::sched_setaffinity(another, &processors);
+        }
         other => panic!("{other}"),
     }
     ExitCode::SUCCESS

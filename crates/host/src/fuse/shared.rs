@@ -61,6 +61,7 @@ use crate::server::session::Lent;
 use crate::server::{
     Holder, LockKind, LockOwner, LockRange, LockRequest, Session, WaitId, Waited, Wake,
 };
+use crate::spin::Spin;
 
 /// The largest read or write of one request, in bytes.
 pub const MAX_WRITE: u32 = 1 << 20;
@@ -198,7 +199,9 @@ pub struct SharedMount<F: FileSystem + Send + 'static> {
     cache: Arc<KernelCache>,
     gate: Arc<Gate>,
     requests: Arc<AtomicU64>,
-    spin: Duration,
+    spin: Spin,
+    /// How long it looks for the next request before it sleeps.
+    limit: Duration,
 }
 
 impl<F: FileSystem + Send + 'static> SharedMount<F> {
@@ -258,7 +261,8 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             cache,
             gate,
             requests: Arc::default(),
-            spin: options.spin,
+            spin: Spin::of_calls(),
+            limit: options.spin,
             hang_up,
             owner: options.owner,
             alone: options.alone,
@@ -351,16 +355,16 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
     }
 
     /// Waits for a request; false when the client has hung up.
-    fn wait(&self) -> io::Result<bool> {
-        let device = || PollFd::new(self.line.device.as_fd(), PollFlags::POLLIN);
+    fn wait(&mut self) -> io::Result<bool> {
+        let SharedMount { line, spin, limit, hang_up, .. } = self;
+        let device = || PollFd::new(line.device.as_fd(), PollFlags::POLLIN);
         // A program that asks for one thing after the other finds this thread awake.
-        let began = Instant::now();
-        while !self.spin.is_zero() && began.elapsed() < self.spin {
-            if nix::poll::poll(&mut [device()], PollTimeout::ZERO) == Ok(1) {
-                break;
-            }
-        }
-        let polled = match &self.hang_up {
+        spin.begin();
+        while !limit.is_zero()
+            && nix::poll::poll(&mut [device()], PollTimeout::ZERO) != Ok(1)
+            && spin.turn(*limit)
+        {}
+        let polled = match hang_up {
             Some(hang_up) => {
                 let mut watched = [device(), PollFd::new(hang_up.as_fd(), PollFlags::POLLIN)];
                 nix::poll::poll(&mut watched, PollTimeout::NONE)

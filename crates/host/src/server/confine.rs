@@ -160,6 +160,7 @@ const ALLOWED: &[i64] = &[
     libc::SYS_futex,
     libc::SYS_sched_yield,
     libc::SYS_sched_getaffinity,
+    libc::SYS_getcpu,
     libc::SYS_gettid,
     libc::SYS_getpid,
     libc::SYS_tgkill,
@@ -277,6 +278,8 @@ fn filters(descriptors: Option<RawFd>) -> Filters {
         libc::SYS_prctl,
         vec![only(is(0, libc::PR_SET_NAME as u64))?, only(is(0, PR_SET_VMA))?],
     );
+    // A worker moves itself, and nobody else.
+    rules.insert(libc::SYS_sched_setaffinity, vec![only(is(0, 0))?]);
     rules.insert(libc::SYS_fchmod, vec![only(is(1, 0o600))?]);
     if let Some(directory) = descriptors {
         let mut openat =

@@ -9,7 +9,8 @@
 //! [`mapped`] has the files that clients have mapped, `pages` the memory for it.
 //!
 //! How clients come to a session: [`bind`] makes the socket, [`listen`] is the thread that watches
-//! it, [`control`] has the messages, `mount` and `worker` serve, [`peer`] says who a client is and [`rules`] what it may do;
+//! it, [`control`] has the messages, `mount` and `worker` serve,
+//! `placement` says where a worker runs, [`peer`] says who a client is and [`rules`] what it may do;
 //! [`notify`] tells the service manager, and [`confine`] leaves the process nothing but this.
 //!
 //! # What holds
@@ -41,6 +42,7 @@ pub mod observer;
 mod pages;
 pub mod peer;
 pub mod permissions;
+mod placement;
 pub(crate) mod revocable;
 pub mod rules;
 pub mod session;
@@ -54,6 +56,7 @@ mod worker;
 mod writes;
 
 use crate::control;
+pub use crate::spin::SPIN_MAX as SPIN;
 pub use control::MapToken;
 pub use limits::Limits;
 pub use locks::{Holder, LockKind, LockOwner, LockRange, LockRequest, WaitId, Waited, Wake};
@@ -63,4 +66,3 @@ pub use permissions::Credentials;
 pub use session::Session;
 pub use tokens::Token;
 pub use volume::{Access, Identity, SessionId, Volume};
-pub use worker::SPIN;

@@ -3,7 +3,7 @@
 //! It goes round: at most [`BATCH`] requests of each lane, then the next lane, then the next client, so
 //! that nobody waits longer than for one batch of every other lane. With nothing to do it spins for
 //! some time, then tells all clients that it sleeps, looks once more, and blocks until a doorbell
-//! rings. A client that breaks the protocol loses its connection; the others notice nothing.
+//! rings. From the processor of a client that waits for it, it moves away (`placement`). A client that breaks the protocol loses its connection; the others notice nothing.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,6 +26,7 @@ use super::control::{self, Answer};
 use super::gate::Gate;
 use super::listen::{hang_up, refuse, session};
 use super::permissions::Credentials;
+use super::placement::{self, Placement};
 use super::revocable::Revocable;
 use super::rules::Grant;
 use super::session::Session;
@@ -33,13 +34,10 @@ use super::tokens::Token;
 use super::volume::{Identity, Volume};
 use crate::fuse::now;
 use crate::shm::{Doorbell, SharedMemory, wake};
+use crate::spin::Spin;
 
 /// Requests of one lane that are answered before the next lane has its turn.
 const BATCH: usize = 8;
-/// How long a worker usually looks for requests before it sleeps: about what waking it costs.
-pub const SPIN: Duration = Duration::from_micros(50);
-/// Empty rounds between two looks at the clock.
-const ROUNDS: u32 = 32;
 /// Rounds between two looks at who has come and gone.
 const ROUNDS_MAX: u32 = 1 << 14;
 
@@ -129,6 +127,7 @@ fn work<F: FileSystem + Send + 'static>(
 ) {
     let mut clients: Vec<Client<F>> = Vec::new();
     let mut message = Vec::new();
+    let mut round = Round { spin: Spin::new(), limit: spin, placement: Placement::new() };
     loop {
         loop {
             match arriving.try_recv() {
@@ -140,22 +139,30 @@ fn work<F: FileSystem + Send + 'static>(
         clients.retain(|client| client.newcomer.place.with(|_| ()).is_some());
         let longest = clients.iter().map(|client| client.channel.layout().message_max()).max();
         message.resize(longest.unwrap_or(0), 0);
-        if poll_rings(&mut clients, &mut message, (&volume.gate, bell), spin) {
+        if poll_rings(&mut clients, &mut message, (&volume.gate, bell), &mut round) {
             sleep(&mut clients, bell);
+            round.spin.begin();
         }
     }
 }
 
-/// Answers until nothing has come for `spin`, and then returns true, but only for so many rounds, since
-/// there may be newcomers.
+/// How the worker waits, and where.
+struct Round {
+    spin: Spin,
+    /// How long it looks for requests before it sleeps.
+    limit: Duration,
+    placement: Placement,
+}
+
+/// Answers until nothing has come for as long as `round` says, and then returns true, but only for so
+/// many rounds, since there may be newcomers.
 fn poll_rings<F: FileSystem + Send>(
     clients: &mut Vec<Client<F>>,
     message: &mut [u8],
     waiting: (&Gate, &Doorbell),
-    spin: Duration,
+    round: &mut Round,
 ) -> bool {
-    let mut idle_since = None;
-    for round in 1..=ROUNDS_MAX {
+    for _ in 0..ROUNDS_MAX {
         if clients.is_empty() {
             return true;
         }
@@ -174,18 +181,13 @@ fn poll_rings<F: FileSystem + Send>(
             }
         });
         if any {
-            idle_since = None;
-            continue;
-        }
-        if spin.is_zero() {
-            return true;
-        }
-        std::hint::spin_loop();
-        if round.is_multiple_of(ROUNDS) {
-            let now = Instant::now();
-            if now.duration_since(*idle_since.get_or_insert(now)) > spin {
-                return true;
+            if round.placement.served(round.spin.gave_way(), Instant::now) {
+                // Where it may not move it stays.
+                let _ = placement::leave();
             }
+            round.spin.begin();
+        } else if round.limit.is_zero() || !round.spin.turn(round.limit) {
+            return true;
         }
     }
     false
