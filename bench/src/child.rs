@@ -63,7 +63,11 @@ pub fn obey(order: &Order) -> Result<Record, Broken> {
     let before = Resident::now()?;
     let mut run = Run { point: order.point, smoke: order.smoke, record: Record::default() };
     if order.workload == "nginx" {
-        programs::nginx(&launch(order), &mut run)?;
+        let launch = launch(order);
+        if order.subject != Subject::AtollReadOnly {
+            programs::site(&launch.folder, order.point)?;
+        }
+        programs::nginx(&launch, &mut run)?;
     } else if is_program(&order.workload) {
         program_runs(order, &mut run)?;
     } else if order.workload == "ring-throughput" {
@@ -260,10 +264,7 @@ fn command(order: &Order, number: Option<u64>) -> Result<Command, Broken> {
 
 /// Has a new process obey `order`, and reads its record.
 pub fn spawn(order: &Order) -> Result<Record, Broken> {
-    let mut command = match &order.socket {
-        Some(socket) => served::within_mount(order, socket, command(order, None)?)?,
-        None => command(order, None)?,
-    };
+    let mut command = served::within_mount(order, command(order, None)?)?;
     let mut child = command.spawn()?;
     // The record is a line or two: it fits the pipe, so that waiting before reading cannot hang.
     let patience = Duration::from_secs(if order.smoke { 120 } else { 900 });
@@ -288,16 +289,16 @@ pub fn spawn(order: &Order) -> Result<Record, Broken> {
 }
 
 /// Prepares the fresh folder of `order`: makes the volume, so that the process is measured without
-/// the making of it.
+/// the making of it, with what is only read there.
 pub fn prepare(order: &Order) -> Result<(), Broken> {
-    match order.subject {
-        subject
-            if subject.is_served()
-                || matches!(subject, Subject::AtollMmap | Subject::AtollPread) =>
-        {
-            let bytes = volume_bytes(&order.workload, order.point, order.smoke);
-            atoll::make(&order.folder, bytes)
-        }
-        _ => Ok(()),
+    if order.subject.is_volume() {
+        let bytes = volume_bytes(&order.workload, order.point, order.smoke);
+        atoll::make(&order.folder, bytes)?;
     }
+    if order.workload == "nginx" && order.subject == Subject::AtollReadOnly {
+        let site = tempfile::tempdir()?;
+        programs::site(site.path(), order.point)?;
+        served::copy_in(order, &site.path().join(programs::SITE))?;
+    }
+    Ok(())
 }

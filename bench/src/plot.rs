@@ -36,6 +36,8 @@ fn colour(subject: Subject) -> RGBColor {
         Subject::AtollMmap | Subject::AtollServer | Subject::Spsc => RGBColor(214, 69, 65),
         Subject::AtollPread | Subject::AtollPreload | Subject::Scq => RGBColor(230, 145, 56),
         Subject::AtollRam | Subject::AtollFuse => RGBColor(142, 68, 173),
+        Subject::AtollAlone => RGBColor(22, 160, 133),
+        Subject::AtollReadOnly => RGBColor(127, 140, 141),
         Subject::Disk | Subject::Locked => RGBColor(52, 101, 164),
         Subject::Tmpfs => RGBColor(88, 142, 49),
     }

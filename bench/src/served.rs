@@ -107,16 +107,29 @@ fn spinning(workload: &str) -> &'static [&'static str] {
     }
 }
 
-/// `command`, in a place where the volume behind `socket` is mounted if the subject is reached by
-/// system calls.
-pub fn within_mount(order: &Order, socket: &Path, command: Command) -> Result<Command, Broken> {
-    if order.subject == Subject::AtollServer {
+/// Copies what is at `from` into the root of the volume of `order`.
+pub fn copy_in(order: &Order, from: &Path) -> Result<(), Broken> {
+    let mut to = atoll::volume_in(&order.folder).into_os_string();
+    to.push(":/");
+    let status =
+        Command::new(program()?).args(["cp", "-r", "--quiet"]).arg(from).arg(to).status()?;
+    if status.success() { Ok(()) } else { Err(Broken(format!("atoll cp: {status}"))) }
+}
+
+/// `command`, in a place where the volume of `order` is mounted if the subject is reached by system
+/// calls.
+pub fn within_mount(order: &Order, command: Command) -> Result<Command, Broken> {
+    if !order.subject.is_mounted() {
         return Ok(command);
     }
     let mut outer = Command::new(program()?);
-    let mut attachment = socket.as_os_str().to_owned();
+    let volume = order.socket.clone().unwrap_or_else(|| atoll::volume_in(&order.folder));
+    let mut attachment = volume.into_os_string();
     attachment.push(":");
     attachment.push(MOUNT_POINT);
+    if order.subject == Subject::AtollReadOnly {
+        attachment.push(":ro");
+    }
     outer.args(["run", "--quiet"]);
     if order.subject == Subject::AtollFuse {
         outer.arg("--no-preload");
@@ -128,8 +141,5 @@ pub fn within_mount(order: &Order, socket: &Path, command: Command) -> Result<Co
 
 /// The folder that the process of `order` works in.
 pub fn folder(order: &Order) -> PathBuf {
-    match order.subject {
-        Subject::AtollPreload | Subject::AtollFuse => MOUNT_POINT.into(),
-        _ => order.folder.clone(),
-    }
+    if order.subject.is_mounted() { MOUNT_POINT.into() } else { order.folder.clone() }
 }

@@ -48,6 +48,14 @@ pub enum Subject {
     #[value(name = "fuse")]
     #[serde(rename = "fuse")]
     AtollFuse,
+    /// A volume that `atoll run` alone serves, to be read and written, with the interposed library.
+    #[value(name = "alone")]
+    #[serde(rename = "alone")]
+    AtollAlone,
+    /// The same, to be read only.
+    #[value(name = "read-only")]
+    #[serde(rename = "read-only")]
+    AtollReadOnly,
     /// The ring for one producer, one for each.
     Spsc,
     /// The ring for many producers.
@@ -58,10 +66,12 @@ pub enum Subject {
 
 impl Subject {
     /// All, in the order of the tables' columns.
-    pub const ALL: [Subject; 11] = [
+    pub const ALL: [Subject; 13] = [
         Subject::AtollServer,
         Subject::AtollPreload,
         Subject::AtollFuse,
+        Subject::AtollAlone,
+        Subject::AtollReadOnly,
         Subject::AtollMmap,
         Subject::AtollPread,
         Subject::AtollRam,
@@ -93,6 +103,19 @@ impl Subject {
         matches!(self, Subject::AtollServer | Subject::AtollPreload | Subject::AtollFuse)
     }
 
+    /// Whether programs reach it by system calls, below a mount.
+    pub fn is_mounted(self) -> bool {
+        use Subject::{AtollAlone, AtollFuse, AtollPreload, AtollReadOnly};
+        matches!(self, AtollPreload | AtollFuse | AtollAlone | AtollReadOnly)
+    }
+
+    /// Whether it is a volume in a file, made before it is measured.
+    pub fn is_volume(self) -> bool {
+        self.is_served()
+            || self.is_mounted()
+            || matches!(self, Subject::AtollMmap | Subject::AtollPread)
+    }
+
     /// The name on the command line and in JSON.
     pub fn key(self) -> &'static str {
         match self {
@@ -104,6 +127,8 @@ impl Subject {
             Subject::AtollServer => "server",
             Subject::AtollPreload => "preload",
             Subject::AtollFuse => "fuse",
+            Subject::AtollAlone => "alone",
+            Subject::AtollReadOnly => "read-only",
             Subject::Spsc => "spsc",
             Subject::Scq => "scq",
             Subject::Locked => "locked",

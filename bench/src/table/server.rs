@@ -166,7 +166,14 @@ pub const WORKLOADS: &[Workload] = &[
         points: &[64, 1024, 4096],
         smoke: &[64],
         metrics: &[("requests", Unit::Rate)],
-        subjects: &[Subject::AtollPreload, Subject::AtollFuse, Subject::Disk, Subject::Tmpfs],
+        subjects: &[
+            Subject::AtollPreload,
+            Subject::AtollFuse,
+            Subject::AtollAlone,
+            Subject::AtollReadOnly,
+            Subject::Disk,
+            Subject::Tmpfs,
+        ],
         goals: &[
             gain("requests", 64, Subject::Disk, 1.0),
             gain("requests", 1024, Subject::Disk, 1.0),

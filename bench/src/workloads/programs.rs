@@ -215,13 +215,26 @@ pub fn postmark_large(launch: &Launch, run: &mut Run, when: When) -> Result<(), 
     }
 }
 
-/// nginx with one worker serves a file of the point's size in KiB to `wrk`, on this machine.
-pub fn nginx(launch: &Launch, run: &mut Run) -> Result<(), Broken> {
-    let bytes = run.point as usize * 1024;
-    let content: Vec<u8> = Pattern::new(bytes).slice(1, bytes).to_vec();
-    let site = launch.folder.join("site");
+/// The folder of what nginx serves.
+pub const SITE: &str = "site";
+
+/// What is in the file that nginx serves.
+fn served(kib: u64) -> Vec<u8> {
+    let bytes = kib as usize * 1024;
+    Pattern::new(bytes).slice(1, bytes).to_vec()
+}
+
+/// Makes what nginx is to serve, a file of `kib` KiB in the folder [`SITE`] of `folder`.
+pub fn site(folder: &Path, kib: u64) -> Result<(), Broken> {
+    let site = folder.join(SITE);
     std::fs::create_dir(&site)?;
-    std::fs::write(site.join("file"), &content)?;
+    Ok(std::fs::write(site.join("file"), served(kib))?)
+}
+
+/// nginx with one worker serves the file of [`site`] to `wrk`, on this machine.
+pub fn nginx(launch: &Launch, run: &mut Run) -> Result<(), Broken> {
+    let content = served(run.point);
+    let site = launch.folder.join(SITE);
     // Its own files are on the disk, whatever is measured.
     let own = tempfile::tempdir()?;
     let address = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
