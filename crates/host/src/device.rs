@@ -3,6 +3,7 @@
 //! Read in this order: [`open()`] and its options; [`FileDevice`], pread64 and pwrite64; then
 //! [`MappedDevice`], a mapping, whose copies survive SIGBUS.
 
+mod ahead;
 mod dirty;
 mod file;
 #[cfg_attr(not(target_arch = "x86_64"), path = "device/unguarded.rs")]
@@ -12,6 +13,8 @@ mod mapped;
 mod mapping;
 mod open;
 mod reserve;
+mod shortage;
+mod writeback;
 
 pub use file::FileDevice;
 pub use mapped::MappedDevice;

@@ -10,6 +10,8 @@ use rustix::process::{Resource, getrlimit};
 const MOST: u64 = 512 << 20;
 /// The part of the memory that a cache takes.
 const PART: u64 = 32;
+/// What counts as little memory.
+const LITTLE: u64 = 64 << 20;
 
 /// A bound for cached metadata, in bytes: a part of the memory that this process may have, by the
 /// machine, its control group and its resource limits, and never more than 512 MiB. The kernel's
@@ -18,10 +20,19 @@ pub fn cache_bytes() -> usize {
     let info = rustix::system::sysinfo();
     let ram = (info.totalram as u64).saturating_mul(u64::from(info.mem_unit.max(1)));
     let limits = [Resource::As, Resource::Data].map(|resource| getrlimit(resource).current);
-    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let group = group_limit(Path::new("/sys/fs/cgroup"), &groups);
-    let least = limits.into_iter().flatten().chain(group).fold(ram, u64::min);
+    let least = limits.into_iter().flatten().chain(own_group_limit()).fold(ram, u64::min);
     (least / PART).min(MOST) as usize
+}
+
+/// Whether the control group of this process allows so little memory that what it writes to files
+/// would fill that before the host takes notice.
+pub fn is_little() -> bool {
+    own_group_limit().is_some_and(|limit| limit <= LITTLE)
+}
+
+fn own_group_limit() -> Option<u64> {
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    group_limit(Path::new("/sys/fs/cgroup"), &groups)
 }
 
 /// Asks for huge pages in the `len` bytes at `address`, which a cache is about to use. Without them

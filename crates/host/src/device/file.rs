@@ -6,10 +6,13 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 use atoll_block::device::{block_range, checked_blocks};
 use atoll_block::{BLOCK_SIZE, BlockDevice, BlockError, BlockIndex};
+use rustix::fs::Advice;
 
+use super::ahead::{Entry, Recent};
 use super::dirty::DirtyRanges;
-use super::io;
-use super::reserve::Reserve;
+use super::reserve::{self, Reserve, SEQUENCE};
+use super::{io, writeback};
+use crate::memory;
 
 /// Ranges of unflushed blocks that are remembered; with more, the device flushes by itself.
 const DIRTY_RANGES: usize = 1024;
@@ -33,7 +36,7 @@ enum Durability {
 ///
 /// Calls on the host, once open: pread64, pwrite64, and, unless opened for sealing, fdatasync for
 /// a flush, lseek before it, and fallocate for a discard and for storage of the host, a mebibyte at a
-/// time.
+/// time; and where the process has little memory, sync_file_range and posix_fadvise, 128 KiB at a time.
 #[derive(Debug)]
 pub struct FileDevice {
     file: File,
@@ -41,12 +44,19 @@ pub struct FileDevice {
     writable: bool,
     durability: Durability,
     reserve: Reserve,
+    /// Where memory is so little that what is written must not pile up, nor what is read ahead.
+    watched: Option<Recent>,
 }
 
 impl FileDevice {
     pub(super) fn new(file: File, block_count: u64, writable: bool) -> Self {
         let reserve = Reserve::new(&file, BlockIndex(block_count).byte_offset(), writable);
-        FileDevice { file, block_count, writable, durability: Durability::Sync, reserve }
+        let watched = (memory::is_little() && !reserve.is_never()).then(Recent::new);
+        if watched.is_some() {
+            // The host may read more ahead than all the memory.
+            let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
+        }
+        FileDevice { file, block_count, writable, durability: Durability::Sync, reserve, watched }
     }
 
     /// The device with the calls that a sealed process has; `synced` is the same file opened with
@@ -56,7 +66,7 @@ impl FileDevice {
         let buffer = vec![0; REWRITE_BYTES];
         let durability = Durability::Rewrite { synced, dirty, buffer };
         let reserve = Reserve::never(BlockIndex(block_count).byte_offset());
-        FileDevice { file, block_count, writable, durability, reserve }
+        FileDevice { file, block_count, writable, durability, reserve, watched: None }
     }
 
     /// The descriptors on which it calls pread64 and pwrite64.
@@ -91,6 +101,7 @@ impl FileDevice {
         if !self.reserve.covers(&bytes) {
             self.reserve.ask(&self.file, &bytes, false);
         }
+        self.enter(&bytes, false);
         let (done, outcome) = io::write_counted(self.file.as_fd(), at, data);
         if let Durability::Rewrite { dirty, .. } = &mut self.durability {
             let first = at / BLOCK_SIZE as u64;
@@ -98,6 +109,18 @@ impl FileDevice {
             dirty.insert(blocks).map_err(|_| BlockError::Io)?;
         }
         outcome
+    }
+
+    /// Notes an access where memory is little.
+    fn enter(&mut self, bytes: &Range<u64>, is_read: bool) {
+        let Some(recent) = &mut self.watched else { return };
+        for piece in reserve::pieces(bytes) {
+            let entry = recent.enter(piece);
+            writeback::behind(self.file.as_fd(), piece, entry);
+            if is_read && entry == Entry::Next {
+                reserve::will_need(&self.file, piece, SEQUENCE);
+            }
+        }
     }
 
     /// Makes the unflushed blocks among `blocks` durable by writing them again. What could not be
@@ -155,6 +178,7 @@ impl BlockDevice for FileDevice {
 
     fn read(&mut self, first: BlockIndex, buf: &mut [u8]) -> Result<(), BlockError> {
         let at = block_range(self.block_count, first, buf.len())?;
+        self.enter(&(at..at + buf.len() as u64), true);
         io::read_at(self.file.as_fd(), at, buf)
     }
 

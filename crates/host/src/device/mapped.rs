@@ -7,9 +7,13 @@ use atoll_block::device::{block_range, byte_range, checked_blocks};
 use atoll_block::{BLOCK_SIZE, BlockDevice, BlockError, BlockIndex, Memory};
 use rustix::fs::{Advice, SeekFrom};
 
+use super::ahead::{Entry, Recent};
 use super::io;
 use super::mapping::Mapping;
-use super::reserve::Reserve;
+use super::reserve::{self, PIECE, Reserve, SEQUENCE};
+use super::shortage::Shortage;
+use super::writeback;
+use crate::memory;
 
 /// Stores of at least this many bytes to pages that were not stored to before go by pwrite64: one
 /// call, for which the host can take large folios, instead of a page fault for each page.
@@ -32,6 +36,9 @@ static ZEROS: [u8; 16 * BLOCK_SIZE] = [0; 16 * BLOCK_SIZE];
 /// store of 32 KiB or more to a place is a pwrite64; msync for a flush; pread64 and pwrite64 after a
 /// fault; and, unless opened for sealing, lseek before a flush, fallocate for a discard and for
 /// storage of the host, a mebibyte at a time, and posix_fadvise to read ahead, 128 KiB at a time.
+/// Also unless opened for sealing, mincore now and then, at most once in some thousand loads and stores,
+/// to notice that memory is short. While it is, loads and stores of 4 KiB or more are calls, and what
+/// was stored is written back by sync_file_range, 128 KiB at a time.
 #[derive(Debug)]
 pub struct MappedDevice {
     mapping: Mapping,
@@ -42,6 +49,9 @@ pub struct MappedDevice {
     /// One bit for each page that a large store went to.
     warm: Vec<u64>,
     reserve: Reserve,
+    shortage: Shortage,
+    /// Apart: it is looked at where memory is short only.
+    recent: Box<Recent>,
 }
 
 impl MappedDevice {
@@ -59,12 +69,28 @@ impl MappedDevice {
         let reserve = match sealable {
             true => Reserve::never(length as u64),
             false => {
-                // `reserve` knows better what to read ahead.
+                // `reserve` knows better what to read ahead, for faults and for calls.
                 mapping.single_pages(0, length)?;
+                let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
                 Reserve::new(&file, length as u64, writable)
             }
         };
-        Ok(MappedDevice { mapping, file, block_count, writable, sealable, warm, reserve })
+        let shortage = match reserve.is_never() {
+            true => Shortage::never(),
+            false => Shortage::new(memory::is_little()),
+        };
+        let recent = Box::new(Recent::new());
+        Ok(MappedDevice {
+            mapping,
+            file,
+            block_count,
+            writable,
+            sealable,
+            warm,
+            reserve,
+            shortage,
+            recent,
+        })
     }
 
     /// The descriptor on which it calls pread64 and pwrite64 after a fault.
@@ -117,6 +143,50 @@ impl MappedDevice {
             self.warm[page / 64] |= bit;
         }
         was_warm
+    }
+
+    /// Looks whether memory is short, if that is due, and while it is, whether to move `range` by a
+    /// call. What goes through the mapping from piece to piece is read ahead then.
+    #[cold]
+    fn attend(&mut self, range: &core::ops::Range<usize>, is_load: bool) -> bool {
+        let bytes = range.start as u64..range.end as u64;
+        // What was not used before is not missed. The next access is looked at instead.
+        if self.shortage.is_due() && self.reserve.has_seen(&bytes) {
+            self.shortage.saw(self.mapping.has_page(range.start));
+        }
+        if !self.shortage.wants_attention() {
+            return false;
+        }
+        let by_call = self.shortage.is_short() && range.len() >= BLOCK_SIZE;
+        for piece in reserve::pieces(&bytes) {
+            self.enter(piece, bytes.start.max(piece * PIECE), is_load || !by_call);
+        }
+        if by_call {
+            self.shortage.called();
+        }
+        by_call
+    }
+
+    /// Notes an access to a piece, at `at`, while memory is short or may become so. What is there is
+    /// read ahead for a sequence that needs it, by this device alone: the host's own way to read ahead
+    /// may take more than all the memory.
+    fn enter(&mut self, piece: u64, at: u64, needs_content: bool) {
+        let entry = self.recent.enter(piece);
+        writeback::behind(self.file.as_fd(), piece, entry);
+        if entry == Entry::Known || !self.shortage.is_short() {
+            return;
+        }
+        let is_next = entry == Entry::Next;
+        if is_next && needs_content {
+            reserve::will_need(&self.file, piece, SEQUENCE);
+        }
+        // In a sequence, where nothing was read ahead yet.
+        let look_at = if is_next { (piece + SEQUENCE) * PIECE } else { at };
+        if look_at < BlockIndex(self.block_count).byte_offset()
+            && self.reserve.has_seen(&(look_at..look_at + 1))
+        {
+            self.shortage.saw(self.mapping.has_page(look_at as usize));
+        }
     }
 
     fn sync(&self, blocks: core::ops::Range<u64>) -> Result<(), BlockError> {
@@ -237,6 +307,9 @@ impl Memory for MappedDevice {
     fn load(&mut self, at: u64, buf: &mut [u8]) -> Result<(), BlockError> {
         let range = byte_range(self.block_count, at, buf.len())?;
         let bytes = range.start as u64..range.end as u64;
+        if self.shortage.count() && self.attend(&range, true) {
+            return self.load_by_call(range.start, buf);
+        }
         if !self.reserve.has_seen(&bytes) {
             self.reserve.read_ahead(&self.file, &bytes);
         }
@@ -251,12 +324,13 @@ impl Memory for MappedDevice {
         let range = byte_range(self.block_count, at, data.len())?;
         self.check_writable()?;
         let bytes = range.start as u64..range.end as u64;
-        let is_large = data.len() >= COLD_STORE_MIN;
+        let is_short = self.shortage.count() && self.attend(&range, false);
+        let is_large = is_short || data.len() >= COLD_STORE_MIN;
         if !self.reserve.covers(&bytes) || !is_large && !self.reserve.has_seen(&bytes) {
             // Pages for what goes through the mapping: a call makes its own.
             self.reserve.ask(&self.file, &bytes, !is_large);
         }
-        if is_large && !self.warm_up(&range) {
+        if is_large && (is_short || !self.warm_up(&range)) {
             return self.store_by_call(range.start, data);
         }
         match self.mapping.store(range.start, data) {
@@ -275,5 +349,120 @@ impl Memory for MappedDevice {
             at += n;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use atoll_block::conformance::{BLOCKS, limits, random_operations};
+    use std::os::unix::fs::FileExt;
+
+    /// A device that takes memory for short throughout a short test.
+    fn short(blocks: u64) -> MappedDevice {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(BlockIndex(blocks).byte_offset()).unwrap();
+        let mut device = MappedDevice::new(file, blocks, true, false).unwrap();
+        device.shortage = Shortage::new(true);
+        (0..100).for_each(|_| device.shortage.saw(false));
+        device
+    }
+
+    #[test]
+    fn conforms_while_memory_is_short() {
+        limits(&mut short(BLOCKS));
+        random_operations("atoll-host --lib", "conforms_while_memory_is_short", 60, || {
+            short(BLOCKS)
+        });
+    }
+
+    /// A look is all that a device does where pages stay.
+    #[test]
+    fn enough_memory_costs_looks_alone() {
+        let mut device = short(4 * PIECE / BLOCK_SIZE as u64);
+        device.shortage = Shortage::new(false);
+        for i in 0..20_000u64 {
+            let at = i * 1000 % (4 * PIECE - 8);
+            device.store(at, &i.to_le_bytes()).unwrap();
+            device.load(at, &mut [0; 8]).unwrap();
+        }
+        assert!(!device.shortage.is_short());
+        assert_eq!(*device.recent, Recent::new());
+    }
+
+    /// Blocks go by calls, smaller pieces through the mapping; both are the same pages.
+    #[test]
+    fn calls_and_copies_meet_while_memory_is_short() {
+        let mut device = short(3 * PIECE / BLOCK_SIZE as u64);
+        let mut found = [0; 2 * BLOCK_SIZE];
+        for at in (0..3 * PIECE - 2 * BLOCK_SIZE as u64).step_by(BLOCK_SIZE) {
+            device.store(at, &[1; BLOCK_SIZE]).unwrap();
+            device.store(at + 10, b"small").unwrap();
+            device.load(at, &mut found).unwrap();
+            assert_eq!(found[..17], *b"\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01small\x01\x01");
+            device.load(at + 11, &mut found[..3]).unwrap();
+            assert_eq!(&found[..3], b"mal");
+        }
+        assert!(device.shortage.is_short());
+    }
+
+    /// Bytes that this thread has read by calls.
+    fn read_by_calls() -> u64 {
+        let text = std::fs::read_to_string("/proc/thread-self/io").unwrap();
+        text.lines().find_map(|line| line.strip_prefix("rchar: ")?.parse().ok()).unwrap()
+    }
+
+    /// Pages that were read ahead and have left the host's cache again are missed, and the blocks
+    /// then read by calls; the same blocks are not, once they stay.
+    #[test]
+    fn pages_that_go_are_noticed() {
+        let pieces = 64;
+        let file = tempfile::tempfile().unwrap();
+        let content: Vec<u8> = (0..pieces * PIECE).map(|i| (i / 4096 % 251) as u8 + 1).collect();
+        file.write_all_at(&content, 0).unwrap();
+        let other = file.try_clone().unwrap();
+        let blocks = pieces * PIECE / BLOCK_SIZE as u64;
+        let drop_pages = || {
+            other.sync_data().unwrap();
+            rustix::fs::fadvise(&other, 0, None, Advice::DontNeed).unwrap();
+        };
+        let mut device = MappedDevice::new(file, blocks, true, false).unwrap();
+        if device.reserve.is_never() {
+            return eprintln!("not tested: the folder for temporary files is on a tmpfs");
+        }
+        device.shortage = Shortage::new(false);
+        // All are read ahead, and then leave, as soon as they were read.
+        (0..pieces).for_each(|piece| device.load(piece * PIECE, &mut [0]).unwrap());
+        let present = |device: &MappedDevice| {
+            let mut pages = (0..blocks).map(|block| BlockIndex(block).byte_offset() as usize);
+            pages.any(|page| device.mapping.has_page(page))
+        };
+        for _ in 0..500 {
+            device.mapping.single_pages(0, content.len()).unwrap();
+            drop_pages();
+            if !present(&device) {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        assert!(!present(&device), "pages that nobody maps stay");
+
+        let pass = |device: &mut MappedDevice, range: core::ops::Range<u64>| {
+            let before = read_by_calls();
+            let mut found = [0; BLOCK_SIZE];
+            for block in range {
+                let at = BlockIndex(block).byte_offset();
+                device.load(at, &mut found).unwrap();
+                assert_eq!(found, content[at as usize..][..BLOCK_SIZE]);
+            }
+            (read_by_calls() - before) / BLOCK_SIZE as u64
+        };
+        let calls = pass(&mut device, 0..blocks);
+        assert!(calls > blocks * 3 / 4, "{calls} calls for {blocks} blocks");
+        assert!(device.shortage.is_short());
+        // Now that all are there: what misses were worth, and no more.
+        let calls = pass(&mut device, 0..blocks);
+        assert!(!device.shortage.is_short(), "after {calls} calls");
+        assert_eq!(pass(&mut device, 0..blocks), 0);
     }
 }

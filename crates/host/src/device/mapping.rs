@@ -3,6 +3,7 @@
 
 use std::os::fd::BorrowedFd;
 
+use atoll_block::BLOCK_SIZE;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
 
@@ -54,6 +55,18 @@ impl Mapping {
         debug_assert!(at + data.len() <= self.length);
         // SAFETY: as in `load`.
         unsafe { self.guarded.copy(self.base.add(at), data.as_ptr(), data.len()) }
+    }
+
+    /// Whether the page at `at`, which must lie in the mapping, is in memory. Asking changes nothing,
+    /// not even what the host reads ahead.
+    pub(super) fn has_page(&self, at: usize) -> bool {
+        debug_assert!(at < self.length);
+        let mut found = 0u8;
+        let start = self.base.wrapping_add(at / BLOCK_SIZE * BLOCK_SIZE);
+        // SAFETY: the range is one page of the mapping, for which the kernel sets one byte.
+        let result = unsafe { libc::mincore(start.cast(), 1, &mut found) };
+        // A host that does not tell has memory, as far as it says.
+        result != 0 || found & 1 != 0
     }
 
     /// Makes the pages of a range of whole pages durable.

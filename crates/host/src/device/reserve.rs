@@ -5,7 +5,8 @@
 //! by fallocate(2), and pages brought to its cache by a write of zeros, cost a fraction of that
 //! (docs/PERFORMANCE.md).
 //!
-//! What is there already is read ahead, a piece at its first use and never again. The mapping itself
+//! What is there already is read ahead, a piece at its first use; again only while memory is short
+//! (`shortage`). The mapping itself
 //! brings in single pages: the kernel's own way to read around a fault also makes pages of zeros around
 //! every fault on fresh storage, and where memory is short it reads what goes again before it is used.
 
@@ -20,7 +21,9 @@ use rustix::io::Errno;
 use super::io;
 
 /// Bytes that are looked at at a time.
-const PIECE: u64 = 128 << 10;
+pub(super) const PIECE: u64 = 128 << 10;
+/// Pieces read ahead at a time for a sequence of loads: the one that it enters, and the next.
+pub(super) const SEQUENCE: u64 = 2;
 /// Bytes of storage asked for at a time: few enough not to matter as waste. One byte of the bitmap.
 const REGION: u64 = 8 * PIECE;
 
@@ -40,6 +43,7 @@ pub(super) struct Reserve {
     /// after that: a fault reads ahead, and what the host has in its cache counts as data.
     empty: Vec<u8>,
     length: u64,
+    never: bool,
 }
 
 impl Reserve {
@@ -54,13 +58,24 @@ impl Reserve {
 
     /// Asks for nothing.
     pub(super) fn never(length: u64) -> Reserve {
-        Reserve::with(length, u8::MAX, u8::MAX)
+        Reserve { never: true, ..Reserve::with(length, u8::MAX, u8::MAX) }
+    }
+
+    /// Whether it asks for nothing, ever.
+    pub(super) fn is_never(&self) -> bool {
+        self.never
     }
 
     fn with(length: u64, asked: u8, seen: u8) -> Reserve {
         let regions = length.div_ceil(REGION) as usize;
         let empty = vec![0; regions];
-        Reserve { asked: vec![asked; regions], seen: vec![seen; regions], empty, length }
+        Reserve {
+            asked: vec![asked; regions],
+            seen: vec![seen; regions],
+            empty,
+            length,
+            never: false,
+        }
     }
 
     /// Whether storage was asked for, for the bytes of `range`, which lie in the file.
@@ -83,9 +98,7 @@ impl Reserve {
             let Some(seen) = self.seen.get_mut(region) else { return };
             if *seen & bit == 0 {
                 *seen |= bit;
-                let piece_len = NonZeroU64::new(PIECE);
-                // Where this fails the load reads, page by page.
-                let _ = rustix::fs::fadvise(file, piece * PIECE, piece_len, Advice::WillNeed);
+                will_need(file, piece, 1);
             }
         }
     }
@@ -129,8 +142,15 @@ impl Reserve {
     }
 }
 
+/// Has `count` pieces read ahead, without waiting for them. Where this fails the load reads, page by
+/// page.
+pub(super) fn will_need(file: &File, piece: u64, count: u64) {
+    let length = NonZeroU64::new(count * PIECE);
+    let _ = rustix::fs::fadvise(file, piece * PIECE, length, Advice::WillNeed);
+}
+
 /// The numbers of the pieces that hold `range`.
-fn pieces(range: &Range<u64>) -> Range<u64> {
+pub(super) fn pieces(range: &Range<u64>) -> Range<u64> {
     range.start / PIECE..range.end.div_ceil(PIECE)
 }
 

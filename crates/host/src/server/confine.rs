@@ -154,6 +154,7 @@ const ALLOWED: &[i64] = &[
     libc::SYS_mremap,
     libc::SYS_madvise,
     libc::SYS_msync,
+    libc::SYS_mincore,
     // Threads, and the end.
     libc::SYS_set_robust_list,
     libc::SYS_rseq,
@@ -196,6 +197,7 @@ const ALLOWED: &[i64] = &[
     libc::SYS_lseek,
     libc::SYS_fsync,
     libc::SYS_fdatasync,
+    libc::SYS_sync_file_range,
     libc::SYS_fallocate,
     libc::SYS_fadvise64,
     libc::SYS_fstat,
