@@ -80,7 +80,7 @@ fn every_crash_point_of_a_full_volume() {
 fn every_crash_point_between_halves() {
     let volume = Volume { journal_blocks: None, cache_bytes: 64 << 20 };
     let plan = Plan {
-        profile: Profile { syncs: 15, ..Profile::CRASH },
+        profile: Profile { syncs: 10, max_write: 120_000, long_writes: 15, ..Profile::CRASH },
         halves: 80,
         seeds: 6,
         ..Plan::DEFAULT
@@ -94,7 +94,7 @@ fn every_crash_point_between_halves() {
 #[test]
 fn every_crash_point_between_halves_and_checkpoints() {
     let volume = Volume { journal_blocks: Some(128), cache_bytes: 64 << 10 };
-    let profile = Profile { syncs: 20, ..Profile::LARGE };
+    let profile = Profile { syncs: 10, long_writes: 15, ..Profile::LARGE };
     let plan = Plan { profile, halves: 80, ..Plan::DEFAULT };
     let test = "--test crash every_crash_point_between_halves_and_checkpoints";
     let tried = crash_seeds(test, &volume, &plan);
@@ -106,8 +106,8 @@ fn every_crash_point_between_halves_and_checkpoints() {
 #[test]
 fn every_crash_point_between_halves_of_a_full_volume() {
     let volume = Volume { journal_blocks: Some(128), cache_bytes: 64 << 20 };
-    let profile = Profile { syncs: 15, ..Profile::LARGE };
-    let plan = Plan { blocks: 256, profile, halves: 80, seeds: 6, ..Plan::DEFAULT };
+    let profile = Profile { syncs: 10, long_writes: 15, ..Profile::LARGE };
+    let plan = Plan { blocks: 256, profile, halves: 80, ..Plan::DEFAULT };
     let test = "--test crash every_crash_point_between_halves_of_a_full_volume";
     let tried = crash_seeds(test, &volume, &plan);
     println!("{tried:?}");

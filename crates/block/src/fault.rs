@@ -74,7 +74,13 @@ impl FaultDevice {
     /// A device over `media`, of which not all has to be durable: the device of the next process
     /// after one that ended.
     pub fn from_media(media: Media) -> Self {
-        FaultDevice { media, events: 0, detached: Vec::new(), recording: None, faults: Faults::default() }
+        FaultDevice {
+            media,
+            events: 0,
+            detached: Vec::new(),
+            recording: None,
+            faults: Faults::default(),
+        }
     }
 
     /// How many events (stores, writes, discards and flushes that were carried out, in part at

@@ -534,11 +534,7 @@ pub struct Extent {
 ///
 /// # Errors
 /// The device's.
-pub fn extent<M: Memory>(
-    device: &mut M,
-    superblock: &Superblock,
-    from: ScanEnd,
-) -> Result<Extent> {
+pub fn extent<M: Memory>(device: &mut M, superblock: &Superblock, from: ScanEnd) -> Result<Extent> {
     let mut committed = from;
     let mut void_before = from.position;
     // Where a mark covers less than what is before it, what it covers ends somewhere before.
@@ -547,7 +543,8 @@ pub fn extent<M: Memory>(
         if let Some(position) = record.covers() {
             if position == record.end.position {
                 (committed, before) = (record.end, None);
-            } else if position < record.end.position && position > before.unwrap_or(committed.position)
+            } else if position < record.end.position
+                && position > before.unwrap_or(committed.position)
             {
                 before = Some(position);
             } else {

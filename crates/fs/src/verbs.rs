@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 use atoll_block::Memory;
 use atoll_vfs::{
     Attr, Context, DirEntry, Errno, FallocateMode, FileSystem, FileType, Handle, Ino, NAME_MAX,
-    Name, OpenFlags, PendingSync, RenameFlags, Result, SYMLINK_MAX, SeekTo, SetAttr, StatFs, SyncId,
-    Written, XATTR_SIZE_MAX, XattrFlags,
+    Name, OpenFlags, PendingSync, RenameFlags, Result, SYMLINK_MAX, SeekTo, SetAttr, StatFs,
+    SyncId, Written, XATTR_SIZE_MAX, XattrFlags,
 };
 
 use crate::commit::Begun;

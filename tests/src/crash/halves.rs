@@ -5,7 +5,7 @@ use atoll_vfs::*;
 use crate::rng::Rng;
 
 /// How often a sync that is under way goes on after an operation, of a hundred times.
-const GOES_ON: u64 = 35;
+const GOES_ON: u64 = 50;
 
 /// Where a sync in halves is.
 enum Stage {

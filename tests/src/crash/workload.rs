@@ -107,9 +107,7 @@ impl Workload {
             let sync = if op.syncs() && halves.takes_next() {
                 match halves.begin(&mut pair.fs, i + 1) {
                     Err(Errno::ENOSPC) => false,
-                    begun => {
-                        begun.map_err(|error| format!("operation {i}, in halves: {error}"))?
-                    }
+                    begun => begun.map_err(|error| format!("operation {i}, in halves: {error}"))?,
                 }
             } else {
                 pair.step(op).map_err(|error| format!("operation {i}, no crash: {error}"))?;

@@ -220,7 +220,8 @@ impl Media {
                     pending.versions.push((self.now, Arc::new(new)));
                 }
             } else if new != old {
-                let pending = Pending { versions: vec![(self.now, Arc::new(new))], given_up: false };
+                let pending =
+                    Pending { versions: vec![(self.now, Arc::new(new))], given_up: false };
                 self.pending.insert(sector, pending);
             }
             done += n;
