@@ -3,9 +3,10 @@
 use core::ops::Range;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::Arc;
 
 use atoll_block::device::{block_range, checked_blocks};
-use atoll_block::{BLOCK_SIZE, BlockDevice, BlockError, BlockIndex};
+use atoll_block::{BLOCK_SIZE, BlockDevice, BlockError, BlockIndex, Flusher};
 
 use super::dirty::DirtyRanges;
 use super::io;
@@ -41,12 +42,22 @@ pub struct FileDevice {
     writable: bool,
     durability: Durability,
     reserve: Reserve,
+    /// The same file opened once more: an error of writing back is told once to each opening.
+    flushed_by: Option<Arc<File>>,
 }
 
 impl FileDevice {
-    pub(super) fn new(file: File, block_count: u64, writable: bool) -> Self {
+    /// Its flushers use `flushed_by`, the same file opened once more.
+    pub(super) fn new(
+        file: File,
+        block_count: u64,
+        writable: bool,
+        flushed_by: Option<File>,
+    ) -> Self {
         let reserve = Reserve::new(&file, BlockIndex(block_count).byte_offset(), writable);
-        FileDevice { file, block_count, writable, durability: Durability::Sync, reserve }
+        let flushed_by = flushed_by.map(Arc::new);
+        let durability = Durability::Sync;
+        FileDevice { file, block_count, writable, durability, reserve, flushed_by }
     }
 
     /// The device with the calls that a sealed process has; `synced` is the same file opened with
@@ -56,7 +67,7 @@ impl FileDevice {
         let buffer = vec![0; REWRITE_BYTES];
         let durability = Durability::Rewrite { synced, dirty, buffer };
         let reserve = Reserve::never(BlockIndex(block_count).byte_offset());
-        FileDevice { file, block_count, writable, durability, reserve }
+        FileDevice { file, block_count, writable, durability, reserve, flushed_by: None }
     }
 
     /// The descriptors on which it calls pread64 and pwrite64.
@@ -178,6 +189,16 @@ impl BlockDevice for FileDevice {
             return self.rewrite(blocks);
         }
         self.flush()
+    }
+
+    fn flusher(&mut self, first: BlockIndex, count: u64) -> Option<Flusher> {
+        checked_blocks(self.block_count, first, count).ok()?;
+        let file = Arc::clone(self.flushed_by.as_ref()?);
+        let length = BlockIndex(self.block_count).byte_offset();
+        Some(Flusher::new(move || {
+            io::check_length(file.as_fd(), length)?;
+            rustix::fs::fdatasync(&*file).map_err(io::block_error)
+        }))
     }
 
     fn discard(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {

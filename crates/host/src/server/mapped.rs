@@ -509,10 +509,7 @@ impl<F: FileSystem + Send> Volume<F> {
     pub fn sync_mapped(&self, token: MapToken, now: Timespec) -> Result<()> {
         let ino = self.lock()?.mapped.file(token)?.0;
         self.write_back_file(ino, now)?;
-        let mut state = self.lock()?;
-        let State { fs, mapped, .. } = &mut *state;
-        let open = mapped.file(token)?.1.open;
-        fs.fsync(&volume_context(now), open.ino, open.handle, false)
+        self.sync(now)
     }
 
     /// Writes back what was stored into `ino`, if it is mapped.

@@ -9,7 +9,7 @@
 //! [`mapped`] has the files that clients have mapped, `pages` the memory for it.
 //!
 //! How clients come to a session: [`bind`] makes the socket, [`listen`] is the thread that watches
-//! it, [`control`] has the messages, `mount` and `worker` serve, [`peer`] says who a client is and [`rules`] what it may do;
+//! it, [`control`] has the messages, `mount` and `worker` serve, `syncs` makes durable, [`peer`] says who a client is and [`rules`] what it may do;
 //! [`notify`] tells the service manager, and [`confine`] leaves the process nothing but this.
 //!
 //! # What holds
@@ -44,6 +44,7 @@ pub(crate) mod revocable;
 pub mod rules;
 pub mod session;
 mod state;
+pub(crate) mod syncs;
 pub mod tokens;
 mod verbs;
 mod view;

@@ -95,7 +95,7 @@ impl<F: FileSystem + Send> Session<F> {
         self.handles.of_kind(self.inodes.inner(ino)?, handle, true)
     }
 
-    fn listing(&self, ino: Ino, handle: Handle) -> Result<Open> {
+    pub(super) fn listing(&self, ino: Ino, handle: Handle) -> Result<Open> {
         self.handles.of_kind(self.inodes.inner(ino)?, handle, false)
     }
 
