@@ -188,6 +188,83 @@ fn freed_blocks_come_back_with_the_second_half() {
     assert_eq!(survive(&fs, &["c"]), [true], "what was freed since came back by a sync");
 }
 
+/// The content of a file after a loss of power that lost what the journal had not flushed, if `ring_lost`,
+/// and nothing else.
+fn content(fs: &Fs<FaultDevice>, named: &str, ring_lost: bool) -> Vec<u8> {
+    let sb = fs.info().superblock;
+    let ring = sb.ring_start * 8..(sb.ring_start + sb.ring_blocks) * 8;
+    let image = fs.device().media().power_loss_with(|sector, contents| {
+        if ring_lost && ring.contains(&sector) { 0 } else { contents - 1 }
+    });
+    let mut device = FaultDevice::from_image(image);
+    assert!(check(&mut device, &CheckOptions::default()).unwrap().is_clean());
+    let mut fs = Fs::mount(device, &mount_options_after_power_loss()).unwrap();
+    let attr = fs.lookup(&CX, Ino::ROOT, name(named)).unwrap();
+    let handle = fs.open(&CX, attr.ino, OpenFlags::READ).unwrap();
+    let mut bytes = vec![0; attr.size as usize];
+    assert_eq!(fs.read(&CX, attr.ino, handle, 0, &mut bytes), Ok(bytes.len()));
+    bytes
+}
+
+fn set_size(fs: &mut Fs<FaultDevice>, (ino, handle): (Ino, Handle), size: u64) {
+    let set = SetAttr { size: Some(size), ..SetAttr::default() };
+    fs.setattr(&CX, ino, Some(handle), &set).unwrap();
+}
+
+/// Blocks that were allocated before the first half and freed after it belong to what the sync brings
+/// back.
+#[test]
+fn blocks_from_before_the_first_half_are_not_reused_at_once() {
+    let mut fs = volume();
+    let a = file(&mut fs, "a", MUCH);
+    let sync = begin(&mut fs);
+    set_size(&mut fs, a, 0);
+    let (b, handle) = file(&mut fs, "b", 1);
+    fs.write(&CX, b, handle, 0, &[b'y'; MUCH]).unwrap();
+    let sync = go_on(&mut fs, sync).unwrap().expect("the mark");
+    assert!(go_on(&mut fs, sync).unwrap().is_none());
+    assert!(content(&fs, "a", true) == [b'x'; MUCH], "another file's bytes show");
+}
+
+/// Until the second half what was freed before the first belongs to what was there before.
+#[test]
+fn freed_blocks_are_not_reused_before_the_second_half() {
+    let mut fs = volume();
+    let a = file(&mut fs, "a", MUCH);
+    fs.syncfs(&CX).unwrap();
+    set_size(&mut fs, a, 0);
+    let sync = begin(&mut fs);
+    let (b, handle) = file(&mut fs, "b", 1);
+    fs.write(&CX, b, handle, 0, &[b'y'; MUCH]).unwrap();
+    assert!(content(&fs, "a", true) == [b'x'; MUCH], "another file's bytes show");
+    assert!(go_on(&mut fs, sync).unwrap().is_none());
+    assert!(content(&fs, "a", true).is_empty(), "the sync covered that it is empty");
+}
+
+/// Until the second half a file that was made shorter before the first may be long again; and one that was
+/// made shorter since may be after it.
+#[test]
+fn bytes_that_may_come_back_are_not_zeroed() {
+    for before in [true, false] {
+        let mut fs = volume();
+        let a = file(&mut fs, "a", 6000);
+        file(&mut fs, "other", 10);
+        if before {
+            fs.syncfs(&CX).unwrap();
+            set_size(&mut fs, a, 5000);
+        }
+        let sync = begin(&mut fs);
+        if !before {
+            set_size(&mut fs, a, 5000);
+            assert!(go_on(&mut fs, sync).unwrap().is_none());
+        }
+        set_size(&mut fs, a, 6000);
+        assert!(content(&fs, "a", true) == [b'x'; 6000], "shortened before: {before}");
+        fs.syncfs(&CX).unwrap();
+        assert_eq!(content(&fs, "a", true), [[b'x'; 5000].as_slice(), &[0; 1000]].concat());
+    }
+}
+
 /// A mark that covers less than what is before it shows in a dump.
 #[test]
 fn a_covering_mark_is_dumped() {

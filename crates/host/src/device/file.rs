@@ -34,7 +34,7 @@ enum Durability {
 ///
 /// Calls on the host, once open: pread64, pwrite64, and, unless opened for sealing, fdatasync for
 /// a flush, lseek before it, and fallocate for a discard and for storage of the host, a mebibyte at a
-/// time.
+/// time. Flushers make the first two, on a descriptor of their own.
 #[derive(Debug)]
 pub struct FileDevice {
     file: File,

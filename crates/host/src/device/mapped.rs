@@ -32,7 +32,8 @@ static ZEROS: [u8; 16 * BLOCK_SIZE] = [0; 16 * BLOCK_SIZE];
 /// Calls on the host, once open: none but page faults for loads and stores, except that the first
 /// store of 32 KiB or more to a place is a pwrite64; msync for a flush; pread64 and pwrite64 after a
 /// fault; and, unless opened for sealing, lseek before a flush, fallocate for a discard and for
-/// storage of the host, a mebibyte at a time, and posix_fadvise to read ahead, 128 KiB at a time.
+/// storage of the host, a mebibyte at a time, and posix_fadvise to read ahead, 128 KiB at a time. Flushers
+/// make lseek and msync, on a descriptor and a mapping of their own.
 #[derive(Debug)]
 pub struct MappedDevice {
     mapping: Mapping,

@@ -22,6 +22,8 @@
 //!   holds up nobody: it is answered when the lock is granted, by the thread that freed it. A
 //!   signal makes the kernel send INTERRUPT, upon which the waiting request is answered with
 //!   `EINTR`: the program's handler runs, or it dies.
+//! - **Syncs are the volume's too** (`server/syncs.rs`): the thread that serves goes on while the device
+//!   flushes, and the request is answered by who ends the sync.
 //! - **One thread** reads requests: the volume has one lock.
 
 use std::collections::{HashMap, HashSet};

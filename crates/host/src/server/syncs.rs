@@ -223,3 +223,93 @@ impl<F: FileSystem + Send> Session<F> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::time::Duration;
+
+    use atoll_vfs::model::ModelFs;
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    fn volume() -> Arc<Volume<ModelFs>> {
+        Volume::new(ModelFs::default(), "v")
+    }
+
+    fn answers() -> (impl Fn() -> Then, Receiver<Result<()>>) {
+        let (tell, told): (Sender<Result<()>>, _) = channel();
+        let then = move || -> Then {
+            let tell = tell.clone();
+            Box::new(move |outcome| tell.send(outcome).unwrap())
+        };
+        (then, told)
+    }
+
+    #[test]
+    fn everybody_is_answered() {
+        let volume = volume();
+        let (then, told) = answers();
+        volume.sync_later(false, then());
+        assert_eq!(told.try_recv(), Ok(Ok(())), "without a syncer at once");
+        let syncer = Syncer::start(&volume).unwrap();
+        (0..100).for_each(|i| volume.sync_later(i % 2 == 0, then()));
+        drop(syncer);
+        assert_eq!(told.try_iter().filter(|outcome| *outcome == Ok(())).count(), 100);
+        volume.sync_later(false, then());
+        assert_eq!(told.try_recv(), Ok(Ok(())), "after the end at once");
+        assert_eq!(volume.sync(now()), Ok(()));
+        assert!(matches!(volume.into_inner(), Ok(Some(_))));
+    }
+
+    #[test]
+    fn the_queue_is_bounded() {
+        let volume = volume();
+        let (then, told) = answers();
+        let syncer = Syncer::start(&volume).unwrap();
+        // The syncer takes a batch, and waits for the lock.
+        let state = volume.lock().unwrap();
+        let mut asked = 0;
+        while volume.syncs.ask(Waiter { data_only: false, then: then() }).is_ok() {
+            asked += 1;
+            assert!(asked <= 3 * QUEUE_MAX, "nothing bounds it");
+        }
+        assert!(asked >= QUEUE_MAX);
+        drop(state);
+        for _ in 0..asked {
+            assert_eq!(told.recv_timeout(SOON), Ok(Ok(())));
+        }
+        drop(syncer);
+    }
+
+    /// After a panic in the file system whoever asks is told, and whoever waits.
+    #[test]
+    fn a_lost_volume_syncs_nothing() {
+        let volume = volume();
+        let (then, told) = answers();
+        let syncer = Syncer::start(&volume).unwrap();
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            let _state = volume.lock().unwrap();
+            volume.sync_later(false, then());
+            panic!("planned");
+        }));
+        assert!(panicked.is_err());
+        assert_eq!(told.recv_timeout(SOON), Ok(Err(Errno::EIO)));
+        assert_eq!(volume.sync(now()), Err(Errno::EIO));
+        drop(syncer);
+    }
+
+    /// Whoever is answered may panic: the others are answered all the same.
+    #[test]
+    fn an_answer_that_panics_is_lost_alone() {
+        let volume = volume();
+        let (then, told) = answers();
+        let syncer = Syncer::start(&volume).unwrap();
+        volume.sync_later(false, Box::new(|_| panic!("planned")));
+        volume.sync_later(false, then());
+        assert_eq!(told.recv_timeout(SOON), Ok(Ok(())));
+        drop(syncer);
+    }
+}
