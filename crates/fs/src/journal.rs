@@ -235,15 +235,14 @@ impl Journal {
 
     /// The blocks in which records lie that are not durable, as a first one and a number.
     pub fn unflushed_blocks(&self) -> (BlockIndex, u64) {
-        let block = BLOCK_SIZE as u64;
-        let mut blocks = u64::MAX..0;
+        let (mut start, mut end) = (u64::MAX, 0);
         // Those of a ring that wraps around there are all of its blocks.
         let noted = self.for_blocks(self.flushed, self.head, |first, count| {
-            blocks = blocks.start.min(first.0)..blocks.end.max(first.0 + count);
+            (start, end) = (start.min(first.0), end.max(first.0 + count));
             Ok(())
         });
-        debug_assert!(noted.is_ok() && self.flushed < self.head && self.base.is_multiple_of(block));
-        (BlockIndex(blocks.start), blocks.end - blocks.start)
+        debug_assert!(noted.is_ok() && self.flushed < self.head);
+        (BlockIndex(start), end - start)
     }
 
     /// Notes that nothing before the head is needed any more.
