@@ -17,6 +17,7 @@
 //! - Timestamps that calls set by themselves may lag: atime and btime are compared, which no call
 //!   sets by itself later than at creation; mtime and ctime are not.
 
+pub mod halves;
 pub mod judge;
 pub mod workload;
 
@@ -95,6 +96,8 @@ pub struct Plan {
     pub losses: u64,
     /// One of how many images is also crashed during recovery, and one is used on.
     pub further: u64,
+    /// How many of a hundred syncs are made in halves, with operations between them.
+    pub halves: u64,
 }
 
 impl Plan {
@@ -107,6 +110,7 @@ impl Plan {
         cuts: 1,
         losses: 2,
         further: 8,
+        halves: 0,
     };
 }
 
@@ -123,6 +127,10 @@ pub struct Tried {
     pub used_on: u64,
     /// Operations that found no space.
     pub out_of_space: u64,
+    /// Syncs in halves that ended, with operations since they began.
+    pub halves: u64,
+    /// Of these, those that had two things to wait for.
+    pub in_two_waits: u64,
 }
 
 /// The life in which workloads run.
@@ -188,6 +196,8 @@ pub fn crash_seed<T: CrashTarget>(
 ) -> std::result::Result<(), (usize, String)> {
     let workload = Workload::run(target, plan, seed, LIFE).map_err(|error| (0, error))?;
     tried.out_of_space += workload.out_of_space;
+    tried.halves += workload.halves.ended;
+    tried.in_two_waits += workload.halves.in_two_waits;
     let mut replay = workload.recording.replay();
     let only = environment("ATOLL_CRASH");
     loop {

@@ -5,7 +5,7 @@
 //! operations and [`differential`] their comparison with the model, [`hostdir`] a Linux directory
 //! as a file system (which holds the model itself against Linux), [`crash`] the crash contract, [`linear`]
 //! several clients at once, [`adopting`] one that uses what another has opened; [`fixtures`] is what many
-//! tests begin with.
+//! tests begin with, [`served`] a volume with its server.
 #![forbid(unsafe_code)]
 
 pub mod adopting;
@@ -17,6 +17,7 @@ pub mod hostdir;
 pub mod linear;
 pub mod ops;
 pub mod rng;
+pub mod served;
 pub mod subject;
 pub mod toy;
 

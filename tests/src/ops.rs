@@ -187,18 +187,39 @@ pub struct Profile {
     pub queries: u64,
     /// Values of extended attributes are this long at most.
     pub max_xattr: u64,
+    /// Of a hundred operations, how many write up to the longest, all lengths alike, beside those that
+    /// write little mostly.
+    pub long_writes: u64,
 }
 
 impl Profile {
     /// For comparisons of every answer.
-    pub const DIFFERENTIAL: Profile =
-        Profile { max_offset: 1 << 43, max_write: 150_000, syncs: 2, queries: 35, max_xattr: 300 };
+    pub const DIFFERENTIAL: Profile = Profile {
+        max_offset: 1 << 43,
+        max_write: 150_000,
+        syncs: 2,
+        queries: 35,
+        max_xattr: 300,
+        long_writes: 0,
+    };
     /// For crashes: what changes nothing cannot be lost, and a device is small.
-    pub const CRASH: Profile =
-        Profile { max_offset: 90_000, max_write: 20_000, syncs: 8, queries: 3, max_xattr: 300 };
+    pub const CRASH: Profile = Profile {
+        max_offset: 90_000,
+        max_write: 20_000,
+        syncs: 8,
+        queries: 3,
+        max_xattr: 300,
+        long_writes: 0,
+    };
     /// For crashes of a volume that is to fill up.
-    pub const LARGE: Profile =
-        Profile { max_offset: 400_000, max_write: 400_000, syncs: 5, queries: 3, max_xattr: 3000 };
+    pub const LARGE: Profile = Profile {
+        max_offset: 400_000,
+        max_write: 400_000,
+        syncs: 5,
+        queries: 3,
+        max_xattr: 3000,
+        long_writes: 0,
+    };
 }
 
 /// The name that an operation's number stands for.
@@ -228,6 +249,11 @@ pub fn fill_bytes(fill: u32, offset: u64, len: usize) -> Vec<u8> {
 }
 
 impl Op {
+    fn write(rng: &mut Rng, profile: &Profile, len: u64) -> Op {
+        let offset = offset(rng, profile);
+        Op::Write { file: file(rng), offset, len: len as u32, fill: rng.number() as u32 }
+    }
+
     /// A random operation.
     pub fn random(rng: &mut Rng, profile: &Profile) -> Op {
         if rng.chance(profile.syncs) {
@@ -240,11 +266,14 @@ impl Op {
         if rng.chance(profile.queries) {
             return Op::query(rng, profile);
         }
+        if profile.long_writes > 0 && rng.chance(profile.long_writes) {
+            let len = rng.within(1..profile.max_write.max(2));
+            return Op::write(rng, profile, len);
+        }
         match rng.within(0..100) {
             0..22 => {
                 let len = length(rng, profile.max_write);
-                let offset = offset(rng, profile);
-                Op::Write { file: file(rng), offset, len: len as u32, fill: rng.number() as u32 }
+                Op::write(rng, profile, len)
             }
             22..34 => Op::Create {
                 parent: directory(rng),

@@ -74,3 +74,43 @@ fn every_crash_point_of_a_full_volume() {
     println!("{tried:?}");
     assert!(tried.out_of_space > 10, "the volume was never full");
 }
+
+/// Syncs in halves, with operations and other syncs between.
+#[test]
+fn every_crash_point_between_halves() {
+    let volume = Volume { journal_blocks: None, cache_bytes: 64 << 20 };
+    let plan = Plan {
+        profile: Profile { syncs: 10, max_write: 120_000, long_writes: 15, ..Profile::CRASH },
+        halves: 80,
+        seeds: 6,
+        ..Plan::DEFAULT
+    };
+    let tried = crash_seeds("--test crash every_crash_point_between_halves", &volume, &plan);
+    println!("{tried:?}");
+    assert!(tried.halves > 50 && tried.in_two_waits > 10, "hardly anything was made in halves");
+}
+
+/// The same with a journal and a cache so small that checkpoints come between.
+#[test]
+fn every_crash_point_between_halves_and_checkpoints() {
+    let volume = Volume { journal_blocks: Some(128), cache_bytes: 64 << 10 };
+    let profile = Profile { syncs: 10, long_writes: 15, ..Profile::LARGE };
+    let plan = Plan { profile, halves: 80, ..Plan::DEFAULT };
+    let test = "--test crash every_crash_point_between_halves_and_checkpoints";
+    let tried = crash_seeds(test, &volume, &plan);
+    println!("{tried:?}");
+    assert!(tried.halves > 30 && tried.in_two_waits > 10, "hardly anything was made in halves");
+}
+
+/// The same on a volume so full that freed blocks are wanted again at once.
+#[test]
+fn every_crash_point_between_halves_of_a_full_volume() {
+    let volume = Volume { journal_blocks: Some(128), cache_bytes: 64 << 20 };
+    let profile = Profile { syncs: 10, long_writes: 15, ..Profile::LARGE };
+    let plan = Plan { blocks: 256, profile, halves: 80, ..Plan::DEFAULT };
+    let test = "--test crash every_crash_point_between_halves_of_a_full_volume";
+    let tried = crash_seeds(test, &volume, &plan);
+    println!("{tried:?}");
+    assert!(tried.halves > 30, "hardly anything was made in halves");
+    assert!(tried.out_of_space > 10, "the volume was never full");
+}

@@ -11,6 +11,7 @@ use core::ops::Range;
 use crate::device::{
     BLOCK_SIZE, BlockDevice, BlockError, BlockIndex, Memory, block_range, checked_blocks,
 };
+use crate::flusher::Flusher;
 use replacement::{Directory, Frame};
 
 /// Whole blocks in one transfer from which on they go past the cache: moving them twice would cost
@@ -276,6 +277,10 @@ impl<D: BlockDevice> BlockDevice for Cached<D> {
 
     fn flush_range(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
         self.device.flush_range(first, count)
+    }
+
+    fn flusher(&mut self, first: BlockIndex, count: u64) -> Option<Flusher> {
+        self.device.flusher(first, count)
     }
 
     fn expect_commits(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {

@@ -30,6 +30,7 @@ enum Operation {
     Discard { first: u64, count: u64 },
     Flush,
     FlushRange { first: u64, count: u64 },
+    Flusher { first: u64, count: u64 },
 }
 
 /// Offsets, near the borders of blocks and the end of the device more often than elsewhere.
@@ -65,6 +66,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         1 => (blocks(), 0..5u64).prop_map(|(first, count)| Operation::Discard { first, count }),
         1 => Just(Operation::Flush),
         1 => (blocks(), 0..5u64).prop_map(|(first, count)| Operation::FlushRange { first, count }),
+        1 => (blocks(), 0..5u64).prop_map(|(first, count)| Operation::Flusher { first, count }),
     ]
 }
 
@@ -131,6 +133,11 @@ fn step<M: Memory>(device: &mut M, model: &mut [u8], op: &Operation) -> Result<(
             let want = expected(first * BLOCK, count * BLOCK);
             (device.flush_range(BlockIndex(first), count), want.map(drop))
         }
+        // One that is not on the device has none.
+        Operation::Flusher { first, count } => match device.flusher(BlockIndex(first), count) {
+            Some(flusher) => (flusher.flush(), expected(first * BLOCK, count * BLOCK).map(drop)),
+            None => (Ok(()), Ok(())),
+        },
     };
     if got == want { Ok(()) } else { Err(format!("returned {got:?} instead of {want:?}")) }
 }
@@ -195,6 +202,7 @@ pub fn limits<M: Memory>(device: &mut M) {
         assert_eq!(device.write(index, &[1; BLOCK_SIZE]), refused, "write at {first}");
         assert_eq!(device.discard(index, 1), refused, "discard at {first}");
         assert_eq!(device.flush_range(index, 1), refused, "flush at {first}");
+        assert!(device.flusher(index, 1).is_none(), "flusher at {first}");
     }
     for count in [BLOCKS + 1, u64::MAX / BLOCK + 1, u64::MAX] {
         assert_eq!(device.discard(BlockIndex(0), count), refused, "discard of {count}");

@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use crate::flusher::Flusher;
+
 /// Bytes in a block, the unit of every [`BlockDevice`] transfer.
 pub const BLOCK_SIZE: usize = 4096;
 
@@ -91,6 +93,14 @@ pub trait BlockDevice {
         self.flush()
     }
 
+    /// What makes the writes to `count` blocks from `first` durable that are completed by now, while the
+    /// device goes on being used: see [`Flusher`]. `None` where only the device itself can, or the range is
+    /// not on it.
+    fn flusher(&mut self, first: BlockIndex, count: u64) -> Option<Flusher> {
+        let _ = (first, count);
+        None
+    }
+
     /// Says that `count` blocks from `first` will be stored in small pieces and flushed after each,
     /// as a journal is, so that the device can make that cheap, at once and once. It never changes
     /// their content, and may do nothing.
@@ -144,6 +154,9 @@ impl<D: BlockDevice + ?Sized> BlockDevice for &mut D {
     }
     fn flush_range(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
         (**self).flush_range(first, count)
+    }
+    fn flusher(&mut self, first: BlockIndex, count: u64) -> Option<Flusher> {
+        (**self).flusher(first, count)
     }
     fn expect_commits(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
         (**self).expect_commits(first, count)
@@ -235,6 +248,13 @@ macro_rules! memory_of_variants {
                 count: u64,
             ) -> Result<(), $crate::BlockError> {
                 match self { $(Self::$variant(d) => d.flush_range(first, count),)+ }
+            }
+            fn flusher(
+                &mut self,
+                first: $crate::BlockIndex,
+                count: u64,
+            ) -> Option<$crate::Flusher> {
+                match self { $(Self::$variant(d) => d.flusher(first, count),)+ }
             }
             fn expect_commits(
                 &mut self,

@@ -6,16 +6,20 @@
 //!
 //! Nothing here is random: seeds and choices are arguments, so that a failure can be replayed.
 
+mod detached;
 pub mod image;
 pub mod media;
 pub mod recording;
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
 
 use crate::device::{
     BLOCK_SIZE, BlockDevice, BlockError, BlockIndex, Memory, block_range, checked_blocks,
 };
+use crate::flusher::Flusher;
+use detached::Detached;
 pub use image::Image;
 pub use media::{Event, Media, Survival};
 pub use recording::{Recording, Replay};
@@ -34,6 +38,8 @@ pub struct Faults {
     pub free_blocks: Option<u64>,
     /// How many of the next flushes fail with [`BlockError::Io`].
     pub flush_errors: u32,
+    /// How many of the next [`Flusher`]s that are taken fail with [`BlockError::Io`] when they are asked.
+    pub flusher_errors: u32,
     /// Once [`FaultDevice::events`] has reached this number every call fails with
     /// [`BlockError::Io`] and changes nothing: the file system above is cut off there.
     pub stop_after: Option<u64>,
@@ -47,6 +53,8 @@ pub struct Faults {
 pub struct FaultDevice {
     media: Media,
     events: u64,
+    /// The flushers that were taken and whose flush has not been carried out.
+    detached: Vec<Detached>,
     recording: Option<Recording>,
     /// What goes wrong from now on.
     pub faults: Faults,
@@ -66,7 +74,13 @@ impl FaultDevice {
     /// A device over `media`, of which not all has to be durable: the device of the next process
     /// after one that ended.
     pub fn from_media(media: Media) -> Self {
-        FaultDevice { media, events: 0, recording: None, faults: Faults::default() }
+        FaultDevice {
+            media,
+            events: 0,
+            detached: Vec::new(),
+            recording: None,
+            faults: Faults::default(),
+        }
     }
 
     /// How many events (stores, writes, discards and flushes that were carried out, in part at
@@ -105,6 +119,20 @@ impl FaultDevice {
         self.recording.take()
     }
 
+    /// Carries out what [`Flusher`]s have been asked since the last call of the device. Their flushes are
+    /// not seen before by [`media`](Self::media) and the like, and come before whatever the device is
+    /// asked next.
+    pub fn note_flushers(&mut self) {
+        for at in (0..self.detached.len()).rev() {
+            if !self.detached[at].is_pending() {
+                let done = self.detached.swap_remove(at);
+                if let Some(event) = done.event() {
+                    self.happen(event);
+                }
+            }
+        }
+    }
+
     fn alive(&self) -> Result<(), BlockError> {
         if self.is_stopped() { Err(BlockError::Io) } else { Ok(()) }
     }
@@ -114,6 +142,9 @@ impl FaultDevice {
         self.events += 1;
         if let Some(recording) = &mut self.recording {
             recording.push(event);
+        }
+        if self.is_stopped() {
+            self.detached.iter().for_each(Detached::stop);
         }
     }
 
@@ -177,15 +208,32 @@ impl BlockDevice for FaultDevice {
 
     fn flush_range(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
         let blocks = checked_blocks(self.block_count(), first, count)?;
+        self.note_flushers();
         self.alive()?;
         let failed = self.faults.flush_errors > 0;
         self.faults.flush_errors -= u32::from(failed);
-        self.happen(Event::Flush { blocks, failed });
+        self.happen(Event::Flush { blocks, failed, before: None });
         if failed { Err(BlockError::Io) } else { Ok(()) }
+    }
+
+    /// Its flush is an event of the moment when it is asked; see [`note_flushers`](Self::note_flushers).
+    /// What was written after it was taken is as volatile as before.
+    fn flusher(&mut self, first: BlockIndex, count: u64) -> Option<Flusher> {
+        let blocks = checked_blocks(self.block_count(), first, count).ok()?;
+        self.note_flushers();
+        let fails = self.faults.flusher_errors > 0;
+        self.faults.flusher_errors -= u32::from(fails);
+        let (detached, flusher) = Detached::new(blocks, self.media.now(), fails);
+        if self.is_stopped() {
+            detached.stop();
+        }
+        self.detached.push(detached);
+        Some(flusher)
     }
 
     fn discard(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
         let blocks = checked_blocks(self.block_count(), first, count)?;
+        self.note_flushers();
         self.alive()?;
         let stop = self.faults.write_errors.range(blocks.clone()).next().copied();
         let end = stop.unwrap_or(blocks.end);
@@ -203,6 +251,7 @@ impl BlockDevice for FaultDevice {
 impl Memory for FaultDevice {
     fn load(&mut self, at: u64, buf: &mut [u8]) -> Result<(), BlockError> {
         self.checked(at, buf.len() as u64)?;
+        self.note_flushers();
         self.alive()?;
         self.readable(at, buf.len() as u64)?;
         self.media.current().read(at, buf);
@@ -211,6 +260,7 @@ impl Memory for FaultDevice {
 
     fn store(&mut self, at: u64, data: &[u8]) -> Result<(), BlockError> {
         self.checked(at, data.len() as u64)?;
+        self.note_flushers();
         self.alive()?;
         let (len, outcome) = self.storable(at, data.len() as u64);
         if len > 0 {
@@ -221,6 +271,7 @@ impl Memory for FaultDevice {
 
     fn store_zeros(&mut self, at: u64, len: u64) -> Result<(), BlockError> {
         self.checked(at, len)?;
+        self.note_flushers();
         self.alive()?;
         let (len, outcome) = self.storable(at, len);
         if len > 0 {

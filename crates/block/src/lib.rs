@@ -1,7 +1,7 @@
 //! The block seam: storage as an array of 4 KiB blocks.
 //!
-//! Read in this order: [`device`] is the seam itself, two traits and their contract; [`ram`] the
-//! simplest implementor; [`cached`] makes any block device byte-addressable with a bounded cache;
+//! Read in this order: [`device`] is the seam itself, two traits and their contract; [`flusher`] a flush
+//! that does not hold the device; [`ram`] the simplest implementor; [`cached`] makes any block device byte-addressable with a bounded cache;
 //! [`fault`] is the device that tests crash against; `conformance` (a feature of that name) checks
 //! implementors against the contract.
 #![no_std]
@@ -16,9 +16,11 @@ pub mod cached;
 pub mod conformance;
 pub mod device;
 pub mod fault;
+pub mod flusher;
 pub mod ram;
 
 pub use cached::Cached;
 pub use device::{BLOCK_SIZE, BlockDevice, BlockError, BlockIndex, Memory, SECTOR_SIZE};
 pub use fault::FaultDevice;
+pub use flusher::Flusher;
 pub use ram::RamDevice;

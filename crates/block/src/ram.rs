@@ -5,7 +5,9 @@ use alloc::vec::Vec;
 
 use crate::device::{
     BLOCK_SIZE, BlockDevice, BlockError, BlockIndex, Memory, block_range, byte_range,
+    checked_blocks,
 };
+use crate::flusher::Flusher;
 
 /// A block device in the memory of this process.
 #[derive(Clone, Debug)]
@@ -53,6 +55,11 @@ impl BlockDevice for RamDevice {
 
     fn flush(&mut self) -> Result<(), BlockError> {
         Ok(())
+    }
+
+    fn flusher(&mut self, first: BlockIndex, count: u64) -> Option<Flusher> {
+        checked_blocks(self.block_count(), first, count).ok()?;
+        Some(Flusher::new(|| Ok(())))
     }
 
     fn discard(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {

@@ -93,10 +93,10 @@ fn object(element: &Element<'_>) -> Value {
             "journal header",
             json!({ "block": block, "current": current, "sound": header.is_some() }),
         ),
-        Element::Record { position, sequence, len, mark, flushed, sound, .. } => (
+        Element::Record { position, sequence, len, mark, flushed, covers, sound, .. } => (
             "record",
             json!({ "position": position, "sequence": sequence, "len": len, "mark": mark,
-                    "flushed": flushed, "sound": sound }),
+                    "flushed": flushed, "covers": covers, "sound": sound }),
         ),
         Element::Change { block, offset, len, init, data } => (
             "change",

@@ -83,7 +83,8 @@ pub fn unusable(path: &Path, error: FsError) -> Failure {
 
 /// Opens the storage of a volume, locked against others.
 pub fn open_device(path: &Path, access: Access) -> Result<HostDevice, Failure> {
-    let options = OpenOptions { read_only: access == Access::Read, ..OpenOptions::default() };
+    let read_only = access == Access::Read;
+    let options = OpenOptions { read_only, flusher: true, ..OpenOptions::default() };
     match device::open(path, &options) {
         // It has not one block.
         Err(OpenError::TooSmall { .. }) => {

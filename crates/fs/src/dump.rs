@@ -119,6 +119,8 @@ pub enum Element<'a> {
         mark: bool,
         /// It is a commit mark after a flush of the device.
         flushed: bool,
+        /// A commit mark that does not cover everything before it covers what is before this position.
+        covers: Option<u64>,
         /// The volume's state after it, if it changes it.
         state: Option<VolumeState>,
         /// It parses.
@@ -310,6 +312,7 @@ impl Visitor<'_, '_> {
             len: record.end.position - position,
             mark: record.is_mark(),
             flushed: record.is_flushed_mark(),
+            covers: record.covers().filter(|&covered| covered < record.end.position),
             state: state.ok().flatten(),
             sound: state.is_ok() && parsed.is_ok(),
         })?;
@@ -465,12 +468,15 @@ impl fmt::Display for Element<'_> {
                 )?;
                 write_state(f, &h.state)
             }
-            Element::Record { position, sequence, len, mark, flushed, state, sound } => {
+            Element::Record { position, sequence, len, mark, flushed, covers, state, sound } => {
                 write!(f, "record {sequence} at {position}: {len} bytes")?;
                 for (flag, word) in
                     [(*mark, ", mark"), (*flushed, ", flushed"), (!*sound, ", malformed")]
                 {
                     f.write_str(if flag { word } else { "" })?;
+                }
+                if let Some(covers) = covers {
+                    write!(f, ", covers up to {covers}")?;
                 }
                 if let Some(state) = state {
                     f.write_str(", state: ")?;

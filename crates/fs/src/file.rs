@@ -165,7 +165,7 @@ impl<M: Memory> Store<M> {
             _ => return Ok(()),
         };
         let block = e.start + (file_block - e.file_block);
-        if inode.shortened != self.window() || self.is_fresh(block) {
+        if inode.shortened <= self.durable_window() || self.is_fresh(block) {
             return self.store_data_zeros(address(&e, size), to - size);
         }
         // A crash may still bring back the longer file, to which these bytes belong: leave them

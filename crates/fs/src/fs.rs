@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use atoll_block::Memory;
 use atoll_vfs::{Context, Errno, Handle, Ino, OpenFlags, StatFs, Timespec};
 
+use crate::commit::Begun;
 use crate::error::Result;
 use crate::file::FREE_BUDGET;
 use crate::inode::{InodeRecord, InodeTable};
@@ -119,6 +120,14 @@ impl<M: Memory> Fs<M> {
         self.store.commit()
     }
 
+    /// As [`commit`](Self::commit), in halves.
+    pub(crate) fn begin_commit(&mut self, data_only: bool) -> Result<Option<Begun>> {
+        if !data_only {
+            self.flush_times()?;
+        }
+        self.store.begin_commit()
+    }
+
     /// Writes timestamps that are newer in memory to the tree.
     fn flush_times(&mut self) -> Result<()> {
         if self.store.is_read_only() {
@@ -147,7 +156,7 @@ impl<M: Memory> Fs<M> {
     pub(crate) fn trim_inodes(&mut self) -> Result<()> {
         if self.inodes.is_crowded() {
             self.flush_times()?;
-            self.inodes.shrink(self.store.window());
+            self.inodes.shrink(self.store.durable_window());
         }
         Ok(())
     }
@@ -313,7 +322,7 @@ impl<M: Memory> Fs<M> {
             }
             return self.remove_orphan(ino);
         }
-        if !inode.times_dirty && inode.shortened != self.store.window() {
+        if !inode.times_dirty && inode.shortened <= self.store.durable_window() {
             self.inodes.remove(ino);
         }
         self.trim_inodes()

@@ -274,12 +274,12 @@ impl InodeTable {
         slots
     }
 
-    /// Lets go of every inode that nobody has open and of which the tree knows everything. `window`
-    /// is the running commit window.
-    pub fn shrink(&mut self, window: u64) {
+    /// Lets go of every inode that nobody has open and of which the tree knows everything. `durable`
+    /// is the last commit window of which everything is durable.
+    pub fn shrink(&mut self, durable: u64) {
         for slot in 0..self.inodes.len() as u32 {
             let i = self.get(slot);
-            if i.ino.0 != 0 && i.handles == 0 && !i.times_dirty && i.shortened != window {
+            if i.ino.0 != 0 && i.handles == 0 && !i.times_dirty && i.shortened <= durable {
                 self.remove(i.ino);
             }
         }

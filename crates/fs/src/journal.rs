@@ -136,6 +136,8 @@ pub struct Journal {
     tail: Position,
     head: Position,
     flushed: Position,
+    /// What is before needs no further commit mark.
+    committed: Position,
     /// How far the device was told to expect commits.
     prepared: Position,
     sequence: u64,
@@ -171,6 +173,7 @@ impl Journal {
             tail,
             head: end.position,
             flushed: end.position,
+            committed: end.position,
             prepared: end.position,
             sequence: end.sequence,
             chain: end.chain,
@@ -215,14 +218,31 @@ impl Journal {
         self.head - self.tail > self.len / 2
     }
 
-    /// Whether anything was appended since the last [`set_flushed`](Self::set_flushed).
-    pub fn has_unflushed(&self) -> bool {
-        self.flushed != self.head
+    /// Whether there are records that no durable mark covers.
+    pub fn has_uncommitted(&self) -> bool {
+        self.committed != self.head
     }
 
-    /// Notes that everything up to the head is durable.
-    pub fn set_flushed(&mut self) {
-        self.flushed = self.head;
+    /// Notes that a mark which covers everything before `position` is durable.
+    pub fn set_committed(&mut self, position: Position) {
+        self.committed = position;
+    }
+
+    /// Notes that everything before `position` is durable.
+    pub fn set_flushed(&mut self, position: Position) {
+        self.flushed = position;
+    }
+
+    /// The blocks in which records lie that are not durable, as a first one and a number.
+    pub fn unflushed_blocks(&self) -> (BlockIndex, u64) {
+        let (mut start, mut end) = (u64::MAX, 0);
+        // Those of a ring that wraps around there are all of its blocks.
+        let noted = self.for_blocks(self.flushed, self.head, |first, count| {
+            (start, end) = (start.min(first.0), end.max(first.0 + count));
+            Ok(())
+        });
+        debug_assert!(noted.is_ok() && self.flushed < self.head);
+        (BlockIndex(start), end - start)
     }
 
     /// Notes that nothing before the head is needed any more.
@@ -243,6 +263,12 @@ impl Journal {
             state.emit(&mut self.buf[at..]);
         }
         self.buf[record::FLAGS] = flags;
+    }
+
+    /// Begins a commit mark after a flush of the device, for what is before `position` alone.
+    pub fn begin_covering(&mut self, position: Position) {
+        self.begin(record::MARK | record::FLUSHED | record::COVERS, None);
+        self.buf.extend_from_slice(&position.to_le_bytes());
     }
 
     /// Adds a byte range to the record.
@@ -297,7 +323,7 @@ impl Journal {
     }
 
     /// Tells the device where the next commits go, some time ahead of them.
-    fn prepare<M: Memory>(&mut self, device: &mut M) -> Result<()> {
+    pub fn prepare<M: Memory>(&mut self, device: &mut M) -> Result<()> {
         if self.head + PREPARE / 4 <= self.prepared {
             return Ok(());
         }
@@ -355,7 +381,10 @@ pub struct ScanEnd {
 #[derive(Debug)]
 pub struct Record<'a> {
     flags: u8,
+    /// What follows the header, and the state and the position covered if there are.
     body: &'a [u8],
+    state: &'a [u8],
+    covers: Option<Position>,
     /// Where the record ends.
     pub end: ScanEnd,
 }
@@ -371,15 +400,20 @@ impl<'a> Record<'a> {
         self.flags & record::FLUSHED != 0
     }
 
+    /// What a commit mark covers: everything before this position.
+    pub fn covers(&self) -> Option<Position> {
+        self.is_mark().then(|| self.covers.unwrap_or(self.end.position))
+    }
+
     /// The state that the record carries, if it does.
     ///
     /// # Errors
     /// [`Corruption::JournalRecord`].
     pub fn state(&self, superblock: &Superblock) -> Result<Option<VolumeState>> {
-        if self.flags & record::HAS_STATE == 0 {
+        if self.state.is_empty() {
             return Ok(None);
         }
-        match VolumeState::parse(&self.body[..VolumeState::LEN], superblock) {
+        match VolumeState::parse(self.state, superblock) {
             Some(state) => Ok(Some(state)),
             None => Err(Corruption::JournalRecord.into()),
         }
@@ -387,8 +421,7 @@ impl<'a> Record<'a> {
 
     /// Where in the ring the record's byte ranges begin.
     pub fn entries(&self) -> Position {
-        let state = if self.flags & record::HAS_STATE != 0 { VolumeState::LEN } else { 0 };
-        self.end.position - (self.body.len() - state) as u64
+        self.end.position - self.body.len() as u64
     }
 
     /// Calls `each` for every byte range.
@@ -401,7 +434,7 @@ impl<'a> Record<'a> {
         superblock: &Superblock,
         mut each: impl FnMut(Entry<'a>) -> Result<()>,
     ) -> Result<()> {
-        let mut at = if self.flags & record::HAS_STATE != 0 { VolumeState::LEN } else { 0 };
+        let mut at = 0;
         // What is left at the end is padding.
         while self.body.len() - at >= record::ENTRY_LEN {
             let word = get64(self.body, at + record::ENTRY_BLOCK);
@@ -452,10 +485,11 @@ pub fn scan<M: Memory>(
         let len = get32(&buf, record::LEN) as usize;
         let flags = buf[record::FLAGS];
         let state_len = if flags & record::HAS_STATE != 0 { VolumeState::LEN } else { 0 };
+        let covers_len = if flags & record::COVERS != 0 { record::COVERS_LEN } else { 0 };
         if get16(&buf, record::MAGIC) != magic::JOURNAL_RECORD
             || get64(&buf, record::SEQUENCE) != end.sequence
             || !len.is_multiple_of(8)
-            || len < record::HEADER_LEN + state_len
+            || len < record::HEADER_LEN + state_len + covers_len
             || len > record_max(ring)
             || len as u64 > room
         {
@@ -473,12 +507,63 @@ pub fn scan<M: Memory>(
             sequence: end.sequence.wrapping_add(1),
             chain: stored,
         };
-        let record = Record { flags, body: &buf[record::HEADER_LEN..len], end: next };
+        let (state, body) = buf[record::HEADER_LEN..len].split_at(state_len);
+        let (covers, body) = body.split_at(covers_len);
+        let covers = (!covers.is_empty()).then(|| get64(covers, 0));
+        let record = Record { flags, body, state, covers, end: next };
         if !each(device, &record)? {
             return Ok(next);
         }
         end = next;
     }
+}
+
+/// What a journal holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// The end of the last record.
+    pub end: ScanEnd,
+    /// The end of what a commit mark covers, or the beginning.
+    pub committed: ScanEnd,
+    /// The data entries before are void: the device was flushed after them.
+    pub void_before: Position,
+}
+
+/// Finds out what the journal that begins at `from` holds.
+///
+/// # Errors
+/// The device's.
+pub fn extent<M: Memory>(device: &mut M, superblock: &Superblock, from: ScanEnd) -> Result<Extent> {
+    let mut committed = from;
+    let mut void_before = from.position;
+    // Where a mark covers less than what is before it, what it covers ends somewhere before.
+    let mut before = None;
+    let end = scan(device, superblock, from, |_, record| {
+        if let Some(position) = record.covers() {
+            if position == record.end.position {
+                (committed, before) = (record.end, None);
+            } else if position < record.end.position
+                && position > before.unwrap_or(committed.position)
+            {
+                before = Some(position);
+            } else {
+                return Ok(true);
+            }
+            if record.is_flushed_mark() {
+                void_before = position;
+            }
+        }
+        Ok(true)
+    })?;
+    if let Some(position) = before {
+        scan(device, superblock, from, |_, record| {
+            if record.end.position <= position {
+                committed = record.end;
+            }
+            Ok(record.end.position < position)
+        })?;
+    }
+    Ok(Extent { end, committed, void_before })
 }
 
 /// Copies bytes from a place in the ring.

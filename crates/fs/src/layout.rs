@@ -190,6 +190,11 @@ pub mod record {
     pub const MARK: u8 = 2;
     /// A commit mark after a flush of the whole device: data entries before it are void.
     pub const FLUSHED: u8 = 4;
+    /// A commit mark for what is before the position that follows header and state; of the records from
+    /// there on it says nothing.
+    pub const COVERS: u8 = 8;
+    /// Length of that position, a `u64`.
+    pub const COVERS_LEN: usize = 8;
 
     /// `u64`: in an entry, block and flags.
     pub const ENTRY_BLOCK: usize = 0;

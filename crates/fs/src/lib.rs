@@ -5,7 +5,7 @@
 //!
 //! - [`layout`]: every offset on disk; `key`: how the items of the tree are named
 //! - `journal`: the ring of redo records; `cache`: metadata blocks in memory; `space`: free blocks
-//! - `store`: transactions over those three, commits and checkpoints
+//! - `store`: transactions over those three; `commit`: commits and checkpoints
 //! - `node`, `tree`: the B+tree
 //! - `inode`, `extent`, `file`, `dir`, `xattr`: what the items mean
 //! - `volume`: format, mount, recovery; `fs`: a mounted volume; `grow`: a larger device
@@ -22,6 +22,7 @@ extern crate std;
 
 mod cache;
 mod check;
+mod commit;
 mod content;
 mod dir;
 mod dump;

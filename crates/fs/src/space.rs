@@ -4,7 +4,7 @@
 //! A freed block is written again only when no crash can bring its old use back:
 //!
 //! - file data, when the free is committed; at once if the block was allocated after the last
-//!   commit, since a crash brings back either both or neither;
+//!   commit, or the first half of one, since a crash brings back either both or neither;
 //! - metadata, when the next checkpoint is done, since replaying the journal writes to the block.
 
 use alloc::boxed::Box;
@@ -41,10 +41,12 @@ fn get_bit(bits: &[u64; WORDS], at: usize) -> bool {
 /// What is known of a group's blocks beyond its map block.
 #[derive(Debug, Default)]
 struct Overlay {
-    /// Allocated since the last commit.
+    /// Allocated since the last commit, or its first half.
     fresh: Option<Bits>,
     /// Freed, and not to be written before the next commit.
     pending: Option<Bits>,
+    /// Freed before the first half of a commit, and not to be written before its second.
+    committing: Option<Bits>,
     /// Freed, and not to be written before the next checkpoint.
     held: Option<Bits>,
 }
@@ -69,6 +71,7 @@ pub struct Allocator {
     /// Where searches for metadata begin.
     pub metadata_hint: u64,
     pending: u64,
+    committing: u64,
     held: u64,
 }
 
@@ -81,13 +84,14 @@ impl Allocator {
             data_hint: 0,
             metadata_hint: 0,
             pending: 0,
+            committing: 0,
             held: 0,
         }
     }
 
     /// Whether a commit would make blocks available.
     pub fn has_pending(&self) -> bool {
-        self.pending > 0
+        self.pending > 0 || self.committing > 0
     }
 
     /// Whether a checkpoint would make blocks available.
@@ -115,6 +119,7 @@ impl Allocator {
         let mut v = crate::layout::get64(map, map::BITS + word * 8);
         if let Some(o) = overlay {
             v |= o.pending.as_ref().map_or(0, |b| b[word]);
+            v |= o.committing.as_ref().map_or(0, |b| b[word]);
             v |= o.held.as_ref().map_or(0, |b| b[word]);
         }
         v
@@ -210,9 +215,35 @@ impl Allocator {
         self.overlays.get(&group).and_then(|o| o.fresh.as_ref()).is_some_and(|b| get_bit(b, at))
     }
 
+    /// Notes the first half of a commit, when none is in halves: what was allocated before may be what a
+    /// crash brings back.
+    pub fn commit_begun(&mut self) {
+        for overlay in self.overlays.values_mut() {
+            overlay.fresh = None;
+            overlay.committing = overlay.pending.take();
+        }
+        self.committing = core::mem::take(&mut self.pending);
+        self.overlays.retain(|_, o| o.held.is_some() || o.committing.is_some());
+    }
+
+    /// Notes its second half: what was freed before the first may be written again. `start_of` tells the
+    /// first block of a group.
+    pub fn commit_ended(&mut self, start_of: impl Fn(u64) -> u64) {
+        let mut lowest = u64::MAX;
+        for (&group, overlay) in &mut self.overlays {
+            if let Some(bits) = overlay.committing.take() {
+                self.exhausted[(group / 64) as usize] &= !(1 << (group % 64));
+                lowest = lowest.min(first_set(&bits, start_of(group)));
+            }
+        }
+        self.committing = 0;
+        self.data_hint = self.data_hint.min(lowest);
+    }
+
     /// Notes a commit: what was freed before it may be written again. `start_of` tells the first
     /// block of a group.
     pub fn committed(&mut self, start_of: impl Fn(u64) -> u64) {
+        self.commit_ended(&start_of);
         let mut lowest = u64::MAX;
         for (&group, overlay) in &mut self.overlays {
             overlay.fresh = None;

@@ -1,17 +1,18 @@
 //! Metadata as transactions: an operation changes frames through [`Store::put`], allocates and
 //! frees blocks, and then commits, which appends one record to the journal, or aborts, which leaves
-//! everything as it was. Commits of the volume and checkpoints are here too.
+//! everything as it was.
 
 use alloc::vec::Vec;
 
 use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
-use atoll_vfs::{Errno, Ino};
+use atoll_vfs::Ino;
 
 use crate::cache::{Cache, FrameId};
+use crate::commit::Commits;
 use crate::error::{Corruption, FsError, Result};
 use crate::inode::Remembered;
 use crate::journal::{Entry, Header, Journal};
-use crate::layout::{self, Block, Superblock, VolumeState, magic, map, record};
+use crate::layout::{self, Block, Superblock, VolumeState, magic, map};
 use crate::node;
 use crate::space::{Allocator, Run};
 use crate::tree::Fingers;
@@ -61,59 +62,6 @@ struct Transaction {
     frees_space: bool,
 }
 
-/// File data stored since the last commit, as byte ranges of the device while they are few.
-#[derive(Debug, Default)]
-struct DirtyData {
-    ranges: Vec<(u64, u64)>,
-    bytes: u64,
-    overflow: bool,
-}
-
-impl DirtyData {
-    /// Beyond these a flush of the device beats copying the data to the journal.
-    const RANGES_MAX: usize = 16;
-    const BYTES_MAX: u64 = 64 * 1024;
-
-    #[inline]
-    fn note(&mut self, at: u64, len: u64) {
-        if self.overflow {
-            return;
-        }
-        self.note_slow(at, len);
-    }
-
-    fn note_slow(&mut self, at: u64, len: u64) {
-        if len > Self::BYTES_MAX {
-            self.overflow = true;
-            return;
-        }
-        for range in &mut self.ranges {
-            let (start, end) = *range;
-            if at <= end && at + len >= start {
-                *range = (start.min(at), end.max(at + len));
-                self.bytes += range.1 - range.0 - (end - start);
-                self.overflow = self.bytes > Self::BYTES_MAX;
-                return;
-            }
-        }
-        self.bytes += len;
-        self.overflow = self.bytes > Self::BYTES_MAX || self.ranges.len() == Self::RANGES_MAX;
-        if !self.overflow {
-            self.ranges.push((at, at + len));
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.ranges.is_empty() && !self.overflow
-    }
-
-    fn clear(&mut self) {
-        self.ranges.clear();
-        self.bytes = 0;
-        self.overflow = false;
-    }
-}
-
 /// The volume below the tree: device, journal, cached metadata blocks, free space.
 #[derive(Debug)]
 pub struct Store<M> {
@@ -127,18 +75,11 @@ pub struct Store<M> {
     pub(crate) fingers: Fingers,
     /// Where the inode record is that was read last.
     pub(crate) last_read: (Ino, Remembered),
-    journal: Journal,
-    allocator: Allocator,
+    pub(crate) journal: Journal,
+    pub(crate) allocator: Allocator,
     transaction: Transaction,
-    dirty_data: DirtyData,
-    incarnation: [u8; 16],
-    generation: u64,
-    /// Counts commits: tells whether something happened since the last one.
-    window: u64,
-    /// A write or flush failed in a way that leaves the media behind what was acknowledged: no
-    /// more changes are taken.
-    failed: bool,
-    read_only: bool,
+    /// What commits and checkpoints know.
+    pub(crate) commits: Commits,
 }
 
 impl<M: Memory> Store<M> {
@@ -164,37 +105,10 @@ impl<M: Memory> Store<M> {
             journal,
             state,
             transaction: Transaction::default(),
-            dirty_data: DirtyData::default(),
-            incarnation: header.incarnation,
-            generation: header.generation,
-            window: 1,
-            failed: false,
-            read_only,
+            commits: Commits::new(header, read_only),
             device,
             superblock,
         }
-    }
-
-    /// Whether changes are refused.
-    pub fn is_read_only(&self) -> bool {
-        self.read_only || self.failed
-    }
-
-    /// Whether changes are refused because the device failed.
-    pub fn has_failed(&self) -> bool {
-        self.failed
-    }
-
-    /// The number of the commit window that is running.
-    #[inline]
-    pub fn window(&self) -> u64 {
-        self.window
-    }
-
-    /// Refuses changes from now on.
-    fn fail<T>(&mut self, error: FsError) -> Result<T> {
-        self.failed = true;
-        Err(error)
     }
 
     // ---- frames ----
@@ -310,12 +224,7 @@ impl<M: Memory> Store<M> {
         frees_space: bool,
         mut body: impl FnMut(&mut Self) -> Result<T>,
     ) -> Result<T> {
-        if self.read_only {
-            return Err(Errno::EROFS.into());
-        }
-        if self.failed {
-            return Err(Errno::EIO.into());
-        }
+        self.check_changeable()?;
         if self.journal.wants_checkpoint() || self.cache.wants_checkpoint() {
             self.checkpoint()?;
         }
@@ -611,190 +520,14 @@ impl<M: Memory> Store<M> {
     #[inline]
     pub fn store_data(&mut self, at: u64, data: &[u8]) -> Result<()> {
         self.device.store(at, data)?;
-        self.dirty_data.note(at, data.len() as u64);
+        self.commits.dirty_data.note(at, data.len() as u64);
         Ok(())
     }
 
     /// Zeroes file data on the device.
     pub fn store_data_zeros(&mut self, at: u64, len: u64) -> Result<()> {
         self.device.store_zeros(at, len)?;
-        self.dirty_data.note(at, len);
+        self.commits.dirty_data.note(at, len);
         Ok(())
-    }
-
-    // ---- commits ----
-
-    /// Whether anything happened since the last commit.
-    pub fn is_dirty(&self) -> bool {
-        self.journal.has_unflushed() || !self.dirty_data.is_empty()
-    }
-
-    /// Makes every operation so far durable: all data and records, then a commit mark.
-    ///
-    /// Little data goes to the journal with the mark, which costs one flush of a few blocks; more is
-    /// flushed where it is, and the mark after it.
-    ///
-    /// A crash within leaves the commit before this one, or this one.
-    pub fn commit(&mut self) -> Result<()> {
-        if self.journal.wants_checkpoint() {
-            return self.checkpoint();
-        }
-        self.commit_now()
-    }
-
-    fn commit_now(&mut self) -> Result<()> {
-        if self.failed {
-            return Err(Errno::EIO.into());
-        }
-        if !self.is_dirty() || self.read_only {
-            return Ok(());
-        }
-        let flushed = self.dirty_data.overflow;
-        let result = if flushed { self.commit_flushed() } else { self.commit_journaled() };
-        if let Err(e) = result {
-            return self.fail(e);
-        }
-        self.dirty_data.clear();
-        self.window += 1;
-        let superblock = &self.superblock;
-        self.allocator.committed(|group| superblock.map_block(group).0);
-        Ok(())
-    }
-
-    fn commit_flushed(&mut self) -> Result<()> {
-        self.device.flush()?;
-        self.journal.set_flushed();
-        self.journal.begin(record::MARK | record::FLUSHED, None);
-        self.journal.append(&mut self.device)?;
-        self.journal.flush(&mut self.device)
-    }
-
-    fn commit_journaled(&mut self) -> Result<()> {
-        self.journal.begin(record::MARK, None);
-        let mut data = [0; BLOCK_SIZE];
-        for &(start, end) in &self.dirty_data.ranges {
-            let mut at = start;
-            while at < end {
-                let offset = (at % BLOCK_SIZE as u64) as usize;
-                let n = (end - at).min((BLOCK_SIZE - offset) as u64) as usize;
-                self.device.load(at, &mut data[..n])?;
-                let block = BlockIndex(at / BLOCK_SIZE as u64);
-                self.journal.add(&Entry {
-                    block,
-                    offset,
-                    bytes: &data[..n],
-                    init: false,
-                    data: true,
-                });
-                at += n as u64;
-            }
-        }
-        self.journal.append(&mut self.device)?;
-        self.journal.flush(&mut self.device)
-    }
-
-    /// Commits, writes all changed metadata home, and empties the journal.
-    ///
-    /// A crash within leaves the journal as it was, or empty.
-    pub fn checkpoint(&mut self) -> Result<()> {
-        self.checkpoint_as(false)
-    }
-
-    /// The last checkpoint before the volume is let go.
-    pub fn checkpoint_clean(&mut self) -> Result<()> {
-        self.checkpoint_as(true)
-    }
-
-    fn checkpoint_as(&mut self, clean: bool) -> Result<()> {
-        self.commit_now()?;
-        if self.read_only {
-            return Ok(());
-        }
-        if let Err(e) = self.write_home(clean) {
-            return self.fail(e);
-        }
-        let superblock = &self.superblock;
-        self.allocator.checkpointed(|group| superblock.map_block(group).0);
-        Ok(())
-    }
-
-    fn write_home(&mut self, clean: bool) -> Result<()> {
-        const BATCH: usize = 16;
-        let ids = self.cache.dirty_frames();
-        let mut batch: Vec<u8> = Vec::new();
-        let mut at = 0;
-        while at < ids.len() {
-            let first = self.cache.frame(ids[at]).block;
-            batch.clear();
-            let mut n = 0;
-            while n < BATCH
-                && at + n < ids.len()
-                && self.cache.frame(ids[at + n]).block.0 == first.0 + n as u64
-            {
-                let frame = self.cache.frame_mut(ids[at + n]);
-                layout::seal(&mut frame.data);
-                batch.extend_from_slice(&frame.data[..]);
-                n += 1;
-            }
-            self.device.write(first, &batch)?;
-            for &id in &ids[at..at + n] {
-                self.cache.mark_clean(id);
-            }
-            at += n;
-        }
-        self.device.flush()?;
-        self.write_header(clean)?;
-        self.journal.set_tail_to_head();
-        Ok(())
-    }
-
-    /// Writes a journal header that begins at the head, for a journal whose records are all home.
-    pub(crate) fn write_header(&mut self, clean: bool) -> Result<()> {
-        self.generation += 1;
-        let (sequence, chain) = self.journal.next();
-        let header = Header {
-            generation: self.generation,
-            incarnation: self.incarnation,
-            tail: self.journal.head(),
-            sequence,
-            chain,
-            state: self.state,
-            clean,
-            block_count: self.superblock.block_count,
-        };
-        header.write(&mut self.device, &self.superblock)?;
-        let [first, _] = self.superblock.journal_headers();
-        Ok(self.device.flush_range(first, 2)?)
-    }
-
-    /// Refuses changes, or takes them.
-    pub(crate) fn set_read_only(&mut self, read_only: bool) {
-        self.read_only = read_only;
-    }
-
-    /// Makes the records that recovery is about to apply a commit.
-    pub(crate) fn commit_recovered(&mut self) -> Result<()> {
-        self.commit_flushed()
-    }
-
-    /// Begins the journal anew after recovery, with nothing in it.
-    ///
-    /// Records that recovery left aside stay in the ring behind the head, chained to it; so the new
-    /// chain begins from another seed.
-    pub(crate) fn begin_journal(&mut self) -> Result<()> {
-        self.device.flush()?;
-        self.journal.rechain_at_head(&mut self.device, self.generation + 1)?;
-        self.journal.set_tail_to_head();
-        self.write_header(false)
-    }
-
-    /// Takes the volume for the life of memory that `incarnation` names.
-    pub(crate) fn set_incarnation(&mut self, incarnation: [u8; 16]) {
-        self.incarnation = incarnation;
-    }
-
-    /// Gives the device back.
-    pub(crate) fn into_device(self) -> M {
-        self.device
     }
 }

@@ -5,10 +5,11 @@ use alloc::vec::Vec;
 use atoll_block::Memory;
 use atoll_vfs::{
     Attr, Context, DirEntry, Errno, FallocateMode, FileSystem, FileType, Handle, Ino, NAME_MAX,
-    Name, OpenFlags, RenameFlags, Result, SYMLINK_MAX, SeekTo, SetAttr, StatFs, Written,
-    XATTR_SIZE_MAX, XattrFlags,
+    Name, OpenFlags, PendingSync, RenameFlags, Result, SYMLINK_MAX, SeekTo, SetAttr, StatFs,
+    SyncId, Written, XATTR_SIZE_MAX, XattrFlags,
 };
 
+use crate::commit::Begun;
 use crate::dir;
 use crate::error::FsError;
 use crate::fs::Fs;
@@ -24,6 +25,12 @@ fn check_xattr_name(name: &[u8]) -> Result<()> {
         return Err(Errno::ERANGE);
     }
     Ok(())
+}
+
+/// A commit in halves as the file seam has it.
+fn pending(begun: Begun) -> PendingSync {
+    let flusher = begun.flusher;
+    PendingSync::new(SyncId(begun.number), || Ok(flusher.flush().map_err(FsError::from)?))
 }
 
 impl<M: Memory> Fs<M> {
@@ -324,6 +331,15 @@ impl<M: Memory> FileSystem for Fs<M> {
 
     fn syncfs(&mut self, _cx: &Context) -> Result<()> {
         Ok(self.commit(false)?)
+    }
+
+    fn begin_sync(&mut self, _cx: &Context, data_only: bool) -> Result<Option<PendingSync>> {
+        Ok(self.begin_commit(data_only)?.map(pending))
+    }
+
+    fn end_sync(&mut self, sync: SyncId, flushed: Result<()>) -> Result<Option<PendingSync>> {
+        let flushed = flushed.map_err(FsError::from);
+        Ok(self.store.end_commit(sync.0, flushed)?.map(pending))
     }
 
     fn statfs(&mut self, _cx: &Context) -> Result<StatFs> {

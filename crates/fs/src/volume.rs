@@ -209,26 +209,14 @@ pub(crate) fn mount<M: Memory>(mut device: M, options: &MountOptions) -> Result<
     let tail = ScanEnd { position: header.tail, sequence: header.sequence, chain: header.chain };
 
     // First pass: where the journal ends, and from which mark on its file data counts.
-    let mut end = tail;
-    let mut last_flushed = tail.position;
-    let scanned = journal::scan(&mut device, &sb, tail, |_, record| {
-        if record.is_mark() {
-            end = record.end;
-            if record.is_flushed_mark() {
-                last_flushed = record.end.position;
-            }
-        }
-        Ok(true)
-    })?;
-    if trusted {
-        end = scanned;
-    }
+    let extent = journal::extent(&mut device, &sb, tail)?;
+    let end = if trusted { extent.end } else { extent.committed };
 
     let journal = Journal::new(&sb, header.tail, &end);
     let cache = Cache::new(options.cache_bytes, options.new_slab);
     let mut store = Store::new(device, sb, &header, journal, header.state, cache, false);
     if end != tail {
-        store.recover(tail, end, trusted, last_flushed, options.read_only)?;
+        store.recover(tail, end, trusted, extent.void_before, options.read_only)?;
     }
     store.set_read_only(options.read_only);
     if !options.read_only {
@@ -245,7 +233,7 @@ impl<M: Memory> Store<M> {
         tail: ScanEnd,
         end: ScanEnd,
         trusted: bool,
-        last_flushed: u64,
+        void_before: u64,
         read_only: bool,
     ) -> Result<()> {
         if trusted && !read_only {
@@ -268,7 +256,7 @@ impl<M: Memory> Store<M> {
                 if entry.data {
                     // In the same incarnation the data is where it belongs, or newer data is; so it
                     // is after a flush of the device.
-                    if !trusted && after > last_flushed {
+                    if !trusted && after > void_before {
                         if read_only {
                             return Err(FsError::NeedsRecovery);
                         }

@@ -67,6 +67,8 @@ fn values() -> BTreeMap<String, u64> {
         record::HAS_STATE,
         record::MARK,
         record::FLUSHED,
+        record::COVERS,
+        record::COVERS_LEN,
         record::ENTRY_BLOCK,
         record::ENTRY_OFFSET,
         record::ENTRY_BYTES,

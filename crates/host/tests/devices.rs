@@ -17,7 +17,7 @@ const MODES: [(Access, bool); 4] = [
 ];
 
 fn options(access: Access, sealable: bool) -> OpenOptions {
-    OpenOptions { access, sealable, ..OpenOptions::default() }
+    OpenOptions { access, sealable, flusher: true, ..OpenOptions::default() }
 }
 
 fn make(path: &Path, blocks: u64, access: Access, sealable: bool) -> HostDevice {

@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use crate::errno::{Errno, Result};
+use crate::sync::{PendingSync, SyncId};
 use crate::types::*;
 
 /// A file system: FUSE's verbs on inode numbers and one name component at a time.
@@ -266,6 +267,32 @@ pub trait FileSystem {
     /// # Errors
     /// As [`fsync`](Self::fsync).
     fn syncfs(&mut self, cx: &Context) -> Result<()>;
+
+    /// Begins a [`syncfs`](Self::syncfs) of which the waiting is done without the file system: others go
+    /// on with it meanwhile. With `data_only`, timestamps may be left behind. What was done before this
+    /// call is durable when the sync has ended; of what is done later nothing is said.
+    ///
+    /// `None`: it has ended already. That is the answer of those who cannot wait elsewhere, after a
+    /// whole [`syncfs`](Self::syncfs), and of those who can while another sync is under way: who shares
+    /// one among many has one at a time. A sync that is never ended holds up nothing and promises nothing.
+    ///
+    /// # Errors
+    /// As [`fsync`](Self::fsync).
+    fn begin_sync(&mut self, cx: &Context, data_only: bool) -> Result<Option<PendingSync>> {
+        let _ = data_only;
+        self.syncfs(cx).map(|()| None)
+    }
+
+    /// Ends what [`begin_sync`](Self::begin_sync) began and [`PendingSync::flush`] waited for, which came to
+    /// `flushed`. There may be more to be waited for, once, and ended in the same way; `None`: everything is
+    /// durable.
+    ///
+    /// # Errors
+    /// That of `flushed`, and as [`fsync`](Self::fsync): the sync has failed.
+    fn end_sync(&mut self, sync: SyncId, flushed: Result<()>) -> Result<Option<PendingSync>> {
+        let _ = sync;
+        flushed.map(|()| None)
+    }
 
     /// The state of the whole file system.
     ///

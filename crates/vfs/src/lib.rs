@@ -1,7 +1,7 @@
 //! The file seam: files as FUSE's verbs on inode numbers and single name components.
 //!
 //! Read in this order: [`types`] the nouns, [`errno`] the errors, [`filesystem`] the trait and its
-//! contract, [`model`] the in-memory oracle that every implementor is compared with; then the cut:
+//! contract, [`sync`] what it hands out to be waited for, [`model`] the in-memory oracle that every implementor is compared with; then the cut:
 //! [`wire`] FUSE messages, [`server`] bytes to a call, [`client`] a call to bytes, [`loopback`] both in one
 //! process; and [`cached`], by which many calls need none.
 #![no_std]
@@ -18,6 +18,7 @@ pub mod filesystem;
 pub mod loopback;
 pub mod model;
 pub mod server;
+pub mod sync;
 pub mod types;
 mod variants;
 pub mod wire;
@@ -28,4 +29,5 @@ pub use errno::{Errno, Result};
 pub use filesystem::FileSystem;
 pub use loopback::Loopback;
 pub use server::{Server, ServerOptions};
+pub use sync::{PendingSync, SyncId};
 pub use types::*;

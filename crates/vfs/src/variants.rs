@@ -32,6 +32,8 @@ macro_rules! filesystem_of_variants {
             fn releasedir(cx: &$crate::Context, ino: $crate::Ino, handle: $crate::Handle) -> $crate::Result<()>;
             fn fsyncdir(cx: &$crate::Context, ino: $crate::Ino, handle: $crate::Handle) -> $crate::Result<()>;
             fn syncfs(cx: &$crate::Context) -> $crate::Result<()>;
+            fn begin_sync(cx: &$crate::Context, data_only: bool) -> $crate::Result<Option<$crate::PendingSync>>;
+            fn end_sync(sync: $crate::SyncId, flushed: $crate::Result<()>) -> $crate::Result<Option<$crate::PendingSync>>;
             fn statfs(cx: &$crate::Context) -> $crate::Result<$crate::StatFs>;
             fn setxattr(cx: &$crate::Context, ino: $crate::Ino, name: &[u8], value: &[u8], flags: $crate::XattrFlags) -> $crate::Result<()>;
             fn getxattr(cx: &$crate::Context, ino: $crate::Ino, name: &[u8], value: &mut Vec<u8>) -> $crate::Result<()>;

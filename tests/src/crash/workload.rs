@@ -8,6 +8,7 @@ use atoll_block::fault::Recording;
 use atoll_vfs::model::{FileContent, ModelFs, Snapshot, snapshot};
 use atoll_vfs::*;
 
+use super::halves::Halves;
 use super::{Crash, CrashTarget, Plan, judge};
 use crate::differential::Differential;
 use crate::ops::{Op, Outcome, seeded_ops};
@@ -71,6 +72,8 @@ pub struct Workload {
     pub states: Vec<State>,
     /// How many operations found no space.
     pub out_of_space: u64,
+    /// Its syncs in halves.
+    pub halves: Halves,
     /// For each operation how many events had happened when it returned.
     ends: Vec<usize>,
     /// For each state the last one not after it that was synced.
@@ -99,19 +102,33 @@ impl Workload {
         let (mut ends, mut synced) = (Vec::new(), vec![0]);
         let mut pair = Differential::with_model(fs, model, Quirks::default());
         let ops = seeded_ops(seed, plan.operations, &plan.profile);
+        let mut halves = Halves::new(seed, plan.halves);
         for (i, op) in ops.iter().enumerate() {
-            pair.step(op).map_err(|error| format!("operation {i}, no crash: {error}"))?;
+            let sync = if op.syncs() && halves.takes_next() {
+                match halves.begin(&mut pair.fs, i + 1) {
+                    Err(Errno::ENOSPC) => false,
+                    begun => begun.map_err(|error| format!("operation {i}, in halves: {error}"))?,
+                }
+            } else {
+                pair.step(op).map_err(|error| format!("operation {i}, no crash: {error}"))?;
+                op.syncs() && *pair.last() == Outcome::Done
+            };
             states.push(State::of(&pair.model, states.last()));
-            ends.push((target.device(&mut pair.fs).events() - base) as usize);
-            let sync = op.syncs() && *pair.last() == Outcome::Done;
-            synced.push(if sync { i + 1 } else { synced[i] });
+            let ended = halves.go_on(&mut pair.fs, i + 1);
+            let ended = ended.map_err(|error| format!("after operation {i}: {error}"))?;
+            let device = target.device(&mut pair.fs);
+            device.note_flushers();
+            // It ended before the next operation begins.
+            ends.push((device.events() - base) as usize);
+            let now = if sync { i + 1 } else { ended.unwrap_or(0) };
+            synced.push(now.max(synced[i]));
         }
         pair.compare().map_err(|error| format!("at the end, no crash: {error}"))?;
         let out_of_space = pair.out_of_space();
         let mut device = target.unmount(pair.fs)?;
         let recording = device.take_recording().ok_or("the device was replaced")?;
         target.check(&mut device, life)?;
-        Ok(Workload { ops, recording, states, out_of_space, ends, synced })
+        Ok(Workload { ops, recording, states, out_of_space, halves, ends, synced })
     }
 
     /// How many operations had returned when `event` events had happened.

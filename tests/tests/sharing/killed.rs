@@ -21,7 +21,7 @@ use atoll_transport::channel::RingKind;
 use atoll_vfs::{Context, FileSystem, Handle, Ino, OpenFlags, Timespec};
 
 use super::LIMIT;
-use super::served::{Real, Served, in_namespace, ring};
+use super::served::{Real, Served, examine, in_namespace, ring, serve};
 
 /// What a client holds of a file without a name when it dies.
 const HELD: u64 = 1 << 20;
@@ -113,7 +113,7 @@ struct Waiter {
 }
 
 impl Waiter {
-    fn new(served: &Served, clients: usize) -> Waiter {
+    fn new(served: &Served<Real>, clients: usize) -> Waiter {
         let mut session = served.session();
         let mode = 0o100_644;
         let ino = session.mknod(&CX, Ino::ROOT, name(LOCKS), mode, 0).expect("a file").ino;
@@ -194,7 +194,7 @@ fn killed(test: &str, kind: &str, runs: u64) {
     let mut sum = Sum::default();
     for seed in seeds(runs) {
         let clients = 2 + seed as usize % 3;
-        let mut served = Served::new(false);
+        let mut served = serve(false);
         let mounts = kind == "mount";
         let path = if mounts { served.mount() } else { served.socket() };
         let mut waiter = Waiter::new(&served, clients);
@@ -213,7 +213,7 @@ fn killed(test: &str, kind: &str, runs: u64) {
         waiter.end();
         inspect(&mut last, &mix, played.end, &mut played.calls);
         drop(last);
-        served.end();
+        examine(served);
         let kernel = if mounts { Kernel::Between } else { Kernel::None };
         if let Err(error) = checker::check(&played.calls, Rules { kernel, kept: false }) {
             panic!("seed {seed}: {error}{}", replay(seed, &format!("--test sharing {test}")));

@@ -42,6 +42,8 @@ pub enum Event {
         blocks: Range<u64>,
         /// Whether the flush returned an error, after which nothing is known of the range.
         failed: bool,
+        /// Only what was written before this moment of [`Media::now`]; `None`: everything.
+        before: Option<u64>,
     },
 }
 
@@ -78,7 +80,8 @@ pub enum Survival {
 /// The contents that a sector may have after power loss besides the durable one, oldest first.
 #[derive(Clone, Debug)]
 struct Pending {
-    versions: Vec<Arc<Sector>>,
+    /// Each with the moment when it was written.
+    versions: Vec<(u64, Arc<Sector>)>,
     /// A flush of these versions failed: no later flush makes them durable, only a new write.
     given_up: bool,
 }
@@ -90,12 +93,18 @@ pub struct Media {
     current: Image,
     durable: Image,
     pending: BTreeMap<u64, Pending>,
+    now: u64,
 }
 
 impl Media {
     /// A medium on which `image` is durable.
     pub fn new(image: Image) -> Self {
-        Media { durable: image.clone(), current: image, pending: BTreeMap::new() }
+        Media { durable: image.clone(), current: image, pending: BTreeMap::new(), now: 0 }
+    }
+
+    /// The moment that it is, counted in events.
+    pub fn now(&self) -> u64 {
+        self.now
     }
 
     /// What reads return: what a crash of the process leaves.
@@ -122,7 +131,7 @@ impl Media {
         for (&sector, pending) in &self.pending {
             let choice = choose(sector, pending.versions.len() + 1);
             if choice > 0 {
-                image.write(sector * SECTOR_SIZE as u64, &pending.versions[choice - 1][..]);
+                image.write(sector * SECTOR_SIZE as u64, &pending.versions[choice - 1].1[..]);
             }
         }
         image
@@ -177,9 +186,12 @@ impl Media {
             Event::Discard { first, count } if missing.is_empty() => {
                 (*first..first + count).for_each(|block| self.current.discard(block));
             }
-            Event::Flush { blocks, failed } => self.flush(blocks.clone(), *failed),
+            Event::Flush { blocks, failed, before } => {
+                self.flush(blocks.clone(), *failed, before.unwrap_or(u64::MAX));
+            }
             _ => {}
         }
+        self.now += 1;
     }
 
     fn zeros(&mut self, at: u64, len: u64) {
@@ -205,29 +217,39 @@ impl Media {
             if let Some(pending) = self.pending.get_mut(&sector) {
                 pending.given_up = false;
                 if new != old {
-                    pending.versions.push(Arc::new(new));
+                    pending.versions.push((self.now, Arc::new(new)));
                 }
             } else if new != old {
-                let pending = Pending { versions: vec![Arc::new(new)], given_up: false };
+                let pending =
+                    Pending { versions: vec![(self.now, Arc::new(new))], given_up: false };
                 self.pending.insert(sector, pending);
             }
             done += n;
         }
     }
 
-    fn flush(&mut self, blocks: Range<u64>, failed: bool) {
+    /// Flushes what was written to `blocks` before the moment `before`.
+    fn flush(&mut self, blocks: Range<u64>, failed: bool, before: u64) {
         let sectors = blocks.start * SECTORS_PER_BLOCK..blocks.end * SECTORS_PER_BLOCK;
         if failed {
-            self.pending.range_mut(sectors).for_each(|(_, pending)| pending.given_up = true);
+            let written = |pending: &Pending| pending.versions.iter().any(|(at, _)| *at < before);
+            self.pending
+                .range_mut(sectors)
+                .filter(|(_, pending)| written(pending))
+                .for_each(|(_, pending)| pending.given_up = true);
             return;
         }
         let mut rest = self.pending.split_off(&sectors.start);
         let mut after = rest.split_off(&sectors.end);
-        for (sector, pending) in rest {
-            if pending.given_up {
+        for (sector, mut pending) in rest {
+            if !pending.given_up {
+                let later = pending.versions.partition_point(|(at, _)| *at < before);
+                if let Some((_, latest)) = pending.versions.drain(..later).next_back() {
+                    self.durable.write(sector * SECTOR_SIZE as u64, &latest[..]);
+                }
+            }
+            if !pending.versions.is_empty() {
                 self.pending.insert(sector, pending);
-            } else if let Some(latest) = pending.versions.last() {
-                self.durable.write(sector * SECTOR_SIZE as u64, &latest[..]);
             }
         }
         self.pending.append(&mut after);

@@ -80,6 +80,63 @@ fn a_failed_flush_gives_its_writes_up_until_they_are_made_again() {
 }
 
 #[test]
+fn a_flusher_makes_durable_what_was_written_before_it_was_taken() {
+    let mut device = FaultDevice::new(4);
+    device.start_recording();
+    device.store(0, &[1; 4]).unwrap();
+    device.store(BLOCK_SIZE as u64, &[1; 4]).unwrap();
+    let flusher = device.flusher(BlockIndex(0), 1).unwrap();
+    // The same sector, and another one, later; both are there, and may be lost.
+    device.store(0, &[2; 4]).unwrap();
+    device.store(600, &[2; 4]).unwrap();
+    let durable = |device: &FaultDevice| {
+        let image = device.power_loss(Survival::None);
+        [0, 600, BLOCK_SIZE as u64].map(|at| bytes_at(&image, at, 1)[0])
+    };
+    assert_eq!(durable(&device), [0, 0, 0]);
+    flusher.flush().unwrap();
+    device.note_flushers();
+    assert_eq!(durable(&device), [1, 0, 0]);
+    let pending: Vec<_> = device.media().pending().collect();
+    assert_eq!(pending, [(0, 2), (1, 2), (8, 2)]);
+    assert_eq!(bytes_at(&device.power_loss(Survival::All), 0, 1)[0], 2);
+    device.flush().unwrap();
+    assert_eq!(durable(&device), [2, 2, 1]);
+
+    // Played again it is the same.
+    let recording = device.take_recording().unwrap();
+    let mut replay = recording.replay();
+    replay.advance_to(5);
+    let image = replay.media().power_loss(Survival::None);
+    assert_eq!((bytes_at(&image, 0, 1)[0], bytes_at(&image, 600, 1)[0]), (1, 0));
+}
+
+#[test]
+fn a_flusher_that_fails_or_is_dropped_makes_nothing_durable() {
+    let mut device = FaultDevice::new(2);
+    device.store(0, &[1; 4]).unwrap();
+    device.faults.flusher_errors = 1;
+    let fails = device.flusher(BlockIndex(0), 2).unwrap();
+    device.store(600, &[1; 4]).unwrap();
+    assert_eq!(fails.flush(), Err(BlockError::Io));
+    drop(device.flusher(BlockIndex(0), 2));
+    device.note_flushers();
+    assert_eq!(device.events(), 3, "two stores and the flush that failed");
+    // What the flusher was for is given up, what came later is not.
+    device.flush().unwrap();
+    let none = device.power_loss(Survival::None);
+    assert_eq!((bytes_at(&none, 0, 1)[0], bytes_at(&none, 600, 1)[0]), (0, 1));
+
+    let late = device.flusher(BlockIndex(0), 2).unwrap();
+    device.faults.stop_after = Some(device.events() + 1);
+    device.store(0, &[3; 4]).unwrap();
+    assert_eq!(late.flush(), Err(BlockError::Io), "the machine had stopped");
+    device.note_flushers();
+    assert_eq!(device.events(), 5);
+    assert!(device.flusher(BlockIndex(1), 2).is_none(), "not on the device");
+}
+
+#[test]
 fn a_recording_can_be_cut_anywhere() {
     let mut device = FaultDevice::new(4);
     device.store(8192, &[9; 8]).unwrap();

@@ -38,7 +38,7 @@ pub(crate) struct View<'d, M> {
     tail: ScanEnd,
     end: ScanEnd,
     trusted: bool,
-    last_flushed: Position,
+    void_before: Position,
 }
 
 impl<'d, M: Memory> View<'d, M> {
@@ -70,7 +70,7 @@ impl<'d, M: Memory> View<'d, M> {
             tail: start,
             end: start,
             trusted: false,
-            last_flushed: 0,
+            void_before: 0,
         };
         if let Some(header) = header {
             if is_worn(&header) {
@@ -92,20 +92,8 @@ impl<'d, M: Memory> View<'d, M> {
         let tail =
             ScanEnd { position: header.tail, sequence: header.sequence, chain: header.chain };
         self.trusted = header.incarnation != [0; 16] && header.incarnation == incarnation;
-        let mut end = tail;
-        let mut last_flushed = tail.position;
-        let scanned = journal::scan(self.device, &sb, tail, |_, record| {
-            if record.is_mark() {
-                end = record.end;
-                if record.is_flushed_mark() {
-                    last_flushed = record.end.position;
-                }
-            }
-            Ok(true)
-        })?;
-        if self.trusted {
-            end = scanned;
-        }
+        let extent = journal::extent(self.device, &sb, tail)?;
+        let end = if self.trusted { extent.end } else { extent.committed };
         let mut state = header.state;
         let mut applied = tail;
         let patches = &mut self.patches;
@@ -135,7 +123,7 @@ impl<'d, M: Memory> View<'d, M> {
         self.patches.sort_by_key(|p| p.block);
         self.tail = tail;
         self.end = applied;
-        self.last_flushed = last_flushed;
+        self.void_before = extent.void_before;
         self.state = Some(state);
         report.clean_unmount = header.clean && applied == tail;
         Ok(())
@@ -209,12 +197,12 @@ impl<'d, M: Memory> View<'d, M> {
                 journal.flush(self.device)?;
             }
         } else {
-            let (end, last_flushed) = (self.end.position, self.last_flushed);
+            let (end, void_before) = (self.end.position, self.void_before);
             journal::scan(self.device, &sb, self.tail, |device, record| {
                 if record.end.position > end {
                     return Ok(false);
                 }
-                if record.end.position > last_flushed {
+                if record.end.position > void_before {
                     record.for_each(&sb, |entry| {
                         if entry.data {
                             let at = entry.block.byte_offset() + entry.offset as u64;

@@ -3,9 +3,10 @@
 use core::ops::Range;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::Arc;
 
 use atoll_block::device::{block_range, checked_blocks};
-use atoll_block::{BLOCK_SIZE, BlockDevice, BlockError, BlockIndex};
+use atoll_block::{BLOCK_SIZE, BlockDevice, BlockError, BlockIndex, Flusher};
 use rustix::fs::Advice;
 
 use super::ahead::{Entry, Recent};
@@ -37,6 +38,7 @@ enum Durability {
 /// Calls on the host, once open: pread64, pwrite64, and, unless opened for sealing, fdatasync for
 /// a flush, lseek before it, and fallocate for a discard and for storage of the host, a mebibyte at a
 /// time; and where the process has little memory, sync_file_range and posix_fadvise, 128 KiB at a time.
+/// Flushers make the first two, on a descriptor of their own.
 #[derive(Debug)]
 pub struct FileDevice {
     file: File,
@@ -46,17 +48,27 @@ pub struct FileDevice {
     reserve: Reserve,
     /// Where memory is so little that what is written must not pile up, nor what is read ahead.
     watched: Option<Recent>,
+    /// The same file opened once more: an error of writing back is told once to each opening.
+    flushed_by: Option<Arc<File>>,
 }
 
 impl FileDevice {
-    pub(super) fn new(file: File, block_count: u64, writable: bool) -> Self {
+    /// Its flushers use `flushed_by`, the same file opened once more.
+    pub(super) fn new(
+        file: File,
+        block_count: u64,
+        writable: bool,
+        flushed_by: Option<File>,
+    ) -> Self {
         let reserve = Reserve::new(&file, BlockIndex(block_count).byte_offset(), writable);
         let watched = (memory::is_little() && !reserve.is_never()).then(Recent::new);
         if watched.is_some() {
             // The host may read more ahead than all the memory.
             let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
         }
-        FileDevice { file, block_count, writable, durability: Durability::Sync, reserve, watched }
+        let flushed_by = flushed_by.map(Arc::new);
+        let durability = Durability::Sync;
+        FileDevice { file, block_count, writable, durability, reserve, watched, flushed_by }
     }
 
     /// The device with the calls that a sealed process has; `synced` is the same file opened with
@@ -66,7 +78,15 @@ impl FileDevice {
         let buffer = vec![0; REWRITE_BYTES];
         let durability = Durability::Rewrite { synced, dirty, buffer };
         let reserve = Reserve::never(BlockIndex(block_count).byte_offset());
-        FileDevice { file, block_count, writable, durability, reserve, watched: None }
+        FileDevice {
+            file,
+            block_count,
+            writable,
+            durability,
+            reserve,
+            watched: None,
+            flushed_by: None,
+        }
     }
 
     /// The descriptors on which it calls pread64 and pwrite64.
@@ -202,6 +222,16 @@ impl BlockDevice for FileDevice {
             return self.rewrite(blocks);
         }
         self.flush()
+    }
+
+    fn flusher(&mut self, first: BlockIndex, count: u64) -> Option<Flusher> {
+        checked_blocks(self.block_count, first, count).ok()?;
+        let file = Arc::clone(self.flushed_by.as_ref()?);
+        let length = BlockIndex(self.block_count).byte_offset();
+        Some(Flusher::new(move || {
+            io::check_length(file.as_fd(), length)?;
+            rustix::fs::fdatasync(&*file).map_err(io::block_error)
+        }))
     }
 
     fn discard(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {

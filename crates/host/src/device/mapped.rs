@@ -2,9 +2,10 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_block::device::{block_range, byte_range, checked_blocks};
-use atoll_block::{BLOCK_SIZE, BlockDevice, BlockError, BlockIndex, Memory};
+use atoll_block::{BLOCK_SIZE, BlockDevice, BlockError, BlockIndex, Flusher, Memory};
 use rustix::fs::{Advice, SeekFrom};
 
 use super::ahead::{Entry, Recent};
@@ -39,6 +40,7 @@ static ZEROS: [u8; 16 * BLOCK_SIZE] = [0; 16 * BLOCK_SIZE];
 /// Also unless opened for sealing, mincore now and then, at most once in some thousand loads and stores,
 /// to notice that memory is short. While it is, loads and stores of 4 KiB or more are calls, and what
 /// was stored is written back by sync_file_range, 128 KiB at a time.
+/// Flushers make lseek and msync, on a descriptor and a mapping of their own.
 #[derive(Debug)]
 pub struct MappedDevice {
     mapping: Mapping,
@@ -52,6 +54,27 @@ pub struct MappedDevice {
     shortage: Shortage,
     /// Apart: it is looked at where memory is short only.
     recent: Box<Recent>,
+    flushed_by: Option<Arc<FlushedBy>>,
+}
+
+/// The same file opened and mapped once more: an error of writing back is told once to each opening, and
+/// of a mapping a range can be flushed alone.
+#[derive(Debug)]
+struct FlushedBy {
+    file: File,
+    mapping: Mutex<Mapping>,
+}
+
+impl FlushedBy {
+    fn flush(&self, at: usize, length: usize) -> Result<(), BlockError> {
+        io::check_length(self.file.as_fd(), (at + length) as u64)?;
+        if length == 0 {
+            return Ok(());
+        }
+        // Nothing of others runs inside.
+        let mapping = self.mapping.lock().unwrap_or_else(PoisonError::into_inner);
+        mapping.sync(at, length).map_err(io::block_error)
+    }
 }
 
 impl MappedDevice {
@@ -90,7 +113,18 @@ impl MappedDevice {
             reserve,
             shortage,
             recent,
+            flushed_by: None,
         })
+    }
+
+    /// The device, whose flushers use `file`, the same file opened once more.
+    pub(super) fn flushed_by(mut self, file: Option<File>) -> Result<Self, rustix::io::Errno> {
+        if let Some(file) = file {
+            let length = BlockIndex(self.block_count).byte_offset() as usize;
+            let mapping = Mutex::new(Mapping::new(file.as_fd(), length, false)?);
+            self.flushed_by = Some(Arc::new(FlushedBy { file, mapping }));
+        }
+        Ok(self)
     }
 
     /// The descriptor on which it calls pread64 and pwrite64 after a fault.
@@ -263,6 +297,14 @@ impl BlockDevice for MappedDevice {
 
     fn flush_range(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
         self.sync(checked_blocks(self.block_count, first, count)?)
+    }
+
+    fn flusher(&mut self, first: BlockIndex, count: u64) -> Option<Flusher> {
+        let blocks = checked_blocks(self.block_count, first, count).ok()?;
+        let by = Arc::clone(self.flushed_by.as_ref()?);
+        let at = BlockIndex(blocks.start).byte_offset() as usize;
+        let length = BlockIndex(count).byte_offset() as usize;
+        Some(Flusher::new(move || by.flush(at, length)))
     }
 
     /// The kernel writes back whole folios: where it caches the file in large ones, a store of a

@@ -45,6 +45,9 @@ pub struct OpenOptions {
     /// Only the calls that a sealed process has are made once the device is open (see
     /// [`seal`](crate::seal)).
     pub sealable: bool,
+    /// It has a [`Flusher`](atoll_block::Flusher), by another descriptor of the file, and another mapping of
+    /// it if it is mapped. None where it is read-only or sealable.
+    pub flusher: bool,
     /// Whether a file is made. A new file needs `blocks`.
     pub create: Create,
     /// Makes a file of fewer blocks this long, with a hole; refuses a block device that is
@@ -59,6 +62,7 @@ impl Default for OpenOptions {
             access: Access::Mapped,
             read_only: false,
             sealable: false,
+            flusher: false,
             create: Create::Never,
             blocks: None,
         }
@@ -217,8 +221,13 @@ fn open_file(path: &Path, fd: OwnedFd, options: &OpenOptions) -> Result<HostDevi
             return Err(OpenError::FileSizeLimit { limit });
         }
     }
+    let flushed_by = match options.flusher && writable && !options.sealable {
+        true => Some(File::from(open_again(path, &stat, options, OFlags::empty())?)),
+        false => None,
+    };
     match options.access {
         Access::Mapped => MappedDevice::new(File::from(fd), blocks, writable, options.sealable)
+            .and_then(|device| device.flushed_by(flushed_by))
             .map(HostDevice::Mapped)
             .map_err(|errno| match errno {
                 Errno::NODEV | Errno::NOMEM | Errno::INVAL => OpenError::NotMappable,
@@ -226,20 +235,24 @@ fn open_file(path: &Path, fd: OwnedFd, options: &OpenOptions) -> Result<HostDevi
             }),
         Access::Direct { cache_bytes } => {
             let device = if options.sealable {
-                let synced = open_again(path, &stat, options)?;
+                let synced = open_again(path, &stat, options, OFlags::DSYNC)?;
                 FileDevice::sealable(File::from(fd), File::from(synced), blocks, writable)
             } else {
-                FileDevice::new(File::from(fd), blocks, writable)
+                FileDevice::new(File::from(fd), blocks, writable, flushed_by)
             };
             Ok(HostDevice::Direct(Box::new(Cached::new(device, cache_bytes))))
         }
     }
 }
 
-/// Opens the file a second time, with O_DSYNC, and makes sure that it is the same.
-fn open_again(path: &Path, stat: &Stat, options: &OpenOptions) -> Result<OwnedFd, OpenError> {
-    let flags = flags(options) | OFlags::DSYNC;
-    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(host("open"))?;
+/// Opens the file a second time, with `more` flags, and makes sure that it is the same.
+fn open_again(
+    path: &Path,
+    stat: &Stat,
+    options: &OpenOptions,
+    more: OFlags,
+) -> Result<OwnedFd, OpenError> {
+    let fd = rustix::fs::open(path, flags(options) | more, Mode::empty()).map_err(host("open"))?;
     let again = rustix::fs::fstat(&fd).map_err(host("fstat"))?;
     if (again.st_dev, again.st_ino) != (stat.st_dev, stat.st_ino) {
         return Err(OpenError::NotFound);

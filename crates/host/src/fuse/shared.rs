@@ -27,6 +27,8 @@
 //!   `ENOSYS`, upon which the kernel asks no more, and names files by their inodes alone. Where files
 //!   are written it cannot be so: it is by the answer to OPEN that O_APPEND passes the page cache by,
 //!   and RELEASE says when an unlinked file goes.
+//! - **Syncs are the volume's too** (`server/syncs.rs`): the thread that serves goes on while the device
+//!   flushes, and the request is answered by who ends the sync.
 //! - **One thread** reads requests: the volume has one lock.
 
 use std::collections::{HashMap, HashSet};
@@ -58,6 +60,7 @@ use crate::server::caches::{KernelCache, Told};
 use crate::server::gate::{Gate, Notice};
 use crate::server::revocable::Revocable;
 use crate::server::session::Lent;
+use crate::server::syncs::Ask;
 use crate::server::{
     Holder, LockKind, LockOwner, LockRange, LockRequest, Session, WaitId, Waited, Wake,
 };
@@ -389,6 +392,13 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
         };
         let header = &message.header;
         let (unique, ino) = (header.unique, Ino(header.nodeid));
+        if let Ok(request) = &message.request
+            && let Some(ask) = Ask::of(request)
+            && session.volume().has_syncer()
+        {
+            self.sync(session, header, ask)?;
+            return Ok(true);
+        }
         match &message.request {
             // It is asked for the sake of locks, and once.
             Ok(Request::Flush(_)) if self.alone => {
@@ -458,6 +468,28 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             }
         }
         Ok(true)
+    }
+
+    /// Has a sync made, and answers when it is done: the thread that serves goes on.
+    fn sync(&self, session: &mut Session<F>, header: &InHeader, ask: Ask) -> io::Result<()> {
+        let unique = header.unique;
+        let cx = Context { uid: header.uid, gid: header.gid, now: now() };
+        let data_only = match session.prepare_sync(&cx, Ino(header.nodeid), ask) {
+            Ok(data_only) => data_only,
+            Err(error) => return self.line.send_result(unique, Err(error)),
+        };
+        let (line, gate, ticket) =
+            (Arc::clone(&self.line), Arc::clone(&self.gate), self.gate.ticket());
+        let then = move |outcome| {
+            // An error of the device is met by the thread that reads it.
+            let answer = move || drop(line.send_result(unique, outcome));
+            match ticket {
+                Some(ticket) => gate.after(ticket, answer),
+                None => answer(),
+            }
+        };
+        session.volume().sync_later(data_only, Box::new(then));
+        Ok(())
     }
 
     /// The answer to what programs ask of a descriptor. The kernel copies as many bytes of `argument`, and

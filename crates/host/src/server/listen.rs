@@ -25,6 +25,7 @@ use super::permissions::Credentials;
 use super::revocable::Revocable;
 use super::rules::{Grant, Mode, Rules};
 use super::session::Session;
+use super::syncs::Syncer;
 use super::volume::{Access, Identity, Volume};
 use super::worker::{Newcomer, Worker};
 use crate::fuse::now;
@@ -59,6 +60,7 @@ pub struct Server<F: FileSystem + Send + 'static> {
     lingering: Vec<(u32, JoinHandle<()>)>,
     /// One for each volume, in their order.
     workers: Vec<Worker<F>>,
+    syncers: Vec<Syncer<F>>,
     committers: Vec<(Sender<()>, JoinHandle<()>)>,
     /// Counts the programs that wait for stores to be durable.
     syncs: Arc<()>,
@@ -111,6 +113,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
     ) -> io::Result<Server<F>> {
         let start = |volume| Worker::start(volume, spin);
         let workers = volumes.iter().map(start).collect::<io::Result<_>>()?;
+        let syncers = volumes.iter().map(Syncer::start).collect::<io::Result<_>>()?;
         let committers = volumes
             .iter()
             .map(|volume| {
@@ -129,6 +132,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
             rests: None,
             lingering,
             workers,
+            syncers,
             committers,
             syncs,
             mounts: Arc::default(),
@@ -454,7 +458,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
 
     /// Ends everything and takes the file systems out.
     fn shut_down(self) -> Vec<(String, Option<F>)> {
-        let Server { listener, volumes, clients, workers, committers, .. } = self;
+        let Server { listener, volumes, clients, workers, syncers, committers, .. } = self;
         drop(listener);
         for client in clients {
             if let Stage::Serving { place, .. } = client.stage {
@@ -468,6 +472,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
             // A panic there has ended the volume, which is told below.
             let _ = committer.join();
         }
+        drop(syncers);
         let deadline = Instant::now() + SHUTDOWN;
         volumes
             .into_iter()

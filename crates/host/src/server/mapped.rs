@@ -509,11 +509,10 @@ impl<F: FileSystem + Send> Volume<F> {
     pub fn sync_mapped(&self, token: MapToken, now: Timespec) -> Result<()> {
         let ino = self.lock()?.mapped.file(token)?.0;
         self.write_back_file(ino, now)?;
+        self.sync(now)?;
         // No kernel shows the times of before when this returns.
-        let mut state = self.enter(true)?;
-        let State { fs, mapped, .. } = &mut *state;
-        let open = mapped.file(token)?.1.open;
-        fs.fsync(&volume_context(now), open.ino, open.handle, false)
+        drop(self.enter(true)?);
+        Ok(())
     }
 
     /// Writes back what was stored into `ino`, if it is mapped.

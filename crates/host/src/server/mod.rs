@@ -9,8 +9,8 @@
 //! [`mapped`] has the files that clients have mapped, `pages` the memory for it.
 //!
 //! How clients come to a session: [`bind`] makes the socket, [`listen`] is the thread that watches
-//! it, [`control`] has the messages, `mount` and `worker` serve,
-//! `placement` says where a worker runs, [`peer`] says who a client is and [`rules`] what it may do;
+//! it, [`control`] has the messages, `mount` and `worker` serve, `placement` says where a worker runs,
+//! `syncs` makes durable, [`peer`] says who a client is and [`rules`] what it may do;
 //! [`notify`] tells the service manager, and [`confine`] leaves the process nothing but this.
 //!
 //! # What holds
@@ -48,6 +48,7 @@ pub mod rules;
 pub mod session;
 mod standing;
 mod state;
+pub(crate) mod syncs;
 pub mod tokens;
 mod verbs;
 mod view;

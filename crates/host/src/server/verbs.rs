@@ -104,7 +104,7 @@ impl<F: FileSystem + Send> Session<F> {
         self.handles.of_kind(self.inodes.inner(ino)?, handle, true)
     }
 
-    fn listing(&mut self, ino: Ino, handle: Handle) -> Result<Open> {
+    pub(super) fn listing(&mut self, ino: Ino, handle: Handle) -> Result<Open> {
         let handle = self.meant(ino, handle, false)?;
         self.handles.of_kind(self.inodes.inner(ino)?, handle, false)
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use atoll_vfs::{Context, Errno, FileSystem, Result, Timespec};
+use atoll_vfs::{Errno, FileSystem, Result, Timespec};
 
 use super::caches::Caches;
 use super::gate::Gate;
@@ -16,6 +16,7 @@ use super::mapped::Mappings;
 use super::observer::{Change, Observer, ObserverId};
 use super::permissions::Credentials;
 use super::session::Session;
+use super::syncs::Syncs;
 use super::tokens::Tokens;
 use super::view::Views;
 use crate::fuse::now;
@@ -72,6 +73,7 @@ pub struct Volume<F> {
     pub(super) state: Mutex<State<F>>,
     pub(super) locks: Mutex<LockTable>,
     pub(crate) gate: Arc<Gate>,
+    pub(super) syncs: Syncs,
     next_session: AtomicU64,
     address: OnceLock<Vec<u8>>,
 }
@@ -166,6 +168,7 @@ impl<F: FileSystem + Send> Volume<F> {
             }),
             locks: Mutex::new(LockTable::default()),
             gate,
+            syncs: Syncs::default(),
             next_session: AtomicU64::new(1),
             address: OnceLock::new(),
         })
@@ -218,11 +221,10 @@ impl<F: FileSystem + Send> Volume<F> {
     /// Those of [`FileSystem::syncfs`] and [`write_back`](Self::write_back).
     pub fn commit(&self, now: Timespec) -> Result<()> {
         self.write_back(now)?;
-        let mut state = self.lock()?;
-        if !std::mem::take(&mut state.changed) {
+        if !std::mem::take(&mut self.lock()?.changed) {
             return Ok(());
         }
-        state.fs.syncfs(&Context { uid: 0, gid: 0, now })
+        self.sync(now)
     }
 
     /// Calls `observer` for every change from now on.

@@ -9,7 +9,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -19,17 +19,17 @@ use atoll_vfs::server::{Caller, Identity as Named, Reply, Server, ServerOptions}
 use atoll_vfs::wire::files::{O_APPEND, OpenOut, WriteOut, open_flags};
 use atoll_vfs::wire::header::OutHeader;
 use atoll_vfs::wire::{Extensions, Fixed, Malformed, Message, REPLY_MAX, Request};
-use atoll_vfs::{Context, FileSystem, Handle, Ino};
+use atoll_vfs::{Context, FileSystem, Handle, Ino, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 
 use super::control::{self, Answer};
-use super::gate::Gate;
 use super::listen::{hang_up, refuse, session};
 use super::permissions::Credentials;
 use super::placement::{self, Placement};
 use super::revocable::Revocable;
 use super::rules::Grant;
 use super::session::Session;
+use super::syncs::Ask;
 use super::tokens::Token;
 use super::volume::{Identity, Volume};
 use crate::fuse::now;
@@ -60,12 +60,55 @@ struct Client<F: FileSystem + Send> {
     held: Vec<Held>,
 }
 
-/// An answer that waits until the kernels of mounts have forgotten what it belies.
+/// An answer that waits: until the kernels of mounts have forgotten what it belies, until what was asked to
+/// be durable is.
 struct Held {
     slot: Slot,
     reply: Vec<u8>,
     data: usize,
-    free: Arc<AtomicBool>,
+    waits: Arc<Waits>,
+}
+
+/// What an answer waits for, and what came of it.
+struct Waits {
+    left: AtomicU32,
+    /// The number of an error that it has become, or 0.
+    error: AtomicI32,
+    bell: Doorbell,
+}
+
+impl Waits {
+    /// One thing less to wait for.
+    fn is_done(&self, outcome: Result<()>) {
+        if let Err(error) = outcome {
+            self.error.store(error.raw(), Ordering::Relaxed);
+        }
+        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.bell.ring();
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.left.load(Ordering::Acquire) == 0
+    }
+}
+
+impl Held {
+    /// Makes the reply what has become of it.
+    fn settle(&mut self) {
+        let error = self.waits.error.load(Ordering::Relaxed);
+        if error != 0 {
+            let header = OutHeader::load(&self.reply);
+            self.reply.truncate(OutHeader::SIZE);
+            OutHeader { len: OutHeader::SIZE as u32, error: -error, ..header }
+                .store(&mut self.reply);
+        }
+    }
+}
+
+/// A sync that a request asks for.
+struct Sync {
+    data_only: bool,
 }
 
 /// Why a client is served no more, in words for the log.
@@ -139,7 +182,7 @@ fn work<F: FileSystem + Send + 'static>(
         clients.retain(|client| client.newcomer.place.with(|_| ()).is_some());
         let longest = clients.iter().map(|client| client.channel.layout().message_max()).max();
         message.resize(longest.unwrap_or(0), 0);
-        if poll_rings(&mut clients, &mut message, (&volume.gate, bell), &mut round) {
+        if poll_rings(&mut clients, &mut message, (volume, bell), &mut round) {
             sleep(&mut clients, bell);
             round.spin.begin();
         }
@@ -159,7 +202,7 @@ struct Round {
 fn poll_rings<F: FileSystem + Send>(
     clients: &mut Vec<Client<F>>,
     message: &mut [u8],
-    waiting: (&Gate, &Doorbell),
+    waiting: (&Volume<F>, &Doorbell),
     round: &mut Round,
 ) -> bool {
     for _ in 0..ROUNDS_MAX {
@@ -218,7 +261,7 @@ fn begin<F: FileSystem + Send + 'static>(
     volume: &Arc<Volume<F>>,
     newcomer: Newcomer<F>,
 ) -> Option<Client<F>> {
-    let attempt = |newcomer: &Newcomer<F>| -> Result<_, String> {
+    let attempt = |newcomer: &Newcomer<F>| -> std::result::Result<_, String> {
         let limits = Limits::default();
         let memory = newcomer.memory.try_clone().map_err(|error| error.to_string())?;
         let memory = SharedMemory::attach(memory, limits.total)
@@ -257,7 +300,8 @@ fn begin<F: FileSystem + Send + 'static>(
     }
 }
 
-/// Answers what only sessions know, and has the codec's server answer the rest.
+/// Answers what only sessions know, and has the codec's server answer the rest. A reply that is due when
+/// everything so far is durable comes with whether timestamps are to be, too.
 fn answer<F: FileSystem + Send>(
     server: &mut Server,
     session: &mut Session<F>,
@@ -266,10 +310,24 @@ fn answer<F: FileSystem + Send>(
     data: &[u8],
     reply: &mut [u8; REPLY_MAX],
     room: &mut [u8],
-) -> Result<Reply, Malformed> {
+) -> std::result::Result<(Reply, Option<Sync>), Malformed> {
     let message = Message::decode(message, data)?;
     let header = &message.header;
+    let cx = Context { uid: header.uid, gid: header.gid, now: caller.now };
+    let ask = match &message.request {
+        Ok(request) if session.volume().has_syncer() && server.agreed().is_some() => {
+            Ask::of(request)
+        }
+        _ => None,
+    };
+    let mut sync = None;
     let result = match &message.request {
+        _ if let Some(ask) = ask => {
+            session.prepare_sync(&cx, Ino(header.nodeid), ask).map(|data_only| {
+                sync = Some(Sync { data_only });
+                0
+            })
+        }
         Ok(Request::Adopt(args)) => session.adopt(Token(args.token)).map(|(_, handle)| {
             let out = OpenOut { fh: handle.0, ..OpenOut::default() };
             out.store(&mut reply[OutHeader::SIZE..]);
@@ -287,7 +345,6 @@ fn answer<F: FileSystem + Send>(
             if args.flags & O_APPEND != 0
                 && server.agreed().is_some_and(|agreed| agreed.contains(Extensions::APPEND)) =>
         {
-            let cx = Context { uid: header.uid, gid: header.gid, now: caller.now };
             session.append(&cx, Ino(header.nodeid), Handle(args.fh), data).map(|written| {
                 let body = &mut reply[OutHeader::SIZE..];
                 WriteOut { size: written.len as u32, padding: 0 }.store(body);
@@ -295,12 +352,15 @@ fn answer<F: FileSystem + Send>(
                 WriteOut::SIZE + u64::SIZE
             })
         }
-        _ => return server.answer(session, caller, &message, reply, room),
+        _ => {
+            let answered = server.answer(session, caller, &message, reply, room)?;
+            return Ok((answered, None));
+        }
     };
     let (body, error) = result.map_or_else(|error| (0, -error.raw()), |body| (body, 0));
     let len = OutHeader::SIZE + body;
     OutHeader { len: len as u32, error, unique: header.unique }.store(reply);
-    Ok(Reply { message: len, data: 0 })
+    Ok((Reply { message: len, data: 0 }, sync))
 }
 
 impl<F: FileSystem + Send> Client<F> {
@@ -308,12 +368,13 @@ impl<F: FileSystem + Send> Client<F> {
     fn turn(
         &mut self,
         message: &mut [u8],
-        (gate, bell): (&Gate, &Doorbell),
-    ) -> Result<bool, Broken> {
+        (volume, bell): (&Volume<F>, &Doorbell),
+    ) -> std::result::Result<bool, Broken> {
         let mut any = false;
         if !self.held.is_empty() {
-            for held in self.held.extract_if(.., |held| held.free.load(Ordering::Acquire)) {
+            for mut held in self.held.extract_if(.., |held| held.waits.is_over()) {
                 any = true;
+                held.settle();
                 self.channel.complete(held.slot, &held.reply, held.data, wake);
             }
         }
@@ -335,7 +396,7 @@ impl<F: FileSystem + Send> Client<F> {
                         answer(server, session, &caller, message, data, &mut reply, room)
                     })
                 }));
-                let answered = match served {
+                let (answered, sync) = match served {
                     Ok(Some(Ok(answered))) => answered,
                     Ok(Some(Err(_))) => return Err(Broken("sent no FUSE message")),
                     Ok(None) => return Err(Broken("was not expected any more")),
@@ -345,19 +406,22 @@ impl<F: FileSystem + Send> Client<F> {
                     return Err(Broken("left no place for an answer"));
                 }
                 let reply = &reply[..answered.message];
-                match gate.ticket() {
-                    None => self.channel.complete(request, reply, answered.data, wake),
-                    Some(ticket) => {
-                        let free = Arc::new(AtomicBool::new(false));
-                        let (reply, data) = (reply.to_vec(), answered.data);
-                        let held = Held { slot: request, reply, data, free: Arc::clone(&free) };
-                        self.held.push(held);
-                        let bell = bell.clone();
-                        gate.after(ticket, move || {
-                            free.store(true, Ordering::Release);
-                            bell.ring();
-                        });
-                    }
+                let ticket = volume.gate.ticket();
+                let left = u32::from(ticket.is_some()) + u32::from(sync.is_some());
+                if left == 0 {
+                    self.channel.complete(request, reply, answered.data, wake);
+                    continue;
+                }
+                let (left, error) = (AtomicU32::new(left), AtomicI32::new(0));
+                let waits = Arc::new(Waits { left, error, bell: bell.clone() });
+                let (reply, data) = (reply.to_vec(), answered.data);
+                self.held.push(Held { slot: request, reply, data, waits: Arc::clone(&waits) });
+                if let Some(ticket) = ticket {
+                    let waits = Arc::clone(&waits);
+                    volume.gate.after(ticket, move || waits.is_done(Ok(())));
+                }
+                if let Some(Sync { data_only }) = sync {
+                    volume.sync_later(data_only, Box::new(move |outcome| waits.is_done(outcome)));
                 }
             }
         }

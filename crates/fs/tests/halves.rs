@@ -1,0 +1,392 @@
+//! Syncs in halves: what each half means for power loss, and what comes between them.
+mod common;
+
+use atoll_block::fault::Survival;
+use atoll_block::{FaultDevice, Memory};
+use atoll_fs::{CheckOptions, DumpOptions, Element, Fs, check, visit};
+use atoll_vfs::{Errno, FileSystem, Handle, Ino, Name, OpenFlags, PendingSync, SetAttr};
+use common::*;
+
+/// More than goes to the journal with a mark.
+const MUCH: usize = 200_000;
+
+fn name(text: &str) -> Name<'_> {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+fn volume() -> Fs<FaultDevice> {
+    let mut device = FaultDevice::new(2000);
+    format_seeded(&mut device, 1);
+    Fs::mount(device, &mount_options()).unwrap()
+}
+
+fn file(fs: &mut Fs<FaultDevice>, named: &str, len: usize) -> (Ino, Handle) {
+    let flags = OpenFlags::READ | OpenFlags::WRITE;
+    let (attr, handle) = fs.create(&CX, Ino::ROOT, name(named), 0o644, flags).unwrap();
+    fs.write(&CX, attr.ino, handle, 0, &vec![b'x'; len]).unwrap();
+    (attr.ino, handle)
+}
+
+fn begin(fs: &mut Fs<FaultDevice>) -> PendingSync {
+    fs.begin_sync(&CX, false).unwrap().expect("something to wait for")
+}
+
+/// Waits, and ends; what there is more to wait for.
+fn go_on(fs: &mut Fs<FaultDevice>, sync: PendingSync) -> Result<Option<PendingSync>, Errno> {
+    let (id, flushed) = sync.flush();
+    fs.device_mut().note_flushers();
+    fs.end_sync(id, flushed)
+}
+
+/// Which of `names` are there after power loss.
+fn survive(fs: &Fs<FaultDevice>, names: &[&str]) -> Vec<bool> {
+    let mut device = FaultDevice::from_image(fs.device().power_loss(Survival::None));
+    let report = check(&mut device, &CheckOptions::default()).unwrap();
+    assert!(report.is_clean(), "{:#?}", report.findings);
+    let mut fs = Fs::mount(device, &mount_options_after_power_loss()).unwrap();
+    names.iter().map(|named| fs.lookup(&CX, Ino::ROOT, name(named)).is_ok()).collect()
+}
+
+fn mount_options_after_power_loss() -> atoll_fs::MountOptions {
+    atoll_fs::MountOptions { incarnation: [8; 16], ..mount_options() }
+}
+
+fn free_blocks(fs: &mut Fs<FaultDevice>) -> u64 {
+    fs.statfs(&CX).unwrap().blocks_free
+}
+
+#[test]
+fn durable_from_the_second_half_on() {
+    for (len, waits) in [(100, 1), (MUCH, 2)] {
+        let mut fs = volume();
+        file(&mut fs, "a", len);
+        let mut sync = begin(&mut fs);
+        file(&mut fs, "b", len);
+        for wait in 1..=waits {
+            assert_eq!(survive(&fs, &["a", "b"]), [false, false], "{len} bytes, wait {wait}");
+            match go_on(&mut fs, sync).unwrap() {
+                Some(more) => {
+                    assert!(wait < waits);
+                    sync = more;
+                }
+                None => {
+                    assert_eq!(wait, waits);
+                    break;
+                }
+            }
+            // Whatever the mark covers, it is not what came since.
+            file(&mut fs, &format!("c{wait}"), len);
+        }
+        assert_eq!(survive(&fs, &["a", "b"]), [true, false], "{len} bytes");
+        fs.syncfs(&CX).unwrap();
+        assert_eq!(survive(&fs, &["a", "b"]), [true, true], "{len} bytes");
+    }
+}
+
+/// The same moment is not waited for twice.
+#[test]
+fn nothing_to_do_is_done() {
+    let mut fs = volume();
+    fs.syncfs(&CX).unwrap();
+    assert!(fs.begin_sync(&CX, false).unwrap().is_none());
+    file(&mut fs, "a", 10);
+    let sync = begin(&mut fs);
+    assert!(go_on(&mut fs, sync).unwrap().is_none());
+    let events = fs.device().events();
+    assert!(fs.begin_sync(&CX, false).unwrap().is_none());
+    fs.syncfs(&CX).unwrap();
+    assert_eq!(fs.device().events(), events, "everything was durable");
+}
+
+/// A whole sync between the halves covers them; so does another that begins, which is whole then.
+#[test]
+fn a_whole_sync_between_covers_both() {
+    for len in [100, MUCH] {
+        for begun in [false, true] {
+            let mut fs = volume();
+            file(&mut fs, "a", len);
+            let sync = begin(&mut fs);
+            file(&mut fs, "b", 100);
+            if begun {
+                assert!(fs.begin_sync(&CX, false).unwrap().is_none());
+            } else {
+                fs.syncfs(&CX).unwrap();
+            }
+            assert_eq!(survive(&fs, &["a", "b"]), [true, true]);
+            assert!(content(&fs, "a", Lost::Everything) == vec![b'x'; len]);
+            let events = fs.device().events();
+            assert!(go_on(&mut fs, sync).unwrap().is_none());
+            assert_eq!(fs.device().events(), events + 1, "the flush alone");
+            file(&mut fs, "c", len);
+            let sync = begin(&mut fs);
+            drop(sync);
+            // Never ended: the next one covers it.
+            fs.syncfs(&CX).unwrap();
+            assert_eq!(survive(&fs, &["a", "b", "c"]), [true, true, true]);
+            assert!(fs.begin_sync(&CX, false).unwrap().is_none());
+        }
+    }
+}
+
+#[test]
+fn a_failed_flush_is_told_and_ends_all_changes() {
+    for (len, fails_at) in [(100, 0), (MUCH, 0), (MUCH, 1)] {
+        let mut fs = volume();
+        let (ino, handle) = file(&mut fs, "a", len);
+        let mut sync = begin(&mut fs);
+        if fails_at == 1 {
+            fs.device_mut().faults.flusher_errors = 1;
+            sync = go_on(&mut fs, sync).unwrap().expect("the mark");
+        } else {
+            // The flusher was taken already: what the flush says is what counts.
+            let (id, _) = sync.flush();
+            assert_eq!(fs.end_sync(id, Err(Errno::EIO)).map(drop), Err(Errno::EIO));
+            sync = PendingSync::new(atoll_vfs::SyncId(1), || Ok(()));
+        }
+        assert_eq!(go_on(&mut fs, sync).map(drop), Err(Errno::EIO));
+        assert_eq!(fs.write(&CX, ino, handle, 0, b"y").map(drop), Err(Errno::EIO));
+        assert_eq!(fs.begin_sync(&CX, false).map(drop), Err(Errno::EIO));
+        assert_eq!(fs.fsync(&CX, ino, handle, false), Err(Errno::EIO));
+        let mut byte = [0];
+        assert_eq!(fs.read(&CX, ino, handle, 0, &mut byte), Ok(1));
+    }
+}
+
+/// A flush of the volume that failed between the halves leaves the second nothing to promise.
+#[test]
+fn a_failure_between_the_halves_is_told() {
+    let mut fs = volume();
+    file(&mut fs, "a", 100);
+    let sync = begin(&mut fs);
+    file(&mut fs, "b", 100);
+    fs.device_mut().faults.flush_errors = 1;
+    assert_eq!(fs.syncfs(&CX), Err(Errno::EIO));
+    assert_eq!(go_on(&mut fs, sync).map(drop), Err(Errno::EIO));
+}
+
+/// Blocks that were freed before the first half come back with the second, not before; those that were
+/// freed since with the next sync.
+#[test]
+fn freed_blocks_come_back_with_the_second_half() {
+    let mut fs = volume();
+    let free = free_blocks(&mut fs);
+    let (a, ha) = file(&mut fs, "a", 1 << 20);
+    let (b, hb) = file(&mut fs, "b", 1 << 20);
+    fs.syncfs(&CX).unwrap();
+    let cut = SetAttr { size: Some(0), ..SetAttr::default() };
+    fs.setattr(&CX, a, Some(ha), &cut).unwrap();
+    let sync = begin(&mut fs);
+    fs.setattr(&CX, b, Some(hb), &cut).unwrap();
+    // All that is free for good, and then what has to wait: it makes a whole sync.
+    let (c, hc) = file(&mut fs, "c", 1);
+    let room = (free - 600) as usize * 4096;
+    assert_eq!(fs.write(&CX, c, hc, 0, &vec![1; room]).unwrap().len, room);
+    let whole = survive(&fs, &["c"]);
+    assert!(go_on(&mut fs, sync).unwrap().is_none());
+    assert_eq!(survive(&fs, &["a", "b"]), [true, true]);
+    let much = fs.write(&CX, c, hc, room as u64, &vec![2; 500 * 4096]).unwrap().len;
+    assert_eq!((whole, much), (vec![false], 500 * 4096));
+    assert_eq!(survive(&fs, &["c"]), [true], "what was freed since came back by a sync");
+}
+
+/// What is lost with the power, of what is not durable.
+#[derive(Clone, Copy, PartialEq)]
+enum Lost {
+    Everything,
+    /// What is in the journal, and nothing else.
+    Journal,
+}
+
+/// The content of a file after a loss of power.
+fn content(fs: &Fs<FaultDevice>, named: &str, lost: Lost) -> Vec<u8> {
+    let sb = fs.info().superblock;
+    let ring = sb.ring_start * 8..(sb.ring_start + sb.ring_blocks) * 8;
+    let image = fs.device().media().power_loss_with(|sector, contents| {
+        if lost == Lost::Everything || ring.contains(&sector) { 0 } else { contents - 1 }
+    });
+    let mut device = FaultDevice::from_image(image);
+    assert!(check(&mut device, &CheckOptions::default()).unwrap().is_clean());
+    let mut fs = Fs::mount(device, &mount_options_after_power_loss()).unwrap();
+    let attr = fs.lookup(&CX, Ino::ROOT, name(named)).unwrap();
+    let handle = fs.open(&CX, attr.ino, OpenFlags::READ).unwrap();
+    let mut bytes = vec![0; attr.size as usize];
+    assert_eq!(fs.read(&CX, attr.ino, handle, 0, &mut bytes), Ok(bytes.len()));
+    bytes
+}
+
+fn set_size(fs: &mut Fs<FaultDevice>, (ino, handle): (Ino, Handle), size: u64) {
+    let set = SetAttr { size: Some(size), ..SetAttr::default() };
+    fs.setattr(&CX, ino, Some(handle), &set).unwrap();
+}
+
+/// Blocks that were allocated before the first half and freed after it belong to what the sync brings
+/// back.
+#[test]
+fn blocks_from_before_the_first_half_are_not_reused_at_once() {
+    let mut fs = volume();
+    let a = file(&mut fs, "a", MUCH);
+    let sync = begin(&mut fs);
+    set_size(&mut fs, a, 0);
+    let (b, handle) = file(&mut fs, "b", 1);
+    fs.write(&CX, b, handle, 0, &[b'y'; MUCH]).unwrap();
+    let sync = go_on(&mut fs, sync).unwrap().expect("the mark");
+    assert!(go_on(&mut fs, sync).unwrap().is_none());
+    assert!(content(&fs, "a", Lost::Journal) == [b'x'; MUCH], "another file's bytes show");
+}
+
+/// Until the second half what was freed before the first belongs to what was there before. On a volume with
+/// no other room, so that who wants it has to make a commit.
+#[test]
+fn freed_blocks_are_not_reused_before_the_second_half() {
+    let mut fs = volume();
+    let a = file(&mut fs, "a", 2 * MUCH);
+    let (fill, handle) = file(&mut fs, "fill", 1);
+    let room = (free_blocks(&mut fs) - 20) as usize * 4096;
+    assert_eq!(fs.write(&CX, fill, handle, 0, &vec![b'z'; room]).unwrap().len, room);
+    fs.syncfs(&CX).unwrap();
+    set_size(&mut fs, a, 0);
+    let sync = begin(&mut fs);
+    assert!(content(&fs, "a", Lost::Journal) == [b'x'; 2 * MUCH]);
+    let (b, handle) = file(&mut fs, "b", 1);
+    fs.write(&CX, b, handle, 0, &[b'y'; 90 * 4096]).unwrap();
+    assert!(content(&fs, "a", Lost::Journal).is_empty(), "another file's bytes show");
+    assert!(go_on(&mut fs, sync).unwrap().is_none());
+}
+
+/// Until the second half a file that was made shorter before the first may be long again; and one that was
+/// made shorter since may be after it.
+#[test]
+fn bytes_that_may_come_back_are_not_zeroed() {
+    // Within one block, whose data no record has: a record would bring it back.
+    let (long, short) = (MUCH as u64, MUCH as u64 - 1000);
+    for before in [true, false] {
+        let mut fs = volume();
+        let a = file(&mut fs, "a", MUCH);
+        if before {
+            fs.syncfs(&CX).unwrap();
+            set_size(&mut fs, a, short);
+        }
+        let mut sync = begin(&mut fs);
+        if !before {
+            set_size(&mut fs, a, short);
+            while let Some(more) = go_on(&mut fs, sync).unwrap() {
+                sync = more;
+            }
+        }
+        set_size(&mut fs, a, long);
+        assert!(content(&fs, "a", Lost::Journal) == [b'x'; MUCH], "shortened before: {before}");
+        fs.syncfs(&CX).unwrap();
+        let wanted = [[b'x'; MUCH - 1000].as_slice(), &[0; 1000]].concat();
+        assert!(content(&fs, "a", Lost::Journal) == wanted, "shortened before: {before}");
+    }
+}
+
+/// What came between the halves has to be synced itself, names without data and data without names.
+#[test]
+fn what_came_between_is_left_for_the_next() {
+    for data in [false, true] {
+        let mut fs = volume();
+        let (other, handle) = file(&mut fs, "other", 10);
+        fs.syncfs(&CX).unwrap();
+        file(&mut fs, "a", MUCH);
+        let sync = begin(&mut fs);
+        if data {
+            fs.write(&CX, other, handle, 0, b"yyyyyyyyyy").unwrap();
+        } else {
+            fs.mkdir(&CX, Ino::ROOT, name("d"), 0o755).unwrap();
+        }
+        let sync = go_on(&mut fs, sync).unwrap().expect("the mark");
+        assert!(go_on(&mut fs, sync).unwrap().is_none());
+        assert_eq!(survive(&fs, &["a", "d"]), [true, false]);
+        assert!(content(&fs, "a", Lost::Everything) == [b'x'; MUCH]);
+        fs.syncfs(&CX).unwrap();
+        assert_eq!(survive(&fs, &["a", "d"]), [true, !data]);
+        let wanted = if data { [b'y'; 10] } else { [b'x'; 10] };
+        assert_eq!(content(&fs, "other", Lost::Everything), wanted);
+    }
+}
+
+/// A mark that covers less than what is before it shows in a dump.
+#[test]
+fn a_covering_mark_is_dumped() {
+    let mut fs = volume();
+    file(&mut fs, "a", MUCH);
+    let sync = begin(&mut fs);
+    file(&mut fs, "b", 100);
+    let sync = go_on(&mut fs, sync).unwrap().expect("the mark");
+    assert!(go_on(&mut fs, sync).unwrap().is_none());
+    let mut device = fs.device().clone();
+    let mut marks = Vec::new();
+    visit(&mut device, &DumpOptions { records: true, ..DumpOptions::default() }, &mut |element| {
+        if let Element::Record { position, mark: true, flushed, covers, .. } = element {
+            marks.push((*position, *flushed, *covers));
+        }
+        true
+    })
+    .unwrap();
+    let [(position, true, Some(covers))] = marks[..] else { panic!("{marks:?}") };
+    assert!(covers < position);
+}
+
+/// A mark that claims to cover what is not there counts for nothing, or for what is there.
+#[test]
+fn a_mark_with_a_false_position_is_survived() {
+    let mut fs = volume();
+    file(&mut fs, "a", MUCH);
+    let sync = begin(&mut fs);
+    file(&mut fs, "b", 100);
+    let sync = go_on(&mut fs, sync).unwrap().expect("the mark");
+    go_on(&mut fs, sync).unwrap();
+    let image = fs.device().process_crash();
+    let found = marks_of(&image);
+    for position in [0, 1, found.0 - 8, found.0 + 3, found.1, found.1 + 8, u64::MAX - 7, u64::MAX] {
+        let mut device = FaultDevice::from_image(image.clone());
+        rewrite_mark(&mut device, found, position);
+        let report = check(&mut device, &CheckOptions::default()).unwrap();
+        assert!(report.is_clean(), "{position}: {:#?}", report.findings);
+        let mut fs = Fs::mount(device, &mount_options_after_power_loss()).unwrap();
+        fs.mkdir(&CX, Ino::ROOT, name("d"), 0o755).unwrap();
+        fs.unmount().unwrap();
+    }
+}
+
+/// What the covering mark covers, and where it is.
+fn marks_of(image: &atoll_block::fault::Image) -> (u64, u64) {
+    let mut device = FaultDevice::from_image(image.clone());
+    let mut found = None;
+    visit(&mut device, &DumpOptions { records: true, ..DumpOptions::default() }, &mut |element| {
+        if let Element::Record { position, covers: Some(covers), .. } = element {
+            found = Some((*covers, *position));
+        }
+        true
+    })
+    .unwrap();
+    found.expect("a covering mark")
+}
+
+/// Writes another position into the mark and seals it anew.
+fn rewrite_mark(device: &mut FaultDevice, (covers, at): (u64, u64), position: u64) {
+    use atoll_fs::layout::record;
+    let sb = atoll_fs::read_superblock(device).unwrap();
+    let base = sb.ring_start * 4096;
+    // The checksum before it: the mark is sealed with that of the record that ends where it begins.
+    let mut ring = vec![0; (sb.ring_blocks * 4096) as usize];
+    device.load(base, &mut ring).unwrap();
+    let u64_at = |at: u64| u64::from_le_bytes(ring[at as usize..][..8].try_into().unwrap());
+    let mut from = covers;
+    let mut chain = 0;
+    while from < at {
+        chain = u64_at(from + record::CHECKSUM as u64);
+        from += u64::from(u32::from_le_bytes(
+            ring[from as usize + record::LEN..][..4].try_into().unwrap(),
+        ));
+    }
+    assert_eq!(from, at);
+    let len = record::HEADER_LEN + record::COVERS_LEN;
+    let mut mark = ring[at as usize..][..len].to_vec();
+    mark[record::HEADER_LEN..].copy_from_slice(&position.to_le_bytes());
+    mark[record::CHECKSUM..][..8].fill(0);
+    let sum = xxhash_rust::xxh3::xxh3_64_with_seed(&mark, chain);
+    mark[record::CHECKSUM..][..8].copy_from_slice(&sum.to_le_bytes());
+    device.store(base + at, &mark).unwrap();
+}

@@ -1,0 +1,149 @@
+//! A volume with a server in this process, for clients through its socket and through mounts.
+
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use atoll_host::client::{Connection, Place, Ring};
+use atoll_host::fuse::mount;
+use atoll_host::server::bind::bind;
+use atoll_host::server::listen::Server;
+use atoll_host::server::rules::{Mode, Rules};
+use atoll_host::server::{Access, Credentials, Identity, Session, Volume};
+use atoll_transport::channel::{Config, RingKind};
+use atoll_vfs::FileSystem;
+use nix::mount::MsFlags;
+use nix::sched::{CloneFlags, unshare};
+use tempfile::TempDir;
+
+/// How long a server looks for requests before it sleeps: so little that it does both.
+pub const SPIN: Duration = Duration::from_micros(50);
+
+/// Gives this thread a mount namespace of its own. False, and says so, where mounting is not
+/// permitted.
+pub fn in_namespace() -> bool {
+    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+    let may = unshare(CloneFlags::CLONE_NEWNS).is_ok()
+        && nix::mount::mount(None::<&str>, "/", None::<&str>, private, None::<&str>).is_ok()
+        && mount::open_device().is_ok();
+    if !may {
+        println!("skipped: this needs root, and /dev/fuse");
+    }
+    may
+}
+
+/// A volume's name, and what the server gives back of it.
+type Ended<F> = (String, Option<F>);
+
+/// A served volume.
+pub struct Served<F: FileSystem + Send + 'static> {
+    volume: Option<Arc<Volume<F>>>,
+    stop: Option<std::io::PipeWriter>,
+    thread: Option<JoinHandle<std::io::Result<Vec<Ended<F>>>>>,
+    folder: TempDir,
+    mounts: Vec<(PathBuf, Connection)>,
+}
+
+impl<F: FileSystem + Send + 'static> Served<F> {
+    /// Serves `fs`.
+    ///
+    /// # Panics
+    /// When it cannot be served.
+    pub fn new(fs: F) -> Served<F> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let volume = Volume::new(fs, "v");
+        let listener = bind(&folder.path().join("s"), false).expect("a socket");
+        let (stopped, stop) = std::io::pipe().expect("a pipe");
+        let rules = Rules::new(Vec::new(), nix::unistd::getuid().as_raw());
+        let server =
+            Server::new(listener, rules, vec![Arc::clone(&volume)], SPIN).expect("a server");
+        let thread = std::thread::spawn(move || server.run(stopped.as_fd()));
+        Served {
+            volume: Some(volume),
+            stop: Some(stop),
+            thread: Some(thread),
+            folder,
+            mounts: Vec::new(),
+        }
+    }
+
+    /// The socket.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join("s")
+    }
+
+    /// A session in this process.
+    ///
+    /// # Panics
+    /// When the volume has ended.
+    pub fn session(&self) -> Session<F> {
+        let access = Access { identity: Identity::Checked, ..Access::default() };
+        let volume = self.volume.as_ref().expect("it is served");
+        volume.session(Credentials::default(), access).expect("a session")
+    }
+
+    /// Mounts it once more, and says where.
+    ///
+    /// # Panics
+    /// When it cannot be mounted.
+    pub fn mount(&mut self) -> PathBuf {
+        let target = self.folder.path().join(format!("m{}", self.mounts.len()));
+        std::fs::create_dir(&target).expect("a folder");
+        let device = mount::open_device().expect("/dev/fuse");
+        let options = mount::MountOptions {
+            source: Path::new("v"),
+            read_only: false,
+            owner: (0, 0),
+            checked: true,
+        };
+        mount::mount(&device, &target, &options).expect("a mount");
+        let place = Place { socket: self.socket(), volume: String::new() };
+        let connection = Connection::open(&place).expect("a connection");
+        connection.mount(device.as_fd(), Mode::Write, false).expect("a served mount");
+        self.mounts.push((target.clone(), connection));
+        target
+    }
+
+    /// Tells the server to end, and does not wait for it.
+    pub fn stop(&mut self) {
+        drop((self.volume.take(), self.stop.take()));
+    }
+
+    /// Ends it when all clients have gone, and returns the file system: nobody uses it any more. `None`
+    /// if it was lost.
+    ///
+    /// # Panics
+    /// When the server or a mount has failed.
+    pub fn end(mut self) -> Option<F> {
+        for (target, connection) in std::mem::take(&mut self.mounts) {
+            mount::detach(&target).expect("a mount");
+            assert!(connection.wait(), "the session of a mount was lost");
+        }
+        self.stop();
+        let ended = self.thread.take().expect("a server").join().expect("it panicked");
+        let [(_, fs)] = <[_; 1]>::try_from(ended.expect("it failed"))
+            .unwrap_or_else(|_| panic!("it serves one volume"));
+        fs
+    }
+}
+
+impl<F: FileSystem + Send + 'static> Drop for Served<F> {
+    /// After a failure: leaves no mount, and waits for nobody.
+    fn drop(&mut self) {
+        for (target, _) in &self.mounts {
+            let _ = mount::detach(target);
+        }
+    }
+}
+
+/// A connection through a ring with `lanes`.
+///
+/// # Panics
+/// When there is none to be had.
+pub fn ring(socket: &Path, kind: RingKind, lanes: u32) -> Ring {
+    let place = Place { socket: socket.to_owned(), volume: String::new() };
+    let config = Config { ring: kind, lanes, ..Config::default() };
+    Connection::open(&place).expect("a server").ring(Mode::Write, &config).expect("a session")
+}
