@@ -145,6 +145,8 @@ pub struct Journal {
     buf: Vec<u8>,
 }
 
+/// More than a commit appends: a mark, up to 64 KiB of data, and an entry for each of its pieces.
+const COMMIT_MAX: u64 = 128 << 10;
 /// How much of the ring is prepared for commits at a time: enough for a few hundred small ones,
 /// little enough to cost no memory worth naming.
 const PREPARE: u64 = 1 << 20;
@@ -191,8 +193,8 @@ impl Journal {
         (self.sequence, self.chain)
     }
 
-    /// The longest record that may be appended: a checkpoint is made when the ring is half full, and
-    /// what an operation and its checkpoint append must still fit.
+    /// The longest record that may be appended: what an operation and its checkpoint append must fit
+    /// when a checkpoint has just not been due.
     pub fn record_max(&self) -> usize {
         record_max(self.len)
     }
@@ -212,10 +214,11 @@ impl Journal {
         Ok(())
     }
 
-    /// Whether a checkpoint is due: the ring is half full.
+    /// Whether a checkpoint is due: the ring is so full that no more than the longest record and two
+    /// commits must fit, or half full if that is more.
     #[inline]
     pub fn wants_checkpoint(&self) -> bool {
-        self.head - self.tail > self.len / 2
+        self.head - self.tail > self.len - kept(self.len)
     }
 
     /// Whether there are records that no durable mark covers.
@@ -359,6 +362,11 @@ impl Journal {
 /// The longest record in a ring of `ring` bytes.
 fn record_max(ring: u64) -> usize {
     (ring / 4).min(16 << 20) as usize
+}
+
+/// The bytes of a ring that are not filled before a checkpoint.
+fn kept(ring: u64) -> u64 {
+    (record_max(ring) as u64 + 2 * COMMIT_MAX).min(ring / 2)
 }
 
 fn checksum(buf: &[u8], chain: u64) -> u64 {
@@ -591,4 +599,20 @@ fn load_wrapped<M: Memory>(
         device.load(base, &mut buf[first..])?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::RING_BLOCKS_MIN;
+
+    #[test]
+    fn what_comes_before_a_checkpoint_fits_the_ring() {
+        for blocks in RING_BLOCKS_MIN..20_000 {
+            let ring = blocks * BLOCK_SIZE as u64;
+            // An operation, and the checkpoint's commit.
+            let needed = record_max(ring) as u64 + COMMIT_MAX;
+            assert!((needed..=ring / 2).contains(&kept(ring)), "{blocks} blocks");
+        }
+    }
 }
