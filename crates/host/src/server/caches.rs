@@ -33,8 +33,8 @@
 //! other. A volume without mounts pays one comparison for each change.
 //!
 //! Pages are lent to mounts of the superuser and of the server's own user. Whoever serves a page of a
-//! mount badly can make a notification wait for ever in the kernel, which no signal ends: a thread of the server.
-//! Notifications of attributes wait for nobody.
+//! mount badly can make a notification wait for ever in the kernel, which no signal ends: a thread of
+//! the server. Notifications of attributes wait for nobody.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -13,7 +13,8 @@
 //! A call that is not on the list ends the process: code that makes it is not ours, and the
 //! volumes lose nothing by the end of a process (docs/RELIABILITY.md), which a service manager starts
 //! anew. The exceptions are calls that the standard libraries try and can do without, among them those
-//! that open files (traces of a panic, settings of the memory allocator): to them the kernel seems not to have these calls.
+//! that open files (traces of a panic, settings of the memory allocator): to them the kernel seems not
+//! to have these calls.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -3,7 +3,8 @@
 //! Read in this order: [`volume`] is what all share, [`session`] one client's view of it and `verbs`
 //! its calls (`writes` has those that write data), made of the steps in `state`; [`permissions`] says
 //! what a client may do, `inodes` and `handles` which inodes and open files it may name, `standing` those
-//! that it uses without having opened them, [`tokens`] and `adopt` how it may use those of another, [`limits`] how much; [`locks`] are those of fcntl(2) and flock(2),
+//! that it uses without having opened them, [`tokens`] and `adopt` how it may use those of another,
+//! [`limits`] how much; [`locks`] are those of fcntl(2) and flock(2),
 //! [`observer`] tells who asks what has changed, `view` keeps what clients read without asking, and
 //! `caches` what the kernels of mounts do, for whom others wait at the `gate`.
 //! [`mapped`] has the files that clients have mapped, `pages` the memory for it.

@@ -34,10 +34,10 @@ impl SessionId {
 /// As whom the calls of a session act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Identity {
-    /// As the peer, whatever a call's [`Context`] says.
+    /// As the peer, whatever a call's [`Context`](atoll_vfs::Context) says.
     #[default]
     Peer,
-    /// As the user and group in each call's [`Context`], with the peer's supplementary groups if
+    /// As the user and group in each call's [`Context`](atoll_vfs::Context), with the peer's supplementary groups if
     /// they are the peer's own. Only for a peer that may become any user: root in the initial
     /// user namespace.
     Caller,

@@ -3,7 +3,8 @@
 //! It goes round: at most [`BATCH`] requests of each lane, then the next lane, then the next client, so
 //! that nobody waits longer than for one batch of every other lane. With nothing to do it spins for
 //! some time, then tells all clients that it sleeps, looks once more, and blocks until a doorbell
-//! rings. From the processor of a client that waits for it, it moves away (`placement`). A client that breaks the protocol loses its connection; the others notice nothing.
+//! rings. From the processor of a client that waits for it, it moves away (`placement`). A client that
+//! breaks the protocol loses its connection; the others notice nothing.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, OwnedFd};

@@ -84,8 +84,8 @@ impl std::fmt::Debug for MappedView {
 }
 
 impl MappedView {
-    /// Maps the View that a server sent, and closes its descriptor. `alive` says whether the server is still there, without
-    /// blocking.
+    /// Maps the View that a server sent, and closes its descriptor. `alive` says whether the server is
+    /// still there, without blocking.
     ///
     /// # Errors
     /// `InvalidInput` for what is no View or could change its length; what mmap(2) says.
