@@ -7,7 +7,7 @@
 //! breaks the protocol loses its connection; the others notice nothing.
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use atoll_transport::channel::{Limits, Request as Slot, ServerChannel};
+use atoll_transport::channel::{Limits, Request as Slot, RingKind, ServerChannel};
 use atoll_vfs::server::{Caller, Identity as Named, Reply, Server, ServerOptions};
 use atoll_vfs::wire::files::{O_APPEND, OpenOut, WriteOut, open_flags};
 use atoll_vfs::wire::header::OutHeader;
@@ -39,6 +39,8 @@ use crate::spin::Spin;
 
 /// Requests of one lane that are answered before the next lane has its turn.
 const BATCH: usize = 8;
+/// Who has sent so many requests in a row is alone.
+const ALONE: u32 = 64;
 /// Rounds between two looks at who has come and gone.
 const ROUNDS_MAX: u32 = 1 << 14;
 
@@ -171,7 +173,12 @@ fn work<F: FileSystem + Send + 'static>(
 ) {
     let mut clients: Vec<Client<F>> = Vec::new();
     let mut message = Vec::new();
-    let mut round = Round { spin: Spin::new(), limit: spin, placement: Placement::new() };
+    let mut round = Round {
+        spin: Spin::new(),
+        limit: spin,
+        placement: Placement::new(),
+        latest: Latest::default(),
+    };
     loop {
         loop {
             match arriving.try_recv() {
@@ -196,6 +203,34 @@ struct Round {
     /// How long it looks for requests before it sleeps.
     limit: Duration,
     placement: Placement,
+    latest: Latest,
+}
+
+/// From whom the latest requests came. A sync of one who has been alone for a while holds up nobody, and is
+/// made at once: the syncer would have to be woken, and to wake this thread. It is so of lanes for one
+/// producer only: who comes behind the sync is then the one who asked for it.
+#[derive(Debug, Default)]
+struct Latest {
+    /// The client's socket, and its lane.
+    from: Option<(RawFd, u32)>,
+    /// How many in a row, up to a bound.
+    requests: u32,
+}
+
+impl Latest {
+    /// Takes note of a request.
+    fn note(&mut self, from: (RawFd, u32)) {
+        if self.from == Some(from) {
+            self.requests = (self.requests + 1).min(ALONE);
+        } else {
+            (self.from, self.requests) = (Some(from), 1);
+        }
+    }
+
+    /// Whether the one whose request was noted last is alone.
+    fn is_alone(&self) -> bool {
+        self.requests == ALONE
+    }
 }
 
 /// Answers until nothing has come for as long as `round` says, and then returns true, but only for so
@@ -211,7 +246,7 @@ fn poll_rings<F: FileSystem + Send>(
             return true;
         }
         let mut any = false;
-        clients.retain_mut(|client| match client.turn(message, waiting) {
+        clients.retain_mut(|client| match client.turn(message, waiting, &mut round.latest) {
             Ok(answered) => {
                 any |= answered;
                 true
@@ -302,10 +337,10 @@ fn begin<F: FileSystem + Send + 'static>(
 }
 
 /// Answers what only sessions know, and has the codec's server answer the rest. A reply that is due when
-/// everything so far is durable comes with whether timestamps are to be, too.
+/// everything so far is durable comes with whether timestamps are to be, too; unless the client is `alone`.
 fn answer<F: FileSystem + Send>(
     server: &mut Server,
-    session: &mut Session<F>,
+    (session, alone): (&mut Session<F>, bool),
     caller: &Caller,
     message: &[u8],
     data: &[u8],
@@ -316,7 +351,7 @@ fn answer<F: FileSystem + Send>(
     let header = &message.header;
     let cx = Context { uid: header.uid, gid: header.gid, now: caller.now };
     let ask = match &message.request {
-        Ok(request) if session.volume().has_syncer() && server.agreed().is_some() => {
+        Ok(request) if !alone && session.volume().has_syncer() && server.agreed().is_some() => {
             Ask::of(request)
         }
         _ => None,
@@ -370,8 +405,11 @@ impl<F: FileSystem + Send> Client<F> {
         &mut self,
         message: &mut [u8],
         (volume, bell): (&Volume<F>, &Doorbell),
+        latest: &mut Latest,
     ) -> std::result::Result<bool, Broken> {
         let mut any = false;
+        let socket = self.newcomer.socket.as_raw_fd();
+        let serial = self.channel.layout().config().ring == RingKind::Spsc;
         if !self.held.is_empty() {
             for mut held in self.held.extract_if(.., |held| held.waits.is_over()) {
                 any = true;
@@ -385,6 +423,8 @@ impl<F: FileSystem + Send> Client<F> {
                     self.channel.poll(lane, message).map_err(|_| Broken("broke the ring"))?;
                 let Some(request) = request else { break };
                 any = true;
+                latest.note((socket, lane));
+                let alone = serial && latest.is_alone() && self.held.is_empty();
                 let mut reply = [0; REPLY_MAX];
                 // SAFETY: one request is served at a time, whose two places do not overlap; both
                 // slices end with the call. The server passes data on and does not look at it.
@@ -394,6 +434,7 @@ impl<F: FileSystem + Send> Client<F> {
                 let message = &message[..request.message_len()];
                 let served = catch_unwind(AssertUnwindSafe(|| {
                     self.newcomer.place.with(|session| {
+                        let session = (session, alone);
                         answer(server, session, &caller, message, data, &mut reply, room)
                     })
                 }));
@@ -427,5 +468,26 @@ impl<F: FileSystem + Send> Client<F> {
             }
         }
         Ok(any)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_alone() {
+        let mut latest = Latest::default();
+        assert!(!latest.is_alone());
+        for request in 1..3 * ALONE {
+            latest.note((7, 0));
+            assert_eq!(latest.is_alone(), request >= ALONE);
+        }
+        for other in [(7, 1), (8, 0)] {
+            latest.note(other);
+            assert!(!latest.is_alone());
+            (0..ALONE).for_each(|_| latest.note(other));
+            assert!(latest.is_alone());
+        }
     }
 }
