@@ -34,6 +34,11 @@ pub fn in_namespace() -> bool {
     may
 }
 
+/// How tests mount: as the superuser, for whom the kernel checks permissions.
+pub fn mount_options(read_only: bool) -> mount::MountOptions<'static> {
+    mount::MountOptions { source: Path::new("v"), read_only, owner: (0, 0), checked: true }
+}
+
 /// A volume's name, and what the server gives back of it.
 type Ended<F> = (String, Option<F>);
 
@@ -92,12 +97,7 @@ impl<F: FileSystem + Send + 'static> Served<F> {
         let target = self.folder.path().join(format!("m{}", self.mounts.len()));
         std::fs::create_dir(&target).expect("a folder");
         let device = mount::open_device().expect("/dev/fuse");
-        let options = mount::MountOptions {
-            source: Path::new("v"),
-            read_only: false,
-            owner: (0, 0),
-            checked: true,
-        };
+        let options = mount_options(false);
         mount::mount(&device, &target, &options).expect("a mount");
         let place = Place { socket: self.socket(), volume: String::new() };
         let connection = Connection::open(&place).expect("a connection");

@@ -15,8 +15,7 @@ use atoll_fs::{FormatOptions, Fs, MountOptions, format};
 use atoll_host::fuse::mount;
 use atoll_host::fuse::shared::{SharedMount, SharedOptions};
 use atoll_host::server::{Access, Credentials, Identity, Volume};
-use nix::mount::MsFlags;
-use nix::sched::{CloneFlags, unshare};
+use atoll_tests::served;
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
 
 const ROUNDS: u64 = 100;
@@ -60,12 +59,7 @@ fn content() -> Vec<u8> {
 /// mount namespace that ends with it. Where mounting is not permitted it is skipped.
 fn with_mount(options: SharedOptions, test: fn(&Path, &Requests)) {
     let tester = move || {
-        let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
-        if unshare(CloneFlags::CLONE_NEWNS).is_err()
-            || nix::mount::mount(None::<&str>, "/", None::<&str>, private, None::<&str>).is_err()
-            || mount::open_device().is_err()
-        {
-            println!("skipped: this needs root, and /dev/fuse");
+        if !served::in_namespace() {
             return;
         }
         let mut device = atoll_block::RamDevice::new(16 << 10);
@@ -74,12 +68,7 @@ fn with_mount(options: SharedOptions, test: fn(&Path, &Requests)) {
         let place = tempfile::tempdir().unwrap();
         let serve = |options: &SharedOptions| {
             let device = mount::open_device().unwrap();
-            let how = mount::MountOptions {
-                source: Path::new("v"),
-                read_only: options.unchanging,
-                owner: (0, 0),
-                checked: true,
-            };
+            let how = served::mount_options(options.unchanging);
             mount::mount(&device, place.path(), &how).unwrap();
             let access = Access {
                 identity: Identity::Checked,

@@ -23,8 +23,7 @@ use atoll_fs::{FormatOptions, Fs, MountOptions, format};
 use atoll_host::fuse::mount;
 use atoll_host::fuse::shared::{SharedMount, SharedOptions};
 use atoll_host::server::{Access, Credentials, Identity, Volume};
-use nix::mount::MsFlags;
-use nix::sched::{CloneFlags, unshare};
+use atoll_tests::served;
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
 
 /// Held exclusively by a test that starts programs or leaves a mount unserved. A new program closes
@@ -85,12 +84,7 @@ fn in_time(test: impl FnOnce(&World) + Send + 'static) {
 }
 
 fn in_namespace(test: impl FnOnce(&World)) {
-    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
-    if unshare(CloneFlags::CLONE_NEWNS).is_err()
-        || nix::mount::mount(None::<&str>, "/", None::<&str>, private, None::<&str>).is_err()
-        || mount::open_device().is_err()
-    {
-        println!("skipped: this needs root, and /dev/fuse");
+    if !served::in_namespace() {
         return;
     }
     let mut device = RamDevice::new(16 << 10);
@@ -104,12 +98,7 @@ fn in_namespace(test: impl FnOnce(&World)) {
     for target in &targets {
         fs::create_dir(target).unwrap();
         let device = mount::open_device().unwrap();
-        let options = mount::MountOptions {
-            source: Path::new("v"),
-            read_only: false,
-            owner: (0, 0),
-            checked: true,
-        };
+        let options = served::mount_options(false);
         if let Err(error) = mount::mount(&device, target, &options) {
             println!("skipped: {error}");
             return;
