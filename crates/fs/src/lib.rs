@@ -3,7 +3,7 @@
 //!
 //! Read in this order:
 //!
-//! - [`layout`]: every offset on disk; `key`: how the items of the tree are named
+//! - [`layout`]: every offset on disk; `superblock`: what is read from there; `key`: how the items of the tree are named
 //! - `journal`: the ring of redo records; `cache`: metadata blocks in memory; `space`: free blocks
 //! - `store`: transactions over those three; `commit`: commits and checkpoints
 //! - `node`, `tree`: the B+tree
@@ -37,8 +37,10 @@ mod key;
 pub mod layout;
 mod namespace;
 mod node;
+mod report;
 mod space;
 mod store;
+mod superblock;
 #[doc(hidden)]
 pub mod testing;
 mod tree;
@@ -55,4 +57,5 @@ pub use fs::{Fs, VolumeInfo};
 pub use grow::{Grown, grow};
 pub use inode::InodeRecord;
 pub use journal::Header as JournalHeader;
+pub use report::MountNote;
 pub use volume::{BLOCK_COUNT_MIN, FormatOptions, MountOptions, format, read_superblock};

@@ -14,6 +14,7 @@ use crate::inode::Remembered;
 use crate::journal::{Entry, Header, Journal};
 use crate::layout::{self, Block, Superblock, VolumeState, magic, map};
 use crate::node;
+use crate::report::MountNote;
 use crate::space::{Allocator, Run};
 use crate::tree::Fingers;
 
@@ -80,6 +81,8 @@ pub struct Store<M> {
     transaction: Transaction,
     /// What commits and checkpoints know.
     pub(crate) commits: Commits,
+    /// What was found and mended since the mount began.
+    pub(crate) notes: Vec<MountNote>,
 }
 
 impl<M: Memory> Store<M> {
@@ -106,6 +109,7 @@ impl<M: Memory> Store<M> {
             state,
             transaction: Transaction::default(),
             commits: Commits::new(header, read_only),
+            notes: Vec::new(),
             device,
             superblock,
         }
