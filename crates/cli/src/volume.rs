@@ -87,7 +87,6 @@ pub fn unusable(path: &Path, error: FsError) -> Failure {
             "; look at the damage with `atoll fsck {shown}`, mend it with `atoll fsck --repair {shown}`"
         ),
         FsError::Device(BlockError::NoSpace) => &"; make room where the file is",
-        FsError::NeedsRecovery => &"",
         _ => &"",
     };
     Failure::new(format!("cannot use the volume {shown}: {error}{advice}"))
@@ -108,30 +107,14 @@ pub fn open_device(path: &Path, access: Access) -> Result<HostDevice, Failure> {
 
 /// Opens the volume at `path` and recovers what the last process to use it had not written home.
 pub fn open(path: &Path, access: Access) -> Result<Volume, Failure> {
-    let mount = |access| {
-        let device = open_device(path, access)?;
-        let incarnation = device::incarnation().map_err(|error| cannot_open(path, error))?;
-        let read_only = access == Access::Read;
-        let cache_bytes = atoll_host::memory::cache_bytes();
-        let new_slab = Some(atoll_host::memory::use_huge_pages as fn(*const u8, usize));
-        let options = MountOptions {
-            read_only,
-            incarnation,
-            cache_bytes,
-            new_slab,
-            ..MountOptions::default()
-        };
-        Ok(Fs::mount(device, &options))
-    };
-    match mount(access)? {
-        Err(FsError::NeedsRecovery) => {
-            // After power loss the journal must be put in place before anything can be read.
-            let volume = mount(Access::Write)?.map_err(|error| unusable(path, error))?;
-            close(path, volume)?;
-            mount(access)?.map_err(|error| unusable(path, error))
-        }
-        other => other.map_err(|error| unusable(path, error)),
-    }
+    let device = open_device(path, access)?;
+    let incarnation = device::incarnation().map_err(|error| cannot_open(path, error))?;
+    let read_only = access == Access::Read;
+    let cache_bytes = atoll_host::memory::cache_bytes();
+    let new_slab = Some(atoll_host::memory::use_huge_pages as fn(*const u8, usize));
+    let options =
+        MountOptions { read_only, incarnation, cache_bytes, new_slab, ..MountOptions::default() };
+    Fs::mount(device, &options).map_err(|error| unusable(path, error))
 }
 
 /// Closes a volume. Everything is durable afterwards.

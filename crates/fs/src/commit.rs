@@ -72,6 +72,41 @@ impl DirtyData {
         }
     }
 
+    /// Takes `count` blocks from `first` out: they were freed, and may become metadata before the
+    /// next commit, which must not carry what they held before.
+    #[inline]
+    pub fn forget(&mut self, first: u64, count: u64) {
+        if !self.ranges.is_empty() && !self.overflow {
+            self.forget_slow(
+                BlockIndex(first).byte_offset(),
+                BlockIndex(first + count).byte_offset(),
+            );
+        }
+    }
+
+    fn forget_slow(&mut self, from: u64, to: u64) {
+        for at in (0..self.ranges.len()).rev() {
+            let (start, end) = self.ranges[at];
+            if end <= from || to <= start {
+                continue;
+            }
+            self.bytes -= end.min(to) - start.max(from);
+            let before = (start < from).then_some((start, from));
+            let after = (to < end).then_some((to, end));
+            match (before, after) {
+                (Some(left), Some(right)) => {
+                    self.ranges[at] = left;
+                    self.overflow |= self.ranges.len() == Self::RANGES_MAX;
+                    if !self.overflow {
+                        self.ranges.push(right);
+                    }
+                }
+                (Some(rest), None) | (None, Some(rest)) => self.ranges[at] = rest,
+                (None, None) => _ = self.ranges.swap_remove(at),
+            }
+        }
+    }
+
     fn is_empty(&self) -> bool {
         self.ranges.is_empty() && !self.overflow
     }

@@ -68,8 +68,6 @@ pub enum FsError {
     Full,
     /// The device has too few blocks for a volume, or the options ask for what cannot be.
     Unsuitable,
-    /// The journal holds file data that must be put in place, which a read-only mount cannot do.
-    NeedsRecovery,
     /// The volume has features that this version may only read.
     ReadOnlyFeatures,
     /// The operation itself is refused.
@@ -101,9 +99,7 @@ impl From<FsError> for Errno {
     fn from(error: FsError) -> Self {
         match error {
             FsError::Device(BlockError::NoSpace) | FsError::Full => Errno::ENOSPC,
-            FsError::Device(BlockError::ReadOnly)
-            | FsError::NeedsRecovery
-            | FsError::ReadOnlyFeatures => Errno::EROFS,
+            FsError::Device(BlockError::ReadOnly) | FsError::ReadOnlyFeatures => Errno::EROFS,
             FsError::Device(_) => Errno::EIO,
             FsError::Corrupt(_) => Errno::EUCLEAN,
             FsError::Unsuitable => Errno::EINVAL,
@@ -119,9 +115,6 @@ impl fmt::Display for FsError {
             FsError::Corrupt(c) => c.fmt(f),
             FsError::Full => f.write_str("no space left on the volume"),
             FsError::Unsuitable => f.write_str("the device or the options do not suit a volume"),
-            FsError::NeedsRecovery => {
-                f.write_str("the volume must be mounted for writing once, to replay its journal")
-            }
             FsError::ReadOnlyFeatures => f.write_str(
                 "the volume has features that this version can only read: mount it read-only",
             ),

@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 pub use self::header::Header;
 use crate::error::{Corruption, Result};
 use crate::layout::{
-    Superblock, VolumeState, get16, get32, get64, magic, put16, put32, put64, record,
+    Block, Superblock, VolumeState, get16, get32, get64, magic, put16, put32, put64, record,
 };
 
 mod header;
@@ -57,6 +57,16 @@ pub struct Entry<'a> {
     pub init: bool,
     /// Whether this is file data, needed after power loss only.
     pub data: bool,
+}
+
+impl Entry<'_> {
+    /// Puts the bytes where they belong in the content of the block.
+    pub fn apply(&self, content: &mut Block) {
+        if self.init {
+            content.fill(0);
+        }
+        content[self.offset..self.offset + self.bytes.len()].copy_from_slice(self.bytes);
+    }
 }
 
 impl Journal {

@@ -8,7 +8,8 @@
 //! - `store`: transactions over those three; `commit`: commits and checkpoints
 //! - `node`, `tree`: the B+tree
 //! - `inode`, `extent`, `file`, `dir`, `xattr`: what the items mean
-//! - `volume`: format, mount, recovery; `fs`: a mounted volume; `grow`: a larger device
+//! - `volume`: format, mount; `recovery`: the journal replayed, `overlay`: the same for a mount that must
+//!   not write; `fs`: a mounted volume; `grow`: a larger device
 //! - `namespace`, `content`, `verbs`: the verbs of the file seam
 //! - `check`: every rule of the format, checked and restored; `dump`: everything in words
 //!
@@ -37,6 +38,8 @@ mod key;
 pub mod layout;
 mod namespace;
 mod node;
+mod overlay;
+mod recovery;
 mod report;
 mod space;
 mod store;

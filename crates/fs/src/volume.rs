@@ -3,18 +3,19 @@
 use alloc::vec::Vec;
 
 use atoll_block::{BLOCK_SIZE, BlockDevice, BlockIndex, Memory};
-use atoll_vfs::{Errno, Ino, Timespec};
+use atoll_vfs::{Ino, Timespec};
 
 use crate::cache::Cache;
 use crate::error::{Corruption, FsError, Result};
 use crate::inode::InodeRecord;
-use crate::journal::{self, Header, Journal, ScanEnd};
+use crate::journal::{self, Header, Journal, Position, ScanEnd};
 use crate::key::{Key, Kind};
 use crate::layout::{
-    self, Block, GROUP_AREA_MIN, RING_BLOCKS_MIN, Superblock, VolumeState, cell, common, inode,
-    magic, map, node, superblock,
+    self, Block, GROUP_AREA_MIN, RING_BLOCKS_MIN, Superblock, VolumeState, cell, inode, magic, map,
+    node, superblock,
 };
 use crate::node::{build_cell, image};
+use crate::recovery::Replay;
 use crate::report::MountNote;
 use crate::store::Store;
 
@@ -245,8 +246,19 @@ pub(crate) fn mount<M: Memory>(mut device: M, options: &MountOptions) -> Result<
     if header.failed {
         store.notes.push(MountNote::Failed);
     }
-    if end != tail {
-        store.recover(tail, end, trusted, extent.void_before, options.read_only)?;
+    // In the same incarnation file data is where it belongs, or newer data is; so it is after a flush
+    // of the device.
+    let data_after = if trusted { Position::MAX } else { extent.void_before };
+    let replay = Replay { tail, end, data_after };
+    if options.read_only {
+        store.lay_over(&replay)?;
+    } else if end != tail {
+        if trusted {
+            // What goes home must be committed before, or power loss now would leave home ahead of
+            // the journal. After power loss it is committed.
+            store.commit_recovered()?;
+        }
+        store.recover(&replay, (options.cache_bytes / BLOCK_SIZE).max(64))?;
     }
     store.set_read_only(options.read_only);
     if !options.read_only {
@@ -254,108 +266,6 @@ pub(crate) fn mount<M: Memory>(mut device: M, options: &MountOptions) -> Result<
         store.begin_journal()?;
     }
     Ok(store)
-}
-
-impl<M: Memory> Store<M> {
-    /// Second pass of a mount: applies the records from `tail` to `end`.
-    fn recover(
-        &mut self,
-        tail: ScanEnd,
-        end: ScanEnd,
-        trusted: bool,
-        void_before: u64,
-        read_only: bool,
-    ) -> Result<()> {
-        if trusted && !read_only {
-            // What is applied may be written home, so it must be committed before, or power loss
-            // now would leave home ahead of the journal. After power loss it is committed.
-            self.commit_recovered()?;
-        }
-        let sb = self.superblock.clone();
-        let mut cache = core::mem::replace(&mut self.cache, Cache::new(0, None));
-        let mut state = self.state;
-        let result = journal::scan(&mut self.device, &sb, tail, |device, record| {
-            if record.end.position > end.position {
-                return Ok(false);
-            }
-            let after = record.end.position;
-            if let Some(s) = record.state(&sb)? {
-                state = s;
-            }
-            record.for_each(&sb, |entry| {
-                if entry.data {
-                    // In the same incarnation the data is where it belongs, or newer data is; so it
-                    // is after a flush of the device.
-                    if !trusted && after > void_before {
-                        if read_only {
-                            return Err(FsError::NeedsRecovery);
-                        }
-                        let at = entry.block.byte_offset() + entry.offset as u64;
-                        device.store(at, entry.bytes)?;
-                    }
-                    return Ok(());
-                }
-                let id = match cache.lookup(entry.block.0) {
-                    Some(id) => id,
-                    None => {
-                        let mut b = [0; BLOCK_SIZE];
-                        if !entry.init {
-                            // The checksum is that of the last checkpoint or of none: a block may be
-                            // half-way home. Everything it lacks is in the journal.
-                            device.read(entry.block, &mut b)?;
-                        }
-                        cache.insert(entry.block, &b)
-                    }
-                };
-                let data = &mut cache.frame_mut(id).data;
-                if entry.init {
-                    data.fill(0);
-                }
-                data[entry.offset..entry.offset + entry.bytes.len()].copy_from_slice(entry.bytes);
-                cache.mark_dirty(id);
-                Ok(())
-            })?;
-            if cache.wants_checkpoint() {
-                if read_only {
-                    return Err(Errno::ENOMEM.into());
-                }
-                settle(&mut cache, device)?;
-            }
-            Ok(record.end.position < end.position)
-        });
-        self.cache = cache;
-        self.state = state;
-        result?;
-        if read_only {
-            return index_recovered(&mut self.cache, &self.superblock);
-        }
-        settle(&mut self.cache, &mut self.device)
-    }
-}
-
-/// Writes recovered blocks home and lets them go, so that each is loaded anew with all checks.
-fn settle<M: Memory>(cache: &mut Cache, device: &mut M) -> Result<()> {
-    for id in cache.dirty_frames() {
-        let frame = cache.frame_mut(id);
-        let block = frame.block;
-        layout::seal(&mut frame.data);
-        device.write(block, &frame.data[..])?;
-        cache.remove(block.0);
-    }
-    Ok(())
-}
-
-/// Makes recovered blocks usable where they are, for a volume that must not be written.
-fn index_recovered(cache: &mut Cache, superblock: &Superblock) -> Result<()> {
-    for id in cache.dirty_frames() {
-        let frame = cache.frame_mut(id);
-        match layout::get32(&frame.data[..], common::MAGIC) {
-            magic::NODE => crate::node::index(frame, |child| superblock.holds(child, 1))?,
-            magic::MAP => {}
-            _ => return Err(Corruption::JournalRecord.into()),
-        }
-    }
-    Ok(())
 }
 
 /// The inodes that were unlinked but open when the volume was last used.
