@@ -151,6 +151,7 @@ pub struct Begun {
 pub struct Commits {
     pub dirty_data: DirtyData,
     incarnation: [u8; 16],
+    owner: [u8; 32],
     generation: u64,
     /// Counts commits, from their first half on: tells whether something happened since the last one.
     window: u64,
@@ -171,6 +172,7 @@ impl Commits {
         Commits {
             dirty_data: DirtyData::default(),
             incarnation: header.incarnation,
+            owner: header.owner,
             generation: header.generation,
             window: 1,
             durable: 0,
@@ -505,6 +507,8 @@ impl<M: Memory> Store<M> {
             chain,
             state: self.state,
             clean,
+            failed: false,
+            owner: if clean { [0; 32] } else { self.commits.owner },
             block_count: self.superblock.block_count,
         };
         header.write(&mut self.device, &self.superblock)?;
@@ -535,9 +539,10 @@ impl<M: Memory> Store<M> {
         self.write_header(false)
     }
 
-    /// Takes the volume for the life of memory that `incarnation` names.
-    pub(crate) fn set_incarnation(&mut self, incarnation: [u8; 16]) {
+    /// Takes the volume for the life of memory that `incarnation` names, and for `owner`.
+    pub(crate) fn set_incarnation(&mut self, incarnation: [u8; 16], owner: [u8; 32]) {
         self.commits.incarnation = incarnation;
+        self.commits.owner = owner;
     }
 
     /// Gives the device back.

@@ -3,7 +3,7 @@
 //!
 //! Read in this order:
 //!
-//! - [`layout`]: every offset on disk; `key`: how the items of the tree are named
+//! - [`layout`]: every offset on disk; `superblock`: what is read from there; `key`: how the items of the tree are named
 //! - `journal`: the ring of redo records; `cache`: metadata blocks in memory; `space`: free blocks
 //! - `store`: transactions over those three; `commit`: commits and checkpoints
 //! - `node`, `tree`: the B+tree; `bounds`: how long the record of an operation can be
@@ -41,8 +41,10 @@ mod namespace;
 mod node;
 mod overlay;
 mod recovery;
+mod report;
 mod space;
 mod store;
+mod superblock;
 #[doc(hidden)]
 pub mod testing;
 mod tree;
@@ -59,4 +61,5 @@ pub use fs::{Fs, VolumeInfo};
 pub use grow::{Grown, grow};
 pub use inode::InodeRecord;
 pub use journal::Header as JournalHeader;
+pub use report::MountNote;
 pub use volume::{BLOCK_COUNT_MIN, FormatOptions, MountOptions, format, read_superblock};

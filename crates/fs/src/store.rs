@@ -16,6 +16,7 @@ use crate::journal::{Entry, Header, Journal};
 use crate::layout::{self, Block, Superblock, VolumeState, magic, map, record};
 use crate::node;
 use crate::overlay::Overlay;
+use crate::report::MountNote;
 use crate::space::{Allocator, Run};
 use crate::tree::Fingers;
 
@@ -84,6 +85,8 @@ pub struct Store<M> {
     transaction: Transaction,
     /// What commits and checkpoints know.
     pub(crate) commits: Commits,
+    /// What was found and mended since the mount began.
+    pub(crate) notes: Vec<MountNote>,
     /// What the journal changes, if it was not replayed.
     pub(crate) overlay: Option<Overlay>,
 }
@@ -112,6 +115,7 @@ impl<M: Memory> Store<M> {
             state,
             transaction: Transaction::default(),
             commits: Commits::new(header, read_only),
+            notes: Vec::new(),
             overlay: None,
             device,
             superblock,

@@ -16,6 +16,7 @@ use crate::layout::{
 };
 use crate::node::{build_cell, image};
 use crate::recovery::Replay;
+use crate::report::MountNote;
 use crate::store::Store;
 
 /// How to make a volume.
@@ -25,8 +26,9 @@ pub struct FormatOptions<'a> {
     pub uuid: [u8; 16],
     /// A name for people, at most 64 bytes.
     pub label: &'a str,
-    /// Seeds the directory hash: random, so that nobody can make names collide.
-    pub hash_seed: u64,
+    /// The secret key of the hashes of names and of the journal's checksums: random, so that nobody
+    /// can make names collide.
+    pub hash_key: [u8; 16],
     /// The time now.
     pub now: Timespec,
     /// The owner of the root directory.
@@ -64,7 +66,10 @@ pub fn format<M: Memory>(device: &mut M, options: &FormatOptions<'_>) -> Result<
         ring_start,
         ring_blocks,
         group_start: ring_start + ring_blocks,
-        hash_seed: options.hash_seed,
+        generation: 1,
+        compatible: 0,
+        read_compatible: 0,
+        hash_key: options.hash_key,
         uuid: options.uuid,
         label,
         created: options.now,
@@ -101,17 +106,25 @@ pub fn format<M: Memory>(device: &mut M, options: &FormatOptions<'_>) -> Result<
     emit_root(&mut b, BlockIndex(root), &record);
     device.write(BlockIndex(root), &b)?;
 
-    let state =
-        VolumeState { root, height: 1, next_ino: Ino::ROOT.0 + 1, free_blocks: free, inodes: 1 };
+    let state = VolumeState {
+        root,
+        height: 1,
+        next_ino: Ino::ROOT.0 + 1,
+        free_blocks: free,
+        inodes: 1,
+        groups: sb.group_count(),
+    };
     for (generation, index) in (1..).zip(sb.journal_headers().into_iter().rev()) {
         let header = Header {
             generation,
             incarnation: [0; 16],
             tail: 0,
             sequence: 1,
-            chain: options.hash_seed,
+            chain: sb.chain_seed(),
             state,
             clean: true,
+            failed: false,
+            owner: [0; 32],
             block_count,
         };
         debug_assert_eq!(sb.journal_headers()[(generation % 2) as usize], index);
@@ -152,6 +165,9 @@ pub struct MountOptions {
     /// Names the life of the memory that holds unflushed writes, such as the host's boot ID. Equal
     /// to that of the last mount: nothing that was written has been lost. Zeros: never equal.
     pub incarnation: [u8; 16],
+    /// Who mounts the volume, for others who find it mounted, in words of the host's own; zeros if
+    /// it does not say. A clean unmount takes it back.
+    pub owner: [u8; 32],
     /// How much memory cached metadata blocks may take, in bytes; changed ones may exceed it for a
     /// moment.
     pub cache_bytes: usize,
@@ -166,6 +182,7 @@ impl Default for MountOptions {
         MountOptions {
             read_only: false,
             incarnation: [0; 16],
+            owner: [0; 32],
             cache_bytes: 64 << 20,
             new_slab: None,
         }
@@ -205,8 +222,18 @@ pub fn read_superblock<D: BlockDevice>(device: &mut D) -> Result<Superblock> {
 /// commit mark. A crash within is recovered from by the next mount in the same way.
 pub(crate) fn mount<M: Memory>(mut device: M, options: &MountOptions) -> Result<Store<M>> {
     let sb = read_superblock(&mut device)?;
-    let header = Header::read(&mut device, &sb)?;
-    let trusted = header.incarnation != [0; 16] && header.incarnation == options.incarnation;
+    if sb.read_compatible != 0 && !options.read_only {
+        return Err(FsError::ReadOnlyFeatures);
+    }
+    let mut header = Header::read(&mut device, &sb)?;
+    if header.failed {
+        // What the memory above the medium has may never have reached it.
+        device.forget_cached()?;
+        header = Header::read(&mut device, &sb)?;
+    }
+    let trusted = !header.failed
+        && header.incarnation != [0; 16]
+        && header.incarnation == options.incarnation;
     let tail = ScanEnd { position: header.tail, sequence: header.sequence, chain: header.chain };
 
     // First pass: where the journal ends, and from which mark on its file data counts.
@@ -216,6 +243,9 @@ pub(crate) fn mount<M: Memory>(mut device: M, options: &MountOptions) -> Result<
     let journal = Journal::new(&sb, header.tail, &end);
     let cache = Cache::new(options.cache_bytes, options.new_slab);
     let mut store = Store::new(device, sb, &header, journal, header.state, cache, false);
+    if header.failed {
+        store.notes.push(MountNote::Failed);
+    }
     // In the same incarnation file data is where it belongs, or newer data is; so it is after a flush
     // of the device.
     let data_after = if trusted { Position::MAX } else { extent.void_before };
@@ -232,7 +262,7 @@ pub(crate) fn mount<M: Memory>(mut device: M, options: &MountOptions) -> Result<
     }
     store.set_read_only(options.read_only);
     if !options.read_only {
-        store.set_incarnation(options.incarnation);
+        store.set_incarnation(options.incarnation, options.owner);
         store.begin_journal()?;
     }
     Ok(store)

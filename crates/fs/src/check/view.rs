@@ -236,7 +236,7 @@ impl<'d, M: Memory> View<'d, M> {
         let times = if fresh { 2 } else { 1 };
         let mut generation = self.header.filter(|_| !fresh).map_or(0, |h| h.generation);
         if fresh {
-            self.end = ScanEnd { position: 0, sequence: 1, chain: sb.hash_seed };
+            self.end = ScanEnd { position: 0, sequence: 1, chain: sb.chain_seed() };
             // Nothing that an older journal left must look as if it continued the new one.
             let ring = BlockIndex(sb.ring_start).byte_offset();
             self.device.store_zeros(ring, BlockIndex(sb.ring_blocks).byte_offset())?;
@@ -257,6 +257,8 @@ impl<'d, M: Memory> View<'d, M> {
                 chain,
                 state: *state,
                 clean: true,
+                failed: false,
+                owner: [0; 32],
                 block_count: sb.block_count,
             };
             header.write(self.device, &sb)?;

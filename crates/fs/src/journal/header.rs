@@ -5,7 +5,8 @@ use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
 use super::Position;
 use crate::error::{Corruption, Result};
 use crate::layout::{
-    self, Block, Superblock, VolumeState, get64, journal_header as header, magic, put64,
+    self, Block, Superblock, VolumeState, get32, get64, journal_header as header, magic, put32,
+    put64,
 };
 
 /// What a journal header says.
@@ -25,13 +26,17 @@ pub struct Header {
     pub state: VolumeState,
     /// Whether the volume was unmounted cleanly.
     pub clean: bool,
+    /// Whether a write or flush failed, so that the medium may lack what was acknowledged.
+    pub failed: bool,
+    /// Who has the volume mounted, in words of the host's own; zeros: nobody, or it does not say.
+    pub owner: [u8; 32],
     /// Blocks in the volume.
     pub block_count: u64,
 }
 
 impl Header {
     /// Writes the header as the content of block `index`.
-    pub(crate) fn emit(&self, b: &mut Block, index: BlockIndex) {
+    pub(crate) fn emit(&self, b: &mut Block, index: BlockIndex, superblock: &Superblock) {
         layout::init_block(b, index, magic::JOURNAL_HEADER);
         put64(b, header::GENERATION, self.generation);
         b[header::INCARNATION..header::INCARNATION + 16].copy_from_slice(&self.incarnation);
@@ -39,8 +44,12 @@ impl Header {
         put64(b, header::SEQUENCE, self.sequence);
         put64(b, header::CHAIN, self.chain);
         self.state.emit(&mut b[header::STATE..header::STATE + VolumeState::LEN]);
-        b[header::CLEAN] = self.clean as u8;
+        let clean = if self.clean { header::CLEAN } else { 0 };
+        let failed = if self.failed { header::FAILED } else { 0 };
+        put32(b, header::FLAGS, clean | failed);
         put64(b, header::BLOCK_COUNT, self.block_count);
+        b[header::UUID..header::UUID + 16].copy_from_slice(&superblock.uuid);
+        b[header::OWNER..header::OWNER + 32].copy_from_slice(&self.owner);
         layout::seal(b);
     }
 
@@ -48,12 +57,16 @@ impl Header {
         layout::verify(b, index, magic::JOURNAL_HEADER).ok()?;
         let mut incarnation = [0; 16];
         incarnation.copy_from_slice(&b[header::INCARNATION..header::INCARNATION + 16]);
+        let mut owner = [0; 32];
+        owner.copy_from_slice(&b[header::OWNER..header::OWNER + 32]);
+        let flags = get32(b, header::FLAGS);
         let tail = get64(b, header::TAIL);
         let generation = get64(b, header::GENERATION);
         let sequence = get64(b, header::SEQUENCE);
         // Positions and counts stay far from wrapping: 2^62 bytes outlast any medium.
         let block_count = get64(b, header::BLOCK_COUNT);
         if block_count != superblock.block_count
+            || b[header::UUID..header::UUID + 16] != superblock.uuid
             || !tail.is_multiple_of(8)
             || tail.max(generation).max(sequence) > 1 << 62
         {
@@ -66,7 +79,9 @@ impl Header {
             sequence,
             chain: get64(b, header::CHAIN),
             state: VolumeState::parse(&b[header::STATE..], superblock)?,
-            clean: b[header::CLEAN] == 1,
+            clean: flags & header::CLEAN != 0,
+            failed: flags & header::FAILED != 0,
+            owner,
             block_count,
         })
     }
@@ -112,7 +127,7 @@ impl Header {
     pub(crate) fn write<M: Memory>(&self, device: &mut M, superblock: &Superblock) -> Result<()> {
         let index = superblock.journal_headers()[(self.generation % 2) as usize];
         let mut b = [0; BLOCK_SIZE];
-        self.emit(&mut b, index);
+        self.emit(&mut b, index, superblock);
         Ok(device.write(index, &b)?)
     }
 }
