@@ -6,6 +6,7 @@
 
 use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
 
+use crate::bounds;
 use crate::cache::FrameId;
 use crate::error::{Corruption, FsError, Result};
 use crate::format::emit_map;
@@ -85,6 +86,7 @@ impl<M: Memory> Store<M> {
         if !self.superblock.holds(start, len) {
             return Err(Corruption::Item.into());
         }
+        self.transaction.bytes += bounds::bits(len);
         self.transaction.freed.push(Freed { start, len, metadata });
         Ok(())
     }

@@ -6,7 +6,7 @@
 //! - [`layout`]: every offset on disk; `superblock`: what is read from there; `key`: how the items of the tree are named
 //! - `journal`: the ring of redo records; `cache`: metadata blocks in memory; `space`: free blocks
 //! - `store`: transactions over those three; `allocation`: free blocks within them; `commit`: commits and checkpoints
-//! - `node`, `tree`: the B+tree
+//! - `node`, `tree`: the B+tree; `bounds`: how long the record of an operation can be
 //! - `inode`, `extent`, `file`, `dir`, `xattr`: what the items mean
 //! - `volume`: format, mount; `recovery`: the journal replayed, `overlay`: the same for a mount that must
 //!   not write; `fs`: a mounted volume; `grow`: a larger device
@@ -22,6 +22,7 @@ extern crate alloc;
 extern crate std;
 
 mod allocation;
+mod bounds;
 mod cache;
 mod check;
 mod commit;

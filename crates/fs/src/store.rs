@@ -7,12 +7,13 @@ use alloc::vec::Vec;
 use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
 use atoll_vfs::Ino;
 
+use crate::bounds;
 use crate::cache::{Cache, FrameId};
 use crate::commit::Commits;
 use crate::error::{Corruption, FsError, Result};
 use crate::inode::Remembered;
 use crate::journal::{Entry, Header, Journal};
-use crate::layout::{self, Block, Superblock, VolumeState, magic};
+use crate::layout::{self, Block, Superblock, VolumeState, magic, record};
 use crate::node;
 use crate::overlay::Overlay;
 use crate::report::MountNote;
@@ -48,6 +49,8 @@ pub(crate) struct Transaction {
     /// Groups of which the summary says something else now: what it said before.
     pub refilled: Vec<(u64, bool)>,
     state: VolumeState,
+    /// What the entries take in the record, those for blocks that were freed included.
+    pub bytes: usize,
     /// May take the reserved blocks.
     pub frees_space: bool,
 }
@@ -177,6 +180,7 @@ impl<M: Memory> Store<M> {
             undo: transaction.undo.len() as u32,
             init: false,
         });
+        transaction.bytes += record::ENTRY_LEN + len;
         transaction.undo.extend_from_slice(place);
         fill(place);
         self.cache.mark_dirty(id);
@@ -199,6 +203,7 @@ impl<M: Memory> Store<M> {
             undo: 0,
             init: true,
         });
+        self.transaction.bytes += record::ENTRY_LEN + node::HEADER_LEN;
         Ok(id)
     }
 
@@ -247,7 +252,15 @@ impl<M: Memory> Store<M> {
         let t = &mut self.transaction;
         debug_assert!(t.changes.is_empty());
         t.state = self.state;
+        t.bytes = 0;
         t.frees_space = frees_space;
+    }
+
+    /// Whether the running transaction has room in its record for a further step of what can be cut
+    /// into several transactions, and for what may follow the last step.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.transaction.bytes <= bounds::steps_max(self.journal.record_max())
     }
 
     fn end(&mut self) -> Result<()> {
