@@ -1,16 +1,14 @@
-//! Inodes: their record on disk, and what is kept in memory of those in use.
-
-use alloc::vec::Vec;
+//! Inodes: their record on disk, and its place in the tree.
 
 use atoll_block::Memory;
 use atoll_vfs::{Attr, Errno, FileType, Ino, Timespec};
-use hashbrown::HashMap;
 
 use crate::cache::FrameId;
 use crate::error::{Corruption, Result};
 use crate::key::Key;
 use crate::layout::{self, BLOCK_COUNT_MAX, get_time, get32, get64, inode, put_time, put32, put64};
 use crate::store::Store;
+use crate::table::Inode;
 use crate::tree::Place;
 
 /// An inode record, parsed.
@@ -173,116 +171,6 @@ impl Extent {
     #[inline]
     pub fn end(&self) -> u64 {
         self.file_block + self.len
-    }
-}
-
-/// An inode in memory: one that is open, or whose timestamps are ahead of its record.
-#[derive(Clone, Copy, Debug)]
-pub struct Inode {
-    /// Its number.
-    pub ino: Ino,
-    /// Its record, with timestamps that may be newer than those in the tree.
-    pub record: InodeRecord,
-    /// Whether they are.
-    pub times_dirty: bool,
-    /// Open handles.
-    pub handles: u32,
-    /// The extent that was used last.
-    pub extent: Option<Extent>,
-    /// The commit window in which the file was last made shorter: blocks that no crash can make
-    /// longer again may be zeroed in place.
-    pub shortened: u64,
-    place: Remembered,
-}
-
-/// The inodes in memory.
-#[derive(Debug, Default)]
-pub struct InodeTable {
-    inodes: Vec<Inode>,
-    by_ino: HashMap<u64, u32>,
-    free: Vec<u32>,
-}
-
-/// How many inodes without handles stay in memory for their timestamps.
-const IDLE_MAX: usize = 4096;
-
-impl InodeTable {
-    /// The slot of `ino`, if it is in memory.
-    #[inline]
-    pub fn slot(&self, ino: Ino) -> Option<u32> {
-        self.by_ino.get(&ino.0).copied()
-    }
-
-    /// The inode in `slot`.
-    #[inline]
-    pub fn get(&self, slot: u32) -> &Inode {
-        &self.inodes[slot as usize]
-    }
-
-    /// The inode in `slot`.
-    #[inline]
-    pub fn get_mut(&mut self, slot: u32) -> &mut Inode {
-        &mut self.inodes[slot as usize]
-    }
-
-    /// Whether idle inodes should be let go.
-    pub fn is_crowded(&self) -> bool {
-        self.by_ino.len() > IDLE_MAX
-    }
-
-    /// Brings an inode into memory.
-    pub fn insert(&mut self, ino: Ino, record: InodeRecord) -> u32 {
-        let inode = Inode {
-            ino,
-            record,
-            times_dirty: false,
-            handles: 0,
-            extent: None,
-            shortened: 0,
-            place: Remembered::default(),
-        };
-        let slot = match self.free.pop() {
-            Some(slot) => {
-                self.inodes[slot as usize] = inode;
-                slot
-            }
-            None => {
-                self.inodes.push(inode);
-                (self.inodes.len() - 1) as u32
-            }
-        };
-        self.by_ino.insert(ino.0, slot);
-        slot
-    }
-
-    /// Lets an inode go.
-    pub fn remove(&mut self, ino: Ino) {
-        if let Some(slot) = self.by_ino.remove(&ino.0) {
-            // An inode number of 0 belongs to nobody: stale handles do not match.
-            self.inodes[slot as usize].ino = Ino(0);
-            self.inodes[slot as usize].times_dirty = false;
-            self.free.push(slot);
-        }
-    }
-
-    /// The inodes whose timestamps are ahead, by number.
-    pub fn with_dirty_times(&self) -> Vec<u32> {
-        let mut slots: Vec<u32> = (0..self.inodes.len() as u32)
-            .filter(|&s| self.get(s).times_dirty && self.get(s).ino.0 != 0)
-            .collect();
-        slots.sort_unstable_by_key(|&s| self.get(s).ino);
-        slots
-    }
-
-    /// Lets go of every inode that nobody has open and of which the tree knows everything. `durable`
-    /// is the last commit window of which everything is durable.
-    pub fn shrink(&mut self, durable: u64) {
-        for slot in 0..self.inodes.len() as u32 {
-            let i = self.get(slot);
-            if i.ino.0 != 0 && i.handles == 0 && !i.times_dirty && i.shortened <= durable {
-                self.remove(i.ino);
-            }
-        }
     }
 }
 

@@ -7,7 +7,7 @@
 //! - `journal`: the ring of redo records; `cache`: metadata blocks in memory; `space`: free blocks
 //! - `store`: transactions over those three; `commit`: commits and checkpoints
 //! - `node`, `tree`: the B+tree
-//! - `inode`, `extent`, `file`, `dir`, `xattr`: what the items mean
+//! - `inode`, `extent`, `file`, `dir`, `xattr`: what the items mean; `table`: the inodes in memory
 //! - `volume`: format, mount, recovery; `fs`: a mounted volume; `grow`: a larger device
 //! - `namespace`, `content`, `verbs`: the verbs of the file seam
 //! - `check`: every rule of the format, checked and restored; `dump`: everything in words
@@ -39,6 +39,7 @@ mod namespace;
 mod node;
 mod space;
 mod store;
+mod table;
 #[doc(hidden)]
 pub mod testing;
 mod tree;

@@ -135,7 +135,7 @@ impl<M: Memory> Fs<M> {
 
     /// Whether anybody has `ino` open.
     fn is_open(&self, ino: Ino) -> bool {
-        self.inodes.slot(ino).is_some_and(|slot| self.inodes.get(slot).handles > 0)
+        self.inodes.slot(ino).is_some_and(|slot| self.inodes.get(slot).handles() > 0)
     }
 
     pub(crate) fn remove_name(
