@@ -82,7 +82,9 @@ impl<M: Memory> Fs<M> {
         {
             let at = e.start * BLOCK + (offset - e.file_block * BLOCK);
             self.store.store_data(at, data)?;
-            self.inodes.set_times(file.slot, cx.now);
+            if inode.set_times(cx.now) {
+                self.inodes.note_dirty(file.slot);
+            }
             return Ok(Written { len: data.len(), offset });
         }
         self.write_slowly(cx, file.slot, offset, data)

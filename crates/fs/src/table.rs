@@ -42,6 +42,15 @@ impl Inode {
     pub fn handles(&self) -> u32 {
         self.handles
     }
+
+    /// Sets mtime and ctime. Returns whether the table is still [to be told](InodeTable::note_dirty).
+    #[inline]
+    #[must_use]
+    pub fn set_times(&mut self, now: Timespec) -> bool {
+        self.record.mtime = now;
+        self.record.ctime = now;
+        !self.times_dirty
+    }
 }
 
 /// No slot.
@@ -238,16 +247,14 @@ impl InodeTable {
     /// Sets mtime and ctime in memory.
     #[inline]
     pub fn set_times(&mut self, slot: u32, now: Timespec) {
-        let inode = &mut self.inodes[slot as usize];
-        inode.record.mtime = now;
-        inode.record.ctime = now;
-        if !inode.times_dirty {
+        if self.inodes[slot as usize].set_times(now) {
             self.note_dirty(slot);
         }
     }
 
+    /// Notes that the timestamps in memory are ahead.
     #[inline(never)]
-    fn note_dirty(&mut self, slot: u32) {
+    pub fn note_dirty(&mut self, slot: u32) {
         let inode = &mut self.inodes[slot as usize];
         inode.times_dirty = true;
         if inode.handles == 0 {
