@@ -6,6 +6,7 @@ use atoll_block::Memory;
 use atoll_vfs::{Context, Errno, Handle, Ino, OpenFlags, StatFs, Timespec};
 
 use crate::commit::Begun;
+use crate::cookie::Cookies;
 use crate::error::Result;
 use crate::file::FREE_BUDGET;
 use crate::inode::InodeRecord;
@@ -36,6 +37,7 @@ pub(crate) struct OpenFile {
 pub struct Fs<M: Memory> {
     pub(crate) store: Store<M>,
     pub(crate) inodes: InodeTable,
+    pub(crate) cookies: Cookies,
     handles: Vec<OpenFile>,
     free_handles: Vec<u32>,
 }
@@ -61,8 +63,10 @@ impl<M: Memory> Fs<M> {
     /// What is wrong with the image or the device; nothing is written to a device that holds no
     /// valid volume.
     pub fn mount(device: M, options: &MountOptions) -> Result<Fs<M>> {
+        let store = volume::mount(device, options)?;
         let mut fs = Fs {
-            store: volume::mount(device, options)?,
+            cookies: Cookies::new(&store.superblock.hash_key),
+            store,
             inodes: InodeTable::default(),
             handles: Vec::new(),
             free_handles: Vec::new(),

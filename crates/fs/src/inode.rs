@@ -153,6 +153,9 @@ pub struct Remembered {
     offset: u16,
 }
 
+/// How many places of records are remembered.
+pub const READS_REMEMBERED: usize = 16;
+
 /// A run of file blocks and where it is on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
@@ -183,20 +186,20 @@ impl<M: Memory> Store<M> {
         self.find(Key::inode(ino.0))?.ok_or(Errno::ESTALE.into())
     }
 
-    /// The record of `ino` in the tree. The place of the last one read is remembered: what is looked
-    /// up is opened next.
+    /// The record of `ino` in the tree. The places of some that were read are remembered: what is looked
+    /// up is opened next, and where something is looked up, other things are.
     ///
     /// # Errors
     /// `ESTALE` if there is no such inode.
     pub fn read_inode(&mut self, ino: Ino) -> Result<InodeRecord> {
-        let (last, at) = self.last_read;
+        let (last, at) = self.last_read[ino.0 as usize % READS_REMEMBERED];
         if last == ino && self.cache.is_current(at.frame, at.version) {
             let from = at.offset as usize;
             return InodeRecord::parse(&self.cache.frame(at.frame).data[from..from + inode::LEN]);
         }
         let place = self.inode_place(ino)?;
         let record = InodeRecord::parse(self.value(&place))?;
-        self.last_read = (ino, self.remember(&place));
+        self.last_read[ino.0 as usize % READS_REMEMBERED] = (ino, self.remember(&place));
         Ok(record)
     }
 

@@ -92,9 +92,7 @@ impl<M: Memory> Fs<M> {
             return Err(Errno::EMLINK.into());
         }
         let ino = self.store.transact(false, |store| {
-            let Err(key) = store.search_entry(parent, bytes)? else {
-                return Err(Errno::EEXIST.into());
-            };
+            let key = store.new_entry(parent, bytes)?;
             let ino = Self::insert_inode(store, &record)?;
             if !new.target.is_empty() {
                 store.insert_target(ino, new.target)?;
@@ -236,9 +234,7 @@ impl<M: Memory> Fs<M> {
         record.nlink += 1;
         record.ctime = cx.now;
         self.store.transact(false, |store| {
-            let Err(key) = store.search_entry(parent, bytes)? else {
-                return Err(Errno::EEXIST.into());
-            };
+            let key = store.new_entry(parent, bytes)?;
             if was_orphan {
                 store.remove(Key::orphan(ino))?;
             }
@@ -385,9 +381,7 @@ impl<M: Memory> Fs<M> {
                 }
                 None => {
                     store.remove(old.key)?;
-                    let Err(key) = store.search_entry(new_dir, new_name)? else {
-                        return Err(Corruption::Item.into());
-                    };
+                    let key = store.new_entry(new_dir, new_name)?;
                     store.insert_entry(key, new_name, old.ino, old.file_type)?;
                 }
             }
