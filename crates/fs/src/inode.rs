@@ -11,6 +11,10 @@ use crate::store::Store;
 use crate::table::Inode;
 use crate::tree::Place;
 
+/// The most links of a directory, which are 2 and its subdirectories. [`LINK_MAX`](atoll_vfs::LINK_MAX) is
+/// for files.
+pub const DIRECTORY_LINK_MAX: u32 = u32::MAX / 2;
+
 /// An inode record, parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InodeRecord {
@@ -103,7 +107,7 @@ impl InodeRecord {
         let sound = record.mode >> 16 == 0
             && FileType::from_mode(record.mode).is_some()
             && record.size <= atoll_vfs::filesystem::FILE_SIZE_MAX
-            && record.nlink <= u32::MAX / 2
+            && record.nlink <= DIRECTORY_LINK_MAX
             && record.blocks <= BLOCK_COUNT_MAX
             && times.iter().all(|t| t.nsec < 1_000_000_000);
         if !sound {
