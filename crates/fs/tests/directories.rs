@@ -130,3 +130,36 @@ fn corrupt_name(device: &mut RamDevice, text: &[u8]) {
     }
     atoll_fs::testing::reseal(bytes);
 }
+
+/// A cookie names a place in the directory, also on a later mount, after a crash, and when its entry is
+/// gone.
+#[test]
+fn cookies_outlive_mounts() {
+    let mut fs = volume(1 << 10);
+    for at in 0..300 {
+        mkdir(&mut fs, Ino::ROOT, &format!("{at}"));
+    }
+    let list = |fs: &mut Fs<RamDevice>, cookie| {
+        let handle = fs.opendir(&CX, Ino::ROOT).unwrap();
+        let mut entries = Vec::new();
+        fs.readdir(&CX, Ino::ROOT, handle, cookie, &mut |entry| {
+            entries.push((entry.name.to_vec(), entry.cookie));
+            true
+        })
+        .unwrap();
+        fs.releasedir(&CX, Ino::ROOT, handle).unwrap();
+        entries
+    };
+    let all = list(&mut fs, 0);
+    let (gone, cookie) = &all[100];
+    let crashed = fs.device().clone();
+    let mut fs = Fs::mount(crashed, &mount_options()).unwrap();
+    assert_eq!(list(&mut fs, *cookie), all[101..]);
+    fs.rmdir(&CX, Ino::ROOT, Name::new(gone).unwrap()).unwrap();
+    let mut fs = Fs::mount(fs.unmount().unwrap(), &mount_options()).unwrap();
+    assert_eq!(list(&mut fs, *cookie), all[101..]);
+    assert!(
+        !all[2..].is_sorted_by_key(|(_, cookie)| cookie),
+        "the order is not to be read from them"
+    );
+}
