@@ -28,6 +28,7 @@ use atoll_vfs::Errno;
 use crate::error::{FsError, Result};
 use crate::journal::{Entry, Header, Position};
 use crate::layout::{self, record};
+use crate::pair;
 use crate::store::Store;
 
 /// File data stored since the last commit, or its first half, as byte ranges of the device while they are few.
@@ -186,6 +187,14 @@ impl Commits {
     /// Whether data from before the first half of a commit has yet to be flushed where it is.
     fn waits_for_data(&self) -> bool {
         matches!(&self.half, Some(Half { waits: WaitsFor::Data(_), .. }))
+    }
+}
+
+impl Commits {
+    /// The generation of the last journal header.
+    #[inline]
+    pub fn generation(&self) -> u64 {
+        self.generation
     }
 }
 
@@ -474,13 +483,16 @@ impl<M: Memory> Store<M> {
             let first = self.cache.frame(ids[at]).block;
             batch.clear();
             let mut n = 0;
-            while n < BATCH
-                && at + n < ids.len()
-                && self.cache.frame(ids[at + n]).block.0 == first.0 + n as u64
-            {
+            let mut next = first.0;
+            while n < BATCH && at + n < ids.len() && self.cache.frame(ids[at + n]).block.0 == next {
                 let frame = self.cache.frame_mut(ids[at + n]);
                 layout::seal(&mut frame.data);
                 batch.extend_from_slice(&frame.data[..]);
+                next += 1;
+                if pair::is_pair(&frame.data) {
+                    batch.extend_from_slice(&pair::second(&frame.data));
+                    next += 1;
+                }
                 n += 1;
             }
             self.device.write(first, &batch)?;
@@ -511,9 +523,7 @@ impl<M: Memory> Store<M> {
             owner: if clean { [0; 32] } else { self.commits.owner },
             block_count: self.superblock.block_count,
         };
-        header.write(&mut self.device, &self.superblock)?;
-        let [first, _] = self.superblock.journal_headers();
-        Ok(self.device.flush_range(first, 2)?)
+        header.write(&mut self.device, &self.superblock)
     }
 
     /// Refuses changes, or takes them.

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use atoll_block::Memory;
 use atoll_vfs::{Context, Errno, Handle, Ino, OpenFlags, StatFs, Timespec};
 
+use crate::allocation::RESERVED_BLOCKS;
 use crate::commit::Begun;
 use crate::cookie::Cookies;
 use crate::error::Result;
@@ -13,7 +14,7 @@ use crate::inode::InodeRecord;
 use crate::key::{Key, Kind};
 use crate::layout::{self, Superblock, inode as inode_layout};
 use crate::report::MountNote;
-use crate::store::{RESERVED_BLOCKS, Store};
+use crate::store::Store;
 use crate::table::InodeTable;
 use crate::volume::{self, MountOptions};
 
@@ -356,7 +357,7 @@ impl<M: Memory> Fs<M> {
         let files_free = free.saturating_mul(layout::node::CAPACITY as u64 / 160);
         StatFs {
             block_size: atoll_block::BLOCK_SIZE as u32,
-            blocks: sb.block_count - sb.group_start - sb.group_count(),
+            blocks: sb.usable_blocks(),
             blocks_free: free,
             files: self.store.state.inodes.saturating_add(files_free),
             files_free,

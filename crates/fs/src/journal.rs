@@ -11,6 +11,7 @@ use atoll_vfs::Errno;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 pub use self::header::Header;
+pub(crate) use self::header::Headers;
 use crate::error::{Corruption, Result};
 use crate::layout::{
     Block, Superblock, VolumeState, get16, get32, get64, magic, put16, put32, put64, record,

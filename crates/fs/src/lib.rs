@@ -6,7 +6,7 @@
 //! - [`layout`]: every offset on disk; `superblock`: what is read from there; `key`: how the items of the tree are named;
 //!   `hash`: where names go
 //! - `journal`: the ring of redo records; `cache`: metadata blocks in memory; `space`: free blocks
-//! - `store`: transactions over those three; `commit`: commits and checkpoints
+//! - `store`: transactions over those three; `allocation`: free blocks within them; `commit`: commits and checkpoints
 //! - `node`, `tree`: the B+tree
 //! - `inode`, `extent`, `file`, `dir`, `xattr`: what the items mean; `table`: the inodes in memory;
 //!   `cookie`: what a listing shows of the place of a name
@@ -23,6 +23,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod allocation;
 mod cache;
 mod check;
 mod commit;
@@ -33,6 +34,7 @@ mod dump;
 mod error;
 mod extent;
 mod file;
+mod format;
 mod fs;
 mod grow;
 mod hash;
@@ -43,11 +45,13 @@ pub mod layout;
 mod namespace;
 mod node;
 mod overlay;
+mod pair;
 mod recovery;
 mod report;
 mod space;
 mod store;
 mod superblock;
+mod superblocks;
 mod table;
 #[doc(hidden)]
 pub mod testing;
@@ -61,9 +65,11 @@ pub use check::{
 };
 pub use dump::{DumpOptions, Element, ItemValue, dump, visit};
 pub use error::{Corruption, FsError, Result};
+pub use format::{BLOCK_COUNT_MIN, FormatOptions, format};
 pub use fs::{Fs, VolumeInfo};
 pub use grow::{Grown, grow};
 pub use inode::InodeRecord;
 pub use journal::Header as JournalHeader;
 pub use report::MountNote;
-pub use volume::{BLOCK_COUNT_MIN, FormatOptions, MountOptions, format, read_superblock};
+pub use superblocks::read_superblock;
+pub use volume::MountOptions;

@@ -15,6 +15,7 @@ use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
 use crate::error::Result;
 use crate::journal::{self, Entry, Position, ScanEnd};
 use crate::layout::{self, Block, Superblock, VolumeState};
+use crate::pair;
 use crate::store::Store;
 
 /// What counts of a journal.
@@ -90,7 +91,12 @@ impl Window {
     }
 
     /// Puts an entry's bytes into the image of its block.
-    fn apply<M: Memory>(&mut self, device: &mut M, entry: &Entry<'_>) -> Result<()> {
+    fn apply<M: Memory>(
+        &mut self,
+        device: &mut M,
+        sb: &Superblock,
+        entry: &Entry<'_>,
+    ) -> Result<()> {
         let block = entry.block.0;
         if !self.covers(block) {
             return Ok(());
@@ -102,7 +108,10 @@ impl Window {
             _ => {
                 let mut data = Box::new([0; BLOCK_SIZE]);
                 if !entry.init {
-                    device.read(entry.block, &mut data[..])?;
+                    match entry.data {
+                        true => device.read(entry.block, &mut data[..])?,
+                        false => read_home(device, sb, entry.block, &mut data)?,
+                    }
                 }
                 self.images.insert(block, Image { data, metadata: !entry.data });
             }
@@ -117,15 +126,35 @@ impl Window {
     }
 
     /// Writes the images home.
-    fn settle<M: Memory>(&mut self, device: &mut M) -> Result<()> {
+    fn settle<M: Memory>(&mut self, device: &mut M, sb: &Superblock) -> Result<()> {
         for (&block, image) in &mut self.images {
             if image.metadata {
                 layout::seal(&mut image.data);
+            }
+            if image.metadata && sb.pair_magic(BlockIndex(block)).is_some() {
+                pair::write(device, &image.data)?;
+                continue;
             }
             device.write(BlockIndex(block), &image.data[..])?;
         }
         Ok(())
     }
+}
+
+/// Reads a metadata block as it is at home; one that stands twice from the copy that is whole.
+pub(crate) fn read_home<M: Memory>(
+    device: &mut M,
+    sb: &Superblock,
+    block: BlockIndex,
+    data: &mut Block,
+) -> Result<()> {
+    if let Some(magic) = sb.pair_magic(block)
+        && let Ok(pair) = pair::read(device, block, magic)
+    {
+        *data = pair.data;
+        return Ok(());
+    }
+    Ok(device.read(block, &mut data[..])?)
 }
 
 impl<M: Memory> Store<M> {
@@ -140,9 +169,10 @@ impl<M: Memory> Store<M> {
             let mut window = Window::new(first, blocks_max);
             let device = &mut self.device;
             let sb = &self.superblock;
-            self.state = replay
-                .for_each(device, sb, self.state, |device, _, entry| window.apply(device, entry))?;
-            window.settle(device)?;
+            self.state = replay.for_each(device, sb, self.state, |device, _, entry| {
+                window.apply(device, sb, entry)
+            })?;
+            window.settle(device, sb)?;
             from = window.limit;
         }
         Ok(())

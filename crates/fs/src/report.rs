@@ -26,6 +26,13 @@ pub enum MountNote {
         /// The second of the two, not the first.
         copy: bool,
     },
+    /// As [`Map`](Self::Map), of the two blocks that say which groups are full.
+    Summary {
+        /// The group that has them.
+        group: u64,
+        /// The second of the two, not the first.
+        copy: bool,
+    },
     /// A write or flush had failed while the volume was mounted last: of what was done after the
     /// last commit nothing counts.
     Failed,
@@ -46,6 +53,10 @@ impl fmt::Display for MountNote {
             MountNote::Map { group, copy } => {
                 let which = if *copy { "second" } else { "first" };
                 write!(f, "the {which} map block of group {group} was damaged; the other was used")
+            }
+            MountNote::Summary { group, copy } => {
+                let which = if *copy { "second" } else { "first" };
+                write!(f, "the {which} summary in group {group} was damaged; the other was used")
             }
             MountNote::Failed => f.write_str(
                 "the device had failed when the volume was mounted last; \
