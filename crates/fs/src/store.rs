@@ -11,7 +11,7 @@ use crate::bounds;
 use crate::cache::{Cache, FrameId};
 use crate::commit::Commits;
 use crate::error::{Corruption, FsError, Result};
-use crate::inode::Remembered;
+use crate::inode::{READS_REMEMBERED, Remembered};
 use crate::journal::{Entry, Header, Journal};
 use crate::layout::{self, Block, Superblock, VolumeState, magic, record};
 use crate::node;
@@ -66,8 +66,8 @@ pub struct Store<M> {
     pub(crate) root_hint: FrameId,
     /// The ways through the tree that were gone last.
     pub(crate) fingers: Fingers,
-    /// Where the inode record is that was read last.
-    pub(crate) last_read: (Ino, Remembered),
+    /// Where inode records are that were read last.
+    pub(crate) last_read: [(Ino, Remembered); READS_REMEMBERED],
     pub(crate) journal: Journal,
     pub(crate) allocator: Allocator,
     pub(crate) transaction: Transaction,
@@ -97,7 +97,7 @@ impl<M: Memory> Store<M> {
             cache,
             root_hint: FrameId::MAX,
             fingers: Fingers::new(),
-            last_read: (Ino(0), Remembered::default()),
+            last_read: [(Ino(0), Remembered::default()); READS_REMEMBERED],
             allocator,
             journal,
             state,

@@ -8,6 +8,7 @@ use core::fmt;
 use atoll_vfs::FileType;
 
 use crate::key::{Key, Kind, XATTR_PIECES};
+use crate::report::MountNote;
 
 /// How many findings a report lists; more are counted.
 pub const FINDINGS_MAX: usize = 1000;
@@ -249,11 +250,17 @@ pub enum Finding {
         /// The second of the two, not the first.
         copy: bool,
     },
-    /// The summary in a group can't be used, one of the two is damaged, or it calls groups full that
-    /// are not.
+    /// The summary in a group can't be used, or calls groups full that are not.
     Summary {
         /// The group that has it.
         group: u64,
+    },
+    /// As [`MapCopy`](Self::MapCopy), of the two blocks of a summary.
+    SummaryCopy {
+        /// The group that has it.
+        group: u64,
+        /// The second of the two, not the first.
+        copy: bool,
     },
     /// Blocks are marked as in use that nothing refers to.
     Leaked {
@@ -292,6 +299,7 @@ impl Finding {
                 | Finding::Map { .. }
                 | Finding::MapCopy { .. }
                 | Finding::Summary { .. }
+                | Finding::SummaryCopy { .. }
                 | Finding::Leaked { .. }
                 | Finding::Unmarked { .. }
                 | Finding::Counter { .. }
@@ -407,6 +415,10 @@ impl fmt::Display for Finding {
                 let which = if *copy { "second" } else { "first" };
                 write!(f, "the {which} map block of group {group} is damaged, the other is not")
             }
+            Finding::SummaryCopy { group, copy } => {
+                let which = if *copy { "second" } else { "first" };
+                write!(f, "the {which} summary in group {group} is damaged, the other is not")
+            }
             Finding::Summary { group } => {
                 write!(
                     f,
@@ -443,6 +455,8 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// Findings beyond those.
     pub more_findings: u64,
+    /// What the next mount mends: a crash may have left it.
+    pub notes: Vec<MountNote>,
     /// Journal records that a mount would replay.
     pub journal_records: u64,
     /// Whether the volume was unmounted cleanly.
@@ -539,6 +553,9 @@ impl fmt::Display for Report {
         }
         if self.more_findings > 0 {
             writeln!(f, "and {} more", self.more_findings)?;
+        }
+        for note in &self.notes {
+            writeln!(f, "{note}; the next mount writes it anew")?;
         }
         if self.repaired {
             writeln!(

@@ -17,6 +17,11 @@ const WORDS: usize = map::GROUP_BLOCKS as usize / 64;
 
 type Bits = Box<[u64; WORDS]>;
 
+/// Which of two are damaged: whether it is the second.
+fn damaged_copies(damaged: [bool; 2]) -> impl Iterator<Item = bool> {
+    [false, true].into_iter().filter(move |&copy| damaged[usize::from(copy)])
+}
+
 /// Whether a summary calls `group` full.
 fn is_called_full(block: &Block, group: u64) -> bool {
     let at = (group % summary::GROUPS) as usize;
@@ -125,8 +130,10 @@ impl Usage {
         for group in 0..made {
             if group.is_multiple_of(summary::GROUPS) {
                 let read = view.read_pair(sb.summary_block(group), magic::SUMMARY);
-                if !matches!(read, Ok((_, [false, false]))) {
-                    report.add(Finding::Summary { group });
+                match &read {
+                    Ok((_, damaged)) => damaged_copies(*damaged)
+                        .for_each(|copy| report.add(Finding::SummaryCopy { group, copy })),
+                    Err(_) => report.add(Finding::Summary { group }),
                 }
                 summary = read.ok().map(|(b, _)| b);
             }
@@ -134,9 +141,7 @@ impl Usage {
                 report.add(Finding::Map { group });
                 continue;
             };
-            for copy in [false, true].into_iter().filter(|&copy| damaged[usize::from(copy)]) {
-                report.add(Finding::MapCopy { group, copy });
-            }
+            damaged_copies(damaged).for_each(|copy| report.add(Finding::MapCopy { group, copy }));
             self.compare_group(&sb, group, &b, report);
             if summary.as_ref().is_some_and(|b| is_called_full(b, group))
                 && (0..WORDS).any(|word| self.expected(&sb, group, word) != u64::MAX)

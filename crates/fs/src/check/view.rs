@@ -14,6 +14,7 @@ use crate::journal::{self, Header, Headers, Journal, Position, ScanEnd};
 use crate::layout::{self, Block, Superblock, VolumeState, common, get32, get64, record};
 use crate::pair;
 use crate::recovery::{self, Replay};
+use crate::report::MountNote;
 use crate::superblocks::Superblocks;
 
 /// A byte range that the journal puts into a metadata block.
@@ -54,21 +55,27 @@ impl<'d, M: Memory> View<'d, M> {
         report: &mut Report,
     ) -> Result<View<'d, M>> {
         let superblocks = Superblocks::read(device)?;
-        for copy in superblocks.damaged() {
-            report.add(Finding::Superblock { copy });
-        }
-        let sb = superblocks.sb;
+        let sb = superblocks.sb.clone();
         let headers = Headers::read(device, &sb);
-        for index in headers.damaged() {
-            report.add(Finding::JournalHeader { block: index.0 });
-        }
-        let header = match headers.newest() {
-            Ok(header) => Some(header),
-            Err(_) => {
-                report.add(Finding::JournalHeaders);
-                None
+        let header = headers.newest().ok();
+        // While a volume grows the first superblock is written over; no mount has begun by then.
+        let grows = header.is_some_and(|h| !h.clean && h.incarnation == [0; 16]);
+        for copy in superblocks.damaged() {
+            match !copy && grows {
+                true => report.notes.push(MountNote::Superblock { copy }),
+                false => report.add(Finding::Superblock { copy }),
             }
-        };
+        }
+        for (index, by_crash) in headers.damaged().filter(|_| header.is_some()) {
+            let block = index.0;
+            match by_crash {
+                true => report.notes.push(MountNote::JournalHeader { block }),
+                false => report.add(Finding::JournalHeader { block }),
+            }
+        }
+        if header.is_none() {
+            report.add(Finding::JournalHeaders);
+        }
         let start = ScanEnd { position: 0, sequence: 1, chain: 0 };
         let mut view = View {
             device,

@@ -132,7 +132,7 @@ enum Found {
     /// A header, but not one of the volume as the superblock has it: as a crash leaves while the
     /// volume grows.
     Foreign,
-    /// Nothing that a crash could leave: headers lie within a sector.
+    /// Neither.
     Damaged,
     /// The device does not give the block.
     Failed(FsError),
@@ -185,10 +185,14 @@ impl Headers {
         newest.ok_or(failure.unwrap_or(Corruption::JournalHeader.into()))
     }
 
-    /// The blocks whose headers are damaged, which no crash does.
-    pub fn damaged(&self) -> impl Iterator<Item = BlockIndex> {
+    /// The blocks whose headers are damaged, and for each whether that is what the end of a process
+    /// leaves: the first copy half written over the header before the newest, or the second after the
+    /// first was the newest. Power loss leaves neither, since headers lie within a sector.
+    pub fn damaged(&self) -> impl Iterator<Item = (BlockIndex, bool)> {
+        let slot = self.newest().map_or(0, |newest| (newest.generation % 2) as usize);
         let is_damaged = |f: &Found| matches!(f, Found::Damaged | Found::Failed(_));
-        self.found.iter().filter(move |(_, f)| is_damaged(f)).map(|(index, _)| *index)
+        let found = self.found.iter().enumerate().filter(move |(_, (_, f))| is_damaged(f));
+        found.map(move |(at, (index, _))| (*index, at == 2 + slot || at == 1 - slot))
     }
 
     /// Writes `newest` over what differs from it in its slot, and makes that durable: a header that is
