@@ -6,7 +6,7 @@ use atoll_tests::ops::Profile;
 #[test]
 fn every_crash_point() {
     let volume =
-        Volume { journal_blocks: None, cache_bytes: 64 << 20, recovery_cache_bytes: 64 << 20 };
+        Volume { journal_blocks: None, cache_bytes: 64 << 20, recovery_cache_bytes: 64 << 10 };
     let tried = crash_seeds("--test crash every_crash_point", &volume, &Plan::DEFAULT);
     println!("{tried:?}");
     assert!(tried.process_crashes > 1000 && tried.power_losses > 1000 && tried.in_recovery > 100);
@@ -16,7 +16,7 @@ fn every_crash_point() {
 #[test]
 fn every_crash_point_of_checkpoints() {
     let volume =
-        Volume { journal_blocks: Some(128), cache_bytes: 64 << 10, recovery_cache_bytes: 64 << 10 };
+        Volume { journal_blocks: Some(128), cache_bytes: 64 << 10, recovery_cache_bytes: 64 << 20 };
     let plan = Plan { profile: Profile { syncs: 20, ..Profile::LARGE }, ..Plan::DEFAULT };
     let test = "--test crash every_crash_point_of_checkpoints";
     println!("{:?}", crash_seeds(test, &volume, &plan));

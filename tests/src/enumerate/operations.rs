@@ -254,7 +254,7 @@ pub fn prepared(filler: u64) -> Vec<Op> {
     ops.push(Op::Link { node: MIDDLE, parent: FULL, name: MIDDLE_NAME });
     ops.extend([create(ROOT, HOLES_NAME, HOLES, 0), write(0, 100), write(40_000, 4096), close()]);
     ops.push(Op::Symlink { parent: ROOT, name: LINK_NAME, into: 3, len: 1000 });
-    ops.extend([create(ROOT, LARGE_NAME, LARGE, 0), write(0, 100_000), close()]);
+    ops.extend([create(ROOT, LARGE_NAME, LARGE, 0), write(0, 66_000), close()]);
     ops.extend([xattr(SMALL, 200), xattr(LARGE, 3000)]);
     if filler > 0 {
         ops.extend([
