@@ -168,7 +168,7 @@ impl Tried {
 /// The life in which workloads run.
 pub(crate) const LIFE: [u8; 16] = *b"the first life  ";
 /// Another.
-const NEXT_LIFE: [u8; 16] = *b"the second life ";
+pub(crate) const NEXT_LIFE: [u8; 16] = *b"the second life ";
 /// And another.
 const THIRD_LIFE: [u8; 16] = *b"the third life  ";
 
@@ -411,7 +411,7 @@ fn checked<T: CrashTarget>(
 }
 
 /// A call whose panic is a failure like another.
-fn caught<R>(
+pub(crate) fn caught<R>(
     what: &str,
     call: impl FnOnce() -> std::result::Result<R, String>,
 ) -> std::result::Result<R, String> {

@@ -145,6 +145,16 @@ impl Workload {
         Ok(Workload { ops, recording, states, out_of_space, halves, ends, synced })
     }
 
+    /// How many events had happened when the last operation returned.
+    pub fn worked(&self) -> usize {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    /// How many events had happened when the last operation returned before `event`.
+    pub fn returned_before(&self, event: usize) -> usize {
+        self.returned(event).checked_sub(1).map_or(0, |operation| self.ends[operation])
+    }
+
     /// How many operations had returned when `event` events had happened.
     fn returned(&self, event: usize) -> usize {
         self.ends.partition_point(|&end| end <= event)
