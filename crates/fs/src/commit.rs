@@ -72,6 +72,41 @@ impl DirtyData {
         }
     }
 
+    /// Takes `count` blocks from `first` out: they were freed, and may become metadata before the
+    /// next commit, which must not carry what they held before.
+    #[inline]
+    pub fn forget(&mut self, first: u64, count: u64) {
+        if !self.ranges.is_empty() && !self.overflow {
+            self.forget_slow(
+                BlockIndex(first).byte_offset(),
+                BlockIndex(first + count).byte_offset(),
+            );
+        }
+    }
+
+    fn forget_slow(&mut self, from: u64, to: u64) {
+        for at in (0..self.ranges.len()).rev() {
+            let (start, end) = self.ranges[at];
+            if end <= from || to <= start {
+                continue;
+            }
+            self.bytes -= end.min(to) - start.max(from);
+            let before = (start < from).then_some((start, from));
+            let after = (to < end).then_some((to, end));
+            match (before, after) {
+                (Some(left), Some(right)) => {
+                    self.ranges[at] = left;
+                    self.overflow |= self.ranges.len() == Self::RANGES_MAX;
+                    if !self.overflow {
+                        self.ranges.push(right);
+                    }
+                }
+                (Some(rest), None) | (None, Some(rest)) => self.ranges[at] = rest,
+                (None, None) => _ = self.ranges.swap_remove(at),
+            }
+        }
+    }
+
     fn is_empty(&self) -> bool {
         self.ranges.is_empty() && !self.overflow
     }
@@ -116,6 +151,7 @@ pub struct Begun {
 pub struct Commits {
     pub dirty_data: DirtyData,
     incarnation: [u8; 16],
+    owner: [u8; 32],
     generation: u64,
     /// Counts commits, from their first half on: tells whether something happened since the last one.
     window: u64,
@@ -136,6 +172,7 @@ impl Commits {
         Commits {
             dirty_data: DirtyData::default(),
             incarnation: header.incarnation,
+            owner: header.owner,
             generation: header.generation,
             window: 1,
             durable: 0,
@@ -470,6 +507,8 @@ impl<M: Memory> Store<M> {
             chain,
             state: self.state,
             clean,
+            failed: false,
+            owner: if clean { [0; 32] } else { self.commits.owner },
             block_count: self.superblock.block_count,
         };
         header.write(&mut self.device, &self.superblock)?;
@@ -500,9 +539,10 @@ impl<M: Memory> Store<M> {
         self.write_header(false)
     }
 
-    /// Takes the volume for the life of memory that `incarnation` names.
-    pub(crate) fn set_incarnation(&mut self, incarnation: [u8; 16]) {
+    /// Takes the volume for the life of memory that `incarnation` names, and for `owner`.
+    pub(crate) fn set_incarnation(&mut self, incarnation: [u8; 16], owner: [u8; 32]) {
         self.commits.incarnation = incarnation;
+        self.commits.owner = owner;
     }
 
     /// Gives the device back.

@@ -422,8 +422,8 @@ impl fmt::Display for Hex<'_> {
 fn write_state(f: &mut fmt::Formatter<'_>, s: &VolumeState) -> fmt::Result {
     write!(
         f,
-        "root {} height {} next-inode {} free {} inodes {}",
-        s.root, s.height, s.next_ino, s.free_blocks, s.inodes
+        "root {} height {} next-inode {} free {} inodes {} groups {}",
+        s.root, s.height, s.next_ino, s.free_blocks, s.inodes, s.groups
     )
 }
 
@@ -434,13 +434,13 @@ impl fmt::Display for Element<'_> {
                 let label = s.label.split(|&b| b == 0).next().unwrap_or_default();
                 write!(
                     f,
-                    "superblock {block}: {} blocks, journal {}+{}, groups from {}, hash seed \
-                     {:016x}, uuid {}, label \"{}\", made {}.{:09}",
+                    "superblock {block}: {} blocks, journal {}+{}, groups from {}, generation \
+                     {}, uuid {}, label \"{}\", made {}.{:09}",
                     s.block_count,
                     s.ring_start,
                     s.ring_blocks,
                     s.group_start,
-                    s.hash_seed,
+                    s.generation,
                     Hex(&s.uuid),
                     printable(label),
                     s.created.sec,
@@ -463,7 +463,11 @@ impl fmt::Display for Element<'_> {
                     h.tail,
                     h.sequence,
                     h.chain,
-                    if h.clean { "clean" } else { "in use" },
+                    match (h.failed, h.clean) {
+                        (true, _) => "failed",
+                        (_, true) => "clean",
+                        _ => "in use",
+                    },
                     if *current { ", current" } else { "" }
                 )?;
                 write_state(f, &h.state)

@@ -11,6 +11,7 @@ use crate::file::FREE_BUDGET;
 use crate::inode::{InodeRecord, InodeTable};
 use crate::key::{Key, Kind};
 use crate::layout::{self, Superblock, inode as inode_layout};
+use crate::report::MountNote;
 use crate::store::{RESERVED_BLOCKS, Store};
 use crate::volume::{self, MountOptions};
 
@@ -98,6 +99,12 @@ impl<M: Memory> Fs<M> {
             inodes: self.store.state.inodes,
             tree_height: self.store.state.height,
         }
+    }
+
+    /// What was found to be damaged and was mended, or left out, since the mount began: for whoever
+    /// runs the volume to be told. It may grow while the volume is used.
+    pub fn notes(&self) -> &[MountNote] {
+        &self.store.notes
     }
 
     /// The device below.

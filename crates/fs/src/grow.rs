@@ -41,7 +41,11 @@ pub struct Grown {
 /// Those of a mount; the device's.
 pub fn grow<M: Memory>(device: &mut M, options: &MountOptions) -> Result<Grown> {
     let old = read_superblock(device)?;
-    let new = Superblock { block_count: device.block_count().min(BLOCK_COUNT_MAX), ..old.clone() };
+    let new = Superblock {
+        block_count: device.block_count().min(BLOCK_COUNT_MAX),
+        generation: old.generation + 1,
+        ..old.clone()
+    };
     let grown = Grown { before: old.block_count, after: new.block_count };
     if new.block_count == old.block_count {
         return Ok(grown);
@@ -110,8 +114,11 @@ fn prepare_header<M: Memory>(
     maps: &[(BlockIndex, Block)],
 ) -> Result<()> {
     let added = usable(new).checked_sub(usable(old)).ok_or(Corruption::Superblock)?;
-    let state =
-        VolumeState { free_blocks: header.state.free_blocks.saturating_add(added), ..header.state };
+    let state = VolumeState {
+        free_blocks: header.state.free_blocks.saturating_add(added),
+        groups: new.group_count(),
+        ..header.state
+    };
     let end = ScanEnd { position: header.tail, sequence: header.sequence, chain: header.chain };
     let mut journal = Journal::new(new, header.tail, &end);
     let generation = header.generation + 1;
@@ -130,6 +137,8 @@ fn prepare_header<M: Memory>(
         chain,
         state,
         clean: false,
+        failed: false,
+        owner: [0; 32],
         block_count: new.block_count,
         ..*header
     };

@@ -14,6 +14,8 @@ use crate::inode::Remembered;
 use crate::journal::{Entry, Header, Journal};
 use crate::layout::{self, Block, Superblock, VolumeState, magic, map};
 use crate::node;
+use crate::overlay::Overlay;
+use crate::report::MountNote;
 use crate::space::{Allocator, Run};
 use crate::tree::Fingers;
 
@@ -80,6 +82,10 @@ pub struct Store<M> {
     transaction: Transaction,
     /// What commits and checkpoints know.
     pub(crate) commits: Commits,
+    /// What was found and mended since the mount began.
+    pub(crate) notes: Vec<MountNote>,
+    /// What the journal changes, if it was not replayed.
+    pub(crate) overlay: Option<Overlay>,
 }
 
 impl<M: Memory> Store<M> {
@@ -106,6 +112,8 @@ impl<M: Memory> Store<M> {
             state,
             transaction: Transaction::default(),
             commits: Commits::new(header, read_only),
+            notes: Vec::new(),
+            overlay: None,
             device,
             superblock,
         }
@@ -147,6 +155,11 @@ impl<M: Memory> Store<M> {
     fn load_block(&mut self, block: u64, magic: u32) -> Result<Block> {
         let mut data = [0; BLOCK_SIZE];
         self.device.read(BlockIndex(block), &mut data)?;
+        if let Some(overlay) = &self.overlay
+            && overlay.patch(&mut self.device, &self.superblock, block, &mut data)?
+        {
+            layout::seal(&mut data);
+        }
         layout::verify(&data, BlockIndex(block), magic)?;
         Ok(data)
     }
@@ -291,6 +304,8 @@ impl<M: Memory> Store<M> {
         for freed in t.freed.drain(..) {
             if freed.metadata {
                 self.cache.remove(freed.start);
+            } else {
+                self.commits.dirty_data.forget(freed.start, freed.len);
             }
             let (group, first) = self.superblock.locate(freed.start);
             let run = Run { first, len: freed.len as usize };
@@ -513,7 +528,11 @@ impl<M: Memory> Store<M> {
     /// Copies file data from the device.
     #[inline]
     pub fn load_data(&mut self, at: u64, buf: &mut [u8]) -> Result<()> {
-        Ok(self.device.load(at, buf)?)
+        self.device.load(at, buf)?;
+        match &self.overlay {
+            None => Ok(()),
+            Some(overlay) => overlay.patch_data(&mut self.device, &self.superblock, at, buf),
+        }
     }
 
     /// Copies file data to the device.

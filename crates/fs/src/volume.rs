@@ -3,18 +3,20 @@
 use alloc::vec::Vec;
 
 use atoll_block::{BLOCK_SIZE, BlockDevice, BlockIndex, Memory};
-use atoll_vfs::{Errno, Ino, Timespec};
+use atoll_vfs::{Ino, Timespec};
 
 use crate::cache::Cache;
 use crate::error::{Corruption, FsError, Result};
 use crate::inode::InodeRecord;
-use crate::journal::{self, Header, Journal, ScanEnd};
+use crate::journal::{self, Header, Journal, Position, ScanEnd};
 use crate::key::{Key, Kind};
 use crate::layout::{
-    self, Block, GROUP_AREA_MIN, RING_BLOCKS_MIN, Superblock, VolumeState, cell, common, inode,
-    magic, map, node, superblock,
+    self, Block, GROUP_AREA_MIN, RING_BLOCKS_MIN, Superblock, VolumeState, cell, inode, magic, map,
+    node, superblock,
 };
 use crate::node::{build_cell, image};
+use crate::recovery::Replay;
+use crate::report::MountNote;
 use crate::store::Store;
 
 /// How to make a volume.
@@ -24,8 +26,9 @@ pub struct FormatOptions<'a> {
     pub uuid: [u8; 16],
     /// A name for people, at most 64 bytes.
     pub label: &'a str,
-    /// Seeds the directory hash: random, so that nobody can make names collide.
-    pub hash_seed: u64,
+    /// The secret key of the hashes of names and of the journal's checksums: random, so that nobody
+    /// can make names collide.
+    pub hash_key: [u8; 16],
     /// The time now.
     pub now: Timespec,
     /// The owner of the root directory.
@@ -63,7 +66,10 @@ pub fn format<M: Memory>(device: &mut M, options: &FormatOptions<'_>) -> Result<
         ring_start,
         ring_blocks,
         group_start: ring_start + ring_blocks,
-        hash_seed: options.hash_seed,
+        generation: 1,
+        compatible: 0,
+        read_compatible: 0,
+        hash_key: options.hash_key,
         uuid: options.uuid,
         label,
         created: options.now,
@@ -100,17 +106,25 @@ pub fn format<M: Memory>(device: &mut M, options: &FormatOptions<'_>) -> Result<
     emit_root(&mut b, BlockIndex(root), &record);
     device.write(BlockIndex(root), &b)?;
 
-    let state =
-        VolumeState { root, height: 1, next_ino: Ino::ROOT.0 + 1, free_blocks: free, inodes: 1 };
+    let state = VolumeState {
+        root,
+        height: 1,
+        next_ino: Ino::ROOT.0 + 1,
+        free_blocks: free,
+        inodes: 1,
+        groups: sb.group_count(),
+    };
     for (generation, index) in (1..).zip(sb.journal_headers().into_iter().rev()) {
         let header = Header {
             generation,
             incarnation: [0; 16],
             tail: 0,
             sequence: 1,
-            chain: options.hash_seed,
+            chain: sb.chain_seed(),
             state,
             clean: true,
+            failed: false,
+            owner: [0; 32],
             block_count,
         };
         debug_assert_eq!(sb.journal_headers()[(generation % 2) as usize], index);
@@ -151,6 +165,9 @@ pub struct MountOptions {
     /// Names the life of the memory that holds unflushed writes, such as the host's boot ID. Equal
     /// to that of the last mount: nothing that was written has been lost. Zeros: never equal.
     pub incarnation: [u8; 16],
+    /// Who mounts the volume, for others who find it mounted, in words of the host's own; zeros if
+    /// it does not say. A clean unmount takes it back.
+    pub owner: [u8; 32],
     /// How much memory cached metadata blocks may take, in bytes; changed ones may exceed it for a
     /// moment.
     pub cache_bytes: usize,
@@ -165,6 +182,7 @@ impl Default for MountOptions {
         MountOptions {
             read_only: false,
             incarnation: [0; 16],
+            owner: [0; 32],
             cache_bytes: 64 << 20,
             new_slab: None,
         }
@@ -204,8 +222,18 @@ pub fn read_superblock<D: BlockDevice>(device: &mut D) -> Result<Superblock> {
 /// commit mark. A crash within is recovered from by the next mount in the same way.
 pub(crate) fn mount<M: Memory>(mut device: M, options: &MountOptions) -> Result<Store<M>> {
     let sb = read_superblock(&mut device)?;
-    let header = Header::read(&mut device, &sb)?;
-    let trusted = header.incarnation != [0; 16] && header.incarnation == options.incarnation;
+    if sb.read_compatible != 0 && !options.read_only {
+        return Err(FsError::ReadOnlyFeatures);
+    }
+    let mut header = Header::read(&mut device, &sb)?;
+    if header.failed {
+        // What the memory above the medium has may never have reached it.
+        device.forget_cached()?;
+        header = Header::read(&mut device, &sb)?;
+    }
+    let trusted = !header.failed
+        && header.incarnation != [0; 16]
+        && header.incarnation == options.incarnation;
     let tail = ScanEnd { position: header.tail, sequence: header.sequence, chain: header.chain };
 
     // First pass: where the journal ends, and from which mark on its file data counts.
@@ -215,117 +243,29 @@ pub(crate) fn mount<M: Memory>(mut device: M, options: &MountOptions) -> Result<
     let journal = Journal::new(&sb, header.tail, &end);
     let cache = Cache::new(options.cache_bytes, options.new_slab);
     let mut store = Store::new(device, sb, &header, journal, header.state, cache, false);
-    if end != tail {
-        store.recover(tail, end, trusted, extent.void_before, options.read_only)?;
+    if header.failed {
+        store.notes.push(MountNote::Failed);
+    }
+    // In the same incarnation file data is where it belongs, or newer data is; so it is after a flush
+    // of the device.
+    let data_after = if trusted { Position::MAX } else { extent.void_before };
+    let replay = Replay { tail, end, data_after };
+    if options.read_only {
+        store.lay_over(&replay)?;
+    } else if end != tail {
+        if trusted {
+            // What goes home must be committed before, or power loss now would leave home ahead of
+            // the journal. After power loss it is committed.
+            store.commit_recovered()?;
+        }
+        store.recover(&replay, (options.cache_bytes / BLOCK_SIZE).max(64))?;
     }
     store.set_read_only(options.read_only);
     if !options.read_only {
-        store.set_incarnation(options.incarnation);
+        store.set_incarnation(options.incarnation, options.owner);
         store.begin_journal()?;
     }
     Ok(store)
-}
-
-impl<M: Memory> Store<M> {
-    /// Second pass of a mount: applies the records from `tail` to `end`.
-    fn recover(
-        &mut self,
-        tail: ScanEnd,
-        end: ScanEnd,
-        trusted: bool,
-        void_before: u64,
-        read_only: bool,
-    ) -> Result<()> {
-        if trusted && !read_only {
-            // What is applied may be written home, so it must be committed before, or power loss
-            // now would leave home ahead of the journal. After power loss it is committed.
-            self.commit_recovered()?;
-        }
-        let sb = self.superblock.clone();
-        let mut cache = core::mem::replace(&mut self.cache, Cache::new(0, None));
-        let mut state = self.state;
-        let result = journal::scan(&mut self.device, &sb, tail, |device, record| {
-            if record.end.position > end.position {
-                return Ok(false);
-            }
-            let after = record.end.position;
-            if let Some(s) = record.state(&sb)? {
-                state = s;
-            }
-            record.for_each(&sb, |entry| {
-                if entry.data {
-                    // In the same incarnation the data is where it belongs, or newer data is; so it
-                    // is after a flush of the device.
-                    if !trusted && after > void_before {
-                        if read_only {
-                            return Err(FsError::NeedsRecovery);
-                        }
-                        let at = entry.block.byte_offset() + entry.offset as u64;
-                        device.store(at, entry.bytes)?;
-                    }
-                    return Ok(());
-                }
-                let id = match cache.lookup(entry.block.0) {
-                    Some(id) => id,
-                    None => {
-                        let mut b = [0; BLOCK_SIZE];
-                        if !entry.init {
-                            // The checksum is that of the last checkpoint or of none: a block may be
-                            // half-way home. Everything it lacks is in the journal.
-                            device.read(entry.block, &mut b)?;
-                        }
-                        cache.insert(entry.block, &b)
-                    }
-                };
-                let data = &mut cache.frame_mut(id).data;
-                if entry.init {
-                    data.fill(0);
-                }
-                data[entry.offset..entry.offset + entry.bytes.len()].copy_from_slice(entry.bytes);
-                cache.mark_dirty(id);
-                Ok(())
-            })?;
-            if cache.wants_checkpoint() {
-                if read_only {
-                    return Err(Errno::ENOMEM.into());
-                }
-                settle(&mut cache, device)?;
-            }
-            Ok(record.end.position < end.position)
-        });
-        self.cache = cache;
-        self.state = state;
-        result?;
-        if read_only {
-            return index_recovered(&mut self.cache, &self.superblock);
-        }
-        settle(&mut self.cache, &mut self.device)
-    }
-}
-
-/// Writes recovered blocks home and lets them go, so that each is loaded anew with all checks.
-fn settle<M: Memory>(cache: &mut Cache, device: &mut M) -> Result<()> {
-    for id in cache.dirty_frames() {
-        let frame = cache.frame_mut(id);
-        let block = frame.block;
-        layout::seal(&mut frame.data);
-        device.write(block, &frame.data[..])?;
-        cache.remove(block.0);
-    }
-    Ok(())
-}
-
-/// Makes recovered blocks usable where they are, for a volume that must not be written.
-fn index_recovered(cache: &mut Cache, superblock: &Superblock) -> Result<()> {
-    for id in cache.dirty_frames() {
-        let frame = cache.frame_mut(id);
-        match layout::get32(&frame.data[..], common::MAGIC) {
-            magic::NODE => crate::node::index(frame, |child| superblock.holds(child, 1))?,
-            magic::MAP => {}
-            _ => return Err(Corruption::JournalRecord.into()),
-        }
-    }
-    Ok(())
 }
 
 /// The inodes that were unlinked but open when the volume was last used.

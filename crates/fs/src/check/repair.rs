@@ -117,6 +117,7 @@ fn write_staged<M: Memory>(
             next_ino: 2,
             free_blocks: 0,
             inodes: 0,
+            groups: view.sb.group_count(),
         })?;
     }
     let sb = view.sb.clone();
@@ -422,7 +423,14 @@ impl Plan {
     ) -> VolumeState {
         let next_ino = self.next_ino;
         let inodes = volume.namespace.inodes.iter().filter(|i| !i.unusable).count() as u64;
-        VolumeState { root, height, next_ino, free_blocks: usage.free_blocks(sb), inodes }
+        VolumeState {
+            root,
+            height,
+            next_ino,
+            free_blocks: usage.free_blocks(sb),
+            inodes,
+            groups: sb.group_count(),
+        }
     }
 
     /// Adds a directory.
@@ -551,7 +559,7 @@ impl Plan {
         dir: u64,
         name: &str,
     ) -> Option<u64> {
-        let base = dirent_offset(view.sb.hash_seed, name.as_bytes());
+        let base = dirent_offset(view.sb.hash_seed(), name.as_bytes());
         let found = Self::ties(volume, dir, base).iter().filter(|n| !n.surplus).find(|n| {
             let value = volume.tree.fetch(view, n.key()).unwrap_or_default();
             dir::parse(&value).is_ok_and(|(_, _, found)| found == name.as_bytes())
@@ -570,7 +578,7 @@ impl Plan {
         if self.entry(view, volume, dir, name).is_some() {
             return None;
         }
-        let base = dirent_offset(view.sb.hash_seed, name.as_bytes());
+        let base = dirent_offset(view.sb.hash_seed(), name.as_bytes());
         let ties = Self::ties(volume, dir, base);
         let offset = (base..base + DIRENT_TIES)
             .find(|&o| ties.iter().all(|n| n.offset != o) && !self.taken.contains(&(dir, o)))?;

@@ -12,6 +12,7 @@ use super::report::{Finding, NodeFault, Report};
 use crate::error::{FsError, Result};
 use crate::journal::{self, Header, Journal, Position, ScanEnd};
 use crate::layout::{self, Block, Superblock, VolumeState, common, get32, get64, record};
+use crate::recovery::Replay;
 use crate::volume::read_superblock;
 
 /// A byte range that the journal puts into a metadata block.
@@ -197,21 +198,14 @@ impl<'d, M: Memory> View<'d, M> {
                 journal.flush(self.device)?;
             }
         } else {
-            let (end, void_before) = (self.end.position, self.void_before);
-            journal::scan(self.device, &sb, self.tail, |device, record| {
-                if record.end.position > end {
-                    return Ok(false);
+            let patches = &self.patches;
+            let is_metadata = |block| patches.binary_search_by_key(&block, |p| p.block).is_ok();
+            let replay = Replay { tail: self.tail, end: self.end, data_after: self.void_before };
+            replay.for_each(self.device, &sb, state, |device, _, entry| {
+                if entry.data && !is_metadata(entry.block.0) {
+                    device.store(entry.block.byte_offset() + entry.offset as u64, entry.bytes)?;
                 }
-                if record.end.position > void_before {
-                    record.for_each(&sb, |entry| {
-                        if entry.data {
-                            let at = entry.block.byte_offset() + entry.offset as u64;
-                            device.store(at, entry.bytes)?;
-                        }
-                        Ok(())
-                    })?;
-                }
-                Ok(true)
+                Ok(())
             })?;
         }
         let mut at = 0;
@@ -242,7 +236,7 @@ impl<'d, M: Memory> View<'d, M> {
         let times = if fresh { 2 } else { 1 };
         let mut generation = self.header.filter(|_| !fresh).map_or(0, |h| h.generation);
         if fresh {
-            self.end = ScanEnd { position: 0, sequence: 1, chain: sb.hash_seed };
+            self.end = ScanEnd { position: 0, sequence: 1, chain: sb.chain_seed() };
             // Nothing that an older journal left must look as if it continued the new one.
             let ring = BlockIndex(sb.ring_start).byte_offset();
             self.device.store_zeros(ring, BlockIndex(sb.ring_blocks).byte_offset())?;
@@ -263,6 +257,8 @@ impl<'d, M: Memory> View<'d, M> {
                 chain,
                 state: *state,
                 clean: true,
+                failed: false,
+                owner: [0; 32],
                 block_count: sb.block_count,
             };
             header.write(self.device, &sb)?;
