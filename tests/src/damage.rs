@@ -400,6 +400,6 @@ fn write_file(fs: &mut Fs<FaultDevice>) -> Result<(), Errno> {
 }
 
 /// Whether the mount said that something was wrong.
-fn notes(_fs: &Fs<FaultDevice>) -> bool {
-    false
+fn notes(fs: &Fs<FaultDevice>) -> bool {
+    !fs.notes().is_empty()
 }

@@ -217,10 +217,11 @@ pub fn try_case(
         steps.flat_map(|(name, step)| calls(name, step).unwrap_or_default()).collect();
     if case.halves {
         // Time for what is in halves to end.
-        ops.extend(vec![Op::Statfs; 8]);
+        ops.extend(vec![Op::Statfs; 16]);
     }
     let device = FaultDevice::from_image(image.clone());
-    let halves = Halves::new(number, if case.halves { 100 } else { 0 });
+    // Slow enough for a few operations to come between.
+    let halves = Halves::new(number, if case.halves { 100 } else { 0 }).going_on(30);
     let pair = |fs| Differential::going_on(fs, rest.clone());
     let workload =
         Workload::of(&target, device, pair, ops, halves, LIFE).map_err(|error| (0, error))?;
@@ -317,7 +318,7 @@ pub fn run(
                             }
                             let more = tried.images();
                             let now = images.fetch_add(more, Ordering::Relaxed) + more;
-                            if index.is_multiple_of(500) {
+                            if index.is_multiple_of(100) {
                                 progress(index, now);
                             }
                             all.add(&tried);

@@ -6,10 +6,16 @@ use atoll_tests::crash::Tried;
 use atoll_tests::enumerate::{Case, Depth, Prepared, Run, run, try_case};
 use atoll_tests::rng::environment;
 
-/// Sequences that have broken the contract once, whatever the chance.
-const KNOWN: [&str; 2] = [
+/// Sequences that chance may leave out: a block that goes from file data to a node within a window,
+/// recovered in less memory than before; data in the journal that newer data has made void; blocks that
+/// are freed and taken again between the halves of a commit, allocated before it or long ago.
+const KNOWN: [&str; 6] = [
     "roomy/whole/64M/64K/temporary,setxattr-many,syncfs",
     "roomy/halves/64M/64K/temporary,setxattr-many,syncfs",
+    "roomy/whole/64M/64M/overwrite,fsync,write-300k,syncfs",
+    "roomy/halves/64M/64M/overwrite,fsync,write-300k,syncfs",
+    "roomy/halves/64M/64M/write-beyond,syncfs,unlink,temporary",
+    "full/halves/64M/64M/truncate-zero,syncfs,write-64k,append,temporary-large",
 ];
 
 fn failure(case: &Case, seed: u64, event: usize, error: &str) -> String {
@@ -22,13 +28,16 @@ fn failure(case: &Case, seed: u64, event: usize, error: &str) -> String {
 #[test]
 fn known_sequences() {
     let prepared = Prepared::new().unwrap();
-    let depth = Depth { stride: 1, losses: 2, further: 4 };
+    let depth = Depth { stride: 4, losses: 1, further: 8 };
     let mut tried = Tried::default();
     for text in KNOWN {
         let case = Case::parse(text).unwrap();
         assert_eq!(case.to_string(), text);
-        if let Err((event, error)) = try_case(&prepared, &case, 0, &depth, None, &mut tried) {
-            panic!("{}", failure(&case, 0, event, &error));
+        for seed in 0..3 {
+            let outcome = try_case(&prepared, &case, seed, &depth, None, &mut tried);
+            if let Err((event, error)) = outcome {
+                panic!("{}", failure(&case, seed, event, &error));
+            }
         }
     }
     println!("{tried:?}");
@@ -37,7 +46,7 @@ fn known_sequences() {
 #[test]
 fn pairs_and_triples() {
     let depth = Depth { stride: 8, losses: 1, further: 8 };
-    let plan = Run { images: 10_000, seed: 1, threads: 1, depth };
+    let plan = Run { images: 8_000, seed: 1, threads: 1, depth };
     match run(&plan, |_, _| {}) {
         Err((case, event, error)) => panic!("{}", failure(&case, plan.seed, event, &error)),
         Ok((cases, tried)) => {
