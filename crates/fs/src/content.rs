@@ -104,10 +104,8 @@ impl<M: Memory> Fs<M> {
             // If all of it does not fit, perhaps its first block does.
             let one = rest.len().min((BLOCK - at % BLOCK) as usize);
             let n = match self.write_chunk(slot, at, &rest[..whole]) {
-                Err(FsError::Full) if one < whole => {
-                    self.write_chunk(slot, at, &rest[..one]).map(|()| one)
-                }
-                other => other.map(|()| whole),
+                Err(FsError::Full) if one < whole => self.write_chunk(slot, at, &rest[..one]),
+                other => other,
             };
             match n {
                 Ok(n) => done += n,
@@ -122,7 +120,7 @@ impl<M: Memory> Fs<M> {
         Ok(Written { len: done, offset })
     }
 
-    fn write_chunk(&mut self, slot: u32, offset: u64, data: &[u8]) -> Result<()> {
+    fn write_chunk(&mut self, slot: u32, offset: u64, data: &[u8]) -> Result<usize> {
         self.change(slot, false, |store, inode| store.write_file(inode, offset, data))
     }
 

@@ -228,7 +228,10 @@ impl<M: Memory> Fs<M> {
     /// Within a transaction: removes items and blocks of an inode without links, as much as one
     /// transaction may. Returns whether the inode is gone.
     pub(crate) fn purge(store: &mut Store<M>, ino: Ino) -> Result<bool> {
-        for _ in 0..FREE_BUDGET {
+        for step in 0..FREE_BUDGET {
+            if step > 0 && !store.has_room() {
+                break;
+            }
             let place = store.seek(Key::inode(ino.0).next())?;
             let Some(place) = place.filter(|p| p.key.ino == ino.0) else {
                 store.remove(Key::inode(ino.0))?;
@@ -262,17 +265,25 @@ impl<M: Memory> Fs<M> {
     }
 
     /// Ends what was under way when the volume was last used: removes inodes without links, and
-    /// blocks beyond the end of files that were being made shorter.
+    /// blocks beyond the end of files that were being made shorter. What is too damaged for that stays
+    /// listed.
     fn finish_removals(&mut self) -> Result<()> {
         for ino in volume::orphans(&mut self.store)? {
-            let record = self.record(ino)?;
-            if record.nlink == 0 {
-                self.remove_orphan(ino)?;
-            } else {
-                self.finish_truncate(ino)?;
+            let done = self.finish_removal(ino);
+            if done.is_err() && self.store.has_failed() {
+                return done;
+            }
+            if done.is_err() {
+                // Whatever was read of it is not what is on disk.
+                self.inodes.remove(ino);
             }
         }
         Ok(())
+    }
+
+    fn finish_removal(&mut self, ino: Ino) -> Result<()> {
+        let record = self.record(ino)?;
+        if record.nlink == 0 { self.remove_orphan(ino) } else { self.finish_truncate(ino) }
     }
 
     // ---- handles ----

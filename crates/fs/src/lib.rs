@@ -6,7 +6,7 @@
 //! - [`layout`]: every offset on disk; `superblock`: what is read from there; `key`: how the items of the tree are named
 //! - `journal`: the ring of redo records; `cache`: metadata blocks in memory; `space`: free blocks
 //! - `store`: transactions over those three; `commit`: commits and checkpoints
-//! - `node`, `tree`: the B+tree
+//! - `node`, `tree`: the B+tree; `bounds`: how long the record of an operation can be
 //! - `inode`, `extent`, `file`, `dir`, `xattr`: what the items mean
 //! - `volume`: format, mount; `recovery`: the journal replayed, `overlay`: the same for a mount that must
 //!   not write; `fs`: a mounted volume; `grow`: a larger device
@@ -21,6 +21,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod bounds;
 mod cache;
 mod check;
 mod commit;

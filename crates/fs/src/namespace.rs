@@ -373,7 +373,9 @@ impl<M: Memory> Fs<M> {
                 open = self.is_open(*ino);
             }
         }
-        let gone = self.store.transact(true, |store| {
+        // One name more takes space, even if another one goes.
+        let frees_space = new.is_some();
+        let gone = self.store.transact(frees_space, |store| {
             match new {
                 Some(n) => {
                     store.replace_entry(n.key, old.ino, old.file_type)?;

@@ -7,12 +7,13 @@ use alloc::vec::Vec;
 use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
 use atoll_vfs::Ino;
 
+use crate::bounds;
 use crate::cache::{Cache, FrameId};
 use crate::commit::Commits;
 use crate::error::{Corruption, FsError, Result};
 use crate::inode::Remembered;
 use crate::journal::{Entry, Header, Journal};
-use crate::layout::{self, Block, Superblock, VolumeState, magic, map};
+use crate::layout::{self, Block, Superblock, VolumeState, magic, map, record};
 use crate::node;
 use crate::overlay::Overlay;
 use crate::report::MountNote;
@@ -60,6 +61,8 @@ struct Transaction {
     allocated: Vec<(u64, u64)>,
     freed: Vec<Freed>,
     state: VolumeState,
+    /// What the entries take in the record, those for blocks that were freed included.
+    bytes: usize,
     /// May take the reserved blocks.
     frees_space: bool,
 }
@@ -202,6 +205,7 @@ impl<M: Memory> Store<M> {
             undo: transaction.undo.len() as u32,
             init: false,
         });
+        transaction.bytes += record::ENTRY_LEN + len;
         transaction.undo.extend_from_slice(place);
         fill(place);
         self.cache.mark_dirty(id);
@@ -224,6 +228,7 @@ impl<M: Memory> Store<M> {
             undo: 0,
             init: true,
         });
+        self.transaction.bytes += record::ENTRY_LEN + node::HEADER_LEN;
         Ok(id)
     }
 
@@ -272,7 +277,15 @@ impl<M: Memory> Store<M> {
         let t = &mut self.transaction;
         debug_assert!(t.changes.is_empty());
         t.state = self.state;
+        t.bytes = 0;
         t.frees_space = frees_space;
+    }
+
+    /// Whether the running transaction has room in its record for a further step of what can be cut
+    /// into several transactions, and for what may follow the last step.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.transaction.bytes <= bounds::steps_max(self.journal.record_max())
     }
 
     fn end(&mut self) -> Result<()> {
@@ -407,6 +420,7 @@ impl<M: Memory> Store<M> {
         if !self.superblock.holds(start, len) {
             return Err(Corruption::Item.into());
         }
+        self.transaction.bytes += bounds::bits(len);
         self.transaction.freed.push(Freed { start, len, metadata });
         Ok(())
     }
