@@ -28,7 +28,7 @@ use crate::differential::{Differential, Rest};
 use crate::ops::Op;
 use crate::rng::Rng;
 use crate::subject::Quirks;
-use operations::{OPERATIONS, SYNCS, calls, prepared};
+use operations::{OPERATIONS, SYNCS, calls, filler, prepared};
 
 /// A size of the cache, by its name in a case.
 const CACHES: [(&str, usize); 3] = [("64K", 64 << 10), ("512K", 512 << 10), ("64M", 64 << 20)];
@@ -40,15 +40,15 @@ struct Place {
     blocks: u64,
     /// Small, so that a few large attributes fill it.
     journal_blocks: u64,
-    /// Blocks that a file takes which nobody writes to.
-    filler: u64,
+    /// Blocks that are left free; a file takes the others, which nobody writes to.
+    left: Option<u64>,
 }
 
 /// With room; so full that freed blocks are wanted at once; with the first group full.
 const PLACES: [Place; 3] = [
-    Place { name: "roomy", blocks: 1024, journal_blocks: 256, filler: 0 },
-    Place { name: "full", blocks: 288, journal_blocks: 128, filler: 20 },
-    Place { name: "groups", blocks: 33_000, journal_blocks: 128, filler: 32_180 },
+    Place { name: "roomy", blocks: 1024, journal_blocks: 256, left: None },
+    Place { name: "full", blocks: 288, journal_blocks: 128, left: Some(52) },
+    Place { name: "groups", blocks: 33_000, journal_blocks: 128, left: Some(660) },
 ];
 
 /// One sequence and its circumstances.
@@ -172,8 +172,15 @@ impl Prepared {
             let fs = volume.mount(device, LIFE)?;
             let model = ModelFs::new(0o755, Timespec::default());
             let mut pair = Differential::with_model(fs, model, Quirks::default());
-            for op in prepared(place.filler) {
-                pair.step(&op).map_err(|error| format!("preparing {}: {error}", place.name))?;
+            let wrong = |error| format!("preparing {}: {error}", place.name);
+            for op in prepared() {
+                pair.step(&op).map_err(wrong)?;
+            }
+            if let Some(left) = place.left {
+                let free = pair.fs.info().free_blocks;
+                for op in filler(free.saturating_sub(left)) {
+                    pair.step(&op).map_err(wrong)?;
+                }
             }
             if pair.out_of_space() > 0 {
                 return Err(format!("{} has no room for what is prepared", place.name));

@@ -230,9 +230,8 @@ fn create(parent: u8, name: u8, into: u8, file: u8) -> Op {
     Op::Create { parent, name, into: into - 8, file, mode: 0o644, flags: RW }
 }
 
-/// The calls that make the tree which every sequence begins with. `filler`: how many blocks a file takes
-/// that is allocated and not written.
-pub fn prepared(filler: u64) -> Vec<Op> {
+/// The calls that make the tree which every sequence begins with.
+pub fn prepared() -> Vec<Op> {
     let close = || Op::Release { file: 0 };
     let write = |offset: u64, len: u32| Op::Write { file: 0, offset, len, fill: 1 };
     let xattr = |node: u8, len: u32| Op::Setxattr {
@@ -256,14 +255,17 @@ pub fn prepared(filler: u64) -> Vec<Op> {
     ops.push(Op::Symlink { parent: ROOT, name: LINK_NAME, into: 3, len: 1000 });
     ops.extend([create(ROOT, LARGE_NAME, LARGE, 0), write(0, 66_000), close()]);
     ops.extend([xattr(SMALL, 200), xattr(LARGE, 3000)]);
-    if filler > 0 {
-        ops.extend([
-            create(ROOT, FILLER_NAME, FILLER, 0),
-            Op::Fallocate { file: 0, offset: 0, len: filler << 12, mode: FallocateMode::KEEP_SIZE },
-            close(),
-        ]);
-    }
     ops
+}
+
+/// The calls that add a file of `blocks` blocks, which are allocated and not written.
+pub fn filler(blocks: u64) -> [Op; 3] {
+    let mode = FallocateMode::KEEP_SIZE;
+    [
+        create(ROOT, FILLER_NAME, FILLER, 0),
+        Op::Fallocate { file: 0, offset: 0, len: blocks << 12, mode },
+        Op::Release { file: 0 },
+    ]
 }
 
 #[cfg(test)]
