@@ -227,7 +227,7 @@ impl Lives {
     /// Whether a block is one of those that every mount reads first, or the last of the volume.
     pub fn is_first_or_last(&self, sector: u64) -> bool {
         let block = sector / SECTORS_PER_BLOCK;
-        block < 3 || block >= BLOCKS - 1
+        !(3..BLOCKS - 1).contains(&block)
     }
 
     /// What `damage` makes of a sector; `None` if that is what it holds.
