@@ -1,10 +1,12 @@
 //! The developer's commands, one for each thing a developer does: `cargo xtask COMMAND`.
 //!
 //! Read in this order: [`steps`] runs other programs and says how long they took; [`ci`] is
-//! everything that must pass; [`fuzz`] the fuzzer; [`tidy`] the project's rules about itself.
+//! everything that must pass; [`enumerate`] crashes by the million; [`fuzz`] the fuzzer; [`tidy`] the
+//! project's rules about itself.
 #![forbid(unsafe_code)]
 
 mod ci;
+mod enumerate;
 mod fuzz;
 mod steps;
 mod tidy;
@@ -48,6 +50,8 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Try crashes of short sequences of operations by the million
+    Enumerate(enumerate::Arguments),
     /// Run the tests of the shared memory under Miri, which needs a nightly toolchain with it
     Miri,
     /// Check the project's own rules: layers, unsafe code, sizes of files, words, links, licences
@@ -63,6 +67,7 @@ fn main() -> ExitCode {
         Command::Ci => ci::run(),
         Command::Bench { arguments } => bench(&arguments),
         Command::Fuzz { target, arguments } => fuzz::run(target.as_deref(), &arguments),
+        Command::Enumerate(arguments) => enumerate::run(&arguments),
         Command::Miri => miri(),
         Command::Tidy => tidy::run(),
         Command::Setup => program("xtask/setup.sh").arg("test").run(),
