@@ -77,6 +77,8 @@ fn main() -> std::process::ExitCode {
             return status.into();
         }
     };
+    // It cannot fail, and nothing is started yet.
+    let _ = atoll_host::process::mind_children();
     let outcome: Outcome = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Fsck(args) => fsck::run(&args),

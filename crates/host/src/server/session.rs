@@ -151,14 +151,19 @@ impl<F: FileSystem + Send> Session<F> {
     }
 
     /// From now on the session's client is a kernel, which remembers what it is told, its page cache
-    /// included if `pages`. Before anything was asked.
+    /// included if `pages`. Before anything was asked. `fence` is called when it does not forget in time: it
+    /// has the mount end.
     ///
     /// # Errors
     /// `EIO` after a panic in the file system.
-    pub(crate) fn begin_cache(&mut self, pages: bool) -> Result<Arc<KernelCache>> {
+    pub(crate) fn begin_cache(
+        &mut self,
+        pages: bool,
+        fence: impl Fn() + Send + Sync + 'static,
+    ) -> Result<Arc<KernelCache>> {
         let top = self.inodes.top();
         let mut state = self.volume.lock()?;
-        let cache = Arc::new(KernelCache::new(self.id, top, &self.volume.gate, pages));
+        let cache = Arc::new(KernelCache::new(self.id, top, &self.volume.gate, pages, fence));
         state.caches.begin(&cache);
         self.cache = Some(Arc::clone(&cache));
         Ok(cache)

@@ -273,6 +273,9 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             match (set.size, old) {
                 (Some(size), Some(old)) => {
                     state.tell_data(self.id, inner, size.min(old.size), u64::MAX);
+                    if size > old.size {
+                        state.caches.grew(self.id, inner, size, 0);
+                    }
                 }
                 _ => state.tell(self.id, Change::Attributes(inner)),
             }
@@ -631,6 +634,10 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         let end = offset.saturating_add(len);
         let grows = if mode.contains(FallocateMode::KEEP_SIZE) { 0 } else { end };
         let mapped = state.before_change(cx, open.ino, grows)?;
+        let old = match grows > 0 && state.caches.is_buffered(self.id, open.ino) {
+            true => state.fs.getattr(cx, open.ino)?.size,
+            false => u64::MAX,
+        };
         state.fs.fallocate(cx, open.ino, open.handle, offset, len, mode)?;
         if let Some(size) = mapped {
             if grows > size {
@@ -642,6 +649,9 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         }
         if state.observed() {
             state.tell_data(self.id, open.ino, offset, len);
+            if grows > old {
+                state.caches.grew(self.id, open.ino, grows, 0);
+            }
         }
         Ok(())
     }
