@@ -98,7 +98,7 @@ pub fn open_device(path: &Path, access: Access) -> Result<HostDevice, Failure> {
 pub fn open(path: &Path, access: Access) -> Result<Volume, Failure> {
     let mount = |access| {
         let device = open_device(path, access)?;
-        let incarnation = device::incarnation().map_err(|error| cannot_open(path, error))?;
+        let incarnation = device.incarnation();
         let read_only = access == Access::Read;
         let cache_bytes = atoll_host::memory::cache_bytes();
         let new_slab = Some(atoll_host::memory::use_huge_pages as fn(*const u8, usize));
@@ -204,7 +204,7 @@ pub fn create(path: &Path, options: &CreateOptions<'_>) -> Result<Volume, Failur
             Failure::new(format!("cannot make the volume {shown}: {error}{hint}"))
         })?;
         format(path, &mut device, options)?;
-        let incarnation = device::incarnation().map_err(|error| cannot_open(path, error))?;
+        let incarnation = device.incarnation();
         let cache_bytes = atoll_host::memory::cache_bytes();
         let new_slab = Some(atoll_host::memory::use_huge_pages as fn(*const u8, usize));
         let mount = MountOptions { incarnation, cache_bytes, new_slab, ..MountOptions::default() };

@@ -257,8 +257,7 @@ pub fn mount(options: &MountOptions) -> Result<Volume, MountError> {
     let incarnation = match &device {
         // Nothing of it outlives this process.
         Device::Ram(_) => [0; 16],
-        // Without the boot ID, every mount is taken for one after power loss: safe, and slower.
-        Device::Host(_) => device::incarnation().unwrap_or([0; 16]),
+        Device::Host(device) => device.incarnation(),
     };
     let direct = matches!(options.storage, Storage::Direct(_));
     let fs = Fs::mount(

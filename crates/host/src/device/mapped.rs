@@ -9,6 +9,7 @@ use atoll_block::{BLOCK_SIZE, BlockDevice, BlockError, BlockIndex, Flusher, Memo
 use rustix::fs::{Advice, SeekFrom};
 
 use super::ahead::{Entry, Recent};
+use super::claims::Claims;
 use super::io;
 use super::mapping::Mapping;
 use super::reserve::{self, PIECE, Reserve, SEQUENCE};
@@ -55,6 +56,7 @@ pub struct MappedDevice {
     /// Apart: it is looked at where memory is short only.
     recent: Box<Recent>,
     flushed_by: Option<Arc<FlushedBy>>,
+    _claims: Box<Claims>,
 }
 
 /// The same file opened and mapped once more: an error of writing back is told once to each opening, and
@@ -114,6 +116,7 @@ impl MappedDevice {
             shortage,
             recent,
             flushed_by: None,
+            _claims: Box::default(),
         })
     }
 
@@ -125,6 +128,17 @@ impl MappedDevice {
             self.flushed_by = Some(Arc::new(FlushedBy { file, mapping }));
         }
         Ok(self)
+    }
+
+    /// The device, which keeps others away by `claims`.
+    pub(super) fn holding(mut self, claims: Claims) -> Self {
+        self._claims = Box::new(claims);
+        self
+    }
+
+    /// What is mapped.
+    pub(super) fn file(&self) -> &File {
+        &self.file
     }
 
     /// The descriptor on which it calls pread64 and pwrite64 after a fault.
