@@ -56,7 +56,7 @@ pub fn mount_options(incarnation: [u8; 16], read_only: bool) -> MountOptions {
 /// If one cannot be made, which is a defect.
 pub fn empty(blocks: u64) -> RamDevice {
     let mut device = RamDevice::new(blocks);
-    let options = FormatOptions { uuid: [3; 16], hash_seed: 11, ..FormatOptions::default() };
+    let options = FormatOptions { uuid: [3; 16], hash_key: [11; 16], ..FormatOptions::default() };
     atoll_fs::format(&mut device, &options).expect("a device in memory takes a volume");
     device
 }

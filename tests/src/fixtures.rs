@@ -8,7 +8,7 @@ use atoll_vfs::{Context, Timespec};
 /// An empty volume of `blocks` blocks, mounted.
 pub fn volume(blocks: u64) -> Fs<RamDevice> {
     let mut device = RamDevice::new(blocks);
-    format(&mut device, &FormatOptions { hash_seed: 7, ..FormatOptions::default() })
+    format(&mut device, &FormatOptions { hash_key: [7; 16], ..FormatOptions::default() })
         .expect("format");
     Fs::mount(device, &MountOptions::default()).expect("mount")
 }

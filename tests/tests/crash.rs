@@ -16,7 +16,7 @@ impl CrashTarget for Volume {
 
     fn format(&self, device: &mut FaultDevice) -> Result<(), String> {
         let options = FormatOptions {
-            hash_seed: 7,
+            hash_key: [7; 16],
             journal_blocks: self.journal_blocks,
             ..FormatOptions::default()
         };

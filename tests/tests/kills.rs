@@ -142,8 +142,11 @@ fn kill_many(access: &str) {
         let delay = Duration::from_nanos(rng.within(0..100_000));
         let _ = std::fs::remove_file(&path);
         let mut device = open(&path, access_of(access));
-        let options =
-            FormatOptions { hash_seed: 7, journal_blocks: Some(128), ..FormatOptions::default() };
+        let options = FormatOptions {
+            hash_key: [7; 16],
+            journal_blocks: Some(128),
+            ..FormatOptions::default()
+        };
         format(&mut device, &options).unwrap();
         drop(device);
 

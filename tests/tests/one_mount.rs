@@ -63,7 +63,8 @@ fn with_mount(options: SharedOptions, test: fn(&Path, &Requests)) {
             return;
         }
         let mut device = atoll_block::RamDevice::new(16 << 10);
-        format(&mut device, &FormatOptions { hash_seed: 7, ..FormatOptions::default() }).unwrap();
+        format(&mut device, &FormatOptions { hash_key: [7; 16], ..FormatOptions::default() })
+            .unwrap();
         let volume = Volume::new(Fs::mount(device, &MountOptions::default()).unwrap(), "v");
         let place = tempfile::tempdir().unwrap();
         let serve = |options: &SharedOptions| {

@@ -88,7 +88,7 @@ fn in_namespace(test: impl FnOnce(&World)) {
         return;
     }
     let mut device = RamDevice::new(16 << 10);
-    format(&mut device, &FormatOptions { hash_seed: 7, ..FormatOptions::default() }).unwrap();
+    format(&mut device, &FormatOptions { hash_key: [7; 16], ..FormatOptions::default() }).unwrap();
     let volume = Volume::new(Fs::mount(device, &MountOptions::default()).unwrap(), "v");
     let places = tempfile::tempdir().unwrap();
     let mut servers = Vec::new();

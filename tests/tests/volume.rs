@@ -13,7 +13,7 @@ const BLOCKS: u64 = 16 << 10;
 
 fn make(blocks: u64) -> Fs<RamDevice> {
     let mut device = RamDevice::new(blocks);
-    format(&mut device, &FormatOptions { hash_seed: 7, ..FormatOptions::default() })
+    format(&mut device, &FormatOptions { hash_key: [7; 16], ..FormatOptions::default() })
         .expect("format");
     Fs::mount(device, &MountOptions::default()).expect("mount")
 }

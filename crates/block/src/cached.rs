@@ -287,6 +287,12 @@ impl<D: BlockDevice> BlockDevice for Cached<D> {
         self.device.expect_commits(first, count)
     }
 
+    fn forget_cached(&mut self) -> Result<(), BlockError> {
+        // It writes through, so nothing is lost with it.
+        self.forget(0..self.device.block_count());
+        self.device.forget_cached()
+    }
+
     fn discard(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
         let blocks = checked_blocks(self.block_count(), first, count)?;
         self.forget(blocks);

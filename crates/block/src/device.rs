@@ -109,6 +109,12 @@ pub trait BlockDevice {
         Ok(())
     }
 
+    /// Drops whatever was kept in memory in place of the medium: what is read from now on comes from
+    /// there. For who finds that the medium had failed. A device that keeps nothing has nothing to do.
+    fn forget_cached(&mut self) -> Result<(), BlockError> {
+        Ok(())
+    }
+
     /// Forgets the content of `count` blocks from `first`: they read as zeros from now on, and the
     /// medium may give their space back. Ordered and durable like a write.
     fn discard(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError>;
@@ -160,6 +166,9 @@ impl<D: BlockDevice + ?Sized> BlockDevice for &mut D {
     }
     fn expect_commits(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
         (**self).expect_commits(first, count)
+    }
+    fn forget_cached(&mut self) -> Result<(), BlockError> {
+        (**self).forget_cached()
     }
     fn discard(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
         (**self).discard(first, count)
@@ -262,6 +271,9 @@ macro_rules! memory_of_variants {
                 count: u64,
             ) -> Result<(), $crate::BlockError> {
                 match self { $(Self::$variant(d) => d.expect_commits(first, count),)+ }
+            }
+            fn forget_cached(&mut self) -> Result<(), $crate::BlockError> {
+                match self { $(Self::$variant(d) => d.forget_cached(),)+ }
             }
             fn discard(
                 &mut self,

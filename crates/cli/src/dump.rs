@@ -105,7 +105,7 @@ fn object(element: &Element<'_>) -> Value {
             json!({ "root": state.root, "height": state.height, "next_inode": state.next_ino,
                     "free_blocks": state.free_blocks, "inodes": state.inodes }),
         ),
-        Element::Map { group, block, blocks, used } => (
+        Element::Map { group, block, blocks, used, .. } => (
             "map",
             json!({ "group": group, "block": block, "blocks": blocks,
                     "used": or_error(used, |used| json!(used)) }),

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use atoll_block::{BLOCK_SIZE, BlockError};
+use atoll_block::{BLOCK_SIZE, BlockDevice, BlockError, BlockIndex};
 use atoll_fs::{BLOCK_COUNT_MIN, Corruption, FormatOptions, Fs, FsError, MountOptions};
 use atoll_host::device::{self, Create, HostDevice, OpenError, OpenOptions};
 use atoll_vfs::Timespec;
@@ -47,7 +47,13 @@ pub fn cannot_open(path: &Path, error: OpenError) -> Failure {
 
 /// Whether [`unusable`] has a sentence of its own for this: it is not for `fsck` to mend.
 pub fn says_all(what: Corruption) -> bool {
-    matches!(what, Corruption::NotAVolume | Corruption::Truncated | Corruption::Version)
+    matches!(
+        what,
+        Corruption::NotAVolume
+            | Corruption::Truncated
+            | Corruption::Version
+            | Corruption::EarlierVersion
+    )
 }
 
 /// Why the volume at `path` cannot be used, and what to do.
@@ -71,11 +77,16 @@ pub fn unusable(path: &Path, error: FsError) -> Failure {
                 env!("CARGO_PKG_VERSION")
             ));
         }
+        FsError::Corrupt(Corruption::EarlierVersion) => {
+            return Failure::new(format!(
+                "{shown} was made by an earlier, unreleased format (version 1), which this version does not \
+                 read; nothing was changed"
+            ));
+        }
         FsError::Corrupt(_) => &format!(
             "; look at the damage with `atoll fsck {shown}`, mend it with `atoll fsck --repair {shown}`"
         ),
         FsError::Device(BlockError::NoSpace) => &"; make room where the file is",
-        FsError::NeedsRecovery => &"",
         _ => &"",
     };
     Failure::new(format!("cannot use the volume {shown}: {error}{advice}"))
@@ -96,24 +107,21 @@ pub fn open_device(path: &Path, access: Access) -> Result<HostDevice, Failure> {
 
 /// Opens the volume at `path` and recovers what the last process to use it had not written home.
 pub fn open(path: &Path, access: Access) -> Result<Volume, Failure> {
-    let mount = |access| {
-        let device = open_device(path, access)?;
-        let incarnation = device.incarnation();
-        let read_only = access == Access::Read;
-        let cache_bytes = atoll_host::memory::cache_bytes();
-        let new_slab = Some(atoll_host::memory::use_huge_pages as fn(*const u8, usize));
-        let options = MountOptions { read_only, incarnation, cache_bytes, new_slab };
-        Ok(Fs::mount(device, &options))
+    let device = open_device(path, access)?;
+    let incarnation = device.incarnation();
+    let read_only = access == Access::Read;
+    let cache_bytes = atoll_host::memory::cache_bytes();
+    let new_slab = Some(atoll_host::memory::use_huge_pages as fn(*const u8, usize));
+    let discard = !read_only && device.gives_back();
+    let options = MountOptions {
+        read_only,
+        incarnation,
+        discard,
+        cache_bytes,
+        new_slab,
+        ..MountOptions::default()
     };
-    match mount(access)? {
-        Err(FsError::NeedsRecovery) => {
-            // After power loss the journal must be put in place before anything can be read.
-            let volume = mount(Access::Write)?.map_err(|error| unusable(path, error))?;
-            close(path, volume)?;
-            mount(access)?.map_err(|error| unusable(path, error))
-        }
-        other => other.map_err(|error| unusable(path, error)),
-    }
+    Fs::mount(device, &options).map_err(|error| unusable(path, error))
 }
 
 /// Closes a volume. Everything is durable afterwards.
@@ -203,6 +211,13 @@ pub fn create(path: &Path, options: &CreateOptions<'_>) -> Result<Volume, Failur
             };
             Failure::new(format!("cannot make the volume {shown}: {error}{hint}"))
         })?;
+        if existing.is_some() && device.gives_back() {
+            // What held something else.
+            let blocks = device.block_count();
+            device.discard(BlockIndex(0), blocks).map_err(|error| {
+                Failure::new(format!("cannot make the volume {shown}: {error}"))
+            })?;
+        }
         format(path, &mut device, options)?;
         let incarnation = device.incarnation();
         let cache_bytes = atoll_host::memory::cache_bytes();
@@ -223,10 +238,10 @@ fn format(
     options: &CreateOptions<'_>,
 ) -> Result<(), Failure> {
     let shown = path.display();
-    let mut random = [0; 24];
+    let mut random = [0; 32];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
         .map_err(|error| Failure::new(format!("no random numbers: {error}")))?;
-    let (uuid, seed) = random.split_at(16);
+    let (uuid, key) = random.split_at(16);
     let mut uuid: [u8; 16] = uuid.try_into().unwrap_or_default();
     // RFC 9562: version 4, random.
     uuid[6] = uuid[6] & 0x0f | 0x40;
@@ -235,7 +250,7 @@ fn format(
     let format = FormatOptions {
         uuid,
         label: options.label,
-        hash_seed: u64::from_le_bytes(seed.try_into().unwrap_or_default()),
+        hash_key: key.try_into().unwrap_or_default(),
         now: Timespec { sec: since.as_secs() as i64, nsec: since.subsec_nanos() },
         uid: nix::unistd::geteuid().as_raw(),
         gid: nix::unistd::getegid().as_raw(),

@@ -24,7 +24,7 @@ use alloc::vec::Vec;
 use atoll_block::Memory;
 use atoll_vfs::{FileType, Timespec};
 
-use crate::error::Result;
+use crate::error::{FsError, Result};
 use items::{Screen, Sink};
 use names::{Collect, Namespace};
 use space::Usage;
@@ -71,11 +71,15 @@ pub struct CheckOptions {
 ///
 /// # Errors
 /// There is no volume, or none that this version knows; the device's;
-/// [`FsError::Full`](crate::FsError::Full) if a repair has no room for the new tree: grow the volume
+/// [`FsError::ReadOnlyFeatures`] for a repair of a volume that may only be read;
+/// [`FsError::Full`] if a repair has no room for the new tree: grow the volume
 /// and repair again.
 pub fn check<M: Memory>(device: &mut M, options: &CheckOptions) -> Result<Report> {
     let mut report = Report::default();
     let mut view = View::open(device, options.incarnation, &mut report)?;
+    if options.repair && view.sb.read_compatible != 0 {
+        return Err(FsError::ReadOnlyFeatures);
+    }
     report.blocks = view.sb.block_count;
     let found = examine(&mut view, &mut report, false)?;
     if !options.repair || report.is_clean() {

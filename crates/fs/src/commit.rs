@@ -28,6 +28,7 @@ use atoll_vfs::Errno;
 use crate::error::{FsError, Result};
 use crate::journal::{Entry, Header, Position};
 use crate::layout::{self, record};
+use crate::pair;
 use crate::store::Store;
 
 /// File data stored since the last commit, or its first half, as byte ranges of the device while they are few.
@@ -69,6 +70,41 @@ impl DirtyData {
         self.overflow = self.bytes > Self::BYTES_MAX || self.ranges.len() == Self::RANGES_MAX;
         if !self.overflow {
             self.ranges.push((at, at + len));
+        }
+    }
+
+    /// Takes `count` blocks from `first` out: they were freed, and may become metadata before the
+    /// next commit, which must not carry what they held before.
+    #[inline]
+    pub fn forget(&mut self, first: u64, count: u64) {
+        if !self.ranges.is_empty() && !self.overflow {
+            self.forget_slow(
+                BlockIndex(first).byte_offset(),
+                BlockIndex(first + count).byte_offset(),
+            );
+        }
+    }
+
+    fn forget_slow(&mut self, from: u64, to: u64) {
+        for at in (0..self.ranges.len()).rev() {
+            let (start, end) = self.ranges[at];
+            if end <= from || to <= start {
+                continue;
+            }
+            self.bytes -= end.min(to) - start.max(from);
+            let before = (start < from).then_some((start, from));
+            let after = (to < end).then_some((to, end));
+            match (before, after) {
+                (Some(left), Some(right)) => {
+                    self.ranges[at] = left;
+                    self.overflow |= self.ranges.len() == Self::RANGES_MAX;
+                    if !self.overflow {
+                        self.ranges.push(right);
+                    }
+                }
+                (Some(rest), None) | (None, Some(rest)) => self.ranges[at] = rest,
+                (None, None) => _ = self.ranges.swap_remove(at),
+            }
         }
     }
 
@@ -116,6 +152,7 @@ pub struct Begun {
 pub struct Commits {
     pub dirty_data: DirtyData,
     incarnation: [u8; 16],
+    owner: [u8; 32],
     generation: u64,
     /// Counts commits, from their first half on: tells whether something happened since the last one.
     window: u64,
@@ -136,6 +173,7 @@ impl Commits {
         Commits {
             dirty_data: DirtyData::default(),
             incarnation: header.incarnation,
+            owner: header.owner,
             generation: header.generation,
             window: 1,
             durable: 0,
@@ -149,6 +187,14 @@ impl Commits {
     /// Whether data from before the first half of a commit has yet to be flushed where it is.
     fn waits_for_data(&self) -> bool {
         matches!(&self.half, Some(Half { waits: WaitsFor::Data(_), .. }))
+    }
+}
+
+impl Commits {
+    /// The generation of the last journal header.
+    #[inline]
+    pub fn generation(&self) -> u64 {
+        self.generation
     }
 }
 
@@ -210,7 +256,7 @@ impl<M: Memory> Store<M> {
     ///
     /// A crash within leaves the commit before this one, or this one.
     pub fn commit(&mut self) -> Result<()> {
-        if self.journal.wants_checkpoint() {
+        if self.journal.wants_checkpoint() || self.discards.is_due() {
             return self.checkpoint();
         }
         self.commit_now()
@@ -293,7 +339,8 @@ impl<M: Memory> Store<M> {
     /// # Errors
     /// Those of [`commit`](Self::commit).
     pub fn begin_commit(&mut self) -> Result<Option<Begun>> {
-        if self.commits.half.is_some() || self.journal.wants_checkpoint() {
+        let wants_checkpoint = self.journal.wants_checkpoint() || self.discards.is_due();
+        if self.commits.half.is_some() || wants_checkpoint {
             return self.commit().map(|()| None);
         }
         if self.commits.failed || self.commits.read_only || !self.is_dirty() {
@@ -425,6 +472,7 @@ impl<M: Memory> Store<M> {
         }
         let superblock = &self.superblock;
         self.allocator.checkpointed(|group| superblock.map_block(group).0);
+        self.discard_freed(clean);
         Ok(())
     }
 
@@ -437,13 +485,16 @@ impl<M: Memory> Store<M> {
             let first = self.cache.frame(ids[at]).block;
             batch.clear();
             let mut n = 0;
-            while n < BATCH
-                && at + n < ids.len()
-                && self.cache.frame(ids[at + n]).block.0 == first.0 + n as u64
-            {
+            let mut next = first.0;
+            while n < BATCH && at + n < ids.len() && self.cache.frame(ids[at + n]).block.0 == next {
                 let frame = self.cache.frame_mut(ids[at + n]);
                 layout::seal(&mut frame.data);
                 batch.extend_from_slice(&frame.data[..]);
+                next += 1;
+                if pair::is_pair(&frame.data) {
+                    batch.extend_from_slice(&pair::second(&frame.data));
+                    next += 1;
+                }
                 n += 1;
             }
             self.device.write(first, &batch)?;
@@ -470,11 +521,11 @@ impl<M: Memory> Store<M> {
             chain,
             state: self.state,
             clean,
+            failed: false,
+            owner: if clean { [0; 32] } else { self.commits.owner },
             block_count: self.superblock.block_count,
         };
-        header.write(&mut self.device, &self.superblock)?;
-        let [first, _] = self.superblock.journal_headers();
-        Ok(self.device.flush_range(first, 2)?)
+        header.write(&mut self.device, &self.superblock)
     }
 
     /// Refuses changes, or takes them.
@@ -500,9 +551,10 @@ impl<M: Memory> Store<M> {
         self.write_header(false)
     }
 
-    /// Takes the volume for the life of memory that `incarnation` names.
-    pub(crate) fn set_incarnation(&mut self, incarnation: [u8; 16]) {
+    /// Takes the volume for the life of memory that `incarnation` names, and for `owner`.
+    pub(crate) fn set_incarnation(&mut self, incarnation: [u8; 16], owner: [u8; 32]) {
         self.commits.incarnation = incarnation;
+        self.commits.owner = owner;
     }
 
     /// Gives the device back.

@@ -45,7 +45,7 @@ impl<M: Memory> Store<M> {
         dir: Ino,
         name: &[u8],
     ) -> Result<core::result::Result<Entry, Key>> {
-        let base = dirent_offset(self.superblock.hash_seed, name);
+        let base = dirent_offset(self.superblock.hash_seed(), name);
         let mut free = None;
         let mut offset = base;
         while offset < base + DIRENT_TIES {

@@ -15,12 +15,16 @@ pub enum Corruption {
     Superblock,
     /// The volume was made by a version that this one does not know, or uses unknown features.
     Version,
+    /// The volume is of version 1, which was never released.
+    EarlierVersion,
     /// The device has fewer blocks than the volume.
     Truncated,
-    /// Neither journal header is valid.
+    /// No journal header is valid.
     JournalHeader,
     /// A journal record with a valid checksum does not parse.
     JournalRecord,
+    /// Journal records are damaged in front of others that were committed.
+    JournalCut,
     /// A metadata block's checksum, magic number or own index is wrong.
     Checksum,
     /// A tree node is malformed.
@@ -37,9 +41,13 @@ impl fmt::Display for Corruption {
             Corruption::NotAVolume => "not an Atoll volume",
             Corruption::Superblock => "the superblock is damaged",
             Corruption::Version => "the volume's version or features are not known",
+            Corruption::EarlierVersion => {
+                "the volume was made by an earlier, unreleased format (version 1)"
+            }
             Corruption::Truncated => "the volume is larger than its device",
-            Corruption::JournalHeader => "both journal headers are damaged",
+            Corruption::JournalHeader => "all journal headers are damaged",
             Corruption::JournalRecord => "a journal record is malformed",
+            Corruption::JournalCut => "journal records are damaged that were committed",
             Corruption::Checksum => "a metadata block fails its checksum",
             Corruption::Node => "a tree node is malformed",
             Corruption::Map => "a map block is malformed",
@@ -60,8 +68,8 @@ pub enum FsError {
     Full,
     /// The device has too few blocks for a volume, or the options ask for what cannot be.
     Unsuitable,
-    /// The journal holds file data that must be put in place, which a read-only mount cannot do.
-    NeedsRecovery,
+    /// The volume has features that this version may only read.
+    ReadOnlyFeatures,
     /// The operation itself is refused.
     Refused(Errno),
 }
@@ -91,7 +99,7 @@ impl From<FsError> for Errno {
     fn from(error: FsError) -> Self {
         match error {
             FsError::Device(BlockError::NoSpace) | FsError::Full => Errno::ENOSPC,
-            FsError::Device(BlockError::ReadOnly) | FsError::NeedsRecovery => Errno::EROFS,
+            FsError::Device(BlockError::ReadOnly) | FsError::ReadOnlyFeatures => Errno::EROFS,
             FsError::Device(_) => Errno::EIO,
             FsError::Corrupt(_) => Errno::EUCLEAN,
             FsError::Unsuitable => Errno::EINVAL,
@@ -107,9 +115,9 @@ impl fmt::Display for FsError {
             FsError::Corrupt(c) => c.fmt(f),
             FsError::Full => f.write_str("no space left on the volume"),
             FsError::Unsuitable => f.write_str("the device or the options do not suit a volume"),
-            FsError::NeedsRecovery => {
-                f.write_str("the volume must be mounted for writing once, to replay its journal")
-            }
+            FsError::ReadOnlyFeatures => f.write_str(
+                "the volume has features that this version can only read: mount it read-only",
+            ),
             FsError::Refused(e) => e.fmt(f),
         }
     }

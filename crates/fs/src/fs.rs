@@ -5,13 +5,15 @@ use alloc::vec::Vec;
 use atoll_block::Memory;
 use atoll_vfs::{Context, Errno, Handle, Ino, OpenFlags, StatFs, Timespec};
 
+use crate::allocation::RESERVED_BLOCKS;
 use crate::commit::Begun;
 use crate::error::Result;
 use crate::file::FREE_BUDGET;
 use crate::inode::{InodeRecord, InodeTable};
 use crate::key::{Key, Kind};
 use crate::layout::{self, Superblock, inode as inode_layout};
-use crate::store::{RESERVED_BLOCKS, Store};
+use crate::report::MountNote;
+use crate::store::Store;
 use crate::volume::{self, MountOptions};
 
 /// An open file or directory.
@@ -90,6 +92,14 @@ impl<M: Memory> Fs<M> {
         Ok(self.store.into_device())
     }
 
+    /// Discards all free space but the smallest pieces, as fstrim(8) does. Returns how many blocks.
+    ///
+    /// # Errors
+    /// The device's; `EROFS` for a volume that takes no changes. A crash within leaves part of it discarded.
+    pub fn trim(&mut self) -> Result<u64> {
+        self.store.trim()
+    }
+
     /// What is known of the volume.
     pub fn info(&self) -> VolumeInfo {
         VolumeInfo {
@@ -98,6 +108,12 @@ impl<M: Memory> Fs<M> {
             inodes: self.store.state.inodes,
             tree_height: self.store.state.height,
         }
+    }
+
+    /// What was found to be damaged and was mended, or left out, since the mount began: for whoever
+    /// runs the volume to be told. It may grow while the volume is used.
+    pub fn notes(&self) -> &[MountNote] {
+        &self.store.notes
     }
 
     /// The device below.
@@ -336,7 +352,7 @@ impl<M: Memory> Fs<M> {
         let files_free = free.saturating_mul(layout::node::CAPACITY as u64 / 160);
         StatFs {
             block_size: atoll_block::BLOCK_SIZE as u32,
-            blocks: sb.block_count - sb.group_start - sb.group_count(),
+            blocks: sb.usable_blocks(),
             blocks_free: free,
             files: self.store.state.inodes.saturating_add(files_free),
             files_free,

@@ -10,123 +10,17 @@ use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
 use atoll_vfs::Errno;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+pub use self::header::Header;
+pub(crate) use self::header::Headers;
 use crate::error::{Corruption, Result};
 use crate::layout::{
-    self, Block, Superblock, VolumeState, get16, get32, get64, journal_header as header, magic,
-    put16, put32, put64, record,
+    Block, Superblock, VolumeState, get16, get32, get64, magic, put16, put32, put64, record,
 };
+
+mod header;
 
 /// A place in the ring, in bytes, ever growing; its place on the device is that modulo the ring.
 pub type Position = u64;
-
-/// What a journal header says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
-    /// Counts the headers written.
-    pub generation: u64,
-    /// Which life of the memory below has the volume mounted.
-    pub incarnation: [u8; 16],
-    /// The oldest record that is needed.
-    pub tail: Position,
-    /// Its sequence number.
-    pub sequence: u64,
-    /// The checksum that it is chained to.
-    pub chain: u64,
-    /// The state before it.
-    pub state: VolumeState,
-    /// Whether the volume was unmounted cleanly.
-    pub clean: bool,
-    /// Blocks in the volume.
-    pub block_count: u64,
-}
-
-impl Header {
-    /// Writes the header as the content of block `index`.
-    pub(crate) fn emit(&self, b: &mut Block, index: BlockIndex) {
-        layout::init_block(b, index, magic::JOURNAL_HEADER);
-        put64(b, header::GENERATION, self.generation);
-        b[header::INCARNATION..header::INCARNATION + 16].copy_from_slice(&self.incarnation);
-        put64(b, header::TAIL, self.tail);
-        put64(b, header::SEQUENCE, self.sequence);
-        put64(b, header::CHAIN, self.chain);
-        self.state.emit(&mut b[header::STATE..header::STATE + VolumeState::LEN]);
-        b[header::CLEAN] = self.clean as u8;
-        put64(b, header::BLOCK_COUNT, self.block_count);
-        layout::seal(b);
-    }
-
-    fn parse(b: &Block, index: BlockIndex, superblock: &Superblock) -> Option<Header> {
-        layout::verify(b, index, magic::JOURNAL_HEADER).ok()?;
-        let mut incarnation = [0; 16];
-        incarnation.copy_from_slice(&b[header::INCARNATION..header::INCARNATION + 16]);
-        let tail = get64(b, header::TAIL);
-        let generation = get64(b, header::GENERATION);
-        let sequence = get64(b, header::SEQUENCE);
-        // Positions and counts stay far from wrapping: 2^62 bytes outlast any medium.
-        let block_count = get64(b, header::BLOCK_COUNT);
-        if block_count != superblock.block_count
-            || !tail.is_multiple_of(8)
-            || tail.max(generation).max(sequence) > 1 << 62
-        {
-            return None;
-        }
-        Some(Header {
-            generation,
-            incarnation,
-            tail,
-            sequence,
-            chain: get64(b, header::CHAIN),
-            state: VolumeState::parse(&b[header::STATE..], superblock)?,
-            clean: b[header::CLEAN] == 1,
-            block_count,
-        })
-    }
-
-    /// Reads the header in block `index`; `None` if it is not valid.
-    ///
-    /// # Errors
-    /// The device's.
-    pub(crate) fn read_one<M: Memory>(
-        device: &mut M,
-        index: BlockIndex,
-        superblock: &Superblock,
-    ) -> Result<Option<Header>> {
-        let mut b = [0; BLOCK_SIZE];
-        device.read(index, &mut b)?;
-        Ok(Header::parse(&b, index, superblock))
-    }
-
-    /// Reads both headers and returns the newer of those that are valid.
-    ///
-    /// # Errors
-    /// [`Corruption::JournalHeader`] if neither is.
-    pub(crate) fn read<M: Memory>(device: &mut M, superblock: &Superblock) -> Result<Header> {
-        let mut newest: Option<Header> = None;
-        let mut failure = None;
-        for index in superblock.journal_headers() {
-            match Header::read_one(device, index, superblock) {
-                Ok(Some(h)) if newest.is_none_or(|n| h.generation > n.generation) => {
-                    newest = Some(h);
-                }
-                Ok(_) => {}
-                Err(e) => failure = Some(e),
-            }
-        }
-        match (newest, failure) {
-            (Some(h), _) => Ok(h),
-            (None, Some(e)) => Err(e),
-            (None, None) => Err(Corruption::JournalHeader.into()),
-        }
-    }
-
-    /// Writes the header over the older of the two blocks; the caller flushes it.
-    pub(crate) fn write<M: Memory>(&self, device: &mut M, superblock: &Superblock) -> Result<()> {
-        let index = superblock.journal_headers()[(self.generation % 2) as usize];
-        let mut b = [0; BLOCK_SIZE];
-        self.emit(&mut b, index);
-        Ok(device.write(index, &b)?)
-    }
-}
 
 /// The writing end of the ring.
 #[derive(Debug)]
@@ -164,6 +58,16 @@ pub struct Entry<'a> {
     pub init: bool,
     /// Whether this is file data, needed after power loss only.
     pub data: bool,
+}
+
+impl Entry<'_> {
+    /// Puts the bytes where they belong in the content of the block.
+    pub fn apply(&self, content: &mut Block) {
+        if self.init {
+            content.fill(0);
+        }
+        content[self.offset..self.offset + self.bytes.len()].copy_from_slice(self.bytes);
+    }
 }
 
 impl Journal {

@@ -3,7 +3,7 @@
 //! All integers are little-endian. The first 24 bytes of every metadata block are alike: checksum,
 //! own block index, magic number.
 
-use atoll_block::{BLOCK_SIZE, BlockIndex};
+use atoll_block::{BLOCK_SIZE, BlockIndex, SECTOR_SIZE};
 use atoll_vfs::Timespec;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -12,8 +12,10 @@ use crate::error::{Corruption, Result};
 /// The content of a block.
 pub type Block = [u8; BLOCK_SIZE];
 
-/// The format's version; another major version is not mounted.
-pub const VERSION: u32 = 1;
+pub use crate::superblock::{Superblock, VolumeState};
+
+/// The format's version; another is not mounted.
+pub const VERSION: u32 = 2;
 
 /// Offsets common to all metadata blocks.
 pub mod common {
@@ -37,6 +39,8 @@ pub mod magic {
     pub const NODE: u32 = u32::from_le_bytes(*b"ANOD");
     /// Map block: `AMAP`.
     pub const MAP: u32 = u32::from_le_bytes(*b"AMAP");
+    /// Summary of which groups are full: `ASUM`.
+    pub const SUMMARY: u32 = u32::from_le_bytes(*b"ASUM");
 }
 
 /// Reads a `u16`.
@@ -110,26 +114,34 @@ pub fn init_block(block: &mut Block, index: BlockIndex, magic: u32) {
 pub mod superblock {
     /// `u32`: [`VERSION`](super::VERSION).
     pub const VERSION: usize = 20;
-    /// `u64`: features that a reader must know; none are defined.
-    pub const FEATURES: usize = 24;
+    /// `u64`: features that who does not know them may ignore; none are defined.
+    pub const COMPATIBLE: usize = 24;
+    /// `u64`: features that who does not know them may read, but not write; none are defined.
+    pub const READ_COMPATIBLE: usize = 32;
+    /// `u64`: features that who does not know them must leave alone; none are defined.
+    pub const INCOMPATIBLE: usize = 40;
+    /// `u64`: counts how often the superblock was changed; the copy with the higher one counts.
+    pub const GENERATION: usize = 48;
     /// `u64`: blocks in the volume.
-    pub const BLOCK_COUNT: usize = 32;
-    /// `u64`: first block of the journal ring; its two headers are the blocks before it.
-    pub const RING_START: usize = 40;
+    pub const BLOCK_COUNT: usize = 56;
+    /// `u64`: first block of the journal ring.
+    pub const RING_START: usize = 64;
     /// `u64`: blocks in the journal ring.
-    pub const RING_BLOCKS: usize = 48;
-    /// `u64`: first block of group 0.
-    pub const GROUP_START: usize = 56;
-    /// `u64`: seed of the directory hash.
-    pub const HASH_SEED: usize = 64;
+    pub const RING_BLOCKS: usize = 72;
+    /// `u64`: first block of group 0; the second copies of the journal headers are the two before it.
+    pub const GROUP_START: usize = 80;
+    /// `[u8; 16]`: the secret key of the hashes of names and of the journal's checksums.
+    pub const HASH_KEY: usize = 88;
     /// `[u8; 16]`: the volume's UUID.
-    pub const UUID: usize = 72;
+    pub const UUID: usize = 104;
     /// `[u8; 64]`: the label, UTF-8, padded with zeros.
-    pub const LABEL: usize = 88;
+    pub const LABEL: usize = 120;
     /// Bytes of the label.
     pub const LABEL_LEN: usize = 64;
     /// `i64`, `u32`: when the volume was made.
-    pub const CREATED: usize = 152;
+    pub const CREATED: usize = 184;
+    /// What is from here to the end of the first sector is kept for snapshots, 0 until then.
+    pub const RESERVED: usize = 200;
 }
 
 /// Offsets of a journal header; the valid one with the highest generation counts.
@@ -144,13 +156,23 @@ pub mod journal_header {
     pub const SEQUENCE: usize = 56;
     /// `u64`: the checksum that the record at the tail is chained to.
     pub const CHAIN: usize = 64;
-    /// The [`VolumeState`](super::VolumeState) before the record at the tail.
-    pub const STATE: usize = 72;
-    /// `u8`: 1 after a clean unmount.
-    pub const CLEAN: usize = 112;
+    /// `u32`: [`CLEAN`], [`FAILED`].
+    pub const FLAGS: usize = 72;
     /// `u64`: blocks in the volume that the header belongs to. With another number in the
     /// superblock the header does not count, so that a volume grows in one step.
-    pub const BLOCK_COUNT: usize = 120;
+    pub const BLOCK_COUNT: usize = 80;
+    /// `[u8; 16]`: the UUID of the volume that the header belongs to, so that no header of a volume
+    /// that was here before counts.
+    pub const UUID: usize = 88;
+    /// `[u8; 32]`: who has the volume mounted; zeros: nobody, or it does not say.
+    pub const OWNER: usize = 104;
+    /// The [`VolumeState`](super::VolumeState) before the record at the tail.
+    pub const STATE: usize = 136;
+
+    /// Flag: the volume was unmounted cleanly.
+    pub const CLEAN: u32 = 1;
+    /// Flag: a write or flush failed, so that the medium may lack what was acknowledged.
+    pub const FAILED: u32 = 2;
 }
 
 /// Offsets in a [`VolumeState`].
@@ -165,8 +187,10 @@ pub mod state {
     pub const FREE_BLOCKS: usize = 24;
     /// `u64`: inodes that exist.
     pub const INODES: usize = 32;
+    /// `u64`: groups whose map blocks have been made; in those after them every block is free.
+    pub const GROUPS: usize = 40;
     /// Length of the state.
-    pub const LEN: usize = 40;
+    pub const LEN: usize = 48;
 }
 
 /// Offsets in a journal record: header, optional state, entries, padding to 8 bytes.
@@ -212,13 +236,28 @@ pub mod record {
     pub const BLOCK_MASK: u64 = (1 << 56) - 1;
 }
 
-/// Offsets of a map block, the first block of each group.
+/// Offsets of a map block, the first two blocks of each group: the same twice.
 pub mod map {
-    /// One bit a block of the group, the map block itself first, 1 in use. Bits beyond the volume
+    /// `u64`: the generation of the journal header before the last change. Of two that differ the
+    /// one with the higher is newer.
+    pub const GENERATION: usize = 24;
+    /// One bit a block of the group, the map blocks themselves first, 1 in use. Bits beyond the group
     /// are 1.
     pub const BITS: usize = 64;
     /// Blocks in a group.
     pub const GROUP_BLOCKS: u64 = ((super::BLOCK_SIZE - BITS) * 8) as u64;
+    /// The fewest blocks of a group; what is less at the end of a volume belongs to none.
+    pub const GROUP_BLOCKS_MIN: u64 = 8;
+}
+
+/// Offsets of a summary, the blocks after the map blocks of some groups: the same twice.
+pub mod summary {
+    /// `u64`: as in a map block.
+    pub const GENERATION: usize = super::map::GENERATION;
+    /// One bit a group, that of the summary first: 1 only if no block of it is free.
+    pub const BITS: usize = super::map::BITS;
+    /// Groups that one summary is for; the first of them has it.
+    pub const GROUPS: u64 = super::map::GROUP_BLOCKS;
 }
 
 /// Offsets of a tree node.
@@ -227,6 +266,8 @@ pub mod node {
     pub const LEVEL: usize = 20;
     /// `u16`: where the next cell would begin.
     pub const END: usize = 22;
+    /// `u64`: kept for the generation in which the node was written, for snapshots; 0 until then.
+    pub const GENERATION: usize = 24;
     /// The first cell.
     pub const CELLS: usize = 32;
     /// Bytes for cells.
@@ -316,13 +357,17 @@ pub mod xattr {
 }
 
 const _: () = {
-    assert!(superblock::CREATED + 12 <= BLOCK_SIZE);
+    // Superblocks and journal headers lie within a sector, so that a crash never tears them.
+    assert!(superblock::CREATED + 12 <= superblock::RESERVED);
+    assert!(superblock::RESERVED <= SECTOR_SIZE);
     assert!(superblock::LABEL + superblock::LABEL_LEN == superblock::CREATED);
-    assert!(journal_header::STATE + VolumeState::LEN == journal_header::CLEAN);
+    assert!(journal_header::STATE + VolumeState::LEN <= SECTOR_SIZE);
     assert!(inode::BTIME + 12 == inode::LEN);
     // A node must hold three of the largest cells for splits to work.
     assert!(node::CAPACITY >= 3 * (cell::VALUE + node::VALUE_MAX));
     assert!(map::GROUP_BLOCKS == 32256);
+    // A ring of the default size fits in a group.
+    assert!(RING_BLOCKS_DEFAULT_MAX + 4 <= map::GROUP_BLOCKS);
 };
 
 /// Reads a time.
@@ -336,188 +381,12 @@ pub fn put_time(b: &mut [u8], at: usize, t: Timespec) {
     put32(b, at + 8, t.nsec);
 }
 
-/// The volume's variables that are in no block: each journal record that changes them carries them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct VolumeState {
-    /// The tree's root node.
-    pub root: u64,
-    /// Levels of the tree, 1 when the root is a leaf.
-    pub height: u32,
-    /// The number that the next inode gets.
-    pub next_ino: u64,
-    /// Blocks that no map block marks as in use.
-    pub free_blocks: u64,
-    /// Inodes that exist, unlinked ones included.
-    pub inodes: u64,
-}
-
-impl VolumeState {
-    /// Bytes on disk.
-    pub const LEN: usize = state::LEN;
-
-    /// Writes the state to the first [`LEN`](Self::LEN) bytes of `b`.
-    pub fn emit(&self, b: &mut [u8]) {
-        b[..Self::LEN].fill(0);
-        put64(b, state::ROOT, self.root);
-        put32(b, state::HEIGHT, self.height);
-        put64(b, state::NEXT_INO, self.next_ino);
-        put64(b, state::FREE_BLOCKS, self.free_blocks);
-        put64(b, state::INODES, self.inodes);
-    }
-
-    /// Reads a state and checks it against the volume.
-    pub fn parse(b: &[u8], superblock: &Superblock) -> Option<VolumeState> {
-        let found = VolumeState {
-            root: get64(b, state::ROOT),
-            height: get32(b, state::HEIGHT),
-            next_ino: get64(b, state::NEXT_INO),
-            free_blocks: get64(b, state::FREE_BLOCKS),
-            inodes: get64(b, state::INODES),
-        };
-        let sound = superblock.holds(found.root, 1)
-            && (1..=node::HEIGHT_MAX as u32).contains(&found.height)
-            && found.next_ino > 1
-            && found.inodes <= crate::key::OFFSET_MAX
-            && found.free_blocks < superblock.block_count;
-        sound.then_some(found)
-    }
-}
-
-/// The superblock, parsed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Superblock {
-    /// Blocks in the volume.
-    pub block_count: u64,
-    /// First block of the journal ring.
-    pub ring_start: u64,
-    /// Blocks in the journal ring.
-    pub ring_blocks: u64,
-    /// First block of group 0.
-    pub group_start: u64,
-    /// Seed of the directory hash.
-    pub hash_seed: u64,
-    /// The volume's UUID.
-    pub uuid: [u8; 16],
-    /// The label, padded with zeros.
-    pub label: [u8; superblock::LABEL_LEN],
-    /// When the volume was made.
-    pub created: Timespec,
-}
-
-impl Superblock {
-    /// The block that holds the copy.
-    pub fn copy_index(&self) -> BlockIndex {
-        BlockIndex(self.block_count - 1)
-    }
-
-    /// The two blocks of the journal's headers.
-    pub fn journal_headers(&self) -> [BlockIndex; 2] {
-        [BlockIndex(self.ring_start - 2), BlockIndex(self.ring_start - 1)]
-    }
-
-    /// The number of groups; the last may be short.
-    pub fn group_count(&self) -> u64 {
-        (self.block_count - 1 - self.group_start).div_ceil(map::GROUP_BLOCKS)
-    }
-
-    /// The map block of group `group`.
-    pub fn map_block(&self, group: u64) -> BlockIndex {
-        BlockIndex(self.group_start + group * map::GROUP_BLOCKS)
-    }
-
-    /// The group of a block in the group area and its place there.
-    #[inline]
-    pub fn locate(&self, block: u64) -> (u64, usize) {
-        let at = block - self.group_start;
-        (at / map::GROUP_BLOCKS, (at % map::GROUP_BLOCKS) as usize)
-    }
-
-    /// The blocks of group `group`, its map block included.
-    pub fn group_len(&self, group: u64) -> usize {
-        let start = group * map::GROUP_BLOCKS;
-        (self.block_count - 1 - self.group_start - start).min(map::GROUP_BLOCKS) as usize
-    }
-
-    /// Whether `len` blocks from `start` lie in the group area.
-    #[inline]
-    pub fn holds(&self, start: u64, len: u64) -> bool {
-        start >= self.group_start
-            && len <= self.block_count
-            && start < self.block_count
-            && len < self.block_count - start
-    }
-
-    /// Whether `len` blocks from `start` can hold file data or a node: they lie in one group, the
-    /// map block not among them.
-    #[inline]
-    pub fn holds_data(&self, start: u64, len: u64) -> bool {
-        self.holds(start, len) && {
-            let (_, first) = self.locate(start);
-            first > 0 && len <= map::GROUP_BLOCKS - first as u64
-        }
-    }
-
-    /// Writes the superblock as the content of block `index`.
-    pub fn emit(&self, b: &mut Block, index: BlockIndex) {
-        init_block(b, index, magic::SUPERBLOCK);
-        put32(b, superblock::VERSION, VERSION);
-        put64(b, superblock::FEATURES, 0);
-        put64(b, superblock::BLOCK_COUNT, self.block_count);
-        put64(b, superblock::RING_START, self.ring_start);
-        put64(b, superblock::RING_BLOCKS, self.ring_blocks);
-        put64(b, superblock::GROUP_START, self.group_start);
-        put64(b, superblock::HASH_SEED, self.hash_seed);
-        b[superblock::UUID..superblock::UUID + 16].copy_from_slice(&self.uuid);
-        b[superblock::LABEL..superblock::LABEL + superblock::LABEL_LEN]
-            .copy_from_slice(&self.label);
-        put_time(b, superblock::CREATED, self.created);
-        seal(b);
-    }
-
-    /// Reads and checks the superblock in block `index` of a device of `device_blocks`.
-    ///
-    /// # Errors
-    /// The [`Corruption`] that it shows.
-    pub fn parse(b: &Block, index: BlockIndex, device_blocks: u64) -> Result<Superblock> {
-        if get32(b, common::MAGIC) != magic::SUPERBLOCK {
-            return Err(Corruption::NotAVolume.into());
-        }
-        verify(b, index, magic::SUPERBLOCK).map_err(|_| Corruption::Superblock)?;
-        if get32(b, superblock::VERSION) != VERSION || get64(b, superblock::FEATURES) != 0 {
-            return Err(Corruption::Version.into());
-        }
-        let mut sb = Superblock {
-            block_count: get64(b, superblock::BLOCK_COUNT),
-            ring_start: get64(b, superblock::RING_START),
-            ring_blocks: get64(b, superblock::RING_BLOCKS),
-            group_start: get64(b, superblock::GROUP_START),
-            hash_seed: get64(b, superblock::HASH_SEED),
-            uuid: [0; 16],
-            label: [0; superblock::LABEL_LEN],
-            created: get_time(b, superblock::CREATED),
-        };
-        sb.uuid.copy_from_slice(&b[superblock::UUID..superblock::UUID + 16]);
-        sb.label.copy_from_slice(&b[superblock::LABEL..superblock::LABEL + superblock::LABEL_LEN]);
-        let sound = sb.ring_start >= 3
-            && sb.ring_blocks >= RING_BLOCKS_MIN
-            && sb.ring_start.checked_add(sb.ring_blocks) == Some(sb.group_start)
-            && sb.group_start < sb.block_count
-            && sb.block_count - sb.group_start >= GROUP_AREA_MIN
-            && sb.block_count <= BLOCK_COUNT_MAX;
-        if !sound {
-            return Err(Corruption::Superblock.into());
-        }
-        if sb.block_count > device_blocks {
-            return Err(Corruption::Truncated.into());
-        }
-        Ok(sb)
-    }
-}
-
 /// The length that a directory tells, whatever is in it.
 pub const DIRECTORY_SIZE: u64 = 4096;
 /// The smallest journal ring, in blocks: the largest record must fit twice.
 pub const RING_BLOCKS_MIN: u64 = 128;
+/// The largest journal ring that a volume gets unless it is asked for, in blocks.
+pub const RING_BLOCKS_DEFAULT_MAX: u64 = 12288;
 /// The fewest blocks after the journal.
 pub const GROUP_AREA_MIN: u64 = 64;
 /// The most blocks of a volume: 2^50 blocks are 4 EiB.

@@ -3,12 +3,13 @@
 //!
 //! Read in this order:
 //!
-//! - [`layout`]: every offset on disk; `key`: how the items of the tree are named
+//! - [`layout`]: every offset on disk; `superblock`: what is read from there; `key`: how the items of the tree are named
 //! - `journal`: the ring of redo records; `cache`: metadata blocks in memory; `space`: free blocks
-//! - `store`: transactions over those three; `commit`: commits and checkpoints
+//! - `store`: transactions over those three; `allocation`: free blocks within them; `discard`: what goes back to the host; `commit`: commits and checkpoints
 //! - `node`, `tree`: the B+tree
 //! - `inode`, `extent`, `file`, `dir`, `xattr`: what the items mean
-//! - `volume`: format, mount, recovery; `fs`: a mounted volume; `grow`: a larger device
+//! - `volume`: format, mount; `recovery`: the journal replayed, `overlay`: the same for a mount that must
+//!   not write; `fs`: a mounted volume; `grow`: a larger device
 //! - `namespace`, `content`, `verbs`: the verbs of the file seam
 //! - `check`: every rule of the format, checked and restored; `dump`: everything in words
 //!
@@ -20,15 +21,18 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod allocation;
 mod cache;
 mod check;
 mod commit;
 mod content;
 mod dir;
+mod discard;
 mod dump;
 mod error;
 mod extent;
 mod file;
+mod format;
 mod fs;
 mod grow;
 mod inode;
@@ -37,8 +41,14 @@ mod key;
 pub mod layout;
 mod namespace;
 mod node;
+mod overlay;
+mod pair;
+mod recovery;
+mod report;
 mod space;
 mod store;
+mod superblock;
+mod superblocks;
 #[doc(hidden)]
 pub mod testing;
 mod tree;
@@ -51,8 +61,11 @@ pub use check::{
 };
 pub use dump::{DumpOptions, Element, ItemValue, dump, visit};
 pub use error::{Corruption, FsError, Result};
+pub use format::{BLOCK_COUNT_MIN, FormatOptions, format};
 pub use fs::{Fs, VolumeInfo};
 pub use grow::{Grown, grow};
 pub use inode::InodeRecord;
 pub use journal::Header as JournalHeader;
-pub use volume::{BLOCK_COUNT_MIN, FormatOptions, MountOptions, format, read_superblock};
+pub use report::MountNote;
+pub use superblocks::read_superblock;
+pub use volume::MountOptions;

@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::layout::{
     Block, cell, common, get16, get32, get64, journal_header, magic, map, node, put16, put32,
-    put64, record, seal, superblock,
+    put64, record, seal, state, superblock,
 };
 
 const MAGICS: [u32; 4] = [magic::SUPERBLOCK, magic::JOURNAL_HEADER, magic::NODE, magic::MAP];
@@ -164,10 +164,13 @@ fn mutate_field(b: &mut [u8], at: usize, rng: &mut Rng, limit: usize) {
 
 fn mutate_block(b: &mut [u8], kind: u32, rng: &mut Rng, limit: usize) {
     let at = match kind {
-        magic::SUPERBLOCK => superblock::VERSION + rng.below(132) / 4 * 4,
+        magic::SUPERBLOCK => {
+            superblock::VERSION + rng.below(superblock::CREATED - superblock::VERSION) / 4 * 4
+        }
         magic::JOURNAL_HEADER => {
             journal_header::GENERATION
-                + rng.below((journal_header::CLEAN - journal_header::GENERATION) / 4 + 1) * 4
+                + rng.below((journal_header::STATE + state::LEN - journal_header::GENERATION) / 4)
+                    * 4
         }
         magic::MAP => map::BITS + rng.below(64),
         _ => {

@@ -1,147 +1,19 @@
-//! A volume's life: made, mounted with recovery, unmounted.
+//! Mounting a volume: what stands twice is compared, the journal replayed.
 
 use alloc::vec::Vec;
 
-use atoll_block::{BLOCK_SIZE, BlockDevice, BlockIndex, Memory};
-use atoll_vfs::{Errno, Ino, Timespec};
+use atoll_block::{BLOCK_SIZE, Memory};
+use atoll_vfs::Ino;
 
 use crate::cache::Cache;
-use crate::error::{Corruption, FsError, Result};
-use crate::inode::InodeRecord;
-use crate::journal::{self, Header, Journal, ScanEnd};
+use crate::discard::Discards;
+use crate::error::{FsError, Result};
+use crate::journal::{self, Headers, Journal, Position, ScanEnd};
 use crate::key::{Key, Kind};
-use crate::layout::{
-    self, Block, GROUP_AREA_MIN, RING_BLOCKS_MIN, Superblock, VolumeState, cell, common, inode,
-    magic, map, node, superblock,
-};
-use crate::node::{build_cell, image};
+use crate::recovery::Replay;
+use crate::report::MountNote;
 use crate::store::Store;
-
-/// How to make a volume.
-#[derive(Clone, Debug, Default)]
-pub struct FormatOptions<'a> {
-    /// The volume's UUID: random.
-    pub uuid: [u8; 16],
-    /// A name for people, at most 64 bytes.
-    pub label: &'a str,
-    /// Seeds the directory hash: random, so that nobody can make names collide.
-    pub hash_seed: u64,
-    /// The time now.
-    pub now: Timespec,
-    /// The owner of the root directory.
-    pub uid: u32,
-    /// Its group.
-    pub gid: u32,
-    /// Blocks for the journal; `None` takes a sixteenth of the volume, 512 KiB to 256 MiB.
-    pub journal_blocks: Option<u64>,
-}
-
-/// The smallest volume, in blocks: 1 MiB.
-pub const BLOCK_COUNT_MIN: u64 = 256;
-
-/// Makes an empty volume on the whole of `device`. What was there before is lost.
-///
-/// The superblock is written last: a crash within leaves no volume.
-///
-/// # Errors
-/// [`FsError::Unsuitable`] for a device below [`BLOCK_COUNT_MIN`], a label that is too long or a
-/// journal that does not fit; the device's.
-pub fn format<M: Memory>(device: &mut M, options: &FormatOptions<'_>) -> Result<()> {
-    let block_count = device.block_count().min(layout::BLOCK_COUNT_MAX);
-    let ring_blocks = options.journal_blocks.unwrap_or((block_count / 16).clamp(128, 65536));
-    let ring_start = 3;
-    let fits = ring_blocks >= RING_BLOCKS_MIN
-        && ring_blocks < block_count
-        && block_count - ring_blocks >= ring_start + GROUP_AREA_MIN;
-    if block_count < BLOCK_COUNT_MIN || !fits || options.label.len() > superblock::LABEL_LEN {
-        return Err(FsError::Unsuitable);
-    }
-    let mut label = [0; superblock::LABEL_LEN];
-    label[..options.label.len()].copy_from_slice(options.label.as_bytes());
-    let sb = Superblock {
-        block_count,
-        ring_start,
-        ring_blocks,
-        group_start: ring_start + ring_blocks,
-        hash_seed: options.hash_seed,
-        uuid: options.uuid,
-        label,
-        created: options.now,
-    };
-
-    // What was a volume before is none until the new one is whole.
-    let mut b = [0; BLOCK_SIZE];
-    device.write(BlockIndex(0), &b)?;
-    device.write(sb.copy_index(), &b)?;
-    device.flush()?;
-
-    // Zeros in the whole ring give it its storage now, so that appending to it never fails for
-    // want of space, and leave no record of an older volume.
-    device.store_zeros(sb.ring_start * BLOCK_SIZE as u64, ring_blocks * BLOCK_SIZE as u64)?;
-
-    let mut free = 0;
-    let root = sb.map_block(0).0 + 1;
-    for group in 0..sb.group_count() {
-        let used = if group == 0 { 2 } else { 1 };
-        let index = sb.map_block(group);
-        emit_map(&mut b, index, sb.group_len(group), used);
-        device.write(index, &b)?;
-        free += (sb.group_len(group) - used.min(sb.group_len(group))) as u64;
-    }
-
-    let record = InodeRecord {
-        mode: 0o040755,
-        nlink: 2,
-        uid: options.uid,
-        gid: options.gid,
-        parent: Ino::ROOT.0,
-        ..InodeRecord::new(options.now)
-    };
-    emit_root(&mut b, BlockIndex(root), &record);
-    device.write(BlockIndex(root), &b)?;
-
-    let state =
-        VolumeState { root, height: 1, next_ino: Ino::ROOT.0 + 1, free_blocks: free, inodes: 1 };
-    for (generation, index) in (1..).zip(sb.journal_headers().into_iter().rev()) {
-        let header = Header {
-            generation,
-            incarnation: [0; 16],
-            tail: 0,
-            sequence: 1,
-            chain: options.hash_seed,
-            state,
-            clean: true,
-            block_count,
-        };
-        debug_assert_eq!(sb.journal_headers()[(generation % 2) as usize], index);
-        header.write(device, &sb)?;
-    }
-    sb.emit(&mut b, sb.copy_index());
-    device.write(sb.copy_index(), &b)?;
-    device.flush()?;
-    sb.emit(&mut b, BlockIndex(0));
-    device.write(BlockIndex(0), &b)?;
-    Ok(device.flush()?)
-}
-
-/// A map block whose first `used` of `len` blocks are in use.
-pub(crate) fn emit_map(b: &mut Block, index: BlockIndex, len: usize, used: usize) {
-    layout::init_block(b, index, magic::MAP);
-    for at in (0..used).chain(len..map::GROUP_BLOCKS as usize) {
-        b[map::BITS + at / 8] |= 1 << (at % 8);
-    }
-    layout::seal(b);
-}
-
-/// The tree of an empty volume: a leaf with the root directory.
-fn emit_root(b: &mut Block, index: BlockIndex, record: &InodeRecord) {
-    layout::init_block(b, index, magic::NODE);
-    let mut cell = [0; cell::VALUE + inode::LEN];
-    build_cell(&mut cell, Key::inode(Ino::ROOT.0), &record.emit());
-    let bytes = image(0, core::iter::once(&cell[..]));
-    b[node::LEVEL..node::LEVEL + bytes.len()].copy_from_slice(&bytes);
-    layout::seal(b);
-}
+use crate::superblocks::Superblocks;
 
 /// How to mount a volume.
 #[derive(Clone, Copy, Debug)]
@@ -151,6 +23,12 @@ pub struct MountOptions {
     /// Names the life of the memory that holds unflushed writes, such as the host's boot ID. Equal
     /// to that of the last mount: nothing that was written has been lost. Zeros: never equal.
     pub incarnation: [u8; 16],
+    /// Who mounts the volume, for others who find it mounted, in words of the host's own; zeros if
+    /// it does not say. A clean unmount takes it back.
+    pub owner: [u8; 32],
+    /// Give freed space back by discards, in batches, after checkpoints. For storage of which discards are
+    /// cheap and worth something, like sparse files.
+    pub discard: bool,
     /// How much memory cached metadata blocks may take, in bytes; changed ones may exceed it for a
     /// moment.
     pub cache_bytes: usize,
@@ -165,36 +43,11 @@ impl Default for MountOptions {
         MountOptions {
             read_only: false,
             incarnation: [0; 16],
+            owner: [0; 32],
+            discard: false,
             cache_bytes: 64 << 20,
             new_slab: None,
         }
-    }
-}
-
-/// Reads the superblock, or its copy at the end of the device if the first is damaged.
-///
-/// # Errors
-/// The [`Corruption`] of the first if neither is valid.
-pub fn read_superblock<D: BlockDevice>(device: &mut D) -> Result<Superblock> {
-    let count = device.block_count();
-    if count == 0 {
-        return Err(Corruption::NotAVolume.into());
-    }
-    let mut b = [0; BLOCK_SIZE];
-    let first = match device.read(BlockIndex(0), &mut b) {
-        Ok(()) => Superblock::parse(&b, BlockIndex(0), count),
-        Err(e) => Err(e.into()),
-    };
-    if first.is_ok() {
-        return first;
-    }
-    let last = BlockIndex(count - 1);
-    match device.read(last, &mut b).map_err(FsError::from) {
-        Ok(()) => match Superblock::parse(&b, last, count) {
-            Ok(sb) if sb.copy_index() == last => Ok(sb),
-            _ => first,
-        },
-        Err(_) => first,
     }
 }
 
@@ -203,9 +56,22 @@ pub fn read_superblock<D: BlockDevice>(device: &mut D) -> Result<Superblock> {
 /// After the end of a process every record is replayed, after power loss those up to the last
 /// commit mark. A crash within is recovered from by the next mount in the same way.
 pub(crate) fn mount<M: Memory>(mut device: M, options: &MountOptions) -> Result<Store<M>> {
-    let sb = read_superblock(&mut device)?;
-    let header = Header::read(&mut device, &sb)?;
-    let trusted = header.incarnation != [0; 16] && header.incarnation == options.incarnation;
+    let mut superblocks = Superblocks::read(&mut device)?;
+    let mut headers = Headers::read(&mut device, &superblocks.sb);
+    if headers.newest()?.failed {
+        // What the memory above the medium has may never have reached it.
+        device.forget_cached()?;
+        superblocks = Superblocks::read(&mut device)?;
+        headers = Headers::read(&mut device, &superblocks.sb);
+    }
+    let sb = superblocks.sb.clone();
+    let header = headers.newest()?;
+    if sb.read_compatible != 0 && !options.read_only {
+        return Err(FsError::ReadOnlyFeatures);
+    }
+    let trusted = !header.failed
+        && header.incarnation != [0; 16]
+        && header.incarnation == options.incarnation;
     let tail = ScanEnd { position: header.tail, sequence: header.sequence, chain: header.chain };
 
     // First pass: where the journal ends, and from which mark on its file data counts.
@@ -215,117 +81,36 @@ pub(crate) fn mount<M: Memory>(mut device: M, options: &MountOptions) -> Result<
     let journal = Journal::new(&sb, header.tail, &end);
     let cache = Cache::new(options.cache_bytes, options.new_slab);
     let mut store = Store::new(device, sb, &header, journal, header.state, cache, false);
-    if end != tail {
-        store.recover(tail, end, trusted, extent.void_before, options.read_only)?;
+    if header.failed {
+        store.notes.push(MountNote::Failed);
+    }
+    store.notes.extend(superblocks.damaged().map(|copy| MountNote::Superblock { copy }));
+    store.notes.extend(headers.damaged().map(|b| MountNote::JournalHeader { block: b.0 }));
+    if !options.read_only {
+        superblocks.restore(&mut store.device)?;
+        headers.restore(&mut store.device, &store.superblock, &header)?;
+    }
+    // In the same incarnation file data is where it belongs, or newer data is; so it is after a flush
+    // of the device.
+    let data_after = if trusted { Position::MAX } else { extent.void_before };
+    let replay = Replay { tail, end, data_after };
+    if options.read_only {
+        store.lay_over(&replay)?;
+    } else if end != tail {
+        if trusted {
+            // What goes home must be committed before, or power loss now would leave home ahead of
+            // the journal. After power loss it is committed.
+            store.commit_recovered()?;
+        }
+        store.recover(&replay, (options.cache_bytes / BLOCK_SIZE).max(64))?;
     }
     store.set_read_only(options.read_only);
     if !options.read_only {
-        store.set_incarnation(options.incarnation);
+        store.discards = Discards::new(options.discard);
+        store.set_incarnation(options.incarnation, options.owner);
         store.begin_journal()?;
     }
     Ok(store)
-}
-
-impl<M: Memory> Store<M> {
-    /// Second pass of a mount: applies the records from `tail` to `end`.
-    fn recover(
-        &mut self,
-        tail: ScanEnd,
-        end: ScanEnd,
-        trusted: bool,
-        void_before: u64,
-        read_only: bool,
-    ) -> Result<()> {
-        if trusted && !read_only {
-            // What is applied may be written home, so it must be committed before, or power loss
-            // now would leave home ahead of the journal. After power loss it is committed.
-            self.commit_recovered()?;
-        }
-        let sb = self.superblock.clone();
-        let mut cache = core::mem::replace(&mut self.cache, Cache::new(0, None));
-        let mut state = self.state;
-        let result = journal::scan(&mut self.device, &sb, tail, |device, record| {
-            if record.end.position > end.position {
-                return Ok(false);
-            }
-            let after = record.end.position;
-            if let Some(s) = record.state(&sb)? {
-                state = s;
-            }
-            record.for_each(&sb, |entry| {
-                if entry.data {
-                    // In the same incarnation the data is where it belongs, or newer data is; so it
-                    // is after a flush of the device.
-                    if !trusted && after > void_before {
-                        if read_only {
-                            return Err(FsError::NeedsRecovery);
-                        }
-                        let at = entry.block.byte_offset() + entry.offset as u64;
-                        device.store(at, entry.bytes)?;
-                    }
-                    return Ok(());
-                }
-                let id = match cache.lookup(entry.block.0) {
-                    Some(id) => id,
-                    None => {
-                        let mut b = [0; BLOCK_SIZE];
-                        if !entry.init {
-                            // The checksum is that of the last checkpoint or of none: a block may be
-                            // half-way home. Everything it lacks is in the journal.
-                            device.read(entry.block, &mut b)?;
-                        }
-                        cache.insert(entry.block, &b)
-                    }
-                };
-                let data = &mut cache.frame_mut(id).data;
-                if entry.init {
-                    data.fill(0);
-                }
-                data[entry.offset..entry.offset + entry.bytes.len()].copy_from_slice(entry.bytes);
-                cache.mark_dirty(id);
-                Ok(())
-            })?;
-            if cache.wants_checkpoint() {
-                if read_only {
-                    return Err(Errno::ENOMEM.into());
-                }
-                settle(&mut cache, device)?;
-            }
-            Ok(record.end.position < end.position)
-        });
-        self.cache = cache;
-        self.state = state;
-        result?;
-        if read_only {
-            return index_recovered(&mut self.cache, &self.superblock);
-        }
-        settle(&mut self.cache, &mut self.device)
-    }
-}
-
-/// Writes recovered blocks home and lets them go, so that each is loaded anew with all checks.
-fn settle<M: Memory>(cache: &mut Cache, device: &mut M) -> Result<()> {
-    for id in cache.dirty_frames() {
-        let frame = cache.frame_mut(id);
-        let block = frame.block;
-        layout::seal(&mut frame.data);
-        device.write(block, &frame.data[..])?;
-        cache.remove(block.0);
-    }
-    Ok(())
-}
-
-/// Makes recovered blocks usable where they are, for a volume that must not be written.
-fn index_recovered(cache: &mut Cache, superblock: &Superblock) -> Result<()> {
-    for id in cache.dirty_frames() {
-        let frame = cache.frame_mut(id);
-        match layout::get32(&frame.data[..], common::MAGIC) {
-            magic::NODE => crate::node::index(frame, |child| superblock.holds(child, 1))?,
-            magic::MAP => {}
-            _ => return Err(Corruption::JournalRecord.into()),
-        }
-    }
-    Ok(())
 }
 
 /// The inodes that were unlinked but open when the volume was last used.

@@ -68,7 +68,7 @@ impl<M: Memory> Store<M> {
         ino: Ino,
         name: &[u8],
     ) -> Result<core::result::Result<Place, Option<u64>>> {
-        let base = xattr_offset(self.superblock.hash_seed, name);
+        let base = xattr_offset(self.superblock.hash_seed(), name);
         let mut free = None;
         for tie in 0..XATTR_TIES {
             let offset = base + tie * XATTR_PIECES;

@@ -96,7 +96,8 @@ fn try_image(image: &[u8], seed: u64) -> bool {
         }
         // No superblock: there is nothing to go by.
         (Err(FsError::Corrupt(a)), Err(FsError::Corrupt(b))) if a == b => return false,
-        (_, Err(FsError::Full)) => return false,
+        // No room, or a feature that says that it may only be read.
+        (_, Err(FsError::Full | FsError::ReadOnlyFeatures)) => return false,
         (first, second) => panic!("{first:?} and then {second:?}"),
     };
     let again = check(&mut device, &options(false, incarnation)).unwrap();

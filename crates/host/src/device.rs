@@ -26,8 +26,9 @@ pub use mapped::MappedDevice;
 pub use open::{Access, Create, OpenError, OpenOptions, open};
 
 use std::fs::File;
+use std::os::fd::AsFd;
 
-use atoll_block::{Cached, memory_of_variants};
+use atoll_block::{BLOCK_SIZE, BlockDevice, BlockIndex, Cached, memory_of_variants};
 
 /// A volume's storage as [`open()`] returns it.
 #[derive(Debug)]
@@ -46,6 +47,21 @@ impl HostDevice {
     /// host's file system, nor by a disk that was taken away. Zeros where that cannot be known.
     pub fn incarnation(&self) -> [u8; 16] {
         life::incarnation(self.file())
+    }
+
+    /// Whether discards give storage back at little cost: it is a file, in a file system that can have holes
+    /// made in it, open for writing, and not to be sealed.
+    pub fn gives_back(&self) -> bool {
+        let sealable = match self {
+            HostDevice::Mapped(device) => device.is_sealable(),
+            HostDevice::Direct(device) => device.device().is_sealable(),
+        };
+        let is_file = self.file().metadata().is_ok_and(|found| found.is_file());
+        // Beyond the end there is nothing to lose.
+        let end = BlockIndex(self.block_count()).byte_offset();
+        is_file
+            && !sealable
+            && io::punch_hole(self.file().as_fd(), end, BLOCK_SIZE as u64) == Ok(true)
     }
 
     fn file(&self) -> &File {

@@ -166,9 +166,9 @@ impl fmt::Display for MountError {
 impl std::error::Error for MountError {}
 
 /// Random bytes of the host.
-fn random() -> Result<[u8; 24], MountError> {
+fn random() -> Result<[u8; 32], MountError> {
     use std::io::Read;
-    let mut bytes = [0; 24];
+    let mut bytes = [0; 32];
     let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
     match read {
         Ok(()) => Ok(bytes),
@@ -194,7 +194,7 @@ fn format(device: &mut Device, place: &str, owner: Credentials) -> Result<(), Mo
     // Version 4, variant 1: made of random bits (RFC 9562).
     options.uuid[6] = options.uuid[6] & 0x0f | 0x40;
     options.uuid[8] = options.uuid[8] & 0x3f | 0x80;
-    options.hash_seed = random[16..].iter().fold(0, |seed, byte| seed << 8 | u64::from(*byte));
+    options.hash_key.copy_from_slice(&random[16..]);
     atoll_fs::format(device, &options).map_err(|error| MountError::fs(place, error))
 }
 
@@ -259,12 +259,18 @@ pub fn mount(options: &MountOptions) -> Result<Volume, MountError> {
         Device::Ram(_) => [0; 16],
         Device::Host(device) => device.incarnation(),
     };
+    let discard = match &device {
+        Device::Ram(_) => false,
+        Device::Host(device) => !options.read_only && device.gives_back(),
+    };
     let direct = matches!(options.storage, Storage::Direct(_));
     let fs = Fs::mount(
         device,
         &atoll_fs::MountOptions {
             read_only: options.read_only,
             incarnation,
+            discard,
+            owner: [0; 32],
             cache_bytes: if direct { options.cache_bytes / 2 } else { options.cache_bytes },
             new_slab: Some(memory::use_huge_pages),
         },

@@ -298,7 +298,7 @@ impl Screen {
         if self.current.is_removed() {
             return Self::reject(sink, key, ItemFault::Removed);
         }
-        let base = dirent_offset(self.sb.hash_seed, name);
+        let base = dirent_offset(self.sb.hash_seed(), name);
         if !(base..base + DIRENT_TIES).contains(&key.offset()) {
             return Self::reject(sink, key, ItemFault::Hash);
         }
@@ -380,7 +380,7 @@ impl Screen {
         if first.name.contains(&0) || first.name.len() > NAME_MAX {
             return Self::reject(sink, key, ItemFault::Name);
         }
-        let base = xattr_offset(self.sb.hash_seed, first.name);
+        let base = xattr_offset(self.sb.hash_seed(), first.name);
         if !(base..base + XATTR_TIES * XATTR_PIECES).contains(&key.offset()) {
             return Self::reject(sink, key, ItemFault::Hash);
         }

@@ -121,7 +121,12 @@ pub enum Finding {
         /// Which one.
         copy: bool,
     },
-    /// Both journal headers are damaged: the root of the tree is not known.
+    /// A journal header is damaged, one of four.
+    JournalHeader {
+        /// Its block.
+        block: u64,
+    },
+    /// All journal headers are damaged: the root of the tree is not known.
     JournalHeaders,
     /// The numbers in the journal's header are too great for the journal to go on from.
     JournalNumbers,
@@ -232,9 +237,22 @@ pub enum Finding {
         /// The inode.
         ino: u64,
     },
-    /// A map block can't be used.
+    /// The map blocks of a group can't be used.
     Map {
-        /// Its group.
+        /// The group.
+        group: u64,
+    },
+    /// One of the two map blocks of a group is damaged, or older than the other.
+    MapCopy {
+        /// The group.
+        group: u64,
+        /// The second of the two, not the first.
+        copy: bool,
+    },
+    /// The summary in a group can't be used, one of the two is damaged, or it calls groups full that
+    /// are not.
+    Summary {
+        /// The group that has it.
         group: u64,
     },
     /// Blocks are marked as in use that nothing refers to.
@@ -268,9 +286,12 @@ impl Finding {
         !matches!(
             self,
             Finding::Superblock { .. }
+                | Finding::JournalHeader { .. }
                 | Finding::JournalNumbers
                 | Finding::JournalRecord { .. }
                 | Finding::Map { .. }
+                | Finding::MapCopy { .. }
+                | Finding::Summary { .. }
                 | Finding::Leaked { .. }
                 | Finding::Unmarked { .. }
                 | Finding::Counter { .. }
@@ -303,8 +324,11 @@ impl fmt::Display for Finding {
             Finding::Superblock { copy: true } => {
                 f.write_str("the copy of the superblock is damaged or differs")
             }
+            Finding::JournalHeader { block } => {
+                write!(f, "the journal header in block {block} is damaged")
+            }
             Finding::JournalHeaders => f.write_str(
-                "both journal headers are damaged, and with them the way to the root of the tree",
+                "all journal headers are damaged, and with them the way to the root of the tree",
             ),
             Finding::JournalNumbers => {
                 f.write_str("the numbers in the journal's header are near their end")
@@ -378,7 +402,17 @@ impl fmt::Display for Finding {
             Finding::Orphan { ino } => {
                 write!(f, "inode {ino} is listed for removal, but is not to be removed")
             }
-            Finding::Map { group } => write!(f, "the map block of group {group} is damaged"),
+            Finding::Map { group } => write!(f, "the map of group {group} is damaged"),
+            Finding::MapCopy { group, copy } => {
+                let which = if *copy { "second" } else { "first" };
+                write!(f, "the {which} map block of group {group} is damaged, the other is not")
+            }
+            Finding::Summary { group } => {
+                write!(
+                    f,
+                    "the summary in group {group}, which says what groups are full, is damaged"
+                )
+            }
             Finding::Leaked { start, len } => {
                 write!(f, "{len} blocks from {start} are marked in use, but nothing uses them")
             }
@@ -413,6 +447,8 @@ pub struct Report {
     pub journal_records: u64,
     /// Whether the volume was unmounted cleanly.
     pub clean_unmount: bool,
+    /// Whether the device had failed while the volume was mounted last.
+    pub failed: bool,
     /// Blocks of the volume.
     pub blocks: u64,
     /// Blocks that hold file data.

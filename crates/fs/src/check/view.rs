@@ -10,9 +10,11 @@ use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
 
 use super::report::{Finding, NodeFault, Report};
 use crate::error::{FsError, Result};
-use crate::journal::{self, Header, Journal, Position, ScanEnd};
+use crate::journal::{self, Header, Headers, Journal, Position, ScanEnd};
 use crate::layout::{self, Block, Superblock, VolumeState, common, get32, get64, record};
-use crate::volume::read_superblock;
+use crate::pair;
+use crate::recovery::{self, Replay};
+use crate::superblocks::Superblocks;
 
 /// A byte range that the journal puts into a metadata block.
 #[derive(Clone, Copy, Debug)]
@@ -51,9 +53,16 @@ impl<'d, M: Memory> View<'d, M> {
         incarnation: [u8; 16],
         report: &mut Report,
     ) -> Result<View<'d, M>> {
-        let sb = read_superblock(device)?;
-        check_superblocks(device, &sb, report);
-        let header = match Header::read(device, &sb) {
+        let superblocks = Superblocks::read(device)?;
+        for copy in superblocks.damaged() {
+            report.add(Finding::Superblock { copy });
+        }
+        let sb = superblocks.sb;
+        let headers = Headers::read(device, &sb);
+        for index in headers.damaged() {
+            report.add(Finding::JournalHeader { block: index.0 });
+        }
+        let header = match headers.newest() {
             Ok(header) => Some(header),
             Err(_) => {
                 report.add(Finding::JournalHeaders);
@@ -91,7 +100,9 @@ impl<'d, M: Memory> View<'d, M> {
         let sb = self.sb.clone();
         let tail =
             ScanEnd { position: header.tail, sequence: header.sequence, chain: header.chain };
-        self.trusted = header.incarnation != [0; 16] && header.incarnation == incarnation;
+        report.failed = header.failed;
+        self.trusted =
+            !header.failed && header.incarnation != [0; 16] && header.incarnation == incarnation;
         let extent = journal::extent(self.device, &sb, tail)?;
         let end = if self.trusted { extent.end } else { extent.committed };
         let mut state = header.state;
@@ -157,6 +168,23 @@ impl<'d, M: Memory> View<'d, M> {
         Ok(b)
     }
 
+    /// The content of the block `first` of those that stand twice, from whichever of the two is right.
+    /// Also says which is damaged.
+    pub fn read_pair(
+        &mut self,
+        first: BlockIndex,
+        magic: u32,
+    ) -> core::result::Result<(Block, [bool; 2]), NodeFault> {
+        if self.is_patched(first.0) {
+            return self.read(first.0, magic).map(|b| (b, [false; 2]));
+        }
+        match pair::read_settled(self.device, first, magic) {
+            Ok(pair) => Ok((pair.data, pair.damaged)),
+            Err(FsError::Corrupt(_)) => Err(NodeFault::Checksum),
+            Err(_) => Err(NodeFault::Unreadable),
+        }
+    }
+
     fn patched(
         &mut self,
         block: u64,
@@ -166,7 +194,7 @@ impl<'d, M: Memory> View<'d, M> {
         let patches = &self.patches[patches];
         let from = patches.iter().rposition(|p| p.init);
         if from.is_none() {
-            self.device.read(BlockIndex(block), b)?;
+            recovery::read_home(self.device, &self.sb, BlockIndex(block), b)?;
         }
         for p in &patches[from.unwrap_or(0)..] {
             let bytes = &mut b[p.offset as usize..p.offset as usize + p.len as usize];
@@ -197,21 +225,14 @@ impl<'d, M: Memory> View<'d, M> {
                 journal.flush(self.device)?;
             }
         } else {
-            let (end, void_before) = (self.end.position, self.void_before);
-            journal::scan(self.device, &sb, self.tail, |device, record| {
-                if record.end.position > end {
-                    return Ok(false);
+            let patches = &self.patches;
+            let is_metadata = |block| patches.binary_search_by_key(&block, |p| p.block).is_ok();
+            let replay = Replay { tail: self.tail, end: self.end, data_after: self.void_before };
+            replay.for_each(self.device, &sb, state, |device, _, entry| {
+                if entry.data && !is_metadata(entry.block.0) {
+                    device.store(entry.block.byte_offset() + entry.offset as u64, entry.bytes)?;
                 }
-                if record.end.position > void_before {
-                    record.for_each(&sb, |entry| {
-                        if entry.data {
-                            let at = entry.block.byte_offset() + entry.offset as u64;
-                            device.store(at, entry.bytes)?;
-                        }
-                        Ok(())
-                    })?;
-                }
-                Ok(true)
+                Ok(())
             })?;
         }
         let mut at = 0;
@@ -225,7 +246,10 @@ impl<'d, M: Memory> View<'d, M> {
                 continue;
             }
             layout::seal(&mut b);
-            self.device.write(BlockIndex(block), &b)?;
+            match self.sb.pair_magic(BlockIndex(block)) {
+                Some(_) => pair::write(self.device, &b)?,
+                None => self.device.write(BlockIndex(block), &b)?,
+            }
         }
         self.device.flush()?;
         let (sequence, _) = journal.next();
@@ -239,10 +263,11 @@ impl<'d, M: Memory> View<'d, M> {
     pub fn write_state(&mut self, state: &VolumeState) -> Result<()> {
         let sb = self.sb.clone();
         let fresh = self.header.is_none_or(|h| is_worn(&h));
-        let times = if fresh { 2 } else { 1 };
+        // Both slots, so that no copy of a header stays damaged.
+        let times = 2;
         let mut generation = self.header.filter(|_| !fresh).map_or(0, |h| h.generation);
         if fresh {
-            self.end = ScanEnd { position: 0, sequence: 1, chain: sb.hash_seed };
+            self.end = ScanEnd { position: 0, sequence: 1, chain: sb.chain_seed() };
             // Nothing that an older journal left must look as if it continued the new one.
             let ring = BlockIndex(sb.ring_start).byte_offset();
             self.device.store_zeros(ring, BlockIndex(sb.ring_blocks).byte_offset())?;
@@ -263,6 +288,8 @@ impl<'d, M: Memory> View<'d, M> {
                 chain,
                 state: *state,
                 clean: true,
+                failed: false,
+                owner: [0; 32],
                 block_count: sb.block_count,
             };
             header.write(self.device, &sb)?;
@@ -332,33 +359,4 @@ fn note_record(
         at += entry.bytes.len() as u64;
         Ok(())
     })
-}
-
-/// Reads both superblocks and reports what differs from `sb`.
-fn check_superblocks<M: Memory>(device: &mut M, sb: &Superblock, report: &mut Report) {
-    for (copy, index) in [(false, BlockIndex(0)), (true, sb.copy_index())] {
-        if !superblock_is_right(device, sb, index) {
-            report.add(Finding::Superblock { copy });
-        }
-    }
-}
-
-fn superblock_is_right<M: Memory>(device: &mut M, sb: &Superblock, index: BlockIndex) -> bool {
-    let mut b = [0; BLOCK_SIZE];
-    let count = device.block_count();
-    device.read(index, &mut b).is_ok()
-        && Superblock::parse(&b, index, count).is_ok_and(|found| found == *sb)
-}
-
-/// Writes the superblocks that are damaged, and flushes.
-pub(crate) fn restore_superblocks<M: Memory>(device: &mut M, sb: &Superblock) -> Result<()> {
-    for index in [sb.copy_index(), BlockIndex(0)] {
-        if !superblock_is_right(device, sb, index) {
-            let mut b = [0; BLOCK_SIZE];
-            sb.emit(&mut b, index);
-            device.write(index, &b)?;
-            device.flush()?;
-        }
-    }
-    Ok(())
 }

@@ -30,7 +30,8 @@ pub fn mount_options() -> MountOptions {
 }
 
 pub fn format_seeded<M: Memory>(device: &mut M, seed: u64) {
-    let options = FormatOptions { hash_seed: seed, now: CX.now, ..FormatOptions::default() };
+    let options =
+        FormatOptions { hash_key: [seed as u8; 16], now: CX.now, ..FormatOptions::default() };
     format(device, &options).unwrap();
 }
 

@@ -257,6 +257,10 @@ impl BlockDevice for FileDevice {
         }))
     }
 
+    fn forget_cached(&mut self) -> Result<(), BlockError> {
+        io::forget_cached(self.file.as_fd())
+    }
+
     fn discard(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
         let blocks = checked_blocks(self.block_count, first, count)?;
         self.check_writable()?;
@@ -265,6 +269,7 @@ impl BlockDevice for FileDevice {
         }
         let (at, len) = (first.byte_offset(), BlockIndex(count).byte_offset());
         if !self.is_sealable() && io::punch_hole(self.file.as_fd(), at, len)? {
+            self.reserve.forget(&(at..at + len));
             return Ok(());
         }
         self.write_zeros(at, len)

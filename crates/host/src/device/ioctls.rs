@@ -1,4 +1,4 @@
-//! What only ioctl(2) tells of a file or block device. All of it may be unknown to the kernel, or to the
+//! What ioctl(2), and a call that has no name in the libraries, tell of a file or block device. All of it may be unknown to the kernel, or to the
 //! file system: then there is nothing.
 #![allow(unsafe_code)]
 
@@ -46,4 +46,18 @@ pub(super) fn loop_file(device: BorrowedFd<'_>) -> Option<(u64, u64)> {
     unsafe { ioctl(device, Updater::<LOOP_GET_STATUS64, [u64; LEN / 8]>::new(&mut status)) }
         .ok()?;
     Some((status[0], status[1]))
+}
+
+/// How many pages of a file the host caches (Linux 6.5).
+pub(super) fn cached_pages(file: BorrowedFd<'_>) -> Option<u64> {
+    use std::os::fd::AsRawFd;
+    const SYS_CACHESTAT: libc::c_long = 451;
+    // All of it.
+    let range = [0u64; 2];
+    // Pages that are cached, dirty, being written, evicted, evicted recently.
+    let mut counts = [0u64; 5];
+    // SAFETY: the call reads two numbers and stores five.
+    let result =
+        unsafe { libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), &range, &mut counts, 0u32) };
+    (result == 0).then_some(counts[0])
 }

@@ -8,7 +8,7 @@
 //! not synced, a wrong "the same" what was.
 
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, Statx, StatxFlags};
@@ -67,6 +67,14 @@ pub(super) fn incarnation(file: &File) -> [u8; 16] {
         Some(()) => xxh3_128(&evidence.0).to_be_bytes(),
         None => UNKNOWN,
     }
+}
+
+/// Whether the file's storage is memory.
+pub(super) fn is_memory(file: BorrowedFd<'_>) -> bool {
+    let magic = rustix::fs::fstatfs(file).map(|found| found.f_type as u32);
+    magic.is_ok_and(|magic| instance(magic) == Some(Instance::Memory))
+        && rustix::fs::fstat(file)
+            .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)
 }
 
 /// The boot ID.

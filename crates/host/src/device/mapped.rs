@@ -193,6 +193,21 @@ impl MappedDevice {
         was_warm
     }
 
+    /// Notes that large stores to `blocks` need new pages.
+    fn cool_down(&mut self, blocks: &core::ops::Range<u64>) {
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let end = blocks.end.min((at / 64 + 1) * 64);
+            let word = &mut self.warm[at as usize / 64];
+            // Memory that was never touched stays so.
+            if *word != 0 {
+                let bits = u64::MAX >> (64 - (end - at)) << (at % 64);
+                *word &= !bits;
+            }
+            at = end;
+        }
+    }
+
     /// Looks whether memory is short, if that is due, and while it is, whether to move `range` by a
     /// call. What goes through the mapping from piece to piece is read ahead then.
     #[cold]
@@ -344,6 +359,13 @@ impl BlockDevice for MappedDevice {
         Ok(())
     }
 
+    fn forget_cached(&mut self) -> Result<(), BlockError> {
+        // Pages that are mapped stay in the cache.
+        let length = BlockIndex(self.block_count).byte_offset() as usize;
+        self.mapping.single_pages(0, length).map_err(io::block_error)?;
+        io::forget_cached(self.file.as_fd())
+    }
+
     fn discard(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
         let blocks = checked_blocks(self.block_count, first, count)?;
         self.check_writable()?;
@@ -352,6 +374,8 @@ impl BlockDevice for MappedDevice {
         }
         let (at, len) = (first.byte_offset(), BlockIndex(count).byte_offset());
         if !self.sealable && io::punch_hole(self.file.as_fd(), at, len)? {
+            self.reserve.forget(&(at..at + len));
+            self.cool_down(&blocks);
             return Ok(());
         }
         self.clear(blocks)

@@ -1,0 +1,149 @@
+//! What the journal changes, for a mount that must not write: the records are read again whenever a
+//! block is that they change.
+//!
+//! In memory is which blocks those are, and for each which parts of the journal have something for
+//! it. That is less than the journal takes on the device, whatever is in it.
+
+use alloc::vec::Vec;
+
+use atoll_block::{BLOCK_SIZE, Memory};
+use hashbrown::HashMap;
+
+use crate::error::Result;
+use crate::journal::{Position, ScanEnd};
+use crate::layout::{Block, Superblock, VolumeState};
+use crate::recovery::Replay;
+use crate::store::Store;
+
+/// How many parts a journal is seen in.
+const PARTS_MAX: u64 = 64;
+
+/// The parts of the journal that have entries for a block, a bit each.
+#[derive(Clone, Copy, Debug, Default)]
+struct Parts {
+    metadata: u64,
+    data: u64,
+}
+
+/// An index of a journal.
+#[derive(Debug)]
+pub(crate) struct Overlay {
+    replay: Replay,
+    /// Where each part begins.
+    starts: Vec<ScanEnd>,
+    blocks: HashMap<u64, Parts>,
+}
+
+impl Overlay {
+    /// Goes through the journal. Also returns the state after it, which is `state` if nothing
+    /// changes it.
+    fn new<M: Memory>(
+        device: &mut M,
+        sb: &Superblock,
+        replay: &Replay,
+        state: VolumeState,
+    ) -> Result<(Overlay, VolumeState)> {
+        let part_len = (replay.end.position - replay.tail.position).div_ceil(PARTS_MAX);
+        let mut overlay = Overlay { replay: *replay, starts: Vec::new(), blocks: HashMap::new() };
+        let Overlay { starts, blocks, .. } = &mut overlay;
+        let mut next_part: Position = 0;
+        let state = replay.for_each(device, sb, state, |_, begin, entry| {
+            if begin.position >= next_part {
+                starts.push(begin);
+                next_part = begin.position + part_len;
+            }
+            let parts: &mut Parts = blocks.entry(entry.block.0).or_default();
+            let kind = if entry.data { &mut parts.data } else { &mut parts.metadata };
+            *kind |= 1 << (starts.len() - 1);
+            Ok(())
+        })?;
+        Ok((overlay, state))
+    }
+
+    /// Calls `each` for the offset and the bytes of every entry for `block` in some parts of the
+    /// journal.
+    fn for_entries<M: Memory>(
+        &self,
+        device: &mut M,
+        sb: &Superblock,
+        block: u64,
+        parts: u64,
+        mut each: impl FnMut(&crate::journal::Entry<'_>),
+    ) -> Result<()> {
+        for (part, &tail) in self.starts.iter().enumerate() {
+            if parts & 1 << part == 0 {
+                continue;
+            }
+            let end = self.starts.get(part + 1).copied().unwrap_or(self.replay.end);
+            let replay = Replay { tail, end, ..self.replay };
+            replay.for_each(device, sb, VolumeState::default(), |_, _, entry| {
+                if entry.block.0 == block {
+                    each(entry);
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Makes `content` of a metadata block, as it is at home, what the journal makes of it. Returns
+    /// whether that is anything else.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn patch<M: Memory>(
+        &self,
+        device: &mut M,
+        sb: &Superblock,
+        block: u64,
+        content: &mut Block,
+    ) -> Result<bool> {
+        let parts = self.blocks.get(&block).copied().unwrap_or_default().metadata;
+        self.for_entries(device, sb, block, parts, |entry| {
+            if !entry.data {
+                entry.apply(content);
+            }
+        })?;
+        Ok(parts != 0)
+    }
+
+    /// As [`patch`](Self::patch), for bytes of file data from the byte `at` of the device on.
+    #[cold]
+    pub fn patch_data<M: Memory>(
+        &self,
+        device: &mut M,
+        sb: &Superblock,
+        at: u64,
+        buf: &mut [u8],
+    ) -> Result<()> {
+        let size = BLOCK_SIZE as u64;
+        let end = at + buf.len() as u64;
+        for block in at / size..end.div_ceil(size) {
+            let Some(parts) = self.blocks.get(&block).filter(|parts| parts.metadata == 0) else {
+                continue;
+            };
+            self.for_entries(device, sb, block, parts.data, |entry| {
+                let start = entry.block.byte_offset() + entry.offset as u64;
+                let from = start.max(at);
+                let to = (start + entry.bytes.len() as u64).min(end);
+                if from < to {
+                    buf[(from - at) as usize..(to - at) as usize].copy_from_slice(
+                        &entry.bytes[(from - start) as usize..(to - start) as usize],
+                    );
+                }
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl<M: Memory> Store<M> {
+    /// Shows the volume as if what counts of the journal were in its place.
+    pub(crate) fn lay_over(&mut self, replay: &Replay) -> Result<()> {
+        let (overlay, state) =
+            Overlay::new(&mut self.device, &self.superblock, replay, self.state)?;
+        self.overlay = (!overlay.blocks.is_empty()).then_some(overlay);
+        self.state = state;
+        Ok(())
+    }
+}

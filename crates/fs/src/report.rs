@@ -1,0 +1,67 @@
+//! What a mount found and mended, or had to leave out.
+
+use core::fmt;
+
+/// One thing about a volume that whoever runs it should know, although the volume can be used.
+///
+/// What a mount for reading finds it works around; one for writing also mends it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MountNote {
+    /// A superblock was damaged; the other was used, and is written over it.
+    Superblock {
+        /// The copy at the end of the volume, not the first.
+        copy: bool,
+    },
+    /// A journal header was damaged; another was used, and is written over it.
+    JournalHeader {
+        /// Its block.
+        block: u64,
+    },
+    /// One of the two map blocks of a group was damaged or old; the other was used, and is written
+    /// over it.
+    Map {
+        /// The group.
+        group: u64,
+        /// The second of the two, not the first.
+        copy: bool,
+    },
+    /// As [`Map`](Self::Map), of the two blocks that say which groups are full.
+    Summary {
+        /// The group that has them.
+        group: u64,
+        /// The second of the two, not the first.
+        copy: bool,
+    },
+    /// A write or flush had failed while the volume was mounted last: of what was done after the
+    /// last commit nothing counts.
+    Failed,
+}
+
+impl fmt::Display for MountNote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MountNote::Superblock { copy: false } => {
+                f.write_str("the superblock was damaged; its copy was used")
+            }
+            MountNote::Superblock { copy: true } => {
+                f.write_str("the copy of the superblock was damaged; the first was used")
+            }
+            MountNote::JournalHeader { block } => {
+                write!(f, "the journal header in block {block} was damaged; its copy was used")
+            }
+            MountNote::Map { group, copy } => {
+                let which = if *copy { "second" } else { "first" };
+                write!(f, "the {which} map block of group {group} was damaged; the other was used")
+            }
+            MountNote::Summary { group, copy } => {
+                let which = if *copy { "second" } else { "first" };
+                write!(f, "the {which} summary in group {group} was damaged; the other was used")
+            }
+            MountNote::Failed => f.write_str(
+                "the device had failed when the volume was mounted last; \
+                 only what was synced before is there",
+            ),
+        }
+    }
+}
