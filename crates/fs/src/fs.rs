@@ -94,6 +94,14 @@ impl<M: Memory> Fs<M> {
         Ok(self.store.into_device())
     }
 
+    /// Discards all free space but the smallest pieces, as fstrim(8) does. Returns how many blocks.
+    ///
+    /// # Errors
+    /// The device's; `EROFS` for a volume that takes no changes. A crash within leaves part of it discarded.
+    pub fn trim(&mut self) -> Result<u64> {
+        self.store.trim()
+    }
+
     /// What is known of the volume.
     pub fn info(&self) -> VolumeInfo {
         VolumeInfo {

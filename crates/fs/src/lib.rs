@@ -6,7 +6,8 @@
 //! - [`layout`]: every offset on disk; `superblock`: what is read from there; `key`: how the items of the tree are named;
 //!   `hash`: where names go
 //! - `journal`: the ring of redo records; `cache`: metadata blocks in memory; `space`: free blocks
-//! - `store`: transactions over those three; `allocation`: free blocks within them; `commit`: commits and checkpoints
+//! - `store`: transactions over those three; `allocation`: free blocks within them; `discard`: what goes
+//!   back to the host; `commit`: commits and checkpoints
 //! - `node`, `tree`: the B+tree; `bounds`: how long the record of an operation can be
 //! - `inode`, `extent`, `file`, `dir`, `xattr`: what the items mean; `table`: the inodes in memory;
 //!   `cookie`: what a listing shows of the place of a name
@@ -31,6 +32,7 @@ mod commit;
 mod content;
 mod cookie;
 mod dir;
+mod discard;
 mod dump;
 mod error;
 mod extent;

@@ -4,12 +4,13 @@
 
 use alloc::vec::Vec;
 
-use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
+use atoll_block::{BLOCK_SIZE, BlockError, BlockIndex, Memory};
 use atoll_vfs::Ino;
 
 use crate::bounds;
 use crate::cache::{Cache, FrameId};
 use crate::commit::Commits;
+use crate::discard::Discards;
 use crate::error::{Corruption, FsError, Result};
 use crate::inode::{READS_REMEMBERED, Remembered};
 use crate::journal::{Entry, Header, Journal};
@@ -70,6 +71,7 @@ pub struct Store<M> {
     pub(crate) last_read: [(Ino, Remembered); READS_REMEMBERED],
     pub(crate) journal: Journal,
     pub(crate) allocator: Allocator,
+    pub(crate) discards: Discards,
     pub(crate) transaction: Transaction,
     /// What commits and checkpoints know.
     pub(crate) commits: Commits,
@@ -101,6 +103,7 @@ impl<M: Memory> Store<M> {
             allocator,
             journal,
             state,
+            discards: Discards::default(),
             transaction: Transaction::default(),
             commits: Commits::new(header, read_only),
             notes: Vec::new(),
@@ -210,7 +213,7 @@ impl<M: Memory> Store<M> {
     // ---- transactions ----
 
     /// Runs `body` as one transaction: all of it, or nothing and an error. If the volume is full,
-    /// commits what would return blocks and tries again.
+    /// commits what would return blocks and tries again; if the host is, looks for blocks that have storage.
     #[inline]
     pub fn transact<T>(
         &mut self,
@@ -221,6 +224,7 @@ impl<M: Memory> Store<M> {
         if self.journal.wants_checkpoint() || self.cache.wants_checkpoint() {
             self.checkpoint()?;
         }
+        let mut tries = 0;
         loop {
             self.begin(frees_space);
             let result = match body(self) {
@@ -230,7 +234,13 @@ impl<M: Memory> Store<M> {
             match result {
                 Ok(value) => return Ok(value),
                 Err(e) => {
+                    let allocated = self.transaction.allocated.last().copied();
                     self.abort();
+                    if e == FsError::Device(BlockError::NoSpace)
+                        && self.find_storage(allocated, &mut tries)?
+                    {
+                        continue;
+                    }
                     if e != FsError::Full {
                         return Err(e);
                     }
@@ -298,6 +308,7 @@ impl<M: Memory> Store<M> {
             }
             let (group, first) = self.superblock.locate(freed.start);
             let run = Run { first, len: freed.len as usize };
+            self.discards.note(group, run);
             if let Some(at) = self.allocator.freed(group, run, freed.metadata) {
                 let block = self.superblock.map_block(group).0 + at as u64;
                 self.allocator.data_hint = self.allocator.data_hint.min(block);
