@@ -57,7 +57,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 use super::convert::now;
 use super::identify;
 use crate::server::caches::{KernelCache, Told};
-use crate::server::gate::{Cut, Gate, Notice};
+use crate::server::gate::{Cut, Gate, Grown, Notice};
 use crate::server::revocable::Revocable;
 use crate::server::session::Lent;
 use crate::server::syncs::Ask;
@@ -87,6 +87,7 @@ const CACHING: u64 = 1 << 13 | 1 << 14; // READDIRPLUS, and by the kernel's choi
 /// Only notifications drop pages, and the targets of symbolic links, which never change, are kept.
 const FORGETTING: u64 = FUSE_EXPLICIT_INVAL_DATA | 1 << 23; // and CACHE_SYMLINKS
 const FUSE_EXPLICIT_INVAL_DATA: u64 = 1 << 25;
+const FUSE_AUTO_INVAL_DATA: u64 = 1 << 12;
 
 const FOPEN_DIRECT_IO: u32 = 1;
 const FOPEN_KEEP_CACHE: u32 = 1 << 1;
@@ -154,8 +155,8 @@ impl Line {
     /// Has the kernel forget what `notice` says. Blocks while pages that it is to forget are being read
     /// or written back.
     fn tell(&self, notice: Notice) -> Told {
-        if let Some((size, last)) = notice.grown {
-            return self.tell_size(notice.ino, size, last);
+        if let Some(grown) = notice.grown {
+            return self.tell_grown(notice.ino, grown);
         }
         // The attributes go in any case.
         let (offset, len): (i64, i64) = if notice.pages { (0, 0) } else { (-1, 0) };
@@ -168,16 +169,16 @@ impl Line {
         self.notify(&message)
     }
 
-    /// Has the kernel know that a file is of `size` bytes and not fewer, by storing the last one.
-    fn tell_size(&self, ino: u64, size: u64, last: u8) -> Told {
-        let mut message = [0; OutHeader::SIZE + 25];
-        let header = OutHeader { len: message.len() as u32, error: FUSE_NOTIFY_STORE, unique: 0 };
-        header.store(&mut message);
-        // One byte, and padding.
-        let fields = [ino.to_ne_bytes(), (size - 1).to_ne_bytes()];
-        message[OutHeader::SIZE..][..16].copy_from_slice(fields.as_flattened());
-        message[OutHeader::SIZE + 16..][..4].copy_from_slice(&1u32.to_ne_bytes());
-        message[OutHeader::SIZE + 24] = last;
+    /// Has the kernel learn that a file is longer: it takes a byte that it is given as a part of the file.
+    fn tell_grown(&self, ino: u64, grown: Grown) -> Told {
+        const BODY: usize = OutHeader::SIZE;
+        let mut message = [0; BODY + 24 + 1];
+        let len = message.len() as u32;
+        OutHeader { len, error: FUSE_NOTIFY_STORE, unique: 0 }.store(&mut message);
+        message[BODY..BODY + 8].copy_from_slice(&ino.to_ne_bytes());
+        message[BODY + 8..BODY + 16].copy_from_slice(&(grown.size - 1).to_ne_bytes());
+        message[BODY + 16..BODY + 20].copy_from_slice(&1_u32.to_ne_bytes());
+        message[BODY + 24] = grown.last;
         self.notify(&message)
     }
 
@@ -686,7 +687,9 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
                     features &= !LOCKS;
                 }
                 if !self.cache.lends_pages() {
+                    // Pages that sendfile(2) has read go when the file is seen to have changed.
                     features &= !FUSE_EXPLICIT_INVAL_DATA;
+                    features |= args.features() & FUSE_AUTO_INVAL_DATA;
                 }
                 (out.flags, out.flags2) = (features as u32, (features >> 32) as u32);
                 out.store(body);
