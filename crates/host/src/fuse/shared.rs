@@ -56,8 +56,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 
 use super::convert::now;
 use super::identify;
-use crate::server::caches::{KernelCache, Told};
-use crate::server::gate::{Cut, Gate, Notice};
+use super::notices;
+use crate::server::caches::KernelCache;
+use crate::server::gate::{Cut, Gate};
 use crate::server::revocable::Revocable;
 use crate::server::session::Lent;
 use crate::server::syncs::Ask;
@@ -91,8 +92,6 @@ const FUSE_EXPLICIT_INVAL_DATA: u64 = 1 << 25;
 const FOPEN_DIRECT_IO: u32 = 1;
 const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 const FUSE_READ_LOCKOWNER: u32 = 1 << 1;
-const FUSE_NOTIFY_INVAL_INODE: i32 = 2;
-const FUSE_NOTIFY_STORE: i32 = 4;
 /// How long the kernel relies on attributes, in seconds. Changes are told: this only bounds what the kernel
 /// itself gets wrong, which takes the attributes of a directory from an answer that it has
 /// overtaken by a change of its own.
@@ -148,47 +147,6 @@ impl Line {
             Ok(_) => Ok(true),
             Err(nix::errno::Errno::ENOENT | nix::errno::Errno::ENODEV) => Ok(false),
             Err(errno) => Err(errno.into()),
-        }
-    }
-
-    /// Has the kernel forget what `notice` says. Blocks while pages that it is to forget are being read
-    /// or written back.
-    fn tell(&self, notice: Notice) -> Told {
-        if let Some((size, last)) = notice.grown {
-            return self.tell_size(notice.ino, size, last);
-        }
-        // The attributes go in any case.
-        let (offset, len): (i64, i64) = if notice.pages { (0, 0) } else { (-1, 0) };
-        let mut message = [0; OutHeader::SIZE + 24];
-        let header =
-            OutHeader { len: message.len() as u32, error: FUSE_NOTIFY_INVAL_INODE, unique: 0 };
-        header.store(&mut message);
-        let fields = [notice.ino.to_ne_bytes(), offset.to_ne_bytes(), len.to_ne_bytes()];
-        message[OutHeader::SIZE..].copy_from_slice(fields.as_flattened());
-        self.notify(&message)
-    }
-
-    /// Has the kernel know that a file is of `size` bytes and not fewer, by storing the last one.
-    fn tell_size(&self, ino: u64, size: u64, last: u8) -> Told {
-        let mut message = [0; OutHeader::SIZE + 25];
-        let header = OutHeader { len: message.len() as u32, error: FUSE_NOTIFY_STORE, unique: 0 };
-        header.store(&mut message);
-        // One byte, and padding.
-        let fields = [ino.to_ne_bytes(), (size - 1).to_ne_bytes()];
-        message[OutHeader::SIZE..][..16].copy_from_slice(fields.as_flattened());
-        message[OutHeader::SIZE + 16..][..4].copy_from_slice(&1u32.to_ne_bytes());
-        message[OutHeader::SIZE + 24] = last;
-        self.notify(&message)
-    }
-
-    fn notify(&self, message: &[u8]) -> Told {
-        match nix::unistd::write(&self.device, message) {
-            Err(nix::errno::Errno::ENOENT) => Told::Unknown,
-            Ok(_) | Err(nix::errno::Errno::ENODEV) => Told::Done,
-            Err(error) => {
-                log::warn!("a mount does not take notifications: {error}");
-                Told::Done
-            }
         }
     }
 
@@ -278,7 +236,7 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
         let (told, way) = (Arc::clone(&cache), Arc::clone(&line));
         let notifier = std::thread::Builder::new()
             .name("notifier".to_owned())
-            .spawn(move || told.notify(|notice| way.tell(notice)))?;
+            .spawn(move || told.notify(|notice| notices::tell(&way.device, notice)))?;
         let mut mount = SharedMount {
             session,
             server: Server::new(ServerOptions {
