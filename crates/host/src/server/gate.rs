@@ -478,6 +478,6 @@ mod tests {
         assert!(waiting.recv_timeout(STUCK / 2).is_err());
         gate.told(ports[0]);
         assert_eq!(waiting.recv(), Ok(1));
-        ports.map(|port| gate.end(port));
+        ports.into_iter().for_each(|port| gate.end(port));
     }
 }
