@@ -33,6 +33,7 @@ use crate::subject::{RW, name, pattern};
 
 const SECTORS_PER_BLOCK: u64 = (BLOCK_SIZE / SECTOR_SIZE) as u64;
 const BLOCKS: u64 = 320;
+const JOURNAL_BLOCKS: u64 = 128;
 /// The name of the file that tells whether a volume can be used.
 const USED: &[u8] = b"used after the damage";
 
@@ -136,7 +137,7 @@ impl Lives {
     /// A difference without any damage.
     pub fn new(seed: u64, halves: bool) -> Result<Lives, String> {
         let volume = Volume {
-            journal_blocks: Some(128),
+            journal_blocks: Some(JOURNAL_BLOCKS),
             cache_bytes: 64 << 20,
             recovery_cache_bytes: 64 << 10,
         };
@@ -224,10 +225,12 @@ impl Lives {
             .collect()
     }
 
-    /// Whether a block is one of those that every mount reads first, or the last of the volume.
-    pub fn is_first_or_last(&self, sector: u64) -> bool {
+    /// Whether a sector lies in neither the journal's ring nor among the blocks that are given out, but
+    /// in what stands twice.
+    pub fn is_of_the_volume(&self, sector: u64) -> bool {
         let block = sector / SECTORS_PER_BLOCK;
-        !(3..BLOCKS - 1).contains(&block)
+        let ring_end = 3 + JOURNAL_BLOCKS;
+        block < 3 || (ring_end..ring_end + 4).contains(&block) || block == BLOCKS - 1
     }
 
     /// What `damage` makes of a sector; `None` if that is what it holds.

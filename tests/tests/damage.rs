@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 use atoll_tests::damage::{Damage, Lives, Outcome, Tally};
 use atoll_tests::rng::{Rng, environment};
 
-/// Of the sectors that lie between the first blocks and the last, one of how many is damaged in a short
-/// run.
+/// Of the sectors of the journal and of nodes, one of how many is damaged in a short run.
 const STRIDE: u64 = 24;
 
 fn run(test: &str, halves: bool) {
@@ -29,7 +28,7 @@ fn run(test: &str, halves: bool) {
                         None => {
                             let number = sector << 8 ^ seed << 40 ^ damage as u64;
                             long.is_some()
-                                || lives.is_first_or_last(sector)
+                                || lives.is_of_the_volume(sector)
                                 || Rng::new(number).within(0..STRIDE) == 0
                         }
                     };
@@ -53,7 +52,7 @@ fn run(test: &str, halves: bool) {
         let kind = format!("{outcome:?}");
         let kind = kind.split('(').next().unwrap_or_default().to_string();
         let moment = what.split('/').next().unwrap_or_default().to_string();
-        if !told.insert((moment, kind)) {
+        if !told.insert((moment, kind)) && only.is_none() {
             continue;
         }
         let text: String = format!("{outcome:?}").chars().take(400).collect();
