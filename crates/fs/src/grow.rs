@@ -122,7 +122,7 @@ fn prepare_header<M: Memory>(
     let end = ScanEnd { position: header.tail, sequence: header.sequence, chain: header.chain };
     let mut journal = Journal::new(new, header.tail, &end);
     let generation = header.generation + 1;
-    journal.rechain(!generation);
+    journal.begin_numbers();
     let (sequence, chain) = journal.next();
     journal.begin(record::MARK | record::FLUSHED, Some(&state));
     for (block, bytes) in maps {

@@ -12,9 +12,9 @@ use alloc::collections::BTreeMap;
 
 use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
 
-use crate::error::Result;
-use crate::journal::{self, Entry, Position, ScanEnd};
-use crate::layout::{self, Block, Superblock, VolumeState};
+use crate::error::{Corruption, Result};
+use crate::journal::{self, Beyond, Entry, Position, ScanEnd};
+use crate::layout::{self, Block, Superblock, VolumeState, common, get32, get64, magic};
 use crate::store::Store;
 
 /// What counts of a journal.
@@ -29,7 +29,7 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Calls `each` for every entry that counts, as far as one record can tell, with the place where
+    /// Calls `each` for everything that counts, as far as one record can tell, with the place where
     /// its record begins. Returns the state after the last, which is `state` if none changes it.
     ///
     /// # Errors
@@ -39,7 +39,7 @@ impl Replay {
         device: &mut M,
         sb: &Superblock,
         state: VolumeState,
-        mut each: impl FnMut(&mut M, ScanEnd, &Entry<'_>) -> Result<()>,
+        mut each: impl FnMut(&mut M, ScanEnd, &Change<'_>) -> Result<()>,
     ) -> Result<VolumeState> {
         let mut state = state;
         let mut begin = self.tail;
@@ -56,8 +56,11 @@ impl Replay {
             let with_data = record.end.position > self.data_after;
             record.for_each(sb, |entry| match entry.data && !with_data {
                 true => Ok(()),
-                false => each(device, begin, &entry),
+                false => each(device, begin, &Change::Entry(entry)),
             })?;
+            for (block, checksum) in record.home() {
+                each(device, begin, &Change::Home(block, checksum))?;
+            }
             begin = record.end;
             Ok(record.end.position < self.end.position)
         })?;
@@ -65,10 +68,48 @@ impl Replay {
     }
 }
 
+/// What a record says about a block.
+#[derive(Clone, Copy, Debug)]
+pub enum Change<'a> {
+    /// Bytes of it.
+    Entry(Entry<'a>),
+    /// It was about to be written home, with this checksum.
+    Home(u64, u64),
+}
+
+/// Whether committed records are missing, or without loss of memory any.
+pub fn is_cut(extent: &journal::Extent, trusted: bool) -> bool {
+    extent.beyond == Beyond::Committed || trusted && extent.beyond > Beyond::Nothing
+}
+
+/// Whether `b` is a whole node or map block, as it was written to `block`.
+pub fn is_sound(b: &Block, block: u64) -> bool {
+    let magic = get32(b, common::MAGIC);
+    matches!(magic, magic::NODE | magic::MAP) && layout::verify(b, BlockIndex(block), magic).is_ok()
+}
+
+/// Checks a block of metadata as the journal makes it of what was at home, which was `sound` or not: if
+/// not, the block was being written home, and the journal has made it what it was to be. Seals it.
+///
+/// # Errors
+/// [`Corruption::Checksum`].
+pub fn verify_patched(b: &mut Block, sound: bool, listed: Option<u64>) -> Result<()> {
+    layout::seal(b);
+    match listed {
+        Some(checksum) if checksum == get64(b, common::CHECKSUM) => Ok(()),
+        None if sound => Ok(()),
+        _ => Err(Corruption::Checksum.into()),
+    }
+}
+
 /// The content that a block gets from the journal.
 struct Image {
     data: Box<Block>,
     metadata: bool,
+    /// What was at home had its checksum, or does not matter.
+    sound: bool,
+    /// The checksum that it was to have when it was about to be written home.
+    listed: Option<u64>,
 }
 
 /// The lowest blocks from one on that the journal changes, as many as there is memory for.
@@ -90,7 +131,16 @@ impl Window {
     }
 
     /// Puts an entry's bytes into the image of its block.
-    fn apply<M: Memory>(&mut self, device: &mut M, entry: &Entry<'_>) -> Result<()> {
+    fn apply<M: Memory>(&mut self, device: &mut M, change: &Change<'_>) -> Result<()> {
+        let entry = match change {
+            Change::Entry(entry) => entry,
+            Change::Home(block, checksum) => {
+                if let Some(image) = self.images.get_mut(block) {
+                    image.listed = Some(*checksum);
+                }
+                return Ok(());
+            }
+        };
         let block = entry.block.0;
         if !self.covers(block) {
             return Ok(());
@@ -104,10 +154,18 @@ impl Window {
                 if !entry.init {
                     device.read(entry.block, &mut data[..])?;
                 }
-                self.images.insert(block, Image { data, metadata: !entry.data });
+                let sound = entry.init || entry.data || is_sound(&data, block);
+                let image = Image { data, metadata: !entry.data, sound, listed: None };
+                self.images.insert(block, image);
             }
         }
         if let Some(image) = self.images.get_mut(&block) {
+            if let Some(listed) = image.listed.take() {
+                // It went home then, and was changed again.
+                verify_patched(&mut image.data, image.sound, Some(listed))?;
+                image.sound = true;
+            }
+            image.sound |= entry.init;
             entry.apply(&mut image.data);
         }
         if self.images.len() > self.capacity {
@@ -116,12 +174,23 @@ impl Window {
         Ok(())
     }
 
+    /// Checks and seals the images.
+    fn verify(&mut self) -> Result<()> {
+        let metadata = self.images.values_mut().filter(|image| image.metadata);
+        metadata.map(|image| verify_patched(&mut image.data, image.sound, image.listed)).collect()
+    }
+
+    /// The blocks of metadata that are not listed, each with its checksum.
+    fn unlisted(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.images
+            .iter()
+            .filter(|(_, image)| image.metadata && image.listed.is_none())
+            .map(|(&block, image)| (block, get64(&image.data[..], common::CHECKSUM)))
+    }
+
     /// Writes the images home.
     fn settle<M: Memory>(&mut self, device: &mut M) -> Result<()> {
-        for (&block, image) in &mut self.images {
-            if image.metadata {
-                layout::seal(&mut image.data);
-            }
+        for (&block, image) in &self.images {
             device.write(BlockIndex(block), &image.data[..])?;
         }
         Ok(())
@@ -133,16 +202,22 @@ impl<M: Memory> Store<M> {
     /// to be durable.
     ///
     /// A crash within leaves a journal that says the same, and blocks that are as it says, as they
-    /// were, or a mixture by sector.
+    /// were, or a mixture by sector; the journal lists those.
+    ///
+    /// # Errors
+    /// The device's; [`Corruption::Checksum`] if a block is damaged that the journal changes.
     pub(crate) fn recover(&mut self, replay: &Replay, blocks_max: usize) -> Result<()> {
         let mut from = Some(0);
         while let Some(first) = from {
             let mut window = Window::new(first, blocks_max);
             let device = &mut self.device;
             let sb = &self.superblock;
-            self.state = replay
-                .for_each(device, sb, self.state, |device, _, entry| window.apply(device, entry))?;
-            window.settle(device)?;
+            self.state = replay.for_each(device, sb, self.state, |device, _, change| {
+                window.apply(device, change)
+            })?;
+            window.verify()?;
+            self.list_recovered(window.unlisted())?;
+            window.settle(&mut self.device)?;
             from = window.limit;
         }
         Ok(())

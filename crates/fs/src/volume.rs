@@ -8,14 +8,14 @@ use atoll_vfs::{Ino, Timespec};
 use crate::cache::Cache;
 use crate::error::{Corruption, FsError, Result};
 use crate::inode::InodeRecord;
-use crate::journal::{self, Header, Journal, Position, ScanEnd};
+use crate::journal::{self, Beyond, Header, Journal, Position, ScanEnd};
 use crate::key::{Key, Kind};
 use crate::layout::{
     self, Block, GROUP_AREA_MIN, RING_BLOCKS_MIN, Superblock, VolumeState, cell, inode, magic, map,
     node, superblock,
 };
 use crate::node::{build_cell, image};
-use crate::recovery::Replay;
+use crate::recovery::{Replay, is_cut};
 use crate::report::MountNote;
 use crate::store::Store;
 
@@ -237,12 +237,19 @@ pub(crate) fn mount<M: Memory>(mut device: M, options: &MountOptions) -> Result<
     let tail = ScanEnd { position: header.tail, sequence: header.sequence, chain: header.chain };
 
     // First pass: where the journal ends, and from which mark on its file data counts.
-    let extent = journal::extent(&mut device, &sb, tail)?;
+    let extent = journal::extent(&mut device, &sb, tail, header.clean)?;
+    if is_cut(&extent, trusted) {
+        return Err(Corruption::JournalCut.into());
+    }
     let end = if trusted { extent.end } else { extent.committed };
 
-    let journal = Journal::new(&sb, header.tail, &end);
+    let mut journal = Journal::new(&sb, header.tail, &end);
+    journal.note_sequence(extent.latest);
     let cache = Cache::new(options.cache_bytes, options.new_slab);
     let mut store = Store::new(device, sb, &header, journal, header.state, cache, false);
+    if extent.beyond >= Beyond::Marks {
+        store.notes.push(MountNote::Journal);
+    }
     if header.failed {
         store.notes.push(MountNote::Failed);
     }
@@ -253,7 +260,7 @@ pub(crate) fn mount<M: Memory>(mut device: M, options: &MountOptions) -> Result<
     if options.read_only {
         store.lay_over(&replay)?;
     } else if end != tail {
-        if trusted {
+        if trusted && extent.committed != end {
             // What goes home must be committed before, or power loss now would leave home ahead of
             // the journal. After power loss it is committed.
             store.commit_recovered()?;

@@ -125,6 +125,11 @@ pub enum Finding {
     JournalHeaders,
     /// The numbers in the journal's header are too great for the journal to go on from.
     JournalNumbers,
+    /// Journal records are damaged that were committed: what follows them is there, but of no use.
+    JournalCut {
+        /// The sequence number of the first.
+        sequence: u64,
+    },
     /// A journal record whose checksum is right is malformed.
     JournalRecord {
         /// Its sequence number.
@@ -269,6 +274,7 @@ impl Finding {
             self,
             Finding::Superblock { .. }
                 | Finding::JournalNumbers
+                | Finding::JournalCut { .. }
                 | Finding::JournalRecord { .. }
                 | Finding::Map { .. }
                 | Finding::Leaked { .. }
@@ -308,6 +314,12 @@ impl fmt::Display for Finding {
             ),
             Finding::JournalNumbers => {
                 f.write_str("the numbers in the journal's header are near their end")
+            }
+            Finding::JournalCut { sequence } => {
+                write!(
+                    f,
+                    "journal record {sequence} is damaged, and was committed: it is lost, and what follows it"
+                )
             }
             Finding::JournalRecord { sequence } => {
                 write!(f, "journal record {sequence} is malformed; what follows it is lost")
