@@ -9,12 +9,13 @@
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
 
 use crate::error::{Corruption, Result};
 use crate::journal::{self, Beyond, Entry, Position, ScanEnd};
-use crate::layout::{self, Block, Superblock, VolumeState, common, get32, get64, magic};
+use crate::layout::{self, Block, Superblock, VolumeState, common, get32, get64, magic, map};
 use crate::store::Store;
 
 /// What counts of a journal.
@@ -174,10 +175,18 @@ impl Window {
         Ok(())
     }
 
-    /// Checks and seals the images.
-    fn verify(&mut self) -> Result<()> {
-        let metadata = self.images.values_mut().filter(|image| image.metadata);
-        metadata.map(|image| verify_patched(&mut image.data, image.sound, image.listed)).collect()
+    /// Checks and seals the images. Those that are damaged are left out, and added to `damaged`.
+    fn verify(&mut self, damaged: &mut Vec<u64>) {
+        self.images.retain(|&block, image| {
+            let checked = match image.metadata {
+                true => verify_patched(&mut image.data, image.sound, image.listed),
+                false => Ok(()),
+            };
+            if checked.is_err() {
+                damaged.push(block);
+            }
+            checked.is_ok()
+        });
     }
 
     /// The blocks of metadata that are not listed, each with its checksum.
@@ -205,8 +214,10 @@ impl<M: Memory> Store<M> {
     /// were, or a mixture by sector; the journal lists those.
     ///
     /// # Errors
-    /// The device's; [`Corruption::Checksum`] if a block is damaged that the journal changes.
+    /// The device's; [`Corruption::Checksum`] if a block is damaged that the journal changes, and is in
+    /// use. The journal is as before then.
     pub(crate) fn recover(&mut self, replay: &Replay, blocks_max: usize) -> Result<()> {
+        let mut damaged = Vec::new();
         let mut from = Some(0);
         while let Some(first) = from {
             let mut window = Window::new(first, blocks_max);
@@ -215,10 +226,26 @@ impl<M: Memory> Store<M> {
             self.state = replay.for_each(device, sb, self.state, |device, _, change| {
                 window.apply(device, change)
             })?;
-            window.verify()?;
+            window.verify(&mut damaged);
             self.list_recovered(window.unlisted())?;
             window.settle(&mut self.device)?;
             from = window.limit;
+        }
+        for block in damaged {
+            self.check_unused(block)?;
+        }
+        Ok(())
+    }
+
+    /// Makes sure that nothing uses a block that is damaged, now that the maps are home.
+    fn check_unused(&mut self, block: u64) -> Result<()> {
+        let (group, at) = self.superblock.locate(block);
+        let map_block = self.superblock.map_block(group);
+        let mut b = [0; BLOCK_SIZE];
+        self.device.read(map_block, &mut b)?;
+        layout::verify(&b, map_block, magic::MAP)?;
+        if b[map::BITS + at / 8] & 1 << (at % 8) != 0 {
+            return Err(Corruption::Checksum.into());
         }
         Ok(())
     }

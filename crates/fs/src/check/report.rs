@@ -130,6 +130,11 @@ pub enum Finding {
         /// The sequence number of the first.
         sequence: u64,
     },
+    /// A block in use is damaged, and the journal would change it.
+    JournalBlock {
+        /// Which.
+        block: u64,
+    },
     /// A journal record whose checksum is right is malformed.
     JournalRecord {
         /// Its sequence number.
@@ -275,6 +280,7 @@ impl Finding {
             Finding::Superblock { .. }
                 | Finding::JournalNumbers
                 | Finding::JournalCut { .. }
+                | Finding::JournalBlock { .. }
                 | Finding::JournalRecord { .. }
                 | Finding::Map { .. }
                 | Finding::Leaked { .. }
@@ -320,6 +326,9 @@ impl fmt::Display for Finding {
                     f,
                     "journal record {sequence} is damaged, and was committed: it is lost, and what follows it"
                 )
+            }
+            Finding::JournalBlock { block } => {
+                write!(f, "block {block} is damaged; what the journal has for it is of no use")
             }
             Finding::JournalRecord { sequence } => {
                 write!(f, "journal record {sequence} is malformed; what follows it is lost")

@@ -247,6 +247,21 @@ impl<'d, M: Memory> View<'d, M> {
         self.write_state(&state)
     }
 
+    /// The blocks that the journal changes, but that are damaged at home.
+    pub fn damaged(&mut self) -> Vec<u64> {
+        let mut found = Vec::new();
+        let mut at = 0;
+        while at < self.patches.len() {
+            let block = self.patches[at].block;
+            let patches = self.patches_of(block);
+            at = patches.end;
+            if self.patched(block, patches, &mut [0; BLOCK_SIZE]).is_err() {
+                found.push(block);
+            }
+        }
+        found
+    }
+
     /// Calls `each` for every block that the journal changes, sealed. What the device has lost is left
     /// out: what depends on it will be found missing.
     fn for_patched(
