@@ -15,6 +15,10 @@
 //! - **refused**: the mount fails, or a call on the mounted volume says `EUCLEAN` or `EIO`; then the
 //!   check must have found something.
 //!
+//! One thing more can happen where power may have been lost: a record that the last sync covers is
+//! damaged, and nothing was stored after that sync which says that it was done. Then this looks like
+//! a sync that the power loss cut short. The mount leaves it out, and says so (**told**).
+//!
 //! Anything else is silent. Whatever it was, after a repair the volume mounts and a check finds nothing.
 
 use std::collections::BTreeSet;
@@ -78,6 +82,9 @@ pub enum Outcome {
     Reported,
     /// An error said it.
     Refused,
+    /// What the last sync covers is missing, and the mount said so: power may have been lost before that sync
+    /// was done.
+    Told,
     /// The volume shows something else, or is inconsistent, and the mount did not say so.
     Silent(String),
     /// The check found nothing wrong with what is lost.
@@ -90,7 +97,7 @@ pub enum Outcome {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Of each outcome, in the order of their declaration.
-    pub counts: [u64; 6],
+    pub counts: [u64; 7],
 }
 
 impl Tally {
@@ -100,9 +107,10 @@ impl Tally {
             Outcome::Harmless => 0,
             Outcome::Reported => 1,
             Outcome::Refused => 2,
-            Outcome::Silent(_) => 3,
-            Outcome::Unchecked(_) => 4,
-            Outcome::Unrepaired(_) => 5,
+            Outcome::Told => 3,
+            Outcome::Silent(_) => 4,
+            Outcome::Unchecked(_) => 5,
+            Outcome::Unrepaired(_) => 6,
         };
         self.counts[at] += 1;
     }
@@ -110,10 +118,11 @@ impl Tally {
 
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [harmless, reported, refused, silent, unchecked, unrepaired] = self.counts;
+        let [harmless, reported, refused, told, silent, unchecked, unrepaired] = self.counts;
         write!(
             f,
-            "{harmless:6} harmless {reported:6} reported {refused:6} refused {silent:6} silent \
+            "{harmless:6} harmless {reported:6} reported {refused:6} refused {told:6} told \
+             {silent:6} silent \
              {unchecked:6} unchecked {unrepaired:6} unrepaired"
         )
     }
@@ -277,6 +286,7 @@ impl Lives {
                 let check = if found { "a check finds it" } else { "a check finds nothing" };
                 Outcome::Silent(format!("{error}; {check}"))
             }
+            Ok(Used::Wrong { .. }) if !found && moment.life != LIFE => Outcome::Told,
             Ok(Used::Wrong { error, .. } | Used::Refused(error)) if !found => {
                 Outcome::Unchecked(error)
             }

@@ -264,6 +264,9 @@ pub(crate) fn mount<M: Memory>(mut device: M, options: &MountOptions) -> Result<
             // What goes home must be committed before, or power loss now would leave home ahead of
             // the journal. After power loss it is committed.
             store.commit_recovered()?;
+        } else {
+            // What a recovery before this one listed may be in memory alone.
+            store.device.flush()?;
         }
         store.recover(&replay, (options.cache_bytes / BLOCK_SIZE).max(64))?;
     }
