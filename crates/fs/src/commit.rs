@@ -29,6 +29,7 @@ use crate::cache::FrameId;
 use crate::error::{FsError, Result};
 use crate::journal::{Entry, Header, Position};
 use crate::layout::{self, common, record};
+use crate::pair;
 use crate::store::Store;
 
 /// File data stored since the last commit, or its first half, as byte ranges of the device while they are few.
@@ -193,6 +194,14 @@ impl Commits {
     }
 }
 
+impl Commits {
+    /// The generation of the last journal header.
+    #[inline]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+}
+
 impl<M: Memory> Store<M> {
     /// Whether changes are refused.
     pub fn is_read_only(&self) -> bool {
@@ -239,16 +248,9 @@ impl<M: Memory> Store<M> {
             let generation = self.commits.generation;
             let header = Header { generation, failed: true, clean: false, ..self.commits.header };
             // The device has failed before; what more it can't do changes nothing.
-            let _ = self.put_header(&header);
+            let _ = header.write(&mut self.device, &self.superblock);
         }
         Err(error)
-    }
-
-    /// Writes a journal header, durably.
-    fn put_header(&mut self, header: &Header) -> Result<()> {
-        header.write(&mut self.device, &self.superblock)?;
-        let [first, _] = self.superblock.journal_headers();
-        Ok(self.device.flush_range(first, 2)?)
     }
 
     // ---- commits in one piece ----
@@ -516,12 +518,15 @@ impl<M: Memory> Store<M> {
             let first = self.cache.frame(ids[at]).block;
             batch.clear();
             let mut n = 0;
-            while n < BATCH
-                && at + n < ids.len()
-                && self.cache.frame(ids[at + n]).block.0 == first.0 + n as u64
-            {
+            let mut next = first.0;
+            while n < BATCH && at + n < ids.len() && self.cache.frame(ids[at + n]).block.0 == next {
                 let frame = self.cache.frame(ids[at + n]);
                 batch.extend_from_slice(&frame.data[..]);
+                next += 1;
+                if pair::is_pair(&frame.data) {
+                    batch.extend_from_slice(&pair::second(&frame.data));
+                    next += 1;
+                }
                 n += 1;
             }
             self.device.write(first, &batch)?;
@@ -552,7 +557,7 @@ impl<M: Memory> Store<M> {
             owner: if clean { [0; 32] } else { self.commits.owner },
             block_count: self.superblock.block_count,
         };
-        self.put_header(&header)?;
+        header.write(&mut self.device, &self.superblock)?;
         self.commits.header = header;
         Ok(())
     }

@@ -151,6 +151,8 @@ pub enum Element<'a> {
         blocks: u64,
         /// How many of them are in use, or what is wrong with the map.
         used: core::result::Result<u64, NodeFault>,
+        /// Which of the two map blocks are damaged.
+        damaged: [bool; 2],
     },
     /// A tree node.
     Node {
@@ -245,7 +247,7 @@ impl Visitor<'_, '_> {
     fn volume<M: Memory>(&mut self, device: &mut M) -> Visit {
         let count = device.block_count();
         let mut blocks = Vec::from([0, count.saturating_sub(1)]);
-        if let Ok(sb) = crate::volume::read_superblock(device) {
+        if let Ok(sb) = crate::read_superblock(device) {
             blocks[1] = sb.copy_index().0;
         }
         blocks.dedup();
@@ -267,7 +269,7 @@ impl Visitor<'_, '_> {
             self.give(Element::State(state))?;
         }
         if self.options.maps {
-            for group in 0..sb.group_count() {
+            for group in 0..view.state.map_or(0, |s| s.groups) {
                 self.map(&mut view, &sb, group)?;
             }
         }
@@ -322,11 +324,13 @@ impl Visitor<'_, '_> {
     fn map<M: Memory>(&mut self, view: &mut View<'_, M>, sb: &Superblock, group: u64) -> Visit {
         let block = sb.map_block(group).0;
         let blocks = sb.group_len(group);
-        let used = view.read(block, magic::MAP).map(|b| {
+        let read = view.read_pair(sb.map_block(group), magic::MAP);
+        let damaged = read.as_ref().map_or([true; 2], |(_, damaged)| *damaged);
+        let used = read.map(|(b, _)| {
             let bit = |at: usize| b[map::BITS + at / 8] & (1 << (at % 8)) != 0;
             (0..blocks).filter(|&at| bit(at)).count() as u64
         });
-        self.give(Element::Map { group, block, blocks: blocks as u64, used })
+        self.give(Element::Map { group, block, blocks: blocks as u64, used, damaged })
     }
 
     fn tree<M: Memory>(&mut self, view: &mut View<'_, M>, state: &VolumeState) -> Visit {
@@ -497,8 +501,16 @@ impl fmt::Display for Element<'_> {
                 f.write_str("state: ")?;
                 write_state(f, state)
             }
-            Element::Map { group, block, blocks, used: Ok(used) } => {
-                write!(f, "map of group {group} in block {block}: {used} of {blocks} blocks in use")
+            Element::Map { group, block, blocks, used: Ok(used), damaged } => {
+                write!(
+                    f,
+                    "map of group {group} in block {block}: {used} of {blocks} blocks in use"
+                )?;
+                f.write_str(match damaged {
+                    [false, false] => "",
+                    [true, _] => ", the first map block damaged",
+                    _ => ", the second map block damaged",
+                })
             }
             Element::Map { group, block, used: Err(fault), .. } => {
                 write!(f, "map of group {group} in block {block}: {fault:?}")

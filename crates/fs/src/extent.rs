@@ -3,11 +3,12 @@
 use atoll_block::{BLOCK_SIZE, Memory};
 use atoll_vfs::filesystem::FILE_SIZE_MAX;
 
+use crate::allocation::Goal;
 use crate::error::{Corruption, Result};
 use crate::inode::{Extent, Inode};
 use crate::key::{Key, Kind, OFFSET_MAX};
 use crate::layout::{Superblock, extent, get32, get64, put32, put64};
-use crate::store::{Goal, Store};
+use crate::store::Store;
 use crate::tree::Place;
 
 /// What a file has at some block.

@@ -7,10 +7,11 @@
 
 use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
 
+use crate::allocation::Goal;
 use crate::error::Result;
 use crate::extent::Mapping;
 use crate::inode::{Extent, Inode};
-use crate::store::{Goal, Store};
+use crate::store::Store;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use atoll_block::Memory;
 use atoll_vfs::{Context, Errno, Handle, Ino, OpenFlags, StatFs, Timespec};
 
+use crate::allocation::RESERVED_BLOCKS;
 use crate::commit::Begun;
 use crate::error::Result;
 use crate::file::FREE_BUDGET;
@@ -12,7 +13,7 @@ use crate::inode::{InodeRecord, InodeTable};
 use crate::key::{Key, Kind};
 use crate::layout::{self, Superblock, inode as inode_layout};
 use crate::report::MountNote;
-use crate::store::{RESERVED_BLOCKS, Store};
+use crate::store::Store;
 use crate::volume::{self, MountOptions};
 
 /// An open file or directory.
@@ -355,7 +356,7 @@ impl<M: Memory> Fs<M> {
         let files_free = free.saturating_mul(layout::node::CAPACITY as u64 / 160);
         StatFs {
             block_size: atoll_block::BLOCK_SIZE as u32,
-            blocks: sb.block_count - sb.group_start - sb.group_count(),
+            blocks: sb.usable_blocks(),
             blocks_free: free,
             files: self.store.state.inodes.saturating_add(files_free),
             files_free,

@@ -1,26 +1,36 @@
 //! Making use of a device that has become larger, in one step.
 //!
 //! ```text
-//! before   S | journal | group 0 ...  | last group, short | S'
-//! after    S | journal | group 0 ...  | last group, longer  ... | more groups ... | S'
+//! before   S | headers | journal | headers | group 0 ... | last group, short | S'
+//! after    S | headers |         | headers | group 0 ... | last group, longer | journal, more groups | S'
 //! ```
 //!
-//! The superblock is the switch: it gives the number of blocks, and a journal header counts only if
-//! it gives the same. So everything is prepared where the volume as it is does not look: map blocks
-//! of new groups and the new copy of the superblock beyond its end; a journal header for the larger
-//! volume in the place of the older header; and in the ring a record, chained to that header alone,
-//! with the map block of the group that becomes longer. Then the superblock is overwritten, one
-//! sector, which is either the old or the new; and the next mount replays the record.
+//! The superblock is the switch: the newer of the two counts, it says where the journal is, and a
+//! header counts only if it gives the same number of blocks. So everything is prepared where the
+//! volume as it is does not look: a journal in blocks that it has not got or has free, with one record
+//! that holds the map blocks which change; and a header for the larger volume in the place of the
+//! older header. Then the new copy of the superblock is written, one sector, which is there or is not;
+//! and the next mount replays the record.
+//!
+//! The journal is made as large as that of a new volume of this size, if there is a place for it in the
+//! new space, in one group: the first group that has no map blocks yet, or the new part of the last. The
+//! blocks of an earlier one that lies in a group come free; those of the first, before group 0, stay
+//! unused.
 
-use alloc::vec::Vec;
+use alloc::collections::BTreeMap;
 
 use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
 
 use crate::error::{Corruption, FsError, Result};
+use crate::format::{default_ring_blocks, emit_map};
 use crate::fs::Fs;
 use crate::journal::{Entry, Header, Journal, ScanEnd};
-use crate::layout::{self, BLOCK_COUNT_MAX, Block, Superblock, VolumeState, magic, map, record};
-use crate::volume::{MountOptions, emit_map, read_superblock};
+use crate::layout::{
+    self, BLOCK_COUNT_MAX, Block, Superblock, VolumeState, magic, map, put64, record, summary,
+};
+use crate::pair;
+use crate::superblocks::read_superblock;
+use crate::volume::MountOptions;
 
 /// What [`grow`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +42,7 @@ pub struct Grown {
 }
 
 /// Makes the volume on `device`, which nobody may have mounted, as large as the device. The journal
-/// keeps its size.
+/// becomes as large as that of a new volume of this size, or stays as it is if it is larger.
 ///
 /// The volume is mounted with `options` and unmounted before and after. A crash leaves it with its
 /// old size or its new one, sound in either case.
@@ -41,23 +51,21 @@ pub struct Grown {
 /// Those of a mount; the device's.
 pub fn grow<M: Memory>(device: &mut M, options: &MountOptions) -> Result<Grown> {
     let old = read_superblock(device)?;
-    let new = Superblock {
-        block_count: device.block_count().min(BLOCK_COUNT_MAX),
-        generation: old.generation + 1,
-        ..old.clone()
-    };
-    let grown = Grown { before: old.block_count, after: new.block_count };
-    if new.block_count == old.block_count {
+    let block_count = device.block_count().min(BLOCK_COUNT_MAX);
+    let grown = Grown { before: old.block_count, after: block_count };
+    if block_count == old.block_count {
         return Ok(grown);
     }
     if options.read_only {
         return Err(FsError::Refused(atoll_vfs::Errno::EROFS));
     }
-    // An empty journal to begin with.
+    // An empty journal to begin with, and nothing damaged.
     Fs::mount(&mut *device, options)?.unmount()?;
     let header = Header::read(device, &old)?;
-    let maps = prepare_maps(device, &old, &new)?;
-    prepare_header(device, &old, &new, &header, &maps)?;
+    let mut new = Superblock { block_count, generation: old.generation + 1, ..old.clone() };
+    place_ring(&mut new, &old, header.state.groups);
+    let change = Change::new(device, &old, &new, &header)?;
+    change.prepare(device, &old, &new, &header)?;
     device.flush()?;
     for index in [new.copy_index(), BlockIndex(0)] {
         let mut b = [0; BLOCK_SIZE];
@@ -69,78 +77,175 @@ pub fn grow<M: Memory>(device: &mut M, options: &MountOptions) -> Result<Grown> 
     Ok(grown)
 }
 
-/// Blocks that are no map blocks.
-fn usable(sb: &Superblock) -> u64 {
-    (sb.block_count - 1 - sb.group_start).saturating_sub(sb.group_count())
+/// Gives `new` the ring that it should have, if there is a place for one that is larger than the old.
+fn place_ring(new: &mut Superblock, old: &Superblock, made: u64) {
+    let want = default_ring_blocks(new.block_count);
+    // A group that nobody has used, or else the part of the last one that is new.
+    let (group, first) = if made < new.group_count() {
+        (made, new.front_len(made))
+    } else {
+        let last = new.group_count() - 1;
+        (last, old.group_len(last))
+    };
+    // The old copy of the superblock is needed until the switch.
+    let start = new.map_block(group).0;
+    let copy = old.copy_index().0;
+    let first = match copy.checked_sub(start) {
+        Some(at) if at < map::GROUP_BLOCKS => first.max(at as usize + 1),
+        _ => first,
+    };
+    let room = (new.group_len(group).saturating_sub(first)) as u64;
+    // Half of what is new is left to files.
+    let ring_blocks = want.min(room).min((new.block_count - old.block_count) / 2);
+    if ring_blocks > old.ring_blocks {
+        new.ring_start = start + first as u64;
+        new.ring_blocks = ring_blocks;
+    }
 }
 
-/// Writes the map blocks of new groups. Returns those that have to wait for the switch: that of the
-/// group that becomes longer, and one that comes where the old copy of the superblock is.
-fn prepare_maps<M: Memory>(
-    device: &mut M,
-    old: &Superblock,
-    new: &Superblock,
-) -> Result<Vec<(BlockIndex, Block)>> {
-    let mut waiting = Vec::new();
-    let last = old.group_count() - 1;
-    for group in last..new.group_count() {
-        let index = new.map_block(group);
-        let len = new.group_len(group);
-        let mut b = [0; BLOCK_SIZE];
-        if group == last {
-            device.read(index, &mut b)?;
-            layout::verify(&b, index, magic::MAP)?;
-            for at in old.group_len(group)..len {
-                b[map::BITS + at / 8] &= !(1 << (at % 8));
+/// What the record of the switch says.
+struct Change {
+    state: VolumeState,
+    /// By group.
+    maps: BTreeMap<u64, Block>,
+    /// By block.
+    summaries: BTreeMap<u64, Block>,
+}
+
+impl Change {
+    fn new<M: Memory>(
+        device: &mut M,
+        old: &Superblock,
+        new: &Superblock,
+        header: &Header,
+    ) -> Result<Change> {
+        let generation = header.generation + 1;
+        let mut state = header.state;
+        let mut maps = BTreeMap::new();
+        let mut summaries = BTreeMap::new();
+        let last = old.group_count() - 1;
+        if last < state.groups && new.group_len(last) != old.group_len(last) {
+            let b = maps.entry(last).or_insert(read_map(device, old, last, generation)?);
+            set_bits(b, old.group_len(last), new.group_len(last), false);
+        }
+        if new.ring_start != old.ring_start {
+            for (sb, value) in [(old, false), (new, true)] {
+                if sb.ring_start < sb.group_start {
+                    continue;
+                }
+                let (group, first) = sb.locate(sb.ring_start);
+                let b = if group < state.groups {
+                    let b = read_map(device, old, group, generation)?;
+                    maps.entry(group).or_insert(b)
+                } else {
+                    // Only the new ring lies in a group without map blocks: in the first.
+                    let mut b = [0; BLOCK_SIZE];
+                    let len = new.group_len(group);
+                    emit_map(
+                        &mut b,
+                        new.map_block(group),
+                        len,
+                        new.front_len(group),
+                        None,
+                        generation,
+                    );
+                    state.groups = group + 1;
+                    if new.front_len(group) > 2 {
+                        let index = new.summary_block(group);
+                        let mut summary = [0; BLOCK_SIZE];
+                        layout::init_block(&mut summary, index, magic::SUMMARY);
+                        put64(&mut summary, summary::GENERATION, generation);
+                        summaries.insert(index.0, summary);
+                    }
+                    maps.entry(group).or_insert(b)
+                };
+                set_bits(b, first, first + sb.ring_blocks as usize, value);
             }
-        } else {
-            emit_map(&mut b, index, len, 1);
         }
-        if group == last || index == old.copy_index() {
-            waiting.push((index, b));
-        } else {
-            device.write(index, &b)?;
+        // None of these is full now.
+        for &group in maps.keys() {
+            let index = new.summary_block(group);
+            if !summaries.contains_key(&index.0) {
+                let b = pair::read_settled(device, index, magic::SUMMARY)?.data;
+                summaries.insert(index.0, b);
+            }
+            if let Some(b) = summaries.get_mut(&index.0) {
+                put64(b, summary::GENERATION, generation);
+                let at = (group % summary::GROUPS) as usize;
+                b[summary::BITS + at / 8] &= !(1 << (at % 8));
+            }
         }
+        let added = new.usable_blocks().checked_sub(old.usable_blocks());
+        // A ring that moves may take more than is added.
+        state.free_blocks = match added {
+            Some(added) => state.free_blocks.checked_add(added),
+            None => state.free_blocks.checked_sub(old.usable_blocks() - new.usable_blocks()),
+        }
+        .ok_or(Corruption::Superblock)?;
+        Ok(Change { state, maps, summaries })
     }
-    Ok(waiting)
+
+    /// Writes the journal of the larger volume, and a header that counts for that only.
+    fn prepare<M: Memory>(
+        &self,
+        device: &mut M,
+        old: &Superblock,
+        new: &Superblock,
+        header: &Header,
+    ) -> Result<()> {
+        let mut header = *header;
+        if new.ring_start != old.ring_start {
+            // As when a volume is made: storage for all of it, and nothing of what was there.
+            let [start, len] =
+                [new.ring_start, new.ring_blocks].map(|n| BlockIndex(n).byte_offset());
+            device.store_zeros(start, len)?;
+        }
+        let end = ScanEnd { position: header.tail, sequence: header.sequence, chain: header.chain };
+        let mut journal = Journal::new(new, header.tail, &end);
+        let generation = header.generation + 1;
+        journal.begin_numbers();
+        let (sequence, chain) = journal.next();
+        journal.begin(record::MARK | record::FLUSHED, Some(&self.state));
+        for (&block, bytes) in &self.summaries {
+            let (block, bytes) = (BlockIndex(block), &bytes[..]);
+            journal.add(&Entry { block, offset: 0, bytes, init: true, data: false });
+        }
+        for (&group, bytes) in &self.maps {
+            let (block, bytes) = (new.map_block(group), &bytes[..]);
+            journal.add(&Entry { block, offset: 0, bytes, init: true, data: false });
+        }
+        journal.append(device)?;
+        header = Header {
+            generation,
+            incarnation: [0; 16],
+            sequence,
+            chain,
+            state: self.state,
+            clean: false,
+            failed: false,
+            owner: [0; 32],
+            block_count: new.block_count,
+            ..header
+        };
+        header.write(device, new)
+    }
 }
 
-/// Writes a header that counts for the larger volume only, and the journal that it begins.
-fn prepare_header<M: Memory>(
+/// The map of a group, about to be changed.
+fn read_map<M: Memory>(
     device: &mut M,
-    old: &Superblock,
-    new: &Superblock,
-    header: &Header,
-    maps: &[(BlockIndex, Block)],
-) -> Result<()> {
-    let added = usable(new).checked_sub(usable(old)).ok_or(Corruption::Superblock)?;
-    let state = VolumeState {
-        free_blocks: header.state.free_blocks.saturating_add(added),
-        groups: new.group_count(),
-        ..header.state
-    };
-    let end = ScanEnd { position: header.tail, sequence: header.sequence, chain: header.chain };
-    let mut journal = Journal::new(new, header.tail, &end);
-    let generation = header.generation + 1;
-    journal.begin_numbers();
-    let (sequence, chain) = journal.next();
-    journal.begin(record::MARK | record::FLUSHED, Some(&state));
-    for (block, bytes) in maps {
-        let (block, bytes) = (*block, &bytes[..]);
-        journal.add(&Entry { block, offset: 0, bytes, init: true, data: false });
+    sb: &Superblock,
+    group: u64,
+    generation: u64,
+) -> Result<Block> {
+    let mut b = pair::read_settled(device, sb.map_block(group), magic::MAP)?.data;
+    put64(&mut b, map::GENERATION, generation);
+    Ok(b)
+}
+
+fn set_bits(b: &mut Block, from: usize, to: usize, value: bool) {
+    for at in from..to {
+        let byte = &mut b[map::BITS + at / 8];
+        *byte = if value { *byte | 1 << (at % 8) } else { *byte & !(1 << (at % 8)) };
     }
-    journal.append(device)?;
-    let header = Header {
-        generation,
-        incarnation: [0; 16],
-        sequence,
-        chain,
-        state,
-        clean: false,
-        failed: false,
-        owner: [0; 32],
-        block_count: new.block_count,
-        ..*header
-    };
-    header.write(device, new)
 }

@@ -10,6 +10,7 @@ use atoll_vfs::Errno;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 pub use self::header::Header;
+pub(crate) use self::header::Headers;
 pub use self::scan::{Beyond, Extent, Record, ScanEnd, extent, load, scan};
 use crate::error::Result;
 use crate::layout::{Block, Superblock, VolumeState, magic, put16, put32, put64, record};

@@ -39,6 +39,8 @@ pub mod magic {
     pub const NODE: u32 = u32::from_le_bytes(*b"ANOD");
     /// Map block: `AMAP`.
     pub const MAP: u32 = u32::from_le_bytes(*b"AMAP");
+    /// Summary of which groups are full: `ASUM`.
+    pub const SUMMARY: u32 = u32::from_le_bytes(*b"ASUM");
 }
 
 /// Reads a `u16`.
@@ -249,13 +251,28 @@ pub mod record {
     pub const BLOCK_MASK: u64 = (1 << 56) - 1;
 }
 
-/// Offsets of a map block, the first block of each group.
+/// Offsets of a map block, the first two blocks of each group: the same twice.
 pub mod map {
-    /// One bit a block of the group, the map block itself first, 1 in use. Bits beyond the volume
+    /// `u64`: the generation of the journal header before the last change. Of two that differ the
+    /// one with the higher is newer.
+    pub const GENERATION: usize = 24;
+    /// One bit a block of the group, the map blocks themselves first, 1 in use. Bits beyond the group
     /// are 1.
     pub const BITS: usize = 64;
     /// Blocks in a group.
     pub const GROUP_BLOCKS: u64 = ((super::BLOCK_SIZE - BITS) * 8) as u64;
+    /// The fewest blocks of a group; what is less at the end of a volume belongs to none.
+    pub const GROUP_BLOCKS_MIN: u64 = 8;
+}
+
+/// Offsets of a summary, the blocks after the map blocks of some groups: the same twice.
+pub mod summary {
+    /// `u64`: as in a map block.
+    pub const GENERATION: usize = super::map::GENERATION;
+    /// One bit a group, that of the summary first: 1 only if no block of it is free.
+    pub const BITS: usize = super::map::BITS;
+    /// Groups that one summary is for; the first of them has it.
+    pub const GROUPS: u64 = super::map::GROUP_BLOCKS;
 }
 
 /// Offsets of a tree node.
@@ -264,6 +281,8 @@ pub mod node {
     pub const LEVEL: usize = 20;
     /// `u16`: where the next cell would begin.
     pub const END: usize = 22;
+    /// `u64`: kept for the generation in which the node was written, for snapshots; 0 until then.
+    pub const GENERATION: usize = 24;
     /// The first cell.
     pub const CELLS: usize = 32;
     /// Bytes for cells.
@@ -362,6 +381,8 @@ const _: () = {
     // A node must hold three of the largest cells for splits to work.
     assert!(node::CAPACITY >= 3 * (cell::VALUE + node::VALUE_MAX));
     assert!(map::GROUP_BLOCKS == 32256);
+    // A ring of the default size fits in a group.
+    assert!(RING_BLOCKS_DEFAULT_MAX + 4 <= map::GROUP_BLOCKS);
 };
 
 /// Reads a time.
@@ -379,6 +400,8 @@ pub fn put_time(b: &mut [u8], at: usize, t: Timespec) {
 pub const DIRECTORY_SIZE: u64 = 4096;
 /// The smallest journal ring, in blocks: the largest record must fit twice.
 pub const RING_BLOCKS_MIN: u64 = 128;
+/// The largest journal ring that a volume gets unless it is asked for, in blocks.
+pub const RING_BLOCKS_DEFAULT_MAX: u64 = 12288;
 /// The fewest blocks after the journal.
 pub const GROUP_AREA_MIN: u64 = 64;
 /// The most blocks of a volume: 2^50 blocks are 4 EiB.

@@ -5,7 +5,7 @@
 //!
 //! - [`layout`]: every offset on disk; `superblock`: what is read from there; `key`: how the items of the tree are named
 //! - `journal`: the ring of redo records; `cache`: metadata blocks in memory; `space`: free blocks
-//! - `store`: transactions over those three; `commit`: commits and checkpoints
+//! - `store`: transactions over those three; `allocation`: free blocks within them; `commit`: commits and checkpoints
 //! - `node`, `tree`: the B+tree; `bounds`: how long the record of an operation can be
 //! - `inode`, `extent`, `file`, `dir`, `xattr`: what the items mean
 //! - `volume`: format, mount; `recovery`: the journal replayed, `overlay`: the same for a mount that must
@@ -21,6 +21,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod allocation;
 mod bounds;
 mod cache;
 mod check;
@@ -31,6 +32,7 @@ mod dump;
 mod error;
 mod extent;
 mod file;
+mod format;
 mod fs;
 mod grow;
 mod inode;
@@ -40,11 +42,13 @@ pub mod layout;
 mod namespace;
 mod node;
 mod overlay;
+mod pair;
 mod recovery;
 mod report;
 mod space;
 mod store;
 mod superblock;
+mod superblocks;
 #[doc(hidden)]
 pub mod testing;
 mod tree;
@@ -57,9 +61,11 @@ pub use check::{
 };
 pub use dump::{DumpOptions, Element, ItemValue, dump, visit};
 pub use error::{Corruption, FsError, Result};
+pub use format::{BLOCK_COUNT_MIN, FormatOptions, format};
 pub use fs::{Fs, VolumeInfo};
 pub use grow::{Grown, grow};
 pub use inode::InodeRecord;
 pub use journal::Header as JournalHeader;
 pub use report::MountNote;
-pub use volume::{BLOCK_COUNT_MIN, FormatOptions, MountOptions, format, read_superblock};
+pub use superblocks::read_superblock;
+pub use volume::MountOptions;

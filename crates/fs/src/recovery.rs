@@ -16,6 +16,7 @@ use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
 use crate::error::{Corruption, Result};
 use crate::journal::{self, Beyond, Entry, Position, ScanEnd};
 use crate::layout::{self, Block, Superblock, VolumeState, common, get32, get64, magic, map};
+use crate::pair;
 use crate::store::Store;
 
 /// What counts of a journal.
@@ -86,7 +87,8 @@ pub fn is_cut(extent: &journal::Extent, trusted: bool) -> bool {
 /// Whether `b` is a whole node or map block, as it was written to `block`.
 pub fn is_sound(b: &Block, block: u64) -> bool {
     let magic = get32(b, common::MAGIC);
-    matches!(magic, magic::NODE | magic::MAP) && layout::verify(b, BlockIndex(block), magic).is_ok()
+    matches!(magic, magic::NODE | magic::MAP | magic::SUMMARY)
+        && layout::verify(b, BlockIndex(block), magic).is_ok()
 }
 
 /// Checks a block of metadata as the journal makes it of what was at home, which was `sound` or not: if
@@ -132,7 +134,12 @@ impl Window {
     }
 
     /// Puts an entry's bytes into the image of its block.
-    fn apply<M: Memory>(&mut self, device: &mut M, change: &Change<'_>) -> Result<()> {
+    fn apply<M: Memory>(
+        &mut self,
+        device: &mut M,
+        sb: &Superblock,
+        change: &Change<'_>,
+    ) -> Result<()> {
         let entry = match change {
             Change::Entry(entry) => entry,
             Change::Home(block, checksum) => {
@@ -153,7 +160,10 @@ impl Window {
             _ => {
                 let mut data = Box::new([0; BLOCK_SIZE]);
                 if !entry.init {
-                    device.read(entry.block, &mut data[..])?;
+                    match entry.data {
+                        true => device.read(entry.block, &mut data[..])?,
+                        false => read_home(device, sb, entry.block, &mut data)?,
+                    }
                 }
                 let sound = entry.init || entry.data || is_sound(&data, block);
                 let image = Image { data, metadata: !entry.data, sound, listed: None };
@@ -198,12 +208,45 @@ impl Window {
     }
 
     /// Writes the images home.
-    fn settle<M: Memory>(&mut self, device: &mut M) -> Result<()> {
+    fn settle<M: Memory>(&mut self, device: &mut M, sb: &Superblock) -> Result<()> {
         for (&block, image) in &self.images {
+            if image.metadata {
+                write_home(device, sb, BlockIndex(block), &image.data)?;
+                continue;
+            }
             device.write(BlockIndex(block), &image.data[..])?;
         }
         Ok(())
     }
+}
+
+/// Writes a metadata block home, sealed.
+pub(crate) fn write_home<M: Memory>(
+    device: &mut M,
+    sb: &Superblock,
+    block: BlockIndex,
+    data: &Block,
+) -> Result<()> {
+    match sb.pair_magic(block) {
+        Some(_) => pair::write(device, data),
+        None => Ok(device.write(block, data)?),
+    }
+}
+
+/// Reads a metadata block as it is at home; one that stands twice from the copy that is whole.
+pub(crate) fn read_home<M: Memory>(
+    device: &mut M,
+    sb: &Superblock,
+    block: BlockIndex,
+    data: &mut Block,
+) -> Result<()> {
+    if let Some(magic) = sb.pair_magic(block)
+        && let Ok(pair) = pair::read(device, block, magic)
+    {
+        *data = pair.data;
+        return Ok(());
+    }
+    Ok(device.read(block, &mut data[..])?)
 }
 
 impl<M: Memory> Store<M> {
@@ -224,11 +267,11 @@ impl<M: Memory> Store<M> {
             let device = &mut self.device;
             let sb = &self.superblock;
             self.state = replay.for_each(device, sb, self.state, |device, _, change| {
-                window.apply(device, change)
+                window.apply(device, sb, change)
             })?;
             window.verify(&mut damaged);
             self.list_recovered(window.unlisted())?;
-            window.settle(&mut self.device)?;
+            window.settle(&mut self.device, &self.superblock)?;
             from = window.limit;
         }
         for block in damaged {
@@ -240,10 +283,10 @@ impl<M: Memory> Store<M> {
     /// Makes sure that nothing uses a block that is damaged, now that the maps are home.
     fn check_unused(&mut self, block: u64) -> Result<()> {
         let (group, at) = self.superblock.locate(block);
-        let map_block = self.superblock.map_block(group);
-        let mut b = [0; BLOCK_SIZE];
-        self.device.read(map_block, &mut b)?;
-        layout::verify(&b, map_block, magic::MAP)?;
+        if group >= self.state.groups {
+            return Ok(());
+        }
+        let b = pair::read(&mut self.device, self.superblock.map_block(group), magic::MAP)?.data;
         if b[map::BITS + at / 8] & 1 << (at % 8) != 0 {
             return Err(Corruption::Checksum.into());
         }

@@ -34,6 +34,13 @@ pub enum MountNote {
         /// Its inode number.
         ino: u64,
     },
+    /// As [`Map`](Self::Map), of the two blocks that say which groups are full.
+    Summary {
+        /// The group that has them.
+        group: u64,
+        /// The second of the two, not the first.
+        copy: bool,
+    },
     /// A write or flush had failed while the volume was mounted last: of what was done after the
     /// last commit nothing counts.
     Failed,
@@ -61,6 +68,10 @@ impl fmt::Display for MountNote {
             ),
             MountNote::Orphan { ino } => {
                 write!(f, "inode {ino} could not be removed, and was left: check the volume")
+            }
+            MountNote::Summary { group, copy } => {
+                let which = if *copy { "second" } else { "first" };
+                write!(f, "the {which} summary in group {group} was damaged; the other was used")
             }
             MountNote::Failed => f.write_str(
                 "the device had failed when the volume was mounted last; \

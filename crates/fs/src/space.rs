@@ -1,5 +1,5 @@
 //! Free space: the map blocks on disk, and beside them in memory which blocks may not be written
-//! yet although they are free.
+//! yet although they are free, and which groups are full.
 //!
 //! A freed block is written again only when no crash can bring its old use back:
 //!
@@ -8,12 +8,11 @@
 //! - metadata, when the next checkpoint is done, since replaying the journal writes to the block.
 
 use alloc::boxed::Box;
-use alloc::vec;
 use alloc::vec::Vec;
 
 use hashbrown::HashMap;
 
-use crate::layout::{Block, map};
+use crate::layout::{Block, map, summary};
 
 const WORDS: usize = map::GROUP_BLOCKS as usize / 64;
 
@@ -36,6 +35,28 @@ fn set_range(bits: &mut [u64; WORDS], first: usize, len: usize, value: bool) {
 
 fn get_bit(bits: &[u64; WORDS], at: usize) -> bool {
     bits[at / 64] & (1 << (at % 64)) != 0
+}
+
+/// The word with the bit of `at`; bits that were never put are 0.
+#[inline]
+fn word(bits: &[u64], at: u64) -> u64 {
+    bits.get((at / 64) as usize).copied().unwrap_or(0)
+}
+
+fn put_bit(bits: &mut Vec<u64>, at: u64, value: bool) {
+    let index = (at / 64) as usize;
+    if value && bits.len() <= index {
+        bits.resize(index + 1, 0);
+    }
+    if let Some(word) = bits.get_mut(index) {
+        let bit = 1 << (at % 64);
+        *word = if value { *word | bit } else { *word & !bit };
+    }
+}
+
+/// Whether no bit of a map block is 0.
+pub fn is_map_full(block: &Block) -> bool {
+    block[map::BITS..].iter().all(|&byte| byte == u8::MAX)
 }
 
 /// What is known of a group's blocks beyond its map block.
@@ -64,8 +85,13 @@ pub struct Run {
 #[derive(Debug)]
 pub struct Allocator {
     overlays: HashMap<u64, Overlay>,
-    /// Groups in which a search found nothing; a bit is cleared when blocks come free.
+    /// Groups in which a search found nothing; a bit is cleared when blocks come free. As long as
+    /// the groups that were ever asked for.
     exhausted: Vec<u64>,
+    /// Groups that a summary calls full: their maps are not even read.
+    full: Vec<u64>,
+    /// The summaries of which `full` knows what they say.
+    summaries: Vec<u64>,
     /// Where searches for file data begin: no block before is known to be free.
     pub data_hint: u64,
     /// Where searches for metadata begin.
@@ -76,11 +102,13 @@ pub struct Allocator {
 }
 
 impl Allocator {
-    /// Knows nothing yet about `groups` groups.
-    pub fn new(groups: u64) -> Allocator {
+    /// Knows nothing yet.
+    pub fn new() -> Allocator {
         Allocator {
             overlays: HashMap::new(),
-            exhausted: vec![0; groups.div_ceil(64) as usize],
+            exhausted: Vec::new(),
+            full: Vec::new(),
+            summaries: Vec::new(),
             data_hint: 0,
             metadata_hint: 0,
             pending: 0,
@@ -99,18 +127,62 @@ impl Allocator {
         self.held > 0
     }
 
-    /// Whether a search of `group` is worth its while.
-    pub fn may_have_space(&self, group: u64) -> bool {
-        self.exhausted[(group / 64) as usize] & (1 << (group % 64)) == 0
+    /// The first group from `from` up to `end` whose search is worth its while.
+    pub fn next_with_space(&self, from: u64, end: u64) -> Option<u64> {
+        let mut group = from;
+        while group < end {
+            let none = word(&self.exhausted, group) | word(&self.full, group);
+            let rest = !none >> (group % 64);
+            if rest != 0 {
+                let found = group + u64::from(rest.trailing_zeros());
+                return (found < end).then_some(found);
+            }
+            group = (group / 64 + 1) * 64;
+        }
+        None
     }
 
     /// Notes that a search of all of `group` found nothing.
     pub fn set_exhausted(&mut self, group: u64) {
-        self.exhausted[(group / 64) as usize] |= 1 << (group % 64);
+        put_bit(&mut self.exhausted, group, true);
     }
 
     fn clear_exhausted(&mut self, group: u64) {
-        self.exhausted[(group / 64) as usize] &= !(1 << (group % 64));
+        put_bit(&mut self.exhausted, group, false);
+    }
+
+    /// Whether it is known what the summary of `group` says.
+    #[inline]
+    pub fn knows_summary(&self, group: u64) -> bool {
+        let summary = group / summary::GROUPS;
+        word(&self.summaries, summary) & (1 << (summary % 64)) != 0
+    }
+
+    /// Takes over what the summary of `group` says.
+    pub fn learn_summary(&mut self, group: u64, block: &Block) {
+        let first = group - group % summary::GROUPS;
+        for at in (0..WORDS).map(|word| word * 8) {
+            let bits = crate::layout::get64(block, summary::BITS + at);
+            let index = first as usize / 64 + at / 8;
+            if bits != 0 {
+                if self.full.len() <= index {
+                    self.full.resize(index + 1, 0);
+                }
+                self.full[index] = bits;
+            }
+        }
+        put_bit(&mut self.summaries, group / summary::GROUPS, true);
+    }
+
+    /// Whether the summary calls `group` full, if it was asked.
+    #[inline]
+    pub fn is_full(&self, group: u64) -> bool {
+        word(&self.full, group) & (1 << (group % 64)) != 0
+    }
+
+    /// Notes what the summary says of `group` from now on.
+    pub fn set_full(&mut self, group: u64, full: bool) {
+        put_bit(&mut self.full, group, full);
     }
 
     /// The blocks of `group` from 64 * `word` on that are not available, as a word of bits.
@@ -232,7 +304,7 @@ impl Allocator {
         let mut lowest = u64::MAX;
         for (&group, overlay) in &mut self.overlays {
             if let Some(bits) = overlay.committing.take() {
-                self.exhausted[(group / 64) as usize] &= !(1 << (group % 64));
+                put_bit(&mut self.exhausted, group, false);
                 lowest = lowest.min(first_set(&bits, start_of(group)));
             }
         }
@@ -248,7 +320,7 @@ impl Allocator {
         for (&group, overlay) in &mut self.overlays {
             overlay.fresh = None;
             if let Some(bits) = overlay.pending.take() {
-                self.exhausted[(group / 64) as usize] &= !(1 << (group % 64));
+                put_bit(&mut self.exhausted, group, false);
                 lowest = lowest.min(first_set(&bits, start_of(group)));
             }
         }
@@ -263,7 +335,7 @@ impl Allocator {
         let mut lowest = u64::MAX;
         for (&group, overlay) in &mut self.overlays {
             if let Some(bits) = overlay.held.take() {
-                self.exhausted[(group / 64) as usize] &= !(1 << (group % 64));
+                put_bit(&mut self.exhausted, group, false);
                 lowest = lowest.min(first_set(&bits, start_of(group)));
             }
         }

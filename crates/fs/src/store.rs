@@ -13,26 +13,12 @@ use crate::commit::Commits;
 use crate::error::{Corruption, FsError, Result};
 use crate::inode::Remembered;
 use crate::journal::{Entry, Header, Journal};
-use crate::layout::{self, Block, Superblock, VolumeState, magic, map, record};
+use crate::layout::{self, Block, Superblock, VolumeState, magic, record};
 use crate::node;
 use crate::overlay::Overlay;
 use crate::report::MountNote;
 use crate::space::{Allocator, Run};
 use crate::tree::Fingers;
-
-/// Blocks that only operations which free space may take.
-pub const RESERVED_BLOCKS: u64 = 32;
-
-/// Where file data had best be.
-#[derive(Clone, Copy, Debug)]
-pub enum Goal {
-    /// At this block.
-    At(u64),
-    /// So many blocks beyond the first that is free, which leaves room for what comes before it.
-    Ahead(u64),
-    /// Wherever there is room.
-    Anywhere,
-}
 
 /// A byte range of a frame that the running transaction changed.
 #[derive(Clone, Copy, Debug)]
@@ -47,24 +33,26 @@ struct Change {
 
 /// Blocks that the running transaction freed.
 #[derive(Clone, Copy, Debug)]
-struct Freed {
-    start: u64,
-    len: u64,
-    metadata: bool,
+pub(crate) struct Freed {
+    pub start: u64,
+    pub len: u64,
+    pub metadata: bool,
 }
 
 /// What the running transaction did.
 #[derive(Debug, Default)]
-struct Transaction {
+pub(crate) struct Transaction {
     changes: Vec<Change>,
     undo: Vec<u8>,
-    allocated: Vec<(u64, u64)>,
-    freed: Vec<Freed>,
+    pub allocated: Vec<(u64, u64)>,
+    pub freed: Vec<Freed>,
+    /// Groups of which the summary says something else now: what it said before.
+    pub refilled: Vec<(u64, bool)>,
     state: VolumeState,
     /// What the entries take in the record, those for blocks that were freed included.
-    bytes: usize,
+    pub bytes: usize,
     /// May take the reserved blocks.
-    frees_space: bool,
+    pub frees_space: bool,
 }
 
 /// The volume below the tree: device, journal, cached metadata blocks, free space.
@@ -82,7 +70,7 @@ pub struct Store<M> {
     pub(crate) last_read: (Ino, Remembered),
     pub(crate) journal: Journal,
     pub(crate) allocator: Allocator,
-    transaction: Transaction,
+    pub(crate) transaction: Transaction,
     /// What commits and checkpoints know.
     pub(crate) commits: Commits,
     /// What was found and mended since the mount began.
@@ -102,7 +90,7 @@ impl<M: Memory> Store<M> {
         cache: Cache,
         read_only: bool,
     ) -> Self {
-        let mut allocator = Allocator::new(superblock.group_count());
+        let mut allocator = Allocator::new();
         allocator.data_hint = superblock.group_start;
         allocator.metadata_hint = superblock.group_start;
         Store {
@@ -163,19 +151,6 @@ impl<M: Memory> Store<M> {
         }
         layout::verify(&data, BlockIndex(block), magic)?;
         Ok(data)
-    }
-
-    /// The frame of the map block of `group`.
-    fn map(&mut self, group: u64) -> Result<FrameId> {
-        let block = self.superblock.map_block(group).0;
-        if let Some(id) = self.cache.lookup(block) {
-            if layout::get32(&self.cache.frame(id).data[..], layout::common::MAGIC) != magic::MAP {
-                return Err(Corruption::Map.into());
-            }
-            return Ok(id);
-        }
-        let data = self.load_block(block, magic::MAP)?;
-        Ok(self.cache.insert(BlockIndex(block), &data))
     }
 
     /// Changes bytes of a frame within the transaction.
@@ -308,6 +283,7 @@ impl<M: Memory> Store<M> {
         // From here on nothing can fail.
         t.changes.clear();
         t.undo.clear();
+        t.refilled.clear();
         for (start, len) in t.allocated.drain(..) {
             let (group, first) = self.superblock.locate(start);
             self.allocator.allocated(group, Run { first, len: len as usize });
@@ -355,184 +331,14 @@ impl<M: Memory> Store<M> {
         for (start, _) in t.allocated.drain(..) {
             self.allocator.data_hint = self.allocator.data_hint.min(start);
         }
+        for (group, full) in t.refilled.drain(..).rev() {
+            self.allocator.set_full(group, full);
+        }
         t.undo.clear();
         t.freed.clear();
         self.state = t.state;
         self.cache.shape += 1;
         self.transaction = t;
-    }
-
-    // ---- space ----
-
-    /// Allocates up to `want` consecutive blocks for file data, at `goal` if that is free.
-    pub fn allocate_data(&mut self, goal: Goal, want: u64) -> Result<(u64, u64)> {
-        let goal = match goal {
-            Goal::At(block) => block,
-            Goal::Ahead(distance) => self.find_ahead(distance, want)?,
-            Goal::Anywhere => 0,
-        };
-        let want = want.min(map::GROUP_BLOCKS / 2) as usize;
-        if goal != 0
-            && self.superblock.holds(goal, 1)
-            && let Some(found) = self.allocate_at(goal, want)?
-        {
-            return Ok(found);
-        }
-        let hint = self.allocator.data_hint;
-        let (start, len, first_seen) = self.allocate_from(hint, want)?;
-        if first_seen >= hint {
-            // Nothing between the hint and here is available.
-            self.allocator.data_hint = if first_seen == start { start + len } else { first_seen };
-        }
-        Ok((start, len))
-    }
-
-    /// The block `distance` blocks into a run that has room for those and `want` more, or 0.
-    fn find_ahead(&mut self, distance: u64, want: u64) -> Result<u64> {
-        let hint = self.allocator.data_hint;
-        if distance == 0 || !self.superblock.holds(hint, 1) {
-            return Ok(0);
-        }
-        let (group, from) = self.superblock.locate(hint);
-        let id = self.map(group)?;
-        let len = self.superblock.group_len(group);
-        let whole = (distance + want) as usize;
-        let found = self.allocator.find(group, &self.cache.frame(id).data, len, from, whole);
-        Ok(match found {
-            Some((run, _)) if run.len == whole => {
-                self.superblock.map_block(group).0 + run.first as u64 + distance
-            }
-            _ => 0,
-        })
-    }
-
-    /// Allocates one block for metadata.
-    pub fn allocate_metadata(&mut self) -> Result<u64> {
-        let (start, ..) = self.allocate_from(self.allocator.metadata_hint, 1)?;
-        self.allocator.metadata_hint = start + 1;
-        Ok(start)
-    }
-
-    /// Frees `len` blocks from `start`; the bits are cleared when the transaction ends.
-    pub fn free(&mut self, start: u64, len: u64, metadata: bool) -> Result<()> {
-        if !self.superblock.holds(start, len) {
-            return Err(Corruption::Item.into());
-        }
-        self.transaction.bytes += bounds::bits(len);
-        self.transaction.freed.push(Freed { start, len, metadata });
-        Ok(())
-    }
-
-    fn check_reserve(&self, want: usize) -> Result<()> {
-        let reserve = if self.transaction.frees_space { 0 } else { RESERVED_BLOCKS };
-        if self.state.free_blocks < reserve + want as u64 {
-            return Err(FsError::Full);
-        }
-        Ok(())
-    }
-
-    /// Takes up to `want` blocks at exactly `goal`, if that is available.
-    fn allocate_at(&mut self, goal: u64, want: usize) -> Result<Option<(u64, u64)>> {
-        self.check_reserve(1)?;
-        let (group, first) = self.superblock.locate(goal);
-        let id = self.map(group)?;
-        let limit = self.superblock.group_len(group).min(first + want);
-        let len = self.allocator.available_at(group, &self.cache.frame(id).data, first, limit);
-        Ok(if len == 0 { None } else { Some(self.take(id, group, Run { first, len })?) })
-    }
-
-    /// Takes up to `want` blocks, searching from `hint` on and around. Also returns the first
-    /// available block that was seen.
-    fn allocate_from(&mut self, hint: u64, want: usize) -> Result<(u64, u64, u64)> {
-        self.check_reserve(1)?;
-        let hint = if self.superblock.holds(hint, 1) { hint } else { self.superblock.group_start };
-        let (first_group, from) = self.superblock.locate(hint);
-        let groups = self.superblock.group_count();
-        for step in 0..=groups {
-            let group = (first_group + step) % groups;
-            if !self.allocator.may_have_space(group) {
-                continue;
-            }
-            let from = if step == 0 { from } else { 0 };
-            let id = self.map(group)?;
-            let len = self.superblock.group_len(group);
-            let data = &self.cache.frame(id).data;
-            if let Some((run, seen)) = self.allocator.find(group, data, len, from, want) {
-                let (start, len) = self.take(id, group, run)?;
-                return Ok((start, len, self.superblock.map_block(group).0 + seen as u64));
-            }
-            if from == 0 {
-                self.allocator.set_exhausted(group);
-            }
-        }
-        Err(FsError::Full)
-    }
-
-    fn take(&mut self, map: FrameId, group: u64, mut run: Run) -> Result<(u64, u64)> {
-        // The reserve holds for every block of the run.
-        let reserve = if self.transaction.frees_space { 0 } else { RESERVED_BLOCKS };
-        run.len = run.len.min(self.state.free_blocks.saturating_sub(reserve) as usize);
-        if run.len == 0 {
-            return Err(FsError::Full);
-        }
-        self.set_bits(map, run, true)?;
-        self.state.free_blocks -= run.len as u64;
-        let start = self.superblock.map_block(group).0 + run.first as u64;
-        self.transaction.allocated.push((start, run.len as u64));
-        Ok((start, run.len as u64))
-    }
-
-    /// Changes the bits of a run, each of which must have the other value.
-    fn set_bits(&mut self, id: FrameId, run: Run, value: bool) -> Result<()> {
-        let mut at = run.first;
-        let end = run.first + run.len;
-        while at < end {
-            // A byte at a time in the common case of one block, 64 bytes at a time else.
-            let first = at / 8;
-            let last = ((end - 1) / 8).min(first + 63);
-            let mut bytes = [0; 64];
-            let bytes = &mut bytes[..last - first + 1];
-            bytes.copy_from_slice(
-                &self.cache.frame(id).data[map::BITS + first..map::BITS + last + 1],
-            );
-            let stop = end.min((last + 1) * 8);
-            while at < stop {
-                let byte = &mut bytes[at / 8 - first];
-                let bit = 1 << (at % 8);
-                if (*byte & bit != 0) == value {
-                    return Err(Corruption::Map.into());
-                }
-                *byte ^= bit;
-                at += 1;
-            }
-            self.put(id, map::BITS + first, bytes);
-        }
-        Ok(())
-    }
-
-    /// Clears the bits of what the transaction freed. That happens last, so that nothing in the
-    /// same transaction takes the blocks again.
-    fn clear_freed_bits(&mut self) -> Result<()> {
-        for i in 0..self.transaction.freed.len() {
-            let Freed { start, len, .. } = self.transaction.freed[i];
-            let (group, first) = self.superblock.locate(start);
-            if first == 0 || first as u64 + len > map::GROUP_BLOCKS {
-                return Err(Corruption::Item.into());
-            }
-            let id = self.map(group)?;
-            let run = Run { first, len: len as usize };
-            self.set_bits(id, run, false)?;
-            self.state.free_blocks += len;
-        }
-        Ok(())
-    }
-
-    /// Whether a block of file data was allocated after the last commit, so that no crash can bring
-    /// back a state in which it is reachable.
-    pub fn is_fresh(&self, block: u64) -> bool {
-        let (group, at) = self.superblock.locate(block);
-        self.allocator.is_fresh(group, at)
-            || self.transaction.allocated.iter().any(|&(s, n)| (s..s + n).contains(&block))
     }
 
     // ---- file data ----

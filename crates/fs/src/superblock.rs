@@ -7,7 +7,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crate::error::{Corruption, Result};
 use crate::layout::{
     BLOCK_COUNT_MAX, Block, GROUP_AREA_MIN, RING_BLOCKS_MIN, VERSION, common, get_time, get32,
-    get64, init_block, magic, map, node, put_time, put32, put64, seal, state, superblock, verify,
+    get64, init_block, magic, map, node, put_time, put32, put64, seal, state, summary, superblock,
+    verify,
 };
 
 /// The volume's variables that are in no block: each journal record that changes them carries them.
@@ -95,9 +96,15 @@ impl Superblock {
         BlockIndex(self.block_count - 1)
     }
 
-    /// The two blocks of the journal's headers.
-    pub fn journal_headers(&self) -> [BlockIndex; 2] {
-        [BlockIndex(self.ring_start - 2), BlockIndex(self.ring_start - 1)]
+    /// The blocks of the journal's headers: both slots, then the second copies of both.
+    pub fn journal_headers(&self) -> [BlockIndex; 4] {
+        [1, 2, self.group_start - 2, self.group_start - 1].map(BlockIndex)
+    }
+
+    /// The two blocks that get the header of `generation`, far apart.
+    pub fn header_slot(&self, generation: u64) -> [BlockIndex; 2] {
+        let slot = generation % 2;
+        [BlockIndex(1 + slot), BlockIndex(self.group_start - 2 + slot)]
     }
 
     /// The seed that the directory hash takes from the key.
@@ -111,14 +118,42 @@ impl Superblock {
         xxh3_64_with_seed(&self.hash_key, u64::from(magic::JOURNAL_RECORD))
     }
 
-    /// The number of groups; the last may be short.
-    pub fn group_count(&self) -> u64 {
-        (self.block_count - 1 - self.group_start).div_ceil(map::GROUP_BLOCKS)
+    /// The end of the group area. What is too short for a group of its own is left over.
+    #[inline]
+    pub fn area_end(&self) -> u64 {
+        let end = self.block_count - 1;
+        let rest = (end - self.group_start) % map::GROUP_BLOCKS;
+        if rest < map::GROUP_BLOCKS_MIN { end - rest } else { end }
     }
 
-    /// The map block of group `group`.
+    /// The number of groups; the last may be short.
+    pub fn group_count(&self) -> u64 {
+        (self.area_end() - self.group_start).div_ceil(map::GROUP_BLOCKS)
+    }
+
+    /// The map block of group `group`; its second copy is the block after it.
     pub fn map_block(&self, group: u64) -> BlockIndex {
         BlockIndex(self.group_start + group * map::GROUP_BLOCKS)
+    }
+
+    /// The summary that has the bit of group `group`; its second copy is the block after it.
+    pub fn summary_block(&self, group: u64) -> BlockIndex {
+        BlockIndex(self.map_block(group - group % summary::GROUPS).0 + 2)
+    }
+
+    /// The magic number of a block that stands twice, if `block` is the first of such two.
+    pub fn pair_magic(&self, block: BlockIndex) -> Option<u32> {
+        let (group, at) = self.in_area(block.0).then(|| self.locate(block.0))?;
+        match at {
+            0 => Some(magic::MAP),
+            2 if self.front_len(group) > 2 => Some(magic::SUMMARY),
+            _ => None,
+        }
+    }
+
+    /// How many blocks at the beginning of `group` are for its maps and summaries.
+    pub fn front_len(&self, group: u64) -> usize {
+        if group.is_multiple_of(summary::GROUPS) { 4 } else { 2 }
     }
 
     /// The group of a block in the group area and its place there.
@@ -128,29 +163,65 @@ impl Superblock {
         (at / map::GROUP_BLOCKS, (at % map::GROUP_BLOCKS) as usize)
     }
 
-    /// The blocks of group `group`, its map block included.
+    /// The blocks of group `group`, its map blocks included.
     pub fn group_len(&self, group: u64) -> usize {
         let start = group * map::GROUP_BLOCKS;
-        (self.block_count - 1 - self.group_start - start).min(map::GROUP_BLOCKS) as usize
+        (self.area_end() - self.group_start - start).min(map::GROUP_BLOCKS) as usize
     }
 
-    /// Whether `len` blocks from `start` lie in the group area.
+    /// The part of `group` that the journal's ring takes, if it lies there: a first block, counted from
+    /// the group's, and a number.
+    pub fn ring_in(&self, group: u64) -> Option<(usize, usize)> {
+        if self.ring_start < self.group_start {
+            return None;
+        }
+        let (of, first) = self.locate(self.ring_start);
+        (of == group).then_some((first, self.ring_blocks as usize))
+    }
+
+    /// The blocks that files and the tree can have.
+    pub fn usable_blocks(&self) -> u64 {
+        let groups = self.group_count();
+        let fronts = 2 * (groups + groups.div_ceil(summary::GROUPS));
+        let ring = if self.ring_start < self.group_start { 0 } else { self.ring_blocks };
+        (self.area_end() - self.group_start).saturating_sub(fronts + ring)
+    }
+
+    /// Whether `block` lies in the group area, the ring included if that does.
+    #[inline]
+    pub fn in_area(&self, block: u64) -> bool {
+        block >= self.group_start && block < self.area_end()
+    }
+
+    /// Whether `len` blocks from `start` lie in the group area, and not in the ring.
     #[inline]
     pub fn holds(&self, start: u64, len: u64) -> bool {
-        start >= self.group_start
-            && len <= self.block_count
-            && start < self.block_count
-            && len < self.block_count - start
+        self.in_area(start)
+            && len <= self.area_end() - start
+            && (start + len <= self.ring_start || start >= self.ring_start + self.ring_blocks)
     }
 
     /// Whether `len` blocks from `start` can hold file data or a node: they lie in one group, the
-    /// map block not among them.
+    /// map blocks not among them.
     #[inline]
     pub fn holds_data(&self, start: u64, len: u64) -> bool {
         self.holds(start, len) && {
-            let (_, first) = self.locate(start);
-            first > 0 && len <= map::GROUP_BLOCKS - first as u64
+            let (group, first) = self.locate(start);
+            first >= self.front_len(group) && len <= map::GROUP_BLOCKS - first as u64
         }
+    }
+
+    /// Whether the ring is where one can be: before the group area, between the headers, or within
+    /// one group.
+    fn ring_is_sound(&self) -> bool {
+        let Some(end) = self.ring_start.checked_add(self.ring_blocks) else { return false };
+        if self.ring_start < self.group_start {
+            return self.ring_start >= 3 && end <= self.group_start - 2;
+        }
+        let (group, first) = self.locate(self.ring_start);
+        group < self.group_count()
+            && first >= self.front_len(group)
+            && self.ring_blocks <= (self.group_len(group) - first.min(self.group_len(group))) as u64
     }
 
     /// Writes the superblock as the content of block `index`.
@@ -205,12 +276,12 @@ impl Superblock {
         sb.hash_key.copy_from_slice(&b[superblock::HASH_KEY..superblock::HASH_KEY + 16]);
         sb.uuid.copy_from_slice(&b[superblock::UUID..superblock::UUID + 16]);
         sb.label.copy_from_slice(&b[superblock::LABEL..superblock::LABEL + superblock::LABEL_LEN]);
-        let sound = sb.ring_start >= 3
-            && sb.ring_blocks >= RING_BLOCKS_MIN
-            && sb.ring_start.checked_add(sb.ring_blocks) == Some(sb.group_start)
+        let sound = sb.group_start >= 5
             && sb.group_start < sb.block_count
             && sb.block_count - sb.group_start >= GROUP_AREA_MIN
-            && sb.block_count <= BLOCK_COUNT_MAX;
+            && sb.block_count <= BLOCK_COUNT_MAX
+            && sb.ring_blocks >= RING_BLOCKS_MIN
+            && sb.ring_is_sound();
         if !sound {
             return Err(Corruption::Superblock.into());
         }

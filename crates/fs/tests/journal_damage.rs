@@ -172,7 +172,7 @@ fn what_the_journal_changes_is_checked() {
     fs.syncfs(&CX).unwrap();
     let image = fs.device().power_loss(Survival::None);
     let sb = read_superblock(&mut FaultDevice::from_image(image.clone())).unwrap();
-    let root = (sb.group_start..sb.group_start + 4)
+    let root = (sb.group_start..sb.group_start + 8)
         .find(|block| {
             let mut magic = [0; 4];
             image.read(block * BLOCK_SIZE as u64 + 16, &mut magic);

@@ -16,7 +16,7 @@ use super::names::{NameInfo, Namespace};
 use super::report::{Finding, Report};
 use super::space::Usage;
 use super::tree::Step;
-use super::view::{View, restore_superblocks};
+use super::view::View;
 use super::{CheckOptions, Volume, examine};
 use crate::dir;
 use crate::error::{Corruption, FsError, Result};
@@ -24,6 +24,7 @@ use crate::inode::InodeRecord;
 use crate::journal::{Entry, Journal};
 use crate::key::{DIRENT_TIES, Key, Kind, OFFSET_MAX, dirent_offset};
 use crate::layout::{Block, Superblock, VolumeState, dirent, record};
+use crate::superblocks::Superblocks;
 
 const LOST_AND_FOUND: &str = "lost+found";
 
@@ -34,7 +35,7 @@ pub(crate) fn repair<M: Memory>(
     options: &CheckOptions,
     report: &mut Report,
 ) -> Result<()> {
-    restore_superblocks(view.device, &view.sb)?;
+    Superblocks::read(view.device)?.restore(view.device)?;
     view.settle()?;
     match view.state {
         Some(state) if !report.tree_is_wrong => {
@@ -42,6 +43,7 @@ pub(crate) fn repair<M: Memory>(
                 free_blocks: found.usage.free_blocks(&view.sb),
                 inodes: found.namespace.inodes.len() as u64,
                 next_ino: state.next_ino.max(found.last_ino + 1),
+                groups: state.groups.max(found.usage.groups()),
                 ..state
             };
             put_state(view, &found.usage, &state)
@@ -56,10 +58,10 @@ pub(crate) fn repair<M: Memory>(
 /// Makes `state` the volume's, whose blocks in use are `usage`.
 fn put_state<M: Memory>(view: &mut View<'_, M>, usage: &Usage, state: &VolumeState) -> Result<()> {
     // Whichever state a crash leaves, no block that it uses is marked free.
-    usage.write_maps(view, true)?;
+    usage.write_maps(view, state.groups, true)?;
     view.device.flush()?;
     view.write_state(state)?;
-    usage.write_maps(view, false)?;
+    usage.write_maps(view, state.groups, false)?;
     Ok(view.device.flush()?)
 }
 
@@ -99,7 +101,7 @@ fn write_home<M: Memory>(
     let tree = emit(view, volume, plan, report, false, &mut target)?;
     view.device.flush()?;
     let usage = final_usage(volume, &target);
-    put_state(view, &usage, &plan.state(&sb, &usage, tree, volume))
+    put_state(view, &usage, &plan.state(view, &usage, tree, volume))
 }
 
 /// Writes the new tree over the old one by way of the journal.
@@ -112,12 +114,12 @@ fn write_staged<M: Memory>(
     if view.header.is_none() {
         // Nothing can be lost with a tree whose root is not known.
         view.write_state(&VolumeState {
-            root: view.sb.group_start + 1,
+            root: view.sb.group_start + view.sb.front_len(0) as u64,
             height: 1,
             next_ino: 2,
             free_blocks: 0,
             inodes: 0,
-            groups: view.sb.group_count(),
+            groups: 1,
         })?;
     }
     let sb = view.sb.clone();
@@ -145,15 +147,15 @@ fn write_staged<M: Memory>(
     });
     let tree = emit(view, volume, plan, report, true, &mut target)?;
     let usage = final_usage(volume, &target);
-    let state = plan.state(&sb, &usage, tree, volume);
-    usage.write_maps(view, true)?;
+    let state = plan.state(view, &usage, tree, volume);
+    usage.write_maps(view, state.groups, true)?;
     view.device.flush()?;
     journal.begin(record::MARK, Some(&state));
     append(view, &mut journal)?;
     view.device.flush()?;
     view.reload()?;
     view.settle()?;
-    usage.write_maps(view, false)?;
+    usage.write_maps(view, state.groups, false)?;
     Ok(view.device.flush()?)
 }
 
@@ -414,9 +416,9 @@ impl Plan {
     }
 
     /// The state of the volume with the new tree.
-    fn state(
+    fn state<M: Memory>(
         &self,
-        sb: &Superblock,
+        view: &View<'_, M>,
         usage: &Usage,
         (root, height): (u64, u32),
         volume: &Volume,
@@ -427,9 +429,9 @@ impl Plan {
             root,
             height,
             next_ino,
-            free_blocks: usage.free_blocks(sb),
+            free_blocks: usage.free_blocks(&view.sb),
             inodes,
-            groups: sb.group_count(),
+            groups: view.state.map_or(1, |s| s.groups).max(usage.groups()),
         }
     }
 

@@ -8,6 +8,7 @@ use core::fmt;
 use atoll_vfs::FileType;
 
 use crate::key::{Key, Kind, XATTR_PIECES};
+use crate::report::MountNote;
 
 /// How many findings a report lists; more are counted.
 pub const FINDINGS_MAX: usize = 1000;
@@ -121,7 +122,12 @@ pub enum Finding {
         /// Which one.
         copy: bool,
     },
-    /// Both journal headers are damaged: the root of the tree is not known.
+    /// A journal header is damaged, one of four.
+    JournalHeader {
+        /// Its block.
+        block: u64,
+    },
+    /// All journal headers are damaged: the root of the tree is not known.
     JournalHeaders,
     /// The numbers in the journal's header are too great for the journal to go on from.
     JournalNumbers,
@@ -242,10 +248,29 @@ pub enum Finding {
         /// The inode.
         ino: u64,
     },
-    /// A map block can't be used.
+    /// The map blocks of a group can't be used.
     Map {
-        /// Its group.
+        /// The group.
         group: u64,
+    },
+    /// One of the two map blocks of a group is damaged, or older than the other.
+    MapCopy {
+        /// The group.
+        group: u64,
+        /// The second of the two, not the first.
+        copy: bool,
+    },
+    /// The summary in a group can't be used, or calls groups full that are not.
+    Summary {
+        /// The group that has it.
+        group: u64,
+    },
+    /// As [`MapCopy`](Self::MapCopy), of the two blocks of a summary.
+    SummaryCopy {
+        /// The group that has it.
+        group: u64,
+        /// The second of the two, not the first.
+        copy: bool,
     },
     /// Blocks are marked as in use that nothing refers to.
     Leaked {
@@ -278,11 +303,15 @@ impl Finding {
         !matches!(
             self,
             Finding::Superblock { .. }
+                | Finding::JournalHeader { .. }
                 | Finding::JournalNumbers
                 | Finding::JournalCut { .. }
                 | Finding::JournalBlock { .. }
                 | Finding::JournalRecord { .. }
                 | Finding::Map { .. }
+                | Finding::MapCopy { .. }
+                | Finding::Summary { .. }
+                | Finding::SummaryCopy { .. }
                 | Finding::Leaked { .. }
                 | Finding::Unmarked { .. }
                 | Finding::Counter { .. }
@@ -315,8 +344,11 @@ impl fmt::Display for Finding {
             Finding::Superblock { copy: true } => {
                 f.write_str("the copy of the superblock is damaged or differs")
             }
+            Finding::JournalHeader { block } => {
+                write!(f, "the journal header in block {block} is damaged")
+            }
             Finding::JournalHeaders => f.write_str(
-                "both journal headers are damaged, and with them the way to the root of the tree",
+                "all journal headers are damaged, and with them the way to the root of the tree",
             ),
             Finding::JournalNumbers => {
                 f.write_str("the numbers in the journal's header are near their end")
@@ -399,7 +431,21 @@ impl fmt::Display for Finding {
             Finding::Orphan { ino } => {
                 write!(f, "inode {ino} is listed for removal, but is not to be removed")
             }
-            Finding::Map { group } => write!(f, "the map block of group {group} is damaged"),
+            Finding::Map { group } => write!(f, "the map of group {group} is damaged"),
+            Finding::MapCopy { group, copy } => {
+                let which = if *copy { "second" } else { "first" };
+                write!(f, "the {which} map block of group {group} is damaged, the other is not")
+            }
+            Finding::SummaryCopy { group, copy } => {
+                let which = if *copy { "second" } else { "first" };
+                write!(f, "the {which} summary in group {group} is damaged, the other is not")
+            }
+            Finding::Summary { group } => {
+                write!(
+                    f,
+                    "the summary in group {group}, which says what groups are full, is damaged"
+                )
+            }
             Finding::Leaked { start, len } => {
                 write!(f, "{len} blocks from {start} are marked in use, but nothing uses them")
             }
@@ -430,10 +476,14 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// Findings beyond those.
     pub more_findings: u64,
+    /// What the next mount mends: a crash may have left it.
+    pub notes: Vec<MountNote>,
     /// Journal records that a mount would replay.
     pub journal_records: u64,
     /// Whether the volume was unmounted cleanly.
     pub clean_unmount: bool,
+    /// Whether the device had failed while the volume was mounted last.
+    pub failed: bool,
     /// Blocks of the volume.
     pub blocks: u64,
     /// Blocks that hold file data.
@@ -524,6 +574,9 @@ impl fmt::Display for Report {
         }
         if self.more_findings > 0 {
             writeln!(f, "and {} more", self.more_findings)?;
+        }
+        for note in &self.notes {
+            writeln!(f, "{note}; the next mount writes it anew")?;
         }
         if self.repaired {
             writeln!(

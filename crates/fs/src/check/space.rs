@@ -1,18 +1,32 @@
 //! Which blocks are in use: one bit for each block of the groups in which any is.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
-use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
+use atoll_block::{BLOCK_SIZE, Memory};
 use hashbrown::HashMap;
 
 use super::report::{Finding, Report};
 use super::view::View;
 use crate::error::Result;
-use crate::layout::{self, Block, Superblock, get64, magic, map, put64};
+use crate::format::emit_map;
+use crate::layout::{self, Block, Superblock, get64, magic, map, put64, summary};
+use crate::pair;
 
 const WORDS: usize = map::GROUP_BLOCKS as usize / 64;
 
 type Bits = Box<[u64; WORDS]>;
+
+/// Which of two are damaged: whether it is the second.
+fn damaged_copies(damaged: [bool; 2]) -> impl Iterator<Item = bool> {
+    [false, true].into_iter().filter(move |&copy| damaged[usize::from(copy)])
+}
+
+/// Whether a summary calls `group` full.
+fn is_called_full(block: &Block, group: u64) -> bool {
+    let at = (group % summary::GROUPS) as usize;
+    block[summary::BITS + at / 8] & (1 << (at % 8)) != 0
+}
 
 /// The blocks in use that were seen; map blocks are not among them.
 #[derive(Clone, Default)]
@@ -81,7 +95,14 @@ impl Usage {
         let len = sb.group_len(group);
         let mut v = self.groups.get(&group).map_or(0, |bits| bits[word]);
         if word == 0 {
-            v |= 1;
+            v |= (1 << sb.front_len(group)) - 1;
+        }
+        if let Some((start, count)) = sb.ring_in(group) {
+            let from = start.max(word * 64);
+            let to = (start + count).min(word * 64 + 64);
+            if from < to {
+                v |= (u64::MAX >> (64 - (to - from))) << (from % 64);
+            }
         }
         let first = word * 64;
         if first + 64 > len {
@@ -93,18 +114,50 @@ impl Usage {
 
     /// How many blocks are free on a volume on which these are in use.
     pub fn free_blocks(&self, sb: &Superblock) -> u64 {
-        let area = sb.block_count - 1 - sb.group_start;
-        area.saturating_sub(sb.group_count()).saturating_sub(self.count)
+        sb.usable_blocks().saturating_sub(self.count)
     }
 
-    /// Compares with the map blocks.
+    /// How many groups, from the first on, need map blocks for these.
+    pub fn groups(&self) -> u64 {
+        self.groups.keys().max().map_or(1, |&last| last + 1)
+    }
+
+    /// Compares with the map blocks, and those with the summaries.
     pub fn compare<M: Memory>(&self, view: &mut View<'_, M>, report: &mut Report) {
         let sb = view.sb.clone();
-        for group in 0..sb.group_count() {
-            let Ok(b) = view.read(sb.map_block(group).0, magic::MAP) else {
+        let made = view.state.map_or(0, |s| s.groups);
+        let mut summary = None;
+        for group in 0..made {
+            if group.is_multiple_of(summary::GROUPS) {
+                let read = view.read_pair(sb.summary_block(group), magic::SUMMARY);
+                match &read {
+                    Ok((_, damaged)) => damaged_copies(*damaged)
+                        .for_each(|copy| report.add(Finding::SummaryCopy { group, copy })),
+                    Err(_) => report.add(Finding::Summary { group }),
+                }
+                summary = read.ok().map(|(b, _)| b);
+            }
+            let Ok((b, damaged)) = view.read_pair(sb.map_block(group), magic::MAP) else {
                 report.add(Finding::Map { group });
                 continue;
             };
+            damaged_copies(damaged).for_each(|copy| report.add(Finding::MapCopy { group, copy }));
+            self.compare_group(&sb, group, &b, report);
+            if summary.as_ref().is_some_and(|b| is_called_full(b, group))
+                && (0..WORDS).any(|word| self.expected(&sb, group, word) != u64::MAX)
+            {
+                let group = group - group % summary::GROUPS;
+                report.add(Finding::Summary { group });
+                summary = None;
+            }
+        }
+        // Groups without map blocks are free, all of them.
+        let mut b = [0; BLOCK_SIZE];
+        let mut beyond: Vec<u64> = self.groups.keys().copied().filter(|&g| g >= made).collect();
+        beyond.sort_unstable();
+        for group in beyond {
+            let (index, len) = (sb.map_block(group), sb.group_len(group));
+            emit_map(&mut b, index, len, sb.front_len(group), sb.ring_in(group), 0);
             self.compare_group(&sb, group, &b, report);
         }
     }
@@ -154,35 +207,69 @@ impl Usage {
         }
     }
 
-    /// Writes the map blocks that differ from what they should be; with `add_only` bits are set but
-    /// none are cleared. The caller flushes.
-    pub fn write_maps<M: Memory>(&self, view: &mut View<'_, M>, add_only: bool) -> Result<()> {
+    /// Writes the maps of the first `groups` groups that differ from what they should be, both blocks
+    /// of each, and summaries; with `add_only` bits are set but none are cleared. The caller flushes.
+    pub fn write_maps<M: Memory>(
+        &self,
+        view: &mut View<'_, M>,
+        groups: u64,
+        add_only: bool,
+    ) -> Result<()> {
         let sb = view.sb.clone();
-        for group in 0..sb.group_count() {
+        let generation = view.header.map_or(0, |h| h.generation) + 1;
+        let mut b = [0; BLOCK_SIZE];
+        for group in 0..groups {
             let index = sb.map_block(group);
-            let old = view.read(index.0, magic::MAP);
-            let mut b = [0; BLOCK_SIZE];
+            let old = view.read_pair(index, magic::MAP);
             layout::init_block(&mut b, index, magic::MAP);
             for word in 0..WORDS {
                 let at = map::BITS + word * 8;
                 let mut v = self.expected(&sb, group, word);
-                if add_only && let Ok(old) = &old {
+                if add_only && let Ok((old, _)) = &old {
                     v |= get64(old, at);
                 }
                 put64(&mut b, at, v);
             }
-            layout::seal(&mut b);
-            if old != Ok(b) {
-                view.device.write(index, &b)?;
+            let same = |old: &Block| old[map::BITS..] == b[map::BITS..];
+            if !matches!(&old, Ok((old, [false, false])) if same(old)) {
+                put64(&mut b, map::GENERATION, generation);
+                layout::seal(&mut b);
+                pair::write(view.device, &b)?;
+            }
+            if group.is_multiple_of(summary::GROUPS) {
+                self.write_summary(view, group, generation)?;
             }
         }
         Ok(())
     }
 
+    /// Writes the summary in `group` as one that calls nothing full, unless it is right.
+    fn write_summary<M: Memory>(
+        &self,
+        view: &mut View<'_, M>,
+        group: u64,
+        generation: u64,
+    ) -> Result<()> {
+        let sb = view.sb.clone();
+        let index = sb.summary_block(group);
+        if let Ok((b, [false, false])) = view.read_pair(index, magic::SUMMARY) {
+            let end = sb.group_count().min(group + summary::GROUPS);
+            let is_full = |g| (0..WORDS).all(|word| self.expected(&sb, g, word) == u64::MAX);
+            if (group..end).all(|g| !is_called_full(&b, g) || is_full(g)) {
+                return Ok(());
+            }
+        }
+        let mut b = [0; BLOCK_SIZE];
+        layout::init_block(&mut b, index, magic::SUMMARY);
+        put64(&mut b, summary::GENERATION, generation);
+        layout::seal(&mut b);
+        pair::write(view.device, &b)
+    }
+
     /// The first free block at or after `from`, map blocks left out.
     pub fn find_free(&self, sb: &Superblock, from: u64) -> Option<u64> {
-        let last = BlockIndex(sb.block_count - 1).0;
-        let mut block = from.max(sb.group_start + 1);
+        let last = sb.area_end();
+        let mut block = from.max(sb.group_start);
         while block < last {
             let (group, at) = sb.locate(block);
             let rest = !self.expected(sb, group, at / 64) >> (at % 64);

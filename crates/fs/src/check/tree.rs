@@ -177,9 +177,21 @@ impl Tree {
             })
             .collect();
         let sb = view.sb.clone();
-        for group in 0..sb.group_count() {
-            let map = view.read(sb.map_block(group).0, magic::MAP).ok();
-            for at in 1..sb.group_len(group) {
+        // Where no header says how many groups have map blocks, those up to the last that is found.
+        let made = match view.state {
+            Some(state) => state.groups,
+            None => (0..sb.group_count())
+                .rev()
+                .find(|&group| view.read_pair(sb.map_block(group), magic::MAP).is_ok())
+                .map_or(1, |last| last + 1),
+        };
+        for group in 0..made {
+            let map = view.read_pair(sb.map_block(group), magic::MAP).map(|(b, _)| b).ok();
+            let (ring, ring_len) = sb.ring_in(group).unwrap_or((0, 0));
+            for at in sb.front_len(group)..sb.group_len(group) {
+                if (ring..ring + ring_len).contains(&at) {
+                    continue;
+                }
                 let block = sb.map_block(group).0 + at as u64;
                 let allocated =
                     map.as_ref().is_none_or(|m| m[map::BITS + at / 8] & (1 << (at % 8)) != 0);

@@ -11,10 +11,12 @@ use hashbrown::HashMap;
 
 use super::report::{Finding, NodeFault, Report};
 use crate::error::{FsError, Result};
-use crate::journal::{self, Header, Journal, Position, ScanEnd};
+use crate::journal::{self, Header, Headers, Journal, Position, ScanEnd};
 use crate::layout::{self, Block, Superblock, VolumeState, common, get32, get64, record};
-use crate::recovery::{Change, Replay, is_cut, is_sound, verify_patched};
-use crate::volume::read_superblock;
+use crate::pair;
+use crate::recovery::{self, Change, Replay, is_cut, is_sound, verify_patched};
+use crate::report::MountNote;
+use crate::superblocks::Superblocks;
 
 /// A byte range that the journal puts into a metadata block.
 #[derive(Clone, Copy, Debug)]
@@ -57,15 +59,28 @@ impl<'d, M: Memory> View<'d, M> {
         incarnation: [u8; 16],
         report: &mut Report,
     ) -> Result<View<'d, M>> {
-        let sb = read_superblock(device)?;
-        check_superblocks(device, &sb, report);
-        let header = match Header::read(device, &sb) {
-            Ok(header) => Some(header),
-            Err(_) => {
-                report.add(Finding::JournalHeaders);
-                None
+        let superblocks = Superblocks::read(device)?;
+        let sb = superblocks.sb.clone();
+        let headers = Headers::read(device, &sb);
+        let header = headers.newest().ok();
+        // While a volume grows the first superblock is written over; no mount has begun by then.
+        let grows = header.is_some_and(|h| !h.clean && h.incarnation == [0; 16]);
+        for copy in superblocks.damaged() {
+            match !copy && grows {
+                true => report.notes.push(MountNote::Superblock { copy }),
+                false => report.add(Finding::Superblock { copy }),
             }
-        };
+        }
+        for (index, by_crash) in headers.damaged().filter(|_| header.is_some()) {
+            let block = index.0;
+            match by_crash {
+                true => report.notes.push(MountNote::JournalHeader { block }),
+                false => report.add(Finding::JournalHeader { block }),
+            }
+        }
+        if header.is_none() {
+            report.add(Finding::JournalHeaders);
+        }
         let start = ScanEnd { position: 0, sequence: 1, chain: 0 };
         let mut view = View {
             device,
@@ -99,7 +114,9 @@ impl<'d, M: Memory> View<'d, M> {
         let sb = self.sb.clone();
         let tail =
             ScanEnd { position: header.tail, sequence: header.sequence, chain: header.chain };
-        self.trusted = header.incarnation != [0; 16] && header.incarnation == incarnation;
+        report.failed = header.failed;
+        self.trusted =
+            !header.failed && header.incarnation != [0; 16] && header.incarnation == incarnation;
         let extent = journal::extent(self.device, &sb, tail, header.clean)?;
         let end = if self.trusted { extent.end } else { extent.committed };
         if is_cut(&extent, self.trusted) {
@@ -173,6 +190,23 @@ impl<'d, M: Memory> View<'d, M> {
         Ok(b)
     }
 
+    /// The content of the block `first` of those that stand twice, from whichever of the two is right.
+    /// Also says which is damaged.
+    pub fn read_pair(
+        &mut self,
+        first: BlockIndex,
+        magic: u32,
+    ) -> core::result::Result<(Block, [bool; 2]), NodeFault> {
+        if self.is_patched(first.0) {
+            return self.read(first.0, magic).map(|b| (b, [false; 2]));
+        }
+        match pair::read_settled(self.device, first, magic) {
+            Ok(pair) => Ok((pair.data, pair.damaged)),
+            Err(FsError::Corrupt(_)) => Err(NodeFault::Checksum),
+            Err(_) => Err(NodeFault::Unreadable),
+        }
+    }
+
     fn patched(
         &mut self,
         block: u64,
@@ -183,7 +217,7 @@ impl<'d, M: Memory> View<'d, M> {
         let from = patches.iter().rposition(|p| p.init);
         let mut sound = true;
         if from.is_none() {
-            self.device.read(BlockIndex(block), b)?;
+            recovery::read_home(self.device, &self.sb, BlockIndex(block), b)?;
             sound = is_sound(b, block);
         }
         for p in &patches[from.unwrap_or(0)..] {
@@ -239,7 +273,9 @@ impl<'d, M: Memory> View<'d, M> {
         if journal.append(self.device).is_ok() {
             journal.flush(self.device)?;
         }
-        self.for_patched(|device, block, b| Ok(device.write(BlockIndex(block), b)?))?;
+        self.for_patched(|device, block, b| {
+            recovery::write_home(device, &sb, BlockIndex(block), b)
+        })?;
         self.device.flush()?;
         let (sequence, _) = journal.next();
         self.patches.clear();
@@ -287,7 +323,8 @@ impl<'d, M: Memory> View<'d, M> {
     pub fn write_state(&mut self, state: &VolumeState) -> Result<()> {
         let sb = self.sb.clone();
         let fresh = self.header.is_none_or(|h| is_worn(&h));
-        let times = if fresh { 2 } else { 1 };
+        // Both slots, so that no copy of a header stays damaged.
+        let times = 2;
         let mut generation = self.header.filter(|_| !fresh).map_or(0, |h| h.generation);
         if fresh {
             self.end = ScanEnd { position: 0, sequence: 1, chain: sb.chain_seed() };
@@ -386,33 +423,4 @@ fn note_record(
         at += entry.bytes.len() as u64;
         Ok(())
     })
-}
-
-/// Reads both superblocks and reports what differs from `sb`.
-fn check_superblocks<M: Memory>(device: &mut M, sb: &Superblock, report: &mut Report) {
-    for (copy, index) in [(false, BlockIndex(0)), (true, sb.copy_index())] {
-        if !superblock_is_right(device, sb, index) {
-            report.add(Finding::Superblock { copy });
-        }
-    }
-}
-
-fn superblock_is_right<M: Memory>(device: &mut M, sb: &Superblock, index: BlockIndex) -> bool {
-    let mut b = [0; BLOCK_SIZE];
-    let count = device.block_count();
-    device.read(index, &mut b).is_ok()
-        && Superblock::parse(&b, index, count).is_ok_and(|found| found == *sb)
-}
-
-/// Writes the superblocks that are damaged, and flushes.
-pub(crate) fn restore_superblocks<M: Memory>(device: &mut M, sb: &Superblock) -> Result<()> {
-    for index in [sb.copy_index(), BlockIndex(0)] {
-        if !superblock_is_right(device, sb, index) {
-            let mut b = [0; BLOCK_SIZE];
-            sb.emit(&mut b, index);
-            device.write(index, &b)?;
-            device.flush()?;
-        }
-    }
-    Ok(())
 }

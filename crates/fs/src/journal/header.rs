@@ -3,7 +3,7 @@
 use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
 
 use super::Position;
-use crate::error::{Corruption, Result};
+use crate::error::{Corruption, FsError, Result};
 use crate::layout::{
     self, Block, Superblock, VolumeState, get32, get64, journal_header as header, magic, put32,
     put64,
@@ -100,34 +100,123 @@ impl Header {
         Ok(Header::parse(&b, index, superblock))
     }
 
-    /// Reads both headers and returns the newer of those that are valid.
+    /// Reads all headers and returns the newest of those that are valid.
     ///
     /// # Errors
-    /// [`Corruption::JournalHeader`] if neither is.
+    /// [`Corruption::JournalHeader`] if none is.
     pub(crate) fn read<M: Memory>(device: &mut M, superblock: &Superblock) -> Result<Header> {
-        let mut newest: Option<Header> = None;
-        let mut failure = None;
-        for index in superblock.journal_headers() {
-            match Header::read_one(device, index, superblock) {
-                Ok(Some(h)) if newest.is_none_or(|n| h.generation > n.generation) => {
-                    newest = Some(h);
-                }
-                Ok(_) => {}
-                Err(e) => failure = Some(e),
-            }
-        }
-        match (newest, failure) {
-            (Some(h), _) => Ok(h),
-            (None, Some(e)) => Err(e),
-            (None, None) => Err(Corruption::JournalHeader.into()),
-        }
+        Headers::read(device, superblock).newest()
     }
 
-    /// Writes the header over the older of the two blocks; the caller flushes it.
+    /// Writes the header over both copies of the older slot, and makes it durable.
+    ///
+    /// A crash within leaves the newest header before it, or it.
     pub(crate) fn write<M: Memory>(&self, device: &mut M, superblock: &Superblock) -> Result<()> {
-        let index = superblock.journal_headers()[(self.generation % 2) as usize];
+        for index in superblock.header_slot(self.generation) {
+            let mut b = [0; BLOCK_SIZE];
+            self.emit(&mut b, index, superblock);
+            device.write(index, &b)?;
+        }
+        for index in superblock.header_slot(self.generation) {
+            device.flush_range(index, 1)?;
+        }
+        Ok(())
+    }
+}
+
+/// What stands where one copy of a header belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    /// A header of this volume.
+    Valid(Header),
+    /// A header, but not one of the volume as the superblock has it: as a crash leaves while the
+    /// volume grows.
+    Foreign,
+    /// Neither.
+    Damaged,
+    /// The device does not give the block.
+    Failed(FsError),
+}
+
+/// All journal headers: two slots that are written in turn, each stored twice.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Headers {
+    found: [(BlockIndex, Found); 4],
+}
+
+impl Headers {
+    /// Reads them.
+    pub fn read<M: Memory>(device: &mut M, superblock: &Superblock) -> Headers {
         let mut b = [0; BLOCK_SIZE];
-        self.emit(&mut b, index, superblock);
-        Ok(device.write(index, &b)?)
+        let found = superblock.journal_headers().map(|index| {
+            let found = match device.read(index, &mut b) {
+                Err(e) => Found::Failed(e.into()),
+                Ok(()) => match Header::parse(&b, index, superblock) {
+                    Some(header) => Found::Valid(header),
+                    None if layout::verify(&b, index, magic::JOURNAL_HEADER).is_ok() => {
+                        Found::Foreign
+                    }
+                    None => Found::Damaged,
+                },
+            };
+            (index, found)
+        });
+        Headers { found }
+    }
+
+    /// The newest of those that are valid. It says that the volume failed if one of its copies does:
+    /// whoever said so may not have reached the other.
+    ///
+    /// # Errors
+    /// The device's, or [`Corruption::JournalHeader`], if none is valid.
+    pub fn newest(&self) -> Result<Header> {
+        let mut newest: Option<Header> = None;
+        let mut failure = None;
+        for (_, found) in &self.found {
+            match (*found, &mut newest) {
+                (Found::Valid(h), Some(n)) if h.generation == n.generation => n.failed |= h.failed,
+                (Found::Valid(h), n) if n.is_none_or(|n| h.generation > n.generation) => {
+                    *n = Some(h);
+                }
+                (Found::Failed(e), _) => failure = Some(e),
+                _ => {}
+            }
+        }
+        newest.ok_or(failure.unwrap_or(Corruption::JournalHeader.into()))
+    }
+
+    /// The blocks whose headers are damaged, and for each whether that is what the end of a process
+    /// leaves: the first copy half written over the header before the newest, or the second after the
+    /// first was the newest. Power loss leaves neither, since headers lie within a sector.
+    pub fn damaged(&self) -> impl Iterator<Item = (BlockIndex, bool)> {
+        let slot = self.newest().map_or(0, |newest| (newest.generation % 2) as usize);
+        let is_damaged = |f: &Found| matches!(f, Found::Damaged | Found::Failed(_));
+        let found = self.found.iter().enumerate().filter(move |(_, (_, f))| is_damaged(f));
+        found.map(move |(at, (index, _))| (*index, at == 2 + slot || at == 1 - slot))
+    }
+
+    /// Writes `newest` over what differs from it in its slot, and makes that durable: a header that is
+    /// found is found by every mount after this one.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn restore<M: Memory>(
+        &self,
+        device: &mut M,
+        superblock: &Superblock,
+        newest: &Header,
+    ) -> Result<()> {
+        for index in superblock.header_slot(newest.generation) {
+            let is_right = |(at, found): &(BlockIndex, Found)| {
+                *at == index && matches!(found, Found::Valid(h) if h == newest)
+            };
+            if !self.found.iter().any(is_right) {
+                let mut b = [0; BLOCK_SIZE];
+                newest.emit(&mut b, index, superblock);
+                device.write(index, &b)?;
+                device.flush_range(index, 1)?;
+            }
+        }
+        Ok(())
     }
 }

@@ -1,0 +1,132 @@
+//! Where the superblock stands: in the first block, and its copy in the volume's last.
+//!
+//! The one with the higher generation counts. So a volume grows with the first of the two that is
+//! written, and an older content that is put back in either place does no harm.
+
+use atoll_block::{BLOCK_SIZE, BlockDevice, BlockIndex};
+
+use crate::error::{Corruption, FsError, Result};
+use crate::layout::{self, Block, Superblock, get64, journal_header, magic, superblock};
+
+/// What one of the two is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    /// As it should be.
+    Right,
+    /// The superblock before the last change: the change was interrupted.
+    Old,
+    /// Neither.
+    Damaged,
+}
+
+/// Both superblocks.
+#[derive(Clone, Debug)]
+pub(crate) struct Superblocks {
+    /// What counts.
+    pub sb: Superblock,
+    /// The first and the copy.
+    found: [Found; 2],
+}
+
+impl Superblocks {
+    /// Reads both.
+    ///
+    /// # Errors
+    /// What is wrong with the first, if neither counts.
+    pub fn read<D: BlockDevice>(device: &mut D) -> Result<Superblocks> {
+        let count = device.block_count();
+        if count == 0 {
+            return Err(Corruption::NotAVolume.into());
+        }
+        let mut b = [0; BLOCK_SIZE];
+        let first = read_at(device, BlockIndex(0), &mut b);
+        // A device that was cut off: an older copy may now be at its end.
+        let least = match first {
+            Err(FsError::Corrupt(Corruption::Truncated)) => get64(&b, superblock::GENERATION),
+            _ => 0,
+        };
+        let mut best = first.clone().ok();
+        for index in copies(device, best.as_ref()) {
+            let Ok(copy) = read_at(device, index, &mut b) else { continue };
+            let is_newer = best.as_ref().is_none_or(|best| {
+                // One of another volume was there before this one.
+                copy.uuid == best.uuid && copy.generation > best.generation
+            });
+            if copy.copy_index() == index && copy.generation >= least && is_newer {
+                best = Some(copy);
+            }
+        }
+        let Some(sb) = best else {
+            return first.map(|sb| Superblocks { sb, found: [Found::Right; 2] });
+        };
+        let mut found = [Found::Damaged; 2];
+        for (found, index) in found.iter_mut().zip([BlockIndex(0), sb.copy_index()]) {
+            *found = match read_at(device, index, &mut b) {
+                Ok(other) if other == sb => Found::Right,
+                Ok(other) if other.uuid == sb.uuid && other.generation < sb.generation => {
+                    Found::Old
+                }
+                _ => Found::Damaged,
+            };
+        }
+        Ok(Superblocks { sb, found })
+    }
+
+    /// Which are damaged: whether it is the copy.
+    pub fn damaged(&self) -> impl Iterator<Item = bool> {
+        let found = self.found;
+        [false, true].into_iter().filter(move |&copy| found[usize::from(copy)] == Found::Damaged)
+    }
+
+    /// Writes what is not as it should be, and makes that durable.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn restore<D: BlockDevice>(&self, device: &mut D) -> Result<()> {
+        // The one that counts stays whole until the other is.
+        for (found, index) in self.found.iter().zip([BlockIndex(0), self.sb.copy_index()]) {
+            if *found != Found::Right {
+                let mut b = [0; BLOCK_SIZE];
+                self.sb.emit(&mut b, index);
+                device.write(index, &b)?;
+                device.flush_range(index, 1)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read_at<D: BlockDevice>(device: &mut D, index: BlockIndex, b: &mut Block) -> Result<Superblock> {
+    device.read(index, b)?;
+    Superblock::parse(b, index, device.block_count())
+}
+
+/// Where a copy may be: at the end of the device, of the volume that the first superblock gives, or of
+/// that which the journal's headers give, if the device has become larger and the first is lost.
+fn copies<D: BlockDevice>(device: &mut D, first: Option<&Superblock>) -> [BlockIndex; 3] {
+    let last = BlockIndex(device.block_count() - 1);
+    let mut found = [last; 3];
+    match first {
+        Some(sb) => found[1] = sb.copy_index(),
+        None => {
+            for slot in [1, 2] {
+                let (index, mut b) = (BlockIndex(slot), [0; BLOCK_SIZE]);
+                if device.read(index, &mut b).is_ok()
+                    && layout::verify(&b, index, magic::JOURNAL_HEADER).is_ok()
+                {
+                    let end = get64(&b, journal_header::BLOCK_COUNT).clamp(1, last.0 + 1);
+                    found[slot as usize] = BlockIndex(end - 1);
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Reads the superblock of the volume on `device`: the newer of the first and its copy.
+///
+/// # Errors
+/// What is wrong with the first, if neither counts.
+pub fn read_superblock<D: BlockDevice>(device: &mut D) -> Result<Superblock> {
+    Ok(Superblocks::read(device)?.sb)
+}
