@@ -15,6 +15,10 @@
 //! - **refused**: the mount fails, or a call on the mounted volume says `EUCLEAN` or `EIO`; then the
 //!   check must have found something.
 //!
+//! One thing more can happen where power may have been lost: a record that the last sync covers is
+//! damaged, and nothing was stored after that sync which says that it was done. Then this looks like
+//! a sync that the power loss cut short. The mount leaves it out, and says so (**told**).
+//!
 //! Anything else is silent. Whatever it was, after a repair the volume mounts and a check finds nothing.
 
 use std::collections::BTreeSet;
@@ -33,6 +37,7 @@ use crate::subject::{RW, name, pattern};
 
 const SECTORS_PER_BLOCK: u64 = (BLOCK_SIZE / SECTOR_SIZE) as u64;
 const BLOCKS: u64 = 320;
+const JOURNAL_BLOCKS: u64 = 128;
 /// The name of the file that tells whether a volume can be used.
 const USED: &[u8] = b"used after the damage";
 
@@ -77,6 +82,9 @@ pub enum Outcome {
     Reported,
     /// An error said it.
     Refused,
+    /// What the last sync covers is missing, and the mount said so: power may have been lost before that sync
+    /// was done.
+    Told,
     /// The volume shows something else, or is inconsistent, and the mount did not say so.
     Silent(String),
     /// The check found nothing wrong with what is lost.
@@ -89,7 +97,7 @@ pub enum Outcome {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Of each outcome, in the order of their declaration.
-    pub counts: [u64; 6],
+    pub counts: [u64; 7],
 }
 
 impl Tally {
@@ -99,9 +107,10 @@ impl Tally {
             Outcome::Harmless => 0,
             Outcome::Reported => 1,
             Outcome::Refused => 2,
-            Outcome::Silent(_) => 3,
-            Outcome::Unchecked(_) => 4,
-            Outcome::Unrepaired(_) => 5,
+            Outcome::Told => 3,
+            Outcome::Silent(_) => 4,
+            Outcome::Unchecked(_) => 5,
+            Outcome::Unrepaired(_) => 6,
         };
         self.counts[at] += 1;
     }
@@ -109,10 +118,11 @@ impl Tally {
 
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [harmless, reported, refused, silent, unchecked, unrepaired] = self.counts;
+        let [harmless, reported, refused, told, silent, unchecked, unrepaired] = self.counts;
         write!(
             f,
-            "{harmless:6} harmless {reported:6} reported {refused:6} refused {silent:6} silent \
+            "{harmless:6} harmless {reported:6} reported {refused:6} refused {told:6} told \
+             {silent:6} silent \
              {unchecked:6} unchecked {unrepaired:6} unrepaired"
         )
     }
@@ -136,7 +146,7 @@ impl Lives {
     /// A difference without any damage.
     pub fn new(seed: u64, halves: bool) -> Result<Lives, String> {
         let volume = Volume {
-            journal_blocks: Some(128),
+            journal_blocks: Some(JOURNAL_BLOCKS),
             cache_bytes: 64 << 20,
             recovery_cache_bytes: 64 << 10,
         };
@@ -224,10 +234,12 @@ impl Lives {
             .collect()
     }
 
-    /// Whether a block is one of those that every mount reads first, or the last of the volume.
-    pub fn is_first_or_last(&self, sector: u64) -> bool {
+    /// Whether a sector lies in neither the journal's ring nor among the blocks that are given out, but
+    /// in what stands twice.
+    pub fn is_of_the_volume(&self, sector: u64) -> bool {
         let block = sector / SECTORS_PER_BLOCK;
-        !(3..BLOCKS - 1).contains(&block)
+        let ring_end = 3 + JOURNAL_BLOCKS;
+        block < 3 || (ring_end..ring_end + 4).contains(&block) || block == BLOCKS - 1
     }
 
     /// What `damage` makes of a sector; `None` if that is what it holds.
@@ -274,6 +286,7 @@ impl Lives {
                 let check = if found { "a check finds it" } else { "a check finds nothing" };
                 Outcome::Silent(format!("{error}; {check}"))
             }
+            Ok(Used::Wrong { .. }) if !found && moment.life != LIFE => Outcome::Told,
             Ok(Used::Wrong { error, .. } | Used::Refused(error)) if !found => {
                 Outcome::Unchecked(error)
             }

@@ -231,6 +231,13 @@ impl BlockDevice for FaultDevice {
         Some(flusher)
     }
 
+    /// What a failed flush gave up is what was durable before. No event, and not in a recording.
+    fn forget_cached(&mut self) -> Result<(), BlockError> {
+        self.note_flushers();
+        self.media.forget_given_up();
+        Ok(())
+    }
+
     fn discard(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
         let blocks = checked_blocks(self.block_count(), first, count)?;
         self.note_flushers();

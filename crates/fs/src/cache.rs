@@ -133,6 +133,8 @@ pub struct Cache {
     capacity: usize,
     hand: usize,
     dirty: usize,
+    /// How often a frame became dirty since the last checkpoint.
+    touched: usize,
     operation: u64,
     versions: u64,
     /// Grows whenever a way through the tree may have changed: a frame came or went, or the cells of
@@ -159,6 +161,7 @@ impl Cache {
             capacity,
             hand: 0,
             dirty: 0,
+            touched: 0,
             operation: 1,
             versions: 0,
             shape: 0,
@@ -254,6 +257,7 @@ impl Cache {
         if !frame.dirty {
             frame.dirty = true;
             self.dirty += 1;
+            self.touched += 1;
         }
     }
 
@@ -264,6 +268,17 @@ impl Cache {
             frame.dirty = false;
             self.dirty -= 1;
         }
+    }
+
+    /// How many blocks the journal has changes for, or more.
+    #[inline]
+    pub fn touched(&self) -> usize {
+        self.touched
+    }
+
+    /// Notes that the journal is empty.
+    pub fn checkpointed(&mut self) {
+        self.touched = 0;
     }
 
     /// The dirty frames by block index.

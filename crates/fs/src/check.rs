@@ -137,6 +137,11 @@ fn examine<M: Memory>(
         }
     }
     volume.usage.compare(view, report);
+    for block in view.damaged() {
+        if volume.usage.contains(&view.sb, block) {
+            report.add(Finding::JournalBlock { block });
+        }
+    }
     report.free_blocks = volume.usage.free_blocks(&view.sb);
     check_counters(view, &volume, report);
     Ok(volume)

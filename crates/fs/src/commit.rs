@@ -25,9 +25,10 @@ use alloc::vec::Vec;
 use atoll_block::{BLOCK_SIZE, BlockIndex, Flusher, Memory};
 use atoll_vfs::Errno;
 
+use crate::cache::FrameId;
 use crate::error::{FsError, Result};
 use crate::journal::{Entry, Header, Position};
-use crate::layout::{self, record};
+use crate::layout::{self, common, record};
 use crate::pair;
 use crate::store::Store;
 
@@ -154,6 +155,8 @@ pub struct Commits {
     incarnation: [u8; 16],
     owner: [u8; 32],
     generation: u64,
+    /// The header that was written last, or found.
+    header: Header,
     /// Counts commits, from their first half on: tells whether something happened since the last one.
     window: u64,
     /// The last window of which everything is durable.
@@ -175,6 +178,7 @@ impl Commits {
             incarnation: header.incarnation,
             owner: header.owner,
             generation: header.generation,
+            header: *header,
             window: 1,
             durable: 0,
             half: None,
@@ -234,9 +238,18 @@ impl<M: Memory> Store<M> {
         self.commits.durable
     }
 
-    /// Refuses changes from now on.
+    /// Refuses changes from now on, and tries to leave word of it on the medium: what is in the memory above
+    /// the medium may look as if it had reached it.
+    #[cold]
     fn fail<T>(&mut self, error: FsError) -> Result<T> {
-        self.commits.failed = true;
+        if !self.commits.failed {
+            self.commits.failed = true;
+            self.commits.generation += 1;
+            let generation = self.commits.generation;
+            let header = Header { generation, failed: true, clean: false, ..self.commits.header };
+            // The device has failed before; what more it can't do changes nothing.
+            let _ = header.write(&mut self.device, &self.superblock);
+        }
         Err(error)
     }
 
@@ -249,6 +262,12 @@ impl<M: Memory> Store<M> {
             || self.commits.half.is_some()
     }
 
+    /// Whether the next commit is to be a checkpoint: the journal is nearly full, or much was freed that
+    /// the device may have back.
+    fn wants_checkpoint(&self) -> bool {
+        self.journal.wants_checkpoint(self.cache.touched()) || self.discards.is_due()
+    }
+
     /// Makes every operation so far durable: all data and records, then a commit mark.
     ///
     /// Little data goes to the journal with the mark, which costs one flush of a few blocks; more is
@@ -256,7 +275,7 @@ impl<M: Memory> Store<M> {
     ///
     /// A crash within leaves the commit before this one, or this one.
     pub fn commit(&mut self) -> Result<()> {
-        if self.journal.wants_checkpoint() || self.discards.is_due() {
+        if self.wants_checkpoint() {
             return self.checkpoint();
         }
         self.commit_now()
@@ -339,8 +358,7 @@ impl<M: Memory> Store<M> {
     /// # Errors
     /// Those of [`commit`](Self::commit).
     pub fn begin_commit(&mut self) -> Result<Option<Begun>> {
-        let wants_checkpoint = self.journal.wants_checkpoint() || self.discards.is_due();
-        if self.commits.half.is_some() || wants_checkpoint {
+        if self.commits.half.is_some() || self.wants_checkpoint() {
             return self.commit().map(|()| None);
         }
         if self.commits.failed || self.commits.read_only || !self.is_dirty() {
@@ -463,22 +481,44 @@ impl<M: Memory> Store<M> {
     }
 
     fn checkpoint_as(&mut self, clean: bool) -> Result<()> {
-        self.commit_now()?;
+        if self.commits.failed {
+            return Err(Errno::EIO.into());
+        }
         if self.commits.read_only {
             return Ok(());
         }
-        if let Err(e) = self.write_home(clean) {
+        let ids = self.cache.dirty_frames();
+        if let Err(e) = self.list_home(&ids) {
             return self.fail(e);
         }
+        self.commit_now()?;
+        if let Err(e) = self.write_home(&ids, clean) {
+            return self.fail(e);
+        }
+        self.cache.checkpointed();
         let superblock = &self.superblock;
         self.allocator.checkpointed(|group| superblock.map_block(group).0);
         self.discard_freed(clean);
         Ok(())
     }
 
-    fn write_home(&mut self, clean: bool) -> Result<()> {
+    /// Seals frames and lists in the journal what they will be at home: a block that power loss leaves
+    /// half-way is told from one that is damaged.
+    fn list_home(&mut self, ids: &[FrameId]) -> Result<()> {
+        for &id in ids {
+            layout::seal(&mut self.cache.frame_mut(id).data);
+        }
+        let cache = &self.cache;
+        let blocks = ids.iter().map(|&id| {
+            let frame = cache.frame(id);
+            (frame.block.0, layout::get64(&frame.data[..], common::CHECKSUM))
+        });
+        self.journal.append_home(&mut self.device, blocks)
+    }
+
+    /// Writes frames home that are sealed and listed, and begins an empty journal.
+    fn write_home(&mut self, ids: &[FrameId], clean: bool) -> Result<()> {
         const BATCH: usize = 16;
-        let ids = self.cache.dirty_frames();
         let mut batch: Vec<u8> = Vec::new();
         let mut at = 0;
         while at < ids.len() {
@@ -487,8 +527,7 @@ impl<M: Memory> Store<M> {
             let mut n = 0;
             let mut next = first.0;
             while n < BATCH && at + n < ids.len() && self.cache.frame(ids[at + n]).block.0 == next {
-                let frame = self.cache.frame_mut(ids[at + n]);
-                layout::seal(&mut frame.data);
+                let frame = self.cache.frame(ids[at + n]);
                 batch.extend_from_slice(&frame.data[..]);
                 next += 1;
                 if pair::is_pair(&frame.data) {
@@ -525,7 +564,9 @@ impl<M: Memory> Store<M> {
             owner: if clean { [0; 32] } else { self.commits.owner },
             block_count: self.superblock.block_count,
         };
-        header.write(&mut self.device, &self.superblock)
+        header.write(&mut self.device, &self.superblock)?;
+        self.commits.header = header;
+        Ok(())
     }
 
     /// Refuses changes, or takes them.
@@ -540,13 +581,28 @@ impl<M: Memory> Store<M> {
         Ok(())
     }
 
+    /// Lists blocks that recovery is about to write home, durably.
+    pub(crate) fn list_recovered(
+        &mut self,
+        blocks: impl Iterator<Item = (u64, u64)>,
+    ) -> Result<()> {
+        self.journal.append_home(&mut self.device, blocks)?;
+        if self.journal.has_uncommitted() {
+            self.journal.begin(record::MARK, None);
+            self.journal.append(&mut self.device)?;
+            self.journal.flush(&mut self.device)?;
+            self.journal.set_committed(self.journal.head());
+        }
+        Ok(())
+    }
+
     /// Begins the journal anew after recovery, with nothing in it.
     ///
-    /// Records that recovery left aside stay in the ring behind the head, chained to it; so the new
-    /// chain begins from another seed.
+    /// Records that recovery left aside stay in the ring behind the head; so the new ones have numbers
+    /// above all of theirs.
     pub(crate) fn begin_journal(&mut self) -> Result<()> {
         self.device.flush()?;
-        self.journal.rechain_at_head(&mut self.device, self.commits.generation + 1)?;
+        self.journal.begin_numbers();
         self.journal.set_tail_to_head();
         self.write_header(false)
     }

@@ -203,7 +203,7 @@ impl Change {
         let end = ScanEnd { position: header.tail, sequence: header.sequence, chain: header.chain };
         let mut journal = Journal::new(new, header.tail, &end);
         let generation = header.generation + 1;
-        journal.rechain(!generation);
+        journal.begin_numbers();
         let (sequence, chain) = journal.next();
         journal.begin(record::MARK | record::FLUSHED, Some(&self.state));
         for (&block, bytes) in &self.summaries {

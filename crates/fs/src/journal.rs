@@ -1,23 +1,22 @@
-//! The journal: a ring of redo records, each chained to the one before by checksum.
+//! The journal: a ring of redo records, each at a position and with a number that no other ever had.
 //!
 //! A record is stored with one copy to the device when its operation commits; from then on the
 //! operation survives the end of the process. Commit marks say what survives power loss.
 
-use alloc::vec;
 use alloc::vec::Vec;
 
-use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
+use atoll_block::{BLOCK_SIZE, BlockIndex, Memory, SECTOR_SIZE};
 use atoll_vfs::Errno;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 pub use self::header::Header;
 pub(crate) use self::header::Headers;
-use crate::error::{Corruption, Result};
-use crate::layout::{
-    Block, Superblock, VolumeState, get16, get32, get64, magic, put16, put32, put64, record,
-};
+pub use self::scan::{Beyond, Extent, Record, ScanEnd, extent, load, scan};
+use crate::error::Result;
+use crate::layout::{Block, Superblock, VolumeState, magic, put16, put32, put64, record};
 
 mod header;
+mod scan;
 
 /// A place in the ring, in bytes, ever growing; its place on the device is that modulo the ring.
 pub type Position = u64;
@@ -36,6 +35,8 @@ pub struct Journal {
     prepared: Position,
     sequence: u64,
     chain: u64,
+    /// The highest number that a record in the ring is known to have.
+    latest: u64,
     buf: Vec<u8>,
     /// The longest record so far, in bytes.
     pub longest: usize,
@@ -43,6 +44,8 @@ pub struct Journal {
 
 /// More than a commit appends: a mark, up to 64 KiB of data, and an entry for each of its pieces.
 const COMMIT_MAX: u64 = 128 << 10;
+/// A mount's records are numbered from the next multiple of this on.
+const NUMBERS: u64 = 1 << 32;
 /// How much of the ring is prepared for commits at a time: enough for a few hundred small ones,
 /// little enough to cost no memory worth naming.
 const PREPARE: u64 = 1 << 20;
@@ -85,6 +88,7 @@ impl Journal {
             prepared: end.position,
             sequence: end.sequence,
             chain: end.chain,
+            latest: 0,
             buf: Vec::new(),
             longest: 0,
         }
@@ -95,7 +99,7 @@ impl Journal {
         self.head
     }
 
-    /// The next record's sequence number and what it is chained to.
+    /// The next record's sequence number, and the seed of checksums.
     pub fn next(&self) -> (u64, u64) {
         (self.sequence, self.chain)
     }
@@ -106,26 +110,25 @@ impl Journal {
         record_max(self.len)
     }
 
-    /// Begins a new chain, for which no record in the ring is valid.
-    pub fn rechain(&mut self, salt: u64) {
-        self.chain = xxh3_64_with_seed(&salt.to_le_bytes(), self.chain);
+    /// Notes that a record in the ring, or one that was there, has the number `sequence`.
+    pub fn note_sequence(&mut self, sequence: u64) {
+        self.latest = self.latest.max(sequence);
     }
 
-    /// As [`rechain`](Self::rechain), with what stands where the next record will begin. The header
-    /// of a mount may rot away; the mount after it begins where that one did, with the same numbers,
-    /// but not with the same bytes before it if that one left a record there.
-    pub fn rechain_at_head<M: Memory>(&mut self, device: &mut M, salt: u64) -> Result<()> {
-        let mut next = [0; record::HEADER_LEN];
-        load_wrapped(device, self.base, self.len, self.head, &mut next)?;
-        self.rechain(salt ^ xxh3_64_with_seed(&next, 0));
-        Ok(())
+    /// Gives the next record a number above all that any record in the ring has: no record that is
+    /// there now continues what comes.
+    pub fn begin_numbers(&mut self) {
+        let next = (self.latest.max(self.sequence) / NUMBERS + 1) * NUMBERS;
+        // Beyond that no header may go.
+        self.sequence = if next > 1 << 61 { self.sequence + 1 } else { next };
     }
 
     /// Whether a checkpoint is due: the ring is so full that no more than the longest record and two
-    /// commits must fit, or half full if that is more.
+    /// commits must fit, or half full if that is more, and a list of `listed` blocks, twice.
     #[inline]
-    pub fn wants_checkpoint(&self) -> bool {
-        self.head - self.tail > self.len - kept(self.len)
+    pub fn wants_checkpoint(&self, listed: usize) -> bool {
+        let lists = 2 * (listed * record::HOME_LEN) as u64;
+        self.head - self.tail + lists > self.len - kept(self.len)
     }
 
     /// Whether there are records that no durable mark covers.
@@ -195,7 +198,8 @@ impl Journal {
         self.buf.extend_from_slice(entry.bytes);
     }
 
-    /// Stores the record at the head of the ring. If this fails nothing was appended.
+    /// Stores the record at the head of the ring, and after a commit mark its echo. If this fails
+    /// nothing was appended.
     ///
     /// # Errors
     /// The device's. `EIO` for a record that the ring can't take, which no operation makes in a tree
@@ -203,25 +207,75 @@ impl Journal {
     #[inline]
     pub fn append<M: Memory>(&mut self, device: &mut M) -> Result<()> {
         let len = self.buf.len().next_multiple_of(8);
-        if len > self.record_max() || len as u64 > self.len - (self.head - self.tail) {
+        let flags = self.buf[record::FLAGS];
+        let end = record_end(self.head, len, flags);
+        if len > self.record_max() || end - self.head > self.len - (self.head - self.tail) {
             return Err(Errno::EIO.into());
         }
         self.longest = self.longest.max(len);
         self.buf.resize(len, 0);
+        self.store(device, self.head)?;
+        if flags & record::MARK != 0 {
+            self.append_echo(device, end)?;
+        }
+        self.head = end;
+        self.sequence += 1;
+        Ok(())
+    }
+
+    /// Stores the echo of the commit mark that was just stored at the head, up to `end`.
+    fn append_echo<M: Memory>(&mut self, device: &mut M, end: Position) -> Result<()> {
+        let flags = self.buf[record::FLAGS];
+        let body = record::HEADER_LEN + covers_len(flags);
+        let carries = if self.buf.len() > body { record::CARRIES } else { 0 };
+        // What a mark carries stands after what it covers, and the state, which no covering mark has.
+        self.buf.truncate(body);
+        self.buf[record::FLAGS] = flags & !record::HAS_STATE | record::ECHO | carries;
+        self.buf.extend_from_slice(&self.head.to_le_bytes());
+        self.store(device, end - self.buf.len() as u64)
+    }
+
+    /// Completes the record and stores it at `position`.
+    #[inline]
+    fn store<M: Memory>(&mut self, device: &mut M, position: Position) -> Result<()> {
+        let len = self.buf.len();
         put16(&mut self.buf, record::MAGIC, magic::JOURNAL_RECORD);
         put32(&mut self.buf, record::LEN, len as u32);
         put64(&mut self.buf, record::SEQUENCE, self.sequence);
-        let sum = checksum(&self.buf, self.chain);
+        put64(&mut self.buf, record::COMMITTED, self.committed);
+        put64(&mut self.buf, record::CHECKSUM, 0);
+        let sum = checksum(&self.buf, self.chain, position);
         put64(&mut self.buf, record::CHECKSUM, sum);
-        let at = self.head % self.len;
+        let at = position % self.len;
         let first = len.min((self.len - at) as usize);
         device.store(self.base + at, &self.buf[..first])?;
         if first < len {
             device.store(self.base, &self.buf[first..])?;
         }
-        self.head += len as u64;
-        self.sequence += 1;
-        self.chain = sum;
+        Ok(())
+    }
+
+    /// Appends lists of blocks that are about to be written home, each with the checksum of the content
+    /// that it will have. A journal without room for them goes without.
+    pub fn append_home<M: Memory>(
+        &mut self,
+        device: &mut M,
+        blocks: impl Iterator<Item = (u64, u64)>,
+    ) -> Result<()> {
+        let mut blocks = blocks.peekable();
+        while blocks.peek().is_some() {
+            self.begin(record::HOME, None);
+            while self.buf.len() + record::HOME_LEN <= self.record_max() / 2
+                && let Some((block, checksum)) = blocks.next()
+            {
+                self.buf.extend_from_slice(&block.to_le_bytes());
+                self.buf.extend_from_slice(&checksum.to_le_bytes());
+            }
+            match self.append(device) {
+                Err(crate::error::FsError::Refused(_)) => return Ok(()),
+                other => other?,
+            }
+        }
         Ok(())
     }
 
@@ -279,236 +333,25 @@ fn kept(ring: u64) -> u64 {
     (record_max(ring) as u64 + 2 * COMMIT_MAX).min(ring / 2)
 }
 
-fn checksum(buf: &[u8], chain: u64) -> u64 {
-    // The checksum's own field is zero while it is computed.
-    xxh3_64_with_seed(buf, chain)
+/// The checksum of a record at `position`, whose field for it is zero.
+fn checksum(buf: &[u8], seed: u64, position: Position) -> u64 {
+    xxh3_64_with_seed(buf, seed.wrapping_add(position))
 }
 
-/// Where a scan of the ring ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ScanEnd {
-    /// The end of the last valid record.
-    pub position: Position,
-    /// The sequence number of the next.
-    pub sequence: u64,
-    /// The checksum that the next is chained to.
-    pub chain: u64,
+/// The bytes of the position that a record with `flags` covers.
+const fn covers_len(flags: u8) -> usize {
+    if flags & record::COVERS != 0 { record::COVERS_LEN } else { 0 }
 }
 
-/// A record read back.
-#[derive(Debug)]
-pub struct Record<'a> {
-    flags: u8,
-    /// What follows the header, and the state and the position covered if there are.
-    body: &'a [u8],
-    state: &'a [u8],
-    covers: Option<Position>,
-    /// Where the record ends.
-    pub end: ScanEnd,
-}
-
-impl<'a> Record<'a> {
-    /// Whether the record is a commit mark.
-    pub fn is_mark(&self) -> bool {
-        self.flags & record::MARK != 0
+/// Where what follows the record of `len` bytes at `position` begins: after the echo of a mark, which
+/// stands in another sector than the mark.
+pub(crate) const fn record_end(position: Position, len: usize, flags: u8) -> Position {
+    let end = position + len as u64;
+    if flags & record::MARK == 0 {
+        return end;
     }
-
-    /// Whether the record is a commit mark after a flush of the whole device.
-    pub fn is_flushed_mark(&self) -> bool {
-        self.flags & record::FLUSHED != 0
-    }
-
-    /// What a commit mark covers: everything before this position.
-    pub fn covers(&self) -> Option<Position> {
-        self.is_mark().then(|| self.covers.unwrap_or(self.end.position))
-    }
-
-    /// The state that the record carries, if it does.
-    ///
-    /// # Errors
-    /// [`Corruption::JournalRecord`].
-    pub fn state(&self, superblock: &Superblock) -> Result<Option<VolumeState>> {
-        if self.state.is_empty() {
-            return Ok(None);
-        }
-        match VolumeState::parse(self.state, superblock) {
-            Some(state) => Ok(Some(state)),
-            None => Err(Corruption::JournalRecord.into()),
-        }
-    }
-
-    /// Where in the ring the record's byte ranges begin.
-    pub fn entries(&self) -> Position {
-        self.end.position - self.body.len() as u64
-    }
-
-    /// Calls `each` for every byte range.
-    ///
-    /// # Errors
-    /// [`Corruption::JournalRecord`] for a range outside its block or the group area; those of
-    /// `each`.
-    pub fn for_each(
-        &self,
-        superblock: &Superblock,
-        mut each: impl FnMut(Entry<'a>) -> Result<()>,
-    ) -> Result<()> {
-        let mut at = 0;
-        // What is left at the end is padding.
-        while self.body.len() - at >= record::ENTRY_LEN {
-            let word = get64(self.body, at + record::ENTRY_BLOCK);
-            let block = word & record::BLOCK_MASK;
-            let offset = get16(self.body, at + record::ENTRY_OFFSET) as usize;
-            let len = get16(self.body, at + record::ENTRY_BYTES) as usize;
-            at += record::ENTRY_LEN;
-            if offset + len > BLOCK_SIZE
-                || len > self.body.len() - at
-                || !superblock.holds(block, 1)
-            {
-                return Err(Corruption::JournalRecord.into());
-            }
-            each(Entry {
-                block: BlockIndex(block),
-                offset,
-                bytes: &self.body[at..at + len],
-                init: word & record::INIT != 0,
-                data: word & record::DATA != 0,
-            })?;
-            at += len;
-        }
-        Ok(())
-    }
-}
-
-/// Reads the ring from `from` and calls `each` for every record of the unbroken chain, until `each`
-/// returns false or the chain ends. Returns where the last record that was given ended.
-///
-/// # Errors
-/// The device's, and those of `each`.
-pub fn scan<M: Memory>(
-    device: &mut M,
-    superblock: &Superblock,
-    from: ScanEnd,
-    mut each: impl FnMut(&mut M, &Record<'_>) -> Result<bool>,
-) -> Result<ScanEnd> {
-    let base = superblock.ring_start * BLOCK_SIZE as u64;
-    let ring = superblock.ring_blocks * BLOCK_SIZE as u64;
-    let mut end = from;
-    let mut buf = vec![0; record::HEADER_LEN];
-    loop {
-        let room = ring - (end.position - from.position);
-        if room < record::HEADER_LEN as u64 {
-            return Ok(end);
-        }
-        load_wrapped(device, base, ring, end.position, &mut buf[..record::HEADER_LEN])?;
-        let len = get32(&buf, record::LEN) as usize;
-        let flags = buf[record::FLAGS];
-        let state_len = if flags & record::HAS_STATE != 0 { VolumeState::LEN } else { 0 };
-        let covers_len = if flags & record::COVERS != 0 { record::COVERS_LEN } else { 0 };
-        if get16(&buf, record::MAGIC) != magic::JOURNAL_RECORD
-            || get64(&buf, record::SEQUENCE) != end.sequence
-            || !len.is_multiple_of(8)
-            || len < record::HEADER_LEN + state_len + covers_len
-            || len > record_max(ring)
-            || len as u64 > room
-        {
-            return Ok(end);
-        }
-        let stored = get64(&buf, record::CHECKSUM);
-        buf.resize(len.max(record::HEADER_LEN), 0);
-        load_wrapped(device, base, ring, end.position, &mut buf[..len])?;
-        put64(&mut buf, record::CHECKSUM, 0);
-        if checksum(&buf[..len], end.chain) != stored {
-            return Ok(end);
-        }
-        let next = ScanEnd {
-            position: end.position + len as u64,
-            sequence: end.sequence.wrapping_add(1),
-            chain: stored,
-        };
-        let (state, body) = buf[record::HEADER_LEN..len].split_at(state_len);
-        let (covers, body) = body.split_at(covers_len);
-        let covers = (!covers.is_empty()).then(|| get64(covers, 0));
-        let record = Record { flags, body, state, covers, end: next };
-        if !each(device, &record)? {
-            return Ok(next);
-        }
-        end = next;
-    }
-}
-
-/// What a journal holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
-    /// The end of the last record.
-    pub end: ScanEnd,
-    /// The end of what a commit mark covers, or the beginning.
-    pub committed: ScanEnd,
-    /// The data entries before are void: the device was flushed after them.
-    pub void_before: Position,
-}
-
-/// Finds out what the journal that begins at `from` holds.
-///
-/// # Errors
-/// The device's.
-pub fn extent<M: Memory>(device: &mut M, superblock: &Superblock, from: ScanEnd) -> Result<Extent> {
-    let mut committed = from;
-    let mut void_before = from.position;
-    // Where a mark covers less than what is before it, what it covers ends somewhere before.
-    let mut before = None;
-    let end = scan(device, superblock, from, |_, record| {
-        if let Some(position) = record.covers() {
-            if position == record.end.position {
-                (committed, before) = (record.end, None);
-            } else if position < record.end.position
-                && position > before.unwrap_or(committed.position)
-            {
-                before = Some(position);
-            } else {
-                return Ok(true);
-            }
-            if record.is_flushed_mark() {
-                void_before = position;
-            }
-        }
-        Ok(true)
-    })?;
-    if let Some(position) = before {
-        scan(device, superblock, from, |_, record| {
-            if record.end.position <= position {
-                committed = record.end;
-            }
-            Ok(record.end.position < position)
-        })?;
-    }
-    Ok(Extent { end, committed, void_before })
-}
-
-/// Copies bytes from a place in the ring.
-pub fn load<M: Memory>(
-    device: &mut M,
-    superblock: &Superblock,
-    position: Position,
-    buf: &mut [u8],
-) -> Result<()> {
-    let base = superblock.ring_start * BLOCK_SIZE as u64;
-    load_wrapped(device, base, superblock.ring_blocks * BLOCK_SIZE as u64, position, buf)
-}
-
-fn load_wrapped<M: Memory>(
-    device: &mut M,
-    base: u64,
-    ring: u64,
-    position: Position,
-    buf: &mut [u8],
-) -> Result<()> {
-    let at = position % ring;
-    let first = buf.len().min((ring - at) as usize);
-    device.load(base + at, &mut buf[..first])?;
-    if first < buf.len() {
-        device.load(base, &mut buf[first..])?;
-    }
-    Ok(())
+    let echo_len = record::HEADER_LEN + covers_len(flags) + record::ECHO_LEN;
+    end.next_multiple_of(SECTOR_SIZE as u64) + echo_len as u64
 }
 
 #[cfg(test)]

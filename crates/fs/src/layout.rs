@@ -203,10 +203,13 @@ pub mod record {
     pub const LEN: usize = 4;
     /// `u64`: sequence number, one more than the record before.
     pub const SEQUENCE: usize = 8;
-    /// `u64`: XXH3-64 of the record without this field, seeded with that of the record before.
+    /// `u64`: XXH3-64 of the record without this field, seeded with the header's seed plus the record's
+    /// position.
     pub const CHECKSUM: usize = 16;
+    /// `u64`: everything before this position was durable and committed when the record was stored.
+    pub const COMMITTED: usize = 24;
     /// Length of the header.
-    pub const HEADER_LEN: usize = 24;
+    pub const HEADER_LEN: usize = 32;
 
     /// A [`VolumeState`](super::VolumeState) follows the header.
     pub const HAS_STATE: u8 = 1;
@@ -219,6 +222,18 @@ pub mod record {
     pub const COVERS: u8 = 8;
     /// Length of that position, a `u64`.
     pub const COVERS_LEN: usize = 8;
+
+    /// The echo of a commit mark: the position of the mark follows, after the position that it covers.
+    pub const ECHO: u8 = 16;
+    /// In an echo: the mark had more than the echo tells.
+    pub const CARRIES: u8 = 32;
+    /// The record is a list of blocks that are about to be written home, each with the checksum of the
+    /// content that it will have.
+    pub const HOME: u8 = 64;
+    /// Length of the position of an echo's mark, a `u64`.
+    pub const ECHO_LEN: usize = 8;
+    /// Length of a block in a list: its index and the checksum, both `u64`.
+    pub const HOME_LEN: usize = 16;
 
     /// `u64`: in an entry, block and flags.
     pub const ENTRY_BLOCK: usize = 0;

@@ -12,7 +12,7 @@ use hashbrown::HashMap;
 use crate::error::Result;
 use crate::journal::{Position, ScanEnd};
 use crate::layout::{Block, Superblock, VolumeState};
-use crate::recovery::Replay;
+use crate::recovery::{Change, Replay, is_sound, verify_patched};
 use crate::store::Store;
 
 /// How many parts a journal is seen in.
@@ -32,6 +32,8 @@ pub(crate) struct Overlay {
     /// Where each part begins.
     starts: Vec<ScanEnd>,
     blocks: HashMap<u64, Parts>,
+    /// The blocks that were about to be written home, with the checksums that they were to have.
+    listed: HashMap<u64, u64>,
 }
 
 impl Overlay {
@@ -44,16 +46,27 @@ impl Overlay {
         state: VolumeState,
     ) -> Result<(Overlay, VolumeState)> {
         let part_len = (replay.end.position - replay.tail.position).div_ceil(PARTS_MAX);
-        let mut overlay = Overlay { replay: *replay, starts: Vec::new(), blocks: HashMap::new() };
-        let Overlay { starts, blocks, .. } = &mut overlay;
+        let (starts, blocks, listed) = (Vec::new(), HashMap::new(), HashMap::new());
+        let mut overlay = Overlay { replay: *replay, starts, blocks, listed };
+        let Overlay { starts, blocks, listed, .. } = &mut overlay;
         let mut next_part: Position = 0;
-        let state = replay.for_each(device, sb, state, |_, begin, entry| {
+        let state = replay.for_each(device, sb, state, |_, begin, change| {
+            let entry = match change {
+                Change::Entry(entry) => entry,
+                Change::Home(block, checksum) => {
+                    listed.insert(*block, *checksum);
+                    return Ok(());
+                }
+            };
             if begin.position >= next_part {
                 starts.push(begin);
                 next_part = begin.position + part_len;
             }
             let parts: &mut Parts = blocks.entry(entry.block.0).or_default();
             let kind = if entry.data { &mut parts.data } else { &mut parts.metadata };
+            if !entry.data {
+                listed.remove(&entry.block.0);
+            }
             *kind |= 1 << (starts.len() - 1);
             Ok(())
         })?;
@@ -76,8 +89,10 @@ impl Overlay {
             }
             let end = self.starts.get(part + 1).copied().unwrap_or(self.replay.end);
             let replay = Replay { tail, end, ..self.replay };
-            replay.for_each(device, sb, VolumeState::default(), |_, _, entry| {
-                if entry.block.0 == block {
+            replay.for_each(device, sb, VolumeState::default(), |_, _, change| {
+                if let Change::Entry(entry) = change
+                    && entry.block.0 == block
+                {
                     each(entry);
                 }
                 Ok(())
@@ -90,7 +105,7 @@ impl Overlay {
     /// whether that is anything else.
     ///
     /// # Errors
-    /// The device's.
+    /// The device's; [`Corruption::Checksum`](crate::Corruption) if it is damaged at home.
     pub fn patch<M: Memory>(
         &self,
         device: &mut M,
@@ -99,12 +114,18 @@ impl Overlay {
         content: &mut Block,
     ) -> Result<bool> {
         let parts = self.blocks.get(&block).copied().unwrap_or_default().metadata;
+        if parts == 0 {
+            return Ok(false);
+        }
+        let mut sound = is_sound(content, block);
         self.for_entries(device, sb, block, parts, |entry| {
             if !entry.data {
+                sound |= entry.init;
                 entry.apply(content);
             }
         })?;
-        Ok(parts != 0)
+        verify_patched(content, sound, self.listed.get(&block).copied())?;
+        Ok(true)
     }
 
     /// As [`patch`](Self::patch), for bytes of file data from the byte `at` of the device on.

@@ -9,12 +9,13 @@
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
 
-use crate::error::Result;
-use crate::journal::{self, Entry, Position, ScanEnd};
-use crate::layout::{self, Block, Superblock, VolumeState};
+use crate::error::{Corruption, Result};
+use crate::journal::{self, Beyond, Entry, Position, ScanEnd};
+use crate::layout::{self, Block, Superblock, VolumeState, common, get32, get64, magic, map};
 use crate::pair;
 use crate::store::Store;
 
@@ -30,7 +31,7 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Calls `each` for every entry that counts, as far as one record can tell, with the place where
+    /// Calls `each` for everything that counts, as far as one record can tell, with the place where
     /// its record begins. Returns the state after the last, which is `state` if none changes it.
     ///
     /// # Errors
@@ -40,7 +41,7 @@ impl Replay {
         device: &mut M,
         sb: &Superblock,
         state: VolumeState,
-        mut each: impl FnMut(&mut M, ScanEnd, &Entry<'_>) -> Result<()>,
+        mut each: impl FnMut(&mut M, ScanEnd, &Change<'_>) -> Result<()>,
     ) -> Result<VolumeState> {
         let mut state = state;
         let mut begin = self.tail;
@@ -57,8 +58,11 @@ impl Replay {
             let with_data = record.end.position > self.data_after;
             record.for_each(sb, |entry| match entry.data && !with_data {
                 true => Ok(()),
-                false => each(device, begin, &entry),
+                false => each(device, begin, &Change::Entry(entry)),
             })?;
+            for (block, checksum) in record.home() {
+                each(device, begin, &Change::Home(block, checksum))?;
+            }
             begin = record.end;
             Ok(record.end.position < self.end.position)
         })?;
@@ -66,10 +70,49 @@ impl Replay {
     }
 }
 
+/// What a record says about a block.
+#[derive(Clone, Copy, Debug)]
+pub enum Change<'a> {
+    /// Bytes of it.
+    Entry(Entry<'a>),
+    /// It was about to be written home, with this checksum.
+    Home(u64, u64),
+}
+
+/// Whether committed records are missing, or without loss of memory any.
+pub fn is_cut(extent: &journal::Extent, trusted: bool) -> bool {
+    extent.beyond == Beyond::Committed || trusted && extent.beyond > Beyond::Nothing
+}
+
+/// Whether `b` is a whole node or map block, as it was written to `block`.
+pub fn is_sound(b: &Block, block: u64) -> bool {
+    let magic = get32(b, common::MAGIC);
+    matches!(magic, magic::NODE | magic::MAP | magic::SUMMARY)
+        && layout::verify(b, BlockIndex(block), magic).is_ok()
+}
+
+/// Checks a block of metadata as the journal makes it of what was at home, which was `sound` or not: if
+/// not, the block was being written home, and the journal has made it what it was to be. Seals it.
+///
+/// # Errors
+/// [`Corruption::Checksum`].
+pub fn verify_patched(b: &mut Block, sound: bool, listed: Option<u64>) -> Result<()> {
+    layout::seal(b);
+    match listed {
+        Some(checksum) if checksum == get64(b, common::CHECKSUM) => Ok(()),
+        None if sound => Ok(()),
+        _ => Err(Corruption::Checksum.into()),
+    }
+}
+
 /// The content that a block gets from the journal.
 struct Image {
     data: Box<Block>,
     metadata: bool,
+    /// What was at home had its checksum, or does not matter.
+    sound: bool,
+    /// The checksum that it was to have when it was about to be written home.
+    listed: Option<u64>,
 }
 
 /// The lowest blocks from one on that the journal changes, as many as there is memory for.
@@ -95,8 +138,17 @@ impl Window {
         &mut self,
         device: &mut M,
         sb: &Superblock,
-        entry: &Entry<'_>,
+        change: &Change<'_>,
     ) -> Result<()> {
+        let entry = match change {
+            Change::Entry(entry) => entry,
+            Change::Home(block, checksum) => {
+                if let Some(image) = self.images.get_mut(block) {
+                    image.listed = Some(*checksum);
+                }
+                return Ok(());
+            }
+        };
         let block = entry.block.0;
         if !self.covers(block) {
             return Ok(());
@@ -113,10 +165,18 @@ impl Window {
                         false => read_home(device, sb, entry.block, &mut data)?,
                     }
                 }
-                self.images.insert(block, Image { data, metadata: !entry.data });
+                let sound = entry.init || entry.data || is_sound(&data, block);
+                let image = Image { data, metadata: !entry.data, sound, listed: None };
+                self.images.insert(block, image);
             }
         }
         if let Some(image) = self.images.get_mut(&block) {
+            if let Some(listed) = image.listed.take() {
+                // It went home then, and was changed again.
+                verify_patched(&mut image.data, image.sound, Some(listed))?;
+                image.sound = true;
+            }
+            image.sound |= entry.init;
             entry.apply(&mut image.data);
         }
         if self.images.len() > self.capacity {
@@ -125,19 +185,51 @@ impl Window {
         Ok(())
     }
 
+    /// Checks and seals the images. Those that are damaged are left out, and added to `damaged`.
+    fn verify(&mut self, damaged: &mut Vec<u64>) {
+        self.images.retain(|&block, image| {
+            let checked = match image.metadata {
+                true => verify_patched(&mut image.data, image.sound, image.listed),
+                false => Ok(()),
+            };
+            if checked.is_err() {
+                damaged.push(block);
+            }
+            checked.is_ok()
+        });
+    }
+
+    /// The blocks of metadata that are not listed, each with its checksum.
+    fn unlisted(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.images
+            .iter()
+            .filter(|(_, image)| image.metadata && image.listed.is_none())
+            .map(|(&block, image)| (block, get64(&image.data[..], common::CHECKSUM)))
+    }
+
     /// Writes the images home.
     fn settle<M: Memory>(&mut self, device: &mut M, sb: &Superblock) -> Result<()> {
-        for (&block, image) in &mut self.images {
+        for (&block, image) in &self.images {
             if image.metadata {
-                layout::seal(&mut image.data);
-            }
-            if image.metadata && sb.pair_magic(BlockIndex(block)).is_some() {
-                pair::write(device, &image.data)?;
+                write_home(device, sb, BlockIndex(block), &image.data)?;
                 continue;
             }
             device.write(BlockIndex(block), &image.data[..])?;
         }
         Ok(())
+    }
+}
+
+/// Writes a metadata block home, sealed.
+pub(crate) fn write_home<M: Memory>(
+    device: &mut M,
+    sb: &Superblock,
+    block: BlockIndex,
+    data: &Block,
+) -> Result<()> {
+    match sb.pair_magic(block) {
+        Some(_) => pair::write(device, data),
+        None => Ok(device.write(block, data)?),
     }
 }
 
@@ -162,18 +254,41 @@ impl<M: Memory> Store<M> {
     /// to be durable.
     ///
     /// A crash within leaves a journal that says the same, and blocks that are as it says, as they
-    /// were, or a mixture by sector.
+    /// were, or a mixture by sector; the journal lists those.
+    ///
+    /// # Errors
+    /// The device's; [`Corruption::Checksum`] if a block is damaged that the journal changes, and is in
+    /// use. The journal is as before then.
     pub(crate) fn recover(&mut self, replay: &Replay, blocks_max: usize) -> Result<()> {
+        let mut damaged = Vec::new();
         let mut from = Some(0);
         while let Some(first) = from {
             let mut window = Window::new(first, blocks_max);
             let device = &mut self.device;
             let sb = &self.superblock;
-            self.state = replay.for_each(device, sb, self.state, |device, _, entry| {
-                window.apply(device, sb, entry)
+            self.state = replay.for_each(device, sb, self.state, |device, _, change| {
+                window.apply(device, sb, change)
             })?;
-            window.settle(device, sb)?;
+            window.verify(&mut damaged);
+            self.list_recovered(window.unlisted())?;
+            window.settle(&mut self.device, &self.superblock)?;
             from = window.limit;
+        }
+        for block in damaged {
+            self.check_unused(block)?;
+        }
+        Ok(())
+    }
+
+    /// Makes sure that nothing uses a block that is damaged, now that the maps are home.
+    fn check_unused(&mut self, block: u64) -> Result<()> {
+        let (group, at) = self.superblock.locate(block);
+        if group >= self.state.groups {
+            return Ok(());
+        }
+        let b = pair::read(&mut self.device, self.superblock.map_block(group), magic::MAP)?.data;
+        if b[map::BITS + at / 8] & 1 << (at % 8) != 0 {
+            return Err(Corruption::Checksum.into());
         }
         Ok(())
     }

@@ -26,6 +26,14 @@ pub enum MountNote {
         /// The second of the two, not the first.
         copy: bool,
     },
+    /// The journal ends before commit marks that are there: power was lost before they were durable, or
+    /// what is missing is damaged. What they covered is not there.
+    Journal,
+    /// A file that was to be removed, or made shorter, is damaged and was left as it is.
+    Orphan {
+        /// Its inode number.
+        ino: u64,
+    },
     /// As [`Map`](Self::Map), of the two blocks that say which groups are full.
     Summary {
         /// The group that has them.
@@ -53,6 +61,13 @@ impl fmt::Display for MountNote {
             MountNote::Map { group, copy } => {
                 let which = if *copy { "second" } else { "first" };
                 write!(f, "the {which} map block of group {group} was damaged; the other was used")
+            }
+            MountNote::Journal => f.write_str(
+                "the last sync before power was lost had not ended, or the journal is damaged; \
+                 what that sync covered is not there",
+            ),
+            MountNote::Orphan { ino } => {
+                write!(f, "inode {ino} could not be removed, and was left: check the volume")
             }
             MountNote::Summary { group, copy } => {
                 let which = if *copy { "second" } else { "first" };

@@ -149,10 +149,8 @@ impl<M: Memory> Store<M> {
     fn load_block(&mut self, block: u64, magic: u32) -> Result<Block> {
         let mut data = [0; BLOCK_SIZE];
         self.device.read(BlockIndex(block), &mut data)?;
-        if let Some(overlay) = &self.overlay
-            && overlay.patch(&mut self.device, &self.superblock, block, &mut data)?
-        {
-            layout::seal(&mut data);
+        if let Some(overlay) = &self.overlay {
+            overlay.patch(&mut self.device, &self.superblock, block, &mut data)?;
         }
         layout::verify(&data, BlockIndex(block), magic)?;
         Ok(data)
@@ -221,7 +219,7 @@ impl<M: Memory> Store<M> {
         mut body: impl FnMut(&mut Self) -> Result<T>,
     ) -> Result<T> {
         self.check_changeable()?;
-        if self.journal.wants_checkpoint() || self.cache.wants_checkpoint() {
+        if self.journal.wants_checkpoint(self.cache.touched()) || self.cache.wants_checkpoint() {
             self.checkpoint()?;
         }
         let mut tries = 0;

@@ -5,11 +5,12 @@
 
 use alloc::vec::Vec;
 
-use atoll_block::{BLOCK_SIZE, Memory};
+use atoll_block::{BLOCK_SIZE, Memory, SECTOR_SIZE};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::bounds;
 use crate::fs::Fs;
+use crate::journal;
 use crate::layout::{
     Block, cell, common, get16, get32, get64, journal_header, magic, map, node, put16, put32,
     put64, record, seal, state, superblock,
@@ -31,7 +32,7 @@ fn blocks(image: &mut [u8]) -> impl Iterator<Item = (u64, &mut Block)> {
     (0..).zip(blocks.filter_map(|b| <&mut Block>::try_from(b).ok()))
 }
 
-/// Recomputes the index and checksum of every block that has a magic number, and the chain of the
+/// Recomputes the index and checksum of every block that has a magic number, and the checksums of the
 /// journal's records.
 pub fn reseal(image: &mut [u8]) {
     for (index, block) in blocks(image) {
@@ -40,7 +41,7 @@ pub fn reseal(image: &mut [u8]) {
             seal(block);
         }
     }
-    rechain(image);
+    reseal_records(image);
 }
 
 /// The place of the journal's ring in the image, if the superblock gives one, and the newer header.
@@ -57,35 +58,60 @@ fn ring(image: &[u8]) -> Option<(usize, usize, usize)> {
     Some((start, len, headers.into_iter().max_by_key(generation)?))
 }
 
-fn rechain(image: &mut [u8]) {
+fn reseal_records(image: &mut [u8]) {
     let Some((start, len, header)) = ring(image) else { return };
     let mut sequence = get64(image, header + journal_header::SEQUENCE);
-    let mut chain = get64(image, header + journal_header::CHAIN);
-    let mut at = (get64(image, header + journal_header::TAIL) % len as u64) as usize;
-    let mut done = 0;
-    let mut bytes = Vec::new();
-    while done + record::HEADER_LEN <= len {
-        let byte = |i: usize| start + (at + i) % len;
-        bytes.clear();
-        bytes.extend((0..record::HEADER_LEN).map(|i| image[byte(i)]));
-        let size = get32(&bytes, record::LEN) as usize;
-        let is_next = get16(&bytes, record::MAGIC) == magic::JOURNAL_RECORD
-            && get64(&bytes, record::SEQUENCE) == sequence
-            && (record::HEADER_LEN..=len - done).contains(&size);
-        if !is_next {
+    let seed = get64(image, header + journal_header::CHAIN);
+    let tail = get64(image, header + journal_header::TAIL);
+    let mut position = tail;
+    loop {
+        let room = (len as u64).saturating_sub(position.wrapping_sub(tail));
+        let Some((size, flags)) =
+            reseal_record(image, (start, len), position, sequence, seed, room)
+        else {
             return;
-        }
-        bytes.clear();
-        bytes.extend((0..size).map(|i| image[byte(i)]));
-        put64(&mut bytes, record::CHECKSUM, 0);
-        chain = xxh3_64_with_seed(&bytes, chain);
-        for (i, b) in chain.to_le_bytes().into_iter().enumerate() {
-            image[start + (at + record::CHECKSUM + i) % len] = b;
+        };
+        let end = journal::record_end(position, size, flags);
+        if flags & record::MARK != 0 {
+            let echo_len = end - (position + size as u64).next_multiple_of(SECTOR_SIZE as u64);
+            let room = (len as u64).saturating_sub((end - echo_len).wrapping_sub(tail));
+            reseal_record(image, (start, len), end - echo_len, sequence, seed, room);
         }
         sequence = sequence.wrapping_add(1);
-        at = (at + size) % len;
-        done += size;
+        position = end;
     }
+}
+
+/// Recomputes the checksum of the record at `position`, if there is one with that number. Returns its
+/// length and its flags.
+fn reseal_record(
+    image: &mut [u8],
+    (start, len): (usize, usize),
+    position: u64,
+    sequence: u64,
+    seed: u64,
+    room: u64,
+) -> Option<(usize, u8)> {
+    let byte = |i: usize| start + (position.wrapping_add(i as u64) % len as u64) as usize;
+    if room < record::HEADER_LEN as u64 || position > 1 << 62 {
+        return None;
+    }
+    let mut bytes: Vec<u8> = (0..record::HEADER_LEN).map(|i| image[byte(i)]).collect();
+    let size = get32(&bytes, record::LEN) as usize;
+    let is_there = get16(&bytes, record::MAGIC) == magic::JOURNAL_RECORD
+        && get64(&bytes, record::SEQUENCE) == sequence
+        && (record::HEADER_LEN..=room as usize).contains(&size);
+    if !is_there {
+        return None;
+    }
+    bytes.clear();
+    bytes.extend((0..size).map(|i| image[byte(i)]));
+    put64(&mut bytes, record::CHECKSUM, 0);
+    let sum = xxh3_64_with_seed(&bytes, seed.wrapping_add(position));
+    for (i, b) in sum.to_le_bytes().into_iter().enumerate() {
+        image[byte(record::CHECKSUM + i)] = b;
+    }
+    Some((size, bytes[record::FLAGS]))
 }
 
 /// splitmix64 (Steele, Lea, Flood 2014): the same seed, the same damage.

@@ -7,10 +7,10 @@ use atoll_vfs::Ino;
 
 use crate::cache::Cache;
 use crate::discard::Discards;
-use crate::error::{FsError, Result};
-use crate::journal::{self, Headers, Journal, Position, ScanEnd};
+use crate::error::{Corruption, FsError, Result};
+use crate::journal::{self, Beyond, Headers, Journal, Position, ScanEnd};
 use crate::key::{Key, Kind};
-use crate::recovery::Replay;
+use crate::recovery::{Replay, is_cut};
 use crate::report::MountNote;
 use crate::store::Store;
 use crate::superblocks::Superblocks;
@@ -75,12 +75,19 @@ pub(crate) fn mount<M: Memory>(mut device: M, options: &MountOptions) -> Result<
     let tail = ScanEnd { position: header.tail, sequence: header.sequence, chain: header.chain };
 
     // First pass: where the journal ends, and from which mark on its file data counts.
-    let extent = journal::extent(&mut device, &sb, tail)?;
+    let extent = journal::extent(&mut device, &sb, tail, header.clean)?;
+    if is_cut(&extent, trusted) {
+        return Err(Corruption::JournalCut.into());
+    }
     let end = if trusted { extent.end } else { extent.committed };
 
-    let journal = Journal::new(&sb, header.tail, &end);
+    let mut journal = Journal::new(&sb, header.tail, &end);
+    journal.note_sequence(extent.latest);
     let cache = Cache::new(options.cache_bytes, options.new_slab);
     let mut store = Store::new(device, sb, &header, journal, header.state, cache, false);
+    if extent.beyond >= Beyond::Marks {
+        store.notes.push(MountNote::Journal);
+    }
     if header.failed {
         store.notes.push(MountNote::Failed);
     }
@@ -97,10 +104,13 @@ pub(crate) fn mount<M: Memory>(mut device: M, options: &MountOptions) -> Result<
     if options.read_only {
         store.lay_over(&replay)?;
     } else if end != tail {
-        if trusted {
+        if trusted && extent.committed != end {
             // What goes home must be committed before, or power loss now would leave home ahead of
             // the journal. After power loss it is committed.
             store.commit_recovered()?;
+        } else {
+            // What a recovery before this one listed may be in memory alone.
+            store.device.flush()?;
         }
         store.recover(&replay, (options.cache_bytes / BLOCK_SIZE).max(64))?;
     }

@@ -2,7 +2,7 @@
 mod common;
 
 use atoll_block::{BLOCK_SIZE, BlockDevice, BlockIndex, RamDevice};
-use atoll_fs::{Fs, read_superblock};
+use atoll_fs::{CheckOptions, Corruption, Fs, check, read_superblock};
 use atoll_vfs::{Context, FileSystem, Ino, Name, OpenFlags, SetAttr, SetTime, Timespec};
 use common::*;
 
@@ -53,8 +53,8 @@ fn explicit_times_survive_a_crash() {
     assert_eq!(mount(crash(&fs)).getattr(&CX, attr.ino).unwrap().mtime, later.now);
 }
 
-/// The header of the last mount rots away. What that mount did is lost; the one after it, in the
-/// same incarnation, must not meet its records again.
+/// All that says where the last mount began rots away. That is told, and when a repair has given up what
+/// that mount did, no later one, in the same incarnation, meets its records again.
 #[test]
 fn records_of_a_lost_mount_do_not_return() {
     let device = mount(volume()).unmount().unwrap();
@@ -78,6 +78,11 @@ fn records_of_a_lost_mount_do_not_return() {
         }
     }
     assert_eq!(rotten, 2, "one header is written by a mount, twice");
+    let refused = Fs::mount(lost.clone(), &mount_options()).map(drop);
+    assert_eq!(refused, Err(Corruption::JournalCut.into()));
+    let options = CheckOptions { repair: true, incarnation: BOOT, ..CheckOptions::default() };
+    assert!(check(&mut lost, &options).unwrap().repaired);
+    assert!(check(&mut lost, &options).unwrap().is_clean());
     let again = crash(&mount(lost));
     let mut fs = mount(again);
     for n in 0..20 {

@@ -220,6 +220,17 @@ impl Media {
         self.now += 1;
     }
 
+    /// Lets go of what a failed flush gave up: from now on reads return what is durable there.
+    pub(super) fn forget_given_up(&mut self) {
+        let (current, durable) = (&mut self.current, &self.durable);
+        self.pending.retain(|&sector, pending| {
+            if pending.given_up {
+                current.write(sector * SECTOR_SIZE as u64, &durable.sector(sector));
+            }
+            !pending.given_up
+        });
+    }
+
     fn zeros(&mut self, at: u64, len: u64) {
         static ZEROS: [u8; BLOCK_SIZE] = [0; BLOCK_SIZE];
         let mut done = 0;

@@ -131,6 +131,16 @@ pub enum Finding {
     JournalHeaders,
     /// The numbers in the journal's header are too great for the journal to go on from.
     JournalNumbers,
+    /// Journal records are damaged that were committed: what follows them is there, but of no use.
+    JournalCut {
+        /// The sequence number of the first.
+        sequence: u64,
+    },
+    /// A block in use is damaged, and the journal would change it.
+    JournalBlock {
+        /// Which.
+        block: u64,
+    },
     /// A journal record whose checksum is right is malformed.
     JournalRecord {
         /// Its sequence number.
@@ -295,6 +305,8 @@ impl Finding {
             Finding::Superblock { .. }
                 | Finding::JournalHeader { .. }
                 | Finding::JournalNumbers
+                | Finding::JournalCut { .. }
+                | Finding::JournalBlock { .. }
                 | Finding::JournalRecord { .. }
                 | Finding::Map { .. }
                 | Finding::MapCopy { .. }
@@ -340,6 +352,15 @@ impl fmt::Display for Finding {
             ),
             Finding::JournalNumbers => {
                 f.write_str("the numbers in the journal's header are near their end")
+            }
+            Finding::JournalCut { sequence } => {
+                write!(
+                    f,
+                    "journal record {sequence} is damaged, and was committed: it is lost, and what follows it"
+                )
+            }
+            Finding::JournalBlock { block } => {
+                write!(f, "block {block} is damaged; what the journal has for it is of no use")
             }
             Finding::JournalRecord { sequence } => {
                 write!(f, "journal record {sequence} is malformed; what follows it is lost")

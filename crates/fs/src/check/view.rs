@@ -7,13 +7,14 @@
 use alloc::vec::Vec;
 
 use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
+use hashbrown::HashMap;
 
 use super::report::{Finding, NodeFault, Report};
 use crate::error::{FsError, Result};
 use crate::journal::{self, Header, Headers, Journal, Position, ScanEnd};
 use crate::layout::{self, Block, Superblock, VolumeState, common, get32, get64, record};
 use crate::pair;
-use crate::recovery::{self, Replay};
+use crate::recovery::{self, Change, Replay, is_cut, is_sound, verify_patched};
 use crate::report::MountNote;
 use crate::superblocks::Superblocks;
 
@@ -42,6 +43,10 @@ pub(crate) struct View<'d, M> {
     end: ScanEnd,
     trusted: bool,
     void_before: Position,
+    /// The highest number of a record in the ring.
+    latest: u64,
+    /// The blocks that were about to be written home, with the checksums that they were to have.
+    listed: HashMap<u64, u64>,
 }
 
 impl<'d, M: Memory> View<'d, M> {
@@ -87,6 +92,8 @@ impl<'d, M: Memory> View<'d, M> {
             end: start,
             trusted: false,
             void_before: 0,
+            latest: 0,
+            listed: HashMap::new(),
         };
         if let Some(header) = header {
             if is_worn(&header) {
@@ -110,15 +117,21 @@ impl<'d, M: Memory> View<'d, M> {
         report.failed = header.failed;
         self.trusted =
             !header.failed && header.incarnation != [0; 16] && header.incarnation == incarnation;
-        let extent = journal::extent(self.device, &sb, tail)?;
+        let extent = journal::extent(self.device, &sb, tail, header.clean)?;
         let end = if self.trusted { extent.end } else { extent.committed };
+        if is_cut(&extent, self.trusted) {
+            report.add(Finding::JournalCut { sequence: extent.end.sequence });
+        }
+        self.latest = extent.latest;
+        self.listed.clear();
         let mut state = header.state;
         let mut applied = tail;
         let patches = &mut self.patches;
+        let listed = &mut self.listed;
         if end != tail {
             let result = journal::scan(self.device, &sb, tail, |_, record| {
                 let before = (state, patches.len());
-                let result = note_record(record, &sb, &mut state, patches);
+                let result = note_record(record, &sb, &mut state, patches, listed);
                 if let Err(e) = result {
                     state = before.0;
                     patches.truncate(before.1);
@@ -167,8 +180,10 @@ impl<'d, M: Memory> View<'d, M> {
             layout::verify(&b, BlockIndex(block), magic).map_err(|_| NodeFault::Checksum)?;
             return Ok(b);
         }
-        self.patched(block, patches, &mut b).map_err(|_| NodeFault::Unreadable)?;
-        // As in recovery there is no checksum to go by: the block may be half-way home.
+        self.patched(block, patches, &mut b).map_err(|e| match e {
+            FsError::Corrupt(_) => NodeFault::Checksum,
+            _ => NodeFault::Unreadable,
+        })?;
         if get32(&b, common::MAGIC) != magic || get64(&b, common::BLOCK) != block {
             return Err(NodeFault::Checksum);
         }
@@ -200,14 +215,16 @@ impl<'d, M: Memory> View<'d, M> {
     ) -> Result<()> {
         let patches = &self.patches[patches];
         let from = patches.iter().rposition(|p| p.init);
+        let mut sound = true;
         if from.is_none() {
             recovery::read_home(self.device, &self.sb, BlockIndex(block), b)?;
+            sound = is_sound(b, block);
         }
         for p in &patches[from.unwrap_or(0)..] {
             let bytes = &mut b[p.offset as usize..p.offset as usize + p.len as usize];
             journal::load(self.device, &self.sb, p.at, bytes)?;
         }
-        Ok(())
+        verify_patched(b, sound, self.listed.get(&block).copied())
     }
 
     /// Does what recovery does: makes the journal's records a commit, puts everything in its place
@@ -235,34 +252,70 @@ impl<'d, M: Memory> View<'d, M> {
             let patches = &self.patches;
             let is_metadata = |block| patches.binary_search_by_key(&block, |p| p.block).is_ok();
             let replay = Replay { tail: self.tail, end: self.end, data_after: self.void_before };
-            replay.for_each(self.device, &sb, state, |device, _, entry| {
-                if entry.data && !is_metadata(entry.block.0) {
+            replay.for_each(self.device, &sb, state, |device, _, change| {
+                if let Change::Entry(entry) = change
+                    && entry.data
+                    && !is_metadata(entry.block.0)
+                {
                     device.store(entry.block.byte_offset() + entry.offset as u64, entry.bytes)?;
                 }
                 Ok(())
             })?;
         }
+        let mut blocks = Vec::new();
+        self.for_patched(|_, block, b| {
+            blocks.push((block, get64(b, common::CHECKSUM)));
+            Ok(())
+        })?;
+        blocks.retain(|(block, _)| !self.listed.contains_key(block));
+        journal.append_home(self.device, blocks.into_iter())?;
+        journal.begin(record::MARK, None);
+        if journal.append(self.device).is_ok() {
+            journal.flush(self.device)?;
+        }
+        self.for_patched(|device, block, b| {
+            recovery::write_home(device, &sb, BlockIndex(block), b)
+        })?;
+        self.device.flush()?;
+        let (sequence, _) = journal.next();
+        self.patches.clear();
+        self.end = ScanEnd { position: journal.head(), sequence, chain: journal.next().1 };
+        self.write_state(&state)
+    }
+
+    /// The blocks that the journal changes, but that are damaged at home.
+    pub fn damaged(&mut self) -> Vec<u64> {
+        let mut found = Vec::new();
+        let mut at = 0;
+        while at < self.patches.len() {
+            let block = self.patches[at].block;
+            let patches = self.patches_of(block);
+            at = patches.end;
+            if self.patched(block, patches, &mut [0; BLOCK_SIZE]).is_err() {
+                found.push(block);
+            }
+        }
+        found
+    }
+
+    /// Calls `each` for every block that the journal changes, sealed. What the device has lost is left
+    /// out: what depends on it will be found missing.
+    fn for_patched(
+        &mut self,
+        mut each: impl FnMut(&mut M, u64, &mut Block) -> Result<()>,
+    ) -> Result<()> {
         let mut at = 0;
         while at < self.patches.len() {
             let block = self.patches[at].block;
             let patches = self.patches_of(block);
             at = patches.end;
             let mut b = [0; BLOCK_SIZE];
-            if self.patched(block, patches, &mut b).is_err() {
-                // The device has lost it; what depends on it will be found missing.
-                continue;
-            }
-            layout::seal(&mut b);
-            match self.sb.pair_magic(BlockIndex(block)) {
-                Some(_) => pair::write(self.device, &b)?,
-                None => self.device.write(BlockIndex(block), &b)?,
+            if self.patched(block, patches, &mut b).is_ok() {
+                layout::seal(&mut b);
+                each(self.device, block, &mut b)?;
             }
         }
-        self.device.flush()?;
-        let (sequence, _) = journal.next();
-        self.patches.clear();
-        self.end = ScanEnd { position: journal.head(), sequence, chain: journal.next().1 };
-        self.write_state(&state)
+        Ok(())
     }
 
     /// Empties the journal and makes `state` the volume's. The volume has to be flushed before, and
@@ -284,9 +337,10 @@ impl<'d, M: Memory> View<'d, M> {
         for _ in 0..times {
             generation += 1;
             let mut journal = Journal::new(&sb, self.end.position, &self.end);
-            journal.rechain(!generation);
+            journal.note_sequence(self.latest);
+            journal.begin_numbers();
             let (sequence, chain) = journal.next();
-            self.end.chain = chain;
+            self.end.sequence = sequence;
             let header = Header {
                 generation,
                 incarnation: [0; 16],
@@ -347,14 +401,17 @@ fn note_record(
     sb: &Superblock,
     state: &mut VolumeState,
     patches: &mut Vec<Patch>,
+    listed: &mut HashMap<u64, u64>,
 ) -> Result<()> {
     if let Some(s) = record.state(sb)? {
         *state = s;
     }
+    listed.extend(record.home());
     let mut at = record.entries();
     record.for_each(sb, |entry| {
         at += record::ENTRY_LEN as u64;
         if !entry.data {
+            listed.remove(&entry.block.0);
             patches.push(Patch {
                 block: entry.block.0,
                 at,
