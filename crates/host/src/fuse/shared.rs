@@ -57,7 +57,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 use super::convert::now;
 use super::identify;
 use crate::server::caches::{KernelCache, Told};
-use crate::server::gate::{Gate, Grown, Notice};
+use crate::server::gate::{Gate, Notice};
 use crate::server::revocable::Revocable;
 use crate::server::session::Lent;
 use crate::server::syncs::Ask;
@@ -92,7 +92,6 @@ const FOPEN_DIRECT_IO: u32 = 1;
 const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 const FUSE_READ_LOCKOWNER: u32 = 1 << 1;
 const FUSE_NOTIFY_INVAL_INODE: i32 = 2;
-const FUSE_NOTIFY_STORE: i32 = 4;
 /// How long the kernel relies on attributes, in seconds. Changes are told: this only bounds what the kernel
 /// itself gets wrong, which takes the attributes of a directory from an answer that it has
 /// overtaken by a change of its own.
@@ -152,9 +151,6 @@ impl Line {
     /// Has the kernel forget what `notice` says. Blocks while pages that it is to forget are being read
     /// or written back.
     fn tell(&self, notice: Notice) -> Told {
-        if let Some(grown) = notice.grown {
-            return self.tell_grown(notice.ino, grown);
-        }
         // The attributes go in any case.
         let (offset, len): (i64, i64) = if notice.pages { (0, 0) } else { (-1, 0) };
         let mut message = [0; OutHeader::SIZE + 24];
@@ -163,24 +159,7 @@ impl Line {
         header.store(&mut message);
         let fields = [notice.ino.to_ne_bytes(), offset.to_ne_bytes(), len.to_ne_bytes()];
         message[OutHeader::SIZE..].copy_from_slice(fields.as_flattened());
-        self.notify(&message)
-    }
-
-    /// Has the kernel learn that a file is longer: it takes a byte that it is given as a part of the file.
-    fn tell_grown(&self, ino: u64, grown: Grown) -> Told {
-        const BODY: usize = OutHeader::SIZE;
-        let mut message = [0; BODY + 24 + 1];
-        let len = message.len() as u32;
-        OutHeader { len, error: FUSE_NOTIFY_STORE, unique: 0 }.store(&mut message);
-        message[BODY..BODY + 8].copy_from_slice(&ino.to_ne_bytes());
-        message[BODY + 8..BODY + 16].copy_from_slice(&(grown.size - 1).to_ne_bytes());
-        message[BODY + 16..BODY + 20].copy_from_slice(&1_u32.to_ne_bytes());
-        message[BODY + 24] = grown.last;
-        self.notify(&message)
-    }
-
-    fn notify(&self, message: &[u8]) -> Told {
-        match nix::unistd::write(&self.device, message) {
+        match nix::unistd::write(&self.device, &message) {
             Err(nix::errno::Errno::ENOENT) => Told::Unknown,
             Ok(_) | Err(nix::errno::Errno::ENODEV) => Told::Done,
             Err(error) => {

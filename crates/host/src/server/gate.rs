@@ -16,23 +16,12 @@ use std::time::{Duration, Instant};
 /// The longest that an answer waits for the kernels of other mounts.
 pub(crate) const BACKSTOP: Duration = Duration::from_secs(1);
 
-/// What a mount's kernel is to forget, or learn, of the inode with the mount's number `ino`.
+/// What a mount's kernel is to forget of the inode with the mount's number `ino`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Notice {
     pub ino: u64,
     /// The content too, not only the attributes.
     pub pages: bool,
-    /// Instead, what it is to learn: that the file has become longer.
-    pub grown: Option<Grown>,
-}
-
-/// A length that a kernel is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Grown {
-    /// In bytes, 1 or more.
-    pub size: u64,
-    /// The last of them.
-    pub last: u8,
 }
 
 /// Names a mount in its volume's [`Gate`]; never used twice.
@@ -277,7 +266,7 @@ impl Gate {
 mod tests {
     use super::*;
 
-    const NOTICE: Notice = Notice { ino: 7, pages: true, grown: None };
+    const NOTICE: Notice = Notice { ino: 7, pages: true };
 
     #[test]
     fn answers_wait_for_what_was_told_before() {
