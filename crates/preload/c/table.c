@@ -467,17 +467,23 @@ void mapped(int fd) {
 }
 
 /* Whoever has changed the file, this process or another, and whatever this one knows of the descriptor. A
- * kernel whose attributes are still true asks nobody. */
+ * kernel whose attributes are still true asks nobody. One that is told to forget some meanwhile passes over the
+ * answer, and is to ask again. */
 void refresh(int fd) {
-    struct statx attr;
+    enum { ATTEMPTS = 100 };
+    struct statx known, true_now;
     if (!mounts_known || fd < 0) return;
-    if (raw(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &attr) < 0 ||
-        !S_ISREG(attr.stx_mode))
+    if (raw(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &known) < 0 ||
+        !S_ISREG(known.stx_mode))
         return;
-    dev_t device = makedev(attr.stx_dev_major, attr.stx_dev_minor);
+    dev_t device = makedev(known.stx_dev_major, known.stx_dev_minor);
+    bool asks = false;
     for (int i = 0; i < mounts_known; i++)
-        if (mounts[i].device == device && !mounts[i].fixed)
-            raw(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_MTIME, &attr);
+        if (mounts[i].device == device) asks = !mounts[i].fixed;
+    for (int i = 0; asks && i < ATTEMPTS; i++)
+        asks = raw(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_MTIME, &true_now) == 0 &&
+               raw(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_SIZE, &known) == 0 &&
+               known.stx_size != true_now.stx_size;
 }
 
 void duplicated(int from, int to) {

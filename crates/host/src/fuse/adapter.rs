@@ -134,17 +134,8 @@ impl<F: FileSystem + Send + 'static> Filesystem for Adapter<F> {
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, child: &OsStr, reply: ReplyEntry) {
-        let cx = context(req);
-        let result = name(child).and_then(|child| {
-            let mut state = self.state();
-            match state.fs.lookup(&cx, Ino(parent.0), child) {
-                // The kernel so finds the inode of a file handle, whatever it is.
-                Err(Errno::ENOTDIR) if child.bytes() == b"." => {
-                    state.fs.getattr(&cx, Ino(parent.0))
-                }
-                found => found,
-            }
-        });
+        let result =
+            name(child).and_then(|child| self.state().lookup(&context(req), Ino(parent.0), child));
         if let Err(Errno::ENOENT) = result {
             // Inode 0 tells the kernel to remember that the name is missing.
             let missing = Attr {

@@ -6,7 +6,7 @@ use atoll_vfs::wire::Fixed;
 use atoll_vfs::wire::header::OutHeader;
 
 use crate::server::caches::Told;
-use crate::server::gate::{Grown, Notice};
+use crate::server::gate::Notice;
 
 // Numbers of linux/fuse.h.
 const FUSE_NOTIFY_INVAL_INODE: i32 = 2;
@@ -15,8 +15,8 @@ const FUSE_NOTIFY_STORE: i32 = 4;
 /// Has the kernel forget what `notice` says. Blocks while pages that it is to forget are being read
 /// or written back.
 pub(super) fn tell(device: &OwnedFd, notice: Notice) -> Told {
-    if let Some(grown) = notice.grown {
-        return tell_grown(device, notice.ino, grown);
+    if let Some((size, last)) = notice.grown {
+        return tell_size(device, notice.ino, size, last);
     }
     // The attributes go in any case.
     let (offset, len): (i64, i64) = if notice.pages { (0, 0) } else { (-1, 0) };
@@ -28,17 +28,16 @@ pub(super) fn tell(device: &OwnedFd, notice: Notice) -> Told {
     notify(device, &message)
 }
 
-/// Has the kernel learn that a file is longer: it takes a byte that it is given as a part of the file.
-fn tell_grown(device: &OwnedFd, ino: u64, grown: Grown) -> Told {
-    const BODY: usize = OutHeader::SIZE;
-    let mut message = [0; BODY + 24 + 1];
-    let len = message.len() as u32;
-    OutHeader { len, error: FUSE_NOTIFY_STORE, unique: 0 }.store(&mut message);
+/// Has the kernel know that a file is of `size` bytes and not fewer, by storing the last one.
+fn tell_size(device: &OwnedFd, ino: u64, size: u64, last: u8) -> Told {
+    let mut message = [0; OutHeader::SIZE + 25];
+    let header = OutHeader { len: message.len() as u32, error: FUSE_NOTIFY_STORE, unique: 0 };
+    header.store(&mut message);
     // One byte, and padding.
-    let fields = [ino.to_ne_bytes(), (grown.size - 1).to_ne_bytes()];
-    message[BODY..BODY + 16].copy_from_slice(fields.as_flattened());
-    message[BODY + 16..BODY + 20].copy_from_slice(&1u32.to_ne_bytes());
-    message[BODY + 24] = grown.last;
+    let fields = [ino.to_ne_bytes(), (size - 1).to_ne_bytes()];
+    message[OutHeader::SIZE..][..16].copy_from_slice(fields.as_flattened());
+    message[OutHeader::SIZE + 16..][..4].copy_from_slice(&1u32.to_ne_bytes());
+    message[OutHeader::SIZE + 24] = last;
     notify(device, &message)
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use atoll_vfs::{Context, FileSystem, Handle, Ino, Result};
+use atoll_vfs::{Attr, Context, Errno, FileSystem, Handle, Ino, Name, Result};
 use fuser::INodeNo;
 
 use super::adapter::MAX_WRITE;
@@ -55,6 +55,15 @@ impl<F: FileSystem> State<F> {
     /// Takes note of a handle that the kernel is about to get.
     pub(super) fn opened(&mut self, handle: Open, ino: Ino) {
         self.open.insert(handle, ino);
+    }
+
+    /// Finds `name` in `parent`; `.` also of what is no directory, since the kernel so finds the inode of a
+    /// file handle.
+    pub(super) fn lookup(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<Attr> {
+        match self.fs.lookup(cx, parent, name) {
+            Err(Errno::ENOTDIR) if name.bytes() == b"." => self.fs.getattr(cx, parent),
+            found => found,
+        }
     }
 
     /// Takes the capabilities of a regular file whose content or owner changes, and with

@@ -31,14 +31,6 @@
 //! dropping them: an open file's name in /proc is then `(deleted)`, getcwd(2) fails until somebody
 //! has walked to the directory again, and what is mounted below is unmounted.
 //!
-//! # Sizes
-//!
-//! A kernel that has forgotten the attributes of a file still goes by the size that it knew where it does
-//! not ask: sendfile(2), splice(2) and copy_file_range(2) end there, and a page of a mapping beyond is SIGBUS.
-//! So who opens a file that others have made longer since the kernel was told has it told before
-//! the answer (FUSE_NOTIFY_STORE of the last byte). What became shorter it finds out by reading. A program
-//! that has the file open all the time, and does not ask, goes by what it knew.
-//!
 //! # What it costs
 //!
 //! What was taken back from a mount is not lent to it again for [`REST`], so that the two do not chase each
@@ -55,7 +47,7 @@ use std::time::{Duration, Instant};
 
 use atoll_vfs::Ino;
 
-use super::gate::{Cut, Gate, Grown, Notice, PortId};
+use super::gate::{Cut, Gate, Notice, PortId};
 use super::observer::Change;
 use super::volume::SessionId;
 
@@ -89,10 +81,6 @@ struct Known {
     /// Open files that are read through the page cache.
     buffered: u32,
     rests: Option<Instant>,
-    /// The size that the kernel was shown last.
-    size: u64,
-    /// Others have written since.
-    written: bool,
 }
 
 impl Known {
@@ -102,13 +90,6 @@ impl Known {
             self.rests = None;
         }
         rests
-    }
-
-    /// The kernel is shown the size, which it may pass over while it is told to forget the attributes.
-    fn seen(&mut self, size: u64, rests: bool) {
-        if !rests {
-            (self.size, self.written) = (size, false);
-        }
     }
 }
 
@@ -154,13 +135,9 @@ impl KernelCache {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The kernel is given `ino` with its attributes, of which `size` is one. Says whether it may keep them,
-    /// which with `lend` it may if nothing is in the way.
-    pub(super) fn given(&self, ino: Ino, size: u64, lend: bool) -> bool {
-        self.give(ino, Some(size), lend)
-    }
-
-    fn give(&self, ino: Ino, size: Option<u64>, lend: bool) -> bool {
+    /// The kernel is given `ino` with its attributes. Says whether it may keep them, which with `lend` it
+    /// may if nothing is in the way.
+    pub(super) fn given(&self, ino: Ino, lend: bool) -> bool {
         let lend = lend && !self.gate.is_fenced(self.port);
         let mut table = self.table();
         let Table { known, full, .. } = &mut *table;
@@ -174,27 +151,19 @@ impl KernelCache {
             }
         };
         known.count = known.count.saturating_add(1);
-        let rests = known.rests();
-        match size {
-            Some(size) => known.seen(size, rests),
-            // Found out before, and maybe not true any more.
-            None => (known.size, known.written) = (0, true),
-        }
-        let lend = lend && !rests;
+        let lend = lend && !known.rests();
         known.attributes |= lend;
         lend
     }
 
-    /// The kernel is told the attributes of `ino`, of which `size` is one. Says whether it may keep them.
-    pub(super) fn shown(&self, ino: Ino, size: u64) -> bool {
+    /// The kernel is told the attributes of `ino`. Says whether it may keep them.
+    pub(super) fn shown(&self, ino: Ino) -> bool {
         if self.gate.is_fenced(self.port) {
             return false;
         }
         let mut table = self.table();
         let Some(known) = table.known.get_mut(&ino) else { return false };
-        let rests = known.rests();
-        known.seen(size, rests);
-        let lend = !rests;
+        let lend = !known.rests();
         known.attributes |= lend;
         lend
     }
@@ -247,32 +216,7 @@ impl KernelCache {
 
     /// It is sent now.
     pub(crate) fn release(&self, ino: Ino) {
-        self.give(ino, None, false);
-    }
-
-    /// The size that the kernel takes `ino` to have, if others have written into it since it was told.
-    pub(super) fn outdated(&self, ino: Ino) -> Option<u64> {
-        let table = self.table();
-        let known = table.known.get(&ino)?;
-        known.written.then_some(known.size)
-    }
-
-    /// Has the kernel learn that `ino` is longer than it takes it to be. If clients change the file without
-    /// a call, as `mapped` says, it forgets the content at once.
-    pub(super) fn grew(&self, ino: Ino, grown: Grown, mapped: bool) {
-        if self.gate.is_fenced(self.port) {
-            return;
-        }
-        let mut table = self.table();
-        let Some(known) = table.known.get_mut(&ino) else { return };
-        (known.size, known.written) = (grown.size, false);
-        // The byte is in its page cache.
-        known.pages |= self.lends_pages;
-        let notice = Notice { ino: self.outer(ino), pages: false, grown: Some(grown) };
-        self.gate.tell(self.port, notice);
-        if mapped {
-            self.gate.tell(self.port, Notice { pages: true, grown: None, ..notice });
-        }
+        self.given(ino, false);
     }
 
     fn outer(&self, ino: Ino) -> u64 {
@@ -281,21 +225,6 @@ impl KernelCache {
 
     fn inner(&self, ino: u64) -> Ino {
         if ino == Ino::ROOT.0 { self.top } else { Ino(ino) }
-    }
-
-    /// The kernel itself has emptied `ino`.
-    pub(super) fn emptied(&self, ino: Ino) {
-        if let Some(known) = self.table().known.get_mut(&ino) {
-            known.size = 0;
-        }
-    }
-
-    /// Others have written into `ino`, or cut it at `cut`.
-    fn written(&self, ino: Ino, cut: u64) {
-        if let Some(known) = self.table().known.get_mut(&ino) {
-            known.written = true;
-            known.size = known.size.min(cut);
-        }
     }
 
     /// Takes back what of `ino` has changed.
@@ -418,8 +347,7 @@ impl Caches {
             if let Some(known) = table.known.get_mut(&ino).filter(|known| known.buffered > 0) {
                 // The byte may be the kernel's whole page.
                 known.pages = true;
-                (known.size, known.written) = (size, false);
-                let grown = Some(Grown { size, last });
+                let grown = Some((size, last));
                 mount.gate.tell(mount.port, Notice { grown, ..mount.notice(ino, false) });
             }
         }
@@ -427,18 +355,14 @@ impl Caches {
 
     /// Takes back from all but the mount that has made it what `change` has made untrue.
     pub fn changed(&self, by: SessionId, change: &Change<'_>) {
-        let (ino, content) = match *change {
-            Change::Attributes(ino) => (ino, None),
-            Change::Data { ino, offset, len: u64::MAX } => (ino, Some(offset)),
-            Change::Data { ino, .. } => (ino, Some(u64::MAX)),
+        let (ino, pages) = match *change {
+            Change::Attributes(ino) => (ino, false),
+            Change::Data { ino, .. } => (ino, true),
             // Names are not lent, nor is there an inode that a kernel could show.
             Change::Entry { .. } | Change::Gone(_) => return,
         };
         for mount in self.mounts.iter().filter(|mount| mount.session != by) {
-            if let Some(cut) = content {
-                mount.written(ino, cut);
-            }
-            mount.revoke(ino, content.is_some());
+            mount.revoke(ino, pages);
         }
     }
 

@@ -23,23 +23,14 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// After what time two mounts that seem to wait for each other are taken to do so.
 const STUCK: Duration = Duration::from_secs(1);
 
-/// What a mount's kernel is to forget, or learn, of the inode with the mount's number `ino`.
+/// What a mount's kernel is to forget of the inode with the mount's number `ino`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Notice {
     pub ino: u64,
     /// The content too, not only the attributes.
     pub pages: bool,
-    /// Instead, what it is to learn: that the file has become longer.
-    pub grown: Option<Grown>,
-}
-
-/// A length that a kernel is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Grown {
-    /// In bytes, 1 or more.
-    pub size: u64,
-    /// The last of them.
-    pub last: u8,
+    /// The file is as long as this now, and was shorter; and its last byte.
+    pub grown: Option<(u64, u8)>,
 }
 
 /// Names a mount in its volume's [`Gate`]; never used twice.

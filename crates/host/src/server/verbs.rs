@@ -57,17 +57,15 @@ macro_rules! forgotten {
 
 /// Takes note of what the client, if it is a kernel, is given to remember.
 macro_rules! lend {
-    ($self:ident, entry $attr:expr, $lend:expr) => {
+    ($self:ident, entry $ino:expr, $lend:expr) => {
         if let Some(cache) = &$self.cache {
-            let ino = $attr.ino;
-            let valid = cache.given(ino, $attr.size, $lend);
-            $self.lent = Some(Lent { ino, entry: true, valid });
+            let valid = cache.given($ino, $lend);
+            $self.lent = Some(Lent { ino: $ino, entry: true, valid });
         }
     };
-    ($self:ident, attributes $attr:expr) => {
+    ($self:ident, attributes $ino:expr) => {
         if let Some(cache) = &$self.cache {
-            let ino = $attr.ino;
-            $self.lent = Some(Lent { ino, entry: false, valid: cache.shown(ino, $attr.size) });
+            $self.lent = Some(Lent { ino: $ino, entry: false, valid: cache.shown($ino) });
         }
     };
 }
@@ -153,11 +151,11 @@ impl<F: FileSystem + Send> Session<F> {
         self.inodes.give(attr.ino, state.moves)?;
         forgotten!(self, state);
         state.views.found_entry(self.view_of(cx), dir, name, &attr);
-        lend!(self, entry attr, true);
+        lend!(self, entry attr.ino, true);
         Ok(self.inodes.shown(attr))
     }
 
-    /// What `.` is of what is no directory: kernels so find the inode of a file handle.
+    /// What `.` is of what is no directory: the kernel of a mount so finds the inode of a file handle.
     fn itself(&mut self, cx: &Context, ino: Ino) -> Result<Option<Attr>> {
         let Ok(inner) = self.inodes.named(ino) else { return Ok(None) };
         enter!(self, cx, state, _caller, reading);
@@ -167,7 +165,7 @@ impl<F: FileSystem + Send> Session<F> {
         }
         self.inodes.give(inner, state.moves)?;
         forgotten!(self, state);
-        lend!(self, entry attr, true);
+        lend!(self, entry attr.ino, true);
         Ok(Some(self.inodes.shown(attr)))
     }
 
@@ -196,7 +194,8 @@ impl<F: FileSystem + Send> Session<F> {
 
 impl<F: FileSystem + Send> FileSystem for Session<F> {
     fn lookup(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<Attr> {
-        if name.bytes() == b"."
+        if self.cache.is_some()
+            && name.bytes() == b"."
             && let Some(attr) = self.itself(cx, parent)?
         {
             return Ok(attr);
@@ -216,7 +215,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         self.inodes.give(attr.ino, state.moves)?;
         forgotten!(self, state);
         state.views.found_entry(self.view_of(cx), dir, name, &attr);
-        lend!(self, entry attr, true);
+        lend!(self, entry attr.ino, true);
         Ok(self.inodes.shown(attr))
     }
 
@@ -237,7 +236,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         enter!(self, cx, state, _caller, reading);
         let attr = state.fs.getattr(cx, inner)?;
         state.views.found(self.view, &attr);
-        lend!(self, attributes attr);
+        lend!(self, attributes inner);
         Ok(self.inodes.shown(attr))
     }
 
@@ -304,7 +303,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             }
         }
         state.views.found(self.view, &attr);
-        lend!(self, attributes attr);
+        lend!(self, attributes inner);
         Ok(self.inodes.shown(attr))
     }
 
@@ -455,7 +454,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         self.inodes.give(attr.ino, state.moves)?;
         forgotten!(self, state);
         state.views.found_entry(self.view_of(cx), dir, new_name, &attr);
-        lend!(self, entry attr, true);
+        lend!(self, entry attr.ino, true);
         Ok(self.inodes.shown(attr))
     }
 
@@ -486,16 +485,6 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             let mut open = Open { ino: inner, handle, flags: Some(flags), origin: Origin::Own };
             offer!(self, state, open);
             state.begin_reading(self.view, &open);
-            if let Some(cache) = &self.cache
-                && flags.contains(OpenFlags::TRUNC)
-            {
-                cache.emptied(inner);
-            } else if let Some(cache) = &self.cache
-                && let Some(known) = cache.outdated(inner)
-                && let Some(grown) = state.grown(cx, &open, known)
-            {
-                cache.grew(inner, grown, state.is_mapped(inner));
-            }
             open
         };
         Ok(self.opened(open))
@@ -568,7 +557,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             forgotten!(self, state);
             state.views.found_entry(self.view_of(cx), dir, name, &attr);
             // Whoever opens it to write will do so.
-            lend!(self, entry attr, !flags.contains(OpenFlags::WRITE));
+            lend!(self, entry attr.ino, !flags.contains(OpenFlags::WRITE));
             state.begin_reading(self.view, &open);
             (attr, open)
         };
@@ -598,7 +587,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             offer!(self, state, open);
             forgotten!(self, state);
             state.views.found(self.view, &attr);
-            lend!(self, entry attr, false);
+            lend!(self, entry attr.ino, false);
             state.begin_reading(self.view, &open);
             (attr, open)
         };

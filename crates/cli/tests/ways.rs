@@ -1,0 +1,66 @@
+//! What files are for programs, in every way in which they come to a volume.
+#![allow(missing_docs)]
+
+mod common;
+
+use common::ways::{self, Ways};
+use nix::unistd::geteuid;
+
+/// How many operations the long form does in each way: `ATOLL_OPERATIONS`.
+fn operations() -> Option<u64> {
+    let said = std::env::var("ATOLL_OPERATIONS").ok()?;
+    Some(said.parse().expect("ATOLL_OPERATIONS is a number"))
+}
+
+#[test]
+fn copies_are_whole_however_they_are_made() {
+    Ways::new("copies.c").all("end\n", &["{}"]);
+}
+
+#[test]
+fn any_sequence_of_operations_is_as_in_memory() {
+    let long = operations();
+    let count = long.unwrap_or(2000);
+    // A way a seed: one that fails says how it is done again.
+    let ways = Ways::long("fsx.c", 60 + count / 200);
+    for (seed, way) in ways::all().into_iter().enumerate() {
+        for kind in ["", "more"] {
+            let seed = (2 * seed + kind.len() % 2 + 1).to_string();
+            if kind == "more" && long.is_some() {
+                continue;
+            }
+            let printed = ways.run(way, &["{}", &count.to_string(), &seed]);
+            assert!(printed.starts_with("end\n"), "{way:?}, seed {seed}: {printed}");
+        }
+    }
+    ways.end();
+}
+
+#[test]
+fn locks_go_with_whoever_has_them() {
+    let ways = Ways::new("locks.c");
+    // Once more, where the first may have left some.
+    for way in ways::all() {
+        for _ in 0..2 {
+            assert_eq!(ways.run(way, &["{}"]), "end\n", "{way:?}");
+        }
+    }
+    ways.end();
+}
+
+#[test]
+fn file_handles_are_good_for_kernels_that_never_saw_the_file() {
+    if !geteuid().is_root() {
+        println!("skipped: only the superuser opens file handles");
+        return;
+    }
+    let ways = Ways::new("handles.c");
+    for (i, way) in ways::all().into_iter().enumerate() {
+        // The files of one way lie in a directory that the next does not see: it is mounted anew each time.
+        let kept = ways.path().join(format!("kept{i}")).display().to_string();
+        let make = ways.run(way, &["make", "{}", &kept]);
+        assert_eq!(make, "end\n", "{way:?}");
+        assert_eq!(ways.run(way, &["open", "{}", &kept]), "end\n", "{way:?}");
+    }
+    ways.end();
+}
