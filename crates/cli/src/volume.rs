@@ -114,7 +114,11 @@ pub fn open(path: &Path, access: Access) -> Result<Volume, Failure> {
     let new_slab = Some(atoll_host::memory::use_huge_pages as fn(*const u8, usize));
     let options =
         MountOptions { read_only, incarnation, cache_bytes, new_slab, ..MountOptions::default() };
-    Fs::mount(device, &options).map_err(|error| unusable(path, error))
+    let volume = Fs::mount(device, &options).map_err(|error| unusable(path, error))?;
+    for note in volume.notes() {
+        eprintln!("atoll: {}: {note}", path.display());
+    }
+    Ok(volume)
 }
 
 /// Closes a volume. Everything is durable afterwards.
