@@ -4,7 +4,6 @@ use std::fmt;
 use std::path::PathBuf;
 
 use atoll_fs::{DumpOptions, Element, FsError, ItemValue};
-use atoll_host::device;
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, Outcome};
@@ -39,8 +38,7 @@ pub struct Args {
 /// Shows it.
 pub fn run(args: &Args) -> Outcome {
     let mut device = volume::open_device(&args.volume, Access::Read)?;
-    let incarnation =
-        device::incarnation().map_err(|error| volume::cannot_open(&args.volume, error))?;
+    let incarnation = device.incarnation();
     // Two damaged superblocks would be all that it shows of another file.
     if let Err(error @ FsError::Corrupt(what)) = atoll_fs::read_superblock(&mut device)
         && volume::says_all(what)

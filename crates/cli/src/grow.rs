@@ -63,7 +63,7 @@ pub fn run(args: &Args) -> Outcome {
         )),
         error => volume::cannot_open(path, error),
     })?;
-    let incarnation = device::incarnation().map_err(|error| volume::cannot_open(path, error))?;
+    let incarnation = device.incarnation();
     let mount = MountOptions { incarnation, ..MountOptions::default() };
     let grown = atoll_fs::grow(&mut device, &mount).map_err(|error| match error {
         FsError::Device(error) => Failure::new(format!("cannot grow {shown}: {error}")),

@@ -6,6 +6,7 @@
 
 use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
 
+use crate::bounds;
 use crate::cache::FrameId;
 use crate::error::{Corruption, FsError, Result};
 use crate::format::emit_map;
@@ -33,6 +34,11 @@ pub enum Goal {
 impl<M: Memory> Store<M> {
     /// Allocates up to `want` consecutive blocks for file data, at `goal` if that is free.
     pub fn allocate_data(&mut self, goal: Goal, want: u64) -> Result<(u64, u64)> {
+        if let Some(from) = self.allocator.frugal_from {
+            let (start, len, _) = self.allocate_from(from, 1)?;
+            self.allocator.frugal_from = Some(start + len);
+            return Ok((start, len));
+        }
         let goal = match goal {
             Goal::At(block) => block,
             Goal::Ahead(distance) => self.find_ahead(distance, want)?,
@@ -85,6 +91,7 @@ impl<M: Memory> Store<M> {
         if !self.superblock.holds(start, len) {
             return Err(Corruption::Item.into());
         }
+        self.transaction.bytes += bounds::bits(len);
         self.transaction.freed.push(Freed { start, len, metadata });
         Ok(())
     }

@@ -256,7 +256,7 @@ impl<M: Memory> Store<M> {
     ///
     /// A crash within leaves the commit before this one, or this one.
     pub fn commit(&mut self) -> Result<()> {
-        if self.journal.wants_checkpoint() {
+        if self.journal.wants_checkpoint() || self.discards.is_due() {
             return self.checkpoint();
         }
         self.commit_now()
@@ -339,7 +339,8 @@ impl<M: Memory> Store<M> {
     /// # Errors
     /// Those of [`commit`](Self::commit).
     pub fn begin_commit(&mut self) -> Result<Option<Begun>> {
-        if self.commits.half.is_some() || self.journal.wants_checkpoint() {
+        let wants_checkpoint = self.journal.wants_checkpoint() || self.discards.is_due();
+        if self.commits.half.is_some() || wants_checkpoint {
             return self.commit().map(|()| None);
         }
         if self.commits.failed || self.commits.read_only || !self.is_dirty() {
@@ -471,6 +472,7 @@ impl<M: Memory> Store<M> {
         }
         let superblock = &self.superblock;
         self.allocator.checkpointed(|group| superblock.map_block(group).0);
+        self.discard_freed(clean);
         Ok(())
     }
 

@@ -5,10 +5,11 @@ use atoll_vfs::filesystem::FILE_SIZE_MAX;
 
 use crate::allocation::Goal;
 use crate::error::{Corruption, Result};
-use crate::inode::{Extent, Inode};
+use crate::inode::Extent;
 use crate::key::{Key, Kind, OFFSET_MAX};
 use crate::layout::{Superblock, extent, get32, get64, put32, put64};
 use crate::store::Store;
+use crate::table::Inode;
 use crate::tree::Place;
 
 /// What a file has at some block.
@@ -225,8 +226,15 @@ impl<M: Memory> Store<M> {
     fn cut_extent(&mut self, inode: &mut Inode, whole: &Extent, from: u64, to: u64) -> Result<()> {
         let ino = inode.ino.0;
         inode.extent = None;
-        self.remove(whole.key(ino))?;
-        for rest in [whole.clip(0, from), whole.clip(to, u64::MAX)].into_iter().flatten() {
+        match whole.clip(0, from) {
+            // What is left before keeps its place: making a file shorter takes no block.
+            Some(rest) => {
+                let place = self.find(rest.key(ino))?.ok_or(Corruption::Item)?;
+                self.update(&place, 0, &rest.emit());
+            }
+            None => self.remove(whole.key(ino))?,
+        }
+        if let Some(rest) = whole.clip(to, u64::MAX) {
             self.insert(rest.key(ino), &rest.emit())?;
         }
         Ok(())
@@ -258,8 +266,8 @@ impl<M: Memory> Store<M> {
         self.insert_extent(inode, Extent { file_block, start: to, len: 1, unwritten: false })
     }
 
-    /// Frees the blocks of the file within `from..to`, at most `budget` extents of them, the last
-    /// first. Returns whether all are gone.
+    /// Frees the blocks of the file within `from..to`, the last first: at most `budget` extents of them,
+    /// and no more than one transaction takes. Returns whether all are gone.
     pub fn remove_blocks(
         &mut self,
         inode: &mut Inode,
@@ -279,6 +287,9 @@ impl<M: Memory> Store<M> {
             self.cut_extent(inode, &e, part.file_block, part.end())?;
             self.free(part.start, part.len, false)?;
             inode.record.blocks = inode.record.blocks.saturating_sub(part.len);
+            if !self.has_room() {
+                break;
+            }
         }
         Ok(match self.extent_before(inode.ino.0, last.min(OFFSET_MAX))? {
             Some(e) => e.clip(from, to).is_none(),

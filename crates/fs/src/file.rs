@@ -10,8 +10,9 @@ use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
 use crate::allocation::Goal;
 use crate::error::Result;
 use crate::extent::Mapping;
-use crate::inode::{Extent, Inode};
+use crate::inode::Extent;
 use crate::store::Store;
+use crate::table::Inode;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
@@ -27,7 +28,7 @@ const WINDOW_DENSITY: u64 = 8;
 /// With less free space a write takes only the blocks that it needs.
 const WINDOW_FREE_MIN: u64 = 16 * WINDOW;
 
-/// The extents that one transaction frees.
+/// The extents that one transaction frees, if its record takes so many.
 pub const FREE_BUDGET: usize = 128;
 
 #[inline]
@@ -63,8 +64,10 @@ impl<M: Memory> Store<M> {
         Ok(())
     }
 
-    /// Writes at most [`WRITE_MAX`] bytes to a file within a transaction and updates its record.
-    pub fn write_file(&mut self, inode: &mut Inode, offset: u64, data: &[u8]) -> Result<()> {
+    /// Writes at most [`WRITE_MAX`] bytes to a file within a transaction and updates its record. Returns
+    /// how many were written: all, unless they go to so many places that their record would become too
+    /// long.
+    pub fn write_file(&mut self, inode: &mut Inode, offset: u64, data: &[u8]) -> Result<usize> {
         debug_assert!(data.len() as u64 <= WRITE_MAX);
         let size = inode.record.size;
         let blocks = inode.record.blocks;
@@ -73,15 +76,17 @@ impl<M: Memory> Store<M> {
         }
         let mut done = 0;
         while done < data.len() {
-            let n = self.write_run(inode, offset + done as u64, &data[done..])?;
-            done += n;
+            done += self.write_run(inode, offset + done as u64, &data[done..])?;
+            if done > 0 && !self.has_room() {
+                break;
+            }
         }
-        let end = offset + data.len() as u64;
+        let end = offset + done as u64;
         inode.record.size = size.max(end);
         if inode.record.size != size || inode.record.blocks != blocks {
             self.update_size(inode)?;
         }
-        Ok(())
+        Ok(done)
     }
 
     /// Writes to one extent or hole and returns how many bytes went there.
@@ -213,7 +218,7 @@ impl<M: Memory> Store<M> {
     pub fn preallocate(&mut self, inode: &mut Inode, from: u64, to: u64) -> Result<u64> {
         let mut at = from;
         for _ in 0..FREE_BUDGET {
-            if at >= to {
+            if at >= to || !self.has_room() {
                 break;
             }
             match self.mapping(inode, at)? {
@@ -235,7 +240,7 @@ impl<M: Memory> Store<M> {
     pub fn mark_unwritten(&mut self, inode: &mut Inode, from: u64, to: u64) -> Result<u64> {
         let mut at = from;
         for _ in 0..FREE_BUDGET {
-            if at >= to {
+            if at >= to || !self.has_room() {
                 break;
             }
             at = match self.mapping(inode, at)? {

@@ -37,6 +37,8 @@ pub struct Journal {
     sequence: u64,
     chain: u64,
     buf: Vec<u8>,
+    /// The longest record so far, in bytes.
+    pub longest: usize,
 }
 
 /// More than a commit appends: a mark, up to 64 KiB of data, and an entry for each of its pieces.
@@ -84,6 +86,7 @@ impl Journal {
             sequence: end.sequence,
             chain: end.chain,
             buf: Vec::new(),
+            longest: 0,
         }
     }
 
@@ -195,13 +198,15 @@ impl Journal {
     /// Stores the record at the head of the ring. If this fails nothing was appended.
     ///
     /// # Errors
-    /// The device's, and `ENOSPC` for a record that the ring can't take.
+    /// The device's. `EIO` for a record that the ring can't take, which no operation makes in a tree
+    /// that is sound.
     #[inline]
     pub fn append<M: Memory>(&mut self, device: &mut M) -> Result<()> {
         let len = self.buf.len().next_multiple_of(8);
         if len > self.record_max() || len as u64 > self.len - (self.head - self.tail) {
-            return Err(Errno::ENOSPC.into());
+            return Err(Errno::EIO.into());
         }
+        self.longest = self.longest.max(len);
         self.buf.resize(len, 0);
         put16(&mut self.buf, record::MAGIC, magic::JOURNAL_RECORD);
         put32(&mut self.buf, record::LEN, len as u32);
@@ -264,8 +269,9 @@ impl Journal {
 }
 
 /// The longest record in a ring of `ring` bytes.
-fn record_max(ring: u64) -> usize {
-    (ring / 4).min(16 << 20) as usize
+pub(crate) const fn record_max(ring: u64) -> usize {
+    let quarter = ring / 4;
+    if quarter < 16 << 20 { quarter as usize } else { 16 << 20 }
 }
 
 /// The bytes of a ring that are not filled before a checkpoint.

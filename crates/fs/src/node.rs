@@ -14,6 +14,9 @@ use crate::layout::{Block, cell, get16, get64, node, put16, put64};
 /// Bytes of a node before its first cell.
 pub const HEADER_LEN: usize = node::CELLS;
 
+/// What a node made of two may have in live cells: room stays for insertions.
+pub const MERGED_MAX: usize = node::CAPACITY * 3 / 4;
+
 /// The node's level: 0 for a leaf.
 #[inline]
 pub fn level(data: &Block) -> u32 {

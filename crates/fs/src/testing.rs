@@ -5,13 +5,24 @@
 
 use alloc::vec::Vec;
 
-use atoll_block::BLOCK_SIZE;
+use atoll_block::{BLOCK_SIZE, Memory};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use crate::bounds;
+use crate::fs::Fs;
 use crate::layout::{
     Block, cell, common, get16, get32, get64, journal_header, magic, map, node, put16, put32,
     put64, record, seal, state, superblock,
 };
+
+/// The longest record since this was asked last, in bytes.
+pub fn take_longest_record<M: Memory>(fs: &mut Fs<M>) -> usize {
+    core::mem::take(&mut fs.store.journal.longest)
+}
+
+/// What bounds say of records: a step that ends a removal, a rename, a new name, an attribute.
+pub const RECORD_BOUNDS: [usize; 4] =
+    [bounds::LAST_STEP, bounds::RENAME, bounds::MAKE, bounds::SET_ATTRIBUTE];
 
 const MAGICS: [u32; 5] =
     [magic::SUPERBLOCK, magic::JOURNAL_HEADER, magic::NODE, magic::MAP, magic::SUMMARY];

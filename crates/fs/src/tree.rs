@@ -9,13 +9,11 @@ use crate::cache::FrameId;
 use crate::error::{Corruption, Result};
 use crate::key::Key;
 use crate::layout::{cell, magic, node as layout};
-use crate::node;
+use crate::node::{self, MERGED_MAX};
 use crate::store::Store;
 
 /// A node with less than this in live cells is merged with a neighbour if both fit in one.
 const MERGE_BELOW: usize = layout::CAPACITY / 3;
-/// What a merged node may have in live cells: room stays for insertions.
-const MERGED_MAX: usize = layout::CAPACITY * 3 / 4;
 /// Bytes that compaction must gain to be worth it; otherwise the node is split.
 const COMPACTION_GAIN: usize = layout::CAPACITY / 8;
 
@@ -231,7 +229,32 @@ impl<M: Memory> Store<M> {
             return Ok(());
         }
         let path = *self.fingers.path(key);
-        self.split(&path, 0, key, value)
+        let at = self.split_point(&path, 0, key);
+        self.split(&path, 0, at, key, value)
+    }
+
+    /// As [`insert`](Self::insert), for an item that follows the one inserted before and has others
+    /// to follow it: they fill nodes of their own, so that little else is moved.
+    pub fn insert_next(&mut self, key: Key, value: &[u8]) -> Result<()> {
+        let (id, slot) = self.descend(key)?;
+        let frame = self.cache.frame(id);
+        let count = frame.count();
+        if frame.keys().get(slot) == Some(&key) {
+            return Err(Corruption::Item.into());
+        }
+        if slot == 0 {
+            return self.insert(key, value);
+        }
+        if self.append_if_room(id, slot, key, value) {
+            return Ok(());
+        }
+        let path = *self.fingers.path(key);
+        if slot == count {
+            return self.split(&path, 0, slot, key, value);
+        }
+        // What comes after goes to a node of its own first.
+        self.cut(&path, slot)?;
+        self.insert_next(key, value)
     }
 
     /// Adds a cell to a node that has room for it, or would have without its dead cells.
@@ -304,28 +327,66 @@ impl<M: Memory> Store<M> {
         Ok((block, id))
     }
 
-    /// Splits the node at `level` of `path` in two and inserts the cell in the right one of them.
-    fn split(&mut self, path: &Path, level: usize, key: Key, value: &[u8]) -> Result<()> {
+    /// The slot at which the node at `level` of `path` is split for a cell with `key`.
+    fn split_point(&self, path: &Path, level: usize, key: Key) -> usize {
         let left = path.steps[level].0;
+        let frame = self.cache.frame(left);
+        let count = frame.count();
+        // At the right edge of the tree, where new inodes go, the left node stays full.
+        if frame.lower_bound(key) == count && path.upper.is_none() {
+            return count;
+        }
+        self.middle(left)
+    }
+
+    /// Splits the node at `level` of `path` in two at the slot `at` and inserts the cell in the right
+    /// one of them.
+    fn split(
+        &mut self,
+        path: &Path,
+        level: usize,
+        at: usize,
+        key: Key,
+        value: &[u8],
+    ) -> Result<()> {
+        let left = path.steps[level].0;
+        let (right_block, right) = self.divide(left, level, at)?;
+        let count = self.cache.frame(right).count();
+        let separator = if count == 0 { key } else { self.cache.frame(right).keys()[0] };
+        let target = if key >= separator { right } else { left };
+        let slot = self.cache.frame(target).lower_bound(key);
+        self.append_cell(target, slot, key, value);
+        self.add_child(path, level, separator, right_block)
+    }
+
+    /// Moves the cells of the leaf of `path` from the slot `at` on, of which there is one, to a new leaf.
+    fn cut(&mut self, path: &Path, at: usize) -> Result<()> {
+        let (right_block, right) = self.divide(path.steps[0].0, 0, at)?;
+        let separator = self.cache.frame(right).keys()[0];
+        self.add_child(path, 0, separator, right_block)
+    }
+
+    /// Moves the cells from the slot `at` on to a new node, which may be left without any.
+    fn divide(&mut self, left: FrameId, level: usize, at: usize) -> Result<(u64, FrameId)> {
         let (right_block, right) = self.new_node()?;
         let frame = self.cache.frame(left);
         let count = frame.count();
-        let slot = frame.lower_bound(key);
-        // At the right edge of the tree, where new inodes go, the left node stays full.
-        let at = if slot == count && path.upper.is_none() { count } else { self.middle(left) };
-        let bytes = {
-            let frame = self.cache.frame(left);
-            node::image(level as u32, (at..count).map(|s| frame.cell(s)))
-        };
-        let separator = if at == count { key } else { self.cache.frame(left).keys()[at] };
+        let bytes = node::image(level as u32, (at..count).map(|s| frame.cell(s)));
         self.replace_empty(right, level, &bytes);
         if at < count {
             self.rewrite(left, 0..at);
         }
-        let target = if key >= separator { right } else { left };
-        let slot = self.cache.frame(target).lower_bound(key);
-        self.append_cell(target, slot, key, value);
+        Ok((right_block, right))
+    }
 
+    /// Adds a node that came of the one at `level` of `path` to the node above.
+    fn add_child(
+        &mut self,
+        path: &Path,
+        level: usize,
+        separator: Key,
+        right_block: u64,
+    ) -> Result<()> {
         if level + 1 < self.state.height as usize {
             let parent = path.steps[level + 1].0;
             let slot = self.cache.frame(parent).lower_bound(separator);
@@ -333,7 +394,8 @@ impl<M: Memory> Store<M> {
             if self.append_if_room(parent, slot, separator, &child) {
                 return Ok(());
             }
-            return self.split(path, level + 1, separator, &child);
+            let at = self.split_point(path, level + 1, separator);
+            return self.split(path, level + 1, at, separator, &child);
         }
         if level + 1 == layout::HEIGHT_MAX {
             return Err(atoll_vfs::Errno::ENOSPC.into());
@@ -386,6 +448,28 @@ impl<M: Memory> Store<M> {
         if self.cache.frame(id).live as usize >= MERGE_BELOW {
             return Ok(());
         }
+        let path = *self.fingers.path(key);
+        self.mend(&path, 0)
+    }
+
+    /// As [`remove`](Self::remove), for one of many items that follow one another: a leaf that keeps any
+    /// stays as it is. [`mend_at`](Self::mend_at) comes after the last.
+    pub fn remove_next(&mut self, key: Key) -> Result<()> {
+        let (id, slot) = self.descend(key)?;
+        if self.cache.frame(id).keys().get(slot) != Some(&key) {
+            return Err(Corruption::Item.into());
+        }
+        self.drop_cell(id, slot);
+        if self.cache.frame(id).count() > 0 {
+            return Ok(());
+        }
+        let path = *self.fingers.path(key);
+        self.mend(&path, 0)
+    }
+
+    /// Merges the leaf that has or would have `key` with a neighbour, if it is nearly empty.
+    pub fn mend_at(&mut self, key: Key) -> Result<()> {
+        self.descend(key)?;
         let path = *self.fingers.path(key);
         self.mend(&path, 0)
     }

@@ -6,7 +6,8 @@ use atoll_block::Memory;
 use atoll_vfs::{Errno, Ino, XATTR_LIST_MAX, XATTR_SIZE_MAX, XattrFlags};
 
 use crate::error::{Corruption, Result};
-use crate::key::{Key, Kind, XATTR_PIECES, XATTR_TIES, xattr_offset};
+use crate::hash::xattr_offset;
+use crate::key::{Key, Kind, XATTR_PIECES, XATTR_TIES};
 use crate::layout::{get32, node, put32, xattr};
 use crate::store::Store;
 use crate::tree::Place;
@@ -68,7 +69,7 @@ impl<M: Memory> Store<M> {
         ino: Ino,
         name: &[u8],
     ) -> Result<core::result::Result<Place, Option<u64>>> {
-        let base = xattr_offset(self.superblock.hash_seed(), name);
+        let base = xattr_offset(&self.superblock.hash_key, name);
         let mut free = None;
         for tie in 0..XATTR_TIES {
             let offset = base + tie * XATTR_PIECES;
@@ -89,15 +90,32 @@ impl<M: Memory> Store<M> {
         Ok(Err(free))
     }
 
-    fn remove_pieces(&mut self, ino: Ino, offset: u64) -> Result<()> {
-        let end = offset + XATTR_PIECES;
-        while let Some(place) = self.seek(Key::new(ino.0, Kind::Xattr, offset))? {
+    /// Removes the pieces of an attribute from `first` on, all of which are before the offset `end`.
+    fn remove_pieces(&mut self, ino: Ino, first: u64, end: u64) -> Result<()> {
+        let key = Key::new(ino.0, Kind::Xattr, first);
+        while let Some(place) = self.seek(key)? {
             if !place.key.is(ino.0, Kind::Xattr) || place.key.offset() >= end {
                 break;
             }
-            self.remove(place.key)?;
+            self.remove_next(place.key)?;
         }
-        Ok(())
+        self.mend_at(key)
+    }
+
+    /// Stores a piece, of which another length may be there.
+    fn put_piece(&mut self, key: Key, bytes: &[u8], replaces: bool) -> Result<()> {
+        if replaces && let Some(place) = self.find(key)? {
+            if self.value(&place).len() == bytes.len() {
+                self.update(&place, 0, bytes);
+                return Ok(());
+            }
+            self.remove_next(key)?;
+        }
+        if key.offset().is_multiple_of(XATTR_PIECES) {
+            self.insert(key, bytes)
+        } else {
+            self.insert_next(key, bytes)
+        }
     }
 
     /// Sets an attribute within a transaction.
@@ -108,13 +126,12 @@ impl<M: Memory> Store<M> {
         value: &[u8],
         flags: XattrFlags,
     ) -> Result<()> {
-        let offset = match self.find_attribute(ino, name)? {
+        let found = self.find_attribute(ino, name)?;
+        let replaces = found.is_ok();
+        let offset = match found {
             Ok(_) if flags.contains(XattrFlags::CREATE) => return Err(Errno::EEXIST.into()),
             Err(_) if flags.contains(XattrFlags::REPLACE) => return Err(Errno::ENODATA.into()),
-            Ok(place) => {
-                self.remove_pieces(ino, place.key.offset())?;
-                place.key.offset()
-            }
+            Ok(place) => place.key.offset(),
             Err(free) => {
                 let mut total = name.len() + 1;
                 self.for_attributes(ino, 0, |_, name, _| {
@@ -134,9 +151,15 @@ impl<M: Memory> Store<M> {
         b[xattr::NAME..head].copy_from_slice(name);
         let first = value.len().min(node::VALUE_MAX - head);
         b[head..head + first].copy_from_slice(&value[..first]);
-        self.insert(Key::new(ino.0, Kind::Xattr, offset), &b[..head + first])?;
-        for (piece, bytes) in (1..).zip(value[first..].chunks(node::VALUE_MAX)) {
-            self.insert(Key::new(ino.0, Kind::Xattr, offset + piece), bytes)?;
+        let key = |piece| Key::new(ino.0, Kind::Xattr, offset + piece);
+        self.put_piece(key(0), &b[..head + first], replaces)?;
+        let mut next = 1;
+        for bytes in value[first..].chunks(node::VALUE_MAX) {
+            self.put_piece(key(next), bytes, replaces)?;
+            next += 1;
+        }
+        if replaces {
+            self.remove_pieces(ino, offset + next, offset + XATTR_PIECES)?;
         }
         Ok(())
     }
@@ -178,7 +201,10 @@ impl<M: Memory> Store<M> {
     /// Removes an attribute within a transaction.
     pub fn remove_attribute(&mut self, ino: Ino, name: &[u8]) -> Result<()> {
         match self.find_attribute(ino, name)? {
-            Ok(place) => self.remove_pieces(ino, place.key.offset()),
+            Ok(place) => {
+                let first = place.key.offset();
+                self.remove_pieces(ino, first, first + XATTR_PIECES)
+            }
             Err(_) => Err(Errno::ENODATA.into()),
         }
     }
@@ -186,7 +212,8 @@ impl<M: Memory> Store<M> {
     /// Stores a symbolic link's target.
     pub fn insert_target(&mut self, ino: Ino, target: &[u8]) -> Result<()> {
         for (piece, bytes) in (0..).zip(target.chunks(node::VALUE_MAX)) {
-            self.insert(Key::new(ino.0, Kind::Symlink, piece), bytes)?;
+            let key = Key::new(ino.0, Kind::Symlink, piece);
+            if piece == 0 { self.insert(key, bytes)? } else { self.insert_next(key, bytes)? }
         }
         Ok(())
     }
