@@ -84,12 +84,15 @@ fn object(element: &Element<'_>) -> Value {
                 "ring_start": sb.ring_start,
                 "ring_blocks": sb.ring_blocks,
                 "group_start": sb.group_start,
+                "generation": sb.generation,
                 "uuid": output::uuid(&sb.uuid),
             })) }),
         ),
         Element::JournalHeader { block, header, current } => (
             "journal header",
-            json!({ "block": block, "current": current, "sound": header.is_some() }),
+            json!({ "block": block, "current": current, "sound": header.is_some(),
+                    "generation": header.map(|h| h.generation),
+                    "clean": header.map(|h| h.clean), "failed": header.map(|h| h.failed) }),
         ),
         Element::Record { position, sequence, len, mark, flushed, covers, sound, .. } => (
             "record",
@@ -103,12 +106,13 @@ fn object(element: &Element<'_>) -> Value {
         Element::State(state) => (
             "state",
             json!({ "root": state.root, "height": state.height, "next_inode": state.next_ino,
-                    "free_blocks": state.free_blocks, "inodes": state.inodes }),
+                    "free_blocks": state.free_blocks, "inodes": state.inodes,
+                    "groups": state.groups }),
         ),
-        Element::Map { group, block, blocks, used, .. } => (
+        Element::Map { group, block, blocks, used, damaged } => (
             "map",
             json!({ "group": group, "block": block, "blocks": blocks,
-                    "used": or_error(used, |used| json!(used)) }),
+                    "used": or_error(used, |used| json!(used)), "damaged": damaged }),
         ),
         Element::Node { block, level, cells, in_journal } => (
             "node",

@@ -121,7 +121,11 @@ pub fn open(path: &Path, access: Access) -> Result<Volume, Failure> {
         new_slab,
         ..MountOptions::default()
     };
-    Fs::mount(device, &options).map_err(|error| unusable(path, error))
+    let volume = Fs::mount(device, &options).map_err(|error| unusable(path, error))?;
+    for note in volume.notes() {
+        eprintln!("atoll: {}: {note}", path.display());
+    }
+    Ok(volume)
 }
 
 /// Closes a volume. Everything is durable afterwards.

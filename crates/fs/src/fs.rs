@@ -54,6 +54,8 @@ pub struct VolumeInfo {
     pub inodes: u64,
     /// Levels of the tree.
     pub tree_height: u32,
+    /// Groups that have map blocks.
+    pub groups: u64,
 }
 
 impl<M: Memory> Fs<M> {
@@ -109,6 +111,7 @@ impl<M: Memory> Fs<M> {
             free_blocks: self.store.state.free_blocks,
             inodes: self.store.state.inodes,
             tree_height: self.store.state.height,
+            groups: self.store.state.groups,
         }
     }
 

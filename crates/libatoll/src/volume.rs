@@ -150,6 +150,9 @@ impl MountError {
                 let message = format!("{place}: not an Atoll volume; make one with atoll_mkfs");
                 return MountError::new(libc::EMEDIUMTYPE, message);
             }
+            FsError::Corrupt(
+                Corruption::Version | Corruption::EarlierVersion | Corruption::Truncated,
+            ) => "",
             FsError::Corrupt(_) => "; `atoll fsck --repair` may save it",
             _ => "",
         };
