@@ -134,7 +134,6 @@ pub fn open(path: &Path, access: Access) -> Result<Volume, Failure> {
         discard,
         cache_bytes,
         new_slab,
-        ..MountOptions::default()
     };
     Fs::mount(device, &options).map_err(|error| unusable(path, error))
 }

@@ -37,14 +37,14 @@ static ZEROS: [u8; PIECE as usize] = [0; PIECE as usize];
 #[derive(Debug)]
 pub(super) struct Reserve {
     /// One bit for each piece that has storage.
-    asked: Vec<u8>,
+    asked: Box<[u8]>,
     /// One for each whose pages are in the host's cache, or were.
-    seen: Vec<u8>,
+    seen: Box<[u8]>,
     /// Those in which nothing was stored when their region was asked for. It is too late to tell
     /// after that: a fault reads ahead, and what the host has in its cache counts as data.
-    empty: Vec<u8>,
+    empty: Box<[u8]>,
     /// Those whose storage was given back after it was asked for.
-    given_back: Vec<u8>,
+    given_back: Box<[u8]>,
     length: u64,
     never: bool,
     /// Storage can be asked for.
@@ -73,12 +73,12 @@ impl Reserve {
 
     fn with(length: u64, asked: u8, seen: u8) -> Reserve {
         let regions = length.div_ceil(REGION) as usize;
-        let (empty, given_back) = (vec![0; regions], vec![0; regions]);
+        let bits = |value: u8| vec![value; regions].into_boxed_slice();
         Reserve {
-            asked: vec![asked; regions],
-            seen: vec![seen; regions],
-            empty,
-            given_back,
+            asked: bits(asked),
+            seen: bits(seen),
+            empty: bits(0),
+            given_back: bits(0),
             length,
             never: false,
             asks: asked == 0,
