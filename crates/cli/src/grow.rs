@@ -64,7 +64,8 @@ pub fn run(args: &Args) -> Outcome {
         error => volume::cannot_open(path, error),
     })?;
     let incarnation = device.incarnation();
-    let mount = MountOptions { incarnation, ..MountOptions::default() };
+    volume::check_owner(path, &mut device)?;
+    let mount = MountOptions { incarnation, owner: device::owner(), ..MountOptions::default() };
     let grown = atoll_fs::grow(&mut device, &mount).map_err(|error| match error {
         FsError::Device(error) => Failure::new(format!("cannot grow {shown}: {error}")),
         error => volume::unusable(path, error),

@@ -101,7 +101,21 @@ pub fn open_device(path: &Path, access: Access) -> Result<HostDevice, Failure> {
         Err(OpenError::TooSmall { .. }) => {
             Err(unusable(path, FsError::Corrupt(Corruption::NotAVolume)))
         }
-        other => other.map_err(|error| cannot_open(path, error)),
+        other => {
+            let mut device = other.map_err(|error| cannot_open(path, error))?;
+            check_owner(path, &mut device)?;
+            Ok(device)
+        }
+    }
+}
+
+/// Refuses a volume that another process has, although no lock says so.
+pub fn check_owner(path: &Path, device: &mut HostDevice) -> Result<(), Failure> {
+    // Whatever is no volume is nobody's.
+    let mark = atoll_fs::owner(device).unwrap_or_default();
+    match device::living_owner(&mark) {
+        Some(pid) => Err(cannot_open(path, OpenError::InUse { pid: Some(pid) })),
+        None => Ok(()),
     }
 }
 
@@ -116,10 +130,10 @@ pub fn open(path: &Path, access: Access) -> Result<Volume, Failure> {
     let options = MountOptions {
         read_only,
         incarnation,
+        owner: device::owner(),
         discard,
         cache_bytes,
         new_slab,
-        ..MountOptions::default()
     };
     let volume = Fs::mount(device, &options).map_err(|error| unusable(path, error))?;
     for note in volume.notes() {
@@ -215,6 +229,7 @@ pub fn create(path: &Path, options: &CreateOptions<'_>) -> Result<Volume, Failur
             };
             Failure::new(format!("cannot make the volume {shown}: {error}{hint}"))
         })?;
+        check_owner(path, &mut device)?;
         if existing.is_some() && device.gives_back() {
             // What held something else.
             let blocks = device.block_count();
@@ -226,7 +241,9 @@ pub fn create(path: &Path, options: &CreateOptions<'_>) -> Result<Volume, Failur
         let incarnation = device.incarnation();
         let cache_bytes = atoll_host::memory::cache_bytes();
         let new_slab = Some(atoll_host::memory::use_huge_pages as fn(*const u8, usize));
-        let mount = MountOptions { incarnation, cache_bytes, new_slab, ..MountOptions::default() };
+        let owner = device::owner();
+        let mount =
+            MountOptions { incarnation, owner, cache_bytes, new_slab, ..MountOptions::default() };
         Fs::mount(device, &mount).map_err(|error| unusable(path, error))
     })();
     if result.is_err() && existing.is_none() {

@@ -75,4 +75,4 @@ pub use inode::InodeRecord;
 pub use journal::Header as JournalHeader;
 pub use report::MountNote;
 pub use superblocks::read_superblock;
-pub use volume::MountOptions;
+pub use volume::{MountOptions, owner};

@@ -51,6 +51,16 @@ impl Default for MountOptions {
     }
 }
 
+/// Who has the volume on `device` mounted, or had it when it crashed: what [`MountOptions::owner`] said
+/// then. Zeros: nobody, or who did not say.
+///
+/// # Errors
+/// What is wrong with the image or the device.
+pub fn owner<M: Memory>(device: &mut M) -> Result<[u8; 32]> {
+    let superblocks = Superblocks::read(device)?;
+    Ok(Headers::read(device, &superblocks.sb).newest()?.owner)
+}
+
 /// Opens the volume on `device`: reads the superblock and replays the journal.
 ///
 /// After the end of a process every record is replayed, after power loss those up to the last

@@ -17,6 +17,7 @@ mod life;
 mod mapped;
 mod mapping;
 mod open;
+mod owner;
 mod reserve;
 mod shortage;
 mod writeback;
@@ -24,6 +25,7 @@ mod writeback;
 pub use file::FileDevice;
 pub use mapped::MappedDevice;
 pub use open::{Access, Create, OpenError, OpenOptions, open};
+pub use owner::{living_owner, owner};
 
 use std::fs::File;
 use std::os::fd::AsFd;

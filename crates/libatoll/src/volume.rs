@@ -215,11 +215,35 @@ pub fn mkfs(path: &Path, options: &FormatOptions) -> Result<(), MountError> {
     let mut device =
         Device::Host(device::open(path, &open).map_err(|error| MountError::open(path, error))?);
     let place = path.display().to_string();
+    check_owner(&mut device, &place)?;
     if !empty && !options.force {
         refuse_content(&mut device, &place)?;
     }
+    if let Device::Host(host) = &device
+        && !empty
+        && host.gives_back()
+    {
+        // What held something else.
+        let blocks = device.block_count();
+        device
+            .discard(BlockIndex(0), blocks)
+            .map_err(|error| MountError::fs(&place, error.into()))?;
+    }
     format(&mut device, &place, options.owner)?;
     device.flush().map_err(|error| MountError::fs(&place, error.into()))
+}
+
+/// Fails for a volume that another process has, although no lock says so.
+fn check_owner(device: &mut Device, place: &str) -> Result<(), MountError> {
+    // Whatever is no volume is nobody's.
+    let mark = atoll_fs::owner(device).unwrap_or_default();
+    match device::living_owner(&mark) {
+        Some(pid) => {
+            let error = OpenError::InUse { pid: Some(pid) };
+            Err(MountError::open(Path::new(place), error))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Fails unless the device's beginning and end hold zeros, as those of a new file do.
@@ -242,7 +266,7 @@ fn refuse_content(device: &mut Device, place: &str) -> Result<(), MountError> {
 /// # Errors
 /// What was wrong, with the error's number.
 pub fn mount(options: &MountOptions) -> Result<Volume, MountError> {
-    let (device, place) = match &options.storage {
+    let (mut device, place) = match &options.storage {
         Storage::Ram(bytes) => {
             let mut device = Device::Ram(RamDevice::new(bytes / BLOCK_SIZE as u64));
             let place = "volume in memory".to_owned();
@@ -262,6 +286,7 @@ pub fn mount(options: &MountOptions) -> Result<Volume, MountError> {
         Device::Ram(_) => [0; 16],
         Device::Host(device) => device.incarnation(),
     };
+    check_owner(&mut device, &place)?;
     let discard = match &device {
         Device::Ram(_) => false,
         Device::Host(device) => !options.read_only && device.gives_back(),
@@ -273,7 +298,7 @@ pub fn mount(options: &MountOptions) -> Result<Volume, MountError> {
             read_only: options.read_only,
             incarnation,
             discard,
-            owner: [0; 32],
+            owner: device::owner(),
             cache_bytes: if direct { options.cache_bytes / 2 } else { options.cache_bytes },
             new_slab: Some(memory::use_huge_pages),
         },

@@ -15,6 +15,7 @@ use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::fd::AsFd;
 
+use atoll_block::BLOCK_SIZE;
 use rustix::fs::{Advice, FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 
@@ -36,14 +37,14 @@ static ZEROS: [u8; PIECE as usize] = [0; PIECE as usize];
 #[derive(Debug)]
 pub(super) struct Reserve {
     /// One bit for each piece that has storage.
-    asked: Vec<u8>,
+    asked: Box<[u8]>,
     /// One for each whose pages are in the host's cache, or were.
-    seen: Vec<u8>,
+    seen: Box<[u8]>,
     /// Those in which nothing was stored when their region was asked for. It is too late to tell
     /// after that: a fault reads ahead, and what the host has in its cache counts as data.
-    empty: Vec<u8>,
+    empty: Box<[u8]>,
     /// Those whose storage was given back after it was asked for.
-    given_back: Vec<u8>,
+    given_back: Box<[u8]>,
     length: u64,
     never: bool,
     /// Storage can be asked for.
@@ -72,12 +73,12 @@ impl Reserve {
 
     fn with(length: u64, asked: u8, seen: u8) -> Reserve {
         let regions = length.div_ceil(REGION) as usize;
-        let (empty, given_back) = (vec![0; regions], vec![0; regions]);
+        let bits = |value: u8| vec![value; regions].into_boxed_slice();
         Reserve {
-            asked: vec![asked; regions],
-            seen: vec![seen; regions],
-            empty,
-            given_back,
+            asked: bits(asked),
+            seen: bits(seen),
+            empty: bits(0),
+            given_back: bits(0),
             length,
             never: false,
             asks: asked == 0,
@@ -138,23 +139,31 @@ impl Reserve {
             let (region, bit) = place(piece);
             let Some(byte) = self.asked.get_mut(region) else { return };
             if *byte & bit == 0 {
+                let bytes = |from: u64, len: u64| from..self.length.min(from + len);
+                let mut wanted = None;
                 if *byte == 0 {
-                    let at = piece / 8 * REGION;
-                    let end = self.length.min(at + REGION);
+                    let whole = bytes(piece / 8 * REGION, REGION);
                     let mut data = 0;
                     for piece in 0..8 {
-                        let at = at + piece * PIECE;
+                        let at = whole.start + piece * PIECE;
                         if data <= at {
                             data = next_data(file, at);
                         }
-                        let is_empty = at < end && data >= end.min(at + PIECE);
+                        let is_empty = at < whole.end && data >= whole.end.min(at + PIECE);
                         self.empty[region] |= u8::from(is_empty) << piece;
                     }
-                    let _ = rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, at, end - at);
+                    wanted = Some(whole);
                 } else if self.given_back[region] & bit != 0 {
-                    let at = piece * PIECE;
-                    let end = self.length.min(at + PIECE);
-                    let _ = rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, at, end - at);
+                    wanted = Some(bytes(piece * PIECE, PIECE));
+                }
+                if let Some(wanted) = wanted
+                    && !allocate(file, &wanted)
+                {
+                    // A host that is nearly full: as much as is needed, so that it outlives a power loss.
+                    // Whether it has more is asked every time.
+                    allocate(file, range);
+                    self.empty[region] &= *byte;
+                    continue;
                 }
                 *byte |= bit;
                 if pages && self.empty[region] & bit != 0 {
@@ -170,6 +179,13 @@ impl Reserve {
             self.read_ahead(file, range);
         }
     }
+}
+
+/// Asks for storage for the blocks that hold `bytes`; whether there was some.
+fn allocate(file: &File, bytes: &Range<u64>) -> bool {
+    let start = bytes.start / BLOCK_SIZE as u64 * BLOCK_SIZE as u64;
+    let result = rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, start, bytes.end - start);
+    result != Err(Errno::NOSPC)
 }
 
 /// Has `count` pieces read ahead, without waiting for them. Where this fails the load reads, page by
@@ -249,6 +265,33 @@ mod tests {
         assert!(!reserve.has_seen(&(0..1)));
         reserve.read_ahead(&file, &(0..1));
         assert!(reserve.has_seen(&(0..1)));
+    }
+
+    /// Also what had been asked for and was given back: that piece alone.
+    #[test]
+    fn what_was_given_back_is_asked_for_again() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(REGION).unwrap();
+        let mut reserve = Reserve::with(REGION, 0, 0);
+        reserve.ask(&file, &(0..1), true);
+        reserve.ask(&file, &(2 * PIECE..4 * PIECE), true);
+        file.write_all_at(b"x", 3 * PIECE).unwrap();
+        if !io::punch_hole(file.as_fd(), 2 * PIECE, PIECE).unwrap() {
+            return eprintln!("not tested: no holes can be made in files here");
+        }
+        reserve.forget(&(2 * PIECE..3 * PIECE));
+        assert!(reserve.covers(&(0..1)) && reserve.covers(&(3 * PIECE..4 * PIECE)));
+        assert!(!reserve.covers(&(2 * PIECE..3 * PIECE)));
+        assert!(!reserve.has_seen(&(2 * PIECE..3 * PIECE)));
+        reserve.ask(&file, &(2 * PIECE..2 * PIECE + 1), true);
+        assert!(reserve.covers(&(2 * PIECE..3 * PIECE)));
+        let mut found = [0; 2];
+        file.read_exact_at(&mut found, 3 * PIECE).unwrap();
+        assert_eq!(&found, b"x\0");
+        // Nothing is asked of a device that is only read, nor of a disk.
+        let mut reserve = Reserve::with(REGION, u8::MAX, 0);
+        reserve.forget(&(0..REGION));
+        assert!(reserve.covers(&(0..1)));
     }
 
     /// What an earlier process stored is not touched, wherever in a piece it is.

@@ -1,0 +1,89 @@
+//! Who has a volume, written into the volume: for where locks do not see, as on file systems that have none,
+//! or where a disk and its file are reached by users who may not open the other.
+//!
+//! A mark names a process: a hash of the boot, the namespace of its number, that number, and when it
+//! started. Only on the same boot and in the same namespace can be told whether it lives. What a process
+//! elsewhere left looks the same as after a crash, and so it is taken.
+
+use std::os::unix::fs::MetadataExt;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::life;
+
+/// The mark of this process. Zeros if it cannot be known.
+pub fn owner() -> [u8; 32] {
+    let mut mark = [0; 32];
+    let Some((boot, namespace)) = here() else { return mark };
+    let process = std::process::id();
+    let Some(started) = started(process) else { return mark };
+    for (at, number) in [boot, namespace, process.into(), started].into_iter().enumerate() {
+        mark[at * 8..at * 8 + 8].copy_from_slice(&number.to_le_bytes());
+    }
+    mark
+}
+
+/// The process that made `mark`, if it lives and is not this one.
+pub fn living_owner(mark: &[u8; 32]) -> Option<u32> {
+    let number = |at: usize| {
+        let bytes = mark[at * 8..at * 8 + 8].try_into();
+        bytes.map_or(0, u64::from_le_bytes)
+    };
+    let (boot, namespace) = here()?;
+    let process = u32::try_from(number(2)).ok()?;
+    let is_here = (number(0), number(1)) == (boot, namespace) && process != std::process::id();
+    (is_here && started(process)? == number(3)).then_some(process)
+}
+
+/// A hash of the boot, and the namespace of processes.
+fn here() -> Option<(u64, u64)> {
+    let namespace = std::fs::metadata("/proc/self/ns/pid").ok()?.ino();
+    Some((xxh3_64(&life::boot()?), namespace))
+}
+
+/// When a process that has not ended started, in ticks since the boot.
+fn started(process: u32) -> Option<u64> {
+    let stat = std::fs::read(format!("/proc/{process}/stat")).ok()?;
+    // The name may have anything in it, and ends with the last parenthesis.
+    let end = stat.iter().rposition(|&byte| byte == b')')?;
+    let text = core::str::from_utf8(&stat[end + 1..]).ok()?;
+    let mut fields = text.split_ascii_whitespace();
+    let state = fields.next()?;
+    // Field 22; the state is the third.
+    fields.nth(18)?.parse().ok().filter(|_| !matches!(state, "Z" | "X"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_process_owns_until_it_ends() {
+        let mine = owner();
+        assert_ne!(mine, [0; 32]);
+        assert_eq!(owner(), mine);
+        assert_eq!(living_owner(&mine), None, "this process may do what it likes");
+        let mut child = Command::new("sleep").arg("100").stdout(Stdio::null()).spawn().unwrap();
+        let mut other = mine;
+        other[16..24].copy_from_slice(&u64::from(child.id()).to_le_bytes());
+        other[24..].copy_from_slice(&started(child.id()).unwrap().to_le_bytes());
+        assert_eq!(living_owner(&other), Some(child.id()));
+        for at in [0, 8, 24] {
+            let mut strange = other;
+            strange[at] ^= 1;
+            assert_eq!(living_owner(&strange), None, "another boot, namespace or process");
+        }
+        child.kill().unwrap();
+        // Before anybody has waited for it, too.
+        let ended = (0..2000).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            living_owner(&other).is_none()
+        });
+        assert!(ended);
+        child.wait().unwrap();
+        assert_eq!(living_owner(&other), None);
+        assert_eq!(living_owner(&[0; 32]), None);
+        assert_eq!(living_owner(&[255; 32]), None);
+    }
+}

@@ -1,0 +1,134 @@
+//! Discards and the host's cache: storage goes back to the host and is asked for again; what is forgotten is
+//! read from the medium.
+
+mod common;
+
+use std::fs::{File, OpenOptions as FileOptions};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+use atoll_block::{BLOCK_SIZE, BlockDevice, BlockIndex, Memory};
+use atoll_host::device::{Access, Create, HostDevice, OpenOptions, open};
+use common::{Loop, disk, with_disks};
+
+const ACCESS: [Access; 2] = [Access::Mapped, Access::Direct { cache_bytes: 60_000 }];
+/// Four mebibytes: storage is asked for one at a time.
+const BLOCKS: u64 = 1024;
+
+fn opened(path: &Path, access: Access) -> HostDevice {
+    let options = OpenOptions {
+        access,
+        flusher: true,
+        create: Create::IfMissing,
+        blocks: Some(BLOCKS),
+        ..OpenOptions::default()
+    };
+    open(path, &options).unwrap()
+}
+
+fn storage(path: &Path) -> u64 {
+    std::fs::metadata(path).unwrap().blocks() * 512 / BLOCK_SIZE as u64
+}
+
+/// Pieces of all sizes, below and above those in which storage is asked for.
+#[test]
+fn storage_goes_back_and_comes_again() {
+    let folder = tempfile::tempdir().unwrap();
+    for (i, access) in ACCESS.into_iter().enumerate() {
+        let path = folder.path().join(i.to_string());
+        let mut device = opened(&path, access);
+        if !device.gives_back() {
+            return eprintln!("not tested: no holes can be made in files here");
+        }
+        let data: Vec<u8> =
+            (0..BLOCKS as usize * BLOCK_SIZE).map(|at| (at / 512) as u8 | 1).collect();
+        device.store(0, &data).unwrap();
+        device.flush().unwrap();
+        let mut expected = data.clone();
+        for (first, count) in [(3, 1), (16, 16), (100, 200), (512, 512), (20, 1), (0, 1)] {
+            let before = storage(&path);
+            device.discard(BlockIndex(first), count).unwrap();
+            assert!(storage(&path) <= before, "{access:?}");
+            let bytes = first as usize * BLOCK_SIZE..(first + count) as usize * BLOCK_SIZE;
+            expected[bytes.clone()].fill(0);
+            let mut found = vec![1; data.len()];
+            device.load(0, &mut found).unwrap();
+            assert!(found == expected, "{access:?}: {first} and {count}");
+            // Small stores and large ones, there and next to it.
+            if count > 4 {
+                for (at, len) in [(bytes.start + 5000, 10), (bytes.start + 8192, bytes.len() / 2)] {
+                    device.store(at as u64, &data[at..at + len]).unwrap();
+                    expected[at..at + len].copy_from_slice(&data[at..at + len]);
+                }
+            }
+        }
+        device.discard(BlockIndex(0), BLOCKS).unwrap();
+        device.flush().unwrap();
+        assert!(storage(&path) < 32, "{access:?}: {} blocks", storage(&path));
+        device.store(7, b"seven").unwrap();
+        device.flush().unwrap();
+        drop(device);
+        let mut found = [0; 13];
+        File::open(&path).unwrap().read_exact_at(&mut found, 0).unwrap();
+        assert_eq!(&found, b"\0\0\0\0\0\0\0seven\0");
+    }
+}
+
+#[test]
+fn only_files_that_may_be_written_give_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("volume");
+    for access in ACCESS {
+        drop(opened(&path, access));
+        for (read_only, sealable) in [(true, false), (false, true)] {
+            let options = OpenOptions { access, read_only, sealable, ..OpenOptions::default() };
+            assert!(!open(&path, &options).unwrap().gives_back());
+        }
+        let length = BLOCKS * BLOCK_SIZE as u64;
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), length, "asking changes nothing");
+    }
+    with_disks(|folder| {
+        let image = disk(folder, "image", 4);
+        let disk = Loop::attach(&image)?;
+        assert!(!opened(&disk.path, ACCESS[0]).gives_back());
+        Ok(())
+    });
+}
+
+/// What the medium has is something else than what the host remembers of it, as after an error of writing
+/// back: here, a disk whose content changes below it.
+#[test]
+fn what_is_forgotten_is_read_from_the_medium() {
+    with_disks(|folder| {
+        for access in ACCESS {
+            let image = disk(folder, "image", 4);
+            let disk = Loop::attach(&image)?;
+            let mut device = opened(&disk.path, access);
+            device.store(0, &[1; 3 * BLOCK_SIZE]).unwrap();
+            device.flush().unwrap();
+            let below = FileOptions::new().write(true).open(&image).unwrap();
+            below.write_all_at(&[2; 3 * BLOCK_SIZE], 0).unwrap();
+            let mut found = [0; 2];
+            device.load(BLOCK_SIZE as u64, &mut found).unwrap();
+            assert_eq!(found, [1, 1], "{access:?}: cached");
+            device.forget_cached().unwrap();
+            device.load(BLOCK_SIZE as u64, &mut found).unwrap();
+            assert_eq!(found, [2, 2], "{access:?}: from the medium");
+            device.store(0, &[3]).unwrap();
+            device.flush().unwrap();
+            device.forget_cached().unwrap();
+            device.load(0, &mut found).unwrap();
+            assert_eq!(found, [3, 2], "{access:?}: nothing is lost that was flushed");
+        }
+        Ok(())
+    });
+    let folder = tempfile::tempdir().unwrap();
+    for access in ACCESS {
+        let mut device = opened(&folder.path().join("volume"), access);
+        device.store(100, b"unflushed").unwrap();
+        device.forget_cached().unwrap();
+        let mut found = [0; 9];
+        device.load(100, &mut found).unwrap();
+        assert_eq!(&found, b"unflushed", "what can be written is, first");
+    }
+}
