@@ -155,7 +155,7 @@ impl<F: FileSystem + Send> Session<F> {
         Ok(self.inodes.shown(attr))
     }
 
-    /// What `.` is of what is no directory: kernels so find the inode of a file handle.
+    /// What `.` is of what is no directory: the kernel of a mount so finds the inode of a file handle.
     fn itself(&mut self, cx: &Context, ino: Ino) -> Result<Option<Attr>> {
         let Ok(inner) = self.inodes.named(ino) else { return Ok(None) };
         enter!(self, cx, state, _caller, reading);
@@ -194,7 +194,8 @@ impl<F: FileSystem + Send> Session<F> {
 
 impl<F: FileSystem + Send> FileSystem for Session<F> {
     fn lookup(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<Attr> {
-        if name.bytes() == b"."
+        if self.cache.is_some()
+            && name.bytes() == b"."
             && let Some(attr) = self.itself(cx, parent)?
         {
             return Ok(attr);
