@@ -3,7 +3,9 @@
 
 mod common;
 
+use common::served::Served;
 use common::ways::{self, Ways};
+use common::{as_user, ok};
 use nix::unistd::geteuid;
 
 /// How many operations the long form does in each way: `ATOLL_OPERATIONS`.
@@ -15,6 +17,27 @@ fn operations() -> Option<u64> {
 #[test]
 fn copies_are_whole_however_they_are_made() {
     Ways::new("copies.c").all("end\n", &["{}"]);
+}
+
+/// Whose mount's kernel is not told what to forget of pages.
+#[test]
+fn copies_of_a_user_without_rights_are_whole() {
+    if !geteuid().is_root() {
+        println!("skipped: only the superuser can be several users");
+        return;
+    }
+    let served = Served::with(&["--allow", "uid:65534=rw,path=/home"]);
+    served.let_others_in();
+    served.script("mkdir -m 777 /vol/home");
+    let program = ways::compile("copies.c", served.path(), "usual", &[]);
+    for options in ["", "--no-preload"] {
+        let script = format!(
+            "timeout -s KILL 60 ./atoll run -q {options} -v s:/vol -- {} /vol",
+            program.display()
+        );
+        assert_eq!(ok(&mut as_user(served.path(), "666", &script)), "end\n", "{options}");
+    }
+    served.end();
 }
 
 #[test]

@@ -189,13 +189,17 @@ int main(int argc, char **argv) {
     unsigned turn = 0;
     for (unsigned c = 0; c < sizeof changes / sizeof *changes; c++)
         for (unsigned w = 0; w < sizeof copies / sizeof *copies; w++)
-            for (unsigned s = 0; s < SIZES; s += 1 + turn % 3) {
-                turn++;
-                for (long i = 0; i < sizes[s]; i++) content[i] = i * 7 + i / 4096 + turn;
-                changes[c].change(fd, sizes[s]);
-                long got = copies[w].copy(fd);
-                if (got != sizes[s] || memcmp(copied, content, got) != 0)
-                    fail(copies[w].name, changes[c].name, sizes[s], got);
+            for (unsigned s = 0; s < SIZES; s += 1 + turn / 2 % 3) {
+                /* And once more, of the same size. */
+                for (int again = 0; again < 2; again++) {
+                    turn++;
+                    for (long i = 0; i < sizes[s]; i++) content[i] = i * 7 + i / 4096 + turn;
+                    if (again) must(pwrite(fd, content, sizes[s], 0) == sizes[s], "pwrite");
+                    else changes[c].change(fd, sizes[s]);
+                    long got = copies[w].copy(fd);
+                    if (got != sizes[s] || memcmp(copied, content, got) != 0)
+                        fail(copies[w].name, again ? "pwrite" : changes[c].name, sizes[s], got);
+                }
             }
     for (unsigned c = 0; c < sizeof changes / sizeof *changes; c++)
         for (unsigned w = 0; w < sizeof sayings / sizeof *sayings; w++)

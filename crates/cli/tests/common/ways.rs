@@ -122,7 +122,8 @@ impl Ways {
     }
 }
 
-fn compile(source: &str, dir: &Path, name: &str, arguments: &[&str]) -> PathBuf {
+/// Compiles `source` of tests/c.
+pub fn compile(source: &str, dir: &Path, name: &str, arguments: &[&str]) -> PathBuf {
     need("gcc", "gcc");
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source);
     let to = dir.join(name);
