@@ -19,6 +19,7 @@
 
 pub mod halves;
 pub mod judge;
+pub mod volume;
 pub mod workload;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -33,6 +34,7 @@ use crate::ops::Profile;
 use crate::rng::{Rng, environment};
 use crate::subject::{RW, name, pattern};
 pub use judge::process_crash;
+pub use volume::Volume;
 pub use workload::{State, Workload};
 
 /// A file system that can be crashed.
@@ -57,6 +59,18 @@ pub trait CrashTarget {
         device: FaultDevice,
         incarnation: [u8; 16],
     ) -> std::result::Result<Self::Fs, String>;
+
+    /// As [`mount`](Self::mount), by the process after a crash, which may have other means.
+    ///
+    /// # Errors
+    /// For people.
+    fn recover(
+        &self,
+        device: FaultDevice,
+        incarnation: [u8; 16],
+    ) -> std::result::Result<Self::Fs, String> {
+        self.mount(device, incarnation)
+    }
 
     /// The device below a mounted file system.
     fn device<'a>(&self, fs: &'a mut Self::Fs) -> &'a mut FaultDevice;
@@ -133,10 +147,28 @@ pub struct Tried {
     pub in_two_waits: u64,
 }
 
+impl Tried {
+    /// How many images, those of a crash in recovery counted too.
+    pub fn images(&self) -> u64 {
+        self.process_crashes + self.power_losses + self.in_recovery
+    }
+
+    /// Adds what else was tried.
+    pub fn add(&mut self, more: &Tried) {
+        self.process_crashes += more.process_crashes;
+        self.power_losses += more.power_losses;
+        self.in_recovery += more.in_recovery;
+        self.used_on += more.used_on;
+        self.out_of_space += more.out_of_space;
+        self.halves += more.halves;
+        self.in_two_waits += more.in_two_waits;
+    }
+}
+
 /// The life in which workloads run.
-const LIFE: [u8; 16] = *b"the first life  ";
+pub(crate) const LIFE: [u8; 16] = *b"the first life  ";
 /// Another.
-const NEXT_LIFE: [u8; 16] = *b"the second life ";
+pub(crate) const NEXT_LIFE: [u8; 16] = *b"the second life ";
 /// And another.
 const THIRD_LIFE: [u8; 16] = *b"the third life  ";
 
@@ -236,7 +268,7 @@ pub fn crash_seed<T: CrashTarget>(
 }
 
 /// Which of `length` bytes a cut leaves out: the end mostly, else the start or some within.
-fn missing_bytes(rng: &mut Rng, length: u64) -> std::ops::Range<u64> {
+pub(crate) fn missing_bytes(rng: &mut Rng, length: u64) -> std::ops::Range<u64> {
     let (a, b) = (rng.within(0..length + 1), rng.within(0..length + 1));
     match rng.within(0..4) {
         0 | 1 => a..length,
@@ -247,7 +279,7 @@ fn missing_bytes(rng: &mut Rng, length: u64) -> std::ops::Range<u64> {
 
 /// Takes one image through check, mount, comparison and check.
 #[allow(clippy::too_many_arguments)] // One call; a struct of these would carry nothing.
-fn try_one<T: CrashTarget>(
+pub(crate) fn try_one<T: CrashTarget>(
     target: &T,
     workload: &Workload,
     event: usize,
@@ -274,13 +306,13 @@ fn try_one<T: CrashTarget>(
         let again = FaultDevice::from_image(media);
         let worst = if lost { Crash::Power(Survival::None) } else { crash };
         let life = if lost { THIRD_LIFE } else { crash.life() };
-        let fs = caught("second mount", || target.mount(again, life))?;
+        let fs = caught("second mount", || target.recover(again, life))?;
         finish(target, fs, |is| workload.accepts(event, worst, is)).map_err(|error| {
             format!("crashed again while mounting (power lost: {lost}): {error}")
         })?;
     }
 
-    let fs = caught("mount", || target.mount(device, crash.life()))?;
+    let fs = caught("mount", || target.recover(device, crash.life()))?;
     if rng.within(0..plan.further) == 0 {
         tried.used_on += 1;
         use_on(target, fs, |is| workload.accepts(event, crash, is))
@@ -311,7 +343,7 @@ fn crash_in_recovery<T: CrashTarget>(
 ) -> std::result::Result<(Image, bool), String> {
     let mut device = device.clone();
     device.start_recording();
-    let mut fs = caught("mount", || target.mount(device, crash.life()))?;
+    let mut fs = caught("mount", || target.recover(device, crash.life()))?;
     let recording: Recording = target.device(&mut fs).take_recording().expect("was started");
     let mut replay = recording.replay();
     replay.advance_to(rng.within(0..recording.events().len() as u64 + 1) as usize);
@@ -347,7 +379,7 @@ fn use_on<T: CrashTarget>(
     let image = target.device(&mut fs).power_loss(Survival::Seed(len as u64));
     let mut device = FaultDevice::from_image(image);
     checked(target, "check after use and power loss", &mut device, THIRD_LIFE)?;
-    let fs = caught("mount after use and power loss", || target.mount(device, THIRD_LIFE))?;
+    let fs = caught("mount after use and power loss", || target.recover(device, THIRD_LIFE))?;
     finish(target, fs, |is| {
         let mut is = is.clone();
         let file = is.nodes.remove([b"/", &at[..]].concat().as_slice());
@@ -379,7 +411,7 @@ fn checked<T: CrashTarget>(
 }
 
 /// A call whose panic is a failure like another.
-fn caught<R>(
+pub(crate) fn caught<R>(
     what: &str,
     call: impl FnOnce() -> std::result::Result<R, String>,
 ) -> std::result::Result<R, String> {

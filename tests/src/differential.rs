@@ -34,6 +34,17 @@ pub struct Differential<F> {
     out_of_space: u64,
 }
 
+/// What a comparison knows beside the file system under test, to go on with it or a copy of it.
+#[derive(Clone)]
+pub struct Rest {
+    /// What the file system should be.
+    pub model: ModelFs,
+    world: World,
+    model_world: World,
+    steps: i64,
+    quirks: Quirks,
+}
+
 impl<F: FileSystem> Differential<F> {
     /// Compares `fs`, which is empty, with an empty model.
     pub fn new(fs: F, quirks: Quirks) -> Self {
@@ -53,6 +64,20 @@ impl<F: FileSystem> Differential<F> {
             last: Outcome::Nothing,
             out_of_space: 0,
         }
+    }
+
+    /// As [`with_model`](Self::with_model), going on from what [`rest`](Self::rest) gave.
+    pub fn going_on(fs: F, rest: Rest) -> Self {
+        let Rest { model, world, model_world, steps, quirks } = rest;
+        Differential { world, model_world, steps, ..Self::with_model(fs, model, quirks) }
+    }
+
+    /// Everything but the file system itself, after the end of everything that held handles.
+    pub fn rest(self) -> (F, Rest) {
+        let Differential { fs, model, quirks, mut world, mut model_world, steps, .. } = self;
+        world.close_all();
+        model_world.close_all();
+        (fs, Rest { model: model.without_handles(), world, model_world, steps, quirks })
     }
 
     /// Replaces the file system by what `reopen` makes of it, after the end of everything that

@@ -229,7 +229,9 @@ pub fn name_bytes(name: u8) -> Vec<u8> {
         10 => vec![b'L'; 255],
         11 => vec![b'M'; 140],
         12 => b".".to_vec(),
-        _ => b"..".to_vec(),
+        13 => b"..".to_vec(),
+        // Long ones, for whoever wants more than random operations do.
+        _ => [format!("{name}").as_bytes(), &[b'N'; 150]].concat(),
     }
 }
 

@@ -63,7 +63,7 @@ fn victim() {
     let parts: Vec<&str> = task.splitn(3, ' ').collect();
     let [access, seed, path] = parts[..] else { panic!("{task}") };
     let device = open(Path::new(path), access_of(access));
-    let options = mount_options(device::incarnation().unwrap());
+    let options = mount_options(device.incarnation());
     let fs = Fs::mount(device, &options).unwrap();
     let mut pair = Differential::with_model(fs, model(), Quirks::default());
     for op in operations(seed.parse().unwrap()) {
@@ -125,7 +125,6 @@ fn kill_one(access: &str, seed: u64, path: &Path, acknowledged: usize, delay: Du
 fn kill_many(access: &str) {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = folder.path().join("volume");
-    let incarnation = device::incarnation().unwrap();
     let workloads: Vec<(Vec<Op>, Vec<State>)> = (0..WORKLOADS)
         .map(|seed| {
             let ops = operations(seed);
@@ -154,7 +153,7 @@ fn kill_many(access: &str) {
         let returned = kill_one(access, seed, &path, acknowledged, delay);
         in_the_middle += usize::from(returned < OPERATIONS);
         let (ops, states) = &workloads[seed as usize];
-        let verdict = examine(&path, access, incarnation, ops, states, returned);
+        let verdict = examine(&path, access, ops, states, returned);
         if let Err(error) = verdict {
             panic!(
                 "kill {kill}, workload {seed}, {returned} operations had returned: {error}\n\
@@ -169,12 +168,12 @@ fn kill_many(access: &str) {
 fn examine(
     path: &Path,
     access: &str,
-    incarnation: [u8; 16],
     ops: &[Op],
     states: &[State],
     returned: usize,
 ) -> Result<(), String> {
     let mut device = open(path, access_of(access));
+    let incarnation = device.incarnation();
     let options = CheckOptions { incarnation, ..CheckOptions::default() };
     let clean = |device: &mut HostDevice| match check(device, &options) {
         Ok(report) if report.is_clean() => Ok(()),

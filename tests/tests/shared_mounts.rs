@@ -13,7 +13,7 @@ use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::AtomicU64;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
@@ -69,7 +69,12 @@ fn with_world_alone(test: impl FnOnce(&World) + Send + 'static) {
 fn in_time(test: impl FnOnce(&World) + Send + 'static) {
     let (done, waiting) = channel();
     let tester = thread::spawn(move || {
-        let result = std::panic::catch_unwind(AssertUnwindSafe(|| in_namespace(test)));
+        let result = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            in_namespace(|world| {
+                let _over = abort_later(&world.a, &world.b);
+                test(world);
+            });
+        }));
         let _ = done.send(());
         result
     });
@@ -81,6 +86,22 @@ fn in_time(test: impl FnOnce(&World) + Send + 'static) {
     if let Err(panic) = tester.join().unwrap() {
         std::panic::resume_unwind(panic);
     }
+}
+
+/// Aborts the connections of two mounts after a while, unless what it returns is dropped before: a process one of
+/// whose threads waits for an answer of its own, which nobody gives, cannot even be killed.
+fn abort_later(a: &Path, b: &Path) -> Sender<()> {
+    let mounts = [a.to_owned(), b.to_owned()];
+    let (over, waiting) = channel();
+    // It is in the mount namespace of who starts it.
+    thread::spawn(move || {
+        if waiting.recv_timeout(Duration::from_secs(50)) == Err(RecvTimeoutError::Timeout) {
+            for mount in &mounts {
+                let _ = nix::mount::umount2(mount, nix::mount::MntFlags::MNT_FORCE);
+            }
+        }
+    });
+    over
 }
 
 fn in_namespace(test: impl FnOnce(&World)) {
@@ -276,7 +297,10 @@ fn who_waits_for_a_lock_can_be_interrupted() {
             for signal in [nix::sys::signal::SIGTERM, nix::sys::signal::SIGKILL] {
                 let file = open(&a.join("f"));
                 lock(&file, FlockOperation::LockExclusive).unwrap();
-                let mut child = Command::new(std::env::current_exe().unwrap())
+                // Where the tests run a signal may be ignored.
+                let mut child = Command::new("env")
+                    .arg("--default-signal")
+                    .arg(std::env::current_exe().unwrap())
                     .args(["--exact", "waiter"])
                     .env("ATOLL_TEST_WAITER", b.join("f"))
                     .env("ATOLL_TEST_LOCK", kind.to_string())

@@ -1,11 +1,14 @@
 //! The developer's commands, one for each thing a developer does: `cargo xtask COMMAND`.
 //!
 //! Read in this order: [`steps`] runs other programs and says how long they took; [`ci`] is
-//! everything that must pass; [`fuzz`] the fuzzer; [`tidy`] the project's rules about itself.
+//! everything that must pass; [`repeat`] finds tests that fail now and then; [`enumerate`] crashes by the
+//! million; [`fuzz`] the fuzzer; [`tidy`] the project's rules about itself.
 #![forbid(unsafe_code)]
 
 mod ci;
+mod enumerate;
 mod fuzz;
+mod repeat;
 mod steps;
 mod tidy;
 
@@ -32,6 +35,18 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Run all tests again and again, and say which failed how often
+    Repeat {
+        /// How many times
+        #[arg(default_value_t = 10)]
+        times: u32,
+        /// Threads beside it that keep a processor busy each
+        #[arg(long, default_value_t = 0)]
+        load: usize,
+        /// What `cargo test` takes, after `--`
+        #[arg(last = true)]
+        arguments: Vec<String>,
+    },
     /// Run everything that must pass: format, lints, tidy, tests, smoke runs, documentation
     Ci,
     /// Measure; `cargo xtask bench embedded --help` says what
@@ -48,6 +63,8 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Try crashes of short sequences of operations by the million
+    Enumerate(enumerate::Arguments),
     /// Run the tests of the shared memory under Miri, which needs a nightly toolchain with it
     Miri,
     /// Check the project's own rules: layers, unsafe code, sizes of files, words, links, licences
@@ -60,9 +77,11 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match arguments.command {
         Command::Test { arguments } => cargo(&["test", "--workspace"]).args(arguments).run(),
+        Command::Repeat { times, load, arguments } => repeat::run(times, load, &arguments),
         Command::Ci => ci::run(),
         Command::Bench { arguments } => bench(&arguments),
         Command::Fuzz { target, arguments } => fuzz::run(target.as_deref(), &arguments),
+        Command::Enumerate(arguments) => enumerate::run(&arguments),
         Command::Miri => miri(),
         Command::Tidy => tidy::run(),
         Command::Setup => program("xtask/setup.sh").arg("test").run(),

@@ -93,6 +93,16 @@ impl Step {
         String::from_utf8(output.stdout).map_err(|error| self.failure(&error.to_string()))
     }
 
+    /// Runs the program to its end; returns what it wrote to its standard output, and whether it succeeded.
+    pub fn said(mut self) -> Result<(String, bool), Failure> {
+        let output = self
+            .0
+            .stderr(Stdio::inherit())
+            .output()
+            .map_err(|error| self.failure(&error.to_string()))?;
+        Ok((String::from_utf8_lossy(&output.stdout).into_owned(), output.status.success()))
+    }
+
     /// Whether the program could be run and ended with success; its output is dropped.
     pub fn succeeds(mut self) -> bool {
         let quiet = self.0.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

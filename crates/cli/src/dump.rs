@@ -4,7 +4,6 @@ use std::fmt;
 use std::path::PathBuf;
 
 use atoll_fs::{DumpOptions, Element, FsError, ItemValue};
-use atoll_host::device;
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, Outcome};
@@ -39,8 +38,7 @@ pub struct Args {
 /// Shows it.
 pub fn run(args: &Args) -> Outcome {
     let mut device = volume::open_device(&args.volume, Access::Read)?;
-    let incarnation =
-        device::incarnation().map_err(|error| volume::cannot_open(&args.volume, error))?;
+    let incarnation = device.incarnation();
     // Two damaged superblocks would be all that it shows of another file.
     if let Err(error @ FsError::Corrupt(what)) = atoll_fs::read_superblock(&mut device)
         && volume::says_all(what)
@@ -86,12 +84,15 @@ fn object(element: &Element<'_>) -> Value {
                 "ring_start": sb.ring_start,
                 "ring_blocks": sb.ring_blocks,
                 "group_start": sb.group_start,
+                "generation": sb.generation,
                 "uuid": output::uuid(&sb.uuid),
             })) }),
         ),
         Element::JournalHeader { block, header, current } => (
             "journal header",
-            json!({ "block": block, "current": current, "sound": header.is_some() }),
+            json!({ "block": block, "current": current, "sound": header.is_some(),
+                    "generation": header.map(|h| h.generation),
+                    "clean": header.map(|h| h.clean), "failed": header.map(|h| h.failed) }),
         ),
         Element::Record { position, sequence, len, mark, flushed, covers, sound, .. } => (
             "record",
@@ -105,12 +106,13 @@ fn object(element: &Element<'_>) -> Value {
         Element::State(state) => (
             "state",
             json!({ "root": state.root, "height": state.height, "next_inode": state.next_ino,
-                    "free_blocks": state.free_blocks, "inodes": state.inodes }),
+                    "free_blocks": state.free_blocks, "inodes": state.inodes,
+                    "groups": state.groups }),
         ),
-        Element::Map { group, block, blocks, used } => (
+        Element::Map { group, block, blocks, used, damaged } => (
             "map",
             json!({ "group": group, "block": block, "blocks": blocks,
-                    "used": or_error(used, |used| json!(used)) }),
+                    "used": or_error(used, |used| json!(used)), "damaged": damaged }),
         ),
         Element::Node { block, level, cells, in_journal } => (
             "node",

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use atoll_fs::{CheckOptions, Finding, FsError, Report};
-use atoll_host::device;
 use atoll_vfs::Timespec;
 use serde::Serialize;
 
@@ -104,8 +103,7 @@ pub fn run(args: &Args) -> Outcome {
 fn check(args: &Args) -> Result<Report, Failure> {
     let access = if args.repair { Access::Write } else { Access::Read };
     let mut device = volume::open_device(&args.volume, access)?;
-    let incarnation =
-        device::incarnation().map_err(|error| volume::cannot_open(&args.volume, error))?;
+    let incarnation = device.incarnation();
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let options = CheckOptions {
         repair: args.repair,

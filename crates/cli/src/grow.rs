@@ -14,8 +14,8 @@ use crate::volume;
 
 /// Make a volume larger.
 ///
-/// Its file is made longer with --size; a volume on a block device takes what the device has got. Nothing is
-/// lost whatever happens meanwhile. Volumes cannot be made smaller.
+/// Its file is made longer with --size; a volume on a block device takes what the device has got. The journal
+/// grows with the volume. Nothing is lost whatever happens meanwhile. Volumes cannot be made smaller.
 #[derive(clap::Args)]
 pub struct Args {
     /// The volume's new size, as 64M or 2T; all of the file or device if not given.
@@ -63,7 +63,7 @@ pub fn run(args: &Args) -> Outcome {
         )),
         error => volume::cannot_open(path, error),
     })?;
-    let incarnation = device::incarnation().map_err(|error| volume::cannot_open(path, error))?;
+    let incarnation = device.incarnation();
     let mount = MountOptions { incarnation, ..MountOptions::default() };
     let grown = atoll_fs::grow(&mut device, &mount).map_err(|error| match error {
         FsError::Device(error) => Failure::new(format!("cannot grow {shown}: {error}")),

@@ -32,12 +32,17 @@ struct Info {
     tree_height: u32,
     journal: u64,
     block_size: u64,
+    format: u32,
+    groups: u64,
+    groups_made: u64,
+    notes: Vec<String>,
 }
 
 /// Shows it.
 pub fn run(args: &Args) -> Outcome {
     let volume = volume::open(&args.volume, Access::Read)?;
     let info = volume.info();
+    let notes = volume.notes().iter().map(ToString::to_string).collect();
     volume::close(&args.volume, volume)?;
     let sb = &info.superblock;
     let bytes = |blocks: u64| blocks * BLOCK_SIZE as u64;
@@ -53,6 +58,10 @@ pub fn run(args: &Args) -> Outcome {
         tree_height: info.tree_height,
         journal: bytes(sb.ring_blocks),
         block_size: BLOCK_SIZE as u64,
+        format: atoll_fs::layout::VERSION,
+        groups: sb.group_count(),
+        groups_made: info.groups,
+        notes,
     };
     if args.json {
         output::json(&info)?;
@@ -67,6 +76,8 @@ pub fn run(args: &Args) -> Outcome {
         ("free", size::show(info.free)),
         ("files and directories", info.inodes.to_string()),
         ("journal", size::show(info.journal)),
+        ("format", info.format.to_string()),
+        ("groups in use", format!("{} of {}", info.groups_made, info.groups)),
     ] {
         output::line(format!("{name:<22} {value}").as_bytes())?;
     }

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use atoll_host::namespace;
+use atoll_host::{namespace, process};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, pthread_sigmask, raise};
@@ -74,13 +74,13 @@ impl Job {
         Ok(Job { signals, before })
     }
 
-    /// Gives signals their usual effect again, in a process that is about to run a program.
+    /// Gives signals the effect that they had, in a process that is about to run a program.
     ///
     /// # Errors
     /// What sigprocmask(2) says.
     pub fn restore_signals(&self) -> io::Result<()> {
         pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&self.before), None)?;
-        Ok(())
+        process::mind_children_as_before()
     }
 
     /// Waits for `command` and then for `server`, which ends when no process sees its volumes any

@@ -30,6 +30,7 @@ mod run;
 mod serve;
 mod size;
 mod tree;
+mod trim;
 mod umount;
 mod volume;
 
@@ -55,6 +56,7 @@ enum Command {
     Fsck(fsck::Args),
     Info(info::Args),
     Grow(grow::Args),
+    Trim(trim::Args),
     Dump(dump::Args),
     Ls(ls::Args),
     Cat(cat::Args),
@@ -77,12 +79,15 @@ fn main() -> std::process::ExitCode {
             return status.into();
         }
     };
+    // It cannot fail, and nothing is started yet.
+    let _ = atoll_host::process::mind_children();
     let outcome: Outcome = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Fsck(args) => fsck::run(&args),
         Command::Mkfs(args) => mkfs::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Grow(args) => grow::run(&args),
+        Command::Trim(args) => trim::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Ls(args) => ls::run(&args),
         Command::Cat(args) => cat::run(&args),

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use atoll_block::{BLOCK_SIZE, BlockError};
+use atoll_block::{BLOCK_SIZE, BlockDevice, BlockError, BlockIndex};
 use atoll_fs::{BLOCK_COUNT_MIN, Corruption, FormatOptions, Fs, FsError, MountOptions};
 use atoll_host::device::{self, Create, HostDevice, OpenError, OpenOptions};
 use atoll_vfs::Timespec;
@@ -108,13 +108,24 @@ pub fn open_device(path: &Path, access: Access) -> Result<HostDevice, Failure> {
 /// Opens the volume at `path` and recovers what the last process to use it had not written home.
 pub fn open(path: &Path, access: Access) -> Result<Volume, Failure> {
     let device = open_device(path, access)?;
-    let incarnation = device::incarnation().map_err(|error| cannot_open(path, error))?;
+    let incarnation = device.incarnation();
     let read_only = access == Access::Read;
     let cache_bytes = atoll_host::memory::cache_bytes();
     let new_slab = Some(atoll_host::memory::use_huge_pages as fn(*const u8, usize));
-    let options =
-        MountOptions { read_only, incarnation, cache_bytes, new_slab, ..MountOptions::default() };
-    Fs::mount(device, &options).map_err(|error| unusable(path, error))
+    let discard = !read_only && device.gives_back();
+    let options = MountOptions {
+        read_only,
+        incarnation,
+        discard,
+        cache_bytes,
+        new_slab,
+        ..MountOptions::default()
+    };
+    let volume = Fs::mount(device, &options).map_err(|error| unusable(path, error))?;
+    for note in volume.notes() {
+        eprintln!("atoll: {}: {note}", path.display());
+    }
+    Ok(volume)
 }
 
 /// Closes a volume. Everything is durable afterwards.
@@ -204,8 +215,15 @@ pub fn create(path: &Path, options: &CreateOptions<'_>) -> Result<Volume, Failur
             };
             Failure::new(format!("cannot make the volume {shown}: {error}{hint}"))
         })?;
+        if existing.is_some() && device.gives_back() {
+            // What held something else.
+            let blocks = device.block_count();
+            device.discard(BlockIndex(0), blocks).map_err(|error| {
+                Failure::new(format!("cannot make the volume {shown}: {error}"))
+            })?;
+        }
         format(path, &mut device, options)?;
-        let incarnation = device::incarnation().map_err(|error| cannot_open(path, error))?;
+        let incarnation = device.incarnation();
         let cache_bytes = atoll_host::memory::cache_bytes();
         let new_slab = Some(atoll_host::memory::use_huge_pages as fn(*const u8, usize));
         let mount = MountOptions { incarnation, cache_bytes, new_slab, ..MountOptions::default() };

@@ -11,7 +11,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{
-    as_user, atoll, children, fails, folder, fsck, need, ok, script, script_ok, volume, wait_until,
+    USUAL, as_user, atoll, children, fails, folder, fsck, need, ok, script, script_ok, volume,
+    wait_until,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -216,12 +217,8 @@ fn listing(dir: &str) -> Vec<String> {
 }
 
 /// Starts a shell on the default volume, or the one in `args`, with pipes to it.
-/// Gives what runs the signals' usual effects: these tests may be run where an interrupt is ignored.
-const USUAL: &str = "--default-signal=INT,QUIT";
-
 fn start(dir: &Path, args: &[&str], script: &str) -> Child {
-    Command::new("env")
-        .args([USUAL, env!("CARGO_BIN_EXE_atoll")])
+    atoll()
         .current_dir(dir)
         .args(["run", "-q"])
         .args(args)
@@ -301,8 +298,9 @@ fn the_terminal_passes_through() {
     // script(1) runs its command on a terminal of its own, and sends what it reads to it. It does so
     // through a shell, which must not stay to be interrupted itself.
     let inner = format!(
-        "exec env {USUAL} {} run -q -- bash -c 'tty -s && echo is-a-terminal; stty size > /dev/null && read -r line && echo got-$line; \
+        "exec {} {} run -q -- bash -c 'tty -s && echo is-a-terminal; stty size > /dev/null && read -r line && echo got-$line; \
          trap \"echo interrupted; exit 9\" INT; echo waiting; while :; do sleep 0.05; done'",
+        USUAL.join(" "),
         env!("CARGO_BIN_EXE_atoll")
     );
     let mut child = Command::new("script")

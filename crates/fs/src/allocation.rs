@@ -34,6 +34,11 @@ pub enum Goal {
 impl<M: Memory> Store<M> {
     /// Allocates up to `want` consecutive blocks for file data, at `goal` if that is free.
     pub fn allocate_data(&mut self, goal: Goal, want: u64) -> Result<(u64, u64)> {
+        if let Some(from) = self.allocator.frugal_from {
+            let (start, len, _) = self.allocate_from(from, 1)?;
+            self.allocator.frugal_from = Some(start + len);
+            return Ok((start, len));
+        }
         let goal = match goal {
             Goal::At(block) => block,
             Goal::Ahead(distance) => self.find_ahead(distance, want)?,

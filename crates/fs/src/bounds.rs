@@ -16,14 +16,16 @@ pub const fn steps_max(record_max: usize) -> usize {
     record_max / 2
 }
 
-/// The entries for the bits of `len` blocks in one group, and for what else of its map and summary
-/// changes.
+/// The entries for the bits of `len` blocks in one group, and for the group's bit in its summary.
 #[inline]
 pub const fn bits(len: u64) -> usize {
     // 64 bytes of a map block go to one entry; at both ends a byte may be shared.
     let bytes = len as usize / 8 + 2;
-    bytes + (bytes / 64 + 1) * record::ENTRY_LEN + 3 * (record::ENTRY_LEN + 8)
+    bytes + (bytes / 64 + 1) * record::ENTRY_LEN + 2 * GENERATION + record::ENTRY_LEN + 1
 }
+
+/// The generation of a map or a summary.
+const GENERATION: usize = record::ENTRY_LEN + 8;
 
 /// A header, the state and padding.
 const FRAME: usize = record::HEADER_LEN + crate::layout::state::LEN + 8;

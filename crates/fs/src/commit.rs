@@ -269,7 +269,7 @@ impl<M: Memory> Store<M> {
     ///
     /// A crash within leaves the commit before this one, or this one.
     pub fn commit(&mut self) -> Result<()> {
-        if self.journal.wants_checkpoint(self.cache.touched()) {
+        if self.journal.wants_checkpoint(self.cache.touched()) || self.discards.is_due() {
             return self.checkpoint();
         }
         self.commit_now()
@@ -352,7 +352,9 @@ impl<M: Memory> Store<M> {
     /// # Errors
     /// Those of [`commit`](Self::commit).
     pub fn begin_commit(&mut self) -> Result<Option<Begun>> {
-        if self.commits.half.is_some() || self.journal.wants_checkpoint(self.cache.touched()) {
+        let wants_checkpoint =
+            self.journal.wants_checkpoint(self.cache.touched()) || self.discards.is_due();
+        if self.commits.half.is_some() || wants_checkpoint {
             return self.commit().map(|()| None);
         }
         if self.commits.failed || self.commits.read_only || !self.is_dirty() {
@@ -492,6 +494,7 @@ impl<M: Memory> Store<M> {
         self.cache.checkpointed();
         let superblock = &self.superblock;
         self.allocator.checkpointed(|group| superblock.map_block(group).0);
+        self.discard_freed(clean);
         Ok(())
     }
 

@@ -10,9 +10,10 @@ use atoll_vfs::{
 use crate::error::{FsError, Result};
 use crate::file::{FREE_BUDGET, WRITE_MAX};
 use crate::fs::Fs;
-use crate::inode::{Inode, InodeRecord};
+use crate::inode::InodeRecord;
 use crate::key::{Key, OFFSET_MAX};
 use crate::store::Store;
+use crate::table::Inode;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
@@ -81,9 +82,9 @@ impl<M: Memory> Fs<M> {
         {
             let at = e.start * BLOCK + (offset - e.file_block * BLOCK);
             self.store.store_data(at, data)?;
-            inode.record.mtime = cx.now;
-            inode.record.ctime = cx.now;
-            inode.times_dirty = true;
+            if inode.set_times(cx.now) {
+                self.inodes.note_dirty(file.slot);
+            }
             return Ok(Written { len: data.len(), offset });
         }
         self.write_slowly(cx, file.slot, offset, data)
@@ -113,10 +114,7 @@ impl<M: Memory> Fs<M> {
                 Err(_) => break,
             }
         }
-        let inode = self.inodes.get_mut(slot);
-        inode.record.mtime = cx.now;
-        inode.record.ctime = cx.now;
-        inode.times_dirty = true;
+        self.inodes.set_times(slot, cx.now);
         Ok(Written { len: done, offset })
     }
 
@@ -152,22 +150,21 @@ impl<M: Memory> Fs<M> {
         let old = self.inodes.get(slot).record.size;
         let adopt = |store: &mut Store<M>, inode: &mut Inode| {
             inode.record = InodeRecord { blocks: inode.record.blocks, ..*record };
-            inode.times_dirty = false;
             let bytes = inode.record.emit();
             store.update_inode(inode, 0, &bytes)
         };
         if size >= old {
-            return self.change(slot, false, |store, inode| {
+            self.change(slot, false, |store, inode| {
                 store.zero_tail(inode, size)?;
                 adopt(store, inode)
-            });
+            })?;
+            self.inodes.times_written(slot);
+            return Ok(());
         }
-        let window = self.store.window();
         let ino = self.inodes.get(slot).ino;
         // A file without links is on the list of removals already.
         let listed = record.nlink == 0;
         let done = self.change(slot, true, |store, inode| {
-            inode.shortened = window;
             let done = store.remove_blocks(inode, size.div_ceil(BLOCK), OFFSET_MAX, FREE_BUDGET)?;
             adopt(store, inode)?;
             if !done && !listed {
@@ -175,8 +172,9 @@ impl<M: Memory> Fs<M> {
             }
             Ok(done)
         })?;
-        // A commit within the transaction would have begun another window.
-        self.inodes.get_mut(slot).shortened = self.store.window();
+        self.inodes.times_written(slot);
+        // The window counts in which the transaction ended: it may have begun in the one before.
+        self.inodes.made_shorter(slot, self.store.window());
         if !done {
             self.free_beyond(slot, listed)?;
         }
@@ -204,7 +202,9 @@ impl<M: Memory> Fs<M> {
     /// Ends a truncation that a crash interrupted.
     pub(crate) fn finish_truncate(&mut self, ino: Ino) -> Result<()> {
         let slot = self.load(ino)?;
-        self.free_beyond(slot, false)
+        self.free_beyond(slot, false)?;
+        self.inodes.rest(slot, self.store.durable_window());
+        Ok(())
     }
 
     pub(crate) fn set_attributes(
@@ -254,12 +254,16 @@ impl<M: Memory> Fs<M> {
         record.ctime = cx.now;
         if set.size.is_some() {
             let slot = self.load(ino)?;
-            self.truncate(slot, &record)?;
+            let done = self.truncate(slot, &record);
+            record = self.inodes.get(slot).record;
+            self.inodes.rest(slot, self.store.durable_window());
+            done?;
+            self.trim_inodes()?;
         } else {
             self.store.transact(true, |store| store.write_inode(ino, &record))?;
             self.adopt(ino, &record);
         }
-        Ok(self.record(ino)?.attr(ino))
+        Ok(record.attr(ino))
     }
 
     /// The handle's inode, if it may be written to and is a regular file.
@@ -298,10 +302,7 @@ impl<M: Memory> Fs<M> {
         } else {
             return Err(Errno::EOPNOTSUPP.into());
         }
-        let inode = self.inodes.get_mut(slot);
-        inode.record.mtime = cx.now;
-        inode.record.ctime = cx.now;
-        inode.times_dirty = true;
+        self.inodes.set_times(slot, cx.now);
         Ok(())
     }
 

@@ -5,10 +5,11 @@ use atoll_vfs::filesystem::FILE_SIZE_MAX;
 
 use crate::allocation::Goal;
 use crate::error::{Corruption, Result};
-use crate::inode::{Extent, Inode};
+use crate::inode::Extent;
 use crate::key::{Key, Kind, OFFSET_MAX};
 use crate::layout::{Superblock, extent, get32, get64, put32, put64};
 use crate::store::Store;
+use crate::table::Inode;
 use crate::tree::Place;
 
 /// What a file has at some block.

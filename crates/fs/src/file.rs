@@ -10,8 +10,9 @@ use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
 use crate::allocation::Goal;
 use crate::error::Result;
 use crate::extent::Mapping;
-use crate::inode::{Extent, Inode};
+use crate::inode::Extent;
 use crate::store::Store;
+use crate::table::Inode;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 

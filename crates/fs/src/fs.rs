@@ -7,13 +7,15 @@ use atoll_vfs::{Context, Errno, Handle, Ino, OpenFlags, StatFs, Timespec};
 
 use crate::allocation::RESERVED_BLOCKS;
 use crate::commit::Begun;
+use crate::cookie::Cookies;
 use crate::error::Result;
 use crate::file::FREE_BUDGET;
-use crate::inode::{InodeRecord, InodeTable};
+use crate::inode::InodeRecord;
 use crate::key::{Key, Kind};
 use crate::layout::{self, Superblock, inode as inode_layout};
 use crate::report::MountNote;
 use crate::store::Store;
+use crate::table::InodeTable;
 use crate::volume::{self, MountOptions};
 
 /// An open file or directory.
@@ -36,6 +38,7 @@ pub(crate) struct OpenFile {
 pub struct Fs<M: Memory> {
     pub(crate) store: Store<M>,
     pub(crate) inodes: InodeTable,
+    pub(crate) cookies: Cookies,
     handles: Vec<OpenFile>,
     free_handles: Vec<u32>,
 }
@@ -51,6 +54,8 @@ pub struct VolumeInfo {
     pub inodes: u64,
     /// Levels of the tree.
     pub tree_height: u32,
+    /// Groups that have map blocks.
+    pub groups: u64,
 }
 
 impl<M: Memory> Fs<M> {
@@ -61,8 +66,10 @@ impl<M: Memory> Fs<M> {
     /// What is wrong with the image or the device; nothing is written to a device that holds no
     /// valid volume.
     pub fn mount(device: M, options: &MountOptions) -> Result<Fs<M>> {
+        let store = volume::mount(device, options)?;
         let mut fs = Fs {
-            store: volume::mount(device, options)?,
+            cookies: Cookies::new(&store.superblock.hash_key),
+            store,
             inodes: InodeTable::default(),
             handles: Vec::new(),
             free_handles: Vec::new(),
@@ -81,15 +88,20 @@ impl<M: Memory> Fs<M> {
     pub fn unmount(mut self) -> Result<M> {
         if !self.store.is_read_only() {
             self.handles.clear();
-            for slot in self.inodes.with_dirty_times() {
-                self.inodes.get_mut(slot).handles = 0;
-            }
             self.flush_times()?;
             self.inodes = InodeTable::default();
             self.finish_removals()?;
             self.store.checkpoint_clean()?;
         }
         Ok(self.store.into_device())
+    }
+
+    /// Discards all free space but the smallest pieces, as fstrim(8) does. Returns how many blocks.
+    ///
+    /// # Errors
+    /// The device's; `EROFS` for a volume that takes no changes. A crash within leaves part of it discarded.
+    pub fn trim(&mut self) -> Result<u64> {
+        self.store.trim()
     }
 
     /// What is known of the volume.
@@ -99,6 +111,7 @@ impl<M: Memory> Fs<M> {
             free_blocks: self.store.state.free_blocks,
             inodes: self.store.state.inodes,
             tree_height: self.store.state.height,
+            groups: self.store.state.groups,
         }
     }
 
@@ -142,29 +155,46 @@ impl<M: Memory> Fs<M> {
             return Ok(());
         }
         for slots in self.inodes.with_dirty_times().chunks(64) {
-            let inodes = &mut self.inodes;
-            self.store.transact(true, |store| {
-                for &slot in slots {
-                    let inode = inodes.get_mut(slot);
-                    let mut b = [0; 24];
-                    layout::put_time(&mut b, 0, inode.record.mtime);
-                    layout::put_time(&mut b, 12, inode.record.ctime);
-                    store.update_inode(inode, inode_layout::MTIME, &b)?;
-                }
-                Ok(())
-            })?;
+            self.write_times(slots)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the timestamps of some inodes to the tree, in one transaction.
+    fn write_times(&mut self, slots: &[u32]) -> Result<()> {
+        let inodes = &mut self.inodes;
+        self.store.transact(true, |store| {
             for &slot in slots {
-                self.inodes.get_mut(slot).times_dirty = false;
+                let inode = inodes.get_mut(slot);
+                let mut b = [0; 24];
+                layout::put_time(&mut b, 0, inode.record.mtime);
+                layout::put_time(&mut b, 12, inode.record.ctime);
+                store.update_inode(inode, inode_layout::MTIME, &b)?;
             }
+            Ok(())
+        })?;
+        for &slot in slots {
+            self.inodes.times_written(slot);
         }
         Ok(())
     }
 
     /// Keeps the number of inodes in memory within bounds.
+    #[inline]
     pub(crate) fn trim_inodes(&mut self) -> Result<()> {
-        if self.inodes.is_crowded() {
-            self.flush_times()?;
-            self.inodes.shrink(self.store.durable_window());
+        self.inodes.forget_shortened(self.store.durable_window());
+        if self.inodes.is_crowded() && !self.store.is_read_only() {
+            self.let_idle_go()?;
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn let_idle_go(&mut self) -> Result<()> {
+        let slots = self.inodes.longest_idle();
+        self.write_times(&slots)?;
+        for slot in slots {
+            self.inodes.rest(slot, self.store.durable_window());
         }
         Ok(())
     }
@@ -185,7 +215,8 @@ impl<M: Memory> Fs<M> {
         self.store.read_inode(ino)
     }
 
-    /// The inode's slot in memory, brought there if need be.
+    /// The inode's slot in memory, brought there if need be, which
+    /// [obliges](InodeTable::insert).
     pub(crate) fn load(&mut self, ino: Ino) -> Result<u32> {
         match self.inodes.slot(ino) {
             Some(slot) => Ok(slot),
@@ -208,19 +239,15 @@ impl<M: Memory> Fs<M> {
     /// Sets mtime and ctime of `ino` in memory; they reach the tree with the next commit.
     pub(crate) fn touch(&mut self, ino: Ino, now: Timespec) -> Result<()> {
         let slot = self.load(ino)?;
-        let inode = self.inodes.get_mut(slot);
-        inode.record.mtime = now;
-        inode.record.ctime = now;
-        inode.times_dirty = true;
+        self.inodes.set_times(slot, now);
         self.trim_inodes()
     }
 
     /// Takes over a record that a transaction wrote to the tree.
     pub(crate) fn adopt(&mut self, ino: Ino, record: &InodeRecord) {
         if let Some(slot) = self.inodes.slot(ino) {
-            let inode = self.inodes.get_mut(slot);
-            inode.record = *record;
-            inode.times_dirty = false;
+            self.inodes.get_mut(slot).record = *record;
+            self.inodes.times_written(slot);
         }
     }
 
@@ -299,9 +326,10 @@ impl<M: Memory> Fs<M> {
     /// Opens `ino`, which is in memory at `slot`.
     pub(crate) fn open_slot(&mut self, ino: Ino, slot: u32, flags: OpenFlags) -> Result<Handle> {
         if self.handles.len() >= u32::MAX as usize && self.free_handles.is_empty() {
+            self.inodes.rest(slot, self.store.durable_window());
             return Err(Errno::ENFILE.into());
         }
-        self.inodes.get_mut(slot).handles += 1;
+        self.inodes.open(slot);
         let index = match self.free_handles.pop() {
             Some(index) => index,
             None => {
@@ -330,21 +358,17 @@ impl<M: Memory> Fs<M> {
         let index = handle.0 as u32;
         self.handles[index as usize].open = false;
         self.free_handles.push(index);
-        let inode = self.inodes.get_mut(file.slot);
-        inode.handles -= 1;
-        if inode.handles > 0 {
+        if self.inodes.close(file.slot) > 0 {
             return Ok(());
         }
-        if inode.record.nlink == 0 {
+        if self.inodes.get(file.slot).record.nlink == 0 {
             if self.store.is_read_only() {
                 // The next mount that may write removes it.
                 return Ok(());
             }
             return self.remove_orphan(ino);
         }
-        if !inode.times_dirty && inode.shortened <= self.store.durable_window() {
-            self.inodes.remove(ino);
-        }
+        self.inodes.rest(file.slot, self.store.durable_window());
         self.trim_inodes()
     }
 

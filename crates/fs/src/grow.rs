@@ -17,7 +17,7 @@
 //! blocks of an earlier one that lies in a group come free; those of the first, before group 0, stay
 //! unused.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, btree_map};
 
 use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
 
@@ -165,15 +165,15 @@ impl Change {
         // None of these is full now.
         for &group in maps.keys() {
             let index = new.summary_block(group);
-            if !summaries.contains_key(&index.0) {
-                let b = pair::read_settled(device, index, magic::SUMMARY)?.data;
-                summaries.insert(index.0, b);
-            }
-            if let Some(b) = summaries.get_mut(&index.0) {
-                put64(b, summary::GENERATION, generation);
-                let at = (group % summary::GROUPS) as usize;
-                b[summary::BITS + at / 8] &= !(1 << (at % 8));
-            }
+            let b = match summaries.entry(index.0) {
+                btree_map::Entry::Occupied(made) => made.into_mut(),
+                btree_map::Entry::Vacant(vacant) => {
+                    vacant.insert(pair::read_settled(device, index, magic::SUMMARY)?.data)
+                }
+            };
+            put64(b, summary::GENERATION, generation);
+            let at = (group % summary::GROUPS) as usize;
+            b[summary::BITS + at / 8] &= !(1 << (at % 8));
         }
         let added = new.usable_blocks().checked_sub(old.usable_blocks());
         // A ring that moves may take more than is added.

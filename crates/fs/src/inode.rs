@@ -1,17 +1,19 @@
-//! Inodes: their record on disk, and what is kept in memory of those in use.
-
-use alloc::vec::Vec;
+//! Inodes: their record on disk, and its place in the tree.
 
 use atoll_block::Memory;
 use atoll_vfs::{Attr, Errno, FileType, Ino, Timespec};
-use hashbrown::HashMap;
 
 use crate::cache::FrameId;
 use crate::error::{Corruption, Result};
 use crate::key::Key;
 use crate::layout::{self, BLOCK_COUNT_MAX, get_time, get32, get64, inode, put_time, put32, put64};
 use crate::store::Store;
+use crate::table::Inode;
 use crate::tree::Place;
+
+/// The most links of a directory, which are 2 and its subdirectories. [`LINK_MAX`](atoll_vfs::LINK_MAX) is
+/// for files.
+pub const DIRECTORY_LINK_MAX: u32 = u32::MAX / 2;
 
 /// An inode record, parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +107,7 @@ impl InodeRecord {
         let sound = record.mode >> 16 == 0
             && FileType::from_mode(record.mode).is_some()
             && record.size <= atoll_vfs::filesystem::FILE_SIZE_MAX
-            && record.nlink <= u32::MAX / 2
+            && record.nlink <= DIRECTORY_LINK_MAX
             && record.blocks <= BLOCK_COUNT_MAX
             && times.iter().all(|t| t.nsec < 1_000_000_000);
         if !sound {
@@ -155,6 +157,9 @@ pub struct Remembered {
     offset: u16,
 }
 
+/// How many places of records are remembered.
+pub const READS_REMEMBERED: usize = 16;
+
 /// A run of file blocks and where it is on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
@@ -176,116 +181,6 @@ impl Extent {
     }
 }
 
-/// An inode in memory: one that is open, or whose timestamps are ahead of its record.
-#[derive(Clone, Copy, Debug)]
-pub struct Inode {
-    /// Its number.
-    pub ino: Ino,
-    /// Its record, with timestamps that may be newer than those in the tree.
-    pub record: InodeRecord,
-    /// Whether they are.
-    pub times_dirty: bool,
-    /// Open handles.
-    pub handles: u32,
-    /// The extent that was used last.
-    pub extent: Option<Extent>,
-    /// The commit window in which the file was last made shorter: blocks that no crash can make
-    /// longer again may be zeroed in place.
-    pub shortened: u64,
-    place: Remembered,
-}
-
-/// The inodes in memory.
-#[derive(Debug, Default)]
-pub struct InodeTable {
-    inodes: Vec<Inode>,
-    by_ino: HashMap<u64, u32>,
-    free: Vec<u32>,
-}
-
-/// How many inodes without handles stay in memory for their timestamps.
-const IDLE_MAX: usize = 4096;
-
-impl InodeTable {
-    /// The slot of `ino`, if it is in memory.
-    #[inline]
-    pub fn slot(&self, ino: Ino) -> Option<u32> {
-        self.by_ino.get(&ino.0).copied()
-    }
-
-    /// The inode in `slot`.
-    #[inline]
-    pub fn get(&self, slot: u32) -> &Inode {
-        &self.inodes[slot as usize]
-    }
-
-    /// The inode in `slot`.
-    #[inline]
-    pub fn get_mut(&mut self, slot: u32) -> &mut Inode {
-        &mut self.inodes[slot as usize]
-    }
-
-    /// Whether idle inodes should be let go.
-    pub fn is_crowded(&self) -> bool {
-        self.by_ino.len() > IDLE_MAX
-    }
-
-    /// Brings an inode into memory.
-    pub fn insert(&mut self, ino: Ino, record: InodeRecord) -> u32 {
-        let inode = Inode {
-            ino,
-            record,
-            times_dirty: false,
-            handles: 0,
-            extent: None,
-            shortened: 0,
-            place: Remembered::default(),
-        };
-        let slot = match self.free.pop() {
-            Some(slot) => {
-                self.inodes[slot as usize] = inode;
-                slot
-            }
-            None => {
-                self.inodes.push(inode);
-                (self.inodes.len() - 1) as u32
-            }
-        };
-        self.by_ino.insert(ino.0, slot);
-        slot
-    }
-
-    /// Lets an inode go.
-    pub fn remove(&mut self, ino: Ino) {
-        if let Some(slot) = self.by_ino.remove(&ino.0) {
-            // An inode number of 0 belongs to nobody: stale handles do not match.
-            self.inodes[slot as usize].ino = Ino(0);
-            self.inodes[slot as usize].times_dirty = false;
-            self.free.push(slot);
-        }
-    }
-
-    /// The inodes whose timestamps are ahead, by number.
-    pub fn with_dirty_times(&self) -> Vec<u32> {
-        let mut slots: Vec<u32> = (0..self.inodes.len() as u32)
-            .filter(|&s| self.get(s).times_dirty && self.get(s).ino.0 != 0)
-            .collect();
-        slots.sort_unstable_by_key(|&s| self.get(s).ino);
-        slots
-    }
-
-    /// Lets go of every inode that nobody has open and of which the tree knows everything. `durable`
-    /// is the last commit window of which everything is durable.
-    pub fn shrink(&mut self, durable: u64) {
-        for slot in 0..self.inodes.len() as u32 {
-            let i = self.get(slot);
-            if i.ino.0 != 0 && i.handles == 0 && !i.times_dirty && i.shortened <= durable {
-                self.remove(i.ino);
-            }
-        }
-    }
-}
-
 impl<M: Memory> Store<M> {
     /// The place of the record of `ino`.
     ///
@@ -295,20 +190,20 @@ impl<M: Memory> Store<M> {
         self.find(Key::inode(ino.0))?.ok_or(Errno::ESTALE.into())
     }
 
-    /// The record of `ino` in the tree. The place of the last one read is remembered: what is looked
-    /// up is opened next.
+    /// The record of `ino` in the tree. The places of some that were read are remembered: what is looked
+    /// up is opened next, and where something is looked up, other things are.
     ///
     /// # Errors
     /// `ESTALE` if there is no such inode.
     pub fn read_inode(&mut self, ino: Ino) -> Result<InodeRecord> {
-        let (last, at) = self.last_read;
+        let (last, at) = self.last_read[ino.0 as usize % READS_REMEMBERED];
         if last == ino && self.cache.is_current(at.frame, at.version) {
             let from = at.offset as usize;
             return InodeRecord::parse(&self.cache.frame(at.frame).data[from..from + inode::LEN]);
         }
         let place = self.inode_place(ino)?;
         let record = InodeRecord::parse(self.value(&place))?;
-        self.last_read = (ino, self.remember(&place));
+        self.last_read[ino.0 as usize % READS_REMEMBERED] = (ino, self.remember(&place));
         Ok(record)
     }
 

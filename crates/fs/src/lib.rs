@@ -3,11 +3,14 @@
 //!
 //! Read in this order:
 //!
-//! - [`layout`]: every offset on disk; `superblock`: what is read from there; `key`: how the items of the tree are named
+//! - [`layout`]: every offset on disk; `superblock`: what is read from there; `key`: how the items of the tree are named;
+//!   `hash`: where names go
 //! - `journal`: the ring of redo records; `cache`: metadata blocks in memory; `space`: free blocks
-//! - `store`: transactions over those three; `allocation`: free blocks within them; `commit`: commits and checkpoints
+//! - `store`: transactions over those three; `allocation`: free blocks within them; `discard`: what goes
+//!   back to the host; `commit`: commits and checkpoints
 //! - `node`, `tree`: the B+tree; `bounds`: how long the record of an operation can be
-//! - `inode`, `extent`, `file`, `dir`, `xattr`: what the items mean
+//! - `inode`, `extent`, `file`, `dir`, `xattr`: what the items mean; `table`: the inodes in memory;
+//!   `cookie`: what a listing shows of the place of a name
 //! - `volume`: format, mount; `recovery`: the journal replayed, `overlay`: the same for a mount that must
 //!   not write; `fs`: a mounted volume; `grow`: a larger device
 //! - `namespace`, `content`, `verbs`: the verbs of the file seam
@@ -27,7 +30,9 @@ mod cache;
 mod check;
 mod commit;
 mod content;
+mod cookie;
 mod dir;
+mod discard;
 mod dump;
 mod error;
 mod extent;
@@ -35,6 +40,7 @@ mod file;
 mod format;
 mod fs;
 mod grow;
+mod hash;
 mod inode;
 mod journal;
 mod key;
@@ -49,6 +55,7 @@ mod space;
 mod store;
 mod superblock;
 mod superblocks;
+mod table;
 #[doc(hidden)]
 pub mod testing;
 mod tree;

@@ -8,12 +8,9 @@ use atoll_vfs::{
 use crate::dir::Entry;
 use crate::error::{Corruption, Result};
 use crate::fs::Fs;
-use crate::inode::InodeRecord;
+use crate::inode::{DIRECTORY_LINK_MAX, InodeRecord};
 use crate::key::Key;
 use crate::store::Store;
-
-/// A deeper nest of directories than this is a damaged one.
-const DEPTH_MAX: u32 = 1 << 20;
 
 /// What is made under a new name.
 pub(crate) struct NewInode<'a> {
@@ -88,13 +85,11 @@ impl<M: Memory> Fs<M> {
         dir_record.nlink = dir_record.nlink.saturating_add(u32::from(is_dir));
         dir_record.mtime = cx.now;
         dir_record.ctime = cx.now;
-        if is_dir && dir_record.nlink > LINK_MAX {
+        if is_dir && dir_record.nlink > DIRECTORY_LINK_MAX {
             return Err(Errno::EMLINK.into());
         }
         let ino = self.store.transact(false, |store| {
-            let Err(key) = store.search_entry(parent, bytes)? else {
-                return Err(Errno::EEXIST.into());
-            };
+            let key = store.new_entry(parent, bytes)?;
             let ino = Self::insert_inode(store, &record)?;
             if !new.target.is_empty() {
                 store.insert_target(ino, new.target)?;
@@ -135,7 +130,7 @@ impl<M: Memory> Fs<M> {
 
     /// Whether anybody has `ino` open.
     fn is_open(&self, ino: Ino) -> bool {
-        self.inodes.slot(ino).is_some_and(|slot| self.inodes.get(slot).handles > 0)
+        self.inodes.slot(ino).is_some_and(|slot| self.inodes.get(slot).handles() > 0)
     }
 
     pub(crate) fn remove_name(
@@ -236,9 +231,7 @@ impl<M: Memory> Fs<M> {
         record.nlink += 1;
         record.ctime = cx.now;
         self.store.transact(false, |store| {
-            let Err(key) = store.search_entry(parent, bytes)? else {
-                return Err(Errno::EEXIST.into());
-            };
+            let key = store.new_entry(parent, bytes)?;
             if was_orphan {
                 store.remove(Key::orphan(ino))?;
             }
@@ -250,19 +243,39 @@ impl<M: Memory> Fs<M> {
         Ok(record.attr(ino))
     }
 
-    /// Whether `dir` is `ancestor` or lies below it.
-    fn is_within(&mut self, dir: Ino, ancestor: Ino) -> Result<bool> {
+    /// Whether `dir` is the directory `moved` or lies below it. `parent` is the one that has `moved`.
+    ///
+    /// Goes up from `dir`, as far as `parent` or the root: directories that are moved to near places, and
+    /// those that have no directories below them, cost nothing, and the depth of others has no bound
+    /// but the number of inodes.
+    fn is_within(&mut self, dir: Ino, moved: Ino, parent: Ino) -> Result<bool> {
+        if dir == moved {
+            return Ok(true);
+        }
+        if dir == parent || self.record(moved)?.nlink <= 2 {
+            return Ok(false);
+        }
         let mut at = dir;
-        for _ in 0..DEPTH_MAX {
-            if at == ancestor {
-                return Ok(true);
-            }
+        // In a damaged volume the way can lead back to itself. Where it was after each power of two
+        // steps is met again then (Brent 1980).
+        let mut met = dir;
+        let mut steps: u64 = 0;
+        loop {
             if at == Ino::ROOT {
                 return Ok(false);
             }
             at = Ino(self.directory(at)?.parent);
+            if at == moved || at == parent {
+                return Ok(at == moved);
+            }
+            if at == met {
+                return Err(Corruption::Item.into());
+            }
+            steps += 1;
+            if steps.is_power_of_two() {
+                met = at;
+            }
         }
-        Err(Corruption::Item.into())
     }
 
     pub(crate) fn move_name(
@@ -287,12 +300,12 @@ impl<M: Memory> Fs<M> {
         if new.is_some() && flags.contains(RenameFlags::NOREPLACE) {
             return Err(Errno::EEXIST.into());
         }
-        if old_is_dir && self.is_within(to.0, old.ino)? {
+        if old_is_dir && self.is_within(to.0, old.ino, from.0)? {
             return Err(Errno::EINVAL.into());
         }
         if exchange {
             let Some(n) = new else { return Err(Errno::ENOENT.into()) };
-            if new_is_dir && self.is_within(from.0, n.ino)? {
+            if new_is_dir && self.is_within(from.0, n.ino, to.0)? {
                 return Err(Errno::EINVAL.into());
             }
         }
@@ -355,7 +368,7 @@ impl<M: Memory> Fs<M> {
             from.nlink = from.nlink.saturating_sub(leaves);
             to.nlink = to.nlink.saturating_sub(goes).saturating_add(leaves);
         }
-        if to.nlink > LINK_MAX || from.nlink > LINK_MAX {
+        if to.nlink > DIRECTORY_LINK_MAX || from.nlink > DIRECTORY_LINK_MAX {
             return Err(Errno::EMLINK.into());
         }
         if is_dir(old) {
@@ -387,9 +400,7 @@ impl<M: Memory> Fs<M> {
                 }
                 None => {
                     store.remove(old.key)?;
-                    let Err(key) = store.search_entry(new_dir, new_name)? else {
-                        return Err(Corruption::Item.into());
-                    };
+                    let key = store.new_entry(new_dir, new_name)?;
                     store.insert_entry(key, new_name, old.ino, old.file_type)?;
                 }
             }
@@ -415,5 +426,102 @@ impl<M: Memory> Fs<M> {
             None => {}
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use atoll_block::RamDevice;
+    use atoll_vfs::{Context, Errno, FileSystem, Ino, Name, RenameFlags, Result, Timespec};
+
+    use crate::inode::DIRECTORY_LINK_MAX;
+    use crate::{FormatOptions, Fs, MountOptions, format};
+
+    const CX: Context = Context { uid: 0, gid: 0, now: Timespec { sec: 1, nsec: 0 } };
+
+    fn volume() -> Fs<RamDevice> {
+        let mut device = RamDevice::new(1 << 11);
+        format(&mut device, &FormatOptions::default()).unwrap();
+        Fs::mount(device, &MountOptions::default()).unwrap()
+    }
+
+    fn mkdir(fs: &mut Fs<RamDevice>, dir: Ino, text: &str) -> Result<Ino> {
+        Ok(fs.mkdir(&CX, dir, Name::new(text.as_bytes())?, 0o755)?.ino)
+    }
+
+    fn rename(fs: &mut Fs<RamDevice>, from: Ino, text: &str, to: Ino) -> Result<()> {
+        let name = Name::new(text.as_bytes())?;
+        fs.rename(&CX, from, name, to, name, RenameFlags::empty())
+    }
+
+    /// Changes the record of `ino`, as damage would.
+    fn patch(fs: &mut Fs<RamDevice>, ino: Ino, change: impl Fn(&mut super::InodeRecord)) {
+        let mut record = fs.record(ino).unwrap();
+        change(&mut record);
+        fs.store.transact(false, |store| store.write_inode(ino, &record)).unwrap();
+        fs.adopt(ino, &record);
+    }
+
+    /// Only where the way up has to be gone does a move cost more the deeper it is; and then in
+    /// proportion.
+    #[test]
+    fn moves_go_no_farther_up_than_they_have_to() {
+        const DEPTH: u64 = 2_000;
+        const FEW: u64 = 30;
+        let mut fs = volume();
+        let mut ways = Vec::new();
+        for top in ["one", "two"] {
+            let mut way = std::vec![mkdir(&mut fs, Ino::ROOT, top).unwrap()];
+            for _ in 0..DEPTH {
+                way.push(mkdir(&mut fs, way[way.len() - 1], "d").unwrap());
+            }
+            ways.push(way);
+        }
+        let [one, two] = [0, 1].map(|at: usize| ways[at][DEPTH as usize]);
+        let near = ways[0][DEPTH as usize - 1];
+        let leaf = mkdir(&mut fs, one, "leaf").unwrap();
+        let tree = mkdir(&mut fs, one, "tree").unwrap();
+        mkdir(&mut fs, tree, "below").unwrap();
+        let mut steps = |from, text, to| {
+            let before = fs.store.cache.operation();
+            rename(&mut fs, from, text, to).unwrap();
+            fs.store.cache.operation() - before
+        };
+        assert!(steps(one, "leaf", two) < FEW, "nothing can be below a leaf");
+        assert!(steps(one, "tree", near) > DEPTH, "up from there is where it could be");
+        assert!(steps(near, "tree", one) < FEW, "the way up meets where it came from");
+        assert!(steps(one, "tree", leaf) > DEPTH, "a far place");
+        assert!(steps(leaf, "tree", two) < FEW + DEPTH, "and back to where it is near");
+    }
+
+    #[test]
+    fn a_way_up_that_leads_back_to_itself_ends() {
+        for len in [1, 2, 3, 100] {
+            let mut fs = volume();
+            let moved = mkdir(&mut fs, Ino::ROOT, "moved").unwrap();
+            mkdir(&mut fs, moved, "below").unwrap();
+            let first = mkdir(&mut fs, Ino::ROOT, "d").unwrap();
+            let mut last = first;
+            for _ in 1..len {
+                last = mkdir(&mut fs, last, "d").unwrap();
+            }
+            let bottom = mkdir(&mut fs, last, "bottom").unwrap();
+            patch(&mut fs, first, |record| record.parent = last.0);
+            assert_eq!(rename(&mut fs, Ino::ROOT, "moved", bottom), Err(Errno::EUCLEAN), "{len}");
+        }
+    }
+
+    #[test]
+    fn the_last_subdirectory_is_refused() {
+        let mut fs = volume();
+        let full = mkdir(&mut fs, Ino::ROOT, "full").unwrap();
+        mkdir(&mut fs, Ino::ROOT, "other").unwrap();
+        patch(&mut fs, full, |record| record.nlink = DIRECTORY_LINK_MAX - 1);
+        mkdir(&mut fs, full, "last").unwrap();
+        assert_eq!(mkdir(&mut fs, full, "more"), Err(Errno::EMLINK));
+        assert_eq!(rename(&mut fs, Ino::ROOT, "other", full), Err(Errno::EMLINK));
+        assert_eq!(fs.getattr(&CX, full).unwrap().nlink, DIRECTORY_LINK_MAX);
     }
 }

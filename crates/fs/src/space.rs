@@ -94,6 +94,9 @@ pub struct Allocator {
     summaries: Vec<u64>,
     /// Where searches for file data begin: no block before is known to be free.
     pub data_hint: u64,
+    /// Where they begin, and take one block at a time, while the host may have storage only for blocks
+    /// that had some before; until the next checkpoint.
+    pub frugal_from: Option<u64>,
     /// Where searches for metadata begin.
     pub metadata_hint: u64,
     pending: u64,
@@ -110,6 +113,7 @@ impl Allocator {
             full: Vec::new(),
             summaries: Vec::new(),
             data_hint: 0,
+            frugal_from: None,
             metadata_hint: 0,
             pending: 0,
             committing: 0,
@@ -332,6 +336,7 @@ impl Allocator {
     /// Notes a checkpoint, which is also a commit.
     pub fn checkpointed(&mut self, start_of: impl Fn(u64) -> u64) {
         self.committed(&start_of);
+        self.frugal_from = None;
         let mut lowest = u64::MAX;
         for (&group, overlay) in &mut self.overlays {
             if let Some(bits) = overlay.held.take() {

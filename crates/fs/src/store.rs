@@ -4,14 +4,15 @@
 
 use alloc::vec::Vec;
 
-use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
+use atoll_block::{BLOCK_SIZE, BlockError, BlockIndex, Memory};
 use atoll_vfs::Ino;
 
 use crate::bounds;
 use crate::cache::{Cache, FrameId};
 use crate::commit::Commits;
+use crate::discard::Discards;
 use crate::error::{Corruption, FsError, Result};
-use crate::inode::Remembered;
+use crate::inode::{READS_REMEMBERED, Remembered};
 use crate::journal::{Entry, Header, Journal};
 use crate::layout::{self, Block, Superblock, VolumeState, magic, record};
 use crate::node;
@@ -66,10 +67,11 @@ pub struct Store<M> {
     pub(crate) root_hint: FrameId,
     /// The ways through the tree that were gone last.
     pub(crate) fingers: Fingers,
-    /// Where the inode record is that was read last.
-    pub(crate) last_read: (Ino, Remembered),
+    /// Where inode records are that were read last.
+    pub(crate) last_read: [(Ino, Remembered); READS_REMEMBERED],
     pub(crate) journal: Journal,
     pub(crate) allocator: Allocator,
+    pub(crate) discards: Discards,
     pub(crate) transaction: Transaction,
     /// What commits and checkpoints know.
     pub(crate) commits: Commits,
@@ -97,10 +99,11 @@ impl<M: Memory> Store<M> {
             cache,
             root_hint: FrameId::MAX,
             fingers: Fingers::new(),
-            last_read: (Ino(0), Remembered::default()),
+            last_read: [(Ino(0), Remembered::default()); READS_REMEMBERED],
             allocator,
             journal,
             state,
+            discards: Discards::default(),
             transaction: Transaction::default(),
             commits: Commits::new(header, read_only),
             notes: Vec::new(),
@@ -208,7 +211,7 @@ impl<M: Memory> Store<M> {
     // ---- transactions ----
 
     /// Runs `body` as one transaction: all of it, or nothing and an error. If the volume is full,
-    /// commits what would return blocks and tries again.
+    /// commits what would return blocks and tries again; if the host is, looks for blocks that have storage.
     #[inline]
     pub fn transact<T>(
         &mut self,
@@ -219,6 +222,7 @@ impl<M: Memory> Store<M> {
         if self.journal.wants_checkpoint(self.cache.touched()) || self.cache.wants_checkpoint() {
             self.checkpoint()?;
         }
+        let mut tries = 0;
         loop {
             self.begin(frees_space);
             let result = match body(self) {
@@ -228,7 +232,13 @@ impl<M: Memory> Store<M> {
             match result {
                 Ok(value) => return Ok(value),
                 Err(e) => {
+                    let allocated = self.transaction.allocated.last().copied();
                     self.abort();
+                    if e == FsError::Device(BlockError::NoSpace)
+                        && self.find_storage(allocated, &mut tries)?
+                    {
+                        continue;
+                    }
                     if e != FsError::Full {
                         return Err(e);
                     }
@@ -296,6 +306,7 @@ impl<M: Memory> Store<M> {
             }
             let (group, first) = self.superblock.locate(freed.start);
             let run = Run { first, len: freed.len as usize };
+            self.discards.note(group, run);
             if let Some(at) = self.allocator.freed(group, run, freed.metadata) {
                 let block = self.superblock.map_block(group).0 + at as u64;
                 self.allocator.data_hint = self.allocator.data_hint.min(block);

@@ -107,11 +107,6 @@ impl Superblock {
         [BlockIndex(1 + slot), BlockIndex(self.group_start - 2 + slot)]
     }
 
-    /// The seed that the directory hash takes from the key.
-    pub fn hash_seed(&self) -> u64 {
-        xxh3_64_with_seed(&self.hash_key, 0)
-    }
-
     /// What the first record of a journal is chained to: from the key, so that no record can be made
     /// up by who only writes files.
     pub fn chain_seed(&self) -> u64 {

@@ -25,7 +25,8 @@ pub fn take_longest_record<M: Memory>(fs: &mut Fs<M>) -> usize {
 pub const RECORD_BOUNDS: [usize; 4] =
     [bounds::LAST_STEP, bounds::RENAME, bounds::MAKE, bounds::SET_ATTRIBUTE];
 
-const MAGICS: [u32; 4] = [magic::SUPERBLOCK, magic::JOURNAL_HEADER, magic::NODE, magic::MAP];
+const MAGICS: [u32; 5] =
+    [magic::SUPERBLOCK, magic::JOURNAL_HEADER, magic::NODE, magic::MAP, magic::SUMMARY];
 
 fn blocks(image: &mut [u8]) -> impl Iterator<Item = (u64, &mut Block)> {
     let blocks = image.chunks_exact_mut(BLOCK_SIZE);
@@ -209,7 +210,7 @@ fn mutate_block(b: &mut [u8], kind: u32, rng: &mut Rng, limit: usize) {
                 + rng.below((journal_header::STATE + state::LEN - journal_header::GENERATION) / 4)
                     * 4
         }
-        magic::MAP => map::BITS + rng.below(64),
+        magic::MAP | magic::SUMMARY => map::BITS + rng.below(64),
         _ => {
             // The fields of one cell, or the node's own.
             let end = (get16(b, node::END) as usize).clamp(node::CELLS, b.len());

@@ -10,15 +10,12 @@ use atoll_vfs::{
 };
 
 use crate::commit::Begun;
+use crate::cookie;
 use crate::dir;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::key::{Key, Kind};
 use crate::namespace::NewInode;
-
-/// The cookies of `.` and `..`; those of names are larger.
-const COOKIE_DOT: u64 = 1;
-const COOKIE_DOT_DOT: u64 = 2;
 
 fn check_xattr_name(name: &[u8]) -> Result<()> {
     if name.is_empty() || name.len() > NAME_MAX || name.contains(&0) {
@@ -283,39 +280,44 @@ impl<M: Memory> FileSystem for Fs<M> {
             return Err(Errno::EBADF);
         }
         let directory = FileType::Directory;
-        if cookie < COOKIE_DOT {
-            let dot = DirEntry { ino, file_type: directory, cookie: COOKIE_DOT, name: b"." };
+        if cookie < cookie::DOT {
+            let dot = DirEntry { ino, file_type: directory, cookie: cookie::DOT, name: b"." };
             if !emit(&dot) {
                 return Ok(());
             }
         }
-        if cookie < COOKIE_DOT_DOT {
+        if cookie < cookie::DOT_DOT {
             let parent = Ino(record.parent);
-            let dot_dot =
-                DirEntry { ino: parent, file_type: directory, cookie: COOKIE_DOT_DOT, name: b".." };
+            let dot_dot = DirEntry {
+                ino: parent,
+                file_type: directory,
+                cookie: cookie::DOT_DOT,
+                name: b"..",
+            };
             if !emit(&dot_dot) {
                 return Ok(());
             }
         }
         self.store.cache.begin_operation();
-        let Some(after) = cookie.checked_add(1).filter(|&c| c <= crate::key::OFFSET_MAX) else {
+        let Some(after) = self.cookies.after(cookie) else {
             return Ok(());
         };
         let mut from = Key::new(ino.0, Kind::Dirent, after);
         while let Some(place) = self.store.seek(from)? {
             // The rest of the leaf without going down the tree for each entry.
             let frame = self.store.cache.frame(place.frame);
-            for slot in place.slot..frame.count() {
-                let key = frame.keys()[slot];
+            let keys = &frame.keys()[place.slot..];
+            for (slot, key) in (place.slot..).zip(keys) {
                 if !key.is(ino.0, Kind::Dirent) {
                     return Ok(());
                 }
                 let (entry, file_type, name) = dir::parse(frame.value(slot))?;
-                if !emit(&DirEntry { ino: entry, file_type, cookie: key.offset(), name }) {
+                let cookie = self.cookies.of(key.offset());
+                if !emit(&DirEntry { ino: entry, file_type, cookie, name }) {
                     return Ok(());
                 }
-                from = key.next();
             }
+            from = keys[keys.len() - 1].next();
         }
         Ok(())
     }

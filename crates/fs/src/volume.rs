@@ -6,6 +6,7 @@ use atoll_block::{BLOCK_SIZE, Memory};
 use atoll_vfs::Ino;
 
 use crate::cache::Cache;
+use crate::discard::Discards;
 use crate::error::{Corruption, FsError, Result};
 use crate::journal::{self, Beyond, Headers, Journal, Position, ScanEnd};
 use crate::key::{Key, Kind};
@@ -25,6 +26,9 @@ pub struct MountOptions {
     /// Who mounts the volume, for others who find it mounted, in words of the host's own; zeros if
     /// it does not say. A clean unmount takes it back.
     pub owner: [u8; 32],
+    /// Give freed space back by discards, in batches, after checkpoints. For storage of which discards are
+    /// cheap and worth something, like sparse files.
+    pub discard: bool,
     /// How much memory cached metadata blocks may take, in bytes; changed ones may exceed it for a
     /// moment.
     pub cache_bytes: usize,
@@ -40,6 +44,7 @@ impl Default for MountOptions {
             read_only: false,
             incarnation: [0; 16],
             owner: [0; 32],
+            discard: false,
             cache_bytes: 64 << 20,
             new_slab: None,
         }
@@ -111,6 +116,7 @@ pub(crate) fn mount<M: Memory>(mut device: M, options: &MountOptions) -> Result<
     }
     store.set_read_only(options.read_only);
     if !options.read_only {
+        store.discards = Discards::new(options.discard);
         store.set_incarnation(options.incarnation, options.owner);
         store.begin_journal()?;
     }

@@ -6,7 +6,8 @@ use atoll_block::Memory;
 use atoll_vfs::{Errno, Ino, XATTR_LIST_MAX, XATTR_SIZE_MAX, XattrFlags};
 
 use crate::error::{Corruption, Result};
-use crate::key::{Key, Kind, XATTR_PIECES, XATTR_TIES, xattr_offset};
+use crate::hash::xattr_offset;
+use crate::key::{Key, Kind, XATTR_PIECES, XATTR_TIES};
 use crate::layout::{get32, node, put32, xattr};
 use crate::store::Store;
 use crate::tree::Place;
@@ -68,7 +69,7 @@ impl<M: Memory> Store<M> {
         ino: Ino,
         name: &[u8],
     ) -> Result<core::result::Result<Place, Option<u64>>> {
-        let base = xattr_offset(self.superblock.hash_seed(), name);
+        let base = xattr_offset(&self.superblock.hash_key, name);
         let mut free = None;
         for tie in 0..XATTR_TIES {
             let offset = base + tie * XATTR_PIECES;

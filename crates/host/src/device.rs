@@ -1,14 +1,19 @@
 //! The storage of volumes on a host: files and block devices as devices of the block seam.
 //!
 //! Read in this order: [`open()`] and its options; [`FileDevice`], pread64 and pwrite64; then
-//! [`MappedDevice`], a mapping, whose copies survive SIGBUS.
+//! [`MappedDevice`], a mapping, whose copies survive SIGBUS; `claims`, which
+//! keep others away; `life`, which says whether what was
+//! stored and not flushed is still there.
 
 mod ahead;
+mod claims;
 mod dirty;
 mod file;
 #[cfg_attr(not(target_arch = "x86_64"), path = "device/unguarded.rs")]
 mod guarded;
 mod io;
+mod ioctls;
+mod life;
 mod mapped;
 mod mapping;
 mod open;
@@ -18,9 +23,12 @@ mod writeback;
 
 pub use file::FileDevice;
 pub use mapped::MappedDevice;
-pub use open::{Access, Create, OpenError, OpenOptions, incarnation, open};
+pub use open::{Access, Create, OpenError, OpenOptions, open};
 
-use atoll_block::{Cached, memory_of_variants};
+use std::fs::File;
+use std::os::fd::AsFd;
+
+use atoll_block::{BLOCK_SIZE, BlockDevice, BlockIndex, Cached, memory_of_variants};
 
 /// A volume's storage as [`open()`] returns it.
 #[derive(Debug)]
@@ -32,3 +40,34 @@ pub enum HostDevice {
 }
 
 memory_of_variants!(HostDevice { Mapped, Direct });
+
+impl HostDevice {
+    /// Names the life of the memory that holds what was stored here and not flushed. While it is the same,
+    /// nothing that any process stored has been lost: not by a crash of the machine, nor by that of the
+    /// host's file system, nor by a disk that was taken away. Zeros where that cannot be known.
+    pub fn incarnation(&self) -> [u8; 16] {
+        life::incarnation(self.file())
+    }
+
+    /// Whether discards give storage back at little cost: it is a file, in a file system that can have holes
+    /// made in it, open for writing, and not to be sealed.
+    pub fn gives_back(&self) -> bool {
+        let sealable = match self {
+            HostDevice::Mapped(device) => device.is_sealable(),
+            HostDevice::Direct(device) => device.device().is_sealable(),
+        };
+        let is_file = self.file().metadata().is_ok_and(|found| found.is_file());
+        // Beyond the end there is nothing to lose.
+        let end = BlockIndex(self.block_count()).byte_offset();
+        is_file
+            && !sealable
+            && io::punch_hole(self.file().as_fd(), end, BLOCK_SIZE as u64) == Ok(true)
+    }
+
+    fn file(&self) -> &File {
+        match self {
+            HostDevice::Mapped(device) => device.file(),
+            HostDevice::Direct(device) => device.device().file(),
+        }
+    }
+}

@@ -150,6 +150,9 @@ impl MountError {
                 let message = format!("{place}: not an Atoll volume; make one with atoll_mkfs");
                 return MountError::new(libc::EMEDIUMTYPE, message);
             }
+            FsError::Corrupt(
+                Corruption::Version | Corruption::EarlierVersion | Corruption::Truncated,
+            ) => "",
             FsError::Corrupt(_) => "; `atoll fsck --repair` may save it",
             _ => "",
         };
@@ -257,8 +260,11 @@ pub fn mount(options: &MountOptions) -> Result<Volume, MountError> {
     let incarnation = match &device {
         // Nothing of it outlives this process.
         Device::Ram(_) => [0; 16],
-        // Without the boot ID, every mount is taken for one after power loss: safe, and slower.
-        Device::Host(_) => device::incarnation().unwrap_or([0; 16]),
+        Device::Host(device) => device.incarnation(),
+    };
+    let discard = match &device {
+        Device::Ram(_) => false,
+        Device::Host(device) => !options.read_only && device.gives_back(),
     };
     let direct = matches!(options.storage, Storage::Direct(_));
     let fs = Fs::mount(
@@ -266,6 +272,7 @@ pub fn mount(options: &MountOptions) -> Result<Volume, MountError> {
         &atoll_fs::MountOptions {
             read_only: options.read_only,
             incarnation,
+            discard,
             owner: [0; 32],
             cache_bytes: if direct { options.cache_bytes / 2 } else { options.cache_bytes },
             new_slab: Some(memory::use_huge_pages),

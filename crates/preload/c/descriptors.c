@@ -159,6 +159,7 @@ static void before_fcntl(int fd, int command, long argument) {
     case F_OFD_SETLK:
     case F_OFD_SETLKW:
         if (argument && ((struct flock *)argument)->l_whence == SEEK_CUR) publish(fd);
+        if (argument && ((struct flock *)argument)->l_whence == SEEK_END) refresh(fd);
         break;
     }
 }
@@ -209,21 +210,23 @@ EXPORT FILE *freopen64(const char *restrict path, const char *restrict mode,
     return REAL(freopen64)(path, mode, stream);
 }
 
-/* ---- what uses offsets in the kernel ---- */
+/* ---- what uses offsets, and sizes, in the kernel ---- */
 
 EXPORT int ioctl(int fd, unsigned long request, ...) {
     va_list list;
     va_start(list, request);
     void *argument = va_arg(list, void *);
     va_end(list);
-    /* FIONREAD counts from the offset. */
+    /* FIONREAD counts from the offset to the end. */
     publish(fd);
+    if (request == FIONREAD) refresh(fd);
     return REAL(ioctl)(fd, request, argument);
 }
 
 EXPORT ssize_t sendfile64(int to, int from, off64_t *at, size_t n) {
     share(to);
     if (!at) share(from);
+    refresh(from);
     return REAL(sendfile64)(to, from, at, n);
 }
 EXPORT ssize_t sendfile(int to, int from, off_t *at, size_t n)
@@ -233,6 +236,7 @@ EXPORT ssize_t splice(int from, off64_t *from_at, int to, off64_t *to_at, size_t
                       unsigned flags) {
     if (!from_at) share(from);
     if (!to_at) share(to);
+    refresh(from);
     return REAL(splice)(from, from_at, to, to_at, n, flags);
 }
 
@@ -240,6 +244,7 @@ EXPORT ssize_t copy_file_range(int from, off64_t *from_at, int to, off64_t *to_a
                                unsigned flags) {
     if (!from_at) share(from);
     if (!to_at) share(to);
+    refresh(from);
     return REAL(copy_file_range)(from, from_at, to, to_at, n, flags);
 }
 

@@ -459,12 +459,25 @@ void mapped(int fd) {
             d->file.connection = NULL;
             atomic_fetch_add(&d->version, 1);
         }
-        /* The kernel lets a mapping be used up to the length that it knows. */
-        struct statx attr;
-        raw(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_FORCE_SYNC, STATX_SIZE, &attr);
         unlock_description(d);
     }
     leave();
+    /* The kernel lets a mapping be used up to the length that it knows. */
+    refresh(fd);
+}
+
+/* Whoever has changed the file, this process or another, and whatever this one knows of the descriptor. A
+ * kernel whose attributes are still true asks nobody. */
+void refresh(int fd) {
+    struct statx attr;
+    if (!mounts_known || fd < 0) return;
+    if (raw(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &attr) < 0 ||
+        !S_ISREG(attr.stx_mode))
+        return;
+    dev_t device = makedev(attr.stx_dev_major, attr.stx_dev_minor);
+    for (int i = 0; i < mounts_known; i++)
+        if (mounts[i].device == device && !mounts[i].fixed)
+            raw(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_MTIME, &attr);
 }
 
 void duplicated(int from, int to) {

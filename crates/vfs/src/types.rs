@@ -14,7 +14,7 @@ pub const SYMLINK_MAX: usize = 4095;
 pub const XATTR_SIZE_MAX: usize = 65536;
 /// The largest total of the names of a file's extended attributes, each with its NUL, in bytes.
 pub const XATTR_LIST_MAX: usize = 65536;
-/// The most hard links to a file (what ext4's successors and the field's tools expect to fit).
+/// The most hard links to what is no directory (what ext4's successors and the field's tools expect to fit).
 pub const LINK_MAX: u32 = 65000;
 
 /// An inode number. 0 is never one; a number is never used again after its file is gone.

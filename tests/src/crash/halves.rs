@@ -24,6 +24,7 @@ struct UnderWay {
 pub struct Halves {
     rng: Rng,
     percent: u64,
+    goes_on: u64,
     under_way: Option<UnderWay>,
     /// Those that ended with operations since they began.
     pub ended: u64,
@@ -35,7 +36,12 @@ impl Halves {
     /// Of the workload of `seed`, in which `percent` of a hundred syncs are made in halves.
     pub fn new(seed: u64, percent: u64) -> Halves {
         let rng = Rng::new(seed ^ u64::from_be_bytes(*b"in halve"));
-        Halves { rng, percent, under_way: None, ended: 0, in_two_waits: 0 }
+        Halves { rng, percent, goes_on: GOES_ON, under_way: None, ended: 0, in_two_waits: 0 }
+    }
+
+    /// The same, where a sync goes on after `percent` of a hundred operations.
+    pub fn going_on(self, percent: u64) -> Halves {
+        Halves { goes_on: percent, ..self }
     }
 
     /// Whether the next sync is to begin here, instead of being made in one piece. While one is under way
@@ -62,7 +68,7 @@ impl Halves {
     /// # Errors
     /// Those of the file system.
     pub fn go_on(&mut self, fs: &mut impl FileSystem, made: usize) -> Result<Option<usize>> {
-        if !self.rng.chance(GOES_ON) {
+        if !self.rng.chance(self.goes_on) {
             return Ok(None);
         }
         let Some(UnderWay { stage, covers, waits }) = self.under_way.take() else {

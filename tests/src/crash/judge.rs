@@ -1,6 +1,6 @@
 //! Whether a state found after a crash is one of those that the contract allows.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use atoll_vfs::model::{FileContent, Node, Snapshot};
@@ -22,11 +22,24 @@ pub fn without_lag(tree: &Snapshot) -> Snapshot {
 
 /// Leaves the bytes of files out, not their lengths.
 pub fn metadata(tree: &Snapshot) -> Snapshot {
-    let mut tree = tree.clone();
-    for content in tree.nodes.values_mut().filter_map(|node| node.content.as_mut()) {
-        content.blocks.clear();
-    }
-    tree
+    let nodes = tree.nodes.iter().map(|(path, node)| {
+        let content = node.content.as_ref();
+        let node = Node {
+            mode: node.mode,
+            nlink: node.nlink,
+            uid: node.uid,
+            gid: node.gid,
+            rdev: node.rdev,
+            times: node.times,
+            content: content
+                .map(|content| FileContent { size: content.size, blocks: BTreeMap::new() }),
+            target: node.target.clone(),
+            xattrs: node.xattrs.clone(),
+            identity: node.identity.clone(),
+        };
+        (path.clone(), node)
+    });
+    Snapshot { nodes: nodes.collect() }
 }
 
 /// After the end of the process: what `returned` of the `ops` made, or the one in flight too.
@@ -162,11 +175,12 @@ fn stray_byte(bytes: &FileContent, known: &[&FileContent]) -> Option<u64> {
     for index in indices {
         let start = index * BLOCK as u64;
         let len = bytes.size.saturating_sub(start).min(BLOCK as u64) as usize;
-        let block = |content: &&FileContent| -> Vec<u8> {
-            content.blocks.get(&index).unwrap_or(&zeros).clone()
-        };
-        let is = block(&bytes);
-        let known: Vec<Vec<u8>> = known.iter().map(block).collect();
+        let is = bytes.blocks.get(&index).unwrap_or(&zeros);
+        let known: Vec<&Vec<u8>> =
+            known.iter().map(|content| content.blocks.get(&index).unwrap_or(&zeros)).collect();
+        if known.iter().any(|block| block[..len] == is[..len]) {
+            continue;
+        }
         let stray = (0..len).find(|&at| known.iter().all(|block| block[at] != is[at]));
         if let Some(at) = stray {
             return Some(start + at as u64);

@@ -94,15 +94,29 @@ impl Workload {
         let mut device = FaultDevice::new(plan.blocks);
         target.format(&mut device)?;
         target.check(&mut device, life)?;
+        let ops = seeded_ops(seed, plan.operations, &plan.profile);
+        let model = ModelFs::new(0o755, Timespec::default());
+        let pair = |fs| Differential::with_model(fs, model, Quirks::default());
+        Self::of(target, device, pair, ops, Halves::new(seed, plan.halves), life)
+    }
+
+    /// Mounts `device`, runs `ops` beside what `pair` makes of it, unmounts.
+    ///
+    /// # Errors
+    /// A difference to the model, without any crash.
+    pub fn of<T: CrashTarget>(
+        target: &T,
+        mut device: FaultDevice,
+        pair: impl FnOnce(T::Fs) -> Differential<T::Fs>,
+        ops: Vec<Op>,
+        mut halves: Halves,
+        life: [u8; 16],
+    ) -> std::result::Result<Workload, String> {
         device.start_recording();
         let base = device.events();
-        let fs = target.mount(device, life)?;
-        let model = ModelFs::new(0o755, Timespec::default());
-        let mut states = vec![State::of(&model, None)];
+        let mut pair = pair(target.mount(device, life)?);
+        let mut states = vec![State::of(&pair.model, None)];
         let (mut ends, mut synced) = (Vec::new(), vec![0]);
-        let mut pair = Differential::with_model(fs, model, Quirks::default());
-        let ops = seeded_ops(seed, plan.operations, &plan.profile);
-        let mut halves = Halves::new(seed, plan.halves);
         for (i, op) in ops.iter().enumerate() {
             let sync = if op.syncs() && halves.takes_next() {
                 match halves.begin(&mut pair.fs, i + 1) {
@@ -129,6 +143,16 @@ impl Workload {
         let recording = device.take_recording().ok_or("the device was replaced")?;
         target.check(&mut device, life)?;
         Ok(Workload { ops, recording, states, out_of_space, halves, ends, synced })
+    }
+
+    /// How many events had happened when the last operation returned.
+    pub fn worked(&self) -> usize {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    /// How many events had happened when the last operation returned before `event`.
+    pub fn returned_before(&self, event: usize) -> usize {
+        self.returned(event).checked_sub(1).map_or(0, |operation| self.ends[operation])
     }
 
     /// How many operations had returned when `event` events had happened.

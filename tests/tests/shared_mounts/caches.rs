@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, sleep};
+use std::thread::{self, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use atoll_block::RamDevice;
@@ -22,8 +22,6 @@ use super::{World, open, with_world, with_world_alone};
 
 /// Longer than what was taken back from a kernel is not lent to it again.
 const REST: Duration = Duration::from_millis(120);
-/// Longer than any call may take that waits for nobody who does not answer.
-const LONG: Duration = Duration::from_millis(900);
 
 fn cx() -> Context {
     Context { uid: 0, gid: 0, now: Timespec { sec: 2_000_000_000, nsec: 0 } }
@@ -436,11 +434,51 @@ impl Drop for Swallowing<'_> {
     }
 }
 
+/// Takes requests of the second mount until it has a read of `cached`, a file of it, which nobody answers then.
+/// Returns its number, and those who wait for it.
+fn swallow(world: &World, stop: &AtomicBool, cached: &Arc<File>) -> (u64, Vec<JoinHandle<()>>) {
+    // Reading is what the mount's server does too, so that this takes what it is quicker for.
+    let flags = nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK);
+    nix::fcntl::fcntl(&world.device, flags).unwrap();
+    let mut stuck = Vec::new();
+    let unique = thread::scope(|scope| {
+        let owner = scope.spawn(|| {
+            let mut request = vec![0; (1 << 20) + 4096];
+            while !stop.load(Ordering::Relaxed) {
+                if nix::unistd::read(&world.device, &mut request).is_ok() {
+                    let opcode = u32::from_ne_bytes(request[4..8].try_into().unwrap());
+                    if opcode == 15 {
+                        return Some(u64::from_ne_bytes(request[8..16].try_into().unwrap()));
+                    }
+                }
+            }
+            None
+        });
+        let began = Instant::now();
+        while !owner.is_finished() {
+            if began.elapsed() > Duration::from_secs(30) {
+                stop.store(true, Ordering::Relaxed);
+            }
+            // Closing is a request too: nobody does.
+            let cached = Arc::clone(cached);
+            stuck.push(thread::spawn(move || {
+                let (at, mut byte) = (1 << 19, [0]);
+                let _ = rustix::fs::fadvise(&*cached, 0, None, rustix::fs::Advice::DontNeed);
+                let _ = cached.read_at(&mut byte, at);
+            }));
+            sleep(Duration::from_millis(5));
+        }
+        owner.join().unwrap()
+    });
+    (unique.expect("nothing was swallowed"), stuck)
+}
+
 /// The owner of a mount keeps its device and takes requests that nobody answers: the others wait for him
-/// once, and not for long.
+/// once, until he is cut off.
 #[test]
 fn requests_that_are_swallowed_harm_only_their_mount() {
     with_world_alone(|world| {
+        world.volume.set_patience(Duration::from_millis(700));
         fs::write(world.a.join("f"), vec![1; 1 << 20]).unwrap();
         fs::write(world.a.join("g"), b"g").unwrap();
         sleep(REST);
@@ -448,61 +486,125 @@ fn requests_that_are_swallowed_harm_only_their_mount() {
         assert_eq!(byte(&cached, 0), Some(1));
         let writer = open(&world.a.join("f"));
         let stop = AtomicBool::new(false);
-        thread::scope(|scope| {
-            // Also when an assertion fails.
-            let swallowing = Swallowing { stop: &stop, mount: &world.b };
-            // Reading is what the mount's server does too, so that this takes what it is quicker for.
-            let flags = nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK);
-            nix::fcntl::fcntl(&world.device, flags).unwrap();
-            // Takes requests until it has a read, and answers none.
-            let owner = scope.spawn(|| {
-                let mut request = vec![0; (1 << 20) + 4096];
-                while !stop.load(Ordering::Relaxed) {
-                    if nix::unistd::read(&world.device, &mut request).is_ok() {
-                        let opcode = u32::from_ne_bytes(request[4..8].try_into().unwrap());
-                        if opcode == 15 {
-                            return true;
-                        }
-                    }
-                }
-                false
-            });
-            let mut stuck = Vec::new();
-            let began = Instant::now();
-            while !owner.is_finished() {
-                assert!(began.elapsed() < Duration::from_secs(30), "nothing was swallowed");
-                // Closing is a request too: nobody does.
-                let cached = Arc::clone(&cached);
-                stuck.push(thread::spawn(move || {
-                    let (at, mut byte) = (1 << 19, [0]);
-                    let _ = rustix::fs::fadvise(&*cached, 0, None, rustix::fs::Advice::DontNeed);
-                    let _ = cached.read_at(&mut byte, at);
-                }));
-                sleep(Duration::from_millis(5));
-            }
-            let times: Vec<Duration> = (2..6)
-                .map(|i| {
-                    let began = Instant::now();
-                    writer.write_all_at(&vec![i; 1 << 20], 0).unwrap();
-                    assert_eq!(fs::read(world.a.join("g")).unwrap(), b"g");
-                    began.elapsed()
-                })
-                .collect();
-            println!("with a mount that does not answer: {times:?}");
-            // The notification waits for the page that is being read.
-            assert!(times[0] > Duration::from_millis(500), "{times:?}");
-            assert!(times[0] < Duration::from_secs(3), "{times:?}");
-            assert!(times[1..].iter().all(|time| *time < LONG), "{times:?}");
-            drop(swallowing);
-            assert!(owner.join().unwrap());
-            for reader in stuck {
-                reader.join().unwrap();
-            }
-        });
+        // Also when an assertion fails.
+        let swallowing = Swallowing { stop: &stop, mount: &world.b };
+        let (_, stuck) = swallow(world, &stop, &cached);
+        let times: Vec<Duration> = (2..6)
+            .map(|i| {
+                let began = Instant::now();
+                writer.write_all_at(&vec![i; 1 << 20], 0).unwrap();
+                assert_eq!(fs::read(world.a.join("g")).unwrap(), b"g");
+                began.elapsed()
+            })
+            .collect();
+        println!("with a mount that does not answer: {times:?}");
+        // The notification waits for the page that is being read.
+        assert!(times[0] > Duration::from_millis(500), "{times:?}");
+        assert!(times[0] < Duration::from_secs(20), "{times:?}");
+        assert!(times[1..].iter().sum::<Duration>() < times[0], "{times:?}");
+        drop(swallowing);
+        for reader in stuck {
+            reader.join().unwrap();
+        }
         // The others go on.
-        let began = Instant::now();
         writer.write_all_at(&[9], 0).unwrap();
         assert_eq!(byte(&File::open(world.a.join("f")).unwrap(), 0), Some(9));
-        assert!(began.elapsed() < LONG);
+    });
+}
+
+/// A mount whose kernel takes too long to forget: no change returns while it shows old data, and then it shows
+/// nothing, be it that it was told to forget, that it was about to be, or that nobody has changed it.
+#[test]
+fn who_cannot_be_told_in_time_shows_nothing() {
+    with_world_alone(|world| {
+        world.volume.set_patience(Duration::from_millis(300));
+        for name in ["f", "g", "h"] {
+            fs::write(world.a.join(name), vec![1; 1 << 20]).unwrap();
+        }
+        sleep(REST);
+        let cached = ["f", "g", "h"].map(|name| {
+            let file = Arc::new(File::open(world.b.join(name)).unwrap());
+            assert_eq!(byte(&file, 0), Some(1));
+            file
+        });
+        let stop = AtomicBool::new(false);
+        let swallowing = Swallowing { stop: &stop, mount: &world.b };
+        let (unique, stuck) = swallow(world, &stop, &cached[0]);
+        let returned = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for name in ["f", "g"] {
+                    open(&world.a.join(name)).write_all_at(&[2; 4096], 0).unwrap();
+                    returned.store(true, Ordering::Release);
+                }
+            });
+            // Later than it is fenced, and the answer to what it waits for comes.
+            sleep(Duration::from_millis(800));
+            let early = returned.load(Ordering::Acquire);
+            let mut answer = [0; 16];
+            answer[..4].copy_from_slice(&16u32.to_ne_bytes());
+            answer[4..8].copy_from_slice(&(-rustix::io::Errno::IO.raw_os_error()).to_ne_bytes());
+            answer[8..].copy_from_slice(&unique.to_ne_bytes());
+            nix::unistd::write(&world.device, &answer).unwrap();
+            assert!(!early, "a change returned that a mount does not show");
+        });
+        // Its server has gone, but the device is open still: who asked would wait for ever. Without a connection
+        // the kernel goes on showing what it has.
+        let _ = umount2(&world.b, MntFlags::MNT_FORCE);
+        for (name, file) in ["f", "g", "h"].iter().zip(&cached) {
+            assert!(file.read_at(&mut [0], 0).is_err(), "{name} is shown");
+        }
+        assert_eq!(fs::read(world.a.join("g")).unwrap()[..2], [2, 2]);
+        drop(swallowing);
+        for reader in stuck {
+            reader.join().unwrap();
+        }
+    });
+}
+
+/// What a kernel is told of the size of a file it drops when a notification overtakes it, and then goes by the
+/// size that it knew: which must not be from before a change that has returned.
+#[test]
+fn sizes_that_are_overtaken() {
+    with_world(|world| {
+        fs::create_dir(world.a.join("d")).unwrap();
+        fs::write(world.a.join("d/f"), b"").unwrap();
+        let mut others: [Box<dyn Changer>; 2] =
+            [Box::new(Direct::new(world)), Box::new(Through::new(&world.a))];
+        let file = File::open(world.b.join("d/f")).unwrap();
+        assert_eq!(byte(&file, 0), None);
+        let ino = file.metadata().unwrap().ino();
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            // Of the attributes alone, again and again.
+            scope.spawn(|| {
+                let mut notice = Vec::new();
+                notice.extend_from_slice(&40u32.to_ne_bytes());
+                notice.extend_from_slice(&2i32.to_ne_bytes());
+                notice.extend_from_slice(&[0; 8]);
+                notice.extend_from_slice(&ino.to_ne_bytes());
+                notice.extend_from_slice(&(-1i64).to_ne_bytes());
+                notice.extend_from_slice(&[0; 8]);
+                while !stop.load(Ordering::Relaxed) {
+                    nix::unistd::write(&world.device, &notice).unwrap();
+                }
+            });
+            let mut wrong = Vec::new();
+            for i in 0..60 {
+                let (changer, at) = (&mut others[i % 2], i as u64 * 3000);
+                match i % 3 {
+                    0 => changer.write(at + 2999, &[7]),
+                    1 => changer.set_len(at + 3000),
+                    _ => changer.write(at, &[7; 3000]),
+                }
+                let expected = if i % 3 == 1 { 0 } else { 7 };
+                let got = byte(&file, at + 2999);
+                if got != Some(expected) {
+                    wrong.push((i, got));
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+            assert!(wrong.is_empty(), "{wrong:?}");
+        });
     });
 }

@@ -38,8 +38,8 @@ fn open(folder: &Path, mapped: bool) -> HostDevice {
     device::open(&folder.join("volume"), &options).expect("a device")
 }
 
-fn options() -> MountOptions {
-    let incarnation = device::incarnation().expect("the boot");
+fn options(device: &HostDevice) -> MountOptions {
+    let incarnation = device.incarnation();
     // Few cached blocks, so that there are checkpoints.
     MountOptions { incarnation, cache_bytes: 0, ..MountOptions::default() }
 }
@@ -50,7 +50,9 @@ fn server() {
     let Ok(task) = std::env::var(TASK) else { return };
     let (mapped, folder) = task.split_once(' ').expect("an access and a folder");
     let folder = Path::new(folder);
-    let fs = Fs::mount(open(folder, mapped == "true"), &options()).expect("mount");
+    let device = open(folder, mapped == "true");
+    let options = options(&device);
+    let fs = Fs::mount(device, &options).expect("mount");
     let listener = bind(&folder.join("s"), false).expect("a socket");
     let grants = Grants::new(Vec::new(), nix::unistd::getuid().as_raw());
     let server = Server::new(listener, grants, vec![Volume::new(fs, "v")], SPIN).expect("a server");
@@ -123,13 +125,14 @@ fn one(seed: u64, folder: &Path) -> Result<(usize, Overlap), String> {
 
     let mut device = open(folder, mapped);
     let clean = |device: &mut HostDevice| {
-        let incarnation = options().incarnation;
+        let incarnation = device.incarnation();
         let report = check(device, &CheckOptions { incarnation, ..CheckOptions::default() });
         let report = report.map_err(|error| error.to_string())?;
         if report.is_clean() { Ok(()) } else { Err(format!("{:#?}", report.findings)) }
     };
     clean(&mut device)?;
-    let fs = Fs::mount(device, &options()).map_err(|error| error.to_string())?;
+    let options = options(&device);
+    let fs = Fs::mount(device, &options).map_err(|error| error.to_string())?;
     clean(&mut fs.unmount().map_err(|error| error.to_string())?)?;
     let unanswered = calls.iter().filter(|call| call.returned.is_none()).count();
     Ok((unanswered, Overlap::of(&calls, &Mix::ALL)))

@@ -71,6 +71,11 @@ pub enum Survival {
     None,
     /// The latest: every unflushed write survives.
     All,
+    /// The latest but in one sector, which has the durable one: of those that differ the one with this
+    /// number, counted around.
+    AllBut(u64),
+    /// The durable ones but in one sector, which has the latest: chosen alike.
+    Only(u64),
     /// Each sector one of its contents, chosen from the seed and the sector's number. The seed
     /// also sets how likely the durable and the latest content are, so that among many seeds some
     /// lose a few sectors, some nearly all, some mix old versions.
@@ -142,6 +147,21 @@ impl Media {
         match survival {
             Survival::None => self.durable.clone(),
             Survival::All => self.power_loss_with(|_, contents| contents - 1),
+            Survival::AllBut(number) => {
+                let lost = self.nth_pending(number);
+                self.power_loss_with(
+                    |sector, contents| {
+                        if Some(sector) == lost { 0 } else { contents - 1 }
+                    },
+                )
+            }
+            Survival::Only(number) => {
+                let mut image = self.durable.clone();
+                if let Some(sector) = self.nth_pending(number) {
+                    image.write(sector * SECTOR_SIZE as u64, &self.current.sector(sector));
+                }
+                image
+            }
             Survival::Seed(seed) => {
                 let odds = mix(seed);
                 let (durable, latest) = (odds & 0xff, odds >> 8 & 0xff);
@@ -157,6 +177,12 @@ impl Media {
                 })
             }
         }
+    }
+
+    /// One of the sectors that differ.
+    fn nth_pending(&self, number: u64) -> Option<u64> {
+        let at = number.checked_rem(self.pending.len() as u64)?;
+        self.pending.keys().nth(at as usize).copied()
     }
 
     /// Carries out `event`.

@@ -13,9 +13,15 @@ pub use tempfile::TempDir;
 /// Says that this process is the inner half of a test, which `atoll run` has started.
 const INNER: &str = "ATOLL_TEST_INNER";
 
-/// The binary that is tested.
+/// `env` with arguments that give what it runs the usual effects of all signals, and none blocked: a shell
+/// cannot trap one that was ignored when it began, as some are where tests run in the background.
+pub const USUAL: [&str; 2] = ["env", "--default-signal"];
+
+/// The binary that is tested, with the usual effects of signals.
 pub fn atoll() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_atoll"))
+    let mut command = Command::new(USUAL[0]);
+    command.args([USUAL[1], env!("CARGO_BIN_EXE_atoll")]);
+    command
 }
 
 /// A folder of its own for a test.

@@ -11,10 +11,9 @@ use super::report::{Finding, ItemFault};
 use super::space::Usage;
 use crate::dir;
 use crate::error::Result;
+use crate::hash::{dirent_offset, xattr_offset};
 use crate::inode::{Extent, InodeRecord};
-use crate::key::{
-    DIRENT_TIES, Key, Kind, OFFSET_MAX, XATTR_PIECES, XATTR_TIES, dirent_offset, xattr_offset,
-};
+use crate::key::{DIRENT_TIES, Key, Kind, OFFSET_MAX, XATTR_PIECES, XATTR_TIES};
 use crate::layout::{Superblock, node};
 use crate::xattr;
 
@@ -298,7 +297,7 @@ impl Screen {
         if self.current.is_removed() {
             return Self::reject(sink, key, ItemFault::Removed);
         }
-        let base = dirent_offset(self.sb.hash_seed(), name);
+        let base = dirent_offset(&self.sb.hash_key, name);
         if !(base..base + DIRENT_TIES).contains(&key.offset()) {
             return Self::reject(sink, key, ItemFault::Hash);
         }
@@ -380,7 +379,7 @@ impl Screen {
         if first.name.contains(&0) || first.name.len() > NAME_MAX {
             return Self::reject(sink, key, ItemFault::Name);
         }
-        let base = xattr_offset(self.sb.hash_seed(), first.name);
+        let base = xattr_offset(&self.sb.hash_key, first.name);
         if !(base..base + XATTR_TIES * XATTR_PIECES).contains(&key.offset()) {
             return Self::reject(sink, key, ItemFault::Hash);
         }

@@ -20,9 +20,10 @@ use super::view::View;
 use super::{CheckOptions, Volume, examine};
 use crate::dir;
 use crate::error::{Corruption, FsError, Result};
+use crate::hash::dirent_offset;
 use crate::inode::InodeRecord;
 use crate::journal::{Entry, Journal};
-use crate::key::{DIRENT_TIES, Key, Kind, OFFSET_MAX, dirent_offset};
+use crate::key::{DIRENT_TIES, Key, Kind, OFFSET_MAX};
 use crate::layout::{Block, Superblock, VolumeState, dirent, record};
 use crate::superblocks::Superblocks;
 
@@ -561,7 +562,7 @@ impl Plan {
         dir: u64,
         name: &str,
     ) -> Option<u64> {
-        let base = dirent_offset(view.sb.hash_seed(), name.as_bytes());
+        let base = dirent_offset(&view.sb.hash_key, name.as_bytes());
         let found = Self::ties(volume, dir, base).iter().filter(|n| !n.surplus).find(|n| {
             let value = volume.tree.fetch(view, n.key()).unwrap_or_default();
             dir::parse(&value).is_ok_and(|(_, _, found)| found == name.as_bytes())
@@ -580,7 +581,7 @@ impl Plan {
         if self.entry(view, volume, dir, name).is_some() {
             return None;
         }
-        let base = dirent_offset(view.sb.hash_seed(), name.as_bytes());
+        let base = dirent_offset(&view.sb.hash_key, name.as_bytes());
         let ties = Self::ties(volume, dir, base);
         let offset = (base..base + DIRENT_TIES)
             .find(|&o| ties.iter().all(|n| n.offset != o) && !self.taken.contains(&(dir, o)))?;

@@ -336,8 +336,9 @@ impl<'d, M: Memory> View<'d, M> {
         let fresh = self.header.is_none_or(|h| is_worn(&h));
         // Both slots, so that no copy of a header stays damaged.
         let times = 2;
-        let mut generation = self.header.filter(|_| !fresh).map_or(0, |h| h.generation);
+        let last = self.header.filter(|_| !fresh).map_or(0, |h| h.generation);
         if fresh {
+            self.latest = 0;
             self.end = ScanEnd { position: 0, sequence: 1, chain: sb.chain_seed() };
             // Nothing that an older journal left must look as if it continued the new one.
             let ring = BlockIndex(sb.ring_start).byte_offset();
@@ -345,8 +346,7 @@ impl<'d, M: Memory> View<'d, M> {
             self.device.flush()?;
         }
         self.stop_ring()?;
-        for _ in 0..times {
-            generation += 1;
+        for generation in last + 1..=last + times {
             let mut journal = Journal::new(&sb, self.end.position, &self.end);
             journal.note_sequence(self.latest);
             journal.begin_numbers();
@@ -374,7 +374,7 @@ impl<'d, M: Memory> View<'d, M> {
     }
 
     /// Makes sure that no old record begins where the new journal will. Where a header was lost the
-    /// numbers and the chain of the journal that it began may come a second time.
+    /// numbers of the journal that it began may come a second time.
     fn stop_ring(&mut self) -> Result<()> {
         let ring = BlockIndex(self.sb.ring_blocks).byte_offset();
         let tail = self.header.map_or(self.end.position, |h| h.tail);

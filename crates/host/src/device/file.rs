@@ -10,6 +10,7 @@ use atoll_block::{BLOCK_SIZE, BlockDevice, BlockError, BlockIndex, Flusher};
 use rustix::fs::Advice;
 
 use super::ahead::{Entry, Recent};
+use super::claims::Claims;
 use super::dirty::DirtyRanges;
 use super::reserve::{self, Reserve, SEQUENCE};
 use super::{io, writeback};
@@ -50,6 +51,7 @@ pub struct FileDevice {
     watched: Option<Recent>,
     /// The same file opened once more: an error of writing back is told once to each opening.
     flushed_by: Option<Arc<File>>,
+    _claims: Box<Claims>,
 }
 
 impl FileDevice {
@@ -68,7 +70,16 @@ impl FileDevice {
         }
         let flushed_by = flushed_by.map(Arc::new);
         let durability = Durability::Sync;
-        FileDevice { file, block_count, writable, durability, reserve, watched, flushed_by }
+        FileDevice {
+            file,
+            block_count,
+            writable,
+            durability,
+            reserve,
+            watched,
+            flushed_by,
+            _claims: Box::default(),
+        }
     }
 
     /// The device with the calls that a sealed process has; `synced` is the same file opened with
@@ -86,7 +97,19 @@ impl FileDevice {
             reserve,
             watched: None,
             flushed_by: None,
+            _claims: Box::default(),
         }
+    }
+
+    /// The device, which keeps others away by `claims`.
+    pub(super) fn holding(mut self, claims: Claims) -> Self {
+        self._claims = Box::new(claims);
+        self
+    }
+
+    /// The file that it reads and writes.
+    pub(super) fn file(&self) -> &File {
+        &self.file
     }
 
     /// The descriptors on which it calls pread64 and pwrite64.
@@ -234,6 +257,10 @@ impl BlockDevice for FileDevice {
         }))
     }
 
+    fn forget_cached(&mut self) -> Result<(), BlockError> {
+        io::forget_cached(self.file.as_fd())
+    }
+
     fn discard(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
         let blocks = checked_blocks(self.block_count, first, count)?;
         self.check_writable()?;
@@ -242,6 +269,7 @@ impl BlockDevice for FileDevice {
         }
         let (at, len) = (first.byte_offset(), BlockIndex(count).byte_offset());
         if !self.is_sealable() && io::punch_hole(self.file.as_fd(), at, len)? {
+            self.reserve.forget(&(at..at + len));
             return Ok(());
         }
         self.write_zeros(at, len)

@@ -66,6 +66,31 @@ pub(super) fn punch_hole(file: BorrowedFd<'_>, at: u64, len: u64) -> Result<bool
     }
 }
 
+/// Drops what the host caches of the file, so that what is read from now on comes from the medium.
+///
+/// After an error of writing back the kernel takes the pages that it could not write for clean: they read
+/// as if they had been written, until they are dropped. Clean pages that nobody maps can be. A medium that
+/// still fails, or a page that stays, is an error.
+pub(super) fn forget_cached(file: BorrowedFd<'_>) -> Result<(), BlockError> {
+    const TRIES: u32 = 40;
+    const PAUSE: std::time::Duration = std::time::Duration::from_millis(5);
+    // What memory holds is the medium there.
+    if super::life::is_memory(file) {
+        return Ok(());
+    }
+    // The first may tell of the failure that is known.
+    let _ = rustix::fs::fdatasync(file);
+    rustix::fs::fdatasync(file).map_err(block_error)?;
+    for _ in 0..TRIES {
+        rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed).map_err(block_error)?;
+        match super::ioctls::cached_pages(file) {
+            None | Some(0) => return Ok(()),
+            Some(_) => std::thread::sleep(PAUSE),
+        }
+    }
+    Err(BlockError::Io)
+}
+
 /// Checks that the file still has `length` bytes. By lseek(2) and not fstat(2): after a call that
 /// shows timestamps the kernel gives the next write a new one of its own, and a flush after every
 /// write then commits the inode every time (multigrain timestamps, Linux 6.13).

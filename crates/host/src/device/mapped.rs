@@ -9,6 +9,7 @@ use atoll_block::{BLOCK_SIZE, BlockDevice, BlockError, BlockIndex, Flusher, Memo
 use rustix::fs::{Advice, SeekFrom};
 
 use super::ahead::{Entry, Recent};
+use super::claims::Claims;
 use super::io;
 use super::mapping::Mapping;
 use super::reserve::{self, PIECE, Reserve, SEQUENCE};
@@ -55,6 +56,7 @@ pub struct MappedDevice {
     /// Apart: it is looked at where memory is short only.
     recent: Box<Recent>,
     flushed_by: Option<Arc<FlushedBy>>,
+    _claims: Box<Claims>,
 }
 
 /// The same file opened and mapped once more: an error of writing back is told once to each opening, and
@@ -114,6 +116,7 @@ impl MappedDevice {
             shortage,
             recent,
             flushed_by: None,
+            _claims: Box::default(),
         })
     }
 
@@ -125,6 +128,17 @@ impl MappedDevice {
             self.flushed_by = Some(Arc::new(FlushedBy { file, mapping }));
         }
         Ok(self)
+    }
+
+    /// The device, which keeps others away by `claims`.
+    pub(super) fn holding(mut self, claims: Claims) -> Self {
+        self._claims = Box::new(claims);
+        self
+    }
+
+    /// What is mapped.
+    pub(super) fn file(&self) -> &File {
+        &self.file
     }
 
     /// The descriptor on which it calls pread64 and pwrite64 after a fault.
@@ -177,6 +191,21 @@ impl MappedDevice {
             self.warm[page / 64] |= bit;
         }
         was_warm
+    }
+
+    /// Notes that large stores to `blocks` need new pages.
+    fn cool_down(&mut self, blocks: &core::ops::Range<u64>) {
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let end = blocks.end.min((at / 64 + 1) * 64);
+            let word = &mut self.warm[at as usize / 64];
+            // Memory that was never touched stays so.
+            if *word != 0 {
+                let bits = u64::MAX >> (64 - (end - at)) << (at % 64);
+                *word &= !bits;
+            }
+            at = end;
+        }
     }
 
     /// Looks whether memory is short, if that is due, and while it is, whether to move `range` by a
@@ -330,6 +359,13 @@ impl BlockDevice for MappedDevice {
         Ok(())
     }
 
+    fn forget_cached(&mut self) -> Result<(), BlockError> {
+        // Pages that are mapped stay in the cache.
+        let length = BlockIndex(self.block_count).byte_offset() as usize;
+        self.mapping.single_pages(0, length).map_err(io::block_error)?;
+        io::forget_cached(self.file.as_fd())
+    }
+
     fn discard(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
         let blocks = checked_blocks(self.block_count, first, count)?;
         self.check_writable()?;
@@ -338,6 +374,8 @@ impl BlockDevice for MappedDevice {
         }
         let (at, len) = (first.byte_offset(), BlockIndex(count).byte_offset());
         if !self.sealable && io::punch_hole(self.file.as_fd(), at, len)? {
+            self.reserve.forget(&(at..at + len));
+            self.cool_down(&blocks);
             return Ok(());
         }
         self.clear(blocks)

@@ -1,14 +1,14 @@
 //! Opening a volume's storage: one way, for files and block devices, mapped or not.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use atoll_block::{BLOCK_SIZE, BlockIndex, Cached};
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat};
+use rustix::fs::{FileType, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
+use super::claims::Claims;
 use super::{FileDevice, HostDevice, MappedDevice};
 
 /// How the storage is reached.
@@ -34,8 +34,8 @@ pub enum Create {
     New,
 }
 
-/// What to open, and how. A volume's storage is always locked: by one writer alone, or by any
-/// number of readers.
+/// What to open, and how. A volume's storage is always locked, by whatever name it is
+/// reached: by one writer alone, or by any number of readers (`claims`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenOptions {
     /// How the storage is reached.
@@ -81,7 +81,7 @@ pub enum OpenError {
     PermissionDenied,
     /// The file is on a read-only file system, or the device is read-only.
     ReadOnlyMedium,
-    /// Another process has it open as a volume.
+    /// Another process has it open as a volume, or the disk is claimed: mounted, or part of another.
     InUse {
         /// Which, if the kernel tells.
         pid: Option<u32>,
@@ -126,7 +126,7 @@ impl core::fmt::Display for OpenError {
                 write!(f, "the volume is in use by process {pid}; end that first")
             }
             OpenError::InUse { pid: None } => {
-                f.write_str("the volume is in use by another process; end that first")
+                f.write_str("the volume is in use by another process, or mounted; end that first")
             }
             OpenError::NotStorage => f.write_str("neither a regular file nor a block device"),
             OpenError::TooSmall { bytes, needed } => {
@@ -149,7 +149,7 @@ impl core::fmt::Display for OpenError {
 
 impl core::error::Error for OpenError {}
 
-fn host(call: &'static str) -> impl Fn(Errno) -> OpenError {
+pub(super) fn host(call: &'static str) -> impl Fn(Errno) -> OpenError {
     move |errno| match errno {
         Errno::NOENT | Errno::NOTDIR => OpenError::NotFound,
         Errno::EXIST => OpenError::Exists,
@@ -199,7 +199,7 @@ fn open_file(path: &Path, fd: OwnedFd, options: &OpenOptions) -> Result<HostDevi
         FileType::BlockDevice => false,
         _ => return Err(OpenError::NotStorage),
     };
-    lock(&fd, &stat, options.read_only)?;
+    let (fd, claims) = Claims::take(fd, path, &stat, flags(options), options.read_only)?;
     let needed = BlockIndex(options.blocks.unwrap_or(1));
     let needed = needed.0.checked_mul(BLOCK_SIZE as u64).ok_or(OpenError::NoSpace)?;
     let mut bytes = rustix::fs::seek(&fd, SeekFrom::End(0)).map_err(host("lseek"))?;
@@ -228,7 +228,7 @@ fn open_file(path: &Path, fd: OwnedFd, options: &OpenOptions) -> Result<HostDevi
     match options.access {
         Access::Mapped => MappedDevice::new(File::from(fd), blocks, writable, options.sealable)
             .and_then(|device| device.flushed_by(flushed_by))
-            .map(HostDevice::Mapped)
+            .map(|device| HostDevice::Mapped(device.holding(claims)))
             .map_err(|errno| match errno {
                 Errno::NODEV | Errno::NOMEM | Errno::INVAL => OpenError::NotMappable,
                 errno => host("mmap")(errno),
@@ -240,7 +240,7 @@ fn open_file(path: &Path, fd: OwnedFd, options: &OpenOptions) -> Result<HostDevi
             } else {
                 FileDevice::new(File::from(fd), blocks, writable, flushed_by)
             };
-            Ok(HostDevice::Direct(Box::new(Cached::new(device, cache_bytes))))
+            Ok(HostDevice::Direct(Box::new(Cached::new(device.holding(claims), cache_bytes))))
         }
     }
 }
@@ -258,82 +258,4 @@ fn open_again(
         return Err(OpenError::NotFound);
     }
     Ok(fd)
-}
-
-/// Locks the file for as long as it is open.
-///
-/// By flock(2): it belongs to the open file and not, as fcntl's, to the process, so that closing
-/// another descriptor of the file does not drop it; unlike locks of open file descriptions, the
-/// kernel tells who holds it; and on block devices it is what keeps udev away while it is held.
-fn lock(fd: &OwnedFd, stat: &Stat, shared: bool) -> Result<(), OpenError> {
-    let operation = if shared {
-        FlockOperation::NonBlockingLockShared
-    } else {
-        FlockOperation::NonBlockingLockExclusive
-    };
-    match rustix::fs::flock(fd.as_fd(), operation) {
-        Ok(()) => Ok(()),
-        Err(Errno::WOULDBLOCK) => Err(OpenError::InUse { pid: lock_holder(stat) }),
-        Err(errno) => Err(host("flock")(errno)),
-    }
-}
-
-/// The process that holds a lock on the file, as /proc/locks has it.
-fn lock_holder(stat: &Stat) -> Option<u32> {
-    let locks = BufReader::new(File::open("/proc/locks").ok()?);
-    let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
-    let file = format!("{major:02x}:{minor:02x}:{}", stat.st_ino);
-    // number, kind, ADVISORY, READ or WRITE, process, file, first byte, last byte. The process is
-    // 0 if it is in another namespace.
-    locks.lines().map_while(Result::ok).find_map(|line| {
-        let mut fields = line.split_ascii_whitespace().skip(1);
-        let kind = fields.next()?;
-        let pid = fields.nth(2)?;
-        let holds = kind == "FLOCK" && fields.next()? == file;
-        pid.parse().ok().filter(|&pid| holds && pid > 0)
-    })
-}
-
-/// The life of the memory that holds what was stored and not flushed: on Linux the boot ID. While
-/// it is the same, nothing that any process stored has been lost.
-///
-/// # Errors
-/// [`OpenError::Host`] if /proc is not mounted or says something else.
-pub fn incarnation() -> Result<[u8; 16], OpenError> {
-    const PATH: &str = "/proc/sys/kernel/random/boot_id";
-    let text = std::fs::read(PATH).map_err(|error| OpenError::Host {
-        call: "read of /proc/sys/kernel/random/boot_id",
-        errno: error.raw_os_error().unwrap_or(0),
-    })?;
-    parse_uuid(&text).ok_or(OpenError::Host {
-        call: "parse of /proc/sys/kernel/random/boot_id",
-        errno: Errno::INVAL.raw_os_error(),
-    })
-}
-
-fn parse_uuid(text: &[u8]) -> Option<[u8; 16]> {
-    let text = core::str::from_utf8(text).ok()?;
-    let digits: String = text.trim_end().chars().filter(|&c| c != '-').collect();
-    let valid = digits.len() == 32 && digits.bytes().all(|b| b.is_ascii_hexdigit());
-    let number = u128::from_str_radix(&digits, 16).ok().filter(|_| valid)?;
-    Some(number.to_be_bytes())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn uuids_are_parsed_or_refused() {
-        let text = b"00112233-4455-6677-8899-aabbccddeeff\n";
-        let bytes = parse_uuid(text).unwrap();
-        assert_eq!(bytes[..3], [0, 0x11, 0x22]);
-        assert_eq!(bytes[15], 0xff);
-        for bad in [&b""[..], b"00112233", &text[1..], b"+0112233445566778899aabbccddeeff", b"\xff"]
-        {
-            assert_eq!(parse_uuid(bad), None);
-        }
-        assert_eq!(incarnation(), incarnation());
-        assert_ne!(incarnation().unwrap(), [0; 16]);
-    }
 }

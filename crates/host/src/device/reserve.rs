@@ -42,8 +42,12 @@ pub(super) struct Reserve {
     /// Those in which nothing was stored when their region was asked for. It is too late to tell
     /// after that: a fault reads ahead, and what the host has in its cache counts as data.
     empty: Vec<u8>,
+    /// Those whose storage was given back after it was asked for.
+    given_back: Vec<u8>,
     length: u64,
     never: bool,
+    /// Storage can be asked for.
+    asks: bool,
 }
 
 impl Reserve {
@@ -68,13 +72,15 @@ impl Reserve {
 
     fn with(length: u64, asked: u8, seen: u8) -> Reserve {
         let regions = length.div_ceil(REGION) as usize;
-        let empty = vec![0; regions];
+        let (empty, given_back) = (vec![0; regions], vec![0; regions]);
         Reserve {
             asked: vec![asked; regions],
             seen: vec![seen; regions],
             empty,
+            given_back,
             length,
             never: false,
+            asks: asked == 0,
         }
     }
 
@@ -103,6 +109,26 @@ impl Reserve {
         }
     }
 
+    /// Notes that the bytes of `range` have no storage any more.
+    pub(super) fn forget(&mut self, range: &Range<u64>) {
+        if self.never {
+            return;
+        }
+        for piece in pieces(range) {
+            let (region, bit) = place(piece);
+            let Some(&asked) = self.asked.get(region) else { return };
+            // Memory that was never touched stays so.
+            if self.seen[region] & bit != 0 {
+                self.seen[region] &= !bit;
+            }
+            if self.asks && asked & bit != 0 {
+                self.asked[region] &= !bit;
+                self.given_back[region] |= bit;
+                self.empty[region] &= !bit;
+            }
+        }
+    }
+
     /// Asks for storage for the pieces that hold `range`, each once, and if the mapping is stored to
     /// for `pages` in the host's cache. A host that refuses does so again, with a reason, when
     /// something is stored.
@@ -124,6 +150,10 @@ impl Reserve {
                         let is_empty = at < end && data >= end.min(at + PIECE);
                         self.empty[region] |= u8::from(is_empty) << piece;
                     }
+                    let _ = rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, at, end - at);
+                } else if self.given_back[region] & bit != 0 {
+                    let at = piece * PIECE;
+                    let end = self.length.min(at + PIECE);
                     let _ = rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, at, end - at);
                 }
                 *byte |= bit;

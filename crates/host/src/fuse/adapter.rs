@@ -115,6 +115,7 @@ impl<F: FileSystem + Send + 'static> Filesystem for Adapter<F> {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
         for wanted in [
             InitFlags::FUSE_ATOMIC_O_TRUNC,
+            InitFlags::FUSE_EXPORT_SUPPORT,
             InitFlags::FUSE_DO_READDIRPLUS,
             InitFlags::FUSE_READDIRPLUS_AUTO,
             InitFlags::FUSE_PARALLEL_DIROPS,
@@ -133,8 +134,17 @@ impl<F: FileSystem + Send + 'static> Filesystem for Adapter<F> {
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, child: &OsStr, reply: ReplyEntry) {
-        let result = name(child)
-            .and_then(|child| self.state().fs.lookup(&context(req), Ino(parent.0), child));
+        let cx = context(req);
+        let result = name(child).and_then(|child| {
+            let mut state = self.state();
+            match state.fs.lookup(&cx, Ino(parent.0), child) {
+                // The kernel so finds the inode of a file handle, whatever it is.
+                Err(Errno::ENOTDIR) if child.bytes() == b"." => {
+                    state.fs.getattr(&cx, Ino(parent.0))
+                }
+                found => found,
+            }
+        });
         if let Err(Errno::ENOENT) = result {
             // Inode 0 tells the kernel to remember that the name is missing.
             let missing = Attr {

@@ -26,6 +26,7 @@ mod adapter;
 mod convert;
 mod identify;
 pub mod mount;
+mod notices;
 pub mod shared;
 mod state;
 

@@ -40,7 +40,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use atoll_vfs::server::{Caller, Identity, Server, ServerOptions};
-use atoll_vfs::wire::attributes::{AttrOut, EntryOut, RawAttr};
+use atoll_vfs::wire::attributes::{AttrOut, EntryOut, FATTR_SIZE, RawAttr};
 use atoll_vfs::wire::files::{IoctlIn, IoctlOut, OpenOut, WriteIn, WriteOut};
 use atoll_vfs::wire::header::{InHeader, OutHeader};
 use atoll_vfs::wire::locks::{FUSE_LK_FLOCK, FileLock, LkIn, LkOut};
@@ -56,14 +56,16 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 
 use super::convert::now;
 use super::identify;
-use crate::server::caches::{KernelCache, Told};
-use crate::server::gate::{Gate, Notice};
+use super::notices;
+use crate::server::caches::KernelCache;
+use crate::server::gate::{Cut, Gate};
 use crate::server::revocable::Revocable;
 use crate::server::session::Lent;
 use crate::server::syncs::Ask;
 use crate::server::{
     Holder, LockKind, LockOwner, LockRange, LockRequest, Session, WaitId, Waited, Wake,
 };
+use crate::shm::Doorbell;
 use crate::spin::Spin;
 
 /// The largest read or write of one request, in bytes.
@@ -86,11 +88,11 @@ const CACHING: u64 = 1 << 13 | 1 << 14; // READDIRPLUS, and by the kernel's choi
 /// Only notifications drop pages, and the targets of symbolic links, which never change, are kept.
 const FORGETTING: u64 = FUSE_EXPLICIT_INVAL_DATA | 1 << 23; // and CACHE_SYMLINKS
 const FUSE_EXPLICIT_INVAL_DATA: u64 = 1 << 25;
+const FUSE_AUTO_INVAL_DATA: u64 = 1 << 12;
 
 const FOPEN_DIRECT_IO: u32 = 1;
 const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 const FUSE_READ_LOCKOWNER: u32 = 1 << 1;
-const FUSE_NOTIFY_INVAL_INODE: i32 = 2;
 /// How long the kernel relies on attributes, in seconds. Changes are told: this only bounds what the kernel
 /// itself gets wrong, which takes the attributes of a directory from an answer that it has
 /// overtaken by a change of its own.
@@ -129,6 +131,8 @@ struct Pending {
 /// What those who answer requests share.
 struct Line {
     device: OwnedFd,
+    /// Can be read when the mount is to end.
+    fence: Doorbell,
     pending: Mutex<Pending>,
 }
 
@@ -144,27 +148,6 @@ impl Line {
             Ok(_) => Ok(true),
             Err(nix::errno::Errno::ENOENT | nix::errno::Errno::ENODEV) => Ok(false),
             Err(errno) => Err(errno.into()),
-        }
-    }
-
-    /// Has the kernel forget what `notice` says. Blocks while pages that it is to forget are being read
-    /// or written back.
-    fn tell(&self, notice: Notice) -> Told {
-        // The attributes go in any case.
-        let (offset, len): (i64, i64) = if notice.pages { (0, 0) } else { (-1, 0) };
-        let mut message = [0; OutHeader::SIZE + 24];
-        let header =
-            OutHeader { len: message.len() as u32, error: FUSE_NOTIFY_INVAL_INODE, unique: 0 };
-        header.store(&mut message);
-        let fields = [notice.ino.to_ne_bytes(), offset.to_ne_bytes(), len.to_ne_bytes()];
-        message[OutHeader::SIZE..].copy_from_slice(fields.as_flattened());
-        match nix::unistd::write(&self.device, &message) {
-            Err(nix::errno::Errno::ENOENT) => Told::Unknown,
-            Ok(_) | Err(nix::errno::Errno::ENODEV) => Told::Done,
-            Err(error) => {
-                log::warn!("a mount does not take notifications: {error}");
-                Told::Done
-            }
         }
     }
 
@@ -234,7 +217,9 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
         hang_up: Option<Arc<OwnedFd>>,
         options: &SharedOptions,
     ) -> io::Result<SharedMount<F>> {
-        let line = Arc::new(Line { device, pending: Mutex::default() });
+        let fence = Doorbell::new()?;
+        let line = Arc::new(Line { device, fence, pending: Mutex::default() });
+        let fenced = Arc::clone(&line);
         let begun = session.with(|session| {
             session.carried();
             if options.alone {
@@ -244,7 +229,7 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             let uid = session.peer().uid;
             let pages = uid == 0 || uid == nix::unistd::geteuid().as_raw();
             let cache = session
-                .begin_cache(pages)
+                .begin_cache(pages, move || fenced.fence.ring())
                 .map_err(|error| io::Error::from_raw_os_error(error.raw()))?;
             Ok::<_, io::Error>((cache, Arc::clone(&session.volume().gate)))
         });
@@ -252,7 +237,7 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
         let (told, way) = (Arc::clone(&cache), Arc::clone(&line));
         let notifier = std::thread::Builder::new()
             .name("notifier".to_owned())
-            .spawn(move || told.notify(|notice| way.tell(notice)))?;
+            .spawn(move || told.notify(|notice| notices::tell(&way.device, notice)))?;
         let mut mount = SharedMount {
             session,
             server: Server::new(ServerOptions {
@@ -315,6 +300,7 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
         while !notifier.is_finished() {
             if Instant::now() > until {
                 log::warn!("the kernel keeps a thread of a mount that has ended");
+                self.cache.give_up();
                 return;
             }
             let mut device = [PollFd::new(self.line.device.as_fd(), PollFlags::POLLIN)];
@@ -357,7 +343,7 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
         goes_on
     }
 
-    /// Waits for a request; false when the client has hung up.
+    /// Waits for a request; false when the client has hung up, or the mount is to end.
     fn wait(&mut self) -> io::Result<bool> {
         let SharedMount { line, spin, limit, hang_up, .. } = self;
         let device = || PollFd::new(line.device.as_fd(), PollFlags::POLLIN);
@@ -367,13 +353,18 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             && nix::poll::poll(&mut [device()], PollTimeout::ZERO) != Ok(1)
             && spin.turn(*limit)
         {}
+        let fence = || PollFd::new(line.fence.as_fd(), PollFlags::POLLIN);
+        let ends = |watched: &[PollFd<'_>]| watched.iter().any(|fd| fd.any().unwrap_or(true));
         let polled = match hang_up {
             Some(hang_up) => {
-                let mut watched = [device(), PollFd::new(hang_up.as_fd(), PollFlags::POLLIN)];
-                nix::poll::poll(&mut watched, PollTimeout::NONE)
-                    .map(|_| !watched[1].any().unwrap_or(true))
+                let hang_up = PollFd::new(hang_up.as_fd(), PollFlags::POLLIN);
+                let mut watched = [device(), fence(), hang_up];
+                nix::poll::poll(&mut watched, PollTimeout::NONE).map(|_| !ends(&watched[1..]))
             }
-            None => nix::poll::poll(&mut [device()], PollTimeout::NONE).map(|_| true),
+            None => {
+                let mut watched = [device(), fence()];
+                nix::poll::poll(&mut watched, PollTimeout::NONE).map(|_| !ends(&watched[1..]))
+            }
         };
         match polled {
             Err(nix::errno::Errno::EINTR) => Ok(true),
@@ -542,6 +533,9 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
         {
             session.open_nothing();
         }
+        if let Ok(Request::Release(args)) = &message.request {
+            self.cache.closed(args.fh);
+        }
         let answered = self.server.answer(session, &caller, message, &mut reply, &mut self.room);
         let Ok(answered) = answered else {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "not a FUSE request"));
@@ -576,7 +570,10 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
         }
         let shown = shown.and_then(|(at, lent)| Some((at, lent?)));
         let at_once = for_cache || message.header.opcode == FUSE_RELEASE;
-        self.give(shown, at_once, reply, &self.room[..answered.data])
+        let cuts =
+            matches!(&message.request, Ok(Request::Setattr(args)) if args.valid & FATTR_SIZE != 0);
+        let cut = cuts.then(|| self.cache.cut(message.header.nodeid));
+        self.give_cut(shown, (at_once, cut), reply, &self.room[..answered.data])
     }
 
     /// Gives the kernel an answer, when the kernels of all mounts have forgotten what it belies. `shown` says
@@ -585,6 +582,17 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
         &self,
         shown: Option<(usize, Lent)>,
         at_once: bool,
+        reply: &mut [u8],
+        data: &[u8],
+    ) -> io::Result<()> {
+        self.give_cut(shown, (at_once, None), reply, data)
+    }
+
+    /// The same for what may have cut a file.
+    fn give_cut(
+        &self,
+        shown: Option<(usize, Lent)>,
+        (at_once, cut): (bool, Option<Cut>),
         reply: &mut [u8],
         data: &[u8],
     ) -> io::Result<()> {
@@ -613,7 +621,7 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
         }
         let (line, cache) = (Arc::clone(&self.line), Arc::clone(&self.cache));
         let (reply, data) = (reply.to_vec(), data.to_vec());
-        self.gate.after(ticket, move || {
+        self.gate.after_cut(ticket, cut, move || {
             if let Some(ino) = given {
                 cache.release(ino);
             }
@@ -637,7 +645,9 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
                     features &= !LOCKS;
                 }
                 if !self.cache.lends_pages() {
+                    // Pages that sendfile(2) has read go when the file is seen to have changed.
                     features &= !FUSE_EXPLICIT_INVAL_DATA;
+                    features |= args.features() & FUSE_AUTO_INVAL_DATA;
                 }
                 (out.flags, out.flags2) = (features as u32, (features >> 32) as u32);
                 out.store(body);
@@ -656,7 +666,9 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
                 if message.header.opcode == FUSE_OPEN && keep {
                     out.open_flags |= FOPEN_KEEP_CACHE;
                 }
-                if !(to_read && cached) {
+                if to_read && cached {
+                    self.cache.buffered(message.header.nodeid, out.fh);
+                } else {
                     out.open_flags |= FOPEN_DIRECT_IO;
                 }
                 out.store(body);

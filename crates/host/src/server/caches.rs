@@ -16,6 +16,10 @@
 //! - *An inode that the kernel does not know yet*, since the answer with which it learns of it is on its
 //!   way: the notification fails with ENOENT and is repeated until the kernel has learned of the inode, or has
 //!   said that it has forgotten it (FORGET), for which the table counts how often it was given.
+//! - *A size that is not taken*: attributes that a notification overtakes the kernel drops, and goes on with
+//!   the size that it had, be it from before changes that have returned; then a read through the page cache ends
+//!   too early. So who reads a file so is told when it becomes longer, and how long
+//!   (FUSE_NOTIFY_STORE of its last byte).
 //! - *An answer that waits* for other notifications lends nothing, see [`KernelCache::hold`].
 //! - What a mount changes by itself its own kernel knows of, except that a write through one descriptor may
 //!   race with a read for the page cache through another, and that set-ID bits go: these are told to it too.
@@ -26,6 +30,14 @@
 //! without locks to look up all names again (FUSE_NOTIFY_INC_EPOCH, Linux 6.16), but it does so by
 //! dropping them: an open file's name in /proc is then `(deleted)`, getcwd(2) fails until somebody
 //! has walked to the directory again, and what is mounted below is unmounted.
+//!
+//! # Sizes
+//!
+//! A kernel that has forgotten the attributes of a file still goes by the size that it knew where it does
+//! not ask: sendfile(2), splice(2) and copy_file_range(2) end there, and a page of a mapping beyond is SIGBUS.
+//! So who opens a file that others have made longer since the kernel was told has it told before
+//! the answer (FUSE_NOTIFY_STORE of the last byte). What became shorter it finds out by reading. A program
+//! that has the file open all the time, and does not ask, goes by what it knew.
 //!
 //! # What it costs
 //!
@@ -43,7 +55,7 @@ use std::time::{Duration, Instant};
 
 use atoll_vfs::Ino;
 
-use super::gate::{BACKSTOP, Gate, Notice, PortId};
+use super::gate::{Cut, Gate, Grown, Notice, PortId};
 use super::observer::Change;
 use super::volume::SessionId;
 
@@ -53,6 +65,8 @@ const REST: Duration = Duration::from_millis(100);
 const TABLE_MAX: usize = 1 << 18;
 /// How long a notification waits at first for the kernel to learn of an inode.
 const RETRY: Duration = Duration::from_micros(20);
+/// How long it is tried after the end of the session.
+const LAST_RETRIES: Duration = Duration::from_millis(100);
 /// The longest pause between two attempts.
 const RETRY_MAX: Duration = Duration::from_millis(5);
 
@@ -72,7 +86,13 @@ struct Known {
     count: u64,
     attributes: bool,
     pages: bool,
+    /// Open files that are read through the page cache.
+    buffered: u32,
     rests: Option<Instant>,
+    /// The size that the kernel was shown last.
+    size: u64,
+    /// Others have written since.
+    written: bool,
 }
 
 impl Known {
@@ -83,6 +103,13 @@ impl Known {
         }
         rests
     }
+
+    /// The kernel is shown the size, which it may pass over while it is told to forget the attributes.
+    fn seen(&mut self, size: u64, rests: bool) {
+        if !rests {
+            (self.size, self.written) = (size, false);
+        }
+    }
 }
 
 #[derive(Default)]
@@ -91,6 +118,8 @@ struct Table {
     known: HashMap<Ino, Known>,
     /// There was no room once: what is not in it the kernel may know all the same.
     full: bool,
+    /// Handles of files that are read through the page cache.
+    buffered: HashMap<u64, Ino>,
 }
 
 /// What one mount's kernel has been lent.
@@ -105,11 +134,18 @@ pub(crate) struct KernelCache {
 }
 
 impl KernelCache {
-    pub(super) fn new(session: SessionId, top: Ino, gate: &Arc<Gate>, lends_pages: bool) -> Self {
+    /// `fence` has the mount end, soon.
+    pub(super) fn new(
+        session: SessionId,
+        top: Ino,
+        gate: &Arc<Gate>,
+        lends_pages: bool,
+        fence: impl Fn() + Send + Sync + 'static,
+    ) -> Self {
         let mut table = Table::default();
         // The kernel has it from the start, and never forgets it.
         table.known.insert(top, Known { count: u64::MAX, ..Known::default() });
-        let (gate, port) = (Arc::clone(gate), gate.begin());
+        let (gate, port) = (Arc::clone(gate), gate.begin(fence));
         KernelCache { session, top, port, gate, table: Mutex::new(table), lends_pages }
     }
 
@@ -118,12 +154,16 @@ impl KernelCache {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The kernel is given `ino` with its attributes. Says whether it may keep them, which with `lend` it
-    /// may if nothing is in the way.
-    pub(super) fn given(&self, ino: Ino, lend: bool) -> bool {
-        let lend = lend && !self.gate.is_slow(self.port);
+    /// The kernel is given `ino` with its attributes, of which `size` is one. Says whether it may keep them,
+    /// which with `lend` it may if nothing is in the way.
+    pub(super) fn given(&self, ino: Ino, size: u64, lend: bool) -> bool {
+        self.give(ino, Some(size), lend)
+    }
+
+    fn give(&self, ino: Ino, size: Option<u64>, lend: bool) -> bool {
+        let lend = lend && !self.gate.is_fenced(self.port);
         let mut table = self.table();
-        let Table { known, full } = &mut *table;
+        let Table { known, full, .. } = &mut *table;
         let room = !*full && known.len() < TABLE_MAX;
         let known = match known.entry(ino) {
             Entry::Occupied(known) => known.into_mut(),
@@ -134,19 +174,27 @@ impl KernelCache {
             }
         };
         known.count = known.count.saturating_add(1);
-        let lend = lend && !known.rests();
+        let rests = known.rests();
+        match size {
+            Some(size) => known.seen(size, rests),
+            // Found out before, and maybe not true any more.
+            None => (known.size, known.written) = (0, true),
+        }
+        let lend = lend && !rests;
         known.attributes |= lend;
         lend
     }
 
-    /// The kernel is told the attributes of `ino`. Says whether it may keep them.
-    pub(super) fn shown(&self, ino: Ino) -> bool {
-        if self.gate.is_slow(self.port) {
+    /// The kernel is told the attributes of `ino`, of which `size` is one. Says whether it may keep them.
+    pub(super) fn shown(&self, ino: Ino, size: u64) -> bool {
+        if self.gate.is_fenced(self.port) {
             return false;
         }
         let mut table = self.table();
         let Some(known) = table.known.get_mut(&ino) else { return false };
-        let lend = !known.rests();
+        let rests = known.rests();
+        known.seen(size, rests);
+        let lend = !rests;
         known.attributes |= lend;
         lend
     }
@@ -158,8 +206,8 @@ impl KernelCache {
             return;
         }
         if mapped {
-            if !self.gate.is_slow(self.port) {
-                self.gate.tell(self.port, Notice { ino: self.outer(ino), pages: true });
+            if !self.gate.is_fenced(self.port) {
+                self.gate.tell(self.port, self.notice(ino, true));
             }
         } else if let Some(known) = self.table().known.get_mut(&ino) {
             known.pages = true;
@@ -174,7 +222,7 @@ impl KernelCache {
     /// Whether the kernel is told of all changes to what it has of `ino` in its page cache.
     pub(super) fn keeps_pages(&self, ino: Ino) -> bool {
         self.lends_pages
-            && !self.gate.is_slow(self.port)
+            && !self.gate.is_fenced(self.port)
             && self.table().known.get_mut(&ino).is_some_and(|known| !known.rests())
     }
 
@@ -199,7 +247,32 @@ impl KernelCache {
 
     /// It is sent now.
     pub(crate) fn release(&self, ino: Ino) {
-        self.given(ino, false);
+        self.give(ino, None, false);
+    }
+
+    /// The size that the kernel takes `ino` to have, if others have written into it since it was told.
+    pub(super) fn outdated(&self, ino: Ino) -> Option<u64> {
+        let table = self.table();
+        let known = table.known.get(&ino)?;
+        known.written.then_some(known.size)
+    }
+
+    /// Has the kernel learn that `ino` is longer than it takes it to be. If clients change the file without
+    /// a call, as `mapped` says, it forgets the content at once.
+    pub(super) fn grew(&self, ino: Ino, grown: Grown, mapped: bool) {
+        if self.gate.is_fenced(self.port) {
+            return;
+        }
+        let mut table = self.table();
+        let Some(known) = table.known.get_mut(&ino) else { return };
+        (known.size, known.written) = (grown.size, false);
+        // The byte is in its page cache.
+        known.pages |= self.lends_pages;
+        let notice = Notice { ino: self.outer(ino), pages: false, grown: Some(grown) };
+        self.gate.tell(self.port, notice);
+        if mapped {
+            self.gate.tell(self.port, Notice { pages: true, grown: None, ..notice });
+        }
     }
 
     fn outer(&self, ino: Ino) -> u64 {
@@ -208,6 +281,21 @@ impl KernelCache {
 
     fn inner(&self, ino: u64) -> Ino {
         if ino == Ino::ROOT.0 { self.top } else { Ino(ino) }
+    }
+
+    /// The kernel itself has emptied `ino`.
+    pub(super) fn emptied(&self, ino: Ino) {
+        if let Some(known) = self.table().known.get_mut(&ino) {
+            known.size = 0;
+        }
+    }
+
+    /// Others have written into `ino`, or cut it at `cut`.
+    fn written(&self, ino: Ino, cut: u64) {
+        if let Some(known) = self.table().known.get_mut(&ino) {
+            known.written = true;
+            known.size = known.size.min(cut);
+        }
     }
 
     /// Takes back what of `ino` has changed.
@@ -221,17 +309,69 @@ impl KernelCache {
         known.attributes = false;
         known.pages &= !pages;
         known.rests = Some(Instant::now() + REST);
-        self.gate.tell(self.port, Notice { ino: self.outer(ino), pages });
+        self.gate.tell(self.port, self.notice(ino, pages));
     }
 
-    /// Tells the kernel what there is to tell, by `tell`, until the session ends.
+    fn notice(&self, ino: Ino, pages: bool) -> Notice {
+        Notice { ino: self.outer(ino), pages, grown: None }
+    }
+
+    /// The kernel opens `ino`, the mount's number, to read it through its page cache.
+    pub(crate) fn buffered(&self, ino: u64, handle: u64) {
+        let ino = self.inner(ino);
+        let mut table = self.table();
+        if let Some(known) = table.known.get_mut(&ino) {
+            known.buffered += 1;
+            table.buffered.insert(handle, ino);
+        }
+    }
+
+    /// The kernel closes what it had opened.
+    pub(crate) fn closed(&self, handle: u64) {
+        let mut table = self.table();
+        if let Some(ino) = table.buffered.remove(&handle)
+            && let Some(known) = table.known.get_mut(&ino)
+        {
+            known.buffered = known.buffered.saturating_sub(1);
+        }
+    }
+
+    fn is_buffered(&self, ino: Ino) -> bool {
+        self.table().known.get(&ino).is_some_and(|known| known.buffered > 0)
+    }
+
+    /// The answer to a cut of `ino`, the mount's number, is what the kernel waits for.
+    pub(crate) fn cut(&self, ino: u64) -> Cut {
+        Cut { port: self.port, ino }
+    }
+
+    /// The session ends: the kernel is to forget all that it was lent, since a file that is open, or mapped,
+    /// shows its pages for as long as it likes.
+    fn retire(&self) {
+        let mut table = self.table();
+        for (&ino, known) in &mut table.known {
+            if known.attributes || known.pages {
+                self.gate.tell(self.port, self.notice(ino, known.pages));
+            }
+            (known.attributes, known.pages) = (false, false);
+        }
+        self.gate.finish(self.port);
+    }
+
+    /// Nobody waits for the mount any more, whatever it shows.
+    pub(crate) fn give_up(&self) {
+        self.gate.end(self.port);
+    }
+
+    /// Tells the kernel what there is to tell, by `tell`, until the session has ended and all is told.
     pub(crate) fn notify(&self, tell: impl Fn(Notice) -> Told) {
         while let Some(notice) = self.gate.next(self.port) {
             let began = Instant::now();
             let mut pause = RETRY;
             while tell(notice) == Told::Unknown {
                 let coming = self.table().known.contains_key(&self.inner(notice.ino));
-                if !coming || began.elapsed() > BACKSTOP {
+                // At the end nobody says what the kernel has forgotten.
+                if !coming || self.gate.is_ending(self.port) && began.elapsed() > LAST_RETRIES {
                     break;
                 }
                 std::thread::sleep(pause);
@@ -239,6 +379,7 @@ impl KernelCache {
             }
             self.gate.told(self.port);
         }
+        self.gate.end(self.port);
     }
 }
 
@@ -259,22 +400,45 @@ impl Caches {
         self.mounts.push(Arc::clone(cache));
     }
 
-    /// Nothing is told to the mount any more, and nobody waits for it.
+    /// No change is told to the mount any more: it forgets all that it was lent, and ends.
     pub fn end(&mut self, cache: &Arc<KernelCache>) {
         self.mounts.retain(|other| !Arc::ptr_eq(other, cache));
-        cache.gate.end(cache.port);
+        cache.retire();
+    }
+
+    /// Whether a mount other than that of `by` reads `ino` through its page cache.
+    pub fn is_buffered(&self, by: SessionId, ino: Ino) -> bool {
+        self.mounts.iter().any(|mount| mount.session != by && mount.is_buffered(ino))
+    }
+
+    /// `by` has made `ino` longer: it is of `size` bytes now, of which `last` is the last one.
+    pub fn grew(&self, by: SessionId, ino: Ino, size: u64, last: u8) {
+        for mount in self.mounts.iter().filter(|mount| mount.session != by) {
+            let mut table = mount.table();
+            if let Some(known) = table.known.get_mut(&ino).filter(|known| known.buffered > 0) {
+                // The byte may be the kernel's whole page.
+                known.pages = true;
+                (known.size, known.written) = (size, false);
+                let grown = Some(Grown { size, last });
+                mount.gate.tell(mount.port, Notice { grown, ..mount.notice(ino, false) });
+            }
+        }
     }
 
     /// Takes back from all but the mount that has made it what `change` has made untrue.
     pub fn changed(&self, by: SessionId, change: &Change<'_>) {
-        let (ino, pages) = match *change {
-            Change::Attributes(ino) => (ino, false),
-            Change::Data { ino, .. } => (ino, true),
+        let (ino, content) = match *change {
+            Change::Attributes(ino) => (ino, None),
+            Change::Data { ino, offset, len: u64::MAX } => (ino, Some(offset)),
+            Change::Data { ino, .. } => (ino, Some(u64::MAX)),
             // Names are not lent, nor is there an inode that a kernel could show.
             Change::Entry { .. } | Change::Gone(_) => return,
         };
         for mount in self.mounts.iter().filter(|mount| mount.session != by) {
-            mount.revoke(ino, pages);
+            if let Some(cut) = content {
+                mount.written(ino, cut);
+            }
+            mount.revoke(ino, content.is_some());
         }
     }
 

@@ -4,24 +4,42 @@
 //! for the mount's own requests. Answers that depend on it wait here, as calls to make when it is
 //! done: the threads that serve go on, since it may be their next answer that the kernel waits for.
 //!
-//! Nobody waits for longer than [`BACKSTOP`]. A mount that has not taken a notification by then is
-//! not waited for any more until it has taken all: a client that has its requests read by somebody
-//! who does not answer them has old data to show, and nobody else has.
+//! How long that takes must not decide what is seen. A mount that somebody has waited for longer than
+//! [`PATIENCE`] is *fenced*: its requests are answered with errors from then on, it is told to forget all
+//! that it was lent, and the answers go out when it has, or when its device is given up. So old data is
+//! left only to one who has taken the mount's requests for himself and answers them not.
+//!
+//! Two mounts that cut the same file wait for each other if both have stores to write back, which the
+//! kernel holds back until the cut is answered. Where that is so for [`STUCK`], the older cut is answered.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The longest that an answer waits for the kernels of other mounts.
-pub(crate) const BACKSTOP: Duration = Duration::from_secs(1);
+/// The longest that an answer waits for the kernel of a mount that is not fenced: far longer than one
+/// that is alive takes on the busiest machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// After what time two mounts that seem to wait for each other are taken to do so.
+const STUCK: Duration = Duration::from_secs(1);
 
-/// What a mount's kernel is to forget of the inode with the mount's number `ino`.
+/// What a mount's kernel is to forget, or learn, of the inode with the mount's number `ino`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Notice {
     pub ino: u64,
     /// The content too, not only the attributes.
     pub pages: bool,
+    /// Instead, what it is to learn: that the file has become longer.
+    pub grown: Option<Grown>,
+}
+
+/// A length that a kernel is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Grown {
+    /// In bytes, 1 or more.
+    pub size: u64,
+    /// The last of them.
+    pub last: u8,
 }
 
 /// Names a mount in its volume's [`Gate`]; never used twice.
@@ -35,9 +53,14 @@ struct Port {
     /// Notices that were ever queued, and that the kernel has taken.
     queued: u64,
     done: u64,
-    /// It kept somebody waiting for too long, and has not caught up since.
-    slow: bool,
+    /// What its kernel is being told just now.
+    telling: Option<Notice>,
+    /// It kept somebody waiting for too long, and is to end.
+    fenced: bool,
+    /// Nothing more is queued: it ends with its last notice.
+    ending: bool,
     bell: Arc<Condvar>,
+    fence: Arc<dyn Fn() + Send + Sync>,
 }
 
 /// What has to be done before an answer is given: for each mount, how many of its notices.
@@ -45,9 +68,17 @@ pub(crate) struct Ticket(Vec<(PortId, u64)>);
 
 type Then = Box<dyn FnOnce() + Send>;
 
+/// A file that an answer cuts, which a mount's kernel does not write back to until it has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cut {
+    pub port: PortId,
+    pub ino: u64,
+}
+
 struct Waiting {
     ticket: Ticket,
-    deadline: Instant,
+    since: Instant,
+    cut: Option<Cut>,
     then: Then,
 }
 
@@ -68,8 +99,55 @@ impl Inner {
     fn is_done(&self, ticket: &Ticket) -> bool {
         ticket.0.iter().all(|(id, seq)| {
             let port = self.ports.iter().find(|port| port.id == *id);
-            port.is_none_or(|port| port.slow || port.done >= *seq)
+            port.is_none_or(|port| port.done >= *seq)
         })
+    }
+
+    /// The mounts that somebody has waited for too long: what fences them.
+    fn fence_late(&mut self, now: Instant, patience: Duration) -> Vec<Arc<dyn Fn() + Send + Sync>> {
+        let Inner { ports, waiting, .. } = self;
+        let late = waiting.iter().filter(|waiting| now >= waiting.since + patience);
+        let mut fences = Vec::new();
+        for (id, seq) in late.flat_map(|waiting| &waiting.ticket.0) {
+            let port = ports.iter_mut().find(|port| port.id == *id);
+            if let Some(port) = port.filter(|port| !port.fenced && port.done < *seq) {
+                log::warn!("a mount does not let go of what it caches; it is cut off");
+                port.fenced = true;
+                fences.push(Arc::clone(&port.fence));
+            }
+        }
+        fences
+    }
+
+    /// Takes out the oldest cut that waits only for mounts that themselves wait for the answer to a cut of
+    /// the file that they are being told of.
+    fn stuck(&mut self, now: Instant) -> Option<Then> {
+        let at = self.waiting.iter().position(|waiting| {
+            let old = waiting.cut.is_some() && now >= waiting.since + STUCK;
+            old && waiting.ticket.0.iter().all(|(id, seq)| {
+                let port = self.ports.iter().find(|port| port.id == *id);
+                port.is_none_or(|port| port.done >= *seq || self.is_cutting(port))
+            })
+        })?;
+        Some(self.waiting.remove(at).then)
+    }
+
+    fn is_cutting(&self, port: &Port) -> bool {
+        let Some(notice) = port.telling else { return false };
+        let cut = Some(Cut { port: port.id, ino: notice.ino });
+        notice.pages && self.waiting.iter().any(|waiting| waiting.cut == cut)
+    }
+
+    /// How long nothing is late or stuck.
+    fn next_look(&self, now: Instant, patience: Duration) -> Option<Duration> {
+        let is_late = |waiting: &Waiting| now >= waiting.since + patience;
+        let next = |waiting: &Waiting| {
+            let cut = waiting.cut.map(|_| (waiting.since + STUCK).max(now + STUCK / 10));
+            let late = (!is_late(waiting)).then(|| waiting.since + patience);
+            cut.into_iter().chain(late).min()
+        };
+        let next = self.waiting.iter().filter_map(next).min();
+        next.map(|next| next.saturating_duration_since(now))
     }
 
     /// Takes out what waits no more.
@@ -83,16 +161,38 @@ impl Inner {
 }
 
 /// A volume's notifications, and the answers that wait for them.
-#[derive(Default)]
 pub(crate) struct Gate {
     /// How many notices somebody would have to wait for.
     busy: AtomicUsize,
     inner: Mutex<Inner>,
+    /// In milliseconds.
+    patience: AtomicU64,
     /// Rung when there is a new deadline, or no mount any more.
     alarm: Condvar,
 }
 
+impl Default for Gate {
+    fn default() -> Self {
+        Gate {
+            busy: AtomicUsize::new(0),
+            inner: Mutex::default(),
+            patience: AtomicU64::new(PATIENCE.as_millis() as u64),
+            alarm: Condvar::new(),
+        }
+    }
+}
+
 impl Gate {
+    /// Has mounts fenced after another time than [`PATIENCE`].
+    pub fn set_patience(&self, patience: Duration) {
+        self.patience.store(patience.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// How long it is waited for a mount until it is fenced.
+    pub fn patience(&self) -> Duration {
+        Duration::from_millis(self.patience.load(Ordering::Relaxed))
+    }
+
     fn inner(&self) -> MutexGuard<'_, Inner> {
         // Nothing of others runs inside, and each change is whole.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
@@ -104,13 +204,26 @@ impl Gate {
         self.busy.load(Ordering::Acquire) == 0
     }
 
-    /// A new mount.
-    pub fn begin(self: &Arc<Self>) -> PortId {
+    /// A new mount. `fence` is called, at most once, when it has kept somebody waiting for too long: it is to
+    /// end then, soon and for itself ([`end`](Self::end)).
+    pub fn begin(self: &Arc<Self>, fence: impl Fn() + Send + Sync + 'static) -> PortId {
         let mut inner = self.inner();
         let id = PortId(inner.next);
         inner.next += 1;
         let (queue, bell) = (VecDeque::new(), Arc::default());
-        inner.ports.push(Port { id, queue, queued: 0, done: 0, slow: false, bell });
+        let fence = Arc::new(fence);
+        let (telling, fenced, ending) = (None, false, false);
+        inner.ports.push(Port {
+            id,
+            queue,
+            queued: 0,
+            done: 0,
+            telling,
+            fenced,
+            ending,
+            bell,
+            fence,
+        });
         if !std::mem::replace(&mut inner.kept, true) {
             let gate = Arc::clone(self);
             let spawned = std::thread::Builder::new().name("gate".to_owned());
@@ -119,15 +232,21 @@ impl Gate {
         id
     }
 
+    /// Nothing more will be told to the mount: with the last notice it ends.
+    pub fn finish(&self, id: PortId) {
+        if let Some(port) = self.inner().port(id) {
+            port.ending = true;
+            port.bell.notify_all();
+        }
+    }
+
     /// The mount is served no more: nobody waits for it.
     pub fn end(&self, id: PortId) {
         let ready = {
             let mut inner = self.inner();
             let Some(at) = inner.ports.iter().position(|port| port.id == id) else { return };
             let port = inner.ports.swap_remove(at);
-            if !port.slow {
-                self.busy.fetch_sub((port.queued - port.done) as usize, Ordering::AcqRel);
-            }
+            self.busy.fetch_sub((port.queued - port.done) as usize, Ordering::AcqRel);
             port.bell.notify_all();
             self.alarm.notify_all();
             inner.ready()
@@ -135,9 +254,14 @@ impl Gate {
         ready.into_iter().for_each(|then| then());
     }
 
-    /// Whether the mount was not waited for in the end, and has not caught up.
-    pub fn is_slow(&self, id: PortId) -> bool {
-        self.inner().port(id).is_none_or(|port| port.slow)
+    /// Whether the mount is to end.
+    pub fn is_fenced(&self, id: PortId) -> bool {
+        self.inner().port(id).is_none_or(|port| port.fenced)
+    }
+
+    /// Whether it does.
+    pub fn is_ending(&self, id: PortId) -> bool {
+        self.inner().port(id).is_none_or(|port| port.ending)
     }
 
     /// Has the mount told `notice`. Returns at once.
@@ -146,9 +270,7 @@ impl Gate {
         if let Some(port) = inner.port(id) {
             port.queue.push_back(notice);
             port.queued += 1;
-            if !port.slow {
-                self.busy.fetch_add(1, Ordering::AcqRel);
-            }
+            self.busy.fetch_add(1, Ordering::AcqRel);
             port.bell.notify_one();
         }
     }
@@ -160,7 +282,11 @@ impl Gate {
         loop {
             let port = inner.port(id)?;
             if let Some(notice) = port.queue.pop_front() {
+                port.telling = Some(notice);
                 return Some(notice);
+            }
+            if port.ending {
+                return None;
             }
             let bell = Arc::clone(&port.bell);
             inner = bell.wait(inner).unwrap_or_else(PoisonError::into_inner);
@@ -173,11 +299,8 @@ impl Gate {
             let mut inner = self.inner();
             let Some(port) = inner.port(id) else { return };
             port.done += 1;
-            if !port.slow {
-                self.busy.fetch_sub(1, Ordering::AcqRel);
-            } else if port.done == port.queued {
-                port.slow = false;
-            }
+            port.telling = None;
+            self.busy.fetch_sub(1, Ordering::AcqRel);
             inner.ready()
         };
         ready.into_iter().for_each(|then| then());
@@ -192,21 +315,31 @@ impl Gate {
     #[cold]
     fn closed(&self) -> Option<Ticket> {
         let inner = self.inner();
-        let busy = inner.ports.iter().filter(|port| !port.slow && port.done < port.queued);
+        let busy = inner.ports.iter().filter(|port| port.done < port.queued);
         let needs: Vec<_> = busy.map(|port| (port.id, port.queued)).collect();
         (!needs.is_empty()).then_some(Ticket(needs))
     }
 
     /// Calls `then` when what `ticket` says is done, from another thread, or now. It must not block.
     pub fn after(&self, ticket: Ticket, then: impl FnOnce() + Send + 'static) {
+        self.after_cut(ticket, None, then);
+    }
+
+    /// The same for an answer that a kernel waits for, which may have cut a file.
+    pub fn after_cut(
+        &self,
+        ticket: Ticket,
+        cut: Option<Cut>,
+        then: impl FnOnce() + Send + 'static,
+    ) {
         let mut inner = self.inner();
         if inner.is_done(&ticket) || !inner.kept {
             drop(inner);
             return then();
         }
-        let deadline = Instant::now() + BACKSTOP;
-        inner.waiting.push(Waiting { ticket, deadline, then: Box::new(then) });
-        if inner.waiting.len() == 1 {
+        let since = Instant::now();
+        inner.waiting.push(Waiting { ticket, since, cut, then: Box::new(then) });
+        if inner.waiting.len() == 1 || cut.is_some() {
             self.alarm.notify_all();
         }
     }
@@ -218,7 +351,8 @@ impl Gate {
             self.after(ticket, move || {
                 let _ = done.send(());
             });
-            let _ = waiting.recv_timeout(2 * BACKSTOP);
+            // Also when the mount has ended.
+            let _ = waiting.recv();
         }
     }
 
@@ -226,39 +360,27 @@ impl Gate {
     fn keep(&self) {
         let mut inner = self.inner();
         while !inner.ports.is_empty() || !inner.waiting.is_empty() {
-            // They are in the order of their deadlines.
             let now = Instant::now();
-            let next = inner.waiting.first().map(|waiting| waiting.deadline);
+            let patience = self.patience();
+            let late = inner.fence_late(now, patience);
+            let stuck = inner.stuck(now);
+            if !late.is_empty() || stuck.is_some() {
+                drop(inner);
+                late.into_iter().for_each(|fence| fence());
+                stuck.into_iter().for_each(|then| then());
+                inner = self.inner();
+                continue;
+            }
+            let next = inner.next_look(now, patience);
             inner = match next {
                 None => self.alarm.wait(inner).unwrap_or_else(PoisonError::into_inner),
-                Some(next) if next > now => {
-                    let waited = self.alarm.wait_timeout(inner, next - now);
+                Some(pause) => {
+                    let waited = self.alarm.wait_timeout(inner, pause);
                     waited.unwrap_or_else(PoisonError::into_inner).0
-                }
-                Some(_) => {
-                    self.give_up(&mut inner, now);
-                    let ready = inner.ready();
-                    drop(inner);
-                    ready.into_iter().for_each(|then| then());
-                    self.inner()
                 }
             };
         }
         inner.kept = false;
-    }
-
-    /// Those who are waited for since before their deadline are not waited for any more.
-    fn give_up(&self, inner: &mut Inner, now: Instant) {
-        let Inner { ports, waiting, .. } = inner;
-        let late = waiting.iter().filter(|waiting| waiting.deadline <= now);
-        for (id, seq) in late.flat_map(|waiting| &waiting.ticket.0) {
-            let port = ports.iter_mut().find(|port| port.id == *id);
-            if let Some(port) = port.filter(|port| !port.slow && port.done < *seq) {
-                log::warn!("a mount does not let go of what it caches; it may see old data");
-                port.slow = true;
-                self.busy.fetch_sub((port.queued - port.done) as usize, Ordering::AcqRel);
-            }
-        }
     }
 }
 
@@ -266,12 +388,12 @@ impl Gate {
 mod tests {
     use super::*;
 
-    const NOTICE: Notice = Notice { ino: 7, pages: true };
+    const NOTICE: Notice = Notice { ino: 7, pages: true, grown: None };
 
     #[test]
     fn answers_wait_for_what_was_told_before() {
         let gate = Arc::new(Gate::default());
-        let (a, b) = (gate.begin(), gate.begin());
+        let (a, b) = (gate.begin(|| ()), gate.begin(|| ()));
         assert!(gate.is_open() && gate.ticket().is_none());
         gate.tell(a, NOTICE);
         gate.tell(b, NOTICE);
@@ -284,7 +406,7 @@ mod tests {
         gate.told(a);
         assert!(waiting.try_recv().is_err());
         gate.end(b);
-        waiting.recv_timeout(BACKSTOP / 2).unwrap();
+        waiting.recv_timeout(PATIENCE / 2).unwrap();
         assert!(!gate.is_open());
         gate.next(a);
         gate.told(a);
@@ -293,28 +415,69 @@ mod tests {
         assert_eq!(gate.next(a), None);
     }
 
+    /// However long it takes, an answer goes out when the mount has forgotten, or has ended.
     #[test]
-    fn nobody_waits_for_ever() {
-        let gate = Arc::new(Gate::default());
-        let (a, b) = (gate.begin(), gate.begin());
-        gate.tell(a, NOTICE);
-        let began = Instant::now();
-        gate.wait();
-        let waited = began.elapsed();
-        assert!(waited >= BACKSTOP && waited < 2 * BACKSTOP, "{waited:?}");
-        assert!(gate.is_slow(a) && !gate.is_slow(b) && gate.is_open());
-        // Nor again, until it has caught up.
-        gate.tell(a, NOTICE);
-        assert!(gate.ticket().is_none());
-        for _ in 0..2 {
-            gate.next(a);
-            gate.told(a);
+    fn who_is_late_is_fenced() {
+        for ends in [true, false] {
+            let gate = Arc::new(Gate::default());
+            gate.set_patience(Duration::from_millis(50));
+            let (fence, fenced) = std::sync::mpsc::channel();
+            let a = gate.begin(move || fence.send(()).unwrap());
+            let b = gate.begin(|| panic!("nobody waits for it"));
+            gate.tell(a, NOTICE);
+            gate.tell(b, NOTICE);
+            gate.next(b);
+            gate.told(b);
+            let (done, waiting) = std::sync::mpsc::channel();
+            gate.after(gate.ticket().unwrap(), move || done.send(()).unwrap());
+            fenced.recv().unwrap();
+            assert!(gate.is_fenced(a) && !gate.is_fenced(b));
+            assert!(
+                waiting.recv_timeout(Duration::from_millis(200)).is_err(),
+                "it may see old data"
+            );
+            gate.tell(a, NOTICE);
+            gate.finish(a);
+            for _ in 0..2 {
+                assert_eq!(gate.next(a), Some(NOTICE));
+                if ends {
+                    break;
+                }
+                gate.told(a);
+            }
+            if ends {
+                assert!(!gate.is_open() && waiting.try_recv().is_err());
+            } else {
+                assert_eq!(gate.next(a), None);
+            }
+            gate.end(a);
+            waiting.recv().unwrap();
+            assert!(gate.is_open());
+            gate.end(b);
         }
-        assert!(!gate.is_slow(a) && gate.is_open());
-        gate.tell(a, NOTICE);
-        assert!(gate.ticket().is_some());
-        gate.end(a);
-        gate.end(b);
-        assert!(gate.is_open());
+    }
+
+    /// Of two mounts that cut one file, and write nothing back before, the older cut is answered.
+    #[test]
+    fn cuts_that_wait_for_each_other() {
+        let gate = Arc::new(Gate::default());
+        let fence = || panic!("both can go on");
+        let ports = [gate.begin(fence), gate.begin(fence)];
+        let (done, waiting) = std::sync::mpsc::channel();
+        for (i, port) in ports.into_iter().enumerate() {
+            gate.tell(ports[1 - i], NOTICE);
+            let ticket = Ticket(vec![(ports[1 - i], 1)]);
+            let done = done.clone();
+            let cut = Some(Cut { port, ino: NOTICE.ino });
+            gate.after_cut(ticket, cut, move || done.send(i).unwrap());
+        }
+        for port in ports {
+            gate.next(port);
+        }
+        assert_eq!(waiting.recv(), Ok(0));
+        assert!(waiting.recv_timeout(STUCK / 2).is_err());
+        gate.told(ports[0]);
+        assert_eq!(waiting.recv(), Ok(1));
+        ports.into_iter().for_each(|port| gate.end(port));
     }
 }

@@ -122,6 +122,8 @@ pub(super) struct Ask {
     pub range: LockRange,
     pub kind: LockKind,
     pub pid: u32,
+    /// The client's number of the open file through which it is asked for.
+    pub through: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -130,6 +132,7 @@ struct Held {
     kind: LockKind,
     owner: Owner,
     pid: u32,
+    through: u64,
 }
 
 struct Waiting {
@@ -155,8 +158,8 @@ impl FileLocks {
         })
     }
 
-    /// What `owner` would hold after setting `range` to `kind`, in order and merged.
-    fn after(&self, owner: Owner, range: LockRange, kind: Option<LockKind>, pid: u32) -> Vec<Held> {
+    /// What `owner` would hold after setting `range` to what `new` asks, in order and merged.
+    fn after(&self, owner: Owner, range: LockRange, new: Option<&Ask>) -> Vec<Held> {
         let mut own = Vec::new();
         for held in self.held.iter().filter(|held| held.owner == owner) {
             if !held.range.overlaps(range) {
@@ -172,8 +175,8 @@ impl FileLocks {
                 own.push(Held { range: right, ..*held });
             }
         }
-        if let Some(kind) = kind {
-            own.push(Held { range, kind, owner, pid });
+        if let Some(&Ask { kind, pid, through, .. }) = new {
+            own.push(Held { range, kind, owner, pid, through });
         }
         own.sort_by_key(|held| held.range.start);
         own.dedup_by(|next, held| {
@@ -238,7 +241,7 @@ impl LockTable {
         if self.test(ask).is_some() {
             return (Err(Errno::EAGAIN), wakes);
         }
-        let result = self.apply(ask.key, ask.owner, ask.range, Some(ask.kind), ask.pid, limit);
+        let result = self.apply(ask.key, ask.owner, ask.range, Some(ask), limit);
         // A lock that became a shared one may let others in.
         self.grant(ask.key, &mut wakes);
         (result, wakes)
@@ -324,9 +327,25 @@ impl LockTable {
         if !self.files.contains_key(&key) {
             return (Ok(()), wakes);
         }
-        let result = self.apply(key, owner, range, None, 0, limit);
+        let result = self.apply(key, owner, range, None, limit);
         self.grant(key, &mut wakes);
         (result, wakes)
+    }
+
+    /// The open file `through` of `session` is no more, and with it what was asked for through it: the locks of
+    /// an open file description, whose owner is named nowhere else. Those of a process have gone when
+    /// it closed its last descriptor of the file.
+    pub(super) fn release(&mut self, key: Key, session: SessionId, through: u64) -> Wakes {
+        let mut wakes = Wakes::default();
+        let Some(file) = self.files.get_mut(&key) else { return wakes };
+        let before = file.held.len();
+        file.held.retain(|held| held.owner.session != session || held.through != through);
+        let gone = before - file.held.len();
+        if gone > 0 {
+            self.set_count(session, self.count(session).saturating_sub(gone));
+            self.grant(key, &mut wakes);
+        }
+        wakes
     }
 
     /// Ends a waiting request of `session`. One that was granted meanwhile is left as it is.
@@ -392,7 +411,7 @@ impl LockTable {
             Some(held) if held.kind == ask.kind => true,
             Some(_) => {
                 // Letting go of a whole lock leaves no pieces, and so cannot fail.
-                let _ = self.apply(ask.key, ask.owner, ask.range, None, 0, usize::MAX);
+                let _ = self.apply(ask.key, ask.owner, ask.range, None, usize::MAX);
                 self.grant(ask.key, wakes);
                 false
             }
@@ -400,18 +419,17 @@ impl LockTable {
         }
     }
 
-    /// Makes `range` of `owner` what `kind` says.
+    /// Makes `range` of `owner` what `new` asks.
     fn apply(
         &mut self,
         key: Key,
         owner: Owner,
         range: LockRange,
-        kind: Option<LockKind>,
-        pid: u32,
+        new: Option<&Ask>,
         limit: usize,
     ) -> Result<()> {
         let file = self.files.entry(key).or_default();
-        let own = file.after(owner, range, kind, pid);
+        let own = file.after(owner, range, new);
         let before = file.held.iter().filter(|held| held.owner == owner).count();
         let total = self.counts.get(&owner.session).copied().unwrap_or(0);
         let after = total - before + own.len();
@@ -448,7 +466,7 @@ impl LockTable {
             // which those before it in the queue waited.
             let again = waiting.ask.kind == LockKind::Shared && file.held.iter().any(own);
             let Some(Waiting { ask, limit, wake, .. }) = self.take_waiting(key, id) else { break };
-            let granted = self.apply(key, ask.owner, ask.range, Some(ask.kind), ask.pid, limit);
+            let granted = self.apply(key, ask.owner, ask.range, Some(&ask), limit);
             if again {
                 at = 0;
             }

@@ -151,14 +151,19 @@ impl<F: FileSystem + Send> Session<F> {
     }
 
     /// From now on the session's client is a kernel, which remembers what it is told, its page cache
-    /// included if `pages`. Before anything was asked.
+    /// included if `pages`. Before anything was asked. `fence` is called when it does not forget in time: it
+    /// has the mount end.
     ///
     /// # Errors
     /// `EIO` after a panic in the file system.
-    pub(crate) fn begin_cache(&mut self, pages: bool) -> Result<Arc<KernelCache>> {
+    pub(crate) fn begin_cache(
+        &mut self,
+        pages: bool,
+        fence: impl Fn() + Send + Sync + 'static,
+    ) -> Result<Arc<KernelCache>> {
         let top = self.inodes.top();
         let mut state = self.volume.lock()?;
-        let cache = Arc::new(KernelCache::new(self.id, top, &self.volume.gate, pages));
+        let cache = Arc::new(KernelCache::new(self.id, top, &self.volume.gate, pages, fence));
         state.caches.begin(&cache);
         self.cache = Some(Arc::clone(&cache));
         Ok(cache)
@@ -201,7 +206,7 @@ impl<F: FileSystem + Send> Session<F> {
     ) -> Result<Option<Holder>> {
         let (key, owner, range) = self.place(ino, handle, request)?;
         let kind = request.kind.ok_or(Errno::EINVAL)?;
-        let ask = Ask { key, owner, range, kind, pid: request.pid };
+        let ask = Ask { key, owner, range, kind, pid: request.pid, through: handle.0 };
         Ok(self.locks().test(&ask))
     }
 
@@ -218,7 +223,7 @@ impl<F: FileSystem + Send> Session<F> {
                 None => self.locks().unset(key, owner, range, limit),
                 Some(kind) => {
                     self.check_right(ino, handle, request.owner, kind)?;
-                    let ask = Ask { key, owner, range, kind, pid: request.pid };
+                    let ask = Ask { key, owner, range, kind, pid: request.pid, through: handle.0 };
                     self.locks().set(&ask, limit)
                 }
             }
@@ -244,7 +249,7 @@ impl<F: FileSystem + Send> Session<F> {
         };
         let (key, owner, range) = self.place(ino, handle, request)?;
         self.check_right(ino, handle, request.owner, kind)?;
-        let ask = Ask { key, owner, range, kind, pid: request.pid };
+        let ask = Ask { key, owner, range, kind, pid: request.pid, through: handle.0 };
         let (result, wakes) = self.locks().set_or_wait(&ask, self.access.limits.locks, wake);
         wakes.call();
         result
@@ -270,8 +275,16 @@ impl<F: FileSystem + Send> Session<F> {
         Ok(())
     }
 
+    /// Drops what was locked through `handle`, which was closed.
+    pub(super) fn unlock_closed(&self, ino: Ino, handle: Handle) {
+        for family in [Family::Fcntl, Family::Flock] {
+            let wakes = self.locks().release((ino, family), self.id, handle.0);
+            wakes.call();
+        }
+    }
+
     /// Drops whatever `owner` holds of one kind on a file.
-    pub(super) fn unlock_all(&self, ino: Ino, family: Family, owner: Owner) {
+    fn unlock_all(&self, ino: Ino, family: Family, owner: Owner) {
         let (result, wakes) = self.locks().unset((ino, family), owner, LockRange::ALL, usize::MAX);
         debug_assert!(result.is_ok(), "letting go of everything leaves no pieces");
         wakes.call();

@@ -3,6 +3,7 @@
 use atoll_posix::AccessMode;
 use atoll_vfs::{Attr, Context, Errno, FileSystem, FileType, Ino, Name, OpenFlags, Result};
 
+use super::gate::Grown;
 use super::handles::{Open, Origin};
 use super::observer::Change;
 use super::permissions::Caller;
@@ -55,6 +56,21 @@ impl<F: FileSystem> State<F> {
             self.tell(by, Change::Gone(open.ino));
         }
         result
+    }
+
+    /// What the kernel of a mount is to learn of what it opens as `open`, if it takes it to have `known` bytes.
+    pub(super) fn grown(&mut self, cx: &Context, open: &Open, known: u64) -> Option<Grown> {
+        let size = self.fs.getattr(cx, open.ino).ok()?.size;
+        if size <= known || !open.is_readable() {
+            return None;
+        }
+        let mut last = [0];
+        self.fs
+            .read(cx, open.ino, open.handle, size - 1, &mut last)
+            .ok()
+            .filter(|&len| len == 1)?;
+        self.read_mapped(open.ino, size - 1, &mut last).ok()?;
+        Some(Grown { size, last: last[0] })
     }
 
     /// Tells that the link count of `ino` fell, by which it may be gone.

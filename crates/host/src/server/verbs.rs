@@ -10,7 +10,6 @@ use atoll_vfs::{
 };
 
 use super::handles::{Open, Origin};
-use super::locks::{Family, Owner};
 use super::observer::Change;
 use super::session::{Lent, Session};
 use super::state::{MAKE, changing, open_mode};
@@ -58,15 +57,17 @@ macro_rules! forgotten {
 
 /// Takes note of what the client, if it is a kernel, is given to remember.
 macro_rules! lend {
-    ($self:ident, entry $ino:expr, $lend:expr) => {
+    ($self:ident, entry $attr:expr, $lend:expr) => {
         if let Some(cache) = &$self.cache {
-            let valid = cache.given($ino, $lend);
-            $self.lent = Some(Lent { ino: $ino, entry: true, valid });
+            let ino = $attr.ino;
+            let valid = cache.given(ino, $attr.size, $lend);
+            $self.lent = Some(Lent { ino, entry: true, valid });
         }
     };
-    ($self:ident, attributes $ino:expr) => {
+    ($self:ident, attributes $attr:expr) => {
         if let Some(cache) = &$self.cache {
-            $self.lent = Some(Lent { ino: $ino, entry: false, valid: cache.shown($ino) });
+            let ino = $attr.ino;
+            $self.lent = Some(Lent { ino, entry: false, valid: cache.shown(ino, $attr.size) });
         }
     };
 }
@@ -112,8 +113,7 @@ impl<F: FileSystem + Send> Session<F> {
     fn close(&mut self, cx: &Context, ino: Ino, handle: Handle, file: bool) -> Result<()> {
         let ino = self.inodes.inner(ino)?;
         let open = self.handles.remove(ino, handle, file)?;
-        let owner = Owner { session: self.id, number: handle.0 };
-        self.unlock_all(ino, Family::Flock, owner);
+        self.unlock_closed(ino, handle);
         self.inodes.closed(ino);
         let mut state = self.volume.lock()?;
         forgotten!(self, state);
@@ -153,8 +153,22 @@ impl<F: FileSystem + Send> Session<F> {
         self.inodes.give(attr.ino, state.moves)?;
         forgotten!(self, state);
         state.views.found_entry(self.view_of(cx), dir, name, &attr);
-        lend!(self, entry attr.ino, true);
+        lend!(self, entry attr, true);
         Ok(self.inodes.shown(attr))
+    }
+
+    /// What `.` is of what is no directory: kernels so find the inode of a file handle.
+    fn itself(&mut self, cx: &Context, ino: Ino) -> Result<Option<Attr>> {
+        let Ok(inner) = self.inodes.named(ino) else { return Ok(None) };
+        enter!(self, cx, state, _caller, reading);
+        let attr = state.fs.getattr(cx, inner)?;
+        if attr.file_type() == FileType::Directory {
+            return Ok(None);
+        }
+        self.inodes.give(inner, state.moves)?;
+        forgotten!(self, state);
+        lend!(self, entry attr, true);
+        Ok(Some(self.inodes.shown(attr)))
     }
 
     fn remove(
@@ -182,6 +196,11 @@ impl<F: FileSystem + Send> Session<F> {
 
 impl<F: FileSystem + Send> FileSystem for Session<F> {
     fn lookup(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<Attr> {
+        if name.bytes() == b"."
+            && let Some(attr) = self.itself(cx, parent)?
+        {
+            return Ok(attr);
+        }
         enter!(self, cx, state, caller, reading);
         let dir = directory!(self, cx, state, caller, parent);
         state.allowed(cx, &caller, dir, AccessMode::EXECUTE)?;
@@ -197,7 +216,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         self.inodes.give(attr.ino, state.moves)?;
         forgotten!(self, state);
         state.views.found_entry(self.view_of(cx), dir, name, &attr);
-        lend!(self, entry attr.ino, true);
+        lend!(self, entry attr, true);
         Ok(self.inodes.shown(attr))
     }
 
@@ -218,7 +237,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         enter!(self, cx, state, _caller, reading);
         let attr = state.fs.getattr(cx, inner)?;
         state.views.found(self.view, &attr);
-        lend!(self, attributes inner);
+        lend!(self, attributes attr);
         Ok(self.inodes.shown(attr))
     }
 
@@ -273,6 +292,9 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             match (set.size, old) {
                 (Some(size), Some(old)) => {
                     state.tell_data(self.id, inner, size.min(old.size), u64::MAX);
+                    if size > old.size {
+                        state.caches.grew(self.id, inner, size, 0);
+                    }
                 }
                 _ => state.tell(self.id, Change::Attributes(inner)),
             }
@@ -282,7 +304,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             }
         }
         state.views.found(self.view, &attr);
-        lend!(self, attributes inner);
+        lend!(self, attributes attr);
         Ok(self.inodes.shown(attr))
     }
 
@@ -433,7 +455,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         self.inodes.give(attr.ino, state.moves)?;
         forgotten!(self, state);
         state.views.found_entry(self.view_of(cx), dir, new_name, &attr);
-        lend!(self, entry attr.ino, true);
+        lend!(self, entry attr, true);
         Ok(self.inodes.shown(attr))
     }
 
@@ -464,6 +486,16 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             let mut open = Open { ino: inner, handle, flags: Some(flags), origin: Origin::Own };
             offer!(self, state, open);
             state.begin_reading(self.view, &open);
+            if let Some(cache) = &self.cache
+                && flags.contains(OpenFlags::TRUNC)
+            {
+                cache.emptied(inner);
+            } else if let Some(cache) = &self.cache
+                && let Some(known) = cache.outdated(inner)
+                && let Some(grown) = state.grown(cx, &open, known)
+            {
+                cache.grew(inner, grown, state.is_mapped(inner));
+            }
             open
         };
         Ok(self.opened(open))
@@ -536,7 +568,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             forgotten!(self, state);
             state.views.found_entry(self.view_of(cx), dir, name, &attr);
             // Whoever opens it to write will do so.
-            lend!(self, entry attr.ino, !flags.contains(OpenFlags::WRITE));
+            lend!(self, entry attr, !flags.contains(OpenFlags::WRITE));
             state.begin_reading(self.view, &open);
             (attr, open)
         };
@@ -566,7 +598,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             offer!(self, state, open);
             forgotten!(self, state);
             state.views.found(self.view, &attr);
-            lend!(self, entry attr.ino, false);
+            lend!(self, entry attr, false);
             state.begin_reading(self.view, &open);
             (attr, open)
         };
@@ -631,6 +663,10 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         let end = offset.saturating_add(len);
         let grows = if mode.contains(FallocateMode::KEEP_SIZE) { 0 } else { end };
         let mapped = state.before_change(cx, open.ino, grows)?;
+        let old = match grows > 0 && state.caches.is_buffered(self.id, open.ino) {
+            true => state.fs.getattr(cx, open.ino)?.size,
+            false => u64::MAX,
+        };
         state.fs.fallocate(cx, open.ino, open.handle, offset, len, mode)?;
         if let Some(size) = mapped {
             if grows > size {
@@ -642,6 +678,9 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         }
         if state.observed() {
             state.tell_data(self.id, open.ino, offset, len);
+            if grows > old {
+                state.caches.grew(self.id, open.ino, grows, 0);
+            }
         }
         Ok(())
     }

@@ -174,6 +174,12 @@ impl<F: FileSystem + Send> Volume<F> {
         })
     }
 
+    /// Has a mount cut off when its kernel has not let go of what it caches for this long after others have
+    /// changed it. At first that is ten seconds.
+    pub fn set_patience(&self, patience: std::time::Duration) {
+        self.gate.set_patience(patience);
+    }
+
     /// What clients call the volume.
     pub fn name(&self) -> &str {
         &self.name

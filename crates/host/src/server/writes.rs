@@ -78,6 +78,11 @@ impl<F: FileSystem + Send> Session<F> {
         let end = offset.saturating_add(data.len() as u64);
         let of_cache = matches!(at, At::Within(_));
         let mapped = state.before_change(cx, open.ino, end)?;
+        // Only who reads it through a kernel's page cache needs to know.
+        let size = match state.caches.is_buffered(self.id, open.ino) {
+            true => state.fs.getattr(cx, open.ino)?.size,
+            false => u64::MAX,
+        };
         let had = state.views.has(self.view, open.ino, offset, data.len());
         let written = state.fs.write(cx, open.ino, open.handle, offset, data)?;
         if let Some(size) = mapped {
@@ -86,6 +91,10 @@ impl<F: FileSystem + Send> Session<F> {
         }
         if state.observed() && written.len > 0 {
             state.tell_data(self.id, open.ino, written.offset, written.len as u64);
+            let end = written.offset + written.len as u64;
+            if end > size {
+                state.caches.grew(self.id, open.ino, end, data[written.len - 1]);
+            }
             if !of_cache {
                 state.caches.wrote(self.id, open.ino);
             }

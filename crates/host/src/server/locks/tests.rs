@@ -17,6 +17,7 @@ enum Op {
     Set { file: u64, owner: Owner, kind: Option<LockKind>, from: usize, to: usize, wait: bool },
     Test { file: u64, owner: Owner, kind: LockKind, from: usize, to: usize },
     Cancel { session: u64, nth: usize },
+    Close { file: u64, owner: Owner },
     End { session: u64 },
 }
 
@@ -39,6 +40,7 @@ fn op() -> impl Strategy<Value = Op> {
         3 => (0..FILES, owner(), kind(), bytes())
             .prop_map(|(file, owner, kind, (from, to))| Op::Test { file, owner, kind, from, to }),
         2 => (0..SESSIONS, 0..4usize).prop_map(|(session, nth)| Op::Cancel { session, nth }),
+        2 => (0..FILES, owner()).prop_map(|(file, owner)| Op::Close { file, owner }),
         1 => (0..SESSIONS).prop_map(|session| Op::End { session }),
     ]
 }
@@ -199,6 +201,7 @@ fn run(ops: &[Op]) {
                     range: range(from, to),
                     kind,
                     pid: 7,
+                    through: owner.number,
                 };
                 let blockers = model.blockers(file, owner, kind, from, to);
                 if !wait {
@@ -236,7 +239,7 @@ fn run(ops: &[Op]) {
             }
             Op::Test { file, owner, kind, from, to } => {
                 let key = (Ino(file), Family::Fcntl);
-                let ask = Ask { key, owner, range: range(from, to), kind, pid: 0 };
+                let ask = Ask { key, owner, range: range(from, to), kind, pid: 0, through: 0 };
                 let blockers = model.blockers(file, owner, kind, from, to);
                 match table.test(&ask) {
                     Some(holder) => {
@@ -254,6 +257,12 @@ fn run(ops: &[Op]) {
                     model.waiting.remove(nth);
                     model.outcomes.push((waiter.id, Err(Errno::EINTR)));
                 }
+            }
+            // Each owner has an open file of its own, as that of an open file description.
+            Op::Close { file, owner } => {
+                let key = (Ino(file), Family::Fcntl);
+                table.release(key, owner.session, owner.number).call();
+                model.put(file, owner, None, 0, BYTES - 1);
             }
             Op::End { session } => {
                 let session = SessionId(session);
@@ -296,7 +305,7 @@ proptest! {
 
 fn ask(session: u64, family: Family, kind: LockKind, range: LockRange) -> Ask {
     let owner = Owner { session: SessionId(session), number: 1 };
-    Ask { key: (Ino(5), family), owner, range, kind, pid: session as u32 }
+    Ask { key: (Ino(5), family), owner, range, kind, pid: session as u32, through: 1 }
 }
 
 fn done<T>((result, wakes): (Result<T>, Wakes)) -> Result<T> {

@@ -1,0 +1,151 @@
+//! Whatever signals are ignored or blocked where atoll is started, as under nohup(1), in a shell's background or
+//! below a service manager: it ends, with the right status, and programs find the signals as they were.
+#![allow(missing_docs)]
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{children, folder, fsck, volume, wait_until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+const SIGNALS: &str = "HUP,INT,QUIT,TERM,PIPE,CHLD";
+
+/// What runs under these ignored, blocked, and both.
+fn ways() -> [Vec<String>; 3] {
+    let (ignored, blocked) =
+        (format!("--ignore-signal={SIGNALS}"), format!("--block-signal={SIGNALS}"));
+    [vec![ignored.clone()], vec![blocked.clone()], vec![ignored, blocked]]
+}
+
+fn under(way: &[String], program: &str) -> Command {
+    let mut command = Command::new("env");
+    command.arg("--default-signal").args(way).arg(program);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn atoll_under(way: &[String]) -> Command {
+    under(way, env!("CARGO_BIN_EXE_atoll"))
+}
+
+/// Waits for its end, and kills it when that does not come.
+#[track_caller]
+fn ended(child: &mut Child) -> ExitStatus {
+    let begin = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if begin.elapsed() > Duration::from_secs(60) {
+            child.kill().unwrap();
+            panic!("it does not end");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn send(child: &Child, signal: Signal) {
+    kill(Pid::from_raw(child.id() as i32), signal).unwrap();
+}
+
+#[test]
+fn a_program_ends_with_its_status_and_finds_its_signals() {
+    // What the shell sees, and what it starts.
+    let script =
+        "grep -E 'SigIgn|SigBlk' /proc/$$/status /proc/self/status | sed s/.*Sig//; exit 7";
+    let dir = folder();
+    for way in ways() {
+        let mut seen = [under(&way, "sh"), atoll_under(&way)].map(|mut command| {
+            let inner: &[&str] = match command.get_args().last().unwrap().to_str() {
+                Some("sh") => &["-c", script],
+                _ => &["run", "-q", "--", "sh", "-c", script],
+            };
+            let mut child = command.current_dir(dir.path()).args(inner).spawn().unwrap();
+            assert_eq!(ended(&mut child).code(), Some(7), "{way:?}");
+            let mut said = String::new();
+            child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+            // Of SIGPIPE the language's library keeps no note.
+            let masks = said.lines().map(|line| {
+                let (kind, mask) = line.split_once(":\t").unwrap();
+                let pipe = if kind == "Ign" { 1 << (Signal::SIGPIPE as u64 - 1) } else { 0 };
+                (kind.to_owned(), u64::from_str_radix(mask, 16).unwrap() & !pipe)
+            });
+            masks.collect::<Vec<_>>()
+        });
+        assert_eq!(seen[0].len(), 4, "{seen:?}");
+        let inside = std::mem::take(&mut seen[1]);
+        assert_eq!(inside, seen[0], "{way:?}");
+    }
+}
+
+#[test]
+fn what_is_left_running_is_ended() {
+    for way in ways() {
+        let dir = folder();
+        let text = "sleep 1000 > /dev/null 2>&1 & exit 3";
+        let mut child = atoll_under(&way)
+            .current_dir(dir.path())
+            .args(["run", "-q", "--", "sh", "-c", text])
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains("waiting"), "{line}");
+        // What takes no notice of the first is killed by the second.
+        send(&child, Signal::SIGINT);
+        std::thread::sleep(Duration::from_millis(100));
+        let _ = kill(Pid::from_raw(child.id() as i32), Signal::SIGINT);
+        assert_eq!(ended(&mut child).code(), Some(3), "{way:?}");
+        fsck(&dir.path().join("atoll.vol"));
+    }
+}
+
+#[test]
+fn a_server_ends_when_it_is_asked_to() {
+    for way in ways() {
+        for signal in [Signal::SIGTERM, Signal::SIGINT] {
+            let dir = folder();
+            let vol = volume(dir.path(), "v.vol", "16M");
+            let mut child = atoll_under(&way)
+                .current_dir(dir.path())
+                .args(["serve", "v.vol", "--socket", "s"])
+                .spawn()
+                .unwrap();
+            wait_until("it serves", || dir.path().join("s").exists());
+            assert!(children(child.id(), "atoll").is_empty());
+            send(&child, signal);
+            assert!(ended(&mut child).success(), "{way:?} {signal}");
+            fsck(&vol);
+        }
+    }
+}
+
+#[test]
+fn a_mount_ends_when_it_is_asked_to() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    for way in ways() {
+        let dir = folder();
+        let vol = volume(dir.path(), "v.vol", "16M");
+        std::fs::create_dir(dir.path().join("point")).unwrap();
+        let point = dir.path().join("point");
+        let before = std::fs::metadata(&point).unwrap();
+        let mut child = atoll_under(&way)
+            .current_dir(dir.path())
+            .args(["mount", "--foreground", "v.vol", "point"])
+            .spawn()
+            .unwrap();
+        let dev = std::os::unix::fs::MetadataExt::dev;
+        wait_until("it is mounted", || {
+            std::fs::metadata(&point).is_ok_and(|now| dev(&now) != dev(&before))
+        });
+        send(&child, Signal::SIGTERM);
+        assert!(ended(&mut child).success(), "{way:?}");
+        fsck(&vol);
+    }
+}

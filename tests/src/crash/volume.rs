@@ -1,0 +1,63 @@
+//! The on-disk file system as what crashes.
+
+use atoll_block::FaultDevice;
+use atoll_fs::{CheckOptions, FormatOptions, Fs, MountOptions, check, format};
+
+use super::CrashTarget;
+
+/// A volume, with a journal and caches of these sizes.
+#[derive(Clone, Copy, Debug)]
+pub struct Volume {
+    /// The journal's, or what is made when nothing is said.
+    pub journal_blocks: Option<u64>,
+    /// The cache's until the crash.
+    pub cache_bytes: usize,
+    /// The cache's from recovery on.
+    pub recovery_cache_bytes: usize,
+}
+
+impl Volume {
+    fn mount_with(
+        cache_bytes: usize,
+        device: FaultDevice,
+        incarnation: [u8; 16],
+    ) -> Result<Fs<FaultDevice>, String> {
+        let options = MountOptions { incarnation, cache_bytes, ..MountOptions::default() };
+        Fs::mount(device, &options).map_err(|error| error.to_string())
+    }
+}
+
+impl CrashTarget for Volume {
+    type Fs = Fs<FaultDevice>;
+
+    fn format(&self, device: &mut FaultDevice) -> Result<(), String> {
+        let journal_blocks = self.journal_blocks;
+        let options = FormatOptions { journal_blocks, ..FormatOptions::default() };
+        format(device, &options).map_err(|error| error.to_string())
+    }
+
+    fn mount(&self, device: FaultDevice, incarnation: [u8; 16]) -> Result<Self::Fs, String> {
+        Self::mount_with(self.cache_bytes, device, incarnation)
+    }
+
+    fn recover(&self, device: FaultDevice, incarnation: [u8; 16]) -> Result<Self::Fs, String> {
+        Self::mount_with(self.recovery_cache_bytes, device, incarnation)
+    }
+
+    fn device<'a>(&self, fs: &'a mut Self::Fs) -> &'a mut FaultDevice {
+        fs.device_mut()
+    }
+
+    fn unmount(&self, fs: Self::Fs) -> Result<FaultDevice, String> {
+        fs.unmount().map_err(|error| error.to_string())
+    }
+
+    fn check(&self, device: &mut FaultDevice, incarnation: [u8; 16]) -> Result<(), String> {
+        let options = CheckOptions { incarnation, ..CheckOptions::default() };
+        match check(device, &options) {
+            Ok(report) if report.is_clean() => Ok(()),
+            Ok(report) => Err(format!("{:#?}", report.findings)),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
