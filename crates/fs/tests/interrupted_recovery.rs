@@ -79,7 +79,7 @@ fn volume(seed: u64) -> Fs<FaultDevice> {
         file(&mut fs, &format!("kept-{window}"), &vec![b'a' + window; 5000]);
         fs.syncfs(&CX).unwrap();
     }
-    if seed % 2 == 0 {
+    if seed.is_multiple_of(2) {
         // A sync in halves, whose mark covers less than what is before it.
         file(&mut fs, "much", &[b'm'; 200_000]);
         let mut sync = fs.begin_sync(&CX, false).unwrap();
