@@ -506,7 +506,7 @@ impl<M: Memory> Store<M> {
             let frame = cache.frame(id);
             (frame.block.0, layout::get64(&frame.data[..], common::CHECKSUM))
         });
-        self.journal.append_home(&mut self.device, blocks)
+        self.journal.append_home(&mut self.device, None, blocks)
     }
 
     /// Writes frames home that are sealed and listed, and begins an empty journal.
@@ -574,17 +574,19 @@ impl<M: Memory> Store<M> {
         Ok(())
     }
 
-    /// Lists blocks that recovery is about to write home, durably.
+    /// Lists blocks that recovery is about to write home, as the records before `end` make them, durably.
+    /// The lists stand behind all records, those that do not count included: a mark among these may say
+    /// what counts.
     pub(crate) fn list_recovered(
         &mut self,
+        end: Position,
         blocks: impl Iterator<Item = (u64, u64)>,
     ) -> Result<()> {
-        self.journal.append_home(&mut self.device, blocks)?;
-        if self.journal.has_uncommitted() {
-            self.journal.begin(record::MARK, None);
-            self.journal.append(&mut self.device)?;
+        let head = self.journal.head();
+        self.journal.append_home(&mut self.device, Some(end), blocks)?;
+        if self.journal.head() != head {
+            self.journal.stop(&mut self.device)?;
             self.journal.flush(&mut self.device)?;
-            self.journal.set_committed(self.journal.head());
         }
         Ok(())
     }

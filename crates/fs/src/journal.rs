@@ -256,15 +256,21 @@ impl Journal {
     }
 
     /// Appends lists of blocks that are about to be written home, each with the checksum of the content
-    /// that it will have. A journal without room for them goes without.
+    /// that it will have: with all records, or with those before the position `state_at`. A journal
+    /// without room for them goes without.
     pub fn append_home<M: Memory>(
         &mut self,
         device: &mut M,
+        state_at: Option<Position>,
         blocks: impl Iterator<Item = (u64, u64)>,
     ) -> Result<()> {
         let mut blocks = blocks.peekable();
         while blocks.peek().is_some() {
             self.begin(record::HOME, None);
+            if let Some(position) = state_at {
+                self.buf[record::FLAGS] |= record::COVERS;
+                self.buf.extend_from_slice(&position.to_le_bytes());
+            }
             while self.buf.len() + record::HOME_LEN <= self.record_max() / 2
                 && let Some((block, checksum)) = blocks.next()
             {
@@ -275,6 +281,15 @@ impl Journal {
                 Err(crate::error::FsError::Refused(_)) => return Ok(()),
                 other => other?,
             }
+        }
+        Ok(())
+    }
+
+    /// Makes sure that no record that was left in the ring continues what is there now.
+    pub fn stop<M: Memory>(&mut self, device: &mut M) -> Result<()> {
+        if self.len - (self.head - self.tail) >= record::HEADER_LEN as u64 {
+            // Records begin at multiples of 8: the first eight bytes of one lie together.
+            device.store(self.base + self.head % self.len, &[0; 8])?;
         }
         Ok(())
     }

@@ -50,7 +50,11 @@ impl Replay {
         }
         journal::scan(device, sb, self.tail, |device, record| {
             if record.end.position > self.end.position {
-                return Ok(false);
+                // What a recovery before this one was about to write home is listed behind.
+                for (block, checksum) in record.home(self.end.position) {
+                    each(device, begin, &Change::Home(block, checksum))?;
+                }
+                return Ok(true);
             }
             if let Some(s) = record.state(sb)? {
                 state = s;
@@ -60,11 +64,11 @@ impl Replay {
                 true => Ok(()),
                 false => each(device, begin, &Change::Entry(entry)),
             })?;
-            for (block, checksum) in record.home() {
+            for (block, checksum) in record.home(self.end.position) {
                 each(device, begin, &Change::Home(block, checksum))?;
             }
             begin = record.end;
-            Ok(record.end.position < self.end.position)
+            Ok(true)
         })?;
         Ok(state)
     }
@@ -270,7 +274,7 @@ impl<M: Memory> Store<M> {
                 window.apply(device, sb, change)
             })?;
             window.verify(&mut damaged);
-            self.list_recovered(window.unlisted())?;
+            self.list_recovered(replay.end.position, window.unlisted())?;
             window.settle(&mut self.device, &self.superblock)?;
             from = window.limit;
         }

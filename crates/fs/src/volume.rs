@@ -76,7 +76,7 @@ pub(crate) fn mount<M: Memory>(mut device: M, options: &MountOptions) -> Result<
     }
     let end = if trusted { extent.end } else { extent.committed };
 
-    let mut journal = Journal::new(&sb, header.tail, &end);
+    let mut journal = Journal::new(&sb, header.tail, &extent.end);
     journal.note_sequence(extent.latest);
     let cache = Cache::new(options.cache_bytes, options.new_slab);
     let mut store = Store::new(device, sb, &header, journal, header.state, cache, false);

@@ -79,6 +79,17 @@ fn volume(seed: u64) -> Fs<FaultDevice> {
         file(&mut fs, &format!("kept-{window}"), &vec![b'a' + window; 5000]);
         fs.syncfs(&CX).unwrap();
     }
+    if seed % 2 == 0 {
+        // A sync in halves, whose mark covers less than what is before it.
+        file(&mut fs, "much", &[b'm'; 200_000]);
+        let mut sync = fs.begin_sync(&CX, false).unwrap();
+        file(&mut fs, "between", b"");
+        while let Some(half) = sync {
+            let (id, flushed) = half.flush();
+            fs.device_mut().note_flushers();
+            sync = fs.end_sync(id, flushed).unwrap();
+        }
+    }
     // Of this nothing counts after power loss.
     file(&mut fs, "never synced", b"data");
     remove(&mut fs, "kept-1");
@@ -157,7 +168,10 @@ fn power_lost_in_recovery() {
                         _ => Survival::Seed(rng.below(1 << 40)),
                     };
                     if rng.below(every as u64) == 0 {
-                        images.push((replay.media().power_loss(survival), [10 + depth; 16]));
+                        images.push(match rng.below(3) {
+                            0 => (replay.media().current().clone(), incarnation),
+                            _ => (replay.media().power_loss(survival), [10 + depth; 16]),
+                        });
                     }
                     if !replay.step() {
                         break;

@@ -40,7 +40,10 @@ pub(crate) struct View<'d, M> {
     /// By block, then in the journal's order.
     patches: Vec<Patch>,
     tail: ScanEnd,
+    /// The end of what counts.
     end: ScanEnd,
+    /// The end of the records.
+    chain_end: ScanEnd,
     trusted: bool,
     void_before: Position,
     /// The highest number of a record in the ring.
@@ -90,6 +93,7 @@ impl<'d, M: Memory> View<'d, M> {
             patches: Vec::new(),
             tail: start,
             end: start,
+            chain_end: start,
             trusted: false,
             void_before: 0,
             latest: 0,
@@ -150,6 +154,14 @@ impl<'d, M: Memory> View<'d, M> {
                 }
             }
         }
+        if applied == end && end != tail {
+            // What a recovery was about to write home is listed behind what counts.
+            journal::scan(self.device, &sb, end, |_, record| {
+                listed.extend(record.home(end.position));
+                Ok(true)
+            })?;
+        }
+        self.chain_end = if applied == end { extent.end } else { applied };
         // A stable sort: the ranges of one block stay in the order of the journal.
         self.patches.sort_by_key(|p| p.block);
         self.tail = tail;
@@ -240,7 +252,7 @@ impl<'d, M: Memory> View<'d, M> {
             return Ok(());
         }
         let sb = self.sb.clone();
-        let mut journal = Journal::new(&sb, header.tail, &self.end);
+        let mut journal = Journal::new(&sb, header.tail, &self.chain_end);
         if self.trusted {
             self.device.flush()?;
             journal.begin(record::MARK | record::FLUSHED, None);
@@ -262,17 +274,16 @@ impl<'d, M: Memory> View<'d, M> {
                 Ok(())
             })?;
         }
+        let state_at = if self.trusted { journal.head() } else { self.end.position };
         let mut blocks = Vec::new();
         self.for_patched(|_, block, b| {
             blocks.push((block, get64(b, common::CHECKSUM)));
             Ok(())
         })?;
         blocks.retain(|(block, _)| !self.listed.contains_key(block));
-        journal.append_home(self.device, blocks.into_iter())?;
-        journal.begin(record::MARK, None);
-        if journal.append(self.device).is_ok() {
-            journal.flush(self.device)?;
-        }
+        journal.append_home(self.device, Some(state_at), blocks.into_iter())?;
+        journal.stop(self.device)?;
+        self.device.flush()?;
         self.for_patched(|device, block, b| {
             recovery::write_home(device, &sb, BlockIndex(block), b)
         })?;
@@ -406,7 +417,7 @@ fn note_record(
     if let Some(s) = record.state(sb)? {
         *state = s;
     }
-    listed.extend(record.home());
+    listed.extend(record.home(Position::MAX));
     let mut at = record.entries();
     record.for_each(sb, |entry| {
         at += record::ENTRY_LEN as u64;

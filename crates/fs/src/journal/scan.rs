@@ -69,9 +69,12 @@ impl<'a> Record<'a> {
         self.body_at
     }
 
-    /// The blocks that were about to be written home, each with the checksum that it was to have.
-    pub fn home(&self) -> impl Iterator<Item = (u64, u64)> + 'a {
-        let list = if self.flags & record::HOME != 0 { self.body } else { &[] };
+    /// The blocks that were about to be written home, each with the checksum that it was to have with no
+    /// more than the records before `end`.
+    pub fn home(&self, end: Position) -> impl Iterator<Item = (u64, u64)> + 'a {
+        let is_list = self.flags & record::HOME != 0;
+        let state_at = self.covers.unwrap_or(self.body_at);
+        let list = if is_list && state_at <= end { self.body } else { &[] };
         list.chunks_exact(record::HOME_LEN).map(|pair| (get64(pair, 0), get64(pair, 8)))
     }
 
