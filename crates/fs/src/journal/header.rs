@@ -187,12 +187,13 @@ impl Headers {
 
     /// The blocks whose headers are damaged, and for each whether that is what the end of a process
     /// leaves: the first copy half written over the header before the newest, or the second after the
-    /// first was the newest. Power loss leaves neither, since headers lie within a sector.
+    /// first was the newest, or the second where power loss then took the first. Power loss alone leaves
+    /// none, since headers lie within a sector.
     pub fn damaged(&self) -> impl Iterator<Item = (BlockIndex, bool)> {
         let slot = self.newest().map_or(0, |newest| (newest.generation % 2) as usize);
         let is_damaged = |f: &Found| matches!(f, Found::Damaged | Found::Failed(_));
         let found = self.found.iter().enumerate().filter(move |(_, (_, f))| is_damaged(f));
-        found.map(move |(at, (index, _))| (*index, at == 2 + slot || at == 1 - slot))
+        found.map(move |(at, (index, _))| (*index, at != slot))
     }
 
     /// Writes `newest` over what differs from it in its slot, and makes that durable: a header that is
