@@ -185,9 +185,10 @@ impl Headers {
         newest.ok_or(failure.unwrap_or(Corruption::JournalHeader.into()))
     }
 
-    /// The blocks whose headers are damaged, and for each whether that is what a crash leaves if the
-    /// process ended within a store: the first copy of the newest is whole before the second is
-    /// begun, and the other slot may be the one that was being written.
+    /// The blocks whose headers are damaged, and for each whether that is what the end of a process
+    /// leaves: the first copy half written over the header before the newest, or the second after the
+    /// first was the newest, or the second where power loss then took the first. Power loss alone leaves
+    /// none, since headers lie within a sector.
     pub fn damaged(&self) -> impl Iterator<Item = (BlockIndex, bool)> {
         let slot = self.newest().map_or(0, |newest| (newest.generation % 2) as usize);
         let is_damaged = |f: &Found| matches!(f, Found::Damaged | Found::Failed(_));
