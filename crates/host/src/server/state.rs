@@ -57,6 +57,15 @@ impl<F: FileSystem> State<F> {
         result
     }
 
+    /// The size of `ino`, which `by` is about to make longer, if another client's kernel reads it through its
+    /// page cache and so has to hear of it: else more than any file has.
+    pub(super) fn size_buffered(&mut self, cx: &Context, by: SessionId, ino: Ino) -> Result<u64> {
+        match self.caches.is_buffered(by, ino) {
+            true => Ok(self.fs.getattr(cx, ino)?.size),
+            false => Ok(u64::MAX),
+        }
+    }
+
     /// Tells that the link count of `ino` fell, by which it may be gone.
     pub(super) fn tell_unlinked(&mut self, cx: &Context, by: SessionId, ino: Ino) {
         match self.fs.getattr(cx, ino) {

@@ -59,8 +59,7 @@ macro_rules! forgotten {
 macro_rules! lend {
     ($self:ident, entry $ino:expr, $lend:expr) => {
         if let Some(cache) = &$self.cache {
-            let valid = cache.given($ino, $lend);
-            $self.lent = Some(Lent { ino: $ino, entry: true, valid });
+            $self.lent = Some(Lent { ino: $ino, entry: true, valid: cache.given($ino, $lend) });
         }
     };
     ($self:ident, attributes $ino:expr) => {
@@ -652,10 +651,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         let end = offset.saturating_add(len);
         let grows = if mode.contains(FallocateMode::KEEP_SIZE) { 0 } else { end };
         let mapped = state.before_change(cx, open.ino, grows)?;
-        let old = match grows > 0 && state.caches.is_buffered(self.id, open.ino) {
-            true => state.fs.getattr(cx, open.ino)?.size,
-            false => u64::MAX,
-        };
+        let old = state.size_buffered(cx, self.id, open.ino)?;
         state.fs.fallocate(cx, open.ino, open.handle, offset, len, mode)?;
         if let Some(size) = mapped {
             if grows > size {

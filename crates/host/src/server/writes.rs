@@ -78,11 +78,7 @@ impl<F: FileSystem + Send> Session<F> {
         let end = offset.saturating_add(data.len() as u64);
         let of_cache = matches!(at, At::Within(_));
         let mapped = state.before_change(cx, open.ino, end)?;
-        // Only who reads it through a kernel's page cache needs to know.
-        let size = match state.caches.is_buffered(self.id, open.ino) {
-            true => state.fs.getattr(cx, open.ino)?.size,
-            false => u64::MAX,
-        };
+        let size = state.size_buffered(cx, self.id, open.ino)?;
         let had = state.views.has(self.view, open.ino, offset, data.len());
         let written = state.fs.write(cx, open.ino, open.handle, offset, data)?;
         if let Some(size) = mapped {
