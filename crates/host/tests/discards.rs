@@ -132,3 +132,18 @@ fn what_is_forgotten_is_read_from_the_medium() {
         assert_eq!(&found, b"unflushed", "what can be written is, first");
     }
 }
+
+/// Whoever asks may have opened what is no volume, and holds something else up to its last byte.
+#[test]
+fn to_ask_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("f");
+    for len in [1, 511, 512, 4095, 4096, 4097].map(|more| 10 * BLOCK_SIZE + more) {
+        let content = vec![7; len];
+        for access in ACCESS {
+            std::fs::write(&path, &content).unwrap();
+            open(&path, &OpenOptions { access, ..OpenOptions::default() }).unwrap().gives_back();
+            assert!(std::fs::read(&path).unwrap() == content, "{access:?}: {len} bytes");
+        }
+    }
+}
