@@ -102,7 +102,7 @@ pub(crate) fn mount<M: Memory>(mut device: M, options: &MountOptions) -> Result<
         store.notes.push(MountNote::Failed);
     }
     store.notes.extend(superblocks.damaged().map(|copy| MountNote::Superblock { copy }));
-    store.notes.extend(headers.damaged().map(|(b, _)| MountNote::JournalHeader { block: b.0 }));
+    store.notes.extend(headers.damaged().map(|b| MountNote::JournalHeader { block: b.0 }));
     if !options.read_only {
         superblocks.restore(&mut store.device)?;
         headers.restore(&mut store.device, &store.superblock, &header)?;

@@ -94,7 +94,6 @@ fn findings(device: &mut Sparse) -> Vec<MountNote> {
     let report = check(device, &options).unwrap();
     let notes = report.findings.iter().map(|finding| match *finding {
         Finding::Superblock { copy } => MountNote::Superblock { copy },
-        Finding::JournalHeader { block } => MountNote::JournalHeader { block },
         Finding::MapCopy { group, copy } => MountNote::Map { group, copy },
         Finding::SummaryCopy { group, copy } => MountNote::Summary { group, copy },
         ref other => panic!("{other}"),

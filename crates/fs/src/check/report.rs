@@ -122,11 +122,6 @@ pub enum Finding {
         /// Which one.
         copy: bool,
     },
-    /// A journal header is damaged, one of four.
-    JournalHeader {
-        /// Its block.
-        block: u64,
-    },
     /// All journal headers are damaged: the root of the tree is not known.
     JournalHeaders,
     /// The numbers in the journal's header are too great for the journal to go on from.
@@ -303,7 +298,6 @@ impl Finding {
         !matches!(
             self,
             Finding::Superblock { .. }
-                | Finding::JournalHeader { .. }
                 | Finding::JournalNumbers
                 | Finding::JournalCut { .. }
                 | Finding::JournalBlock { .. }
@@ -343,9 +337,6 @@ impl fmt::Display for Finding {
             Finding::Superblock { copy: false } => f.write_str("the superblock is damaged"),
             Finding::Superblock { copy: true } => {
                 f.write_str("the copy of the superblock is damaged or differs")
-            }
-            Finding::JournalHeader { block } => {
-                write!(f, "the journal header in block {block} is damaged")
             }
             Finding::JournalHeaders => f.write_str(
                 "all journal headers are damaged, and with them the way to the root of the tree",

@@ -74,15 +74,12 @@ impl<'d, M: Memory> View<'d, M> {
                 false => report.add(Finding::Superblock { copy }),
             }
         }
-        for (index, by_crash) in headers.damaged().filter(|_| header.is_some()) {
-            let block = index.0;
-            match by_crash {
-                true => report.notes.push(MountNote::JournalHeader { block }),
-                false => report.add(Finding::JournalHeader { block }),
+        match header {
+            Some(_) => {
+                let damaged = headers.damaged().map(|b| MountNote::JournalHeader { block: b.0 });
+                report.notes.extend(damaged);
             }
-        }
-        if header.is_none() {
-            report.add(Finding::JournalHeaders);
+            None => report.add(Finding::JournalHeaders),
         }
         let start = ScanEnd { position: 0, sequence: 1, chain: 0 };
         let mut view = View {

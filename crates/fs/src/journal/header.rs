@@ -185,15 +185,11 @@ impl Headers {
         newest.ok_or(failure.unwrap_or(Corruption::JournalHeader.into()))
     }
 
-    /// The blocks whose headers are damaged, and for each whether that is what the end of a process
-    /// leaves: the first copy half written over the header before the newest, or the second after the
-    /// first was the newest, or the second where power loss then took the first. Power loss alone leaves
-    /// none, since headers lie within a sector.
-    pub fn damaged(&self) -> impl Iterator<Item = (BlockIndex, bool)> {
-        let slot = self.newest().map_or(0, |newest| (newest.generation % 2) as usize);
+    /// The blocks whose headers are damaged. The end of a process within a store leaves such too: power
+    /// loss alone leaves none, since headers lie within a sector.
+    pub fn damaged(&self) -> impl Iterator<Item = BlockIndex> {
         let is_damaged = |f: &Found| matches!(f, Found::Damaged | Found::Failed(_));
-        let found = self.found.iter().enumerate().filter(move |(_, (_, f))| is_damaged(f));
-        found.map(move |(at, (index, _))| (*index, at != slot))
+        self.found.iter().filter(move |(_, f)| is_damaged(f)).map(|(index, _)| *index)
     }
 
     /// Writes `newest` over what differs from it in its slot, and makes that durable: a header that is
