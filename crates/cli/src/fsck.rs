@@ -59,6 +59,7 @@ struct Checked {
     node_blocks: u64,
     findings_total: u64,
     findings: Vec<Found>,
+    notes: Vec<String>,
     repair: Option<Repaired>,
 }
 
@@ -144,6 +145,7 @@ fn json(args: &Args, report: &Report, status: &'static str) -> Checked {
         node_blocks: report.node_blocks,
         findings_total: report.count(),
         findings: report.findings.iter().map(found).collect(),
+        notes: report.notes.iter().map(ToString::to_string).collect(),
         repair: report.repaired.then_some(Repaired {
             tree_rebuilt: report.tree_rebuilt,
             items_salvaged: report.items_salvaged,

@@ -1,7 +1,9 @@
 //! Opening volumes, and saying why one cannot be opened.
 
 use std::fmt;
+use std::fs::{File, Metadata};
 use std::io;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -212,7 +214,7 @@ pub fn create(path: &Path, options: &CreateOptions<'_>) -> Result<Volume, Failur
     if let Some(found) = &existing
         && !options.force
     {
-        blank::check(path, found)?;
+        refuse_content(path, found)?;
     }
     let empty = existing.as_ref().is_none_or(|found| found.is_file() && found.len() == 0);
     let size = options.size.or(empty.then_some(DEFAULT_SIZE));
@@ -287,92 +289,23 @@ fn format(
     })
 }
 
-/// Whether something may be written over.
-mod blank {
-    use std::fs::{File, Metadata};
-    use std::io::{self, ErrorKind};
-    use std::os::unix::fs::{FileExt, FileTypeExt};
-    use std::path::Path;
-
-    use rustix::fs::SeekFrom;
-
-    use crate::failure::Failure;
-
-    /// How much of each end of a block device must be zeros: every file system and partition
-    /// table has something there.
-    const ENDS: u64 = 1 << 20;
-    const PIECE: u64 = 1 << 16;
-
-    /// Refuses a file or block device that holds anything but zeros.
-    pub fn check(path: &Path, found: &Metadata) -> Result<(), Failure> {
-        let shown = path.display();
-        let refused = |what: &str| {
-            Failure::new(format!(
-                "{shown} {what}; nothing was changed. --force makes a volume of it, and what it holds is lost"
-            ))
-        };
-        if !found.is_file() && !found.file_type().is_block_device() {
-            return Err(Failure::new(format!("{shown} is neither a file nor a block device")));
-        }
-        if found.is_file() && found.len() == 0 {
-            return Ok(());
-        }
-        let file = File::open(path)
-            .map_err(|error| Failure::new(format!("cannot look into {shown}: {error}")))?;
-        if atoll_magic(&file) {
-            return Err(refused("is an Atoll volume already"));
-        }
-        let blank = if found.is_file() { file_is_blank(&file) } else { ends_are_blank(&file) };
-        match blank {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(refused("holds data")),
-            Err(error) => Err(Failure::new(format!("cannot look into {shown}: {error}"))),
-        }
+/// Refuses a file or block device that holds anything but zeros.
+fn refuse_content(path: &Path, found: &Metadata) -> Result<(), Failure> {
+    let shown = path.display();
+    let refused = |what: &str| {
+        Failure::new(format!(
+            "{shown} {what}; nothing was changed. --force makes a volume of it, and what it holds is lost"
+        ))
+    };
+    if !found.is_file() && !found.file_type().is_block_device() {
+        return Err(Failure::new(format!("{shown} is neither a file nor a block device")));
     }
-
-    fn atoll_magic(file: &File) -> bool {
-        let mut block = [0; atoll_block::BLOCK_SIZE];
-        file.read_exact_at(&mut block, 0).is_ok()
-            && atoll_fs::layout::Superblock::parse(&block, atoll_block::BlockIndex(0), u64::MAX)
-                .is_ok()
+    let failed = |error| Failure::new(format!("cannot look into {shown}: {error}"));
+    if device::is_blank(path).map_err(failed)? {
+        return Ok(());
     }
-
-    fn zeros(file: &File, mut at: u64, end: u64) -> io::Result<bool> {
-        let mut piece = vec![0; PIECE as usize];
-        while at < end {
-            let len = PIECE.min(end - at) as usize;
-            match file.read_exact_at(&mut piece[..len], at) {
-                Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(true),
-                other => other?,
-            }
-            if piece[..len].iter().any(|&byte| byte != 0) {
-                return Ok(false);
-            }
-            at += len as u64;
-        }
-        Ok(true)
-    }
-
-    fn file_is_blank(file: &File) -> io::Result<bool> {
-        let mut at = 0;
-        loop {
-            // Holes are passed over, where the file system knows them.
-            let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
-                Ok(start) => start,
-                Err(rustix::io::Errno::NXIO) => return Ok(true),
-                Err(rustix::io::Errno::INVAL) => return zeros(file, at, u64::MAX),
-                Err(error) => return Err(error.into()),
-            };
-            let end = rustix::fs::seek(file, SeekFrom::Hole(start))?;
-            if !zeros(file, start, end)? {
-                return Ok(false);
-            }
-            at = end;
-        }
-    }
-
-    fn ends_are_blank(file: &File) -> io::Result<bool> {
-        let len = rustix::fs::seek(file, SeekFrom::End(0))?;
-        Ok(zeros(file, 0, ENDS.min(len))? && zeros(file, len.saturating_sub(ENDS), len)?)
-    }
+    let mut block = [0; BLOCK_SIZE];
+    let is_volume = File::open(path).and_then(|file| file.read_exact_at(&mut block, 0)).is_ok()
+        && atoll_fs::layout::Superblock::parse(&block, BlockIndex(0), u64::MAX).is_ok();
+    Err(refused(if is_volume { "is an Atoll volume already" } else { "holds data" }))
 }

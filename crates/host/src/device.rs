@@ -6,6 +6,7 @@
 //! stored and not flushed is still there.
 
 mod ahead;
+mod blank;
 mod claims;
 mod dirty;
 mod file;
@@ -22,6 +23,7 @@ mod reserve;
 mod shortage;
 mod writeback;
 
+pub use blank::is_blank;
 pub use file::FileDevice;
 pub use mapped::MappedDevice;
 pub use open::{Access, Create, OpenError, OpenOptions, open};

@@ -211,14 +211,16 @@ pub fn mkfs(path: &Path, options: &FormatOptions) -> Result<(), MountError> {
         blocks: (options.volume_bytes > 0).then_some(options.volume_bytes / BLOCK_SIZE as u64),
         ..OpenOptions::default()
     };
+    let place = path.display().to_string();
     let empty = std::fs::metadata(path).map_or(true, |found| found.is_file() && found.len() == 0);
+    // Before it is opened, which may make it longer. What cannot be looked into cannot be opened.
+    if !empty && !options.force && device::is_blank(path).is_ok_and(|blank| !blank) {
+        let message = format!("{place}: holds something already; force to overwrite it");
+        return Err(MountError::new(libc::EEXIST, message));
+    }
     let mut device =
         Device::Host(device::open(path, &open).map_err(|error| MountError::open(path, error))?);
-    let place = path.display().to_string();
     check_owner(&mut device, &place)?;
-    if !empty && !options.force {
-        refuse_content(&mut device, &place)?;
-    }
     if let Device::Host(host) = &device
         && !empty
         && host.gives_back()
@@ -244,21 +246,6 @@ fn check_owner(device: &mut Device, place: &str) -> Result<(), MountError> {
         }
         None => Ok(()),
     }
-}
-
-/// Fails unless the device's beginning and end hold zeros, as those of a new file do.
-fn refuse_content(device: &mut Device, place: &str) -> Result<(), MountError> {
-    let mut block = [0; BLOCK_SIZE];
-    let last = device.block_count().saturating_sub(1);
-    for index in [0, 1, 2, last] {
-        let index = BlockIndex(index.min(last));
-        device.read(index, &mut block).map_err(|error| MountError::fs(place, error.into()))?;
-        if block.iter().any(|byte| *byte != 0) {
-            let message = format!("{place}: holds something already; force to overwrite it");
-            return Err(MountError::new(libc::EEXIST, message));
-        }
-    }
-    Ok(())
 }
 
 /// Mounts a volume.

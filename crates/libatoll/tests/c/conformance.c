@@ -422,6 +422,11 @@ int main(int argc, char **argv) {
 
     int ram = !strcmp(mode, "ram");
     if (!ram) {
+        /* A single byte, far from both ends, is worth keeping, and so is the file's length. */
+        int held = open(volume, O_RDWR | O_CREAT | O_TRUNC, 0600);
+        CHECK(held >= 0 && pwrite(held, "x", 1, 20 << 20) == 1 && !ftruncate(held, 40 << 20));
+        FAILS(atoll_mkfs(volume, &options), EEXIST);
+        CHECK(lseek(held, 0, SEEK_END) == 40 << 20 && !ftruncate(held, 0) && !close(held));
         CHECK(atoll_mkfs(volume, &options) == 0);
         FAILS(atoll_mkfs(volume, &options), EEXIST);
         options.flags = ATOLL_FORCE;

@@ -52,6 +52,8 @@ pub fn strs(strings: &[String]) -> Vec<&str> {
 
 /// Runs `command`; its output, if it succeeded.
 pub fn succeed(command: &mut Command) -> String {
+    // Cargo's has the folder before ours in it, where an older library may lie.
+    command.env_remove("LD_LIBRARY_PATH");
     let Output { status, stdout, stderr } = command.output().expect("the program was built");
     let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
     assert!(status.success(), "{command:?}: {status}\n{stdout}\n{stderr}");
