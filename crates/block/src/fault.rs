@@ -36,8 +36,10 @@ pub struct Faults {
     /// full disk; then [`BlockError::NoSpace`], with the blocks before stored. Discarded blocks
     /// count again. `None` is no limit.
     pub free_blocks: Option<u64>,
-    /// How many of the next flushes fail with [`BlockError::Io`].
+    /// How many flushes fail with [`BlockError::Io`].
     pub flush_errors: u32,
+    /// How many flushes succeed before those.
+    pub flushes_before: u32,
     /// How many of the next [`Flusher`]s that are taken fail with [`BlockError::Io`] when they are asked.
     pub flusher_errors: u32,
     /// Once [`FaultDevice::events`] has reached this number every call fails with
@@ -210,8 +212,9 @@ impl BlockDevice for FaultDevice {
         let blocks = checked_blocks(self.block_count(), first, count)?;
         self.note_flushers();
         self.alive()?;
-        let failed = self.faults.flush_errors > 0;
+        let failed = self.faults.flushes_before == 0 && self.faults.flush_errors > 0;
         self.faults.flush_errors -= u32::from(failed);
+        self.faults.flushes_before = self.faults.flushes_before.saturating_sub(1);
         self.happen(Event::Flush { blocks, failed, before: None });
         if failed { Err(BlockError::Io) } else { Ok(()) }
     }

@@ -241,12 +241,11 @@ impl<M: Memory> Store<M> {
     /// Refuses changes from now on, and tries to leave word of it on the medium: what is in the memory above
     /// the medium may look as if it had reached it.
     #[cold]
-    fn fail<T>(&mut self, error: FsError) -> Result<T> {
+    pub(crate) fn fail<T>(&mut self, error: FsError) -> Result<T> {
         if !self.commits.failed {
             self.commits.failed = true;
-            self.commits.generation += 1;
-            let generation = self.commits.generation;
-            let header = Header { generation, failed: true, clean: false, ..self.commits.header };
+            let header = self.commits.header.following_failure();
+            self.commits.generation = header.generation;
             // The device has failed before; what more it can't do changes nothing.
             let _ = header.write(&mut self.device, &self.superblock);
         }

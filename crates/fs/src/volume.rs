@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use atoll_block::{BLOCK_SIZE, Memory};
+use atoll_block::{BLOCK_SIZE, BlockError, Memory};
 use atoll_vfs::Ino;
 
 use crate::cache::Cache;
@@ -68,20 +68,26 @@ pub fn owner<M: Memory>(device: &mut M) -> Result<[u8; 32]> {
 pub(crate) fn mount<M: Memory>(mut device: M, options: &MountOptions) -> Result<Store<M>> {
     let mut superblocks = Superblocks::read(&mut device)?;
     let mut headers = Headers::read(&mut device, &superblocks.sb);
-    if headers.newest()?.failed {
-        // What the memory above the medium has may never have reached it.
+    let failed = headers.newest()?.failed;
+    if failed && !options.read_only {
+        // What the memory above the medium has may never have reached it, the word of that among it.
         device.forget_cached()?;
         superblocks = Superblocks::read(&mut device)?;
         headers = Headers::read(&mut device, &superblocks.sb);
+        let on_medium = headers.newest()?;
+        if !on_medium.failed {
+            // Should this mount end half-way, the next is to know as well.
+            on_medium.following_failure().write(&mut device, &superblocks.sb)?;
+            headers = Headers::read(&mut device, &superblocks.sb);
+        }
     }
     let sb = superblocks.sb.clone();
     let header = headers.newest()?;
     if sb.read_compatible != 0 && !options.read_only {
         return Err(FsError::ReadOnlyFeatures);
     }
-    let trusted = !header.failed
-        && header.incarnation != [0; 16]
-        && header.incarnation == options.incarnation;
+    let trusted =
+        !failed && header.incarnation != [0; 16] && header.incarnation == options.incarnation;
     let tail = ScanEnd { position: header.tail, sequence: header.sequence, chain: header.chain };
 
     // First pass: where the journal ends, and from which mark on its file data counts.
@@ -98,39 +104,47 @@ pub(crate) fn mount<M: Memory>(mut device: M, options: &MountOptions) -> Result<
     if extent.beyond >= Beyond::Marks {
         store.notes.push(MountNote::Journal);
     }
-    if header.failed {
+    if failed {
         store.notes.push(MountNote::Failed);
     }
     store.notes.extend(superblocks.damaged().map(|copy| MountNote::Superblock { copy }));
     store.notes.extend(headers.damaged().map(|b| MountNote::JournalHeader { block: b.0 }));
-    if !options.read_only {
-        superblocks.restore(&mut store.device)?;
-        headers.restore(&mut store.device, &store.superblock, &header)?;
-    }
-    // In the same incarnation file data is where it belongs, or newer data is; so it is after a flush
-    // of the device.
-    let data_after = if trusted { Position::MAX } else { extent.void_before };
-    let replay = Replay { tail, end, data_after };
+    let replay = Replay {
+        tail,
+        end,
+        // In the same incarnation file data is where it belongs, or newer data is; so it is after a flush
+        // of the device.
+        data_after: if trusted { Position::MAX } else { extent.void_before },
+    };
     if options.read_only {
         store.lay_over(&replay)?;
-    } else if end != tail {
-        if trusted && extent.committed != end {
-            // What goes home must be committed before, or power loss now would leave home ahead of
-            // the journal. After power loss it is committed.
-            store.commit_recovered()?;
-        } else {
-            // What a recovery before this one listed may be in memory alone.
-            store.device.flush()?;
+        store.set_read_only(true);
+        return Ok(store);
+    }
+    store.discards = Discards::new(options.discard);
+    let begun = (|| {
+        superblocks.restore(&mut store.device)?;
+        headers.restore(&mut store.device, &store.superblock, &header)?;
+        if end != tail {
+            if trusted && extent.committed != end {
+                // What goes home must be committed before, or power loss now would leave home ahead of
+                // the journal. After power loss it is committed.
+                store.commit_recovered()?;
+            } else {
+                // What a recovery before this one listed may be in memory alone.
+                store.device.flush()?;
+            }
+            store.recover(&replay, (options.cache_bytes / BLOCK_SIZE).max(64))?;
         }
-        store.recover(&replay, (options.cache_bytes / BLOCK_SIZE).max(64))?;
-    }
-    store.set_read_only(options.read_only);
-    if !options.read_only {
-        store.discards = Discards::new(options.discard);
         store.set_incarnation(options.incarnation, options.owner);
-        store.begin_journal()?;
+        store.begin_journal()
+    })();
+    match begun {
+        Ok(()) => Ok(store),
+        // Which of its writes are on the medium nobody can tell, nor may the next mount believe memory.
+        Err(error @ FsError::Device(BlockError::Io)) => store.fail(error),
+        Err(error) => Err(error),
     }
-    Ok(store)
 }
 
 /// The inodes that were unlinked but open when the volume was last used.

@@ -1,8 +1,8 @@
 //! Damage to the journal, and to what it changes: what was synced is there, or is said to be lost.
 mod common;
 
-use atoll_block::fault::{Image, Survival};
-use atoll_block::{BLOCK_SIZE, FaultDevice};
+use atoll_block::fault::{Faults, Image, Survival};
+use atoll_block::{BLOCK_SIZE, BlockDevice, FaultDevice};
 use atoll_fs::{
     CheckOptions, Corruption, DumpOptions, Element, Fs, FsError, MountNote, MountOptions, check,
     read_superblock, visit,
@@ -231,4 +231,52 @@ fn a_failed_device_is_remembered() {
         let again = Fs::mount(again.unmount().unwrap(), &options(incarnation)).unwrap();
         assert_eq!(again.notes(), [], "told once");
     }
+}
+
+/// What a device has failed to write stays in the memory above it, and flushes that succeed later say nothing
+/// of it: neither while the volume is used, nor while a mount recovers it.
+#[test]
+fn flushes_fail_at_any_moment() {
+    let (mut in_use, mut in_recovery) = (0, 0);
+    for errors in [1, 2, 3, 5, 8] {
+        for before in 0..8 {
+            let mut fs = volume();
+            let crashed = fs.device().media().clone();
+            fs.device_mut().faults.flush_errors = errors;
+            fs.device_mut().faults.flushes_before = before;
+            for more in 0..6 {
+                let _ = fs.mkdir(&CX, Ino::ROOT, name(&format!("later {more}")), 0o755);
+                if fs.syncfs(&CX).is_err() {
+                    in_use += 1;
+                    // The kernel goes on writing back.
+                    let _ = fs.device_mut().flush();
+                    break;
+                }
+            }
+            let failed = fs.device().media().clone();
+            for (media, incarnation) in
+                [(&crashed, BOOT), (&crashed, NEXT), (&failed, BOOT), (&failed, NEXT)]
+            {
+                let mut device = FaultDevice::from_media(media.clone());
+                device.faults.flush_errors = errors;
+                device.faults.flushes_before = before;
+                if Fs::mount(&mut device, &options(incarnation)).is_err() {
+                    in_recovery += 1;
+                    let _ = device.flush();
+                }
+                device.faults = Faults::default();
+                let mut fs = Fs::mount(device, &options(incarnation)).unwrap();
+                assert!(is_whole(&mut fs), "{errors} errors after {before}");
+                fs.mkdir(&CX, Ino::ROOT, name("at last"), 0o755).unwrap();
+                fs.syncfs(&CX).unwrap();
+                let mut device = FaultDevice::from_image(fs.device().power_loss(Survival::None));
+                let report = check(&mut device, &CheckOptions::default()).unwrap();
+                assert!(report.is_clean(), "{errors} errors after {before}: {report}");
+                let mut fs = Fs::mount(device, &options([3; 16])).unwrap();
+                assert!(is_whole(&mut fs), "{errors} errors after {before}, and power lost");
+                assert!(fs.lookup(&CX, Ino::ROOT, name("at last")).is_ok());
+            }
+        }
+    }
+    assert!(in_use > 20 && in_recovery > 20, "{in_use} and {in_recovery}");
 }

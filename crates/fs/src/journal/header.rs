@@ -53,6 +53,11 @@ impl Header {
         layout::seal(b);
     }
 
+    /// The header to write when the device has failed: as this one, and the next, with word of it.
+    pub(crate) fn following_failure(&self) -> Header {
+        Header { generation: self.generation + 1, failed: true, clean: false, ..*self }
+    }
+
     fn parse(b: &Block, index: BlockIndex, superblock: &Superblock) -> Option<Header> {
         layout::verify(b, index, magic::JOURNAL_HEADER).ok()?;
         let mut incarnation = [0; 16];
