@@ -608,3 +608,36 @@ fn sizes_that_are_overtaken() {
         });
     });
 }
+
+/// Nothing is read beyond the end of what another client has made shorter, whoever else reads meanwhile.
+#[test]
+fn files_that_become_shorter() {
+    with_world(|world| {
+        fs::create_dir(world.a.join("d")).unwrap();
+        fs::write(world.a.join("d/f"), [7; 28_672]).unwrap();
+        let mut others: [Box<dyn Changer>; 2] =
+            [Box::new(Direct::new(world)), Box::new(Through::new(&world.a))];
+        let open = || File::open(world.b.join("d/f")).unwrap();
+        let (file, read_too, stop) = (open(), open(), AtomicBool::new(false));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let _ = byte(&read_too, 28_000);
+                    let _ = read_too.metadata();
+                }
+            });
+            let mut wrong = Vec::new();
+            for i in 0..300 {
+                let len = 1 + i * 257 % 28_000;
+                others[i % 2].write(28_671, &[7]);
+                others[i / 2 % 2].set_len(len as u64);
+                let beyond = byte(&file, len as u64 + 3);
+                if beyond.is_some() || byte(&file, len as u64 - 1).is_none() {
+                    wrong.push((i, len));
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+            assert!(wrong.is_empty(), "{wrong:?}");
+        });
+    });
+}

@@ -85,9 +85,10 @@ const OPENS_ALONE: u64 = 1 << 17 | 1 << 24;
 /// Features that need caches.
 const CACHING: u64 = 1 << 13 | 1 << 14; // READDIRPLUS, and by the kernel's choice
 
-/// Only notifications drop pages, and the targets of symbolic links, which never change, are kept.
-const FORGETTING: u64 = FUSE_EXPLICIT_INVAL_DATA | 1 << 23; // and CACHE_SYMLINKS
-const FUSE_EXPLICIT_INVAL_DATA: u64 = 1 << 25;
+/// Whoever reads through the page cache asks for the size first where it was told to forget that, and pages
+/// go when the file is seen to have changed, as do those that sendfile(2) has read. The targets of symbolic
+/// links, which never change, are kept.
+const FORGETTING: u64 = FUSE_AUTO_INVAL_DATA | 1 << 23; // and CACHE_SYMLINKS
 const FUSE_AUTO_INVAL_DATA: u64 = 1 << 12;
 
 const FOPEN_DIRECT_IO: u32 = 1;
@@ -643,11 +644,6 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
                 let mut features = (out.features() | args.features() & FEATURES) & !CACHING;
                 if self.alone {
                     features &= !LOCKS;
-                }
-                if !self.cache.lends_pages() {
-                    // Pages that sendfile(2) has read go when the file is seen to have changed.
-                    features &= !FUSE_EXPLICIT_INVAL_DATA;
-                    features |= args.features() & FUSE_AUTO_INVAL_DATA;
                 }
                 (out.flags, out.flags2) = (features as u32, (features >> 32) as u32);
                 out.store(body);

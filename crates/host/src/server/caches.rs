@@ -19,7 +19,8 @@
 //! - *A size that is not taken*: attributes that a notification overtakes the kernel drops, and goes on with
 //!   the size that it had, be it from before changes that have returned; then a read through the page cache ends
 //!   too early. So who reads a file so is told when it becomes longer, and how long
-//!   (FUSE_NOTIFY_STORE of its last byte).
+//!   (FUSE_NOTIFY_STORE of its last byte), and asks for the size before it reads where it has none
+//!   (FUSE_AUTO_INVAL_DATA): a file may have become shorter too.
 //! - *An answer that waits* for other notifications lends nothing, see [`KernelCache::hold`].
 //! - What a mount changes by itself its own kernel knows of, except that a write through one descriptor may
 //!   race with a read for the page cache through another, and that set-ID bits go: these are told to it too.
@@ -181,11 +182,6 @@ impl KernelCache {
         } else if let Some(known) = self.table().known.get_mut(&ino) {
             known.pages = true;
         }
-    }
-
-    /// Whether the kernel may keep pages at all.
-    pub(crate) fn lends_pages(&self) -> bool {
-        self.lends_pages
     }
 
     /// Whether the kernel is told of all changes to what it has of `ino` in its page cache.
