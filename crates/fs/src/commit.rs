@@ -154,7 +154,6 @@ pub struct Commits {
     pub dirty_data: DirtyData,
     incarnation: [u8; 16],
     owner: [u8; 32],
-    generation: u64,
     /// The header that was written last, or found.
     header: Header,
     /// Counts commits, from their first half on: tells whether something happened since the last one.
@@ -177,7 +176,6 @@ impl Commits {
             dirty_data: DirtyData::default(),
             incarnation: header.incarnation,
             owner: header.owner,
-            generation: header.generation,
             header: *header,
             window: 1,
             durable: 0,
@@ -192,13 +190,11 @@ impl Commits {
     fn waits_for_data(&self) -> bool {
         matches!(&self.half, Some(Half { waits: WaitsFor::Data(_), .. }))
     }
-}
 
-impl Commits {
     /// The generation of the last journal header.
     #[inline]
     pub fn generation(&self) -> u64 {
-        self.generation
+        self.header.generation
     }
 }
 
@@ -245,7 +241,6 @@ impl<M: Memory> Store<M> {
         if !self.commits.failed {
             self.commits.failed = true;
             let header = self.commits.header.following_failure();
-            self.commits.generation = header.generation;
             // The device has failed before; what more it can't do changes nothing.
             let _ = header.write(&mut self.device, &self.superblock);
         }
@@ -549,10 +544,9 @@ impl<M: Memory> Store<M> {
 
     /// Writes a journal header that begins at the head, for a journal whose records are all home.
     pub(crate) fn write_header(&mut self, clean: bool) -> Result<()> {
-        self.commits.generation += 1;
         let (sequence, chain) = self.journal.next();
         let header = Header {
-            generation: self.commits.generation,
+            generation: self.commits.generation() + 1,
             incarnation: self.commits.incarnation,
             tail: self.journal.head(),
             sequence,
