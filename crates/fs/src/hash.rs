@@ -3,8 +3,8 @@
 //! Whoever may make names must not be able to choose where they stand: a hash has room for a bounded
 //! number of names. So the hash is a pseudo-random function with a secret key of 128 bits, SipHash
 //! (Aumasson, Bernstein 2012), with one round for each word and three at the end, as hash tables use it
-//! against the same threat. That is 8 ns for a name of 16 bytes; with two and four rounds it would be 11,
-//! for a margin that matters where an attacker sees the hashes, which nobody does.
+//! against the same threat. Two and four rounds would cost a quarter more (docs/PERFORMANCE.md), for a margin
+//! that matters where an attacker sees the hashes, which nobody does.
 
 use siphasher::sip::SipHasher13;
 
