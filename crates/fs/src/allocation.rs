@@ -161,10 +161,7 @@ impl<M: Memory> Store<M> {
 
     /// Changes the bits of a run, each of which must have the other value.
     fn set_bits(&mut self, id: FrameId, run: Run, value: bool) -> Result<()> {
-        let generation = self.commits.generation();
-        if layout::get64(&self.cache.frame(id).data[..], map::GENERATION) != generation {
-            self.put(id, map::GENERATION, &generation.to_le_bytes());
-        }
+        self.raise_generation(id);
         let mut at = run.first;
         let end = run.first + run.len;
         while at < end {
@@ -189,6 +186,18 @@ impl<M: Memory> Store<M> {
             self.put(id, map::BITS + first, bytes);
         }
         Ok(())
+    }
+
+    /// Gives a block that stands twice a generation above that of what is at home, or is about to go there:
+    /// should one of the two be an older content put back, it says so.
+    #[inline]
+    fn raise_generation(&mut self, id: FrameId) {
+        if !self.cache.frame(id).raised {
+            let last = layout::get64(&self.cache.frame(id).data[..], map::GENERATION);
+            let generation = self.commits.generation().max(last.saturating_add(1));
+            self.put(id, map::GENERATION, &generation.to_le_bytes());
+            self.cache.frame_mut(id).raised = true;
+        }
     }
 
     /// Clears the bits of what the transaction freed. That happens last, so that nothing in the
@@ -372,8 +381,7 @@ impl<M: Memory> Store<M> {
             return Ok(());
         }
         let id = self.summary(group)?;
-        let generation = self.commits.generation();
-        self.put(id, summary::GENERATION, &generation.to_le_bytes());
+        self.raise_generation(id);
         let at = (group % summary::GROUPS) as usize;
         let byte = self.cache.frame(id).data[summary::BITS + at / 8] ^ 1 << (at % 8);
         self.put(id, summary::BITS + at / 8, &[byte]);

@@ -3,14 +3,18 @@
 //! A frame that has changed since its block was written home is dirty and stays until a checkpoint
 //! (write-ahead); one that the running operation has touched stays until the next operation, so
 //! that frame numbers are good for the length of an operation.
+//!
+//! A checkpoint captures dirty frames before it writes them: what they are then is what goes home, however
+//! they change meanwhile. Only those that do change are copied, by the first change.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use atoll_block::{BLOCK_SIZE, BlockIndex};
 use hashbrown::HashMap;
 
 use crate::key::Key;
-use crate::layout::{Block, cell, node};
+use crate::layout::{self, Block, cell, node};
 
 /// The number of a frame, good within one operation.
 pub type FrameId = u32;
@@ -20,6 +24,17 @@ const CELLS_MAX: usize = node::CAPACITY / cell::VALUE;
 
 /// [`Frame::level`] of a map block, and of a node that has not been checked.
 pub const NOT_A_NODE: u8 = u8::MAX;
+
+/// How a frame differs from what is at home.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameState {
+    /// Not at all.
+    Clean,
+    /// It has changed.
+    Dirty,
+    /// It had changed when a checkpoint captured it, and is what the checkpoint is about to write.
+    Captured,
+}
 
 /// A metadata block in memory.
 ///
@@ -38,8 +53,10 @@ pub struct Frame {
     count: u16,
     /// A node's level, or [`NOT_A_NODE`].
     pub level: u8,
-    /// Differs from what is at home.
-    pub dirty: bool,
+    /// How it differs from what is at home.
+    pub state: FrameState,
+    /// For a block that stands twice: its generation is above that of what is at home.
+    pub raised: bool,
     referenced: bool,
     free: bool,
     keys: [Key; CELLS_MAX],
@@ -132,9 +149,12 @@ pub struct Cache {
     free: Vec<FrameId>,
     capacity: usize,
     hand: usize,
+    /// Frames that are not clean.
     dirty: usize,
-    /// How often a frame became dirty since the last checkpoint.
-    touched: usize,
+    /// The blocks of the frames that became dirty since the last checkpoint began.
+    changed: Vec<u64>,
+    /// What captured frames were that have changed or gone since.
+    copies: HashMap<u64, Box<Block>>,
     operation: u64,
     versions: u64,
     /// Grows whenever a way through the tree may have changed: a frame came or went, or the cells of
@@ -161,7 +181,8 @@ impl Cache {
             capacity,
             hand: 0,
             dirty: 0,
-            touched: 0,
+            changed: Vec::new(),
+            copies: HashMap::new(),
             operation: 1,
             versions: 0,
             shape: 0,
@@ -189,10 +210,16 @@ impl Cache {
         frame.referenced = true;
     }
 
-    /// Whether so many frames are dirty that a checkpoint is due.
+    /// Whether so many frames are dirty that a checkpoint must be made.
     #[inline]
-    pub fn wants_checkpoint(&self) -> bool {
+    pub fn is_full(&self) -> bool {
         self.dirty > self.capacity / 2
+    }
+
+    /// Whether half as many are.
+    #[inline]
+    pub fn is_half_full(&self) -> bool {
+        self.dirty > self.capacity / 4
     }
 
     /// The frame of `block`, if it is here.
@@ -250,47 +277,76 @@ impl Cache {
         self.frame_mut(id).version = self.versions;
     }
 
-    /// Marks a frame dirty.
+    /// Notes that a frame is about to change.
     #[inline]
     pub fn mark_dirty(&mut self, id: FrameId) {
-        let frame = self.frame_mut(id);
-        if !frame.dirty {
-            frame.dirty = true;
-            self.dirty += 1;
-            self.touched += 1;
+        if self.frame(id).state != FrameState::Dirty {
+            self.begin_changes(id);
         }
     }
 
-    /// Marks a frame as written home.
-    pub fn mark_clean(&mut self, id: FrameId) {
+    fn begin_changes(&mut self, id: FrameId) {
         let frame = self.frame_mut(id);
-        if frame.dirty {
-            frame.dirty = false;
+        let block = frame.block.0;
+        match core::mem::replace(&mut frame.state, FrameState::Dirty) {
+            FrameState::Captured => {
+                let copy = Box::new(frame.data);
+                self.copies.insert(block, copy);
+            }
+            _ => self.dirty += 1,
+        }
+        self.changed.push(block);
+    }
+
+    /// How many blocks the next checkpoint has to write, or more.
+    #[inline]
+    pub fn changed(&self) -> usize {
+        self.changed.len()
+    }
+
+    /// How many frames are not clean.
+    pub fn dirty(&self) -> usize {
+        self.dirty
+    }
+
+    /// Takes the blocks that have changed since this was last called, for a checkpoint to capture.
+    pub fn take_changed(&mut self) -> Vec<u64> {
+        core::mem::take(&mut self.changed)
+    }
+
+    /// Captures the frame of `block` for a checkpoint, sealed. `None` if it has gone, or is captured.
+    pub fn capture(&mut self, block: u64) -> Option<&Block> {
+        let id = *self.by_block.get(&block)?;
+        let frame = self.frame_mut(id);
+        if frame.state != FrameState::Dirty {
+            return None;
+        }
+        frame.state = FrameState::Captured;
+        frame.raised = false;
+        layout::seal(&mut frame.data);
+        Some(&frame.data)
+    }
+
+    /// What `block` was when it was captured, if it was.
+    pub fn captured(&self, block: u64) -> Option<&Block> {
+        if let Some(copy) = self.copies.get(&block) {
+            return Some(copy);
+        }
+        let frame = self.frame(*self.by_block.get(&block)?);
+        (frame.state == FrameState::Captured).then_some(&frame.data)
+    }
+
+    /// Notes that what `block` was when it was captured is home.
+    pub fn written(&mut self, block: u64) {
+        if self.copies.remove(&block).is_some() {
+            return;
+        }
+        if let Some(&id) = self.by_block.get(&block)
+            && self.frame(id).state == FrameState::Captured
+        {
+            self.frame_mut(id).state = FrameState::Clean;
             self.dirty -= 1;
         }
-    }
-
-    /// How many blocks the journal has changes for, or more.
-    #[inline]
-    pub fn touched(&self) -> usize {
-        self.touched
-    }
-
-    /// Notes that the journal is empty.
-    pub fn checkpointed(&mut self) {
-        self.touched = 0;
-    }
-
-    /// The dirty frames by block index.
-    pub fn dirty_frames(&self) -> Vec<FrameId> {
-        let mut ids: Vec<FrameId> = (0..self.count as FrameId)
-            .filter(|&id| {
-                let f = self.frame(id);
-                f.dirty && !f.free
-            })
-            .collect();
-        ids.sort_unstable_by_key(|&id| self.frame(id).block);
-        ids
     }
 
     /// Puts `data` as the content of `block`, which is not here yet.
@@ -305,7 +361,8 @@ impl Cache {
         frame.data.copy_from_slice(data);
         frame.clear_index();
         frame.version = versions;
-        frame.dirty = false;
+        frame.state = FrameState::Clean;
+        frame.raised = false;
         frame.operation = operation;
         frame.referenced = true;
         frame.free = false;
@@ -316,10 +373,16 @@ impl Cache {
     /// Forgets the frame of `block`, dirty or not.
     pub fn remove(&mut self, block: u64) {
         if let Some(id) = self.by_block.remove(&block) {
-            self.mark_clean(id);
             self.shape += 1;
             self.bump(id);
-            self.frame_mut(id).free = true;
+            let frame = self.frame_mut(id);
+            frame.free = true;
+            let state = core::mem::replace(&mut frame.state, FrameState::Clean);
+            if state == FrameState::Captured {
+                let copy = Box::new(frame.data);
+                self.copies.insert(block, copy);
+            }
+            self.dirty -= usize::from(state != FrameState::Clean);
             self.free.push(id);
         }
     }
@@ -355,7 +418,8 @@ impl Cache {
             live: 0,
             count: 0,
             level: NOT_A_NODE,
-            dirty: false,
+            state: FrameState::Clean,
+            raised: false,
             referenced: false,
             free: true,
             keys: [Key::MIN; CELLS_MAX],
@@ -374,7 +438,7 @@ impl Cache {
             self.hand = (self.hand + 1) % self.count;
             let operation = self.operation;
             let frame = self.frame_mut(self.hand as FrameId);
-            if frame.dirty || frame.operation == operation {
+            if frame.state != FrameState::Clean || frame.operation == operation {
                 continue;
             }
             if core::mem::take(&mut frame.referenced) {

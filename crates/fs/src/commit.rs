@@ -1,4 +1,4 @@
-//! What makes operations durable: commits, in one piece or in two halves, and checkpoints.
+//! What makes operations durable: commits, in one piece or in two halves.
 //!
 //! A commit in one piece waits for the device. In halves the waiting is somebody else's: the first half
 //! does everything that needs the volume and says what to flush, the second notes that it was. Between
@@ -25,11 +25,9 @@ use alloc::vec::Vec;
 use atoll_block::{BLOCK_SIZE, BlockIndex, Flusher, Memory};
 use atoll_vfs::Errno;
 
-use crate::cache::FrameId;
 use crate::error::{FsError, Result};
-use crate::journal::{Entry, Header, Position};
-use crate::layout::{self, common, record};
-use crate::pair;
+use crate::journal::{Entry, Header, Position, ScanEnd};
+use crate::layout::{VolumeState, record};
 use crate::store::Store;
 
 /// File data stored since the last commit, or its first half, as byte ranges of the device while they are few.
@@ -139,10 +137,10 @@ enum WaitsFor {
     Mark { flushed: Position, covered: Position },
 }
 
-/// The first half of a commit.
+/// What has begun and goes on after a flush: the first half of a commit, or a step of a checkpoint.
 #[derive(Debug)]
 pub struct Begun {
-    /// Names the commit to [`Store::end_commit`].
+    /// Names it to [`Store::end_commit`], or [`Store::checkpoint_step`].
     pub number: u64,
     /// What has to have flushed before.
     pub flusher: Flusher,
@@ -154,7 +152,7 @@ pub struct Commits {
     pub dirty_data: DirtyData,
     incarnation: [u8; 16],
     owner: [u8; 32],
-    /// The header that was written last, or found.
+    /// The header that was last made durable, or found.
     header: Header,
     /// Counts commits, from their first half on: tells whether something happened since the last one.
     window: u64,
@@ -195,6 +193,27 @@ impl Commits {
     #[inline]
     pub fn generation(&self) -> u64 {
         self.header.generation
+    }
+
+    /// A header for a journal that begins at `tail`, where the volume's state was `state`.
+    pub fn next_header(&self, tail: &ScanEnd, state: VolumeState, clean: bool) -> Header {
+        Header {
+            generation: self.header.generation + 1,
+            incarnation: self.incarnation,
+            tail: tail.position,
+            sequence: tail.sequence,
+            chain: tail.chain,
+            state,
+            clean,
+            failed: false,
+            owner: if clean { [0; 32] } else { self.owner },
+            block_count: self.header.block_count,
+        }
+    }
+
+    /// Notes that `header` is durable.
+    pub fn set_header(&mut self, header: &Header) {
+        self.header = *header;
     }
 }
 
@@ -240,6 +259,7 @@ impl<M: Memory> Store<M> {
     pub(crate) fn fail<T>(&mut self, error: FsError) -> Result<T> {
         if !self.commits.failed {
             self.commits.failed = true;
+            self.checkpoint = None;
             let header = self.commits.header.following_failure();
             // The device has failed before; what more it can't do changes nothing.
             let _ = header.write(&mut self.device, &self.superblock);
@@ -256,12 +276,6 @@ impl<M: Memory> Store<M> {
             || self.commits.half.is_some()
     }
 
-    /// Whether the next commit is to be a checkpoint: the journal is nearly full, or much was freed that
-    /// the device may have back.
-    fn wants_checkpoint(&self) -> bool {
-        self.journal.wants_checkpoint(self.cache.touched()) || self.discards.is_due()
-    }
-
     /// Makes every operation so far durable: all data and records, then a commit mark.
     ///
     /// Little data goes to the journal with the mark, which costs one flush of a few blocks; more is
@@ -269,13 +283,17 @@ impl<M: Memory> Store<M> {
     ///
     /// A crash within leaves the commit before this one, or this one.
     pub fn commit(&mut self) -> Result<()> {
-        if self.wants_checkpoint() {
+        if self.must_checkpoint() {
+            return self.make_room();
+        }
+        if self.discards.is_due() {
             return self.checkpoint();
         }
         self.commit_now()
     }
 
-    fn commit_now(&mut self) -> Result<()> {
+    /// As [`commit`](Self::commit), never as a checkpoint.
+    pub(crate) fn commit_now(&mut self) -> Result<()> {
         if self.commits.failed {
             return Err(Errno::EIO.into());
         }
@@ -352,10 +370,11 @@ impl<M: Memory> Store<M> {
     /// # Errors
     /// Those of [`commit`](Self::commit).
     pub fn begin_commit(&mut self) -> Result<Option<Begun>> {
-        if self.commits.half.is_some() || self.wants_checkpoint() {
-            return self.commit().map(|()| None);
+        if self.must_checkpoint() {
+            self.make_room()?;
         }
-        if self.commits.failed || self.commits.read_only || !self.is_dirty() {
+        let is_idle = self.commits.failed || self.commits.read_only || !self.is_dirty();
+        if is_idle || self.commits.half.is_some() {
             return self.commit_now().map(|()| None);
         }
         let (waits, flusher) = if self.commits.dirty_data.overflow {
@@ -460,107 +479,7 @@ impl<M: Memory> Store<M> {
         }
     }
 
-    // ---- checkpoints ----
-
-    /// Commits, writes all changed metadata home, and empties the journal.
-    ///
-    /// A crash within leaves the journal as it was, or empty.
-    pub fn checkpoint(&mut self) -> Result<()> {
-        self.checkpoint_as(false)
-    }
-
-    /// The last checkpoint before the volume is let go.
-    pub fn checkpoint_clean(&mut self) -> Result<()> {
-        self.checkpoint_as(true)
-    }
-
-    fn checkpoint_as(&mut self, clean: bool) -> Result<()> {
-        if self.commits.failed {
-            return Err(Errno::EIO.into());
-        }
-        if self.commits.read_only {
-            return Ok(());
-        }
-        let ids = self.cache.dirty_frames();
-        if let Err(e) = self.list_home(&ids) {
-            return self.fail(e);
-        }
-        self.commit_now()?;
-        if let Err(e) = self.write_home(&ids, clean) {
-            return self.fail(e);
-        }
-        self.cache.checkpointed();
-        let superblock = &self.superblock;
-        self.allocator.checkpointed(|group| superblock.map_block(group).0);
-        self.discard_freed(clean);
-        Ok(())
-    }
-
-    /// Seals frames and lists in the journal what they will be at home: a block that power loss leaves
-    /// half-way is told from one that is damaged.
-    fn list_home(&mut self, ids: &[FrameId]) -> Result<()> {
-        for &id in ids {
-            layout::seal(&mut self.cache.frame_mut(id).data);
-        }
-        let cache = &self.cache;
-        let blocks = ids.iter().map(|&id| {
-            let frame = cache.frame(id);
-            (frame.block.0, layout::get64(&frame.data[..], common::CHECKSUM))
-        });
-        self.journal.append_home(&mut self.device, None, blocks)
-    }
-
-    /// Writes frames home that are sealed and listed, and begins an empty journal.
-    fn write_home(&mut self, ids: &[FrameId], clean: bool) -> Result<()> {
-        const BATCH: usize = 16;
-        let mut batch: Vec<u8> = Vec::new();
-        let mut at = 0;
-        while at < ids.len() {
-            let first = self.cache.frame(ids[at]).block;
-            batch.clear();
-            let mut n = 0;
-            let mut next = first.0;
-            while n < BATCH && at + n < ids.len() && self.cache.frame(ids[at + n]).block.0 == next {
-                let frame = self.cache.frame(ids[at + n]);
-                batch.extend_from_slice(&frame.data[..]);
-                next += 1;
-                if pair::is_pair(&frame.data) {
-                    batch.extend_from_slice(&pair::second(&frame.data));
-                    next += 1;
-                }
-                n += 1;
-            }
-            self.device.write(first, &batch)?;
-            for &id in &ids[at..at + n] {
-                self.cache.mark_clean(id);
-            }
-            at += n;
-        }
-        self.device.flush()?;
-        self.write_header(clean)?;
-        self.journal.set_tail_to_head();
-        Ok(())
-    }
-
-    /// Writes a journal header that begins at the head, for a journal whose records are all home.
-    pub(crate) fn write_header(&mut self, clean: bool) -> Result<()> {
-        let (sequence, chain) = self.journal.next();
-        let header = Header {
-            generation: self.commits.generation() + 1,
-            incarnation: self.commits.incarnation,
-            tail: self.journal.head(),
-            sequence,
-            chain,
-            state: self.state,
-            clean,
-            failed: false,
-            owner: if clean { [0; 32] } else { self.commits.owner },
-            block_count: self.superblock.block_count,
-        };
-        header.write(&mut self.device, &self.superblock)?;
-        self.commits.header = header;
-        Ok(())
-    }
+    // ---- recovery ----
 
     /// Refuses changes, or takes them.
     pub(crate) fn set_read_only(&mut self, read_only: bool) {
@@ -598,8 +517,13 @@ impl<M: Memory> Store<M> {
     pub(crate) fn begin_journal(&mut self) -> Result<()> {
         self.device.flush()?;
         self.journal.begin_numbers();
-        self.journal.set_tail_to_head();
-        self.write_header(false)
+        let (sequence, chain) = self.journal.next();
+        let tail = ScanEnd { position: self.journal.head(), sequence, chain };
+        self.journal.set_tail(tail.position);
+        let header = self.commits.next_header(&tail, self.state, false);
+        header.write(&mut self.device, &self.superblock)?;
+        self.commits.set_header(&header);
+        Ok(())
     }
 
     /// Takes the volume for the life of memory that `incarnation` names, and for `owner`.

@@ -1,9 +1,10 @@
 //! Freed space goes back to who gave it.
 //!
-//! What was freed is noted in chunks, one bit each, and discarded after a checkpoint: then the journal is
-//! empty, no crash can bring back an earlier use of a block that the maps call free, and recovery never
-//! writes to one, for which the host might have no storage any more. A chunk of which a part is in use is
-//! forgotten, and noted again when that part is freed. A crash loses what is noted; [`Store::trim`]
+//! What was freed is noted in chunks, one bit each, and discarded after a checkpoint that began afterwards:
+//! then no crash can bring back an earlier use of a block that the maps call free, and nothing in the
+//! journal is for it, so that recovery never writes to one, for which the host might have no storage any
+//! more. A chunk of which a part is in use is forgotten, and noted again when that part is freed; one that
+//! was noted again meanwhile waits for the next checkpoint. A crash loses what is noted; [`Store::trim`]
 //! discards whatever is free.
 //!
 //! Where the host has no storage left for a block that was just allocated, the same is done at once; then
@@ -24,19 +25,29 @@ const CHUNK: usize = 16;
 const WORDS: usize = (map::GROUP_BLOCKS as usize).div_ceil(CHUNK * 64);
 /// Chunks of which a commit makes a checkpoint, so that the space goes back: 64 MiB.
 const DUE: u64 = 1024;
-/// Discards after a checkpoint, each a call of the host; what is left waits for the next.
-const BATCH: usize = 16;
+/// Blocks that are discarded by one call of the host, which takes a fraction of a millisecond: 4 MiB.
+const CALL: usize = 1024;
+/// Calls after a whole checkpoint; what is left waits for the next.
+const BATCH: usize = 64;
 /// Groups that are noted; what else is freed stays until a [`Store::trim`].
 const GROUPS_MAX: usize = 4096;
 /// Places that one operation tries where the host has no storage.
 const TRIES: u32 = 64;
 
+/// The chunks of some groups, a bit each.
+type Chunks = HashMap<u64, Box<[u64; WORDS]>>;
+
 /// Which chunks had blocks freed in them.
 #[derive(Debug, Default)]
 pub struct Discards {
     enabled: bool,
-    groups: HashMap<u64, Box<[u64; WORDS]>>,
-    /// How many were noted since the last discards.
+    /// Since the last checkpoint began.
+    groups: Chunks,
+    /// Before the one that is under way began.
+    settling: Chunks,
+    /// Before one that has ended began.
+    settled: Chunks,
+    /// How many were noted since the last checkpoint began.
     recent: u64,
 }
 
@@ -66,6 +77,49 @@ impl Discards {
         }
     }
 
+    /// Notes the beginning of a checkpoint, when none is under way.
+    pub fn checkpoint_begun(&mut self) {
+        self.settling = core::mem::take(&mut self.groups);
+        self.recent = 0;
+    }
+
+    /// Notes its end.
+    pub fn checkpoint_ended(&mut self) {
+        for (group, bits) in self.settling.drain() {
+            if self.settled.len() >= GROUPS_MAX && !self.settled.contains_key(&group) {
+                continue;
+            }
+            let settled = self.settled.entry(group).or_insert_with(|| Box::new([0; WORDS]));
+            settled.iter_mut().zip(bits.iter()).for_each(|(word, more)| *word |= more);
+        }
+    }
+
+    /// Whether there is something to be discarded now.
+    #[inline]
+    pub fn has_settled(&self) -> bool {
+        !self.settled.is_empty()
+    }
+
+    /// Takes the chunks of a group that may be discarded if they are free.
+    fn take_settled(&mut self) -> Option<(u64, Box<[u64; WORDS]>)> {
+        let group = *self.settled.keys().next()?;
+        let mut bits = self.settled.remove(&group)?;
+        // What was freed since may come back by a crash, or be in the journal.
+        for since in [&self.groups, &self.settling] {
+            if let Some(since) = since.get(&group) {
+                bits.iter_mut().zip(since.iter()).for_each(|(word, bits)| *word &= !bits);
+            }
+        }
+        Some((group, bits))
+    }
+
+    /// Forgets what is noted of a group.
+    fn forget(&mut self, group: u64) {
+        for chunks in [&mut self.groups, &mut self.settling, &mut self.settled] {
+            chunks.remove(&group);
+        }
+    }
+
     /// Whether so much was freed that it is worth a checkpoint.
     #[inline]
     pub fn is_due(&self) -> bool {
@@ -73,7 +127,7 @@ impl Discards {
     }
 
     fn is_empty(&self) -> bool {
-        self.groups.is_empty()
+        self.groups.is_empty() && self.settling.is_empty() && self.settled.is_empty()
     }
 }
 
@@ -87,9 +141,9 @@ fn next_run(bits: &mut [u64; WORDS], map: &Block, len: usize, from: usize) -> Op
         let used = get64(map, map::BITS + first / 64 * 8) >> (first % 64) & ((1 << CHUNK) - 1);
         let is_noted = bits[word] & bit != 0;
         match (&mut run, is_noted && used == 0) {
-            (Some(run), true) => run.len += CHUNK,
+            (Some(run), true) if run.len < CALL => run.len += CHUNK,
             (None, true) => run = Some(Run { first, len: CHUNK }),
-            (Some(_), false) => return run,
+            (Some(_), _) => return run,
             (None, false) => {}
         }
         bits[word] &= !bit;
@@ -116,14 +170,24 @@ fn next_free(map: &Block, len: usize, from: usize) -> Option<Run> {
 }
 
 impl<M: Memory> Store<M> {
-    /// Discards what is noted, after a checkpoint and before anything else changes: some of it, or all.
+    /// Discards what has settled: some of it, or all.
     ///
     /// What cannot be discarded stays as it is: nothing refers to it. A crash within leaves the rest.
     pub(crate) fn discard_freed(&mut self, all: bool) {
-        let mut left = if all { usize::MAX } else { BATCH };
-        self.discards.recent = 0;
-        while let Some(&group) = self.discards.groups.keys().next() {
-            let Some(mut bits) = self.discards.groups.remove(&group) else { break };
+        let calls = if all { usize::MAX } else { BATCH };
+        self.discard_calls(calls);
+    }
+
+    /// Discards what one call does.
+    pub(crate) fn discard_some(&mut self) {
+        self.discard_calls(1);
+    }
+
+    fn discard_calls(&mut self, calls: usize) {
+        let mut left = calls;
+        while left > 0
+            && let Some((group, mut bits)) = self.discards.take_settled()
+        {
             let Ok(id) = self.map(group) else { continue };
             let len = self.superblock.group_len(group);
             let mut from = 0;
@@ -137,7 +201,7 @@ impl<M: Memory> Store<M> {
                 left -= 1;
                 if left == 0 {
                     if bits.iter().any(|&word| word != 0) {
-                        self.discards.groups.insert(group, bits);
+                        self.discards.settled.insert(group, bits);
                     }
                     return;
                 }
@@ -176,7 +240,7 @@ impl<M: Memory> Store<M> {
                 self.device.discard(BlockIndex(start.0 + run.first as u64), run.len as u64)?;
                 done += run.len as u64;
             }
-            self.discards.groups.remove(&group);
+            self.discards.forget(group);
         }
         self.device.flush()?;
         Ok(done)

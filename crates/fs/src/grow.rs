@@ -26,7 +26,8 @@ use crate::format::{default_ring_blocks, emit_map};
 use crate::fs::Fs;
 use crate::journal::{Entry, Header, Journal, ScanEnd};
 use crate::layout::{
-    self, BLOCK_COUNT_MAX, Block, Superblock, VolumeState, magic, map, put64, record, summary,
+    self, BLOCK_COUNT_MAX, Block, Superblock, VolumeState, get64, magic, map, put64, record,
+    summary,
 };
 use crate::pair;
 use crate::superblocks::read_superblock;
@@ -171,7 +172,8 @@ impl Change {
                     vacant.insert(pair::read_settled(device, index, magic::SUMMARY)?.data)
                 }
             };
-            put64(b, summary::GENERATION, generation);
+            let last = get64(b, summary::GENERATION);
+            put64(b, summary::GENERATION, generation.max(last.saturating_add(1)));
             let at = (group % summary::GROUPS) as usize;
             b[summary::BITS + at / 8] &= !(1 << (at % 8));
         }
@@ -239,7 +241,8 @@ fn read_map<M: Memory>(
     generation: u64,
 ) -> Result<Block> {
     let mut b = pair::read_settled(device, sb.map_block(group), magic::MAP)?.data;
-    put64(&mut b, map::GENERATION, generation);
+    let last = get64(&b, map::GENERATION);
+    put64(&mut b, map::GENERATION, generation.max(last.saturating_add(1)));
     Ok(b)
 }
 

@@ -123,17 +123,38 @@ impl Journal {
         self.sequence = if next > 1 << 61 { self.sequence + 1 } else { next };
     }
 
-    /// Whether a checkpoint is due: the ring is so full that no more than the longest record and two
+    /// Whether nothing in the ring is needed.
+    pub fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+
+    /// Whether a checkpoint must be made: the ring is so full that no more than the longest record and two
     /// commits must fit, or half full if that is more, and a list of `listed` blocks, twice.
     #[inline]
-    pub fn wants_checkpoint(&self, listed: usize) -> bool {
-        let lists = 2 * (listed * record::HOME_LEN) as u64;
-        self.head - self.tail + lists > self.len - kept(self.len)
+    pub fn is_full(&self, listed: usize) -> bool {
+        self.taken(listed) > self.len - kept(self.len)
+    }
+
+    /// Whether half of that is taken.
+    #[inline]
+    pub fn is_half_full(&self, listed: usize) -> bool {
+        self.taken(listed) > (self.len - kept(self.len)) / 2
+    }
+
+    /// The bytes of the ring that are in use when `listed` blocks have been listed twice.
+    #[inline]
+    fn taken(&self, listed: usize) -> u64 {
+        self.head - self.tail + 2 * (listed * record::HOME_LEN) as u64
     }
 
     /// Whether there are records that no durable mark covers.
     pub fn has_uncommitted(&self) -> bool {
         self.committed != self.head
+    }
+
+    /// What is before is covered by a mark that is durable.
+    pub fn committed(&self) -> Position {
+        self.committed
     }
 
     /// Notes that a mark which covers everything before `position` is durable.
@@ -158,9 +179,9 @@ impl Journal {
         (BlockIndex(start), end - start)
     }
 
-    /// Notes that nothing before the head is needed any more.
-    pub fn set_tail_to_head(&mut self) {
-        self.tail = self.head;
+    /// Notes that nothing before `position` is needed any more.
+    pub fn set_tail(&mut self, position: Position) {
+        self.tail = position;
     }
 
     /// Begins a record.

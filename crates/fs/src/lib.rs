@@ -28,6 +28,7 @@ mod allocation;
 mod bounds;
 mod cache;
 mod check;
+mod checkpoint;
 mod commit;
 mod content;
 mod cookie;

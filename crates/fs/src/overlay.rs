@@ -12,7 +12,7 @@ use hashbrown::HashMap;
 use crate::error::Result;
 use crate::journal::{Position, ScanEnd};
 use crate::layout::{Block, Superblock, VolumeState};
-use crate::recovery::{Change, Replay, is_sound, verify_patched};
+use crate::recovery::{Change, Proof, Replay, is_sound};
 use crate::store::Store;
 
 /// How many parts a journal is seen in.
@@ -32,7 +32,8 @@ pub(crate) struct Overlay {
     /// Where each part begins.
     starts: Vec<ScanEnd>,
     blocks: HashMap<u64, Parts>,
-    /// The blocks that were about to be written home, with the checksums that they were to have.
+    /// The blocks that a recovery before this mount was about to write home, with the checksums that they
+    /// were to have.
     listed: HashMap<u64, u64>,
 }
 
@@ -51,37 +52,45 @@ impl Overlay {
         let Overlay { starts, blocks, listed, .. } = &mut overlay;
         let mut next_part: Position = 0;
         let state = replay.for_each(device, sb, state, |_, begin, change| {
-            let entry = match change {
-                Change::Entry(entry) => entry,
-                Change::Home(block, checksum) => {
+            if begin.position >= replay.end.position {
+                if let Change::Home(block, checksum) = change {
                     listed.insert(*block, *checksum);
-                    return Ok(());
                 }
-            };
+                return Ok(());
+            }
             if begin.position >= next_part {
                 starts.push(begin);
                 next_part = begin.position + part_len;
             }
-            let parts: &mut Parts = blocks.entry(entry.block.0).or_default();
-            let kind = if entry.data { &mut parts.data } else { &mut parts.metadata };
-            if !entry.data {
-                listed.remove(&entry.block.0);
+            let part = 1 << (starts.len() - 1);
+            match change {
+                Change::Entry(entry) => {
+                    let parts: &mut Parts = blocks.entry(entry.block.0).or_default();
+                    let kind = if entry.data { &mut parts.data } else { &mut parts.metadata };
+                    *kind |= part;
+                }
+                // Of what no record before changes it is as it was at home.
+                Change::Home(block, _) => {
+                    if let Some(parts) = blocks.get_mut(block)
+                        && parts.metadata != 0
+                    {
+                        parts.metadata |= part;
+                    }
+                }
             }
-            *kind |= 1 << (starts.len() - 1);
             Ok(())
         })?;
         Ok((overlay, state))
     }
 
-    /// Calls `each` for the offset and the bytes of every entry for `block` in some parts of the
-    /// journal.
-    fn for_entries<M: Memory>(
+    /// Calls `each` for everything about `block` in some parts of the journal.
+    fn for_changes<M: Memory>(
         &self,
         device: &mut M,
         sb: &Superblock,
         block: u64,
         parts: u64,
-        mut each: impl FnMut(&crate::journal::Entry<'_>),
+        mut each: impl FnMut(&Change<'_>),
     ) -> Result<()> {
         for (part, &tail) in self.starts.iter().enumerate() {
             if parts & 1 << part == 0 {
@@ -89,11 +98,9 @@ impl Overlay {
             }
             let end = self.starts.get(part + 1).copied().unwrap_or(self.replay.end);
             let replay = Replay { tail, end, ..self.replay };
-            replay.for_each(device, sb, VolumeState::default(), |_, _, change| {
-                if let Change::Entry(entry) = change
-                    && entry.block.0 == block
-                {
-                    each(entry);
+            replay.for_records(device, sb, VolumeState::default(), |_, _, change| {
+                if change.block() == block {
+                    each(change);
                 }
                 Ok(())
             })?;
@@ -117,14 +124,24 @@ impl Overlay {
         if parts == 0 {
             return Ok(false);
         }
-        let mut sound = is_sound(content, block);
-        self.for_entries(device, sb, block, parts, |entry| {
-            if !entry.data {
-                sound |= entry.init;
+        let mut proof = Proof::new(is_sound(content, block));
+        let mut is_changed = false;
+        self.for_changes(device, sb, block, parts, |change| match change {
+            Change::Entry(entry) if entry.data => {}
+            Change::Entry(entry) => {
+                if entry.init {
+                    proof.init();
+                }
                 entry.apply(content);
+                is_changed = true;
             }
+            Change::Home(_, checksum) if is_changed => proof.listed(content, *checksum),
+            Change::Home(..) => {}
         })?;
-        verify_patched(content, sound, self.listed.get(&block).copied())?;
+        if let Some(&checksum) = self.listed.get(&block) {
+            proof.listed(content, checksum);
+        }
+        proof.verify(content)?;
         Ok(true)
     }
 
@@ -143,7 +160,8 @@ impl Overlay {
             let Some(parts) = self.blocks.get(&block).filter(|parts| parts.metadata == 0) else {
                 continue;
             };
-            self.for_entries(device, sb, block, parts.data, |entry| {
+            self.for_changes(device, sb, block, parts.data, |change| {
+                let Change::Entry(entry) = change else { return };
                 let start = entry.block.byte_offset() + entry.offset as u64;
                 let from = start.max(at);
                 let to = (start + entry.bytes.len() as u64).min(end);

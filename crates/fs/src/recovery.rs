@@ -43,19 +43,36 @@ impl Replay {
         state: VolumeState,
         mut each: impl FnMut(&mut M, ScanEnd, &Change<'_>) -> Result<()>,
     ) -> Result<VolumeState> {
+        let state = self.for_records(device, sb, state, &mut each)?;
+        if self.end != self.tail {
+            // What a recovery before this one was about to write home is listed behind.
+            journal::scan(device, sb, self.end, |device, record| {
+                for (block, checksum) in record.home(self.end.position) {
+                    each(device, self.end, &Change::Home(block, checksum))?;
+                }
+                Ok(true)
+            })?;
+        }
+        Ok(state)
+    }
+
+    /// As [`for_each`](Self::for_each), without what a recovery has listed behind the records.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn for_records<M: Memory>(
+        &self,
+        device: &mut M,
+        sb: &Superblock,
+        state: VolumeState,
+        mut each: impl FnMut(&mut M, ScanEnd, &Change<'_>) -> Result<()>,
+    ) -> Result<VolumeState> {
         let mut state = state;
         let mut begin = self.tail;
         if self.end == self.tail {
             return Ok(state);
         }
         journal::scan(device, sb, self.tail, |device, record| {
-            if record.end.position > self.end.position {
-                // What a recovery before this one was about to write home is listed behind.
-                for (block, checksum) in record.home(self.end.position) {
-                    each(device, begin, &Change::Home(block, checksum))?;
-                }
-                return Ok(true);
-            }
             if let Some(s) = record.state(sb)? {
                 state = s;
             }
@@ -68,7 +85,7 @@ impl Replay {
                 each(device, begin, &Change::Home(block, checksum))?;
             }
             begin = record.end;
-            Ok(true)
+            Ok(record.end.position < self.end.position)
         })?;
         Ok(state)
     }
@@ -83,6 +100,16 @@ pub enum Change<'a> {
     Home(u64, u64),
 }
 
+impl Change<'_> {
+    /// The block.
+    pub fn block(&self) -> u64 {
+        match self {
+            Change::Entry(entry) => entry.block.0,
+            Change::Home(block, _) => *block,
+        }
+    }
+}
+
 /// Whether committed records are missing, or without loss of memory any.
 pub fn is_cut(extent: &journal::Extent, trusted: bool) -> bool {
     extent.beyond == Beyond::Committed || trusted && extent.beyond > Beyond::Nothing
@@ -95,17 +122,52 @@ pub fn is_sound(b: &Block, block: u64) -> bool {
         && layout::verify(b, BlockIndex(block), magic).is_ok()
 }
 
-/// Checks a block of metadata as the journal makes it of what was at home, which was `sound` or not: if
-/// not, the block was being written home, and the journal has made it what it was to be. Seals it.
+/// Whether what the journal makes of a block can be believed.
 ///
-/// # Errors
-/// [`Corruption::Checksum`].
-pub fn verify_patched(b: &mut Block, sound: bool, listed: Option<u64>) -> Result<()> {
-    layout::seal(b);
-    match listed {
-        Some(checksum) if checksum == get64(b, common::CHECKSUM) => Ok(()),
-        None if sound => Ok(()),
-        _ => Err(Corruption::Checksum.into()),
+/// What is at home is whole, or power was lost while it was being written home: then it is a mixture, by
+/// sector, of what it was and what it was to be, and the journal makes of it what it was to be, with the
+/// checksum that is listed. Whether it is whole or a mixture, one that was about to be written home has been
+/// what some list says when all records before the list are in place; if it never was, it is damaged, or an
+/// older content.
+#[derive(Clone, Copy, Debug)]
+pub struct Proof {
+    sound: bool,
+    /// Whether a list has named the block, and it was then what the list says.
+    matched: Option<bool>,
+    /// The checksum in the last list.
+    last: Option<u64>,
+}
+
+impl Proof {
+    /// Of a block that at home has its checksum, or has not.
+    pub fn new(sound: bool) -> Proof {
+        Proof { sound, matched: None, last: None }
+    }
+
+    /// Notes that the block begins anew.
+    pub fn init(&mut self) {
+        *self = Proof::new(true);
+    }
+
+    /// Notes that the block, as it is now, was about to be written home with `checksum`. Seals it.
+    pub fn listed(&mut self, b: &mut Block, checksum: u64) {
+        layout::seal(b);
+        let matches = checksum == get64(b, common::CHECKSUM);
+        self.matched = Some(self.matched == Some(true) || matches);
+        self.last = Some(checksum);
+    }
+
+    /// Checks the block when everything is in place, and seals it. Returns whether the last list says of it
+    /// what it is.
+    ///
+    /// # Errors
+    /// [`Corruption::Checksum`].
+    pub fn verify(&self, b: &mut Block) -> Result<bool> {
+        layout::seal(b);
+        if !self.matched.unwrap_or(self.sound) {
+            return Err(Corruption::Checksum.into());
+        }
+        Ok(self.last == Some(get64(b, common::CHECKSUM)))
     }
 }
 
@@ -113,10 +175,9 @@ pub fn verify_patched(b: &mut Block, sound: bool, listed: Option<u64>) -> Result
 struct Image {
     data: Box<Block>,
     metadata: bool,
-    /// What was at home had its checksum, or does not matter.
-    sound: bool,
-    /// The checksum that it was to have when it was about to be written home.
-    listed: Option<u64>,
+    proof: Proof,
+    /// The last list says what it is.
+    listed: bool,
 }
 
 /// The lowest blocks from one on that the journal changes, as many as there is memory for.
@@ -147,8 +208,10 @@ impl Window {
         let entry = match change {
             Change::Entry(entry) => entry,
             Change::Home(block, checksum) => {
-                if let Some(image) = self.images.get_mut(block) {
-                    image.listed = Some(*checksum);
+                if let Some(image) = self.images.get_mut(block)
+                    && image.metadata
+                {
+                    image.proof.listed(&mut image.data, *checksum);
                 }
                 return Ok(());
             }
@@ -169,18 +232,15 @@ impl Window {
                         false => read_home(device, sb, entry.block, &mut data)?,
                     }
                 }
-                let sound = entry.init || entry.data || is_sound(&data, block);
-                let image = Image { data, metadata: !entry.data, sound, listed: None };
+                let proof = Proof::new(entry.init || entry.data || is_sound(&data, block));
+                let image = Image { data, metadata: !entry.data, proof, listed: false };
                 self.images.insert(block, image);
             }
         }
         if let Some(image) = self.images.get_mut(&block) {
-            if let Some(listed) = image.listed.take() {
-                // It went home then, and was changed again.
-                verify_patched(&mut image.data, image.sound, Some(listed))?;
-                image.sound = true;
+            if entry.init {
+                image.proof.init();
             }
-            image.sound |= entry.init;
             entry.apply(&mut image.data);
         }
         if self.images.len() > self.capacity {
@@ -192,14 +252,14 @@ impl Window {
     /// Checks and seals the images. Those that are damaged are left out, and added to `damaged`.
     fn verify(&mut self, damaged: &mut Vec<u64>) {
         self.images.retain(|&block, image| {
-            let checked = match image.metadata {
-                true => verify_patched(&mut image.data, image.sound, image.listed),
-                false => Ok(()),
-            };
-            if checked.is_err() {
-                damaged.push(block);
+            if !image.metadata {
+                return true;
             }
-            checked.is_ok()
+            match image.proof.verify(&mut image.data) {
+                Ok(listed) => image.listed = listed,
+                Err(_) => damaged.push(block),
+            }
+            damaged.last() != Some(&block)
         });
     }
 
@@ -207,7 +267,7 @@ impl Window {
     fn unlisted(&self) -> impl Iterator<Item = (u64, u64)> {
         self.images
             .iter()
-            .filter(|(_, image)| image.metadata && image.listed.is_none())
+            .filter(|(_, image)| image.metadata && !image.listed)
             .map(|(&block, image)| (block, get64(&image.data[..], common::CHECKSUM)))
     }
 

@@ -5,7 +5,8 @@
 //!
 //! - file data, when the free is committed; at once if the block was allocated after the last
 //!   commit, or the first half of one, since a crash brings back either both or neither;
-//! - metadata, when the next checkpoint is done, since replaying the journal writes to the block.
+//! - metadata, when a checkpoint is done that began afterwards, since replaying the journal writes to the
+//!   block.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -68,8 +69,19 @@ struct Overlay {
     pending: Option<Bits>,
     /// Freed before the first half of a commit, and not to be written before its second.
     committing: Option<Bits>,
-    /// Freed, and not to be written before the next checkpoint.
+    /// Freed, and not to be written before the next checkpoint that begins has ended.
     held: Option<Bits>,
+    /// Freed before the checkpoint that is under way began, and not to be written before its end.
+    settling: Option<Bits>,
+}
+
+impl Overlay {
+    /// Whether it says anything.
+    fn is_needed(&self) -> bool {
+        [&self.fresh, &self.pending, &self.committing, &self.held, &self.settling]
+            .iter()
+            .any(|bits| bits.is_some())
+    }
 }
 
 /// A run of blocks within a group.
@@ -102,6 +114,7 @@ pub struct Allocator {
     pending: u64,
     committing: u64,
     held: u64,
+    settling: u64,
 }
 
 impl Allocator {
@@ -118,6 +131,7 @@ impl Allocator {
             pending: 0,
             committing: 0,
             held: 0,
+            settling: 0,
         }
     }
 
@@ -128,7 +142,7 @@ impl Allocator {
 
     /// Whether a checkpoint would make blocks available.
     pub fn has_held(&self) -> bool {
-        self.held > 0
+        self.held > 0 || self.settling > 0
     }
 
     /// The first group from `from` up to `end` whose search is worth its while.
@@ -197,6 +211,7 @@ impl Allocator {
             v |= o.pending.as_ref().map_or(0, |b| b[word]);
             v |= o.committing.as_ref().map_or(0, |b| b[word]);
             v |= o.held.as_ref().map_or(0, |b| b[word]);
+            v |= o.settling.as_ref().map_or(0, |b| b[word]);
         }
         v
     }
@@ -299,7 +314,7 @@ impl Allocator {
             overlay.committing = overlay.pending.take();
         }
         self.committing = core::mem::take(&mut self.pending);
-        self.overlays.retain(|_, o| o.held.is_some() || o.committing.is_some());
+        self.overlays.retain(|_, o| o.is_needed());
     }
 
     /// Notes its second half: what was freed before the first may be written again. `start_of` tells the
@@ -328,24 +343,32 @@ impl Allocator {
                 lowest = lowest.min(first_set(&bits, start_of(group)));
             }
         }
-        self.overlays.retain(|_, o| o.held.is_some());
+        self.overlays.retain(|_, o| o.is_needed());
         self.pending = 0;
         self.data_hint = self.data_hint.min(lowest);
     }
 
-    /// Notes a checkpoint, which is also a commit.
-    pub fn checkpointed(&mut self, start_of: impl Fn(u64) -> u64) {
-        self.committed(&start_of);
+    /// Notes the beginning of a checkpoint, when none is under way.
+    pub fn checkpoint_begun(&mut self) {
+        for overlay in self.overlays.values_mut() {
+            overlay.settling = overlay.held.take();
+        }
+        self.settling = core::mem::take(&mut self.held);
+    }
+
+    /// Notes its end: metadata that was freed before it began may be written again. `start_of` tells the
+    /// first block of a group.
+    pub fn checkpoint_ended(&mut self, start_of: impl Fn(u64) -> u64) {
         self.frugal_from = None;
         let mut lowest = u64::MAX;
         for (&group, overlay) in &mut self.overlays {
-            if let Some(bits) = overlay.held.take() {
+            if let Some(bits) = overlay.settling.take() {
                 put_bit(&mut self.exhausted, group, false);
                 lowest = lowest.min(first_set(&bits, start_of(group)));
             }
         }
-        self.overlays.clear();
-        self.held = 0;
+        self.overlays.retain(|_, o| o.is_needed());
+        self.settling = 0;
         self.data_hint = self.data_hint.min(lowest);
         self.metadata_hint = self.metadata_hint.min(lowest);
     }

@@ -9,6 +9,7 @@ use atoll_vfs::Ino;
 
 use crate::bounds;
 use crate::cache::{Cache, FrameId};
+use crate::checkpoint::Checkpoint;
 use crate::commit::Commits;
 use crate::discard::Discards;
 use crate::error::{Corruption, FsError, Result};
@@ -73,8 +74,12 @@ pub struct Store<M> {
     pub(crate) allocator: Allocator,
     pub(crate) discards: Discards,
     pub(crate) transaction: Transaction,
-    /// What commits and checkpoints know.
+    /// What commits know.
     pub(crate) commits: Commits,
+    /// The checkpoint that is under way.
+    pub(crate) checkpoint: Option<Checkpoint>,
+    /// Counts the flushes that checkpoints have waited for.
+    pub(crate) checkpoint_flushes: u64,
     /// What was found and mended since the mount began.
     pub(crate) notes: Vec<MountNote>,
     /// What the journal changes, if it was not replayed.
@@ -106,6 +111,8 @@ impl<M: Memory> Store<M> {
             discards: Discards::default(),
             transaction: Transaction::default(),
             commits: Commits::new(header, read_only),
+            checkpoint: None,
+            checkpoint_flushes: 0,
             notes: Vec::new(),
             overlay: None,
             device,
@@ -171,6 +178,7 @@ impl<M: Memory> Store<M> {
         len: usize,
         fill: impl FnOnce(&mut [u8]),
     ) {
+        self.cache.mark_dirty(id);
         let transaction = &mut self.transaction;
         let frame = self.cache.frame_mut(id);
         let place = &mut frame.data[offset..offset + len];
@@ -184,7 +192,6 @@ impl<M: Memory> Store<M> {
         transaction.bytes += record::ENTRY_LEN + len;
         transaction.undo.extend_from_slice(place);
         fill(place);
-        self.cache.mark_dirty(id);
     }
 
     /// A frame for the fresh block `block`, which begins as an empty metadata block of `magic`.
@@ -219,8 +226,8 @@ impl<M: Memory> Store<M> {
         mut body: impl FnMut(&mut Self) -> Result<T>,
     ) -> Result<T> {
         self.check_changeable()?;
-        if self.journal.wants_checkpoint(self.cache.touched()) || self.cache.wants_checkpoint() {
-            self.checkpoint()?;
+        if self.must_checkpoint() {
+            self.make_room()?;
         }
         let mut tries = 0;
         loop {
@@ -327,8 +334,10 @@ impl<M: Memory> Store<M> {
             let at = change.offset as usize;
             let len = change.len as usize;
             let undo = change.undo as usize;
-            self.cache.frame_mut(change.frame).data[at..at + len]
-                .copy_from_slice(&t.undo[undo..undo + len]);
+            let frame = self.cache.frame_mut(change.frame);
+            frame.data[at..at + len].copy_from_slice(&t.undo[undo..undo + len]);
+            // Its generation may have been raised within.
+            frame.raised = false;
             // Rebuilt once for each change: aborts are rare.
             if layout::get32(&self.cache.frame(change.frame).data[..], layout::common::MAGIC)
                 == magic::NODE

@@ -4,11 +4,12 @@ use alloc::vec::Vec;
 
 use atoll_block::Memory;
 use atoll_vfs::{
-    Attr, Context, DirEntry, Errno, FallocateMode, FileSystem, FileType, Handle, Ino, NAME_MAX,
-    Name, OpenFlags, PendingSync, RenameFlags, Result, SYMLINK_MAX, SeekTo, SetAttr, StatFs,
-    SyncId, Written, XATTR_SIZE_MAX, XattrFlags,
+    Attr, CheckpointStep, Context, DirEntry, Errno, FallocateMode, FileSystem, FileType, Handle,
+    Ino, NAME_MAX, Name, OpenFlags, PendingSync, RenameFlags, Result, SYMLINK_MAX, SeekTo, SetAttr,
+    StatFs, SyncId, Written, XATTR_SIZE_MAX, XattrFlags,
 };
 
+use crate::checkpoint::Step;
 use crate::commit::Begun;
 use crate::cookie;
 use crate::dir;
@@ -342,6 +343,21 @@ impl<M: Memory> FileSystem for Fs<M> {
     fn end_sync(&mut self, sync: SyncId, flushed: Result<()>) -> Result<Option<PendingSync>> {
         let flushed = flushed.map_err(FsError::from);
         Ok(self.store.end_commit(sync.0, flushed)?.map(pending))
+    }
+
+    #[inline]
+    fn checkpoint_due(&self) -> bool {
+        self.store.should_checkpoint() && !self.store.is_read_only()
+    }
+
+    fn checkpoint_step(&mut self, flushed: Option<(SyncId, Result<()>)>) -> Result<CheckpointStep> {
+        let flushed = flushed.map(|(id, outcome)| (id.0, outcome.map_err(FsError::from)));
+        Ok(match self.store.checkpoint_step(flushed)? {
+            Step::Idle => CheckpointStep::Idle,
+            Step::More => CheckpointStep::More,
+            Step::Commit => CheckpointStep::Sync,
+            Step::Flush(begun) => CheckpointStep::Wait(pending(begun)),
+        })
     }
 
     fn statfs(&mut self, _cx: &Context) -> Result<StatFs> {

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use crate::errno::{Errno, Result};
-use crate::sync::{PendingSync, SyncId};
+use crate::sync::{CheckpointStep, PendingSync, SyncId};
 use crate::types::*;
 
 /// A file system: FUSE's verbs on inode numbers and one name component at a time.
@@ -292,6 +292,24 @@ pub trait FileSystem {
     fn end_sync(&mut self, sync: SyncId, flushed: Result<()>) -> Result<Option<PendingSync>> {
         let _ = sync;
         flushed.map(|()| None)
+    }
+
+    /// Whether [`checkpoint_step`](Self::checkpoint_step)s are worth their while: some call will have to do
+    /// the work, with everybody waiting, unless it is done before.
+    fn checkpoint_due(&self) -> bool {
+        false
+    }
+
+    /// Takes a step of the checkpoint that is under way, or begins one: the work that keeps the file system's
+    /// journal short, done between the calls of others, by whoever has a thread to spare. `flushed`: what the
+    /// flush came to that the last step left to the caller. A step takes a fraction of a millisecond.
+    ///
+    /// A crash between two steps loses nothing.
+    ///
+    /// # Errors
+    /// That of `flushed`, and as [`fsync`](Self::fsync).
+    fn checkpoint_step(&mut self, flushed: Option<(SyncId, Result<()>)>) -> Result<CheckpointStep> {
+        flushed.map_or(Ok(()), |(_, outcome)| outcome).map(|()| CheckpointStep::Idle)
     }
 
     /// The state of the whole file system.

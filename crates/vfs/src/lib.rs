@@ -29,5 +29,5 @@ pub use errno::{Errno, Result};
 pub use filesystem::FileSystem;
 pub use loopback::Loopback;
 pub use server::{Server, ServerOptions};
-pub use sync::{PendingSync, SyncId};
+pub use sync::{CheckpointStep, PendingSync, SyncId};
 pub use types::*;

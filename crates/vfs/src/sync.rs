@@ -27,6 +27,19 @@ impl PendingSync {
     }
 }
 
+/// What a [`checkpoint_step`](crate::FileSystem::checkpoint_step) came to.
+#[derive(Debug)]
+pub enum CheckpointStep {
+    /// The checkpoint has ended: the next step begins another.
+    Idle,
+    /// There is more to do.
+    More,
+    /// There is more to do after a sync, whoever makes it.
+    Sync,
+    /// There is more to do after this flush, of which the next step is told.
+    Wait(PendingSync),
+}
+
 impl fmt::Debug for PendingSync {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("PendingSync").field(&self.id).finish()

@@ -34,6 +34,7 @@ macro_rules! filesystem_of_variants {
             fn syncfs(cx: &$crate::Context) -> $crate::Result<()>;
             fn begin_sync(cx: &$crate::Context, data_only: bool) -> $crate::Result<Option<$crate::PendingSync>>;
             fn end_sync(sync: $crate::SyncId, flushed: $crate::Result<()>) -> $crate::Result<Option<$crate::PendingSync>>;
+            fn checkpoint_step(flushed: Option<($crate::SyncId, $crate::Result<()>)>) -> $crate::Result<$crate::CheckpointStep>;
             fn statfs(cx: &$crate::Context) -> $crate::Result<$crate::StatFs>;
             fn setxattr(cx: &$crate::Context, ino: $crate::Ino, name: &[u8], value: &[u8], flags: $crate::XattrFlags) -> $crate::Result<()>;
             fn getxattr(cx: &$crate::Context, ino: $crate::Ino, name: &[u8], value: &mut Vec<u8>) -> $crate::Result<()>;
@@ -43,6 +44,11 @@ macro_rules! filesystem_of_variants {
     };
     (@calls $name:ident $variants:tt $($(#[$attr:meta])* fn $call:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
         impl $crate::FileSystem for $name {
+            #[inline]
+            fn checkpoint_due(&self) -> bool {
+                $crate::filesystem_of_variants! { @match self $name $variants checkpoint_due () }
+            }
+
             $($crate::filesystem_of_variants! { @call $name $variants fn $call($($arg: $type),*) -> $result })*
         }
     };

@@ -232,7 +232,8 @@ impl Usage {
             }
             let same = |old: &Block| old[map::BITS..] == b[map::BITS..];
             if !matches!(&old, Ok((old, [false, false])) if same(old)) {
-                put64(&mut b, map::GENERATION, generation);
+                let last = old.map_or(0, |(old, _)| get64(&old, map::GENERATION));
+                put64(&mut b, map::GENERATION, generation.max(last.saturating_add(1)));
                 layout::seal(&mut b);
                 pair::write(view.device, &b)?;
             }
@@ -252,16 +253,18 @@ impl Usage {
     ) -> Result<()> {
         let sb = view.sb.clone();
         let index = sb.summary_block(group);
-        if let Ok((b, [false, false])) = view.read_pair(index, magic::SUMMARY) {
+        let old = view.read_pair(index, magic::SUMMARY);
+        if let Ok((b, [false, false])) = &old {
             let end = sb.group_count().min(group + summary::GROUPS);
             let is_full = |g| (0..WORDS).all(|word| self.expected(&sb, g, word) == u64::MAX);
-            if (group..end).all(|g| !is_called_full(&b, g) || is_full(g)) {
+            if (group..end).all(|g| !is_called_full(b, g) || is_full(g)) {
                 return Ok(());
             }
         }
         let mut b = [0; BLOCK_SIZE];
         layout::init_block(&mut b, index, magic::SUMMARY);
-        put64(&mut b, summary::GENERATION, generation);
+        let last = old.map_or(0, |(old, _)| get64(&old, summary::GENERATION));
+        put64(&mut b, summary::GENERATION, generation.max(last.saturating_add(1)));
         layout::seal(&mut b);
         pair::write(view.device, &b)
     }

@@ -7,26 +7,30 @@
 use alloc::vec::Vec;
 
 use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
-use hashbrown::HashMap;
+use hashbrown::HashSet;
 
 use super::report::{Finding, NodeFault, Report};
 use crate::error::{FsError, Result};
 use crate::journal::{self, Header, Headers, Journal, Position, ScanEnd};
 use crate::layout::{self, Block, Superblock, VolumeState, common, get32, get64, record};
 use crate::pair;
-use crate::recovery::{self, Change, Replay, is_cut, is_sound, verify_patched};
+use crate::recovery::{self, Change, Proof, Replay, is_cut, is_sound};
 use crate::report::MountNote;
 use crate::superblocks::Superblocks;
 
-/// A byte range that the journal puts into a metadata block.
+/// What the journal says about a metadata block.
 #[derive(Clone, Copy, Debug)]
 struct Patch {
     block: u64,
-    /// Where in the ring the bytes are.
-    at: Position,
-    offset: u16,
-    len: u16,
-    init: bool,
+    kind: PatchKind,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum PatchKind {
+    /// It puts bytes there, which are in the ring at `at`.
+    Bytes { at: Position, offset: u16, len: u16, init: bool },
+    /// The block was about to be written home, with this checksum.
+    Listed(u64),
 }
 
 /// The recovered volume.
@@ -48,8 +52,6 @@ pub(crate) struct View<'d, M> {
     void_before: Position,
     /// The highest number of a record in the ring.
     latest: u64,
-    /// The blocks that were about to be written home, with the checksums that they were to have.
-    listed: HashMap<u64, u64>,
 }
 
 impl<'d, M: Memory> View<'d, M> {
@@ -94,7 +96,6 @@ impl<'d, M: Memory> View<'d, M> {
             trusted: false,
             void_before: 0,
             latest: 0,
-            listed: HashMap::new(),
         };
         if let Some(header) = header {
             if is_worn(&header) {
@@ -124,15 +125,14 @@ impl<'d, M: Memory> View<'d, M> {
             report.add(Finding::JournalCut { sequence: extent.end.sequence });
         }
         self.latest = extent.latest;
-        self.listed.clear();
         let mut state = header.state;
         let mut applied = tail;
         let patches = &mut self.patches;
-        let listed = &mut self.listed;
+        let mut changed = HashSet::new();
         if end != tail {
             let result = journal::scan(self.device, &sb, tail, |_, record| {
                 let before = (state, patches.len());
-                let result = note_record(record, &sb, &mut state, patches, listed);
+                let result = note_record(record, &sb, &mut state, patches, &mut changed);
                 if let Err(e) = result {
                     state = before.0;
                     patches.truncate(before.1);
@@ -154,7 +154,7 @@ impl<'d, M: Memory> View<'d, M> {
         if applied == end && end != tail {
             // What a recovery was about to write home is listed behind what counts.
             journal::scan(self.device, &sb, end, |_, record| {
-                listed.extend(record.home(end.position));
+                note_lists(record, end.position, patches, &changed);
                 Ok(true)
             })?;
         }
@@ -216,24 +216,31 @@ impl<'d, M: Memory> View<'d, M> {
         }
     }
 
+    /// The content of a block as the journal makes it, sealed. Returns whether the last list says so.
     fn patched(
         &mut self,
         block: u64,
         patches: core::ops::Range<usize>,
         b: &mut Block,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let patches = &self.patches[patches];
-        let from = patches.iter().rposition(|p| p.init);
-        let mut sound = true;
+        let is_init = |p: &Patch| matches!(p.kind, PatchKind::Bytes { init: true, .. });
+        let from = patches.iter().rposition(is_init);
+        let mut proof = Proof::new(true);
         if from.is_none() {
             recovery::read_home(self.device, &self.sb, BlockIndex(block), b)?;
-            sound = is_sound(b, block);
+            proof = Proof::new(is_sound(b, block));
         }
         for p in &patches[from.unwrap_or(0)..] {
-            let bytes = &mut b[p.offset as usize..p.offset as usize + p.len as usize];
-            journal::load(self.device, &self.sb, p.at, bytes)?;
+            match p.kind {
+                PatchKind::Bytes { at, offset, len, .. } => {
+                    let bytes = &mut b[offset as usize..offset as usize + len as usize];
+                    journal::load(self.device, &self.sb, at, bytes)?;
+                }
+                PatchKind::Listed(checksum) => proof.listed(b, checksum),
+            }
         }
-        verify_patched(b, sound, self.listed.get(&block).copied())
+        proof.verify(b)
     }
 
     /// Does what recovery does: makes the journal's records a commit, puts everything in its place
@@ -273,15 +280,16 @@ impl<'d, M: Memory> View<'d, M> {
         }
         let state_at = if self.trusted { journal.head() } else { self.end.position };
         let mut blocks = Vec::new();
-        self.for_patched(|_, block, b| {
-            blocks.push((block, get64(b, common::CHECKSUM)));
+        self.for_patched(|_, block, b, listed| {
+            if !listed {
+                blocks.push((block, get64(b, common::CHECKSUM)));
+            }
             Ok(())
         })?;
-        blocks.retain(|(block, _)| !self.listed.contains_key(block));
         journal.append_home(self.device, Some(state_at), blocks.into_iter())?;
         journal.stop(self.device)?;
         self.device.flush()?;
-        self.for_patched(|device, block, b| {
+        self.for_patched(|device, block, b, _| {
             recovery::write_home(device, &sb, BlockIndex(block), b)
         })?;
         self.device.flush()?;
@@ -306,11 +314,11 @@ impl<'d, M: Memory> View<'d, M> {
         found
     }
 
-    /// Calls `each` for every block that the journal changes, sealed. What the device has lost is left
+    /// Calls `each` for every block that the journal changes, sealed, and whether it is listed. What the device has lost is left
     /// out: what depends on it will be found missing.
     fn for_patched(
         &mut self,
-        mut each: impl FnMut(&mut M, u64, &mut Block) -> Result<()>,
+        mut each: impl FnMut(&mut M, u64, &mut Block, bool) -> Result<()>,
     ) -> Result<()> {
         let mut at = 0;
         while at < self.patches.len() {
@@ -318,9 +326,8 @@ impl<'d, M: Memory> View<'d, M> {
             let patches = self.patches_of(block);
             at = patches.end;
             let mut b = [0; BLOCK_SIZE];
-            if self.patched(block, patches, &mut b).is_ok() {
-                layout::seal(&mut b);
-                each(self.device, block, &mut b)?;
+            if let Ok(listed) = self.patched(block, patches, &mut b) {
+                each(self.device, block, &mut b, listed)?;
             }
         }
         Ok(())
@@ -403,32 +410,43 @@ fn is_worn(header: &Header) -> bool {
     header.generation.max(header.tail).max(header.sequence) > 1 << 61
 }
 
-/// Notes what a record changes.
+/// Notes what a record says. `changed`: the blocks that it and those before put bytes into.
 fn note_record(
     record: &journal::Record<'_>,
     sb: &Superblock,
     state: &mut VolumeState,
     patches: &mut Vec<Patch>,
-    listed: &mut HashMap<u64, u64>,
+    changed: &mut HashSet<u64>,
 ) -> Result<()> {
     if let Some(s) = record.state(sb)? {
         *state = s;
     }
-    listed.extend(record.home(Position::MAX));
+    note_lists(record, Position::MAX, patches, changed);
     let mut at = record.entries();
     record.for_each(sb, |entry| {
         at += record::ENTRY_LEN as u64;
         if !entry.data {
-            listed.remove(&entry.block.0);
-            patches.push(Patch {
-                block: entry.block.0,
-                at,
-                offset: entry.offset as u16,
-                len: entry.bytes.len() as u16,
-                init: entry.init,
-            });
+            changed.insert(entry.block.0);
+            let (offset, len) = (entry.offset as u16, entry.bytes.len() as u16);
+            let kind = PatchKind::Bytes { at, offset, len, init: entry.init };
+            patches.push(Patch { block: entry.block.0, kind });
         }
         at += entry.bytes.len() as u64;
         Ok(())
     })
+}
+
+/// Notes which blocks a record says were about to be written home as the records before `end` make them.
+/// Of what no record before changes that says nothing: it is as it was at home.
+fn note_lists(
+    record: &journal::Record<'_>,
+    end: Position,
+    patches: &mut Vec<Patch>,
+    changed: &HashSet<u64>,
+) {
+    for (block, checksum) in record.home(end) {
+        if changed.contains(&block) {
+            patches.push(Patch { block, kind: PatchKind::Listed(checksum) });
+        }
+    }
 }

@@ -117,11 +117,22 @@ impl Header {
     ///
     /// A crash within leaves the newest header before it, or it.
     pub(crate) fn write<M: Memory>(&self, device: &mut M, superblock: &Superblock) -> Result<()> {
+        self.store(device, superblock)?;
+        self.flush(device, superblock)
+    }
+
+    /// As [`write`](Self::write), for the caller to make it durable.
+    pub(crate) fn store<M: Memory>(&self, device: &mut M, superblock: &Superblock) -> Result<()> {
         for index in superblock.header_slot(self.generation) {
             let mut b = [0; BLOCK_SIZE];
             self.emit(&mut b, index, superblock);
             device.write(index, &b)?;
         }
+        Ok(())
+    }
+
+    /// Makes a stored header durable.
+    pub(crate) fn flush<M: Memory>(&self, device: &mut M, superblock: &Superblock) -> Result<()> {
         for index in superblock.header_slot(self.generation) {
             device.flush_range(index, 1)?;
         }

@@ -1,0 +1,377 @@
+//! Checkpoints: changed metadata goes home, so that the journal before need not be kept.
+//!
+//! A checkpoint is in steps, each of which takes the volume for a moment only: between two of them anything
+//! may happen, operations and commits included.
+//!
+//! 1. **Begin.** Where the journal's head is now, its tail will be, with the state of now. What has changed
+//!    until now has to go home.
+//! 2. **Capture.** Each changed block is sealed, and listed in the journal with its checksum: should power
+//!    loss leave it half-way, the list tells that from damage. What it is then is what goes home. A block
+//!    that changes again is copied before.
+//! 3. **Commit.** All lists are made durable, and so is what the captured blocks say: home never is ahead of
+//!    the journal. It does not matter whose commit that is.
+//! 4. **Write** what was captured, and flush it.
+//! 5. **Header.** It says where the journal begins. When it is durable, what was freed before the
+//!    checkpoint began may be used, and the ring before the new tail.
+//!
+//! A block goes home as it was when it was captured, later than the new tail. Records between the two are
+//! in the journal all the same, and putting their bytes there once more changes nothing: recovery goes at
+//! least as far as the commit, and so past the capture.
+//!
+//! The steps are for whoever has a thread to spare, who also waits for the device there. Where nobody
+//! does, an operation that finds the ring full does all of it at once.
+
+use alloc::vec::Vec;
+
+use atoll_block::{BlockIndex, Flusher, Memory};
+use atoll_vfs::Errno;
+
+use crate::commit::Begun;
+use crate::error::Result;
+use crate::journal::{Header, Position, ScanEnd};
+use crate::layout::{VolumeState, common, get64};
+use crate::pair;
+use crate::store::Store;
+
+/// Blocks that one step captures, or writes: a fraction of a millisecond.
+const PIECE: usize = 64;
+/// The most that is written in one call.
+const BATCH_BYTES: usize = 64 << 10;
+
+/// A checkpoint that has begun.
+#[derive(Debug)]
+pub(crate) struct Checkpoint {
+    /// Where the journal is to begin, and the state there.
+    tail: ScanEnd,
+    state: VolumeState,
+    /// What had changed when it began.
+    blocks: Vec<u64>,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    /// The blocks from this one on have to be captured.
+    Capture(usize),
+    /// Everything before this position has to be committed.
+    Commit(Position),
+    /// The blocks from this one on have to be written. When the writing began the journal's head was at
+    /// `head`.
+    Write { at: usize, head: Position },
+    /// What was written has to be flushed.
+    Flush { head: Position },
+    /// So has the header.
+    Header(Header),
+}
+
+impl Checkpoint {
+    /// How many blocks have yet to be listed.
+    fn unlisted(&self) -> usize {
+        match self.stage {
+            Stage::Capture(at) => self.blocks.len() - at,
+            _ => 0,
+        }
+    }
+}
+
+/// What a step of a checkpoint came to.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// The checkpoint has ended.
+    Idle,
+    /// There is more to do.
+    More,
+    /// There is more to do after a commit.
+    Commit,
+    /// There is more to do after this flush, whose number the next step is told.
+    Flush(Begun),
+}
+
+impl<M: Memory> Store<M> {
+    /// Whether an operation has to make a checkpoint before it: the journal is nearly full, or memory is.
+    #[inline]
+    pub(crate) fn must_checkpoint(&self) -> bool {
+        self.journal.is_full(self.to_list()) || self.cache.is_full()
+    }
+
+    /// Whether a checkpoint is worth its while, to whoever makes it in steps: half of what makes it
+    /// a must, or much was freed that the device may have back.
+    #[inline]
+    pub(crate) fn should_checkpoint(&self) -> bool {
+        self.checkpoint.is_some()
+            || self.discards.is_due()
+            || self.journal.is_half_full(self.to_list())
+            || self.cache.is_half_full()
+            || self.discards.has_settled()
+    }
+
+    /// The blocks that this checkpoint and the next have to list, or more.
+    fn to_list(&self) -> usize {
+        self.cache.changed() + self.checkpoint.as_ref().map_or(0, Checkpoint::unlisted)
+    }
+
+    // ---- whole checkpoints ----
+
+    /// Commits, writes all changed metadata home, and empties the journal.
+    ///
+    /// A crash within leaves the journal as it was, or shorter, or empty.
+    pub fn checkpoint(&mut self) -> Result<()> {
+        self.checkpoint_as(false)
+    }
+
+    /// The last checkpoint before the volume is let go.
+    pub fn checkpoint_clean(&mut self) -> Result<()> {
+        self.checkpoint_as(true)
+    }
+
+    /// Makes room in the journal and the cache: ends the checkpoint that is under way, if that does.
+    #[cold]
+    pub(crate) fn make_room(&mut self) -> Result<()> {
+        if self.checkpoint.is_some() {
+            self.finish_checkpoint(false)?;
+            if !self.must_checkpoint() {
+                return Ok(());
+            }
+        }
+        self.checkpoint()
+    }
+
+    fn checkpoint_as(&mut self, clean: bool) -> Result<()> {
+        if self.has_failed() {
+            return Err(Errno::EIO.into());
+        }
+        if self.is_read_only() {
+            return Ok(());
+        }
+        self.finish_checkpoint(false)?;
+        self.begin_checkpoint();
+        self.finish_checkpoint(clean)?;
+        self.discard_freed(clean);
+        Ok(())
+    }
+
+    /// Takes all steps that are left of the checkpoint that is under way.
+    fn finish_checkpoint(&mut self, clean: bool) -> Result<()> {
+        while let Some(checkpoint) = &self.checkpoint {
+            match checkpoint.stage {
+                Stage::Capture(_) | Stage::Write { .. } => self.advance()?,
+                Stage::Commit(_) => {
+                    self.commit_now()?;
+                    self.advance()?;
+                }
+                Stage::Flush { head } => {
+                    if let Err(e) = self.device.flush() {
+                        return self.fail(e.into());
+                    }
+                    self.store_header(head, clean)?;
+                }
+                Stage::Header(header) => {
+                    if let Err(e) = header.flush(&mut self.device, &self.superblock) {
+                        return self.fail(e);
+                    }
+                    self.end_checkpoint(&header);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    // ---- checkpoints in steps ----
+
+    /// Takes one step of the checkpoint that is under way, or begins one if there is anything to write.
+    /// `flushed`: what the flush came to that the last step left to the caller.
+    ///
+    /// # Errors
+    /// That of the flush, or of the device: the volume takes no more changes, as after a
+    /// [`commit`](Self::commit) that fails. `EIO` if that has happened to another meanwhile.
+    pub(crate) fn checkpoint_step(&mut self, flushed: Option<(u64, Result<()>)>) -> Result<Step> {
+        if let Some((_, Err(e))) = flushed {
+            return self.fail(e);
+        }
+        if self.has_failed() {
+            return Err(Errno::EIO.into());
+        }
+        if self.is_read_only() {
+            return Ok(Step::Idle);
+        }
+        let Some(checkpoint) = &self.checkpoint else {
+            if self.discards.has_settled() {
+                self.discard_some();
+                return Ok(self.discards_left());
+            }
+            if self.journal.is_empty() && self.cache.changed() == 0 {
+                return Ok(Step::Idle);
+            }
+            self.begin_checkpoint();
+            return Ok(Step::More);
+        };
+        // A flush that belongs to a checkpoint which somebody else has ended says nothing of this one.
+        let is_flushed = flushed.is_some_and(|(number, _)| number == self.checkpoint_flushes);
+        match checkpoint.stage {
+            Stage::Capture(_) | Stage::Write { .. } => self.advance()?,
+            Stage::Commit(position) if self.journal.committed() < position => {
+                return Ok(Step::Commit);
+            }
+            Stage::Commit(_) => self.advance()?,
+            Stage::Flush { head } => {
+                if !is_flushed {
+                    let blocks = (BlockIndex(0), self.device.block_count());
+                    if let Some(waiting) = self.waiting(&[blocks])? {
+                        return Ok(Step::Flush(waiting));
+                    }
+                }
+                self.store_header(head, false)?;
+            }
+            Stage::Header(header) => {
+                if !is_flushed {
+                    let blocks = self.superblock.header_slot(header.generation).map(|b| (b, 1));
+                    if let Some(waiting) = self.waiting(&blocks)? {
+                        return Ok(Step::Flush(waiting));
+                    }
+                }
+                self.end_checkpoint(&header);
+                return Ok(self.discards_left());
+            }
+        }
+        Ok(Step::More)
+    }
+
+    /// Whether a checkpoint that has ended left something to discard.
+    fn discards_left(&self) -> Step {
+        if self.discards.has_settled() { Step::More } else { Step::Idle }
+    }
+
+    /// What flushes these ranges of blocks; `None` if that is done.
+    fn waiting(&mut self, ranges: &[(BlockIndex, u64)]) -> Result<Option<Begun>> {
+        self.checkpoint_flushes += 1;
+        let mut flushers = Vec::with_capacity(ranges.len());
+        for &(first, count) in ranges {
+            match self.device.flusher(first, count) {
+                Some(flusher) => flushers.push(flusher),
+                None => {
+                    if let Err(e) = self.device.flush_range(first, count) {
+                        return self.fail(e.into());
+                    }
+                }
+            }
+        }
+        let all = move || flushers.into_iter().try_for_each(Flusher::flush);
+        let waiting = Begun { number: self.checkpoint_flushes, flusher: Flusher::new(all) };
+        Ok(Some(waiting))
+    }
+
+    // ---- the steps ----
+
+    fn begin_checkpoint(&mut self) {
+        let mut blocks = self.cache.take_changed();
+        blocks.sort_unstable();
+        blocks.dedup();
+        let (sequence, chain) = self.journal.next();
+        let tail = ScanEnd { position: self.journal.head(), sequence, chain };
+        self.allocator.checkpoint_begun();
+        self.discards.checkpoint_begun();
+        // A flush that somebody waits for began before.
+        self.checkpoint_flushes += 1;
+        let stage = Stage::Capture(0);
+        self.checkpoint = Some(Checkpoint { tail, state: self.state, blocks, stage });
+    }
+
+    /// Takes the next step that needs no waiting.
+    fn advance(&mut self) -> Result<()> {
+        let Some(mut checkpoint) = self.checkpoint.take() else { return Ok(()) };
+        let result = match checkpoint.stage {
+            Stage::Capture(at) => self.capture(&mut checkpoint, at),
+            Stage::Commit(_) => {
+                checkpoint.stage = Stage::Write { at: 0, head: self.journal.head() };
+                Ok(())
+            }
+            Stage::Write { at, head } => self.write_home(&mut checkpoint, at, head),
+            Stage::Flush { .. } | Stage::Header(_) => Ok(()),
+        };
+        if let Err(e) = result {
+            return self.fail(e);
+        }
+        self.checkpoint = Some(checkpoint);
+        Ok(())
+    }
+
+    /// Captures some blocks, and lists them.
+    fn capture(&mut self, checkpoint: &mut Checkpoint, at: usize) -> Result<()> {
+        let end = checkpoint.blocks.len().min(at + PIECE);
+        let cache = &mut self.cache;
+        let listed = checkpoint.blocks[at..end].iter().filter_map(|&block| {
+            let data = cache.capture(block)?;
+            Some((block, get64(data, common::CHECKSUM)))
+        });
+        self.journal.append_home(&mut self.device, None, listed)?;
+        checkpoint.stage = match end < checkpoint.blocks.len() {
+            true => Stage::Capture(end),
+            false => Stage::Commit(self.journal.head()),
+        };
+        Ok(())
+    }
+
+    /// Writes some blocks home as they were captured. Those that are not had gone before.
+    fn write_home(&mut self, checkpoint: &mut Checkpoint, at: usize, head: Position) -> Result<()> {
+        let end = checkpoint.blocks.len().min(at + PIECE);
+        let mut batch: Vec<u8> = Vec::new();
+        let mut first = BlockIndex(0);
+        let mut next = first;
+        for &block in &checkpoint.blocks[at..end] {
+            let Some(data) = self.cache.captured(block) else { continue };
+            if next.0 != block || batch.len() >= BATCH_BYTES {
+                if !batch.is_empty() {
+                    self.device.write(first, &batch)?;
+                    batch.clear();
+                }
+                first = BlockIndex(block);
+            }
+            batch.extend_from_slice(data);
+            next = BlockIndex(block + 1);
+            if pair::is_pair(data) {
+                batch.extend_from_slice(&pair::second(data));
+                next.0 += 1;
+            }
+        }
+        if !batch.is_empty() {
+            self.device.write(first, &batch)?;
+        }
+        for &block in &checkpoint.blocks[at..end] {
+            self.cache.written(block);
+        }
+        checkpoint.stage = match end < checkpoint.blocks.len() {
+            true => Stage::Write { at: end, head },
+            false => Stage::Flush { head },
+        };
+        Ok(())
+    }
+
+    /// Stores the header after everything is home. When nothing else has happened since `head` was the
+    /// journal's, the journal is empty.
+    fn store_header(&mut self, head: Position, clean: bool) -> Result<()> {
+        let Some(checkpoint) = &mut self.checkpoint else { return Ok(()) };
+        let (sequence, chain) = self.journal.next();
+        let is_idle = self.journal.head() == head && self.journal.committed() == head;
+        let is_empty = is_idle && self.cache.dirty() == 0;
+        let (tail, state) = match is_empty {
+            true => (ScanEnd { position: head, sequence, chain }, self.state),
+            false => (checkpoint.tail, checkpoint.state),
+        };
+        let header = self.commits.next_header(&tail, state, clean && is_empty);
+        checkpoint.stage = Stage::Header(header);
+        if let Err(e) = header.store(&mut self.device, &self.superblock) {
+            return self.fail(e);
+        }
+        Ok(())
+    }
+
+    /// The header is durable.
+    fn end_checkpoint(&mut self, header: &Header) {
+        self.checkpoint = None;
+        self.commits.set_header(header);
+        self.journal.set_tail(header.tail);
+        self.discards.checkpoint_ended();
+        let superblock = &self.superblock;
+        self.allocator.checkpoint_ended(|group| superblock.map_block(group).0);
+    }
+}
