@@ -19,6 +19,7 @@
 
 pub mod halves;
 pub mod judge;
+pub mod steps;
 pub mod volume;
 pub mod workload;
 
@@ -145,6 +146,8 @@ pub struct Tried {
     pub halves: u64,
     /// Of these, those that had two things to wait for.
     pub in_two_waits: u64,
+    /// Checkpoints in steps that ended.
+    pub in_steps: u64,
 }
 
 impl Tried {
@@ -162,6 +165,7 @@ impl Tried {
         self.out_of_space += more.out_of_space;
         self.halves += more.halves;
         self.in_two_waits += more.in_two_waits;
+        self.in_steps += more.in_steps;
     }
 }
 
@@ -230,6 +234,7 @@ pub fn crash_seed<T: CrashTarget>(
     tried.out_of_space += workload.out_of_space;
     tried.halves += workload.halves.ended;
     tried.in_two_waits += workload.halves.in_two_waits;
+    tried.in_steps += workload.halves.steps.ended;
     let mut replay = workload.recording.replay();
     let only = environment("ATOLL_CRASH");
     loop {

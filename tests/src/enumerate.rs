@@ -235,6 +235,7 @@ pub fn try_case(
     tried.out_of_space += workload.out_of_space;
     tried.halves += workload.halves.ended;
     tried.in_two_waits += workload.halves.in_two_waits;
+    tried.in_steps += workload.halves.steps.ended;
     let plan = Plan { further: depth.further, ..Plan::DEFAULT };
     let mut replay = workload.recording.replay();
     loop {

@@ -61,6 +61,7 @@ fn every_crash_point_between_halves_and_checkpoints() {
     let tried = crash_seeds(test, &volume, &plan);
     println!("{tried:?}");
     assert!(tried.halves > 30 && tried.in_two_waits > 10, "hardly anything was made in halves");
+    assert!(tried.in_steps > 10, "hardly any checkpoint was made in steps");
 }
 
 /// The same on a volume so full that freed blocks are wanted again at once.

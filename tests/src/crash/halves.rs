@@ -1,7 +1,8 @@
-//! Syncs in halves, with operations between them.
+//! Syncs in halves, with operations between them, and checkpoints in steps beside.
 
 use atoll_vfs::*;
 
+use super::steps::Steps;
 use crate::rng::Rng;
 
 /// How often a sync that is under way goes on after an operation, of a hundred times.
@@ -26,6 +27,8 @@ pub struct Halves {
     percent: u64,
     goes_on: u64,
     under_way: Option<UnderWay>,
+    /// Where syncs are in halves, checkpoints are in steps.
+    pub steps: Steps,
     /// Those that ended with operations since they began.
     pub ended: u64,
     /// Of these, those that waited twice.
@@ -36,7 +39,8 @@ impl Halves {
     /// Of the workload of `seed`, in which `percent` of a hundred syncs are made in halves.
     pub fn new(seed: u64, percent: u64) -> Halves {
         let rng = Rng::new(seed ^ u64::from_be_bytes(*b"in halve"));
-        Halves { rng, percent, goes_on: GOES_ON, under_way: None, ended: 0, in_two_waits: 0 }
+        let steps = Steps::new(seed);
+        Halves { rng, percent, goes_on: GOES_ON, under_way: None, steps, ended: 0, in_two_waits: 0 }
     }
 
     /// The same, where a sync goes on after `percent` of a hundred operations.
@@ -68,6 +72,9 @@ impl Halves {
     /// # Errors
     /// Those of the file system.
     pub fn go_on(&mut self, fs: &mut impl FileSystem, made: usize) -> Result<Option<usize>> {
+        if self.percent > 0 {
+            self.steps.go_on(fs)?;
+        }
         if !self.rng.chance(self.goes_on) {
             return Ok(None);
         }
