@@ -124,8 +124,12 @@ impl Memory for Slow {
 
 /// A served volume on a slow device, of which `flusher_errors` flushes fail.
 fn served(flusher_errors: u32) -> (Served<Fs<Slow>>, Arc<Control>) {
+    served_as(&FormatOptions::default(), flusher_errors)
+}
+
+fn served_as(options: &FormatOptions, flusher_errors: u32) -> (Served<Fs<Slow>>, Arc<Control>) {
     let mut device = FaultDevice::new(8192);
-    format(&mut device, &FormatOptions::default()).unwrap();
+    format(&mut device, options).unwrap();
     device.faults.flusher_errors = flusher_errors;
     let control = Arc::new(Control::default());
     let device = Slow { device, control: Arc::clone(&control) };
@@ -253,6 +257,43 @@ fn others_go_on_during_a_flush() {
         drop((one, other));
         let fs = served.end().unwrap();
         assert_eq!(after_power_loss(fs, &["f0"]), [Some(1)]);
+    });
+}
+
+/// The journal fills up again and again, and nobody's operation waits for the checkpoint that empties it.
+#[test]
+fn others_go_on_during_a_checkpoint() {
+    /// The sync's, that of what went home, and those of both copies of the header.
+    const FLUSHES: u64 = 4;
+    within(SOON * 6, || {
+        let options = FormatOptions { journal_blocks: Some(256), ..FormatOptions::default() };
+        let (served, control) = served_as(&options, 0);
+        let mut client = clients(&served, 1).pop().unwrap();
+        for round in 0..5 {
+            control.hold(true);
+            let (before, _) = control.counts();
+            for i in 0.. {
+                let directory = format!("d{round}.{i}");
+                client.fs.mkdir(&CX, Ino::ROOT, name(&directory), 0o755).unwrap();
+                if control.counts().0 > before {
+                    break;
+                }
+                assert!(i < 10_000, "no checkpoint begins");
+            }
+            client = at_once("the client", move || {
+                for i in 0..50 {
+                    let named = format!("d{round}.{i}");
+                    client.fs.rmdir(&CX, Ino::ROOT, name(&named)).unwrap();
+                }
+                client
+            });
+            control.hold(false);
+            control.wait_for(before + FLUSHES);
+        }
+        assert_eq!(control.counts().1, 0, "flushes with everybody waiting");
+        drop(client);
+        let fs = served.end().unwrap();
+        assert_eq!(after_power_loss(fs, &["f0"]), [None]);
     });
 }
 

@@ -17,6 +17,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use rustix::net::{Shutdown, SocketFlags};
 
+use super::checkpoints::Checkpointer;
 use super::control::{self, Answer, Ask, Hello, Kind, ViewAsk};
 use super::mapped::WRITE_BACK_INTERVAL;
 use super::mount::{Mount, is_fuse};
@@ -61,6 +62,7 @@ pub struct Server<F: FileSystem + Send + 'static> {
     /// One for each volume, in their order.
     workers: Vec<Worker<F>>,
     syncers: Vec<Syncer<F>>,
+    checkpointers: Vec<Checkpointer<F>>,
     committers: Vec<(Sender<()>, JoinHandle<()>)>,
     /// Counts the programs that wait for stores to be durable.
     syncs: Arc<()>,
@@ -114,6 +116,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
         let start = |volume| Worker::start(volume, spin);
         let workers = volumes.iter().map(start).collect::<io::Result<_>>()?;
         let syncers = volumes.iter().map(Syncer::start).collect::<io::Result<_>>()?;
+        let checkpointers = volumes.iter().map(Checkpointer::start).collect::<io::Result<_>>()?;
         let committers = volumes
             .iter()
             .map(|volume| {
@@ -133,6 +136,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
             lingering,
             workers,
             syncers,
+            checkpointers,
             committers,
             syncs,
             mounts: Arc::default(),
@@ -458,7 +462,9 @@ impl<F: FileSystem + Send + 'static> Server<F> {
 
     /// Ends everything and takes the file systems out.
     fn shut_down(self) -> Vec<(String, Option<F>)> {
-        let Server { listener, volumes, clients, workers, syncers, committers, .. } = self;
+        let Server {
+            listener, volumes, clients, workers, syncers, checkpointers, committers, ..
+        } = self;
         drop(listener);
         for client in clients {
             if let Stage::Serving { place, .. } = client.stage {
@@ -472,6 +478,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
             // A panic there has ended the volume, which is told below.
             let _ = committer.join();
         }
+        drop(checkpointers);
         drop(syncers);
         let deadline = Instant::now() + SHUTDOWN;
         volumes

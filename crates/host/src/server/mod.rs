@@ -28,6 +28,7 @@
 mod adopt;
 pub mod bind;
 pub(crate) mod caches;
+mod checkpoints;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub mod confine;
 pub(crate) mod gate;

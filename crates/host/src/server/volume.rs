@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use atoll_vfs::{Errno, FileSystem, Result, Timespec};
 
 use super::caches::Caches;
+use super::checkpoints::Checkpoints;
 use super::gate::Gate;
 use super::limits::Limits;
 use super::locks::LockTable;
@@ -74,6 +75,7 @@ pub struct Volume<F> {
     pub(super) locks: Mutex<LockTable>,
     pub(crate) gate: Arc<Gate>,
     pub(super) syncs: Syncs,
+    pub(super) checkpoints: Checkpoints,
     next_session: AtomicU64,
     address: OnceLock<Vec<u8>>,
 }
@@ -115,12 +117,13 @@ impl<F> State<F> {
 }
 
 /// The lock of a volume during a call.
-pub(super) struct Entered<'a, F> {
+pub(super) struct Entered<'a, F: FileSystem> {
     state: Option<MutexGuard<'a, State<F>>>,
+    checkpoints: &'a Checkpoints,
     gate: Option<&'a Gate>,
 }
 
-impl<F> Deref for Entered<'_, F> {
+impl<F: FileSystem> Deref for Entered<'_, F> {
     type Target = State<F>;
 
     #[inline]
@@ -129,17 +132,19 @@ impl<F> Deref for Entered<'_, F> {
     }
 }
 
-impl<F> DerefMut for Entered<'_, F> {
+impl<F: FileSystem> DerefMut for Entered<'_, F> {
     #[inline]
     fn deref_mut(&mut self) -> &mut State<F> {
         self.state.as_mut().expect("held until it is dropped")
     }
 }
 
-impl<F> Drop for Entered<'_, F> {
+impl<F: FileSystem> Drop for Entered<'_, F> {
     #[inline]
     fn drop(&mut self) {
-        self.state = None;
+        if self.state.take().is_some_and(|state| state.fs.checkpoint_due()) {
+            self.checkpoints.ask();
+        }
         if let Some(gate) = self.gate
             && !std::thread::panicking()
         {
@@ -169,6 +174,7 @@ impl<F: FileSystem + Send> Volume<F> {
             locks: Mutex::new(LockTable::default()),
             gate,
             syncs: Syncs::default(),
+            checkpoints: Checkpoints::default(),
             next_session: AtomicU64::new(1),
             address: OnceLock::new(),
         })
@@ -260,7 +266,8 @@ impl<F: FileSystem + Send> Volume<F> {
     /// `EIO` after a panic in the file system.
     #[inline]
     pub(super) fn enter(&self, waits: bool) -> Result<Entered<'_, F>> {
-        Ok(Entered { state: Some(self.lock()?), gate: waits.then_some(&self.gate) })
+        let gate = waits.then_some(&*self.gate);
+        Ok(Entered { state: Some(self.lock()?), checkpoints: &self.checkpoints, gate })
     }
 
     /// What the lock guards.
