@@ -18,7 +18,9 @@ use crate::subject::Subject;
 use crate::system::{self, System};
 use crate::table::SERVER;
 use crate::workloads::programs::{self, Launch, When};
-use crate::workloads::{Run, chunks, clients, directory, files, one_file, rings, sequential, sync};
+use crate::workloads::{
+    Run, chunks, clients, directory, files, one_file, rings, sequential, stops, sync,
+};
 
 /// What the process is told to do.
 #[derive(Clone, Debug, clap::Args)]
@@ -152,6 +154,7 @@ fn of_clients<C: Calls>(
         },
         "create-sync" => clients::create_sync(&mut attach()?, run, &usage),
         "sizes" => clients::sizes(&mut attach()?, run),
+        "stops" => stops::stops(attach, run),
         other => Err(Broken(format!("no workload {other}"))),
     }
 }
@@ -166,9 +169,8 @@ pub fn volume_bytes(workload: &str, point: u64, smoke: bool) -> u64 {
         // Room for a file of 1 GiB and its predecessor, whose blocks are free only once the removal
         // is committed; and for a million files.
         // And for some 200 files of up to 4 MiB, which grow.
-        ("sequential" | "postmark-large", _) | ("one-directory" | "postmark", 50_000..) => {
-            4096 * MIB
-        }
+        ("sequential" | "postmark-large" | "stops", _)
+        | ("one-directory" | "postmark", 50_000..) => 4096 * MIB,
         _ => 512 * MIB,
     }
 }

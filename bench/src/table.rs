@@ -18,6 +18,8 @@ pub enum Unit {
     Nanoseconds,
     /// Requests or indices each second.
     Rate,
+    /// How many.
+    Count,
 }
 
 impl Unit {
@@ -29,6 +31,7 @@ impl Unit {
             Unit::KibiBytes => "KiB",
             Unit::Nanoseconds => "ns",
             Unit::Rate => "/s",
+            Unit::Count => "",
         }
     }
 
@@ -36,7 +39,7 @@ impl Unit {
     pub fn gain(self, ours: f64, theirs: f64) -> f64 {
         match self {
             Unit::Speed | Unit::Rate => ours / theirs,
-            Unit::Microseconds | Unit::KibiBytes | Unit::Nanoseconds => theirs / ours,
+            Unit::Microseconds | Unit::KibiBytes | Unit::Nanoseconds | Unit::Count => theirs / ours,
         }
     }
 }

@@ -11,6 +11,7 @@ pub mod one_file;
 pub mod programs;
 pub mod rings;
 pub mod sequential;
+pub mod stops;
 pub mod sync;
 
 use std::ffi::CString;
