@@ -7,7 +7,7 @@
 //!   `hash`: where names go
 //! - `journal`: the ring of redo records; `cache`: metadata blocks in memory; `space`: free blocks
 //! - `store`: transactions over those three; `allocation`: free blocks within them; `discard`: what goes
-//!   back to the host; `commit`: commits and checkpoints
+//!   back to the host; `commit`, `checkpoint`: what makes operations durable, and keeps the journal short
 //! - `node`, `tree`: the B+tree; `bounds`: how long the record of an operation can be
 //! - `inode`, `extent`, `file`, `dir`, `xattr`: what the items mean; `table`: the inodes in memory;
 //!   `cookie`: what a listing shows of the place of a name
