@@ -4,7 +4,7 @@
 mod common;
 
 use common::served::Served;
-use common::ways::{self, Ways};
+use common::ways::{self, Way, Ways};
 use common::{as_user, ok};
 use nix::unistd::geteuid;
 
@@ -86,4 +86,19 @@ fn file_handles_are_good_for_kernels_that_never_saw_the_file() {
         assert_eq!(ways.run(way, &["open", "{}", &kept]), "end\n", "{way:?}");
     }
     ways.end();
+}
+
+#[test]
+fn times_of_last_access_are_set_as_the_option_says() {
+    let ways = Ways::with("atime.c", &["--atime", "relatime"]);
+    for way in ways::all() {
+        // There the kernel reads what is open already without a word.
+        let kind = if way == Way::MountedFile { "cached" } else { "relatime" };
+        assert_eq!(ways.run(way, &[kind, "{}"]), "end\n", "{way:?}");
+    }
+    // What one mount sets the others show, and keep their pages.
+    let two = ["-v", "s:/other"];
+    assert_eq!(ways.run_with(Way::ServedKernel, &two, &["two", "{}", "/other"]), "end\n");
+    ways.end();
+    Ways::new("atime.c").all("end\n", &["noatime", "{}"]);
 }

@@ -11,7 +11,7 @@ use atoll_vfs::{
 };
 
 use super::caches::KernelCache;
-use super::handles::Handles;
+use super::handles::{Handles, Open};
 use super::inodes::Inodes;
 use super::locks::{
     Ask, Family, Holder, LockKind, LockOwner, LockRange, LockRequest, LockTable, Owner, WaitId,
@@ -51,6 +51,8 @@ pub struct Session<F: FileSystem + Send> {
     pub(super) lent: Option<Lent>,
     /// Of a mount: the next read is for its kernel's page cache.
     pub(super) for_cache: bool,
+    /// Of a mount: the next call is by a descriptor with O_NOATIME.
+    pub(super) noatime: bool,
     /// Of a mount whose kernel opens by itself: what stands for its files.
     pub(super) standing: Option<Standing>,
     /// Whether the sessions of the same owner may adopt what it has open, by inode.
@@ -91,6 +93,7 @@ impl<F: FileSystem + Send> Session<F> {
             cache: None,
             lent: None,
             for_cache: false,
+            noatime: false,
             standing: None,
             offers: false,
             volume,
@@ -179,6 +182,27 @@ impl<F: FileSystem + Send> Session<F> {
         self.for_cache = yes;
     }
 
+    /// The next call is by a descriptor with O_NOATIME, if `yes`.
+    pub(crate) fn reads_without_trace(&mut self, yes: bool) {
+        self.noatime = yes;
+    }
+
+    /// Whether reading through this session sets times of last access.
+    pub(crate) fn sets_access_times(&self) -> bool {
+        !self.access.read_only && self.volume.lock().is_ok_and(|state| state.relatime)
+    }
+
+    /// Whether a read through this session by `open` counts as an access. A kernel says with each whether it
+    /// does, since O_NOATIME can be changed; others say so when they open.
+    #[inline]
+    pub(super) fn counts(&self, open: &Open) -> bool {
+        let without_trace = match self.cache {
+            Some(_) => self.noatime,
+            None => open.flags.is_some_and(|flags| flags.contains(OpenFlags::NOATIME)),
+        };
+        !without_trace && !self.access.read_only
+    }
+
     /// What the kernel learns by the answer to the last call.
     pub(crate) fn take_lent(&mut self) -> Option<Lent> {
         self.lent.take()
@@ -190,8 +214,14 @@ impl<F: FileSystem + Send> Session<F> {
         let (Some(cache), Ok(ino)) = (&self.cache, self.inodes.inner(ino)) else {
             return (false, false);
         };
-        let keeps = cache.keeps_pages(ino);
-        (keeps, keeps && self.volume.lock().is_ok_and(|state| !state.is_mapped(ino)))
+        if !cache.keeps_pages(ino) {
+            return (false, false);
+        }
+        let Ok(mut state) = self.volume.lock() else { return (true, false) };
+        // A read that is to be counted has to come here.
+        let cx = Context { uid: 0, gid: 0, now: now() };
+        let counts = !self.access.read_only && state.access_is_due(&cx, ino);
+        (!counts, !state.is_mapped(ino))
     }
 
     /// What is in the way of `request`, if anything: F_GETLK. Its kind must be one to hold.

@@ -309,7 +309,11 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
     fn readlink(&mut self, cx: &Context, ino: Ino, target: &mut Vec<u8>) -> Result<()> {
         let inner = self.inodes.named(ino)?;
         enter!(self, cx, state, _caller, reading);
-        state.fs.readlink(cx, inner, target)
+        state.fs.readlink(cx, inner, target)?;
+        if state.relatime && !self.access.read_only {
+            state.accessed(cx, self.id, inner);
+        }
+        Ok(())
     }
 
     fn mknod(
@@ -606,7 +610,11 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         let len = buf.len().min(self.access.limits.transfer);
         enter!(self, cx, state, _caller, reading);
         state.tokens.check(&open)?;
+        let asked = len > 0;
         let len = state.fs.read(cx, open.ino, open.handle, offset, &mut buf[..len])?;
+        if state.relatime && asked && self.counts(&open) {
+            state.accessed(cx, self.id, open.ino);
+        }
         if self.for_cache
             && let Some(cache) = &self.cache
         {
@@ -724,7 +732,11 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         state.fs.readdir(cx, open.ino, open.handle, cookie, &mut |entry| {
             let ino = if at_top && entry.name == b".." { top } else { entry.ino };
             emit(&DirEntry { ino: inodes.outer(ino), ..*entry })
-        })
+        })?;
+        if state.relatime && self.counts(&open) {
+            state.accessed(cx, self.id, open.ino);
+        }
+        Ok(())
     }
 
     fn releasedir(&mut self, cx: &Context, ino: Ino, handle: Handle) -> Result<()> {
