@@ -5,7 +5,7 @@ mod common;
 
 use common::served::Served;
 use common::ways::{self, Way, Ways};
-use common::{as_user, ok};
+use common::{as_user, atoll, fails, ok};
 use nix::unistd::geteuid;
 
 /// How many operations the long form does in each way: `ATOLL_OPERATIONS`.
@@ -94,11 +94,28 @@ fn times_of_last_access_are_set_as_the_option_says() {
     for way in ways::all() {
         // There the kernel reads what is open already without a word.
         let kind = if way == Way::MountedFile { "cached" } else { "relatime" };
-        assert_eq!(ways.run(way, &[kind, "{}"]), "end\n", "{way:?}");
+        // A client of a server does not know what the server does.
+        let own = matches!(way, Way::Interposed | Way::Kernel | Way::Static | Way::MountedFile);
+        let arguments = [kind, "{}", "shown"];
+        assert_eq!(ways.run(way, &arguments[..2 + usize::from(own)]), "end\n", "{way:?}");
     }
     // What one mount sets the others show, and keep their pages.
     let two = ["-v", "s:/other"];
     assert_eq!(ways.run_with(Way::ServedKernel, &two, &["two", "{}", "/other"]), "end\n");
     ways.end();
     Ways::new("atime.c").all("end\n", &["noatime", "{}"]);
+}
+
+#[test]
+fn who_serves_a_volume_says_what_reading_does() {
+    let served = Served::new();
+    let mut run = atoll();
+    run.args(["run", "--atime", "noatime", "-v", "s:/vol", "--", "true"]);
+    let mut mount = atoll();
+    mount.args(["mount", "--atime", "relatime", "s", "."]);
+    for (mut command, status) in [(run, 125), (mount, 1)] {
+        let said = fails(command.current_dir(served.path()), status);
+        assert!(said.contains("s is a server's: give it to `atoll serve`"), "{said}");
+    }
+    served.end();
 }

@@ -5,7 +5,9 @@ use atoll_block::fault::Survival;
 use atoll_block::{FaultDevice, RamDevice};
 use atoll_fs::{CheckOptions, Fs, MountOptions, check};
 use atoll_vfs::model::ModelFs;
-use atoll_vfs::{Attr, Context, FileSystem, Ino, Name, SetAttr, SetTime, Timespec};
+use atoll_vfs::{
+    Attr, Context, FileSystem, Ino, Name, RenameFlags, SetAttr, SetTime, Timespec, XattrFlags,
+};
 use common::*;
 
 const DAY: i64 = 24 * 60 * 60;
@@ -93,11 +95,12 @@ fn among_other_calls_as_in_the_model() {
         let (mut fs, mut model) = (volume(), ModelFs::default());
         let (of_fs, of_model) = (inodes(&mut fs), inodes(&mut model));
         let mut open = None;
+        let mut names = ["file", "directory", "link"].map(str::to_owned);
         for step in 0..200 {
             let cx = at(time(1_000_000 + step * (rng.below(3) as i64) * DAY / 4, step as u32));
             let which = rng.below(3) as usize;
             let (ino, also) = (of_fs[which], of_model[which]);
-            match rng.below(8) {
+            match rng.below(11) {
                 0..=2 => assert_eq!(fs.accessed(&cx, ino), model.accessed(&cx, also)),
                 3 => {
                     let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
@@ -122,6 +125,25 @@ fn among_other_calls_as_in_the_model() {
                     let named = format!("{step}");
                     fs.mkdir(&cx, of_fs[1], name(&named), 0o700).unwrap();
                     model.mkdir(&cx, of_model[1], name(&named), 0o700).unwrap();
+                }
+                7 => {
+                    let (old, new) = (names[which].clone(), format!("moved{step}"));
+                    let (from, to, flags) = (name(&old), name(&new), RenameFlags::empty());
+                    fs.rename(&cx, Ino::ROOT, from, Ino::ROOT, to, flags).unwrap();
+                    model.rename(&cx, Ino::ROOT, from, Ino::ROOT, to, flags).unwrap();
+                    names[which] = new;
+                }
+                8 if which != 1 => {
+                    fs.link(&cx, ino, Ino::ROOT, name("more")).unwrap();
+                    model.link(&cx, also, Ino::ROOT, name("more")).unwrap();
+                    assert_eq!(fs.accessed(&cx, ino), model.accessed(&cx, also));
+                    fs.unlink(&cx, Ino::ROOT, name("more")).unwrap();
+                    model.unlink(&cx, Ino::ROOT, name("more")).unwrap();
+                }
+                9 if which != 2 => {
+                    let (key, value) = (b"user.key", [step as u8]);
+                    fs.setxattr(&cx, ino, key, &value, XattrFlags::empty()).unwrap();
+                    model.setxattr(&cx, also, key, &value, XattrFlags::empty()).unwrap();
                 }
                 _ => fs.syncfs(&cx).unwrap(),
             }

@@ -1,9 +1,10 @@
 /* What reading does to times of last access.
  *
- *   atime relatime DIRECTORY     they are set when they are due, and only then
- *   atime noatime DIRECTORY      they stay
- *   atime cached DIRECTORY       as relatime, where the kernel reads by itself what is open already
- *   atime two DIRECTORY OTHER    what is read through one mount is seen through another
+ *   atime relatime DIRECTORY [shown]     they are set when they are due, and only then; and the table of mounts
+ *                                        says so
+ *   atime noatime DIRECTORY              they stay
+ *   atime cached DIRECTORY [shown]       as relatime, where the kernel reads by itself what is open already
+ *   atime two DIRECTORY OTHER            what is read through one mount is seen through another
  *
  * Prints a line for each that is wrong, and `end`. */
 #define _GNU_SOURCE
@@ -17,6 +18,7 @@
 #include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
@@ -231,6 +233,10 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "two")) {
         through_two(argv[3]);
     } else {
+        struct statvfs mount;
+        must(statvfs(argv[2], &mount) == 0, "statvfs");
+        bool shown = !(mount.f_flag & ST_NOATIME);
+        if (shown != (argc > 3)) printf("the table of mounts %s relatime\n", shown ? "has" : "has not");
         for (struct way *way = ways; way->what; way++) try(*way);
         if (strcmp(argv[1], "cached")) {
             kept_open((struct way){"an open file", NULL, file}, false);

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use atoll_vfs::{
-    Attr, Context, Errno, FallocateMode, FileSystem, FileType, Handle, Ino, Name, OpenFlags,
-    RenameFlags, Result, SeekTo, SetAttr, XattrFlags,
+    Attr, Context, Errno, FallocateMode, FileSystem, Handle, Ino, Name, OpenFlags, RenameFlags,
+    Result, SeekTo, SetAttr, XattrFlags,
 };
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, Generation,
@@ -19,7 +19,7 @@ use fuser::{
     TimeOrNow, WriteFlags,
 };
 
-use super::convert::{errno, file_attr, file_type, now, open_flags, set_time};
+use super::convert::{NO_INODE, errno, file_attr, file_type, now, open_flags, set_time, storable};
 use super::state::{Open, State, lock};
 
 /// How long the kernel may rely on an answer: as long as it likes. Nothing changes behind its back.
@@ -101,16 +101,6 @@ fn xattr(reply: ReplyXattr, size: u32, result: Result<Vec<u8>>) {
     }
 }
 
-/// Whether the namespace of the attribute is one that a file system stores. `system.` is the
-/// kernel's own (access control lists), and is not supported.
-fn storable(name: &[u8]) -> Result<&[u8]> {
-    if [&b"user."[..], b"trusted.", b"security."].iter().any(|prefix| name.starts_with(prefix)) {
-        Ok(name)
-    } else {
-        Err(Errno::EOPNOTSUPP)
-    }
-}
-
 impl<F: FileSystem + Send + 'static> Filesystem for Adapter<F> {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
         for wanted in [
@@ -141,21 +131,7 @@ impl<F: FileSystem + Send + 'static> Filesystem for Adapter<F> {
             name(child).and_then(|child| self.state().lookup(&context(req), Ino(parent.0), child));
         if let Err(Errno::ENOENT) = result {
             // Inode 0 tells the kernel to remember that the name is missing.
-            let missing = Attr {
-                ino: Ino(0),
-                mode: FileType::Regular.mode_bits(),
-                nlink: 0,
-                uid: 0,
-                gid: 0,
-                rdev: 0,
-                size: 0,
-                blocks: 0,
-                atime: Default::default(),
-                mtime: Default::default(),
-                ctime: Default::default(),
-                btime: Default::default(),
-            };
-            return reply.entry(&FOREVER, &file_attr(&missing), GENERATION);
+            return reply.entry(&FOREVER, &file_attr(&NO_INODE), GENERATION);
         }
         self.entry(reply, result);
     }

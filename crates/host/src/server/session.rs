@@ -11,7 +11,7 @@ use atoll_vfs::{
 };
 
 use super::caches::KernelCache;
-use super::handles::{Handles, Open};
+use super::handles::Handles;
 use super::inodes::Inodes;
 use super::locks::{
     Ask, Family, Holder, LockKind, LockOwner, LockRange, LockRequest, LockTable, Owner, WaitId,
@@ -180,27 +180,6 @@ impl<F: FileSystem + Send> Session<F> {
     /// The next read is for the kernel's page cache, if `yes`.
     pub(crate) fn reads_for_cache(&mut self, yes: bool) {
         self.for_cache = yes;
-    }
-
-    /// The next call is by a descriptor with O_NOATIME, if `yes`.
-    pub(crate) fn reads_without_trace(&mut self, yes: bool) {
-        self.noatime = yes;
-    }
-
-    /// Whether reading through this session sets times of last access.
-    pub(crate) fn sets_access_times(&self) -> bool {
-        !self.access.read_only && self.volume.lock().is_ok_and(|state| state.relatime)
-    }
-
-    /// Whether a read through this session by `open` counts as an access. A kernel says with each whether it
-    /// does, since O_NOATIME can be changed; others say so when they open.
-    #[inline]
-    pub(super) fn counts(&self, open: &Open) -> bool {
-        let without_trace = match self.cache {
-            Some(_) => self.noatime,
-            None => open.flags.is_some_and(|flags| flags.contains(OpenFlags::NOATIME)),
-        };
-        !without_trace && !self.access.read_only
     }
 
     /// What the kernel learns by the answer to the last call.

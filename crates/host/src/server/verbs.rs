@@ -307,13 +307,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
     }
 
     fn readlink(&mut self, cx: &Context, ino: Ino, target: &mut Vec<u8>) -> Result<()> {
-        let inner = self.inodes.named(ino)?;
-        enter!(self, cx, state, _caller, reading);
-        state.fs.readlink(cx, inner, target)?;
-        if state.relatime && !self.access.read_only {
-            state.accessed(cx, self.id, inner);
-        }
-        Ok(())
+        self.follow(cx, ino, target)
     }
 
     fn mknod(
@@ -606,28 +600,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         offset: u64,
         buf: &mut [u8],
     ) -> Result<usize> {
-        let open = self.file(ino, handle)?;
-        let len = buf.len().min(self.access.limits.transfer);
-        enter!(self, cx, state, _caller, reading);
-        state.tokens.check(&open)?;
-        let asked = len > 0;
-        let len = state.fs.read(cx, open.ino, open.handle, offset, &mut buf[..len])?;
-        if state.relatime && asked && self.counts(&open) {
-            state.accessed(cx, self.id, open.ino);
-        }
-        if self.for_cache
-            && let Some(cache) = &self.cache
-        {
-            cache.sent_pages(open.ino, state.is_mapped(open.ino));
-        }
-        if state.read_mapped(open.ino, offset, &mut buf[..len])? {
-            return Ok(len);
-        }
-        if self.view.is_some() && open.is_readable() {
-            let State { fs, views, .. } = state;
-            views.filled(fs, cx, self.view, &open, offset, len);
-        }
-        Ok(len)
+        self.read_at(cx, ino, handle, offset, buf)
     }
 
     fn write(
@@ -724,19 +697,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         cookie: u64,
         emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> Result<()> {
-        let open = self.listing(ino, handle)?;
-        let inodes = &self.inodes;
-        let top = inodes.top();
-        let at_top = open.ino == top;
-        enter!(self, cx, state, _caller, reading);
-        state.fs.readdir(cx, open.ino, open.handle, cookie, &mut |entry| {
-            let ino = if at_top && entry.name == b".." { top } else { entry.ino };
-            emit(&DirEntry { ino: inodes.outer(ino), ..*entry })
-        })?;
-        if state.relatime && self.counts(&open) {
-            state.accessed(cx, self.id, open.ino);
-        }
-        Ok(())
+        self.list(cx, ino, handle, cookie, emit)
     }
 
     fn releasedir(&mut self, cx: &Context, ino: Ino, handle: Handle) -> Result<()> {
