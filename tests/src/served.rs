@@ -13,7 +13,7 @@ use atoll_host::server::listen::Server;
 use atoll_host::server::rules::{Mode, Rules};
 use atoll_host::server::{Access, Credentials, Identity, Session, Volume};
 use atoll_transport::channel::{Config, RingKind};
-use atoll_vfs::FileSystem;
+use atoll_vfs::{AccessTimes, FileSystem};
 use nix::mount::MsFlags;
 use nix::sched::{CloneFlags, unshare};
 use tempfile::TempDir;
@@ -36,7 +36,14 @@ pub fn in_namespace() -> bool {
 
 /// How tests mount: as the superuser, for whom the kernel checks permissions.
 pub fn mount_options(read_only: bool) -> mount::MountOptions<'static> {
-    mount::MountOptions { source: Path::new("v"), read_only, owner: (0, 0), checked: true }
+    let access_times = AccessTimes::default();
+    mount::MountOptions {
+        source: Path::new("v"),
+        read_only,
+        owner: (0, 0),
+        checked: true,
+        access_times,
+    }
 }
 
 /// A volume's name, and what the server gives back of it.

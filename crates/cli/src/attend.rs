@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use atoll_host::client::{Connection, Place};
 use atoll_host::handoff::Handoff;
 use atoll_host::server::rules::Mode;
+use atoll_vfs::AccessTimes;
 
 use crate::failure::{Failure, RUN_FAILED};
 use crate::private::PrivateServer;
@@ -25,6 +26,8 @@ pub struct Attachment {
     pub target: PathBuf,
     /// Whether it may be changed.
     pub access: Access,
+    /// What reading does to times of last access, as far as it is known here.
+    pub access_times: AccessTimes,
 }
 
 /// The command's side of the conversation: it waits for a go before every step, and hands each
@@ -128,8 +131,8 @@ impl Session {
             let connection = Connection::open(place).map_err(Failure::new)?;
             return Ok(Session { connection, own: None });
         }
-        let Attachment { volume, access, .. } = attachment;
-        let own = PrivateServer::start(volume, *access, number, hidden)?;
+        let Attachment { volume, access, access_times, .. } = attachment;
+        let own = PrivateServer::start(volume, *access, *access_times, number, hidden)?;
         match Connection::open(own.place()) {
             Ok(connection) => Ok(Session { connection, own: Some(own) }),
             Err(error) => {

@@ -10,10 +10,11 @@ use atoll_host::fuse::mount::{self, MountError, MountOptions};
 use atoll_host::fuse::{Ended, Options, Server};
 use atoll_host::process::fork;
 use atoll_host::server::rules::Mode;
+use atoll_vfs::AccessTimes;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 
 use crate::failure::{FAILED, Failure, Outcome};
-use crate::volume::{self, Access};
+use crate::volume::{self, Access, Atime};
 
 /// Show a volume's files in a directory, until it is unmounted.
 ///
@@ -28,6 +29,10 @@ pub struct Args {
     /// Take no changes.
     #[arg(short, long)]
     read_only: bool,
+    /// What reading does to the time of last access of files and directories: nothing if not given. What
+    /// programs read again and again from memory may be counted when they open it next.
+    #[arg(long, value_name = "WHEN")]
+    atime: Option<Atime>,
     /// Serve in the foreground, until Ctrl-C or unmounted.
     #[arg(short, long)]
     foreground: bool,
@@ -49,9 +54,10 @@ pub fn run(args: &Args) -> Outcome {
     })?;
     let access = if args.read_only { Access::Read } else { Access::Write };
     let place = Place::find(&volume);
+    let access_times = volume::access_times(args.atime, &volume, place.is_some())?;
     let serve = |mounted: &mut dyn FnMut()| match &place {
         Some(place) => attach(place, &volume, &target, access, mounted),
-        None => serve(&volume, &target, access, mounted),
+        None => serve(&volume, &target, access, access_times, mounted),
     };
     if args.foreground {
         return serve(&mut || {
@@ -102,7 +108,13 @@ fn leave_streams() {
 }
 
 /// Mounts, says so by `mounted`, and serves until unmounted.
-fn serve(volume: &Path, target: &Path, access: Access, mounted: impl FnOnce()) -> Outcome {
+fn serve(
+    volume: &Path,
+    target: &Path,
+    access: Access,
+    access_times: AccessTimes,
+    mounted: impl FnOnce(),
+) -> Outcome {
     let cannot = |error: &dyn fmt::Display| {
         Failure::new(format!("cannot mount {}: {error}", volume.display()))
     };
@@ -110,13 +122,16 @@ fn serve(volume: &Path, target: &Path, access: Access, mounted: impl FnOnce()) -
     let fs = volume::open(volume, access)?;
     let privileged = nix::unistd::geteuid().is_root();
     let read_only = access == Access::Read;
+    let served = Options { access_times, ..Options::default() };
     let server = if privileged {
         let device = mount::open_device().map_err(|error| cannot(&error))?;
-        let options = MountOptions { source: volume, read_only, owner: (0, 0), checked: true };
+        let owner = (0, 0);
+        let options =
+            MountOptions { source: volume, read_only, owner, checked: true, access_times };
         mount::mount(&device, target, &options).map_err(|error: MountError| cannot(&error))?;
-        Server::start(fs, device, &Options::default())
+        Server::start(fs, device, &served)
     } else {
-        Server::mount_by_helper(fs, volume, target, read_only, &Options::default())
+        Server::mount_by_helper(fs, volume, target, read_only, &served)
     }
     .map_err(|error: io::Error| cannot(&error))?;
     mounted();
@@ -146,7 +161,13 @@ fn attach(
     let connection = Connection::open(place).map_err(Failure::new)?;
     let privileged = nix::unistd::geteuid().is_root();
     let read_only = access == Access::Read;
-    let options = MountOptions { source, read_only, owner: (0, 0), checked: privileged };
+    let options = MountOptions {
+        source,
+        read_only,
+        owner: (0, 0),
+        checked: privileged,
+        access_times: AccessTimes::default(),
+    };
     let device = if privileged {
         let device = mount::open_device().map_err(|error| cannot(&error))?;
         mount::mount(&device, target, &options).map_err(|error| cannot(&error))?;

@@ -11,6 +11,7 @@ use atoll_host::server::SPIN;
 use atoll_host::server::bind::bind;
 use atoll_host::server::listen::Server;
 use atoll_host::server::rules::{Mode, Rules};
+use atoll_vfs::AccessTimes;
 
 use crate::failure::Failure;
 use crate::volume::{self, Volume};
@@ -32,6 +33,7 @@ impl PrivateServer {
     pub fn start(
         path: &Path,
         access: volume::Access,
+        access_times: AccessTimes,
         number: usize,
         hidden: &[&Path],
     ) -> Result<PrivateServer, Failure> {
@@ -56,6 +58,7 @@ impl PrivateServer {
         let served = atoll_host::server::Volume::new(volume, "volume".to_owned());
         served.set_address(&place.socket);
         // From here on a failure leaves the volume as a crash would: nothing acknowledged is lost.
+        served.set_access_times(access_times).map_err(|error| cannot(&error))?;
         let mode = match access {
             volume::Access::Read => Mode::Read,
             volume::Access::Write => Mode::Write,

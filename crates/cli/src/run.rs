@@ -20,13 +20,14 @@ use atoll_host::handoff::Handoff;
 use atoll_host::namespace::{self, Namespace};
 use atoll_host::process::fork;
 use atoll_preload::Use;
+use atoll_vfs::AccessTimes;
 
 use crate::attend::{self, Attachment, CommandSide};
 use crate::failure::{Failure, Outcome, RUN_FAILED, RUN_NOT_EXECUTABLE, RUN_NOT_FOUND};
 use crate::job::Job;
 
 use crate::size;
-use crate::volume::{self, Access, CreateOptions, DEFAULT_SIZE};
+use crate::volume::{self, Access, Atime, CreateOptions, DEFAULT_SIZE};
 
 /// The volume when none is named.
 const DEFAULT_VOLUME: &str = "atoll.vol";
@@ -48,6 +49,10 @@ pub struct Args {
     /// socket: SOCKET, or SOCKET/VOLUME if it serves several.
     #[arg(short, long = "volume", value_name = "VOLUME[:PATH[:ro]]")]
     volumes: Vec<OsString>,
+    /// What reading does to the time of last access of files and directories: nothing if not given. What
+    /// a program reads again and again from memory may be counted when it is opened next.
+    #[arg(long, value_name = "WHEN")]
+    atime: Option<Atime>,
     /// Say nothing about the volume that is used by default.
     #[arg(short, long)]
     quiet: bool,
@@ -60,7 +65,12 @@ pub struct Args {
 }
 
 /// Reads `VOLUME[:PATH[:ro]]`; `alone` if it is the only volume, which then needs no path.
-fn attachment(text: &OsStr, alone: bool, cwd: &Path) -> Result<Attachment, Failure> {
+fn attachment(
+    text: &OsStr,
+    alone: bool,
+    cwd: &Path,
+    atime: Option<Atime>,
+) -> Result<Attachment, Failure> {
     let bytes = text.as_bytes();
     let (rest, access) = match bytes.strip_suffix(b":ro") {
         Some(rest) => (rest, Access::Read),
@@ -86,12 +96,9 @@ fn attachment(text: &OsStr, alone: bool, cwd: &Path) -> Result<Attachment, Failu
         }
     };
     let volume = cwd.join(OsStr::from_bytes(volume));
-    Ok(Attachment {
-        served: Place::find(&volume),
-        volume,
-        target: normal(&cwd.join(target)),
-        access,
-    })
+    let served = Place::find(&volume);
+    let access_times = volume::access_times(atime, &volume, served.is_some())?;
+    Ok(Attachment { served, volume, target: normal(&cwd.join(target)), access, access_times })
 }
 
 /// `path`, absolute, without `.`; `..` is taken by name.
@@ -145,10 +152,11 @@ fn attempt(args: &Args) -> Outcome {
             served: None,
             target: DEFAULT_PATH.into(),
             access: Access::Write,
+            access_times: args.atime.map(AccessTimes::from).unwrap_or_default(),
         });
     }
     for text in &args.volumes {
-        attachments.push(attachment(text, args.volumes.len() == 1, &cwd)?);
+        attachments.push(attachment(text, args.volumes.len() == 1, &cwd, args.atime)?);
     }
 
     let failed = |error: io::Error| Failure::new(format!("cannot start a process: {error}"));
@@ -261,6 +269,7 @@ fn mount_all(attachments: &[Attachment], line: &CommandSide<'_>) -> Result<OsStr
             // Others' server knows who may do what; in a user namespace the kernel cannot be told. Who
             // owns the volume may do what the modes of its files say.
             checked: attachment.served.is_none() || !namespace.is_user(),
+            access_times: attachment.access_times,
         };
         mount::mount(&device, &attachment.target, &options).map_err(Failure::new)?;
         line.hand_over(device.as_fd(), namespace.is_user().then_some(owner))?;
@@ -293,7 +302,7 @@ mod tests {
     fn volumes_and_paths() {
         let cwd = Path::new("/home/u");
         let read = |text: &str, alone| {
-            attachment(OsStr::new(text), alone, cwd)
+            attachment(OsStr::new(text), alone, cwd, None)
                 .map(|a| (a.volume.display().to_string(), a.target.display().to_string(), a.access))
         };
         let expect =

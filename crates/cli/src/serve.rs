@@ -16,7 +16,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::failure::{Failure, Outcome};
-use crate::volume::{self, Access};
+use crate::volume::{self, Access, Atime};
 
 /// Serve volumes to many programs at once, until Ctrl-C or SIGTERM.
 ///
@@ -50,6 +50,10 @@ pub struct Args {
     /// microseconds. More answers sooner what comes seldom, and uses more of a processor.
     #[arg(long, value_name = "MICROSECONDS", default_value_t = SPIN.as_micros() as u64)]
     spin: u64,
+    /// What reading does to the time of last access of files and directories. What programs read again and
+    /// again without asking the server may be counted when they open it next.
+    #[arg(long, value_name = "WHEN", env = "ATOLL_ATIME", default_value = "noatime")]
+    atime: Atime,
     /// What is logged: error, warn, info, debug or trace; per module as in
     /// `info,atoll_host::server=debug`.
     #[arg(long, value_name = "LEVEL", env = "ATOLL_LOG", default_value = "info")]
@@ -154,12 +158,15 @@ pub fn run(args: &Args) -> Outcome {
         .into_iter()
         .map(|(name, volume)| {
             let volume = atoll_host::server::Volume::new(volume, name);
+            volume
+                .set_access_times(args.atime.into())
+                .map_err(|error| cannot("start serving", &error))?;
             if let Ok(address) = &address {
                 volume.set_address(address);
             }
-            volume
+            Ok(volume)
         })
-        .collect();
+        .collect::<Result<_, Failure>>()?;
     let server = Server::new(listener, rules, volumes, Duration::from_micros(args.spin))
         .map_err(|error| cannot("start serving", &error))?;
     notify.ready(&format!("serving {names}"));

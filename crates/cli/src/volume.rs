@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use atoll_block::{BLOCK_SIZE, BlockDevice, BlockError, BlockIndex};
 use atoll_fs::{BLOCK_COUNT_MIN, Corruption, FormatOptions, Fs, FsError, MountOptions};
 use atoll_host::device::{self, Create, HostDevice, OpenError, OpenOptions};
-use atoll_vfs::Timespec;
+use atoll_vfs::{AccessTimes, Timespec};
 
 use crate::failure::Failure;
 use crate::size;
@@ -29,6 +29,40 @@ pub enum Access {
     Read,
     /// For changes, by this process alone.
     Write,
+}
+
+/// What reading does to times of last access, in the words of mount(8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Atime {
+    /// Nothing.
+    Noatime,
+    /// The first read after a change sets it, and one when it is a day old.
+    Relatime,
+}
+
+impl From<Atime> for AccessTimes {
+    fn from(atime: Atime) -> AccessTimes {
+        match atime {
+            Atime::Noatime => AccessTimes::Noatime,
+            Atime::Relatime => AccessTimes::Relatime,
+        }
+    }
+}
+
+/// What reading does by `asked` to times of last access of `volume`, which a server has if `served`: then the
+/// server says so, and nothing may have been asked.
+pub fn access_times(
+    asked: Option<Atime>,
+    volume: &Path,
+    served: bool,
+) -> Result<AccessTimes, Failure> {
+    match asked {
+        Some(_) if served => Err(Failure::new(format!(
+            "--atime is for who serves a volume, and {} is a server's: give it to `atoll serve`",
+            volume.display()
+        ))),
+        asked => Ok(asked.map(AccessTimes::from).unwrap_or_default()),
+    }
 }
 
 /// `path` from the root, so that it means the same in every directory.

@@ -4,8 +4,8 @@
 mod common;
 
 use common::served::Served;
-use common::ways::{self, Ways};
-use common::{as_user, ok};
+use common::ways::{self, Way, Ways};
+use common::{as_user, atoll, fails, ok};
 use nix::unistd::geteuid;
 
 /// How many operations the long form does in each way: `ATOLL_OPERATIONS`.
@@ -86,4 +86,36 @@ fn file_handles_are_good_for_kernels_that_never_saw_the_file() {
         assert_eq!(ways.run(way, &["open", "{}", &kept]), "end\n", "{way:?}");
     }
     ways.end();
+}
+
+#[test]
+fn times_of_last_access_are_set_as_the_option_says() {
+    let ways = Ways::with("atime.c", &["--atime", "relatime"]);
+    for way in ways::all() {
+        // There the kernel reads what is open already without a word.
+        let kind = if way == Way::MountedFile { "cached" } else { "relatime" };
+        // A client of a server does not know what the server does.
+        let own = matches!(way, Way::Interposed | Way::Kernel | Way::Static | Way::MountedFile);
+        let arguments = [kind, "{}", "shown"];
+        assert_eq!(ways.run(way, &arguments[..2 + usize::from(own)]), "end\n", "{way:?}");
+    }
+    // What one mount sets the others show, and keep their pages.
+    let two = ["-v", "s:/other"];
+    assert_eq!(ways.run_with(Way::ServedKernel, &two, &["two", "{}", "/other"]), "end\n");
+    ways.end();
+    Ways::new("atime.c").all("end\n", &["noatime", "{}"]);
+}
+
+#[test]
+fn who_serves_a_volume_says_what_reading_does() {
+    let served = Served::new();
+    let mut run = atoll();
+    run.args(["run", "--atime", "noatime", "-v", "s:/vol", "--", "true"]);
+    let mut mount = atoll();
+    mount.args(["mount", "--atime", "relatime", "s", "."]);
+    for (mut command, status) in [(run, 125), (mount, 1)] {
+        let said = fails(command.current_dir(served.path()), status);
+        assert!(said.contains("s is a server's: give it to `atoll serve`"), "{said}");
+    }
+    served.end();
 }

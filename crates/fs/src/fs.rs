@@ -166,9 +166,10 @@ impl<M: Memory> Fs<M> {
         self.store.transact(true, |store| {
             for &slot in slots {
                 let inode = inodes.get_mut(slot);
-                let mut b = [0; 24];
+                let mut b = [0; 36];
                 layout::put_time(&mut b, 0, inode.record.mtime);
                 layout::put_time(&mut b, 12, inode.record.ctime);
+                layout::put_time(&mut b, 24, inode.record.atime);
                 store.update_inode(inode, inode_layout::MTIME, &b)?;
             }
             Ok(())
@@ -241,6 +242,19 @@ impl<M: Memory> Fs<M> {
         let slot = self.load(ino)?;
         self.inodes.set_times(slot, now);
         self.trim_inodes()
+    }
+
+    /// Sets atime of `ino` in memory if it is due, which takes no record; it reaches the tree with the next
+    /// commit. Returns whether it has.
+    pub(crate) fn note_access(&mut self, ino: Ino, now: Timespec) -> Result<bool> {
+        if self.store.is_read_only() || !self.record(ino)?.attr(ino).access_is_due(now) {
+            return Ok(false);
+        }
+        let slot = self.load(ino)?;
+        self.inodes.set_atime(slot, now);
+        // It is set, whatever becomes of others.
+        let _ = self.trim_inodes();
+        Ok(true)
     }
 
     /// Takes over a record that a transaction wrote to the tree.

@@ -252,6 +252,12 @@ impl InodeTable {
         }
     }
 
+    /// Sets atime in memory.
+    pub fn set_atime(&mut self, slot: u32, now: Timespec) {
+        self.inodes[slot as usize].record.atime = now;
+        self.note_dirty(slot);
+    }
+
     /// Notes that the timestamps in memory are ahead.
     #[inline(never)]
     pub fn note_dirty(&mut self, slot: u32) {

@@ -218,6 +218,10 @@ impl<M: Memory> FileSystem for Fs<M> {
         Ok(self.do_read(ino, handle, offset, buf)?)
     }
 
+    fn accessed(&mut self, cx: &Context, ino: Ino) -> bool {
+        self.note_access(ino, cx.now).unwrap_or(false)
+    }
+
     #[inline]
     fn write(
         &mut self,

@@ -49,7 +49,8 @@ enum {
     ATOLL_PREAD = 2,    /* reach the device by pread and pwrite alone, instead of mapping it */
     ATOLL_RAM = 4,      /* a new volume in memory, gone with the process; the path is not used */
     ATOLL_FORCE = 8,    /* make the volume even where there is something else */
-    ATOLL_SEALABLE = 16 /* atoll_seal will be called */
+    ATOLL_SEALABLE = 16, /* atoll_seal will be called */
+    ATOLL_RELATIME = 32 /* reading sets st_atime, once after a change and once a day; else never does */
 };
 
 /* How to make or mount a volume: begin with ATOLL_OPTIONS; zeros mean the defaults. */

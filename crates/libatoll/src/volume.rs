@@ -12,7 +12,7 @@ use atoll_host::seal::{self, Permissions, SealError};
 use atoll_host::server::rules::Mode;
 use atoll_posix::{Clock, Credentials, Options, Posix};
 use atoll_transport::channel::Config;
-use atoll_vfs::{Errno, filesystem_of_variants};
+use atoll_vfs::{AccessTimes, Errno, filesystem_of_variants};
 
 use crate::clock::HostClock;
 
@@ -70,6 +70,8 @@ pub struct MountOptions {
     pub first_descriptor: i32,
     /// Owner and group of what is created.
     pub credentials: Credentials,
+    /// What reading does to the time of last access; for a server's volume its server says so.
+    pub access_times: AccessTimes,
 }
 
 impl MountOptions {
@@ -89,6 +91,7 @@ impl MountOptions {
             cache_bytes: memory::cache_bytes().min(most),
             first_descriptor: Self::FIRST_DESCRIPTOR,
             credentials: Credentials::default(),
+            access_times: AccessTimes::default(),
         }
     }
 }
@@ -300,6 +303,7 @@ fn user_of(fs: FileSystem, options: &MountOptions, sole_user: bool) -> Volume {
         first_descriptor: options.first_descriptor,
         credentials: options.credentials,
         sole_user,
+        access_times: options.access_times,
         ..Options::default()
     };
     Posix::new(fs, HostClock, &options)
@@ -318,6 +322,11 @@ fn attach(place: &Place, options: &MountOptions) -> Result<Volume, MountError> {
     };
     if options.sealable {
         let message = format!("{place}: what a server serves cannot be sealed");
+        return Err(MountError::new(libc::EINVAL, message));
+    }
+    if options.access_times != AccessTimes::default() {
+        let message =
+            format!("{place}: its access times are the server's affair: `atoll serve --atime`");
         return Err(MountError::new(libc::EINVAL, message));
     }
     let mode = if options.read_only { Mode::Read } else { Mode::Write };

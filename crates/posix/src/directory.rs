@@ -83,6 +83,8 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
             return Err(Errno::EINVAL);
         }
         file.offset = cookie;
+        let (ino, status) = (file.ino, file.status);
+        self.accessed(ino, status);
         Ok(filled)
     }
 }

@@ -29,6 +29,8 @@ bitflags! {
         const DIRECTORY = 0o200000;
         /// Fail if the last component is a symbolic link.
         const NOFOLLOW = 0o400000;
+        /// Reading does not set the time of last access.
+        const NOATIME = 0o1000000;
         /// The descriptor is closed by exec.
         const CLOEXEC = 0o2000000;
         /// The part of SYNC beyond DSYNC.
@@ -72,7 +74,7 @@ bitflags! {
 
 impl OFlags {
     /// What fcntl(2) with F_SETFL can change.
-    pub const SETTABLE: OFlags = OFlags::APPEND.union(OFlags::NONBLOCK);
+    pub const SETTABLE: OFlags = OFlags::APPEND.union(OFlags::NONBLOCK).union(OFlags::NOATIME);
 
     /// What an open file description remembers and F_GETFL tells.
     pub(crate) const STATUS: OFlags = OFlags::WRONLY
@@ -82,6 +84,7 @@ impl OFlags {
         .union(OFlags::SYNC)
         .union(OFlags::DIRECTORY)
         .union(OFlags::NOFOLLOW)
+        .union(OFlags::NOATIME)
         .union(OFlags::PATH);
 }
 

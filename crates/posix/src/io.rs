@@ -26,6 +26,10 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
         let handle = file.handle(OpenFlags::READ)?;
         let n = self.fs.read(&cx, file.ino, handle, file.offset, buf)?;
         file.offset += n as u64;
+        let (ino, status) = (file.ino, file.status);
+        if !buf.is_empty() {
+            self.accessed(ino, status);
+        }
         Ok(n)
     }
 
@@ -39,7 +43,12 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
         let cx = self.reading();
         let file = self.table.get(fd)?;
         let handle = file.handle(OpenFlags::READ)?;
-        self.fs.read(&cx, file.ino, handle, offset, buf)
+        let (ino, status) = (file.ino, file.status);
+        let n = self.fs.read(&cx, ino, handle, offset, buf)?;
+        if !buf.is_empty() {
+            self.accessed(ino, status);
+        }
+        Ok(n)
     }
 
     /// readv(2): fills the buffers in order until the end of file.
@@ -71,9 +80,11 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
         let cx = self.reading();
         let file = self.table.get(fd)?;
         let handle = file.handle(OpenFlags::READ)?;
-        let mut done = 0;
+        let (ino, status) = (file.ino, file.status);
+        let (mut done, mut asked) = (0, false);
         for buf in bufs {
-            let n = match self.fs.read(&cx, file.ino, handle, offset + done as u64, buf) {
+            asked |= !buf.is_empty();
+            let n = match self.fs.read(&cx, ino, handle, offset + done as u64, buf) {
                 Err(_) if done > 0 => break,
                 read => read?,
             };
@@ -81,6 +92,9 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
             if n < buf.len() {
                 break;
             }
+        }
+        if asked {
+            self.accessed(ino, status);
         }
         Ok(done)
     }

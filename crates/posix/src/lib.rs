@@ -20,7 +20,7 @@ extern crate alloc;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use atoll_vfs::{Context, FileSystem, Ino, Timespec};
+use atoll_vfs::{AccessTimes, Context, FileSystem, Ino, Timespec};
 
 pub mod attributes;
 pub mod cwd;
@@ -83,6 +83,9 @@ pub struct Options {
     pub credentials: Credentials,
     /// Nobody else changes the file system: where a path led may be remembered.
     pub sole_user: bool,
+    /// What reading does to the time of last access. Where the file system below is a server's, that
+    /// decides, and this is left as it is.
+    pub access_times: AccessTimes,
 }
 
 impl Default for Options {
@@ -93,6 +96,7 @@ impl Default for Options {
             umask: 0o022,
             credentials: Credentials::default(),
             sole_user: false,
+            access_times: AccessTimes::Noatime,
         }
     }
 }
@@ -107,6 +111,7 @@ pub struct Posix<F: FileSystem, C: Clock, P: Policy = Unchecked> {
     cwd: WorkingDirectory,
     umask: u32,
     credentials: Credentials,
+    relatime: bool,
     /// Holds values between the file system and a caller's buffer; kept so as not to allocate.
     scratch: Vec<u8>,
     spare_buffers: Vec<Box<directory::Buffer>>,
@@ -131,6 +136,7 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
             cwd: WorkingDirectory::root(),
             umask: options.umask & 0o777,
             credentials: options.credentials,
+            relatime: options.access_times == AccessTimes::Relatime,
             scratch: Vec::new(),
             spare_buffers: Vec::new(),
             remembered: walk::Remembered::new(options.sole_user && !P::CHECKS),
@@ -171,6 +177,25 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
     /// Changes the identity for the calls that follow.
     pub fn set_credentials(&mut self, credentials: Credentials) {
         self.credentials = credentials;
+    }
+
+    /// What reading does to the time of last access.
+    pub fn access_times(&self) -> AccessTimes {
+        if self.relatime { AccessTimes::Relatime } else { AccessTimes::Noatime }
+    }
+
+    /// `ino` was read, by a descriptor with the flags `status` if by one.
+    #[inline]
+    fn accessed(&mut self, ino: Ino, status: OFlags) {
+        if self.relatime && !status.contains(OFlags::NOATIME) {
+            self.note_access(ino);
+        }
+    }
+
+    #[inline(never)]
+    fn note_access(&mut self, ino: Ino) {
+        let cx = self.context();
+        self.fs.accessed(&cx, ino);
     }
 
     /// The context of a call that changes something.

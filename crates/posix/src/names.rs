@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use atoll_vfs::{Attr, Errno, FileSystem, FileType, Name, RenameFlags, Result};
 
-use crate::flags::{AT_FDCWD, AccessMode, AtFlags};
+use crate::flags::{AT_FDCWD, AccessMode, AtFlags, OFlags};
 use crate::policy::Policy;
 use crate::walk::{Last, Walk};
 use crate::{Clock, Posix};
@@ -147,6 +147,7 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
         let cx = self.reading();
         self.scratch.clear();
         self.fs.readlink(&cx, attr.ino, &mut self.scratch)?;
+        self.accessed(attr.ino, OFlags::empty());
         let n = self.scratch.len().min(buf.len());
         buf[..n].copy_from_slice(&self.scratch[..n]);
         Ok(n)

@@ -98,6 +98,9 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
             mode.set(AccessMode::READ, !flags.contains(OFlags::WRONLY));
             mode.set(AccessMode::WRITE, writes);
             self.policy.access(self.credentials, attr, mode)?;
+            if flags.contains(OFlags::NOATIME) {
+                self.policy.own(self.credentials, attr)?;
+            }
         }
         let held = match kind {
             FileType::Directory if writes || flags.contains(OFlags::CREAT) => {
@@ -235,12 +238,16 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
     /// fcntl(2) with F_SETFL: [`OFlags::SETTABLE`] are taken from `flags`, others ignored.
     ///
     /// # Errors
-    /// `EBADF`, `ENFILE`.
+    /// `EBADF`, `ENFILE`; `EPERM` for NOATIME of another's file.
     pub fn set_status_flags(&mut self, fd: i32, flags: OFlags) -> Result<()> {
         let file = self.table.get(fd)?;
         file.not_path_only()?;
         let (ino, held, before) = (file.ino, file.held, file.status);
         let status = before.difference(OFlags::SETTABLE) | flags & OFlags::SETTABLE;
+        if P::CHECKS && (status - before).contains(OFlags::NOATIME) {
+            let attr = self.getattr(ino)?;
+            self.policy.own(self.credentials, &attr)?;
+        }
         let append_changes = (before ^ status).contains(OFlags::APPEND);
         if let (Held::File(old), true) = (held, append_changes) {
             let new = self.reopen(ino, old, status)?;
@@ -297,5 +304,6 @@ fn rights(flags: OFlags) -> OpenFlags {
     rights.set(OpenFlags::APPEND, flags.contains(OFlags::APPEND));
     rights.set(OpenFlags::TRUNC, flags.contains(OFlags::TRUNC));
     rights.set(OpenFlags::EXCL, flags.contains(OFlags::CREAT | OFlags::EXCL));
+    rights.set(OpenFlags::NOATIME, flags.contains(OFlags::NOATIME));
     rights
 }

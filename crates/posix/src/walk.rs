@@ -5,7 +5,7 @@ use core::ops::Range;
 
 use atoll_vfs::{Attr, Errno, FileSystem, FileType, Ino, Name, Result};
 
-use crate::flags::{AT_FDCWD, AccessMode, AtFlags};
+use crate::flags::{AT_FDCWD, AccessMode, AtFlags, OFlags};
 use crate::policy::Policy;
 use crate::table::Held;
 use crate::{Clock, PATH_MAX, Posix, SYMLOOP_MAX};
@@ -218,6 +218,7 @@ impl<'p> Walk<'p> {
         let mut text = Vec::new();
         let cx = posix.reading();
         posix.fs.readlink(&cx, link, &mut text)?;
+        posix.accessed(link, OFlags::empty());
         let absolute = match text.first() {
             None => return Err(Errno::ENOENT),
             Some(first) => *first == b'/',

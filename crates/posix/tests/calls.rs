@@ -7,7 +7,7 @@ use atoll_posix::{
     AT_FDCWD, AccessMode, AtFlags, Credentials, Errno, ModeBits, OFlags, Options, Posix, Whence,
 };
 use atoll_vfs::model::ModelFs;
-use atoll_vfs::{FallocateMode, Timespec, XattrFlags};
+use atoll_vfs::{AccessTimes, Attr, FallocateMode, SetTime, Timespec, XattrFlags};
 
 type Tested = Posix<ModelFs, fn() -> Timespec>;
 
@@ -324,7 +324,7 @@ fn mode_bits_decide() {
     assert_eq!(px.truncate(b"/tmp/shared", 0), Err(Errno::EACCES));
     assert_eq!(px.chmod(Target::path(b"/tmp/shared"), 0o777), Err(Errno::EPERM));
     assert_eq!(px.chown(Target::path(b"/tmp/shared"), Some(8), None), Err(Errno::EPERM));
-    let now = [Some(atoll_vfs::SetTime::Now); 2];
+    let now = [Some(SetTime::Now); 2];
     assert_eq!(px.utimens(Target::path(b"/tmp/shared"), now), Err(Errno::EACCES));
 
     px.set_credentials(user);
@@ -394,4 +394,106 @@ fn identity_and_mask_of_what_is_created() {
     assert_eq!(px.stat(b"/d").map(|a| a.mode), Ok(0o041700));
     px.chown(Target::Descriptor(fd), Some(1), None).expect("unchecked");
     assert_eq!(px.fstat(fd).map(|a| (a.mode, a.uid, a.gid)), Ok((0o102700, 1, 6)));
+}
+
+/// A call that reads, and the file of [`READS`] whose time of last access it is about.
+type Reads = (&'static str, &'static [u8], fn(&mut Tested, OFlags));
+
+const READS: [Reads; 8] = [
+    ("read", b"/f", |px, flags| {
+        with(px, b"/f", flags, |px, fd| px.read(fd, &mut [0; 4]).map(drop))
+    }),
+    ("pread", b"/f", |px, flags| {
+        with(px, b"/f", flags, |px, fd| px.pread(fd, &mut [0; 4], 2).map(drop));
+    }),
+    ("readv", b"/f", |px, flags| {
+        with(px, b"/f", flags, |px, fd| px.readv(fd, [&mut [0; 2][..], &mut [0; 9]]).map(drop));
+    }),
+    ("at the end", b"/f", |px, flags| {
+        with(px, b"/f", flags, |px, fd| px.pread(fd, &mut [0; 4], 99).map(drop));
+    }),
+    ("getdents", b"/d", |px, flags| {
+        with(px, b"/d", flags, |px, fd| px.getdents(fd, &mut [0; 400]).map(drop));
+    }),
+    ("a stream", b"/d", |px, flags| {
+        with(px, b"/d", flags, |px, fd| {
+            let mut stream = px.fdopendir(fd)?;
+            while stream.next(px)?.is_some() {}
+            Ok(())
+        });
+    }),
+    ("readlink", b"/l", |px, _| {
+        px.readlinkat(AT_FDCWD, b"/l", &mut [0; 9]).expect("a link");
+    }),
+    ("following", b"/l", |px, _| {
+        px.stat(b"/l").expect("it leads to the file");
+    }),
+];
+
+fn with(
+    px: &mut Tested,
+    path: &[u8],
+    flags: OFlags,
+    call: fn(&mut Tested, i32) -> Result<(), Errno>,
+) {
+    let fd = px.open(path, flags, 0).expect("it is there");
+    call(px, fd).expect("it can be read");
+    px.close(fd).expect("it is open");
+}
+
+#[test]
+fn what_reads_sets_the_time_of_last_access_when_that_is_due() {
+    let old = Timespec { sec: 3, nsec: 0 };
+    let ahead = Timespec { sec: 11, nsec: 0 };
+    for access_times in [AccessTimes::Noatime, AccessTimes::Relatime] {
+        let options = Options { access_times, ..Options::default() };
+        let mut px = Posix::new(ModelFs::default(), clock as fn() -> Timespec, &options);
+        let fd = px.open(b"/f", OFlags::CREAT | OFlags::RDWR, 0o644).expect("a new file");
+        px.write(fd, b"content").expect("room");
+        px.mkdir(b"/d", 0o755).expect("a new directory");
+        px.symlinkat(b"f", AT_FDCWD, b"/l").expect("a new link");
+        for (what, path, call) in READS {
+            let nofollow = AtFlags::SYMLINK_NOFOLLOW;
+            for (due, atime) in [(true, old), (false, ahead)] {
+                let times = [Some(SetTime::To(atime)), None];
+                px.utimens(Target::Path(AT_FDCWD, path, nofollow), times).expect("it is there");
+                let before = px.lstat(path).expect("it is there");
+                if path != b"/l" {
+                    call(&mut px, OFlags::NOATIME);
+                    assert_eq!(px.lstat(path), Ok(before), "{what} with O_NOATIME");
+                }
+                call(&mut px, OFlags::empty());
+                let sets = due && access_times == AccessTimes::Relatime;
+                let atime = if sets { clock() } else { atime };
+                assert_eq!(
+                    px.lstat(path),
+                    Ok(Attr { atime, ..before }),
+                    "{what}, {access_times:?}"
+                );
+            }
+        }
+        // Neither does what reads nothing, nor a descriptor that was told so.
+        let times = [Some(SetTime::To(old)), None];
+        px.utimens(Target::Descriptor(fd), times).expect("open");
+        let before = px.fstat(fd);
+        assert_eq!(px.pread(fd, &mut [], 0), Ok(0));
+        px.set_status_flags(fd, OFlags::NOATIME).expect("open");
+        assert_eq!(px.status_flags(fd), Ok(OFlags::RDWR | OFlags::NOATIME));
+        assert_eq!(px.pread(fd, &mut [0; 1], 0), Ok(1));
+        assert_eq!(px.fstat(fd), before);
+    }
+}
+
+#[test]
+fn leaving_no_trace_is_for_owners() {
+    let policy = ModeBits { groups: Vec::new() };
+    let options = Options::default();
+    let mut px =
+        Posix::with_policy(ModelFs::default(), clock as fn() -> Timespec, &options, policy);
+    let fd = px.open(b"/f", OFlags::CREAT | OFlags::RDWR, 0o666).expect("a new file");
+    px.close(fd).expect("it is open");
+    px.set_credentials(Credentials { uid: 5, gid: 6 });
+    assert_eq!(px.open(b"/f", OFlags::NOATIME, 0), Err(Errno::EPERM));
+    let fd = px.open(b"/f", OFlags::empty(), 0).expect("all may read it");
+    assert_eq!(px.set_status_flags(fd, OFlags::NOATIME), Err(Errno::EPERM));
 }

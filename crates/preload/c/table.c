@@ -340,7 +340,8 @@ static void adopt(struct description *d, int fd) {
             carrier->closed(&file);
         file.fd = fd;
         file.connection = NULL;
-        if (know(fd, &file)) carrier->adopt(&file);
+        /* Whose reads set no time of last access, the kernel says with each read, and it alone. */
+        if (!(atomic_load(&d->flags) & O_NOATIME) && know(fd, &file)) carrier->adopt(&file);
         atomic_fetch_add(&d->version, 1);
         d->file = file;
         atomic_fetch_add(&d->version, 1);
@@ -556,7 +557,7 @@ void flags_changed(int fd) {
     if (!is_ours(d)) return;
     long flags = raw(SYS_fcntl, fd, F_GETFL);
     if (flags < 0) return;
-    atomic_store(&d->flags, flags);
+    if ((atomic_exchange(&d->flags, flags) ^ flags) & O_NOATIME) atomic_store(&d->again, true);
     if (flags & (O_SYNC | O_DSYNC | O_DIRECT)) share(fd);
 }
 

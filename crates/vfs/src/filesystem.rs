@@ -23,7 +23,7 @@ use crate::types::*;
 /// - No permissions are checked here; read, write and append rights of a handle are.
 /// - Timestamps: a call that changes content sets mtime and ctime, one that changes attributes or
 ///   links ctime, one that changes a directory its mtime and ctime, all to [`Context::now`].
-///   atime changes by `setattr` only (the volume behaves as mounted `noatime`).
+///   atime changes by `setattr` and [`accessed`](Self::accessed), reading alone leaves it.
 /// - Names in `name` arguments are never `.` or `..` except in [`lookup`](Self::lookup); elsewhere
 ///   they are `EINVAL` (`rmdir` of `..` and `rename` are refused in the layers above with the
 ///   errors of POSIX).
@@ -174,6 +174,19 @@ pub trait FileSystem {
         offset: u64,
         buf: &mut [u8],
     ) -> Result<usize>;
+
+    /// `ino` has been read, listed or followed: sets atime to [`Context::now`], and nothing else, if it
+    /// [is due](Attr::access_is_due). Returns whether it has.
+    ///
+    /// For who has access times [`Relatime`](AccessTimes::Relatime), after each call that reads. Where it cannot
+    /// be set (a volume that takes no changes, an error of the device) it is not, and nobody is told: what was
+    /// read is read. A crash may lose it, as any time that a call sets by itself. Implementors whose other side
+    /// does this leave it out.
+    #[inline]
+    fn accessed(&mut self, cx: &Context, ino: Ino) -> bool {
+        let _ = (cx, ino);
+        false
+    }
 
     /// Writes `data` at `offset`, or at the end of file if the handle has APPEND.
     ///

@@ -186,6 +186,27 @@ impl Attr {
     pub fn file_type(&self) -> FileType {
         FileType::from_mode(self.mode).unwrap_or(FileType::Regular)
     }
+
+    /// Whether reading at `now` sets atime where access times are [`AccessTimes::Relatime`]: Linux's
+    /// `relatime_need_update`, and not to what it is.
+    #[inline]
+    pub fn access_is_due(&self, now: Timespec) -> bool {
+        let changed = self.mtime >= self.atime || self.ctime >= self.atime;
+        (changed || now.sec.saturating_sub(self.atime.sec) >= A_DAY) && self.atime != now
+    }
+}
+
+/// After how many seconds reading sets atime again, though nothing has changed.
+const A_DAY: i64 = 24 * 60 * 60;
+
+/// What reading does to [`Attr::atime`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AccessTimes {
+    /// Nothing.
+    #[default]
+    Noatime,
+    /// The first read after a change sets it, and one when it is a day old.
+    Relatime,
 }
 
 /// A time to set.
@@ -228,6 +249,9 @@ bitflags! {
         const TRUNC = 8;
         /// With create: fail with `EEXIST` when the name exists.
         const EXCL = 16;
+        /// Reads by the handle do not count as accesses. That is for who calls
+        /// [`FileSystem::accessed`](crate::FileSystem::accessed); below it means nothing.
+        const NOATIME = 32;
     }
 
     /// Flags of renameat2(2).

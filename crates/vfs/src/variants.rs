@@ -22,6 +22,7 @@ macro_rules! filesystem_of_variants {
             fn create(cx: &$crate::Context, parent: $crate::Ino, name: $crate::Name<'_>, mode: u32, flags: $crate::OpenFlags) -> $crate::Result<($crate::Attr, $crate::Handle)>;
             fn tmpfile(cx: &$crate::Context, parent: $crate::Ino, mode: u32, flags: $crate::OpenFlags) -> $crate::Result<($crate::Attr, $crate::Handle)>;
             fn read(cx: &$crate::Context, ino: $crate::Ino, handle: $crate::Handle, offset: u64, buf: &mut [u8]) -> $crate::Result<usize>;
+            fn accessed(cx: &$crate::Context, ino: $crate::Ino) -> bool;
             fn write(cx: &$crate::Context, ino: $crate::Ino, handle: $crate::Handle, offset: u64, data: &[u8]) -> $crate::Result<$crate::Written>;
             fn fallocate(cx: &$crate::Context, ino: $crate::Ino, handle: $crate::Handle, offset: u64, len: u64, mode: $crate::FallocateMode) -> $crate::Result<()>;
             fn seek(cx: &$crate::Context, ino: $crate::Ino, handle: $crate::Handle, offset: u64, to: $crate::SeekTo) -> $crate::Result<u64>;

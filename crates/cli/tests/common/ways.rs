@@ -39,10 +39,10 @@ pub fn all() -> Vec<Way> {
     ways
 }
 
-/// Mounts $2 at m for the command that follows.
+/// Mounts $2 at m with the options $3 for the command that follows.
 const MOUNTED: &str = r#"
-seconds=$1; volume=$2; shift 2; mkdir -p m
-"$0" mount -f "$volume" m 2> mounting & server=$!
+seconds=$1; volume=$2; options=$3; shift 3; mkdir -p m
+"$0" mount -f $options "$volume" m 2> mounting & server=$!
 for i in $(seq 600); do mountpoint -q m && break; sleep 0.05; done
 mountpoint -q m || { cat mounting; exit 1; }
 status=0; timeout -s KILL $seconds "$@" || status=$?
@@ -56,6 +56,7 @@ pub struct Ways {
     program: PathBuf,
     alone: PathBuf,
     seconds: String,
+    options: Vec<String>,
 }
 
 impl Ways {
@@ -66,11 +67,21 @@ impl Ways {
 
     /// With so many seconds.
     pub fn long(source: &str, seconds: u64) -> Ways {
-        let served = Served::new();
+        Ways::serving(source, seconds, &[])
+    }
+
+    /// With `options` for whoever serves the volume.
+    pub fn with(source: &str, options: &[&str]) -> Ways {
+        Ways::serving(source, 60, options)
+    }
+
+    fn serving(source: &str, seconds: u64, options: &[&str]) -> Ways {
+        let served = Served::with(options);
         volume(served.path(), "own.vol", "128M");
         let program = compile(source, served.path(), "usual", &[]);
         let alone = compile(source, served.path(), "static", &["-static"]);
-        Ways { served, program, alone, seconds: seconds.to_string() }
+        let options = options.iter().map(|&word| word.to_owned()).collect();
+        Ways { served, program, alone, seconds: seconds.to_string(), options }
     }
 
     /// A folder beside the volumes.
@@ -81,24 +92,36 @@ impl Ways {
     /// What the program prints, which must succeed. `{}` in `arguments` is the volume's directory.
     #[track_caller]
     pub fn run(&self, way: Way, arguments: &[&str]) -> String {
+        self.run_with(way, &[], arguments)
+    }
+
+    /// The same, with more options of `atoll run` where it goes that way.
+    #[track_caller]
+    pub fn run_with(&self, way: Way, more: &[&str], arguments: &[&str]) -> String {
         let mounted = matches!(way, Way::MountedSocket | Way::MountedFile);
         let directory = if mounted { "m" } else { "/vol" };
         let program = if way == Way::Static { &self.alone } else { &self.program };
         let mut command;
         if mounted {
             need("unshare", "util-linux");
-            let volume = if way == Way::MountedSocket { "s" } else { "own.vol" };
+            let (volume, options) = match way {
+                Way::MountedSocket => ("s", String::new()),
+                _ => ("own.vol", self.options.join(" ")),
+            };
             command = Command::new("unshare");
             command.args(["-m", "sh", "-ec", MOUNTED]).arg(env!("CARGO_BIN_EXE_atoll"));
-            command.args([&self.seconds, volume]);
+            command.args([&self.seconds, volume, &options]);
         } else {
             let own = matches!(way, Way::Interposed | Way::Kernel | Way::Static);
             command = atoll();
             command.args(["run", "-q", "-v", if own { "own.vol:/vol" } else { "s:/vol" }]);
+            if own {
+                command.args(&self.options);
+            }
             if matches!(way, Way::Kernel | Way::ServedKernel) {
                 command.arg("--no-preload");
             }
-            command.args(["--", "timeout", "-s", "KILL", &self.seconds]);
+            command.args(more).args(["--", "timeout", "-s", "KILL", &self.seconds]);
         }
         command.current_dir(self.path()).stdin(Stdio::null());
         command.arg(program).args(arguments.iter().map(|word| word.replace("{}", directory)));

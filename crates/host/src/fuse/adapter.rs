@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use atoll_vfs::{
-    Attr, Context, Errno, FallocateMode, FileSystem, FileType, Handle, Ino, Name, OpenFlags,
-    RenameFlags, Result, SeekTo, SetAttr, XattrFlags,
+    Attr, Context, Errno, FallocateMode, FileSystem, Handle, Ino, Name, OpenFlags, RenameFlags,
+    Result, SeekTo, SetAttr, XattrFlags,
 };
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, Generation,
@@ -19,7 +19,7 @@ use fuser::{
     TimeOrNow, WriteFlags,
 };
 
-use super::convert::{errno, file_attr, file_type, now, open_flags, set_time};
+use super::convert::{NO_INODE, errno, file_attr, file_type, now, open_flags, set_time, storable};
 use super::state::{Open, State, lock};
 
 /// How long the kernel may rely on an answer: as long as it likes. Nothing changes behind its back.
@@ -101,16 +101,6 @@ fn xattr(reply: ReplyXattr, size: u32, result: Result<Vec<u8>>) {
     }
 }
 
-/// Whether the namespace of the attribute is one that a file system stores. `system.` is the
-/// kernel's own (access control lists), and is not supported.
-fn storable(name: &[u8]) -> Result<&[u8]> {
-    if [&b"user."[..], b"trusted.", b"security."].iter().any(|prefix| name.starts_with(prefix)) {
-        Ok(name)
-    } else {
-        Err(Errno::EOPNOTSUPP)
-    }
-}
-
 impl<F: FileSystem + Send + 'static> Filesystem for Adapter<F> {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
         for wanted in [
@@ -119,12 +109,15 @@ impl<F: FileSystem + Send + 'static> Filesystem for Adapter<F> {
             InitFlags::FUSE_DO_READDIRPLUS,
             InitFlags::FUSE_READDIRPLUS_AUTO,
             InitFlags::FUSE_PARALLEL_DIROPS,
-            InitFlags::FUSE_CACHE_SYMLINKS,
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
             InitFlags::FUSE_ASYNC_DIO,
         ] {
             // A kernel that lacks one of them works as well, only slower.
             let _ = config.add_capabilities(wanted);
+        }
+        if !self.state().relatime {
+            // What is followed in the kernel's memory would not be counted.
+            let _ = config.add_capabilities(InitFlags::FUSE_CACHE_SYMLINKS);
         }
         let _ = config.set_max_write(MAX_WRITE);
         if let Err(most) = config.set_max_readahead(MAX_WRITE) {
@@ -138,21 +131,7 @@ impl<F: FileSystem + Send + 'static> Filesystem for Adapter<F> {
             name(child).and_then(|child| self.state().lookup(&context(req), Ino(parent.0), child));
         if let Err(Errno::ENOENT) = result {
             // Inode 0 tells the kernel to remember that the name is missing.
-            let missing = Attr {
-                ino: Ino(0),
-                mode: FileType::Regular.mode_bits(),
-                nlink: 0,
-                uid: 0,
-                gid: 0,
-                rdev: 0,
-                size: 0,
-                blocks: 0,
-                atime: Default::default(),
-                mtime: Default::default(),
-                ctime: Default::default(),
-                btime: Default::default(),
-            };
-            return reply.entry(&FOREVER, &file_attr(&missing), GENERATION);
+            return reply.entry(&FOREVER, &file_attr(&NO_INODE), GENERATION);
         }
         self.entry(reply, result);
     }
@@ -217,8 +196,13 @@ impl<F: FileSystem + Send + 'static> Filesystem for Adapter<F> {
 
     fn readlink(&self, req: &Request, ino: INodeNo, reply: ReplyData) {
         let mut target = Vec::new();
-        match self.state().fs.readlink(&context(req), Ino(ino.0), &mut target) {
-            Ok(()) => reply.data(&target),
+        let cx = context(req);
+        let mut state = self.state();
+        match state.fs.readlink(&cx, Ino(ino.0), &mut target) {
+            Ok(()) => {
+                state.accessed(&cx, Ino(ino.0));
+                reply.data(&target);
+            }
             Err(error) => reply.error(errno(error)),
         }
     }
@@ -325,7 +309,8 @@ impl<F: FileSystem + Send + 'static> Filesystem for Adapter<F> {
         let cx = context(req);
         let ino = Ino(ino.0);
         // The kernel has answered O_EXCL itself: without O_CREAT it means nothing.
-        let flags = open_flags(flags.0) - OpenFlags::EXCL;
+        let asked = flags.0;
+        let flags = open_flags(asked) - OpenFlags::EXCL;
         let mut state = self.state();
         let result = (|| {
             if flags.contains(OpenFlags::TRUNC) {
@@ -336,12 +321,13 @@ impl<F: FileSystem + Send + 'static> Filesystem for Adapter<F> {
         })();
         match result {
             Ok(handle) => {
-                state.opened(Open::File(handle), ino);
+                state.opened(Open::File(handle), ino, asked);
+                let mut keeps = FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH;
+                if state.access_is_due(&cx, ino) {
+                    keeps -= FopenFlags::FOPEN_KEEP_CACHE;
+                }
                 drop(state);
-                reply.opened(
-                    FileHandle(handle.0),
-                    FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH,
-                );
+                reply.opened(FileHandle(handle.0), keeps);
             }
             Err(error) => reply.error(errno(error)),
         }
@@ -364,7 +350,7 @@ impl<F: FileSystem + Send + 'static> Filesystem for Adapter<F> {
         });
         match result {
             Ok((attr, handle)) => {
-                state.opened(Open::File(handle), attr.ino);
+                state.opened(Open::File(handle), attr.ino, flags);
                 drop(state);
                 reply.created(
                     &FOREVER,
@@ -385,18 +371,25 @@ impl<F: FileSystem + Send + 'static> Filesystem for Adapter<F> {
         fh: FileHandle,
         offset: u64,
         size: u32,
-        _flags: fuser::OpenFlags,
+        flags: fuser::OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        let cx = context(req);
+        let ino = Ino(ino.0);
         let mut state = self.state();
         let State { fs, buffer, .. } = &mut *state;
         let size = size as usize;
         if buffer.len() < size {
             buffer.resize(size, 0);
         }
-        match fs.read(&context(req), Ino(ino.0), Handle(fh.0), offset, &mut buffer[..size]) {
-            Ok(got) => reply.data(&buffer[..got]),
+        match fs.read(&cx, ino, Handle(fh.0), offset, &mut buffer[..size]) {
+            Ok(got) => {
+                if flags.0 & libc::O_NOATIME == 0 {
+                    state.accessed(&cx, ino);
+                }
+                reply.data(&state.buffer[..got]);
+            }
             Err(error) => reply.error(errno(error)),
         }
     }
@@ -459,7 +452,7 @@ impl<F: FileSystem + Send + 'static> Filesystem for Adapter<F> {
     ) {
         let handle = Handle(fh.0);
         let mut state = self.changing();
-        state.open.remove(&Open::File(handle));
+        state.released(Open::File(handle));
         let result = state.fs.release(&context(req), Ino(ino.0), handle);
         drop(state);
         empty(reply, result);
@@ -477,17 +470,19 @@ impl<F: FileSystem + Send + 'static> Filesystem for Adapter<F> {
         empty(reply, result);
     }
 
-    fn opendir(&self, req: &Request, ino: INodeNo, _flags: fuser::OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, req: &Request, ino: INodeNo, flags: fuser::OpenFlags, reply: ReplyOpen) {
+        let cx = context(req);
         let ino = Ino(ino.0);
         let mut state = self.state();
-        match state.fs.opendir(&context(req), ino) {
+        match state.fs.opendir(&cx, ino) {
             Ok(handle) => {
-                state.opened(Open::Directory(handle), ino);
+                state.opened(Open::Directory(handle), ino, flags.0);
+                let keeps = match state.access_is_due(&cx, ino) {
+                    true => FopenFlags::empty(),
+                    false => FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR,
+                };
                 drop(state);
-                reply.opened(
-                    FileHandle(handle.0),
-                    FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR,
-                );
+                reply.opened(FileHandle(handle.0), keeps);
             }
             Err(error) => reply.error(errno(error)),
         }
@@ -501,22 +496,22 @@ impl<F: FileSystem + Send + 'static> Filesystem for Adapter<F> {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        let result = self.state().fs.readdir(
-            &context(req),
-            Ino(ino.0),
-            Handle(fh.0),
-            offset,
-            &mut |entry| {
-                !reply.add(
-                    INodeNo(entry.ino.0),
-                    entry.cookie,
-                    file_type(entry.file_type),
-                    OsStr::from_bytes(entry.name),
-                )
-            },
-        );
+        let cx = context(req);
+        let (ino, handle) = (Ino(ino.0), Handle(fh.0));
+        let mut state = self.state();
+        let result = state.fs.readdir(&cx, ino, handle, offset, &mut |entry| {
+            !reply.add(
+                INodeNo(entry.ino.0),
+                entry.cookie,
+                file_type(entry.file_type),
+                OsStr::from_bytes(entry.name),
+            )
+        });
         match result {
-            Ok(()) => reply.ok(),
+            Ok(()) => {
+                state.listed(&cx, ino, handle);
+                reply.ok();
+            }
             Err(error) => reply.error(errno(error)),
         }
     }
@@ -532,6 +527,7 @@ impl<F: FileSystem + Send + 'static> Filesystem for Adapter<F> {
         let cx = context(req);
         let (ino, handle) = (Ino(ino.0), Handle(fh.0));
         let mut state = self.state();
+        state.listed(&cx, ino, handle);
         let mut cookie = offset;
         let mut any = false;
         loop {
@@ -595,7 +591,7 @@ impl<F: FileSystem + Send + 'static> Filesystem for Adapter<F> {
     ) {
         let handle = Handle(fh.0);
         let mut state = self.state();
-        state.open.remove(&Open::Directory(handle));
+        state.released(Open::Directory(handle));
         let result = state.fs.releasedir(&context(req), Ino(ino.0), handle);
         drop(state);
         empty(reply, result);

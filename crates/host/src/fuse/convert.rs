@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use atoll_vfs::{Attr, Errno, FileType, OpenFlags, SetTime, Timespec};
+use atoll_vfs::{Attr, Errno, FileType, Ino, OpenFlags, Result, SetTime, Timespec};
 use fuser::{FileAttr, INodeNo, TimeOrNow};
 
 /// The number that carries `error` to the kernel.
@@ -97,6 +97,32 @@ pub(super) fn open_flags(flags: i32) -> OpenFlags {
     out.set(OpenFlags::TRUNC, flags & libc::O_TRUNC != 0);
     out.set(OpenFlags::EXCL, flags & libc::O_EXCL != 0);
     out
+}
+
+/// What the kernel is told of a name that is missing: inode 0.
+pub(super) const NO_INODE: Attr = Attr {
+    ino: Ino(0),
+    mode: FileType::Regular.mode_bits(),
+    nlink: 0,
+    uid: 0,
+    gid: 0,
+    rdev: 0,
+    size: 0,
+    blocks: 0,
+    atime: Timespec { sec: 0, nsec: 0 },
+    mtime: Timespec { sec: 0, nsec: 0 },
+    ctime: Timespec { sec: 0, nsec: 0 },
+    btime: Timespec { sec: 0, nsec: 0 },
+};
+
+/// Whether the namespace of the attribute is one that a file system stores. `system.` is the
+/// kernel's own (access control lists), and is not supported.
+pub(super) fn storable(name: &[u8]) -> Result<&[u8]> {
+    if [&b"user."[..], b"trusted.", b"security."].iter().any(|prefix| name.starts_with(prefix)) {
+        Ok(name)
+    } else {
+        Err(Errno::EOPNOTSUPP)
+    }
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use atoll_vfs::{Context, FileSystem};
+use atoll_vfs::{AccessTimes, Context, FileSystem};
 
 use adapter::Adapter;
 pub(crate) use convert::now;
@@ -51,11 +51,18 @@ pub struct Options {
     pub owner: Option<(u32, u32)>,
     /// How often everything is made durable if anything has changed; `None` for never.
     pub commit_interval: Option<Duration>,
+    /// What reading does to times of last access. What the kernel has in its caches it reads without a word:
+    /// a file or directory whose time is due is dropped from them when it is opened.
+    pub access_times: AccessTimes,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { owner: None, commit_interval: Some(Duration::from_secs(30)) }
+        Options {
+            owner: None,
+            commit_interval: Some(Duration::from_secs(30)),
+            access_times: AccessTimes::default(),
+        }
     }
 }
 
@@ -82,7 +89,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
     /// # Errors
     /// When `device` is not mounted or the kernel's FUSE is too old.
     pub fn start(fs: F, device: OwnedFd, options: &Options) -> io::Result<Server<F>> {
-        let state = Self::state(fs);
+        let state = Self::state(fs, options);
         let adapter = Adapter::new(Arc::clone(&state), options.owner);
         let session = fuser::Session::from_fd(
             adapter,
@@ -107,7 +114,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
         options: &Options,
     ) -> io::Result<Server<F>> {
         mount::helper()?;
-        let state = Self::state(fs);
+        let state = Self::state(fs, options);
         let adapter = Adapter::new(Arc::clone(&state), options.owner);
         let mut config = fuser::Config::default();
         config.mount_options = vec![
@@ -117,15 +124,18 @@ impl<F: FileSystem + Send + 'static> Server<F> {
             fuser::MountOption::DefaultPermissions,
             fuser::MountOption::NoSuid,
             fuser::MountOption::NoDev,
-            fuser::MountOption::NoAtime,
             if read_only { fuser::MountOption::RO } else { fuser::MountOption::RW },
         ];
+        if options.access_times == AccessTimes::Noatime {
+            config.mount_options.push(fuser::MountOption::NoAtime);
+        }
         let session = fuser::Session::new(adapter, target, &config)?;
         Ok(Self::ready(session, state, options))
     }
 
-    fn state(fs: F) -> Arc<Mutex<State<F>>> {
-        Arc::new(Mutex::new(State::new(fs)))
+    fn state(fs: F, options: &Options) -> Arc<Mutex<State<F>>> {
+        let relatime = options.access_times == AccessTimes::Relatime;
+        Arc::new(Mutex::new(State { relatime, ..State::new(fs) }))
     }
 
     fn ready(

@@ -8,6 +8,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use atoll_vfs::AccessTimes;
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags};
 
@@ -92,6 +93,9 @@ pub struct MountOptions<'a> {
     /// The kernel checks permissions, by the owners and modes that it is told; otherwise whoever
     /// serves does.
     pub checked: bool,
+    /// What reading does to times of last access, as the table of mounts shows it: the kernel leaves it to whoever
+    /// serves. Where that is not known, that nobody sets them is the safe thing to say.
+    pub access_times: AccessTimes,
 }
 
 /// Mounts what will be served on `device` at the directory `target`. Programs that use it wait
@@ -114,7 +118,11 @@ pub fn mount(device: impl AsFd, target: &Path, options: &MountOptions) -> Result
         options.owner.1,
         if options.checked { ",default_permissions" } else { "" },
     );
-    let mut flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOATIME;
+    let mut flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    flags |= match options.access_times {
+        AccessTimes::Noatime => MsFlags::MS_NOATIME,
+        AccessTimes::Relatime => MsFlags::MS_RELATIME,
+    };
     flags.set(MsFlags::MS_RDONLY, options.read_only);
     nix::mount::mount(Some(options.source), target, Some(TYPE), flags, Some(data.as_str())).map_err(
         |errno| {
@@ -179,7 +187,10 @@ pub fn mount_by_helper(target: &Path, options: &MountOptions) -> io::Result<Owne
     let (line, helpers_line) = crate::handoff::Handoff::stream()?;
     // A comma in the name would end it.
     let source = options.source.to_string_lossy().replace(',', "_");
-    let mut text = format!("fsname={source},subtype=atoll,nosuid,nodev,noatime");
+    let mut text = format!("fsname={source},subtype=atoll,nosuid,nodev");
+    if options.access_times == AccessTimes::Noatime {
+        text.push_str(",noatime");
+    }
     text.push_str(if options.read_only { ",ro" } else { ",rw" });
     if options.checked {
         text.push_str(",default_permissions");

@@ -41,7 +41,7 @@ use std::time::{Duration, Instant};
 
 use atoll_vfs::server::{Caller, Identity, Server, ServerOptions};
 use atoll_vfs::wire::attributes::{AttrOut, EntryOut, FATTR_SIZE, RawAttr};
-use atoll_vfs::wire::files::{IoctlIn, IoctlOut, OpenOut, WriteIn, WriteOut};
+use atoll_vfs::wire::files::{IoctlIn, IoctlOut, O_NOATIME, OpenOut, WriteIn, WriteOut};
 use atoll_vfs::wire::header::{InHeader, OutHeader};
 use atoll_vfs::wire::locks::{FUSE_LK_FLOCK, FileLock, LkIn, LkOut};
 use atoll_vfs::wire::opcode::{
@@ -87,9 +87,10 @@ const CACHING: u64 = 1 << 13 | 1 << 14; // READDIRPLUS, and by the kernel's choi
 
 /// Whoever reads through the page cache asks for the size first where it was told to forget that, and pages
 /// go when the file is seen to have changed, as do those that sendfile(2) has read. The targets of symbolic
-/// links, which never change, are kept.
-const FORGETTING: u64 = FUSE_AUTO_INVAL_DATA | 1 << 23; // and CACHE_SYMLINKS
+/// links, which never change, are kept, unless following one is to be counted.
+const FORGETTING: u64 = FUSE_AUTO_INVAL_DATA | FUSE_CACHE_SYMLINKS;
 const FUSE_AUTO_INVAL_DATA: u64 = 1 << 12;
+const FUSE_CACHE_SYMLINKS: u64 = 1 << 23;
 
 const FOPEN_DIRECT_IO: u32 = 1;
 const FOPEN_KEEP_CACHE: u32 = 1 << 1;
@@ -528,6 +529,12 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
         let for_cache = matches!(&message.request,
             Ok(Request::Read(args)) if args.read_flags & FUSE_READ_LOCKOWNER == 0);
         session.reads_for_cache(for_cache);
+        session.reads_without_trace(match &message.request {
+            Ok(Request::Read(args) | Request::Readdir(args) | Request::Readdirplus(args)) => {
+                args.flags & O_NOATIME != 0
+            }
+            _ => false,
+        });
         if let Ok(Request::Init(args)) = &message.request
             && self.unchanging
             && args.features() & OPENS_ALONE == OPENS_ALONE
@@ -644,6 +651,9 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
                 let mut features = (out.features() | args.features() & FEATURES) & !CACHING;
                 if self.alone {
                     features &= !LOCKS;
+                }
+                if session.sets_access_times() {
+                    features &= !FUSE_CACHE_SYMLINKS;
                 }
                 (out.flags, out.flags2) = (features as u32, (features >> 32) as u32);
                 out.store(body);

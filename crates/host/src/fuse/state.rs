@@ -1,6 +1,6 @@
 //! What requests work on: the file system and what is known of its files in use.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use atoll_vfs::{Attr, Context, Errno, FileSystem, Handle, Ino, Name, Result};
@@ -30,6 +30,10 @@ pub(super) struct State<F> {
     pub(super) buffer: Vec<u8>,
     /// Whether anything has changed since everything was last durable.
     pub(super) changed: bool,
+    /// Whether reading sets times of last access.
+    pub(super) relatime: bool,
+    /// What was opened with O_NOATIME, if so, for requests that do not say it themselves.
+    pub(super) without_trace: HashSet<Open>,
     /// The way to tell the kernel of changes that it does not know of.
     pub(super) notifier: Option<fuser::Notifier>,
 }
@@ -48,13 +52,26 @@ impl<F: FileSystem> State<F> {
             plain: Plain::default(),
             buffer: Vec::new(),
             changed: false,
+            relatime: false,
+            without_trace: HashSet::new(),
             notifier: None,
         }
     }
 
-    /// Takes note of a handle that the kernel is about to get.
-    pub(super) fn opened(&mut self, handle: Open, ino: Ino) {
+    /// Takes note of a handle that the kernel is about to get, opened with `flags` of open(2).
+    pub(super) fn opened(&mut self, handle: Open, ino: Ino, flags: i32) {
         self.open.insert(handle, ino);
+        if self.relatime && flags & libc::O_NOATIME != 0 {
+            self.without_trace.insert(handle);
+        }
+    }
+
+    /// Takes note that the kernel has it no more.
+    pub(super) fn released(&mut self, handle: Open) {
+        self.open.remove(&handle);
+        if self.relatime {
+            self.without_trace.remove(&handle);
+        }
     }
 
     /// Finds `name` in `parent`; `.` also of what is no directory, since the kernel so finds the inode of a
@@ -66,14 +83,40 @@ impl<F: FileSystem> State<F> {
         }
     }
 
+    /// `ino` was read: sets its time of last access, if that is due.
+    pub(super) fn accessed(&mut self, cx: &Context, ino: Ino) {
+        if self.relatime && self.fs.accessed(cx, ino) {
+            self.changed = true;
+            self.forget_attributes(ino);
+        }
+    }
+
+    /// The directory `ino` was listed by `handle`, or is about to be.
+    pub(super) fn listed(&mut self, cx: &Context, ino: Ino, handle: Handle) {
+        if !self.without_trace.contains(&Open::Directory(handle)) {
+            self.accessed(cx, ino);
+        }
+    }
+
+    /// Whether the next read of `ino` sets its time of last access, and so has to come here.
+    pub(super) fn access_is_due(&mut self, cx: &Context, ino: Ino) -> bool {
+        self.relatime && self.fs.getattr(cx, ino).is_ok_and(|attr| attr.access_is_due(cx.now))
+    }
+
+    /// Has the kernel forget the attributes of `ino`, which have changed in a way that it does not know of.
+    fn forget_attributes(&self, ino: Ino) {
+        if let Some(notifier) = &self.notifier {
+            // It may be gone already, with its inode.
+            let _ = notifier.inval_inode(INodeNo(ino.0), -1, 0);
+        }
+    }
+
     /// Takes the capabilities of a regular file whose content or owner changes, and with
     /// `set_ids` also its set-user-ID and set-group-ID bits.
     pub(super) fn drop_privileges(&mut self, cx: &Context, ino: Ino, set_ids: bool) -> Result<()> {
-        let State { fs, plain, notifier, .. } = self;
-        let changed = drop_privileges(fs, plain, cx, ino, set_ids, |_| true)?;
-        if changed && let Some(notifier) = notifier {
-            // The kernel remembers the old mode. It may be gone already, with its inode.
-            let _ = notifier.inval_inode(INodeNo(ino.0), -1, 0);
+        let State { fs, plain, .. } = self;
+        if drop_privileges(fs, plain, cx, ino, set_ids, |_| true)? {
+            self.forget_attributes(ino);
         }
         Ok(())
     }
@@ -114,6 +157,9 @@ impl<F: FileSystem> State<F> {
             }
         };
         self.buffer = buffer;
+        if done > 0 && !self.without_trace.contains(&Open::File(from.1)) {
+            self.accessed(cx, from.0);
+        }
         // What was copied before an error counts, as with write(2).
         if done > 0 { Ok(result.unwrap_or(done)) } else { result }
     }

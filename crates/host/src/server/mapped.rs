@@ -628,6 +628,11 @@ impl<F: FileSystem + Send> Session<F> {
         let writable = flags.contains(OpenFlags::WRITE) && !self.access.read_only;
         let limits = &self.access.limits;
         let (reader, writer) = self.volume.map(cx, self.id, open.ino, offset..end, limits)?;
+        // Loads are nobody's calls: as on Linux it is mapping that counts.
+        let mut state = self.volume.lock()?;
+        if state.relatime && !self.access.read_only && !flags.contains(OpenFlags::NOATIME) {
+            state.accessed(cx, self.id, open.ino);
+        }
         Ok(Mapping { token: if writable { writer } else { reader }, writable })
     }
 }

@@ -1,7 +1,7 @@
 //! Many clients on one volume.
 //!
 //! Read in this order: [`volume`] is what all share, [`session`] one client's view of it and `verbs`
-//! its calls (`writes` has those that write data), made of the steps in `state`; [`permissions`] says
+//! its calls (`reads` and `writes` have those that move data), made of the steps in `state`; [`permissions`] says
 //! what a client may do, `inodes` and `handles` which inodes and open files it may name, `standing` those
 //! that it uses without having opened them, [`tokens`] and `adopt` how it may use those of another,
 //! [`limits`] how much; [`locks`] are those of fcntl(2) and flock(2),
@@ -45,6 +45,7 @@ mod pages;
 pub mod peer;
 pub mod permissions;
 mod placement;
+mod reads;
 pub(crate) mod revocable;
 pub mod rules;
 pub mod session;

@@ -51,6 +51,8 @@ pub struct Session<F: FileSystem + Send> {
     pub(super) lent: Option<Lent>,
     /// Of a mount: the next read is for its kernel's page cache.
     pub(super) for_cache: bool,
+    /// Of a mount: the next call is by a descriptor with O_NOATIME.
+    pub(super) noatime: bool,
     /// Of a mount whose kernel opens by itself: what stands for its files.
     pub(super) standing: Option<Standing>,
     /// Whether the sessions of the same owner may adopt what it has open, by inode.
@@ -91,6 +93,7 @@ impl<F: FileSystem + Send> Session<F> {
             cache: None,
             lent: None,
             for_cache: false,
+            noatime: false,
             standing: None,
             offers: false,
             volume,
@@ -190,8 +193,14 @@ impl<F: FileSystem + Send> Session<F> {
         let (Some(cache), Ok(ino)) = (&self.cache, self.inodes.inner(ino)) else {
             return (false, false);
         };
-        let keeps = cache.keeps_pages(ino);
-        (keeps, keeps && self.volume.lock().is_ok_and(|state| !state.is_mapped(ino)))
+        if !cache.keeps_pages(ino) {
+            return (false, false);
+        }
+        let Ok(mut state) = self.volume.lock() else { return (true, false) };
+        // A read that is to be counted has to come here.
+        let cx = Context { uid: 0, gid: 0, now: now() };
+        let counts = !self.access.read_only && state.access_is_due(&cx, ino);
+        (!counts, !state.is_mapped(ino))
     }
 
     /// What is in the way of `request`, if anything: F_GETLK. Its kind must be one to hold.

@@ -57,6 +57,21 @@ impl<F: FileSystem> State<F> {
         result
     }
 
+    /// `by` has read `ino`, which counts: sets its time of last access, if that is due, and tells of it.
+    pub(super) fn accessed(&mut self, cx: &Context, by: SessionId, ino: Ino) {
+        if self.fs.accessed(cx, ino) {
+            self.changed = true;
+            // A kernel knows that a read of its own may set it, but not if it asks for the attributes meanwhile.
+            self.caches.surprised(by, ino);
+            self.tell(by, Change::Attributes(ino));
+        }
+    }
+
+    /// Whether the next read of `ino` sets its time of last access.
+    pub(super) fn access_is_due(&mut self, cx: &Context, ino: Ino) -> bool {
+        self.relatime && self.fs.getattr(cx, ino).is_ok_and(|attr| attr.access_is_due(cx.now))
+    }
+
     /// The size of `ino`, which `by` is about to make longer, if another client's kernel reads it through its
     /// page cache and so has to hear of it: else more than any file has.
     pub(super) fn size_buffered(&mut self, cx: &Context, by: SessionId, ino: Ino) -> Result<u64> {

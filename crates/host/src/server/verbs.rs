@@ -307,9 +307,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
     }
 
     fn readlink(&mut self, cx: &Context, ino: Ino, target: &mut Vec<u8>) -> Result<()> {
-        let inner = self.inodes.named(ino)?;
-        enter!(self, cx, state, _caller, reading);
-        state.fs.readlink(cx, inner, target)
+        self.follow(cx, ino, target)
     }
 
     fn mknod(
@@ -602,24 +600,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         offset: u64,
         buf: &mut [u8],
     ) -> Result<usize> {
-        let open = self.file(ino, handle)?;
-        let len = buf.len().min(self.access.limits.transfer);
-        enter!(self, cx, state, _caller, reading);
-        state.tokens.check(&open)?;
-        let len = state.fs.read(cx, open.ino, open.handle, offset, &mut buf[..len])?;
-        if self.for_cache
-            && let Some(cache) = &self.cache
-        {
-            cache.sent_pages(open.ino, state.is_mapped(open.ino));
-        }
-        if state.read_mapped(open.ino, offset, &mut buf[..len])? {
-            return Ok(len);
-        }
-        if self.view.is_some() && open.is_readable() {
-            let State { fs, views, .. } = state;
-            views.filled(fs, cx, self.view, &open, offset, len);
-        }
-        Ok(len)
+        self.read_at(cx, ino, handle, offset, buf)
     }
 
     fn write(
@@ -716,15 +697,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         cookie: u64,
         emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> Result<()> {
-        let open = self.listing(ino, handle)?;
-        let inodes = &self.inodes;
-        let top = inodes.top();
-        let at_top = open.ino == top;
-        enter!(self, cx, state, _caller, reading);
-        state.fs.readdir(cx, open.ino, open.handle, cookie, &mut |entry| {
-            let ino = if at_top && entry.name == b".." { top } else { entry.ino };
-            emit(&DirEntry { ino: inodes.outer(ino), ..*entry })
-        })
+        self.list(cx, ino, handle, cookie, emit)
     }
 
     fn releasedir(&mut self, cx: &Context, ino: Ino, handle: Handle) -> Result<()> {

@@ -39,7 +39,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use atoll_transport::view::{Attributes, PAGE, ViewWriter};
-use atoll_vfs::{Attr, Context, FileSystem, Ino, Name};
+use atoll_vfs::{Attr, Context, FileSystem, FileType, Ino, Name};
 
 use super::gate::Gate;
 use super::handles::{Open, Origin};
@@ -96,6 +96,13 @@ fn blocks(offset: u64, len: u64) -> Range<u64> {
     offset / PAGE as u64..end.div_ceil(PAGE as u64)
 }
 
+/// Whether the attributes, without which nothing is read from a View, may be put there.
+#[inline]
+fn shows(relatime: bool, attr: &Attr) -> bool {
+    let due = relatime && (attr.mtime >= attr.atime || attr.ctime >= attr.atime);
+    !due || attr.file_type() != FileType::Regular
+}
+
 /// The Views of a volume's sessions. All that takes a session's [`ViewId`] does nothing without one.
 pub(super) struct Views {
     places: Vec<Option<SessionView>>,
@@ -104,11 +111,18 @@ pub(super) struct Views {
     page: Vec<u8>,
     /// While a kernel may show what was, nothing is put: what is put is what others see at once.
     gate: Arc<Gate>,
+    /// Reading sets times of last access: files whose next read does are not shown, so that it comes here.
+    relatime: bool,
 }
 
 impl Views {
     pub fn new(gate: &Arc<Gate>) -> Self {
-        Views { places: Vec::new(), count: 0, page: Vec::new(), gate: Arc::clone(gate) }
+        let gate = Arc::clone(gate);
+        Views { places: Vec::new(), count: 0, page: Vec::new(), gate, relatime: false }
+    }
+
+    pub fn set_relatime(&mut self, relatime: bool) {
+        self.relatime = relatime;
     }
 
     /// Whether there is none.
@@ -190,7 +204,9 @@ impl Views {
     /// The attributes of an inode that the session may name.
     #[inline]
     pub fn found(&mut self, id: Option<ViewId>, attr: &Attr) {
+        let shows = shows(self.relatime, attr);
         if let Some((key, writer)) = self.filling(id).and_then(|id| self.writer(id, attr.ino))
+            && shows
             && !writer.has_attr(key)
         {
             writer.put_attr(key, &Attributes::from(attr));
@@ -199,13 +215,14 @@ impl Views {
 
     /// The session, which may search `dir`, has found `name` in it, and may name what it names.
     pub fn found_entry(&mut self, id: Option<ViewId>, dir: Ino, name: Name<'_>, attr: &Attr) {
+        let shows = shows(self.relatime, attr);
         let Some(view) = self.filling(id).and_then(|id| self.of(id)) else { return };
         if let (Some(parent), Some(child)) = (view.key(dir), view.key(attr.ino)) {
             let writer = view.view.writer();
             if !name.is_dot_or_dot_dot() {
                 writer.put_entry(parent, name.bytes(), child);
             }
-            if !writer.has_attr(child) {
+            if shows && !writer.has_attr(child) {
                 writer.put_attr(child, &Attributes::from(attr));
             }
         }
@@ -278,6 +295,9 @@ impl Views {
         // What fails is not put; whoever wants to know why will ask.
         if !writer.has_attr(key) {
             let Ok(attr) = fs.getattr(cx, open.ino) else { return };
+            if !shows(self.relatime, &attr) {
+                return;
+            }
             writer.put_attr(key, &Attributes::from(&attr));
         }
         for block in blocks(offset, len as u64) {

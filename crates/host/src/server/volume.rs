@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use atoll_vfs::{Errno, FileSystem, Result, Timespec};
+use atoll_vfs::{AccessTimes, Errno, FileSystem, Result, Timespec};
 
 use super::caches::Caches;
 use super::checkpoints::Checkpoints;
@@ -87,6 +87,8 @@ pub(super) struct State<F> {
     pub(super) changed: bool,
     pub(super) plain: Plain,
     pub(super) tokens: Tokens,
+    /// Whether reading sets times of last access.
+    pub(super) relatime: bool,
     /// Counts moves of directories from one parent to another.
     pub(super) moves: u64,
     pub(super) mapped: Mappings,
@@ -162,6 +164,7 @@ impl<F: FileSystem + Send> Volume<F> {
             state: Mutex::new(State {
                 fs,
                 changed: false,
+                relatime: false,
                 plain: Plain::default(),
                 tokens: Tokens::default(),
                 moves: 0,
@@ -184,6 +187,18 @@ impl<F: FileSystem + Send> Volume<F> {
     /// changed it. At first that is ten seconds.
     pub fn set_patience(&self, patience: std::time::Duration) {
         self.gate.set_patience(patience);
+    }
+
+    /// Says what reading does to times of last access; at first nothing. Before there are sessions.
+    ///
+    /// # Errors
+    /// `EIO` after a panic in the file system.
+    pub fn set_access_times(&self, access_times: AccessTimes) -> Result<()> {
+        let mut state = self.lock()?;
+        state.relatime = access_times == AccessTimes::Relatime;
+        let relatime = state.relatime;
+        state.views.set_relatime(relatime);
+        Ok(())
     }
 
     /// What clients call the volume.

@@ -4,7 +4,7 @@ use core::ffi::{c_char, c_int};
 
 use atoll_posix::attributes::Target;
 use atoll_posix::{AT_FDCWD, AccessMode, AtFlags};
-use atoll_vfs::{Attr, SetTime, StatFs, Timespec};
+use atoll_vfs::{AccessTimes, Attr, SetTime, StatFs, Timespec};
 use libc::{gid_t, mode_t, off_t, uid_t};
 
 use super::{at_flags, bytes, on_descriptor, on_path, zero};
@@ -310,7 +310,11 @@ pub unsafe extern "C" fn atoll_truncate(path: *const c_char, length: off_t) -> c
 
 /// # Safety
 /// `buf` is null or may be written to.
-unsafe fn put_statvfs(stat: &StatFs, buf: *mut libc::statvfs) -> Result<c_int, Error> {
+unsafe fn put_statvfs(
+    stat: &StatFs,
+    access_times: AccessTimes,
+    buf: *mut libc::statvfs,
+) -> Result<c_int, Error> {
     if buf.is_null() {
         return Err(Error(libc::EFAULT));
     }
@@ -329,7 +333,10 @@ unsafe fn put_statvfs(stat: &StatFs, buf: *mut libc::statvfs) -> Result<c_int, E
     out.f_ffree = stat.files_free;
     out.f_favail = stat.files_free;
     out.f_namemax = stat.name_max.into();
-    out.f_flag = libc::ST_NOATIME;
+    out.f_flag = match access_times {
+        AccessTimes::Noatime => libc::ST_NOATIME,
+        AccessTimes::Relatime => libc::ST_RELATIME,
+    };
     Ok(0)
 }
 
@@ -340,7 +347,9 @@ unsafe fn put_statvfs(stat: &StatFs, buf: *mut libc::statvfs) -> Result<c_int, E
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn atoll_statvfs(path: *const c_char, buf: *mut libc::statvfs) -> c_int {
     // SAFETY: as the caller says.
-    on_path(|volume| unsafe { put_statvfs(&volume.statvfs(bytes(path)?)?, buf) })
+    on_path(|volume| unsafe {
+        put_statvfs(&volume.statvfs(bytes(path)?)?, volume.access_times(), buf)
+    })
 }
 
 /// fstatvfs(3).
@@ -350,5 +359,7 @@ pub unsafe extern "C" fn atoll_statvfs(path: *const c_char, buf: *mut libc::stat
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn atoll_fstatvfs(fd: c_int, buf: *mut libc::statvfs) -> c_int {
     // SAFETY: as the caller says.
-    on_descriptor(|volume| unsafe { put_statvfs(&volume.fstatvfs(fd)?, buf) })
+    on_descriptor(|volume| unsafe {
+        put_statvfs(&volume.fstatvfs(fd)?, volume.access_times(), buf)
+    })
 }

@@ -15,7 +15,7 @@ use crate::volume::Volume;
 const IOV_MAX: c_int = 1024;
 
 /// The host's flags and the core's, which differ on some machines.
-const FLAGS: [(c_int, OFlags); 14] = [
+const FLAGS: [(c_int, OFlags); 15] = [
     (libc::O_WRONLY, OFlags::WRONLY),
     (libc::O_RDWR, OFlags::RDWR),
     (libc::O_CREAT, OFlags::CREAT),
@@ -27,6 +27,7 @@ const FLAGS: [(c_int, OFlags); 14] = [
     (libc::O_SYNC & !libc::O_DSYNC, OFlags::SYNC_BIT),
     (libc::O_DIRECTORY, OFlags::DIRECTORY),
     (libc::O_NOFOLLOW, OFlags::NOFOLLOW),
+    (libc::O_NOATIME, OFlags::NOATIME),
     (libc::O_CLOEXEC, OFlags::CLOEXEC),
     (libc::O_PATH, OFlags::PATH),
     (libc::O_TMPFILE & !libc::O_DIRECTORY, OFlags::TMPFILE_BIT),

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use atoll_host::client::Place;
 use atoll_posix::Credentials;
+use atoll_vfs::AccessTimes;
 
 use super::{bytes, finish};
 use crate::process::{self, Error, guarded};
@@ -23,8 +24,11 @@ pub const ATOLL_RAM: c_uint = 4;
 pub const ATOLL_FORCE: c_uint = 8;
 /// `ATOLL_SEALABLE`: `atoll_seal` will be called.
 pub const ATOLL_SEALABLE: c_uint = 16;
+/// `ATOLL_RELATIME`: reading sets the time of last access, once after a change and once a day.
+pub const ATOLL_RELATIME: c_uint = 32;
 
-const FLAGS: c_uint = ATOLL_RDONLY | ATOLL_PREAD | ATOLL_RAM | ATOLL_FORCE | ATOLL_SEALABLE;
+const FLAGS: c_uint =
+    ATOLL_RDONLY | ATOLL_PREAD | ATOLL_RAM | ATOLL_FORCE | ATOLL_SEALABLE | ATOLL_RELATIME;
 
 /// `struct atoll_options`: zeros mean the defaults.
 #[repr(C)]
@@ -161,6 +165,9 @@ pub unsafe extern "C" fn atoll_mount(path: *const c_char, options: *const AtollO
             let mut mount = MountOptions::new(unsafe { storage(path, &options) }?);
             mount.read_only = options.flags & ATOLL_RDONLY != 0;
             mount.sealable = options.flags & ATOLL_SEALABLE != 0;
+            if options.flags & ATOLL_RELATIME != 0 {
+                mount.access_times = AccessTimes::Relatime;
+            }
             if options.cache_bytes > 0 {
                 mount.cache_bytes = options.cache_bytes;
             }

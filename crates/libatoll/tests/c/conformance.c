@@ -401,6 +401,33 @@ static void interrupted(void) {
     CHECK(atoll_close(fd) == 0);
 }
 
+/* With ATOLL_RELATIME, and not otherwise, reading sets the time of last access, if that is due. */
+static void access_times(const char *volume, struct atoll_options options) {
+    for (int relatime = 0; relatime < 2; relatime++) {
+        options.flags = (options.flags & ~ATOLL_RELATIME) | (relatime ? ATOLL_RELATIME : 0);
+        CHECK(atoll_mount(volume, &options) == 0);
+        struct statvfs whole;
+        CHECK(atoll_statvfs("/", &whole) == 0);
+        CHECK(whole.f_flag == (relatime ? ST_RELATIME : ST_NOATIME));
+        int fd = atoll_open("/accessed", O_RDWR | O_CREAT, 0600);
+        CHECK(fd >= 0 && atoll_write(fd, "text", 4) == 4 && atoll_close(fd) == 0);
+        for (int quiet = 1; quiet >= 0; quiet--) {
+            struct timespec times[2] = {{1000, 1}, {0, UTIME_OMIT}};
+            CHECK(atoll_utimensat(AT_FDCWD, "/accessed", times, 0) == 0);
+            struct stat before, after;
+            char byte;
+            fd = atoll_open("/accessed", O_RDONLY | (quiet ? O_NOATIME : 0));
+            CHECK(atoll_fstat(fd, &before) == 0 && before.st_atime == 1000);
+            CHECK(atoll_read(fd, &byte, 1) == 1 && atoll_fstat(fd, &after) == 0);
+            CHECK((after.st_atime != 1000) == (relatime && !quiet));
+            CHECK(after.st_ctim.tv_sec == before.st_ctim.tv_sec &&
+                  after.st_ctim.tv_nsec == before.st_ctim.tv_nsec);
+            CHECK(atoll_close(fd) == 0);
+        }
+        CHECK(atoll_unmount() == 0);
+    }
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 3);
     const char *volume = argv[1], *mode = argv[2];
@@ -464,6 +491,8 @@ int main(int argc, char **argv) {
         CHECK(atoll_mount(volume, &options) == 0);
         CHECK(atoll_open("/kept", O_RDONLY) == 1000 && atoll_unmount() == 0);
     }
+    options.first_descriptor = 0;
+    access_times(volume, options);
     puts("conforms");
     return 0;
 }

@@ -71,6 +71,16 @@ impl FileSystem for ModelFs {
         Ok(inode.attr())
     }
 
+    fn accessed(&mut self, cx: &Context, ino: Ino) -> bool {
+        match self.inode(ino) {
+            Ok(inode) if inode.attr().access_is_due(cx.now) => {
+                inode.attr.atime = cx.now;
+                true
+            }
+            _ => false,
+        }
+    }
+
     fn readlink(&mut self, _: &Context, ino: Ino, target: &mut Vec<u8>) -> Result<()> {
         match &self.inode(ino)?.body {
             Body::Symlink(bytes) => {

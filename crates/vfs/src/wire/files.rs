@@ -125,6 +125,8 @@ const O_EXCL: u32 = 0o200;
 const O_TRUNC: u32 = 0o1000;
 /// Of open(2) on Linux: in [`WriteIn::flags`], to be written at the end of the file.
 pub const O_APPEND: u32 = 0o2000;
+/// Of open(2) on Linux: in [`ReadIn::flags`], a read that sets no time of last access.
+pub const O_NOATIME: u32 = 0o1000000;
 
 /// The flags of open(2) that say `flags`. The access mode 3, which Linux has for descriptors that can
 /// neither be read nor written, says just that.
@@ -136,9 +138,12 @@ pub fn open_bits(flags: OpenFlags) -> u32 {
         (true, true) => O_RDWR,
         (false, false) => O_ACCMODE,
     };
-    for (flag, bit) in
-        [(OpenFlags::EXCL, O_EXCL), (OpenFlags::TRUNC, O_TRUNC), (OpenFlags::APPEND, O_APPEND)]
-    {
+    for (flag, bit) in [
+        (OpenFlags::EXCL, O_EXCL),
+        (OpenFlags::TRUNC, O_TRUNC),
+        (OpenFlags::APPEND, O_APPEND),
+        (OpenFlags::NOATIME, O_NOATIME),
+    ] {
         if flags.contains(flag) {
             bits |= bit;
         }
@@ -158,5 +163,6 @@ pub fn open_flags(bits: u32) -> OpenFlags {
     flags.set(OpenFlags::EXCL, bits & O_EXCL != 0);
     flags.set(OpenFlags::TRUNC, bits & O_TRUNC != 0);
     flags.set(OpenFlags::APPEND, bits & O_APPEND != 0);
+    flags.set(OpenFlags::NOATIME, bits & O_NOATIME != 0);
     flags
 }
