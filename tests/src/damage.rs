@@ -31,6 +31,7 @@ use atoll_vfs::model::{Snapshot, SnapshotError, snapshot};
 use atoll_vfs::{Context, Errno, FileSystem, Ino, OpenFlags, Timespec};
 
 use crate::crash::judge::without_lag;
+use crate::crash::verdicts::Found;
 use crate::crash::{Crash, CrashTarget, LIFE, NEXT_LIFE, Plan, Volume, Workload, caught};
 use crate::ops::Profile;
 use crate::subject::{RW, name, pattern};
@@ -264,7 +265,9 @@ impl Lives {
             return Ok(());
         }
         match moment.event {
-            Some(event) => self.workload.accepts(event, Crash::Power(Survival::None), is),
+            Some(event) => {
+                self.workload.accepts(event, Crash::Power(Survival::None), &Found::new(is.clone()))
+            }
             None => Err(is.differences(&moment.sound, 6).join("\n")),
         }
     }

@@ -22,7 +22,7 @@ use atoll_vfs::model::ModelFs;
 
 use crate::crash::halves::Halves;
 use crate::crash::{
-    Crash, CrashTarget, LIFE, Plan, Tried, Volume, Workload, missing_bytes, try_one,
+    Crash, CrashTarget, LIFE, Plan, Tried, Verdicts, Volume, Workload, missing_bytes, try_one,
 };
 use crate::differential::{Differential, Rest};
 use crate::ops::Op;
@@ -237,6 +237,7 @@ pub fn try_case(
     tried.in_two_waits += workload.halves.in_two_waits;
     let plan = Plan { further: depth.further, ..Plan::DEFAULT };
     let mut replay = workload.recording.replay();
+    let mut verdicts = Verdicts::default();
     loop {
         let event = replay.position();
         // Of the case and the event alone, so that one event can be replayed alone.
@@ -266,7 +267,8 @@ pub fn try_case(
                 tries.push((media, power, what));
             }
             for (media, crash, what) in tries {
-                try_one(&target, &workload, event, &media, crash, &plan, &mut rng, tried)
+                let image = (event, &media, crash);
+                try_one(&target, &workload, image, &plan, &mut rng, &mut verdicts, tried)
                     .map_err(|error| (event, workload.describe(event, &what, crash, &error)))?;
             }
         }
