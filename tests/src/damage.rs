@@ -148,8 +148,9 @@ impl Lives {
     pub fn new(seed: u64, halves: bool) -> Result<Lives, String> {
         let volume = Volume {
             journal_blocks: Some(JOURNAL_BLOCKS),
-            cache_bytes: 64 << 20,
+
             recovery_cache_bytes: 64 << 10,
+            ..Volume::DEFAULT
         };
         let plan = Plan {
             blocks: BLOCKS,

@@ -196,15 +196,21 @@ fn unexplained_byte(bytes: &FileContent, had: &FileContent, later: &[Step<'_>]) 
         if is[..len] == had[..len] {
             continue;
         }
-        let stored = |at: usize, step: &Step<'_>| {
-            let (before, after) = (block_of(step.before, index), block_of(step.after, index));
-            let shorter = start + at as u64 >= step.after.size;
-            after[at] == is[at] && !shorter && (is[at] != 0 || before[at] != 0)
-        };
-        let unexplained =
-            |at: &usize| is[*at] != had[*at] && !later.iter().any(|step| stored(*at, step));
-        if let Some(at) = (0..len).find(unexplained) {
-            return Some(start + at as u64);
+        // Each with the bytes of the block before it, after it, and how many there were after it.
+        let steps: Vec<(&[u8], &[u8], usize)> = later
+            .iter()
+            .map(|step| {
+                let after_len = step.after.size.saturating_sub(start).min(len as u64) as usize;
+                (block_of(step.before, index), block_of(step.after, index), after_len)
+            })
+            .collect();
+        for at in (0..len).filter(|&at| is[at] != had[at]) {
+            let stored = |&(before, after, after_len): &(&[u8], &[u8], usize)| {
+                after[at] == is[at] && at < after_len && (is[at] != 0 || before[at] != 0)
+            };
+            if !steps.iter().any(stored) {
+                return Some(start + at as u64);
+            }
         }
     }
     None

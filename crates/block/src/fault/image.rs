@@ -146,10 +146,9 @@ fn fingerprint_of(block: u64, bytes: &Block, sectors: Range<usize>) -> u64 {
         let bytes = &bytes[sector * SECTOR_SIZE..(sector + 1) * SECTOR_SIZE];
         // Four lanes, that need not wait for each other.
         let mut lanes = [0_u64; 4];
-        for four in bytes.chunks_exact(32) {
-            for (lane, word) in lanes.iter_mut().zip(four.chunks_exact(8)) {
-                let word = word.iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte));
-                *lane = (lane.rotate_left(29) ^ word).wrapping_mul(ODD);
+        for words in bytes.as_chunks::<8>().0.as_chunks::<4>().0 {
+            for (lane, word) in lanes.iter_mut().zip(words) {
+                *lane = (lane.rotate_left(29) ^ u64::from_le_bytes(*word)).wrapping_mul(ODD);
             }
         }
         if lanes == [0; 4] {
