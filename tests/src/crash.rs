@@ -28,7 +28,7 @@ use std::rc::Rc;
 
 use atoll_block::FaultDevice;
 use atoll_block::fault::{Image, Media, Recording, Survival};
-use atoll_vfs::model::snapshot;
+use atoll_vfs::model::{Snapshot, snapshot};
 use atoll_vfs::*;
 
 use crate::differential::seeds;
@@ -348,17 +348,16 @@ fn find<T: CrashTarget>(
     tried.distinct += 1;
     checked(target, "check before mounting", &mut device, life)?;
     let fs = caught("mount", || target.recover(device, life))?;
-    let found = Rc::new(finish(target, fs)?);
-    verdicts.note(key, found.clone());
-    Ok(found)
+    let found = Found::new(finish(target, fs)?);
+    Ok(verdicts.note(key, found))
 }
 
 /// Walks, unmounts, checks.
-fn finish<T: CrashTarget>(target: &T, mut fs: T::Fs) -> std::result::Result<Found, String> {
+fn finish<T: CrashTarget>(target: &T, mut fs: T::Fs) -> std::result::Result<Snapshot, String> {
     let is = caught("walk", || snapshot(&mut fs).map_err(|error| error.to_string()))?;
     let mut device = caught("unmount", || target.unmount(fs))?;
     checked(target, "check after unmounting", &mut device, THIRD_LIFE)?;
-    Ok(Found::new(is))
+    Ok(is)
 }
 
 /// An image from a crash while `device` is being mounted, and whether the power was lost.
@@ -388,8 +387,7 @@ fn use_on<T: CrashTarget>(
     accepts: impl FnOnce(&Found) -> std::result::Result<(), String>,
 ) -> std::result::Result<(), String> {
     let before = caught("walk", || snapshot(&mut fs).map_err(|error| error.to_string()))?;
-    let before = Found::new(before);
-    accepts(&before)?;
+    accepts(&Found::new(before.clone()))?;
     let cx = Context { uid: 5, gid: 6, now: Timespec { sec: 7, nsec: 8 } };
     let at = b"used after the crash";
     let data = pattern(9, 30_000);
@@ -408,7 +406,7 @@ fn use_on<T: CrashTarget>(
     let mut device = FaultDevice::from_image(image);
     checked(target, "check after use and power loss", &mut device, THIRD_LIFE)?;
     let fs = caught("mount after use and power loss", || target.recover(device, THIRD_LIFE))?;
-    let mut is = finish(target, fs)?.whole;
+    let mut is = finish(target, fs)?;
     let file = is.nodes.remove([b"/", &at[..]].concat().as_slice());
     let content = file.and_then(|node| node.content);
     let whole = content.is_some_and(|content| {
@@ -417,7 +415,7 @@ fn use_on<T: CrashTarget>(
     if !whole {
         return Err("a file that was synced after the crash was lost with the power".into());
     }
-    match is.without_times().differences(&before.whole.without_times(), 5).as_slice() {
+    match is.without_times().differences(&before.without_times(), 5).as_slice() {
         [] => Ok(()),
         differences => Err(format!("use after the crash changed:\n{}", differences.join("\n"))),
     }

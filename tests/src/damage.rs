@@ -262,7 +262,7 @@ impl Lives {
 
     /// As the sound image, or without what no sync covers.
     fn accepts(&self, moment: &Moment, is: &Snapshot) -> Result<(), String> {
-        if without_lag(is) == without_lag(&moment.sound) {
+        if without_lag(is.clone()) == without_lag(moment.sound.clone()) {
             return Ok(());
         }
         match moment.event {

@@ -184,7 +184,7 @@ fn examine(
     clean(&mut device)?;
     let mut fs = Fs::mount(device, &mount_options(incarnation)).map_err(|e| e.to_string())?;
     let found = snapshot(&mut fs).map_err(|e| e.to_string())?;
-    process_crash(ops, states, returned, &without_lag(&found))?;
+    process_crash(ops, states, returned, &without_lag(found))?;
     let mut device = fs.unmount().map_err(|e| e.to_string())?;
     clean(&mut device)
 }

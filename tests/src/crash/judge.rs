@@ -12,8 +12,7 @@ use crate::ops::Op;
 const BLOCK: usize = 4096;
 
 /// Leaves the times out that may lag behind.
-pub fn without_lag(tree: &Snapshot) -> Snapshot {
-    let mut tree = tree.clone();
+pub fn without_lag(mut tree: Snapshot) -> Snapshot {
     for times in tree.nodes.values_mut().filter_map(|node| node.times.as_mut()) {
         times.mtime = times.btime;
         times.ctime = times.btime;

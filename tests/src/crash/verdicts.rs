@@ -12,22 +12,19 @@ use atoll_vfs::model::Snapshot;
 use super::judge;
 
 /// What a volume was found to hold.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Everything that has a name.
-    pub whole: Snapshot,
-    /// The same without the times that may lag behind.
-    pub tree: Snapshot,
-    /// The same without the bytes of files either.
+    /// As `tree`, without the bytes of files. Compared first: what differs mostly differs here.
     pub metadata: Snapshot,
+    /// Everything that has a name, without the times that may lag behind.
+    pub tree: Snapshot,
 }
 
 impl Found {
     /// What `whole` says.
     pub fn new(whole: Snapshot) -> Found {
-        let tree = judge::without_lag(&whole);
-        let metadata = judge::metadata(&tree);
-        Found { whole, tree, metadata }
+        let tree = judge::without_lag(whole);
+        Found { metadata: judge::metadata(&tree), tree }
     }
 }
 
@@ -49,8 +46,13 @@ impl Key {
 #[derive(Debug, Default)]
 pub struct Verdicts {
     found: HashMap<Key, Rc<Found>>,
+    /// Each that is found, once.
+    different: Vec<Rc<Found>>,
     used: HashSet<Key>,
 }
+
+/// How much that differs is kept: what crashes that lie far apart in a long workload leave is never alike.
+const DIFFERENT_MAX: usize = 32;
 
 impl Verdicts {
     /// What was found in an image like this.
@@ -59,8 +61,19 @@ impl Verdicts {
     }
 
     /// Notes what was found in an image that was sound in every respect.
-    pub fn note(&mut self, key: Key, found: Rc<Found>) {
-        self.found.insert(key, found);
+    pub fn note(&mut self, key: Key, found: Found) -> Rc<Found> {
+        let known = self.different.iter().rev().find(|known| ***known == found).cloned();
+        let found = known.unwrap_or_else(|| {
+            if self.different.len() == DIFFERENT_MAX {
+                self.different.clear();
+                self.found.clear();
+            }
+            let found = Rc::new(found);
+            self.different.push(found.clone());
+            found
+        });
+        self.found.insert(key, found.clone());
+        found
     }
 
     /// Notes that an image is used on. Returns whether it is the first time.

@@ -36,7 +36,7 @@ impl State {
     pub fn of(model: &ModelFs, before: Option<&State>) -> State {
         let mut model = model.clone();
         let tree = snapshot(&mut model).expect("the model is consistent");
-        let tree = judge::without_lag(&tree);
+        let tree = judge::without_lag(tree);
         let metadata = judge::metadata(&tree);
         let inodes = tree.nodes.keys().map(|path| (path.clone(), resolve(&mut model, path)));
         let inodes = inodes.collect();
