@@ -12,18 +12,20 @@
 //! - After the end of the process: exactly the state after `r` operations, or the one in flight as
 //!   well, or a part of it if it has parts.
 //! - After power loss: names, attributes and lengths are those after `p` operations, `s <= p`, the one
-//!   in flight counted; every byte of a file is one that this file had there at or after `s`, or zero
-//!   if it had none there at some moment since.
+//!   in flight counted; every byte of a file is the one that this file had there after `p`, or one that a
+//!   later operation stored over it.
 //! - Timestamps that calls set by themselves may lag: atime and btime are compared, which no call
 //!   sets by itself later than at creation; mtime and ctime are not.
 
 pub mod halves;
 pub mod judge;
 pub mod steps;
+pub mod verdicts;
 pub mod volume;
 pub mod workload;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 
 use atoll_block::FaultDevice;
 use atoll_block::fault::{Image, Media, Recording, Survival};
@@ -35,6 +37,8 @@ use crate::ops::Profile;
 use crate::rng::{Rng, environment};
 use crate::subject::{RW, name, pattern};
 pub use judge::process_crash;
+pub use verdicts::Verdicts;
+use verdicts::{Found, Key};
 pub use volume::Volume;
 pub use workload::{State, Workload};
 
@@ -140,6 +144,8 @@ pub struct Tried {
     pub in_recovery: u64,
     /// Images that were used on.
     pub used_on: u64,
+    /// Images that were like none before: the others hold what one of these was found to hold.
+    pub distinct: u64,
     /// Operations that found no space.
     pub out_of_space: u64,
     /// Syncs in halves that ended, with operations since they began.
@@ -162,6 +168,7 @@ impl Tried {
         self.power_losses += more.power_losses;
         self.in_recovery += more.in_recovery;
         self.used_on += more.used_on;
+        self.distinct += more.distinct;
         self.out_of_space += more.out_of_space;
         self.halves += more.halves;
         self.in_two_waits += more.in_two_waits;
@@ -236,6 +243,7 @@ pub fn crash_seed<T: CrashTarget>(
     tried.in_two_waits += workload.halves.in_two_waits;
     tried.in_steps += workload.halves.steps.ended;
     let mut replay = workload.recording.replay();
+    let mut verdicts = Verdicts::default();
     let only = environment("ATOLL_CRASH");
     loop {
         let event = replay.position();
@@ -259,7 +267,8 @@ pub fn crash_seed<T: CrashTarget>(
                 let losses = (0..plan.losses).map(|_| Survival::Seed(rng.number()));
                 crashes.extend(losses.map(Crash::Power));
                 for crash in crashes {
-                    try_one(target, &workload, event, &media, crash, plan, &mut rng, tried)
+                    let image = (event, &media, crash);
+                    try_one(target, &workload, image, plan, &mut rng, &mut verdicts, tried)
                         .map_err(|error| {
                             (event, workload.describe(event, &where_, crash, &error))
                         })?;
@@ -282,61 +291,78 @@ pub(crate) fn missing_bytes(rng: &mut Rng, length: u64) -> std::ops::Range<u64> 
     }
 }
 
-/// Takes one image through check, mount, comparison and check.
-#[allow(clippy::too_many_arguments)] // One call; a struct of these would carry nothing.
+/// Takes the image of a crash before or within an event of `workload` through check, mount, comparison and check.
 pub(crate) fn try_one<T: CrashTarget>(
     target: &T,
     workload: &Workload,
-    event: usize,
-    media: &Media,
-    crash: Crash,
+    (event, media, crash): (usize, &Media, Crash),
     plan: &Plan,
     rng: &mut Rng,
+    verdicts: &mut Verdicts,
     tried: &mut Tried,
 ) -> std::result::Result<(), String> {
     match crash {
         Crash::Process => tried.process_crashes += 1,
         Crash::Power(_) => tried.power_losses += 1,
     }
-    let mut device = FaultDevice::from_image(crash.image(media));
-    checked(target, "check before mounting", &mut device, crash.life())?;
-    if crash == Crash::Process {
+    let device = match crash {
         // What survived the process may still be lost with the power.
-        device = FaultDevice::from_media(media.clone());
-    }
+        Crash::Process => FaultDevice::from_media(media.clone()),
+        Crash::Power(_) => FaultDevice::from_image(crash.image(media)),
+    };
+    let life = crash.life();
 
     if rng.within(0..plan.further) == 0 {
         tried.in_recovery += 1;
         let (media, lost) = crash_in_recovery(target, &device, crash, rng)?;
         let again = FaultDevice::from_image(media);
         let worst = if lost { Crash::Power(Survival::None) } else { crash };
-        let life = if lost { THIRD_LIFE } else { crash.life() };
-        let fs = caught("second mount", || target.recover(again, life))?;
-        finish(target, fs, |is| workload.accepts(event, worst, is)).map_err(|error| {
-            format!("crashed again while mounting (power lost: {lost}): {error}")
-        })?;
+        let life = if lost { THIRD_LIFE } else { life };
+        find(target, again, life, verdicts, tried)
+            .and_then(|found| workload.accepts(event, worst, &found))
+            .map_err(|error| {
+                format!("crashed again while mounting (power lost: {lost}): {error}")
+            })?;
     }
 
-    let fs = caught("mount", || target.recover(device, crash.life()))?;
-    if rng.within(0..plan.further) == 0 {
-        tried.used_on += 1;
-        use_on(target, fs, |is| workload.accepts(event, crash, is))
-    } else {
-        finish(target, fs, |is| workload.accepts(event, crash, is)).map(drop)
+    // Of what may still be lost no two are alike.
+    let uses_on = rng.within(0..plan.further) == 0;
+    let differs = crash == Crash::Process || uses_on && verdicts.first_use(Key::new(&device, life));
+    tried.used_on += u64::from(uses_on);
+    if uses_on && differs {
+        checked(target, "check before mounting", &mut device.clone(), life)?;
+        let fs = caught("mount", || target.recover(device, life))?;
+        return use_on(target, fs, |is| workload.accepts(event, crash, is));
     }
+    let found = find(target, device, life, verdicts, tried)?;
+    workload.accepts(event, crash, &found)
 }
 
-/// Compares, unmounts, checks.
-fn finish<T: CrashTarget>(
+/// What a mount of `device` finds, between a check before and one after the unmount.
+fn find<T: CrashTarget>(
     target: &T,
-    mut fs: T::Fs,
-    accepts: impl FnOnce(&Snapshot) -> std::result::Result<(), String>,
-) -> std::result::Result<(Snapshot, FaultDevice), String> {
+    mut device: FaultDevice,
+    life: [u8; 16],
+    verdicts: &mut Verdicts,
+    tried: &mut Tried,
+) -> std::result::Result<Rc<Found>, String> {
+    let key = Key::new(&device, life);
+    if let Some(found) = verdicts.found(&key) {
+        return Ok(found);
+    }
+    tried.distinct += 1;
+    checked(target, "check before mounting", &mut device, life)?;
+    let fs = caught("mount", || target.recover(device, life))?;
+    let found = Found::new(finish(target, fs)?);
+    Ok(verdicts.note(key, found))
+}
+
+/// Walks, unmounts, checks.
+fn finish<T: CrashTarget>(target: &T, mut fs: T::Fs) -> std::result::Result<Snapshot, String> {
     let is = caught("walk", || snapshot(&mut fs).map_err(|error| error.to_string()))?;
-    accepts(&is)?;
     let mut device = caught("unmount", || target.unmount(fs))?;
     checked(target, "check after unmounting", &mut device, THIRD_LIFE)?;
-    Ok((is, device))
+    Ok(is)
 }
 
 /// An image from a crash while `device` is being mounted, and whether the power was lost.
@@ -363,10 +389,10 @@ fn crash_in_recovery<T: CrashTarget>(
 fn use_on<T: CrashTarget>(
     target: &T,
     mut fs: T::Fs,
-    accepts: impl FnOnce(&Snapshot) -> std::result::Result<(), String>,
+    accepts: impl FnOnce(&Found) -> std::result::Result<(), String>,
 ) -> std::result::Result<(), String> {
     let before = caught("walk", || snapshot(&mut fs).map_err(|error| error.to_string()))?;
-    accepts(&before)?;
+    accepts(&Found::new(before.clone()))?;
     let cx = Context { uid: 5, gid: 6, now: Timespec { sec: 7, nsec: 8 } };
     let at = b"used after the crash";
     let data = pattern(9, 30_000);
@@ -378,29 +404,26 @@ fn use_on<T: CrashTarget>(
     };
     let len = match write() {
         // The volume was full before.
-        Err(Errno::ENOSPC) => return finish(target, fs, |_| Ok(())).map(drop),
+        Err(Errno::ENOSPC) => return finish(target, fs).map(drop),
         len => len.map_err(|error: Errno| format!("a write after the crash: {error}"))?,
     };
     let image = target.device(&mut fs).power_loss(Survival::Seed(len as u64));
     let mut device = FaultDevice::from_image(image);
     checked(target, "check after use and power loss", &mut device, THIRD_LIFE)?;
     let fs = caught("mount after use and power loss", || target.recover(device, THIRD_LIFE))?;
-    finish(target, fs, |is| {
-        let mut is = is.clone();
-        let file = is.nodes.remove([b"/", &at[..]].concat().as_slice());
-        let content = file.and_then(|node| node.content);
-        let whole = content.is_some_and(|content| {
-            content.size == len as u64 && (0..len).all(|i| content.byte(i as u64) == data[i])
-        });
-        if !whole {
-            return Err("a file that was synced after the crash was lost with the power".into());
-        }
-        match is.without_times().differences(&before.without_times(), 5).as_slice() {
-            [] => Ok(()),
-            differences => Err(format!("use after the crash changed:\n{}", differences.join("\n"))),
-        }
-    })
-    .map(drop)
+    let mut is = finish(target, fs)?;
+    let file = is.nodes.remove([b"/", &at[..]].concat().as_slice());
+    let content = file.and_then(|node| node.content);
+    let whole = content.is_some_and(|content| {
+        content.size == len as u64 && (0..len).all(|i| content.byte(i as u64) == data[i])
+    });
+    if !whole {
+        return Err("a file that was synced after the crash was lost with the power".into());
+    }
+    match is.without_times().differences(&before.without_times(), 5).as_slice() {
+        [] => Ok(()),
+        differences => Err(format!("use after the crash changed:\n{}", differences.join("\n"))),
+    }
 }
 
 /// Checks, and that the check left the device alone.

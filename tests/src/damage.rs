@@ -31,6 +31,7 @@ use atoll_vfs::model::{Snapshot, SnapshotError, snapshot};
 use atoll_vfs::{Context, Errno, FileSystem, Ino, OpenFlags, Timespec};
 
 use crate::crash::judge::without_lag;
+use crate::crash::verdicts::Found;
 use crate::crash::{Crash, CrashTarget, LIFE, NEXT_LIFE, Plan, Volume, Workload, caught};
 use crate::ops::Profile;
 use crate::subject::{RW, name, pattern};
@@ -147,8 +148,9 @@ impl Lives {
     pub fn new(seed: u64, halves: bool) -> Result<Lives, String> {
         let volume = Volume {
             journal_blocks: Some(JOURNAL_BLOCKS),
-            cache_bytes: 64 << 20,
+
             recovery_cache_bytes: 64 << 10,
+            ..Volume::DEFAULT
         };
         let plan = Plan {
             blocks: BLOCKS,
@@ -260,11 +262,13 @@ impl Lives {
 
     /// As the sound image, or without what no sync covers.
     fn accepts(&self, moment: &Moment, is: &Snapshot) -> Result<(), String> {
-        if without_lag(is) == without_lag(&moment.sound) {
+        if without_lag(is.clone()) == without_lag(moment.sound.clone()) {
             return Ok(());
         }
         match moment.event {
-            Some(event) => self.workload.accepts(event, Crash::Power(Survival::None), is),
+            Some(event) => {
+                self.workload.accepts(event, Crash::Power(Survival::None), &Found::new(is.clone()))
+            }
             None => Err(is.differences(&moment.sound, 6).join("\n")),
         }
     }

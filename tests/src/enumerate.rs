@@ -1,9 +1,9 @@
 //! The crash contract, tried on every short sequence of operations.
 //!
-//! Where [`crash`](crate::crash) makes long random workloads crash, this takes each pair of some forty
-//! [`operations`], and triples of them, with syncs between and behind or none, in one piece or in halves,
+//! Where [`crash`](crate::crash) makes long random workloads crash, this takes each pair of some fifty
+//! [`operations`], and triples of them, some of which are known to meet, with syncs between and behind or none, in one piece or in halves,
 //! on small volumes that are prepared once; with little and much memory for what is cached, before the
-//! crash and, drawn apart, after it. At every event of a sequence the process ends or the power goes,
+//! crash and, drawn apart, after it; some with discards of what was freed. At every event of a sequence the process ends or the power goes,
 //! as [`crate::crash`] says, which also judges what is found.
 //!
 //! A [`Case`] is one sequence and its circumstances; its text says all of it, so that a failure can be
@@ -16,19 +16,19 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use atoll_block::FaultDevice;
-use atoll_block::fault::{Image, Survival};
+use atoll_block::fault::{Discarded, Image, Survival};
 use atoll_vfs::Timespec;
 use atoll_vfs::model::ModelFs;
 
 use crate::crash::halves::Halves;
 use crate::crash::{
-    Crash, CrashTarget, LIFE, Plan, Tried, Volume, Workload, missing_bytes, try_one,
+    Crash, CrashTarget, LIFE, Plan, Tried, Verdicts, Volume, Workload, missing_bytes, try_one,
 };
 use crate::differential::{Differential, Rest};
 use crate::ops::Op;
 use crate::rng::Rng;
 use crate::subject::Quirks;
-use operations::{OPERATIONS, SYNCS, calls, filler, prepared};
+use operations::{FAMILIES, OPERATIONS, SYNCS, calls, filler, prepared};
 
 /// A size of the cache, by its name in a case.
 const CACHES: [(&str, usize); 3] = [("64K", 64 << 10), ("512K", 512 << 10), ("64M", 64 << 20)];
@@ -44,18 +44,32 @@ struct Place {
     left: Option<u64>,
 }
 
-/// With room; so full that freed blocks are wanted at once; with the first group full.
-const PLACES: [Place; 3] = [
+/// With room; so full that freed blocks are wanted at once; with the first group full; with the first nearly full, and
+/// the second not made yet.
+const PLACES: [Place; 4] = [
     Place { name: "roomy", blocks: 1024, journal_blocks: 256, left: None },
     Place { name: "full", blocks: 288, journal_blocks: 128, left: Some(52) },
     Place { name: "groups", blocks: 33_000, journal_blocks: 128, left: Some(660) },
+    Place { name: "next-group", blocks: 33_000, journal_blocks: 128, left: Some(616) },
+];
+
+/// How syncs are made, and what is discarded, by its name in a case.
+const SYNCING: [(&str, bool, Option<Discarded>); 8] = [
+    ("whole", false, None),
+    ("whole+discards", false, Some(Discarded::Zeros)),
+    ("whole+discards-kept", false, Some(Discarded::Kept)),
+    ("whole+discards-noise", false, Some(Discarded::Noise)),
+    ("halves", true, None),
+    ("halves+discards", true, Some(Discarded::Zeros)),
+    ("halves+discards-kept", true, Some(Discarded::Kept)),
+    ("halves+discards-noise", true, Some(Discarded::Noise)),
 ];
 
 /// One sequence and its circumstances.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Case {
     place: usize,
-    halves: bool,
+    syncing: usize,
     /// Which cache before the crash, and which after it.
     caches: (usize, usize),
     steps: Vec<&'static str>,
@@ -63,7 +77,7 @@ pub struct Case {
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let syncs = if self.halves { "halves" } else { "whole" };
+        let syncs = SYNCING[self.syncing].0;
         let (before, after) = (CACHES[self.caches.0].0, CACHES[self.caches.1].0);
         write!(f, "{}/{syncs}/{before}/{after}/{}", PLACES[self.place].name, self.steps.join(","))
     }
@@ -92,26 +106,25 @@ impl Case {
                 .iter()
                 .position(|known| known.name == place)
                 .ok_or_else(|| format!("no place {place}"))?,
-            halves: match syncs {
-                "whole" => false,
-                "halves" => true,
-                _ => return Err(format!("syncs are whole or halves, not {syncs}")),
-            },
+            syncing: SYNCING
+                .iter()
+                .position(|known| known.0 == syncs)
+                .ok_or_else(|| format!("no way to sync {syncs}"))?,
             caches: (cache(before)?, cache(after)?),
             steps: steps.split(',').map(step).collect::<Result<_, _>>()?,
         })
     }
 
-    /// The case number `index` of a run with `seed`: first all pairs with each kind of sync in each of their
-    /// places, in an order that the seed sets; then triples.
+    /// The case number `index` of a run with `seed`: by turns one of all pairs with each kind of sync in each
+    /// of their places, in an order that the seed sets, and a triple, of a family half of the time.
     pub fn of(index: u64, seed: u64) -> Case {
         let mut rng = Rng::new(seed.wrapping_mul(0x1_0000_0001) ^ index << 20);
         let (names, count) = (&OPERATIONS, OPERATIONS.len() as u64);
         let pairs = count * count * 8;
         let sync = |rng: &mut Rng| rng.pick(&SYNCS);
-        let (halves, steps) = if index < pairs {
+        let (halves, steps) = if index.is_multiple_of(2) && index / 2 < pairs {
             // A step without a common divisor visits each once.
-            let at = (index * 9973 + seed) % pairs;
+            let at = (index / 2 * 9973 + seed) % pairs;
             let (first, second, rest) = (at / 8 / count, at / 8 % count, at % 8);
             let mut steps = vec![names[first as usize]];
             if rest & 1 != 0 {
@@ -123,18 +136,24 @@ impl Case {
             }
             (rest & 4 != 0, steps)
         } else {
+            let family = rng.chance(50).then(|| rng.pick(&FAMILIES));
             let mut steps = Vec::new();
-            for _ in 0..3 {
+            for at in 0..3 {
+                let names = family.map_or(&names[..], |family| family[at]);
                 steps.push(rng.pick(names));
-                if rng.chance(45) {
+                // What is to be lost by an error of a commit was synced before, as a rule.
+                let percent = if family.is_some() && at == 0 { 70 } else { 45 };
+                if rng.chance(percent) {
                     steps.push(sync(&mut rng));
                 }
             }
             (rng.chance(50), steps)
         };
-        let place = rng.pick(&[0, 0, 0, 1, 1, 2]);
+        let place = rng.pick(&[0, 0, 0, 1, 1, 1, 2, 3]);
+        let discards = if rng.chance(25) { rng.within(1..4) as usize } else { 0 };
+        let syncing = if halves { 4 + discards } else { discards };
         let caches = (rng.within(0..3) as usize, rng.within(0..3) as usize);
-        Case { place, halves, caches, steps }
+        Case { place, syncing, caches, steps }
     }
 
     fn volume(&self) -> Volume {
@@ -142,7 +161,13 @@ impl Case {
             journal_blocks: Some(PLACES[self.place].journal_blocks),
             cache_bytes: CACHES[self.caches.0].1,
             recovery_cache_bytes: CACHES[self.caches.1].1,
+            discards: SYNCING[self.syncing].2,
         }
+    }
+
+    /// Whether syncs are made in halves.
+    fn in_halves(&self) -> bool {
+        SYNCING[self.syncing].1
     }
 
     /// A number that depends on the case alone.
@@ -162,11 +187,7 @@ impl Prepared {
     /// For people.
     pub fn new() -> Result<Prepared, String> {
         let places = PLACES.iter().map(|place| {
-            let volume = Volume {
-                journal_blocks: Some(place.journal_blocks),
-                cache_bytes: 64 << 20,
-                recovery_cache_bytes: 64 << 20,
-            };
+            let volume = Volume { journal_blocks: Some(place.journal_blocks), ..Volume::DEFAULT };
             let mut device = FaultDevice::new(place.blocks);
             volume.format(&mut device)?;
             let fs = volume.mount(device, LIFE)?;
@@ -222,13 +243,13 @@ pub fn try_case(
     let steps = case.steps.iter().zip(0..);
     let mut ops: Vec<Op> =
         steps.flat_map(|(name, step)| calls(name, step).unwrap_or_default()).collect();
-    if case.halves {
+    if case.in_halves() {
         // Time for what is in halves to end.
         ops.extend(vec![Op::Statfs; 16]);
     }
     let device = FaultDevice::from_image(image.clone());
     // Slow enough for a few operations to come between.
-    let halves = Halves::new(number, if case.halves { 100 } else { 0 }).going_on(30);
+    let halves = Halves::new(number, if case.in_halves() { 100 } else { 0 }).going_on(30);
     let pair = |fs| Differential::going_on(fs, rest.clone());
     let workload =
         Workload::of(&target, device, pair, ops, halves, LIFE).map_err(|error| (0, error))?;
@@ -238,6 +259,7 @@ pub fn try_case(
     tried.in_steps += workload.halves.steps.ended;
     let plan = Plan { further: depth.further, ..Plan::DEFAULT };
     let mut replay = workload.recording.replay();
+    let mut verdicts = Verdicts::default();
     loop {
         let event = replay.position();
         // Of the case and the event alone, so that one event can be replayed alone.
@@ -253,22 +275,22 @@ pub fn try_case(
             ];
             let by_seed = (0..depth.losses).map(|_| Crash::Power(Survival::Seed(rng.number())));
             crashes.extend(by_seed);
-            let mut tries: Vec<_> = crashes
-                .into_iter()
-                .map(|crash| (replay.media().clone(), crash, String::from("before")))
-                .collect();
+            let before = String::from("before");
+            let mut tries: Vec<_> =
+                crashes.into_iter().map(|crash| (replay.media(), crash, &before)).collect();
             let length = replay.next_event().map_or(0, |event| event.len());
-            if length > 1 {
-                let missing = missing_bytes(&mut rng, length);
-                let what = format!("{missing:?} of {length} bytes missing of");
-                let media = replay.media_within(missing);
+            let missing = missing_bytes(&mut rng, length);
+            let within = format!("{missing:?} of {length} bytes missing of");
+            let cut = (length > 1).then(|| replay.media_within(missing));
+            if let Some(media) = &cut {
                 let power = Crash::Power(Survival::Seed(rng.number()));
-                tries.push((media.clone(), Crash::Process, what.clone()));
-                tries.push((media, power, what));
+                tries.push((media, Crash::Process, &within));
+                tries.push((media, power, &within));
             }
             for (media, crash, what) in tries {
-                try_one(&target, &workload, event, &media, crash, &plan, &mut rng, tried)
-                    .map_err(|error| (event, workload.describe(event, &what, crash, &error)))?;
+                let image = (event, media, crash);
+                try_one(&target, &workload, image, &plan, &mut rng, &mut verdicts, tried)
+                    .map_err(|error| (event, workload.describe(event, what, crash, &error)))?;
             }
         }
         if !replay.step() {

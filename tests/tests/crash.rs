@@ -5,8 +5,7 @@ use atoll_tests::ops::Profile;
 
 #[test]
 fn every_crash_point() {
-    let volume =
-        Volume { journal_blocks: None, cache_bytes: 64 << 20, recovery_cache_bytes: 64 << 10 };
+    let volume = Volume { recovery_cache_bytes: 64 << 10, ..Volume::DEFAULT };
     let tried = crash_seeds("--test crash every_crash_point", &volume, &Plan::DEFAULT);
     println!("{tried:?}");
     assert!(tried.process_crashes > 1000 && tried.power_losses > 1000 && tried.in_recovery > 100);
@@ -15,8 +14,7 @@ fn every_crash_point() {
 /// A journal and a cache so small that checkpoints come all the time.
 #[test]
 fn every_crash_point_of_checkpoints() {
-    let volume =
-        Volume { journal_blocks: Some(128), cache_bytes: 64 << 10, recovery_cache_bytes: 64 << 20 };
+    let volume = Volume { journal_blocks: Some(128), cache_bytes: 64 << 10, ..Volume::DEFAULT };
     let plan = Plan { profile: Profile { syncs: 20, ..Profile::LARGE }, ..Plan::DEFAULT };
     let test = "--test crash every_crash_point_of_checkpoints";
     println!("{:?}", crash_seeds(test, &volume, &plan));
@@ -25,8 +23,7 @@ fn every_crash_point_of_checkpoints() {
 /// A volume so full that freed blocks are wanted again at once.
 #[test]
 fn every_crash_point_of_a_full_volume() {
-    let volume =
-        Volume { journal_blocks: Some(128), cache_bytes: 64 << 20, recovery_cache_bytes: 64 << 20 };
+    let volume = Volume { journal_blocks: Some(128), ..Volume::DEFAULT };
     let plan = Plan { blocks: 256, profile: Profile::LARGE, ..Plan::DEFAULT };
     let test = "--test crash every_crash_point_of_a_full_volume";
     let tried = crash_seeds(test, &volume, &plan);
@@ -37,8 +34,7 @@ fn every_crash_point_of_a_full_volume() {
 /// Syncs in halves, with operations and other syncs between.
 #[test]
 fn every_crash_point_between_halves() {
-    let volume =
-        Volume { journal_blocks: None, cache_bytes: 64 << 20, recovery_cache_bytes: 64 << 20 };
+    let volume = Volume::DEFAULT;
     let plan = Plan {
         profile: Profile { syncs: 10, max_write: 120_000, long_writes: 15, ..Profile::CRASH },
         halves: 80,
@@ -53,8 +49,12 @@ fn every_crash_point_between_halves() {
 /// The same with a journal and a cache so small that checkpoints come between.
 #[test]
 fn every_crash_point_between_halves_and_checkpoints() {
-    let volume =
-        Volume { journal_blocks: Some(128), cache_bytes: 64 << 10, recovery_cache_bytes: 64 << 10 };
+    let volume = Volume {
+        journal_blocks: Some(128),
+        cache_bytes: 64 << 10,
+        recovery_cache_bytes: 64 << 10,
+        ..Volume::DEFAULT
+    };
     let profile = Profile { syncs: 10, long_writes: 15, ..Profile::LARGE };
     let plan = Plan { profile, halves: 80, ..Plan::DEFAULT };
     let test = "--test crash every_crash_point_between_halves_and_checkpoints";
@@ -67,8 +67,7 @@ fn every_crash_point_between_halves_and_checkpoints() {
 /// The same on a volume so full that freed blocks are wanted again at once.
 #[test]
 fn every_crash_point_between_halves_of_a_full_volume() {
-    let volume =
-        Volume { journal_blocks: Some(128), cache_bytes: 64 << 20, recovery_cache_bytes: 64 << 20 };
+    let volume = Volume { journal_blocks: Some(128), ..Volume::DEFAULT };
     let profile = Profile { syncs: 10, long_writes: 15, ..Profile::LARGE };
     let plan = Plan { blocks: 256, profile, halves: 80, ..Plan::DEFAULT };
     let test = "--test crash every_crash_point_between_halves_of_a_full_volume";

@@ -9,13 +9,16 @@ use atoll_tests::rng::environment;
 /// Sequences that chance may leave out: a block that goes from file data to a node within a window,
 /// recovered in less memory than before; data in the journal that newer data has made void; blocks that
 /// are freed and taken again between the halves of a commit, allocated before it or long ago.
-const KNOWN: [&str; 6] = [
+const KNOWN: [&str; 9] = [
     "roomy/whole/64M/64K/temporary,setxattr-many,syncfs",
     "roomy/halves/64M/64K/temporary,setxattr-many,syncfs",
     "roomy/whole/64M/64M/overwrite,fsync,write-300k,syncfs",
     "roomy/halves/64M/64M/overwrite,fsync,write-300k,syncfs",
     "roomy/halves/64M/64M/write-beyond,syncfs,unlink,temporary",
     "full/halves/64M/64M/truncate-zero,syncfs,write-64k,append,temporary-large",
+    "roomy/halves/64M/64M/write-300k,syncfs,truncate-write,write-300k",
+    "roomy/halves/64M/64M/write-300k,syncfs,append,tmpfile-link",
+    "roomy/whole/64M/64M/truncate-down,extend",
 ];
 
 fn failure(case: &Case, seed: u64, event: usize, error: &str) -> String {

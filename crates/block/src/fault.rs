@@ -21,7 +21,7 @@ use crate::device::{
 use crate::flusher::Flusher;
 use detached::Detached;
 pub use image::Image;
-pub use media::{Event, Media, Survival};
+pub use media::{Discarded, Event, Media, Survival};
 pub use recording::{Recording, Replay};
 
 /// What goes wrong, from the next call on.
@@ -36,6 +36,8 @@ pub struct Faults {
     /// full disk; then [`BlockError::NoSpace`], with the blocks before stored. Discarded blocks
     /// count again. `None` is no limit.
     pub free_blocks: Option<u64>,
+    /// What discarded blocks hold. All but zeros is less than [`BlockDevice`] promises.
+    pub discarded: Discarded,
     /// How many flushes fail with [`BlockError::Io`].
     pub flush_errors: u32,
     /// How many flushes succeed before those.
@@ -252,7 +254,8 @@ impl BlockDevice for FaultDevice {
                 let current = self.media.current();
                 *free += (blocks.start..end).filter(|&b| current.is_stored(b)).count() as u64;
             }
-            self.happen(Event::Discard { first: blocks.start, count: end - blocks.start });
+            let (first, count) = (blocks.start, end - blocks.start);
+            self.happen(Event::Discard { first, count, leaves: self.faults.discarded });
         }
         if stop.is_some() { Err(BlockError::Io) } else { Ok(()) }
     }

@@ -1,18 +1,18 @@
 //! Whether a state found after a crash is one of those that the contract allows.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::RangeInclusive;
+use std::rc::Rc;
 
 use atoll_vfs::model::{FileContent, Node, Snapshot};
 
+use super::verdicts::Found;
 use super::workload::{State, Workload};
 use crate::ops::Op;
 
 const BLOCK: usize = 4096;
 
 /// Leaves the times out that may lag behind.
-pub fn without_lag(tree: &Snapshot) -> Snapshot {
-    let mut tree = tree.clone();
+pub fn without_lag(mut tree: Snapshot) -> Snapshot {
     for times in tree.nodes.values_mut().filter_map(|node| node.times.as_mut()) {
         times.mtime = times.btime;
         times.ctime = times.btime;
@@ -43,7 +43,7 @@ pub fn metadata(tree: &Snapshot) -> Snapshot {
 }
 
 /// After the end of the process: what `returned` of the `ops` made, or the one in flight too.
-/// `states` are those before the first and after each.
+/// `states` are those before the first and after each; `is` is [`without_lag`].
 ///
 /// # Errors
 /// How it differs from both.
@@ -53,19 +53,18 @@ pub fn process_crash(
     returned: usize,
     is: &Snapshot,
 ) -> Result<(), String> {
-    let is = without_lag(is);
     let in_flight = (returned + 1).min(states.len() - 1);
     let (before, after) = (&states[returned], &states[in_flight]);
-    if is == before.tree || is == after.tree {
+    if *is == before.tree || *is == after.tree {
         return Ok(());
     }
-    if in_flight > returned && ops[returned].has_parts() && partly(&is, before, after) {
+    if in_flight > returned && ops[returned].has_parts() && partly(is, before, after) {
         return Ok(());
     }
     let mut error =
-        format!("not as before the operation in flight:\n{}", difference(&is, &before.tree));
+        format!("not as before the operation in flight:\n{}", difference(is, &before.tree));
     if in_flight > returned {
-        error += &format!("\nand not as after it:\n{}", difference(&is, &after.tree));
+        error += &format!("\nand not as after it:\n{}", difference(is, &after.tree));
     }
     Err(error)
 }
@@ -78,21 +77,20 @@ pub fn power_loss(
     workload: &Workload,
     synced: usize,
     in_flight: usize,
-    is: &Snapshot,
+    is: &Found,
 ) -> Result<(), String> {
-    let is = without_lag(is);
-    let names = metadata(&is);
+    let names = &is.metadata;
     let states = &workload.states;
     let mut bytes_wrong = None;
     for prefix in synced..=in_flight {
-        let fits = names == states[prefix].metadata
+        let fits = *names == states[prefix].metadata
             || prefix < in_flight
                 && workload.ops[prefix].has_parts()
-                && metadata_partly(&names, &states[prefix].metadata, &states[prefix + 1].metadata);
+                && metadata_partly(names, &states[prefix].metadata, &states[prefix + 1].metadata);
         if !fits {
             continue;
         }
-        match bytes_allowed(workload, synced..=in_flight, &states[prefix], &is) {
+        match bytes_allowed(workload, prefix, in_flight, &is.tree) {
             Ok(()) => return Ok(()),
             Err(error) => bytes_wrong = Some(format!("as after {prefix} operations, but {error}")),
         }
@@ -101,8 +99,8 @@ pub fn power_loss(
         format!(
             "no prefix of the operations makes this. Beside the state after the last sync:\n{}\n\
              beside the last state:\n{}",
-            difference(&names, &states[synced].metadata),
-            difference(&names, &states[in_flight].metadata),
+            difference(names, &states[synced].metadata),
+            difference(names, &states[in_flight].metadata),
         )
     }))
 }
@@ -137,47 +135,101 @@ fn partly(is: &Snapshot, before: &State, after: &State) -> bool {
         })
 }
 
-/// Every byte is one that its file had there in one of the `allowed` states.
+/// Every byte is one that its file had there after `prefix` operations, or one that a later one up to
+/// `in_flight` stored over it.
 fn bytes_allowed(
     workload: &Workload,
-    allowed: RangeInclusive<usize>,
-    state: &State,
+    prefix: usize,
+    in_flight: usize,
     is: &Snapshot,
 ) -> Result<(), String> {
+    let state = &workload.states[prefix];
+    let nothing = FileContent::default();
     for (path, node) in &is.nodes {
         let Some(bytes) = &node.content else { continue };
         let Some(ino) = state.inodes.get(path) else { continue };
-        if state.contents.get(ino).is_some_and(|content| **content == *bytes) {
+        let content = |i: usize| workload.states[i].contents.get(ino);
+        let had = content(prefix).map_or(&nothing, |content| content);
+        if had == bytes {
             continue;
         }
-        let nothing = FileContent::default();
-        let known: Vec<&FileContent> = allowed
-            .clone()
-            .map(|i| workload.states[i].contents.get(ino).map_or(&nothing, |content| content))
+        let changed = |i: &usize| match (content(*i), content(*i + 1)) {
+            (Some(before), Some(after)) => !Rc::ptr_eq(before, after),
+            (_, after) => after.is_some(),
+        };
+        let later: Vec<Step<'_>> = (prefix..in_flight)
+            .filter(changed)
+            .filter_map(|i| Some((content(i).map_or(&nothing, |content| content), content(i + 1)?)))
+            .map(|(before, after)| Step { before, after })
             .collect();
-        if let Some(at) = stray_byte(bytes, &known) {
-            let had: BTreeSet<u8> = known.iter().map(|content| content.byte(at)).collect();
+        if let Some(at) = unexplained_byte(bytes, had, &later) {
+            let stored: BTreeSet<u8> = later.iter().map(|step| step.after.byte(at)).collect();
             return Err(format!(
-                "{} has {:#04x} at {at}, where since the last sync it had {had:02x?}",
+                "{} has {:#04x} at {at}, where it had {:#04x} then and later {stored:02x?}",
                 String::from_utf8_lossy(path),
                 bytes.byte(at),
+                had.byte(at),
             ));
         }
     }
     Ok(())
 }
 
+/// A file before and after an operation.
+struct Step<'a> {
+    before: &'a FileContent,
+    after: &'a FileContent,
+}
+
+/// The first byte of `bytes` that is neither what the file `had` nor what one of the steps `later` stored over
+/// that. Workloads write no zeros: one is stored where there was something, as by a hole. Where a file
+/// ended, and was made longer, nothing was written: bytes that it had before it was made shorter do not
+/// become zeros until that is durable.
+fn unexplained_byte(bytes: &FileContent, had: &FileContent, later: &[Step<'_>]) -> Option<u64> {
+    let mut indices: BTreeSet<u64> = bytes.blocks.keys().copied().collect();
+    indices.extend(had.blocks.keys());
+    for index in indices {
+        let start = index * BLOCK as u64;
+        let len = bytes.size.saturating_sub(start).min(BLOCK as u64) as usize;
+        let (is, had) = (block_of(bytes, index), block_of(had, index));
+        if is[..len] == had[..len] {
+            continue;
+        }
+        // Each with the bytes of the block before it, after it, and how many there were after it.
+        let steps: Vec<(&[u8], &[u8], usize)> = later
+            .iter()
+            .map(|step| {
+                let after_len = step.after.size.saturating_sub(start).min(len as u64) as usize;
+                (block_of(step.before, index), block_of(step.after, index), after_len)
+            })
+            .collect();
+        for at in (0..len).filter(|&at| is[at] != had[at]) {
+            let stored = |&(before, after, after_len): &(&[u8], &[u8], usize)| {
+                after[at] == is[at] && at < after_len && (is[at] != 0 || before[at] != 0)
+            };
+            if !steps.iter().any(stored) {
+                return Some(start + at as u64);
+            }
+        }
+    }
+    None
+}
+
+/// A block of a file, zeros where there is none.
+fn block_of(content: &FileContent, index: u64) -> &[u8] {
+    static ZEROS: [u8; BLOCK] = [0; BLOCK];
+    content.blocks.get(&index).map_or(&ZEROS[..], |block| &block[..])
+}
+
 /// The first byte of `bytes` that none of `known` has at its place. Past its end each has zeros.
 fn stray_byte(bytes: &FileContent, known: &[&FileContent]) -> Option<u64> {
-    let zeros = vec![0; BLOCK];
     let mut indices: BTreeSet<u64> = bytes.blocks.keys().copied().collect();
     known.iter().for_each(|content| indices.extend(content.blocks.keys()));
     for index in indices {
         let start = index * BLOCK as u64;
         let len = bytes.size.saturating_sub(start).min(BLOCK as u64) as usize;
-        let is = bytes.blocks.get(&index).unwrap_or(&zeros);
-        let known: Vec<&Vec<u8>> =
-            known.iter().map(|content| content.blocks.get(&index).unwrap_or(&zeros)).collect();
+        let is = block_of(bytes, index);
+        let known: Vec<&[u8]> = known.iter().map(|content| block_of(content, index)).collect();
         if known.iter().any(|block| block[..len] == is[..len]) {
             continue;
         }

@@ -1,6 +1,7 @@
 //! The on-disk file system as what crashes.
 
 use atoll_block::FaultDevice;
+use atoll_block::fault::Discarded;
 use atoll_fs::{CheckOptions, FormatOptions, Fs, MountOptions, check, format};
 
 use super::CrashTarget;
@@ -14,15 +15,28 @@ pub struct Volume {
     pub cache_bytes: usize,
     /// The cache's from recovery on.
     pub recovery_cache_bytes: usize,
+    /// Freed space is discarded, and holds this then.
+    pub discards: Option<Discarded>,
 }
 
 impl Volume {
+    /// One with much memory.
+    pub const DEFAULT: Volume = Volume {
+        journal_blocks: None,
+        cache_bytes: 64 << 20,
+        recovery_cache_bytes: 64 << 20,
+        discards: None,
+    };
+
     fn mount_with(
+        &self,
         cache_bytes: usize,
-        device: FaultDevice,
+        mut device: FaultDevice,
         incarnation: [u8; 16],
     ) -> Result<Fs<FaultDevice>, String> {
-        let options = MountOptions { incarnation, cache_bytes, ..MountOptions::default() };
+        device.faults.discarded = self.discards.unwrap_or_default();
+        let discard = self.discards.is_some();
+        let options = MountOptions { incarnation, cache_bytes, discard, ..MountOptions::default() };
         Fs::mount(device, &options).map_err(|error| error.to_string())
     }
 }
@@ -37,11 +51,11 @@ impl CrashTarget for Volume {
     }
 
     fn mount(&self, device: FaultDevice, incarnation: [u8; 16]) -> Result<Self::Fs, String> {
-        Self::mount_with(self.cache_bytes, device, incarnation)
+        self.mount_with(self.cache_bytes, device, incarnation)
     }
 
     fn recover(&self, device: FaultDevice, incarnation: [u8; 16]) -> Result<Self::Fs, String> {
-        Self::mount_with(self.recovery_cache_bytes, device, incarnation)
+        self.mount_with(self.recovery_cache_bytes, device, incarnation)
     }
 
     fn device<'a>(&self, fs: &'a mut Self::Fs) -> &'a mut FaultDevice {

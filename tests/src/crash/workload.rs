@@ -9,6 +9,7 @@ use atoll_vfs::model::{FileContent, ModelFs, Snapshot, snapshot};
 use atoll_vfs::*;
 
 use super::halves::Halves;
+use super::verdicts::Found;
 use super::{Crash, CrashTarget, Plan, judge};
 use crate::differential::Differential;
 use crate::ops::{Op, Outcome, seeded_ops};
@@ -35,7 +36,7 @@ impl State {
     pub fn of(model: &ModelFs, before: Option<&State>) -> State {
         let mut model = model.clone();
         let tree = snapshot(&mut model).expect("the model is consistent");
-        let tree = judge::without_lag(&tree);
+        let tree = judge::without_lag(tree);
         let metadata = judge::metadata(&tree);
         let inodes = tree.nodes.keys().map(|path| (path.clone(), resolve(&mut model, path)));
         let inodes = inodes.collect();
@@ -168,12 +169,12 @@ impl Workload {
         &self,
         event: usize,
         crash: Crash,
-        is: &Snapshot,
+        is: &Found,
     ) -> std::result::Result<(), String> {
         let returned = self.returned(event);
         let in_flight = (returned + 1).min(self.states.len() - 1);
         match crash {
-            Crash::Process => judge::process_crash(&self.ops, &self.states, returned, is),
+            Crash::Process => judge::process_crash(&self.ops, &self.states, returned, &is.tree),
             Crash::Power(_) => judge::power_loss(self, self.synced[returned], in_flight, is),
         }
     }

@@ -36,7 +36,7 @@ const MORE_FILES: std::ops::Range<u8> = 40..64;
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
 /// What each operation is called.
-pub const OPERATIONS: [&str; 47] = [
+pub const OPERATIONS: [&str; 49] = [
     "create",
     "create-many",
     "mkdir",
@@ -67,6 +67,7 @@ pub const OPERATIONS: [&str; 47] = [
     "truncate-up",
     "truncate-zero",
     "truncate-write",
+    "extend",
     "allocate",
     "allocate-beyond",
     "punch",
@@ -78,6 +79,7 @@ pub const OPERATIONS: [&str; 47] = [
     "setxattr-again",
     "setxattr-many",
     "removexattr",
+    "removexattr-largest",
     "temporary",
     "temporary-large",
     "unlink-open",
@@ -88,6 +90,35 @@ pub const OPERATIONS: [&str; 47] = [
 
 /// What makes everything before it durable.
 pub const SYNCS: [&str; 3] = ["syncfs", "fsync", "fdatasync"];
+
+/// Sequences of three that meet in the same blocks: each one of the first, then one of the second, then one of
+/// the third.
+pub const FAMILIES: [[&[&str]; 3]; 4] = [
+    // File data is given up soon after it was written, and its blocks are taken by others.
+    [
+        &["write-300k", "write-64k", "append", "overwrite", "allocate-beyond", "replace"],
+        &["truncate-write", "rename-over", "punch", "unlink-large", "truncate-down", "replace"],
+        &["write-64k", "write-300k", "temporary-large", "tmpfile-link", "append", "setxattr-many"],
+    ],
+    // Blocks of metadata are given up and become file data, or the other way round.
+    [
+        &["setxattr-largest", "setxattr-many", "create-many", "setxattr-again", "temporary-large"],
+        &["removexattr-largest", "unlink", "rename-over", "unlink-many", "setxattr-again"],
+        &["write-64k", "write-300k", "extend", "tmpfile-link", "setxattr-largest", "append"],
+    ],
+    // Files become shorter and longer again.
+    [
+        &["truncate-down", "truncate-write", "truncate-zero", "punch", "zero"],
+        &["extend", "truncate-write", "truncate-up", "append", "write-beyond", "chmod-chown"],
+        &["extend", "truncate-down", "append", "truncate-write", "write-300k", "create"],
+    ],
+    // More than goes to the journal with its mark, and what comes before that is durable.
+    [
+        &["write-300k", "write-64k"],
+        &["append", "write-64k", "tmpfile-link", "extend", "replace", "unlink-open-close"],
+        &["truncate-write", "write-beyond", "overwrite", "unlink-large", "rename", "temporary"],
+    ],
+];
 
 /// The calls that `name` stands for, as the step number `step` of a sequence; `None` if there is no such
 /// operation. What different steps write differs.
@@ -173,6 +204,7 @@ pub fn calls(name: &str, step: u32) -> Option<Vec<Op>> {
         "truncate-write" => {
             vec![set(MIDDLE, truncate(100)), open(MIDDLE), write(9000, 2000), close]
         }
+        "extend" => on(LARGE, write(70_000 + 9000 * u64::from(step), 500)),
         "allocate" => on(SMALL, allocate(0, 50_000, FallocateMode::empty())),
         "allocate-beyond" => on(MIDDLE, allocate(20_000, 60_000, FallocateMode::KEEP_SIZE)),
         "punch" => {
@@ -204,6 +236,7 @@ pub fn calls(name: &str, step: u32) -> Option<Vec<Op>> {
             })
             .collect(),
         "removexattr" => vec![Op::Removexattr { node: LARGE, name: 1 }],
+        "removexattr-largest" => vec![Op::Removexattr { node: MIDDLE, name: 1 }],
         "temporary" => vec![new(NEW_NAME), write(0, 9), close, unlink(NEW_NAME)],
         "temporary-large" => vec![new(NEW_NAME), write(0, 50_000), close, unlink(NEW_NAME)],
         "unlink-open" => vec![
@@ -276,6 +309,9 @@ mod tests {
     fn every_name_is_an_operation() {
         for name in OPERATIONS.iter().chain(&SYNCS) {
             assert!(calls(name, 0).is_some_and(|calls| !calls.is_empty()), "{name}");
+        }
+        for name in FAMILIES.iter().flatten().copied().flatten() {
+            assert!(OPERATIONS.contains(name), "{name}");
         }
         assert!(calls("nothing", 0).is_none());
     }

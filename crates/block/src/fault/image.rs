@@ -3,7 +3,9 @@
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::ops::Range;
 
+use super::media::mix;
 use crate::device::{BLOCK_SIZE, SECTOR_SIZE};
 
 /// Blocks that share one reference count, so that a copy of an image costs a count for each of
@@ -22,13 +24,14 @@ pub type Sector = [u8; SECTOR_SIZE];
 pub struct Image {
     block_count: u64,
     chunks: Vec<Option<Arc<Chunk>>>,
+    fingerprint: u64,
 }
 
 impl Image {
     /// An image of `block_count` blocks that were never written.
     pub fn new(block_count: u64) -> Self {
         let chunks = (block_count as usize).div_ceil(CHUNK_BLOCKS);
-        Image { block_count, chunks: vec![None; chunks] }
+        Image { block_count, chunks: vec![None; chunks], fingerprint: 0 }
     }
 
     /// An image that holds `bytes`, padded with zeros to a whole block. Blocks of zeros are holes.
@@ -52,6 +55,11 @@ impl Image {
     /// The number of blocks.
     pub fn block_count(&self) -> u64 {
         self.block_count
+    }
+
+    /// The same number for the same content, and by all odds another one for another. It costs nothing to ask.
+    pub fn fingerprint(&self) -> u64 {
+        self.fingerprint
     }
 
     /// Makes the image longer by blocks that were never written, or shorter.
@@ -98,14 +106,18 @@ impl Image {
                 .get_or_insert_with(|| Arc::new([const { None }; CHUNK_BLOCKS]));
             let slot = &mut Arc::make_mut(chunk)[block as usize % CHUNK_BLOCKS];
             let bytes = Arc::make_mut(slot.get_or_insert_with(|| Arc::new([0; BLOCK_SIZE])));
+            let sectors = within / SECTOR_SIZE..(within + n).div_ceil(SECTOR_SIZE);
+            self.fingerprint ^= fingerprint_of(block, bytes, sectors.clone());
             bytes[within..within + n].copy_from_slice(&data[done..done + n]);
+            self.fingerprint ^= fingerprint_of(block, bytes, sectors);
             done += n;
         }
     }
 
     /// Makes `block` a hole.
     pub fn discard(&mut self, block: u64) {
-        if self.is_stored(block) {
+        if let Some(bytes) = self.block(block) {
+            self.fingerprint ^= fingerprint_of(block, bytes, 0..BLOCK_SIZE / SECTOR_SIZE);
             let chunk = self.chunks[block as usize / CHUNK_BLOCKS].as_mut();
             let chunk = Arc::make_mut(chunk.expect("a stored block has a chunk"));
             chunk[block as usize % CHUNK_BLOCKS] = None;
@@ -124,4 +136,26 @@ impl Image {
 fn piece(at: u64, len: usize) -> (u64, usize, usize) {
     let within = (at % BLOCK_SIZE as u64) as usize;
     (at / BLOCK_SIZE as u64, within, len.min(BLOCK_SIZE - within))
+}
+
+/// What some sectors of a block add to the fingerprint of an image; nothing if they are zeros, as what was
+/// never written is.
+fn fingerprint_of(block: u64, bytes: &Block, sectors: Range<usize>) -> u64 {
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+    sectors.fold(0, |sum, sector| {
+        let bytes = &bytes[sector * SECTOR_SIZE..(sector + 1) * SECTOR_SIZE];
+        // Four lanes, that need not wait for each other.
+        let mut lanes = [0_u64; 4];
+        for words in bytes.as_chunks::<8>().0.as_chunks::<4>().0 {
+            for (lane, word) in lanes.iter_mut().zip(words) {
+                *lane = (lane.rotate_left(29) ^ u64::from_le_bytes(*word)).wrapping_mul(ODD);
+            }
+        }
+        if lanes == [0; 4] {
+            return sum;
+        }
+        let place = block * (BLOCK_SIZE / SECTOR_SIZE) as u64 + sector as u64;
+        let sum_of_lanes = lanes.iter().fold(mix(place), |sum, &lane| mix(sum ^ lane));
+        sum ^ sum_of_lanes
+    })
 }

@@ -35,6 +35,8 @@ pub enum Event {
         first: u64,
         /// How many.
         count: u64,
+        /// What they hold then.
+        leaves: Discarded,
     },
     /// Blocks flushed.
     Flush {
@@ -62,6 +64,18 @@ impl Event {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+}
+
+/// What blocks hold after they were discarded, until they are written again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Discarded {
+    /// Zeros, and no storage.
+    #[default]
+    Zeros,
+    /// What they held, as on a disk that takes a discard for advice.
+    Kept,
+    /// Anything, as on a disk that gives them to others meanwhile.
+    Noise,
 }
 
 /// Which contents power loss leaves in the sectors that were written since they were last durable.
@@ -201,15 +215,19 @@ impl Media {
                     self.store(at + part.start, &data[part.start as usize..part.end as usize]);
                 }
                 Event::Zeros { at, .. } => self.zeros(at + part.start, part.end - part.start),
-                Event::Discard { first, .. } => {
-                    let at = first * BLOCK_SIZE as u64;
-                    self.zeros(at + part.start, part.end - part.start);
+                Event::Discard { first, leaves, .. } => {
+                    let at = first * BLOCK_SIZE as u64 + part.start;
+                    match leaves {
+                        Discarded::Zeros => self.zeros(at, part.end - part.start),
+                        Discarded::Kept => {}
+                        Discarded::Noise => self.noise(at, part.end - part.start),
+                    }
                 }
                 Event::Flush { .. } => {}
             }
         }
         match event {
-            Event::Discard { first, count } if missing.is_empty() => {
+            Event::Discard { first, count, leaves: Discarded::Zeros } if missing.is_empty() => {
                 (*first..first + count).for_each(|block| self.current.discard(block));
             }
             Event::Flush { blocks, failed, before } => {
@@ -237,6 +255,23 @@ impl Media {
         while done < len {
             let n = (len - done).min(BLOCK_SIZE as u64);
             self.store(at + done, &ZEROS[..n as usize]);
+            done += n;
+        }
+    }
+
+    /// Stores what depends on the place and the moment alone.
+    fn noise(&mut self, at: u64, len: u64) {
+        let mut done = 0;
+        while done < len {
+            let at = at + done;
+            let n = (len - done).min(SECTOR_SIZE as u64 - at % SECTOR_SIZE as u64);
+            let mut word = mix(at ^ self.now << 40);
+            let mut noise = [0; SECTOR_SIZE];
+            for bytes in noise.chunks_exact_mut(8) {
+                word = word.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+                bytes.copy_from_slice(&word.to_le_bytes());
+            }
+            self.store(at, &noise[..n as usize]);
             done += n;
         }
     }
@@ -295,7 +330,7 @@ impl Media {
 
 /// The finalizer of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number
 /// generators", 2014): every bit of the result depends on every bit of the input.
-fn mix(value: u64) -> u64 {
+pub(super) fn mix(value: u64) -> u64 {
     let z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -28,6 +28,64 @@ fn copies_of_an_image_share_until_changed() {
 }
 
 #[test]
+fn fingerprints_tell_contents_apart_and_no_ways_to_them() {
+    let mut image = Image::new(100);
+    let mut seen = BTreeSet::from([image.fingerprint()]);
+    // One byte in every place of some sectors, and the same sector elsewhere.
+    for at in (0..1024).chain((70 * 4096..72 * 4096).step_by(512)) {
+        let mut other = image.clone();
+        other.write(at, &[1]);
+        assert!(seen.insert(other.fingerprint()), "{at}");
+        other.write(at, &[0]);
+        assert_eq!(other.fingerprint(), image.fingerprint(), "zeros are what was never written");
+    }
+    image.write(4090, b"across blocks");
+    let whole = image.fingerprint();
+    assert_eq!(Image::from_bytes(&image.to_bytes()).fingerprint(), whole);
+    let mut parts = Image::new(100);
+    parts.write(4100, &b"across blocks"[10..]);
+    parts.write(4000, &[7; 100]);
+    parts.write(4000, &[0; 90]);
+    parts.write(4090, &b"across blocks"[..10]);
+    assert_eq!(parts.fingerprint(), whole);
+    parts.discard(1);
+    assert!(parts.fingerprint() != whole);
+    parts.resize(1);
+    image.resize(1);
+    assert_eq!(parts.fingerprint(), image.fingerprint());
+}
+
+#[test]
+fn discarded_blocks_hold_what_is_planned() {
+    for leaves in [Discarded::Zeros, Discarded::Kept, Discarded::Noise] {
+        let mut device = FaultDevice::new(4);
+        device.faults.discarded = leaves;
+        device.store(0, &[1; 2 * BLOCK_SIZE]).unwrap();
+        device.flush().unwrap();
+        device.start_recording();
+        device.discard(BlockIndex(0), 1).unwrap();
+        let now = device.process_crash();
+        let is = bytes_at(&now, 0, BLOCK_SIZE);
+        match leaves {
+            Discarded::Zeros => assert_eq!(is, [0; BLOCK_SIZE]),
+            Discarded::Kept => assert_eq!(is, [1; BLOCK_SIZE]),
+            Discarded::Noise => assert!(is != [0; BLOCK_SIZE] && is != [1; BLOCK_SIZE]),
+        }
+        assert_eq!(bytes_at(&now, 4096, BLOCK_SIZE), [1; BLOCK_SIZE], "the next is as it was");
+        // A discard is no more durable than a write, and a replay comes to the same.
+        let lost = device.power_loss(Survival::None);
+        assert_eq!(bytes_at(&lost, 0, BLOCK_SIZE), [1; BLOCK_SIZE]);
+        let recording = device.take_recording().unwrap();
+        let mut replay = recording.replay();
+        while replay.step() {}
+        assert_eq!(replay.media().current().fingerprint(), now.fingerprint());
+        let half = recording.replay().media_within(512..4096).current().to_bytes();
+        assert_eq!(half[..512], is[..512]);
+        assert_eq!(half[512..4096], [1; 4096 - 512]);
+    }
+}
+
+#[test]
 fn power_loss_leaves_each_sector_one_of_its_versions() {
     let mut device = FaultDevice::new(4);
     device.store(0, &[1; 1024]).unwrap();

@@ -336,6 +336,7 @@ fn look_beyond<M: Memory>(
     clean: bool,
 ) -> Result<(Beyond, u64)> {
     const PIECE: u64 = 64 << 10;
+    const MANY: usize = 128;
     let ring = Ring::new(superblock, &from);
     let limit = if clean { ring.limit.min(end.position + PIECE) } else { ring.limit };
     let mut beyond = Beyond::Nothing;
@@ -349,20 +350,32 @@ fn look_beyond<M: Memory>(
         ring.load(device, at, piece)?;
         let next = at + len;
         let mut skip_to = at;
-        for (position, word) in (at..).step_by(8).zip(piece.chunks_exact(8)) {
-            if position < skip_to
-                || get16(word, record::MAGIC) != magic::JOURNAL_RECORD
-                || !ring.read(device, position, end.sequence..=u64::MAX, &mut buf)?
-            {
+        // Nearly all of it is no beginning of a record: many words are looked at together.
+        for (start, words) in (at..).step_by(MANY).zip(piece.chunks(MANY)) {
+            if words.as_chunks::<8>().0.iter().fold(true, |none, word| none & !may_begin(word)) {
                 continue;
             }
-            skip_to = position + buf.len() as u64;
-            latest = latest.max(get64(&buf, record::SEQUENCE));
-            beyond = beyond.max(proves(&buf, position, end.position, end.sequence));
+            for (position, word) in (start..).step_by(8).zip(words.as_chunks::<8>().0) {
+                if position < skip_to
+                    || !may_begin(word)
+                    || !ring.read(device, position, end.sequence..=u64::MAX, &mut buf)?
+                {
+                    continue;
+                }
+                skip_to = position + buf.len() as u64;
+                latest = latest.max(get64(&buf, record::SEQUENCE));
+                beyond = beyond.max(proves(&buf, position, end.position, end.sequence));
+            }
         }
         at = next.max(skip_to);
     }
     Ok((beyond, latest))
+}
+
+/// Whether the eight bytes that a record may begin with have its magic number.
+#[inline]
+fn may_begin(word: &[u8; 8]) -> bool {
+    get16(word, record::MAGIC) == magic::JOURNAL_RECORD
 }
 
 /// What the record in `buf`, which stands at `position`, says about what is missing at `end`, the record
