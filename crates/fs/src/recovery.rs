@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
 
 use crate::error::{Corruption, Result};
-use crate::journal::{self, Beyond, Entry, Position, ScanEnd};
+use crate::journal::{self, Entry, Position, ScanEnd};
 use crate::layout::{self, Block, Superblock, VolumeState, common, get32, get64, magic, map};
 use crate::pair;
 use crate::store::Store;
@@ -81,11 +81,6 @@ pub enum Change<'a> {
     Entry(Entry<'a>),
     /// It was about to be written home, with this checksum.
     Home(u64, u64),
-}
-
-/// Whether committed records are missing, or without loss of memory any.
-pub fn is_cut(extent: &journal::Extent, trusted: bool) -> bool {
-    extent.beyond == Beyond::Committed || trusted && extent.beyond > Beyond::Nothing
 }
 
 /// Whether `b` is a whole node or map block, as it was written to `block`.

@@ -17,7 +17,7 @@ use crate::journal::{Entry, Header, Journal};
 use crate::layout::{self, Block, Superblock, VolumeState, magic, record};
 use crate::node;
 use crate::overlay::Overlay;
-use crate::report::MountNote;
+use crate::report::{Listener, MountNote};
 use crate::space::{Allocator, Run};
 use crate::tree::Fingers;
 
@@ -77,6 +77,8 @@ pub struct Store<M> {
     pub(crate) commits: Commits,
     /// What was found and mended since the mount began.
     pub(crate) notes: Vec<MountNote>,
+    /// Who is told of those.
+    pub(crate) listener: Option<&'static dyn Listener>,
     /// What the journal changes, if it was not replayed.
     pub(crate) overlay: Option<Overlay>,
 }
@@ -107,9 +109,21 @@ impl<M: Memory> Store<M> {
             transaction: Transaction::default(),
             commits: Commits::new(header, read_only),
             notes: Vec::new(),
+            listener: None,
             overlay: None,
             device,
             superblock,
+        }
+    }
+
+    /// Takes note of something that was found, and tells it, once.
+    #[cold]
+    pub(crate) fn note(&mut self, note: MountNote) {
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+            if let Some(listener) = self.listener {
+                listener.tell(&note);
+            }
         }
     }
 
