@@ -13,6 +13,7 @@ use atoll_host::server::rules::Mode;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 
 use crate::failure::{FAILED, Failure, Outcome};
+use crate::notes;
 use crate::volume::{self, Access};
 
 /// Show a volume's files in a directory, until it is unmounted.
@@ -93,6 +94,7 @@ fn ready(reader: &OwnedFd) -> bool {
 }
 
 fn leave_streams() {
+    notes::go_to(notes::Place::System);
     if let Ok(null) = std::fs::File::options().read(true).write(true).open("/dev/null") {
         let _ = nix::unistd::dup2_stdin(&null);
         let _ = nix::unistd::dup2_stdout(&null);
