@@ -17,7 +17,8 @@
 //!
 //! One thing more can happen where power may have been lost: a record that the last sync covers is
 //! damaged, and nothing was stored after that sync which says that it was done. Then this looks like
-//! a sync that the power loss cut short. The mount leaves it out, and says so (**told**).
+//! a sync that the power loss cut short. The mount leaves it out, and says so, and so does the check, in the same
+//! words (**told**).
 //!
 //! Anything else is silent. Whatever it was, after a repair the volume mounts and a check finds nothing.
 
@@ -26,7 +27,7 @@ use std::fmt;
 
 use atoll_block::fault::{Event, Image, Media, Survival};
 use atoll_block::{BLOCK_SIZE, FaultDevice, SECTOR_SIZE};
-use atoll_fs::{CheckOptions, DumpOptions, Element, Fs, ItemValue, check, visit};
+use atoll_fs::{CheckOptions, DumpOptions, Element, Fs, ItemValue, MountNote, check, visit};
 use atoll_vfs::model::{Snapshot, SnapshotError, snapshot};
 use atoll_vfs::{Context, Errno, FileSystem, Ino, OpenFlags, Timespec};
 
@@ -83,8 +84,8 @@ pub enum Outcome {
     Reported,
     /// An error said it.
     Refused,
-    /// What the last sync covers is missing, and the mount said so: power may have been lost before that sync
-    /// was done.
+    /// What the last sync covers is missing, and mount and check said so: power may have been lost before that
+    /// sync was done.
     Told,
     /// The volume shows something else, or is inconsistent, and the mount did not say so.
     Silent(String),
@@ -279,9 +280,12 @@ impl Lives {
         let mut image = moment.image.clone();
         image.write(sector * SECTOR_SIZE as u64, &content);
         let mut device = FaultDevice::from_image(image.clone());
-        let found = match caught("check", || self.volume.check(&mut device, moment.life)) {
-            Err(error) if error.contains("panicked") => return Some(Outcome::Silent(error)),
-            outcome => outcome.is_err(),
+        let options = CheckOptions { incarnation: moment.life, ..CheckOptions::default() };
+        let checked = caught("check", || Ok(check(&mut device, &options)));
+        let (found, told) = match checked {
+            Err(panic) => return Some(Outcome::Silent(panic)),
+            Ok(Ok(report)) => (!report.is_clean(), report.notes.contains(&MountNote::Journal)),
+            Ok(Err(_)) => (true, false),
         };
         let used = caught("use", || Ok(self.used(moment, FaultDevice::from_image(image.clone()))));
         let outcome = match used {
@@ -290,7 +294,7 @@ impl Lives {
                 let check = if found { "a check finds it" } else { "a check finds nothing" };
                 Outcome::Silent(format!("{error}; {check}"))
             }
-            Ok(Used::Wrong { .. }) if !found && moment.life != LIFE => Outcome::Told,
+            Ok(Used::Wrong { .. }) if told && !found && moment.life != LIFE => Outcome::Told,
             Ok(Used::Wrong { error, .. } | Used::Refused(error)) if !found => {
                 Outcome::Unchecked(error)
             }

@@ -293,6 +293,11 @@ impl<D: BlockDevice> BlockDevice for Cached<D> {
         self.device.forget_cached()
     }
 
+    fn read_past_cache(&mut self) -> Result<(), BlockError> {
+        self.forget(0..self.device.block_count());
+        self.device.read_past_cache()
+    }
+
     fn discard(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
         let blocks = checked_blocks(self.block_count(), first, count)?;
         self.forget(blocks);

@@ -115,6 +115,12 @@ pub trait BlockDevice {
         Ok(())
     }
 
+    /// As [`forget_cached`](Self::forget_cached), for who must change nothing: what is in memory stays there,
+    /// the only word of the failure maybe among it, and is read past. The device is not written to afterwards.
+    fn read_past_cache(&mut self) -> Result<(), BlockError> {
+        Ok(())
+    }
+
     /// Forgets the content of `count` blocks from `first`: they read as zeros from now on, and the
     /// medium may give their space back. Ordered and durable like a write.
     fn discard(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError>;
@@ -169,6 +175,9 @@ impl<D: BlockDevice + ?Sized> BlockDevice for &mut D {
     }
     fn forget_cached(&mut self) -> Result<(), BlockError> {
         (**self).forget_cached()
+    }
+    fn read_past_cache(&mut self) -> Result<(), BlockError> {
+        (**self).read_past_cache()
     }
     fn discard(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
         (**self).discard(first, count)
@@ -274,6 +283,9 @@ macro_rules! memory_of_variants {
             }
             fn forget_cached(&mut self) -> Result<(), $crate::BlockError> {
                 match self { $(Self::$variant(d) => d.forget_cached(),)+ }
+            }
+            fn read_past_cache(&mut self) -> Result<(), $crate::BlockError> {
+                match self { $(Self::$variant(d) => d.read_past_cache(),)+ }
             }
             fn discard(
                 &mut self,

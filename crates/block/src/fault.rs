@@ -60,6 +60,8 @@ pub struct FaultDevice {
     /// The flushers that were taken and whose flush has not been carried out.
     detached: Vec<Detached>,
     recording: Option<Recording>,
+    /// What is read in place of the memory above the medium.
+    past_cache: Option<Image>,
     /// What goes wrong from now on.
     pub faults: Faults,
 }
@@ -83,6 +85,7 @@ impl FaultDevice {
             events: 0,
             detached: Vec::new(),
             recording: None,
+            past_cache: None,
             faults: Faults::default(),
         }
     }
@@ -139,6 +142,10 @@ impl FaultDevice {
 
     fn alive(&self) -> Result<(), BlockError> {
         if self.is_stopped() { Err(BlockError::Io) } else { Ok(()) }
+    }
+
+    fn writable(&self) -> Result<(), BlockError> {
+        if self.past_cache.is_some() { Err(BlockError::ReadOnly) } else { self.alive() }
     }
 
     fn happen(&mut self, event: Event) {
@@ -243,10 +250,18 @@ impl BlockDevice for FaultDevice {
         Ok(())
     }
 
+    fn read_past_cache(&mut self) -> Result<(), BlockError> {
+        self.note_flushers();
+        let mut media = self.media.clone();
+        media.forget_given_up();
+        self.past_cache = Some(media.current().clone());
+        Ok(())
+    }
+
     fn discard(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
         let blocks = checked_blocks(self.block_count(), first, count)?;
         self.note_flushers();
-        self.alive()?;
+        self.writable()?;
         let stop = self.faults.write_errors.range(blocks.clone()).next().copied();
         let end = stop.unwrap_or(blocks.end);
         if blocks.start < end {
@@ -267,14 +282,14 @@ impl Memory for FaultDevice {
         self.note_flushers();
         self.alive()?;
         self.readable(at, buf.len() as u64)?;
-        self.media.current().read(at, buf);
+        self.past_cache.as_ref().unwrap_or(self.media.current()).read(at, buf);
         Ok(())
     }
 
     fn store(&mut self, at: u64, data: &[u8]) -> Result<(), BlockError> {
         self.checked(at, data.len() as u64)?;
         self.note_flushers();
-        self.alive()?;
+        self.writable()?;
         let (len, outcome) = self.storable(at, data.len() as u64);
         if len > 0 {
             self.happen(Event::Store { at, data: Box::from(&data[..len as usize]) });
@@ -285,7 +300,7 @@ impl Memory for FaultDevice {
     fn store_zeros(&mut self, at: u64, len: u64) -> Result<(), BlockError> {
         self.checked(at, len)?;
         self.note_flushers();
-        self.alive()?;
+        self.writable()?;
         let (len, outcome) = self.storable(at, len);
         if len > 0 {
             self.happen(Event::Zeros { at, len });

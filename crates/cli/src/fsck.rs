@@ -23,7 +23,9 @@ const CORRECTED: u8 = 1;
 #[command(
     after_help = "Exit status, as of fsck(8): 0 nothing is wrong; 1 what was wrong has been put right; \
                         4 something is wrong, and still is; 8 the volume could not be checked; \
-                        16 the command line makes no sense."
+                        16 the command line makes no sense. What should be known but is no error is said, \
+                        with status 0: what a mount would say of a sync that may have been cut short, or of a \
+                        device that had failed."
 )]
 pub struct Args {
     /// Put right what is wrong. Files without a name get one in /lost+found.
@@ -35,7 +37,7 @@ pub struct Args {
     /// Print JSON for programs.
     #[arg(long)]
     json: bool,
-    /// Say nothing when nothing is wrong.
+    /// Say nothing when nothing is wrong, nor to be known.
     #[arg(short, long)]
     quiet: bool,
     /// The volume.
@@ -89,7 +91,7 @@ pub fn run(args: &Args) -> Outcome {
     let shown = args.volume.display();
     if args.json {
         output::json(&json(args, &report, name))?;
-    } else if !report.is_clean() || !args.quiet {
+    } else if !report.is_clean() || !args.quiet || !report.notes.is_empty() {
         output::line(report.to_string().as_bytes())?;
         let verdict = match name {
             "clean" => format!("{shown} is clean"),

@@ -8,6 +8,7 @@ use atoll_host::device::{self, OpenError, OpenOptions};
 use serde::Serialize;
 
 use crate::failure::{Failure, Outcome};
+use crate::notes;
 use crate::output;
 use crate::size;
 use crate::volume;
@@ -65,7 +66,9 @@ pub fn run(args: &Args) -> Outcome {
     })?;
     let incarnation = device.incarnation();
     volume::check_owner(path, &mut device)?;
-    let mount = MountOptions { incarnation, owner: device::owner(), ..MountOptions::default() };
+    let listener = Some(notes::listener(path));
+    let owner = device::owner();
+    let mount = MountOptions { incarnation, owner, listener, ..MountOptions::default() };
     let grown = atoll_fs::grow(&mut device, &mount).map_err(|error| match error {
         FsError::Device(error) => Failure::new(format!("cannot grow {shown}: {error}")),
         error => volume::unusable(path, error),

@@ -21,6 +21,7 @@ mod man;
 mod mkdir;
 mod mkfs;
 mod mount;
+mod notes;
 mod output;
 mod place;
 mod private;

@@ -14,6 +14,7 @@ use atoll_vfs::AccessTimes;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 
 use crate::failure::{FAILED, Failure, Outcome};
+use crate::notes;
 use crate::volume::{self, Access, Atime};
 
 /// Show a volume's files in a directory, until it is unmounted.
@@ -99,6 +100,7 @@ fn ready(reader: &OwnedFd) -> bool {
 }
 
 fn leave_streams() {
+    notes::go_to(notes::Place::System);
     if let Ok(null) = std::fs::File::options().read(true).write(true).open("/dev/null") {
         let _ = nix::unistd::dup2_stdin(&null);
         let _ = nix::unistd::dup2_stdout(&null);

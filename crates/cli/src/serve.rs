@@ -16,6 +16,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::failure::{Failure, Outcome};
+use crate::notes;
 use crate::volume::{self, Access, Atime};
 
 /// Serve volumes to many programs at once, until Ctrl-C or SIGTERM.
@@ -92,6 +93,7 @@ impl FromStr for Source {
 /// Serves.
 pub fn run(args: &Args) -> Outcome {
     start_log(&args.log_level)?;
+    notes::go_to(notes::Place::Log);
     let cannot =
         |what: &str, error: &dyn std::fmt::Display| Failure::new(format!("cannot {what}: {error}"));
     let own = nix::unistd::geteuid().as_raw();

@@ -13,6 +13,7 @@ use atoll_host::device::{self, Create, HostDevice, OpenError, OpenOptions};
 use atoll_vfs::{AccessTimes, Timespec};
 
 use crate::failure::Failure;
+use crate::notes;
 use crate::size;
 use crate::tree::VolumeTree;
 
@@ -155,7 +156,8 @@ pub fn check_owner(path: &Path, device: &mut HostDevice) -> Result<(), Failure> 
     }
 }
 
-/// Opens the volume at `path` and recovers what the last process to use it had not written home.
+/// Opens the volume at `path` and recovers what the last process to use it had not written home. What is found
+/// damaged, then or later, is [said](notes).
 pub fn open(path: &Path, access: Access) -> Result<Volume, Failure> {
     let device = open_device(path, access)?;
     let incarnation = device.incarnation();
@@ -170,12 +172,9 @@ pub fn open(path: &Path, access: Access) -> Result<Volume, Failure> {
         discard,
         cache_bytes,
         new_slab,
+        listener: Some(notes::listener(path)),
     };
-    let volume = Fs::mount(device, &options).map_err(|error| unusable(path, error))?;
-    for note in volume.notes() {
-        eprintln!("atoll: {}: {note}", path.display());
-    }
-    Ok(volume)
+    Fs::mount(device, &options).map_err(|error| unusable(path, error))
 }
 
 /// Closes a volume. Everything is durable afterwards.

@@ -277,7 +277,7 @@ impl<M: Memory> Store<M> {
         let id = self.cache.insert(block, &pair.data);
         for copy in [false, true] {
             if pair.damaged[usize::from(copy)] {
-                self.notes.push(match magic {
+                self.note(match magic {
                     magic::MAP => MountNote::Map { group, copy },
                     _ => MountNote::Summary { group: group - group % summary::GROUPS, copy },
                 });

@@ -76,7 +76,7 @@ pub struct CheckOptions {
 /// and repair again.
 pub fn check<M: Memory>(device: &mut M, options: &CheckOptions) -> Result<Report> {
     let mut report = Report::default();
-    let mut view = View::open(device, options.incarnation, &mut report)?;
+    let mut view = View::open(device, options.incarnation, options.repair, &mut report)?;
     if options.repair && view.sb.read_compatible != 0 {
         return Err(FsError::ReadOnlyFeatures);
     }
@@ -85,7 +85,9 @@ pub fn check<M: Memory>(device: &mut M, options: &CheckOptions) -> Result<Report
     if !options.repair || report.is_clean() {
         return Ok(report);
     }
-    repair::repair(&mut view, found, options, &mut report)?;
+    if let Err(error) = repair::repair(&mut view, found, options, &mut report) {
+        return view.fail(error);
+    }
     report.repaired = true;
     Ok(report)
 }

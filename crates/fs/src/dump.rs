@@ -260,7 +260,7 @@ impl Visitor<'_, '_> {
             self.give(Element::Superblock { block, superblock })?;
         }
         let mut report = Report::default();
-        let Ok(mut view) = View::open(device, self.options.incarnation, &mut report) else {
+        let Ok(mut view) = View::open(device, self.options.incarnation, false, &mut report) else {
             return Ok(());
         };
         let sb = view.sb.clone();

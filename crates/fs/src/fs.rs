@@ -318,7 +318,7 @@ impl<M: Memory> Fs<M> {
             if done.is_err() {
                 // Whatever was read of it is not what is on disk.
                 self.inodes.remove(ino);
-                self.store.notes.push(MountNote::Orphan { ino: ino.0 });
+                self.store.note(MountNote::Orphan { ino: ino.0 });
             }
         }
         Ok(())

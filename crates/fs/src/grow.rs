@@ -19,18 +19,18 @@
 
 use alloc::collections::{BTreeMap, btree_map};
 
-use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
+use atoll_block::{BLOCK_SIZE, BlockError, BlockIndex, Memory};
 
 use crate::error::{Corruption, FsError, Result};
 use crate::format::{default_ring_blocks, emit_map};
 use crate::fs::Fs;
-use crate::journal::{Entry, Header, Journal, ScanEnd};
+use crate::journal::{Entry, Header, Headers, Journal, ScanEnd};
 use crate::layout::{
     self, BLOCK_COUNT_MAX, Block, Superblock, VolumeState, get64, magic, map, put64, record,
     summary,
 };
+use crate::opening::Opening;
 use crate::pair;
-use crate::superblocks::read_superblock;
 use crate::volume::MountOptions;
 
 /// What [`grow`] did.
@@ -51,10 +51,10 @@ pub struct Grown {
 /// # Errors
 /// Those of a mount; the device's.
 pub fn grow<M: Memory>(device: &mut M, options: &MountOptions) -> Result<Grown> {
-    let old = read_superblock(device)?;
+    let before = Opening::begin(device, !options.read_only)?.sb().block_count;
     let block_count = device.block_count().min(BLOCK_COUNT_MAX);
-    let grown = Grown { before: old.block_count, after: block_count };
-    if block_count == old.block_count {
+    let grown = Grown { before, after: block_count };
+    if block_count == before {
         return Ok(grown);
     }
     if options.read_only {
@@ -62,11 +62,34 @@ pub fn grow<M: Memory>(device: &mut M, options: &MountOptions) -> Result<Grown> 
     }
     // An empty journal to begin with, and nothing damaged.
     Fs::mount(&mut *device, options)?.unmount()?;
-    let header = Header::read(device, &old)?;
+    let Opening { superblocks, header, .. } = Opening::begin(device, true)?;
+    let (old, header) = (superblocks.sb, header?);
     let mut new = Superblock { block_count, generation: old.generation + 1, ..old.clone() };
     place_ring(&mut new, &old, header.state.groups);
-    let change = Change::new(device, &old, &new, &header)?;
-    change.prepare(device, &old, &new, &header)?;
+    if let Err(error) = switch(device, &old, &new, &header) {
+        if error == FsError::Device(BlockError::Io) {
+            // Which superblock is on the medium nobody can tell. Each has a header that counts for it alone:
+            // both take the word, each in its place.
+            for sb in [&old, &new] {
+                if let Ok(header) = Headers::read(device, sb).newest() {
+                    let _ = Header { failed: true, clean: false, ..header }.write(device, sb);
+                }
+            }
+        }
+        return Err(error);
+    }
+    Fs::mount(&mut *device, options)?.unmount()?;
+    Ok(grown)
+}
+
+/// Makes the volume, which is unmounted, what `new` says.
+fn switch<M: Memory>(
+    device: &mut M,
+    old: &Superblock,
+    new: &Superblock,
+    header: &Header,
+) -> Result<()> {
+    Change::new(device, old, new, header)?.prepare(device, old, new, header)?;
     device.flush()?;
     for index in [new.copy_index(), BlockIndex(0)] {
         let mut b = [0; BLOCK_SIZE];
@@ -74,8 +97,7 @@ pub fn grow<M: Memory>(device: &mut M, options: &MountOptions) -> Result<Grown> 
         device.write(index, &b)?;
         device.flush()?;
     }
-    Fs::mount(&mut *device, options)?.unmount()?;
-    Ok(grown)
+    Ok(())
 }
 
 /// Gives `new` the ring that it should have, if there is a place for one that is larger than the old.

@@ -281,8 +281,8 @@ pub mod node {
     pub const LEVEL: usize = 20;
     /// `u16`: where the next cell would begin.
     pub const END: usize = 22;
-    /// `u64`: kept for the generation in which the node was written, for snapshots; 0 until then.
-    pub const GENERATION: usize = 24;
+    /// `u64`: reserved, for the generation in which a node was written; written as 0, and not looked at.
+    pub const RESERVED: usize = 24;
     /// The first cell.
     pub const CELLS: usize = 32;
     /// Bytes for cells.

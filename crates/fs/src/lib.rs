@@ -11,7 +11,7 @@
 //! - `node`, `tree`: the B+tree; `bounds`: how long the record of an operation can be
 //! - `inode`, `extent`, `file`, `dir`, `xattr`: what the items mean; `table`: the inodes in memory;
 //!   `cookie`: what a listing shows of the place of a name
-//! - `volume`: format, mount; `recovery`: the journal replayed, `overlay`: the same for a mount that must
+//! - `opening`: what every use of a volume begins with; `volume`: mount; `recovery`: the journal replayed, `overlay`: the same for a mount that must
 //!   not write; `fs`: a mounted volume; `grow`: a larger device
 //! - `namespace`, `content`, `verbs`: the verbs of the file seam
 //! - `check`: every rule of the format, checked and restored; `dump`: everything in words
@@ -48,6 +48,7 @@ mod key;
 pub mod layout;
 mod namespace;
 mod node;
+mod opening;
 mod overlay;
 mod pair;
 mod recovery;
@@ -74,6 +75,6 @@ pub use fs::{Fs, VolumeInfo};
 pub use grow::{Grown, grow};
 pub use inode::InodeRecord;
 pub use journal::Header as JournalHeader;
-pub use report::MountNote;
+pub use report::{Listener, MountNote};
 pub use superblocks::read_superblock;
 pub use volume::{MountOptions, owner};

@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
 
 use crate::error::{Corruption, Result};
-use crate::journal::{self, Beyond, Entry, Position, ScanEnd};
+use crate::journal::{self, Entry, Position, ScanEnd};
 use crate::layout::{self, Block, Superblock, VolumeState, common, get32, get64, magic, map};
 use crate::pair;
 use crate::store::Store;
@@ -108,11 +108,6 @@ impl Change<'_> {
             Change::Home(block, _) => *block,
         }
     }
-}
-
-/// Whether committed records are missing, or without loss of memory any.
-pub fn is_cut(extent: &journal::Extent, trusted: bool) -> bool {
-    extent.beyond == Beyond::Committed || trusted && extent.beyond > Beyond::Nothing
 }
 
 /// Whether `b` is a whole node or map block, as it was written to `block`.

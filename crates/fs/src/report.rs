@@ -46,6 +46,21 @@ pub enum MountNote {
     Failed,
 }
 
+impl MountNote {
+    /// Whether the next mount that may write mends it.
+    pub(crate) fn is_mended(&self) -> bool {
+        !matches!(self, MountNote::Journal | MountNote::Failed | MountNote::Orphan { .. })
+    }
+}
+
+/// Who is told of notes when they come.
+///
+/// It is called within the operation that finds out, which nobody else can go on before it returns.
+pub trait Listener: fmt::Debug + Sync {
+    /// Takes note.
+    fn tell(&self, note: &MountNote);
+}
+
 impl fmt::Display for MountNote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -18,7 +18,7 @@ use crate::journal::{Entry, Header, Journal};
 use crate::layout::{self, Block, Superblock, VolumeState, magic, record};
 use crate::node;
 use crate::overlay::Overlay;
-use crate::report::MountNote;
+use crate::report::{Listener, MountNote};
 use crate::space::{Allocator, Run};
 use crate::tree::Fingers;
 
@@ -82,6 +82,8 @@ pub struct Store<M> {
     pub(crate) checkpoint_flushes: u64,
     /// What was found and mended since the mount began.
     pub(crate) notes: Vec<MountNote>,
+    /// Who is told of those.
+    pub(crate) listener: Option<&'static dyn Listener>,
     /// What the journal changes, if it was not replayed.
     pub(crate) overlay: Option<Overlay>,
 }
@@ -114,9 +116,21 @@ impl<M: Memory> Store<M> {
             checkpoint: None,
             checkpoint_flushes: 0,
             notes: Vec::new(),
+            listener: None,
             overlay: None,
             device,
             superblock,
+        }
+    }
+
+    /// Takes note of something that was found, and tells it, once.
+    #[cold]
+    pub(crate) fn note(&mut self, note: MountNote) {
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+            if let Some(listener) = self.listener {
+                listener.tell(&note);
+            }
         }
     }
 

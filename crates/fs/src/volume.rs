@@ -8,10 +8,11 @@ use atoll_vfs::Ino;
 use crate::cache::Cache;
 use crate::discard::Discards;
 use crate::error::{Corruption, FsError, Result};
-use crate::journal::{self, Beyond, Headers, Journal, Position, ScanEnd};
+use crate::journal::{Headers, Journal, Position};
 use crate::key::{Key, Kind};
-use crate::recovery::{Replay, is_cut};
-use crate::report::MountNote;
+use crate::opening::{Found, Opening};
+use crate::recovery::Replay;
+use crate::report::Listener;
 use crate::store::Store;
 use crate::superblocks::Superblocks;
 
@@ -36,6 +37,9 @@ pub struct MountOptions {
     /// that a host can ask for huge pages there: lookups in large trees are bound by address
     /// translation.
     pub new_slab: Option<fn(*const u8, usize)>,
+    /// Told what is found to be damaged, each thing once and when it is found, while the volume is mounted
+    /// and after.
+    pub listener: Option<&'static dyn Listener>,
 }
 
 impl Default for MountOptions {
@@ -47,6 +51,7 @@ impl Default for MountOptions {
             discard: false,
             cache_bytes: 64 << 20,
             new_slab: None,
+            listener: None,
         }
     }
 }
@@ -66,49 +71,25 @@ pub fn owner<M: Memory>(device: &mut M) -> Result<[u8; 32]> {
 /// After the end of a process every record is replayed, after power loss those up to the last
 /// commit mark. A crash within is recovered from by the next mount in the same way.
 pub(crate) fn mount<M: Memory>(mut device: M, options: &MountOptions) -> Result<Store<M>> {
-    let mut superblocks = Superblocks::read(&mut device)?;
-    let mut headers = Headers::read(&mut device, &superblocks.sb);
-    let failed = headers.newest()?.failed;
-    if failed && !options.read_only {
-        // What the memory above the medium has may never have reached it, the word of that among it.
-        device.forget_cached()?;
-        superblocks = Superblocks::read(&mut device)?;
-        headers = Headers::read(&mut device, &superblocks.sb);
-        let on_medium = headers.newest()?;
-        if !on_medium.failed {
-            // Should this mount end half-way, the next is to know as well.
-            on_medium.following_failure().write(&mut device, &superblocks.sb)?;
-            headers = Headers::read(&mut device, &superblocks.sb);
-        }
-    }
-    let sb = superblocks.sb.clone();
-    let header = headers.newest()?;
+    let opening = Opening::begin(&mut device, !options.read_only)?;
+    let sb = opening.sb().clone();
+    let header = opening.header.clone()?;
     if sb.read_compatible != 0 && !options.read_only {
         return Err(FsError::ReadOnlyFeatures);
     }
-    let trusted =
-        !failed && header.incarnation != [0; 16] && header.incarnation == options.incarnation;
-    let tail = ScanEnd { position: header.tail, sequence: header.sequence, chain: header.chain };
-
     // First pass: where the journal ends, and from which mark on its file data counts.
-    let extent = journal::extent(&mut device, &sb, tail, header.clean)?;
-    if is_cut(&extent, trusted) {
+    let found = opening.journal(&mut device, &header, options.incarnation)?;
+    if found.is_cut {
         return Err(Corruption::JournalCut.into());
     }
-    let end = if trusted { extent.end } else { extent.committed };
+    let Found { tail, extent, trusted, end, .. } = found;
 
     let mut journal = Journal::new(&sb, header.tail, &extent.end);
     journal.note_sequence(extent.latest);
     let cache = Cache::new(options.cache_bytes, options.new_slab);
     let mut store = Store::new(device, sb, &header, journal, header.state, cache, false);
-    if extent.beyond >= Beyond::Marks {
-        store.notes.push(MountNote::Journal);
-    }
-    if failed {
-        store.notes.push(MountNote::Failed);
-    }
-    store.notes.extend(superblocks.damaged().map(|copy| MountNote::Superblock { copy }));
-    store.notes.extend(headers.damaged().map(|b| MountNote::JournalHeader { block: b.0 }));
+    store.listener = options.listener;
+    opening.notes(Some(&found)).for_each(|note| store.note(note));
     let replay = Replay {
         tail,
         end,
@@ -123,8 +104,8 @@ pub(crate) fn mount<M: Memory>(mut device: M, options: &MountOptions) -> Result<
     }
     store.discards = Discards::new(options.discard);
     let begun = (|| {
-        superblocks.restore(&mut store.device)?;
-        headers.restore(&mut store.device, &store.superblock, &header)?;
+        opening.superblocks.restore(&mut store.device)?;
+        opening.headers.restore(&mut store.device, &store.superblock, &header)?;
         if end != tail {
             if trusted && extent.committed != end {
                 // What goes home must be committed before, or power loss now would leave home ahead of

@@ -102,7 +102,7 @@ fn values() -> BTreeMap<String, u64> {
         summary::GROUPS,
         node::LEVEL,
         node::END,
-        node::GENERATION,
+        node::RESERVED,
         node::CELLS,
         node::CAPACITY,
         node::VALUE_MAX,

@@ -2,10 +2,10 @@
 mod common;
 
 use atoll_block::fault::{Faults, Image, Survival};
-use atoll_block::{BLOCK_SIZE, BlockDevice, FaultDevice};
+use atoll_block::{BLOCK_SIZE, BlockDevice, BlockError, FaultDevice};
 use atoll_fs::{
     CheckOptions, Corruption, DumpOptions, Element, Fs, FsError, MountNote, MountOptions, check,
-    read_superblock, visit,
+    grow, read_superblock, visit,
 };
 use atoll_vfs::{FileSystem, Ino, Name, OpenFlags};
 use common::*;
@@ -234,20 +234,19 @@ fn a_failed_device_is_remembered() {
 }
 
 /// What a device has failed to write stays in the memory above it, and flushes that succeed later say nothing
-/// of it: neither while the volume is used, nor while a mount recovers it.
+/// of it: neither while the volume is used, nor while something else that changes a volume goes over it.
 #[test]
 fn flushes_fail_at_any_moment() {
-    let (mut in_use, mut in_recovery) = (0, 0);
+    let mut failures = 0;
     for errors in [1, 2, 3, 5, 8] {
         for before in 0..8 {
             let mut fs = volume();
             let crashed = fs.device().media().clone();
-            fs.device_mut().faults.flush_errors = errors;
-            fs.device_mut().faults.flushes_before = before;
+            fail_flushes(fs.device_mut(), errors, before);
             for more in 0..6 {
                 let _ = fs.mkdir(&CX, Ino::ROOT, name(&format!("later {more}")), 0o755);
                 if fs.syncfs(&CX).is_err() {
-                    in_use += 1;
+                    failures += 1;
                     // The kernel goes on writing back.
                     let _ = fs.device_mut().flush();
                     break;
@@ -258,25 +257,130 @@ fn flushes_fail_at_any_moment() {
                 [(&crashed, BOOT), (&crashed, NEXT), (&failed, BOOT), (&failed, NEXT)]
             {
                 let mut device = FaultDevice::from_media(media.clone());
-                device.faults.flush_errors = errors;
-                device.faults.flushes_before = before;
-                if Fs::mount(&mut device, &options(incarnation)).is_err() {
-                    in_recovery += 1;
-                    let _ = device.flush();
-                }
-                device.faults = Faults::default();
-                let mut fs = Fs::mount(device, &options(incarnation)).unwrap();
-                assert!(is_whole(&mut fs), "{errors} errors after {before}");
-                fs.mkdir(&CX, Ino::ROOT, name("at last"), 0o755).unwrap();
-                fs.syncfs(&CX).unwrap();
-                let mut device = FaultDevice::from_image(fs.device().power_loss(Survival::None));
-                let report = check(&mut device, &CheckOptions::default()).unwrap();
-                assert!(report.is_clean(), "{errors} errors after {before}: {report}");
-                let mut fs = Fs::mount(device, &options([3; 16])).unwrap();
-                assert!(is_whole(&mut fs), "{errors} errors after {before}, and power lost");
-                assert!(fs.lookup(&CX, Ino::ROOT, name("at last")).is_ok());
+                fail_flushes(&mut device, errors, before);
+                let recovered = Fs::mount(&mut device, &options(incarnation)).map(drop);
+                failures += u64::from(recovered.is_err());
+                let what = format!("{errors} errors after {before}");
+                assert_lasts(device, recovered.err(), incarnation, &what, true);
             }
         }
     }
-    assert!(in_use > 20 && in_recovery > 20, "{in_use} and {in_recovery}");
+    assert!(failures > 60, "{failures}");
+}
+
+fn fail_flushes(device: &mut FaultDevice, errors: u32, before: u32) {
+    device.faults.flush_errors = errors;
+    device.faults.flushes_before = before;
+}
+
+/// How many of the directories are there that no sync covers, or none that succeeded.
+fn unsynced(fs: &mut Fs<FaultDevice>) -> usize {
+    let later = (0..6).map(|more| format!("later {more}")).chain(["never synced".to_owned()]);
+    later.filter(|named| fs.lookup(&CX, Ino::ROOT, name(named)).is_ok()).count()
+}
+
+/// What was synced is there once `device` works again, and stays. If it was in use when it failed, everybody
+/// who comes after is told, who looks and who writes, and nobody who looks takes that from the others.
+fn assert_lasts(
+    mut device: FaultDevice,
+    failed: Option<FsError>,
+    incarnation: [u8; 16],
+    what: &str,
+    is_all_there: bool,
+) {
+    // The kernel goes on writing back.
+    let _ = device.flush();
+    device.faults = Faults::default();
+    let mut seen = None;
+    if failed == Some(FsError::Device(BlockError::Io)) {
+        let mut onlooker = FaultDevice::from_media(device.media().clone());
+        let look = CheckOptions { incarnation, ..CheckOptions::default() };
+        let report = check(&mut onlooker, &look).unwrap();
+        assert!(report.notes.contains(&MountNote::Failed), "{what}: a check does not say so");
+        let onlooker = FaultDevice::from_media(onlooker.media().clone());
+        let read_only = MountOptions { read_only: true, ..options(incarnation) };
+        let mut fs = Fs::mount(onlooker, &read_only).unwrap();
+        seen = Some(unsynced(&mut fs));
+        assert!(fs.notes().contains(&MountNote::Failed), "{what}: nor does a mount for reading");
+        device = FaultDevice::from_media(fs.device().media().clone());
+    }
+    let mut fs = Fs::mount(device, &options(incarnation)).unwrap();
+    assert_eq!(
+        fs.notes().contains(&MountNote::Failed),
+        failed == Some(FsError::Device(BlockError::Io)),
+        "{what}: the mount"
+    );
+    assert!(!is_all_there || is_whole(&mut fs), "{what}");
+    let is = unsynced(&mut fs);
+    assert_eq!(seen.unwrap_or(is), is, "{what}: who looked saw memory, not the medium");
+    fs.mkdir(&CX, Ino::ROOT, name("at last"), 0o755).unwrap();
+    fs.syncfs(&CX).unwrap();
+    let mut device = FaultDevice::from_image(fs.device().power_loss(Survival::None));
+    let report = check(&mut device, &CheckOptions::default()).unwrap();
+    assert!(report.is_clean(), "{what}: {report}");
+    let mut fs = Fs::mount(device, &options([3; 16])).unwrap();
+    assert!(!is_all_there || is_whole(&mut fs), "{what}, and power lost");
+    assert!(fs.lookup(&CX, Ino::ROOT, name("at last")).is_ok());
+}
+
+/// The same while a volume is repaired, whatever a repair has to do, and while one grows.
+#[test]
+fn flushes_fail_while_a_volume_is_repaired_or_grows() {
+    let fs = volume();
+    let crashed = fs.device().process_crash();
+    let clean = fs.unmount().unwrap().process_crash();
+    let sb = read_superblock(&mut FaultDevice::from_image(clean.clone())).unwrap();
+    let map = sb.map_block(0).byte_offset() / SECTOR;
+    let [first, _, last, _] = sb.journal_headers().map(|b| b.byte_offset() / SECTOR);
+    let node = sb.group_start + 4;
+    let mut magic = [0; 4];
+    clean.read(node * BLOCK_SIZE as u64 + 16, &mut magic);
+    assert_eq!(&magic, b"ANOD");
+    let node = node * BLOCK_SIZE as u64 / SECTOR;
+    // The sectors that are damaged, and whether everything can be found again.
+    let damages: [(&str, &[u64], bool); 4] = [
+        ("superblock", &[0], true),
+        ("map", &[map, map + 8], true),
+        ("node", &[node], false),
+        ("headers", &[first, first + 8, last, last + 8], false),
+    ];
+    let (mut repairs, mut grows) = (0, 0);
+    for errors in [1, 2, 4] {
+        for before in 0..14 {
+            for (image, incarnation) in [(&crashed, BOOT), (&crashed, NEXT), (&clean, BOOT)] {
+                for (damage, sectors, is_all_there) in &damages {
+                    let what = format!("{damage}, {errors} errors after {before}, {incarnation:?}");
+                    let image =
+                        sectors.iter().fold(image.clone(), |i, at| damaged(&i, at * SECTOR, 0));
+                    let mut device = FaultDevice::from_image(image);
+                    fail_flushes(&mut device, errors, before);
+                    let repair =
+                        CheckOptions { repair: true, incarnation, ..CheckOptions::default() };
+                    let result = check(&mut device, &repair).map(drop);
+                    repairs += u64::from(result.is_err());
+                    let _ = device.flush();
+                    device.faults = Faults::default();
+                    // A second one that succeeds, and knows what the first left.
+                    let again = check(&mut device, &repair).unwrap();
+                    match &result {
+                        Ok(()) => assert!(!again.repaired && !again.failed, "{what}: {again}"),
+                        // Without any header there is no place for the word, nor belief in memory.
+                        Err(_) if *damage == "headers" => {}
+                        Err(_) => assert!(again.failed, "{what}: {again}"),
+                    }
+                    let failed = result.err().filter(|_| !again.repaired);
+                    assert_lasts(device, failed, incarnation, &what, *is_all_there);
+                }
+                let mut larger = image.clone();
+                larger.resize(2600);
+                let mut device = FaultDevice::from_image(larger);
+                fail_flushes(&mut device, errors, before);
+                let result = grow(&mut device, &options(incarnation)).map(drop);
+                grows += u64::from(result.is_err());
+                let what = format!("grown, {errors} errors after {before}, {incarnation:?}");
+                assert_lasts(device, result.err(), incarnation, &what, true);
+            }
+        }
+    }
+    assert!(repairs > 50 && grows > 30, "{repairs} and {grows}");
 }

@@ -19,6 +19,7 @@ mod mapped;
 mod mapping;
 mod open;
 mod owner;
+mod past_cache;
 mod reserve;
 mod shortage;
 mod writeback;

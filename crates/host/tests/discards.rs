@@ -122,6 +122,35 @@ fn what_is_forgotten_is_read_from_the_medium() {
         }
         Ok(())
     });
+    with_disks(|folder| {
+        for access in ACCESS {
+            let image = disk(folder, "image", 4);
+            let disk = Loop::attach(&image)?;
+            // What is cached goes with who has the disk open last.
+            let _held = File::open(&disk.path).unwrap();
+            let mut device = opened(&disk.path, access);
+            device.store(0, &[1; 3 * BLOCK_SIZE]).unwrap();
+            device.flush().unwrap();
+            drop(device);
+            let below = FileOptions::new().write(true).open(&image).unwrap();
+            below.write_all_at(&[2; 3 * BLOCK_SIZE], 0).unwrap();
+            let look = || {
+                let options = OpenOptions { access, read_only: true, ..OpenOptions::default() };
+                open(&disk.path, &options).unwrap()
+            };
+            let mut past = look();
+            past.read_past_cache().unwrap();
+            let mut found = [0; 2];
+            past.load(BLOCK_SIZE as u64 - 1, &mut found).unwrap();
+            assert_eq!(found, [2, 2], "{access:?}: from the medium");
+            look().load(BLOCK_SIZE as u64 - 1, &mut found).unwrap();
+            assert_eq!(found, [1, 1], "{access:?}: what is cached stays");
+            let mut all = vec![0; 3 * BLOCK_SIZE - 7];
+            past.load(5, &mut all).unwrap();
+            assert!(all.iter().all(|&byte| byte == 2), "{access:?}");
+        }
+        Ok(())
+    });
     let folder = tempfile::tempdir().unwrap();
     for access in ACCESS {
         let mut device = opened(&folder.path().join("volume"), access);

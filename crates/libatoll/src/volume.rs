@@ -291,6 +291,7 @@ pub fn mount(options: &MountOptions) -> Result<Volume, MountError> {
             owner: device::owner(),
             cache_bytes: if direct { options.cache_bytes / 2 } else { options.cache_bytes },
             new_slab: Some(memory::use_huge_pages),
+            listener: None,
         },
     )
     .map_err(|error| MountError::fs(&place, error))?;

@@ -467,7 +467,8 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// Findings beyond those.
     pub more_findings: u64,
-    /// What the next mount mends: a crash may have left it.
+    /// What is no error, but should be known, in the words of a mount: what a crash may have left and the next
+    /// mount mends; and where it cannot be told whether something was lost, or it was lost before.
     pub notes: Vec<MountNote>,
     /// Journal records that a mount would replay.
     pub journal_records: u64,
@@ -567,7 +568,8 @@ impl fmt::Display for Report {
             writeln!(f, "and {} more", self.more_findings)?;
         }
         for note in &self.notes {
-            writeln!(f, "{note}; the next mount writes it anew")?;
+            let what_then = if note.is_mended() { "; the next mount writes it anew" } else { "" };
+            writeln!(f, "{note}{what_then}")?;
         }
         if self.repaired {
             writeln!(

@@ -6,17 +6,17 @@
 
 use alloc::vec::Vec;
 
-use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
+use atoll_block::{BLOCK_SIZE, BlockError, BlockIndex, Memory};
 use hashbrown::HashSet;
 
 use super::report::{Finding, NodeFault, Report};
 use crate::error::{FsError, Result};
 use crate::journal::{self, Header, Headers, Journal, Position, ScanEnd};
 use crate::layout::{self, Block, Superblock, VolumeState, common, get32, get64, record};
+use crate::opening::{Found, Opening};
 use crate::pair;
-use crate::recovery::{self, Change, Proof, Replay, is_cut, is_sound};
+use crate::recovery::{self, Change, Proof, Replay, is_sound};
 use crate::report::MountNote;
-use crate::superblocks::Superblocks;
 
 /// What the journal says about a metadata block.
 #[derive(Clone, Copy, Debug)]
@@ -55,38 +55,23 @@ pub(crate) struct View<'d, M> {
 }
 
 impl<'d, M: Memory> View<'d, M> {
-    /// Reads superblock and journal. What is wrong with them goes to `report`.
+    /// Reads superblock and journal, to change the volume or not: see [`Opening::begin`]. What is wrong with
+    /// them goes to `report`.
     ///
     /// # Errors
     /// There is no volume, or the device fails in the journal.
     pub fn open(
         device: &'d mut M,
         incarnation: [u8; 16],
+        writes: bool,
         report: &mut Report,
     ) -> Result<View<'d, M>> {
-        let superblocks = Superblocks::read(device)?;
-        let sb = superblocks.sb.clone();
-        let headers = Headers::read(device, &sb);
-        let header = headers.newest().ok();
-        // While a volume grows the first superblock is written over; no mount has begun by then.
-        let grows = header.is_some_and(|h| !h.clean && h.incarnation == [0; 16]);
-        for copy in superblocks.damaged() {
-            match !copy && grows {
-                true => report.notes.push(MountNote::Superblock { copy }),
-                false => report.add(Finding::Superblock { copy }),
-            }
-        }
-        match header {
-            Some(_) => {
-                let damaged = headers.damaged().map(|b| MountNote::JournalHeader { block: b.0 });
-                report.notes.extend(damaged);
-            }
-            None => report.add(Finding::JournalHeaders),
-        }
+        let opening = Opening::begin(device, writes)?;
+        let header = opening.header.clone().ok();
         let start = ScanEnd { position: 0, sequence: 1, chain: 0 };
         let mut view = View {
             device,
-            sb,
+            sb: opening.sb().clone(),
             header,
             state: None,
             patches: Vec::new(),
@@ -97,31 +82,39 @@ impl<'d, M: Memory> View<'d, M> {
             void_before: 0,
             latest: 0,
         };
-        if let Some(header) = header {
-            if is_worn(&header) {
-                report.add(Finding::JournalNumbers);
+        let found = match header {
+            Some(header) => Some(opening.journal(view.device, &header, incarnation)?),
+            None => None,
+        };
+        // While a volume grows the first superblock is written over; no mount has begun by then.
+        let grows = header.is_some_and(|h| !h.clean && h.incarnation == [0; 16]);
+        for note in opening.notes(found.as_ref()) {
+            match note {
+                MountNote::Superblock { copy } if copy || !grows => {
+                    report.add(Finding::Superblock { copy });
+                }
+                note => report.notes.push(note),
             }
-            view.read_journal(&header, incarnation, report)?;
+        }
+        report.failed = opening.failed;
+        if header.is_none() {
+            report.add(Finding::JournalHeaders);
+        }
+        if header.is_some_and(|h| is_worn(&h)) {
+            report.add(Finding::JournalNumbers);
+        }
+        if let (Some(header), Some(found)) = (header, found) {
+            view.read_journal(&header, found, report)?;
         }
         Ok(view)
     }
 
-    /// As in a mount: finds the end of the journal, then goes through what counts of it.
-    fn read_journal(
-        &mut self,
-        header: &Header,
-        incarnation: [u8; 16],
-        report: &mut Report,
-    ) -> Result<()> {
+    /// As in a mount: goes through what counts of the journal.
+    fn read_journal(&mut self, header: &Header, found: Found, report: &mut Report) -> Result<()> {
         let sb = self.sb.clone();
-        let tail =
-            ScanEnd { position: header.tail, sequence: header.sequence, chain: header.chain };
-        report.failed = header.failed;
-        self.trusted =
-            !header.failed && header.incarnation != [0; 16] && header.incarnation == incarnation;
-        let extent = journal::extent(self.device, &sb, tail, header.clean)?;
-        let end = if self.trusted { extent.end } else { extent.committed };
-        if is_cut(&extent, self.trusted) {
+        let Found { tail, extent, trusted, end, is_cut } = found;
+        self.trusted = trusted;
+        if is_cut {
             report.add(Finding::JournalCut { sequence: extent.end.sequence });
         }
         self.latest = extent.latest;
@@ -393,10 +386,23 @@ impl<'d, M: Memory> View<'d, M> {
 
     /// Reads the journal again, of which no record counts that has no commit mark after it.
     pub fn reload(&mut self) -> Result<()> {
-        let header = Header::read(self.device, &self.sb)?;
+        let opening = Opening::begin(self.device, true)?;
+        let header = opening.header.clone()?;
         self.header = Some(header);
         self.patches.clear();
-        self.read_journal(&header, [0; 16], &mut Report::default())
+        let found = opening.journal(self.device, &header, [0; 16])?;
+        self.read_journal(&header, found, &mut Report::default())
+    }
+
+    /// Leaves word on the medium that the device failed, if it did and can: what is in the memory above it may
+    /// look as if it had reached it. As in a mount.
+    pub fn fail<T>(&mut self, error: FsError) -> Result<T> {
+        if error == FsError::Device(BlockError::Io) {
+            // Where all headers were damaged, one of those that were being written may be whole.
+            let header = self.header.or_else(|| Headers::read(self.device, &self.sb).newest().ok());
+            let _ = header.map(|h| h.following_failure().write(self.device, &self.sb));
+        }
+        Err(error)
     }
 
     /// Where the empty journal of a settled volume begins.

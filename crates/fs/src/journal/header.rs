@@ -105,15 +105,7 @@ impl Header {
         Ok(Header::parse(&b, index, superblock))
     }
 
-    /// Reads all headers and returns the newest of those that are valid.
-    ///
-    /// # Errors
-    /// [`Corruption::JournalHeader`] if none is.
-    pub(crate) fn read<M: Memory>(device: &mut M, superblock: &Superblock) -> Result<Header> {
-        Headers::read(device, superblock).newest()
-    }
-
-    /// Writes the header over both copies of the older slot, and makes it durable.
+    /// Writes the header over both copies of the slot that its generation gives, and makes it durable.
     ///
     /// A crash within leaves the newest header before it, or it.
     pub(crate) fn write<M: Memory>(&self, device: &mut M, superblock: &Superblock) -> Result<()> {

@@ -12,6 +12,7 @@ use rustix::fs::Advice;
 use super::ahead::{Entry, Recent};
 use super::claims::Claims;
 use super::dirty::DirtyRanges;
+use super::past_cache::PastCache;
 use super::reserve::{self, Reserve, SEQUENCE};
 use super::{io, writeback};
 use crate::memory;
@@ -51,6 +52,7 @@ pub struct FileDevice {
     watched: Option<Recent>,
     /// The same file opened once more: an error of writing back is told once to each opening.
     flushed_by: Option<Arc<File>>,
+    past_cache: Option<Box<PastCache>>,
     _claims: Box<Claims>,
 }
 
@@ -78,6 +80,7 @@ impl FileDevice {
             reserve,
             watched,
             flushed_by,
+            past_cache: None,
             _claims: Box::default(),
         }
     }
@@ -97,6 +100,7 @@ impl FileDevice {
             reserve,
             watched: None,
             flushed_by: None,
+            past_cache: None,
             _claims: Box::default(),
         }
     }
@@ -221,6 +225,9 @@ impl BlockDevice for FileDevice {
 
     fn read(&mut self, first: BlockIndex, buf: &mut [u8]) -> Result<(), BlockError> {
         let at = block_range(self.block_count, first, buf.len())?;
+        if let Some(past_cache) = &mut self.past_cache {
+            return past_cache.read(self.file.as_fd(), at, buf);
+        }
         self.enter(&(at..at + buf.len() as u64), true);
         io::read_at(self.file.as_fd(), at, buf)
     }
@@ -259,6 +266,11 @@ impl BlockDevice for FileDevice {
 
     fn forget_cached(&mut self) -> Result<(), BlockError> {
         io::forget_cached(self.file.as_fd())
+    }
+
+    fn read_past_cache(&mut self) -> Result<(), BlockError> {
+        self.past_cache = PastCache::new(self.file.as_fd())?;
+        Ok(())
     }
 
     fn discard(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {

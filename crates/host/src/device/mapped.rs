@@ -12,6 +12,7 @@ use super::ahead::{Entry, Recent};
 use super::claims::Claims;
 use super::io;
 use super::mapping::Mapping;
+use super::past_cache::PastCache;
 use super::reserve::{self, PIECE, Reserve, SEQUENCE};
 use super::shortage::Shortage;
 use super::writeback;
@@ -56,6 +57,7 @@ pub struct MappedDevice {
     /// Apart: it is looked at where memory is short only.
     recent: Box<Recent>,
     flushed_by: Option<Arc<FlushedBy>>,
+    past_cache: Option<Box<PastCache>>,
     _claims: Box<Claims>,
 }
 
@@ -116,6 +118,7 @@ impl MappedDevice {
             shortage,
             recent,
             flushed_by: None,
+            past_cache: None,
             _claims: Box::default(),
         })
     }
@@ -163,8 +166,11 @@ impl MappedDevice {
 
     /// A load that the mapping could not serve.
     #[cold]
-    fn load_by_call(&self, at: usize, buf: &mut [u8]) -> Result<(), BlockError> {
-        io::read_at(self.file.as_fd(), at as u64, buf)
+    fn load_by_call(&mut self, at: usize, buf: &mut [u8]) -> Result<(), BlockError> {
+        match &mut self.past_cache {
+            Some(past_cache) => past_cache.read(self.file.as_fd(), at as u64, buf),
+            None => io::read_at(self.file.as_fd(), at as u64, buf),
+        }
     }
 
     /// A store that the mapping could not serve. If the file ends before the range's end, a write
@@ -212,6 +218,9 @@ impl MappedDevice {
     /// call. What goes through the mapping from piece to piece is read ahead then.
     #[cold]
     fn attend(&mut self, range: &core::ops::Range<usize>, is_load: bool) -> bool {
+        if self.past_cache.is_some() {
+            return true;
+        }
         let bytes = range.start as u64..range.end as u64;
         // What was not used before is not missed. The next access is looked at instead.
         if self.shortage.is_due() && self.reserve.has_seen(&bytes) {
@@ -364,6 +373,15 @@ impl BlockDevice for MappedDevice {
         let length = BlockIndex(self.block_count).byte_offset() as usize;
         self.mapping.single_pages(0, length).map_err(io::block_error)?;
         io::forget_cached(self.file.as_fd())
+    }
+
+    fn read_past_cache(&mut self) -> Result<(), BlockError> {
+        self.past_cache = PastCache::new(self.file.as_fd())?;
+        if self.past_cache.is_some() {
+            // Every load is to be by a call.
+            self.shortage = Shortage::always();
+        }
+        Ok(())
     }
 
     fn discard(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {

@@ -41,6 +41,11 @@ impl Shortage {
         Shortage { left: u64::MAX, ..Shortage::new(false) }
     }
 
+    /// Wants attention for each load and store, for ever.
+    pub(super) fn always() -> Shortage {
+        Shortage { always: true, ..Shortage::never() }
+    }
+
     /// Counts a load or store; whether it wants attention: a look is due, or memory is short.
     #[inline]
     pub(super) fn count(&mut self) -> bool {

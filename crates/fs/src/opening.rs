@@ -1,0 +1,118 @@
+//! What every use of a volume begins with: mounts, checks, growing, showing what is there.
+
+use atoll_block::Memory;
+
+use crate::error::Result;
+use crate::journal::{self, Beyond, Extent, Header, Headers, ScanEnd};
+use crate::layout::Superblock;
+use crate::report::MountNote;
+use crate::superblocks::Superblocks;
+
+/// What stands twice, and what it says.
+pub(crate) struct Opening {
+    pub superblocks: Superblocks,
+    pub headers: Headers,
+    /// The newest journal header, or why there is none.
+    pub header: Result<Header>,
+    /// Whether the device had failed when the volume was mounted last: then nothing is believed but what
+    /// the medium has, and of that what was durable.
+    pub failed: bool,
+}
+
+/// How much there is of a journal, and how much of that counts.
+pub(crate) struct Found {
+    /// Where the journal begins.
+    pub tail: ScanEnd,
+    pub extent: Extent,
+    /// What was written last is known to be there still: all records count, and not only those that a mark
+    /// covers.
+    pub trusted: bool,
+    /// The end of what counts.
+    pub end: ScanEnd,
+    /// Records are missing that were committed, or without loss of memory any.
+    pub is_cut: bool,
+}
+
+impl Opening {
+    /// Reads what stands twice. Where the device had failed, or nothing tells whether it had, what is in
+    /// memory above the medium is not believed: whoever `writes` leaves word of the failure on the medium and
+    /// has that memory forgotten; who does not, reads past it.
+    ///
+    /// # Errors
+    /// There is no volume; the device's, if it still fails or its memory cannot be forgotten.
+    pub fn begin<M: Memory>(device: &mut M, writes: bool) -> Result<Opening> {
+        let found = Opening::read(device)?;
+        match &found.header {
+            Ok(header) if !header.failed => return Ok(found),
+            Err(_) if !writes => return Ok(found),
+            // It may be in the memory alone that is to go.
+            Ok(header) if writes => header.write(device, found.sb())?,
+            _ => {}
+        }
+        match writes {
+            true => device.forget_cached()?,
+            false => device.read_past_cache()?,
+        }
+        let mut again = Opening::read(device)?;
+        if writes
+            && found.failed
+            && let Ok(header) = &again.header
+            && !header.failed
+        {
+            // The medium has another superblock than memory had.
+            header.following_failure().write(device, again.sb())?;
+            again = Opening::read(device)?;
+        }
+        again.failed |= found.failed;
+        Ok(again)
+    }
+
+    fn read<M: Memory>(device: &mut M) -> Result<Opening> {
+        let superblocks = Superblocks::read(device)?;
+        let headers = Headers::read(device, &superblocks.sb);
+        let header = headers.newest();
+        let failed = header.as_ref().is_ok_and(|header| header.failed);
+        Ok(Opening { superblocks, headers, header, failed })
+    }
+
+    /// The superblock that counts.
+    pub fn sb(&self) -> &Superblock {
+        &self.superblocks.sb
+    }
+
+    /// Finds out what the journal that begins as `header` says holds, for a life of memory.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn journal<M: Memory>(
+        &self,
+        device: &mut M,
+        header: &Header,
+        incarnation: [u8; 16],
+    ) -> Result<Found> {
+        let tail =
+            ScanEnd { position: header.tail, sequence: header.sequence, chain: header.chain };
+        let extent = journal::extent(device, self.sb(), tail, header.clean)?;
+        let trusted =
+            !self.failed && header.incarnation != [0; 16] && header.incarnation == incarnation;
+        let end = if trusted { extent.end } else { extent.committed };
+        let is_cut =
+            extent.beyond == Beyond::Committed || trusted && extent.beyond > Beyond::Nothing;
+        Ok(Found { tail, extent, trusted, end, is_cut })
+    }
+
+    /// What whoever runs the volume should know of this.
+    pub fn notes(&self, journal: Option<&Found>) -> impl Iterator<Item = MountNote> {
+        let unconfirmed =
+            journal.is_some_and(|found| !found.is_cut && found.extent.beyond >= Beyond::Marks);
+        let superblocks = self.superblocks.damaged().map(|copy| MountNote::Superblock { copy });
+        let headers = self.headers.damaged().map(|b| MountNote::JournalHeader { block: b.0 });
+        let headers = headers.filter(|_| self.header.is_ok());
+        unconfirmed
+            .then_some(MountNote::Journal)
+            .into_iter()
+            .chain(self.failed.then_some(MountNote::Failed))
+            .chain(superblocks)
+            .chain(headers)
+    }
+}
