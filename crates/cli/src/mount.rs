@@ -13,6 +13,7 @@ use atoll_host::server::rules::Mode;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 
 use crate::failure::{FAILED, Failure, Outcome};
+use crate::signals;
 use crate::volume::{self, Access};
 
 /// Show a volume's files in a directory, until it is unmounted.
@@ -185,7 +186,7 @@ fn detach(target: &Path) -> io::Result<()> {
 
 /// Signals that end a mount. Before there are threads, all of which inherit this.
 fn block_signals() -> nix::Result<SigSet> {
-    let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
+    let signals = signals::ending(&[Signal::SIGINT, Signal::SIGHUP]);
     pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&signals), None)?;
     Ok(signals)
 }
