@@ -6,7 +6,7 @@
 //! that it uses without having opened them, [`tokens`] and `adopt` how it may use those of another,
 //! [`limits`] how much; [`locks`] are those of fcntl(2) and flock(2),
 //! [`observer`] tells who asks what has changed, `view` keeps what clients read without asking, and
-//! `caches` what the kernels of mounts do, for whom others wait at the `gate`.
+//! `caches` what the kernels of mounts do, for whom others wait at the `gate` if `needs` says so.
 //! [`mapped`] has the files that clients have mapped, `pages` the memory for it.
 //!
 //! How clients come to a session: [`bind`] makes the socket, [`listen`] is the thread that watches
@@ -38,6 +38,7 @@ pub mod listen;
 pub mod locks;
 pub mod mapped;
 mod mount;
+mod needs;
 pub mod notify;
 pub mod observer;
 mod pages;

@@ -1,7 +1,8 @@
 //! The calls of a session: which inodes they name, whether they are allowed, what they change.
 //!
 //! Each takes the volume's lock, translates, judges, calls the file system and tells the observers,
-//! so that nothing can come between the judgement and the act.
+//! so that nothing can come between the judgement and the act. Each says what inodes it goes by (`involved`): who
+//! does not waits for more.
 
 use atoll_posix::AccessMode;
 use atoll_vfs::{
@@ -14,7 +15,7 @@ use super::observer::Change;
 use super::session::{Lent, Session};
 use super::state::{MAKE, changing, open_mode};
 use super::view::ViewId;
-use super::volume::{Identity, State};
+use super::volume::{Identity, State, Waits};
 use super::writes::At;
 use crate::privileges::drop_capabilities;
 
@@ -22,13 +23,15 @@ use crate::privileges::drop_capabilities;
 /// verb needs. A macro, since the lock borrows one field of the session while others change.
 macro_rules! enter {
     ($self:ident, $cx:ident, $state:ident, $caller:ident, reading) => {
-        let mut guard = $self.volume.enter($self.waits)?;
+        let waits = if $self.waits { Waits::Here } else { Waits::Carrier(&$self.needs) };
+        let mut guard = $self.volume.enter(waits)?;
         let $state: &mut State<F> = &mut guard;
         let $cx = &$self.judge.context($cx);
         let $caller = $self.judge.caller($cx);
     };
     ($self:ident, $cx:ident, $state:ident, $caller:ident, changing) => {
-        let mut guard = changing(&$self.volume, $self.access.read_only, $self.waits)?;
+        let waits = if $self.waits { Waits::Here } else { Waits::Carrier(&$self.needs) };
+        let mut guard = changing(&$self.volume, $self.access.read_only, waits)?;
         let $state: &mut State<F> = &mut guard;
         let $cx = &$self.judge.context($cx);
         let $caller = $self.judge.caller($cx);
@@ -40,9 +43,14 @@ pub(super) use enter;
 /// The volume's number of a directory in which a call works.
 macro_rules! directory {
     ($self:ident, $cx:ident, $state:ident, $caller:ident, $ino:expr) => {{
-        let dir = $self.inodes.directory(&mut $state.fs, $cx, &$caller, $state.moves, $ino);
+        let dir = {
+            let State { fs, involved, moves, .. } = &mut *$state;
+            $self.inodes.directory((fs, involved), $cx, &$caller, *moves, $ino)
+        };
         forgotten!($self, $state);
-        dir?
+        let dir = dir?;
+        $state.involved.add(dir);
+        dir
     }};
 }
 
@@ -145,6 +153,7 @@ impl<F: FileSystem + Send> Session<F> {
             _ => mode,
         };
         let attr = make(&mut state.fs, cx, dir, mode)?;
+        state.involved.add(attr.ino);
         state.tell_entry(self.id, dir, name);
         state.show_again(cx, self.view, dir);
         self.inodes.give(attr.ino, state.moves)?;
@@ -158,6 +167,7 @@ impl<F: FileSystem + Send> Session<F> {
     fn itself(&mut self, cx: &Context, ino: Ino) -> Result<Option<Attr>> {
         let Ok(inner) = self.inodes.named(ino) else { return Ok(None) };
         enter!(self, cx, state, _caller, reading);
+        state.involved.add(inner);
         let attr = state.fs.getattr(cx, inner)?;
         if attr.file_type() == FileType::Directory {
             return Ok(None);
@@ -211,6 +221,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             state.views.found_missing(self.view_of(cx), dir, name);
         }
         let attr = found?;
+        state.involved.add(attr.ino);
         self.inodes.give(attr.ino, state.moves)?;
         forgotten!(self, state);
         state.views.found_entry(self.view_of(cx), dir, name, &attr);
@@ -233,6 +244,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
     fn getattr(&mut self, cx: &Context, ino: Ino) -> Result<Attr> {
         let inner = self.inodes.named(ino)?;
         enter!(self, cx, state, _caller, reading);
+        state.involved.add(inner);
         let attr = state.fs.getattr(cx, inner)?;
         state.views.found(self.view, &attr);
         lend!(self, attributes inner);
@@ -255,8 +267,9 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             None => self.inodes.named(ino)?,
         };
         enter!(self, cx, state, caller, changing);
+        state.involved.add(inner);
         if let Some(open) = &open {
-            state.tokens.check(open)?;
+            state.go_by(open)?;
         }
         let writing =
             open.and_then(|open| open.flags).is_some_and(|flags| flags.contains(OpenFlags::WRITE));
@@ -309,6 +322,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
     fn readlink(&mut self, cx: &Context, ino: Ino, target: &mut Vec<u8>) -> Result<()> {
         let inner = self.inodes.named(ino)?;
         enter!(self, cx, state, _caller, reading);
+        state.involved.add(inner);
         state.fs.readlink(cx, inner, target)
     }
 
@@ -366,11 +380,13 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         let above = state.allowed(cx, &caller, from, AccessMode::EXECUTE)?;
         let new_above = state.allowed(cx, &caller, to, AccessMode::EXECUTE)?;
         let moved = state.fs.lookup(cx, from, name)?;
+        state.involved.add(moved.ino);
         let replaced = match state.fs.lookup(cx, to, new_name) {
             Ok(attr) => Some(attr),
             Err(Errno::ENOENT) => None,
             Err(error) => return Err(error),
         };
+        replaced.iter().for_each(|replaced| state.involved.add(replaced.ino));
         let exchange = flags.contains(RenameFlags::EXCHANGE);
         if replaced.is_some() && flags == RenameFlags::NOREPLACE {
             return Err(Errno::EEXIST);
@@ -438,6 +454,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         self.may_name()?;
         let source = self.inodes.named(ino)?;
         enter!(self, cx, state, caller, changing);
+        state.involved.add(source);
         let dir = directory!(self, cx, state, caller, new_parent);
         state.may_make(cx, &caller, dir, new_name)?;
         if !self.inodes.all() {
@@ -466,6 +483,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
                 return Err(Errno::EROFS);
             }
             enter!(self, cx, state, caller, reading);
+            state.involved.add(inner);
             if !caller.is_free() {
                 let attr = state.fs.getattr(cx, inner)?;
                 if attr.file_type() == FileType::Regular {
@@ -510,6 +528,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
                 Some(Ok(attr)) => Some(attr),
                 Some(Err(error)) => return Err(error),
             };
+            found.iter().for_each(|found| state.involved.add(found.ino));
             if found.is_some() && flags.contains(OpenFlags::EXCL) {
                 return Err(Errno::EEXIST);
             }
@@ -536,6 +555,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             }
             state.changed = true;
             let (attr, handle) = state.fs.create(cx, dir, name, mode, flags)?;
+            state.involved.add(attr.ino);
             if found.is_some() && flags.contains(OpenFlags::TRUNC) {
                 state.resized_mapped(cx, attr.ino, u64::MAX, 0);
             }
@@ -605,7 +625,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         let open = self.file(ino, handle)?;
         let len = buf.len().min(self.access.limits.transfer);
         enter!(self, cx, state, _caller, reading);
-        state.tokens.check(&open)?;
+        state.go_by(&open)?;
         let len = state.fs.read(cx, open.ino, open.handle, offset, &mut buf[..len])?;
         if self.for_cache
             && let Some(cache) = &self.cache
@@ -644,7 +664,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
     ) -> Result<()> {
         let open = self.file(ino, handle)?;
         enter!(self, cx, state, caller, changing);
-        state.tokens.check(&open)?;
+        state.go_by(&open)?;
         if open.flags.is_some_and(|flags| flags.contains(OpenFlags::WRITE)) {
             state.drop_privileges(cx, self.id, &caller, open.ino)?;
         }
@@ -681,7 +701,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         let open = self.file(ino, handle)?;
         self.volume.write_back_file(open.ino, cx.now)?;
         enter!(self, cx, state, _caller, reading);
-        state.tokens.check(&open)?;
+        state.go_by(&open)?;
         state.fs.seek(cx, open.ino, open.handle, offset, to)
     }
 
@@ -689,7 +709,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         let open = self.file(ino, handle)?;
         self.volume.write_back_file(open.ino, cx.now)?;
         enter!(self, cx, state, _caller, reading);
-        state.tokens.check(&open)?;
+        state.go_by(&open)?;
         state.fs.fsync(cx, open.ino, open.handle, data_only)
     }
 
@@ -721,6 +741,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         let top = inodes.top();
         let at_top = open.ino == top;
         enter!(self, cx, state, _caller, reading);
+        state.involved.add(open.ino);
         state.fs.readdir(cx, open.ino, open.handle, cookie, &mut |entry| {
             let ino = if at_top && entry.name == b".." { top } else { entry.ino };
             emit(&DirEntry { ino: inodes.outer(ino), ..*entry })
@@ -734,6 +755,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
     fn fsyncdir(&mut self, cx: &Context, ino: Ino, handle: Handle) -> Result<()> {
         let open = self.listing(ino, handle)?;
         enter!(self, cx, state, _caller, reading);
+        state.involved.add(open.ino);
         state.fs.fsyncdir(cx, open.ino, open.handle)
     }
 
@@ -758,6 +780,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
     ) -> Result<()> {
         let inner = self.inodes.named(ino)?;
         enter!(self, cx, state, caller, changing);
+        state.involved.add(inner);
         let attr = state.fs.getattr(cx, inner)?;
         caller.xattr(&attr, name, true)?;
         state.plain.forget(inner);
@@ -769,6 +792,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
     fn getxattr(&mut self, cx: &Context, ino: Ino, name: &[u8], value: &mut Vec<u8>) -> Result<()> {
         let inner = self.inodes.named(ino)?;
         enter!(self, cx, state, caller, reading);
+        state.involved.add(inner);
         let attr = state.fs.getattr(cx, inner)?;
         caller.xattr(&attr, name, false)?;
         state.fs.getxattr(cx, inner, name, value)
@@ -777,6 +801,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
     fn listxattr(&mut self, cx: &Context, ino: Ino, names: &mut Vec<u8>) -> Result<()> {
         let inner = self.inodes.named(ino)?;
         enter!(self, cx, state, caller, reading);
+        state.involved.add(inner);
         let from = names.len();
         state.fs.listxattr(cx, inner, names)?;
         if !caller.is_free() {
@@ -791,6 +816,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
     fn removexattr(&mut self, cx: &Context, ino: Ino, name: &[u8]) -> Result<()> {
         let inner = self.inodes.named(ino)?;
         enter!(self, cx, state, caller, changing);
+        state.involved.add(inner);
         let attr = state.fs.getattr(cx, inner)?;
         caller.xattr(&attr, name, true)?;
         state.fs.removexattr(cx, inner, name)?;
