@@ -1,8 +1,8 @@
 //! Many clients on one volume.
 //!
 //! Read in this order: [`volume`] is what all share, [`session`] one client's view of it and `verbs`
-//! its calls (`writes` has those that write data), made of the steps in `state`; [`permissions`] says
-//! what a client may do, `inodes` and `handles` which inodes and open files it may name, `standing` those
+//! its calls (`names` has those that make and remove names, `writes` those that write data), made of the
+//! steps in `state`; [`permissions`] says what a client may do, `inodes` and `handles` which inodes and open files it may name, `standing` those
 //! that it uses without having opened them, [`tokens`] and `adopt` how it may use those of another,
 //! [`limits`] how much; [`locks`] are those of fcntl(2) and flock(2),
 //! [`observer`] tells who asks what has changed, `view` keeps what clients read without asking, and
@@ -38,6 +38,7 @@ pub mod listen;
 pub mod locks;
 pub mod mapped;
 mod mount;
+mod names;
 mod needs;
 pub mod notify;
 pub mod observer;

@@ -38,8 +38,6 @@ macro_rules! enter {
     };
 }
 
-pub(super) use enter;
-
 /// The volume's number of a directory in which a call works.
 macro_rules! directory {
     ($self:ident, $cx:ident, $state:ident, $caller:ident, $ino:expr) => {{
@@ -86,12 +84,9 @@ macro_rules! offer {
     };
 }
 
-impl<F: FileSystem + Send> Session<F> {
-    /// Refuses a session that may not change names.
-    fn may_name(&self) -> Result<()> {
-        if self.access.names_fixed { Err(Errno::EPERM) } else { Ok(()) }
-    }
+pub(super) use {directory, enter, forgotten, lend};
 
+impl<F: FileSystem + Send> Session<F> {
     pub(super) fn check_room(&self) -> Result<()> {
         if self.handles.len() >= self.access.limits.open_files {
             return Err(Errno::EMFILE);
@@ -127,77 +122,10 @@ impl<F: FileSystem + Send> Session<F> {
     }
 
     /// The View, if entries that a caller with `cx` may see are entries that the client itself may.
-    fn view_of(&self, cx: &Context) -> Option<ViewId> {
+    pub(super) fn view_of(&self, cx: &Context) -> Option<ViewId> {
         let peer = self.peer();
         let checked = self.access.identity == Identity::Checked;
         self.view.filter(|_| checked || (cx.uid, cx.gid) == (peer.uid, peer.gid))
-    }
-
-    /// Makes a name with `make`, which gets the mode that the caller may give.
-    fn make(
-        &mut self,
-        cx: &Context,
-        parent: Ino,
-        name: Name<'_>,
-        mode: u32,
-        make: impl FnOnce(&mut F, &Context, Ino, u32) -> Result<Attr>,
-    ) -> Result<Attr> {
-        self.may_name()?;
-        enter!(self, cx, state, caller, changing);
-        let dir = directory!(self, cx, state, caller, parent);
-        let above = state.may_make(cx, &caller, dir, name)?;
-        caller.make(mode)?;
-        let is_directory = FileType::from_mode(mode) == Some(FileType::Directory);
-        let mode = match above {
-            Some(above) if !is_directory => caller.new_mode(&above, mode),
-            _ => mode,
-        };
-        let attr = make(&mut state.fs, cx, dir, mode)?;
-        state.involved.add(attr.ino);
-        state.tell_entry(self.id, dir, name);
-        state.show_again(cx, self.view, dir);
-        self.inodes.give(attr.ino, state.moves)?;
-        forgotten!(self, state);
-        state.views.found_entry(self.view_of(cx), dir, name, &attr);
-        lend!(self, entry attr.ino, true);
-        Ok(self.inodes.shown(attr))
-    }
-
-    /// What `.` is of what is no directory: the kernel of a mount so finds the inode of a file handle.
-    fn itself(&mut self, cx: &Context, ino: Ino) -> Result<Option<Attr>> {
-        let Ok(inner) = self.inodes.named(ino) else { return Ok(None) };
-        enter!(self, cx, state, _caller, reading);
-        state.involved.add(inner);
-        let attr = state.fs.getattr(cx, inner)?;
-        if attr.file_type() == FileType::Directory {
-            return Ok(None);
-        }
-        self.inodes.give(inner, state.moves)?;
-        forgotten!(self, state);
-        lend!(self, entry attr.ino, true);
-        Ok(Some(self.inodes.shown(attr)))
-    }
-
-    fn remove(
-        &mut self,
-        cx: &Context,
-        parent: Ino,
-        name: Name<'_>,
-        remove: impl FnOnce(&mut F, &Context, Ino) -> Result<()>,
-    ) -> Result<()> {
-        self.may_name()?;
-        enter!(self, cx, state, caller, changing);
-        let dir = directory!(self, cx, state, caller, parent);
-        let victim = state.may_remove(cx, &caller, dir, name)?;
-        remove(&mut state.fs, cx, dir)?;
-        if state.observed() {
-            state.tell_entry(self.id, dir, name);
-            if let Some(victim) = victim {
-                state.tell_unlinked(cx, self.id, victim.ino);
-            }
-            state.show_again(cx, self.view, dir);
-        }
-        Ok(())
     }
 }
 
