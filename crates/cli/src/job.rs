@@ -4,15 +4,16 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use atoll_host::{namespace, process};
+use atoll_host::namespace;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, pthread_sigmask, raise};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, pthread_sigmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use crate::failure::{Failure, Outcome, RUN_FAILED};
+use crate::signals::{has_terminal, stop_with, was_ignored};
 
 /// Signals that are passed on, and end what the program has left running.
 const PASSED: [Signal; 14] = [
@@ -53,6 +54,10 @@ struct State {
     ended: Option<Instant>,
     server_running: bool,
     server_failed: bool,
+    /// The command does not run just now.
+    stopped: bool,
+    /// This process was asked to stop, by the terminal or by kill(1), and has not yet.
+    asked_to_stop: bool,
     namespace: Option<u64>,
     /// Whether the person has been told what is waited for.
     told: bool,
@@ -74,13 +79,12 @@ impl Job {
         Ok(Job { signals, before })
     }
 
-    /// Gives signals the effect that they had, in a process that is about to run a program.
+    /// Blocks what was blocked and no more, in a process that is about to run a program.
     ///
     /// # Errors
     /// What sigprocmask(2) says.
     pub fn restore_signals(&self) -> io::Result<()> {
-        pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&self.before), None)?;
-        process::mind_children_as_before()
+        Ok(pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&self.before), None)?)
     }
 
     /// Waits for `command` and then for `server`, which ends when no process sees its volumes any
@@ -93,6 +97,8 @@ impl Job {
             ended: None,
             server_running: true,
             server_failed: false,
+            stopped: false,
+            asked_to_stop: false,
             namespace: None,
             told: false,
             deadline: None,
@@ -100,6 +106,7 @@ impl Job {
         let mut report = Some(report);
         loop {
             state.reap();
+            state.stop_if_asked();
             let Some(timeout) = state.next_wait() else { break };
             let mut watched = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
             if let Some(report) = &report {
@@ -134,7 +141,7 @@ impl Job {
 impl State {
     /// Learns what has become of the two processes.
     fn reap(&mut self) {
-        let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED;
+        let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED | WaitPidFlag::WCONTINUED;
         while let Ok(status) = waitpid(None, Some(flags)) {
             match status {
                 WaitStatus::Exited(pid, code) => self.ended(pid, code as u8, None),
@@ -142,13 +149,23 @@ impl State {
                     self.ended(pid, 128 + signal as u8, Some(signal));
                 }
                 WaitStatus::Stopped(pid, _) if pid == self.command => {
-                    // The shell, which sees this process, is to see it stop. It goes on with the
-                    // SIGCONT that the shell sends to both.
-                    let _ = raise(Signal::SIGSTOP);
+                    self.stopped = true;
+                    self.asked_to_stop |= has_terminal(pid);
+                }
+                WaitStatus::Continued(pid) if pid == self.command => {
+                    (self.stopped, self.asked_to_stop) = (false, false);
                 }
                 WaitStatus::StillAlive => break,
                 _ => {}
             }
+        }
+    }
+
+    /// Stops with the command, for the shell to see, which continues both; but not when somebody stopped the
+    /// command alone: who does that continues it alone, and nobody would continue this process.
+    fn stop_if_asked(&mut self) {
+        if self.stopped && std::mem::take(&mut self.asked_to_stop) {
+            stop_with(self.command);
         }
     }
 
@@ -223,13 +240,15 @@ impl State {
     /// Acts on a signal that this process was sent.
     fn take(&mut self, signal: Signal, by_terminal: bool) {
         if self.status.is_none() {
+            let stops = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU].contains(&signal);
+            self.asked_to_stop = (self.asked_to_stop || stops) && signal != Signal::SIGCONT;
             if !by_terminal {
                 let _ = kill(self.command, signal);
             }
             return;
         }
         let ends = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
-        if ends.contains(&signal) {
+        if ends.contains(&signal) && !was_ignored(signal) {
             // Asked twice, it is meant.
             let again = self.deadline.is_some();
             self.end_rest(if again { Signal::SIGKILL } else { Signal::SIGTERM });

@@ -3,8 +3,8 @@
 //!
 //! One file per command, named after it. [`volume`] opens volumes for all of them, [`place`] names
 //! places inside them, [`tree`] walks their directories; [`attend`] and [`job`] are the two
-//! processes behind `run`.
-#![forbid(unsafe_code)]
+//! processes behind `run`; [`signals`] are as they were found.
+#![deny(unsafe_code)]
 
 mod attend;
 mod cat;
@@ -29,6 +29,7 @@ mod progress;
 mod rm;
 mod run;
 mod serve;
+mod signals;
 mod size;
 mod tree;
 mod trim;
@@ -81,7 +82,7 @@ fn main() -> std::process::ExitCode {
         }
     };
     // It cannot fail, and nothing is started yet.
-    let _ = atoll_host::process::mind_children();
+    let _ = signals::mind_children();
     let outcome: Outcome = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Fsck(args) => fsck::run(&args),

@@ -15,6 +15,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 
 use crate::failure::{FAILED, Failure, Outcome};
 use crate::notes;
+use crate::signals;
 use crate::volume::{self, Access, Atime};
 
 /// Show a volume's files in a directory, until it is unmounted.
@@ -208,7 +209,7 @@ fn detach(target: &Path) -> io::Result<()> {
 
 /// Signals that end a mount. Before there are threads, all of which inherit this.
 fn block_signals() -> nix::Result<SigSet> {
-    let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
+    let signals = signals::ending(&[Signal::SIGINT, Signal::SIGHUP]);
     pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&signals), None)?;
     Ok(signals)
 }

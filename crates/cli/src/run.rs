@@ -11,7 +11,6 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 
 use atoll_host::client::Place;
@@ -25,7 +24,7 @@ use atoll_vfs::AccessTimes;
 use crate::attend::{self, Attachment, CommandSide};
 use crate::failure::{Failure, Outcome, RUN_FAILED, RUN_NOT_EXECUTABLE, RUN_NOT_FOUND};
 use crate::job::Job;
-
+use crate::signals;
 use crate::size;
 use crate::volume::{self, Access, Atime, CreateOptions, DEFAULT_SIZE};
 
@@ -226,7 +225,7 @@ fn become_program(
         preload(&mut program, attachments, args.quiet);
         program.env(atoll_preload::SERVERS, servers);
     }
-    let error = program.exec();
+    let error = signals::exec(&mut program);
     let status = match error.kind() {
         io::ErrorKind::NotFound => RUN_NOT_FOUND,
         _ => RUN_NOT_EXECUTABLE,

@@ -12,11 +12,12 @@ use atoll_host::server::confine::{self, Landlocked};
 use atoll_host::server::listen::Server;
 use atoll_host::server::notify::Notify;
 use atoll_host::server::rules::{Rule, Rules};
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
+use nix::sys::signal::{SigmaskHow, Signal, pthread_sigmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::failure::{Failure, Outcome};
 use crate::notes;
+use crate::signals;
 use crate::volume::{self, Access, Atime};
 
 /// Serve volumes to many programs at once, until Ctrl-C or SIGTERM.
@@ -111,7 +112,7 @@ pub fn run(args: &Args) -> Outcome {
         }
     }
     // Before there are threads, all of which inherit it.
-    let ends: SigSet = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect();
+    let ends = signals::ending(&[Signal::SIGINT]);
     let mut blocked = ends;
     blocked.add(Signal::SIGHUP);
     pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&blocked), None)

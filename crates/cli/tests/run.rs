@@ -223,6 +223,8 @@ fn start(dir: &Path, args: &[&str], script: &str) -> Child {
         .args(["run", "-q"])
         .args(args)
         .args(["--", "bash", "-c", script])
+        // Signals to the group are not the tests', and stop what is in it wherever these run.
+        .process_group(0)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -268,27 +270,96 @@ fn signals_reach_the_program() {
     assert_eq!(script_ok(dir.path(), "ls /vol"), "HUP\nINT\nQUIT\nTERM\nUSR1\n");
 }
 
+fn is_stopped(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit_once(") ").unwrap().1.starts_with('T')
+}
+
+/// What stops atoll, or its group as a terminal does, stops both, and what continues atoll continues both.
 #[test]
 fn stops_pass_through() {
     let dir = folder();
-    let mut child = start(dir.path(), &[], "echo ready; read line; echo $line > /vol/said");
-    wait_for(child.stdout.as_mut().unwrap(), "ready\n");
-    let state = |pid: i32| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-        stat.rsplit_once(") ").unwrap().1.chars().next().unwrap()
+    for signal in [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU] {
+        for group in [false, true] {
+            let script = "echo ready; read line; echo $line > /vol/said";
+            let mut child = start(dir.path(), &[], script);
+            wait_for(child.stdout.as_mut().unwrap(), "ready\n");
+            let atoll = child.id() as i32;
+            let shell = children(child.id(), "bash")[0];
+            let to = Pid::from_raw(if group { -atoll } else { atoll });
+            kill(to, signal).unwrap();
+            wait_until("atoll stops with its program", || is_stopped(atoll) && is_stopped(shell));
+            // The server does not: others may be using the volume.
+            assert!(!is_stopped(children(child.id(), "atoll-server")[0]));
+            kill(to, Signal::SIGCONT).unwrap();
+            wait_until("both go on", || !is_stopped(atoll) && !is_stopped(shell));
+            let line = format!("{signal} {group}\n");
+            child.stdin.take().unwrap().write_all(line.as_bytes()).unwrap();
+            assert!(child.wait().unwrap().success());
+            assert_eq!(script_ok(dir.path(), "cat /vol/said"), line);
+        }
+    }
+}
+
+/// Who stops the program alone, and continues it alone, need not know of atoll.
+#[test]
+fn the_program_alone_is_stopped_and_continued() {
+    let dir = folder();
+    for signal in [Signal::SIGSTOP, Signal::SIGTSTP, Signal::SIGTTIN] {
+        let mut child = start(dir.path(), &[], "trap : USR1 USR2; echo ready; read line; exit 6");
+        wait_for(child.stdout.as_mut().unwrap(), "ready\n");
+        let shell = Pid::from_raw(children(child.id(), "bash")[0]);
+        let is_pending = |signal: Signal| {
+            let status = std::fs::read_to_string(format!("/proc/{shell}/status")).unwrap();
+            let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:\t")).unwrap();
+            u64::from_str_radix(pending, 16).unwrap() & 1 << (signal as u64 - 1) != 0
+        };
+        kill(shell, signal).unwrap();
+        wait_until("it stops", || is_stopped(shell.as_raw()));
+        // By the second atoll has seen the stop.
+        for passed in [Signal::SIGUSR1, Signal::SIGUSR2] {
+            kill(Pid::from_raw(child.id() as i32), passed).unwrap();
+            wait_until("atoll passes on a signal", || is_pending(passed));
+        }
+        assert!(!is_stopped(child.id() as i32));
+        kill(shell, Signal::SIGCONT).unwrap();
+        child.stdin.take().unwrap().write_all(b"on\n").unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(6), "{signal}");
+    }
+}
+
+/// A shell that has jobs of its own, and the terminal, suspends itself alone: the shell before it goes on, and
+/// gives the terminal back.
+#[test]
+fn a_shell_suspends_itself() {
+    need("script", "bsdutils");
+    let dir = folder();
+    let outer = format!("exec {} PS1='ready> ' bash --norc --noprofile -i", USUAL.join(" "));
+    let mut child = Command::new("script")
+        .current_dir(dir.path())
+        .args(["--quiet", "--return", "--command", &outer, "/dev/null"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut input, mut output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    wait_for(&mut output, "ready> ");
+    let mut ask = |line: &str, answer: &str| {
+        input.write_all(format!("{line}\n").as_bytes()).unwrap();
+        wait_for(&mut output, answer);
+        wait_for(&mut output, "ready> ");
     };
-    let atoll = child.id() as i32;
-    let shell = children(child.id(), "bash")[0];
-    kill(Pid::from_raw(shell), Signal::SIGSTOP).unwrap();
-    wait_until("atoll stops with its program", || state(atoll) == 'T' && state(shell) == 'T');
-    // The server does not: others may be using the volume.
-    let server = children(child.id(), "atoll-server")[0];
-    assert_ne!(state(server), 'T');
-    kill(Pid::from_raw(atoll), Signal::SIGCONT).unwrap();
-    wait_until("the program goes on with atoll", || state(atoll) != 'T' && state(shell) != 'T');
-    child.stdin.take().unwrap().write_all(b"on\n").unwrap();
-    assert!(child.wait().unwrap().success());
-    assert_eq!(script_ok(dir.path(), "cat /vol/said"), "on\n");
+    let program = env!("CARGO_BIN_EXE_atoll");
+    ask(&format!("{program} run -q -- bash --norc --noprofile -i"), "");
+    ask("echo inner-$((40 + 2))", "inner-42");
+    ask("suspend", "Stopped");
+    ask("echo outer-$((40 + 3))", "outer-43");
+    ask("fg", "");
+    ask("echo inner-$((40 + 4))", "inner-44");
+    ask("exit 9", "");
+    ask("echo status-$?", "status-9");
+    input.write_all(b"exit 8\n").unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(8));
 }
 
 #[test]

@@ -1,39 +1,9 @@
-//! What a process is: splitting it in two, and how it learns of the end of its children.
+//! Splitting a process in two.
 #![allow(unsafe_code)]
 
 use std::io;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::unistd::{ForkResult, Pid};
-
-/// Whether the end of children was ignored when the process began.
-static CHILDREN_IGNORED: AtomicBool = AtomicBool::new(false);
-
-/// Has this process told of the end of its children: where whoever started it ignored SIGCHLD, they would end
-/// without a status, and nobody could wait for them.
-///
-/// # Errors
-/// What sigaction(2) says.
-pub fn mind_children() -> io::Result<()> {
-    // SAFETY: the default action runs no code.
-    let before = unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
-    CHILDREN_IGNORED.fetch_or(matches!(before, SigHandler::SigIgn), Ordering::Relaxed);
-    Ok(())
-}
-
-/// Undoes [`mind_children`], in a process that is about to run a program.
-///
-/// # Errors
-/// What sigaction(2) says.
-pub fn mind_children_as_before() -> io::Result<()> {
-    if CHILDREN_IGNORED.load(Ordering::Relaxed) {
-        // SAFETY: ignoring runs no code.
-        unsafe { signal(Signal::SIGCHLD, SigHandler::SigIgn) }?;
-    }
-    Ok(())
-}
 
 /// Runs `child` in a new process and returns its number. The child ends with the status that
 /// `child` returns; it never returns into its caller's code.

@@ -6,12 +6,13 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use atoll_block::RamDevice;
 use atoll_fs::Fs;
-use atoll_host::server::{Access, Credentials, Identity, Session};
+use atoll_host::server::{Access, Change, Credentials, Identity, Observer, Session, SessionId};
 use atoll_vfs::{
     Context, FallocateMode, FileSystem, Ino, Name, OpenFlags, RenameFlags, SetAttr, Timespec,
 };
@@ -509,6 +510,90 @@ fn requests_that_are_swallowed_harm_only_their_mount() {
         // The others go on.
         writer.write_all_at(&[9], 0).unwrap();
         assert_eq!(byte(&File::open(world.a.join("f")).unwrap(), 0), Some(9));
+    });
+}
+
+/// Says when the content of a file has changed.
+struct Observed(Sender<()>);
+
+impl Observer for Observed {
+    fn changed(&self, _by: SessionId, change: &Change<'_>) {
+        if let Change::Data { .. } = change {
+            // Nobody listens any more after the first.
+            let _ = self.0.send(());
+        }
+    }
+}
+
+/// Calls on files that nobody else has to do with, through one client: all that make, change, show and remove.
+fn work(changer: &mut dyn Changer, dir: &Path) {
+    for i in 0..3 {
+        changer.create("g", &[i; 5000]);
+        assert_eq!(fs::read(dir.join("g")).unwrap(), [i; 5000]);
+        changer.rename("g", "h");
+        fs::hard_link(dir.join("h"), dir.join("g")).unwrap();
+        changer.chmod("h", 0o600);
+        assert_eq!(fs::metadata(dir.join("g")).unwrap().nlink(), 2);
+        changer.unlink("g");
+        changer.mkdir("s");
+        assert_eq!(fs::read_dir(dir).unwrap().count(), 3);
+        changer.rmdir("s");
+        changer.write(0, &[i]);
+        changer.set_len(10);
+        open(&dir.join("f")).sync_all().unwrap();
+        changer.unlink("h");
+    }
+}
+
+/// A mount whose kernel is late to forget one file holds up who works on that, and nobody who works on others.
+#[test]
+fn who_is_late_holds_up_nobody_else() {
+    with_world_alone(|world| {
+        // For ever, in a test.
+        world.volume.set_patience(Duration::from_secs(1000));
+        fs::write(world.a.join("late"), vec![1; 1 << 20]).unwrap();
+        fs::create_dir(world.a.join("d")).unwrap();
+        fs::write(world.a.join("d/f"), vec![1; 30_000]).unwrap();
+        let mut clients: [Box<dyn Changer>; 2] =
+            [Box::new(Direct::new(world)), Box::new(Through::new(&world.a))];
+        let mut third = Direct::new(world);
+        sleep(REST);
+        let cached = Arc::new(File::open(world.b.join("late")).unwrap());
+        assert_eq!(byte(&cached, 0), Some(1));
+        let writer = open(&world.a.join("late"));
+        let stop = AtomicBool::new(false);
+        let swallowing = Swallowing { stop: &stop, mount: &world.b };
+        let (unique, stuck) = swallow(world, &stop, &cached);
+        let (tell, changed) = channel();
+        let observer = world.volume.observe(Arc::new(Observed(tell))).unwrap();
+        let returned = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                writer.write_all_at(&[2; 4096], 0).unwrap();
+                returned.store(true, Ordering::Release);
+            });
+            // The change is made, and its answer waits.
+            changed.recv().unwrap();
+            scope.spawn(|| {
+                third.session.lookup(&cx(), Ino::ROOT, name("late")).unwrap();
+                returned.store(true, Ordering::Release);
+            });
+            for client in &mut clients {
+                work(&mut **client, &world.a.join("d"));
+            }
+            let early = returned.load(Ordering::Acquire);
+            let mut answer = [0; 16];
+            answer[..4].copy_from_slice(&16u32.to_ne_bytes());
+            answer[4..8].copy_from_slice(&(-rustix::io::Errno::IO.raw_os_error()).to_ne_bytes());
+            answer[8..].copy_from_slice(&unique.to_ne_bytes());
+            nix::unistd::write(&world.device, &answer).unwrap();
+            assert!(!early, "somebody learned of a change that a mount does not show");
+        });
+        world.volume.unobserve(observer);
+        drop(swallowing);
+        for reader in stuck {
+            reader.join().unwrap();
+        }
     });
 }
 

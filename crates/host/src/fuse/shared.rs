@@ -58,7 +58,7 @@ use super::convert::now;
 use super::identify;
 use super::notices;
 use crate::server::caches::KernelCache;
-use crate::server::gate::{Cut, Gate};
+use crate::server::gate::{Cut, Gate, Ticket};
 use crate::server::revocable::Revocable;
 use crate::server::session::Lent;
 use crate::server::syncs::Ask;
@@ -385,6 +385,8 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
         };
         let header = &message.header;
         let (unique, ino) = (header.unique, Ino(header.nodeid));
+        // What was answered at once left it.
+        let _ = session.take_needs();
         if let Ok(request) = &message.request
             && let Some(ask) = Ask::of(request)
             && session.volume().has_syncer()
@@ -423,7 +425,7 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
                         OutHeader { len, error: 0, unique }.store(&mut reply);
                         IoctlOut::default().store(&mut reply[OutHeader::SIZE..]);
                         // What is mapped from now on, no kernel may have in its cache.
-                        self.give(None, false, &mut reply, &answer)?;
+                        self.give((None, session.take_needs()), &mut reply, &answer)?;
                     }
                     Err(error) => self.line.send_result(unique, Err(error))?,
                 }
@@ -449,7 +451,8 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
                         WriteOut { size, padding: 0 }.store(&mut reply[OutHeader::SIZE..]);
                         // The kernel has a lock on what it writes back.
                         let at_once = args.write_flags & FUSE_WRITE_CACHE != 0;
-                        self.give(None, at_once, &mut reply, &[])?;
+                        let needs = session.take_needs().filter(|_| !at_once);
+                        self.give((None, needs), &mut reply, &[])?;
                     }
                     Err(error) => self.line.send_result(unique, Err(error))?,
                 }
@@ -472,7 +475,7 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             Err(error) => return self.line.send_result(unique, Err(error)),
         };
         let (line, gate, ticket) =
-            (Arc::clone(&self.line), Arc::clone(&self.gate), self.gate.ticket());
+            (Arc::clone(&self.line), Arc::clone(&self.gate), session.take_needs());
         let then = move |outcome| {
             // An error of the device is met by the thread that reads it.
             let answer = move || drop(line.send_result(unique, outcome));
@@ -559,7 +562,7 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             // Inode number 0: there is no such name.
             let none = EntryOut { entry_valid: FOR_EVER, ..EntryOut::default() };
             none.store(&mut reply[OutHeader::SIZE..]);
-            return self.give(None, false, &mut reply[..len], &[]);
+            return self.give((None, session.take_needs()), &mut reply[..len], &[]);
         }
         let reply = &mut reply[..answered.message];
         let lent = session.take_lent();
@@ -581,30 +584,29 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
         let cuts =
             matches!(&message.request, Ok(Request::Setattr(args)) if args.valid & FATTR_SIZE != 0);
         let cut = cuts.then(|| self.cache.cut(message.header.nodeid));
-        self.give_cut(shown, (at_once, cut), reply, &self.room[..answered.data])
+        let needs = session.take_needs().filter(|_| !at_once);
+        self.give_cut((shown, needs), cut, reply, &self.room[..answered.data])
     }
 
-    /// Gives the kernel an answer, when the kernels of all mounts have forgotten what it belies. `shown` says
-    /// where it has attributes, and what the kernel learns by them.
+    /// Gives the kernel an answer, when what `ticket` says is done. `shown` says where it has attributes, and
+    /// what the kernel learns by them.
     fn give(
         &self,
-        shown: Option<(usize, Lent)>,
-        at_once: bool,
+        (shown, ticket): (Option<(usize, Lent)>, Option<Ticket>),
         reply: &mut [u8],
         data: &[u8],
     ) -> io::Result<()> {
-        self.give_cut(shown, (at_once, None), reply, data)
+        self.give_cut((shown, ticket), None, reply, data)
     }
 
     /// The same for what may have cut a file.
     fn give_cut(
         &self,
-        shown: Option<(usize, Lent)>,
-        (at_once, cut): (bool, Option<Cut>),
+        (shown, ticket): (Option<(usize, Lent)>, Option<Ticket>),
+        cut: Option<Cut>,
         reply: &mut [u8],
         data: &[u8],
     ) -> io::Result<()> {
-        let ticket = if at_once { None } else { self.gate.ticket() };
         let given = shown.filter(|(_, lent)| lent.entry).map(|(_, lent)| lent.ino);
         let Some(ticket) = ticket else {
             if let Some((at, lent)) = shown

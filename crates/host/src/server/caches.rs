@@ -3,7 +3,7 @@
 //! A kernel may remember the attributes of an inode that an answer said to be valid, and the pages that
 //! it has read for its page cache. What each mount has been lent so is in a table, and when a call
 //! changes it, the mount's kernel is told to forget before that call, or any that could have seen the
-//! change, is answered (see [`gate`](super::gate)).
+//! change, is answered (see [`gate`](super::gate) and [`needs`](super::needs)).
 //!
 //! # Why no kernel shows what is old
 //!
@@ -177,7 +177,7 @@ impl KernelCache {
         }
         if mapped {
             if !self.gate.is_fenced(self.port) {
-                self.gate.tell(self.port, self.notice(ino, true));
+                self.gate.tell(self.port, ino, self.notice(ino, true));
             }
         } else if let Some(known) = self.table().known.get_mut(&ino) {
             known.pages = true;
@@ -234,7 +234,7 @@ impl KernelCache {
         known.attributes = false;
         known.pages &= !pages;
         known.rests = Some(Instant::now() + REST);
-        self.gate.tell(self.port, self.notice(ino, pages));
+        self.gate.tell(self.port, ino, self.notice(ino, pages));
     }
 
     fn notice(&self, ino: Ino, pages: bool) -> Notice {
@@ -276,7 +276,7 @@ impl KernelCache {
         let mut table = self.table();
         for (&ino, known) in &mut table.known {
             if known.attributes || known.pages {
-                self.gate.tell(self.port, self.notice(ino, known.pages));
+                self.gate.tell(self.port, ino, self.notice(ino, known.pages));
             }
             (known.attributes, known.pages) = (false, false);
         }
@@ -344,7 +344,7 @@ impl Caches {
                 // The byte may be the kernel's whole page.
                 known.pages = true;
                 let grown = Some((size, last));
-                mount.gate.tell(mount.port, Notice { grown, ..mount.notice(ino, false) });
+                mount.gate.tell(mount.port, ino, Notice { grown, ..mount.notice(ino, false) });
             }
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! What is told to a mount is written by a thread of its own, its notifier: the kernel may make it wait
 //! for the mount's own requests. Answers that depend on it wait here, as calls to make when it is
-//! done: the threads that serve go on, since it may be their next answer that the kernel waits for.
+//! done: the threads that serve go on, since it may be their next answer that the kernel waits for. Which
+//! those are says [`needs`](super::needs).
 //!
 //! How long that takes must not decide what is seen. A mount that somebody has waited for longer than
 //! [`PATIENCE`] is *fenced*: its requests are answered with errors from then on, it is told to forget all
@@ -16,6 +17,11 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use atoll_vfs::Ino;
+
+pub(crate) use super::needs::Ticket;
+use super::needs::{Involved, Needs};
 
 /// The longest that an answer waits for the kernel of a mount that is not fenced: far longer than one
 /// that is alive takes on the busiest machine.
@@ -34,7 +40,7 @@ pub(crate) struct Notice {
 }
 
 /// Names a mount in its volume's [`Gate`]; never used twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PortId(u64);
 
 /// What is on the way to one mount.
@@ -54,9 +60,6 @@ struct Port {
     fence: Arc<dyn Fn() + Send + Sync>,
 }
 
-/// What has to be done before an answer is given: for each mount, how many of its notices.
-pub(crate) struct Ticket(Vec<(PortId, u64)>);
-
 type Then = Box<dyn FnOnce() + Send>;
 
 /// A file that an answer cuts, which a mount's kernel does not write back to until it has it.
@@ -73,10 +76,19 @@ struct Waiting {
     then: Then,
 }
 
+/// Whether the kernels of the mounts at `ports` have taken what `ticket` says.
+fn is_done(ports: &[Port], ticket: &Ticket) -> bool {
+    ticket.0.iter().all(|(id, seq)| {
+        let port = ports.iter().find(|port| port.id == *id);
+        port.is_none_or(|port| port.done >= *seq)
+    })
+}
+
 #[derive(Default)]
 struct Inner {
     ports: Vec<Port>,
     waiting: Vec<Waiting>,
+    needs: Needs,
     next: u64,
     /// Whether the thread that looks after deadlines runs.
     kept: bool,
@@ -88,10 +100,7 @@ impl Inner {
     }
 
     fn is_done(&self, ticket: &Ticket) -> bool {
-        ticket.0.iter().all(|(id, seq)| {
-            let port = self.ports.iter().find(|port| port.id == *id);
-            port.is_none_or(|port| port.done >= *seq)
-        })
+        is_done(&self.ports, ticket)
     }
 
     /// The mounts that somebody has waited for too long: what fences them.
@@ -237,7 +246,7 @@ impl Gate {
             let mut inner = self.inner();
             let Some(at) = inner.ports.iter().position(|port| port.id == id) else { return };
             let port = inner.ports.swap_remove(at);
-            self.busy.fetch_sub((port.queued - port.done) as usize, Ordering::AcqRel);
+            self.less_busy(&mut inner, port.queued - port.done);
             port.bell.notify_all();
             self.alarm.notify_all();
             inner.ready()
@@ -255,14 +264,24 @@ impl Gate {
         self.inner().port(id).is_none_or(|port| port.ending)
     }
 
-    /// Has the mount told `notice`. Returns at once.
-    pub fn tell(&self, id: PortId, notice: Notice) {
+    /// Has the mount told `notice`, of the volume's inode `ino`. Returns at once.
+    pub fn tell(&self, id: PortId, ino: Ino, notice: Notice) {
         let mut inner = self.inner();
         if let Some(port) = inner.port(id) {
             port.queue.push_back(notice);
             port.queued += 1;
+            let need = (id, port.queued);
             self.busy.fetch_add(1, Ordering::AcqRel);
             port.bell.notify_one();
+            let Inner { ports, needs, .. } = &mut *inner;
+            needs.add(ino, need, |ticket| is_done(ports, ticket));
+        }
+    }
+
+    fn less_busy(&self, inner: &mut Inner, notices: u64) {
+        let before = self.busy.fetch_sub(notices as usize, Ordering::AcqRel);
+        if before == notices as usize {
+            inner.needs.clear();
         }
     }
 
@@ -291,24 +310,43 @@ impl Gate {
             let Some(port) = inner.port(id) else { return };
             port.done += 1;
             port.telling = None;
-            self.busy.fetch_sub(1, Ordering::AcqRel);
+            self.less_busy(&mut inner, 1);
             inner.ready()
         };
         ready.into_iter().for_each(|then| then());
     }
 
-    /// What an answer that has just been found out has to wait for; `None` for nothing.
+    /// What the answer to a call has to wait for that goes by `involved`; `None` for nothing. To be asked when
+    /// everything that it changes has been told, and before the next call.
     #[inline]
-    pub fn ticket(&self) -> Option<Ticket> {
-        if self.is_open() { None } else { self.closed() }
+    pub fn ticket(&self, involved: &Involved) -> Option<Ticket> {
+        if self.is_open() { None } else { self.closed(involved) }
     }
 
     #[cold]
-    fn closed(&self) -> Option<Ticket> {
-        let inner = self.inner();
-        let busy = inner.ports.iter().filter(|port| port.done < port.queued);
-        let needs: Vec<_> = busy.map(|port| (port.id, port.queued)).collect();
-        (!needs.is_empty()).then_some(Ticket(needs))
+    fn closed(&self, involved: &Involved) -> Option<Ticket> {
+        let mut inner = self.inner();
+        let Inner { ports, needs, .. } = &mut *inner;
+        let ticket = match involved.is_open() {
+            true => Ticket(ports.iter().map(|port| (port.id, port.queued)).collect()),
+            false => needs.of(involved.inodes()),
+        };
+        if is_done(ports, &ticket) {
+            return None;
+        }
+        if involved.changes() {
+            needs.join(involved, &ticket);
+        }
+        Some(ticket)
+    }
+
+    /// Whether no kernel shows what is old of `ino`.
+    #[inline]
+    pub fn is_free(&self, ino: Ino) -> bool {
+        self.is_open() || {
+            let inner = self.inner();
+            inner.is_done(&inner.needs.of(&[ino]))
+        }
     }
 
     /// Calls `then` when what `ticket` says is done, from another thread, or now. It must not block.
@@ -335,16 +373,14 @@ impl Gate {
         }
     }
 
-    /// Waits until everything has arrived that has been told until now.
-    pub fn wait(&self) {
-        if let Some(ticket) = self.ticket() {
-            let (done, waiting) = std::sync::mpsc::channel();
-            self.after(ticket, move || {
-                let _ = done.send(());
-            });
-            // Also when the mount has ended.
-            let _ = waiting.recv();
-        }
+    /// Waits until everything has arrived that `ticket` says.
+    pub fn wait(&self, ticket: Ticket) {
+        let (done, waiting) = std::sync::mpsc::channel();
+        self.after(ticket, move || {
+            let _ = done.send(());
+        });
+        // Also when the mount has ended.
+        let _ = waiting.recv();
     }
 
     /// Looks after deadlines, as long as there are mounts.
@@ -379,20 +415,21 @@ impl Gate {
 mod tests {
     use super::*;
 
+    const INO: Ino = Ino(7);
     const NOTICE: Notice = Notice { ino: 7, pages: true, grown: None };
 
     #[test]
     fn answers_wait_for_what_was_told_before() {
         let gate = Arc::new(Gate::default());
         let (a, b) = (gate.begin(|| ()), gate.begin(|| ()));
-        assert!(gate.is_open() && gate.ticket().is_none());
-        gate.tell(a, NOTICE);
-        gate.tell(b, NOTICE);
+        assert!(gate.is_open() && gate.ticket(&Involved::default()).is_none());
+        gate.tell(a, INO, NOTICE);
+        gate.tell(b, INO, NOTICE);
         let (done, waiting) = std::sync::mpsc::channel();
-        let ticket = gate.ticket().unwrap();
+        let ticket = gate.ticket(&Involved::default()).unwrap();
         gate.after(ticket, move || done.send(()).unwrap());
         // What comes later is not waited for.
-        gate.tell(a, NOTICE);
+        gate.tell(a, INO, NOTICE);
         assert_eq!(gate.next(a), Some(NOTICE));
         gate.told(a);
         assert!(waiting.try_recv().is_err());
@@ -406,6 +443,77 @@ mod tests {
         assert_eq!(gate.next(a), None);
     }
 
+    /// Calls on a few inodes, some changes that kernels are told of: the answer to each waits for what it, and all changes
+    /// that it follows from, have told, and for nothing else.
+    #[test]
+    fn answers_wait_for_what_they_go_by() {
+        use std::collections::BTreeSet;
+        let gate = Arc::new(Gate::default());
+        let ports = [gate.begin(|| ()), gate.begin(|| ())];
+        let (mut told, mut done) = ([0; 2], [0; 2]);
+        // For each inode, which notices a call that goes by it follows from.
+        let mut follows: [BTreeSet<(usize, u64)>; 6] = Default::default();
+        let mut seed = 1u64;
+        let mut random = |below: u64| {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (seed >> 33) % below
+        };
+        let mut waited = [0; 2];
+        for _ in 0..20_000 {
+            if random(2) == 0 {
+                let port = random(2) as usize;
+                if done[port] < told[port] {
+                    gate.next(ports[port]);
+                    gate.told(ports[port]);
+                    done[port] += 1;
+                }
+                continue;
+            }
+            let mut involved = Involved::default();
+            let all = random(20) == 0;
+            let inodes: BTreeSet<usize> = (0..=random(3)).map(|_| random(6) as usize).collect();
+            inodes.iter().for_each(|&ino| involved.add(Ino(ino as u64)));
+            if all {
+                involved.add_all();
+            }
+            let mut sees: BTreeSet<_> =
+                inodes.iter().flat_map(|&ino| follows[ino].clone()).collect();
+            if all {
+                sees = (0..2).flat_map(|port| (1..=told[port]).map(move |n| (port, n))).collect();
+            }
+            if random(2) == 0 {
+                for &ino in &inodes {
+                    involved.change(Ino(ino as u64));
+                    for port in (0..2).filter(|_| random(8) == 0) {
+                        gate.tell(ports[port], Ino(ino as u64), NOTICE);
+                        told[port] += 1;
+                        sees.insert((port, told[port]));
+                    }
+                }
+                inodes.iter().for_each(|&ino| follows[ino].extend(&sees));
+            }
+            let last = |port| sees.iter().filter(|need| need.0 == port).map(|need| need.1).max();
+            let expected = [0, 1].map(|port| last(port).filter(|&last| last > done[port]));
+            let ticket = gate.ticket(&involved).unwrap_or_default();
+            let waits = [0, 1].map(|port| {
+                let need = ticket.0.iter().find(|need| need.0 == ports[port]);
+                need.map(|need| need.1).filter(|&need| need > done[port])
+            });
+            assert_eq!(waits, expected);
+            waited[usize::from(waits != [None; 2])] += 1;
+            let free = inodes.iter().all(|&ino| {
+                assert_eq!(
+                    gate.is_free(Ino(ino as u64)),
+                    follows[ino].iter().all(|&(port, n)| n <= done[port])
+                );
+                gate.is_free(Ino(ino as u64))
+            });
+            assert!(all || free == (waits == [None; 2]));
+        }
+        assert!(waited.iter().all(|&times| times > 1000), "{waited:?}");
+        ports.into_iter().for_each(|port| gate.end(port));
+    }
+
     /// However long it takes, an answer goes out when the mount has forgotten, or has ended.
     #[test]
     fn who_is_late_is_fenced() {
@@ -415,19 +523,19 @@ mod tests {
             let (fence, fenced) = std::sync::mpsc::channel();
             let a = gate.begin(move || fence.send(()).unwrap());
             let b = gate.begin(|| panic!("nobody waits for it"));
-            gate.tell(a, NOTICE);
-            gate.tell(b, NOTICE);
+            gate.tell(a, INO, NOTICE);
+            gate.tell(b, INO, NOTICE);
             gate.next(b);
             gate.told(b);
             let (done, waiting) = std::sync::mpsc::channel();
-            gate.after(gate.ticket().unwrap(), move || done.send(()).unwrap());
+            gate.after(gate.ticket(&Involved::default()).unwrap(), move || done.send(()).unwrap());
             fenced.recv().unwrap();
             assert!(gate.is_fenced(a) && !gate.is_fenced(b));
             assert!(
                 waiting.recv_timeout(Duration::from_millis(200)).is_err(),
                 "it may see old data"
             );
-            gate.tell(a, NOTICE);
+            gate.tell(a, INO, NOTICE);
             gate.finish(a);
             for _ in 0..2 {
                 assert_eq!(gate.next(a), Some(NOTICE));
@@ -456,7 +564,7 @@ mod tests {
         let ports = [gate.begin(fence), gate.begin(fence)];
         let (done, waiting) = std::sync::mpsc::channel();
         for (i, port) in ports.into_iter().enumerate() {
-            gate.tell(ports[1 - i], NOTICE);
+            gate.tell(ports[1 - i], INO, NOTICE);
             let ticket = Ticket(vec![(ports[1 - i], 1)]);
             let done = done.clone();
             let cut = Some(Cut { port, ino: NOTICE.ino });

@@ -17,6 +17,7 @@ use std::collections::HashMap;
 
 use atoll_vfs::{Attr, Context, Errno, FileSystem, Ino, Name, Result};
 
+use super::needs::Involved;
 use super::permissions::Caller;
 
 /// The longest way up that is walked, so that a deep tree cannot hold up all others.
@@ -117,7 +118,7 @@ impl Inodes {
     /// `ESTALE` for one that this session was not given or that is outside of it; `ENOTDIR`.
     pub(super) fn directory(
         &mut self,
-        fs: &mut impl FileSystem,
+        (fs, involved): (&mut impl FileSystem, &mut Involved),
         cx: &Context,
         caller: &Caller<'_>,
         moves: u64,
@@ -134,8 +135,10 @@ impl Inodes {
             if slot.moves == moves || self.top == Ino::ROOT {
                 return Ok(ino);
             }
+            involved.add_all();
             self.climb(fs, cx, None, ino)?;
         } else {
+            involved.add_all();
             self.climb(fs, cx, Some(caller), ino)?;
             self.remember(ino, 0)?;
         }

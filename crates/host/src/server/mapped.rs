@@ -34,7 +34,8 @@ use super::limits::Limits;
 use super::observer::Change;
 use super::pages::{LEN, Pages};
 use super::session::Session;
-use super::volume::{SessionId, State, Volume};
+use super::verbs::enter;
+use super::volume::{SessionId, State, Volume, Waits};
 
 /// How long a store waits at most until it is written back without anybody's asking.
 pub const WRITE_BACK_INTERVAL: Duration = Duration::from_secs(1);
@@ -511,7 +512,7 @@ impl<F: FileSystem + Send> Volume<F> {
         self.write_back_file(ino, now)?;
         self.sync(now)?;
         // No kernel shows the times of before when this returns.
-        drop(self.enter(true)?);
+        self.enter(Waits::Here)?.involved.add(ino);
         Ok(())
     }
 
@@ -628,8 +629,10 @@ impl<F: FileSystem + Send> Session<F> {
         let writable = flags.contains(OpenFlags::WRITE) && !self.access.read_only;
         let limits = &self.access.limits;
         let (reader, writer) = self.volume.map(cx, self.id, open.ino, offset..end, limits)?;
+        // No kernel has it in its cache when this is answered.
+        enter!(self, cx, state, _caller, reading);
+        state.involved.add(open.ino);
         // Loads are nobody's calls: as on Linux it is mapping that counts.
-        let mut state = self.volume.lock()?;
         if state.relatime && !self.access.read_only && !flags.contains(OpenFlags::NOATIME) {
             state.accessed(cx, self.id, open.ino);
         }

@@ -1,12 +1,13 @@
 //! Many clients on one volume.
 //!
 //! Read in this order: [`volume`] is what all share, [`session`] one client's view of it and `verbs`
-//! its calls (`reads` and `writes` have those that move data), made of the steps in `state`; [`permissions`] says
-//! what a client may do, `inodes` and `handles` which inodes and open files it may name, `standing` those
+//! its calls (`names` has those that make and remove names, `reads` and `writes` those that move data), made of the
+//! steps in `state`; [`permissions`] says what a client may do, `inodes` and `handles` which inodes and open files it
+//! may name, `standing` those
 //! that it uses without having opened them, [`tokens`] and `adopt` how it may use those of another,
 //! [`limits`] how much; [`locks`] are those of fcntl(2) and flock(2),
 //! [`observer`] tells who asks what has changed, `view` keeps what clients read without asking, and
-//! `caches` what the kernels of mounts do, for whom others wait at the `gate`.
+//! `caches` what the kernels of mounts do, for whom others wait at the `gate` if `needs` says so.
 //! [`mapped`] has the files that clients have mapped, `pages` the memory for it.
 //!
 //! How clients come to a session: [`bind`] makes the socket, [`listen`] is the thread that watches
@@ -39,6 +40,8 @@ pub mod listen;
 pub mod locks;
 pub mod mapped;
 mod mount;
+mod names;
+mod needs;
 pub mod notify;
 pub mod observer;
 mod pages;

@@ -5,7 +5,7 @@ use atoll_vfs::{Context, DirEntry, FileSystem, Handle, Ino, OpenFlags, Result};
 use super::handles::Open;
 use super::session::Session;
 use super::verbs::enter;
-use super::volume::State;
+use super::volume::{State, Waits};
 
 impl<F: FileSystem + Send> Session<F> {
     /// The next call is by a descriptor with O_NOATIME, if `yes`.
@@ -41,7 +41,7 @@ impl<F: FileSystem + Send> Session<F> {
         let open = self.file(ino, handle)?;
         let len = buf.len().min(self.access.limits.transfer);
         enter!(self, cx, state, _caller, reading);
-        state.tokens.check(&open)?;
+        state.go_by(&open)?;
         let asked = len > 0;
         let len = state.fs.read(cx, open.ino, open.handle, offset, &mut buf[..len])?;
         if state.relatime && asked && self.counts(&open) {
@@ -75,6 +75,7 @@ impl<F: FileSystem + Send> Session<F> {
         let top = inodes.top();
         let at_top = open.ino == top;
         enter!(self, cx, state, _caller, reading);
+        state.involved.add(open.ino);
         state.fs.readdir(cx, open.ino, open.handle, cookie, &mut |entry| {
             let ino = if at_top && entry.name == b".." { top } else { entry.ino };
             emit(&DirEntry { ino: inodes.outer(ino), ..*entry })
@@ -88,6 +89,7 @@ impl<F: FileSystem + Send> Session<F> {
     pub(super) fn follow(&mut self, cx: &Context, ino: Ino, target: &mut Vec<u8>) -> Result<()> {
         let inner = self.inodes.named(ino)?;
         enter!(self, cx, state, _caller, reading);
+        state.involved.add(inner);
         state.fs.readlink(cx, inner, target)?;
         if state.relatime && !self.access.read_only {
             state.accessed(cx, self.id, inner);

@@ -1,5 +1,6 @@
 //! One client's view of a volume: its beginning, its locks and its end.
 
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -11,6 +12,7 @@ use atoll_vfs::{
 };
 
 use super::caches::KernelCache;
+use super::gate::Ticket;
 use super::handles::Handles;
 use super::inodes::Inodes;
 use super::locks::{
@@ -42,9 +44,10 @@ pub struct Session<F: FileSystem + Send> {
     pub(super) inodes: Inodes,
     pub(super) handles: Handles,
     pub(super) view: Option<ViewId>,
-    /// Whether a call returns only when the kernels of mounts have taken what it told them. Otherwise whoever
-    /// carries the answer waits for the volume's gate.
+    /// Whether a call returns only when the kernels of mounts have taken what it goes by. Otherwise whoever
+    /// carries the answer waits, for what `needs` says.
     pub(super) waits: bool,
+    pub(super) needs: RefCell<Option<Ticket>>,
     /// Of a mount: what its kernel remembers.
     pub(super) cache: Option<Arc<KernelCache>>,
     /// What the last call has found for it.
@@ -90,6 +93,7 @@ impl<F: FileSystem + Send> Session<F> {
             handles: Handles::default(),
             view: None,
             waits: true,
+            needs: RefCell::default(),
             cache: None,
             lent: None,
             for_cache: false,
@@ -147,10 +151,16 @@ impl<F: FileSystem + Send> Session<F> {
         Ok(Some(memory))
     }
 
-    /// From now on who carries the answers waits for the volume's gate before they are given, so that this
-    /// session does not.
+    /// From now on who carries the answers waits before they are given, for what
+    /// [`take_needs`](Self::take_needs) says, so that this session does not.
     pub(crate) fn carried(&mut self) {
         self.waits = false;
+    }
+
+    /// What the answer to the calls since the last time has to wait for.
+    #[inline]
+    pub(crate) fn take_needs(&mut self) -> Option<Ticket> {
+        self.needs.get_mut().take()
     }
 
     /// From now on the session's client is a kernel, which remembers what it is told, its page cache

@@ -7,18 +7,18 @@ use super::handles::{Open, Origin};
 use super::observer::Change;
 use super::permissions::Caller;
 use super::view::ViewId;
-use super::volume::{Entered, SessionId, State, Volume};
+use super::volume::{Entered, SessionId, State, Volume, Waits};
 use crate::privileges::drop_privileges;
 
 /// The bits of directories that make new names.
 pub(super) const MAKE: AccessMode = AccessMode::WRITE.union(AccessMode::EXECUTE);
 
 /// Refuses a change by a read-only session, and notes that something changes.
-pub(super) fn changing<F: FileSystem + Send>(
-    volume: &Volume<F>,
+pub(super) fn changing<'a, F: FileSystem + Send>(
+    volume: &'a Volume<F>,
     read_only: bool,
-    waits: bool,
-) -> Result<Entered<'_, F>> {
+    waits: Waits<'a>,
+) -> Result<Entered<'a, F>> {
     if read_only {
         return Err(Errno::EROFS);
     }
@@ -36,6 +36,16 @@ pub(super) fn open_mode(flags: OpenFlags) -> AccessMode {
 }
 
 impl<F: FileSystem> State<F> {
+    /// A call goes by `open`, which another session may have closed.
+    ///
+    /// # Errors
+    /// `EBADF` if it has.
+    #[inline]
+    pub(super) fn go_by(&mut self, open: &Open) -> Result<()> {
+        self.involved.add(open.ino);
+        self.tokens.check(open)
+    }
+
     /// Closes a handle, and tells of the inode that goes with it.
     pub(super) fn close(&mut self, cx: &Context, by: SessionId, open: &Open) -> Result<()> {
         if let Origin::Adopted { .. } = open.origin {
@@ -101,7 +111,9 @@ impl<F: FileSystem> State<F> {
     /// Shows a directory that has just changed to the session that changed it, and most likely goes on
     /// in it.
     pub(super) fn show_again(&mut self, cx: &Context, view: Option<ViewId>, dir: Ino) {
+        // It tells what the call has changed besides.
         if view.is_some()
+            && self.gate.is_open()
             && let Ok(attr) = self.fs.getattr(cx, dir)
         {
             self.views.found(view, &attr);
@@ -183,6 +195,7 @@ impl<F: FileSystem> State<F> {
             return Ok(None);
         }
         let victim = self.fs.lookup(cx, dir, name)?;
+        self.involved.add(victim.ino);
         if let Some(attr) = &attr {
             caller.remove(attr, &victim)?;
         }

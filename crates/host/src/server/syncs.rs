@@ -24,7 +24,8 @@ use atoll_vfs::wire::files::FUSE_FSYNC_FDATASYNC;
 use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, Result, Timespec};
 
 use super::session::Session;
-use super::volume::Volume;
+use super::verbs::enter;
+use super::volume::{State, Volume, Waits};
 use crate::fuse::now;
 
 /// The most that wait for the next sync. Who comes then makes a whole one by itself, under the lock.
@@ -215,11 +216,16 @@ impl<F: FileSystem + Send> Session<F> {
             Ask::File { handle, data_only } => {
                 let open = self.file(ino, handle)?;
                 self.volume.write_back_file(open.ino, cx.now)?;
-                self.volume.lock()?.tokens.check(&open)?;
-                Ok(data_only)
+                enter!(self, cx, state, _caller, reading);
+                state.go_by(&open).map(|()| data_only)
             }
             Ask::Directory(handle) => self.listing(ino, handle).map(|_| false),
-            Ask::All => self.volume.write_back(cx.now).map(|()| false),
+            Ask::All => {
+                self.volume.write_back(cx.now)?;
+                // What was written back may be of any file.
+                enter!(self, cx, _state, _caller, reading);
+                Ok(false)
+            }
         }
     }
 }

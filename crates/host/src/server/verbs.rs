@@ -1,7 +1,8 @@
 //! The calls of a session: which inodes they name, whether they are allowed, what they change.
 //!
 //! Each takes the volume's lock, translates, judges, calls the file system and tells the observers,
-//! so that nothing can come between the judgement and the act.
+//! so that nothing can come between the judgement and the act. Each says what inodes it goes by (`involved`): who
+//! does not waits for more.
 
 use atoll_posix::AccessMode;
 use atoll_vfs::{
@@ -14,7 +15,7 @@ use super::observer::Change;
 use super::session::{Lent, Session};
 use super::state::{MAKE, changing, open_mode};
 use super::view::ViewId;
-use super::volume::{Identity, State};
+use super::volume::{Identity, State, Waits};
 use super::writes::At;
 use crate::privileges::drop_capabilities;
 
@@ -22,27 +23,32 @@ use crate::privileges::drop_capabilities;
 /// verb needs. A macro, since the lock borrows one field of the session while others change.
 macro_rules! enter {
     ($self:ident, $cx:ident, $state:ident, $caller:ident, reading) => {
-        let mut guard = $self.volume.enter($self.waits)?;
+        let waits = if $self.waits { Waits::Here } else { Waits::Carrier(&$self.needs) };
+        let mut guard = $self.volume.enter(waits)?;
         let $state: &mut State<F> = &mut guard;
         let $cx = &$self.judge.context($cx);
         let $caller = $self.judge.caller($cx);
     };
     ($self:ident, $cx:ident, $state:ident, $caller:ident, changing) => {
-        let mut guard = changing(&$self.volume, $self.access.read_only, $self.waits)?;
+        let waits = if $self.waits { Waits::Here } else { Waits::Carrier(&$self.needs) };
+        let mut guard = changing(&$self.volume, $self.access.read_only, waits)?;
         let $state: &mut State<F> = &mut guard;
         let $cx = &$self.judge.context($cx);
         let $caller = $self.judge.caller($cx);
     };
 }
 
-pub(super) use enter;
-
 /// The volume's number of a directory in which a call works.
 macro_rules! directory {
     ($self:ident, $cx:ident, $state:ident, $caller:ident, $ino:expr) => {{
-        let dir = $self.inodes.directory(&mut $state.fs, $cx, &$caller, $state.moves, $ino);
+        let dir = {
+            let State { fs, involved, moves, .. } = &mut *$state;
+            $self.inodes.directory((fs, involved), $cx, &$caller, *moves, $ino)
+        };
         forgotten!($self, $state);
-        dir?
+        let dir = dir?;
+        $state.involved.add(dir);
+        dir
     }};
 }
 
@@ -78,12 +84,9 @@ macro_rules! offer {
     };
 }
 
-impl<F: FileSystem + Send> Session<F> {
-    /// Refuses a session that may not change names.
-    fn may_name(&self) -> Result<()> {
-        if self.access.names_fixed { Err(Errno::EPERM) } else { Ok(()) }
-    }
+pub(super) use {directory, enter, forgotten, lend};
 
+impl<F: FileSystem + Send> Session<F> {
     pub(super) fn check_room(&self) -> Result<()> {
         if self.handles.len() >= self.access.limits.open_files {
             return Err(Errno::EMFILE);
@@ -119,75 +122,10 @@ impl<F: FileSystem + Send> Session<F> {
     }
 
     /// The View, if entries that a caller with `cx` may see are entries that the client itself may.
-    fn view_of(&self, cx: &Context) -> Option<ViewId> {
+    pub(super) fn view_of(&self, cx: &Context) -> Option<ViewId> {
         let peer = self.peer();
         let checked = self.access.identity == Identity::Checked;
         self.view.filter(|_| checked || (cx.uid, cx.gid) == (peer.uid, peer.gid))
-    }
-
-    /// Makes a name with `make`, which gets the mode that the caller may give.
-    fn make(
-        &mut self,
-        cx: &Context,
-        parent: Ino,
-        name: Name<'_>,
-        mode: u32,
-        make: impl FnOnce(&mut F, &Context, Ino, u32) -> Result<Attr>,
-    ) -> Result<Attr> {
-        self.may_name()?;
-        enter!(self, cx, state, caller, changing);
-        let dir = directory!(self, cx, state, caller, parent);
-        let above = state.may_make(cx, &caller, dir, name)?;
-        caller.make(mode)?;
-        let is_directory = FileType::from_mode(mode) == Some(FileType::Directory);
-        let mode = match above {
-            Some(above) if !is_directory => caller.new_mode(&above, mode),
-            _ => mode,
-        };
-        let attr = make(&mut state.fs, cx, dir, mode)?;
-        state.tell_entry(self.id, dir, name);
-        state.show_again(cx, self.view, dir);
-        self.inodes.give(attr.ino, state.moves)?;
-        forgotten!(self, state);
-        state.views.found_entry(self.view_of(cx), dir, name, &attr);
-        lend!(self, entry attr.ino, true);
-        Ok(self.inodes.shown(attr))
-    }
-
-    /// What `.` is of what is no directory: the kernel of a mount so finds the inode of a file handle.
-    fn itself(&mut self, cx: &Context, ino: Ino) -> Result<Option<Attr>> {
-        let Ok(inner) = self.inodes.named(ino) else { return Ok(None) };
-        enter!(self, cx, state, _caller, reading);
-        let attr = state.fs.getattr(cx, inner)?;
-        if attr.file_type() == FileType::Directory {
-            return Ok(None);
-        }
-        self.inodes.give(inner, state.moves)?;
-        forgotten!(self, state);
-        lend!(self, entry attr.ino, true);
-        Ok(Some(self.inodes.shown(attr)))
-    }
-
-    fn remove(
-        &mut self,
-        cx: &Context,
-        parent: Ino,
-        name: Name<'_>,
-        remove: impl FnOnce(&mut F, &Context, Ino) -> Result<()>,
-    ) -> Result<()> {
-        self.may_name()?;
-        enter!(self, cx, state, caller, changing);
-        let dir = directory!(self, cx, state, caller, parent);
-        let victim = state.may_remove(cx, &caller, dir, name)?;
-        remove(&mut state.fs, cx, dir)?;
-        if state.observed() {
-            state.tell_entry(self.id, dir, name);
-            if let Some(victim) = victim {
-                state.tell_unlinked(cx, self.id, victim.ino);
-            }
-            state.show_again(cx, self.view, dir);
-        }
-        Ok(())
     }
 }
 
@@ -211,6 +149,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             state.views.found_missing(self.view_of(cx), dir, name);
         }
         let attr = found?;
+        state.involved.add(attr.ino);
         self.inodes.give(attr.ino, state.moves)?;
         forgotten!(self, state);
         state.views.found_entry(self.view_of(cx), dir, name, &attr);
@@ -233,6 +172,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
     fn getattr(&mut self, cx: &Context, ino: Ino) -> Result<Attr> {
         let inner = self.inodes.named(ino)?;
         enter!(self, cx, state, _caller, reading);
+        state.involved.add(inner);
         let attr = state.fs.getattr(cx, inner)?;
         state.views.found(self.view, &attr);
         lend!(self, attributes inner);
@@ -255,8 +195,9 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             None => self.inodes.named(ino)?,
         };
         enter!(self, cx, state, caller, changing);
+        state.involved.add(inner);
         if let Some(open) = &open {
-            state.tokens.check(open)?;
+            state.go_by(open)?;
         }
         let writing =
             open.and_then(|open| open.flags).is_some_and(|flags| flags.contains(OpenFlags::WRITE));
@@ -364,11 +305,13 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         let above = state.allowed(cx, &caller, from, AccessMode::EXECUTE)?;
         let new_above = state.allowed(cx, &caller, to, AccessMode::EXECUTE)?;
         let moved = state.fs.lookup(cx, from, name)?;
+        state.involved.add(moved.ino);
         let replaced = match state.fs.lookup(cx, to, new_name) {
             Ok(attr) => Some(attr),
             Err(Errno::ENOENT) => None,
             Err(error) => return Err(error),
         };
+        replaced.iter().for_each(|replaced| state.involved.add(replaced.ino));
         let exchange = flags.contains(RenameFlags::EXCHANGE);
         if replaced.is_some() && flags == RenameFlags::NOREPLACE {
             return Err(Errno::EEXIST);
@@ -436,6 +379,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         self.may_name()?;
         let source = self.inodes.named(ino)?;
         enter!(self, cx, state, caller, changing);
+        state.involved.add(source);
         let dir = directory!(self, cx, state, caller, new_parent);
         state.may_make(cx, &caller, dir, new_name)?;
         if !self.inodes.all() {
@@ -464,6 +408,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
                 return Err(Errno::EROFS);
             }
             enter!(self, cx, state, caller, reading);
+            state.involved.add(inner);
             if !caller.is_free() {
                 let attr = state.fs.getattr(cx, inner)?;
                 if attr.file_type() == FileType::Regular {
@@ -508,6 +453,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
                 Some(Ok(attr)) => Some(attr),
                 Some(Err(error)) => return Err(error),
             };
+            found.iter().for_each(|found| state.involved.add(found.ino));
             if found.is_some() && flags.contains(OpenFlags::EXCL) {
                 return Err(Errno::EEXIST);
             }
@@ -534,6 +480,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             }
             state.changed = true;
             let (attr, handle) = state.fs.create(cx, dir, name, mode, flags)?;
+            state.involved.add(attr.ino);
             if found.is_some() && flags.contains(OpenFlags::TRUNC) {
                 state.resized_mapped(cx, attr.ino, u64::MAX, 0);
             }
@@ -625,7 +572,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
     ) -> Result<()> {
         let open = self.file(ino, handle)?;
         enter!(self, cx, state, caller, changing);
-        state.tokens.check(&open)?;
+        state.go_by(&open)?;
         if open.flags.is_some_and(|flags| flags.contains(OpenFlags::WRITE)) {
             state.drop_privileges(cx, self.id, &caller, open.ino)?;
         }
@@ -662,7 +609,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         let open = self.file(ino, handle)?;
         self.volume.write_back_file(open.ino, cx.now)?;
         enter!(self, cx, state, _caller, reading);
-        state.tokens.check(&open)?;
+        state.go_by(&open)?;
         state.fs.seek(cx, open.ino, open.handle, offset, to)
     }
 
@@ -670,7 +617,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         let open = self.file(ino, handle)?;
         self.volume.write_back_file(open.ino, cx.now)?;
         enter!(self, cx, state, _caller, reading);
-        state.tokens.check(&open)?;
+        state.go_by(&open)?;
         state.fs.fsync(cx, open.ino, open.handle, data_only)
     }
 
@@ -707,6 +654,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
     fn fsyncdir(&mut self, cx: &Context, ino: Ino, handle: Handle) -> Result<()> {
         let open = self.listing(ino, handle)?;
         enter!(self, cx, state, _caller, reading);
+        state.involved.add(open.ino);
         state.fs.fsyncdir(cx, open.ino, open.handle)
     }
 
@@ -731,6 +679,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
     ) -> Result<()> {
         let inner = self.inodes.named(ino)?;
         enter!(self, cx, state, caller, changing);
+        state.involved.add(inner);
         let attr = state.fs.getattr(cx, inner)?;
         caller.xattr(&attr, name, true)?;
         state.plain.forget(inner);
@@ -742,6 +691,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
     fn getxattr(&mut self, cx: &Context, ino: Ino, name: &[u8], value: &mut Vec<u8>) -> Result<()> {
         let inner = self.inodes.named(ino)?;
         enter!(self, cx, state, caller, reading);
+        state.involved.add(inner);
         let attr = state.fs.getattr(cx, inner)?;
         caller.xattr(&attr, name, false)?;
         state.fs.getxattr(cx, inner, name, value)
@@ -750,6 +700,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
     fn listxattr(&mut self, cx: &Context, ino: Ino, names: &mut Vec<u8>) -> Result<()> {
         let inner = self.inodes.named(ino)?;
         enter!(self, cx, state, caller, reading);
+        state.involved.add(inner);
         let from = names.len();
         state.fs.listxattr(cx, inner, names)?;
         if !caller.is_free() {
@@ -764,6 +715,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
     fn removexattr(&mut self, cx: &Context, ino: Ino, name: &[u8]) -> Result<()> {
         let inner = self.inodes.named(ino)?;
         enter!(self, cx, state, caller, changing);
+        state.involved.add(inner);
         let attr = state.fs.getattr(cx, inner)?;
         caller.xattr(&attr, name, true)?;
         state.fs.removexattr(cx, inner, name)?;

@@ -109,7 +109,7 @@ pub(super) struct Views {
     count: usize,
     /// A page on its way; allocated with the first View.
     page: Vec<u8>,
-    /// While a kernel may show what was, nothing is put: what is put is what others see at once.
+    /// Of an inode of which a kernel may show what was, nothing is put: what is put is what others see at once.
     gate: Arc<Gate>,
     /// Reading sets times of last access: files whose next read does are not shown, so that it comes here.
     relatime: bool,
@@ -185,10 +185,10 @@ impl Views {
         }
     }
 
-    /// The View, if something may be put there.
+    /// The View, if something of `inodes` may be put there.
     #[inline]
-    fn filling(&self, id: Option<ViewId>) -> Option<Option<ViewId>> {
-        (id.is_some() && self.gate.is_open()).then_some(id)
+    fn filling(&self, id: Option<ViewId>, inodes: &[Ino]) -> Option<Option<ViewId>> {
+        (id.is_some() && inodes.iter().all(|&ino| self.gate.is_free(ino))).then_some(id)
     }
 
     #[inline]
@@ -205,7 +205,8 @@ impl Views {
     #[inline]
     pub fn found(&mut self, id: Option<ViewId>, attr: &Attr) {
         let shows = shows(self.relatime, attr);
-        if let Some((key, writer)) = self.filling(id).and_then(|id| self.writer(id, attr.ino))
+        if let Some((key, writer)) =
+            self.filling(id, &[attr.ino]).and_then(|id| self.writer(id, attr.ino))
             && shows
             && !writer.has_attr(key)
         {
@@ -216,7 +217,9 @@ impl Views {
     /// The session, which may search `dir`, has found `name` in it, and may name what it names.
     pub fn found_entry(&mut self, id: Option<ViewId>, dir: Ino, name: Name<'_>, attr: &Attr) {
         let shows = shows(self.relatime, attr);
-        let Some(view) = self.filling(id).and_then(|id| self.of(id)) else { return };
+        let Some(view) = self.filling(id, &[dir, attr.ino]).and_then(|id| self.of(id)) else {
+            return;
+        };
         if let (Some(parent), Some(child)) = (view.key(dir), view.key(attr.ino)) {
             let writer = view.view.writer();
             if !name.is_dot_or_dot_dot() {
@@ -230,7 +233,7 @@ impl Views {
 
     /// The session, which may search `dir`, has found no `name` in it.
     pub fn found_missing(&mut self, id: Option<ViewId>, dir: Ino, name: Name<'_>) {
-        if let Some((parent, writer)) = self.filling(id).and_then(|id| self.writer(id, dir))
+        if let Some((parent, writer)) = self.filling(id, &[dir]).and_then(|id| self.writer(id, dir))
             && !name.is_dot_or_dot_dot()
         {
             writer.put_missing(parent, name.bytes());
@@ -284,7 +287,7 @@ impl Views {
         offset: u64,
         len: usize,
     ) {
-        let Some(Some(ViewId(at))) = self.filling(id) else { return };
+        let Some(Some(ViewId(at))) = self.filling(id, &[open.ino]) else { return };
         let Some(view) = self.places[at].as_mut() else { return };
         let Some(key) = view.key(open.ino) else { return };
         if len > FILL_MAX {

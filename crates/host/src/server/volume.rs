@@ -1,5 +1,6 @@
 //! What all clients of one volume share.
 
+use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -10,10 +11,11 @@ use atoll_vfs::{AccessTimes, Errno, FileSystem, Result, Timespec};
 
 use super::caches::Caches;
 use super::checkpoints::Checkpoints;
-use super::gate::Gate;
+use super::gate::{Gate, Ticket};
 use super::limits::Limits;
 use super::locks::LockTable;
 use super::mapped::Mappings;
+use super::needs::Involved;
 use super::observer::{Change, Observer, ObserverId};
 use super::permissions::Credentials;
 use super::session::Session;
@@ -94,6 +96,9 @@ pub(super) struct State<F> {
     pub(super) mapped: Mappings,
     pub(super) views: Views,
     pub(super) caches: Caches,
+    /// What the call under way goes by.
+    pub(super) involved: Involved,
+    pub(super) gate: Arc<Gate>,
     observers: Vec<(ObserverId, Arc<dyn Observer>)>,
     next_observer: u64,
 }
@@ -102,12 +107,18 @@ impl<F> State<F> {
     /// Whether anybody wants to know of changes.
     #[inline]
     pub(super) fn observed(&self) -> bool {
-        !self.observers.is_empty() || !self.views.is_empty() || !self.caches.is_empty()
+        // A mount that has ended is none of the caches any more, but may not have forgotten yet.
+        let kernels = !self.caches.is_empty() || !self.gate.is_open();
+        !self.observers.is_empty() || !self.views.is_empty() || kernels
     }
 
     /// Tells the observers, and drops from the Views what is not true any more.
     #[inline]
     pub(super) fn tell(&mut self, by: SessionId, change: Change<'_>) {
+        self.involved.change(match change {
+            Change::Attributes(ino) | Change::Data { ino, .. } | Change::Gone(ino) => ino,
+            Change::Entry { parent, .. } => parent,
+        });
         self.views.changed(&change);
         if !self.caches.is_empty() {
             self.caches.changed(by, &change);
@@ -118,11 +129,21 @@ impl<F> State<F> {
     }
 }
 
+/// Who waits for what a call has to wait for.
+#[derive(Clone, Copy)]
+pub(super) enum Waits<'a> {
+    /// The call.
+    Here,
+    /// Who carries the answers of a session.
+    Carrier(&'a RefCell<Option<Ticket>>),
+}
+
 /// The lock of a volume during a call.
 pub(super) struct Entered<'a, F: FileSystem> {
     state: Option<MutexGuard<'a, State<F>>>,
     checkpoints: &'a Checkpoints,
-    gate: Option<&'a Gate>,
+    gate: &'a Gate,
+    waits: Waits<'a>,
 }
 
 impl<F: FileSystem> Deref for Entered<'_, F> {
@@ -144,13 +165,17 @@ impl<F: FileSystem> DerefMut for Entered<'_, F> {
 impl<F: FileSystem> Drop for Entered<'_, F> {
     #[inline]
     fn drop(&mut self) {
-        if self.state.take().is_some_and(|state| state.fs.checkpoint_due()) {
+        let Some(state) = self.state.take() else { return };
+        if state.fs.checkpoint_due() {
             self.checkpoints.ask();
         }
-        if let Some(gate) = self.gate
-            && !std::thread::panicking()
-        {
-            gate.wait();
+        let ticket = self.gate.ticket(&state.involved);
+        drop(state);
+        let Some(ticket) = ticket else { return };
+        match self.waits {
+            Waits::Here if std::thread::panicking() => {}
+            Waits::Here => self.gate.wait(ticket),
+            Waits::Carrier(place) => place.borrow_mut().get_or_insert_default().merge(&ticket),
         }
     }
 }
@@ -171,6 +196,8 @@ impl<F: FileSystem + Send> Volume<F> {
                 mapped: Mappings::default(),
                 views: Views::new(&gate),
                 caches: Caches::default(),
+                involved: Involved::default(),
+                gate: Arc::clone(&gate),
                 observers: Vec::new(),
                 next_observer: 0,
             }),
@@ -274,15 +301,17 @@ impl<F: FileSystem + Send> Volume<F> {
         state.observers.retain(|(other, _)| *other != id);
     }
 
-    /// As [`lock`](Self::lock), for a call that with `waits` returns when the kernels of all mounts have
-    /// forgotten what is not true any more.
+    /// As [`lock`](Self::lock), for a call whose answer waits until the kernels of all mounts have forgotten
+    /// what it belies. The call says what it goes by.
     ///
     /// # Errors
     /// `EIO` after a panic in the file system.
     #[inline]
-    pub(super) fn enter(&self, waits: bool) -> Result<Entered<'_, F>> {
-        let gate = waits.then_some(&*self.gate);
-        Ok(Entered { state: Some(self.lock()?), checkpoints: &self.checkpoints, gate })
+    pub(super) fn enter<'a>(&'a self, waits: Waits<'a>) -> Result<Entered<'a, F>> {
+        let mut state = self.lock()?;
+        state.involved.begin();
+        let (checkpoints, gate) = (&self.checkpoints, &*self.gate);
+        Ok(Entered { state: Some(state), checkpoints, gate, waits })
     }
 
     /// What the lock guards.

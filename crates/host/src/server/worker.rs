@@ -434,11 +434,13 @@ impl<F: FileSystem + Send> Client<F> {
                 let message = &message[..request.message_len()];
                 let served = catch_unwind(AssertUnwindSafe(|| {
                     self.newcomer.place.with(|session| {
-                        let session = (session, alone);
-                        answer(server, session, &caller, message, data, &mut reply, room)
+                        let served = (&mut *session, alone);
+                        let answered =
+                            answer(server, served, &caller, message, data, &mut reply, room);
+                        answered.map(|answered| (answered, session.take_needs()))
                     })
                 }));
-                let (answered, sync) = match served {
+                let ((answered, sync), ticket) = match served {
                     Ok(Some(Ok(answered))) => answered,
                     Ok(Some(Err(_))) => return Err(Broken("sent no FUSE message")),
                     Ok(None) => return Err(Broken("was not expected any more")),
@@ -448,7 +450,6 @@ impl<F: FileSystem + Send> Client<F> {
                     return Err(Broken("left no place for an answer"));
                 }
                 let reply = &reply[..answered.message];
-                let ticket = volume.gate.ticket();
                 let left = u32::from(ticket.is_some()) + u32::from(sync.is_some());
                 if left == 0 {
                     self.channel.complete(request, reply, answered.data, wake);

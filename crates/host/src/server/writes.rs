@@ -5,7 +5,7 @@ use atoll_vfs::{Context, FileSystem, Handle, Ino, OpenFlags, Result, Written};
 use super::session::Session;
 use super::state::changing;
 use super::verbs::enter;
-use super::volume::State;
+use super::volume::{State, Waits};
 
 /// Where a write goes.
 pub(super) enum At {
@@ -61,7 +61,7 @@ impl<F: FileSystem + Send> Session<F> {
         let open = self.file(ino, handle)?;
         let mut data = &data[..data.len().min(self.access.limits.transfer)];
         enter!(self, cx, state, caller, changing);
-        state.tokens.check(&open)?;
+        state.go_by(&open)?;
         // What cannot be written takes nothing.
         if open.flags.is_some_and(|flags| flags.contains(OpenFlags::WRITE)) && !data.is_empty() {
             state.drop_privileges(cx, self.id, &caller, open.ino)?;

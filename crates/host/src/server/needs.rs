@@ -1,0 +1,195 @@
+//! Which notices an answer waits for: those of the inodes that it goes by, and no others. A mount that is late to
+//! forget one file holds up nobody who works on another.
+//!
+//! # Why that is enough
+//!
+//! A kernel shows what is old of an inode from a change until it has taken the notice of that. Until then
+//! nobody may learn of the change. Whoever could has called for that inode, since a call goes by nothing but the
+//! inodes that it names and finds; and whoever has not called for it does not know whether the change was before his own
+//! call. The answer of each call waits for the notices of all inodes that it went by ([`Involved`]): those that it
+//! has caused, and those that were on the way.
+//!
+//! A change of several inodes is one: who sees it in one of them knows what it was made from. So what a change had to wait
+//! for, all the inodes that it went by are waited for ([`Needs::join`]): after a link of a file that a kernel still shows as it was,
+//! who looks into the directory waits for that kernel, though nobody has cached the directory. What only looks
+//! joins nothing: what it saw is known when its answer is given, and that waits.
+//!
+//! Calls that say nothing of what they go by, such as statfs(2), wait for everything.
+//!
+//! All of it under the volume's lock, under which notices are queued too: no other call comes between.
+
+use std::collections::HashMap;
+
+use atoll_vfs::Ino;
+
+use super::gate::PortId;
+
+/// The most inodes that a call goes by: a rename's two directories, what it moves and what it replaces.
+const INVOLVED_MAX: usize = 4;
+/// So many inodes may be remembered before those whose notices are done are looked for.
+const PRUNE_MIN: usize = 1024;
+
+/// What has to be done before an answer is given: for each mount, how many of its notices.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ticket(pub(super) Vec<(PortId, u64)>);
+
+impl Ticket {
+    fn add(&mut self, (port, count): (PortId, u64)) {
+        match self.0.iter_mut().find(|(other, _)| *other == port) {
+            Some((_, other)) => *other = count.max(*other),
+            None => self.0.push((port, count)),
+        }
+    }
+
+    /// This, and all that `other` waits for.
+    pub fn merge(&mut self, other: &Ticket) {
+        other.0.iter().for_each(|&need| self.add(need));
+    }
+}
+
+/// The inodes, by the volume's numbers, that the call under way goes by.
+#[derive(Debug)]
+pub(crate) struct Involved {
+    inodes: [Ino; INVOLVED_MAX],
+    count: usize,
+    /// There may be others.
+    open: bool,
+    changes: bool,
+}
+
+impl Default for Involved {
+    fn default() -> Self {
+        Involved { inodes: [Ino(0); INVOLVED_MAX], count: 0, open: false, changes: false }
+    }
+}
+
+impl Involved {
+    /// A call begins.
+    #[inline]
+    pub fn begin(&mut self) {
+        (self.count, self.open, self.changes) = (0, false, false);
+    }
+
+    /// It goes by `ino`.
+    #[inline]
+    pub fn add(&mut self, ino: Ino) {
+        if self.inodes[..self.count].contains(&ino) {
+            return;
+        }
+        match self.inodes.get_mut(self.count) {
+            Some(place) => {
+                *place = ino;
+                self.count += 1;
+            }
+            None => self.open = true,
+        }
+    }
+
+    /// It goes by more than is said.
+    pub fn add_all(&mut self) {
+        self.open = true;
+    }
+
+    /// It has changed `ino`.
+    #[inline]
+    pub fn change(&mut self, ino: Ino) {
+        self.changes = true;
+        self.add(ino);
+    }
+
+    /// What it is known to go by.
+    pub fn inodes(&self) -> &[Ino] {
+        &self.inodes[..self.count]
+    }
+
+    /// Whether it may go by anything else.
+    pub fn is_open(&self) -> bool {
+        self.open || self.count == 0
+    }
+
+    /// Whether it has changed anything.
+    pub fn changes(&self) -> bool {
+        self.changes
+    }
+}
+
+/// For each inode the notices that are on the way and that whoever goes by it waits for.
+#[derive(Debug, Default)]
+pub(super) struct Needs {
+    by_inode: HashMap<Ino, Ticket>,
+    /// How many there may be until it is looked for what is done.
+    room: usize,
+}
+
+impl Needs {
+    /// Whoever goes by `ino` waits for `need`. `is_done` says what nobody has to wait for any more.
+    pub fn add(&mut self, ino: Ino, need: (PortId, u64), is_done: impl Fn(&Ticket) -> bool) {
+        if self.by_inode.len() >= self.room.max(PRUNE_MIN) {
+            self.by_inode.retain(|_, ticket| !is_done(ticket));
+            self.room = 2 * self.by_inode.len();
+        }
+        self.by_inode.entry(ino).or_default().add(need);
+    }
+
+    /// What whoever goes by `inodes` waits for, done or not.
+    pub fn of(&self, inodes: &[Ino]) -> Ticket {
+        let mut all = Ticket::default();
+        for ticket in inodes.iter().filter_map(|ino| self.by_inode.get(ino)) {
+            all.merge(ticket);
+        }
+        all
+    }
+
+    /// Whoever goes by an inode of a call that has changed something waits for `all`, as its answer does.
+    pub fn join(&mut self, involved: &Involved, all: &Ticket) {
+        for &ino in involved.inodes() {
+            self.by_inode.insert(ino, all.clone());
+        }
+    }
+
+    /// Everything is done.
+    pub fn clear(&mut self) {
+        if self.by_inode.len() > PRUNE_MIN {
+            *self = Needs::default();
+        } else {
+            self.by_inode.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_call_goes_by() {
+        let mut involved = Involved::default();
+        assert!(involved.is_open(), "who says nothing goes by everything");
+        for ino in [1, 2, 1, 3, 4, 2] {
+            involved.add(Ino(ino));
+            assert!(!involved.is_open());
+        }
+        assert_eq!(involved.inodes(), [1, 2, 3, 4].map(Ino));
+        involved.change(Ino(5));
+        assert!(involved.is_open() && involved.changes(), "more than there is room for");
+        involved.begin();
+        involved.add(Ino(9));
+        assert!(!involved.is_open() && !involved.changes());
+        involved.add_all();
+        assert!(involved.is_open());
+    }
+
+    #[test]
+    fn what_is_done_takes_no_room() {
+        let mut needs = Needs::default();
+        for ino in 0..100 * PRUNE_MIN as u64 {
+            // Every second one is done.
+            needs.add(Ino(ino), (PortId::default(), ino), |ticket| {
+                ticket.0[0].1 % 2 == 0 || ticket.0[0].1 + 3000 < ino
+            });
+            assert!(needs.by_inode.len() <= 8 * PRUNE_MIN);
+        }
+        needs.clear();
+        assert_eq!(needs.by_inode.capacity(), 0);
+    }
+}
