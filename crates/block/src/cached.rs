@@ -287,6 +287,10 @@ impl<D: BlockDevice> BlockDevice for Cached<D> {
         self.device.expect_commits(first, count)
     }
 
+    fn reserve(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
+        self.device.reserve(first, count)
+    }
+
     fn forget_cached(&mut self) -> Result<(), BlockError> {
         // It writes through, so nothing is lost with it.
         self.forget(0..self.device.block_count());

@@ -109,6 +109,17 @@ pub trait BlockDevice {
         Ok(())
     }
 
+    /// Has storage set aside for `count` blocks from `first`, so that no store to them fails for want of it until
+    /// they are discarded. It changes no content, and becomes durable like a write. A medium that cannot say, or
+    /// has storage for all its blocks, has nothing to do.
+    ///
+    /// # Errors
+    /// [`BlockError::NoSpace`]; a part may be set aside then.
+    fn reserve(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
+        checked_blocks(self.block_count(), first, count)?;
+        Ok(())
+    }
+
     /// Drops whatever was kept in memory in place of the medium: what is read from now on comes from
     /// there. For who finds that the medium had failed. A device that keeps nothing has nothing to do.
     fn forget_cached(&mut self) -> Result<(), BlockError> {
@@ -172,6 +183,9 @@ impl<D: BlockDevice + ?Sized> BlockDevice for &mut D {
     }
     fn expect_commits(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
         (**self).expect_commits(first, count)
+    }
+    fn reserve(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
+        (**self).reserve(first, count)
     }
     fn forget_cached(&mut self) -> Result<(), BlockError> {
         (**self).forget_cached()
@@ -280,6 +294,13 @@ macro_rules! memory_of_variants {
                 count: u64,
             ) -> Result<(), $crate::BlockError> {
                 match self { $(Self::$variant(d) => d.expect_commits(first, count),)+ }
+            }
+            fn reserve(
+                &mut self,
+                first: $crate::BlockIndex,
+                count: u64,
+            ) -> Result<(), $crate::BlockError> {
+                match self { $(Self::$variant(d) => d.reserve(first, count),)+ }
             }
             fn forget_cached(&mut self) -> Result<(), $crate::BlockError> {
                 match self { $(Self::$variant(d) => d.forget_cached(),)+ }

@@ -243,6 +243,17 @@ impl BlockDevice for FaultDevice {
         Some(flusher)
     }
 
+    /// Zeros in the blocks that have no storage, where [`Faults::free_blocks`] limits that.
+    fn reserve(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
+        let blocks = checked_blocks(self.block_count(), first, count)?;
+        for block in blocks {
+            if self.faults.free_blocks.is_some() && !self.media.current().is_stored(block) {
+                self.store_zeros(BlockIndex(block).byte_offset(), BLOCK_SIZE as u64)?;
+            }
+        }
+        Ok(())
+    }
+
     /// What a failed flush gave up is what was durable before. No event, and not in a recording.
     fn forget_cached(&mut self) -> Result<(), BlockError> {
         self.note_flushers();

@@ -37,9 +37,21 @@ fn damage_map(dir: &Path, volume: &str) -> &'static str {
     "the second map block of group 0 was damaged"
 }
 
-fn end(mut server: Child) {
-    kill(Pid::from_raw(server.id() as i32), Signal::SIGTERM).unwrap();
-    assert!(server.wait().unwrap().success());
+/// A process, which ends with the test at the latest.
+struct Server(Child);
+
+impl Server {
+    fn end(mut self) {
+        kill(Pid::from_raw(self.0.id() as i32), Signal::SIGTERM).unwrap();
+        assert!(self.0.wait().unwrap().success());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// The map is read when the first block is taken, long after the volume was opened.
@@ -57,18 +69,18 @@ fn servers_say_what_they_find_later() {
         let start = |args: &[&str]| {
             let mut command = atoll();
             command.current_dir(path).args(args).stdin(Stdio::null());
-            command.stderr(log.try_clone().unwrap()).spawn().unwrap()
+            Server(command.stderr(log.try_clone().unwrap()).spawn().unwrap())
         };
         let script = |before: &str, dir: &str| format!("{before} {}", write.replace("$DIR", dir));
         match server {
             "serve" => {
                 let child = start(&["serve", "v.vol", "--socket", "s"]);
                 wait_until("it serves", || path.join("s").exists());
-                let script = script("test ! -s log;", "/vol");
+                let script = script("if grep -q damaged log; then exit 1; fi;", "/vol");
                 ok(atoll()
                     .current_dir(path)
                     .args(["run", "-v", "s:/vol", "--", "sh", "-ec", &script]));
-                end(child);
+                child.end();
             }
             "mount" => {
                 let child = start(&["mount", "--foreground", "v.vol", "point"]);
@@ -76,12 +88,12 @@ fn servers_say_what_they_find_later() {
                 assert!(!said().contains(text), "{}", said());
                 let mut shell = std::process::Command::new("sh");
                 ok(shell.current_dir(path).args(["-ec", &script("", "point")]));
-                end(child);
+                child.end();
             }
             _ => {
-                let script = script("test ! -s log;", "/vol");
+                let script = script("if grep -q damaged log; then exit 1; fi;", "/vol");
                 let args = ["run", "-v", "v.vol:/vol", "--", "sh", "-ec", &script];
-                assert!(start(&args).wait().unwrap().success(), "{}", said());
+                assert!(start(&args).0.wait().unwrap().success(), "{}", said());
             }
         }
         let lines = said();
@@ -100,17 +112,17 @@ fn a_check_says_what_a_mount_says() {
     let dir = folder();
     let path = dir.path();
     volume(path, "v.vol", "16M");
-    let mut server = atoll()
+    let server = atoll()
         .current_dir(path)
         .args(["serve", "v.vol", "--socket", "s"])
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
+    let server = Server(server);
     wait_until("it serves", || path.join("s").exists());
-    let script = "for i in 1 2 3 4 5 6 7 8; do mkdir /vol/$i; done; sync -f /vol";
+    let script = "for i in 1 2 3 4 5 6 7 8; do mkdir /vol/$i; done; sync /vol";
     ok(atoll().current_dir(path).args(["run", "-v", "s:/vol", "--", "sh", "-ec", script]));
-    server.kill().unwrap();
-    server.wait().unwrap();
+    drop(server);
     // Another file, of which nobody knows what memory it was in.
     std::fs::copy(path.join("v.vol"), path.join("copy.vol")).unwrap();
     let sb = &elements(path, "copy.vol", "superblock")[0]["superblock"];

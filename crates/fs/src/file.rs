@@ -213,8 +213,8 @@ impl<M: Memory> Store<M> {
         Ok((first, last))
     }
 
-    /// Allocates unwritten blocks for a part of the holes in the file blocks `from..to`. Returns
-    /// where to go on.
+    /// Allocates unwritten blocks for a part of the holes in the file blocks `from..to`, and has the host set
+    /// storage aside for all of that part. Returns where to go on.
     pub fn preallocate(&mut self, inode: &mut Inode, from: u64, to: u64) -> Result<u64> {
         let mut at = from;
         for _ in 0..FREE_BUDGET {
@@ -222,9 +222,15 @@ impl<M: Memory> Store<M> {
                 break;
             }
             match self.mapping(inode, at)? {
-                Mapping::Mapped(e) => at = e.end(),
+                Mapping::Mapped(e) => {
+                    if let Some(part) = e.clip(at, to) {
+                        self.device.reserve(BlockIndex(part.start), part.len)?;
+                    }
+                    at = e.end();
+                }
                 Mapping::Hole { end, goal, .. } => {
                     let (start, len) = self.allocate_data(goal, end.min(to) - at)?;
+                    self.device.reserve(BlockIndex(start), len)?;
                     let e = Extent { file_block: at, start, len, unwritten: true };
                     self.insert_extent(inode, e)?;
                     inode.record.blocks += len;

@@ -73,7 +73,7 @@ pub fn owner<M: Memory>(device: &mut M) -> Result<[u8; 32]> {
 pub(crate) fn mount<M: Memory>(mut device: M, options: &MountOptions) -> Result<Store<M>> {
     let opening = Opening::begin(&mut device, !options.read_only)?;
     let sb = opening.sb().clone();
-    let header = opening.header.clone()?;
+    let header = opening.header?;
     if sb.read_compatible != 0 && !options.read_only {
         return Err(FsError::ReadOnlyFeatures);
     }

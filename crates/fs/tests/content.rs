@@ -1,5 +1,5 @@
 //! File content against a plain array of bytes, and the return of all space.
-use atoll_block::RamDevice;
+use atoll_block::{BLOCK_SIZE, FaultDevice, RamDevice};
 use atoll_fs::{FormatOptions, Fs, MountOptions, format};
 use atoll_vfs::*;
 
@@ -49,6 +49,49 @@ fn many_names_come_and_go() {
     }
     fs.syncfs(&CX).unwrap();
     assert_eq!(before, fs.statfs(&CX).unwrap());
+}
+
+/// A host without room refuses at once. What it has set aside stays the file's, whatever comes then, in any
+/// kind of block: never used, used and given back, allocated before without being written.
+#[test]
+fn allocated_blocks_have_storage() {
+    const BLOCK: u64 = BLOCK_SIZE as u64;
+    for discard in [false, true] {
+        let mut device = FaultDevice::new(4000);
+        format(&mut device, &FormatOptions::default()).unwrap();
+        let options = MountOptions { discard, ..MountOptions::default() };
+        let mut fs = Fs::mount(device, &options).unwrap();
+        let open = |fs: &mut Fs<FaultDevice>, name: &str| {
+            let (attr, handle) =
+                fs.create(&CX, Ino::ROOT, Name::new(name.as_bytes()).unwrap(), 0o644, RW).unwrap();
+            (attr.ino, handle)
+        };
+        let (ino, handle) = open(&mut fs, "old");
+        fs.write(&CX, ino, handle, 0, &vec![1; 600 * BLOCK_SIZE]).unwrap();
+        fs.release(&CX, ino, handle).unwrap();
+        fs.unlink(&CX, Ino::ROOT, Name::new(b"old").unwrap()).unwrap();
+        fs.syncfs(&CX).unwrap();
+        let (ino, handle) = open(&mut fs, "f");
+        let none = FallocateMode::empty();
+        fs.device_mut().faults.free_blocks = Some(1000);
+        let large = 2500 * BLOCK;
+        let refused = fs.fallocate(&CX, ino, handle, 0, large, none);
+        assert_eq!(refused, Err(Errno::ENOSPC));
+        fs.setattr(&CX, ino, None, &SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
+        fs.syncfs(&CX).unwrap();
+        fs.device_mut().faults.free_blocks = Some(1000);
+        fs.fallocate(&CX, ino, handle, 0, 700 * BLOCK, none).unwrap();
+        fs.fallocate(&CX, ino, handle, 100 * BLOCK, 750 * BLOCK, none).unwrap();
+        // Others take all the rest.
+        fs.device_mut().faults.free_blocks = Some(0);
+        for at in (0..850).step_by(50) {
+            let data = vec![at as u8; 50 * BLOCK_SIZE];
+            let written = fs.write(&CX, ino, handle, at * BLOCK, &data);
+            assert_eq!(written.map(|w| w.len), Ok(data.len()), "{discard}: block {at}");
+            fs.fsync(&CX, ino, handle, false).unwrap();
+        }
+        assert!(fs.fallocate(&CX, ino, handle, 850 * BLOCK, 2000 * BLOCK, none).is_err());
+    }
 }
 
 /// What the file should hold.

@@ -4,12 +4,13 @@
 mod common;
 
 use std::fs::{File, OpenOptions as FileOptions};
+use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-use atoll_block::{BLOCK_SIZE, BlockDevice, BlockIndex, Memory};
+use atoll_block::{BLOCK_SIZE, BlockDevice, BlockError, BlockIndex, Memory};
 use atoll_host::device::{Access, Create, HostDevice, OpenOptions, open};
-use common::{Loop, disk, with_disks};
+use common::{Loop, Mounted, alone, disk, run, with_disks};
 
 const ACCESS: [Access; 2] = [Access::Mapped, Access::Direct { cache_bytes: 60_000 }];
 /// Four mebibytes: storage is asked for one at a time.
@@ -151,6 +152,7 @@ fn what_is_forgotten_is_read_from_the_medium() {
         }
         Ok(())
     });
+    let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     for access in ACCESS {
         let mut device = opened(&folder.path().join("volume"), access);
@@ -162,9 +164,46 @@ fn what_is_forgotten_is_read_from_the_medium() {
     }
 }
 
+/// What is set aside stays, when others take all the rest; more than there is, is refused at once.
+#[test]
+fn what_is_reserved_can_be_stored() {
+    const MIB: u64 = (1 << 20) / BLOCK_SIZE as u64;
+    with_disks(|folder| {
+        let host = folder.join("host");
+        let image = disk(folder, "image", 24);
+        run("mkfs.ext4", &[&"-q", &image])?;
+        let disk = Loop::attach(&image)?;
+        let _mounted = Mounted::new(&[&disk.path], &host)?;
+        for access in ACCESS {
+            let path = host.join("volume");
+            let options = OpenOptions {
+                access,
+                create: Create::New,
+                blocks: Some(64 * MIB),
+                ..OpenOptions::default()
+            };
+            let mut device = open(&path, &options).unwrap();
+            assert_eq!(device.reserve(BlockIndex(0), 60 * MIB), Err(BlockError::NoSpace));
+            device.discard(BlockIndex(0), 64 * MIB).unwrap();
+            device.reserve(BlockIndex(20 * MIB), 4 * MIB).unwrap();
+            assert!(device.reserve(BlockIndex(64 * MIB), 1).is_err());
+            let mut filled = File::create(host.join("filled")).unwrap();
+            while filled.write_all(&[1; 4096]).is_ok() {}
+            for block in 20 * MIB..24 * MIB {
+                device.store(BlockIndex(block).byte_offset(), &[7; BLOCK_SIZE]).unwrap();
+            }
+            device.flush().unwrap();
+            std::fs::remove_file(host.join("filled")).unwrap();
+            std::fs::remove_file(&path).unwrap();
+        }
+        Ok(())
+    });
+}
+
 /// Whoever asks may have opened what is no volume, and holds something else up to its last byte.
 #[test]
 fn to_ask_changes_nothing() {
+    let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("f");
     for len in [1, 511, 512, 4095, 4096, 4097].map(|more| 10 * BLOCK_SIZE + more) {

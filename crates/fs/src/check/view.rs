@@ -67,7 +67,7 @@ impl<'d, M: Memory> View<'d, M> {
         report: &mut Report,
     ) -> Result<View<'d, M>> {
         let opening = Opening::begin(device, writes)?;
-        let header = opening.header.clone().ok();
+        let header = opening.header.ok();
         let start = ScanEnd { position: 0, sequence: 1, chain: 0 };
         let mut view = View {
             device,
@@ -387,7 +387,7 @@ impl<'d, M: Memory> View<'d, M> {
     /// Reads the journal again, of which no record counts that has no commit mark after it.
     pub fn reload(&mut self) -> Result<()> {
         let opening = Opening::begin(self.device, true)?;
-        let header = opening.header.clone()?;
+        let header = opening.header?;
         self.header = Some(header);
         self.patches.clear();
         let found = opening.journal(self.device, &header, [0; 16])?;

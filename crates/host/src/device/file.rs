@@ -264,6 +264,15 @@ impl BlockDevice for FileDevice {
         }))
     }
 
+    fn reserve(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
+        let blocks = checked_blocks(self.block_count, first, count)?;
+        self.check_writable()?;
+        if blocks.is_empty() || self.is_sealable() {
+            return Ok(());
+        }
+        io::reserve(self.file.as_fd(), first.byte_offset(), BlockIndex(count).byte_offset())
+    }
+
     fn forget_cached(&mut self) -> Result<(), BlockError> {
         io::forget_cached(self.file.as_fd())
     }

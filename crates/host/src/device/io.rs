@@ -66,6 +66,19 @@ pub(super) fn punch_hole(file: BorrowedFd<'_>, at: u64, len: u64) -> Result<bool
     }
 }
 
+/// Has storage set aside for a range, as far as the file or its file system can. A disk has it.
+pub(super) fn reserve(file: BorrowedFd<'_>, at: u64, len: u64) -> Result<(), BlockError> {
+    use rustix::fs::FallocateFlags as Flags;
+    loop {
+        return match rustix::fs::fallocate(file, Flags::KEEP_SIZE, at, len) {
+            Ok(()) => Ok(()),
+            Err(Errno::INTR) => continue,
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::NODEV) => Ok(()),
+            Err(errno) => Err(block_error(errno)),
+        };
+    }
+}
+
 /// Drops what the host caches of the file, so that what is read from now on comes from the medium.
 ///
 /// After an error of writing back the kernel takes the pages that it could not write for clean: they read

@@ -368,6 +368,15 @@ impl BlockDevice for MappedDevice {
         Ok(())
     }
 
+    fn reserve(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
+        let blocks = checked_blocks(self.block_count, first, count)?;
+        self.check_writable()?;
+        if blocks.is_empty() || self.sealable {
+            return Ok(());
+        }
+        io::reserve(self.file.as_fd(), first.byte_offset(), BlockIndex(count).byte_offset())
+    }
+
     fn forget_cached(&mut self) -> Result<(), BlockError> {
         // Pages that are mapped stay in the cache.
         let length = BlockIndex(self.block_count).byte_offset() as usize;
