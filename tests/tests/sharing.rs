@@ -18,7 +18,7 @@ use served::{Kind, in_namespace, volume, world};
 
 /// Seeds in which a planted defect has to show.
 const PATIENCE: u64 = 6000;
-/// The longest that a test may take.
+/// The longest that one seed of a test may take.
 const LIMIT: Duration = Duration::from_secs(60);
 
 #[test]

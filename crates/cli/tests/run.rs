@@ -350,6 +350,8 @@ fn a_shell_suspends_itself() {
         wait_for(&mut output, "ready> ");
     };
     let program = env!("CARGO_BIN_EXE_atoll");
+    // Where it does not run at all, nobody waits for what comes after.
+    ask(&format!("{program} run -q -- true || exit"), "");
     ask(&format!("{program} run -q -- bash --norc --noprofile -i"), "");
     ask("echo inner-$((40 + 2))", "inner-42");
     ask("suspend", "Stopped");

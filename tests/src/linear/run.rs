@@ -1,8 +1,9 @@
 //! Schedules of threads: several clients, each its script, some of which die.
 
+use std::cell::RefCell;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::yield_now;
 use std::time::Duration;
 
@@ -168,6 +169,12 @@ impl Overlap {
 /// # Errors
 /// A history that no order explains.
 pub fn run(seed: u64, world: World, mix: &Mix) -> Result<Overlap, String> {
+    PROGRESS.with_borrow(|progress| {
+        if let Some(progress) = progress {
+            // Who watches waits until the test has ended.
+            let _ = progress.send(());
+        }
+    });
     let calls = history(seed, world.clients, mix);
     (world.end)();
     checker::check(&calls, world.rules)?;
@@ -191,21 +198,32 @@ pub fn linearizable(test: &str, count: u64, mix: &Mix, mut make: impl FnMut(u64,
     overlap.judge(test);
 }
 
-/// Runs a test that could wait for ever: when `limit` has passed, the whole process ends, with
-/// what it has mounted in namespaces of its own.
+thread_local! {
+    /// Told of each run, by a test that is watched.
+    static PROGRESS: RefCell<Option<Sender<()>>> = const { RefCell::new(None) };
+}
+
+/// Runs a test that could wait for ever: when `limit` has passed without another [`run`], the whole process ends,
+/// with what it has mounted in namespaces of its own. How many there are, and how busy the machine is, does not
+/// matter.
 ///
 /// # Panics
 /// When the test does.
 pub fn within(limit: Duration, test: impl FnOnce() + Send + 'static) {
-    let limit = limit * if environment("ATOLL_SEEDS").is_some() { 100 } else { 1 };
-    let (done, waiting) = channel::<()>();
+    let (progress, waiting) = channel();
     let tester = std::thread::spawn(move || {
-        let _done = done;
+        PROGRESS.set(Some(progress));
         test();
     });
-    if waiting.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
-        eprintln!("a test did not end within {limit:?}");
-        std::process::exit(101);
+    loop {
+        match waiting.recv_timeout(limit) {
+            Ok(()) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                eprintln!("a test did not go on within {limit:?}");
+                std::process::exit(101);
+            }
+        }
     }
     if let Err(panic) = tester.join() {
         std::panic::resume_unwind(panic);
