@@ -192,3 +192,75 @@ fn a_flush_that_fails_is_remembered() {
     }
     assert!(failures >= 2, "{failures} steps wait for a flush");
 }
+
+/// Operations that nobody syncs come between any two steps, and free what the checkpoint is about to write, or
+/// change it: power loss brings back what was there before, whole.
+#[test]
+fn what_is_not_synced_comes_between_any_two_steps() {
+    const FILES: u64 = 60;
+    let attribute = b"user.a";
+    let value = |number: u64, round: u8| vec![number as u8 ^ round; 900];
+    let find = |fs: &mut Fs<FaultDevice>, number| {
+        let named = named(number);
+        fs.lookup(&CX, Ino::ROOT, Name::new(named.as_bytes()).unwrap()).map(|attr| attr.ino)
+    };
+    let prepared = || {
+        let mut fs = volume();
+        (0..FILES).for_each(|number| operate(&mut fs, number));
+        let mut stepper = Stepper::default();
+        while !stepper.step(&mut fs).unwrap() {}
+        for number in FILES / 2..FILES {
+            let ino = find(&mut fs, number).unwrap();
+            fs.setxattr(&CX, ino, attribute, &value(number, 1), XattrFlags::empty()).unwrap();
+        }
+        fs.syncfs(&CX).unwrap();
+        fs
+    };
+    for stop in 0.. {
+        for removes in [true, false] {
+            let mut fs = prepared();
+            let mut stepper = Stepper::default();
+            let mut ended = false;
+            for _ in 0..stop {
+                ended = ended || stepper.step(&mut fs).unwrap();
+            }
+            if ended {
+                assert!(stop > 8, "{stop} steps are hardly a checkpoint");
+                return;
+            }
+            for number in FILES / 2..FILES - 2 {
+                let named = named(number);
+                if removes {
+                    fs.unlink(&CX, Ino::ROOT, Name::new(named.as_bytes()).unwrap()).unwrap();
+                } else {
+                    let ino = find(&mut fs, number).unwrap();
+                    let new = value(number, 2);
+                    fs.setxattr(&CX, ino, attribute, &new, XattrFlags::empty()).unwrap();
+                }
+            }
+            while !stepper.step(&mut fs).unwrap() {}
+            let what = format!("after {stop} steps, removes: {removes}");
+            let device = FaultDevice::from_image(fs.device().power_loss(Survival::None));
+            let mut fs = Fs::mount(device, &options([8; 16])).unwrap();
+            let mut seen = Vec::new();
+            for number in FILES / 2..FILES {
+                let changes = number < FILES - 2;
+                let mut is = Vec::new();
+                match find(&mut fs, number) {
+                    Ok(ino) => fs.getxattr(&CX, ino, attribute, &mut is).unwrap(),
+                    Err(Errno::ENOENT) if changes && removes => {}
+                    Err(error) => panic!("{what}: file {number}: {error}"),
+                }
+                let old = is == value(number, 1);
+                assert!(old || changes && (is.is_empty() || is == value(number, 2)), "{what}");
+                if changes {
+                    seen.push(old);
+                }
+            }
+            assert!(seen.iter().all(|old| *old == seen[0]), "{what}: half of what was synced");
+            let mut device = fs.unmount().unwrap();
+            let report = check(&mut device, &CheckOptions::default()).unwrap();
+            assert!(report.is_clean(), "{what}: {:#?}", report.findings);
+        }
+    }
+}
