@@ -298,12 +298,13 @@ impl<M: Memory> Store<M> {
     /// Captures some blocks, and lists them.
     fn capture(&mut self, checkpoint: &mut Checkpoint, at: usize) -> Result<()> {
         let end = checkpoint.blocks.len().min(at + PIECE);
-        let cache = &mut self.cache;
-        let listed = checkpoint.blocks[at..end].iter().filter_map(|&block| {
-            let data = cache.capture(block)?;
-            Some((block, get64(data, common::CHECKSUM)))
-        });
-        self.journal.append_home(&mut self.device, None, listed)?;
+        let mut captured = Vec::with_capacity(end - at);
+        for &block in &checkpoint.blocks[at..end] {
+            if let Some(data) = self.cache.capture(block) {
+                captured.push((block, get64(data, common::CHECKSUM)));
+            }
+        }
+        self.journal.append_home(&mut self.device, None, captured.into_iter())?;
         checkpoint.stage = match end < checkpoint.blocks.len() {
             true => Stage::Capture(end),
             false => Stage::Commit(self.journal.head()),

@@ -178,7 +178,7 @@ impl<M: Memory> Store<M> {
         self.discard_calls(calls);
     }
 
-    /// Discards what one call does.
+    /// Discards what one call does, or finds that there is nothing in a group.
     pub(crate) fn discard_some(&mut self) {
         self.discard_calls(1);
     }
@@ -188,6 +188,7 @@ impl<M: Memory> Store<M> {
         while left > 0
             && let Some((group, mut bits)) = self.discards.take_settled()
         {
+            left -= 1;
             let Ok(id) = self.map(group) else { continue };
             let len = self.superblock.group_len(group);
             let mut from = 0;
@@ -198,13 +199,12 @@ impl<M: Memory> Store<M> {
                     // A medium that fails says so to who needs it.
                     return;
                 }
-                left -= 1;
                 if left == 0 {
-                    if bits.iter().any(|&word| word != 0) {
-                        self.discards.settled.insert(group, bits);
-                    }
+                    // The rest of the group comes next.
+                    self.discards.settled.insert(group, bits);
                     return;
                 }
+                left -= 1;
             }
         }
     }
