@@ -225,3 +225,36 @@ fn looking_discards_nothing() {
     let device = fs.unmount().unwrap();
     assert_eq!((stored(&device), device.block_count()), (before, BLOCKS));
 }
+
+/// What is freed goes back between the steps of checkpoints too, whole volumes of any length, and then there
+/// is nothing left to do.
+#[test]
+fn steps_give_back_what_is_freed_and_end() {
+    for blocks in BLOCKS..BLOCKS + 17 {
+        let mut device = FaultDevice::new(blocks);
+        format_seeded(&mut device, 3);
+        let mut fs = Fs::mount(device, &options()).unwrap();
+        let mut files = 0;
+        while write(&mut fs, files, 3_000_000).is_ok() {
+            files += 1;
+        }
+        let before = fs.device().process_crash();
+        (0..files).for_each(|n| unlink(&mut fs, n));
+        let mut flushed = None;
+        let mut steps = 0;
+        loop {
+            match fs.checkpoint_step(flushed.take()).unwrap() {
+                CheckpointStep::Idle if !fs.checkpoint_due() => break,
+                CheckpointStep::Idle | CheckpointStep::More => {}
+                CheckpointStep::Sync => sync(&mut fs),
+                CheckpointStep::Wait(flush) => flushed = Some(flush.flush()),
+            }
+            steps += 1;
+            assert!(steps < 1000, "{blocks} blocks: there is always more to do");
+        }
+        let after = fs.device().process_crash();
+        let count = |image: &Image| (0..blocks).filter(|&b| image.is_stored(b)).count();
+        let freed = count(&before) - count(&after);
+        assert!(freed > 512 * files as usize, "{blocks} blocks: {freed} of {files} files");
+    }
+}
