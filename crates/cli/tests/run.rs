@@ -563,7 +563,8 @@ fn deep_process_trees_and_descriptors() {
     let dir = folder();
     // Nothing of atoll's own leaks into the program.
     let state = "ls /proc/self/fd; grep SigBlk /proc/self/status; grep SigIgn /proc/$$/status";
-    let outside = ok(Command::new("bash").current_dir(dir.path()).args(["-c", state]));
+    let mut plain = Command::new(USUAL[0]);
+    let outside = ok(plain.current_dir(dir.path()).args([USUAL[1], "bash", "-c", state]));
     assert_eq!(script_ok(dir.path(), state), outside);
     // Arguments and environment as they are.
     let mut command = atoll();
