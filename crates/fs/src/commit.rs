@@ -284,7 +284,7 @@ impl<M: Memory> Store<M> {
     /// A crash within leaves the commit before this one, or this one.
     pub fn commit(&mut self) -> Result<()> {
         if self.must_checkpoint() {
-            return self.make_room();
+            self.make_room()?;
         }
         if self.discards.is_due() {
             return self.checkpoint();

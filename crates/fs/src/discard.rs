@@ -67,6 +67,9 @@ impl Discards {
 
     fn note_run(&mut self, group: u64, run: Run) {
         if self.groups.len() >= GROUPS_MAX && !self.groups.contains_key(&group) {
+            // What was noted of it before may now be among what has just been freed.
+            self.settling.remove(&group);
+            self.settled.remove(&group);
             return;
         }
         let bits = self.groups.entry(group).or_insert_with(|| Box::new([0; WORDS]));
@@ -307,6 +310,23 @@ mod tests {
         // What reaches beyond the end of the group is no whole chunk.
         assert_eq!(found, [(16, 48), (80, 48), (288, 16), (1008, 32)]);
         Discards::new(false).note(0, Run { first: 0, len: 64 });
+    }
+
+    /// However many groups are noted: what was freed again since it settled is not given.
+    #[test]
+    fn what_is_freed_again_waits() {
+        let run = Run { first: 0, len: 64 };
+        for others in [0, GROUPS_MAX - 1, GROUPS_MAX] {
+            let mut discards = Discards::new(true);
+            discards.note(7, run);
+            discards.checkpoint_begun();
+            discards.checkpoint_ended();
+            assert!(discards.has_settled());
+            (0..others).for_each(|group| discards.note(100 + group as u64, run));
+            discards.note(7, run);
+            let given = discards.take_settled();
+            assert!(given.is_none_or(|(_, bits)| bits.iter().all(|&word| word == 0)), "{others}");
+        }
     }
 
     #[test]

@@ -264,3 +264,44 @@ fn what_is_not_synced_comes_between_any_two_steps() {
         }
     }
 }
+
+/// A sync is one at whichever step a checkpoint stands, and also if it finds the journal full and ends the
+/// checkpoint.
+#[test]
+fn a_sync_is_one_whatever_the_checkpoint() {
+    const PREPARED: u64 = 40;
+    let attribute = b"user.a";
+    let mut checkpoints = 0;
+    for stop in 0..=steps(PREPARED) {
+        // Whether the record or the mark is what fills the journal depends on its length.
+        for len in (200..1800).step_by(100) {
+            let mut fs = volume();
+            (0..PREPARED).for_each(|number| operate(&mut fs, number));
+            let mut stepper = Stepper::default();
+            for _ in 0..stop {
+                stepper.step(&mut fs).unwrap();
+            }
+            let named = named(PREPARED - 1);
+            let name = Name::new(named.as_bytes()).unwrap();
+            let ino = fs.lookup(&CX, Ino::ROOT, name).unwrap().ino;
+            for round in 0..400_000 / len as u64 {
+                let value = [round.to_le_bytes().as_slice(), &vec![3; len]].concat();
+                fs.setxattr(&CX, ino, attribute, &value, XattrFlags::empty()).unwrap();
+                let before = fs.device().events();
+                fs.syncfs(&CX).unwrap();
+                if fs.device().events() - before < 8 {
+                    continue;
+                }
+                // It did more than store a mark.
+                checkpoints += 1;
+                let image = fs.device().power_loss(Survival::None);
+                let mut after =
+                    Fs::mount(FaultDevice::from_image(image), &options([8; 16])).unwrap();
+                let mut is = Vec::new();
+                after.getxattr(&CX, ino, attribute, &mut is).unwrap();
+                assert!(is == value, "after {stop} steps, sync {round} of {len} bytes");
+            }
+        }
+    }
+    assert!(checkpoints > 20, "{checkpoints} syncs found the journal full");
+}

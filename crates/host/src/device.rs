@@ -18,6 +18,7 @@ mod life;
 mod mapped;
 mod mapping;
 mod open;
+mod openings;
 mod owner;
 mod past_cache;
 mod reserve;

@@ -12,6 +12,7 @@ use rustix::fs::Advice;
 use super::ahead::{Entry, Recent};
 use super::claims::Claims;
 use super::dirty::DirtyRanges;
+use super::openings::{OPENINGS, Openings};
 use super::past_cache::PastCache;
 use super::reserve::{self, Reserve, SEQUENCE};
 use super::{io, writeback};
@@ -40,7 +41,7 @@ enum Durability {
 /// Calls on the host, once open: pread64, pwrite64, and, unless opened for sealing, fdatasync for
 /// a flush, lseek before it, and fallocate for a discard and for storage of the host, a mebibyte at a
 /// time; and where the process has little memory, sync_file_range and posix_fadvise, 128 KiB at a time.
-/// Flushers make the first two, on a descriptor of their own.
+/// Flushers make the first two, on descriptors of their own.
 #[derive(Debug)]
 pub struct FileDevice {
     file: File,
@@ -50,19 +51,18 @@ pub struct FileDevice {
     reserve: Reserve,
     /// Where memory is so little that what is written must not pile up, nor what is read ahead.
     watched: Option<Recent>,
-    /// The same file opened once more: an error of writing back is told once to each opening.
-    flushed_by: Option<Arc<File>>,
+    flushed_by: Option<Arc<Openings<File>>>,
     past_cache: Option<Box<PastCache>>,
     _claims: Box<Claims>,
 }
 
 impl FileDevice {
-    /// Its flushers use `flushed_by`, the same file opened once more.
+    /// Its flushers use `flushed_by`, the same file opened once more each.
     pub(super) fn new(
         file: File,
         block_count: u64,
         writable: bool,
-        flushed_by: Option<File>,
+        flushed_by: Option<[File; OPENINGS]>,
     ) -> Self {
         let reserve = Reserve::new(&file, BlockIndex(block_count).byte_offset(), writable);
         let watched = (memory::is_little() && !reserve.is_never()).then(Recent::new);
@@ -70,7 +70,7 @@ impl FileDevice {
             // The host may read more ahead than all the memory.
             let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
         }
-        let flushed_by = flushed_by.map(Arc::new);
+        let flushed_by = flushed_by.map(|files| Arc::new(Openings::new(files)));
         let durability = Durability::Sync;
         FileDevice {
             file,
@@ -256,12 +256,13 @@ impl BlockDevice for FileDevice {
 
     fn flusher(&mut self, first: BlockIndex, count: u64) -> Option<Flusher> {
         checked_blocks(self.block_count, first, count).ok()?;
-        let file = Arc::clone(self.flushed_by.as_ref()?);
+        let by = Arc::clone(self.flushed_by.as_ref()?);
         let length = BlockIndex(self.block_count).byte_offset();
-        Some(Flusher::new(move || {
+        let flush = move |file: &File| {
             io::check_length(file.as_fd(), length)?;
-            rustix::fs::fdatasync(&*file).map_err(io::block_error)
-        }))
+            rustix::fs::fdatasync(file).map_err(io::block_error)
+        };
+        Some(Flusher::new(move || by.flush(flush)))
     }
 
     fn reserve(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use atoll_block::device::{block_range, byte_range, checked_blocks};
 use atoll_block::{BLOCK_SIZE, BlockDevice, BlockError, BlockIndex, Flusher, Memory};
@@ -12,6 +12,7 @@ use super::ahead::{Entry, Recent};
 use super::claims::Claims;
 use super::io;
 use super::mapping::Mapping;
+use super::openings::{OPENINGS, Openings};
 use super::past_cache::PastCache;
 use super::reserve::{self, PIECE, Reserve, SEQUENCE};
 use super::shortage::Shortage;
@@ -42,7 +43,7 @@ static ZEROS: [u8; 16 * BLOCK_SIZE] = [0; 16 * BLOCK_SIZE];
 /// Also unless opened for sealing, mincore now and then, at most once in some thousand loads and stores,
 /// to notice that memory is short. While it is, loads and stores of 4 KiB or more are calls, and what
 /// was stored is written back by sync_file_range, 128 KiB at a time.
-/// Flushers make lseek and msync, on a descriptor and a mapping of their own.
+/// Flushers make lseek and msync, on descriptors and mappings of their own.
 #[derive(Debug)]
 pub struct MappedDevice {
     mapping: Mapping,
@@ -56,17 +57,16 @@ pub struct MappedDevice {
     shortage: Shortage,
     /// Apart: it is looked at where memory is short only.
     recent: Box<Recent>,
-    flushed_by: Option<Arc<FlushedBy>>,
+    flushed_by: Option<Arc<Openings<FlushedBy>>>,
     past_cache: Option<Box<PastCache>>,
     _claims: Box<Claims>,
 }
 
-/// The same file opened and mapped once more: an error of writing back is told once to each opening, and
-/// of a mapping a range can be flushed alone.
+/// The same file opened and mapped once more: of a mapping a range can be flushed alone.
 #[derive(Debug)]
 struct FlushedBy {
     file: File,
-    mapping: Mutex<Mapping>,
+    mapping: Mapping,
 }
 
 impl FlushedBy {
@@ -75,9 +75,7 @@ impl FlushedBy {
         if length == 0 {
             return Ok(());
         }
-        // Nothing of others runs inside.
-        let mapping = self.mapping.lock().unwrap_or_else(PoisonError::into_inner);
-        mapping.sync(at, length).map_err(io::block_error)
+        self.mapping.sync(at, length).map_err(io::block_error)
     }
 }
 
@@ -123,12 +121,18 @@ impl MappedDevice {
         })
     }
 
-    /// The device, whose flushers use `file`, the same file opened once more.
-    pub(super) fn flushed_by(mut self, file: Option<File>) -> Result<Self, rustix::io::Errno> {
-        if let Some(file) = file {
+    /// The device, whose flushers use `files`, the same file opened once more each.
+    pub(super) fn flushed_by(
+        mut self,
+        files: Option<[File; OPENINGS]>,
+    ) -> Result<Self, rustix::io::Errno> {
+        if let Some([one, other]) = files {
             let length = BlockIndex(self.block_count).byte_offset() as usize;
-            let mapping = Mutex::new(Mapping::new(file.as_fd(), length, false)?);
-            self.flushed_by = Some(Arc::new(FlushedBy { file, mapping }));
+            let map = |file: File| {
+                let mapping = Mapping::new(file.as_fd(), length, false)?;
+                Ok::<_, rustix::io::Errno>(FlushedBy { file, mapping })
+            };
+            self.flushed_by = Some(Arc::new(Openings::new([map(one)?, map(other)?])));
         }
         Ok(self)
     }
@@ -342,7 +346,7 @@ impl BlockDevice for MappedDevice {
         let by = Arc::clone(self.flushed_by.as_ref()?);
         let at = BlockIndex(blocks.start).byte_offset() as usize;
         let length = BlockIndex(count).byte_offset() as usize;
-        Some(Flusher::new(move || by.flush(at, length)))
+        Some(Flusher::new(move || by.flush(|opening| opening.flush(at, length))))
     }
 
     /// The kernel writes back whole folios: where it caches the file in large ones, a store of a

@@ -45,8 +45,8 @@ pub struct OpenOptions {
     /// Only the calls that a sealed process has are made once the device is open (see
     /// [`seal`](crate::seal)).
     pub sealable: bool,
-    /// It has a [`Flusher`](atoll_block::Flusher), by another descriptor of the file, and another mapping of
-    /// it if it is mapped. None where it is read-only or sealable.
+    /// It has [`Flusher`](atoll_block::Flusher)s, by other descriptors of the file, and other mappings of it
+    /// if it is mapped. None where it is read-only or sealable.
     pub flusher: bool,
     /// Whether a file is made. A new file needs `blocks`.
     pub create: Create,
@@ -222,7 +222,10 @@ fn open_file(path: &Path, fd: OwnedFd, options: &OpenOptions) -> Result<HostDevi
         }
     }
     let flushed_by = match options.flusher && writable && !options.sealable {
-        true => Some(File::from(open_again(path, &stat, options, OFlags::empty())?)),
+        true => {
+            let again = || open_again(path, &stat, options, OFlags::empty()).map(File::from);
+            Some([again()?, again()?])
+        }
         false => None,
     };
     match options.access {
