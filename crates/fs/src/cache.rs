@@ -286,16 +286,20 @@ impl Cache {
     }
 
     fn begin_changes(&mut self, id: FrameId) {
+        let was = self.enter_state(id, FrameState::Dirty);
+        self.dirty += usize::from(was == FrameState::Clean);
+        self.changed.push(self.frame(id).block.0);
+    }
+
+    /// Gives a frame another state, and keeps a copy of what is captured. Returns the state it had.
+    fn enter_state(&mut self, id: FrameId, state: FrameState) -> FrameState {
         let frame = self.frame_mut(id);
-        let block = frame.block.0;
-        match core::mem::replace(&mut frame.state, FrameState::Dirty) {
-            FrameState::Captured => {
-                let copy = Box::new(frame.data);
-                self.copies.insert(block, copy);
-            }
-            _ => self.dirty += 1,
+        let was = core::mem::replace(&mut frame.state, state);
+        if was == FrameState::Captured {
+            let (block, copy) = (frame.block.0, Box::new(frame.data));
+            self.copies.insert(block, copy);
         }
-        self.changed.push(block);
+        was
     }
 
     /// How many blocks the next checkpoint has to write, or more.
@@ -375,14 +379,9 @@ impl Cache {
         if let Some(id) = self.by_block.remove(&block) {
             self.shape += 1;
             self.bump(id);
-            let frame = self.frame_mut(id);
-            frame.free = true;
-            let state = core::mem::replace(&mut frame.state, FrameState::Clean);
-            if state == FrameState::Captured {
-                let copy = Box::new(frame.data);
-                self.copies.insert(block, copy);
-            }
-            self.dirty -= usize::from(state != FrameState::Clean);
+            let was = self.enter_state(id, FrameState::Clean);
+            self.dirty -= usize::from(was != FrameState::Clean);
+            self.frame_mut(id).free = true;
             self.free.push(id);
         }
     }

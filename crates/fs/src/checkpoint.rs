@@ -27,6 +27,7 @@ use atoll_block::{BlockIndex, Flusher, Memory};
 use atoll_vfs::Errno;
 
 use crate::commit::Begun;
+use crate::discard;
 use crate::error::Result;
 use crate::journal::{Header, Position, ScanEnd};
 use crate::layout::{VolumeState, common, get64};
@@ -146,7 +147,7 @@ impl<M: Memory> Store<M> {
         self.finish_checkpoint(false)?;
         self.begin_checkpoint();
         self.finish_checkpoint(clean)?;
-        self.discard_freed(clean);
+        self.discard_settled(if clean { usize::MAX } else { discard::BATCH });
         Ok(())
     }
 
@@ -196,7 +197,7 @@ impl<M: Memory> Store<M> {
         }
         let Some(checkpoint) = &self.checkpoint else {
             if self.discards.has_settled() {
-                self.discard_some();
+                self.discard_settled(1);
                 return Ok(self.discards_left());
             }
             if self.journal.is_empty() && self.cache.changed() == 0 {

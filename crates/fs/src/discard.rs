@@ -28,7 +28,7 @@ const DUE: u64 = 1024;
 /// Blocks that are discarded by one call of the host, which takes a fraction of a millisecond: 4 MiB.
 const CALL: usize = 1024;
 /// Calls after a whole checkpoint; what is left waits for the next.
-const BATCH: usize = 64;
+pub(crate) const BATCH: usize = 64;
 /// Groups that are noted; what else is freed stays until a [`Store::trim`].
 const GROUPS_MAX: usize = 4096;
 /// Places that one operation tries where the host has no storage.
@@ -173,20 +173,10 @@ fn next_free(map: &Block, len: usize, from: usize) -> Option<Run> {
 }
 
 impl<M: Memory> Store<M> {
-    /// Discards what has settled: some of it, or all.
+    /// Discards what has settled, in at most so many calls; a group with nothing to discard counts as one.
     ///
     /// What cannot be discarded stays as it is: nothing refers to it. A crash within leaves the rest.
-    pub(crate) fn discard_freed(&mut self, all: bool) {
-        let calls = if all { usize::MAX } else { BATCH };
-        self.discard_calls(calls);
-    }
-
-    /// Discards what one call does, or finds that there is nothing in a group.
-    pub(crate) fn discard_some(&mut self) {
-        self.discard_calls(1);
-    }
-
-    fn discard_calls(&mut self, calls: usize) {
+    pub(crate) fn discard_settled(&mut self, calls: usize) {
         let mut left = calls;
         while left > 0
             && let Some((group, mut bits)) = self.discards.take_settled()
@@ -263,7 +253,7 @@ impl<M: Memory> Store<M> {
             let freed = self.allocator.has_pending() || self.allocator.has_held();
             if freed || !self.discards.is_empty() {
                 self.checkpoint()?;
-                self.discard_freed(true);
+                self.discard_settled(usize::MAX);
                 return Ok(true);
             }
         }

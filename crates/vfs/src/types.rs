@@ -187,12 +187,17 @@ impl Attr {
         FileType::from_mode(self.mode).unwrap_or(FileType::Regular)
     }
 
+    /// Whether the file or its attributes have changed since atime was set, or at the same moment.
+    #[inline]
+    pub fn changed_since_access(&self) -> bool {
+        self.mtime >= self.atime || self.ctime >= self.atime
+    }
+
     /// Whether reading at `now` sets atime where access times are [`AccessTimes::Relatime`]: Linux's
     /// `relatime_need_update`, and not to what it is.
     #[inline]
     pub fn access_is_due(&self, now: Timespec) -> bool {
-        let changed = self.mtime >= self.atime || self.ctime >= self.atime;
-        (changed || now.sec.saturating_sub(self.atime.sec) >= A_DAY) && self.atime != now
+        (self.changed_since_access() || now.sec.saturating_sub(self.atime.sec) >= A_DAY) && self.atime != now
     }
 }
 

@@ -7,14 +7,14 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use atoll_vfs::{CheckpointStep, Errno, FileSystem, Result};
+use atoll_vfs::{CheckpointStep, FileSystem, Result};
 
 use super::volume::Volume;
+use crate::fuse::now;
 
 /// The pause between two steps, for those who wait for the lock: it goes to whoever asks first, and without
 /// a pause that is mostly who had it.
@@ -128,7 +128,7 @@ impl<F: FileSystem + Send> Volume<F> {
                 }
                 CheckpointStep::Sync => {
                     drop(state);
-                    self.sync_data()?;
+                    self.sync(true, now())?;
                 }
                 CheckpointStep::Wait(flush) => {
                     drop(state);
@@ -137,18 +137,5 @@ impl<F: FileSystem + Send> Volume<F> {
             }
         }
         Ok(())
-    }
-
-    /// Waits until everything but timestamps is durable.
-    fn sync_data(&self) -> Result<()> {
-        let (tell, told) = sync_channel(1);
-        self.sync_later(
-            true,
-            Box::new(move |outcome| {
-                // It waits below.
-                let _ = tell.send(outcome);
-            }),
-        );
-        told.recv().unwrap_or(Err(Errno::EIO))
     }
 }

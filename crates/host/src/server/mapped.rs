@@ -510,7 +510,7 @@ impl<F: FileSystem + Send> Volume<F> {
     pub fn sync_mapped(&self, token: MapToken, now: Timespec) -> Result<()> {
         let ino = self.lock()?.mapped.file(token)?.0;
         self.write_back_file(ino, now)?;
-        self.sync(now)?;
+        self.sync(false, now)?;
         // No kernel shows the times of before when this returns.
         self.enter(Waits::Here)?.involved.add(ino);
         Ok(())

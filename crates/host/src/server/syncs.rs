@@ -184,17 +184,18 @@ impl<F: FileSystem + Send> Volume<F> {
         }
     }
 
-    /// Waits until everything is durable that has been done until now.
+    /// Waits until everything is durable that has been done until now. With `data_only`, timestamps may be
+    /// left behind.
     ///
     /// # Errors
     /// Those of [`FileSystem::syncfs`].
-    pub(super) fn sync(&self, now: Timespec) -> Result<()> {
+    pub(super) fn sync(&self, data_only: bool, now: Timespec) -> Result<()> {
         let (tell, told) = sync_channel(1);
         let then: Then = Box::new(move |outcome| {
             // It waits below.
             let _ = tell.send(outcome);
         });
-        match self.syncs.ask(Waiter { data_only: false, then }) {
+        match self.syncs.ask(Waiter { data_only, then }) {
             Ok(()) => told.recv().unwrap_or(Err(Errno::EIO)),
             Err(_) => self.sync_whole(now),
         }
@@ -266,7 +267,7 @@ mod tests {
         assert_eq!(told.try_iter().filter(|outcome| *outcome == Ok(())).count(), 100);
         volume.sync_later(false, then());
         assert_eq!(told.try_recv(), Ok(Ok(())), "after the end at once");
-        assert_eq!(volume.sync(now()), Ok(()));
+        assert_eq!(volume.sync(false, now()), Ok(()));
         assert!(matches!(volume.into_inner(), Ok(Some(_))));
     }
 
@@ -303,7 +304,7 @@ mod tests {
         }));
         assert!(panicked.is_err());
         assert_eq!(told.recv_timeout(SOON), Ok(Err(Errno::EIO)));
-        assert_eq!(volume.sync(now()), Err(Errno::EIO));
+        assert_eq!(volume.sync(false, now()), Err(Errno::EIO));
         drop(syncer);
     }
 

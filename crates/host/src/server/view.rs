@@ -99,7 +99,7 @@ fn blocks(offset: u64, len: u64) -> Range<u64> {
 /// Whether the attributes, without which nothing is read from a View, may be put there.
 #[inline]
 fn shows(relatime: bool, attr: &Attr) -> bool {
-    let due = relatime && (attr.mtime >= attr.atime || attr.ctime >= attr.atime);
+    let due = relatime && attr.changed_since_access();
     !due || attr.file_type() != FileType::Regular
 }
 

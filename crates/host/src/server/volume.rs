@@ -278,7 +278,7 @@ impl<F: FileSystem + Send> Volume<F> {
         if !std::mem::take(&mut self.lock()?.changed) {
             return Ok(());
         }
-        self.sync(now)
+        self.sync(false, now)
     }
 
     /// Calls `observer` for every change from now on.
