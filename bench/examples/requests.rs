@@ -7,9 +7,9 @@ use std::time::Instant;
 use atoll::clock::HostClock;
 use atoll_block::RamDevice;
 use atoll_fs::{FormatOptions, Fs, MountOptions, format};
-use atoll_host::server::{Access, Credentials, Identity, Session, Volume};
 use atoll_host::shm::{SharedMemory, wake};
 use atoll_posix::{Clock, OFlags, Options, Posix};
+use atoll_server::{Access, Credentials, Identity, Session};
 use atoll_transport::Lost;
 use atoll_transport::channel::{
     ClientChannel, Config, Layout, Limits, Patience, RingKind, ServerChannel,
@@ -64,7 +64,7 @@ fn main() {
     let mut device = RamDevice::new(65_536);
     format(&mut device, &FormatOptions::default()).expect("formats");
     let fs = Fs::mount(device, &MountOptions::default()).expect("mounts");
-    let volume = Volume::new(fs, "v");
+    let volume = atoll_host::server::volume(fs, "v");
     let access = Access { identity: Identity::Caller, ..Access::default() };
     let session = volume.session(Credentials::default(), access).expect("a session");
 

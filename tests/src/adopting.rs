@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use atoll_host::server::{Access, Credentials, Session, Volume};
 use atoll_host::shm::MappedView;
+use atoll_server::{Access, Credentials, Session, Volume};
 use atoll_vfs::*;
 
 use crate::linear::clients::forward;
@@ -31,7 +31,8 @@ impl<F: FileSystem + Send> Adopting<F> {
     pub fn new(volume: &Arc<Volume<F>>, peer: &Credentials, bytes: usize) -> Self {
         let session = || volume.session(peer.clone(), Access::default()).expect("a session");
         let mut second = session();
-        let memory = second.open_view(bytes).expect("memory").expect("a View");
+        let memory =
+            atoll_host::server::open_view(&mut second, bytes).expect("memory").expect("a View");
         let view = MappedView::attach(memory, || true).expect("a View");
         let adopter = Cached::new(second, view, Arc::default());
         Adopting { lender: session(), adopter, originals: HashMap::new(), closed: 0 }

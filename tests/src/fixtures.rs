@@ -2,7 +2,7 @@
 
 use atoll_block::RamDevice;
 use atoll_fs::{FormatOptions, Fs, MountOptions, format};
-use atoll_host::server::Credentials;
+use atoll_server::Credentials;
 use atoll_vfs::{Context, Timespec};
 
 /// An empty volume of `blocks` blocks, mounted.

@@ -11,7 +11,7 @@ use atoll_host::fuse::mount;
 use atoll_host::server::bind::bind;
 use atoll_host::server::listen::Server;
 use atoll_host::server::rules::{Mode, Rules};
-use atoll_host::server::{Access, Credentials, Identity, Session, Volume};
+use atoll_server::{Access, Credentials, Identity, Session, Volume};
 use atoll_transport::channel::{Config, RingKind};
 use atoll_vfs::{AccessTimes, FileSystem};
 use nix::mount::MsFlags;
@@ -65,7 +65,7 @@ impl<F: FileSystem + Send + 'static> Served<F> {
     /// When it cannot be served.
     pub fn new(fs: F) -> Served<F> {
         let folder = tempfile::tempdir().expect("a folder");
-        let volume = Volume::new(fs, "v");
+        let volume = atoll_host::server::volume(fs, "v");
         let listener = bind(&folder.path().join("s"), false).expect("a socket");
         let (stopped, stop) = std::io::pipe().expect("a pipe");
         let rules = Rules::new(Vec::new(), nix::unistd::getuid().as_raw());

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use atoll_block::RamDevice;
 use atoll_fs::Fs;
-use atoll_host::server::{Access, Credentials, Limits, Session, Volume};
 use atoll_host::shm::MappedView;
+use atoll_server::{Access, Credentials, Limits, Session, Volume};
 use atoll_tests::fixtures::{root, volume};
 use atoll_tests::rng::Rng;
 use atoll_tests::subject::{RW, name};
@@ -20,7 +20,7 @@ fn at(sec: i64) -> Context {
 }
 
 fn shared(access_times: AccessTimes) -> Arc<Volume<Fs<RamDevice>>> {
-    let volume = Volume::new(volume(2048), "v");
+    let volume = atoll_host::server::volume(volume(2048), "v");
     volume.set_access_times(access_times).expect("a new volume");
     volume
 }
@@ -30,7 +30,8 @@ fn client(volume: &Arc<Volume<Fs<RamDevice>>>, peer: Credentials, read_only: boo
     let limits = Limits { view: 4 << 20, ..Limits::default() };
     let access = Access { limits, read_only, ..Access::default() };
     let mut session = volume.session(peer, access).expect("a session");
-    let memory = session.open_view(usize::MAX).expect("memory").expect("a View");
+    let memory =
+        atoll_host::server::open_view(&mut session, usize::MAX).expect("memory").expect("a View");
     let view = MappedView::attach(memory, || true).expect("a View");
     Cached::new(session, view, Arc::default())
 }

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use atoll_host::server::{Access, Credentials, Limits, Session, Token, Volume};
 use atoll_host::shm::MappedView;
+use atoll_server::{Access, Credentials, Limits, Session, Token, Volume};
 use atoll_tests::adopting::Adopting;
 use atoll_tests::fixtures::{cx, root, user, volume};
 use atoll_tests::linear::clients::Dawdling;
@@ -28,13 +28,13 @@ fn attested() -> Quirks {
 
 filesystem_conformance!(
     of_the_model,
-    || Adopting::new(&Volume::new(ModelFs::default(), "v"), &root(), WIDE),
+    || Adopting::new(&atoll_host::server::volume(ModelFs::default(), "v"), &root(), WIDE),
     attested()
 );
 
 filesystem_conformance!(
     of_a_volume,
-    || Adopting::new(&Volume::new(volume(16 << 10), "v"), &root(), TIGHT),
+    || Adopting::new(&atoll_host::server::volume(volume(16 << 10), "v"), &root(), TIGHT),
     attested()
 );
 
@@ -43,7 +43,7 @@ fn linearizable_by_what_was_adopted() {
     let test = "--test adopted linearizable_by_what_was_adopted";
     for (bytes, count) in [(WIDE, 100), (TIGHT, 100)] {
         linearizable(test, count, &Mix::ALL, |_, n| {
-            let volume = Volume::new(Dawdling::new(volume(2048)), "v");
+            let volume = atoll_host::server::volume(Dawdling::new(volume(2048)), "v");
             let client = |_| Adopting::new(&volume, &root(), bytes);
             run::World::new((0..n).map(client).collect())
         });
@@ -66,7 +66,7 @@ impl Adopter {
     }
 
     fn with_view(mut self) -> Adopter {
-        let memory = self.session.open_view(WIDE).unwrap().unwrap();
+        let memory = atoll_host::server::open_view(&mut self.session, WIDE).unwrap().unwrap();
         self.view = Some(MappedView::attach(memory, || true).unwrap());
         self
     }
@@ -100,7 +100,7 @@ impl Adopter {
 
 /// A volume, one who has opened the file `f` of one page there, and the file.
 fn lender() -> (Arc<Volume<ModelFs>>, Model, Ino, Handle) {
-    let volume = Volume::new(ModelFs::default(), "v");
+    let volume = atoll_host::server::volume(ModelFs::default(), "v");
     let mut lender = volume.session(root(), Access::default()).unwrap();
     let (attr, handle) = lender.create(&cx(), ROOT, name("f"), 0o600, RW).unwrap();
     lender.write(&cx(), attr.ino, handle, 0, &[1; PAGE]).unwrap();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use atoll_block::RamDevice;
 use atoll_fs::{CheckOptions, Fs, MountOptions, check};
-use atoll_host::server::{Access, Credentials, Limits, MapToken, Session, Volume};
+use atoll_server::{Access, Credentials, Limits, MapToken, Session, Volume};
 use atoll_tests::fixtures::volume;
 use atoll_tests::subject::{RW, name};
 use atoll_vfs::*;
@@ -21,7 +21,7 @@ fn cx() -> Context {
 }
 
 fn volume_of(blocks: u64) -> Arc<Volume<Real>> {
-    Volume::new(volume(blocks), "v")
+    atoll_host::server::volume(volume(blocks), "v")
 }
 
 fn session(volume: &Arc<Volume<Real>>) -> Session<Real> {
@@ -41,7 +41,8 @@ fn resize(session: &mut Session<Real>, ino: Ino, size: u64) {
 /// Maps the first `len` bytes; a store is a write to the descriptor.
 fn map(session: &mut Session<Real>, (ino, handle): (Ino, Handle), len: u64) -> (OwnedFd, MapToken) {
     let mapping = session.map(&cx(), ino, handle, 0, len).unwrap();
-    let (memory, writable) = session.volume().mapped_memory(mapping.token).unwrap();
+    let (memory, writable) =
+        atoll_host::server::mapped_memory(&session.volume(), mapping.token).unwrap();
     assert_eq!(writable, mapping.writable);
     (memory, mapping.token)
 }
@@ -65,7 +66,7 @@ fn again(volume: Arc<Volume<Real>>) -> Arc<Volume<Real>> {
     let mut device = fs.unmount().unwrap();
     let report = check(&mut device, &CheckOptions::default()).unwrap();
     assert!(report.is_clean(), "{report:?}");
-    Volume::new(Fs::mount(device, &MountOptions::default()).unwrap(), "v")
+    atoll_host::server::volume(Fs::mount(device, &MountOptions::default()).unwrap(), "v")
 }
 
 #[test]
@@ -246,7 +247,7 @@ fn the_memory_is_let_go_of_when_nobody_has_it() {
     }
     assert!(!volume.has_mapped(token));
     assert_eq!(read(&mut b, in_b, 4996, 9), b"tail");
-    assert_eq!(volume.mapped_memory(token).unwrap_err(), Errno::ESTALE);
+    assert_eq!(atoll_host::server::mapped_memory(&volume, token).unwrap_err(), Errno::ESTALE);
     assert_eq!(volume.sync_mapped(token, NOW), Err(Errno::ESTALE));
     b.release(&cx(), in_b.0, in_b.1).unwrap();
     assert!(b.statfs(&cx()).unwrap().blocks_free >= free + 256, "it was reclaimed");
@@ -284,7 +285,10 @@ fn nobody_gets_more_than_the_file_was_opened_for() {
     assert_eq!(a.map(&cx(), file.0, file.1, 0, 0), Err(Errno::EINVAL));
     assert_eq!(a.map(&cx(), file.0, file.1, u64::MAX, 2), Err(Errno::EFBIG));
     assert_eq!(a.map(&cx(), file.0, file.1, 1 << 44, 1), Err(Errno::EFBIG));
-    assert_eq!(volume.mapped_memory(MapToken([0; 16])).unwrap_err(), Errno::ESTALE);
+    assert_eq!(
+        atoll_host::server::mapped_memory(&volume, MapToken([0; 16])).unwrap_err(),
+        Errno::ESTALE
+    );
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::time::Duration;
 use atoll_fs::{FormatOptions, Fs, MountOptions, format};
 use atoll_host::fuse::mount;
 use atoll_host::fuse::shared::{SharedMount, SharedOptions};
-use atoll_host::server::{Access, Credentials, Identity, Volume};
+use atoll_server::{Access, Credentials, Identity};
 use atoll_tests::served;
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
 
@@ -65,7 +65,8 @@ fn with_mount(options: SharedOptions, test: fn(&Path, &Requests)) {
         let mut device = atoll_block::RamDevice::new(16 << 10);
         format(&mut device, &FormatOptions { hash_key: [7; 16], ..FormatOptions::default() })
             .unwrap();
-        let volume = Volume::new(Fs::mount(device, &MountOptions::default()).unwrap(), "v");
+        let volume =
+            atoll_host::server::volume(Fs::mount(device, &MountOptions::default()).unwrap(), "v");
         let place = tempfile::tempdir().unwrap();
         let serve = |options: &SharedOptions| {
             let device = mount::open_device().unwrap();

@@ -3,7 +3,7 @@
 
 use std::os::fd::OwnedFd;
 
-use atoll_host::server::{Access, Session, Volume};
+use atoll_server::{Access, Session};
 use atoll_tests::fixtures::{cx, user};
 use atoll_tests::subject::{RW, name};
 use atoll_vfs::model::ModelFs;
@@ -399,7 +399,7 @@ fn permissions_are_those_of_linux() {
             let tree = linux::tree(&base);
             linux::clear(&base);
 
-            let volume = Volume::new(model.clone(), "v");
+            let volume = atoll_host::server::volume(model.clone(), "v");
             let mut session = volume.session(user(), Access::default()).unwrap();
             let here = act(&mut session, op).map_err(Errno::raw);
             drop(session);

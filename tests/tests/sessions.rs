@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 
 use atoll_block::RamDevice;
 use atoll_fs::Fs;
-use atoll_host::server::{
+use atoll_host::shm::MappedView;
+use atoll_server::{
     Access, Change, Credentials, Identity, Limits, LockKind, LockOwner, LockRange, LockRequest,
     Observer, Session, SessionId, Volume, Waited,
 };
-use atoll_host::shm::MappedView;
 use atoll_tests::fixtures::{cx, root, user, volume};
 use atoll_tests::subject::{RW, name};
 use atoll_tests::{Quirks, filesystem_conformance};
@@ -23,13 +23,15 @@ const ROOT: Ino = Ino::ROOT;
 // Root whose calls act for others, as a FUSE mount's do: the whole contract.
 filesystem_conformance!(checked, || {
     let access = Access { identity: Identity::Checked, ..Access::default() };
-    Volume::new(volume(16 << 10), "v").session(root(), access).unwrap()
+    atoll_host::server::volume(volume(16 << 10), "v").session(root(), access).unwrap()
 });
 
 // Root itself: everything belongs to it, whatever the context says.
 filesystem_conformance!(
     attested,
-    || Volume::new(volume(16 << 10), "v").session(root(), Access::default()).unwrap(),
+    || atoll_host::server::volume(volume(16 << 10), "v")
+        .session(root(), Access::default())
+        .unwrap(),
     Quirks { ownership: false, ..Quirks::default() }
 );
 
@@ -37,7 +39,7 @@ filesystem_conformance!(
 filesystem_conformance!(
     subtree,
     || {
-        let volume = Volume::new(volume(16 << 10), "v");
+        let volume = atoll_host::server::volume(volume(16 << 10), "v");
         let mut all = volume.session(root(), Access::default()).unwrap();
         all.mkdir(&cx(), ROOT, name("beside"), 0o755).unwrap();
         let own = all.mkdir(&cx(), ROOT, name("own"), 0o755).unwrap().ino;
@@ -61,7 +63,7 @@ fn walk<F: FileSystem>(fs: &mut F, path: &str) -> Result<Attr> {
 
 /// A volume with `/a/in/f`, `/a/in/deep/g` and `/secret`, which is 0644.
 fn nested() -> (Arc<Volume<ModelFs>>, Session<ModelFs>) {
-    let volume = Volume::new(ModelFs::default(), "v");
+    let volume = atoll_host::server::volume(ModelFs::default(), "v");
     let mut all = volume.session(root(), Access::default()).unwrap();
     let a = all.mkdir(&cx(), ROOT, name("a"), 0o755).unwrap().ino;
     let inside = all.mkdir(&cx(), a, name("in"), 0o777).unwrap().ino;
@@ -143,7 +145,7 @@ fn what_is_moved_out_of_a_subtree_is_outside() {
 
 #[test]
 fn an_unsearchable_directory_hides_its_files_from_guesses() {
-    let volume = Volume::new(ModelFs::default(), "v");
+    let volume = atoll_host::server::volume(ModelFs::default(), "v");
     let mut all = volume.session(root(), Access::default()).unwrap();
     let private = all.mkdir(&cx(), ROOT, name("private"), 0o700).unwrap().ino;
     let file = all.mknod(&cx(), private, name("f"), 0o100666, 0).unwrap().ino;
@@ -158,7 +160,7 @@ fn an_unsearchable_directory_hides_its_files_from_guesses() {
 
 #[test]
 fn limits_hold() {
-    let volume = Volume::new(ModelFs::default(), "v");
+    let volume = atoll_host::server::volume(ModelFs::default(), "v");
     let limits = Limits { open_files: 4, inodes: 8, locks: 2, transfer: 10, ..Limits::default() };
     let mut all = volume.session(root(), Access::default()).unwrap();
     let set = SetAttr { mode: Some(0o777), ..SetAttr::default() };
@@ -237,7 +239,7 @@ fn read_only_sessions_change_nothing() {
 
 /// A volume with `/own`, a directory of the user's alone, and `/shared`, of the group 2000.
 fn owned() -> (Arc<Volume<ModelFs>>, Session<ModelFs>) {
-    let volume = Volume::new(ModelFs::default(), "v");
+    let volume = atoll_host::server::volume(ModelFs::default(), "v");
     let mut all = volume.session(root(), Access::default()).unwrap();
     for (dir, mode, uid, gid) in [("own", 0o700, 1000, 1000), ("shared", 0o770, 0, 2000)] {
         let ino = all.mkdir(&cx(), ROOT, name(dir), mode).unwrap().ino;
@@ -309,7 +311,7 @@ fn a_view_is_the_peers_own() {
     let own = walk(&mut all, "own").unwrap().ino;
     let access = Access { identity: Identity::Caller, ..Access::default() };
     let mut s = volume.session(Credentials { uid: 5, ..root() }, access).unwrap();
-    let memory = s.open_view(1 << 20).unwrap().unwrap();
+    let memory = atoll_host::server::open_view(&mut s, 1 << 20).unwrap().unwrap();
     let view = MappedView::attach(memory, || true).unwrap();
     let seen = |file: &str| view.reader().unwrap().lookup(own.0, file.as_bytes()).is_some();
     let own_ino = s.lookup(&by(1000, 1000), ROOT, name("own")).unwrap().ino;
@@ -328,7 +330,7 @@ fn a_view_is_the_peers_own() {
 
 #[test]
 fn sessions_see_each_other_and_not_each_others_handles() {
-    let volume = Volume::new(volume(16 << 10), "v");
+    let volume = atoll_host::server::volume(volume(16 << 10), "v");
     let mut a = volume.session(root(), Access::default()).unwrap();
     let mut b = volume.session(root(), Access::default()).unwrap();
     let (attr, handle) = a.create(&cx(), ROOT, name("f"), 0o644, RW).unwrap();
@@ -360,7 +362,7 @@ fn sessions_see_each_other_and_not_each_others_handles() {
 
 #[test]
 fn a_session_leaves_nothing_behind() {
-    let volume = Volume::new(volume(16 << 10), "v");
+    let volume = atoll_host::server::volume(volume(16 << 10), "v");
     let mut kept = volume.session(root(), Access::default()).unwrap();
     let free = |s: &mut Session<Real>| s.statfs(&cx()).unwrap().blocks_free;
     // So that the directory has its storage.
@@ -430,7 +432,7 @@ impl Observer for Seen {
 
 #[test]
 fn observers_are_told_of_every_change() {
-    let volume = Volume::new(ModelFs::default(), "v");
+    let volume = atoll_host::server::volume(ModelFs::default(), "v");
     let seen = Arc::new(Seen::default());
     let id = volume.observe(Arc::clone(&seen) as Arc<dyn Observer>).unwrap();
     let mut s = volume.session(root(), Access::default()).unwrap();

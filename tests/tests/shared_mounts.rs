@@ -22,7 +22,7 @@ use atoll_block::RamDevice;
 use atoll_fs::{FormatOptions, Fs, MountOptions, format};
 use atoll_host::fuse::mount;
 use atoll_host::fuse::shared::{SharedMount, SharedOptions};
-use atoll_host::server::{Access, Credentials, Identity, Volume};
+use atoll_server::{Access, Credentials, Identity, Volume};
 use atoll_tests::served;
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
 
@@ -110,7 +110,8 @@ fn in_namespace(test: impl FnOnce(&World)) {
     }
     let mut device = RamDevice::new(16 << 10);
     format(&mut device, &FormatOptions { hash_key: [7; 16], ..FormatOptions::default() }).unwrap();
-    let volume = Volume::new(Fs::mount(device, &MountOptions::default()).unwrap(), "v");
+    let volume =
+        atoll_host::server::volume(Fs::mount(device, &MountOptions::default()).unwrap(), "v");
     let places = tempfile::tempdir().unwrap();
     let mut servers = Vec::new();
     let mut duplicates = Vec::new();

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use atoll_host::server::{Access, Credentials, Identity, Limits, Session, Volume};
 use atoll_host::shm::MappedView;
+use atoll_server::{Access, Credentials, Identity, Limits, Session, Volume};
 use atoll_tests::differential::{replay, seeds};
 use atoll_tests::fixtures::{cx, root, user, volume};
 use atoll_tests::linear::clients::Dawdling;
@@ -28,7 +28,8 @@ fn begin<F: FileSystem + Send>(
 ) -> (Session<F>, Arc<MappedView>) {
     let access = Access { limits: Limits { view: bytes, ..access.limits }, ..access };
     let mut session = volume.session(peer, access).expect("a session");
-    let memory = session.open_view(usize::MAX).expect("memory").expect("a View");
+    let memory =
+        atoll_host::server::open_view(&mut session, usize::MAX).expect("memory").expect("a View");
     (session, MappedView::attach(memory, || true).expect("a View"))
 }
 
@@ -52,13 +53,23 @@ fn attested() -> Quirks {
 
 filesystem_conformance!(
     model_with_a_view,
-    || viewing(&Volume::new(ModelFs::default(), "v"), root(), Access::default(), WIDE),
+    || viewing(
+        &atoll_host::server::volume(ModelFs::default(), "v"),
+        root(),
+        Access::default(),
+        WIDE
+    ),
     attested()
 );
 
 filesystem_conformance!(
     volume_with_a_tight_view,
-    || viewing(&Volume::new(volume(16 << 10), "v"), root(), Access::default(), TIGHT),
+    || viewing(
+        &atoll_host::server::volume(volume(16 << 10), "v"),
+        root(),
+        Access::default(),
+        TIGHT
+    ),
     attested()
 );
 
@@ -66,7 +77,7 @@ filesystem_conformance!(
 filesystem_conformance!(
     subtree_with_a_view,
     || {
-        let volume = Volume::new(volume(16 << 10), "v");
+        let volume = atoll_host::server::volume(volume(16 << 10), "v");
         let mut all = volume.session(root(), Access::default()).unwrap();
         let own = all.mkdir(&cx(), ROOT, name("own"), 0o755).unwrap().ino;
         let owner = SetAttr { uid: Some(1000), gid: Some(1000), ..SetAttr::default() };
@@ -86,7 +97,7 @@ filesystem_conformance!(
 fn linearizable_with_views() {
     for (bytes, count) in [(WIDE, 150), (TIGHT, 150)] {
         linearizable("--test views linearizable_with_views", count, &Mix::ALL, |_, n| {
-            let volume = Volume::new(Dawdling::new(volume(2048)), "v");
+            let volume = atoll_host::server::volume(Dawdling::new(volume(2048)), "v");
             let client = |_| viewing(&volume, root(), Access::default(), bytes);
             run::World::new((0..n).map(client).collect())
         });
@@ -115,7 +126,7 @@ impl Scene {
     }
 
     fn with(access: Access, path: &str) -> (Scene, Handle) {
-        let volume = Volume::new(ModelFs::default(), "v");
+        let volume = atoll_host::server::volume(ModelFs::default(), "v");
         let mut other = volume.session(root(), Access::default()).unwrap();
         let dir = other.mkdir(&cx(), ROOT, name("d"), 0o755).unwrap().ino;
         let owner = SetAttr { uid: Some(1000), ..SetAttr::default() };
@@ -175,7 +186,7 @@ fn a_mapped_file_has_no_pages_in_a_view() {
     let writing = world.other.open(&cx(), world.file, RW).unwrap();
     let mapping = world.other.map(&cx(), world.file, writing, 0, 2 * PAGE as u64).unwrap();
     assert_eq!(world.pages(), [false; 2]);
-    let (memory, _) = world.volume.mapped_memory(mapping.token).unwrap();
+    let (memory, _) = atoll_host::server::mapped_memory(&world.volume, mapping.token).unwrap();
     for n in [2, 3] {
         rustix::io::pwrite(&memory, &[n; PAGE], PAGE as u64).unwrap();
         let mut page = [0; PAGE];
@@ -382,9 +393,9 @@ fn the_end_is_seen() {
     drop((world.other, world.volume));
 
     // A server that was killed closes nothing.
-    let volume = Volume::new(ModelFs::default(), "v");
+    let volume = atoll_host::server::volume(ModelFs::default(), "v");
     let mut session = volume.session(root(), Access::default()).unwrap();
-    let memory = session.open_view(usize::MAX).unwrap().unwrap();
+    let memory = atoll_host::server::open_view(&mut session, usize::MAX).unwrap().unwrap();
     let alive = Arc::new(AtomicBool::new(true));
     let seen = Arc::clone(&alive);
     let view = MappedView::attach(memory, move || seen.load(Ordering::Relaxed)).unwrap();
@@ -403,7 +414,8 @@ fn random_operations_leave_nothing_stale() {
     for seed in seeds(30) {
         let access = || Access { identity: Identity::Checked, ..Access::default() };
         let bytes = if seed % 2 == 0 { TIGHT } else { WIDE };
-        let mut fs = viewing(&Volume::new(volume(16 << 10), "v"), root(), access(), bytes);
+        let mut fs =
+            viewing(&atoll_host::server::volume(volume(16 << 10), "v"), root(), access(), bytes);
         let mut world = World::new(true);
         for (i, op) in seeded_ops(seed, 600, &Profile::DIFFERENTIAL).iter().enumerate() {
             let cx = Context { uid: 1, gid: 2, now: Timespec { sec: i as i64, nsec: 1 } };

@@ -55,7 +55,7 @@ impl PrivateServer {
         };
         let place = Place { socket, volume: String::new() };
         let own = nix::unistd::geteuid().as_raw();
-        let served = atoll_host::server::Volume::new(volume, "volume".to_owned());
+        let served = atoll_host::server::volume(volume, "volume".to_owned());
         served.set_address(&place.socket);
         // From here on a failure leaves the volume as a crash would: nothing acknowledged is lost.
         served.set_access_times(access_times).map_err(|error| cannot(&error))?;

@@ -160,7 +160,7 @@ pub fn run(args: &Args) -> Outcome {
     let volumes = volumes
         .into_iter()
         .map(|(name, volume)| {
-            let volume = atoll_host::server::Volume::new(volume, name);
+            let volume = atoll_host::server::volume(volume, name);
             volume
                 .set_access_times(args.atime.into())
                 .map_err(|error| cannot("start serving", &error))?;

@@ -5,9 +5,9 @@
 
 use std::time::Instant;
 
-use atoll_host::server::{Access, Credentials, Session, Volume};
 use atoll_host::shm::MappedView;
 use atoll_posix::{OFlags, Options, Posix, Whence};
+use atoll_server::{Access, Credentials, Session, Volume};
 use atoll_vfs::model::ModelFs;
 use atoll_vfs::{Cached, Context, FileSystem, Ino, Name, OpenFlags, Timespec};
 
@@ -20,7 +20,9 @@ fn begin(
     volume: &std::sync::Arc<Volume<ModelFs>>,
 ) -> (Session<ModelFs>, std::sync::Arc<MappedView>) {
     let mut session = volume.session(Credentials::default(), Access::default()).expect("a session");
-    let memory = session.open_view(usize::MAX).expect("memory").expect("room for a View");
+    let memory = atoll_host::server::open_view(&mut session, usize::MAX)
+        .expect("memory")
+        .expect("room for a View");
     (session, MappedView::attach(memory, || true).expect("a View"))
 }
 
@@ -49,7 +51,7 @@ fn main() {
         _ => None,
     };
 
-    let volume = Volume::new(ModelFs::default(), "v");
+    let volume = atoll_host::server::volume(ModelFs::default(), "v");
     let (session, view) = begin(&volume);
     let cached = Cached::new(session, view, std::sync::Arc::default());
     let mut posix = Posix::new(cached, || CX.now, &Options::default());

@@ -27,8 +27,6 @@ pub mod memory;
 #[cfg(feature = "server")]
 pub mod namespace;
 #[cfg(feature = "server")]
-mod privileges;
-#[cfg(feature = "server")]
 pub mod process;
 #[cfg(all(
     feature = "server",

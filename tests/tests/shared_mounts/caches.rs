@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use atoll_block::RamDevice;
 use atoll_fs::Fs;
-use atoll_host::server::{Access, Change, Credentials, Identity, Observer, Session, SessionId};
+use atoll_server::{Access, Change, Credentials, Identity, Observer, Session, SessionId};
 use atoll_vfs::{
     Context, FallocateMode, FileSystem, Ino, Name, OpenFlags, RenameFlags, SetAttr, Timespec,
 };

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use atoll_host::server::{LockKind, LockOwner, LockRange, LockRequest, Session, Waited};
+use atoll_server::{LockKind, LockOwner, LockRange, LockRequest, Session, Waited};
 use atoll_tests::differential::{replay, seeds};
 use atoll_tests::linear::checker;
 use atoll_tests::linear::clients::{

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use atoll_fs::{CheckOptions, FormatOptions, Fs, MountOptions, check, format};
 use atoll_host::client::{Connection, Place};
 use atoll_host::device::{self, Access, Create, HostDevice, OpenOptions};
-use atoll_host::server::Volume;
 use atoll_host::server::bind::bind;
 use atoll_host::server::listen::Server;
 use atoll_host::server::rules::Rules as Grants;
@@ -55,7 +54,8 @@ fn server() {
     let fs = Fs::mount(device, &options).expect("mount");
     let listener = bind(&folder.join("s"), false).expect("a socket");
     let grants = Grants::new(Vec::new(), nix::unistd::getuid().as_raw());
-    let server = Server::new(listener, grants, vec![Volume::new(fs, "v")], SPIN).expect("a server");
+    let server = Server::new(listener, grants, vec![atoll_host::server::volume(fs, "v")], SPIN)
+        .expect("a server");
     server.run(std::io::stdin().as_fd()).expect("to serve");
 }
 

@@ -4,7 +4,7 @@
 //! An ioctl(2), which any file system that is not Atoll's answers with an error. With a connection to the
 //! server of one's own the token allows what the descriptor does.
 
-use crate::server::Mapping;
+use atoll_server::Mapping;
 
 /// The first word of the answer.
 const MAGIC: u32 = 0x4c4f_5441;

@@ -5,8 +5,16 @@ use std::os::fd::OwnedFd;
 use atoll_vfs::wire::Fixed;
 use atoll_vfs::wire::header::OutHeader;
 
-use crate::server::caches::Told;
-use crate::server::gate::Notice;
+use atoll_server::gate::Notice;
+
+/// What a kernel said to a [`Notice`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    /// It has forgotten.
+    Done,
+    /// It does not know such an inode.
+    Unknown,
+}
 
 // Numbers of linux/fuse.h.
 const FUSE_NOTIFY_INVAL_INODE: i32 = 2;

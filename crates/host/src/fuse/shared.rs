@@ -56,17 +56,19 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 
 use super::convert::now;
 use super::identify;
-use super::notices;
-use crate::server::caches::KernelCache;
-use crate::server::gate::{Cut, Gate, Ticket};
-use crate::server::revocable::Revocable;
-use crate::server::session::Lent;
-use crate::server::syncs::Ask;
-use crate::server::{
-    Holder, LockKind, LockOwner, LockRange, LockRequest, Session, WaitId, Waited, Wake,
-};
+use super::notices::{self, Told};
+use crate::server::tasks::ThreadBell;
 use crate::shm::Doorbell;
 use crate::spin::Spin;
+use atoll_server::caches::KernelCache;
+use atoll_server::gate::{Cut, Gate, Mount, Next, Ticket};
+use atoll_server::host::Bell;
+use atoll_server::revocable::Revocable;
+use atoll_server::session::Lent;
+use atoll_server::syncs::Ask;
+use atoll_server::{
+    Holder, LockKind, LockOwner, LockRange, LockRequest, Session, WaitId, Waited, Wake,
+};
 
 /// The largest read or write of one request, in bytes.
 pub const MAX_WRITE: u32 = 1 << 20;
@@ -103,6 +105,10 @@ const ATTR_VALID: u64 = 1;
 const FOR_EVER: u64 = 365 * 24 * 60 * 60;
 /// How long requests are still answered, with an error, so that a notification that waits for them ends.
 const DRAIN: Duration = Duration::from_secs(2);
+/// The pause before the kernel is told once more of an inode that it does not know yet; the next is twice as
+/// long, up to the longest.
+const RETRY: Duration = Duration::from_micros(20);
+const RETRY_MAX: Duration = Duration::from_millis(5);
 const FUSE_WRITE_CACHE: u32 = 1;
 const FUSE_IOCTL_DIR: u32 = 1 << 4;
 
@@ -135,7 +141,21 @@ struct Line {
     device: OwnedFd,
     /// Can be read when the mount is to end.
     fence: Doorbell,
+    /// Rung when the notifier has something to tell.
+    told: ThreadBell,
     pending: Mutex<Pending>,
+}
+
+impl Bell for Line {
+    fn ring(&self) {
+        self.told.ring();
+    }
+}
+
+impl Mount for Line {
+    fn fence(&self) {
+        self.fence.ring();
+    }
 }
 
 impl Line {
@@ -220,8 +240,13 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
         options: &SharedOptions,
     ) -> io::Result<SharedMount<F>> {
         let fence = Doorbell::new()?;
-        let line = Arc::new(Line { device, fence, pending: Mutex::default() });
-        let fenced = Arc::clone(&line);
+        let line = Arc::new(Line {
+            device,
+            fence,
+            told: ThreadBell::default(),
+            pending: Mutex::default(),
+        });
+        let mount = Arc::<Line>::clone(&line);
         let begun = session.with(|session| {
             session.carried();
             if options.alone {
@@ -231,15 +256,16 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             let uid = session.peer().uid;
             let pages = uid == 0 || uid == nix::unistd::geteuid().as_raw();
             let cache = session
-                .begin_cache(pages, move || fenced.fence.ring())
+                .begin_cache(pages, mount)
                 .map_err(|error| io::Error::from_raw_os_error(error.raw()))?;
-            Ok::<_, io::Error>((cache, Arc::clone(&session.volume().gate)))
+            Ok::<_, io::Error>((cache, Arc::clone(session.volume().gate())))
         });
         let (cache, gate) = begun.ok_or(io::ErrorKind::NotConnected)??;
         let (told, way) = (Arc::clone(&cache), Arc::clone(&line));
         let notifier = std::thread::Builder::new()
             .name("notifier".to_owned())
-            .spawn(move || told.notify(|notice| notices::tell(&way.device, notice)))?;
+            .spawn(move || notify(&told, &way))?;
+        keep(&gate)?;
         let mut mount = SharedMount {
             session,
             server: Server::new(ServerOptions {
@@ -732,6 +758,43 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             Err(error) => self.line.send_result(unique, Err(error)),
         }
     }
+}
+
+/// Tells the kernel what there is to tell, until the session has ended and all is told.
+fn notify(cache: &KernelCache, line: &Line) {
+    loop {
+        match cache.next() {
+            Next::Tell(notice) => {
+                let began = Instant::now();
+                let mut pause = RETRY;
+                while notices::tell(&line.device, notice) == Told::Unknown
+                    && cache.is_coming(&notice, began.elapsed())
+                {
+                    std::thread::sleep(pause);
+                    pause = (pause * 2).min(RETRY_MAX);
+                }
+                cache.told();
+            }
+            Next::Nothing => line.told.wait(None),
+            Next::Over => break,
+        }
+    }
+    cache.give_up();
+}
+
+/// Has a thread look after the deadlines of a volume's mounts, if none does.
+fn keep(gate: &Arc<Gate>) -> io::Result<()> {
+    let bell = Arc::new(ThreadBell::default());
+    if !gate.keep(Arc::<ThreadBell>::clone(&bell)) {
+        return Ok(());
+    }
+    let gate = Arc::clone(gate);
+    let keeper = move || {
+        while let Some(longest) = gate.tend() {
+            bell.wait(longest);
+        }
+    };
+    std::thread::Builder::new().name("gate".to_owned()).spawn(keeper).map(drop)
 }
 
 fn write<F: FileSystem + Send>(

@@ -17,19 +17,21 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use rustix::net::{Shutdown, SocketFlags};
 
-use super::checkpoints::Checkpointer;
 use super::control::{self, Answer, Ask, Hello, Kind, ViewAsk};
-use super::mapped::WRITE_BACK_INTERVAL;
+use super::machine;
 use super::mount::{Mount, is_fuse};
 use super::peer;
-use super::permissions::Credentials;
-use super::revocable::Revocable;
 use super::rules::{Grant, Mode, Rules};
-use super::session::Session;
-use super::syncs::Syncer;
-use super::volume::{Access, Identity, Volume};
+use super::tasks::Running;
 use super::worker::{Newcomer, Worker};
 use crate::fuse::now;
+use atoll_server::Credentials;
+use atoll_server::Session;
+use atoll_server::checkpoints::Checkpointer;
+use atoll_server::mapped::WRITE_BACK_INTERVAL;
+use atoll_server::revocable::Revocable;
+use atoll_server::syncs::Syncer;
+use atoll_server::{Access, Identity, MapToken, Volume};
 
 /// The most clients at a time, those that have not yet said what they want included.
 pub const CONNECTIONS_MAX: usize = 512;
@@ -61,8 +63,9 @@ pub struct Server<F: FileSystem + Send + 'static> {
     lingering: Vec<(u32, JoinHandle<()>)>,
     /// One for each volume, in their order.
     workers: Vec<Worker<F>>,
-    syncers: Vec<Syncer<F>>,
-    checkpointers: Vec<Checkpointer<F>>,
+    /// The syncers and checkpointers of the volumes.
+    syncers: Vec<Running>,
+    checkpointers: Vec<Running>,
     committers: Vec<(Sender<()>, JoinHandle<()>)>,
     /// Counts the programs that wait for stores to be durable.
     syncs: Arc<()>,
@@ -115,8 +118,17 @@ impl<F: FileSystem + Send + 'static> Server<F> {
     ) -> io::Result<Server<F>> {
         let start = |volume| Worker::start(volume, spin);
         let workers = volumes.iter().map(start).collect::<io::Result<_>>()?;
-        let syncers = volumes.iter().map(Syncer::start).collect::<io::Result<_>>()?;
-        let checkpointers = volumes.iter().map(Checkpointer::start).collect::<io::Result<_>>()?;
+        let syncer = |volume: &Arc<Volume<F>>| {
+            let closed = Arc::clone(volume);
+            Running::start(|bell| Syncer::new(volume, bell), move || closed.close_syncs())
+        };
+        let checkpointer = |volume: &Arc<Volume<F>>| {
+            let closed = Arc::clone(volume);
+            let close = move || closed.close_checkpoints();
+            Running::start(|bell| Checkpointer::new(volume, bell), close)
+        };
+        let syncers = volumes.iter().map(syncer).collect::<io::Result<_>>()?;
+        let checkpointers = volumes.iter().map(checkpointer).collect::<io::Result<_>>()?;
         let committers = volumes
             .iter()
             .map(|volume| {
@@ -307,12 +319,14 @@ impl<F: FileSystem + Send + 'static> Server<F> {
 
     /// Answers a program that has mapped a file. What it knows shows that it may.
     fn answer(&self, client: &Client<F>, ask: Ask) -> Result<(), String> {
-        let (Ask::Memory(token) | Ask::Sync(token)) = ask;
+        let (Ask::Memory(control::MapToken(token)) | Ask::Sync(control::MapToken(token))) = ask;
+        let token = MapToken(token);
         let volume = self.volumes.iter().find(|volume| volume.has_mapped(token));
         let volume = volume.ok_or("it is not mapped any more")?;
         let say = |error: &dyn std::fmt::Display| error.to_string();
         if let Ask::Memory(_) = ask {
-            let (memory, writable) = volume.mapped_memory(token).map_err(|error| say(&error))?;
+            let (memory, writable) =
+                machine::mapped_memory(volume, token).map_err(|error| say(&error))?;
             let mode = if writable { Mode::Write } else { Mode::Read };
             return control::send(
                 &client.socket,
@@ -523,7 +537,7 @@ fn show<F: FileSystem + Send>(
 ) -> bool {
     let begun = place.with(|session| {
         let mode = if session.access().read_only { Mode::Read } else { Mode::Write };
-        session.open_view(most as usize).map(|memory| memory.map(|memory| (memory, mode)))
+        machine::open_view(session, most as usize).map(|memory| memory.map(|memory| (memory, mode)))
     });
     let sent = match begun {
         Some(Ok(Some((memory, mode)))) => {

@@ -1,75 +1,37 @@
-//! Many clients on one volume.
-//!
-//! Read in this order: [`volume`] is what all share, [`session`] one client's view of it and `verbs`
-//! its calls (`names` has those that make and remove names, `reads` and `writes` those that move data), made of the
-//! steps in `state`; [`permissions`] says what a client may do, `inodes` and `handles` which inodes and open files it
-//! may name, `standing` those
-//! that it uses without having opened them, [`tokens`] and `adopt` how it may use those of another,
-//! [`limits`] how much; [`locks`] are those of fcntl(2) and flock(2),
-//! [`observer`] tells who asks what has changed, `view` keeps what clients read without asking, and
-//! `caches` what the kernels of mounts do, for whom others wait at the `gate` if `needs` says so.
-//! [`mapped`] has the files that clients have mapped, `pages` the memory for it.
+//! Volumes served on this machine: what a server of `atoll_server` volumes needs of a host.
 //!
 //! How clients come to a session: [`bind`] makes the socket, [`listen`] is the thread that watches
 //! it, [`control`] has the messages, `mount` and `worker` serve, `placement` says where a worker runs,
-//! `syncs` makes durable, [`peer`] says who a client is and [`rules`] what it may do;
+//! `tasks` runs what makes syncs and checkpoints, `machine` is the machine below the volumes, `pages` the
+//! memory of mapped files; [`peer`] says who a client is and [`rules`] what it may do;
 //! [`notify`] tells the service manager, and [`confine`] leaves the process nothing but this.
-//!
-//! # What holds
-//!
-//! - A client reaches the volume through its [`Session`] alone, whatever carries its requests.
-//!   All sessions of a volume work on one file system behind one lock: what a call has done is
-//!   seen by every later call of every client.
-//! - What a client names, a handle or an inode number, was given to this very session; anything
-//!   else is `EBADF` or `ESTALE`.
-//! - When a session ends, however its client ended, its files are closed, its locks dropped.
-//! - A panic in the file system ends the volume, not the process: every later call is `EIO`, and
-//!   what is half changed in memory is never written.
 
-mod adopt;
 pub mod bind;
-pub(crate) mod caches;
-mod checkpoints;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub mod confine;
-pub(crate) mod gate;
-mod handles;
-mod inodes;
-pub mod limits;
 pub mod listen;
-pub mod locks;
-pub mod mapped;
+mod machine;
 mod mount;
-mod names;
-mod needs;
 pub mod notify;
-pub mod observer;
 mod pages;
 pub mod peer;
-pub mod permissions;
 mod placement;
-mod reads;
-pub(crate) mod revocable;
 pub mod rules;
-pub mod session;
-mod standing;
-mod state;
-pub(crate) mod syncs;
-pub mod tokens;
-mod verbs;
-mod view;
-pub mod volume;
+pub(crate) mod tasks;
 mod worker;
-mod writes;
+
+use std::sync::Arc;
+
+use atoll_vfs::FileSystem;
 
 use crate::control;
 pub use crate::spin::SPIN_MAX as SPIN;
-pub use control::MapToken;
-pub use limits::Limits;
-pub use locks::{Holder, LockKind, LockOwner, LockRange, LockRequest, WaitId, Waited, Wake};
-pub use mapped::Mapping;
-pub use observer::{Change, Observer, ObserverId};
-pub use permissions::Credentials;
-pub use session::Session;
-pub use tokens::Token;
-pub use volume::{Access, Identity, SessionId, Volume};
+pub use machine::{Machine, mapped_memory, open_view};
+
+/// Shares `fs` on this machine; `name` is what clients and messages call it.
+pub fn volume<F: FileSystem + Send>(
+    fs: F,
+    name: impl Into<String>,
+) -> Arc<atoll_server::Volume<F>> {
+    atoll_server::Volume::new(fs, name, Arc::new(Machine))
+}

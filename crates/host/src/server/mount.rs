@@ -11,12 +11,12 @@ use rustix::fs::FileType;
 
 use super::control::{self, Answer};
 use super::listen::session;
-use super::permissions::Credentials;
-use super::revocable::Revocable;
 use super::rules::Grant;
-use super::session::Session;
-use super::volume::{Identity, Volume};
 use crate::fuse::shared::{SharedMount, SharedOptions};
+use atoll_server::Credentials;
+use atoll_server::Session;
+use atoll_server::revocable::Revocable;
+use atoll_server::{Identity, Volume};
 
 /// How long the kernel's first request may take: it is there once the device is mounted.
 const FIRST_REQUEST: Duration = Duration::from_secs(5);

@@ -13,11 +13,12 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::OnceLock;
 
+use atoll_server::host::PAGES_LEN;
+use atoll_vfs::{Errno, Result};
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, SeekFrom};
-use rustix::io::Errno;
+use rustix::io::Errno as RawErrno;
 
-/// Bytes of the memory, of which as good as all are never used: the longest file that is mapped.
-pub(super) const LEN: u64 = 1 << 44;
+use super::machine::errno_of;
 
 /// The request of fcntl(2) that says which signal a lease sends (asm-generic/fcntl.h).
 const F_SETSIG: libc::c_int = 10;
@@ -49,7 +50,7 @@ pub(super) fn descriptors() -> Option<&'static OwnedFd> {
 
 /// Opens the file of `fd` anew, with an open file description of its own.
 fn reopen(fd: &OwnedFd, writable: bool) -> io::Result<OwnedFd> {
-    let directory = descriptors().ok_or(Errno::NOSYS)?;
+    let directory = descriptors().ok_or(RawErrno::NOSYS)?;
     let number = fd.as_raw_fd().to_string();
     Ok(rustix::fs::openat(directory, number, REOPEN[usize::from(writable)], Mode::empty())?)
 }
@@ -68,7 +69,7 @@ impl Pages {
         let first = rustix::fs::memfd_create("atoll-mapped", flags)?;
         // So that no other user can open it for more than it was given for.
         rustix::fs::fchmod(&first, Mode::RUSR | Mode::WUSR)?;
-        rustix::fs::ftruncate(&first, LEN)?;
+        rustix::fs::ftruncate(&first, PAGES_LEN)?;
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&first, seals)?;
         // The kernel does not count the description that memfd_create(2) makes.
@@ -89,9 +90,10 @@ impl Pages {
     pub fn grant(&self, writable: bool) -> io::Result<OwnedFd> {
         reopen(&self.0, writable)
     }
+}
 
-    /// Whether anybody else can still see or change it. Where the kernel does not say, somebody may.
-    pub fn is_shared(&self) -> bool {
+impl atoll_server::host::Pages for Pages {
+    fn is_shared(&self) -> bool {
         let fd = self.0.as_raw_fd();
         // SAFETY: takes two numbers.
         if unsafe { libc::fcntl(fd, libc::F_SETLEASE, libc::F_WRLCK) } != 0 {
@@ -102,12 +104,12 @@ impl Pages {
         false
     }
 
-    /// Copies out what is at `at`.
-    pub fn read(&self, mut at: u64, mut to: &mut [u8]) -> io::Result<()> {
+    fn read(&self, mut at: u64, mut to: &mut [u8]) -> Result<()> {
         while !to.is_empty() {
-            let read = rustix::io::retry_on_intr(|| rustix::io::pread(&self.0, &mut *to, at))?;
+            let read = rustix::io::retry_on_intr(|| rustix::io::pread(&self.0, &mut *to, at))
+                .map_err(|errno| errno_of(errno.into()))?;
             if read == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
+                return Err(Errno::EIO);
             }
             at += read as u64;
             to = &mut to[read..];
@@ -115,33 +117,31 @@ impl Pages {
         Ok(())
     }
 
-    /// Copies `from` to `at`.
-    pub fn write(&self, mut at: u64, mut from: &[u8]) -> io::Result<()> {
+    fn write(&self, mut at: u64, mut from: &[u8]) -> Result<()> {
         while !from.is_empty() {
-            let written = rustix::io::retry_on_intr(|| rustix::io::pwrite(&self.0, from, at))?;
+            let written = rustix::io::retry_on_intr(|| rustix::io::pwrite(&self.0, from, at))
+                .map_err(|errno| errno_of(errno.into()))?;
             at += written as u64;
             from = &from[written..];
         }
         Ok(())
     }
 
-    /// Makes `from..to` zeros, which take no memory.
-    pub fn zero(&self, from: u64, to: u64) -> io::Result<()> {
-        let to = to.min(LEN);
+    fn zero(&self, from: u64, to: u64) -> Result<()> {
+        let to = to.min(PAGES_LEN);
         if from >= to {
             return Ok(());
         }
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let punch = || rustix::fs::fallocate(&self.0, flags, from, to - from);
-        Ok(rustix::io::retry_on_intr(punch)?)
+        rustix::io::retry_on_intr(punch).map_err(|errno| errno_of(errno.into()))
     }
 
-    /// The first offset at or after `at` that is not known to be zeros.
-    pub fn next_data(&self, at: u64) -> io::Result<u64> {
+    fn next_data(&self, at: u64) -> Result<u64> {
         match rustix::fs::seek(&self.0, SeekFrom::Data(at)) {
             Ok(next) => Ok(next),
-            Err(Errno::NXIO) => Ok(LEN),
-            Err(errno) => Err(errno.into()),
+            Err(RawErrno::NXIO) => Ok(PAGES_LEN),
+            Err(errno) => Err(errno_of(errno.into())),
         }
     }
 }
@@ -154,6 +154,8 @@ impl AsFd for Pages {
 
 #[cfg(test)]
 mod tests {
+    use atoll_server::host::Pages as _;
+
     use super::*;
 
     #[test]
@@ -176,7 +178,7 @@ mod tests {
         assert_eq!(&byte, b"x");
         assert_eq!(pages.next_data(0).unwrap(), 0);
         pages.zero(0, 4096).unwrap();
-        assert_eq!(pages.next_data(0).unwrap(), LEN);
+        assert_eq!(pages.next_data(0).unwrap(), PAGES_LEN);
         assert!(rustix::fs::ftruncate(&pages.0, 0).is_err());
     }
 }

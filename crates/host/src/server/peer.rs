@@ -5,7 +5,7 @@ use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd};
 
-use super::permissions::Credentials;
+use atoll_server::Credentials;
 
 /// The most supplementary groups that Linux gives a process (NGROUPS_MAX).
 const GROUPS_MAX: usize = 65536;

@@ -15,7 +15,7 @@
 use std::fmt;
 
 pub use super::control::Mode;
-use super::permissions::Credentials;
+use atoll_server::Credentials;
 
 /// Whom a rule is about.
 #[derive(Clone, Debug, PartialEq, Eq)]

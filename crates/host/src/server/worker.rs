@@ -25,17 +25,18 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 
 use super::control::{self, Answer};
 use super::listen::{hang_up, refuse, session};
-use super::permissions::Credentials;
+use super::machine;
 use super::placement::{self, Placement};
-use super::revocable::Revocable;
 use super::rules::Grant;
-use super::session::Session;
-use super::syncs::Ask;
-use super::tokens::Token;
-use super::volume::{Identity, Volume};
 use crate::fuse::now;
 use crate::shm::{Doorbell, SharedMemory, wake};
 use crate::spin::Spin;
+use atoll_server::Credentials;
+use atoll_server::Session;
+use atoll_server::revocable::Revocable;
+use atoll_server::syncs::Ask;
+use atoll_server::tokens::Token;
+use atoll_server::{Identity, Volume};
 
 /// Requests of one lane that are answered before the next lane has its turn.
 const BATCH: usize = 8;
@@ -309,7 +310,9 @@ fn begin<F: FileSystem + Send + 'static>(
         let identity = if root { Identity::Caller } else { Identity::Peer };
         let mut session = session(volume, &newcomer.peer, grant, identity)?;
         let view = match newcomer.view {
-            true => session.open_view(usize::MAX).map_err(|error| error.to_string())?,
+            true => {
+                machine::open_view(&mut session, usize::MAX).map_err(|error| error.to_string())?
+            }
             false => None,
         };
         session.carried();
@@ -461,7 +464,7 @@ impl<F: FileSystem + Send> Client<F> {
                 self.held.push(Held { slot: request, reply, data, waits: Arc::clone(&waits) });
                 if let Some(ticket) = ticket {
                     let waits = Arc::clone(&waits);
-                    volume.gate.after(ticket, move || waits.is_done(Ok(())));
+                    volume.gate().after(ticket, move || waits.is_done(Ok(())));
                 }
                 if let Some(Sync { data_only }) = sync {
                     volume.sync_later(data_only, Box::new(move |outcome| waits.is_done(outcome)));

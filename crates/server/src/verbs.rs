@@ -10,14 +10,14 @@ use atoll_vfs::{
     OpenFlags, RenameFlags, Result, SeekTo, SetAttr, StatFs, Written, XattrFlags,
 };
 
-use super::handles::{Open, Origin};
-use super::observer::Change;
-use super::session::{Lent, Session};
-use super::state::{MAKE, changing, open_mode};
-use super::view::ViewId;
-use super::volume::{Identity, State, Waits};
-use super::writes::At;
+use crate::handles::{Open, Origin};
+use crate::observer::Change;
 use crate::privileges::drop_capabilities;
+use crate::session::{Lent, Session};
+use crate::state::{MAKE, changing, open_mode};
+use crate::view::ViewId;
+use crate::volume::{Identity, State, Waits};
+use crate::writes::At;
 
 /// Takes the volume's lock, for a call that changes something if `changing`, and names what every
 /// verb needs. A macro, since the lock borrows one field of the session while others change.
@@ -84,10 +84,10 @@ macro_rules! offer {
     };
 }
 
-pub(super) use {directory, enter, forgotten, lend};
+pub(crate) use {directory, enter, forgotten, lend};
 
 impl<F: FileSystem + Send> Session<F> {
-    pub(super) fn check_room(&self) -> Result<()> {
+    pub(crate) fn check_room(&self) -> Result<()> {
         if self.handles.len() >= self.access.limits.open_files {
             return Err(Errno::EMFILE);
         }
@@ -100,12 +100,12 @@ impl<F: FileSystem + Send> Session<F> {
         self.handles.insert(open)
     }
 
-    pub(super) fn file(&mut self, ino: Ino, handle: Handle) -> Result<Open> {
+    pub(crate) fn file(&mut self, ino: Ino, handle: Handle) -> Result<Open> {
         let handle = self.meant(ino, handle, true)?;
         self.handles.of_kind(self.inodes.inner(ino)?, handle, true)
     }
 
-    pub(super) fn listing(&mut self, ino: Ino, handle: Handle) -> Result<Open> {
+    pub(crate) fn listing(&mut self, ino: Ino, handle: Handle) -> Result<Open> {
         let handle = self.meant(ino, handle, false)?;
         self.handles.of_kind(self.inodes.inner(ino)?, handle, false)
     }
@@ -122,7 +122,7 @@ impl<F: FileSystem + Send> Session<F> {
     }
 
     /// The View, if entries that a caller with `cx` may see are entries that the client itself may.
-    pub(super) fn view_of(&self, cx: &Context) -> Option<ViewId> {
+    pub(crate) fn view_of(&self, cx: &Context) -> Option<ViewId> {
         let peer = self.peer();
         let checked = self.access.identity == Identity::Checked;
         self.view.filter(|_| checked || (cx.uid, cx.gid) == (peer.uid, peer.gid))

@@ -4,7 +4,7 @@
 
 use atoll_vfs::Ino;
 
-use super::volume::SessionId;
+use crate::volume::SessionId;
 
 /// What a call has changed. Inode numbers are the volume's own, whatever a session's subtree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,4 +43,4 @@ pub trait Observer: Send + Sync {
 
 /// Names an observer, to end it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ObserverId(pub(super) u64);
+pub struct ObserverId(pub(crate) u64);

@@ -2,26 +2,26 @@
 
 use atoll_vfs::{Context, DirEntry, FileSystem, Handle, Ino, OpenFlags, Result};
 
-use super::handles::Open;
-use super::session::Session;
-use super::verbs::enter;
-use super::volume::{State, Waits};
+use crate::handles::Open;
+use crate::session::Session;
+use crate::verbs::enter;
+use crate::volume::{State, Waits};
 
 impl<F: FileSystem + Send> Session<F> {
     /// The next call is by a descriptor with O_NOATIME, if `yes`.
-    pub(crate) fn reads_without_trace(&mut self, yes: bool) {
+    pub fn reads_without_trace(&mut self, yes: bool) {
         self.noatime = yes;
     }
 
     /// Whether reading through this session sets times of last access.
-    pub(crate) fn sets_access_times(&self) -> bool {
+    pub fn sets_access_times(&self) -> bool {
         !self.access.read_only && self.volume.lock().is_ok_and(|state| state.relatime)
     }
 
     /// Whether a read through this session by `open` counts as an access. A kernel says with each whether it
     /// does, since O_NOATIME can be changed; others say so when they open.
     #[inline]
-    pub(super) fn counts(&self, open: &Open) -> bool {
+    pub(crate) fn counts(&self, open: &Open) -> bool {
         let without_trace = match self.cache {
             Some(_) => self.noatime,
             None => open.flags.is_some_and(|flags| flags.contains(OpenFlags::NOATIME)),
@@ -30,7 +30,7 @@ impl<F: FileSystem + Send> Session<F> {
     }
 
     #[inline]
-    pub(super) fn read_at(
+    pub(crate) fn read_at(
         &mut self,
         cx: &Context,
         ino: Ino,
@@ -62,7 +62,7 @@ impl<F: FileSystem + Send> Session<F> {
         Ok(len)
     }
 
-    pub(super) fn list(
+    pub(crate) fn list(
         &mut self,
         cx: &Context,
         ino: Ino,
@@ -86,7 +86,7 @@ impl<F: FileSystem + Send> Session<F> {
         Ok(())
     }
 
-    pub(super) fn follow(&mut self, cx: &Context, ino: Ino, target: &mut Vec<u8>) -> Result<()> {
+    pub(crate) fn follow(&mut self, cx: &Context, ino: Ino, target: &mut Vec<u8>) -> Result<()> {
         let inner = self.inodes.named(ino)?;
         enter!(self, cx, state, _caller, reading);
         state.involved.add(inner);

@@ -2,19 +2,19 @@
 
 use atoll_vfs::{Attr, Context, Errno, FileSystem, FileType, Ino, Name, Result};
 
-use super::session::{Lent, Session};
-use super::state::changing;
-use super::verbs::{directory, enter, forgotten, lend};
-use super::volume::{State, Waits};
+use crate::session::{Lent, Session};
+use crate::state::changing;
+use crate::verbs::{directory, enter, forgotten, lend};
+use crate::volume::{State, Waits};
 
 impl<F: FileSystem + Send> Session<F> {
     /// Refuses a session that may not change names.
-    pub(super) fn may_name(&self) -> Result<()> {
+    pub(crate) fn may_name(&self) -> Result<()> {
         if self.access.names_fixed { Err(Errno::EPERM) } else { Ok(()) }
     }
 
     /// Makes a name with `make`, which gets the mode that the caller may give.
-    pub(super) fn make(
+    pub(crate) fn make(
         &mut self,
         cx: &Context,
         parent: Ino,
@@ -44,7 +44,7 @@ impl<F: FileSystem + Send> Session<F> {
     }
 
     /// What `.` is of what is no directory: the kernel of a mount so finds the inode of a file handle.
-    pub(super) fn itself(&mut self, cx: &Context, ino: Ino) -> Result<Option<Attr>> {
+    pub(crate) fn itself(&mut self, cx: &Context, ino: Ino) -> Result<Option<Attr>> {
         let Ok(inner) = self.inodes.named(ino) else { return Ok(None) };
         enter!(self, cx, state, _caller, reading);
         state.involved.add(inner);
@@ -58,7 +58,7 @@ impl<F: FileSystem + Send> Session<F> {
         Ok(Some(self.inodes.shown(attr)))
     }
 
-    pub(super) fn remove(
+    pub(crate) fn remove(
         &mut self,
         cx: &Context,
         parent: Ino,

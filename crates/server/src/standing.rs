@@ -10,15 +10,14 @@ use std::collections::{HashMap, VecDeque};
 
 use atoll_vfs::{Context, FileSystem, Handle, Ino, OpenFlags, Result};
 
-use super::session::Session;
-use crate::fuse::now;
+use crate::session::Session;
 
 /// The most files and directories that stand at the same time.
 const STANDING_MAX: usize = if cfg!(test) { 4 } else { 16_384 };
 
 /// What stands for the files of a session, by the client's numbers.
 #[derive(Debug, Default)]
-pub(super) struct Standing {
+pub(crate) struct Standing {
     handles: HashMap<Ino, (Handle, bool)>,
     /// The oldest first. What does not stand any more is passed over.
     order: VecDeque<Ino>,
@@ -27,18 +26,18 @@ pub(super) struct Standing {
 impl<F: FileSystem + Send> Session<F> {
     /// From now on handle 0 stands for a file that may be read, or a directory. For a client who has checked
     /// the permissions, of a volume that nobody changes.
-    pub(crate) fn open_nothing(&mut self) {
+    pub fn open_nothing(&mut self) {
         self.standing.get_or_insert_default();
     }
 
     /// Whether the client opens by itself.
-    pub(crate) fn opens_nothing(&self) -> bool {
+    pub fn opens_nothing(&self) -> bool {
         self.standing.is_some()
     }
 
     /// The handle that the client means by `handle` of `ino`, a file or else a directory.
     #[inline]
-    pub(super) fn meant(&mut self, ino: Ino, handle: Handle, file: bool) -> Result<Handle> {
+    pub(crate) fn meant(&mut self, ino: Ino, handle: Handle, file: bool) -> Result<Handle> {
         if handle != Handle(0) || self.standing.is_none() {
             return Ok(handle);
         }
@@ -55,7 +54,7 @@ impl<F: FileSystem + Send> Session<F> {
         {
             self.stand_down(oldest);
         }
-        let cx = Context { uid: 0, gid: 0, now: now() };
+        let cx = Context { uid: 0, gid: 0, now: self.volume.host.now() };
         let handle =
             if file { self.open(&cx, ino, OpenFlags::READ)? } else { self.opendir(&cx, ino)? };
         if let Some(standing) = &mut self.standing {
@@ -66,10 +65,10 @@ impl<F: FileSystem + Send> Session<F> {
     }
 
     /// Closes what stands for `ino`, the client's number.
-    pub(super) fn stand_down(&mut self, ino: Ino) {
+    pub(crate) fn stand_down(&mut self, ino: Ino) {
         let stood = self.standing.as_mut().and_then(|standing| standing.handles.remove(&ino));
         let Some((handle, file)) = stood else { return };
-        let cx = Context { uid: 0, gid: 0, now: now() };
+        let cx = Context { uid: 0, gid: 0, now: self.volume.host.now() };
         // Nothing more can be done, whatever it says.
         let _ =
             if file { self.release(&cx, ino, handle) } else { self.releasedir(&cx, ino, handle) };
@@ -81,15 +80,15 @@ mod tests {
     use atoll_vfs::model::ModelFs;
     use atoll_vfs::{Errno, Name};
 
-    use super::super::{Access, Credentials, Volume};
     use super::*;
+    use crate::{Access, Credentials};
 
     const CX: Context = Context { uid: 0, gid: 0, now: atoll_vfs::Timespec { sec: 0, nsec: 0 } };
     const NONE: Handle = Handle(0);
 
     #[test]
     fn handle_0_stands_for_what_is_asked_for() {
-        let volume = Volume::new(ModelFs::default(), "v");
+        let volume = crate::testing::volume();
         let session = || volume.session(Credentials::default(), Access::default()).unwrap();
         let mut maker = session();
         let inos: Vec<Ino> = (0..3 * STANDING_MAX)

@@ -3,7 +3,7 @@
 //! A kernel may remember the attributes of an inode that an answer said to be valid, and the pages that
 //! it has read for its page cache. What each mount has been lent so is in a table, and when a call
 //! changes it, the mount's kernel is told to forget before that call, or any that could have seen the
-//! change, is answered (see [`gate`](super::gate) and [`needs`](super::needs)).
+//! change, is answered (see [`gate`](crate::gate) and [`needs`](crate::needs)).
 //!
 //! # Why no kernel shows what is old
 //!
@@ -44,33 +44,20 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use atoll_vfs::Ino;
 
-use super::gate::{Cut, Gate, Notice, PortId};
-use super::observer::Change;
-use super::volume::SessionId;
+use crate::gate::{Cut, Gate, Mount, Next, Notice, PortId};
+use crate::observer::Change;
+use crate::volume::SessionId;
 
 /// How long what was taken back is not lent again.
 const REST: Duration = Duration::from_millis(100);
 /// Inodes that a mount's table has at most; what a kernel learns of beyond is never lent.
 const TABLE_MAX: usize = 1 << 18;
-/// How long a notification waits at first for the kernel to learn of an inode.
-const RETRY: Duration = Duration::from_micros(20);
 /// How long it is tried after the end of the session.
 const LAST_RETRIES: Duration = Duration::from_millis(100);
-/// The longest pause between two attempts.
-const RETRY_MAX: Duration = Duration::from_millis(5);
-
-/// What a kernel said to a [`Notice`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
-    /// It has forgotten.
-    Done,
-    /// It does not know such an inode.
-    Unknown,
-}
 
 /// An inode of which a kernel has been told.
 #[derive(Default)]
@@ -81,12 +68,13 @@ struct Known {
     pages: bool,
     /// Open files that are read through the page cache.
     buffered: u32,
-    rests: Option<Instant>,
+    /// Not lent again before this uptime of the host.
+    rests: Option<Duration>,
 }
 
 impl Known {
-    fn rests(&mut self) -> bool {
-        let rests = self.rests.is_some_and(|until| Instant::now() < until);
+    fn rests(&mut self, gate: &Gate) -> bool {
+        let rests = self.rests.is_some_and(|until| gate.uptime() < until);
         if !rests {
             self.rests = None;
         }
@@ -105,7 +93,7 @@ struct Table {
 }
 
 /// What one mount's kernel has been lent.
-pub(crate) struct KernelCache {
+pub struct KernelCache {
     session: SessionId,
     /// The volume's number of the session's root.
     top: Ino,
@@ -116,18 +104,17 @@ pub(crate) struct KernelCache {
 }
 
 impl KernelCache {
-    /// `fence` has the mount end, soon.
-    pub(super) fn new(
+    pub(crate) fn new(
         session: SessionId,
         top: Ino,
         gate: &Arc<Gate>,
         lends_pages: bool,
-        fence: impl Fn() + Send + Sync + 'static,
+        mount: Arc<dyn Mount>,
     ) -> Self {
         let mut table = Table::default();
         // The kernel has it from the start, and never forgets it.
         table.known.insert(top, Known { count: u64::MAX, ..Known::default() });
-        let (gate, port) = (Arc::clone(gate), gate.begin(fence));
+        let (gate, port) = (Arc::clone(gate), gate.begin(mount));
         KernelCache { session, top, port, gate, table: Mutex::new(table), lends_pages }
     }
 
@@ -138,7 +125,7 @@ impl KernelCache {
 
     /// The kernel is given `ino` with its attributes. Says whether it may keep them, which with `lend` it
     /// may if nothing is in the way.
-    pub(super) fn given(&self, ino: Ino, lend: bool) -> bool {
+    pub(crate) fn given(&self, ino: Ino, lend: bool) -> bool {
         let lend = lend && !self.gate.is_fenced(self.port);
         let mut table = self.table();
         let Table { known, full, .. } = &mut *table;
@@ -152,26 +139,26 @@ impl KernelCache {
             }
         };
         known.count = known.count.saturating_add(1);
-        let lend = lend && !known.rests();
+        let lend = lend && !known.rests(&self.gate);
         known.attributes |= lend;
         lend
     }
 
     /// The kernel is told the attributes of `ino`. Says whether it may keep them.
-    pub(super) fn shown(&self, ino: Ino) -> bool {
+    pub(crate) fn shown(&self, ino: Ino) -> bool {
         if self.gate.is_fenced(self.port) {
             return false;
         }
         let mut table = self.table();
         let Some(known) = table.known.get_mut(&ino) else { return false };
-        let lend = !known.rests();
+        let lend = !known.rests(&self.gate);
         known.attributes |= lend;
         lend
     }
 
     /// The kernel is sent a part of `ino` for its page cache. If clients change the file without a
     /// call, as `mapped` says, it is to forget it at once.
-    pub(super) fn sent_pages(&self, ino: Ino, mapped: bool) {
+    pub(crate) fn sent_pages(&self, ino: Ino, mapped: bool) {
         if !self.lends_pages {
             return;
         }
@@ -185,14 +172,14 @@ impl KernelCache {
     }
 
     /// Whether the kernel is told of all changes to what it has of `ino` in its page cache.
-    pub(super) fn keeps_pages(&self, ino: Ino) -> bool {
+    pub fn keeps_pages(&self, ino: Ino) -> bool {
         self.lends_pages
             && !self.gate.is_fenced(self.port)
-            && self.table().known.get_mut(&ino).is_some_and(|known| !known.rests())
+            && self.table().known.get_mut(&ino).is_some_and(|known| !known.rests(&self.gate))
     }
 
     /// The kernel has forgotten `ino`, which it had been given `count` times.
-    pub(super) fn forget(&self, ino: Ino, count: u64) {
+    pub(crate) fn forget(&self, ino: Ino, count: u64) {
         if let Entry::Occupied(mut known) = self.table().known.entry(ino)
             && ino != self.top
         {
@@ -206,12 +193,12 @@ impl KernelCache {
 
     /// The answer that gives `ino` is not sent yet: until [`release`](Self::release) the kernel cannot
     /// learn of it. It must not say that the attributes are valid.
-    pub(crate) fn hold(&self, ino: Ino) {
+    pub fn hold(&self, ino: Ino) {
         self.forget(ino, 1);
     }
 
     /// It is sent now.
-    pub(crate) fn release(&self, ino: Ino) {
+    pub fn release(&self, ino: Ino) {
         self.given(ino, false);
     }
 
@@ -233,7 +220,7 @@ impl KernelCache {
         }
         known.attributes = false;
         known.pages &= !pages;
-        known.rests = Some(Instant::now() + REST);
+        known.rests = Some(self.gate.uptime() + REST);
         self.gate.tell(self.port, ino, self.notice(ino, pages));
     }
 
@@ -242,7 +229,7 @@ impl KernelCache {
     }
 
     /// The kernel opens `ino`, the mount's number, to read it through its page cache.
-    pub(crate) fn buffered(&self, ino: u64, handle: u64) {
+    pub fn buffered(&self, ino: u64, handle: u64) {
         let ino = self.inner(ino);
         let mut table = self.table();
         if let Some(known) = table.known.get_mut(&ino) {
@@ -252,7 +239,7 @@ impl KernelCache {
     }
 
     /// The kernel closes what it had opened.
-    pub(crate) fn closed(&self, handle: u64) {
+    pub fn closed(&self, handle: u64) {
         let mut table = self.table();
         if let Some(ino) = table.buffered.remove(&handle)
             && let Some(known) = table.known.get_mut(&ino)
@@ -266,7 +253,7 @@ impl KernelCache {
     }
 
     /// The answer to a cut of `ino`, the mount's number, is what the kernel waits for.
-    pub(crate) fn cut(&self, ino: u64) -> Cut {
+    pub fn cut(&self, ino: u64) -> Cut {
         Cut { port: self.port, ino }
     }
 
@@ -284,33 +271,32 @@ impl KernelCache {
     }
 
     /// Nobody waits for the mount any more, whatever it shows.
-    pub(crate) fn give_up(&self) {
+    pub fn give_up(&self) {
         self.gate.end(self.port);
     }
 
-    /// Tells the kernel what there is to tell, by `tell`, until the session has ended and all is told.
-    pub(crate) fn notify(&self, tell: impl Fn(Notice) -> Told) {
-        while let Some(notice) = self.gate.next(self.port) {
-            let began = Instant::now();
-            let mut pause = RETRY;
-            while tell(notice) == Told::Unknown {
-                let coming = self.table().known.contains_key(&self.inner(notice.ino));
-                // At the end nobody says what the kernel has forgotten.
-                if !coming || self.gate.is_ending(self.port) && began.elapsed() > LAST_RETRIES {
-                    break;
-                }
-                std::thread::sleep(pause);
-                pause = (pause * 2).min(RETRY_MAX);
-            }
-            self.gate.told(self.port);
-        }
-        self.gate.end(self.port);
+    /// What the kernel is to be told next, by the mount's notifier.
+    pub fn next(&self) -> Next {
+        self.gate.next(self.port)
+    }
+
+    /// Whether the kernel, which does not know the inode of `notice`, is to be told once more, `after` it was
+    /// told first.
+    pub fn is_coming(&self, notice: &Notice, after: Duration) -> bool {
+        // At the end nobody says what the kernel has forgotten.
+        self.table().known.contains_key(&self.inner(notice.ino))
+            && !(self.gate.is_ending(self.port) && after > LAST_RETRIES)
+    }
+
+    /// The kernel has taken what [`next`](Self::next) gave.
+    pub fn told(&self) {
+        self.gate.told(self.port);
     }
 }
 
 /// What the kernels of all mounts of a volume have been lent.
 #[derive(Default)]
-pub(super) struct Caches {
+pub(crate) struct Caches {
     mounts: Vec<Arc<KernelCache>>,
 }
 

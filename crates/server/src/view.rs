@@ -33,29 +33,27 @@
 //! [`ViewReader::lookup_attr`]: atoll_transport::view::ViewReader::lookup_attr
 
 use std::collections::HashMap;
-use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use atoll_transport::view::{Attributes, PAGE, ViewWriter};
 use atoll_vfs::{Attr, Context, FileSystem, FileType, Ino, Name};
 
-use super::gate::Gate;
-use super::handles::{Open, Origin};
-use super::observer::Change;
-use super::volume::State;
-use crate::shm::WrittenView;
+use crate::gate::Gate;
+use crate::handles::{Open, Origin};
+use crate::host::ViewMemory;
+use crate::observer::Change;
+use crate::volume::State;
 
 /// The most bytes of a read or write that are put into the View: what is longer is worth a request.
 const FILL_MAX: usize = 32 << 10;
 
 /// Names a View of a volume: its place in [`Views`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ViewId(usize);
+pub(crate) struct ViewId(usize);
 
 struct SessionView {
-    view: WrittenView,
+    view: Box<dyn ViewMemory>,
     /// The volume's number of the session's root.
     top: Ino,
     /// How many handles of each inode may be read, by which it may have pages.
@@ -104,7 +102,7 @@ fn shows(relatime: bool, attr: &Attr) -> bool {
 }
 
 /// The Views of a volume's sessions. All that takes a session's [`ViewId`] does nothing without one.
-pub(super) struct Views {
+pub(crate) struct Views {
     places: Vec<Option<SessionView>>,
     count: usize,
     /// A page on its way; allocated with the first View.
@@ -131,14 +129,8 @@ impl Views {
         self.count == 0
     }
 
-    /// Begins a View of at most `bytes` for a session whose root is `top`. Returns the descriptor of its
-    /// memory, for the client; `None` when `bytes` are too few.
-    ///
-    /// # Errors
-    /// What making its memory says.
-    pub fn begin(&mut self, bytes: usize, top: Ino) -> io::Result<Option<(ViewId, OwnedFd)>> {
-        let Some(view) = WrittenView::new(bytes)? else { return Ok(None) };
-        let memory = view.as_fd().try_clone_to_owned()?;
+    /// Begins a View in memory of its own for a session whose root is `top`.
+    pub fn begin(&mut self, view: Box<dyn ViewMemory>, top: Ino) -> ViewId {
         let free = self.places.iter().position(Option::is_none);
         let at = free.unwrap_or_else(|| {
             self.places.push(None);
@@ -147,7 +139,7 @@ impl Views {
         self.places[at] = Some(SessionView { view, top, readable: HashMap::new() });
         self.count += 1;
         self.page.resize(PAGE, 0);
-        Ok(Some((ViewId(at), memory)))
+        ViewId(at)
     }
 
     /// Ends a View: nothing in it counts any more.
@@ -318,7 +310,7 @@ impl Views {
 impl<F: FileSystem> State<F> {
     /// A session with the View `id` has `open`: pages of it may be shown, if it can be read, until
     /// [`end_reading`](Self::end_reading), or until the original of an adopted one is closed.
-    pub(super) fn begin_reading(&mut self, id: Option<ViewId>, open: &Open) {
+    pub(crate) fn begin_reading(&mut self, id: Option<ViewId>, open: &Open) {
         let Some(id) = id.filter(|_| open.is_readable()) else { return };
         let adopted = matches!(open.origin, Origin::Adopted { .. });
         if !adopted || self.tokens.shown(open, id) {
@@ -327,7 +319,7 @@ impl<F: FileSystem> State<F> {
     }
 
     /// The session has `open` no more.
-    pub(super) fn end_reading(&mut self, id: Option<ViewId>, open: &Open) {
+    pub(crate) fn end_reading(&mut self, id: Option<ViewId>, open: &Open) {
         let Some(id) = id.filter(|_| open.is_readable()) else { return };
         let adopted = matches!(open.origin, Origin::Adopted { .. });
         // If the original has gone before, it has taken this along.

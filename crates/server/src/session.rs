@@ -1,9 +1,7 @@
 //! One client's view of a volume: its beginning, its locks and its end.
 
+use std::any::Any;
 use std::cell::RefCell;
-use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
@@ -11,19 +9,18 @@ use atoll_vfs::{
     Context, Errno, FileSystem, FileType, Handle, Ino, Name, OpenFlags, Result, Timespec,
 };
 
-use super::caches::KernelCache;
-use super::gate::Ticket;
-use super::handles::Handles;
-use super::inodes::Inodes;
-use super::locks::{
+use crate::caches::KernelCache;
+use crate::gate::{Mount, Ticket};
+use crate::handles::Handles;
+use crate::inodes::Inodes;
+use crate::locks::{
     Ask, Family, Holder, LockKind, LockOwner, LockRange, LockRequest, LockTable, Owner, WaitId,
     Waited, Wake,
 };
-use super::permissions::{Credentials, Judge};
-use super::standing::Standing;
-use super::view::ViewId;
-use super::volume::{Access, SessionId, State, Volume};
-use crate::fuse::now;
+use crate::permissions::{Credentials, Judge};
+use crate::standing::Standing;
+use crate::view::ViewId;
+use crate::volume::{Access, SessionId, State, Volume};
 
 /// One client's view of a [`Volume`]: a [`FileSystem`] of its own, in which handles and inode
 /// numbers are those that this session gave out, permissions are enforced and the root is the
@@ -36,35 +33,35 @@ use crate::fuse::now;
 /// Dropping it closes its files, upon which unlinked ones give their space back, drops its locks
 /// and ends its waiting requests with `EINTR`.
 pub struct Session<F: FileSystem + Send> {
-    pub(super) volume: Arc<Volume<F>>,
-    pub(super) id: SessionId,
+    pub(crate) volume: Arc<Volume<F>>,
+    pub(crate) id: SessionId,
     peer: Credentials,
-    pub(super) access: Access,
-    pub(super) judge: Judge,
-    pub(super) inodes: Inodes,
-    pub(super) handles: Handles,
-    pub(super) view: Option<ViewId>,
+    pub(crate) access: Access,
+    pub(crate) judge: Judge,
+    pub(crate) inodes: Inodes,
+    pub(crate) handles: Handles,
+    pub(crate) view: Option<ViewId>,
     /// Whether a call returns only when the kernels of mounts have taken what it goes by. Otherwise whoever
     /// carries the answer waits, for what `needs` says.
-    pub(super) waits: bool,
-    pub(super) needs: RefCell<Option<Ticket>>,
+    pub(crate) waits: bool,
+    pub(crate) needs: RefCell<Option<Ticket>>,
     /// Of a mount: what its kernel remembers.
-    pub(super) cache: Option<Arc<KernelCache>>,
+    pub(crate) cache: Option<Arc<KernelCache>>,
     /// What the last call has found for it.
-    pub(super) lent: Option<Lent>,
+    pub(crate) lent: Option<Lent>,
     /// Of a mount: the next read is for its kernel's page cache.
-    pub(super) for_cache: bool,
+    pub(crate) for_cache: bool,
     /// Of a mount: the next call is by a descriptor with O_NOATIME.
-    pub(super) noatime: bool,
+    pub(crate) noatime: bool,
     /// Of a mount whose kernel opens by itself: what stands for its files.
-    pub(super) standing: Option<Standing>,
+    pub(crate) standing: Option<Standing>,
     /// Whether the sessions of the same owner may adopt what it has open, by inode.
-    pub(super) offers: bool,
+    pub(crate) offers: bool,
 }
 
 /// What a mount's kernel learns by an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Lent {
+pub struct Lent {
     /// Of this inode, by the volume's number.
     pub ino: Ino,
     /// It is given the inode once more.
@@ -74,7 +71,7 @@ pub(crate) struct Lent {
 }
 
 impl<F: FileSystem + Send> Session<F> {
-    pub(super) fn begin(
+    pub(crate) fn begin(
         volume: Arc<Volume<F>>,
         id: SessionId,
         peer: Credentials,
@@ -127,79 +124,78 @@ impl<F: FileSystem + Send> Session<F> {
         &self.access
     }
 
-    /// Begins the session's View, of at most `most` bytes, and returns its memory, which the client maps:
+    /// Begins the session's View, of at most `most` bytes, and returns what `give` makes of its memory, for the client to map:
     /// what the client asks for from here on is put there and kept true until the session ends. `None`
     /// when `most` or the limits leave no room for one, or the session has one.
     ///
     /// # Errors
-    /// What making the memory says; `EIO` after a panic in the file system.
-    pub fn open_view(&mut self, most: usize) -> io::Result<Option<OwnedFd>> {
+    /// What making the memory says, and what `give` does; `EIO` after a panic in the file system.
+    pub fn begin_view<T>(
+        &mut self,
+        most: usize,
+        give: impl FnOnce(&dyn Any) -> Result<T>,
+    ) -> Result<Option<T>> {
         if self.view.is_some() {
             return Ok(None);
         }
-        let mut state =
-            self.volume.lock().map_err(|error| io::Error::from_raw_os_error(error.raw()))?;
+        let mut state = self.volume.lock()?;
         let most = most.min(self.access.limits.view);
-        let Some((id, memory)) = state.views.begin(most, self.inodes.top())? else {
-            return Ok(None);
-        };
+        let Some(view) = self.volume.host.view(most)? else { return Ok(None) };
+        let given = give(&*view)?;
+        let id = state.views.begin(view, self.inodes.top());
         self.view = Some(id);
         self.inodes.tell_forgotten();
         for open in self.handles.iter() {
             state.begin_reading(self.view, open);
         }
-        Ok(Some(memory))
+        Ok(Some(given))
     }
 
     /// From now on who carries the answers waits before they are given, for what
     /// [`take_needs`](Self::take_needs) says, so that this session does not.
-    pub(crate) fn carried(&mut self) {
+    pub fn carried(&mut self) {
         self.waits = false;
     }
 
     /// What the answer to the calls since the last time has to wait for.
     #[inline]
-    pub(crate) fn take_needs(&mut self) -> Option<Ticket> {
+    pub fn take_needs(&mut self) -> Option<Ticket> {
         self.needs.get_mut().take()
     }
 
     /// From now on the session's client is a kernel, which remembers what it is told, its page cache
-    /// included if `pages`. Before anything was asked. `fence` is called when it does not forget in time: it
-    /// has the mount end.
+    /// included if `pages`. Before anything was asked. `mount` is woken when there is something to tell it,
+    /// and fenced when it does not forget in time.
     ///
     /// # Errors
     /// `EIO` after a panic in the file system.
-    pub(crate) fn begin_cache(
-        &mut self,
-        pages: bool,
-        fence: impl Fn() + Send + Sync + 'static,
-    ) -> Result<Arc<KernelCache>> {
+    pub fn begin_cache(&mut self, pages: bool, mount: Arc<dyn Mount>) -> Result<Arc<KernelCache>> {
         let top = self.inodes.top();
         let mut state = self.volume.lock()?;
-        let cache = Arc::new(KernelCache::new(self.id, top, &self.volume.gate, pages, fence));
+        let cache = Arc::new(KernelCache::new(self.id, top, &self.volume.gate, pages, mount));
         state.caches.begin(&cache);
         self.cache = Some(Arc::clone(&cache));
         Ok(cache)
     }
 
     /// From now on what is opened can be adopted by sessions that [`Access::adopts_offered`] allows it.
-    pub(crate) fn offer(&mut self) {
+    pub fn offer(&mut self) {
         self.offers = true;
     }
 
     /// The next read is for the kernel's page cache, if `yes`.
-    pub(crate) fn reads_for_cache(&mut self, yes: bool) {
+    pub fn reads_for_cache(&mut self, yes: bool) {
         self.for_cache = yes;
     }
 
     /// What the kernel learns by the answer to the last call.
-    pub(crate) fn take_lent(&mut self) -> Option<Lent> {
+    pub fn take_lent(&mut self) -> Option<Lent> {
         self.lent.take()
     }
 
     /// Whether the kernel may keep pages of `ino`, the client's number, beyond an open file of it, and
     /// whether it may read it through its page cache.
-    pub(crate) fn keeps_pages(&self, ino: Ino) -> (bool, bool) {
+    pub fn keeps_pages(&self, ino: Ino) -> (bool, bool) {
         let (Some(cache), Ok(ino)) = (&self.cache, self.inodes.inner(ino)) else {
             return (false, false);
         };
@@ -208,7 +204,7 @@ impl<F: FileSystem + Send> Session<F> {
         }
         let Ok(mut state) = self.volume.lock() else { return (true, false) };
         // A read that is to be counted has to come here.
-        let cx = Context { uid: 0, gid: 0, now: now() };
+        let cx = Context { uid: 0, gid: 0, now: self.volume.host.now() };
         let counts = !self.access.read_only && state.access_is_due(&cx, ino);
         (!counts, !state.is_mapped(ino))
     }
@@ -295,7 +291,7 @@ impl<F: FileSystem + Send> Session<F> {
     }
 
     /// Drops what was locked through `handle`, which was closed.
-    pub(super) fn unlock_closed(&self, ino: Ino, handle: Handle) {
+    pub(crate) fn unlock_closed(&self, ino: Ino, handle: Handle) {
         for family in [Family::Fcntl, Family::Flock] {
             let wakes = self.locks().release((ino, family), self.id, handle.0);
             wakes.call();
@@ -363,7 +359,7 @@ fn find_directory(fs: &mut impl FileSystem, path: &Path) -> Result<Ino> {
         match component {
             Component::RootDir | Component::CurDir => {}
             Component::Normal(name) => {
-                let attr = fs.lookup(&cx, at, Name::new(name.as_bytes())?)?;
+                let attr = fs.lookup(&cx, at, Name::new(name.as_encoded_bytes())?)?;
                 if attr.file_type() != FileType::Directory {
                     return Err(Errno::ENOTDIR);
                 }
@@ -379,7 +375,7 @@ impl<F: FileSystem + Send> Drop for Session<F> {
     fn drop(&mut self) {
         let wakes = self.locks().end(self.id);
         wakes.call();
-        self.volume.write_back_session(self.id, now());
+        self.volume.write_back_session(self.id, self.volume.host.now());
         // After a panic in the file system there is nothing left to be closed, but for the View.
         let mut guard = match self.volume.state.lock() {
             Ok(guard) => guard,

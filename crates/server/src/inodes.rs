@@ -17,8 +17,8 @@ use std::collections::HashMap;
 
 use atoll_vfs::{Attr, Context, Errno, FileSystem, Ino, Name, Result};
 
-use super::needs::Involved;
-use super::permissions::Caller;
+use crate::needs::Involved;
+use crate::permissions::Caller;
 
 /// The longest way up that is walked, so that a deep tree cannot hold up all others.
 const DEPTH_MAX: usize = 4096;
@@ -39,7 +39,7 @@ struct Slot {
 
 /// The inodes that a session may name.
 #[derive(Debug)]
-pub(super) struct Inodes {
+pub(crate) struct Inodes {
     /// The volume's number for the session's root, which its client calls 1.
     top: Ino,
     /// Whether every inode of the volume may be named.
@@ -54,7 +54,7 @@ pub(super) struct Inodes {
 }
 
 impl Inodes {
-    pub(super) fn new(top: Ino, all: bool, limit: usize) -> Self {
+    pub(crate) fn new(top: Ino, all: bool, limit: usize) -> Self {
         Inodes {
             top,
             all: all && top == Ino::ROOT,
@@ -68,7 +68,7 @@ impl Inodes {
     }
 
     /// The volume's number of the session's root.
-    pub(super) fn top(&self) -> Ino {
+    pub(crate) fn top(&self) -> Ino {
         self.top
     }
 
@@ -77,7 +77,7 @@ impl Inodes {
     /// # Errors
     /// `ESTALE` for a number that can stand for nothing.
     #[inline]
-    pub(super) fn inner(&self, ino: Ino) -> Result<Ino> {
+    pub(crate) fn inner(&self, ino: Ino) -> Result<Ino> {
         match ino {
             Ino::ROOT => Ok(self.top),
             ino if ino == self.top => Err(Errno::ESTALE),
@@ -87,13 +87,13 @@ impl Inodes {
 
     /// The client's number for the volume's number `ino`.
     #[inline]
-    pub(super) fn outer(&self, ino: Ino) -> Ino {
+    pub(crate) fn outer(&self, ino: Ino) -> Ino {
         if ino == self.top { Ino::ROOT } else { ino }
     }
 
     /// `attr` with the client's number.
     #[inline]
-    pub(super) fn shown(&self, attr: Attr) -> Attr {
+    pub(crate) fn shown(&self, attr: Attr) -> Attr {
         Attr { ino: self.outer(attr.ino), ..attr }
     }
 
@@ -101,7 +101,7 @@ impl Inodes {
     ///
     /// # Errors
     /// `ESTALE` for an inode that this session was not given.
-    pub(super) fn named(&mut self, ino: Ino) -> Result<Ino> {
+    pub(crate) fn named(&mut self, ino: Ino) -> Result<Ino> {
         let ino = self.inner(ino)?;
         if self.all || ino == self.top {
             return Ok(ino);
@@ -116,7 +116,7 @@ impl Inodes {
     ///
     /// # Errors
     /// `ESTALE` for one that this session was not given or that is outside of it; `ENOTDIR`.
-    pub(super) fn directory(
+    pub(crate) fn directory(
         &mut self,
         (fs, involved): (&mut impl FileSystem, &mut Involved),
         cx: &Context,
@@ -184,7 +184,7 @@ impl Inodes {
     ///
     /// # Errors
     /// `ENFILE` when every inode in the table is open, which the limits rule out.
-    pub(super) fn give(&mut self, ino: Ino, moves: u64) -> Result<()> {
+    pub(crate) fn give(&mut self, ino: Ino, moves: u64) -> Result<()> {
         if self.all || ino == self.top {
             return Ok(());
         }
@@ -200,14 +200,14 @@ impl Inodes {
     }
 
     /// Notes that a directory was moved, at the count `moves`, to a place that is inside.
-    pub(super) fn moved_inside(&mut self, ino: Ino, moves: u64) {
+    pub(crate) fn moved_inside(&mut self, ino: Ino, moves: u64) {
         if let Some(&slot) = self.slot_of.get(&ino) {
             self.slots[slot].moves = moves;
         }
     }
 
     /// Takes back `count` of the times that the client was given `ino`.
-    pub(super) fn forget(&mut self, ino: Ino, count: u64) {
+    pub(crate) fn forget(&mut self, ino: Ino, count: u64) {
         let Ok(ino) = self.inner(ino) else { return };
         let Some(&slot) = self.slot_of.get(&ino) else { return };
         self.slots[slot].count = self.slots[slot].count.saturating_sub(count);
@@ -220,7 +220,7 @@ impl Inodes {
     ///
     /// # Errors
     /// As [`give`](Self::give).
-    pub(super) fn adopt(&mut self, ino: Ino, moves: u64) -> Result<()> {
+    pub(crate) fn adopt(&mut self, ino: Ino, moves: u64) -> Result<()> {
         if !self.all && ino != self.top && !self.slot_of.contains_key(&ino) {
             self.remember(ino, moves)?;
         }
@@ -229,14 +229,14 @@ impl Inodes {
     }
 
     /// Notes that a handle of `ino`, the volume's number, is open.
-    pub(super) fn opened(&mut self, ino: Ino) {
+    pub(crate) fn opened(&mut self, ino: Ino) {
         if let Some(&slot) = self.slot_of.get(&ino) {
             self.slots[slot].open += 1;
         }
     }
 
     /// Notes that a handle of `ino` was closed.
-    pub(super) fn closed(&mut self, ino: Ino) {
+    pub fn closed(&mut self, ino: Ino) {
         let Some(&slot) = self.slot_of.get(&ino) else { return };
         let slot_ref = &mut self.slots[slot];
         slot_ref.open = slot_ref.open.saturating_sub(1);
@@ -246,23 +246,23 @@ impl Inodes {
     }
 
     /// Whether this session has `ino`, the volume's number, open.
-    pub(super) fn is_open(&self, ino: Ino) -> bool {
+    pub(crate) fn is_open(&self, ino: Ino) -> bool {
         self.slot_of.get(&ino).is_some_and(|&slot| self.slots[slot].open > 0)
     }
 
     /// From here on, [`forgotten`](Self::forgotten) is asked after each call.
-    pub(super) fn tell_forgotten(&mut self) {
+    pub(crate) fn tell_forgotten(&mut self) {
         self.forgotten = Some(Vec::new());
     }
 
     /// Takes the number of an inode that may not be named any more, as long as there are such.
     #[inline]
-    pub(super) fn forgotten(&mut self) -> Option<Ino> {
+    pub(crate) fn forgotten(&mut self) -> Option<Ino> {
         self.forgotten.as_mut()?.pop()
     }
 
     /// Whether every inode of the volume may be named.
-    pub(super) fn all(&self) -> bool {
+    pub(crate) fn all(&self) -> bool {
         self.all
     }
 

@@ -1,6 +1,6 @@
 //! Syncs: who asks for one is answered when it is done, and meanwhile nobody waits for it but who asked.
 //!
-//! A volume's syncer is one thread. It takes everybody who has asked, begins one sync for all of them
+//! A volume's syncer is one [`Task`]. It takes everybody who has asked, begins one sync for all of them
 //! under the volume's lock, waits for the device without the lock, and ends it. Who asks meanwhile shares the
 //! next one, so that however many ask, there are never more flushes than one under way and one to come:
 //!
@@ -14,31 +14,38 @@
 //! the request asked for.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use atoll_vfs::wire::Request;
 use atoll_vfs::wire::files::FUSE_FSYNC_FDATASYNC;
-use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, Result, Timespec};
+use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, PendingSync, Result, SyncId, Timespec};
 
-use super::session::Session;
-use super::verbs::enter;
-use super::volume::{State, Volume, Waits};
-use crate::fuse::now;
+use crate::host::Bell;
+use crate::session::Session;
+use crate::task::{Step, Task};
+use crate::verbs::enter;
+use crate::volume::{State, Volume, Waits};
 
 /// The most that wait for the next sync. Who comes then makes a whole one by itself, under the lock.
 const QUEUE_MAX: usize = 4096;
 
 /// Is told what a sync came to, by the syncer: it must not block.
-pub(crate) type Then = Box<dyn FnOnce(Result<()>) + Send>;
+pub type Then = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// What a request asks to be durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ask {
-    File { handle: Handle, data_only: bool },
+pub enum Ask {
+    /// A file: fsync(2), fdatasync(2).
+    File {
+        /// By which it is open.
+        handle: Handle,
+        /// Timestamps may be left behind.
+        data_only: bool,
+    },
+    /// A directory, by a handle.
     Directory(Handle),
+    /// Everything: syncfs(2).
     All,
 }
 
@@ -72,11 +79,10 @@ struct Queue {
 
 /// Those who wait for a sync of a volume.
 #[derive(Default)]
-pub(super) struct Syncs {
+pub(crate) struct Syncs {
     queue: Mutex<Queue>,
-    bell: Condvar,
-    /// Whether there is a syncer.
-    served: AtomicBool,
+    /// Wakes the syncer, if there is one.
+    syncer: OnceLock<Arc<dyn Bell>>,
 }
 
 impl Syncs {
@@ -87,100 +93,113 @@ impl Syncs {
 
     /// Queues a waiter, or gives it back: there is no syncer, or too many wait.
     fn ask(&self, waiter: Waiter) -> std::result::Result<(), Then> {
+        let Some(syncer) = self.syncer.get() else { return Err(waiter.then) };
         let mut queue = self.queue();
-        if !self.is_served() || queue.closed || queue.waiters.len() >= QUEUE_MAX {
+        if queue.closed || queue.waiters.len() >= QUEUE_MAX {
             return Err(waiter.then);
         }
         queue.waiters.push(waiter);
-        self.bell.notify_one();
+        drop(queue);
+        syncer.ring();
         Ok(())
     }
 
     fn is_served(&self) -> bool {
-        self.served.load(Ordering::Acquire)
+        self.syncer.get().is_some()
     }
 
-    /// All who wait, when somebody does; `None` when nobody does and nobody will.
-    fn next(&self) -> Option<Vec<Waiter>> {
-        let mut queue = self.queue();
-        while queue.waiters.is_empty() {
-            if queue.closed {
-                return None;
-            }
-            queue = self.bell.wait(queue).unwrap_or_else(PoisonError::into_inner);
+    /// Nobody can ask any more. Whoever has asked is still served.
+    fn close(&self) {
+        self.queue().closed = true;
+        if let Some(syncer) = self.syncer.get() {
+            syncer.ring();
         }
-        Some(std::mem::take(&mut queue.waiters))
     }
 }
 
-/// A volume's syncer, which ends with it, when everybody has been answered.
-pub(super) struct Syncer<F: FileSystem + Send> {
+/// A volume's syncer.
+pub struct Syncer<F: FileSystem + Send> {
     volume: Arc<Volume<F>>,
-    thread: Option<JoinHandle<()>>,
+    /// Who is answered when the sync that is under way ends.
+    waiters: Vec<Waiter>,
+    /// A flush has been asked for.
+    flushes: bool,
 }
 
-impl<F: FileSystem + Send + 'static> Syncer<F> {
-    /// Starts the one syncer of `volume`.
-    ///
-    /// # Errors
-    /// When there are no threads left.
-    pub fn start(volume: &Arc<Volume<F>>) -> std::io::Result<Syncer<F>> {
-        let served = Arc::clone(volume);
-        let thread =
-            std::thread::Builder::new().name("syncer".to_owned()).spawn(move || serve(&served))?;
-        volume.syncs.served.store(true, Ordering::Release);
-        Ok(Syncer { volume: Arc::clone(volume), thread: Some(thread) })
+impl<F: FileSystem + Send> Syncer<F> {
+    /// The one syncer of `volume`; `bell` is rung when it has something to do.
+    pub fn new(volume: &Arc<Volume<F>>, bell: Arc<dyn Bell>) -> Syncer<F> {
+        // There is no other.
+        let _ = volume.syncs.syncer.set(bell);
+        Syncer { volume: Arc::clone(volume), waiters: Vec::new(), flushes: false }
     }
-}
 
-impl<F: FileSystem + Send> Drop for Syncer<F> {
-    fn drop(&mut self) {
-        self.volume.syncs.queue().closed = true;
-        self.volume.syncs.bell.notify_one();
-        if let Some(thread) = self.thread.take() {
-            // Panics of others have been caught there.
-            let _ = thread.join();
-        }
+    fn begin(&self) -> Result<Option<PendingSync>> {
+        let cx = Context { uid: 0, gid: 0, now: self.volume.host.now() };
+        let data_only = self.waiters.iter().all(|waiter| waiter.data_only);
+        self.volume.lock()?.fs.begin_sync(&cx, data_only)
     }
-}
 
-fn serve<F: FileSystem + Send>(volume: &Volume<F>) {
-    while let Some(waiters) = volume.syncs.next() {
-        let data_only = waiters.iter().all(|waiter| waiter.data_only);
-        // One in the file system ends the volume: its lock says so to whoever comes.
-        let synced = catch_unwind(AssertUnwindSafe(|| volume.sync_in_halves(data_only, now())));
-        let outcome = synced.unwrap_or(Err(Errno::EIO));
-        for waiter in waiters {
+    fn answer(&mut self, outcome: Result<()>) {
+        for waiter in self.waiters.drain(..) {
             let then = AssertUnwindSafe(|| (waiter.then)(outcome));
             if catch_unwind(then).is_err() {
-                log::error!("an answer to a sync of {} was lost", volume.name());
+                log::error!("an answer to a sync of {} was lost", self.volume.name());
             }
         }
+    }
+}
+
+impl<F: FileSystem + Send> Task for Syncer<F> {
+    fn name(&self) -> &'static str {
+        "syncer"
+    }
+
+    fn step(&mut self, flushed: Option<(SyncId, Result<()>)>) -> Step {
+        // A panic in the file system ends the volume: its lock says so to whoever comes.
+        if std::mem::take(&mut self.flushes) && flushed.is_none() {
+            // What is not durable stays so until the next sync.
+            self.answer(Err(Errno::EIO));
+        }
+        if flushed.is_none() {
+            let mut queue = self.volume.syncs.queue();
+            self.waiters.append(&mut queue.waiters);
+            if self.waiters.is_empty() {
+                return if queue.closed { Step::Over } else { Step::Wait };
+            }
+        }
+        let stepped = catch_unwind(AssertUnwindSafe(|| match flushed {
+            Some((id, flushed)) => self.volume.lock()?.fs.end_sync(id, flushed),
+            None => self.begin(),
+        }));
+        match stepped.unwrap_or(Err(Errno::EIO)) {
+            Ok(Some(sync)) => {
+                self.flushes = true;
+                return Step::Flush(sync);
+            }
+            Ok(None) => self.answer(Ok(())),
+            Err(error) => self.answer(Err(error)),
+        }
+        Step::Pause(Duration::ZERO)
     }
 }
 
 impl<F: FileSystem + Send> Volume<F> {
-    /// Makes everything durable that has been done until now, holding the lock only to begin and to end.
-    fn sync_in_halves(&self, data_only: bool, now: Timespec) -> Result<()> {
-        let cx = Context { uid: 0, gid: 0, now };
-        let mut begun = self.lock()?.fs.begin_sync(&cx, data_only)?;
-        while let Some(sync) = begun {
-            let (id, flushed) = sync.flush();
-            begun = self.lock()?.fs.end_sync(id, flushed)?;
-        }
-        Ok(())
+    /// Has the syncer end, when everybody who has asked is answered.
+    pub fn close_syncs(&self) {
+        self.syncs.close();
     }
 
     /// Whether syncs are made by a syncer.
-    pub(crate) fn has_syncer(&self) -> bool {
+    pub fn has_syncer(&self) -> bool {
         self.syncs.is_served()
     }
 
     /// Calls `then` when everything is durable that has been done until now: by the syncer later, or at
     /// once, where there is none to take it. With `data_only`, timestamps may be left behind.
-    pub(crate) fn sync_later(&self, data_only: bool, then: Then) {
+    pub fn sync_later(&self, data_only: bool, then: Then) {
         if let Err(then) = self.syncs.ask(Waiter { data_only, then }) {
-            then(self.sync_whole(now()));
+            then(self.sync_whole(self.host.now()));
         }
     }
 
@@ -189,16 +208,18 @@ impl<F: FileSystem + Send> Volume<F> {
     ///
     /// # Errors
     /// Those of [`FileSystem::syncfs`].
-    pub(super) fn sync(&self, data_only: bool, now: Timespec) -> Result<()> {
-        let (tell, told) = sync_channel(1);
-        let then: Then = Box::new(move |outcome| {
-            // It waits below.
-            let _ = tell.send(outcome);
+    pub fn sync(&self, data_only: bool) -> Result<()> {
+        let outcome = Arc::new(Mutex::new(None));
+        self.host.wait(&mut |done| {
+            let outcome = Arc::clone(&outcome);
+            let then = move |result| {
+                *outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+                done();
+            };
+            self.sync_later(data_only, Box::new(then));
         });
-        match self.syncs.ask(Waiter { data_only, then }) {
-            Ok(()) => told.recv().unwrap_or(Err(Errno::EIO)),
-            Err(_) => self.sync_whole(now),
-        }
+        let outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner).take();
+        outcome.unwrap_or(Err(Errno::EIO))
     }
 
     fn sync_whole(&self, now: Timespec) -> Result<()> {
@@ -212,7 +233,7 @@ impl<F: FileSystem + Send> Session<F> {
     ///
     /// # Errors
     /// Those of [`FileSystem::fsync`] and of writing back what was stored into mappings.
-    pub(crate) fn prepare_sync(&mut self, cx: &Context, ino: Ino, ask: Ask) -> Result<bool> {
+    pub fn prepare_sync(&mut self, cx: &Context, ino: Ino, ask: Ask) -> Result<bool> {
         match ask {
             Ask::File { handle, data_only } => {
                 let open = self.file(ino, handle)?;
@@ -234,17 +255,9 @@ impl<F: FileSystem + Send> Session<F> {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
-    use std::time::Duration;
-
-    use atoll_vfs::model::ModelFs;
 
     use super::*;
-
-    const SOON: Duration = Duration::from_secs(20);
-
-    fn volume() -> Arc<Volume<ModelFs>> {
-        Volume::new(ModelFs::default(), "v")
-    }
+    use crate::testing::{Noted, volume};
 
     fn answers() -> (impl Fn() -> Then, Receiver<Result<()>>) {
         let (tell, told): (Sender<Result<()>>, _) = channel();
@@ -255,19 +268,37 @@ mod tests {
         (then, told)
     }
 
+    /// Takes steps until there is nothing to do. Returns whether the task is over.
+    fn run(task: &mut impl Task) -> bool {
+        let mut flushed = None;
+        loop {
+            match task.step(flushed.take()) {
+                Step::Wait => return false,
+                Step::Pause(_) => {}
+                Step::Flush(flush) => flushed = Some(flush.flush()),
+                Step::Over => return true,
+            }
+        }
+    }
+
     #[test]
     fn everybody_is_answered() {
         let volume = volume();
         let (then, told) = answers();
         volume.sync_later(false, then());
         assert_eq!(told.try_recv(), Ok(Ok(())), "without a syncer at once");
-        let syncer = Syncer::start(&volume).unwrap();
+        let bell = Arc::new(Noted::default());
+        let mut syncer = Syncer::new(&volume, Arc::<Noted>::clone(&bell));
+        assert!(!run(&mut syncer) && !bell.was_rung());
         (0..100).for_each(|i| volume.sync_later(i % 2 == 0, then()));
-        drop(syncer);
+        assert!(bell.was_rung() && told.try_recv().is_err());
+        volume.close_syncs();
+        assert!(run(&mut syncer));
         assert_eq!(told.try_iter().filter(|outcome| *outcome == Ok(())).count(), 100);
         volume.sync_later(false, then());
         assert_eq!(told.try_recv(), Ok(Ok(())), "after the end at once");
-        assert_eq!(volume.sync(false, now()), Ok(()));
+        assert_eq!(volume.sync(false), Ok(()));
+        drop(syncer);
         assert!(matches!(volume.into_inner(), Ok(Some(_))));
     }
 
@@ -275,20 +306,17 @@ mod tests {
     fn the_queue_is_bounded() {
         let volume = volume();
         let (then, told) = answers();
-        let syncer = Syncer::start(&volume).unwrap();
-        // The syncer takes a batch, and waits for the lock.
-        let state = volume.lock().unwrap();
+        let mut syncer = Syncer::new(&volume, Arc::new(Noted::default()));
         let mut asked = 0;
         while volume.syncs.ask(Waiter { data_only: false, then: then() }).is_ok() {
             asked += 1;
-            assert!(asked <= 3 * QUEUE_MAX, "nothing bounds it");
+            assert!(asked <= QUEUE_MAX, "nothing bounds it");
         }
-        assert!(asked >= QUEUE_MAX);
-        drop(state);
-        for _ in 0..asked {
-            assert_eq!(told.recv_timeout(SOON), Ok(Ok(())));
-        }
-        drop(syncer);
+        assert_eq!(asked, QUEUE_MAX);
+        volume.sync_later(false, then());
+        assert_eq!(told.try_recv(), Ok(Ok(())), "beyond the queue at once");
+        run(&mut syncer);
+        assert_eq!(told.try_iter().filter(|outcome| *outcome == Ok(())).count(), asked);
     }
 
     /// After a panic in the file system whoever asks is told, and whoever waits.
@@ -296,16 +324,18 @@ mod tests {
     fn a_lost_volume_syncs_nothing() {
         let volume = volume();
         let (then, told) = answers();
-        let syncer = Syncer::start(&volume).unwrap();
+        let mut syncer = Syncer::new(&volume, Arc::new(Noted::default()));
+        volume.sync_later(false, then());
         let panicked = catch_unwind(AssertUnwindSafe(|| {
             let _state = volume.lock().unwrap();
-            volume.sync_later(false, then());
             panic!("planned");
         }));
         assert!(panicked.is_err());
-        assert_eq!(told.recv_timeout(SOON), Ok(Err(Errno::EIO)));
-        assert_eq!(volume.sync(false, now()), Err(Errno::EIO));
-        drop(syncer);
+        run(&mut syncer);
+        assert_eq!(told.try_recv(), Ok(Err(Errno::EIO)));
+        volume.close_syncs();
+        assert!(run(&mut syncer));
+        assert_eq!(volume.sync(false), Err(Errno::EIO));
     }
 
     /// Whoever is answered may panic: the others are answered all the same.
@@ -313,10 +343,10 @@ mod tests {
     fn an_answer_that_panics_is_lost_alone() {
         let volume = volume();
         let (then, told) = answers();
-        let syncer = Syncer::start(&volume).unwrap();
+        let mut syncer = Syncer::new(&volume, Arc::new(Noted::default()));
         volume.sync_later(false, Box::new(|_| panic!("planned")));
         volume.sync_later(false, then());
-        assert_eq!(told.recv_timeout(SOON), Ok(Ok(())));
-        drop(syncer);
+        run(&mut syncer);
+        assert_eq!(told.try_recv(), Ok(Ok(())));
     }
 }

@@ -2,9 +2,9 @@
 
 use atoll_vfs::{Errno, FileSystem, Handle, Ino, OpenFlags, Result};
 
-use super::handles::Open;
-use super::session::Session;
-use super::tokens::{Token, Tokens};
+use crate::handles::Open;
+use crate::session::Session;
+use crate::tokens::{Token, Tokens};
 
 impl<F: FileSystem + Send> Session<F> {
     /// The token of an open file, by which another session can [`adopt`](Self::adopt) it. To be told
@@ -14,7 +14,8 @@ impl<F: FileSystem + Send> Session<F> {
     /// `EBADF`, also for a handle that was adopted.
     pub fn token(&mut self, ino: Ino, handle: Handle) -> Result<Token> {
         let open = self.file(ino, handle)?;
-        let (token, origin) = self.volume.lock()?.tokens.lend(&open, self.inodes.top())?;
+        let (token, origin) =
+            self.volume.lock()?.tokens.lend(&*self.volume.host, &open, self.inodes.top())?;
         self.handles.set_origin(handle, origin);
         Ok(token)
     }
@@ -31,7 +32,7 @@ impl<F: FileSystem + Send> Session<F> {
     }
 
     /// The same for what a session of the same owner has open of `ino` with these rights, READ and WRITE, if
-    /// [`Access::adopts_offered`](super::Access::adopts_offered).
+    /// [`Access::adopts_offered`](crate::volume::Access::adopts_offered).
     ///
     /// # Errors
     /// `EBADF` when there is none or this session may not; `EMFILE`.
@@ -67,15 +68,15 @@ mod tests {
     use atoll_vfs::model::ModelFs;
     use atoll_vfs::{Context, Name, Timespec};
 
-    use super::super::{Access, Credentials, Volume};
     use super::*;
+    use crate::{Access, Credentials};
 
     const CX: Context = Context { uid: 0, gid: 0, now: Timespec { sec: 0, nsec: 0 } };
     const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
     #[test]
     fn what_an_owners_mount_has_open_its_programs_adopt() {
-        let volume = Volume::new(ModelFs::default(), "v");
+        let volume = crate::testing::volume();
         let session = |adopts_offered| {
             let access = Access { adopts_offered, ..Access::default() };
             volume.session(Credentials::default(), access).unwrap()

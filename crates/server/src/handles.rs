@@ -4,7 +4,7 @@ use atoll_vfs::{Errno, Handle, Ino, OpenFlags, Result};
 
 /// What a client's handle stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Open {
+pub(crate) struct Open {
     /// The volume's number of the inode.
     pub ino: Ino,
     /// The file system's own handle.
@@ -15,9 +15,9 @@ pub(super) struct Open {
     pub origin: Origin,
 }
 
-/// Whose an open file is; see [`Tokens`](super::tokens::Tokens).
+/// Whose an open file is; see [`Tokens`](crate::tokens::Tokens).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(crate) enum Origin {
     /// The session's own.
     Own,
     /// Its own, and there is a token for it, in this place.
@@ -42,7 +42,7 @@ impl Open {
 /// Slots of open files. A client's handle is the slot's number and how often it was used, so that
 /// one that was closed is not taken for the next in its place.
 #[derive(Debug, Default)]
-pub(super) struct Handles {
+pub(crate) struct Handles {
     slots: Vec<(u32, Option<Open>)>,
     free: Vec<u32>,
     open: usize,

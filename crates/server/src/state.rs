@@ -3,18 +3,18 @@
 use atoll_posix::AccessMode;
 use atoll_vfs::{Attr, Context, Errno, FileSystem, FileType, Ino, Name, OpenFlags, Result};
 
-use super::handles::{Open, Origin};
-use super::observer::Change;
-use super::permissions::Caller;
-use super::view::ViewId;
-use super::volume::{Entered, SessionId, State, Volume, Waits};
+use crate::handles::{Open, Origin};
+use crate::observer::Change;
+use crate::permissions::Caller;
 use crate::privileges::drop_privileges;
+use crate::view::ViewId;
+use crate::volume::{Entered, SessionId, State, Volume, Waits};
 
 /// The bits of directories that make new names.
-pub(super) const MAKE: AccessMode = AccessMode::WRITE.union(AccessMode::EXECUTE);
+pub(crate) const MAKE: AccessMode = AccessMode::WRITE.union(AccessMode::EXECUTE);
 
 /// Refuses a change by a read-only session, and notes that something changes.
-pub(super) fn changing<'a, F: FileSystem + Send>(
+pub(crate) fn changing<'a, F: FileSystem + Send>(
     volume: &'a Volume<F>,
     read_only: bool,
     waits: Waits<'a>,
@@ -28,7 +28,7 @@ pub(super) fn changing<'a, F: FileSystem + Send>(
 }
 
 /// The rights on `attr` that opening with `flags` needs.
-pub(super) fn open_mode(flags: OpenFlags) -> AccessMode {
+pub(crate) fn open_mode(flags: OpenFlags) -> AccessMode {
     let mut mode = AccessMode::empty();
     mode.set(AccessMode::READ, flags.contains(OpenFlags::READ));
     mode.set(AccessMode::WRITE, flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC));
@@ -41,13 +41,13 @@ impl<F: FileSystem> State<F> {
     /// # Errors
     /// `EBADF` if it has.
     #[inline]
-    pub(super) fn go_by(&mut self, open: &Open) -> Result<()> {
+    pub(crate) fn go_by(&mut self, open: &Open) -> Result<()> {
         self.involved.add(open.ino);
         self.tokens.check(open)
     }
 
     /// Closes a handle, and tells of the inode that goes with it.
-    pub(super) fn close(&mut self, cx: &Context, by: SessionId, open: &Open) -> Result<()> {
+    pub(crate) fn close(&mut self, cx: &Context, by: SessionId, open: &Open) -> Result<()> {
         if let Origin::Adopted { .. } = open.origin {
             // The file system has its handle from another.
             return Ok(());
@@ -68,7 +68,7 @@ impl<F: FileSystem> State<F> {
     }
 
     /// `by` has read `ino`, which counts: sets its time of last access, if that is due, and tells of it.
-    pub(super) fn accessed(&mut self, cx: &Context, by: SessionId, ino: Ino) {
+    pub(crate) fn accessed(&mut self, cx: &Context, by: SessionId, ino: Ino) {
         if self.fs.accessed(cx, ino) {
             self.changed = true;
             // A kernel knows that a read of its own may set it, but not if it asks for the attributes meanwhile.
@@ -78,13 +78,13 @@ impl<F: FileSystem> State<F> {
     }
 
     /// Whether the next read of `ino` sets its time of last access.
-    pub(super) fn access_is_due(&mut self, cx: &Context, ino: Ino) -> bool {
+    pub(crate) fn access_is_due(&mut self, cx: &Context, ino: Ino) -> bool {
         self.relatime && self.fs.getattr(cx, ino).is_ok_and(|attr| attr.access_is_due(cx.now))
     }
 
     /// The size of `ino`, which `by` is about to make longer, if another client's kernel reads it through its
     /// page cache and so has to hear of it: else more than any file has.
-    pub(super) fn size_buffered(&mut self, cx: &Context, by: SessionId, ino: Ino) -> Result<u64> {
+    pub(crate) fn size_buffered(&mut self, cx: &Context, by: SessionId, ino: Ino) -> Result<u64> {
         match self.caches.is_buffered(by, ino) {
             true => Ok(self.fs.getattr(cx, ino)?.size),
             false => Ok(u64::MAX),
@@ -92,7 +92,7 @@ impl<F: FileSystem> State<F> {
     }
 
     /// Tells that the link count of `ino` fell, by which it may be gone.
-    pub(super) fn tell_unlinked(&mut self, cx: &Context, by: SessionId, ino: Ino) {
+    pub(crate) fn tell_unlinked(&mut self, cx: &Context, by: SessionId, ino: Ino) {
         match self.fs.getattr(cx, ino) {
             Err(Errno::ESTALE) => {
                 self.plain.forget(ino);
@@ -103,14 +103,14 @@ impl<F: FileSystem> State<F> {
     }
 
     /// Tells of a name that came, went or changed in a directory.
-    pub(super) fn tell_entry(&mut self, by: SessionId, parent: Ino, name: Name<'_>) {
+    pub(crate) fn tell_entry(&mut self, by: SessionId, parent: Ino, name: Name<'_>) {
         self.tell(by, Change::Entry { parent, name: name.bytes() });
         self.tell(by, Change::Attributes(parent));
     }
 
     /// Shows a directory that has just changed to the session that changed it, and most likely goes on
     /// in it.
-    pub(super) fn show_again(&mut self, cx: &Context, view: Option<ViewId>, dir: Ino) {
+    pub(crate) fn show_again(&mut self, cx: &Context, view: Option<ViewId>, dir: Ino) {
         // It tells what the call has changed besides.
         if view.is_some()
             && self.gate.is_open()
@@ -120,13 +120,13 @@ impl<F: FileSystem> State<F> {
         }
     }
 
-    pub(super) fn tell_data(&mut self, by: SessionId, ino: Ino, offset: u64, len: u64) {
+    pub(crate) fn tell_data(&mut self, by: SessionId, ino: Ino, offset: u64, len: u64) {
         self.tell(by, Change::Data { ino, offset, len });
         self.tell(by, Change::Attributes(ino));
     }
 
     /// Takes from a file what a change of its content takes.
-    pub(super) fn drop_privileges(
+    pub(crate) fn drop_privileges(
         &mut self,
         cx: &Context,
         by: SessionId,
@@ -144,7 +144,7 @@ impl<F: FileSystem> State<F> {
     }
 
     /// The attributes of `dir` if `caller` is judged by them, having been found to allow `mode`.
-    pub(super) fn allowed(
+    pub(crate) fn allowed(
         &mut self,
         cx: &Context,
         caller: &Caller<'_>,
@@ -164,7 +164,7 @@ impl<F: FileSystem> State<F> {
 
     /// Judges the making of `name` in `dir`. A name that exists is `EEXIST` also where none could
     /// be made. Returns the attributes of `dir` if the caller is judged by them.
-    pub(super) fn may_make(
+    pub(crate) fn may_make(
         &mut self,
         cx: &Context,
         caller: &Caller<'_>,
@@ -183,7 +183,7 @@ impl<F: FileSystem> State<F> {
 
     /// Judges the removal of `name` from `dir`. Returns the attributes of what it names, if the
     /// caller is judged by them or somebody wants to know of changes.
-    pub(super) fn may_remove(
+    pub(crate) fn may_remove(
         &mut self,
         cx: &Context,
         caller: &Caller<'_>,

@@ -6,8 +6,8 @@
 use atoll_posix::{AccessMode, ModeBits, Policy};
 use atoll_vfs::{Attr, Context, Errno, FileType, Result, SetAttr, SetTime};
 
-use super::volume::Identity;
 use crate::privileges::without_set_ids;
+use crate::volume::Identity;
 
 /// Who a client is, as the kernel attests it (`SO_PEERCRED`, `SO_PEERGROUPS`).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -23,7 +23,7 @@ pub struct Credentials {
 }
 
 /// As whom the calls of a session are judged.
-pub(super) struct Judge {
+pub(crate) struct Judge {
     peer: atoll_posix::Credentials,
     identity: Identity,
     /// With the peer's groups.
@@ -33,14 +33,14 @@ pub(super) struct Judge {
 }
 
 /// As whom one call is judged.
-pub(super) struct Caller<'j> {
+pub(crate) struct Caller<'j> {
     who: atoll_posix::Credentials,
     bits: &'j ModeBits,
     checked: bool,
 }
 
 impl Judge {
-    pub(super) fn new(peer: &Credentials, identity: Identity) -> Judge {
+    pub(crate) fn new(peer: &Credentials, identity: Identity) -> Judge {
         Judge {
             peer: atoll_posix::Credentials { uid: peer.uid, gid: peer.gid },
             identity,
@@ -51,7 +51,7 @@ impl Judge {
 
     /// `cx` with the identity that the call has.
     #[inline]
-    pub(super) fn context(&self, cx: &Context) -> Context {
+    pub(crate) fn context(&self, cx: &Context) -> Context {
         match self.identity {
             Identity::Peer => Context { uid: self.peer.uid, gid: self.peer.gid, now: cx.now },
             Identity::Caller | Identity::Checked => *cx,
@@ -60,7 +60,7 @@ impl Judge {
 
     /// Whom `cx`, a result of [`context`](Self::context), speaks for.
     #[inline]
-    pub(super) fn caller(&self, cx: &Context) -> Caller<'_> {
+    pub(crate) fn caller(&self, cx: &Context) -> Caller<'_> {
         let who = atoll_posix::Credentials { uid: cx.uid, gid: cx.gid };
         let bits = if who == self.peer { &self.own } else { &self.other };
         Caller { who, bits, checked: self.identity == Identity::Checked }
@@ -71,18 +71,18 @@ impl Caller<'_> {
     /// Whether nothing is refused for permission bits or ownership, so that attributes need not be
     /// fetched for their sake.
     #[inline]
-    pub(super) fn is_free(&self) -> bool {
+    pub(crate) fn is_free(&self) -> bool {
         self.checked || self.is_root()
     }
 
     /// Whether the caller has the superuser's capabilities.
     #[inline]
-    pub(super) fn is_root(&self) -> bool {
+    pub(crate) fn is_root(&self) -> bool {
         self.who.uid == 0
     }
 
     /// Whether the caller is in the group of `attr`, or may act as if.
-    pub(super) fn in_group(&self, attr: &Attr) -> bool {
+    pub(crate) fn in_group(&self, attr: &Attr) -> bool {
         self.bits.permitted_mode(self.who, attr, 0o2000) != 0
     }
 
@@ -90,7 +90,7 @@ impl Caller<'_> {
     ///
     /// # Errors
     /// `EACCES`.
-    pub(super) fn access(&self, attr: &Attr, mode: AccessMode) -> Result<()> {
+    pub(crate) fn access(&self, attr: &Attr, mode: AccessMode) -> Result<()> {
         if self.is_free() { Ok(()) } else { self.bits.access(self.who, attr, mode) }
     }
 
@@ -98,7 +98,7 @@ impl Caller<'_> {
     ///
     /// # Errors
     /// `EACCES`.
-    pub(super) fn search(&self, dir: &Attr) -> Result<()> {
+    pub(crate) fn search(&self, dir: &Attr) -> Result<()> {
         if dir.file_type() != FileType::Directory {
             return Ok(());
         }
@@ -109,7 +109,7 @@ impl Caller<'_> {
     ///
     /// # Errors
     /// `EACCES`, `EPERM`.
-    pub(super) fn remove(&self, dir: &Attr, victim: &Attr) -> Result<()> {
+    pub(crate) fn remove(&self, dir: &Attr, victim: &Attr) -> Result<()> {
         if self.is_free() {
             return Ok(());
         }
@@ -119,7 +119,7 @@ impl Caller<'_> {
 
     /// The permission bits that the caller gives a new file in `dir` by asking for `mode`: no
     /// set-group-ID bit for a group that it is not in and that `dir` would pass on.
-    pub(super) fn new_mode(&self, dir: &Attr, mode: u32) -> u32 {
+    pub(crate) fn new_mode(&self, dir: &Attr, mode: u32) -> u32 {
         if dir.mode & 0o2000 != 0 && mode & 0o2010 == 0o2010 && !self.in_group(dir) {
             mode & !0o2000
         } else {
@@ -131,7 +131,7 @@ impl Caller<'_> {
     ///
     /// # Errors
     /// `EPERM`.
-    pub(super) fn make(&self, mode: u32) -> Result<()> {
+    pub(crate) fn make(&self, mode: u32) -> Result<()> {
         let device =
             matches!(FileType::from_mode(mode), Some(FileType::CharDevice | FileType::BlockDevice));
         if device && !self.is_free() { Err(Errno::EPERM) } else { Ok(()) }
@@ -142,7 +142,7 @@ impl Caller<'_> {
     ///
     /// # Errors
     /// `EACCES`, `EPERM`.
-    pub(super) fn set(&self, attr: &Attr, set: &mut SetAttr, writing: bool) -> Result<()> {
+    pub(crate) fn set(&self, attr: &Attr, set: &mut SetAttr, writing: bool) -> Result<()> {
         if !self.is_free() {
             if set.size.is_some() && !writing && attr.file_type() == FileType::Regular {
                 self.bits.access(self.who, attr, AccessMode::WRITE)?;
@@ -192,7 +192,7 @@ impl Caller<'_> {
     ///
     /// # Errors
     /// `ENODATA` for what it may not see, `EPERM`, `EACCES`; `EOPNOTSUPP` for other namespaces.
-    pub(super) fn xattr(&self, attr: &Attr, name: &[u8], change: bool) -> Result<()> {
+    pub(crate) fn xattr(&self, attr: &Attr, name: &[u8], change: bool) -> Result<()> {
         let refused = if change { Errno::EPERM } else { Errno::ENODATA };
         if name.starts_with(b"user.") {
             // Anybody could fill the disk through a link or a device that all may write.
@@ -225,7 +225,7 @@ impl Caller<'_> {
     }
 
     /// Whether a list of extended attributes shows the caller `name`.
-    pub(super) fn lists(&self, name: &[u8]) -> bool {
+    pub(crate) fn lists(&self, name: &[u8]) -> bool {
         self.is_free() || !name.starts_with(b"trusted.")
     }
 }

@@ -21,8 +21,9 @@ use std::collections::hash_map::Entry;
 
 use atoll_vfs::{Errno, Ino, OpenFlags, Result};
 
-use super::handles::{Open, Origin};
-use super::view::ViewId;
+use crate::handles::{Open, Origin};
+use crate::host::Host;
+use crate::view::ViewId;
 
 /// What an open file may be used for.
 const RIGHTS: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
@@ -52,7 +53,7 @@ struct Lent {
 
 /// The open files of a volume that others may adopt. There are at most as many as there are open files.
 #[derive(Debug, Default)]
-pub(super) struct Tokens {
+pub(crate) struct Tokens {
     slots: Vec<Slot>,
     free: Vec<u32>,
     slot_of: HashMap<Token, u32>,
@@ -65,7 +66,7 @@ impl Tokens {
     ///
     /// # Errors
     /// `EBADF` for what was adopted itself; `EIO` when the system has no random numbers.
-    pub fn lend(&mut self, open: &Open, top: Ino) -> Result<(Token, Origin)> {
+    pub fn lend(&mut self, host: &dyn Host, open: &Open, top: Ino) -> Result<(Token, Origin)> {
         let slot = match open.origin {
             Origin::Adopted { .. } => return Err(Errno::EBADF),
             Origin::Lent(slot) => slot,
@@ -75,7 +76,7 @@ impl Tokens {
         let token = match lent.token {
             Some(token) => token,
             None => {
-                let token = random()?;
+                let token = random(host)?;
                 lent.token = Some(token);
                 self.slot_of.insert(token, slot);
                 token
@@ -213,12 +214,9 @@ impl Tokens {
     }
 }
 
-fn random() -> Result<Token> {
+fn random(host: &dyn Host) -> Result<Token> {
     let mut bytes = [0; 16];
-    let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-    if got != Ok(bytes.len()) {
-        return Err(Errno::EIO);
-    }
+    host.random(&mut bytes)?;
     let (a, b) = bytes.split_at(8);
     let word = |bytes: &[u8]| bytes.iter().fold(0, |word, &byte| word << 8 | u64::from(byte));
     Ok(Token([word(a), word(b)]))
@@ -229,26 +227,27 @@ mod tests {
     use atoll_vfs::{Handle, Ino, OpenFlags};
 
     use super::*;
+    use crate::testing::StillHost;
 
     #[test]
     fn a_token_lives_as_long_as_its_file() {
-        let mut tokens = Tokens::default();
+        let (host, mut tokens) = (StillHost::default(), Tokens::default());
         let mut open = Open {
             ino: Ino(7),
             handle: Handle(3),
             flags: Some(OpenFlags::READ),
             origin: Origin::Own,
         };
-        let (token, origin) = tokens.lend(&open, Ino::ROOT).unwrap();
+        let (token, origin) = tokens.lend(&host, &open, Ino::ROOT).unwrap();
         open.origin = origin;
-        assert_eq!(tokens.lend(&open, Ino::ROOT), Ok((token, origin)));
+        assert_eq!(tokens.lend(&host, &open, Ino::ROOT), Ok((token, origin)));
         let adopted = tokens.adopt(token, Ino::ROOT).unwrap();
         assert_eq!(
             (adopted.ino, adopted.handle, adopted.flags),
             (open.ino, open.handle, open.flags)
         );
         assert_eq!(tokens.check(&adopted), Ok(()));
-        assert_eq!(tokens.lend(&adopted, Ino::ROOT), Err(Errno::EBADF));
+        assert_eq!(tokens.lend(&host, &adopted, Ino::ROOT), Err(Errno::EBADF));
         for forged in [[0, 0], [token.0[0], token.0[1] ^ 1], [token.0[1], token.0[0]]] {
             assert_eq!(tokens.adopt(Token(forged), Ino::ROOT), Err(Errno::EBADF));
         }
@@ -257,7 +256,7 @@ mod tests {
         assert_eq!(tokens.adopt(token, Ino::ROOT), Err(Errno::EBADF));
         // The next in its place is another.
         open.origin = Origin::Own;
-        let (next, origin) = tokens.lend(&open, Ino::ROOT).unwrap();
+        let (next, origin) = tokens.lend(&host, &open, Ino::ROOT).unwrap();
         assert_ne!(next, token);
         assert_eq!(tokens.check(&adopted), Err(Errno::EBADF));
         open.origin = origin;
@@ -267,7 +266,7 @@ mod tests {
 
     #[test]
     fn what_is_offered_is_found_by_inode_and_rights() {
-        let mut tokens = Tokens::default();
+        let (host, mut tokens) = (StillHost::default(), Tokens::default());
         let mut offer = |handle, flags| {
             let (ino, handle) = (Ino(7), Handle(handle));
             let mut open = Open { ino, handle, flags: Some(flags), origin: Origin::Own };
@@ -287,7 +286,7 @@ mod tests {
         assert_eq!(found(&tokens, 8, OpenFlags::READ), none);
         assert_eq!(tokens.adopt_offered(Ino(7), OpenFlags::READ, Ino(9)), none.map(|_: u64| write));
         // A token is another way to the same.
-        let (token, origin) = tokens.lend(&read[1], Ino::ROOT).unwrap();
+        let (token, origin) = tokens.lend(&host, &read[1], Ino::ROOT).unwrap();
         assert_eq!(origin, read[1].origin);
         let adopted = tokens.adopt_offered(Ino(7), OpenFlags::READ, Ino::ROOT).unwrap();
         assert_eq!(tokens.adopt(token, Ino::ROOT), Ok(adopted));

@@ -2,13 +2,13 @@
 
 use atoll_vfs::{Context, FileSystem, Handle, Ino, OpenFlags, Result, Written};
 
-use super::session::Session;
-use super::state::changing;
-use super::verbs::enter;
-use super::volume::{State, Waits};
+use crate::session::Session;
+use crate::state::changing;
+use crate::verbs::enter;
+use crate::volume::{State, Waits};
 
 /// Where a write goes.
-pub(super) enum At {
+pub(crate) enum At {
     Offset(u64),
     /// The end of the file, found and written in one.
     End,
@@ -50,7 +50,7 @@ impl<F: FileSystem + Send> Session<F> {
         Ok(Written { len: data.len().min(self.access.limits.transfer), ..written })
     }
 
-    pub(super) fn write_to(
+    pub(crate) fn write_to(
         &mut self,
         cx: &Context,
         ino: Ino,

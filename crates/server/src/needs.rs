@@ -22,7 +22,7 @@ use std::collections::HashMap;
 
 use atoll_vfs::Ino;
 
-use super::gate::PortId;
+use crate::gate::PortId;
 
 /// The most inodes that a call goes by: a rename's two directories, what it moves and what it replaces.
 const INVOLVED_MAX: usize = 4;
@@ -31,7 +31,7 @@ const PRUNE_MIN: usize = 1024;
 
 /// What has to be done before an answer is given: for each mount, how many of its notices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Ticket(pub(super) Vec<(PortId, u64)>);
+pub struct Ticket(pub(crate) Vec<(PortId, u64)>);
 
 impl Ticket {
     fn add(&mut self, (port, count): (PortId, u64)) {
@@ -115,7 +115,7 @@ impl Involved {
 
 /// For each inode the notices that are on the way and that whoever goes by it waits for.
 #[derive(Debug, Default)]
-pub(super) struct Needs {
+pub(crate) struct Needs {
     by_inode: HashMap<Ino, Ticket>,
     /// How many there may be until it is looked for what is done.
     room: usize,

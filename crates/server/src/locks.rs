@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use atoll_vfs::{Errno, Ino, Result};
 
-use super::volume::SessionId;
+use crate::volume::SessionId;
 
 /// Shared or exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,24 +99,24 @@ pub type Wake = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// The two kinds of locks of a file, which do not see each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Family {
+pub(crate) enum Family {
     Fcntl,
     Flock,
 }
 
 /// An owner, among those of all sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Owner {
+pub(crate) struct Owner {
     pub session: SessionId,
     pub number: u64,
 }
 
 /// The locks of one kind of one file.
-pub(super) type Key = (Ino, Family);
+pub(crate) type Key = (Ino, Family);
 
 /// What is asked for, with the owner spelt out.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ask {
+pub(crate) struct Ask {
     pub key: Key,
     pub owner: Owner,
     pub range: LockRange,
@@ -194,11 +194,11 @@ impl FileLocks {
 /// What to call once the table is unlocked.
 #[must_use]
 #[derive(Default)]
-pub(super) struct Wakes(Vec<(Wake, Result<()>)>);
+pub(crate) struct Wakes(Vec<(Wake, Result<()>)>);
 
 impl Wakes {
     /// Calls them.
-    pub(super) fn call(self) {
+    pub(crate) fn call(self) {
         for (wake, outcome) in self.0 {
             wake(outcome);
         }
@@ -211,7 +211,7 @@ const SEARCH_MAX: usize = 1024;
 
 /// All locks of one volume.
 #[derive(Default)]
-pub(super) struct LockTable {
+pub(crate) struct LockTable {
     files: HashMap<Key, FileLocks>,
     /// Entries held and waiting by session.
     counts: HashMap<SessionId, usize>,
@@ -224,7 +224,7 @@ pub(super) struct LockTable {
 
 impl LockTable {
     /// The lock that keeps `ask` from being granted, if one does.
-    pub(super) fn test(&self, ask: &Ask) -> Option<Holder> {
+    pub(crate) fn test(&self, ask: &Ask) -> Option<Holder> {
         let held = self.files.get(&ask.key)?.in_the_way(ask).next()?;
         Some(Holder { kind: held.kind, range: held.range, pid: held.pid })
     }
@@ -233,7 +233,7 @@ impl LockTable {
     ///
     /// # Errors
     /// `EAGAIN`, `ENOLCK` beyond `limit` entries of the session.
-    pub(super) fn set(&mut self, ask: &Ask, limit: usize) -> (Result<()>, Wakes) {
+    pub(crate) fn set(&mut self, ask: &Ask, limit: usize) -> (Result<()>, Wakes) {
         let mut wakes = Wakes::default();
         if self.convert(ask, &mut wakes) {
             return (Ok(()), wakes);
@@ -251,7 +251,7 @@ impl LockTable {
     ///
     /// # Errors
     /// `EDEADLK`, `ENOLCK`.
-    pub(super) fn set_or_wait(
+    pub(crate) fn set_or_wait(
         &mut self,
         ask: &Ask,
         limit: usize,
@@ -316,7 +316,7 @@ impl LockTable {
     ///
     /// # Errors
     /// `ENOLCK` when that leaves more pieces than `limit`.
-    pub(super) fn unset(
+    pub(crate) fn unset(
         &mut self,
         key: Key,
         owner: Owner,
@@ -335,7 +335,7 @@ impl LockTable {
     /// The open file `through` of `session` is no more, and with it what was asked for through it: the locks of
     /// an open file description, whose owner is named nowhere else. Those of a process have gone when
     /// it closed its last descriptor of the file.
-    pub(super) fn release(&mut self, key: Key, session: SessionId, through: u64) -> Wakes {
+    pub fn release(&mut self, key: Key, session: SessionId, through: u64) -> Wakes {
         let mut wakes = Wakes::default();
         let Some(file) = self.files.get_mut(&key) else { return wakes };
         let before = file.held.len();
@@ -349,7 +349,7 @@ impl LockTable {
     }
 
     /// Ends a waiting request of `session`. One that was granted meanwhile is left as it is.
-    pub(super) fn cancel(&mut self, session: SessionId, id: WaitId) -> Wakes {
+    pub(crate) fn cancel(&mut self, session: SessionId, id: WaitId) -> Wakes {
         let mut wakes = Wakes::default();
         match self.waits.get(&id) {
             Some((key, owner)) if owner.session == session => {
@@ -365,7 +365,7 @@ impl LockTable {
     }
 
     /// Drops everything of `session`.
-    pub(super) fn end(&mut self, session: SessionId) -> Wakes {
+    pub(crate) fn end(&mut self, session: SessionId) -> Wakes {
         let mut wakes = Wakes::default();
         if self.count(session) == 0 {
             return wakes;

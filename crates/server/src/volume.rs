@@ -2,28 +2,27 @@
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use atoll_vfs::{AccessTimes, Errno, FileSystem, Result, Timespec};
 
-use super::caches::Caches;
-use super::checkpoints::Checkpoints;
-use super::gate::{Gate, Ticket};
-use super::limits::Limits;
-use super::locks::LockTable;
-use super::mapped::Mappings;
-use super::needs::Involved;
-use super::observer::{Change, Observer, ObserverId};
-use super::permissions::Credentials;
-use super::session::Session;
-use super::syncs::Syncs;
-use super::tokens::Tokens;
-use super::view::Views;
-use crate::fuse::now;
+use crate::caches::Caches;
+use crate::checkpoints::Checkpoints;
+use crate::gate::{Gate, Ticket};
+use crate::host::Host;
+use crate::limits::Limits;
+use crate::locks::LockTable;
+use crate::mapped::Mappings;
+use crate::needs::Involved;
+use crate::observer::{Change, Observer, ObserverId};
+use crate::permissions::Credentials;
 use crate::privileges::Plain;
+use crate::session::Session;
+use crate::syncs::Syncs;
+use crate::tokens::Tokens;
+use crate::view::Views;
 
 /// Names a session of a volume; never used twice in the life of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -58,7 +57,7 @@ pub struct Access {
     /// Refuse changes with `EROFS`.
     pub read_only: bool,
     /// The directory that the session has as its root, a path from the volume's root; `None` for
-    /// the whole volume. Symbolic links in it are not followed.
+    /// the whole volume. Symbolic links in it are not followed, and `..` is none.
     pub subtree: Option<PathBuf>,
     /// Refuse to make, remove and rename with `EPERM`: names are for another session to change, which
     /// is not told of what others do to them.
@@ -73,32 +72,34 @@ pub struct Access {
 /// the [`Arc`].
 pub struct Volume<F> {
     name: String,
-    pub(super) state: Mutex<State<F>>,
-    pub(super) locks: Mutex<LockTable>,
+    pub(crate) state: Mutex<State<F>>,
+    pub(crate) locks: Mutex<LockTable>,
+    pub(crate) host: Arc<dyn Host>,
     pub(crate) gate: Arc<Gate>,
-    pub(super) syncs: Syncs,
-    pub(super) checkpoints: Checkpoints,
+    pub(crate) syncs: Syncs,
+    pub(crate) checkpoints: Checkpoints,
     next_session: AtomicU64,
     address: OnceLock<Vec<u8>>,
 }
 
 /// What the volume's lock guards.
-pub(super) struct State<F> {
-    pub(super) fs: F,
+pub(crate) struct State<F> {
+    pub(crate) fs: F,
     /// Whether anything has changed since everything was last durable.
-    pub(super) changed: bool,
-    pub(super) plain: Plain,
-    pub(super) tokens: Tokens,
+    pub(crate) changed: bool,
+    pub(crate) plain: Plain,
+    pub(crate) tokens: Tokens,
     /// Whether reading sets times of last access.
-    pub(super) relatime: bool,
+    pub(crate) relatime: bool,
     /// Counts moves of directories from one parent to another.
-    pub(super) moves: u64,
-    pub(super) mapped: Mappings,
-    pub(super) views: Views,
-    pub(super) caches: Caches,
+    pub(crate) moves: u64,
+    pub(crate) mapped: Mappings,
+    pub(crate) views: Views,
+    pub(crate) caches: Caches,
     /// What the call under way goes by.
-    pub(super) involved: Involved,
-    pub(super) gate: Arc<Gate>,
+    pub(crate) involved: Involved,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) host: Arc<dyn Host>,
     observers: Vec<(ObserverId, Arc<dyn Observer>)>,
     next_observer: u64,
 }
@@ -106,7 +107,7 @@ pub(super) struct State<F> {
 impl<F> State<F> {
     /// Whether anybody wants to know of changes.
     #[inline]
-    pub(super) fn observed(&self) -> bool {
+    pub(crate) fn observed(&self) -> bool {
         // A mount that has ended is none of the caches any more, but may not have forgotten yet.
         let kernels = !self.caches.is_empty() || !self.gate.is_open();
         !self.observers.is_empty() || !self.views.is_empty() || kernels
@@ -114,7 +115,7 @@ impl<F> State<F> {
 
     /// Tells the observers, and drops from the Views what is not true any more.
     #[inline]
-    pub(super) fn tell(&mut self, by: SessionId, change: Change<'_>) {
+    pub(crate) fn tell(&mut self, by: SessionId, change: Change<'_>) {
         self.involved.change(match change {
             Change::Attributes(ino) | Change::Data { ino, .. } | Change::Gone(ino) => ino,
             Change::Entry { parent, .. } => parent,
@@ -131,7 +132,7 @@ impl<F> State<F> {
 
 /// Who waits for what a call has to wait for.
 #[derive(Clone, Copy)]
-pub(super) enum Waits<'a> {
+pub(crate) enum Waits<'a> {
     /// The call.
     Here,
     /// Who carries the answers of a session.
@@ -139,10 +140,11 @@ pub(super) enum Waits<'a> {
 }
 
 /// The lock of a volume during a call.
-pub(super) struct Entered<'a, F: FileSystem> {
+pub(crate) struct Entered<'a, F: FileSystem> {
     state: Option<MutexGuard<'a, State<F>>>,
     checkpoints: &'a Checkpoints,
     gate: &'a Gate,
+    host: &'a dyn Host,
     waits: Waits<'a>,
 }
 
@@ -174,16 +176,16 @@ impl<F: FileSystem> Drop for Entered<'_, F> {
         let Some(ticket) = ticket else { return };
         match self.waits {
             Waits::Here if std::thread::panicking() => {}
-            Waits::Here => self.gate.wait(ticket),
+            Waits::Here => self.host.wait(&mut |done| self.gate.after(ticket.clone(), done)),
             Waits::Carrier(place) => place.borrow_mut().get_or_insert_default().merge(&ticket),
         }
     }
 }
 
 impl<F: FileSystem + Send> Volume<F> {
-    /// Shares `fs`; `name` is what clients and messages call it.
-    pub fn new(fs: F, name: impl Into<String>) -> Arc<Volume<F>> {
-        let gate = Arc::new(Gate::default());
+    /// Shares `fs` on `host`; `name` is what clients and messages call it.
+    pub fn new(fs: F, name: impl Into<String>, host: Arc<dyn Host>) -> Arc<Volume<F>> {
+        let gate = Arc::new(Gate::new(Arc::clone(&host)));
         Arc::new(Volume {
             name: name.into(),
             state: Mutex::new(State {
@@ -198,10 +200,12 @@ impl<F: FileSystem + Send> Volume<F> {
                 caches: Caches::default(),
                 involved: Involved::default(),
                 gate: Arc::clone(&gate),
+                host: Arc::clone(&host),
                 observers: Vec::new(),
                 next_observer: 0,
             }),
             locks: Mutex::new(LockTable::default()),
+            host,
             gate,
             syncs: Syncs::default(),
             checkpoints: Checkpoints::default(),
@@ -228,6 +232,16 @@ impl<F: FileSystem + Send> Volume<F> {
         Ok(())
     }
 
+    /// The machine that it is served on.
+    pub fn host(&self) -> &Arc<dyn Host> {
+        &self.host
+    }
+
+    /// What its mounts are being told, and who waits for it.
+    pub fn gate(&self) -> &Arc<Gate> {
+        &self.gate
+    }
+
     /// What clients call the volume.
     pub fn name(&self) -> &str {
         &self.name
@@ -241,7 +255,7 @@ impl<F: FileSystem + Send> Volume<F> {
     /// Says where that is, once.
     pub fn set_address(&self, path: &Path) {
         // A second time it stays what it is.
-        let _ = self.address.set(path.as_os_str().as_bytes().to_vec());
+        let _ = self.address.set(path.as_os_str().as_encoded_bytes().to_vec());
     }
 
     /// Begins a session of `peer`.
@@ -259,9 +273,10 @@ impl<F: FileSystem + Send> Volume<F> {
     /// system: what it holds in memory may be half of a change and must not be written. It then
     /// has been dropped, and recovers from its journal when it is mounted again.
     pub fn into_inner(self: Arc<Self>) -> std::result::Result<Option<F>, Arc<Self>> {
-        Ok(match Arc::try_unwrap(self)?.state.into_inner() {
+        let Volume { state, host, .. } = Arc::try_unwrap(self)?;
+        Ok(match state.into_inner() {
             Ok(mut state) => {
-                state.finish_mappings(now());
+                state.finish_mappings(host.now());
                 Some(state.fs)
             }
             Err(_) => None,
@@ -278,7 +293,7 @@ impl<F: FileSystem + Send> Volume<F> {
         if !std::mem::take(&mut self.lock()?.changed) {
             return Ok(());
         }
-        self.sync(false, now)
+        self.sync(false)
     }
 
     /// Calls `observer` for every change from now on.
@@ -307,11 +322,11 @@ impl<F: FileSystem + Send> Volume<F> {
     /// # Errors
     /// `EIO` after a panic in the file system.
     #[inline]
-    pub(super) fn enter<'a>(&'a self, waits: Waits<'a>) -> Result<Entered<'a, F>> {
+    pub(crate) fn enter<'a>(&'a self, waits: Waits<'a>) -> Result<Entered<'a, F>> {
         let mut state = self.lock()?;
         state.involved.begin();
-        let (checkpoints, gate) = (&self.checkpoints, &*self.gate);
-        Ok(Entered { state: Some(state), checkpoints, gate, waits })
+        let (checkpoints, gate, host) = (&self.checkpoints, &*self.gate, &*self.host);
+        Ok(Entered { state: Some(state), checkpoints, gate, host, waits })
     }
 
     /// What the lock guards.
@@ -319,7 +334,7 @@ impl<F: FileSystem + Send> Volume<F> {
     /// # Errors
     /// `EIO` after a panic in the file system.
     #[inline]
-    pub(super) fn lock(&self) -> Result<MutexGuard<'_, State<F>>> {
+    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, State<F>>> {
         self.state.lock().map_err(|_| Errno::EIO)
     }
 }

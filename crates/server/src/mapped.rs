@@ -20,22 +20,20 @@
 //! Memory that clients may change is copied and then looked at. What a client does to it with its
 //! descriptor instead of a store is the same as a store.
 
+use std::any::Any;
 use std::collections::{HashMap, HashSet};
-use std::io;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, OpenFlags, Result, SeekTo, Timespec};
 
-use super::control::MapToken;
-use super::handles::{Open, Origin};
-use super::limits::Limits;
-use super::observer::Change;
-use super::pages::{LEN, Pages};
-use super::session::Session;
-use super::verbs::enter;
-use super::volume::{SessionId, State, Volume, Waits};
+use crate::handles::{Open, Origin};
+use crate::host::{Host, PAGES_LEN, Pages};
+use crate::limits::Limits;
+use crate::observer::Change;
+use crate::session::Session;
+use crate::verbs::enter;
+use crate::volume::{SessionId, State, Volume, Waits};
 
 /// How long a store waits at most until it is written back without anybody's asking.
 pub const WRITE_BACK_INTERVAL: Duration = Duration::from_secs(1);
@@ -56,11 +54,15 @@ const PAGE: usize = 4096;
 /// to have the time to come for it.
 const GRACE: u32 = 2;
 
+/// Names the memory of a mapped file to programs that were told it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MapToken(pub [u8; 16]);
+
 impl MapToken {
-    fn new() -> Result<MapToken> {
+    fn new(host: &dyn Host) -> Result<MapToken> {
         let mut bytes = [0; 16];
-        let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-        if got == Ok(bytes.len()) { Ok(MapToken(bytes)) } else { Err(Errno::EIO) }
+        host.random(&mut bytes)?;
+        Ok(MapToken(bytes))
     }
 }
 
@@ -75,7 +77,7 @@ pub struct Mapping {
 }
 
 struct File {
-    pages: Pages,
+    pages: Box<dyn Pages>,
     /// Keeps the inode while it is mapped.
     open: Open,
     /// What is in memory, in order and apart from each other: elsewhere the memory says nothing.
@@ -87,21 +89,17 @@ struct File {
     /// Whether a client could have stored something.
     stores: bool,
     grace: u32,
-    /// Not compared until then without anybody's asking.
-    rests: Option<Instant>,
+    /// Not compared before this uptime of the host without anybody's asking.
+    rests: Option<Duration>,
     /// Nobody has the memory, nor has been given it since this was found.
     unused: bool,
 }
 
 /// The mapped files of a volume.
 #[derive(Default)]
-pub(super) struct Mappings {
+pub(crate) struct Mappings {
     files: HashMap<Ino, File>,
     tokens: HashMap<MapToken, Ino>,
-}
-
-fn errno(error: io::Error) -> Errno {
-    error.raw_os_error().and_then(Errno::from_raw).unwrap_or(Errno::EIO)
 }
 
 fn overlap(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {
@@ -158,7 +156,7 @@ impl File {
 
     fn zero(&self, range: Range<u64>) -> Result<()> {
         for part in self.within(range) {
-            self.pages.zero(part.start, part.end).map_err(errno)?;
+            self.pages.zero(part.start, part.end)?;
         }
         Ok(())
     }
@@ -175,7 +173,7 @@ impl<F: FileSystem> State<F> {
     /// Whether clients may change the content of `ino` without a call: nothing that has been read of
     /// it stays true. One that becomes so is told to observers as a change of all its data.
     #[inline]
-    pub(super) fn is_mapped(&self, ino: Ino) -> bool {
+    pub(crate) fn is_mapped(&self, ino: Ino) -> bool {
         !self.mapped.files.is_empty() && self.mapped.files.contains_key(&ino)
     }
 
@@ -222,7 +220,7 @@ impl<F: FileSystem> State<F> {
             return Err(Errno::ENOMEM);
         }
         // Clients may have written where nothing of the file was.
-        file.pages.zero(gap.start, gap.end).map_err(errno)?;
+        file.pages.zero(gap.start, gap.end)?;
         let mut buffer = vec![0; CHUNK as usize];
         let mut at = gap.start;
         while at < gap.end.min(size) {
@@ -240,7 +238,7 @@ impl<F: FileSystem> State<F> {
             if read == 0 {
                 break;
             }
-            file.pages.write(at, &part[..read]).map_err(errno)?;
+            file.pages.write(at, &part[..read])?;
             at += read as u64;
         }
         file.sessions.insert(by, before + bytes);
@@ -249,8 +247,8 @@ impl<F: FileSystem> State<F> {
     }
 
     fn begin_mapping(&mut self, cx: &Context, by: SessionId, ino: Ino) -> Result<()> {
-        let pages = Pages::new().map_err(errno)?;
-        let (reader, writer) = (MapToken::new()?, MapToken::new()?);
+        let pages = self.host.pages()?;
+        let (reader, writer) = (MapToken::new(&*self.host)?, MapToken::new(&*self.host)?);
         let both = OpenFlags::READ | OpenFlags::WRITE;
         let (handle, flags) = match self.fs.open(cx, ino, both) {
             Ok(handle) => (handle, both),
@@ -287,14 +285,14 @@ impl<F: FileSystem> State<F> {
     /// Puts what is mapped of `ino` in the place of what was read at `offset` from the file system.
     /// Returns whether `ino` is mapped.
     #[inline]
-    pub(super) fn read_mapped(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<bool> {
+    pub(crate) fn read_mapped(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<bool> {
         if self.mapped.files.is_empty() {
             return Ok(false);
         }
         let Some(file) = self.mapped.files.get(&ino) else { return Ok(false) };
         for part in file.within(offset..offset.saturating_add(buf.len() as u64)) {
             let place = (part.start - offset) as usize..(part.end - offset) as usize;
-            file.pages.read(part.start, &mut buf[place]).map_err(errno)?;
+            file.pages.read(part.start, &mut buf[place])?;
         }
         Ok(true)
     }
@@ -304,7 +302,7 @@ impl<F: FileSystem> State<F> {
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub(super) fn before_change(
+    pub(crate) fn before_change(
         &mut self,
         cx: &Context,
         ino: Ino,
@@ -321,13 +319,13 @@ impl<F: FileSystem> State<F> {
     }
 
     /// `ino`, of `size` before, has had `data` written at `offset`.
-    pub(super) fn wrote_mapped(&mut self, cx: &Context, ino: Ino, size: u64, at: u64, data: &[u8]) {
+    pub(crate) fn wrote_mapped(&mut self, cx: &Context, ino: Ino, size: u64, at: u64, data: &[u8]) {
         let Some(file) = self.mapped.files.get(&ino) else { return };
         let written = || {
             file.zero(size..at)?;
             for part in file.within(at..at.saturating_add(data.len() as u64)) {
                 let place = (part.start - at) as usize..(part.end - at) as usize;
-                file.pages.write(part.start, &data[place]).map_err(errno)?;
+                file.pages.write(part.start, &data[place])?;
             }
             Ok(())
         };
@@ -336,16 +334,16 @@ impl<F: FileSystem> State<F> {
     }
 
     /// A part of `ino` reads as zeros from now on.
-    pub(super) fn zeroed_mapped(&mut self, cx: &Context, ino: Ino, range: Range<u64>) {
+    pub(crate) fn zeroed_mapped(&mut self, cx: &Context, ino: Ino, range: Range<u64>) {
         let Some(file) = self.mapped.files.get(&ino) else { return };
         let zeroed = file.zero(range);
         self.keep_mapped(cx, ino, zeroed);
     }
 
     /// `ino`, of `size` before, has another size now.
-    pub(super) fn resized_mapped(&mut self, cx: &Context, ino: Ino, size: u64, new: u64) {
+    pub(crate) fn resized_mapped(&mut self, cx: &Context, ino: Ino, size: u64, new: u64) {
         // Cut off, or not yet part of the file.
-        let range = if new < size { new..LEN } else { size..new };
+        let range = if new < size { new..PAGES_LEN } else { size..new };
         self.zeroed_mapped(cx, ino, range);
     }
 
@@ -381,7 +379,7 @@ impl<F: FileSystem> State<F> {
                     Err(Errno::ENXIO) => part.end,
                     Err(error) => return Err(error),
                 };
-                let data = data.min(file.pages.next_data(at).map_err(errno)?);
+                let data = data.min(file.pages.next_data(at)?);
                 if data > at {
                     // Both are zeros up to there.
                     at = (data / PAGE as u64 * PAGE as u64).max(at);
@@ -391,7 +389,7 @@ impl<F: FileSystem> State<F> {
                     break;
                 }
                 let (memory, old) = (&mut memory[..len], &mut old[..len]);
-                file.pages.read(at, memory).map_err(errno)?;
+                file.pages.read(at, memory)?;
                 old.fill(0);
                 fs.read(cx, ino, handle, at, old)?;
                 let mut from = 0;
@@ -418,7 +416,7 @@ impl<F: FileSystem> State<F> {
     }
 
     /// Writes everything back and ends all mappings, before the file system is taken out.
-    pub(super) fn finish_mappings(&mut self, now: Timespec) {
+    pub(crate) fn finish_mappings(&mut self, now: Timespec) {
         let cx = volume_context(now);
         for ino in self.mapped.files.keys().copied().collect::<Vec<_>>() {
             let mut at = Some(0);
@@ -458,7 +456,7 @@ fn volume_context(now: Timespec) -> Context {
 
 impl<F: FileSystem + Send> Volume<F> {
     /// Maps `range` of `ino` for the session `by`, within `limits`.
-    pub(super) fn map(
+    pub(crate) fn map(
         &self,
         cx: &Context,
         by: SessionId,
@@ -466,7 +464,7 @@ impl<F: FileSystem + Send> Volume<F> {
         range: Range<u64>,
         limits: &Limits,
     ) -> Result<(MapToken, MapToken)> {
-        if range.end > LEN {
+        if range.end > PAGES_LEN {
             return Err(Errno::EFBIG);
         }
         let range = range.start / CHUNK * CHUNK..range.end.next_multiple_of(CHUNK);
@@ -477,18 +475,22 @@ impl<F: FileSystem + Send> Volume<F> {
         }
     }
 
-    /// A descriptor of the memory that is the content of a mapped file, and whether it is for stores
-    /// too. An offset in it is the same offset in the file; only what was mapped with
+    /// What `give` makes of the memory that is the content of a mapped file, to be given to a client, and
+    /// whether it is for stores too. An offset in it is the same offset in the file; only what was mapped with
     /// [`Session::map`] is in it, and nothing beyond the end of the file
     /// stays.
     ///
     /// # Errors
-    /// `ESTALE` if nobody has the file mapped any more; `EMFILE`.
-    pub fn mapped_memory(&self, token: MapToken) -> Result<(OwnedFd, bool)> {
+    /// `ESTALE` if nobody has the file mapped any more; those of `give`.
+    pub fn mapped_memory<T>(
+        &self,
+        token: MapToken,
+        give: impl FnOnce(&dyn Any, bool) -> Result<T>,
+    ) -> Result<(T, bool)> {
         let mut state = self.lock()?;
         let (ino, file) = state.mapped.file(token)?;
         let writable = token == file.writer;
-        let memory = file.pages.grant(writable).map_err(errno)?;
+        let memory = give(&*file.pages, writable)?;
         if let Some(file) = state.mapped.files.get_mut(&ino) {
             file.stores |= writable;
             file.grace = GRACE;
@@ -510,7 +512,7 @@ impl<F: FileSystem + Send> Volume<F> {
     pub fn sync_mapped(&self, token: MapToken, now: Timespec) -> Result<()> {
         let ino = self.lock()?.mapped.file(token)?.0;
         self.write_back_file(ino, now)?;
-        self.sync(false, now)?;
+        self.sync(false)?;
         // No kernel shows the times of before when this returns.
         self.enter(Waits::Here)?.involved.add(ino);
         Ok(())
@@ -520,7 +522,7 @@ impl<F: FileSystem + Send> Volume<F> {
     ///
     /// # Errors
     /// Those of [`FileSystem::write`]; what could not be written back stays to be.
-    pub(super) fn write_back_file(&self, ino: Ino, now: Timespec) -> Result<()> {
+    pub(crate) fn write_back_file(&self, ino: Ino, now: Timespec) -> Result<()> {
         let mut at = Some(0);
         while let Some(from) = at {
             at = self.lock()?.write_back_step(&volume_context(now), ino, from)?;
@@ -558,7 +560,7 @@ impl<F: FileSystem + Send> Volume<F> {
     }
 
     /// Writes back what the session `id`, which ends, can have stored.
-    pub(super) fn write_back_session(&self, id: SessionId, now: Timespec) {
+    pub(crate) fn write_back_session(&self, id: SessionId, now: Timespec) {
         if let Err(error) = self.write_back_some(now, |sessions| sessions.contains_key(&id)) {
             log::error!("stores of a client that has ended could not be written back: {error}");
         }
@@ -577,10 +579,10 @@ impl<F: FileSystem + Send> Volume<F> {
             for (ino, file) in &mut mapped.files {
                 // What lies beyond the end takes no memory for long.
                 let size = fs.getattr(&volume_context(now), *ino)?.size;
-                file.pages.zero(size.next_multiple_of(PAGE as u64), LEN).map_err(errno)?;
+                file.pages.zero(size.next_multiple_of(PAGE as u64), PAGES_LEN)?;
                 file.unused = file.grace == 0 && !file.pages.is_shared();
                 file.grace = file.grace.saturating_sub(1);
-                if file.unused || file.rests.is_none_or(|until| until <= Instant::now()) {
+                if file.unused || file.rests.is_none_or(|until| until <= self.host.uptime()) {
                     due.push((*ino, file.unused));
                 }
             }
@@ -588,11 +590,12 @@ impl<F: FileSystem + Send> Volume<F> {
         };
         let mut result = Ok(());
         for (ino, unused) in due {
-            let begun = Instant::now();
+            let begun = self.host.uptime();
             result = result.and(self.write_back_file(ino, now));
             let mut state = self.lock()?;
             let Some(file) = state.mapped.files.get_mut(&ino) else { continue };
-            file.rests = Some(Instant::now() + begun.elapsed() * REST);
+            let ended = self.host.uptime();
+            file.rests = Some(ended + ended.saturating_sub(begun) * REST);
             // What was stored before the last client let go has been written back.
             if unused && file.unused {
                 state.end_mapping(&volume_context(now), ino);

@@ -1,0 +1,135 @@
+//! Checkpoints: made in steps by a task of the volume, between the calls of its clients.
+//!
+//! Without it some client's call finds the journal full, and everybody waits until all changed metadata is
+//! home and flushed. Each call that leaves the volume looks whether a checkpoint is due, and wakes the task,
+//! the volume's checkpointer. That takes step after step, each under the lock, and waits for the device and
+//! for the syncer without it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use atoll_vfs::{CheckpointStep, FileSystem, Result, SyncId};
+
+use crate::host::Bell;
+use crate::task::{Step, Task};
+use crate::volume::Volume;
+
+/// The pause between two steps, for those who wait for the lock: it goes to whoever asks first, and without
+/// a pause that is mostly who had it.
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// What wakes a volume's checkpointer.
+#[derive(Default)]
+pub(crate) struct Checkpoints {
+    /// Somebody has asked since the last checkpoint.
+    asked: AtomicBool,
+    /// The server ends.
+    closed: AtomicBool,
+    checkpointer: OnceLock<Arc<dyn Bell>>,
+}
+
+impl Checkpoints {
+    /// Asks for a checkpoint.
+    #[inline]
+    pub fn ask(&self) {
+        if !self.asked.load(Ordering::Relaxed) {
+            self.begin();
+        }
+    }
+
+    #[cold]
+    fn begin(&self) {
+        if let Some(checkpointer) = self.checkpointer.get() {
+            self.asked.store(true, Ordering::Relaxed);
+            checkpointer.ring();
+        }
+    }
+}
+
+/// A volume's checkpointer. When it ends, the unmount does what it leaves.
+pub struct Checkpointer<F: FileSystem + Send> {
+    volume: Arc<Volume<F>>,
+    bell: Arc<dyn Bell>,
+    /// What came of the sync that it waits for.
+    sync: Option<Arc<Mutex<Option<Result<()>>>>>,
+}
+
+impl<F: FileSystem + Send> Checkpointer<F> {
+    /// The one checkpointer of `volume`; `bell` is rung when it has something to do.
+    pub fn new(volume: &Arc<Volume<F>>, bell: Arc<dyn Bell>) -> Checkpointer<F> {
+        // There is no other.
+        let _ = volume.checkpoints.checkpointer.set(Arc::clone(&bell));
+        Checkpointer { volume: Arc::clone(volume), bell, sync: None }
+    }
+
+    /// Asks for the commit that the checkpoint needs, whoever makes it.
+    fn begin_sync(&mut self) {
+        let (told, bell) = (Arc::new(Mutex::new(None)), Arc::clone(&self.bell));
+        self.sync = Some(Arc::clone(&told));
+        let then = move |outcome| {
+            *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+            bell.ring();
+        };
+        self.volume.sync_later(true, Box::new(then));
+    }
+
+    fn advance(&mut self, flushed: Option<(SyncId, Result<()>)>) -> Result<Step> {
+        if let Some(sync) = &self.sync {
+            let told = sync.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let Some(outcome) = told else { return Ok(Step::Wait) };
+            self.sync = None;
+            outcome?;
+        }
+        let checkpoints = &self.volume.checkpoints;
+        let mut state = self.volume.lock()?;
+        match state.fs.checkpoint_step(flushed)? {
+            CheckpointStep::Idle if state.fs.checkpoint_due() => Ok(Step::Pause(Duration::ZERO)),
+            CheckpointStep::Idle => {
+                // Under the lock, so that a call that makes one due afterwards asks again.
+                checkpoints.asked.store(false, Ordering::Relaxed);
+                Ok(Step::Wait)
+            }
+            CheckpointStep::More => Ok(Step::Pause(PAUSE)),
+            CheckpointStep::Sync => {
+                drop(state);
+                self.begin_sync();
+                Ok(Step::Wait)
+            }
+            CheckpointStep::Wait(flush) => Ok(Step::Flush(flush)),
+        }
+    }
+}
+
+impl<F: FileSystem + Send> Task for Checkpointer<F> {
+    fn name(&self) -> &'static str {
+        "checkpointer"
+    }
+
+    fn step(&mut self, flushed: Option<(SyncId, Result<()>)>) -> Step {
+        let checkpoints = &self.volume.checkpoints;
+        if checkpoints.closed.load(Ordering::Relaxed) {
+            return Step::Over;
+        }
+        if !checkpoints.asked.load(Ordering::Relaxed) {
+            return Step::Wait;
+        }
+        // A panic in the file system ends the volume: its lock says so to whoever comes.
+        let step = catch_unwind(AssertUnwindSafe(|| self.advance(flushed)));
+        step.ok().and_then(Result::ok).unwrap_or_else(|| {
+            log::error!("a checkpoint of {} failed", self.volume.name());
+            Step::Over
+        })
+    }
+}
+
+impl<F: FileSystem + Send> Volume<F> {
+    /// Has the checkpointer end, wherever it is.
+    pub fn close_checkpoints(&self) {
+        self.checkpoints.closed.store(true, Ordering::Relaxed);
+        if let Some(checkpointer) = self.checkpoints.checkpointer.get() {
+            checkpointer.ring();
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! A machine for unit tests: its clock goes when it is told to, and it has no memory to map.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use atoll_vfs::model::ModelFs;
+use atoll_vfs::{Errno, Result, Timespec};
+
+use crate::Volume;
+use crate::gate::Mount;
+use crate::host::{Bell, Done, Host, Pages, ViewMemory};
+
+/// The machine.
+#[derive(Debug, Default)]
+pub(crate) struct StillHost {
+    millis: AtomicU64,
+    random: AtomicU64,
+}
+
+impl StillHost {
+    pub fn pass(&self, time: Duration) {
+        self.millis.fetch_add(time.as_millis() as u64, Ordering::Relaxed);
+    }
+}
+
+impl Host for StillHost {
+    fn now(&self) -> Timespec {
+        Timespec::default()
+    }
+
+    fn uptime(&self) -> Duration {
+        Duration::from_millis(self.millis.load(Ordering::Relaxed))
+    }
+
+    fn random(&self, bytes: &mut [u8]) -> Result<()> {
+        for byte in bytes {
+            let n = self.random.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            *byte = (n >> 56) as u8;
+        }
+        Ok(())
+    }
+
+    fn wait(&self, begin: &mut dyn FnMut(Done)) {
+        let done = Arc::new(AtomicBool::new(false));
+        let is_done = Arc::clone(&done);
+        begin(Box::new(move || is_done.store(true, Ordering::Relaxed)));
+        assert!(done.load(Ordering::Relaxed), "nobody else would do it");
+    }
+
+    fn pages(&self) -> Result<Box<dyn Pages>> {
+        Err(Errno::ENOSYS)
+    }
+
+    fn view(&self, _: usize) -> Result<Option<Box<dyn ViewMemory>>> {
+        Ok(None)
+    }
+}
+
+/// A volume on such a machine.
+pub(crate) fn volume() -> Arc<Volume<ModelFs>> {
+    Volume::new(ModelFs::default(), "v", Arc::new(StillHost::default()))
+}
+
+/// Notes that it was rung, or fenced.
+#[derive(Debug, Default)]
+pub(crate) struct Noted {
+    rung: AtomicBool,
+    fenced: AtomicBool,
+}
+
+impl Noted {
+    /// Whether it was rung since it was last asked.
+    pub fn was_rung(&self) -> bool {
+        self.rung.swap(false, Ordering::Relaxed)
+    }
+
+    pub fn was_fenced(&self) -> bool {
+        self.fenced.load(Ordering::Relaxed)
+    }
+}
+
+impl Bell for Noted {
+    fn ring(&self) {
+        self.rung.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Mount for Noted {
+    fn fence(&self) {
+        assert!(!self.fenced.swap(true, Ordering::Relaxed), "once is enough");
+    }
+}
