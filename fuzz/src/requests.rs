@@ -24,7 +24,7 @@ pub fn run(bytes: &[u8]) {
     let mut script = Script::new(bytes);
     let mut fs = ModelFs::default();
     let extensions = Extensions::from_bits_truncate(script.byte().into());
-    let mut server = Server::new(ServerOptions { max_data: ROOM as u32, extensions });
+    let mut server = Server::new(ServerOptions { max_data: ROOM as u32, extensions, valid: 0 });
     let caller =
         Caller { identity: Identity::Attested { uid: 1, gid: 2 }, now: Timespec::default() };
     let mut unique = 0;

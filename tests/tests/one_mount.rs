@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use atoll_fs::{FormatOptions, Fs, MountOptions, format};
 use atoll_host::fuse::mount;
-use atoll_host::fuse::shared::{SharedMount, SharedOptions};
+use atoll_host::fuse::shared::{Others, SharedMount, SharedOptions};
 use atoll_server::{Access, Credentials, Identity};
 use atoll_tests::served;
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
@@ -123,7 +123,7 @@ fn one_of_several_asks_for_all() {
 
 #[test]
 fn one_that_is_alone_keeps_locks_and_closes_by_itself() {
-    let alone = SharedOptions { alone: true, ..SharedOptions::default() };
+    let alone = SharedOptions { others: Others::Rings, ..SharedOptions::default() };
     with_mount(alone, |root, requests| {
         let path = root.join("short");
         // OPEN and RELEASE.
@@ -160,8 +160,51 @@ fn one_that_is_alone_keeps_locks_and_closes_by_itself() {
 }
 
 #[test]
+fn the_only_client_keeps_all_that_it_learns() {
+    let sole = SharedOptions { others: Others::None, ..SharedOptions::default() };
+    with_mount(sole, |root, requests| {
+        let path = root.join("short");
+        let list = || assert_eq!(fs::read_dir(root.join("dir")).unwrap().count(), 10);
+        // OPENDIR and RELEASEDIR, OPEN and RELEASE.
+        assert_eq!(requests.each(list), 2);
+        assert_eq!(requests.each(|| open_and_close(&path)), 2);
+        // A listing tells of what is in it, and that may be relied on longer than what was shared with others.
+        let before = requests.settled();
+        sleep(Duration::from_millis(1500));
+        assert!(!root.join("missing").exists() && !root.join("missing").exists());
+        for i in 0..10 {
+            assert_eq!(fs::metadata(root.join(format!("dir/{i}"))).unwrap().len(), 1);
+        }
+        assert_eq!(fs::metadata(&path).unwrap().len(), 5);
+        assert!(requests.settled() - before <= 1);
+
+        // What it has written it need not read.
+        let file = File::options().read(true).write(true).open(root.join("long")).unwrap();
+        assert_eq!(fs::read(root.join("long")).unwrap(), content());
+        let mut part = [0; 4096];
+        let count = requests.each(|| {
+            file.write_all_at(&[7; 4096], 8192).unwrap();
+            file.read_exact_at(&mut part, 8192).unwrap();
+            assert_eq!(part, [7; 4096]);
+        });
+        assert_eq!(count, 1);
+
+        // What its own calls change besides, it hears of.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o6777);
+        let as_user = "import os, sys; os.setuid(65534); open(sys.argv[1], 'r+').write('S')";
+        fs::set_permissions(root, fs::Permissions::from_mode(0o755)).unwrap();
+        let status = Command::new("python3").args(["-c", as_user]).arg(&path).status().unwrap();
+        assert!(status.success());
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777);
+        assert_eq!(fs::read(&path).unwrap(), b"Short");
+    });
+}
+
+#[test]
 fn what_does_not_change_is_opened_without_a_word() {
-    let still = SharedOptions { alone: true, unchanging: true, ..SharedOptions::default() };
+    let still =
+        SharedOptions { others: Others::Rings, unchanging: true, ..SharedOptions::default() };
     with_mount(still, |root, requests| {
         assert_eq!(requests.each(|| open_and_close(&root.join("short"))), 0);
         let list = || {

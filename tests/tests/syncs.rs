@@ -4,7 +4,8 @@
 //! not depend on how fast the machine is.
 
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle, sleep};
@@ -13,11 +14,16 @@ use std::time::Duration;
 use atoll_block::fault::Survival;
 use atoll_block::{BlockDevice, BlockError, BlockIndex, FaultDevice, Flusher, Memory};
 use atoll_fs::{CheckOptions, FormatOptions, Fs, MountOptions, check, format};
+use atoll_host::fuse::mount;
+use atoll_host::server::sole::SoleServer;
 use atoll_tests::linear::run::within;
-use atoll_tests::served::{Served, in_namespace, ring};
+use atoll_tests::served::{Served, in_namespace, mount_options, ring};
 use atoll_tests::subject::{RW, name};
 use atoll_transport::channel::RingKind;
-use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, OpenFlags, Result, Timespec};
+use atoll_vfs::{
+    AccessTimes, Context, Errno, FileSystem, Handle, Ino, OpenFlags, Result, Timespec,
+};
+use rustix::fs::OFlags;
 
 const CX: Context = Context { uid: 0, gid: 0, now: Timespec { sec: 9, nsec: 0 } };
 /// More than enough for what is to happen at once.
@@ -128,6 +134,11 @@ fn served(flusher_errors: u32) -> (Served<Fs<Slow>>, Arc<Control>) {
 }
 
 fn served_as(options: &FormatOptions, flusher_errors: u32) -> (Served<Fs<Slow>>, Arc<Control>) {
+    let (fs, control) = slow(options, flusher_errors);
+    (Served::new(fs), control)
+}
+
+fn slow(options: &FormatOptions, flusher_errors: u32) -> (Fs<Slow>, Arc<Control>) {
     let mut device = FaultDevice::new(8192);
     format(&mut device, options).unwrap();
     device.faults.flusher_errors = flusher_errors;
@@ -135,7 +146,7 @@ fn served_as(options: &FormatOptions, flusher_errors: u32) -> (Served<Fs<Slow>>,
     let device = Slow { device, control: Arc::clone(&control) };
     let fs = Fs::mount(device, &MountOptions::default()).unwrap();
     control.state().whole = 0;
-    (Served::new(fs), control)
+    (fs, control)
 }
 
 /// One client of a ring, with a file of its own.
@@ -478,5 +489,47 @@ fn a_mount_goes_on_during_a_flush() {
         assert_eq!(control.counts(), (1, 0));
         let fs = served.end().unwrap();
         assert_eq!(after_power_loss(fs, &["synced"]), [Some(b's')]);
+    });
+}
+
+/// Writes below `at` with O_DSYNC and O_SYNC, through the page cache where there is one and past it: each is one flush.
+fn write_durably(at: &Path, control: &Control) {
+    for (i, flags) in [OFlags::DSYNC, OFlags::SYNC].into_iter().enumerate() {
+        for (j, direct) in [OFlags::empty(), OFlags::DIRECT].into_iter().enumerate() {
+            let mut options = File::options();
+            options.write(true).create(true).custom_flags((flags | direct).bits() as i32);
+            let file = options.open(at.join(format!("f{}", 2 * i + j))).unwrap();
+            let (before, _) = control.counts();
+            // Memory of O_DIRECT has to be aligned to what the host likes.
+            let page = [0; 2 * 4096];
+            let begin = page.as_ptr().align_offset(4096);
+            file.write_all_at(&page[begin..begin + 4096], 0).unwrap();
+            assert_eq!(control.counts(), (before + 1, 0), "{flags:?} {direct:?}");
+        }
+    }
+}
+
+#[test]
+fn a_write_by_o_dsync_is_durable_when_it_returns() {
+    within(SOON * 3, || {
+        if !in_namespace() {
+            return;
+        }
+        let files = ["f0", "f1", "f2", "f3"];
+        let (mut served, control) = served(0);
+        write_durably(&served.mount(), &control);
+        assert_eq!(after_power_loss(served.end().unwrap(), &files), [Some(0); 4]);
+
+        let (fs, control) = slow(&FormatOptions::default(), 0);
+        let place = tempfile::tempdir().unwrap();
+        let device = mount::open_device().unwrap();
+        mount::mount(&device, place.path(), &mount_options(false)).unwrap();
+        let server = SoleServer::start(fs, device, false, AccessTimes::default()).unwrap();
+        let thread = thread::spawn(move || server.run());
+        write_durably(place.path(), &control);
+        mount::detach(place.path()).unwrap();
+        let ended = thread.join().unwrap();
+        assert!(ended.error.is_none());
+        assert_eq!(after_power_loss(ended.fs.unwrap(), &files), [Some(0); 4]);
     });
 }

@@ -6,10 +6,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use atoll_host::client::{Connection, Place};
-use atoll_host::fuse::mount::{self, MountError, MountOptions};
-use atoll_host::fuse::{Ended, Options, Server};
+use atoll_host::fuse::mount::{self, MountOptions};
 use atoll_host::process::fork;
 use atoll_host::server::rules::Mode;
+use atoll_host::server::sole::{Ended, SoleServer};
 use atoll_vfs::AccessTimes;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 
@@ -123,24 +123,31 @@ fn serve(
     };
     let signals = block_signals().map_err(|error| cannot(&error))?;
     let fs = volume::open(volume, access)?;
-    let privileged = nix::unistd::geteuid().is_root();
     let read_only = access == Access::Read;
-    let served = Options { access_times, ..Options::default() };
-    let server = if privileged {
-        let device = mount::open_device().map_err(|error| cannot(&error))?;
-        let owner = (0, 0);
-        let options =
-            MountOptions { source: volume, read_only, owner, checked: true, access_times };
-        mount::mount(&device, target, &options).map_err(|error: MountError| cannot(&error))?;
-        Server::start(fs, device, &served)
-    } else {
-        Server::mount_by_helper(fs, volume, target, read_only, &served)
-    }
-    .map_err(|error: io::Error| cannot(&error))?;
+    let owner = (0, 0);
+    let options = MountOptions { source: volume, read_only, owner, checked: true, access_times };
+    let device = match mount_at(target, &options) {
+        Ok(device) => device,
+        Err(error) => {
+            volume::close(volume, fs)?;
+            return Err(cannot(&error));
+        }
+    };
+    let server = match SoleServer::start(fs, device, read_only, access_times) {
+        Ok(server) => server,
+        Err(error) => {
+            let _ = detach(target);
+            return Err(cannot(&error));
+        }
+    };
     mounted();
 
     unmount_when_asked(signals, target);
     let Ended { fs, error } = server.run();
+    if error.is_some() || fs.is_none() {
+        // What is left there could only fail.
+        let _ = detach(target);
+    }
     match fs {
         Some(fs) => volume::close(volume, fs)?,
         None => return Err(cannot(&"an internal error ended it; what had been written is safe")),
@@ -162,22 +169,15 @@ fn attach(
     let cannot = |error: &dyn fmt::Display| Failure::new(format!("cannot mount {place}: {error}"));
     let signals = block_signals().map_err(|error| cannot(&error))?;
     let connection = Connection::open(place).map_err(Failure::new)?;
-    let privileged = nix::unistd::geteuid().is_root();
     let read_only = access == Access::Read;
     let options = MountOptions {
         source,
         read_only,
         owner: (0, 0),
-        checked: privileged,
+        checked: nix::unistd::geteuid().is_root(),
         access_times: AccessTimes::default(),
     };
-    let device = if privileged {
-        let device = mount::open_device().map_err(|error| cannot(&error))?;
-        mount::mount(&device, target, &options).map_err(|error| cannot(&error))?;
-        device
-    } else {
-        mount::mount_by_helper(target, &options).map_err(|error| cannot(&error))?
-    };
+    let device = mount_at(target, &options).map_err(|error| cannot(&error))?;
     let mode = if read_only { Mode::Read } else { Mode::Write };
     if let Err(error) = connection.mount(device.as_fd(), mode, false) {
         let _ = detach(target);
@@ -196,6 +196,17 @@ fn attach(
         "the server of {place} has gone; {} is unmounted, and what had been written is safe",
         target.display()
     )))
+}
+
+/// Mounts at `target`, and returns the device by which it is served. A user who may not mount has the helper do
+/// it.
+fn mount_at(target: &Path, options: &MountOptions) -> Result<OwnedFd, Box<dyn std::error::Error>> {
+    if !nix::unistd::geteuid().is_root() {
+        return Ok(mount::mount_by_helper(target, options)?);
+    }
+    let device = mount::open_device()?;
+    mount::mount(&device, target, options)?;
+    Ok(device)
 }
 
 /// Takes what is mounted at `target` out of sight.

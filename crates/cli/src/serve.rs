@@ -215,8 +215,6 @@ fn rules_of(path: &Path) -> Result<Vec<Rule>, Failure> {
 fn start_log(filter: &str) -> Result<(), Failure> {
     let journal = std::env::var_os("JOURNAL_STREAM").is_some();
     env_logger::Builder::new()
-        // The library below talks of each request.
-        .filter_module("fuser", log::LevelFilter::Warn)
         .parse_filters(filter)
         .format(move |out, record| {
             if journal {

@@ -5,12 +5,14 @@ mod common;
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use common::{atoll, fails, folder, fsck, ok, volume, wait_until};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 
 fn json(text: &str) -> serde_json::Value {
     serde_json::from_str(text).expect(text)
@@ -399,7 +401,20 @@ fn mounting_for_all() {
     run(path, &["mount", "v.vol", "point"]);
     // As soon as the command has returned.
     std::fs::write(path.join("point/file"), "there").unwrap();
+    // A file without a name, which gets one.
+    let flags = OFlags::TMPFILE | OFlags::RDWR;
+    let nameless = rustix::fs::open(path.join("point"), flags, Mode::from_raw_mode(0o600)).unwrap();
+    rustix::io::write(&nameless, b"named").unwrap();
+    let place = format!("/proc/self/fd/{}", nameless.as_raw_fd());
+    let named = path.join("point/named");
+    rustix::fs::linkat(CWD, place, CWD, &named, AtFlags::SYMLINK_FOLLOW).unwrap();
+    drop(nameless);
+    assert_eq!(std::fs::read(&named).unwrap(), b"named");
+    std::fs::remove_file(&named).unwrap();
     assert!(refuse(path, &["ls", "v.vol"], 1).contains("in use"));
+    let said = refuse(path, &["serve", "v.vol", "--socket", "s"], 1);
+    assert!(said.contains("in use by process"), "{said}");
+    assert!(refuse(path, &["run", "-v", "v.vol:/vol", "true"], 125).contains("in use by process"));
     assert!(refuse(path, &["mount", "v.vol", "point"], 1).contains("in use"));
     let open = std::fs::File::open(path.join("point/file")).unwrap();
     let said = refuse(path, &["umount", "point"], 1);

@@ -40,6 +40,10 @@
 //! Pages are lent to mounts of the superuser and of the server's own user. Whoever serves a page of a
 //! mount badly can make a notification wait for ever in the kernel, which no signal ends: a thread of
 //! the server. Notifications of attributes wait for nobody.
+//!
+//! The mount that is a volume's only client is lent everything for ever ([`Lends::All`]), of which no account is
+//! kept: what changes it changes itself. It is told of the attributes that its own calls change without its
+//! kernel thinking of it.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -58,6 +62,17 @@ const REST: Duration = Duration::from_millis(100);
 const TABLE_MAX: usize = 1 << 18;
 /// How long it is tried after the end of the session.
 const LAST_RETRIES: Duration = Duration::from_millis(100);
+
+/// What the kernel of a mount may be lent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lends {
+    /// Attributes.
+    Attributes,
+    /// The pages of files too.
+    Pages,
+    /// Whatever it asks for, names and listings included: the volume has no other client.
+    All,
+}
 
 /// An inode of which a kernel has been told.
 #[derive(Default)]
@@ -100,7 +115,7 @@ pub struct KernelCache {
     gate: Arc<Gate>,
     port: PortId,
     table: Mutex<Table>,
-    lends_pages: bool,
+    lends: Lends,
 }
 
 impl KernelCache {
@@ -108,14 +123,14 @@ impl KernelCache {
         session: SessionId,
         top: Ino,
         gate: &Arc<Gate>,
-        lends_pages: bool,
+        lends: Lends,
         mount: Arc<dyn Mount>,
     ) -> Self {
         let mut table = Table::default();
         // The kernel has it from the start, and never forgets it.
         table.known.insert(top, Known { count: u64::MAX, ..Known::default() });
         let (gate, port) = (Arc::clone(gate), gate.begin(mount));
-        KernelCache { session, top, port, gate, table: Mutex::new(table), lends_pages }
+        KernelCache { session, top, port, gate, table: Mutex::new(table), lends }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -126,6 +141,9 @@ impl KernelCache {
     /// The kernel is given `ino` with its attributes. Says whether it may keep them, which with `lend` it
     /// may if nothing is in the way.
     pub(crate) fn given(&self, ino: Ino, lend: bool) -> bool {
+        if self.lends == Lends::All {
+            return lend;
+        }
         let lend = lend && !self.gate.is_fenced(self.port);
         let mut table = self.table();
         let Table { known, full, .. } = &mut *table;
@@ -146,6 +164,9 @@ impl KernelCache {
 
     /// The kernel is told the attributes of `ino`. Says whether it may keep them.
     pub(crate) fn shown(&self, ino: Ino) -> bool {
+        if self.lends == Lends::All {
+            return true;
+        }
         if self.gate.is_fenced(self.port) {
             return false;
         }
@@ -159,7 +180,7 @@ impl KernelCache {
     /// The kernel is sent a part of `ino` for its page cache. If clients change the file without a
     /// call, as `mapped` says, it is to forget it at once.
     pub(crate) fn sent_pages(&self, ino: Ino, mapped: bool) {
-        if !self.lends_pages {
+        if self.lends != Lends::Pages {
             return;
         }
         if mapped {
@@ -173,9 +194,18 @@ impl KernelCache {
 
     /// Whether the kernel is told of all changes to what it has of `ino` in its page cache.
     pub fn keeps_pages(&self, ino: Ino) -> bool {
-        self.lends_pages
-            && !self.gate.is_fenced(self.port)
-            && self.table().known.get_mut(&ino).is_some_and(|known| !known.rests(&self.gate))
+        match self.lends {
+            Lends::Attributes => false,
+            Lends::Pages => {
+                !self.gate.is_fenced(self.port)
+                    && self
+                        .table()
+                        .known
+                        .get_mut(&ino)
+                        .is_some_and(|known| !known.rests(&self.gate))
+            }
+            Lends::All => true,
+        }
     }
 
     /// The kernel has forgotten `ino`, which it had been given `count` times.
@@ -213,14 +243,16 @@ impl KernelCache {
     /// Takes back what of `ino` has changed.
     fn revoke(&self, ino: Ino, pages: bool) {
         let mut table = self.table();
-        let Some(known) = table.known.get_mut(&ino) else { return };
-        let wanted = if pages { known.pages } else { known.attributes };
-        if !wanted {
-            return;
+        if self.lends != Lends::All {
+            let Some(known) = table.known.get_mut(&ino) else { return };
+            let wanted = if pages { known.pages } else { known.attributes };
+            if !wanted {
+                return;
+            }
+            known.attributes = false;
+            known.pages &= !pages;
+            known.rests = Some(self.gate.uptime() + REST);
         }
-        known.attributes = false;
-        known.pages &= !pages;
-        known.rests = Some(self.gate.uptime() + REST);
         self.gate.tell(self.port, ino, self.notice(ino, pages));
     }
 
@@ -298,22 +330,28 @@ impl KernelCache {
 #[derive(Default)]
 pub(crate) struct Caches {
     mounts: Vec<Arc<KernelCache>>,
+    /// That of the only client, which others change nothing of.
+    sole: Option<Arc<KernelCache>>,
 }
 
 impl Caches {
-    /// Whether there are no mounts.
+    /// Whether there are no mounts to tell of what others change.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.mounts.is_empty()
     }
 
     pub fn begin(&mut self, cache: &Arc<KernelCache>) {
-        self.mounts.push(Arc::clone(cache));
+        match cache.lends {
+            Lends::All => self.sole = Some(Arc::clone(cache)),
+            _ => self.mounts.push(Arc::clone(cache)),
+        }
     }
 
     /// No change is told to the mount any more: it forgets all that it was lent, and ends.
     pub fn end(&mut self, cache: &Arc<KernelCache>) {
         self.mounts.retain(|other| !Arc::ptr_eq(other, cache));
+        self.sole.take_if(|other| Arc::ptr_eq(other, cache));
         cache.retire();
     }
 
@@ -358,7 +396,8 @@ impl Caches {
 
     /// A call of `by` has changed the attributes of `ino` in a way that its kernel does not think of.
     pub fn surprised(&self, by: SessionId, ino: Ino) {
-        for mount in self.mounts.iter().filter(|mount| mount.session == by) {
+        let mounts = self.mounts.iter().chain(&self.sole);
+        for mount in mounts.filter(|mount| mount.session == by) {
             mount.revoke(ino, false);
         }
     }

@@ -38,7 +38,7 @@ mod names;
 mod needs;
 pub mod observer;
 pub mod permissions;
-pub mod privileges;
+mod privileges;
 mod reads;
 pub mod revocable;
 pub mod session;

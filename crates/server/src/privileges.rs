@@ -7,20 +7,20 @@ use atoll_vfs::{Context, Errno, FileSystem, FileType, Ino, Result, SetAttr};
 /// The attribute that holds a file's capabilities.
 const CAPABILITY: &[u8] = b"security.capability";
 /// The set-user-ID bit.
-pub const SET_UID: u32 = 0o4000;
+const SET_UID: u32 = 0o4000;
 /// The set-group-ID bit.
-pub const SET_GID: u32 = 0o2000;
+const SET_GID: u32 = 0o2000;
 const GROUP_EXECUTE: u32 = 0o010;
 /// How many files are remembered as plain. Forgetting one costs a look at its next write.
 const PLAIN_MAX: usize = 1 << 16;
 
 /// Regular files known to have neither set-ID bits nor capabilities: a write need not look.
 #[derive(Default)]
-pub struct Plain(HashSet<Ino>);
+pub(crate) struct Plain(HashSet<Ino>);
 
 impl Plain {
     /// Forgets `ino`, which is given a mode or an attribute, or is gone.
-    pub fn forget(&mut self, ino: Ino) {
+    pub(crate) fn forget(&mut self, ino: Ino) {
         self.0.remove(&ino);
     }
 
@@ -34,7 +34,7 @@ impl Plain {
 
 /// `mode` without the bits that a change of content or owner takes from a regular file: the
 /// set-group-ID bit only where it has that meaning, or where the caller is not in the group.
-pub fn without_set_ids(mode: u32, in_group: bool) -> u32 {
+pub(crate) fn without_set_ids(mode: u32, in_group: bool) -> u32 {
     let mut mode = mode & !SET_UID;
     if mode & GROUP_EXECUTE != 0 || !in_group {
         mode &= !SET_GID;
@@ -43,7 +43,7 @@ pub fn without_set_ids(mode: u32, in_group: bool) -> u32 {
 }
 
 /// Takes the capabilities of a file. Returns whether it had any.
-pub fn drop_capabilities(fs: &mut impl FileSystem, cx: &Context, ino: Ino) -> Result<bool> {
+pub(crate) fn drop_capabilities(fs: &mut impl FileSystem, cx: &Context, ino: Ino) -> Result<bool> {
     match fs.removexattr(cx, ino, CAPABILITY) {
         Ok(()) => Ok(true),
         Err(Errno::ENODATA) => Ok(false),
@@ -54,7 +54,7 @@ pub fn drop_capabilities(fs: &mut impl FileSystem, cx: &Context, ino: Ino) -> Re
 /// Takes the capabilities of a regular file whose content or owner changes, and with `set_ids` also
 /// its set-user-ID and set-group-ID bits; `in_group` says whether the caller is in a group. Returns
 /// whether anything of its attributes changed.
-pub fn drop_privileges(
+pub(crate) fn drop_privileges(
     fs: &mut impl FileSystem,
     plain: &mut Plain,
     cx: &Context,

@@ -9,7 +9,7 @@ use atoll_vfs::{
     Context, Errno, FileSystem, FileType, Handle, Ino, Name, OpenFlags, Result, Timespec,
 };
 
-use crate::caches::KernelCache;
+use crate::caches::{KernelCache, Lends};
 use crate::gate::{Mount, Ticket};
 use crate::handles::Handles;
 use crate::inodes::Inodes;
@@ -163,16 +163,16 @@ impl<F: FileSystem + Send> Session<F> {
         self.needs.get_mut().take()
     }
 
-    /// From now on the session's client is a kernel, which remembers what it is told, its page cache
-    /// included if `pages`. Before anything was asked. `mount` is woken when there is something to tell it,
-    /// and fenced when it does not forget in time.
+    /// From now on the session's client is a kernel, which remembers what it is told of what `lends` says.
+    /// Before anything was asked. `mount` is woken when there is something to tell it, and fenced when it does
+    /// not forget in time.
     ///
     /// # Errors
     /// `EIO` after a panic in the file system.
-    pub fn begin_cache(&mut self, pages: bool, mount: Arc<dyn Mount>) -> Result<Arc<KernelCache>> {
+    pub fn begin_cache(&mut self, lends: Lends, mount: Arc<dyn Mount>) -> Result<Arc<KernelCache>> {
         let top = self.inodes.top();
         let mut state = self.volume.lock()?;
-        let cache = Arc::new(KernelCache::new(self.id, top, &self.volume.gate, pages, mount));
+        let cache = Arc::new(KernelCache::new(self.id, top, &self.volume.gate, lends, mount));
         state.caches.begin(&cache);
         self.cache = Some(Arc::clone(&cache));
         Ok(cache)

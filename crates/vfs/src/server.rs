@@ -42,12 +42,15 @@ pub struct ServerOptions {
     /// The extensions to agree to. With [`Extensions::TIME`] the client says what time it is: only for
     /// clients that are trusted.
     pub extensions: Extensions,
+    /// For how many seconds the client may rely on names and attributes.
+    pub valid: u64,
 }
 
 impl Default for ServerOptions {
-    /// 1 MiB; all extensions but the client's time.
+    /// 1 MiB; all extensions but the client's time; nothing may be relied on.
     fn default() -> Self {
-        ServerOptions { max_data: 1 << 20, extensions: Extensions::BTIME | Extensions::APPEND }
+        let extensions = Extensions::BTIME | Extensions::APPEND;
+        ServerOptions { max_data: 1 << 20, extensions, valid: 0 }
     }
 }
 
@@ -97,6 +100,7 @@ struct Out<'r> {
     message: &'r mut [u8],
     at: usize,
     data: usize,
+    valid: u64,
 }
 
 impl Out<'_> {
@@ -161,7 +165,8 @@ impl Server {
     ) -> core::result::Result<Reply, Malformed> {
         assert!(reply.len() >= REPLY_MAX);
         let header = &message.header;
-        let mut out = Out { message: reply, at: OutHeader::SIZE, data: 0 };
+        let valid = self.options.valid;
+        let mut out = Out { message: reply, at: OutHeader::SIZE, data: 0, valid };
         let result = match &message.request {
             Ok(request) => {
                 if !request.is_answered() {
@@ -321,7 +326,8 @@ impl Server {
             Request::Readdirplus(args) => {
                 let room = room.get_mut(..args.size as usize).ok_or(Errno::EINVAL)?;
                 let from = (ino, Handle(args.fh), args.offset);
-                out.data = listing::with_attributes(fs, cx, from, btime, &mut self.scratch, room)?;
+                let how = (out.valid, btime);
+                out.data = listing::with_attributes(fs, cx, from, how, &mut self.scratch, room)?;
             }
             Request::Releasedir(args) => fs.releasedir(cx, ino, Handle(args.fh))?,
             Request::Fsyncdir(args) => fs.fsyncdir(cx, ino, Handle(args.fh))?,
@@ -402,7 +408,8 @@ fn opened(bits: u32, agreed: Extensions) -> OpenFlags {
 
 #[inline]
 fn put_attr(out: &mut Out<'_>, attr: &Attr, btime: bool) {
-    out.put(&AttrOut { attr: RawAttr::from(attr), ..AttrOut::default() });
+    let attr_valid = out.valid;
+    out.put(&AttrOut { attr_valid, attr: RawAttr::from(attr), ..AttrOut::default() });
     if btime {
         out.put(&Time::from(attr.btime));
     }
@@ -410,7 +417,7 @@ fn put_attr(out: &mut Out<'_>, attr: &Attr, btime: bool) {
 
 #[inline]
 fn put_entry(out: &mut Out<'_>, attr: &Attr, btime: bool) {
-    out.put(&EntryOut::new(attr));
+    out.put(&EntryOut::new(attr, out.valid));
     if btime {
         out.put(&Time::from(attr.btime));
     }

@@ -1,15 +1,20 @@
-//! A FUSE mount that is one of several clients of a volume: one [`Session`], served to the kernel.
+//! A FUSE mount: one [`Session`] of a volume, served to the kernel. There may be other clients ([`Others`]).
 //!
 //! # Choices
 //!
 //! - **The kernel caches what it can be told to forget**: attributes, and the pages of files. When another
 //!   client changes them the kernel is notified before that client's call returns
 //!   (`server/caches.rs`), so that the next system call sees it. Names are looked up each
-//!   time, unless no other client changes them ([`SharedOptions::alone`]). Files opened to be read only go through the page cache, all others are read and written
+//!   time, unless no other client changes them. Files opened to be read only go through the page cache, all others are read and written
 //!   directly (`FOPEN_DIRECT_IO`). Shared mappings are allowed (`FUSE_DIRECT_IO_ALLOW_MMAP`, Linux 6.6):
 //!   what other clients write is seen in them, what is stored into them is seen by others when the kernel
 //!   writes it back. A program that asks by ioctl(2) gets the server's memory of the file to map instead
 //!   (`identify::MAP`).
+//! - **Where there is no other client the kernel's caches are kept for ever**: names, that there are none,
+//!   attributes, pages, listings, link targets. All files go through the page cache.
+//! - **No write-back cache.** A write(2) that has returned has reached the file system, so that it
+//!   survives the end of this process; dirty pages in the kernel would be lost with it. Stores
+//!   into a shared mapping reach the file system at msync(2), munmap(2) or exit, as POSIX has it.
 //! - **The serving thread waits for no other mount**: an answer that has to is sent by whoever
 //!   ends the wait. What a notification may wait for, reads for the page cache and its writing back, is
 //!   answered at once. So two programs that read one page through the caches of two mounts, while a
@@ -28,7 +33,8 @@
 //!   are written it cannot be so: it is by the answer to OPEN that O_APPEND passes the page cache by,
 //!   and RELEASE says when an unlinked file goes.
 //! - **Syncs are the volume's too** (`server/syncs.rs`): the thread that serves goes on while the device
-//!   flushes, and the request is answered by who ends the sync.
+//!   flushes, and the request is answered by who ends the sync. After a write through the page cache to an O_DSYNC
+//!   file the kernel asks for one; after a direct write it does not, and the write is answered when it is durable.
 //! - **One thread** reads requests: the volume has one lock.
 
 use std::collections::{HashMap, HashSet};
@@ -46,7 +52,7 @@ use atoll_vfs::wire::header::{InHeader, OutHeader};
 use atoll_vfs::wire::locks::{FUSE_LK_FLOCK, FileLock, LkIn, LkOut};
 use atoll_vfs::wire::opcode::{
     FUSE_CREATE, FUSE_GETATTR, FUSE_INIT, FUSE_LINK, FUSE_LOOKUP, FUSE_MKDIR, FUSE_MKNOD,
-    FUSE_OPEN, FUSE_RELEASE, FUSE_SETATTR, FUSE_SYMLINK, FUSE_TMPFILE,
+    FUSE_OPEN, FUSE_OPENDIR, FUSE_RELEASE, FUSE_SETATTR, FUSE_SYMLINK, FUSE_TMPFILE,
 };
 use atoll_vfs::wire::session::{Extensions, InitOut};
 use atoll_vfs::wire::{Fixed, Message, REPLY_MAX, Request};
@@ -54,13 +60,13 @@ use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, Result};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 
-use super::convert::now;
 use super::identify;
 use super::notices::{self, Told};
+use crate::server::machine::now;
 use crate::server::tasks::ThreadBell;
 use crate::shm::Doorbell;
 use crate::spin::Spin;
-use atoll_server::caches::KernelCache;
+use atoll_server::caches::{KernelCache, Lends};
 use atoll_server::gate::{Cut, Gate, Mount, Next, Ticket};
 use atoll_server::host::Bell;
 use atoll_server::revocable::Revocable;
@@ -79,12 +85,15 @@ const REQUEST_ROOM: usize = 4096;
 const FUSE_POSIX_LOCKS: u64 = 1 << 1;
 const FUSE_FLOCK_LOCKS: u64 = 1 << 10;
 const LOCKS: u64 = FUSE_POSIX_LOCKS | FUSE_FLOCK_LOCKS;
+const FUSE_ASYNC_DIO: u64 = 1 << 15;
 const FUSE_HANDLE_KILLPRIV_V2: u64 = 1 << 28;
 const FUSE_DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
 const FEATURES: u64 = LOCKS | FUSE_HANDLE_KILLPRIV_V2 | FUSE_DIRECT_IO_ALLOW_MMAP | FORGETTING;
+/// The same for the only client.
+const SOLE_FEATURES: u64 = FUSE_HANDLE_KILLPRIV_V2 | FUSE_ASYNC_DIO | FUSE_CACHE_SYMLINKS;
 /// Offered by a kernel that can do without OPEN and without OPENDIR.
 const OPENS_ALONE: u64 = 1 << 17 | 1 << 24;
-/// Features that need caches.
+/// Features that need names to be kept.
 const CACHING: u64 = 1 << 13 | 1 << 14; // READDIRPLUS, and by the kernel's choice
 
 /// Whoever reads through the page cache asks for the size first where it was told to forget that, and pages
@@ -96,6 +105,7 @@ const FUSE_CACHE_SYMLINKS: u64 = 1 << 23;
 
 const FOPEN_DIRECT_IO: u32 = 1;
 const FOPEN_KEEP_CACHE: u32 = 1 << 1;
+const FOPEN_CACHE_DIR: u32 = 1 << 3;
 const FUSE_READ_LOCKOWNER: u32 = 1 << 1;
 /// How long the kernel relies on attributes, in seconds. Changes are told: this only bounds what the kernel
 /// itself gets wrong, which takes the attributes of a directory from an answer that it has
@@ -112,14 +122,26 @@ const RETRY_MAX: Duration = Duration::from_millis(5);
 const FUSE_WRITE_CACHE: u32 = 1;
 const FUSE_IOCTL_DIR: u32 = 1 << 4;
 
+/// Who else uses the volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Others {
+    /// Anybody.
+    #[default]
+    Any,
+    /// Programs by rings, which change no names and take no locks: the kernel may remember names, and that there
+    /// are none, and keeps the locks.
+    Rings,
+    /// Nobody: the kernel may rely on all that it learns.
+    None,
+}
+
 /// How a session is served to the kernel.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SharedOptions {
     /// Show every file as owned by this user and group, for a user namespace that knows no others.
     pub owner: Option<(u32, u32)>,
-    /// It is the volume's one mount, and no other client changes names or takes locks: the kernel may
-    /// remember names, and that there are none, and keeps the locks.
-    pub alone: bool,
+    /// Who uses the volume beside this mount.
+    pub others: Others,
     /// Nothing of the volume changes while it is mounted: the kernel may rely on all that it learns, and
     /// opens and closes by itself.
     pub unchanging: bool,
@@ -197,8 +219,10 @@ pub struct SharedMount<F: FileSystem + Send + 'static> {
     line: Arc<Line>,
     hang_up: Option<Arc<OwnedFd>>,
     owner: Option<(u32, u32)>,
-    alone: bool,
+    others: Others,
     unchanging: bool,
+    /// For how many seconds the kernel may rely on what it learns, whatever it is told.
+    valid: u64,
     request: Vec<u8>,
     room: Vec<u8>,
     /// Writes notifications until the session ends.
@@ -249,14 +273,18 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
         let mount = Arc::<Line>::clone(&line);
         let begun = session.with(|session| {
             session.carried();
-            if options.alone {
+            if options.others == Others::Rings {
                 session.offer();
             }
             // See `caches` for why not everybody's.
             let uid = session.peer().uid;
-            let pages = uid == 0 || uid == nix::unistd::geteuid().as_raw();
+            let lends = match options.others {
+                Others::None => Lends::All,
+                _ if uid == 0 || uid == nix::unistd::geteuid().as_raw() => Lends::Pages,
+                _ => Lends::Attributes,
+            };
             let cache = session
-                .begin_cache(pages, mount)
+                .begin_cache(lends, mount)
                 .map_err(|error| io::Error::from_raw_os_error(error.raw()))?;
             Ok::<_, io::Error>((cache, Arc::clone(session.volume().gate())))
         });
@@ -266,11 +294,14 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             .name("notifier".to_owned())
             .spawn(move || notify(&told, &way))?;
         keep(&gate)?;
+        let for_ever = options.unchanging || options.others == Others::None;
+        let valid = if for_ever { FOR_EVER } else { 0 };
         let mut mount = SharedMount {
             session,
             server: Server::new(ServerOptions {
                 max_data: MAX_WRITE,
                 extensions: Extensions::empty(),
+                valid,
             }),
             line,
             notifier: Some(notifier),
@@ -281,8 +312,9 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             limit: options.spin,
             hang_up,
             owner: options.owner,
-            alone: options.alone,
+            others: options.others,
             unchanging: options.unchanging,
+            valid,
             request: vec![0; MAX_WRITE as usize + REQUEST_ROOM],
             room: vec![0; MAX_WRITE as usize],
         };
@@ -422,7 +454,7 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
         }
         match &message.request {
             // It is asked for the sake of locks, and once.
-            Ok(Request::Flush(_)) if self.alone => {
+            Ok(Request::Flush(_)) if self.others != Others::Any => {
                 self.line.send_result(unique, Err(Errno::ENOSYS))?;
             }
             Ok(Request::Open(_) | Request::Opendir(_)) if session.opens_nothing() => {
@@ -464,22 +496,12 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
                 }
             }
             Ok(Request::Write { args, data })
-                if args.flags & libc::O_APPEND as u32 != 0
+                if args.flags & (libc::O_APPEND | libc::O_DSYNC) as u32 != 0
                     || args.write_flags & FUSE_WRITE_CACHE != 0 =>
             {
                 let cx = Context { uid: header.uid, gid: header.gid, now: now() };
                 match write(session, &cx, ino, args, data) {
-                    Ok(len) => {
-                        let mut reply = [0; OutHeader::SIZE + WriteOut::SIZE];
-                        let size = len as u32;
-                        let len = reply.len() as u32;
-                        OutHeader { len, error: 0, unique }.store(&mut reply);
-                        WriteOut { size, padding: 0 }.store(&mut reply[OutHeader::SIZE..]);
-                        // The kernel has a lock on what it writes back.
-                        let at_once = args.write_flags & FUSE_WRITE_CACHE != 0;
-                        let needs = session.take_needs().filter(|_| !at_once);
-                        self.give((None, needs), &mut reply, &[])?;
-                    }
+                    Ok(len) => self.wrote(session, unique, args, len)?,
                     Err(error) => self.line.send_result(unique, Err(error))?,
                 }
             }
@@ -496,22 +518,62 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
     fn sync(&self, session: &mut Session<F>, header: &InHeader, ask: Ask) -> io::Result<()> {
         let unique = header.unique;
         let cx = Context { uid: header.uid, gid: header.gid, now: now() };
-        let data_only = match session.prepare_sync(&cx, Ino(header.nodeid), ask) {
-            Ok(data_only) => data_only,
-            Err(error) => return self.line.send_result(unique, Err(error)),
-        };
+        match session.prepare_sync(&cx, Ino(header.nodeid), ask) {
+            Ok(data_only) => self.after_sync(session, data_only, move |line, outcome| {
+                line.send_result(unique, outcome)
+            }),
+            Err(error) => self.line.send_result(unique, Err(error))?,
+        }
+        Ok(())
+    }
+
+    /// Has a sync made, and then the answer sent, when nothing else is in its way.
+    fn after_sync(
+        &self,
+        session: &mut Session<F>,
+        data_only: bool,
+        answer: impl FnOnce(&Line, Result<()>) -> io::Result<()> + Send + 'static,
+    ) {
         let (line, gate, ticket) =
             (Arc::clone(&self.line), Arc::clone(&self.gate), session.take_needs());
         let then = move |outcome| {
             // An error of the device is met by the thread that reads it.
-            let answer = move || drop(line.send_result(unique, outcome));
+            let answer = move || drop(answer(&line, outcome));
             match ticket {
                 Some(ticket) => gate.after(ticket, answer),
                 None => answer(),
             }
         };
         session.volume().sync_later(data_only, Box::new(then));
-        Ok(())
+    }
+
+    /// Answers a write of `len` bytes.
+    fn wrote(
+        &self,
+        session: &mut Session<F>,
+        unique: u64,
+        args: &WriteIn,
+        len: usize,
+    ) -> io::Result<()> {
+        let body = WriteOut { size: len as u32, padding: 0 };
+        let flags = args.flags as i32;
+        // The kernel has a lock on what it writes back.
+        let at_once = args.write_flags & FUSE_WRITE_CACHE != 0;
+        let direct = self.others != Others::None || flags & libc::O_DIRECT != 0;
+        if direct && !at_once && flags & libc::O_DSYNC != 0 {
+            let data_only = flags & libc::O_SYNC != libc::O_SYNC;
+            self.after_sync(session, data_only, move |line, outcome| match outcome {
+                Ok(()) => line.send_body(unique, &body),
+                Err(error) => line.send_result(unique, Err(error)),
+            });
+            return Ok(());
+        }
+        let mut reply = [0; OutHeader::SIZE + WriteOut::SIZE];
+        let len = reply.len() as u32;
+        OutHeader { len, error: 0, unique }.store(&mut reply);
+        body.store(&mut reply[OutHeader::SIZE..]);
+        let needs = session.take_needs().filter(|_| !at_once);
+        self.give((None, needs), &mut reply, &[])
     }
 
     /// The answer to what programs ask of a descriptor. The kernel copies as many bytes of `argument`, and
@@ -582,7 +644,7 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
         }
         let header = OutHeader::load(&reply);
         let is_missing = header.error == -Errno::ENOENT.raw();
-        if self.alone && is_missing && message.header.opcode == FUSE_LOOKUP {
+        if self.others != Others::Any && is_missing && message.header.opcode == FUSE_LOOKUP {
             let len = OutHeader::SIZE + EntryOut::SIZE;
             OutHeader { len: len as u32, error: 0, ..header }.store(&mut reply);
             // Inode number 0: there is no such name.
@@ -636,10 +698,10 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
         let given = shown.filter(|(_, lent)| lent.entry).map(|(_, lent)| lent.ino);
         let Some(ticket) = ticket else {
             if let Some((at, lent)) = shown
-                && (lent.valid || self.unchanging)
+                && lent.valid
+                && self.valid == 0
             {
-                let attr_valid = if self.unchanging { FOR_EVER } else { ATTR_VALID };
-                let valid = &mut reply[at..];
+                let (attr_valid, valid) = (ATTR_VALID, &mut reply[at..]);
                 if lent.entry {
                     EntryOut { attr_valid, ..EntryOut::load(valid) }.store(valid);
                 } else {
@@ -676,8 +738,13 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
                 let Ok(Request::Init(args)) = message.request else { return };
                 let body = &mut reply[OutHeader::SIZE..];
                 let mut out = InitOut::load(body);
-                let mut features = (out.features() | args.features() & FEATURES) & !CACHING;
-                if self.alone {
+                let sole = self.others == Others::None;
+                let more = if sole { SOLE_FEATURES } else { FEATURES };
+                let mut features = out.features() | args.features() & more;
+                if !sole || self.owner.is_some() {
+                    features &= !CACHING;
+                }
+                if self.others != Others::Any {
                     features &= !LOCKS;
                 }
                 if session.sets_access_times() {
@@ -700,12 +767,22 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
                 if message.header.opcode == FUSE_OPEN && keep {
                     out.open_flags |= FOPEN_KEEP_CACHE;
                 }
-                if to_read && cached {
+                if self.others == Others::None {
+                    // It knows all that is written.
+                } else if to_read && cached {
                     self.cache.buffered(message.header.nodeid, out.fh);
                 } else {
                     out.open_flags |= FOPEN_DIRECT_IO;
                 }
                 out.store(body);
+            }
+            FUSE_OPENDIR if self.others == Others::None => {
+                let body = &mut reply[OutHeader::SIZE..];
+                let (keep, _) = session.keeps_pages(Ino(message.header.nodeid));
+                if keep {
+                    let open_flags = FOPEN_KEEP_CACHE | FOPEN_CACHE_DIR;
+                    OpenOut { open_flags, ..OpenOut::load(body) }.store(body);
+                }
             }
             _ => {}
         }
@@ -715,7 +792,9 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             FUSE_CREATE | FUSE_TMPFILE => end - OpenOut::SIZE,
             _ => return,
         };
-        if self.alone && !matches!(message.header.opcode, FUSE_GETATTR | FUSE_SETATTR) {
+        if self.others != Others::Any
+            && !matches!(message.header.opcode, FUSE_GETATTR | FUSE_SETATTR)
+        {
             let entry = &mut reply[attr_ends - EntryOut::SIZE..attr_ends];
             EntryOut { entry_valid: FOR_EVER, ..EntryOut::load(entry) }.store(entry);
         }
@@ -807,8 +886,10 @@ fn write<F: FileSystem + Send>(
     let handle = Handle(args.fh);
     let written = if args.write_flags & FUSE_WRITE_CACHE != 0 {
         session.write_back(cx, ino, handle, args.offset, data)?
-    } else {
+    } else if args.flags & libc::O_APPEND as u32 != 0 {
         session.append(cx, ino, handle, data)?
+    } else {
+        session.write(cx, ino, handle, args.offset, data)?
     };
     Ok(written.len)
 }

@@ -8,7 +8,6 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,19 +17,15 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 use rustix::net::{Shutdown, SocketFlags};
 
 use super::control::{self, Answer, Ask, Hello, Kind, ViewAsk};
-use super::machine;
+use super::machine::{self, now};
 use super::mount::{Mount, is_fuse};
 use super::peer;
 use super::rules::{Grant, Mode, Rules};
-use super::tasks::Running;
+use super::upkeep::Upkeep;
 use super::worker::{Newcomer, Worker};
-use crate::fuse::now;
 use atoll_server::Credentials;
 use atoll_server::Session;
-use atoll_server::checkpoints::Checkpointer;
-use atoll_server::mapped::WRITE_BACK_INTERVAL;
 use atoll_server::revocable::Revocable;
-use atoll_server::syncs::Syncer;
 use atoll_server::{Access, Identity, MapToken, Volume};
 
 /// The most clients at a time, those that have not yet said what they want included.
@@ -44,8 +39,6 @@ const ACCEPT_BATCH: usize = 16;
 /// How often sessions whose client has gone are looked at, until their thread has ended too; and how long
 /// nobody is accepted when the system had no descriptor for one.
 const SWEEP: Duration = Duration::from_millis(200);
-/// How often changes are made durable that no client has asked to be.
-const COMMIT_INTERVAL: Duration = Duration::from_secs(30);
 /// The most programs that wait for stores to be durable.
 const SYNCS_MAX: usize = 64;
 /// How long a session that is just beginning may keep the server from shutting down.
@@ -63,10 +56,8 @@ pub struct Server<F: FileSystem + Send + 'static> {
     lingering: Vec<(u32, JoinHandle<()>)>,
     /// One for each volume, in their order.
     workers: Vec<Worker<F>>,
-    /// The syncers and checkpointers of the volumes.
-    syncers: Vec<Running>,
-    checkpointers: Vec<Running>,
-    committers: Vec<(Sender<()>, JoinHandle<()>)>,
+    /// One for each volume.
+    upkeep: Vec<Upkeep>,
     /// Counts the programs that wait for stores to be durable.
     syncs: Arc<()>,
     /// Counts the mounts.
@@ -118,25 +109,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
     ) -> io::Result<Server<F>> {
         let start = |volume| Worker::start(volume, spin);
         let workers = volumes.iter().map(start).collect::<io::Result<_>>()?;
-        let syncer = |volume: &Arc<Volume<F>>| {
-            let closed = Arc::clone(volume);
-            Running::start(|bell| Syncer::new(volume, bell), move || closed.close_syncs())
-        };
-        let checkpointer = |volume: &Arc<Volume<F>>| {
-            let closed = Arc::clone(volume);
-            let close = move || closed.close_checkpoints();
-            Running::start(|bell| Checkpointer::new(volume, bell), close)
-        };
-        let syncers = volumes.iter().map(syncer).collect::<io::Result<_>>()?;
-        let checkpointers = volumes.iter().map(checkpointer).collect::<io::Result<_>>()?;
-        let committers = volumes
-            .iter()
-            .map(|volume| {
-                let (stop, stopped) = channel();
-                let volume = Arc::clone(volume);
-                (stop, std::thread::spawn(move || commit_at_intervals(&volume, &stopped)))
-            })
-            .collect();
+        let upkeep = volumes.iter().map(Upkeep::start).collect::<io::Result<_>>()?;
         let (clients, lingering) = (Vec::new(), Vec::new());
         let syncs = Arc::new(());
         Ok(Server {
@@ -147,9 +120,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
             rests: None,
             lingering,
             workers,
-            syncers,
-            checkpointers,
-            committers,
+            upkeep,
             syncs,
             mounts: Arc::default(),
             spin,
@@ -476,9 +447,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
 
     /// Ends everything and takes the file systems out.
     fn shut_down(self) -> Vec<(String, Option<F>)> {
-        let Server {
-            listener, volumes, clients, workers, syncers, checkpointers, committers, ..
-        } = self;
+        let Server { listener, volumes, clients, workers, upkeep, .. } = self;
         drop(listener);
         for client in clients {
             if let Stage::Serving { place, .. } = client.stage {
@@ -487,13 +456,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
             }
         }
         drop(workers);
-        for (stop, committer) in committers {
-            drop(stop);
-            // A panic there has ended the volume, which is told below.
-            let _ = committer.join();
-        }
-        drop(checkpointers);
-        drop(syncers);
+        drop(upkeep);
         let deadline = Instant::now() + SHUTDOWN;
         volumes
             .into_iter()
@@ -582,22 +545,4 @@ pub(super) fn session<F: FileSystem + Send>(
 pub(super) fn refuse(socket: &OwnedFd, peer: &Credentials, why: &str) {
     log::warn!("process {} of user {} is refused: {why}", peer.pid, peer.uid);
     let _ = control::send(socket, &Answer::Refused(why.to_owned()).encode(), &[]);
-}
-
-/// Makes changes durable at intervals, until `stopped`'s other end is dropped. What is stored into
-/// mapped files is written back more often.
-fn commit_at_intervals<F: FileSystem + Send>(volume: &Volume<F>, stopped: &Receiver<()>) {
-    let mut committed = Instant::now();
-    while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(WRITE_BACK_INTERVAL) {
-        if let Err(error) = volume.tend_mappings(now()) {
-            log::error!("stores into files of {} could not be written: {error}", volume.name());
-        }
-        if committed.elapsed() < COMMIT_INTERVAL {
-            continue;
-        }
-        committed = Instant::now();
-        if let Err(error) = volume.commit(now()) {
-            log::error!("changes of {} could not be made durable: {error}", volume.name());
-        }
-    }
 }

@@ -1,8 +1,9 @@
 //! Volumes served on this machine: what a server of `atoll_server` volumes needs of a host.
 //!
 //! How clients come to a session: [`bind`] makes the socket, [`listen`] is the thread that watches
-//! it, [`control`] has the messages, `mount` and `worker` serve, `placement` says where a worker runs,
-//! `tasks` runs what makes syncs and checkpoints, `machine` is the machine below the volumes, `pages` the
+//! it, [`control`] has the messages, `mount` and `worker` serve, `placement` says where a worker runs.
+//! [`sole`] serves a volume to one mount alone. `upkeep` has the threads that every served volume needs, of which
+//! `tasks` runs what makes syncs and checkpoints; `machine` is the machine below the volumes, `pages` the
 //! memory of mapped files; [`peer`] says who a client is and [`rules`] what it may do;
 //! [`notify`] tells the service manager, and [`confine`] leaves the process nothing but this.
 
@@ -10,14 +11,16 @@ pub mod bind;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub mod confine;
 pub mod listen;
-mod machine;
+pub(crate) mod machine;
 mod mount;
 pub mod notify;
 mod pages;
 pub mod peer;
 mod placement;
 pub mod rules;
+pub mod sole;
 pub(crate) mod tasks;
+mod upkeep;
 mod worker;
 
 use std::sync::Arc;

@@ -12,7 +12,7 @@ use rustix::fs::FileType;
 use super::control::{self, Answer};
 use super::listen::session;
 use super::rules::Grant;
-use crate::fuse::shared::{SharedMount, SharedOptions};
+use crate::fuse::shared::{Others, SharedMount, SharedOptions};
 use atoll_server::Credentials;
 use atoll_server::Session;
 use atoll_server::revocable::Revocable;
@@ -69,7 +69,7 @@ impl<F: FileSystem + Send + 'static> Mount<F> {
         }
         let options = SharedOptions {
             owner: self.single_owner.then_some((self.peer.uid, self.peer.gid)),
-            alone: self.grant.owns,
+            others: if self.grant.owns { Others::Rings } else { Others::Any },
             unchanging: self.grant.unchanging,
             spin: self.spin,
         };

@@ -38,14 +38,15 @@ pub(super) fn plain<F: FileSystem + ?Sized>(
 }
 
 /// As [`plain`], from `(directory, handle, cookie)` and with the attributes of each entry but `.` and
-/// `..`, which is a lookup that the client forgets. An entry that may not be looked up comes without.
+/// `..`, which is a lookup that the client forgets and that it may rely on for `valid` seconds. An entry that may
+/// not be looked up comes without.
 ///
 /// The names wait in `scratch` meanwhile, never in `room`, which the client may be changing.
 pub(super) fn with_attributes<F: FileSystem + ?Sized>(
     fs: &mut F,
     cx: &Context,
     from: (Ino, Handle, u64),
-    btime: bool,
+    (valid, btime): (u64, bool),
     scratch: &mut Vec<u8>,
     room: &mut [u8],
 ) -> Result<usize> {
@@ -79,7 +80,7 @@ pub(super) fn with_attributes<F: FileSystem + ?Sized>(
             Ok(name) if !name.is_dot_or_dot_dot() => fs.lookup(cx, ino, name).ok(),
             _ => None,
         };
-        let Some(end) = put_direntplus(&entry, attr.as_ref(), btime, room, done) else {
+        let Some(end) = put_direntplus(&entry, attr.as_ref(), valid, btime, room, done) else {
             break;
         };
         done = end;

@@ -176,10 +176,16 @@ impl RawAttr {
 }
 
 impl EntryOut {
-    /// The answer that tells of `attr` and lets nothing be cached.
+    /// The answer that tells of `attr`, and that the name and this may be relied on for `valid` seconds.
     #[inline]
-    pub fn new(attr: &Attr) -> Self {
-        EntryOut { nodeid: attr.ino.0, attr: attr.into(), ..EntryOut::default() }
+    pub fn new(attr: &Attr, valid: u64) -> Self {
+        EntryOut {
+            nodeid: attr.ino.0,
+            entry_valid: valid,
+            attr_valid: valid,
+            attr: attr.into(),
+            ..EntryOut::default()
+        }
     }
 }
 

@@ -36,11 +36,12 @@ pub fn put_dirent(entry: &DirEntry<'_>, out: &mut [u8], at: usize) -> Option<usi
     Some(at + out.len())
 }
 
-/// Writes `entry` with its attributes, if they are known, to `out` from `at`, if that fits. With
-/// `btime`, the time of creation follows the attributes. Returns where it ends.
+/// Writes `entry` with its attributes, if they are known, to `out` from `at`, if that fits: they may be relied on
+/// for `valid` seconds. With `btime`, the time of creation follows the attributes. Returns where it ends.
 pub fn put_direntplus(
     entry: &DirEntry<'_>,
     attr: Option<&Attr>,
+    valid: u64,
     btime: bool,
     out: &mut [u8],
     at: usize,
@@ -48,7 +49,7 @@ pub fn put_direntplus(
     let front = EntryOut::SIZE + if btime { Time::SIZE } else { 0 };
     let end = put_dirent(entry, out, at.checked_add(front)?)?;
     // Inode 0 says that nothing is known, and counts as no lookup.
-    let known = attr.map_or(EntryOut::default(), EntryOut::new);
+    let known = attr.map_or(EntryOut::default(), |attr| EntryOut::new(attr, valid));
     known.store(&mut out[at..]);
     if btime {
         Time::from(attr.map_or_else(Default::default, |attr| attr.btime))

@@ -1,0 +1,89 @@
+//! What a volume needs as long as it is served: its syncs, its checkpoints, and commits at intervals.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use atoll_server::Volume;
+use atoll_server::checkpoints::Checkpointer;
+use atoll_server::mapped::WRITE_BACK_INTERVAL;
+use atoll_server::syncs::Syncer;
+use atoll_vfs::FileSystem;
+
+use super::machine::now;
+use super::tasks::Running;
+
+/// How often changes are made durable that no client has asked to be: the kernel does not tell a FUSE server
+/// of sync(2) or syncfs(2).
+const COMMIT_INTERVAL: Duration = Duration::from_secs(30);
+
+/// The threads of one volume. When this is dropped they end, in this order: each may need those after it.
+pub(super) struct Upkeep {
+    _committer: Committer,
+    _checkpointer: Running,
+    _syncer: Running,
+}
+
+impl Upkeep {
+    /// Starts them.
+    ///
+    /// # Errors
+    /// When there are no threads left.
+    pub(super) fn start<F: FileSystem + Send + 'static>(
+        volume: &Arc<Volume<F>>,
+    ) -> io::Result<Upkeep> {
+        let closed = Arc::clone(volume);
+        let syncer =
+            Running::start(|bell| Syncer::new(volume, bell), move || closed.close_syncs())?;
+        let closed = Arc::clone(volume);
+        let close = move || closed.close_checkpoints();
+        let checkpointer = Running::start(|bell| Checkpointer::new(volume, bell), close)?;
+        let committer = Committer::start(volume)?;
+        Ok(Upkeep { _committer: committer, _checkpointer: checkpointer, _syncer: syncer })
+    }
+}
+
+struct Committer {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Committer {
+    fn start<F: FileSystem + Send + 'static>(volume: &Arc<Volume<F>>) -> io::Result<Committer> {
+        let (stop, stopped) = channel();
+        let volume = Arc::clone(volume);
+        let commit = move || commit_at_intervals(&volume, &stopped);
+        let thread = std::thread::Builder::new().name("committer".to_owned()).spawn(commit)?;
+        Ok(Committer { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Committer {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic there has ended the volume, which is told when the file system is taken out.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Makes changes durable at intervals, until `stopped`'s other end is dropped. What is stored into
+/// mapped files is written back more often.
+fn commit_at_intervals<F: FileSystem + Send>(volume: &Volume<F>, stopped: &Receiver<()>) {
+    let mut committed = Instant::now();
+    while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(WRITE_BACK_INTERVAL) {
+        if let Err(error) = volume.tend_mappings(now()) {
+            log::error!("stores into files of {} could not be written: {error}", volume.name());
+        }
+        if committed.elapsed() < COMMIT_INTERVAL {
+            continue;
+        }
+        committed = Instant::now();
+        if let Err(error) = volume.commit(now()) {
+            log::error!("changes of {} could not be made durable: {error}", volume.name());
+        }
+    }
+}
