@@ -144,10 +144,10 @@ fn copying_in_and_out_keeps_everything() {
     sparse.write_all_at(b"middle", 5 << 20).unwrap();
     sparse.set_len(100 << 20).unwrap();
     rustix::fs::mknodat(
-        rustix::fs::CWD,
+        CWD,
         tree.join("fifo"),
         rustix::fs::FileType::Fifo,
-        rustix::fs::Mode::from_raw_mode(0o600),
+        Mode::from_raw_mode(0o600),
         0,
     )
     .unwrap();

@@ -40,7 +40,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -161,7 +161,8 @@ struct Pending {
 /// What those who answer requests share.
 struct Line {
     device: OwnedFd,
-    /// Can be read when the mount is to end.
+    /// The mount is to end: said for a thread that is awake, and for one that sleeps.
+    fenced: AtomicBool,
     fence: Doorbell,
     /// Rung when the notifier has something to tell.
     told: ThreadBell,
@@ -176,6 +177,7 @@ impl Bell for Line {
 
 impl Mount for Line {
     fn fence(&self) {
+        self.fenced.store(true, Ordering::Relaxed);
         self.fence.ring();
     }
 }
@@ -266,6 +268,7 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
         let fence = Doorbell::new()?;
         let line = Arc::new(Line {
             device,
+            fenced: AtomicBool::new(false),
             fence,
             told: ThreadBell::default(),
             pending: Mutex::default(),
@@ -407,12 +410,20 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
     fn wait(&mut self) -> io::Result<bool> {
         let SharedMount { line, spin, limit, hang_up, .. } = self;
         let device = || PollFd::new(line.device.as_fd(), PollFlags::POLLIN);
-        // A program that asks for one thing after the other finds this thread awake.
+        if line.fenced.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        // A program that asks for one thing after the other finds this thread awake. Who hangs up revokes the
+        // session as well, so that it need not be looked for here.
         spin.begin();
-        while !limit.is_zero()
-            && nix::poll::poll(&mut [device()], PollTimeout::ZERO) != Ok(1)
-            && spin.turn(*limit)
-        {}
+        while !limit.is_zero() {
+            if nix::poll::poll(&mut [device()], PollTimeout::ZERO) == Ok(1) {
+                return Ok(true);
+            }
+            if !spin.turn(*limit) {
+                break;
+            }
+        }
         let fence = || PollFd::new(line.fence.as_fd(), PollFlags::POLLIN);
         let ends = |watched: &[PollFd<'_>]| watched.iter().any(|fd| fd.any().unwrap_or(true));
         let polled = match hang_up {
