@@ -189,7 +189,7 @@ fn the_only_client_keeps_all_that_it_learns() {
         });
         assert_eq!(count, 1);
 
-        // What its own calls change besides, it hears of.
+        // Set-ID bits go with a write by a user, and are seen to be gone.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o6777);
         let as_user = "import os, sys; os.setuid(65534); open(sys.argv[1], 'r+').write('S')";
