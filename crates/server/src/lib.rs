@@ -26,11 +26,15 @@
 
 mod adopt;
 pub mod caches;
+pub mod carrier;
 pub mod checkpoints;
 pub mod gate;
 mod handles;
 pub mod host;
+#[doc(hidden)]
+pub mod identify;
 mod inodes;
+pub mod kernel;
 pub mod limits;
 pub mod locks;
 pub mod mapped;
@@ -41,6 +45,7 @@ pub mod permissions;
 pub mod privileges;
 mod reads;
 pub mod revocable;
+pub mod router;
 pub mod session;
 mod standing;
 mod state;
@@ -52,6 +57,7 @@ pub mod tokens;
 mod verbs;
 mod view;
 pub mod volume;
+mod wait;
 mod writes;
 
 pub use limits::Limits;

@@ -692,11 +692,15 @@ impl<F: FileSystem + Send + 'static> Filesystem for Adapter<F> {
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
-        if cmd != super::identify::REQUEST || flags.contains(IoctlFlags::FUSE_IOCTL_DIR) {
+        if cmd != atoll_server::identify::REQUEST || flags.contains(IoctlFlags::FUSE_IOCTL_DIR) {
             return reply.error(fuser::Errno::ENOTTY);
         }
-        let identity =
-            super::identify::Identity { session: 0, ino: ino.0, handle: fh.0, token: [0; 2] };
+        let identity = atoll_server::identify::Identity {
+            session: 0,
+            ino: ino.0,
+            handle: fh.0,
+            token: [0; 2],
+        };
         reply.ioctl(0, &identity.to_bytes());
     }
 

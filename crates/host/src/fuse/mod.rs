@@ -24,7 +24,6 @@
 
 mod adapter;
 mod convert;
-mod identify;
 pub mod mount;
 mod notices;
 pub mod shared;

@@ -15,6 +15,7 @@ use super::rules::Grant;
 use crate::fuse::shared::{SharedMount, SharedOptions};
 use atoll_server::Credentials;
 use atoll_server::Session;
+use atoll_server::kernel::KernelOptions;
 use atoll_server::revocable::Revocable;
 use atoll_server::{Identity, Volume};
 
@@ -68,9 +69,11 @@ impl<F: FileSystem + Send + 'static> Mount<F> {
             return Err("the device of FUSE is not mounted".to_owned());
         }
         let options = SharedOptions {
-            owner: self.single_owner.then_some((self.peer.uid, self.peer.gid)),
-            alone: self.grant.owns,
-            unchanging: self.grant.unchanging,
+            kernel: KernelOptions {
+                owner: self.single_owner.then_some((self.peer.uid, self.peer.gid)),
+                alone: self.grant.owns,
+                unchanging: self.grant.unchanging,
+            },
             spin: self.spin,
         };
         let hang_up = Some(Arc::clone(&self.socket));
