@@ -14,6 +14,7 @@ use std::time::Duration;
 use atoll_fs::{FormatOptions, Fs, MountOptions, format};
 use atoll_host::fuse::mount;
 use atoll_host::fuse::shared::{SharedMount, SharedOptions};
+use atoll_server::kernel::KernelOptions;
 use atoll_server::{Access, Credentials, Identity};
 use atoll_tests::served;
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
@@ -21,6 +22,12 @@ use rustix::fs::{FlockOperation, fcntl_lock, flock};
 const ROUNDS: u64 = 100;
 /// Longer than the kernel reads ahead, and no multiple of anything.
 const LONG: usize = 300_007;
+
+/// Of the volume's one mount.
+fn alone(unchanging: bool) -> SharedOptions {
+    let kernel = KernelOptions { alone: true, unchanging, ..KernelOptions::default() };
+    SharedOptions { kernel, ..SharedOptions::default() }
+}
 
 /// How many requests the kernel has sent.
 struct Requests(Arc<AtomicU64>);
@@ -70,11 +77,11 @@ fn with_mount(options: SharedOptions, test: fn(&Path, &Requests)) {
         let place = tempfile::tempdir().unwrap();
         let serve = |options: &SharedOptions| {
             let device = mount::open_device().unwrap();
-            let how = served::mount_options(options.unchanging);
+            let how = served::mount_options(options.kernel.unchanging);
             mount::mount(&device, place.path(), &how).unwrap();
             let access = Access {
                 identity: Identity::Checked,
-                read_only: options.unchanging,
+                read_only: options.kernel.unchanging,
                 ..Access::default()
             };
             let session = volume.session(Credentials::default(), access).unwrap();
@@ -123,7 +130,7 @@ fn one_of_several_asks_for_all() {
 
 #[test]
 fn one_that_is_alone_keeps_locks_and_closes_by_itself() {
-    let alone = SharedOptions { alone: true, ..SharedOptions::default() };
+    let alone = alone(false);
     with_mount(alone, |root, requests| {
         let path = root.join("short");
         // OPEN and RELEASE.
@@ -161,7 +168,7 @@ fn one_that_is_alone_keeps_locks_and_closes_by_itself() {
 
 #[test]
 fn what_does_not_change_is_opened_without_a_word() {
-    let still = SharedOptions { alone: true, unchanging: true, ..SharedOptions::default() };
+    let still = alone(true);
     with_mount(still, |root, requests| {
         assert_eq!(requests.each(|| open_and_close(&root.join("short"))), 0);
         let list = || {
