@@ -14,7 +14,7 @@ use std::time::Duration;
 use atoll_fs::{FormatOptions, Fs, MountOptions, format};
 use atoll_host::fuse::mount;
 use atoll_host::fuse::shared::{SharedMount, SharedOptions};
-use atoll_server::kernel::KernelOptions;
+use atoll_server::route::kernel::KernelOptions;
 use atoll_server::{Access, Credentials, Identity};
 use atoll_tests::served;
 use rustix::fs::{FlockOperation, fcntl_lock, flock};

@@ -692,10 +692,12 @@ impl<F: FileSystem + Send + 'static> Filesystem for Adapter<F> {
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
-        if cmd != atoll_server::identify::REQUEST || flags.contains(IoctlFlags::FUSE_IOCTL_DIR) {
+        if cmd != atoll_server::route::identify::REQUEST
+            || flags.contains(IoctlFlags::FUSE_IOCTL_DIR)
+        {
             return reply.error(fuser::Errno::ENOTTY);
         }
-        let identity = atoll_server::identify::Identity {
+        let identity = atoll_server::route::identify::Identity {
             session: 0,
             ino: ino.0,
             handle: fh.0,

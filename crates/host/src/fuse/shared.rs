@@ -1,7 +1,7 @@
 //! A FUSE mount that is one of several clients of a volume: one [`Session`], served to the kernel.
 //!
 //! The device is a [`Carrier`]; what the kernel asks and what it may keep is the server's
-//! ([`kernel`](atoll_server::kernel)). One thread reads requests: the volume has one lock.
+//! ([`kernel`](atoll_server::route::kernel)). One thread reads requests: the volume has one lock.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,13 +11,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use atoll_server::Session;
-use atoll_server::caches::KernelCache;
-use atoll_server::carrier::{Carrier, Ended, Held, Incoming, serve_next};
-use atoll_server::gate::{Gate, Mount, Next};
 use atoll_server::host::Bell;
-use atoll_server::kernel::{Kernel, KernelOptions};
+use atoll_server::leases::caches::KernelCache;
+use atoll_server::leases::gate::{Gate, Mount, Next};
 use atoll_server::revocable::Revocable;
-use atoll_server::router::Router;
+use atoll_server::route::carrier::{Carrier, Held, Incoming};
+use atoll_server::route::kernel::{Kernel, KernelOptions};
+use atoll_server::route::router::Router;
+use atoll_server::route::router::{Ended, serve_next};
 use atoll_vfs::server::ServerOptions;
 use atoll_vfs::wire::header::OutHeader;
 use atoll_vfs::wire::session::Extensions;

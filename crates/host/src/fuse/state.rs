@@ -7,7 +7,7 @@ use atoll_vfs::{Attr, Context, Errno, FileSystem, Handle, Ino, Name, Result};
 use fuser::INodeNo;
 
 use super::adapter::MAX_WRITE;
-use atoll_server::privileges::{Plain, drop_privileges};
+use atoll_server::rights::privileges::{Plain, drop_privileges};
 
 /// The most that one copy_file_range(2) moves before it returns, so that others get their turn.
 const COPY_MAX: u64 = 16 << 20;

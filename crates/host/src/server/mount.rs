@@ -15,8 +15,8 @@ use super::rules::Grant;
 use crate::fuse::shared::{SharedMount, SharedOptions};
 use atoll_server::Credentials;
 use atoll_server::Session;
-use atoll_server::kernel::KernelOptions;
 use atoll_server::revocable::Revocable;
+use atoll_server::route::kernel::KernelOptions;
 use atoll_server::{Identity, Volume};
 
 /// How long the kernel's first request may take: it is there once the device is mounted.

@@ -15,9 +15,10 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use atoll_server::carrier::{Carrier, Ended, Held, Incoming, serve_next};
 use atoll_server::revocable::Revocable;
-use atoll_server::router::Router;
+use atoll_server::route::carrier::{Carrier, Held, Incoming};
+use atoll_server::route::router::Router;
+use atoll_server::route::router::{Ended, serve_next};
 use atoll_server::{Credentials, Identity, Session, Volume};
 use atoll_transport::channel::{Limits, Request as Slot, RingKind, ServerChannel};
 use atoll_vfs::server::ServerOptions;

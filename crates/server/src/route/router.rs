@@ -3,23 +3,21 @@
 //! The codec's server turns bytes into verbs. What is not a verb is answered here: syncs, which the syncer
 //! makes; appends whose client says so with each write; files that are adopted from other sessions; locks
 //! that are waited for; and answers that have to wait until the kernels of mounts have forgotten what they
-//! belie. What only a kernel asks for, and what it may keep, is in [`kernel`](crate::kernel).
+//! belie. What only a kernel asks for, and what it may keep, is in [`kernel`](crate::route::kernel).
 
-use std::sync::Arc;
-
-use atoll_vfs::server::{Caller, Identity, Reply, Server, ServerOptions};
+use atoll_vfs::server::{Caller, Identity, Server, ServerOptions};
 use atoll_vfs::wire::files::{O_APPEND, OpenOut, WriteOut, open_flags};
 use atoll_vfs::wire::header::OutHeader;
 use atoll_vfs::wire::{Extensions, Fixed, Malformed, Message, REPLY_MAX, Request};
 use atoll_vfs::{Context, FileSystem, Handle, Ino, Result};
 
-use crate::carrier::Incoming;
-use crate::gate::{Cut, Ticket};
-use crate::kernel::Kernel;
+use crate::open::tokens::Token;
+use crate::revocable::Revocable;
+use crate::route::answer::{Later, Routed, finish, routed};
+use crate::route::carrier::{Carrier, Incoming};
+use crate::route::kernel::Kernel;
 use crate::session::Session;
 use crate::syncs::Ask;
-use crate::tokens::Token;
-use crate::wait::Wait;
 
 /// A place for the message of an answer.
 pub(crate) struct Serving {
@@ -31,30 +29,6 @@ impl Default for Serving {
     fn default() -> Self {
         Serving { reply: [0; REPLY_MAX] }
     }
-}
-
-/// What has become of a request.
-pub(crate) struct Routed {
-    pub reply: Reply,
-    /// What the answer waits for.
-    pub wait: Option<Arc<Wait>>,
-    /// The inode that the answer gives to a mount's kernel.
-    pub entry: Option<Ino>,
-    /// The client has said that it ends.
-    pub is_last: bool,
-}
-
-/// What an answer has to wait for, before it does.
-#[derive(Default)]
-pub(crate) struct Later {
-    /// A sync, and whether timestamps may be left behind.
-    pub sync: Option<bool>,
-    /// The kernels of mounts.
-    pub ticket: Option<Ticket>,
-    /// The file that it has cut.
-    pub cut: Option<Cut>,
-    /// A lock.
-    pub lock: Option<Arc<Wait>>,
 }
 
 /// Routes the requests of one client, or of one lane: each begins with an INIT.
@@ -174,35 +148,44 @@ fn opened(reply: &mut [u8], handle: Handle) -> usize {
     OpenOut::SIZE
 }
 
-/// Writes the header of an answer whose body, of so many bytes, is written.
-pub(crate) fn finish(unique: u64, result: Result<usize>, reply: &mut [u8]) -> Reply {
-    let (body, error) = result.map_or_else(|error| (0, -error.raw()), |body| (body, 0));
-    let message = OutHeader::SIZE + body;
-    OutHeader { len: message as u32, error, unique }.store(reply);
-    Reply { message, data: 0 }
+/// Why a client is served no more.
+#[derive(Debug)]
+pub enum Ended<E> {
+    /// Its carrier says so.
+    Carrier(E),
+    /// It has sent what is no message.
+    Malformed,
+    /// Its session was revoked.
+    Revoked,
+    /// It has said that it ends.
+    Destroyed,
 }
 
-/// An answer, and what it waits for from here on.
-pub(crate) fn routed<F: FileSystem + Send>(
-    session: &Session<F>,
-    reply: Reply,
-    later: Later,
-    entry: Option<(&Kernel, Ino)>,
-) -> Routed {
-    let Later { sync, ticket, cut, lock } = later;
-    let ino = entry.map(|(_, ino)| ino);
-    let mut wait = lock;
-    if sync.is_some() || ticket.is_some() {
-        let begin = || Wait::new(entry.map(|(kernel, ino)| (Arc::clone(&kernel.cache), ino)));
-        let wait = wait.get_or_insert_with(begin);
-        if let Some(ticket) = ticket {
-            let one = wait.more();
-            session.volume().gate().after_cut(ticket, cut, move || one.come(Ok(())));
+/// Serves the next request of a carrier, if there is one. Returns whether there was.
+///
+/// # Errors
+/// When there will be no more.
+pub fn serve_next<C: Carrier, F: FileSystem + Send>(
+    carrier: &mut C,
+    router: &mut Router,
+    place: &Revocable<Session<F>>,
+) -> std::result::Result<bool, Ended<C::Error>> {
+    let Some(slot) = carrier.take().map_err(Ended::Carrier)? else { return Ok(false) };
+    let is_alone = carrier.is_alone();
+    let mut serving = Serving::default();
+    let routed = place
+        .with(|session| router.route(session, carrier.incoming(&slot), is_alone, &mut serving))
+        .ok_or(Ended::Revoked)?
+        .map_err(|_| Ended::Malformed)?;
+    let message = &serving.reply[..routed.reply.message];
+    match routed.wait {
+        None => {
+            let taken = carrier.answer(slot, message, routed.reply.data).map_err(Ended::Carrier)?;
+            if !taken {
+                router.is_lost(routed.entry);
+            }
         }
-        if let Some(data_only) = sync {
-            let one = wait.more();
-            session.volume().sync_later(data_only, Box::new(move |outcome| one.come(outcome)));
-        }
+        Some(wait) => wait.arm(carrier.hold(slot, message, routed.reply.data)),
     }
-    Routed { reply, wait, entry: ino, is_last: false }
+    if routed.is_last { Err(Ended::Destroyed) } else { Ok(true) }
 }

@@ -8,11 +8,7 @@
 //!                       +-> carrier.hold -> Held        it waits: for a lock, a sync, the kernels of mounts
 //! ```
 
-use atoll_vfs::{FileSystem, Result};
-
-use crate::revocable::Revocable;
-use crate::router::{Router, Serving};
-use crate::session::Session;
+use atoll_vfs::Result;
 
 /// A request with its pieces of memory.
 #[derive(Debug)]
@@ -69,46 +65,4 @@ pub trait Held: Send {
     /// Gives the answer, or the error that it has become. Returns whether somebody still wants it. It must not
     /// block.
     fn release(self: Box<Self>, outcome: Result<()>) -> bool;
-}
-
-/// Why a client is served no more.
-#[derive(Debug)]
-pub enum Ended<E> {
-    /// Its carrier says so.
-    Carrier(E),
-    /// It has sent what is no message.
-    Malformed,
-    /// Its session was revoked.
-    Revoked,
-    /// It has said that it ends.
-    Destroyed,
-}
-
-/// Serves the next request of a carrier, if there is one. Returns whether there was.
-///
-/// # Errors
-/// When there will be no more.
-pub fn serve_next<C: Carrier, F: FileSystem + Send>(
-    carrier: &mut C,
-    router: &mut Router,
-    place: &Revocable<Session<F>>,
-) -> std::result::Result<bool, Ended<C::Error>> {
-    let Some(slot) = carrier.take().map_err(Ended::Carrier)? else { return Ok(false) };
-    let is_alone = carrier.is_alone();
-    let mut serving = Serving::default();
-    let routed = place
-        .with(|session| router.route(session, carrier.incoming(&slot), is_alone, &mut serving))
-        .ok_or(Ended::Revoked)?
-        .map_err(|_| Ended::Malformed)?;
-    let message = &serving.reply[..routed.reply.message];
-    match routed.wait {
-        None => {
-            let taken = carrier.answer(slot, message, routed.reply.data).map_err(Ended::Carrier)?;
-            if !taken {
-                router.is_lost(routed.entry);
-            }
-        }
-        Some(wait) => wait.arm(carrier.hold(slot, message, routed.reply.data)),
-    }
-    if routed.is_last { Err(Ended::Destroyed) } else { Ok(true) }
 }

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_vfs::{Errno, Ino, Result};
 
-use crate::caches::KernelCache;
-use crate::carrier::Held;
+use crate::leases::caches::KernelCache;
+use crate::route::carrier::Held;
 
 /// An answer that waits, for several things at the same time.
 pub(crate) struct Wait {

@@ -5,7 +5,7 @@
 //!
 //! - **The kernel caches what it can be told to forget**: attributes, and the pages of files. When another
 //!   client changes them the kernel is notified before that client's call returns
-//!   ([`caches`](crate::caches)), so that the next system call sees it. Names are looked up each
+//!   ([`caches`](crate::leases::caches)), so that the next system call sees it. Names are looked up each
 //!   time, unless no other client changes them ([`KernelOptions::alone`]). Files opened to be read only go through the page cache, all others are read and written
 //!   directly (`FOPEN_DIRECT_IO`). Shared mappings are allowed (`FUSE_DIRECT_IO_ALLOW_MMAP`, Linux 6.6):
 //!   what other clients write is seen in them, what is stored into them is seen by others when the kernel
@@ -44,12 +44,12 @@ use atoll_vfs::wire::session::InitOut;
 use atoll_vfs::wire::{Fixed, Malformed, Message, REPLY_MAX, Request};
 use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, Result};
 
-use crate::caches::KernelCache;
-use crate::identify;
+use crate::leases::caches::KernelCache;
 use crate::locks::{Holder, LockKind, LockOwner, LockRange, LockRequest, WaitId, Waited};
-use crate::router::{Later, Routed, finish, routed};
+use crate::route::answer::{Later, Routed, finish, routed};
+use crate::route::identify;
+use crate::route::wait::Wait;
 use crate::session::{Lent, Session};
-use crate::wait::Wait;
 
 // Features of linux/fuse.h that only a server with locks, direct files and set-ID rules offers.
 const FUSE_POSIX_LOCKS: u64 = 1 << 1;
@@ -314,7 +314,7 @@ impl Kernel {
         if later.ticket.is_none() {
             self.lend(shown, reply);
         }
-        let entry = shown.filter(|(_, lent)| lent.entry).map(|(_, lent)| (&*self, lent.ino));
+        let entry = shown.filter(|(_, lent)| lent.entry).map(|(_, lent)| (&self.cache, lent.ino));
         let mut routed = routed(session, answered, later, entry);
         routed.is_last = matches!(request, Request::Destroy);
         Ok(routed)
