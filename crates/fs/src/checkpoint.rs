@@ -23,7 +23,7 @@
 
 use alloc::vec::Vec;
 
-use atoll_block::{BlockIndex, Flusher, Memory};
+use atoll_block::{BlockIndex, Memory};
 use atoll_vfs::Errno;
 
 use crate::commit::Begun;
@@ -215,20 +215,17 @@ impl<M: Memory> Store<M> {
             }
             Stage::Commit(_) => self.advance()?,
             Stage::Flush { head } => {
-                if !is_flushed {
-                    let blocks = (BlockIndex(0), self.device.block_count());
-                    if let Some(waiting) = self.waiting(&[blocks])? {
-                        return Ok(Step::Flush(waiting));
-                    }
+                let whole = (BlockIndex(0), self.device.block_count());
+                if !is_flushed && let Some(waiting) = self.waiting(whole)? {
+                    return Ok(Step::Flush(waiting));
                 }
                 self.store_header(head, false)?;
             }
             Stage::Header(header) => {
-                if !is_flushed {
-                    let blocks = self.superblock.header_slot(header.generation).map(|b| (b, 1));
-                    if let Some(waiting) = self.waiting(&blocks)? {
-                        return Ok(Step::Flush(waiting));
-                    }
+                if !is_flushed
+                    && let Some(waiting) = self.waiting(header.blocks(&self.superblock))?
+                {
+                    return Ok(Step::Flush(waiting));
                 }
                 self.end_checkpoint(&header);
                 return Ok(self.discards_left());
@@ -242,23 +239,16 @@ impl<M: Memory> Store<M> {
         if self.discards.has_settled() { Step::More } else { Step::Idle }
     }
 
-    /// What flushes these ranges of blocks; `None` if that is done.
-    fn waiting(&mut self, ranges: &[(BlockIndex, u64)]) -> Result<Option<Begun>> {
+    /// What flushes these blocks; `None` if that is done.
+    fn waiting(&mut self, (first, count): (BlockIndex, u64)) -> Result<Option<Begun>> {
         self.checkpoint_flushes += 1;
-        let mut flushers = Vec::with_capacity(ranges.len());
-        for &(first, count) in ranges {
-            match self.device.flusher(first, count) {
-                Some(flusher) => flushers.push(flusher),
-                None => {
-                    if let Err(e) = self.device.flush_range(first, count) {
-                        return self.fail(e.into());
-                    }
-                }
-            }
+        if let Some(flusher) = self.device.flusher(first, count) {
+            return Ok(Some(Begun { number: self.checkpoint_flushes, flusher }));
         }
-        let all = move || flushers.into_iter().try_for_each(Flusher::flush);
-        let waiting = Begun { number: self.checkpoint_flushes, flusher: Flusher::new(all) };
-        Ok(Some(waiting))
+        match self.device.flush_range(first, count) {
+            Ok(()) => Ok(None),
+            Err(e) => self.fail(e.into()),
+        }
     }
 
     // ---- the steps ----

@@ -187,14 +187,15 @@ impl Journal {
     /// Begins a record.
     #[inline]
     pub fn begin(&mut self, flags: u8, state: Option<&VolumeState>) {
+        // Every operation passes here: what has a fixed length is added without a call.
         self.buf.clear();
-        self.buf.resize(record::HEADER_LEN, 0);
+        self.buf.extend_from_slice(&[0; record::HEADER_LEN]);
         let mut flags = flags;
         if let Some(state) = state {
             flags |= record::HAS_STATE;
-            let at = self.buf.len();
-            self.buf.resize(at + VolumeState::LEN, 0);
-            state.emit(&mut self.buf[at..]);
+            let mut bytes = [0; VolumeState::LEN];
+            state.emit(&mut bytes);
+            self.buf.extend_from_slice(&bytes);
         }
         self.buf[record::FLAGS] = flags;
     }
@@ -234,7 +235,8 @@ impl Journal {
             return Err(Errno::EIO.into());
         }
         self.longest = self.longest.max(len);
-        self.buf.resize(len, 0);
+        self.buf.extend_from_slice(&[0; 8]);
+        self.buf.truncate(len);
         self.store(device, self.head)?;
         if flags & record::MARK != 0 {
             self.append_echo(device, end)?;
