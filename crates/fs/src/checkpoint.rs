@@ -89,7 +89,8 @@ pub(crate) enum Step {
 }
 
 impl<M: Memory> Store<M> {
-    /// Whether an operation has to make a checkpoint before it: the journal is nearly full, or memory is.
+    /// Whether an operation has to make room before it: the journal is nearly full, or has hardly any storage
+    /// left, or memory is nearly full.
     #[inline]
     pub(crate) fn must_checkpoint(&self) -> bool {
         self.journal.is_full(self.to_list()) || self.cache.is_full()
@@ -125,9 +126,13 @@ impl<M: Memory> Store<M> {
         self.checkpoint_as(true)
     }
 
-    /// Makes room in the journal and the cache: ends the checkpoint that is under way, if that does.
+    /// Makes room in the journal and the cache: has storage set aside, if that does, or ends the checkpoint
+    /// that is under way, or makes one.
     #[cold]
     pub(crate) fn make_room(&mut self) -> Result<()> {
+        if self.reserve_journal()? && !self.must_checkpoint() {
+            return Ok(());
+        }
         if self.checkpoint.is_some() {
             self.finish_checkpoint(false)?;
             if !self.must_checkpoint() {
@@ -148,7 +153,39 @@ impl<M: Memory> Store<M> {
         self.begin_checkpoint();
         self.finish_checkpoint(clean)?;
         self.discard_settled(if clean { usize::MAX } else { discard::BATCH });
+        if !clean && !self.reserve_journal()? {
+            self.begin_lap()?;
+        }
         Ok(())
+    }
+
+    /// Has storage set aside for what the journal takes until room is made the next time. Returns false where
+    /// the host has none left.
+    fn reserve_journal(&mut self) -> Result<bool> {
+        if self.is_read_only() {
+            return Ok(true);
+        }
+        let listed = self.to_list();
+        self.journal.reserve(&mut self.device, listed)
+    }
+
+    /// Goes on at the beginning of the ring, which has storage from the start: the host has none for what
+    /// comes next. After a whole checkpoint nothing in the ring is needed.
+    ///
+    /// A crash within finds the journal empty in either place.
+    fn begin_lap(&mut self) -> Result<()> {
+        if !self.journal.is_empty() {
+            return Ok(());
+        }
+        let tail = self.journal.next_lap();
+        let header = self.commits.next_header(&tail, self.state, false);
+        // Records in the new place count only where a header leads to it: it has to be durable before them.
+        if let Err(e) = header.write(&mut self.device, &self.superblock) {
+            return self.fail(e);
+        }
+        self.commits.set_header(&header);
+        self.journal.begin_lap();
+        self.reserve_journal().map(drop)
     }
 
     /// Takes all steps that are left of the checkpoint that is under way.

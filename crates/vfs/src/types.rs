@@ -197,7 +197,8 @@ impl Attr {
     /// `relatime_need_update`, and not to what it is.
     #[inline]
     pub fn access_is_due(&self, now: Timespec) -> bool {
-        (self.changed_since_access() || now.sec.saturating_sub(self.atime.sec) >= A_DAY) && self.atime != now
+        (self.changed_since_access() || now.sec.saturating_sub(self.atime.sec) >= A_DAY)
+            && self.atime != now
     }
 }
 
