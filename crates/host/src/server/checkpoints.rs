@@ -16,9 +16,9 @@ use atoll_vfs::{CheckpointStep, FileSystem, Result};
 use super::volume::Volume;
 use crate::fuse::now;
 
-/// The pause between two steps, for those who wait for the lock: it goes to whoever asks first, and without
-/// a pause that is mostly who had it.
-const PAUSE: Duration = Duration::from_micros(50);
+/// The pause between two steps, of a checkpoint or a sync, for those who wait for the lock: it goes to whoever
+/// asks first, and without a pause that is mostly who had it.
+pub(super) const PAUSE: Duration = Duration::from_micros(50);
 
 /// What wakes a volume's checkpointer.
 #[derive(Default)]

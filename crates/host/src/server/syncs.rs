@@ -23,6 +23,7 @@ use atoll_vfs::wire::Request;
 use atoll_vfs::wire::files::FUSE_FSYNC_FDATASYNC;
 use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, Result, Timespec};
 
+use super::checkpoints::PAUSE;
 use super::session::Session;
 use super::verbs::enter;
 use super::volume::{State, Volume, Waits};
@@ -165,6 +166,9 @@ impl<F: FileSystem + Send> Volume<F> {
         let cx = Context { uid: 0, gid: 0, now };
         let mut begun = self.lock()?.fs.begin_sync(&cx, data_only)?;
         while let Some(sync) = begun {
+            if sync.is_turn() {
+                std::thread::sleep(PAUSE);
+            }
             let (id, flushed) = sync.flush();
             begun = self.lock()?.fs.end_sync(id, flushed)?;
         }
