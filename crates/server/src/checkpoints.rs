@@ -15,12 +15,8 @@ use atoll_vfs::{CheckpointStep, FileSystem, Result, SyncId};
 pub(crate) mod asked;
 
 use crate::host::Bell;
-use crate::task::{Step, Task};
+use crate::task::{PAUSE, Step, Task};
 use crate::volume::Volume;
-
-/// The pause between two steps, for those who wait for the lock: it goes to whoever asks first, and without
-/// a pause that is mostly who had it.
-const PAUSE: Duration = Duration::from_micros(50);
 
 /// A volume's checkpointer. When it ends, the unmount does what it leaves.
 pub struct Checkpointer<F: FileSystem + Send> {

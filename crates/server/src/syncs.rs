@@ -25,7 +25,7 @@ pub use queue::{Ask, Then};
 
 use crate::host::Bell;
 use crate::syncs::queue::Waiter;
-use crate::task::{Step, Task};
+use crate::task::{PAUSE, Step, Task};
 use crate::volume::Volume;
 
 /// A volume's syncer.
@@ -35,6 +35,8 @@ pub struct Syncer<F: FileSystem + Send> {
     waiters: Vec<Waiter>,
     /// A flush has been asked for.
     flushes: bool,
+    /// The sync that goes on after a turn of others.
+    turn: Option<(SyncId, Result<()>)>,
 }
 
 impl<F: FileSystem + Send> Syncer<F> {
@@ -42,7 +44,7 @@ impl<F: FileSystem + Send> Syncer<F> {
     pub fn new(volume: &Arc<Volume<F>>, bell: Arc<dyn Bell>) -> Syncer<F> {
         // There is no other.
         let _ = volume.syncs.syncer.set(bell);
-        Syncer { volume: Arc::clone(volume), waiters: Vec::new(), flushes: false }
+        Syncer { volume: Arc::clone(volume), waiters: Vec::new(), flushes: false, turn: None }
     }
 
     fn begin(&self) -> Result<Option<PendingSync>> {
@@ -84,6 +86,10 @@ impl<F: FileSystem + Send> Task for Syncer<F> {
             None => self.begin(),
         }));
         match stepped.unwrap_or(Err(Errno::EIO)) {
+            Ok(Some(sync)) if sync.is_turn() => {
+                self.turn = Some(sync.flush());
+                return Step::Pause(PAUSE);
+            }
             Ok(Some(sync)) => {
                 self.flushes = true;
                 return Step::Flush(sync);
