@@ -82,7 +82,6 @@ impl<F: FileSystem> Drop for Entered<'_, F> {
         drop(state);
         let Some(ticket) = ticket else { return };
         match self.waits {
-            Waits::Here if std::thread::panicking() => {}
             Waits::Here => self.host.wait(&mut |done| self.gate.after(ticket.clone(), done)),
             Waits::Carrier(place) => place.borrow_mut().get_or_insert_default().merge(&ticket),
         }
