@@ -25,8 +25,8 @@ impl MapToken {
 /// What a client is told that wants to map an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    /// With it the memory is had from [`Volume::mapped_memory`], and what was stored is made
-    /// durable by [`Volume::sync_mapped`].
+    /// With it the memory is had from `Volume::mapped_memory`, and what was stored is made
+    /// durable by `Volume::sync_mapped`.
     pub token: MapToken,
     /// Whether stores are allowed.
     pub writable: bool,

@@ -55,7 +55,7 @@ impl Identity {
 /// ```
 ///
 /// The address is the path of the server's socket, where the token is exchanged for the memory
-/// ([`control`](crate::control)). Whoever can make the request has the open file.
+/// (`control`). Whoever can make the request has the open file.
 pub const MAP: u32 = 3 << 30 | (MAP_SIZE as u32) << 16 | (b'A' as u32) << 8 | 0xf6;
 /// Bytes of its argument.
 pub const MAP_SIZE: usize = 160;

@@ -32,7 +32,7 @@ impl<F: FileSystem + Send> Session<F> {
     }
 
     /// The same for what a session of the same owner has open of `ino` with these rights, READ and WRITE, if
-    /// [`Access::adopts_offered`](crate::volume::Access::adopts_offered).
+    /// `Access::adopts_offered`.
     ///
     /// # Errors
     /// `EBADF` when there is none or this session may not; `EMFILE`.

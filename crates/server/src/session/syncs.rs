@@ -9,7 +9,7 @@ use crate::syncs::queue::Ask;
 use crate::volume::Waits;
 
 impl<F: FileSystem + Send> Session<F> {
-    /// Does everything that `ask` takes but the sync itself, for [`Volume::sync_later`]. Returns whether
+    /// Does everything that `ask` takes but the sync itself, for `Volume::sync_later`. Returns whether
     /// timestamps may be left behind.
     ///
     /// # Errors
