@@ -5,7 +5,7 @@
 //! operations and [`differential`] their comparison with the model, [`hostdir`] a Linux directory
 //! as a file system (which holds the model itself against Linux), [`crash`] the crash contract, [`enumerate`] the
 //! same on every short sequence of operations, [`damage`] what comes of damaged sectors, [`linear`] several clients at once, [`adopting`] one that uses what another has opened; [`fixtures`] is what many
-//! tests begin with, [`served`] a volume with its server.
+//! tests begin with, [`served`] a volume with its server, [`unix_socket`] a carrier as an example.
 #![forbid(unsafe_code)]
 
 pub mod adopting;
@@ -22,5 +22,6 @@ pub mod rng;
 pub mod served;
 pub mod subject;
 pub mod toy;
+pub mod unix_socket;
 
 pub use subject::{Quirks, Subject};

@@ -42,7 +42,7 @@ fn resize(session: &mut Session<Real>, ino: Ino, size: u64) {
 fn map(session: &mut Session<Real>, (ino, handle): (Ino, Handle), len: u64) -> (OwnedFd, MapToken) {
     let mapping = session.map(&cx(), ino, handle, 0, len).unwrap();
     let (memory, writable) =
-        atoll_host::server::mapped_memory(&session.volume(), mapping.token).unwrap();
+        atoll_host::server::mapped_memory(session.volume(), mapping.token).unwrap();
     assert_eq!(writable, mapping.writable);
     (memory, mapping.token)
 }

@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use atoll_fs::{FormatOptions, Fs, MountOptions, format};
 use atoll_host::fuse::mount;
-use atoll_host::fuse::shared::{Others, SharedMount, SharedOptions};
+use atoll_host::fuse::shared::{SharedMount, SharedOptions};
+use atoll_server::route::kernel::{KernelOptions, Others};
 use atoll_server::{Access, Credentials, Identity};
 use atoll_tests::served;
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
@@ -21,6 +22,12 @@ use rustix::fs::{FlockOperation, fcntl_lock, flock};
 const ROUNDS: u64 = 100;
 /// Longer than the kernel reads ahead, and no multiple of anything.
 const LONG: usize = 300_007;
+
+/// Of the volume's one mount.
+fn beside(others: Others, unchanging: bool) -> SharedOptions {
+    let kernel = KernelOptions { others, unchanging, ..KernelOptions::default() };
+    SharedOptions { kernel, ..SharedOptions::default() }
+}
 
 /// How many requests the kernel has sent.
 struct Requests(Arc<AtomicU64>);
@@ -70,11 +77,11 @@ fn with_mount(options: SharedOptions, test: fn(&Path, &Requests)) {
         let place = tempfile::tempdir().unwrap();
         let serve = |options: &SharedOptions| {
             let device = mount::open_device().unwrap();
-            let how = served::mount_options(options.unchanging);
+            let how = served::mount_options(options.kernel.unchanging);
             mount::mount(&device, place.path(), &how).unwrap();
             let access = Access {
                 identity: Identity::Checked,
-                read_only: options.unchanging,
+                read_only: options.kernel.unchanging,
                 ..Access::default()
             };
             let session = volume.session(Credentials::default(), access).unwrap();
@@ -123,7 +130,7 @@ fn one_of_several_asks_for_all() {
 
 #[test]
 fn one_that_is_alone_keeps_locks_and_closes_by_itself() {
-    let alone = SharedOptions { others: Others::Rings, ..SharedOptions::default() };
+    let alone = beside(Others::Rings, false);
     with_mount(alone, |root, requests| {
         let path = root.join("short");
         // OPEN and RELEASE.
@@ -161,7 +168,7 @@ fn one_that_is_alone_keeps_locks_and_closes_by_itself() {
 
 #[test]
 fn the_only_client_keeps_all_that_it_learns() {
-    let sole = SharedOptions { others: Others::None, ..SharedOptions::default() };
+    let sole = beside(Others::None, false);
     with_mount(sole, |root, requests| {
         let path = root.join("short");
         let list = || assert_eq!(fs::read_dir(root.join("dir")).unwrap().count(), 10);
@@ -203,8 +210,7 @@ fn the_only_client_keeps_all_that_it_learns() {
 
 #[test]
 fn what_does_not_change_is_opened_without_a_word() {
-    let still =
-        SharedOptions { others: Others::Rings, unchanging: true, ..SharedOptions::default() };
+    let still = beside(Others::Rings, true);
     with_mount(still, |root, requests| {
         assert_eq!(requests.each(|| open_and_close(&root.join("short"))), 0);
         let list = || {

@@ -130,6 +130,7 @@ pub const WORKLOADS: &[Workload] = &[
             ("write p999", NS),
             ("write longest", Unit::Microseconds),
             ("writes over 5 ms", Unit::Count),
+            ("clock longest", Unit::Microseconds),
             ("written", Unit::Speed),
             ("names", Unit::Rate),
         ],

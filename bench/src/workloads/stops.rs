@@ -1,4 +1,5 @@
-//! How long one client's calls take at most while another writes as fast as it is told to.
+//! How long one client's calls take at most while another writes as fast as it is told to; and for how long
+//! the machine keeps a thread in the client's place from doing nothing but look at the clock.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -74,6 +75,34 @@ fn make<C: Calls>(calls: &mut C, most: usize, length: Duration) -> Result<Times,
     }
 }
 
+/// Looks at the clock for `length`. Returns the longest time between two looks.
+fn watch(length: Duration) -> Duration {
+    let begin = Instant::now();
+    let (mut last, mut longest) = (begin, Duration::ZERO);
+    while last - begin < length {
+        let now = Instant::now();
+        longest = longest.max(now - last);
+        last = now;
+    }
+    longest
+}
+
+/// Does `work` while a client writes `rate` bytes a second.
+fn beside_writer<C: Calls, T>(
+    attach: &(dyn Fn() -> Result<C, Broken> + Sync),
+    rate: f64,
+    work: impl FnOnce() -> Result<T, Broken>,
+) -> Result<(Times, T), Broken> {
+    let end = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| write(&mut attach()?, rate, &end));
+        let done = work();
+        end.store(true, Ordering::Relaxed);
+        let writes = writer.join().map_err(|_| Broken("the writer panicked".into()))?;
+        Ok((writes?, done?))
+    })
+}
+
 /// The point is how many megabytes a second are written.
 pub fn stops<C: Calls>(
     attach: &(dyn Fn() -> Result<C, Broken> + Sync),
@@ -83,15 +112,11 @@ pub fn stops<C: Calls>(
         true => (Duration::from_millis(200), 50),
         false => (Duration::from_secs(10), 5000),
     };
-    let end = AtomicBool::new(false);
     let rate = run.point as f64 * 1e6;
-    let (mut writes, mut names) = std::thread::scope(|scope| {
-        let writer = scope.spawn(|| write(&mut attach()?, rate, &end));
-        let names = attach().and_then(|mut calls| make(&mut calls, most, length));
-        end.store(true, Ordering::Relaxed);
-        let writes = writer.join().map_err(|_| Broken("the writer panicked".into()))?;
-        Ok::<_, Broken>((writes?, names?))
-    })?;
+    let names = || attach().and_then(|mut calls| make(&mut calls, most, length));
+    let (mut writes, mut names) = beside_writer(attach, rate, names)?;
+    let (_, gap) = beside_writer(attach, rate, || Ok(watch(length)))?;
+    run.record.add("clock longest", gap.as_nanos() as f64 / 1000.0);
     run.record.add("written", writes.len() as f64 * WRITE as f64 / length.as_secs_f64() / 1e6);
     run.record.add("names", names.len() as f64 / length.as_secs_f64());
     for (what, times) in [("name", &mut names), ("write", &mut writes)] {

@@ -41,6 +41,8 @@ pub enum BlockError {
     OutOfRange,
     /// The device was opened for reading only.
     ReadOnly,
+    /// The medium cannot do that.
+    Unsupported,
 }
 
 impl fmt::Display for BlockError {
@@ -50,6 +52,7 @@ impl fmt::Display for BlockError {
             BlockError::NoSpace => "no space left for the device's storage",
             BlockError::OutOfRange => "the range is not on the device",
             BlockError::ReadOnly => "the device is read-only",
+            BlockError::Unsupported => "the device cannot do that",
         })
     }
 }
@@ -114,7 +117,8 @@ pub trait BlockDevice {
     /// has storage for all its blocks, has nothing to do.
     ///
     /// # Errors
-    /// [`BlockError::NoSpace`]; a part may be set aside then.
+    /// [`BlockError::NoSpace`]; a part may be set aside then. [`BlockError::Unsupported`] where stores may
+    /// fail for want of storage, and nothing can be done about it.
     fn reserve(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
         checked_blocks(self.block_count(), first, count)?;
         Ok(())

@@ -36,6 +36,8 @@ pub struct Faults {
     /// full disk; then [`BlockError::NoSpace`], with the blocks before stored. Discarded blocks
     /// count again. `None` is no limit.
     pub free_blocks: Option<u64>,
+    /// It cannot set storage aside.
+    pub reserves_nothing: bool,
     /// What discarded blocks hold. All but zeros is less than [`BlockDevice`] promises.
     pub discarded: Discarded,
     /// How many flushes fail with [`BlockError::Io`].
@@ -246,6 +248,9 @@ impl BlockDevice for FaultDevice {
     /// Zeros in the blocks that have no storage, where [`Faults::free_blocks`] limits that.
     fn reserve(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
         let blocks = checked_blocks(self.block_count(), first, count)?;
+        if self.faults.reserves_nothing {
+            return Err(BlockError::Unsupported);
+        }
         for block in blocks {
             if self.faults.free_blocks.is_some() && !self.media.current().is_stored(block) {
                 self.store_zeros(BlockIndex(block).byte_offset(), BLOCK_SIZE as u64)?;

@@ -21,7 +21,7 @@ pub struct Args {
     /// A name for people, at most 64 bytes.
     #[arg(short, long, default_value = "")]
     label: String,
-    /// The size of the journal; a sixteenth of the volume, at most 48M, if not given.
+    /// The size of the journal; a sixteenth of the volume, at most 256M, if not given.
     #[arg(long, value_parser = size::parse)]
     journal: Option<u64>,
     /// Replace what is there, whatever it is.

@@ -4,7 +4,7 @@
 //! such as the removal of a file, is cut into transactions by what their records take.
 
 use crate::layout::{cell, dirent, inode, map, node, record};
-use crate::node::{HEADER_LEN, MERGED_MAX};
+use crate::node::{HEADER_LEN, merged_max};
 
 /// The height of the trees for which the bounds are stated. A volume of 16 TiB that is all nodes,
 /// each as empty as can be, has no more.
@@ -36,7 +36,7 @@ const fn added(len: usize) -> usize {
 /// A node split in two, and the new child in the node above.
 const SPLIT: usize = node::CAPACITY + 3 * (record::ENTRY_LEN + HEADER_LEN) + added(8) + bits(1);
 /// Two nodes made one, and the child taken out of the node above.
-const MERGE: usize = MERGED_MAX + 3 * (record::ENTRY_LEN + HEADER_LEN) + bits(1);
+const MERGE: usize = merged_max(1) + 3 * (record::ENTRY_LEN + HEADER_LEN) + bits(1);
 
 /// An item of `len` bytes that is added, every node on its way split, the root too.
 const fn insert(len: usize) -> usize {

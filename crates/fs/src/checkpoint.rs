@@ -23,7 +23,7 @@
 
 use alloc::vec::Vec;
 
-use atoll_block::{BlockIndex, Flusher, Memory};
+use atoll_block::{BlockIndex, Memory};
 use atoll_vfs::Errno;
 
 use crate::commit::Begun;
@@ -89,7 +89,8 @@ pub(crate) enum Step {
 }
 
 impl<M: Memory> Store<M> {
-    /// Whether an operation has to make a checkpoint before it: the journal is nearly full, or memory is.
+    /// Whether an operation has to make room before it: the journal is nearly full, or has hardly any storage
+    /// left, or memory is nearly full.
     #[inline]
     pub(crate) fn must_checkpoint(&self) -> bool {
         self.journal.is_full(self.to_list()) || self.cache.is_full()
@@ -125,9 +126,13 @@ impl<M: Memory> Store<M> {
         self.checkpoint_as(true)
     }
 
-    /// Makes room in the journal and the cache: ends the checkpoint that is under way, if that does.
+    /// Makes room in the journal and the cache: has storage set aside, if that does, or ends the checkpoint
+    /// that is under way, or makes one.
     #[cold]
     pub(crate) fn make_room(&mut self) -> Result<()> {
+        if self.reserve_journal()? && !self.must_checkpoint() {
+            return Ok(());
+        }
         if self.checkpoint.is_some() {
             self.finish_checkpoint(false)?;
             if !self.must_checkpoint() {
@@ -148,7 +153,39 @@ impl<M: Memory> Store<M> {
         self.begin_checkpoint();
         self.finish_checkpoint(clean)?;
         self.discard_settled(if clean { usize::MAX } else { discard::BATCH });
+        if !clean && !self.reserve_journal()? {
+            self.begin_lap()?;
+        }
         Ok(())
+    }
+
+    /// Has storage set aside for what the journal takes until room is made the next time. Returns false where
+    /// the host has none left.
+    fn reserve_journal(&mut self) -> Result<bool> {
+        if self.is_read_only() {
+            return Ok(true);
+        }
+        let listed = self.to_list();
+        self.journal.reserve(&mut self.device, listed)
+    }
+
+    /// Goes on at the beginning of the ring, which has storage from the start: the host has none for what
+    /// comes next. After a whole checkpoint nothing in the ring is needed.
+    ///
+    /// A crash within finds the journal empty in either place.
+    fn begin_lap(&mut self) -> Result<()> {
+        if !self.journal.is_empty() {
+            return Ok(());
+        }
+        let tail = self.journal.next_lap();
+        let header = self.commits.next_header(&tail, self.state, false);
+        // Records in the new place count only where a header leads to it: it has to be durable before them.
+        if let Err(e) = header.write(&mut self.device, &self.superblock) {
+            return self.fail(e);
+        }
+        self.commits.set_header(&header);
+        self.journal.begin_lap();
+        self.reserve_journal().map(drop)
     }
 
     /// Takes all steps that are left of the checkpoint that is under way.
@@ -215,20 +252,17 @@ impl<M: Memory> Store<M> {
             }
             Stage::Commit(_) => self.advance()?,
             Stage::Flush { head } => {
-                if !is_flushed {
-                    let blocks = (BlockIndex(0), self.device.block_count());
-                    if let Some(waiting) = self.waiting(&[blocks])? {
-                        return Ok(Step::Flush(waiting));
-                    }
+                let whole = (BlockIndex(0), self.device.block_count());
+                if !is_flushed && let Some(waiting) = self.waiting(whole)? {
+                    return Ok(Step::Flush(waiting));
                 }
                 self.store_header(head, false)?;
             }
             Stage::Header(header) => {
-                if !is_flushed {
-                    let blocks = self.superblock.header_slot(header.generation).map(|b| (b, 1));
-                    if let Some(waiting) = self.waiting(&blocks)? {
-                        return Ok(Step::Flush(waiting));
-                    }
+                if !is_flushed
+                    && let Some(waiting) = self.waiting(header.blocks(&self.superblock))?
+                {
+                    return Ok(Step::Flush(waiting));
                 }
                 self.end_checkpoint(&header);
                 return Ok(self.discards_left());
@@ -242,23 +276,16 @@ impl<M: Memory> Store<M> {
         if self.discards.has_settled() { Step::More } else { Step::Idle }
     }
 
-    /// What flushes these ranges of blocks; `None` if that is done.
-    fn waiting(&mut self, ranges: &[(BlockIndex, u64)]) -> Result<Option<Begun>> {
+    /// What flushes these blocks; `None` if that is done.
+    fn waiting(&mut self, (first, count): (BlockIndex, u64)) -> Result<Option<Begun>> {
         self.checkpoint_flushes += 1;
-        let mut flushers = Vec::with_capacity(ranges.len());
-        for &(first, count) in ranges {
-            match self.device.flusher(first, count) {
-                Some(flusher) => flushers.push(flusher),
-                None => {
-                    if let Err(e) = self.device.flush_range(first, count) {
-                        return self.fail(e.into());
-                    }
-                }
-            }
+        if let Some(flusher) = self.device.flusher(first, count) {
+            return Ok(Some(Begun { number: self.checkpoint_flushes, flusher }));
         }
-        let all = move || flushers.into_iter().try_for_each(Flusher::flush);
-        let waiting = Begun { number: self.checkpoint_flushes, flusher: Flusher::new(all) };
-        Ok(Some(waiting))
+        match self.device.flush_range(first, count) {
+            Ok(()) => Ok(None),
+            Err(e) => self.fail(e.into()),
+        }
     }
 
     // ---- the steps ----

@@ -394,14 +394,20 @@ impl<M: Memory> Store<M> {
             let head = self.journal.head();
             (WaitsFor::Mark { flushed: head, covered: head }, flusher)
         };
+        let number = self.number_commit();
         let commits = &mut self.commits;
-        commits.halves += 1;
-        let (number, window) = (commits.halves, commits.window);
+        let window = commits.window;
         commits.half = Some(Half { number, window, waits });
         commits.dirty_data.clear();
         commits.window += 1;
         self.allocator.commit_begun();
         Ok(Some(Begun { number, flusher }))
+    }
+
+    /// A number for a commit in halves, which no other has.
+    pub fn number_commit(&mut self) -> u64 {
+        self.commits.halves += 1;
+        self.commits.halves
     }
 
     /// What flushes the mark that was just appended; `None` if that is done.

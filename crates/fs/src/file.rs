@@ -5,7 +5,7 @@
 //! block before. Bytes of the last block beyond the end of file are never trusted: they are zeroed
 //! when the file grows over them.
 
-use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
+use atoll_block::{BLOCK_SIZE, BlockError, BlockIndex, Memory};
 
 use crate::allocation::Goal;
 use crate::error::Result;
@@ -213,6 +213,14 @@ impl<M: Memory> Store<M> {
         Ok((first, last))
     }
 
+    /// Has the host set storage aside, if it can.
+    fn set_aside(&mut self, start: u64, len: u64) -> Result<()> {
+        match self.device.reserve(BlockIndex(start), len) {
+            Err(BlockError::Unsupported) => Ok(()),
+            other => Ok(other?),
+        }
+    }
+
     /// Allocates unwritten blocks for a part of the holes in the file blocks `from..to`, and has the host set
     /// storage aside for all of that part. Returns where to go on.
     pub fn preallocate(&mut self, inode: &mut Inode, from: u64, to: u64) -> Result<u64> {
@@ -224,13 +232,13 @@ impl<M: Memory> Store<M> {
             match self.mapping(inode, at)? {
                 Mapping::Mapped(e) => {
                     if let Some(part) = e.clip(at, to) {
-                        self.device.reserve(BlockIndex(part.start), part.len)?;
+                        self.set_aside(part.start, part.len)?;
                     }
                     at = e.end();
                 }
                 Mapping::Hole { end, goal, .. } => {
                     let (start, len) = self.allocate_data(goal, end.min(to) - at)?;
-                    self.device.reserve(BlockIndex(start), len)?;
+                    self.set_aside(start, len)?;
                     let e = Extent { file_block: at, start, len, unwritten: true };
                     self.insert_extent(inode, e)?;
                     inode.record.blocks += len;

@@ -5,7 +5,7 @@ use atoll_vfs::{Ino, Timespec};
 
 use crate::error::{FsError, Result};
 use crate::inode::InodeRecord;
-use crate::journal::Header;
+use crate::journal::{Header, clear_ring};
 use crate::key::Key;
 use crate::layout::{
     self, Block, GROUP_AREA_MIN, RING_BLOCKS_DEFAULT_MAX, RING_BLOCKS_MIN, Superblock, VolumeState,
@@ -30,7 +30,7 @@ pub struct FormatOptions<'a> {
     pub uid: u32,
     /// Its group.
     pub gid: u32,
-    /// Blocks for the journal; `None` takes a sixteenth of the volume, 512 KiB to 48 MiB.
+    /// Blocks for the journal; `None` takes a sixteenth of the volume, 512 KiB to 256 MiB.
     pub journal_blocks: Option<u64>,
 }
 
@@ -40,7 +40,8 @@ pub const BLOCK_COUNT_MIN: u64 = 256;
 /// Makes an empty volume on the whole of `device`. What was there before is lost.
 ///
 /// Only the first group gets its map blocks; the others get theirs when they are first used. So this
-/// takes as long, and as much storage, as the journal is large.
+/// takes as long, and as much storage, as what of the journal gets storage now: 48 MiB, or all of a
+/// smaller one.
 ///
 /// The superblock is written last: a crash within leaves no volume.
 ///
@@ -79,9 +80,7 @@ pub fn format<M: Memory>(device: &mut M, options: &FormatOptions<'_>) -> Result<
     device.write(sb.copy_index(), &b)?;
     device.flush()?;
 
-    // Zeros in the whole ring give it its storage now, so that appending to it never fails for
-    // want of space, and leave no record of an older volume.
-    device.store_zeros(sb.ring_start * BLOCK_SIZE as u64, ring_blocks * BLOCK_SIZE as u64)?;
+    clear_ring(device, &sb)?;
 
     let front = sb.front_len(0);
     let root = sb.map_block(0).0 + front as u64;

@@ -41,6 +41,29 @@ pub struct Fs<M: Memory> {
     pub(crate) cookies: Cookies,
     handles: Vec<OpenFile>,
     free_handles: Vec<u32>,
+    times: Option<TimesLeft>,
+}
+
+/// A commit in halves that has yet to write timestamps, before its first half.
+#[derive(Debug)]
+struct TimesLeft {
+    /// Names the turn of others after which it goes on.
+    number: u64,
+    /// It has to write the times of so many inodes, those that have been ahead for longest.
+    inodes: usize,
+}
+
+/// Inodes whose timestamps one transaction writes.
+const TIMES_BATCH: usize = 64;
+/// Inodes whose timestamps a commit in halves writes before others have their turn: a fraction of a millisecond.
+const TIMES_PIECE: usize = 4 * TIMES_BATCH;
+
+/// What a commit in halves goes on after.
+pub(crate) enum Awaited {
+    /// A turn of others. The number is for [`Fs::end_commit`].
+    Turn(u64),
+    /// A flush.
+    Flush(Begun),
 }
 
 /// What is known of a volume as a whole.
@@ -73,6 +96,7 @@ impl<M: Memory> Fs<M> {
             inodes: InodeTable::default(),
             handles: Vec::new(),
             free_handles: Vec::new(),
+            times: None,
         };
         if !options.read_only {
             fs.finish_removals()?;
@@ -137,24 +161,66 @@ impl<M: Memory> Fs<M> {
     pub(crate) fn commit(&mut self, data_only: bool) -> Result<()> {
         if !data_only {
             self.flush_times()?;
+            // It covers one that is still about to write them.
+            self.times = None;
         }
         self.store.commit()
     }
 
-    /// As [`commit`](Self::commit), in halves.
-    pub(crate) fn begin_commit(&mut self, data_only: bool) -> Result<Option<Begun>> {
-        if !data_only {
-            self.flush_times()?;
+    /// As [`commit`](Self::commit), in halves. Timestamps are written in pieces before the first half.
+    pub(crate) fn begin_commit(&mut self, data_only: bool) -> Result<Option<Awaited>> {
+        if data_only {
+            return self.begin_half();
         }
-        self.store.begin_commit()
+        if self.times.is_some() {
+            return self.commit(false).map(|()| None);
+        }
+        self.write_times_left(self.inodes.dirty_times())
+    }
+
+    /// Goes on with a commit after what it waited for under `number`, which came to `flushed`; as
+    /// [`Store::end_commit`].
+    pub(crate) fn end_commit(
+        &mut self,
+        number: u64,
+        flushed: Result<()>,
+    ) -> Result<Option<Awaited>> {
+        match self.times.take_if(|times| times.number == number) {
+            Some(times) if flushed.is_ok() => self.write_times_left(times.inodes),
+            _ => Ok(self.store.end_commit(number, flushed)?.map(Awaited::Flush)),
+        }
+    }
+
+    /// Writes some of the times of `inodes` inodes that a commit has left, and its first half after the last.
+    ///
+    /// An inode whose times become ahead meanwhile stands behind those that are left. So the commit comes to an
+    /// end whatever others do.
+    fn write_times_left(&mut self, inodes: usize) -> Result<Option<Awaited>> {
+        self.write_oldest_times(inodes.min(TIMES_PIECE))?;
+        let inodes = inodes.saturating_sub(TIMES_PIECE).min(self.inodes.dirty_times());
+        if inodes == 0 || self.store.is_read_only() {
+            return self.begin_half();
+        }
+        let number = self.store.number_commit();
+        self.times = Some(TimesLeft { number, inodes });
+        Ok(Some(Awaited::Turn(number)))
+    }
+
+    fn begin_half(&mut self) -> Result<Option<Awaited>> {
+        Ok(self.store.begin_commit()?.map(Awaited::Flush))
     }
 
     /// Writes timestamps that are newer in memory to the tree.
     fn flush_times(&mut self) -> Result<()> {
+        self.write_oldest_times(usize::MAX)
+    }
+
+    /// Writes timestamps of up to `most` inodes to the tree, those that have been newer in memory for longest.
+    fn write_oldest_times(&mut self, most: usize) -> Result<()> {
         if self.store.is_read_only() {
             return Ok(());
         }
-        for slots in self.inodes.with_dirty_times().chunks(64) {
+        for slots in self.inodes.with_dirty_times(most).chunks(TIMES_BATCH) {
             self.write_times(slots)?;
         }
         Ok(())

@@ -12,10 +12,10 @@
 //! older header. Then the new copy of the superblock is written, one sector, which is there or is not;
 //! and the next mount replays the record.
 //!
-//! The journal is made as large as that of a new volume of this size, if there is a place for it in the
-//! new space, in one group: the first group that has no map blocks yet, or the new part of the last. The
-//! blocks of an earlier one that lies in a group come free; those of the first, before group 0, stay
-//! unused.
+//! The journal is made as large as that of a new volume of this size, as far as there is a place for it in
+//! the new space, in one group, which has 126 MiB: the first group that has no map blocks yet, or the new
+//! part of the last. The blocks of an earlier one that lies in a group come free; those of the first, before
+//! group 0, stay unused.
 
 use alloc::collections::{BTreeMap, btree_map};
 
@@ -24,7 +24,7 @@ use atoll_block::{BLOCK_SIZE, BlockError, BlockIndex, Memory};
 use crate::error::{Corruption, FsError, Result};
 use crate::format::{default_ring_blocks, emit_map};
 use crate::fs::Fs;
-use crate::journal::{Entry, Header, Headers, Journal, ScanEnd};
+use crate::journal::{Entry, Header, Headers, Journal, ScanEnd, clear_ring};
 use crate::layout::{
     self, BLOCK_COUNT_MAX, Block, Superblock, VolumeState, get64, magic, map, put64, record,
     summary,
@@ -218,14 +218,14 @@ impl Change {
         header: &Header,
     ) -> Result<()> {
         let mut header = *header;
-        if new.ring_start != old.ring_start {
-            // As when a volume is made: storage for all of it, and nothing of what was there.
-            let [start, len] =
-                [new.ring_start, new.ring_blocks].map(|n| BlockIndex(n).byte_offset());
-            device.store_zeros(start, len)?;
-        }
         let end = ScanEnd { position: header.tail, sequence: header.sequence, chain: header.chain };
         let mut journal = Journal::new(new, header.tail, &end);
+        if new.ring_start != old.ring_start {
+            clear_ring(device, new)?;
+            // Where the ring has storage.
+            journal.begin_lap();
+            header.tail = journal.head();
+        }
         let generation = header.generation + 1;
         journal.begin_numbers();
         let (sequence, chain) = journal.next();

@@ -5,15 +5,17 @@
 
 use alloc::vec::Vec;
 
-use atoll_block::{BLOCK_SIZE, BlockIndex, Memory, SECTOR_SIZE};
+use atoll_block::{BLOCK_SIZE, BlockError, BlockIndex, Memory, SECTOR_SIZE};
 use atoll_vfs::Errno;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 pub use self::header::Header;
 pub(crate) use self::header::Headers;
 pub use self::scan::{Beyond, Extent, Record, ScanEnd, extent, load, scan};
-use crate::error::Result;
-use crate::layout::{Block, Superblock, VolumeState, magic, put16, put32, put64, record};
+use crate::error::{FsError, Result};
+use crate::layout::{
+    Block, RING_BLOCKS_STORED, Superblock, VolumeState, magic, put16, put32, put64, record,
+};
 
 mod header;
 mod scan;
@@ -33,6 +35,10 @@ pub struct Journal {
     committed: Position,
     /// How far the device was told to expect commits.
     prepared: Position,
+    /// Up to here the ring has storage.
+    reserved: Position,
+    /// Where the next operation has to make room before it.
+    limit: Position,
     sequence: u64,
     chain: u64,
     /// The highest number that a record in the ring is known to have.
@@ -49,6 +55,11 @@ const NUMBERS: u64 = 1 << 32;
 /// How much of the ring is prepared for commits at a time: enough for a few hundred small ones,
 /// little enough to cost no memory worth naming.
 const PREPARE: u64 = 1 << 20;
+/// The bytes of the ring that have storage from the start.
+const STORED: u64 = RING_BLOCKS_STORED * BLOCK_SIZE as u64;
+/// Storage for the others is set aside in such pieces.
+const RESERVE: u64 = 4 << 20;
+const _: () = assert!(STORED.is_multiple_of(RESERVE));
 
 /// One byte range in a record.
 #[derive(Clone, Copy, Debug)]
@@ -78,20 +89,25 @@ impl Entry<'_> {
 impl Journal {
     /// The end of the ring that [`scan`] found.
     pub fn new(superblock: &Superblock, tail: Position, end: &ScanEnd) -> Journal {
-        Journal {
+        let len = superblock.ring_blocks * BLOCK_SIZE as u64;
+        let mut journal = Journal {
             base: superblock.ring_start * BLOCK_SIZE as u64,
-            len: superblock.ring_blocks * BLOCK_SIZE as u64,
+            len,
             tail,
             head: end.position,
             flushed: end.position,
             committed: end.position,
             prepared: end.position,
+            reserved: if len > STORED { end.position } else { Position::MAX },
+            limit: 0,
             sequence: end.sequence,
             chain: end.chain,
             latest: 0,
             buf: Vec::new(),
             longest: 0,
-        }
+        };
+        journal.set_limit();
+        journal
     }
 
     /// Where the next record goes.
@@ -128,23 +144,33 @@ impl Journal {
         self.head == self.tail
     }
 
-    /// Whether a checkpoint must be made: the ring is so full that no more than the longest record and two
-    /// commits must fit, or half full if that is more, and a list of `listed` blocks, twice.
+    /// Whether room must be made: the ring is so full, or has storage for so little more, that no more than
+    /// the longest record and two commits must fit, or half full if that is more, and a list of `listed`
+    /// blocks, twice.
     #[inline]
     pub fn is_full(&self, listed: usize) -> bool {
-        self.taken(listed) > self.len - kept(self.len)
+        self.end_with(listed) > self.limit
     }
 
-    /// Whether half of that is taken.
+    /// Whether half of what fits the ring is taken.
     #[inline]
     pub fn is_half_full(&self, listed: usize) -> bool {
-        self.taken(listed) > (self.len - kept(self.len)) / 2
+        self.end_with(listed) - self.tail > (self.len - kept(self.len)) / 2
     }
 
-    /// The bytes of the ring that are in use when `listed` blocks have been listed twice.
+    /// Whether storage for what must fit has yet to be set aside.
+    fn lacks_storage(&self, listed: usize) -> bool {
+        self.end_with(listed) > self.reserved.saturating_sub(kept(self.len))
+    }
+
+    /// The end of the records when `listed` blocks have been listed twice.
     #[inline]
-    fn taken(&self, listed: usize) -> u64 {
-        self.head - self.tail + 2 * (listed * record::HOME_LEN) as u64
+    fn end_with(&self, listed: usize) -> Position {
+        self.head + 2 * (listed * record::HOME_LEN) as u64
+    }
+
+    fn set_limit(&mut self) {
+        self.limit = self.reserved.min(self.tail + self.len).saturating_sub(kept(self.len));
     }
 
     /// Whether there are records that no durable mark covers.
@@ -182,19 +208,65 @@ impl Journal {
     /// Notes that nothing before `position` is needed any more.
     pub fn set_tail(&mut self, position: Position) {
         self.tail = position;
+        self.set_limit();
+    }
+
+    /// Has storage set aside for what must fit besides lists of `listed` blocks, so that no record fails for
+    /// want of it. Returns false where the host has none left.
+    ///
+    /// # Errors
+    /// The device's, but for [`BlockError::NoSpace`] and [`BlockError::Unsupported`].
+    pub fn reserve<M: Memory>(&mut self, device: &mut M, listed: usize) -> Result<bool> {
+        while self.lacks_storage(listed) {
+            let at = self.reserved % self.len;
+            let end = (at / RESERVE + 1) * RESERVE;
+            let end = end.min(self.len);
+            if at >= STORED {
+                let [first, end] =
+                    [self.base + at, self.base + end].map(|at| at / BLOCK_SIZE as u64);
+                match device.reserve(BlockIndex(first), end - first) {
+                    Err(BlockError::NoSpace | BlockError::Unsupported) => return Ok(false),
+                    other => other?,
+                }
+            }
+            self.reserved += end - at;
+            self.set_limit();
+        }
+        Ok(true)
+    }
+
+    /// Where the next lap begins: at the ring's first block.
+    pub fn next_lap(&self) -> ScanEnd {
+        let position = self.head.next_multiple_of(self.len);
+        ScanEnd { position, sequence: self.sequence, chain: self.chain }
+    }
+
+    /// Begins the next lap. Nothing in the ring may be needed, and a durable header has to say that the
+    /// journal begins there before anything is appended.
+    pub fn begin_lap(&mut self) {
+        let start = self.next_lap().position;
+        self.head = start;
+        self.flushed = start;
+        self.committed = start;
+        self.prepared = start;
+        if self.len > STORED {
+            self.reserved = start;
+        }
+        self.set_tail(start);
     }
 
     /// Begins a record.
     #[inline]
     pub fn begin(&mut self, flags: u8, state: Option<&VolumeState>) {
+        // Every operation passes here: what has a fixed length is added without a call.
         self.buf.clear();
-        self.buf.resize(record::HEADER_LEN, 0);
+        self.buf.extend_from_slice(&[0; record::HEADER_LEN]);
         let mut flags = flags;
         if let Some(state) = state {
             flags |= record::HAS_STATE;
-            let at = self.buf.len();
-            self.buf.resize(at + VolumeState::LEN, 0);
-            state.emit(&mut self.buf[at..]);
+            let mut bytes = [0; VolumeState::LEN];
+            state.emit(&mut bytes);
+            self.buf.extend_from_slice(&bytes);
         }
         self.buf[record::FLAGS] = flags;
     }
@@ -234,7 +306,8 @@ impl Journal {
             return Err(Errno::EIO.into());
         }
         self.longest = self.longest.max(len);
-        self.buf.resize(len, 0);
+        self.buf.extend_from_slice(&[0; 8]);
+        self.buf.truncate(len);
         self.store(device, self.head)?;
         if flags & record::MARK != 0 {
             self.append_echo(device, end)?;
@@ -277,8 +350,9 @@ impl Journal {
     }
 
     /// Appends lists of blocks that are about to be written home, each with the checksum of the content
-    /// that it will have: with all records, or with those before the position `state_at`. A journal
-    /// without room for them goes without.
+    /// that it will have: with all records, or with those before the position `state_at`, as recovery makes
+    /// them. A journal without room for them goes without, and so does recovery on a host that has no storage:
+    /// what power loss took with it may have been set aside.
     pub fn append_home<M: Memory>(
         &mut self,
         device: &mut M,
@@ -299,7 +373,8 @@ impl Journal {
                 self.buf.extend_from_slice(&checksum.to_le_bytes());
             }
             match self.append(device) {
-                Err(crate::error::FsError::Refused(_)) => return Ok(()),
+                Err(FsError::Refused(_)) => return Ok(()),
+                Err(FsError::Device(BlockError::NoSpace)) if state_at.is_some() => return Ok(()),
                 other => other?,
             }
         }
@@ -309,8 +384,12 @@ impl Journal {
     /// Makes sure that no record that was left in the ring continues what is there now.
     pub fn stop<M: Memory>(&mut self, device: &mut M) -> Result<()> {
         if self.len - (self.head - self.tail) >= record::HEADER_LEN as u64 {
-            // Records begin at multiples of 8: the first eight bytes of one lie together.
-            device.store(self.base + self.head % self.len, &[0; 8])?;
+            // Records begin at multiples of 8: the first eight bytes of one lie together. What has no
+            // storage is zeros.
+            match device.store(self.base + self.head % self.len, &[0; 8]) {
+                Err(BlockError::NoSpace) => {}
+                other => other?,
+            }
         }
         Ok(())
     }
@@ -330,9 +409,9 @@ impl Journal {
             return Ok(());
         }
         let from = self.prepared.max(self.head.next_multiple_of(BLOCK_SIZE as u64));
-        let to = from + PREPARE.min(self.len / 4);
+        let to = self.reserved.min(from + PREPARE.min(self.len / 4));
         self.for_blocks(from, to, |first, count| Ok(device.expect_commits(first, count)?))?;
-        self.prepared = to;
+        self.prepared = self.prepared.max(to);
         Ok(())
     }
 
@@ -356,6 +435,18 @@ impl Journal {
         }
         Ok(())
     }
+}
+
+/// Makes the ring empty: the first blocks get their storage now and the others give back theirs, so that
+/// none has a record of an older volume. The caller flushes the device.
+///
+/// # Errors
+/// The device's.
+pub(crate) fn clear_ring<M: Memory>(device: &mut M, superblock: &Superblock) -> Result<()> {
+    let (start, count) = (superblock.ring_start, superblock.ring_blocks);
+    let stored = count.min(RING_BLOCKS_STORED);
+    device.store_zeros(BlockIndex(start).byte_offset(), BlockIndex(stored).byte_offset())?;
+    Ok(device.discard(BlockIndex(start + stored), count - stored)?)
 }
 
 /// The longest record in a ring of `ring` bytes.

@@ -381,8 +381,6 @@ const _: () = {
     // A node must hold three of the largest cells for splits to work.
     assert!(node::CAPACITY >= 3 * (cell::VALUE + node::VALUE_MAX));
     assert!(map::GROUP_BLOCKS == 32256);
-    // A ring of the default size fits in a group.
-    assert!(RING_BLOCKS_DEFAULT_MAX + 4 <= map::GROUP_BLOCKS);
 };
 
 /// Reads a time.
@@ -401,7 +399,9 @@ pub const DIRECTORY_SIZE: u64 = 4096;
 /// The smallest journal ring, in blocks: the largest record must fit twice.
 pub const RING_BLOCKS_MIN: u64 = 128;
 /// The largest journal ring that a volume gets unless it is asked for, in blocks.
-pub const RING_BLOCKS_DEFAULT_MAX: u64 = 12288;
+pub const RING_BLOCKS_DEFAULT_MAX: u64 = 65536;
+/// The blocks from the ring's start that have storage from the start; the rest gets it when it is used.
+pub const RING_BLOCKS_STORED: u64 = 12288;
 /// The fewest blocks after the journal.
 pub const GROUP_AREA_MIN: u64 = 64;
 /// The most blocks of a volume: 2^50 blocks are 4 EiB.

@@ -9,13 +9,21 @@ use alloc::vec::Vec;
 use crate::cache::Frame;
 use crate::error::{Corruption, Result};
 use crate::key::Key;
-use crate::layout::{Block, cell, get16, get64, node, put16, put64};
+use crate::layout::{Block, cell, get16, get64, inode, node, put16, put64};
 
 /// Bytes of a node before its first cell.
 pub const HEADER_LEN: usize = node::CELLS;
 
-/// What a node made of two may have in live cells: room stays for insertions.
-pub const MERGED_MAX: usize = node::CAPACITY * 3 / 4;
+/// Bytes that compaction must gain to be worth it; otherwise the node is split.
+pub const COMPACTION_GAIN: usize = node::CAPACITY / 8;
+
+/// What a node at `level` that is made of two may have in live cells: room stays for insertions. In a
+/// leaf that is the largest item and its inode's record, so that what was merged when they were removed
+/// need not be split when they come back.
+pub const fn merged_max(level: usize) -> usize {
+    const COME_BACK: usize = cell::VALUE + node::VALUE_MAX + cell::VALUE + inode::LEN;
+    if level > 0 { node::CAPACITY * 3 / 4 } else { node::CAPACITY - COMPACTION_GAIN - COME_BACK }
+}
 
 /// The node's level: 0 for a leaf.
 #[inline]

@@ -284,10 +284,15 @@ impl InodeTable {
         }
     }
 
-    /// The inodes whose timestamps are ahead, by number.
-    pub fn with_dirty_times(&self) -> Vec<u32> {
-        let mut slots = Vec::with_capacity(self.dirty.len);
-        slots.extend(self.dirty.iter().inspect(|_| self.look()));
+    /// How many inodes have timestamps that are ahead.
+    pub fn dirty_times(&self) -> usize {
+        self.dirty.len
+    }
+
+    /// Up to `most` inodes whose timestamps are ahead, those that have been so for longest, by number.
+    pub fn with_dirty_times(&self, most: usize) -> Vec<u32> {
+        let mut slots = Vec::with_capacity(self.dirty.len.min(most));
+        slots.extend(self.dirty.iter().inspect(|_| self.look()).take(most));
         slots.sort_unstable_by_key(|&s| self.get(s).ino);
         slots
     }

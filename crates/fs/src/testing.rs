@@ -21,6 +21,12 @@ pub fn take_longest_record<M: Memory>(fs: &mut Fs<M>) -> usize {
     core::mem::take(&mut fs.store.journal.longest)
 }
 
+/// How many bytes the journal has taken since the volume was made, and where a tree node was allocated
+/// last: that changes with each, and else with a commit only.
+pub fn appended_and_node<M: Memory>(fs: &Fs<M>) -> (u64, u64) {
+    (fs.store.journal.head(), fs.store.allocator.metadata_hint)
+}
+
 /// What bounds say of records: a step that ends a removal, a rename, a new name, an attribute.
 pub const RECORD_BOUNDS: [usize; 4] =
     [bounds::LAST_STEP, bounds::RENAME, bounds::MAKE, bounds::SET_ATTRIBUTE];

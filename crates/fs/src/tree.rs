@@ -5,17 +5,18 @@
 
 use atoll_block::Memory;
 
-use crate::cache::FrameId;
+use crate::cache::{Frame, FrameId};
 use crate::error::{Corruption, Result};
 use crate::key::Key;
 use crate::layout::{cell, magic, node as layout};
-use crate::node::{self, MERGED_MAX};
+use crate::node::{self, COMPACTION_GAIN, merged_max};
 use crate::store::Store;
 
 /// A node with less than this in live cells is merged with a neighbour if both fit in one.
 const MERGE_BELOW: usize = layout::CAPACITY / 3;
-/// Bytes that compaction must gain to be worth it; otherwise the node is split.
-const COMPACTION_GAIN: usize = layout::CAPACITY / 8;
+/// Bytes of an inode's cells that a split at the right edge moves at most, so that those of a large file
+/// fill nodes.
+const MOVED_MAX: usize = layout::CAPACITY / 8;
 
 /// The way from the root to a leaf: frame at each level, leaf first, and slot above the leaves.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +58,18 @@ impl Fingers {
     pub fn path(&mut self, key: Key) -> &Path {
         &self.of(key).path
     }
+}
+
+/// The slot at which a full node at the right edge of the tree is split for a cell with `key`.
+///
+/// The node stays nearly full. What goes to the new one begins with the last cell of another inode, so
+/// that the new node is not empty, and stays, when everything of `key`'s inode is removed: what is made
+/// and removed again and again allocates and frees no node each time.
+fn edge_point(frame: &Frame, key: Key) -> usize {
+    let count = frame.count();
+    let same_inode = frame.lower_bound(Key::inode(key.ino));
+    let bytes: usize = (same_inode..count).map(|slot| frame.cell(slot).len()).sum();
+    if same_inode > 1 && bytes <= MOVED_MAX { same_inode - 1 } else { count - 1 }
 }
 
 /// An item's place, good within the operation until the tree changes.
@@ -330,13 +343,16 @@ impl<M: Memory> Store<M> {
     /// The slot at which the node at `level` of `path` is split for a cell with `key`.
     fn split_point(&self, path: &Path, level: usize, key: Key) -> usize {
         let left = path.steps[level].0;
-        let frame = self.cache.frame(left);
-        let count = frame.count();
-        // At the right edge of the tree, where new inodes go, the left node stays full.
-        if frame.lower_bound(key) == count && path.upper.is_none() {
-            return count;
+        if self.is_at_edge(path, level, key) {
+            return edge_point(self.cache.frame(left), key);
         }
         self.middle(left)
+    }
+
+    /// Whether a cell with `key` is to be the last at its level of the tree, as those of new inodes are.
+    fn is_at_edge(&self, path: &Path, level: usize, key: Key) -> bool {
+        let frame = self.cache.frame(path.steps[level].0);
+        path.upper.is_none() && frame.lower_bound(key) == frame.count()
     }
 
     /// Splits the node at `level` of `path` in two at the slot `at` and inserts the cell in the right
@@ -350,7 +366,15 @@ impl<M: Memory> Store<M> {
         value: &[u8],
     ) -> Result<()> {
         let left = path.steps[level].0;
+        let count = self.cache.frame(left).count();
+        let is_at_edge = self.is_at_edge(path, level, key);
         let (right_block, right) = self.divide(left, level, at)?;
+        if is_at_edge {
+            // Little will be added to the left node: it needs no image without the cells that go.
+            (at..count).rev().for_each(|slot| self.drop_cell(left, slot));
+        } else if at < count {
+            self.rewrite(left, 0..at);
+        }
         let count = self.cache.frame(right).count();
         let separator = if count == 0 { key } else { self.cache.frame(right).keys()[0] };
         let target = if key >= separator { right } else { left };
@@ -361,21 +385,19 @@ impl<M: Memory> Store<M> {
 
     /// Moves the cells of the leaf of `path` from the slot `at` on, of which there is one, to a new leaf.
     fn cut(&mut self, path: &Path, at: usize) -> Result<()> {
-        let (right_block, right) = self.divide(path.steps[0].0, 0, at)?;
+        let left = path.steps[0].0;
+        let (right_block, right) = self.divide(left, 0, at)?;
+        self.rewrite(left, 0..at);
         let separator = self.cache.frame(right).keys()[0];
         self.add_child(path, 0, separator, right_block)
     }
 
-    /// Moves the cells from the slot `at` on to a new node, which may be left without any.
+    /// Copies the cells from the slot `at` on to a new node, which may be left without any.
     fn divide(&mut self, left: FrameId, level: usize, at: usize) -> Result<(u64, FrameId)> {
         let (right_block, right) = self.new_node()?;
         let frame = self.cache.frame(left);
-        let count = frame.count();
-        let bytes = node::image(level as u32, (at..count).map(|s| frame.cell(s)));
+        let bytes = node::image(level as u32, (at..frame.count()).map(|s| frame.cell(s)));
         self.replace_empty(right, level, &bytes);
-        if at < count {
-            self.rewrite(left, 0..at);
-        }
         Ok((right_block, right))
     }
 
@@ -510,7 +532,7 @@ impl<M: Memory> Store<M> {
                 return Err(Corruption::Node.into());
             }
             let together = self.cache.frame(left).live + self.cache.frame(right).live;
-            if together as usize > MERGED_MAX {
+            if together as usize > merged_max(level) {
                 continue;
             }
             self.merge(level, left, right)?;

@@ -14,7 +14,7 @@ use crate::commit::Begun;
 use crate::cookie;
 use crate::dir;
 use crate::error::FsError;
-use crate::fs::Fs;
+use crate::fs::{Awaited, Fs};
 use crate::key::{Key, Kind};
 use crate::namespace::NewInode;
 
@@ -29,6 +29,14 @@ fn check_xattr_name(name: &[u8]) -> Result<()> {
 fn pending(begun: Begun) -> PendingSync {
     let flusher = begun.flusher;
     PendingSync::new(SyncId(begun.number), || Ok(flusher.flush().map_err(FsError::from)?))
+}
+
+/// The same, where it may be a turn of others.
+fn awaited(awaited: Awaited) -> PendingSync {
+    match awaited {
+        Awaited::Turn(number) => PendingSync::turn(SyncId(number)),
+        Awaited::Flush(begun) => pending(begun),
+    }
 }
 
 impl<M: Memory> Fs<M> {
@@ -341,12 +349,12 @@ impl<M: Memory> FileSystem for Fs<M> {
     }
 
     fn begin_sync(&mut self, _cx: &Context, data_only: bool) -> Result<Option<PendingSync>> {
-        Ok(self.begin_commit(data_only)?.map(pending))
+        Ok(self.begin_commit(data_only)?.map(awaited))
     }
 
     fn end_sync(&mut self, sync: SyncId, flushed: Result<()>) -> Result<Option<PendingSync>> {
         let flushed = flushed.map_err(FsError::from);
-        Ok(self.store.end_commit(sync.0, flushed)?.map(pending))
+        Ok(self.end_commit(sync.0, flushed)?.map(awaited))
     }
 
     #[inline]

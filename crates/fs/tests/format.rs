@@ -24,6 +24,7 @@ fn values() -> BTreeMap<String, u64> {
         DIRECTORY_SIZE,
         RING_BLOCKS_MIN,
         RING_BLOCKS_DEFAULT_MAX,
+        RING_BLOCKS_STORED,
         GROUP_AREA_MIN,
         BLOCK_COUNT_MAX,
         common::CHECKSUM,

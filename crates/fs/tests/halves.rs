@@ -4,7 +4,9 @@ mod common;
 use atoll_block::fault::Survival;
 use atoll_block::{FaultDevice, Memory};
 use atoll_fs::{CheckOptions, DumpOptions, Element, Fs, check, visit};
-use atoll_vfs::{Errno, FileSystem, Handle, Ino, Name, OpenFlags, PendingSync, SetAttr};
+use atoll_vfs::{
+    Context, Errno, FileSystem, Handle, Ino, Name, OpenFlags, PendingSync, SetAttr, Timespec,
+};
 use common::*;
 
 /// More than goes to the journal with a mark.
@@ -387,4 +389,126 @@ fn rewrite_mark(device: &mut FaultDevice, at: u64, position: u64) {
     let sum = xxhash_rust::xxh3::xxh3_64_with_seed(&mark, seed.wrapping_add(at));
     mark[record::CHECKSUM..][..8].copy_from_slice(&sum.to_le_bytes());
     device.store(base + at, &mark).unwrap();
+}
+
+/// Goes on until everything is durable.
+fn end(fs: &mut Fs<FaultDevice>, mut sync: PendingSync) {
+    while let Some(more) = go_on(fs, sync).unwrap() {
+        sync = more;
+    }
+}
+
+/// Files whose timestamps alone are left to be written.
+fn touched(fs: &mut Fs<FaultDevice>, count: usize) -> Vec<(Ino, Handle)> {
+    let files = (0..count).map(|at| file(fs, &format!("f{at}"), 1)).collect::<Vec<_>>();
+    fs.syncfs(&CX).unwrap();
+    for &(ino, handle) in &files {
+        touch(fs, (ino, handle), LATER);
+    }
+    files
+}
+
+/// A second after all else.
+const LATER: Context = Context { now: Timespec { sec: CX.now.sec + 1, nsec: 0 }, ..CX };
+
+fn touch(fs: &mut Fs<FaultDevice>, (ino, handle): (Ino, Handle), cx: Context) {
+    // In place, so that nothing but its times changes.
+    fs.write(&cx, ino, handle, 0, b"y").unwrap();
+}
+
+/// Of how many of `files` the last time survives a loss of power.
+fn times_survive(fs: &Fs<FaultDevice>, files: &[(Ino, Handle)]) -> usize {
+    let device = FaultDevice::from_image(fs.device().power_loss(Survival::None));
+    let mut fs = Fs::mount(device, &mount_options_after_power_loss()).unwrap();
+    files.iter().filter(|(ino, _)| fs.getattr(&CX, *ino).unwrap().mtime == LATER.now).count()
+}
+
+/// However many files have new timestamps, no half writes more than some; all that had them when the sync
+/// began are durable when it ends, though others get new ones between any two pieces.
+#[test]
+fn timestamps_are_written_in_pieces() {
+    const PIECE: usize = 256;
+    let mut fs = volume();
+    let files = touched(&mut fs, 3 * PIECE + 1);
+    let later = file(&mut fs, "later", 1);
+    let mut before = records(&fs);
+    let mut sync = begin(&mut fs);
+    let mut turns = 0;
+    loop {
+        let written = records(&fs);
+        assert!(written - before <= PIECE / 64 + 1, "{} transactions at once", written - before);
+        if !sync.is_turn() {
+            break;
+        }
+        turns += 1;
+        // What ends the sync is not put off by these.
+        touch(&mut fs, later, LATER);
+        touch(&mut fs, files[0], LATER);
+        assert_eq!(times_survive(&fs, &files), 0, "nothing is durable yet");
+        before = records(&fs);
+        sync = go_on(&mut fs, sync).unwrap().expect("a flush at least");
+    }
+    assert_eq!(turns, 3);
+    end(&mut fs, sync);
+    assert_eq!(times_survive(&fs, &files), files.len());
+}
+
+/// How many records the journal has.
+fn records(fs: &Fs<FaultDevice>) -> usize {
+    let mut device = fs.device().clone();
+    let mut count = 0;
+    visit(&mut device, &DumpOptions { records: true, ..DumpOptions::default() }, &mut |element| {
+        count += usize::from(matches!(element, Element::Record { .. }));
+        true
+    })
+    .unwrap();
+    count
+}
+
+/// A whole sync, or another that begins, covers one that is still writing timestamps; of one that never goes
+/// on nothing is left.
+#[test]
+fn a_whole_sync_covers_one_that_writes_timestamps() {
+    for begun in [false, true] {
+        let mut fs = volume();
+        let files = touched(&mut fs, 600);
+        let sync = begin(&mut fs);
+        assert!(sync.is_turn());
+        if begun {
+            assert!(fs.begin_sync(&CX, false).unwrap().is_none());
+        } else {
+            fs.syncfs(&CX).unwrap();
+        }
+        assert_eq!(times_survive(&fs, &files), files.len());
+        let events = fs.device().events();
+        assert!(go_on(&mut fs, sync).unwrap().is_none());
+        assert_eq!(fs.device().events(), events, "nothing was left to do");
+        files.iter().for_each(|&file| touch(&mut fs, file, CX));
+        assert!(begin(&mut fs).is_turn(), "it is in pieces again");
+    }
+}
+
+/// A sync of data alone is not held up by timestamps, nor does it take them from a sync that waits.
+#[test]
+fn a_sync_of_data_leaves_timestamps_to_others() {
+    let mut fs = volume();
+    let files = touched(&mut fs, 600);
+    let sync = begin(&mut fs);
+    let data = fs.begin_sync(&CX, true).unwrap().expect("a flush");
+    assert!(!data.is_turn());
+    end(&mut fs, data);
+    end(&mut fs, sync);
+    assert_eq!(times_survive(&fs, &files), files.len());
+}
+
+/// A volume that fails between two pieces has whoever waits told.
+#[test]
+fn a_failure_between_pieces_is_told() {
+    let mut fs = volume();
+    touched(&mut fs, 600);
+    let sync = begin(&mut fs);
+    assert!(sync.is_turn());
+    fs.device_mut().faults.flush_errors = 1;
+    assert_eq!(fs.syncfs(&CX), Err(Errno::EIO));
+    assert_eq!(go_on(&mut fs, sync).map(drop), Err(Errno::EIO));
 }

@@ -103,7 +103,8 @@ fn journals_grow_with_their_volumes() {
             let sb = read_superblock(&mut device).unwrap();
             assert_eq!(sb.block_count, blocks);
             let fresh = read_superblock(&mut made(blocks)).unwrap();
-            assert!(sb.ring_blocks * 2 >= fresh.ring_blocks, "{what}: {sb:?}");
+            // A ring that moves is within a group.
+            assert!(sb.ring_blocks * 2 >= fresh.ring_blocks.min(GROUP), "{what}: {sb:?}");
             let mut fs = Fs::mount(device, &mount_options()).unwrap();
             work(&mut fs, &mut Rng::new(blocks), 25);
             uses += 1;

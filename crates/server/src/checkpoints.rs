@@ -6,47 +6,17 @@
 //! for the syncer without it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use atoll_vfs::{CheckpointStep, FileSystem, Result, SyncId};
 
+pub(crate) mod asked;
+
 use crate::host::Bell;
-use crate::task::{Step, Task};
+use crate::task::{PAUSE, Step, Task};
 use crate::volume::Volume;
-
-/// The pause between two steps, for those who wait for the lock: it goes to whoever asks first, and without
-/// a pause that is mostly who had it.
-const PAUSE: Duration = Duration::from_micros(50);
-
-/// What wakes a volume's checkpointer.
-#[derive(Default)]
-pub(crate) struct Checkpoints {
-    /// Somebody has asked since the last checkpoint.
-    asked: AtomicBool,
-    /// The server ends.
-    closed: AtomicBool,
-    checkpointer: OnceLock<Arc<dyn Bell>>,
-}
-
-impl Checkpoints {
-    /// Asks for a checkpoint.
-    #[inline]
-    pub fn ask(&self) {
-        if !self.asked.load(Ordering::Relaxed) {
-            self.begin();
-        }
-    }
-
-    #[cold]
-    fn begin(&self) {
-        if let Some(checkpointer) = self.checkpointer.get() {
-            self.asked.store(true, Ordering::Relaxed);
-            checkpointer.ring();
-        }
-    }
-}
 
 /// A volume's checkpointer. When it ends, the unmount does what it leaves.
 pub struct Checkpointer<F: FileSystem + Send> {

@@ -26,7 +26,8 @@ pub trait Host: Send + Sync {
     fn random(&self, bytes: &mut [u8]) -> Result<()>;
 
     /// Calls `begin` and returns when what that was given has been called, maybe by another thread. For
-    /// calls that no carrier has brought, whose callers have nothing else to do.
+    /// calls that no carrier has brought, whose callers have nothing else to do. While the caller panics it does
+    /// nothing.
     fn wait(&self, begin: &mut dyn FnMut(Done));
 
     /// Memory for the content of a file that clients map: zeros.

@@ -1,15 +1,16 @@
 //! Many clients on one volume.
 //!
-//! Read in this order: [`volume`] is what all share, [`session`] one client's view of it and `verbs`
-//! its calls (`names` has those that make and remove names, `reads` and `writes` those that move data), made of the
-//! steps in `state`; [`permissions`] says what a client may do, `inodes` and `handles` which inodes and open files it
-//! may name, `standing` those
-//! that it uses without having opened them, [`tokens`] and `adopt` how it may use those of another,
-//! [`limits`] how much; [`locks`] are those of fcntl(2) and flock(2),
-//! [`observer`] tells who asks what has changed, `view` keeps what clients read without asking, and
-//! [`caches`] what the kernels of mounts do, for whom others wait at the [`gate`] if `needs` says so.
-//! [`mapped`] has the files that clients have mapped. [`syncs`] and [`checkpoints`] make durable, each a
-//! [`task`] that somebody takes the steps of; [`host`] is the machine below.
+//! A request comes by a carrier, and goes one way: [`route`] -> [`session`] -> [`volume`] -> the file system, and
+//! what it has changed to [`leases`]. Read in this order:
+//!
+//! 1. [`host`]: the machine below; [`task`]: what is done beside the requests.
+//! 2. [`volume`]: what all clients share; `state`, what its lock guards, with the steps that calls are made of.
+//! 3. [`rights`]: what a client may do. `open`: which inodes and open files it may name.
+//! 4. [`session`]: one client's view of the volume, and its calls.
+//! 5. [`leases`]: who must hear of a change, and is waited for.
+//! 6. [`locks`], those of fcntl(2) and flock(2); [`mapped`], the files that clients have mapped; [`syncs`] and
+//!    [`checkpoints`], which make durable.
+//! 7. [`route`]: carriers, the router above them, and what a client needs that is a kernel.
 //!
 //! # What holds
 //!
@@ -24,41 +25,29 @@
 //! - Nothing here reads a clock, starts a thread or makes a system call.
 #![forbid(unsafe_code)]
 
-mod adopt;
-pub mod caches;
 pub mod checkpoints;
-pub mod gate;
-mod handles;
 pub mod host;
-mod inodes;
-pub mod limits;
+pub mod leases;
 pub mod locks;
 pub mod mapped;
-mod names;
-mod needs;
-pub mod observer;
-pub mod permissions;
-mod privileges;
-mod reads;
+mod open;
 pub mod revocable;
+pub mod rights;
+pub mod route;
 pub mod session;
-mod standing;
 mod state;
 pub mod syncs;
 pub mod task;
 #[cfg(test)]
 mod testing;
-pub mod tokens;
-mod verbs;
-mod view;
 pub mod volume;
-mod writes;
 
-pub use limits::Limits;
+pub use leases::observer::{Change, Observer, ObserverId};
 pub use locks::{Holder, LockKind, LockOwner, LockRange, LockRequest, WaitId, Waited, Wake};
 pub use mapped::{MapToken, Mapping};
-pub use observer::{Change, Observer, ObserverId};
-pub use permissions::Credentials;
+pub use open::tokens::Token;
+pub use rights::identity::{Access, Identity, SessionId};
+pub use rights::limits::Limits;
+pub use rights::permissions::Credentials;
 pub use session::Session;
-pub use tokens::Token;
-pub use volume::{Access, Identity, SessionId, Volume};
+pub use volume::Volume;

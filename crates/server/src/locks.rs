@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use atoll_vfs::{Errno, Ino, Result};
 
-use crate::volume::SessionId;
+use crate::rights::identity::SessionId;
 
 /// Shared or exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

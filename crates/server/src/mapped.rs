@@ -27,13 +27,20 @@ use std::time::Duration;
 
 use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, OpenFlags, Result, SeekTo, Timespec};
 
-use crate::handles::{Open, Origin};
-use crate::host::{Host, PAGES_LEN, Pages};
-use crate::limits::Limits;
-use crate::observer::Change;
+use crate::host::PAGES_LEN;
+use crate::leases::observer::Change;
+use crate::mapped::files::{File, length, overlap};
+use crate::open::handles::{Open, Origin};
+use crate::rights::identity::SessionId;
+use crate::rights::limits::Limits;
 use crate::session::Session;
-use crate::verbs::enter;
-use crate::volume::{SessionId, State, Volume, Waits};
+use crate::session::enter::enter;
+use crate::state::State;
+use crate::volume::{Volume, Waits};
+
+pub(crate) mod files;
+
+pub use files::{MapToken, Mapping};
 
 /// How long a store waits at most until it is written back without anybody's asking.
 pub const WRITE_BACK_INTERVAL: Duration = Duration::from_secs(1);
@@ -53,121 +60,6 @@ const PAGE: usize = 4096;
 /// How many times the memory is found unused before it is let go of: whoever was told the token has
 /// to have the time to come for it.
 const GRACE: u32 = 2;
-
-/// Names the memory of a mapped file to programs that were told it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct MapToken(pub [u8; 16]);
-
-impl MapToken {
-    fn new(host: &dyn Host) -> Result<MapToken> {
-        let mut bytes = [0; 16];
-        host.random(&mut bytes)?;
-        Ok(MapToken(bytes))
-    }
-}
-
-/// What a client is told that wants to map an open file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mapping {
-    /// With it the memory is had from [`Volume::mapped_memory`], and what was stored is made
-    /// durable by [`Volume::sync_mapped`].
-    pub token: MapToken,
-    /// Whether stores are allowed.
-    pub writable: bool,
-}
-
-struct File {
-    pages: Box<dyn Pages>,
-    /// Keeps the inode while it is mapped.
-    open: Open,
-    /// What is in memory, in order and apart from each other: elsewhere the memory says nothing.
-    covered: Vec<Range<u64>>,
-    reader: MapToken,
-    writer: MapToken,
-    /// Sessions that have mapped it, and how many bytes each has brought into memory.
-    sessions: HashMap<SessionId, u64>,
-    /// Whether a client could have stored something.
-    stores: bool,
-    grace: u32,
-    /// Not compared before this uptime of the host without anybody's asking.
-    rests: Option<Duration>,
-    /// Nobody has the memory, nor has been given it since this was found.
-    unused: bool,
-}
-
-/// The mapped files of a volume.
-#[derive(Default)]
-pub(crate) struct Mappings {
-    files: HashMap<Ino, File>,
-    tokens: HashMap<MapToken, Ino>,
-}
-
-fn overlap(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {
-    let start = a.start.max(b.start);
-    start..a.end.min(b.end).max(start)
-}
-
-fn length(range: &Range<u64>) -> u64 {
-    range.end.saturating_sub(range.start)
-}
-
-impl File {
-    /// The first part of `range` that is not in memory.
-    fn gap(&self, range: &Range<u64>) -> Option<Range<u64>> {
-        let mut at = range.start;
-        for covered in &self.covered {
-            if covered.end <= at {
-                continue;
-            }
-            if covered.start > at {
-                return (at < range.end).then(|| at..covered.start.min(range.end));
-            }
-            at = covered.end;
-        }
-        (at < range.end).then_some(at..range.end)
-    }
-
-    /// Notes that `range`, a gap, is in memory.
-    fn add(&mut self, range: Range<u64>) {
-        let at = self.covered.partition_point(|covered| covered.start < range.start);
-        self.covered.insert(at, range);
-        self.covered.dedup_by(|next, before| {
-            let joined = before.end == next.start;
-            if joined {
-                before.end = next.end;
-            }
-            joined
-        });
-    }
-
-    /// What of `range` is in memory.
-    fn within(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
-        let from = self.covered.partition_point(|covered| covered.end <= range.start);
-        self.covered[from..]
-            .iter()
-            .map(move |covered| overlap(covered, &range))
-            .take_while(|part| part.start < part.end)
-    }
-
-    /// Bytes of a file of `size` that are in memory.
-    fn bytes(&self, size: u64) -> u64 {
-        self.within(0..size).map(|part| length(&part)).sum()
-    }
-
-    fn zero(&self, range: Range<u64>) -> Result<()> {
-        for part in self.within(range) {
-            self.pages.zero(part.start, part.end)?;
-        }
-        Ok(())
-    }
-}
-
-impl Mappings {
-    fn file(&self, token: MapToken) -> Result<(Ino, &File)> {
-        let ino = *self.tokens.get(&token).ok_or(Errno::ESTALE)?;
-        self.files.get(&ino).map(|file| (ino, file)).ok_or(Errno::ESTALE)
-    }
-}
 
 impl<F: FileSystem> State<F> {
     /// Whether clients may change the content of `ino` without a call: nothing that has been read of

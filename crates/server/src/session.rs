@@ -1,5 +1,14 @@
 //! One client's view of a volume: its beginning, its locks and its end.
 
+mod adopt;
+pub(crate) mod enter;
+mod names;
+mod reads;
+mod standing;
+mod syncs;
+mod verbs;
+mod writes;
+
 use std::any::Any;
 use std::cell::RefCell;
 use std::path::{Component, Path};
@@ -9,18 +18,20 @@ use atoll_vfs::{
     Context, Errno, FileSystem, FileType, Handle, Ino, Name, OpenFlags, Result, Timespec,
 };
 
-use crate::caches::{KernelCache, Lends};
-use crate::gate::{Mount, Ticket};
-use crate::handles::Handles;
-use crate::inodes::Inodes;
+use crate::leases::caches::{KernelCache, Lends};
+use crate::leases::gate::{Mount, Ticket};
+use crate::leases::view::ViewId;
 use crate::locks::{
     Ask, Family, Holder, LockKind, LockOwner, LockRange, LockRequest, LockTable, Owner, WaitId,
     Waited, Wake,
 };
-use crate::permissions::{Credentials, Judge};
-use crate::standing::Standing;
-use crate::view::ViewId;
-use crate::volume::{Access, SessionId, State, Volume};
+use crate::open::handles::Handles;
+use crate::open::inodes::Inodes;
+use crate::open::standing::Standing;
+use crate::rights::identity::{Access, SessionId};
+use crate::rights::permissions::{Credentials, Judge};
+use crate::state::State;
+use crate::volume::Volume;
 
 /// One client's view of a [`Volume`]: a [`FileSystem`] of its own, in which handles and inode
 /// numbers are those that this session gave out, permissions are enforced and the root is the
@@ -347,6 +358,18 @@ impl<F: FileSystem + Send> Session<F> {
     fn locks(&self) -> MutexGuard<'_, LockTable> {
         // Nothing of others runs inside, and each change is whole.
         self.volume.locks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<F: FileSystem + Send> Volume<F> {
+    /// Begins a session of `peer`.
+    ///
+    /// # Errors
+    /// For the subtree `ENOENT`, `ENOTDIR`, `EINVAL` for `..` in it; `EIO` after a panic in the
+    /// file system.
+    pub fn session(self: &Arc<Self>, peer: Credentials, access: Access) -> Result<Session<F>> {
+        let id = self.next_session();
+        Session::begin(Arc::clone(self), id, peer, access)
     }
 }
 

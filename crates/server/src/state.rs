@@ -1,31 +1,26 @@
-//! The steps that the calls of sessions are made of, under the volume's lock: judging, telling.
+//! What a volume's lock guards, and the steps that the calls of sessions are made of under it: judging,
+//! changing, telling.
+
+use std::sync::Arc;
 
 use atoll_posix::AccessMode;
 use atoll_vfs::{Attr, Context, Errno, FileSystem, FileType, Ino, Name, OpenFlags, Result};
 
-use crate::handles::{Open, Origin};
-use crate::observer::Change;
-use crate::permissions::Caller;
-use crate::privileges::drop_privileges;
-use crate::view::ViewId;
-use crate::volume::{Entered, SessionId, State, Volume, Waits};
+use crate::host::Host;
+use crate::leases::caches::Caches;
+use crate::leases::gate::Gate;
+use crate::leases::needs::Involved;
+use crate::leases::observer::{Change, Observer, ObserverId};
+use crate::leases::view::{ViewId, Views};
+use crate::mapped::files::Mappings;
+use crate::open::handles::{Open, Origin};
+use crate::open::tokens::Tokens;
+use crate::rights::identity::SessionId;
+use crate::rights::permissions::Caller;
+use crate::rights::privileges::{Plain, drop_privileges};
 
 /// The bits of directories that make new names.
 pub(crate) const MAKE: AccessMode = AccessMode::WRITE.union(AccessMode::EXECUTE);
-
-/// Refuses a change by a read-only session, and notes that something changes.
-pub(crate) fn changing<'a, F: FileSystem + Send>(
-    volume: &'a Volume<F>,
-    read_only: bool,
-    waits: Waits<'a>,
-) -> Result<Entered<'a, F>> {
-    if read_only {
-        return Err(Errno::EROFS);
-    }
-    let mut state = volume.enter(waits)?;
-    state.changed = true;
-    Ok(state)
-}
 
 /// The rights on `attr` that opening with `flags` needs.
 pub(crate) fn open_mode(flags: OpenFlags) -> AccessMode {
@@ -33,6 +28,54 @@ pub(crate) fn open_mode(flags: OpenFlags) -> AccessMode {
     mode.set(AccessMode::READ, flags.contains(OpenFlags::READ));
     mode.set(AccessMode::WRITE, flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC));
     mode
+}
+
+/// What the volume's lock guards.
+pub(crate) struct State<F> {
+    pub(crate) fs: F,
+    /// Whether anything has changed since everything was last durable.
+    pub(crate) changed: bool,
+    pub(crate) plain: Plain,
+    pub(crate) tokens: Tokens,
+    /// Whether reading sets times of last access.
+    pub(crate) relatime: bool,
+    /// Counts moves of directories from one parent to another.
+    pub(crate) moves: u64,
+    pub(crate) mapped: Mappings,
+    pub(crate) views: Views,
+    pub(crate) caches: Caches,
+    /// What the call under way goes by.
+    pub(crate) involved: Involved,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) host: Arc<dyn Host>,
+    pub(crate) observers: Vec<(ObserverId, Arc<dyn Observer>)>,
+    pub(crate) next_observer: u64,
+}
+
+impl<F> State<F> {
+    /// Whether anybody wants to know of changes.
+    #[inline]
+    pub(crate) fn observed(&self) -> bool {
+        // A mount that has ended is none of the caches any more, but may not have forgotten yet.
+        let kernels = !self.caches.is_empty() || !self.gate.is_open();
+        !self.observers.is_empty() || !self.views.is_empty() || kernels
+    }
+
+    /// Tells the observers, and drops from the Views what is not true any more.
+    #[inline]
+    pub(crate) fn tell(&mut self, by: SessionId, change: Change<'_>) {
+        self.involved.change(match change {
+            Change::Attributes(ino) | Change::Data { ino, .. } | Change::Gone(ino) => ino,
+            Change::Entry { parent, .. } => parent,
+        });
+        self.views.changed(&change);
+        if !self.caches.is_empty() {
+            self.caches.changed(by, &change);
+        }
+        for (_, observer) in &self.observers {
+            observer.changed(by, &change);
+        }
+    }
 }
 
 impl<F: FileSystem> State<F> {
@@ -200,5 +243,27 @@ impl<F: FileSystem> State<F> {
             caller.remove(attr, &victim)?;
         }
         Ok(Some(victim))
+    }
+}
+
+impl<F: FileSystem> State<F> {
+    /// A session with the View `id` has `open`: pages of it may be shown, if it can be read, until
+    /// [`end_reading`](Self::end_reading), or until the original of an adopted one is closed.
+    pub(crate) fn begin_reading(&mut self, id: Option<ViewId>, open: &Open) {
+        let Some(id) = id.filter(|_| open.is_readable()) else { return };
+        let adopted = matches!(open.origin, Origin::Adopted { .. });
+        if !adopted || self.tokens.shown(open, id) {
+            self.views.readable(id, open.ino);
+        }
+    }
+
+    /// The session has `open` no more.
+    pub(crate) fn end_reading(&mut self, id: Option<ViewId>, open: &Open) {
+        let Some(id) = id.filter(|_| open.is_readable()) else { return };
+        let adopted = matches!(open.origin, Origin::Adopted { .. });
+        // If the original has gone before, it has taken this along.
+        if !adopted || self.tokens.hidden(open, id) {
+            self.views.unreadable(id, open.ino, 1);
+        }
     }
 }

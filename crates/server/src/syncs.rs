@@ -14,108 +14,19 @@
 //! the request asked for.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use atoll_vfs::wire::Request;
-use atoll_vfs::wire::files::FUSE_FSYNC_FDATASYNC;
-use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, PendingSync, Result, SyncId, Timespec};
+use atoll_vfs::{Context, Errno, FileSystem, PendingSync, Result, SyncId, Timespec};
+
+pub(crate) mod queue;
+
+pub use queue::{Ask, Then};
 
 use crate::host::Bell;
-use crate::session::Session;
-use crate::task::{Step, Task};
-use crate::verbs::enter;
-use crate::volume::{State, Volume, Waits};
-
-/// The most that wait for the next sync. Who comes then makes a whole one by itself, under the lock.
-const QUEUE_MAX: usize = 4096;
-
-/// Is told what a sync came to, by the syncer: it must not block.
-pub type Then = Box<dyn FnOnce(Result<()>) + Send>;
-
-/// What a request asks to be durable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ask {
-    /// A file: fsync(2), fdatasync(2).
-    File {
-        /// By which it is open.
-        handle: Handle,
-        /// Timestamps may be left behind.
-        data_only: bool,
-    },
-    /// A directory, by a handle.
-    Directory(Handle),
-    /// Everything: syncfs(2).
-    All,
-}
-
-impl Ask {
-    /// What `request` asks for, if it is one for a sync.
-    pub fn of(request: &Request<'_>) -> Option<Ask> {
-        match request {
-            Request::Fsync(args) => Some(Ask::File {
-                handle: Handle(args.fh),
-                data_only: args.fsync_flags & FUSE_FSYNC_FDATASYNC != 0,
-            }),
-            Request::Fsyncdir(args) => Some(Ask::Directory(Handle(args.fh))),
-            Request::Syncfs => Some(Ask::All),
-            _ => None,
-        }
-    }
-}
-
-/// One that waits for a sync.
-struct Waiter {
-    data_only: bool,
-    then: Then,
-}
-
-#[derive(Default)]
-struct Queue {
-    waiters: Vec<Waiter>,
-    /// The server ends: whoever has asked is still served.
-    closed: bool,
-}
-
-/// Those who wait for a sync of a volume.
-#[derive(Default)]
-pub(crate) struct Syncs {
-    queue: Mutex<Queue>,
-    /// Wakes the syncer, if there is one.
-    syncer: OnceLock<Arc<dyn Bell>>,
-}
-
-impl Syncs {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        // Nothing of others runs inside, and each change is whole.
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Queues a waiter, or gives it back: there is no syncer, or too many wait.
-    fn ask(&self, waiter: Waiter) -> std::result::Result<(), Then> {
-        let Some(syncer) = self.syncer.get() else { return Err(waiter.then) };
-        let mut queue = self.queue();
-        if queue.closed || queue.waiters.len() >= QUEUE_MAX {
-            return Err(waiter.then);
-        }
-        queue.waiters.push(waiter);
-        drop(queue);
-        syncer.ring();
-        Ok(())
-    }
-
-    fn is_served(&self) -> bool {
-        self.syncer.get().is_some()
-    }
-
-    /// Nobody can ask any more. Whoever has asked is still served.
-    fn close(&self) {
-        self.queue().closed = true;
-        if let Some(syncer) = self.syncer.get() {
-            syncer.ring();
-        }
-    }
-}
+use crate::syncs::queue::Waiter;
+use crate::task::{PAUSE, Step, Task};
+use crate::volume::Volume;
 
 /// A volume's syncer.
 pub struct Syncer<F: FileSystem + Send> {
@@ -124,6 +35,8 @@ pub struct Syncer<F: FileSystem + Send> {
     waiters: Vec<Waiter>,
     /// A flush has been asked for.
     flushes: bool,
+    /// The sync that goes on after a turn of others.
+    turn: Option<(SyncId, Result<()>)>,
 }
 
 impl<F: FileSystem + Send> Syncer<F> {
@@ -131,7 +44,7 @@ impl<F: FileSystem + Send> Syncer<F> {
     pub fn new(volume: &Arc<Volume<F>>, bell: Arc<dyn Bell>) -> Syncer<F> {
         // There is no other.
         let _ = volume.syncs.syncer.set(bell);
-        Syncer { volume: Arc::clone(volume), waiters: Vec::new(), flushes: false }
+        Syncer { volume: Arc::clone(volume), waiters: Vec::new(), flushes: false, turn: None }
     }
 
     fn begin(&self) -> Result<Option<PendingSync>> {
@@ -173,6 +86,10 @@ impl<F: FileSystem + Send> Task for Syncer<F> {
             None => self.begin(),
         }));
         match stepped.unwrap_or(Err(Errno::EIO)) {
+            Ok(Some(sync)) if sync.is_turn() => {
+                self.turn = Some(sync.flush());
+                return Step::Pause(PAUSE);
+            }
             Ok(Some(sync)) => {
                 self.flushes = true;
                 return Step::Flush(sync);
@@ -227,36 +144,12 @@ impl<F: FileSystem + Send> Volume<F> {
     }
 }
 
-impl<F: FileSystem + Send> Session<F> {
-    /// Does everything that `ask` takes but the sync itself, for [`Volume::sync_later`]. Returns whether
-    /// timestamps may be left behind.
-    ///
-    /// # Errors
-    /// Those of [`FileSystem::fsync`] and of writing back what was stored into mappings.
-    pub fn prepare_sync(&mut self, cx: &Context, ino: Ino, ask: Ask) -> Result<bool> {
-        match ask {
-            Ask::File { handle, data_only } => {
-                let open = self.file(ino, handle)?;
-                self.volume.write_back_file(open.ino, cx.now)?;
-                enter!(self, cx, state, _caller, reading);
-                state.go_by(&open).map(|()| data_only)
-            }
-            Ask::Directory(handle) => self.listing(ino, handle).map(|_| false),
-            Ask::All => {
-                self.volume.write_back(cx.now)?;
-                // What was written back may be of any file.
-                enter!(self, cx, _state, _caller, reading);
-                Ok(false)
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
 
     use super::*;
+    use crate::syncs::queue::QUEUE_MAX;
     use crate::testing::{Noted, volume};
 
     fn answers() -> (impl Fn() -> Then, Receiver<Result<()>>) {

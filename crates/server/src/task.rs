@@ -5,6 +5,10 @@ use std::time::Duration;
 
 use atoll_vfs::{PendingSync, Result, SyncId};
 
+/// The pause between two pieces of work, for those who wait for the volume's lock: it goes to whoever asks
+/// first, and without a pause that is mostly who had it.
+pub(crate) const PAUSE: Duration = Duration::from_micros(50);
+
 /// What a [`Task`] is to be given before its next step.
 #[derive(Debug)]
 pub enum Step {

@@ -8,8 +8,8 @@ use atoll_vfs::model::ModelFs;
 use atoll_vfs::{Errno, Result, Timespec};
 
 use crate::Volume;
-use crate::gate::Mount;
 use crate::host::{Bell, Done, Host, Pages, ViewMemory};
+use crate::leases::gate::Mount;
 
 /// The machine.
 #[derive(Debug, Default)]

@@ -2,71 +2,26 @@
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use atoll_vfs::{AccessTimes, Errno, FileSystem, Result, Timespec};
 
-use crate::caches::Caches;
-use crate::checkpoints::Checkpoints;
-use crate::gate::{Gate, Ticket};
+use crate::checkpoints::asked::Checkpoints;
 use crate::host::Host;
-use crate::limits::Limits;
+use crate::leases::caches::Caches;
+use crate::leases::gate::{Gate, Ticket};
+use crate::leases::needs::Involved;
+use crate::leases::observer::{Observer, ObserverId};
+use crate::leases::view::Views;
 use crate::locks::LockTable;
-use crate::mapped::Mappings;
-use crate::needs::Involved;
-use crate::observer::{Change, Observer, ObserverId};
-use crate::permissions::Credentials;
-use crate::privileges::Plain;
-use crate::session::Session;
-use crate::syncs::Syncs;
-use crate::tokens::Tokens;
-use crate::view::Views;
-
-/// Names a session of a volume; never used twice in the life of the process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SessionId(pub u64);
-
-impl SessionId {
-    /// Stands for the volume where it does something by itself.
-    pub const VOLUME: SessionId = SessionId(0);
-}
-
-/// As whom the calls of a session act.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Identity {
-    /// As the peer, whatever a call's [`Context`](atoll_vfs::Context) says.
-    #[default]
-    Peer,
-    /// As the user and group in each call's [`Context`](atoll_vfs::Context), with the peer's supplementary groups if
-    /// they are the peer's own. Only for a peer that may become any user: root in the initial
-    /// user namespace.
-    Caller,
-    /// As [`Identity::Caller`], and permissions have been checked already: for a FUSE mount of such
-    /// a peer with `default_permissions`, where the kernel, who knows all groups of the caller,
-    /// does it.
-    Checked,
-}
-
-/// What a session is granted.
-#[derive(Clone, Debug, Default)]
-pub struct Access {
-    /// As whom calls act.
-    pub identity: Identity,
-    /// Refuse changes with `EROFS`.
-    pub read_only: bool,
-    /// The directory that the session has as its root, a path from the volume's root; `None` for
-    /// the whole volume. Symbolic links in it are not followed, and `..` is none.
-    pub subtree: Option<PathBuf>,
-    /// Refuse to make, remove and rename with `EPERM`: names are for another session to change, which
-    /// is not told of what others do to them.
-    pub names_fixed: bool,
-    /// Adopt whatever a session that offers it has open. For who owns the volume.
-    pub adopts_offered: bool,
-    /// How much it may use.
-    pub limits: Limits,
-}
+use crate::mapped::files::Mappings;
+use crate::open::tokens::Tokens;
+use crate::rights::identity::SessionId;
+use crate::rights::privileges::Plain;
+use crate::state::State;
+use crate::syncs::queue::Syncs;
 
 /// A mounted file system that many sessions share. It lives as long as a session or a holder of
 /// the [`Arc`].
@@ -80,54 +35,6 @@ pub struct Volume<F> {
     pub(crate) checkpoints: Checkpoints,
     next_session: AtomicU64,
     address: OnceLock<Vec<u8>>,
-}
-
-/// What the volume's lock guards.
-pub(crate) struct State<F> {
-    pub(crate) fs: F,
-    /// Whether anything has changed since everything was last durable.
-    pub(crate) changed: bool,
-    pub(crate) plain: Plain,
-    pub(crate) tokens: Tokens,
-    /// Whether reading sets times of last access.
-    pub(crate) relatime: bool,
-    /// Counts moves of directories from one parent to another.
-    pub(crate) moves: u64,
-    pub(crate) mapped: Mappings,
-    pub(crate) views: Views,
-    pub(crate) caches: Caches,
-    /// What the call under way goes by.
-    pub(crate) involved: Involved,
-    pub(crate) gate: Arc<Gate>,
-    pub(crate) host: Arc<dyn Host>,
-    observers: Vec<(ObserverId, Arc<dyn Observer>)>,
-    next_observer: u64,
-}
-
-impl<F> State<F> {
-    /// Whether anybody wants to know of changes.
-    #[inline]
-    pub(crate) fn observed(&self) -> bool {
-        // A mount that has ended is none of the caches any more, but may not have forgotten yet.
-        let kernels = !self.caches.is_empty() || !self.gate.is_open();
-        !self.observers.is_empty() || !self.views.is_empty() || kernels
-    }
-
-    /// Tells the observers, and drops from the Views what is not true any more.
-    #[inline]
-    pub(crate) fn tell(&mut self, by: SessionId, change: Change<'_>) {
-        self.involved.change(match change {
-            Change::Attributes(ino) | Change::Data { ino, .. } | Change::Gone(ino) => ino,
-            Change::Entry { parent, .. } => parent,
-        });
-        self.views.changed(&change);
-        if !self.caches.is_empty() {
-            self.caches.changed(by, &change);
-        }
-        for (_, observer) in &self.observers {
-            observer.changed(by, &change);
-        }
-    }
 }
 
 /// Who waits for what a call has to wait for.
@@ -175,7 +82,6 @@ impl<F: FileSystem> Drop for Entered<'_, F> {
         drop(state);
         let Some(ticket) = ticket else { return };
         match self.waits {
-            Waits::Here if std::thread::panicking() => {}
             Waits::Here => self.host.wait(&mut |done| self.gate.after(ticket.clone(), done)),
             Waits::Carrier(place) => place.borrow_mut().get_or_insert_default().merge(&ticket),
         }
@@ -258,14 +164,8 @@ impl<F: FileSystem + Send> Volume<F> {
         let _ = self.address.set(path.as_os_str().as_encoded_bytes().to_vec());
     }
 
-    /// Begins a session of `peer`.
-    ///
-    /// # Errors
-    /// For the subtree `ENOENT`, `ENOTDIR`, `EINVAL` for `..` in it; `EIO` after a panic in the
-    /// file system.
-    pub fn session(self: &Arc<Self>, peer: Credentials, access: Access) -> Result<Session<F>> {
-        let id = SessionId(self.next_session.fetch_add(1, Ordering::Relaxed));
-        Session::begin(Arc::clone(self), id, peer, access)
+    pub(crate) fn next_session(&self) -> SessionId {
+        SessionId(self.next_session.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Takes the file system out, when every session has ended and every other holder of this

@@ -297,8 +297,7 @@ pub trait FileSystem {
     }
 
     /// Ends what [`begin_sync`](Self::begin_sync) began and [`PendingSync::flush`] waited for, which came to
-    /// `flushed`. There may be more to be waited for, once, and ended in the same way; `None`: everything is
-    /// durable.
+    /// `flushed`. There may be more to be waited for, and ended in the same way; `None`: everything is durable.
     ///
     /// # Errors
     /// That of `flushed`, and as [`fsync`](Self::fsync): the sync has failed.

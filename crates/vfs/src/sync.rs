@@ -12,18 +12,29 @@ pub struct SyncId(pub u64);
 /// A sync that has begun: what there is to be waited for, without the file system, from any thread.
 pub struct PendingSync {
     id: SyncId,
-    flush: Box<dyn FnOnce() -> Result<()> + Send>,
+    /// None for a turn of others.
+    flush: Option<Box<dyn FnOnce() -> Result<()> + Send>>,
 }
 
 impl PendingSync {
     /// The sync `id`, of which `flush` does the waiting.
     pub fn new(id: SyncId, flush: impl FnOnce() -> Result<()> + Send + 'static) -> PendingSync {
-        PendingSync { id, flush: Box::new(flush) }
+        PendingSync { id, flush: Some(Box::new(flush)) }
+    }
+
+    /// The sync `id`, which would take the file system for long, and goes on after a turn of others.
+    pub fn turn(id: SyncId) -> PendingSync {
+        PendingSync { id, flush: None }
+    }
+
+    /// Whether it waits for nothing but that others, who want the file system, have had it.
+    pub fn is_turn(&self) -> bool {
+        self.flush.is_none()
     }
 
     /// Waits. What it returns is for [`FileSystem::end_sync`](crate::FileSystem::end_sync).
     pub fn flush(self) -> (SyncId, Result<()>) {
-        (self.id, (self.flush)())
+        (self.id, self.flush.map_or(Ok(()), |flush| flush()))
     }
 }
 

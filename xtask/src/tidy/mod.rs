@@ -2,8 +2,9 @@
 //!
 //! Read in this order: [`tree`] the files that the rules look at; [`layers`] which crate may know
 //! which; [`sources`] what holds for every source file; [`words`] what no file may say;
-//! [`documents`] links, licences and the list of dependencies.
+//! [`documents`] links, licences and the list of dependencies; [`circles`] files that need each other.
 
+mod circles;
 mod documents;
 mod layers;
 mod sources;
@@ -49,6 +50,7 @@ pub fn run() -> Result<(), Failure> {
     let packages = layers::packages()?;
 
     let mut problems = layers::check(&packages);
+    problems.extend(circles::check(&tree));
     problems.extend(sources::check(&tree));
     problems.extend(words::check(&tree));
     problems.extend(documents::check(&tree, &packages));

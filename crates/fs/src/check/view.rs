@@ -338,8 +338,7 @@ impl<'d, M: Memory> View<'d, M> {
             self.latest = 0;
             self.end = ScanEnd { position: 0, sequence: 1, chain: sb.chain_seed() };
             // Nothing that an older journal left must look as if it continued the new one.
-            let ring = BlockIndex(sb.ring_start).byte_offset();
-            self.device.store_zeros(ring, BlockIndex(sb.ring_blocks).byte_offset())?;
+            journal::clear_ring(self.device, &sb)?;
             self.device.flush()?;
         }
         self.stop_ring()?;
@@ -373,15 +372,10 @@ impl<'d, M: Memory> View<'d, M> {
     /// Makes sure that no old record begins where the new journal will. Where a header was lost the
     /// numbers of the journal that it began may come a second time.
     fn stop_ring(&mut self) -> Result<()> {
-        let ring = BlockIndex(self.sb.ring_blocks).byte_offset();
-        let tail = self.header.map_or(self.end.position, |h| h.tail);
-        if ring - self.end.position.saturating_sub(tail).min(ring) >= record::HEADER_LEN as u64 {
-            // Records begin at multiples of 8: the first eight bytes of one lie together.
-            let at = BlockIndex(self.sb.ring_start).byte_offset() + self.end.position % ring;
-            self.device.store(at, &[0; 8])?;
-            self.device.flush()?;
-        }
-        Ok(())
+        let end = self.end.position;
+        let tail = self.header.map_or(end, |h| h.tail.min(end));
+        Journal::new(&self.sb, tail, &self.end).stop(self.device)?;
+        Ok(self.device.flush()?)
     }
 
     /// Reads the journal again, of which no record counts that has no commit mark after it.

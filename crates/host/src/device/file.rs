@@ -268,8 +268,11 @@ impl BlockDevice for FileDevice {
     fn reserve(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
         let blocks = checked_blocks(self.block_count, first, count)?;
         self.check_writable()?;
-        if blocks.is_empty() || self.is_sealable() {
+        if blocks.is_empty() {
             return Ok(());
+        }
+        if self.is_sealable() {
+            return Err(BlockError::Unsupported);
         }
         io::reserve(self.file.as_fd(), first.byte_offset(), BlockIndex(count).byte_offset())
     }

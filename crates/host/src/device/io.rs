@@ -66,17 +66,27 @@ pub(super) fn punch_hole(file: BorrowedFd<'_>, at: u64, len: u64) -> Result<bool
     }
 }
 
-/// Has storage set aside for a range, as far as the file or its file system can. A disk has it.
+/// Has storage set aside for a range, if the file system can.
 pub(super) fn reserve(file: BorrowedFd<'_>, at: u64, len: u64) -> Result<(), BlockError> {
     use rustix::fs::FallocateFlags as Flags;
     loop {
         return match rustix::fs::fallocate(file, Flags::KEEP_SIZE, at, len) {
             Ok(()) => Ok(()),
             Err(Errno::INTR) => continue,
-            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::NODEV) => Ok(()),
+            // A disk has its storage.
+            Err(_) if is_disk(file) => Ok(()),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::NODEV) => {
+                Err(BlockError::Unsupported)
+            }
             Err(errno) => Err(block_error(errno)),
         };
     }
+}
+
+fn is_disk(file: BorrowedFd<'_>) -> bool {
+    rustix::fs::fstat(file).is_ok_and(|stat| {
+        rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::BlockDevice
+    })
 }
 
 /// Drops what the host caches of the file, so that what is read from now on comes from the medium.

@@ -109,7 +109,7 @@ impl Evidence {
             FileType::BlockDevice => {
                 self.add(b"disk");
                 self.add_number(ioctls::disk_sequence(file.as_fd())?);
-                self.disk(&device_folder(stat.stx_rdev_major, stat.stx_rdev_minor), 0)
+                self.disk(&device_folder(stat.stx_rdev_major, stat.stx_rdev_minor)?, 0)
             }
             FileType::RegularFile => self.file(file, &stat),
             _ => None,
@@ -132,12 +132,17 @@ impl Evidence {
         self.add_number(born.map_or(0, |born| born.tv_nsec.into()));
 
         let magic = rustix::fs::fstatfs(file).ok()?.f_type as u32;
+        let instance = instance(magic)?;
+        if instance == Instance::Memory {
+            return Some(());
+        }
         let disk = device_folder(stat.stx_dev_major, stat.stx_dev_minor);
-        let folder = match instance(magic)? {
-            Instance::Memory => return Some(()),
-            Instance::Mount => None,
+        let folder = match instance {
+            Instance::Memory | Instance::Mount => None,
+            // Named as the kernel names the disk.
             Instance::Sysfs(kind) => {
-                name_of(&disk).map(|name| Path::new("/sys/fs").join(kind).join(name))
+                let name = disk.as_deref().and_then(Path::file_name);
+                name.map(|name| Path::new("/sys/fs").join(kind).join(name))
             }
             Instance::Btrfs => ioctls::btrfs_uuid(file.as_fd()).map(|uuid| btrfs_folder(&uuid)),
         };
@@ -154,19 +159,17 @@ impl Evidence {
             Some(devices) => self.disks(&devices, 0),
             // Overlay has no disk of its own.
             None if stat.stx_dev_major == 0 => Some(()),
-            None => self.disk(&disk, 0),
+            None => self.disk(&disk?, 0),
         }
     }
 
-    /// The disk with this folder in sysfs, and those below it.
+    /// The disk with this folder in sysfs, which no link leads to, and those below it.
     fn disk(&mut self, folder: &Path, depth: u32) -> Option<()> {
-        // Without sysfs it may be anybody's.
-        let folder = folder.canonicalize().ok()?;
-        if depth > STACK_MAX || has_memory_elsewhere(&folder) {
+        if depth > STACK_MAX || has_memory_elsewhere(folder) {
             return None;
         }
         // A partition lies in its disk's folder.
-        let whole = if folder.join("partition").exists() { folder.parent()? } else { &folder };
+        let whole = if folder.join("partition").exists() { folder.parent()? } else { folder };
         if let Ok(sequence) = std::fs::read(whole.join("diskseq")) {
             self.add(&sequence);
         }
@@ -178,7 +181,7 @@ impl Evidence {
         let Ok(entries) = std::fs::read_dir(folder) else { return Some(()) };
         let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
         paths.sort();
-        paths.iter().try_for_each(|path| self.disk(path, depth))
+        paths.iter().try_for_each(|path| self.disk(&path.canonicalize().ok()?, depth))
     }
 }
 
@@ -186,13 +189,9 @@ fn has(stat: &Statx, bit: u32) -> bool {
     stat.stx_mask & bit != 0
 }
 
-fn device_folder(major: u32, minor: u32) -> PathBuf {
-    format!("/sys/dev/block/{major}:{minor}").into()
-}
-
-/// The kernel's name for the disk with this folder.
-fn name_of(folder: &Path) -> Option<PathBuf> {
-    Some(folder.canonicalize().ok()?.file_name()?.into())
+/// The disk's folder in sysfs. Without sysfs it may be anybody's.
+fn device_folder(major: u32, minor: u32) -> Option<PathBuf> {
+    Path::new(&format!("/sys/dev/block/{major}:{minor}")).canonicalize().ok()
 }
 
 fn btrfs_folder(uuid: &[u8; 16]) -> PathBuf {

@@ -375,8 +375,11 @@ impl BlockDevice for MappedDevice {
     fn reserve(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
         let blocks = checked_blocks(self.block_count, first, count)?;
         self.check_writable()?;
-        if blocks.is_empty() || self.sealable {
+        if blocks.is_empty() {
             return Ok(());
+        }
+        if self.sealable {
+            return Err(BlockError::Unsupported);
         }
         io::reserve(self.file.as_fd(), first.byte_offset(), BlockIndex(count).byte_offset())
     }

@@ -25,6 +25,9 @@ pub fn owner() -> [u8; 32] {
 
 /// The process that made `mark`, if it lives and is not this one.
 pub fn living_owner(mark: &[u8; 32]) -> Option<u32> {
+    if *mark == [0; 32] {
+        return None;
+    }
     let number = |at: usize| {
         let bytes = mark[at * 8..at * 8 + 8].try_into();
         bytes.map_or(0, u64::from_le_bytes)

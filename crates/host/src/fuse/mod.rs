@@ -1,10 +1,8 @@
 //! Serves volumes to the Linux kernel, so that every program can use them.
 //!
 //! Read in this order: [`mount`] is the system's side, the device and the mount point; [`shared`] serves a
-//! session to the kernel, with `identify` for what programs ask of a descriptor and `notices` for what
-//! the kernel is told.
+//! session to the kernel, with `notices` for what that is told.
 
-mod identify;
 pub mod mount;
 mod notices;
 pub mod shared;

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use atoll_vfs::wire::Fixed;
 use atoll_vfs::wire::header::OutHeader;
 
-use atoll_server::gate::Notice;
+use atoll_server::leases::gate::Notice;
 
 /// What a kernel said to a [`Notice`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,10 +12,11 @@ use rustix::fs::FileType;
 use super::control::{self, Answer};
 use super::listen::session;
 use super::rules::Grant;
-use crate::fuse::shared::{Others, SharedMount, SharedOptions};
+use crate::fuse::shared::{SharedMount, SharedOptions};
 use atoll_server::Credentials;
 use atoll_server::Session;
 use atoll_server::revocable::Revocable;
+use atoll_server::route::kernel::{KernelOptions, Others};
 use atoll_server::{Identity, Volume};
 
 /// How long the kernel's first request may take: it is there once the device is mounted.
@@ -68,9 +69,11 @@ impl<F: FileSystem + Send + 'static> Mount<F> {
             return Err("the device of FUSE is not mounted".to_owned());
         }
         let options = SharedOptions {
-            owner: self.single_owner.then_some((self.peer.uid, self.peer.gid)),
-            others: if self.grant.owns { Others::Rings } else { Others::Any },
-            unchanging: self.grant.unchanging,
+            kernel: KernelOptions {
+                owner: self.single_owner.then_some((self.peer.uid, self.peer.gid)),
+                others: if self.grant.owns { Others::Rings } else { Others::Any },
+                unchanging: self.grant.unchanging,
+            },
             spin: self.spin,
         };
         let hang_up = Some(Arc::clone(&self.socket));

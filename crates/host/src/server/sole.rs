@@ -4,12 +4,13 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use atoll_server::route::kernel::{KernelOptions, Others};
 use atoll_server::{Access, Credentials, Identity, Limits, Volume};
 use atoll_vfs::{AccessTimes, FileSystem};
 
 use super::SPIN;
 use super::upkeep::Upkeep;
-use crate::fuse::shared::{Others, SharedMount, SharedOptions};
+use crate::fuse::shared::{SharedMount, SharedOptions};
 
 /// A mounted volume, ready to be served.
 pub struct SoleServer<F: FileSystem + Send + 'static> {
@@ -53,12 +54,8 @@ impl<F: FileSystem + Send + 'static> SoleServer<F> {
         };
         // The kernel may name every inode, whoever mounts.
         let session = volume.session(Credentials::default(), access).map_err(error)?;
-        let options = SharedOptions {
-            others: Others::None,
-            unchanging: read_only,
-            spin: SPIN,
-            ..SharedOptions::default()
-        };
+        let kernel = KernelOptions { others: Others::None, unchanging: read_only, owner: None };
+        let options = SharedOptions { kernel, spin: SPIN };
         let upkeep = Upkeep::start(&volume)?;
         let mount = SharedMount::start(session, device, &options)?;
         Ok(SoleServer { volume, upkeep, mount })

@@ -10,33 +10,30 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use atoll_server::revocable::Revocable;
+use atoll_server::route::carrier::{Carrier, Held, Incoming};
+use atoll_server::route::router::Router;
+use atoll_server::route::router::{Ended, serve_next};
+use atoll_server::{Credentials, Identity, Session, Volume};
 use atoll_transport::channel::{Limits, Request as Slot, RingKind, ServerChannel};
-use atoll_vfs::server::{Caller, Identity as Named, Reply, Server, ServerOptions};
-use atoll_vfs::wire::files::{O_APPEND, OpenOut, WriteOut, open_flags};
+use atoll_vfs::server::ServerOptions;
+use atoll_vfs::wire::Fixed;
 use atoll_vfs::wire::header::OutHeader;
-use atoll_vfs::wire::{Extensions, Fixed, Malformed, Message, REPLY_MAX, Request};
-use atoll_vfs::{Context, FileSystem, Handle, Ino, Result};
+use atoll_vfs::{FileSystem, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 
 use super::control::{self, Answer};
 use super::listen::{hang_up, refuse, session};
 use super::machine;
-use super::machine::now;
 use super::placement::{self, Placement};
 use super::rules::Grant;
 use crate::shm::{Doorbell, SharedMemory, wake};
 use crate::spin::Spin;
-use atoll_server::Credentials;
-use atoll_server::Session;
-use atoll_server::revocable::Revocable;
-use atoll_server::syncs::Ask;
-use atoll_server::tokens::Token;
-use atoll_server::{Identity, Volume};
 
 /// Requests of one lane that are answered before the next lane has its turn.
 const BATCH: usize = 8;
@@ -59,60 +56,121 @@ struct Client<F: FileSystem + Send> {
     channel: ServerChannel<SharedMemory>,
     doorbell: Doorbell,
     /// One for each lane, since each begins with an INIT of its own.
-    servers: Vec<Server>,
+    routers: Vec<Router>,
     newcomer: Newcomer<F>,
-    held: Vec<Held>,
+    held: Vec<Waiting>,
 }
 
-/// An answer that waits: until the kernels of mounts have forgotten what it belies, until what was asked to
-/// be durable is.
-struct Held {
+/// An answer that waits.
+struct Waiting {
     slot: Slot,
     reply: Vec<u8>,
     data: usize,
-    waits: Arc<Waits>,
+    outcome: Arc<Outcome>,
 }
 
-/// What an answer waits for, and what came of it.
-struct Waits {
-    left: AtomicU32,
-    /// The number of an error that it has become, or 0.
+/// What the wait of an answer has come to.
+struct Outcome {
+    /// The number of the error that the answer has become, or 0; before it has come to anything [`WAITS`].
     error: AtomicI32,
     bell: Doorbell,
 }
 
-impl Waits {
-    /// One thing less to wait for.
-    fn is_done(&self, outcome: Result<()>) {
-        if let Err(error) = outcome {
-            self.error.store(error.raw(), Ordering::Relaxed);
-        }
-        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.bell.ring();
-        }
-    }
+/// No number of an error.
+const WAITS: i32 = -1;
 
-    fn is_over(&self) -> bool {
-        self.left.load(Ordering::Acquire) == 0
+impl Outcome {
+    fn is_known(&self) -> bool {
+        self.error.load(Ordering::Acquire) != WAITS
     }
 }
 
-impl Held {
+/// What has the worker look for the outcome.
+struct Release(Arc<Outcome>);
+
+impl Held for Release {
+    fn release(self: Box<Self>, outcome: Result<()>) -> bool {
+        let error = outcome.map_or_else(|error| error.raw(), |()| 0);
+        self.0.error.store(error, Ordering::Release);
+        self.0.bell.ring();
+        true
+    }
+}
+
+impl Waiting {
     /// Makes the reply what has become of it.
     fn settle(&mut self) {
-        let error = self.waits.error.load(Ordering::Relaxed);
+        let error = self.outcome.error.load(Ordering::Relaxed);
         if error != 0 {
             let header = OutHeader::load(&self.reply);
             self.reply.truncate(OutHeader::SIZE);
             OutHeader { len: OutHeader::SIZE as u32, error: -error, ..header }
                 .store(&mut self.reply);
+            self.data = 0;
         }
     }
 }
 
-/// A sync that a request asks for.
-struct Sync {
-    data_only: bool,
+/// One lane of a client's ring, while it has its turn.
+struct Lane<'a> {
+    channel: &'a mut ServerChannel<SharedMemory>,
+    lane: u32,
+    message: &'a mut [u8],
+    held: &'a mut Vec<Waiting>,
+    bell: &'a Doorbell,
+    latest: &'a mut Latest,
+    socket: RawFd,
+}
+
+impl Carrier for Lane<'_> {
+    type Slot = Slot;
+    type Error = Broken;
+
+    #[inline]
+    fn take(&mut self) -> std::result::Result<Option<Slot>, Broken> {
+        let slot =
+            self.channel.poll(self.lane, self.message).map_err(|_| Broken("broke the ring"))?;
+        if slot.is_some() {
+            self.latest.note((self.socket, self.lane));
+        }
+        Ok(slot)
+    }
+
+    #[inline]
+    fn incoming(&mut self, slot: &Slot) -> Incoming<'_> {
+        // SAFETY: one request is served at a time, whose two places do not overlap; both
+        // slices end with the call. The router passes data on and does not look at it.
+        let (data, room) = unsafe { (self.channel.data(slot), self.channel.room(slot)) };
+        Incoming { message: &self.message[..slot.message_len()], data, room }
+    }
+
+    #[inline]
+    fn is_alone(&self) -> bool {
+        let serial = self.channel.layout().config().ring == RingKind::Spsc;
+        serial && self.latest.is_alone() && self.held.is_empty()
+    }
+
+    #[inline]
+    fn answer(
+        &mut self,
+        slot: Slot,
+        message: &[u8],
+        data: usize,
+    ) -> std::result::Result<bool, Broken> {
+        if message.len() > self.channel.layout().message_max() {
+            return Err(Broken("left no place for an answer"));
+        }
+        self.channel.complete(slot, message, data, wake);
+        Ok(true)
+    }
+
+    fn hold(&mut self, slot: Slot, message: &[u8], data: usize) -> Box<dyn Held> {
+        let outcome = Outcome { error: AtomicI32::new(WAITS), bell: self.bell.clone() };
+        let outcome = Arc::new(outcome);
+        let reply = message.to_vec();
+        self.held.push(Waiting { slot, reply, data, outcome: Arc::clone(&outcome) });
+        Box::new(Release(outcome))
+    }
 }
 
 /// Why a client is served no more, in words for the log.
@@ -191,7 +249,7 @@ fn work<F: FileSystem + Send + 'static>(
         clients.retain(|client| client.newcomer.place.with(|_| ()).is_some());
         let longest = clients.iter().map(|client| client.channel.layout().message_max()).max();
         message.resize(longest.unwrap_or(0), 0);
-        if poll_rings(&mut clients, &mut message, (volume, bell), &mut round) {
+        if poll_rings(&mut clients, &mut message, bell, &mut round) {
             sleep(&mut clients, bell);
             round.spin.begin();
         }
@@ -239,7 +297,7 @@ impl Latest {
 fn poll_rings<F: FileSystem + Send>(
     clients: &mut Vec<Client<F>>,
     message: &mut [u8],
-    waiting: (&Volume<F>, &Doorbell),
+    bell: &Doorbell,
     round: &mut Round,
 ) -> bool {
     for _ in 0..ROUNDS_MAX {
@@ -247,7 +305,7 @@ fn poll_rings<F: FileSystem + Send>(
             return true;
         }
         let mut any = false;
-        clients.retain_mut(|client| match client.turn(message, waiting, &mut round.latest) {
+        clients.retain_mut(|client| match client.turn(message, bell, &mut round.latest) {
             Ok(answered) => {
                 any |= answered;
                 true
@@ -328,8 +386,8 @@ fn begin<F: FileSystem + Send + 'static>(
     match attempt(&newcomer) {
         Ok((channel, doorbell)) => {
             let lanes = channel.layout().config().lanes;
-            let servers = (0..lanes).map(|_| Server::new(ServerOptions::default())).collect();
-            Some(Client { channel, doorbell, servers, newcomer, held: Vec::new() })
+            let routers = (0..lanes).map(|_| Router::new(ServerOptions::default())).collect();
+            Some(Client { channel, doorbell, routers, newcomer, held: Vec::new() })
         }
         Err(why) => {
             refuse(&newcomer.socket, &newcomer.peer, &why);
@@ -339,135 +397,40 @@ fn begin<F: FileSystem + Send + 'static>(
     }
 }
 
-/// Answers what only sessions know, and has the codec's server answer the rest. A reply that is due when
-/// everything so far is durable comes with whether timestamps are to be, too; unless the client is `alone`.
-fn answer<F: FileSystem + Send>(
-    server: &mut Server,
-    (session, alone): (&mut Session<F>, bool),
-    caller: &Caller,
-    message: &[u8],
-    data: &[u8],
-    reply: &mut [u8; REPLY_MAX],
-    room: &mut [u8],
-) -> std::result::Result<(Reply, Option<Sync>), Malformed> {
-    let message = Message::decode(message, data)?;
-    let header = &message.header;
-    let cx = Context { uid: header.uid, gid: header.gid, now: caller.now };
-    let ask = match &message.request {
-        Ok(request) if !alone && session.volume().has_syncer() && server.agreed().is_some() => {
-            Ask::of(request)
-        }
-        _ => None,
-    };
-    let mut sync = None;
-    let result = match &message.request {
-        _ if let Some(ask) = ask => {
-            session.prepare_sync(&cx, Ino(header.nodeid), ask).map(|data_only| {
-                sync = Some(Sync { data_only });
-                0
-            })
-        }
-        Ok(Request::Adopt(args)) => session.adopt(Token(args.token)).map(|(_, handle)| {
-            let out = OpenOut { fh: handle.0, ..OpenOut::default() };
-            out.store(&mut reply[OutHeader::SIZE..]);
-            OpenOut::SIZE
-        }),
-        Ok(Request::AdoptOpen(args)) => {
-            session.adopt_open(Ino(header.nodeid), open_flags(args.flags)).map(|(_, handle)| {
-                let out = OpenOut { fh: handle.0, ..OpenOut::default() };
-                out.store(&mut reply[OutHeader::SIZE..]);
-                OpenOut::SIZE
-            })
-        }
-        // It says at each write whether it is to be at the end, as the kernel does.
-        Ok(Request::Write { args, data })
-            if args.flags & O_APPEND != 0
-                && server.agreed().is_some_and(|agreed| agreed.contains(Extensions::APPEND)) =>
-        {
-            session.append(&cx, Ino(header.nodeid), Handle(args.fh), data).map(|written| {
-                let body = &mut reply[OutHeader::SIZE..];
-                WriteOut { size: written.len as u32, padding: 0 }.store(body);
-                written.offset.store(&mut body[WriteOut::SIZE..]);
-                WriteOut::SIZE + u64::SIZE
-            })
-        }
-        _ => {
-            let answered = server.answer(session, caller, &message, reply, room)?;
-            return Ok((answered, None));
-        }
-    };
-    let (body, error) = result.map_or_else(|error| (0, -error.raw()), |body| (body, 0));
-    let len = OutHeader::SIZE + body;
-    OutHeader { len: len as u32, error, unique: header.unique }.store(reply);
-    Ok((Reply { message: len, data: 0 }, sync))
-}
-
 impl<F: FileSystem + Send> Client<F> {
     /// Gives each lane its batch. Returns whether there was anything.
     fn turn(
         &mut self,
         message: &mut [u8],
-        (volume, bell): (&Volume<F>, &Doorbell),
+        bell: &Doorbell,
         latest: &mut Latest,
     ) -> std::result::Result<bool, Broken> {
+        let Client { channel, routers, newcomer, held, .. } = self;
         let mut any = false;
-        let socket = self.newcomer.socket.as_raw_fd();
-        let serial = self.channel.layout().config().ring == RingKind::Spsc;
-        if !self.held.is_empty() {
-            for mut held in self.held.extract_if(.., |held| held.waits.is_over()) {
+        if !held.is_empty() {
+            for mut waiting in held.extract_if(.., |waiting| waiting.outcome.is_known()) {
                 any = true;
-                held.settle();
-                self.channel.complete(held.slot, &held.reply, held.data, wake);
-            }
-        }
-        for (lane, server) in (0..).zip(&mut self.servers) {
-            for _ in 0..BATCH {
-                let request =
-                    self.channel.poll(lane, message).map_err(|_| Broken("broke the ring"))?;
-                let Some(request) = request else { break };
-                any = true;
-                latest.note((socket, lane));
-                let alone = serial && latest.is_alone() && self.held.is_empty();
-                let mut reply = [0; REPLY_MAX];
-                // SAFETY: one request is served at a time, whose two places do not overlap; both
-                // slices end with the call. The server passes data on and does not look at it.
-                let (data, room) =
-                    unsafe { (self.channel.data(&request), self.channel.room(&request)) };
-                let caller = Caller { identity: Named::FromHeader, now: now() };
-                let message = &message[..request.message_len()];
-                let served = catch_unwind(AssertUnwindSafe(|| {
-                    self.newcomer.place.with(|session| {
-                        let served = (&mut *session, alone);
-                        let answered =
-                            answer(server, served, &caller, message, data, &mut reply, room);
-                        answered.map(|answered| (answered, session.take_needs()))
-                    })
-                }));
-                let ((answered, sync), ticket) = match served {
-                    Ok(Some(Ok(answered))) => answered,
-                    Ok(Some(Err(_))) => return Err(Broken("sent no FUSE message")),
-                    Ok(None) => return Err(Broken("was not expected any more")),
-                    Err(_) => return Err(Broken("met an internal error")),
-                };
-                if answered.message > self.channel.layout().message_max() {
+                waiting.settle();
+                if waiting.reply.len() > channel.layout().message_max() {
                     return Err(Broken("left no place for an answer"));
                 }
-                let reply = &reply[..answered.message];
-                let left = u32::from(ticket.is_some()) + u32::from(sync.is_some());
-                if left == 0 {
-                    self.channel.complete(request, reply, answered.data, wake);
-                    continue;
-                }
-                let (left, error) = (AtomicU32::new(left), AtomicI32::new(0));
-                let waits = Arc::new(Waits { left, error, bell: bell.clone() });
-                let (reply, data) = (reply.to_vec(), answered.data);
-                self.held.push(Held { slot: request, reply, data, waits: Arc::clone(&waits) });
-                if let Some(ticket) = ticket {
-                    let waits = Arc::clone(&waits);
-                    volume.gate().after(ticket, move || waits.is_done(Ok(())));
-                }
-                if let Some(Sync { data_only }) = sync {
-                    volume.sync_later(data_only, Box::new(move |outcome| waits.is_done(outcome)));
+                channel.complete(waiting.slot, &waiting.reply, waiting.data, wake);
+            }
+        }
+        let socket = newcomer.socket.as_raw_fd();
+        for (lane, router) in (0..).zip(routers) {
+            let mut lane = Lane { channel, lane, message, held, bell, latest, socket };
+            for _ in 0..BATCH {
+                let served = catch_unwind(AssertUnwindSafe(|| {
+                    serve_next(&mut lane, router, &newcomer.place)
+                }));
+                match served.map_err(|_| Broken("met an internal error"))? {
+                    Ok(true) => any = true,
+                    Ok(false) => break,
+                    Err(Ended::Carrier(broken)) => return Err(broken),
+                    Err(Ended::Malformed) => return Err(Broken("sent no FUSE message")),
+                    Err(Ended::Revoked) => return Err(Broken("was not expected any more")),
+                    Err(Ended::Destroyed) => {}
                 }
             }
         }

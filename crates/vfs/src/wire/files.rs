@@ -125,6 +125,10 @@ const O_EXCL: u32 = 0o200;
 const O_TRUNC: u32 = 0o1000;
 /// Of open(2) on Linux: in [`WriteIn::flags`], to be written at the end of the file.
 pub const O_APPEND: u32 = 0o2000;
+/// Flag of open(2): a write returns when what is needed to read it is durable.
+pub const O_DSYNC: u32 = 0o10000;
+/// Flag of open(2): when everything about it is.
+pub const O_SYNC: u32 = 0o4000000 | O_DSYNC;
 /// Of open(2) on Linux: in [`ReadIn::flags`], a read that sets no time of last access.
 pub const O_NOATIME: u32 = 0o1000000;
 

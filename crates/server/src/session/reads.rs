@@ -2,10 +2,11 @@
 
 use atoll_vfs::{Context, DirEntry, FileSystem, Handle, Ino, OpenFlags, Result};
 
-use crate::handles::Open;
+use crate::open::handles::Open;
 use crate::session::Session;
-use crate::verbs::enter;
-use crate::volume::{State, Waits};
+use crate::session::enter::enter;
+use crate::state::State;
+use crate::volume::Waits;
 
 impl<F: FileSystem + Send> Session<F> {
     /// The next call is by a descriptor with O_NOATIME, if `yes`.

@@ -2,9 +2,9 @@
 
 use atoll_vfs::{Errno, FileSystem, Handle, Ino, OpenFlags, Result};
 
-use crate::handles::Open;
+use crate::open::handles::Open;
+use crate::open::tokens::{Token, Tokens};
 use crate::session::Session;
-use crate::tokens::{Token, Tokens};
 
 impl<F: FileSystem + Send> Session<F> {
     /// The token of an open file, by which another session can [`adopt`](Self::adopt) it. To be told
@@ -32,7 +32,7 @@ impl<F: FileSystem + Send> Session<F> {
     }
 
     /// The same for what a session of the same owner has open of `ino` with these rights, READ and WRITE, if
-    /// [`Access::adopts_offered`](crate::volume::Access::adopts_offered).
+    /// `Access::adopts_offered`.
     ///
     /// # Errors
     /// `EBADF` when there is none or this session may not; `EMFILE`.

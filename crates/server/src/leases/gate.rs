@@ -3,15 +3,15 @@
 //! What is told to a mount is written by a thread of its own, its notifier: the kernel may make it wait
 //! for the mount's own requests. Answers that depend on it wait here, as calls to make when it is
 //! done: the threads that serve go on, since it may be their next answer that the kernel waits for. Which
-//! those are says [`needs`](crate::needs).
+//! those are says `needs`.
 //!
 //! How long that takes must not decide what is seen. A mount that somebody has waited for longer than
-//! [`PATIENCE`] is *fenced*: its requests are answered with errors from then on, it is told to forget all
+//! `PATIENCE` is *fenced*: its requests are answered with errors from then on, it is told to forget all
 //! that it was lent, and the answers go out when it has, or when its device is given up. So old data is
 //! left only to one who has taken the mount's requests for himself and answers them not.
 //!
 //! Two mounts that cut the same file wait for each other if both have stores to write back, which the
-//! kernel holds back until the cut is answered. Where that is so for [`STUCK`], the older cut is answered.
+//! kernel holds back until the cut is answered. Where that is so for `STUCK`, the older cut is answered.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -21,8 +21,8 @@ use std::time::Duration;
 use atoll_vfs::Ino;
 
 use crate::host::{Bell, Done as Then, Host};
-pub use crate::needs::Ticket;
-use crate::needs::{Involved, Needs};
+use crate::leases::needs::{Involved, Needs};
+pub use crate::leases::needs::{PortId, Ticket};
 
 /// The longest that an answer waits for the kernel of a mount that is not fenced: far longer than one
 /// that is alive takes on the busiest machine.
@@ -40,10 +40,6 @@ pub struct Notice {
     /// The file is as long as this now, and was shorter; and its last byte.
     pub grown: Option<(u64, u8)>,
 }
-
-/// Names a mount in its volume's [`Gate`]; never used twice.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PortId(u64);
 
 /// What is on the way to one mount.
 struct Port {
@@ -210,7 +206,7 @@ impl Gate {
         self.host.uptime()
     }
 
-    /// Has mounts fenced after another time than [`PATIENCE`].
+    /// Has mounts fenced after another time than `PATIENCE`.
     pub fn set_patience(&self, patience: Duration) {
         self.patience.store(patience.as_millis() as u64, Ordering::Relaxed);
     }
@@ -309,7 +305,7 @@ impl Gate {
         }
     }
 
-    /// The kernel has taken what [`next`](Self::next) gave.
+    /// The kernel has taken what `next` gave.
     pub fn told(&self, id: PortId) {
         let ready = {
             let mut inner = self.inner();

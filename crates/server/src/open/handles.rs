@@ -15,7 +15,7 @@ pub(crate) struct Open {
     pub origin: Origin,
 }
 
-/// Whose an open file is; see [`Tokens`](crate::tokens::Tokens).
+/// Whose an open file is; see [`Tokens`](crate::open::tokens::Tokens).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// The session's own.

@@ -4,7 +4,7 @@
 //! An ioctl(2), which any file system that is not Atoll's answers with an error. With a connection to the
 //! server of one's own the token allows what the descriptor does.
 
-use atoll_server::Mapping;
+use crate::Mapping;
 
 /// The first word of the answer.
 const MAGIC: u32 = 0x4c4f_5441;
@@ -14,26 +14,26 @@ const VERSION: u32 = 2;
 const SIZE: usize = 48;
 
 /// The number of the request: `_IOR('A', 0xf5, ...)` of Linux.
-pub(super) const REQUEST: u32 = 2 << 30 | (SIZE as u32) << 16 | (b'A' as u32) << 8 | 0xf5;
+pub const REQUEST: u32 = 2 << 30 | (SIZE as u32) << 16 | (b'A' as u32) << 8 | 0xf5;
 
 /// An open file as the server knows it.
-pub(super) struct Identity {
+pub struct Identity {
     /// The session whose handle it is.
-    pub(super) session: u64,
+    pub session: u64,
     /// Its inode number.
-    pub(super) ino: u64,
+    pub ino: u64,
     /// Its handle.
-    pub(super) handle: u64,
+    pub handle: u64,
     /// By which it can be used through a ring; zeros where there are none.
-    pub(super) token: [u64; 2],
+    pub token: [u64; 2],
 }
 
 impl Identity {
     /// Bytes of the answer.
-    pub(super) const SIZE: usize = SIZE;
+    pub const SIZE: usize = SIZE;
 
     /// The answer, in the machine's byte order.
-    pub(super) fn to_bytes(&self) -> [u8; SIZE] {
+    pub fn to_bytes(&self) -> [u8; SIZE] {
         let mut bytes = [0; SIZE];
         bytes[0..4].copy_from_slice(&MAGIC.to_ne_bytes());
         bytes[4..8].copy_from_slice(&VERSION.to_ne_bytes());
@@ -55,15 +55,15 @@ impl Identity {
 /// ```
 ///
 /// The address is the path of the server's socket, where the token is exchanged for the memory
-/// ([`control`](crate::control)). Whoever can make the request has the open file.
-pub(super) const MAP: u32 = 3 << 30 | (MAP_SIZE as u32) << 16 | (b'A' as u32) << 8 | 0xf6;
+/// (`control`). Whoever can make the request has the open file.
+pub const MAP: u32 = 3 << 30 | (MAP_SIZE as u32) << 16 | (b'A' as u32) << 8 | 0xf6;
 /// Bytes of its argument.
-pub(super) const MAP_SIZE: usize = 160;
+pub const MAP_SIZE: usize = 160;
 /// The longest address.
 const ADDRESS_MAX: usize = 107;
 
 /// The offset and the length that a request to map names.
-pub(super) fn map_range(argument: &[u8]) -> Option<(u64, u64)> {
+pub fn map_range(argument: &[u8]) -> Option<(u64, u64)> {
     let argument: &[u8; MAP_SIZE] = argument.try_into().ok()?;
     let word = |at: usize| u64::from_ne_bytes(std::array::from_fn(|i| argument[at + i]));
     let head = [MAGIC.to_ne_bytes(), VERSION.to_ne_bytes()].concat();
@@ -71,7 +71,7 @@ pub(super) fn map_range(argument: &[u8]) -> Option<(u64, u64)> {
 }
 
 /// The answer to a request to map; `None` when the address is too long.
-pub(super) fn map_answer(mapping: &Mapping, address: &[u8]) -> Option<[u8; MAP_SIZE]> {
+pub fn map_answer(mapping: &Mapping, address: &[u8]) -> Option<[u8; MAP_SIZE]> {
     if address.len() > ADDRESS_MAX {
         return None;
     }

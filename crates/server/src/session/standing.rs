@@ -6,22 +6,12 @@
 //! the kernel forgets the inode or many others were used since. That takes nothing from anybody: no
 //! file goes, and what was closed here is opened again when it is asked for.
 
-use std::collections::{HashMap, VecDeque};
-
 use atoll_vfs::{Context, FileSystem, Handle, Ino, OpenFlags, Result};
 
 use crate::session::Session;
 
 /// The most files and directories that stand at the same time.
 const STANDING_MAX: usize = if cfg!(test) { 4 } else { 16_384 };
-
-/// What stands for the files of a session, by the client's numbers.
-#[derive(Debug, Default)]
-pub(crate) struct Standing {
-    handles: HashMap<Ino, (Handle, bool)>,
-    /// The oldest first. What does not stand any more is passed over.
-    order: VecDeque<Ino>,
-}
 
 impl<F: FileSystem + Send> Session<F> {
     /// From now on handle 0 stands for a file that may be read, or a directory. For a client who has checked

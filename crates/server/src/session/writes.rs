@@ -3,9 +3,10 @@
 use atoll_vfs::{Context, FileSystem, Handle, Ino, OpenFlags, Result, Written};
 
 use crate::session::Session;
-use crate::state::changing;
-use crate::verbs::enter;
-use crate::volume::{State, Waits};
+use crate::session::enter::changing;
+use crate::session::enter::enter;
+use crate::state::State;
+use crate::volume::Waits;
 
 /// Where a write goes.
 pub(crate) enum At {

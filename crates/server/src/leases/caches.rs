@@ -3,7 +3,7 @@
 //! A kernel may remember the attributes of an inode that an answer said to be valid, and the pages that
 //! it has read for its page cache. What each mount has been lent so is in a table, and when a call
 //! changes it, the mount's kernel is told to forget before that call, or any that could have seen the
-//! change, is answered (see [`gate`](crate::gate) and [`needs`](crate::needs)).
+//! change, is answered (see [`gate`](crate::leases::gate) and `needs`).
 //!
 //! # Why no kernel shows what is old
 //!
@@ -34,7 +34,7 @@
 //!
 //! # What it costs
 //!
-//! What was taken back from a mount is not lent to it again for [`REST`], so that the two do not chase each
+//! What was taken back from a mount is not lent to it again for `REST`, so that the two do not chase each
 //! other. A volume without mounts pays one comparison for each change.
 //!
 //! Pages are lent to mounts of the superuser and of the server's own user. Whoever serves a page of a
@@ -52,9 +52,9 @@ use std::time::Duration;
 
 use atoll_vfs::Ino;
 
-use crate::gate::{Cut, Gate, Mount, Next, Notice, PortId};
-use crate::observer::Change;
-use crate::volume::SessionId;
+use crate::leases::gate::{Cut, Gate, Mount, Next, Notice, PortId};
+use crate::leases::observer::Change;
+use crate::rights::identity::SessionId;
 
 /// How long what was taken back is not lent again.
 const REST: Duration = Duration::from_millis(100);

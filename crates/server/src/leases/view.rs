@@ -39,11 +39,10 @@ use std::sync::Arc;
 use atoll_transport::view::{Attributes, PAGE, ViewWriter};
 use atoll_vfs::{Attr, Context, FileSystem, FileType, Ino, Name};
 
-use crate::gate::Gate;
-use crate::handles::{Open, Origin};
 use crate::host::ViewMemory;
-use crate::observer::Change;
-use crate::volume::State;
+use crate::leases::gate::Gate;
+use crate::leases::observer::Change;
+use crate::open::handles::Open;
 
 /// The most bytes of a read or write that are put into the View: what is longer is worth a request.
 const FILL_MAX: usize = 32 << 10;
@@ -240,7 +239,7 @@ impl Views {
     }
 
     /// The session has one handle more by which `ino` may be read.
-    fn readable(&mut self, id: ViewId, ino: Ino) {
+    pub fn readable(&mut self, id: ViewId, ino: Ino) {
         if let Some(view) = self.of(Some(id)) {
             *view.readable.entry(ino).or_default() += 1;
         }
@@ -303,28 +302,6 @@ impl Views {
                     _ => return,
                 }
             }
-        }
-    }
-}
-
-impl<F: FileSystem> State<F> {
-    /// A session with the View `id` has `open`: pages of it may be shown, if it can be read, until
-    /// [`end_reading`](Self::end_reading), or until the original of an adopted one is closed.
-    pub(crate) fn begin_reading(&mut self, id: Option<ViewId>, open: &Open) {
-        let Some(id) = id.filter(|_| open.is_readable()) else { return };
-        let adopted = matches!(open.origin, Origin::Adopted { .. });
-        if !adopted || self.tokens.shown(open, id) {
-            self.views.readable(id, open.ino);
-        }
-    }
-
-    /// The session has `open` no more.
-    pub(crate) fn end_reading(&mut self, id: Option<ViewId>, open: &Open) {
-        let Some(id) = id.filter(|_| open.is_readable()) else { return };
-        let adopted = matches!(open.origin, Origin::Adopted { .. });
-        // If the original has gone before, it has taken this along.
-        if !adopted || self.tokens.hidden(open, id) {
-            self.views.unreadable(id, open.ino, 1);
         }
     }
 }

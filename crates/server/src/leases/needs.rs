@@ -22,12 +22,14 @@ use std::collections::HashMap;
 
 use atoll_vfs::Ino;
 
-use crate::gate::PortId;
-
 /// The most inodes that a call goes by: a rename's two directories, what it moves and what it replaces.
 const INVOLVED_MAX: usize = 4;
 /// So many inodes may be remembered before those whose notices are done are looked for.
 const PRUNE_MIN: usize = 1024;
+
+/// Names a mount in its volume's [`Gate`](crate::leases::gate::Gate); never used twice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortId(pub(crate) u64);
 
 /// What has to be done before an answer is given: for each mount, how many of its notices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

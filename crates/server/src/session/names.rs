@@ -2,10 +2,11 @@
 
 use atoll_vfs::{Attr, Context, Errno, FileSystem, FileType, Ino, Name, Result};
 
+use crate::session::enter::changing;
+use crate::session::enter::{directory, enter, forgotten, lend};
 use crate::session::{Lent, Session};
-use crate::state::changing;
-use crate::verbs::{directory, enter, forgotten, lend};
-use crate::volume::{State, Waits};
+use crate::state::State;
+use crate::volume::Waits;
 
 impl<F: FileSystem + Send> Session<F> {
     /// Refuses a session that may not change names.

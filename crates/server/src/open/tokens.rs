@@ -21,9 +21,9 @@ use std::collections::hash_map::Entry;
 
 use atoll_vfs::{Errno, Ino, OpenFlags, Result};
 
-use crate::handles::{Open, Origin};
 use crate::host::Host;
-use crate::view::ViewId;
+use crate::leases::view::ViewId;
+use crate::open::handles::{Open, Origin};
 
 /// What an open file may be used for.
 const RIGHTS: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);

@@ -6,8 +6,8 @@
 use atoll_posix::{AccessMode, ModeBits, Policy};
 use atoll_vfs::{Attr, Context, Errno, FileType, Result, SetAttr, SetTime};
 
-use crate::privileges::without_set_ids;
-use crate::volume::Identity;
+use crate::rights::identity::Identity;
+use crate::rights::privileges::without_set_ids;
 
 /// Who a client is, as the kernel attests it (`SO_PEERCRED`, `SO_PEERGROUPS`).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

@@ -10,70 +10,17 @@ use atoll_vfs::{
     OpenFlags, RenameFlags, Result, SeekTo, SetAttr, StatFs, Written, XattrFlags,
 };
 
-use crate::handles::{Open, Origin};
-use crate::observer::Change;
-use crate::privileges::drop_capabilities;
+use crate::leases::observer::Change;
+use crate::leases::view::ViewId;
+use crate::open::handles::{Open, Origin};
+use crate::rights::identity::Identity;
+use crate::rights::privileges::drop_capabilities;
+use crate::session::enter::{changing, directory, enter, forgotten, lend};
+use crate::session::writes::At;
 use crate::session::{Lent, Session};
-use crate::state::{MAKE, changing, open_mode};
-use crate::view::ViewId;
-use crate::volume::{Identity, State, Waits};
-use crate::writes::At;
-
-/// Takes the volume's lock, for a call that changes something if `changing`, and names what every
-/// verb needs. A macro, since the lock borrows one field of the session while others change.
-macro_rules! enter {
-    ($self:ident, $cx:ident, $state:ident, $caller:ident, reading) => {
-        let waits = if $self.waits { Waits::Here } else { Waits::Carrier(&$self.needs) };
-        let mut guard = $self.volume.enter(waits)?;
-        let $state: &mut State<F> = &mut guard;
-        let $cx = &$self.judge.context($cx);
-        let $caller = $self.judge.caller($cx);
-    };
-    ($self:ident, $cx:ident, $state:ident, $caller:ident, changing) => {
-        let waits = if $self.waits { Waits::Here } else { Waits::Carrier(&$self.needs) };
-        let mut guard = changing(&$self.volume, $self.access.read_only, waits)?;
-        let $state: &mut State<F> = &mut guard;
-        let $cx = &$self.judge.context($cx);
-        let $caller = $self.judge.caller($cx);
-    };
-}
-
-/// The volume's number of a directory in which a call works.
-macro_rules! directory {
-    ($self:ident, $cx:ident, $state:ident, $caller:ident, $ino:expr) => {{
-        let dir = {
-            let State { fs, involved, moves, .. } = &mut *$state;
-            $self.inodes.directory((fs, involved), $cx, &$caller, *moves, $ino)
-        };
-        forgotten!($self, $state);
-        let dir = dir?;
-        $state.involved.add(dir);
-        dir
-    }};
-}
-
-/// Drops from the session's View what it may not name any more, now that it was given something else.
-macro_rules! forgotten {
-    ($self:ident, $state:ident) => {
-        while let Some(ino) = $self.inodes.forgotten() {
-            $state.views.forgotten($self.view, ino);
-        }
-    };
-}
-
-/// Takes note of what the client, if it is a kernel, is given to remember.
-macro_rules! lend {
-    ($self:ident, entry $ino:expr, $lend:expr) => {
-        if let Some(cache) = &$self.cache {
-            $self.lent = Some(Lent { ino: $ino, entry: true, valid: cache.given($ino, $lend) });
-        }
-    };
-    ($self:ident, attributes $ino:expr) => {
-        if let Some(cache) = &$self.cache {
-            $self.lent = Some(Lent { ino: $ino, entry: false, valid: cache.shown($ino) });
-        }
-    };
-}
+use crate::state::State;
+use crate::state::{MAKE, open_mode};
+use crate::volume::Waits;
 
 /// Lets the owner's other sessions adopt what was just opened, if this one offers it.
 macro_rules! offer {
@@ -83,8 +30,6 @@ macro_rules! offer {
         }
     };
 }
-
-pub(crate) use {directory, enter, forgotten, lend};
 
 impl<F: FileSystem + Send> Session<F> {
     pub(crate) fn check_room(&self) -> Result<()> {

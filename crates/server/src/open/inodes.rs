@@ -17,8 +17,8 @@ use std::collections::HashMap;
 
 use atoll_vfs::{Attr, Context, Errno, FileSystem, Ino, Name, Result};
 
-use crate::needs::Involved;
-use crate::permissions::Caller;
+use crate::leases::needs::Involved;
+use crate::rights::permissions::Caller;
 
 /// The longest way up that is walked, so that a deep tree cannot hold up all others.
 const DEPTH_MAX: usize = 4096;

@@ -4,7 +4,7 @@
 
 use atoll_vfs::Ino;
 
-use crate::volume::SessionId;
+use crate::rights::identity::SessionId;
 
 /// What a call has changed. Inode numbers are the volume's own, whatever a session's subtree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

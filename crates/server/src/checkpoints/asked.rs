@@ -1,0 +1,34 @@
+//! Whether a checkpoint was asked for.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use crate::host::Bell;
+
+/// What wakes a volume's checkpointer.
+#[derive(Default)]
+pub(crate) struct Checkpoints {
+    /// Somebody has asked since the last checkpoint.
+    pub asked: AtomicBool,
+    /// The server ends.
+    pub closed: AtomicBool,
+    pub checkpointer: OnceLock<Arc<dyn Bell>>,
+}
+
+impl Checkpoints {
+    /// Asks for a checkpoint.
+    #[inline]
+    pub fn ask(&self) {
+        if !self.asked.load(Ordering::Relaxed) {
+            self.begin();
+        }
+    }
+
+    #[cold]
+    fn begin(&self) {
+        if let Some(checkpointer) = self.checkpointer.get() {
+            self.asked.store(true, Ordering::Relaxed);
+            checkpointer.ring();
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Which files are mapped, and what of them is in memory.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::time::Duration;
+
+use atoll_vfs::{Errno, Ino, Result};
+
+use crate::host::{Host, Pages};
+use crate::open::handles::Open;
+use crate::rights::identity::SessionId;
+
+/// Names the memory of a mapped file to programs that were told it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MapToken(pub [u8; 16]);
+
+impl MapToken {
+    pub(crate) fn new(host: &dyn Host) -> Result<MapToken> {
+        let mut bytes = [0; 16];
+        host.random(&mut bytes)?;
+        Ok(MapToken(bytes))
+    }
+}
+
+/// What a client is told that wants to map an open file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// With it the memory is had from `Volume::mapped_memory`, and what was stored is made
+    /// durable by `Volume::sync_mapped`.
+    pub token: MapToken,
+    /// Whether stores are allowed.
+    pub writable: bool,
+}
+
+/// A mapped file.
+pub(crate) struct File {
+    pub pages: Box<dyn Pages>,
+    /// Keeps the inode while it is mapped.
+    pub open: Open,
+    /// What is in memory, in order and apart from each other: elsewhere the memory says nothing.
+    pub covered: Vec<Range<u64>>,
+    pub reader: MapToken,
+    pub writer: MapToken,
+    /// Sessions that have mapped it, and how many bytes each has brought into memory.
+    pub sessions: HashMap<SessionId, u64>,
+    /// Whether a client could have stored something.
+    pub stores: bool,
+    pub grace: u32,
+    /// Not compared before this uptime of the host without anybody's asking.
+    pub rests: Option<Duration>,
+    /// Nobody has the memory, nor has been given it since this was found.
+    pub unused: bool,
+}
+
+/// The mapped files of a volume.
+#[derive(Default)]
+pub(crate) struct Mappings {
+    pub files: HashMap<Ino, File>,
+    pub tokens: HashMap<MapToken, Ino>,
+}
+
+pub(crate) fn overlap(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {
+    let start = a.start.max(b.start);
+    start..a.end.min(b.end).max(start)
+}
+
+pub(crate) fn length(range: &Range<u64>) -> u64 {
+    range.end.saturating_sub(range.start)
+}
+
+impl File {
+    /// The first part of `range` that is not in memory.
+    pub fn gap(&self, range: &Range<u64>) -> Option<Range<u64>> {
+        let mut at = range.start;
+        for covered in &self.covered {
+            if covered.end <= at {
+                continue;
+            }
+            if covered.start > at {
+                return (at < range.end).then(|| at..covered.start.min(range.end));
+            }
+            at = covered.end;
+        }
+        (at < range.end).then_some(at..range.end)
+    }
+
+    /// Notes that `range`, a gap, is in memory.
+    pub fn add(&mut self, range: Range<u64>) {
+        let at = self.covered.partition_point(|covered| covered.start < range.start);
+        self.covered.insert(at, range);
+        self.covered.dedup_by(|next, before| {
+            let joined = before.end == next.start;
+            if joined {
+                before.end = next.end;
+            }
+            joined
+        });
+    }
+
+    /// What of `range` is in memory.
+    pub fn within(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
+        let from = self.covered.partition_point(|covered| covered.end <= range.start);
+        self.covered[from..]
+            .iter()
+            .map(move |covered| overlap(covered, &range))
+            .take_while(|part| part.start < part.end)
+    }
+
+    /// Bytes of a file of `size` that are in memory.
+    pub fn bytes(&self, size: u64) -> u64 {
+        self.within(0..size).map(|part| length(&part)).sum()
+    }
+
+    pub fn zero(&self, range: Range<u64>) -> Result<()> {
+        for part in self.within(range) {
+            self.pages.zero(part.start, part.end)?;
+        }
+        Ok(())
+    }
+}
+
+impl Mappings {
+    pub fn file(&self, token: MapToken) -> Result<(Ino, &File)> {
+        let ino = *self.tokens.get(&token).ok_or(Errno::ESTALE)?;
+        self.files.get(&ino).map(|file| (ino, file)).ok_or(Errno::ESTALE)
+    }
+}

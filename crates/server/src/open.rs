@@ -1,0 +1,6 @@
+//! The tables of what clients have open or may name: bounded, and of numbers alone.
+
+pub(crate) mod handles;
+pub(crate) mod inodes;
+pub(crate) mod standing;
+pub mod tokens;

@@ -1,0 +1,68 @@
+//! What brings requests and takes answers: the lane of a ring, the kernel's FUSE device, a queue of a virtual
+//! machine, a socket. A carrier knows nothing of files. What it brings goes one way:
+//!
+//! ```text
+//!     carrier.take -> router -> session -> volume
+//!                       |
+//!                       +-> carrier.answer              the answer is there, or none is due
+//!                       +-> carrier.hold -> Held        it waits: for a lock, a sync, the kernels of mounts
+//! ```
+
+use atoll_vfs::Result;
+
+/// A request with its pieces of memory.
+#[derive(Debug)]
+pub struct Incoming<'a> {
+    /// Its message, which nobody changes, with its data behind it where those come in one piece.
+    pub message: &'a [u8],
+    /// Its data, if that comes apart from the message. The client may change it meanwhile: it is passed on and
+    /// not looked at.
+    pub data: &'a [u8],
+    /// The place for the data of its answer, which is only written.
+    pub room: &'a mut [u8],
+}
+
+/// What brings the requests of one client.
+pub trait Carrier {
+    /// Names a request until it has its answer.
+    type Slot;
+    /// Why it brings nothing any more.
+    type Error;
+
+    /// Takes the next request; `None` when none has come.
+    ///
+    /// # Errors
+    /// The client has gone, or breaks the carrier's rules: it is to be served no more.
+    fn take(&mut self) -> std::result::Result<Option<Self::Slot>, Self::Error>;
+
+    /// The request.
+    fn incoming(&mut self, slot: &Self::Slot) -> Incoming<'_>;
+
+    /// Whether nobody but this client has sent requests for a while, and none of its own can be behind this
+    /// one: what it waits for holds up nobody.
+    fn is_alone(&self) -> bool {
+        false
+    }
+
+    /// Gives the answer: `message`, and `data` bytes in the room. An empty message says that none is due.
+    /// Returns whether somebody still wants it.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    fn answer(
+        &mut self,
+        slot: Self::Slot,
+        message: &[u8],
+        data: usize,
+    ) -> std::result::Result<bool, Self::Error>;
+
+    /// Keeps the answer until it is released, maybe by another thread, while the carrier goes on.
+    fn hold(&mut self, slot: Self::Slot, message: &[u8], data: usize) -> Box<dyn Held>;
+}
+
+/// An answer that waits.
+pub trait Held: Send {
+    /// Gives the answer, or the error that it has become. Returns whether somebody still wants it. It must not
+    /// block.
+    fn release(self: Box<Self>, outcome: Result<()>) -> bool;
+}

@@ -1,0 +1,539 @@
+//! A client that is a kernel: what only a kernel asks for, and what it is told that it may keep. `/dev/fuse`
+//! brings its requests, or a queue of a virtual machine.
+//!
+//! # Choices
+//!
+//! - **The kernel caches what it can be told to forget**: attributes, and the pages of files. When another
+//!   client changes them the kernel is notified before that client's call returns
+//!   ([`caches`](crate::leases::caches)), so that the next system call sees it. Names are looked up each
+//!   time, unless no other client changes them ([`Others`]). Files opened to be read only go through the page cache, all others are read and written
+//!   directly (`FOPEN_DIRECT_IO`). Shared mappings are allowed (`FUSE_DIRECT_IO_ALLOW_MMAP`, Linux 6.6):
+//!   what other clients write is seen in them, what is stored into them is seen by others when the kernel
+//!   writes it back. A program that asks by ioctl(2) gets the server's memory of the file to map instead
+//!   (`identify::MAP`).
+//! - **Where there is no other client the kernel's caches are kept for ever**: names, that there are none,
+//!   attributes, pages, listings, link targets. All files go through the page cache.
+//! - **No write-back cache.** A write(2) that has returned has reached the file system, so that it
+//!   survives the end of this process; dirty pages in the kernel would be lost with it. Stores
+//!   into a shared mapping reach the file system at msync(2), munmap(2) or exit, as POSIX has it.
+//! - **Writes by O_DSYNC are durable when they are answered**: after one through the page cache the kernel asks for
+//!   a sync, after a direct one it does not.
+//! - **An answer that waits holds up nobody**: it is sent by whoever
+//!   ends the wait. What a notification may wait for, reads for the page cache and its writing back, is
+//!   answered at once. So two programs that read one page through the caches of two mounts, while a
+//!   third is writing it, may see the change in either order.
+//! - **O_APPEND is the server's**: the kernel says with each write whether the file has the flag
+//!   just then, and the end of the file is found where the write happens. Its own idea of the end,
+//!   which may be old, is not used. What one write(2) appends is in one piece up to what one request carries.
+//! - **Locks are the volume's** (`FUSE_POSIX_LOCKS`, `FUSE_FLOCK_LOCKS`). A request that waits
+//!   is answered when the lock is granted, by the thread that freed it. A
+//!   signal makes the kernel send INTERRUPT, upon which the waiting request is answered with
+//!   `EINTR`: the program's handler runs, or it dies. Where no other client takes any the kernel keeps
+//!   them itself, and closing a file needs no answer (FLUSH is `ENOSYS`).
+//! - **What never changes is opened without a word** ([`KernelOptions::unchanging`]): OPEN and OPENDIR are
+//!   `ENOSYS`, upon which the kernel asks no more, and names files by their inodes alone. Where files
+//!   are written it cannot be so: it is by the answer to OPEN that O_APPEND passes the page cache by,
+//!   and RELEASE says when an unlinked file goes.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use atoll_vfs::server::{Caller, Reply, Server};
+use atoll_vfs::wire::attributes::{AttrOut, EntryOut, FATTR_SIZE, RawAttr};
+use atoll_vfs::wire::files::{
+    IoctlIn, IoctlOut, O_APPEND, O_DSYNC, O_NOATIME, O_SYNC, OpenOut, WriteIn, WriteOut,
+};
+use atoll_vfs::wire::header::{InHeader, OutHeader};
+use atoll_vfs::wire::locks::{FUSE_LK_FLOCK, FileLock, LkIn, LkOut};
+use atoll_vfs::wire::opcode::{
+    FUSE_CREATE, FUSE_GETATTR, FUSE_INIT, FUSE_LINK, FUSE_LOOKUP, FUSE_MKDIR, FUSE_MKNOD,
+    FUSE_OPEN, FUSE_OPENDIR, FUSE_RELEASE, FUSE_SETATTR, FUSE_SYMLINK, FUSE_TMPFILE,
+};
+use atoll_vfs::wire::session::InitOut;
+use atoll_vfs::wire::{Fixed, Malformed, Message, REPLY_MAX, Request};
+use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, Result};
+
+use crate::leases::caches::KernelCache;
+use crate::locks::{Holder, LockKind, LockOwner, LockRange, LockRequest, WaitId, Waited};
+use crate::route::answer::{Later, Routed, finish, routed};
+use crate::route::identify;
+use crate::route::wait::Wait;
+use crate::session::{Lent, Session};
+
+// Features of linux/fuse.h that only a server with locks, direct files and set-ID rules offers.
+const FUSE_POSIX_LOCKS: u64 = 1 << 1;
+const FUSE_FLOCK_LOCKS: u64 = 1 << 10;
+const LOCKS: u64 = FUSE_POSIX_LOCKS | FUSE_FLOCK_LOCKS;
+const FUSE_ASYNC_DIO: u64 = 1 << 15;
+const FUSE_HANDLE_KILLPRIV_V2: u64 = 1 << 28;
+const FUSE_DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+const FEATURES: u64 = LOCKS | FUSE_HANDLE_KILLPRIV_V2 | FUSE_DIRECT_IO_ALLOW_MMAP | FORGETTING;
+/// The same for the only client.
+const SOLE_FEATURES: u64 = FUSE_HANDLE_KILLPRIV_V2 | FUSE_ASYNC_DIO | FUSE_CACHE_SYMLINKS;
+/// Offered by a kernel that can do without OPEN and without OPENDIR.
+const OPENS_ALONE: u64 = 1 << 17 | 1 << 24;
+/// Features that need names to be kept.
+const CACHING: u64 = 1 << 13 | 1 << 14; // READDIRPLUS, and by the kernel's choice
+
+/// Whoever reads through the page cache asks for the size first where it was told to forget that, and pages
+/// go when the file is seen to have changed, as do those that sendfile(2) has read. The targets of symbolic
+/// links, which never change, are kept, unless following one is to be counted.
+const FORGETTING: u64 = FUSE_AUTO_INVAL_DATA | FUSE_CACHE_SYMLINKS;
+const FUSE_AUTO_INVAL_DATA: u64 = 1 << 12;
+const FUSE_CACHE_SYMLINKS: u64 = 1 << 23;
+
+const FOPEN_DIRECT_IO: u32 = 1;
+const FOPEN_KEEP_CACHE: u32 = 1 << 1;
+const FOPEN_CACHE_DIR: u32 = 1 << 3;
+const FUSE_READ_LOCKOWNER: u32 = 1 << 1;
+const FUSE_WRITE_CACHE: u32 = 1;
+const FUSE_IOCTL_DIR: u32 = 1 << 4;
+// Flags of open(2) and kinds of locks on every architecture that Atoll runs on (asm-generic/fcntl.h).
+const O_ACCMODE: u32 = 3;
+const O_TRUNC: u32 = 0o1000;
+const O_DIRECT: u32 = if cfg!(target_arch = "aarch64") { 0o200000 } else { 0o40000 };
+const F_RDLCK: u32 = 0;
+const F_WRLCK: u32 = 1;
+const F_UNLCK: u32 = 2;
+
+/// How long the kernel relies on attributes, in seconds. Changes are told: this only bounds what the kernel
+/// itself gets wrong, which takes the attributes of a directory from an answer that it has
+/// overtaken by a change of its own.
+const ATTR_VALID: u64 = 1;
+/// How long the kernel relies on what only it changes, or nobody, in seconds: as long as it likes.
+const FOR_EVER: u64 = 365 * 24 * 60 * 60;
+
+/// Who else uses the volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Others {
+    /// Anybody.
+    #[default]
+    Any,
+    /// Programs by rings, which change no names and take no locks: the kernel may remember names, and that there
+    /// are none, and keeps the locks.
+    Rings,
+    /// Nobody: the kernel may rely on all that it learns.
+    None,
+}
+
+/// How a session is served to a kernel.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KernelOptions {
+    /// Show every file as owned by this user and group, for a user namespace that knows no others.
+    pub owner: Option<(u32, u32)>,
+    /// Who uses the volume beside this mount.
+    pub others: Others,
+    /// Nothing of the volume changes while it is mounted: the kernel may rely on all that it learns, and
+    /// opens and closes by itself.
+    pub unchanging: bool,
+}
+
+impl KernelOptions {
+    /// For how many seconds the kernel may rely on all that it learns, whatever it is told.
+    pub fn valid(&self) -> u64 {
+        if self.unchanging || self.others == Others::None { FOR_EVER } else { 0 }
+    }
+
+    /// Whether a write by an open file with `flags` passes the page cache by.
+    fn is_direct(&self, flags: u32) -> bool {
+        self.others != Others::None || flags & O_DIRECT != 0
+    }
+}
+
+/// The requests of the kernel that wait for locks.
+#[derive(Default)]
+struct Pending {
+    /// By the kernel's number of the request.
+    waits: HashMap<u64, WaitId>,
+    /// Answered before the call that queued them returned.
+    early: HashSet<u64>,
+}
+
+fn lock(pending: &Mutex<Pending>) -> MutexGuard<'_, Pending> {
+    pending.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The kernel at the other end.
+pub struct Kernel {
+    options: KernelOptions,
+    /// What it has been lent.
+    pub(crate) cache: Arc<KernelCache>,
+    pending: Arc<Mutex<Pending>>,
+}
+
+/// Where an answer has attributes, and what the kernel learns by them.
+type Shown = Option<(usize, Lent)>;
+
+impl Kernel {
+    /// The kernel of a session that has begun `cache`.
+    pub fn new(cache: Arc<KernelCache>, options: KernelOptions) -> Kernel {
+        Kernel { options, cache, pending: Arc::default() }
+    }
+
+    pub(crate) fn route<F: FileSystem + Send>(
+        &mut self,
+        session: &mut Session<F>,
+        codec: &mut Server,
+        (raw, message, request, caller): (&[u8], &Message<'_>, &Request<'_>, &Caller),
+        mut later: Later,
+        reply: &mut [u8; REPLY_MAX],
+        room: &mut [u8],
+    ) -> std::result::Result<Routed, Malformed> {
+        let header = &message.header;
+        let (unique, ino) = (header.unique, Ino(header.nodeid));
+        let cx = Context { uid: header.uid, gid: header.gid, now: caller.now };
+        let mut data = 0;
+        let result = match request {
+            // It is asked for the sake of locks, and once.
+            Request::Flush(_) if self.options.others != Others::Any => Err(Errno::ENOSYS),
+            Request::Open(_) | Request::Opendir(_) if session.opens_nothing() => Err(Errno::ENOSYS),
+            Request::Flush(args) => {
+                session.flush(ino, Handle(args.fh), args.lock_owner).map(|()| 0)
+            }
+            Request::Getlk(args) => getlk(session, ino, args).map(|lk| {
+                LkOut { lk }.store(&mut reply[OutHeader::SIZE..]);
+                LkOut::SIZE
+            }),
+            Request::Setlk(args) => lock_request(args)
+                .and_then(|wanted| session.setlk(ino, Handle(args.fh), &wanted))
+                .map(|()| 0),
+            Request::Setlkw(args) => self.setlkw(session, unique, ino, args).map(|wait| {
+                later.lock = wait;
+                0
+            }),
+            Request::Ioctl(args) => {
+                let argument = raw.get(InHeader::SIZE + IoctlIn::SIZE..).unwrap_or_default();
+                let answered = self.ioctl(session, (ino, args, argument), &cx, room);
+                answered.map(|len| {
+                    data = len;
+                    IoctlOut::default().store(&mut reply[OutHeader::SIZE..]);
+                    IoctlOut::SIZE
+                })
+            }
+            Request::Interrupt(args) => {
+                // What no longer waits has its answer on the way.
+                let waiting = lock(&self.pending).waits.get(&args.unique).copied();
+                if let Some(id) = waiting {
+                    session.cancel(id);
+                }
+                let reply = Reply { message: 0, data: 0 };
+                return Ok(routed(session, reply, Later::default(), None));
+            }
+            Request::Write { args, data }
+                if args.flags & (O_APPEND | O_DSYNC) != 0
+                    || args.write_flags & FUSE_WRITE_CACHE != 0 =>
+            {
+                write(session, &cx, ino, args, data).map(|len| {
+                    let back = args.write_flags & FUSE_WRITE_CACHE != 0;
+                    if args.flags & O_DSYNC != 0 && self.options.is_direct(args.flags) && !back {
+                        later.sync = Some(args.flags & O_SYNC != O_SYNC);
+                    }
+                    let body = &mut reply[OutHeader::SIZE..];
+                    WriteOut { size: len as u32, padding: 0 }.store(body);
+                    WriteOut::SIZE
+                })
+            }
+            _ => return self.pass(session, codec, (message, request, caller), later, reply, room),
+        };
+        // The kernel has a lock on what it writes back.
+        let at_once = matches!(request,
+            Request::Write { args, .. } if args.write_flags & FUSE_WRITE_CACHE != 0);
+        // What is mapped from now on, no kernel may have in its cache.
+        later.ticket = session.take_needs().filter(|_| !at_once && result.is_ok());
+        let mut answer = finish(unique, result, reply);
+        if data > 0 {
+            answer.data = data;
+            let header = OutHeader::load(reply);
+            OutHeader { len: header.len + data as u32, ..header }.store(reply);
+        }
+        Ok(routed(session, answer, later, None))
+    }
+
+    /// The answer to what programs ask of a descriptor, in `room`. The kernel copies as many bytes of the
+    /// argument, and of the answer, as the request's number says.
+    fn ioctl<F: FileSystem + Send>(
+        &self,
+        session: &mut Session<F>,
+        (ino, args, argument): (Ino, &IoctlIn, &[u8]),
+        cx: &Context,
+        room: &mut [u8],
+    ) -> Result<usize> {
+        let handle = Handle(args.fh);
+        if args.flags & FUSE_IOCTL_DIR != 0 {
+            return Err(Errno::ENOTTY);
+        }
+        let mut give = |answer: &[u8]| {
+            room.get_mut(..answer.len()).ok_or(Errno::ENOTTY)?.copy_from_slice(answer);
+            Ok(answer.len())
+        };
+        match args.cmd {
+            identify::REQUEST if args.out_size as usize >= identify::Identity::SIZE => {
+                let token = session.token(ino, handle)?.0;
+                let session = session.id().0;
+                let identity = identify::Identity { session, ino: ino.0, handle: handle.0, token };
+                give(&identity.to_bytes())
+            }
+            identify::MAP => {
+                let (offset, len) = identify::map_range(argument).ok_or(Errno::ENOTTY)?;
+                // What does not change the kernel may map as well.
+                if session.volume().address().is_none() || self.options.unchanging {
+                    return Err(Errno::ENOTTY);
+                }
+                let mapping = session.map(cx, ino, handle, offset, len)?;
+                let address = session.volume().address().unwrap_or_default();
+                give(&identify::map_answer(&mapping, address).ok_or(Errno::ENOTTY)?)
+            }
+            _ => Err(Errno::ENOTTY),
+        }
+    }
+
+    /// Has the codec's server answer, and adds to its reply what is the kernel's own.
+    fn pass<F: FileSystem + Send>(
+        &mut self,
+        session: &mut Session<F>,
+        codec: &mut Server,
+        (message, request, caller): (&Message<'_>, &Request<'_>, &Caller),
+        mut later: Later,
+        reply: &mut [u8; REPLY_MAX],
+        room: &mut [u8],
+    ) -> std::result::Result<Routed, Malformed> {
+        let opcode = message.header.opcode;
+        // The kernel says whose lock it is with each read for a program.
+        let for_cache =
+            matches!(request, Request::Read(args) if args.read_flags & FUSE_READ_LOCKOWNER == 0);
+        session.reads_for_cache(for_cache);
+        session.reads_without_trace(match request {
+            Request::Read(args) | Request::Readdir(args) | Request::Readdirplus(args) => {
+                args.flags & O_NOATIME != 0
+            }
+            _ => false,
+        });
+        match request {
+            Request::Init(args)
+                if self.options.unchanging && args.features() & OPENS_ALONE == OPENS_ALONE =>
+            {
+                session.open_nothing();
+            }
+            Request::Release(args) => self.cache.closed(args.fh),
+            _ => {}
+        }
+        let answered = codec.answer(session, caller, message, reply, room)?;
+        if answered.message == 0 {
+            let _ = session.take_needs();
+            return Ok(routed(session, answered, later, None));
+        }
+        let header = OutHeader::load(reply);
+        let lent = session.take_lent();
+        let at_once = for_cache || opcode == FUSE_RELEASE;
+        later.ticket = session.take_needs().filter(|_| !at_once);
+        let lasting = self.options.others != Others::Any;
+        if lasting && header.error == -Errno::ENOENT.raw() && opcode == FUSE_LOOKUP {
+            let len = OutHeader::SIZE + EntryOut::SIZE;
+            OutHeader { len: len as u32, error: 0, ..header }.store(reply);
+            // Inode number 0: there is no such name.
+            let none = EntryOut { entry_valid: FOR_EVER, ..EntryOut::default() };
+            none.store(&mut reply[OutHeader::SIZE..]);
+            return Ok(routed(session, Reply { message: len, data: 0 }, later, None));
+        }
+        let mut shown = None;
+        if header.error == 0 {
+            let reply = &mut reply[..answered.message];
+            self.amend(session, message, request, reply);
+            let end = reply.len();
+            let at = match opcode {
+                FUSE_GETATTR | FUSE_SETATTR => Some(OutHeader::SIZE),
+                FUSE_CREATE | FUSE_TMPFILE => Some(end - OpenOut::SIZE - EntryOut::SIZE),
+                FUSE_LOOKUP | FUSE_MKNOD | FUSE_MKDIR | FUSE_SYMLINK | FUSE_LINK => {
+                    Some(end - EntryOut::SIZE)
+                }
+                _ => None,
+            };
+            shown = at.and_then(|at| Some((at, lent?)));
+        }
+        if matches!(request, Request::Setattr(args) if args.valid & FATTR_SIZE != 0) {
+            later.cut = Some(self.cache.cut(message.header.nodeid));
+        }
+        // An answer that waits lends nothing.
+        if later.ticket.is_none() {
+            self.lend(shown, reply);
+        }
+        let entry = shown.filter(|(_, lent)| lent.entry).map(|(_, lent)| (&self.cache, lent.ino));
+        let mut routed = routed(session, answered, later, entry);
+        routed.is_last = matches!(request, Request::Destroy);
+        Ok(routed)
+    }
+
+    /// Says in an answer how long the kernel may rely on the attributes in it.
+    fn lend(&self, shown: Shown, reply: &mut [u8]) {
+        let Some((at, lent)) = shown.filter(|(_, lent)| lent.valid) else { return };
+        let (attr_valid, valid) = (ATTR_VALID.max(self.options.valid()), &mut reply[at..]);
+        if lent.entry {
+            EntryOut { attr_valid, ..EntryOut::load(valid) }.store(valid);
+        } else {
+            AttrOut { attr_valid, ..AttrOut::load(valid) }.store(valid);
+        }
+    }
+
+    fn amend<F: FileSystem + Send>(
+        &self,
+        session: &Session<F>,
+        message: &Message<'_>,
+        request: &Request<'_>,
+        reply: &mut [u8],
+    ) {
+        let KernelOptions { owner, others, .. } = self.options;
+        let end = reply.len();
+        let opcode = message.header.opcode;
+        match opcode {
+            FUSE_INIT => {
+                let Request::Init(args) = request else { return };
+                let body = &mut reply[OutHeader::SIZE..];
+                let mut out = InitOut::load(body);
+                let sole = others == Others::None;
+                let more = if sole { SOLE_FEATURES } else { FEATURES };
+                let mut features = out.features() | args.features() & more;
+                if !sole || owner.is_some() {
+                    features &= !CACHING;
+                }
+                if others != Others::Any {
+                    features &= !LOCKS;
+                }
+                if session.sets_access_times() {
+                    features &= !FUSE_CACHE_SYMLINKS;
+                }
+                (out.flags, out.flags2) = (features as u32, (features >> 32) as u32);
+                out.store(body);
+            }
+            FUSE_OPEN | FUSE_CREATE | FUSE_TMPFILE => {
+                let body = &mut reply[end - OpenOut::SIZE..];
+                let mut out = OpenOut::load(body);
+                let to_read = matches!(request,
+                    Request::Open(args) if args.flags & (O_ACCMODE | O_TRUNC | O_DIRECT) == 0);
+                let (keep, cached) = session.keeps_pages(Ino(message.header.nodeid));
+                if opcode == FUSE_OPEN && keep {
+                    out.open_flags |= FOPEN_KEEP_CACHE;
+                }
+                if others == Others::None {
+                    // It knows all that is written.
+                } else if to_read && cached {
+                    self.cache.buffered(message.header.nodeid, out.fh);
+                } else {
+                    out.open_flags |= FOPEN_DIRECT_IO;
+                }
+                out.store(body);
+            }
+            FUSE_OPENDIR if others == Others::None => {
+                let body = &mut reply[OutHeader::SIZE..];
+                let (keep, _) = session.keeps_pages(Ino(message.header.nodeid));
+                if keep {
+                    let open_flags = FOPEN_KEEP_CACHE | FOPEN_CACHE_DIR;
+                    OpenOut { open_flags, ..OpenOut::load(body) }.store(body);
+                }
+            }
+            _ => {}
+        }
+        let attr_ends = match opcode {
+            FUSE_LOOKUP | FUSE_MKNOD | FUSE_MKDIR | FUSE_SYMLINK | FUSE_LINK | FUSE_GETATTR
+            | FUSE_SETATTR => end,
+            FUSE_CREATE | FUSE_TMPFILE => end - OpenOut::SIZE,
+            _ => return,
+        };
+        if others != Others::Any && !matches!(opcode, FUSE_GETATTR | FUSE_SETATTR) {
+            let entry = &mut reply[attr_ends - EntryOut::SIZE..attr_ends];
+            EntryOut { entry_valid: FOR_EVER, ..EntryOut::load(entry) }.store(entry);
+        }
+        if let Some((uid, gid)) = owner {
+            let place = &mut reply[attr_ends - RawAttr::SIZE..attr_ends];
+            let mut attr = RawAttr::load(place);
+            (attr.uid, attr.gid) = (uid, gid);
+            attr.store(place);
+        }
+    }
+
+    /// Takes a lock; returns what it waits for, if it does.
+    fn setlkw<F: FileSystem + Send>(
+        &self,
+        session: &mut Session<F>,
+        unique: u64,
+        ino: Ino,
+        args: &LkIn,
+    ) -> Result<Option<Arc<Wait>>> {
+        let wanted = lock_request(args)?;
+        let wait = Wait::new(None);
+        let (pending, one) = (Arc::clone(&self.pending), wait.more());
+        let wake = move |outcome| {
+            let mut pending = lock(&pending);
+            if pending.waits.remove(&unique).is_none() {
+                pending.early.insert(unique);
+            }
+            drop(pending);
+            one.come(outcome);
+        };
+        match session.setlkw(ino, Handle(args.fh), &wanted, Box::new(wake))? {
+            Waited::Granted => Ok(None),
+            Waited::Queued(id) => {
+                let mut pending = lock(&self.pending);
+                if !pending.early.remove(&unique) {
+                    pending.waits.insert(unique, id);
+                }
+                Ok(Some(wait))
+            }
+        }
+    }
+}
+
+fn write<F: FileSystem + Send>(
+    session: &mut Session<F>,
+    cx: &Context,
+    ino: Ino,
+    args: &WriteIn,
+    data: &[u8],
+) -> Result<usize> {
+    let handle = Handle(args.fh);
+    let written = if args.write_flags & FUSE_WRITE_CACHE != 0 {
+        session.write_back(cx, ino, handle, args.offset, data)?
+    } else if args.flags & O_APPEND != 0 {
+        session.append(cx, ino, handle, data)?
+    } else {
+        session.write(cx, ino, handle, args.offset, data)?
+    };
+    Ok(written.len)
+}
+
+fn getlk<F: FileSystem + Send>(
+    session: &mut Session<F>,
+    ino: Ino,
+    args: &LkIn,
+) -> Result<FileLock> {
+    let wanted = lock_request(args)?;
+    Ok(match session.getlk(ino, Handle(args.fh), &wanted)? {
+        Some(Holder { kind, range, pid }) => FileLock {
+            start: range.start,
+            end: range.end.min(i64::MAX as u64),
+            kind: match kind {
+                LockKind::Shared => F_RDLCK,
+                LockKind::Exclusive => F_WRLCK,
+            },
+            pid,
+        },
+        None => FileLock { kind: F_UNLCK, ..args.lk },
+    })
+}
+
+fn lock_request(args: &LkIn) -> Result<LockRequest> {
+    let kind = match args.lk.kind {
+        F_RDLCK => Some(LockKind::Shared),
+        F_WRLCK => Some(LockKind::Exclusive),
+        F_UNLCK => None,
+        _ => return Err(Errno::EINVAL),
+    };
+    let owner = if args.lk_flags & FUSE_LK_FLOCK != 0 {
+        LockOwner::OpenFile
+    } else {
+        LockOwner::Process(args.owner)
+    };
+    // The kernel's largest offset stands for the end of the file wherever it will be.
+    let end = if args.lk.end >= i64::MAX as u64 { u64::MAX } else { args.lk.end };
+    let range = LockRange { start: args.lk.start, end };
+    Ok(LockRequest { owner, range, kind, pid: args.lk.pid })
+}

@@ -1,0 +1,71 @@
+//! What an answer waits for.
+
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use atoll_vfs::{Errno, Ino, Result};
+
+use crate::leases::caches::KernelCache;
+use crate::route::carrier::Held;
+
+/// An answer that waits, for several things at the same time.
+pub(crate) struct Wait {
+    /// How many have not come; the answer's being held is one.
+    left: AtomicU32,
+    /// The number of the error that it has become, or 0.
+    error: AtomicI32,
+    held: Mutex<Option<Box<dyn Held>>>,
+    /// The inode that the answer gives to a mount's kernel.
+    entry: Option<(Arc<KernelCache>, Ino)>,
+}
+
+impl Wait {
+    /// For what was asked with [`more`](Self::more), and the answer.
+    pub fn new(entry: Option<(Arc<KernelCache>, Ino)>) -> Arc<Wait> {
+        if let Some((cache, ino)) = &entry {
+            cache.hold(*ino);
+        }
+        let (left, error) = (AtomicU32::new(1), AtomicI32::new(0));
+        Arc::new(Wait { left, error, held: Mutex::default(), entry })
+    }
+
+    /// Something more to wait for, which is to call [`come`](Self::come).
+    pub fn more(self: &Arc<Self>) -> Arc<Wait> {
+        self.left.fetch_add(1, Ordering::Relaxed);
+        Arc::clone(self)
+    }
+
+    /// Something has come.
+    pub fn come(&self, outcome: Result<()>) {
+        if let Err(error) = outcome {
+            self.error.store(error.raw(), Ordering::Relaxed);
+        }
+        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.release();
+        }
+    }
+
+    /// The answer is held: it goes out when all has come.
+    pub fn arm(&self, held: Box<dyn Held>) {
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(held);
+        self.come(Ok(()));
+    }
+
+    fn release(&self) {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(held) = held else { return };
+        if let Some((cache, ino)) = &self.entry {
+            cache.release(*ino);
+        }
+        let outcome = match self.error.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            error => Err(Errno::from_raw(error).unwrap_or(Errno::EIO)),
+        };
+        // What the kernel never learns of it does not have to forget.
+        if !held.release(outcome)
+            && let Some((cache, ino)) = &self.entry
+        {
+            cache.hold(*ino);
+        }
+    }
+}

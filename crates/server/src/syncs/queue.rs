@@ -1,0 +1,99 @@
+//! Who waits for the next sync.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use atoll_vfs::wire::Request;
+use atoll_vfs::wire::files::FUSE_FSYNC_FDATASYNC;
+use atoll_vfs::{Handle, Result};
+
+use crate::host::Bell;
+
+/// The most that wait for the next sync. Who comes then makes a whole one by itself, under the lock.
+pub(crate) const QUEUE_MAX: usize = 4096;
+
+/// Is told what a sync came to, by the syncer: it must not block.
+pub type Then = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// What a request asks to be durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// A file: fsync(2), fdatasync(2).
+    File {
+        /// By which it is open.
+        handle: Handle,
+        /// Timestamps may be left behind.
+        data_only: bool,
+    },
+    /// A directory, by a handle.
+    Directory(Handle),
+    /// Everything: syncfs(2).
+    All,
+}
+
+impl Ask {
+    /// What `request` asks for, if it is one for a sync.
+    pub fn of(request: &Request<'_>) -> Option<Ask> {
+        match request {
+            Request::Fsync(args) => Some(Ask::File {
+                handle: Handle(args.fh),
+                data_only: args.fsync_flags & FUSE_FSYNC_FDATASYNC != 0,
+            }),
+            Request::Fsyncdir(args) => Some(Ask::Directory(Handle(args.fh))),
+            Request::Syncfs => Some(Ask::All),
+            _ => None,
+        }
+    }
+}
+
+/// One that waits for a sync.
+pub(crate) struct Waiter {
+    pub data_only: bool,
+    pub then: Then,
+}
+
+#[derive(Default)]
+pub(crate) struct Queue {
+    pub waiters: Vec<Waiter>,
+    /// The server ends: whoever has asked is still served.
+    pub closed: bool,
+}
+
+/// Those who wait for a sync of a volume.
+#[derive(Default)]
+pub(crate) struct Syncs {
+    pub queue: Mutex<Queue>,
+    /// Wakes the syncer, if there is one.
+    pub syncer: OnceLock<Arc<dyn Bell>>,
+}
+
+impl Syncs {
+    pub fn queue(&self) -> MutexGuard<'_, Queue> {
+        // Nothing of others runs inside, and each change is whole.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a waiter, or gives it back: there is no syncer, or too many wait.
+    pub fn ask(&self, waiter: Waiter) -> std::result::Result<(), Then> {
+        let Some(syncer) = self.syncer.get() else { return Err(waiter.then) };
+        let mut queue = self.queue();
+        if queue.closed || queue.waiters.len() >= QUEUE_MAX {
+            return Err(waiter.then);
+        }
+        queue.waiters.push(waiter);
+        drop(queue);
+        syncer.ring();
+        Ok(())
+    }
+
+    pub fn is_served(&self) -> bool {
+        self.syncer.get().is_some()
+    }
+
+    /// Nobody can ask any more. Whoever has asked is still served.
+    pub fn close(&self) {
+        self.queue().closed = true;
+        if let Some(syncer) = self.syncer.get() {
+            syncer.ring();
+        }
+    }
+}
