@@ -209,15 +209,6 @@ impl Call {
         matches!(self, Call::Write { .. } | Call::Fallocate { .. })
     }
 
-    /// Whether it changes what a read-only client must not change, if it succeeds.
-    pub fn is_change(&self) -> bool {
-        match self {
-            Call::Open { flags, .. } => flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC),
-            Call::Release { .. } => false,
-            _ => self.has_effect(),
-        }
-    }
-
     /// The nodes that it names.
     pub fn nodes(&self) -> [Option<Node>; 2] {
         match self {

@@ -17,6 +17,8 @@ impl World {
         let handle = Handle(rng.pick(&[0, 1, 1 << 32, u64::MAX, rng.clone().number()]));
         let offset = rng.pick(&[0, 1, i64::MAX as u64, u64::MAX, 4095]);
         let way = rng.within(0..13);
+        // A directory that is there may be named by whoever could walk to it.
+        let ino = if matches!(way, 1 | 8 | 9) { Ino(ino.0 | 1 << 40) } else { ino };
         let seat = &mut self.seats[at];
         let cx = seat.role.context(Default::default());
         let session = &mut seat.session;

@@ -16,6 +16,8 @@ use crate::machine::Rung;
 
 /// How long a mount that ends has requests answered, so that its kernel can take what it is told.
 const DRAIN: Duration = Duration::from_secs(2);
+/// The pause before it is told once more of an inode that it does not know yet.
+const RETRY: Duration = Duration::from_millis(5);
 
 /// An inode that the kernel knows.
 #[derive(Clone, Copy)]
@@ -43,7 +45,10 @@ pub struct Kernel {
     known: BTreeMap<u64, Known>,
     /// Raised by whatever makes answers on their way old.
     version: u64,
+    /// What it is told, and since when.
     telling: Option<(Notice, Duration)>,
+    /// Not told again before this.
+    again: Duration,
     /// When its mount ended.
     ended: Option<Duration>,
     /// It is told nothing any more.
@@ -70,6 +75,7 @@ impl Kernel {
             known: BTreeMap::from([(root.served.0, known)]),
             version: 0,
             telling: None,
+            again: Duration::ZERO,
             ended: None,
             over: false,
             forgets: true,
@@ -180,9 +186,18 @@ impl Kernel {
         }
         match self.telling {
             _ if self.is_late(now) => true,
-            Some((notice, _)) => !self.stubborn && !self.is_locked(&notice),
+            Some((notice, _)) => {
+                !self.stubborn && now >= self.again && !self.is_locked(&notice)
+            }
             None => self.bell.is_rung(),
         }
+    }
+
+    /// When it has something to do if nothing else happens.
+    pub fn until(&self) -> Option<Duration> {
+        let late = self.ended.map(|ended| ended + DRAIN + Duration::from_micros(1));
+        let again = self.telling.filter(|_| !self.stubborn).map(|_| self.again);
+        late.into_iter().chain(again).min().filter(|_| !self.over)
     }
 
     fn is_late(&self, now: Duration) -> bool {
@@ -199,7 +214,7 @@ impl Kernel {
         if self.is_late(now) {
             self.give_up();
         } else if let Some((notice, since)) = self.telling {
-            self.take(notice, now.saturating_sub(since));
+            self.take(notice, now, since);
         } else {
             match self.cache.next() {
                 Next::Tell(notice) => self.telling = Some((notice, now)),
@@ -217,7 +232,7 @@ impl Kernel {
         self.cache.give_up();
     }
 
-    fn take(&mut self, notice: Notice, after: Duration) {
+    fn take(&mut self, notice: Notice, now: Duration, since: Duration) {
         match self.known.get_mut(&notice.ino) {
             Some(known) if self.forgets => {
                 self.version += 1;
@@ -227,7 +242,10 @@ impl Kernel {
                     known.pages = None;
                 }
             }
-            None if self.cache.is_coming(&notice, after) => return,
+            None if self.cache.is_coming(&notice, now.saturating_sub(since)) => {
+                self.again = now + RETRY;
+                return;
+            }
             _ => {}
         }
         self.telling = None;

@@ -203,7 +203,8 @@ impl Mirror {
         Judged { model, sees, changed }
     }
 
-    /// Whether what a kernel learned of `ino` by the call number `learned` may still be shown.
+    /// Whether what a kernel learned of `ino` by the call number `learned` may still be shown. Of the calls
+    /// `flying`, its own mount's, it has no answer yet.
     ///
     /// # Errors
     /// What was told of in the meantime.
@@ -212,13 +213,19 @@ impl Mirror {
         ino: Ino,
         learned: u64,
         content: bool,
+        flying: &[u64],
     ) -> std::result::Result<(), String> {
         let (Some(known), Some(&floor)) = (self.known.get(&ino), self.floor.get(&ino)) else {
             return Ok(());
         };
+        // Nobody reaches an inode that is gone: names are asked for.
+        if known.attr.is_none() {
+            return Ok(());
+        }
         let changes = if content { &known.content } else { &known.attributes };
         let what = if content { "the content" } else { "attributes" };
-        match changes.iter().find(|&&change| change > learned && change <= floor) {
+        let untrue = |change: u64| change > learned && change <= floor && !flying.contains(&change);
+        match changes.iter().find(|&&change| untrue(change)) {
             Some(change) => Err(format!(
                 "a kernel shows {what} of inode {ino} as of call {learned}, \
                  though call {change} has changed that and somebody was told"

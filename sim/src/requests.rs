@@ -54,6 +54,9 @@ impl World {
     }
 
     fn request_call(&mut self, at: usize, mut call: Call) -> Outcome<()> {
+        if self.seats[at].kernel.is_some() && self.is_locked_out(at, &call) {
+            return Ok(());
+        }
         if let Call::Release { file } = call {
             if self.waits_for_lock_of(at, &file) {
                 return Ok(());
@@ -115,14 +118,14 @@ impl World {
             // The model has no part in it.
             return self.queue_refusal(at, call, *error, ticket);
         }
-        if role == Role::ReadOnly && call.is_change() && answer.is_ok() {
-            return Err(format!("a client that may only look was allowed {call:?}"));
-        }
         if let (Call::Write { len, .. }, Ok(Answer::Wrote(wrote))) = (&mut call, &answer) {
             // The volume was full.
             *len = (*len).min(*wrote as u32);
         }
         let judged = self.mirror.judge(&cx, &call, &answer)?;
+        if role == Role::ReadOnly && !judged.changed.is_empty() {
+            return Err(format!("a client that may only look was allowed {call:?}"));
+        }
         let seat = &mut self.seats[at];
         let node = seat.learned(&call, &answer, &judged.model);
         if let (Some(kernel), Ok(_), Some(node)) = (&seat.kernel, &answer, node)
@@ -177,6 +180,17 @@ impl World {
             None => then(),
         }
         Ok(())
+    }
+
+    /// A kernel locks the directory whose names a call of its own changes.
+    fn is_locked_out(&self, at: usize, call: &Call) -> bool {
+        let seat = self.seats[at].id;
+        let names = |call: &Call| call.names()[0].is_some();
+        names(call)
+            && self.pending.iter().filter(|pending| pending.seat == seat).any(|pending| {
+                let What::Call { call: other, .. } = &pending.what else { return false };
+                names(other) && (other.has_effect() || call.has_effect())
+            })
     }
 
     fn gate(&self) -> std::sync::Arc<atoll_server::gate::Gate> {

@@ -225,7 +225,9 @@ impl World {
         let now = self.now();
         let jobs = self.jobs.iter().filter_map(|job| job.until());
         let keeper = self.keeper.iter().filter_map(|keeper| keeper.until());
-        let next = jobs.chain(keeper).filter(|&until| until > now).min();
+        let kernels = self.seats.iter().filter_map(|seat| seat.kernel.as_ref());
+        let kernels = kernels.chain(&self.ghosts).filter_map(|kernel| kernel.until());
+        let next = jobs.chain(keeper).chain(kernels).filter(|&until| until > now).min();
         let pass = next.map_or(Duration::from_secs(1), |until| until - now);
         trace!(self, "nothing happens for {pass:?}");
         self.machine.pass(pass.max(Duration::from_micros(1)));
@@ -234,11 +236,14 @@ impl World {
 
     /// What kernels show without asking is not older than what anybody was told.
     fn judge_kernels(&mut self) -> Outcome<()> {
-        let kernels = self.seats.iter().filter_map(|seat| seat.kernel.as_ref());
-        for kernel in kernels.chain(&self.ghosts) {
+        let seats = self.seats.iter().filter_map(|seat| Some((seat.kernel.as_ref()?, Some(seat.id))));
+        let ghosts = self.ghosts.iter().map(|ghost| (ghost, None));
+        for (kernel, seat) in seats.chain(ghosts) {
+            let own = self.pending.iter().filter(|pending| Some(pending.seat) == seat);
+            let flying: Vec<u64> = own.filter_map(|pending| pending.what.number()).collect();
             for (ino, learned, content) in kernel.shows() {
                 self.counts.shown += 1;
-                self.mirror.may_show(ino, learned, content)?;
+                self.mirror.may_show(ino, learned, content, &flying)?;
             }
         }
         Ok(())

@@ -82,7 +82,9 @@ impl Role {
     pub fn may_be_refused(self, call: &Call, error: Errno) -> bool {
         match error {
             Errno::ENOSPC => call.has_effect(),
-            Errno::EROFS => self == Role::ReadOnly && call.is_change(),
+            Errno::EROFS => self == Role::ReadOnly && call.has_effect(),
+            // Linux has no attributes of users at symbolic links.
+            Errno::EPERM if matches!(call, Call::Setxattr { .. } | Call::Removexattr { .. }) => true,
             // What it was not given, or not any more: a directory may have moved out of its sight.
             Errno::EACCES | Errno::EPERM | Errno::ESTALE => self.uid() != 0,
             _ => false,
@@ -140,6 +142,16 @@ pub enum What {
     Sync(usize),
     /// A lock that is waited for.
     Lock(Asked),
+}
+
+impl What {
+    /// Of a call: its number.
+    pub fn number(&self) -> Option<u64> {
+        match self {
+            What::Call { number, .. } => Some(*number),
+            _ => None,
+        }
+    }
 }
 
 /// What an answer means to a kernel.
