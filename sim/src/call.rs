@@ -53,28 +53,104 @@ pub type Letter = u8;
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)]
 pub enum Call {
-    Lookup { parent: Node, name: Letter },
-    Getattr { node: Node },
-    Setattr { node: Node, file: Option<File>, set: SetAttr },
-    Mknod { parent: Node, name: Letter, mode: u32 },
-    Mkdir { parent: Node, name: Letter, mode: u32 },
-    Symlink { parent: Node, name: Letter, len: u16 },
-    Readlink { node: Node },
-    Unlink { parent: Node, name: Letter },
-    Rmdir { parent: Node, name: Letter },
-    Rename { parent: Node, name: Letter, new_parent: Node, new_name: Letter, flags: RenameFlags },
-    Link { node: Node, parent: Node, name: Letter },
-    Open { node: Node, flags: OpenFlags },
-    Create { parent: Node, name: Letter, mode: u32, flags: OpenFlags },
-    Read { file: File, offset: u64, len: u32 },
-    Write { file: File, offset: u64, len: u32, fill: u32 },
-    Fallocate { file: File, offset: u64, len: u64, mode: FallocateMode },
-    Release { file: File },
+    Lookup {
+        parent: Node,
+        name: Letter,
+    },
+    Getattr {
+        node: Node,
+    },
+    Setattr {
+        node: Node,
+        file: Option<File>,
+        set: SetAttr,
+    },
+    Mknod {
+        parent: Node,
+        name: Letter,
+        mode: u32,
+    },
+    Mkdir {
+        parent: Node,
+        name: Letter,
+        mode: u32,
+    },
+    Symlink {
+        parent: Node,
+        name: Letter,
+        len: u16,
+    },
+    Readlink {
+        node: Node,
+    },
+    Unlink {
+        parent: Node,
+        name: Letter,
+    },
+    Rmdir {
+        parent: Node,
+        name: Letter,
+    },
+    Rename {
+        parent: Node,
+        name: Letter,
+        new_parent: Node,
+        new_name: Letter,
+        flags: RenameFlags,
+    },
+    Link {
+        node: Node,
+        parent: Node,
+        name: Letter,
+    },
+    Open {
+        node: Node,
+        flags: OpenFlags,
+    },
+    Create {
+        parent: Node,
+        name: Letter,
+        mode: u32,
+        flags: OpenFlags,
+    },
+    Read {
+        file: File,
+        offset: u64,
+        len: u32,
+    },
+    Write {
+        file: File,
+        offset: u64,
+        len: u32,
+        fill: u32,
+    },
+    Fallocate {
+        file: File,
+        offset: u64,
+        len: u64,
+        mode: FallocateMode,
+    },
+    Release {
+        file: File,
+    },
     /// All names of a directory.
-    List { node: Node },
-    Setxattr { node: Node, name: Letter, len: u32, fill: u32 },
-    Getxattr { node: Node, name: Letter },
-    Removexattr { node: Node, name: Letter },
+    List {
+        node: Node,
+    },
+    Setxattr {
+        node: Node,
+        name: Letter,
+        len: u32,
+        fill: u32,
+    },
+    Getxattr {
+        node: Node,
+        name: Letter,
+    },
+    Removexattr {
+        node: Node,
+        name: Letter,
+    },
 }
 
 /// What a call that succeeds is answered.
@@ -170,9 +246,7 @@ impl Call {
                 let (ino, handle) = (node(&file.node), file.handle.on(side));
                 done(fs.fallocate(cx, ino, handle, *offset, *len, *mode))
             }
-            Call::Release { file } => {
-                done(fs.release(cx, node(&file.node), file.handle.on(side)))
-            }
+            Call::Release { file } => done(fs.release(cx, node(&file.node), file.handle.on(side))),
             Call::List { node: of } => list(fs, cx, node(of)),
             Call::Setxattr { node: of, name, len, fill } => {
                 let value = fill_bytes(*fill, 0, *len as usize);
@@ -289,7 +363,11 @@ pub fn agree(
     match (served, model) {
         (Ok(Answer::Attr(a)), Ok(Answer::Attr(b)))
         | (Ok(Answer::Created(a, _)), Ok(Answer::Created(b, _))) => {
-            if lag { timeless(a) == timeless(b) } else { shown(a) == shown(b) }
+            if lag {
+                timeless(a) == timeless(b)
+            } else {
+                shown(a) == shown(b)
+            }
         }
         (Ok(Answer::Opened(_)), Ok(Answer::Opened(_))) => true,
         (Ok(a), Ok(b)) => a == b,

@@ -19,7 +19,8 @@ const JOURNAL_BLOCKS: u64 = 128;
 /// If it cannot be made.
 pub fn template() -> Image {
     let mut device = FaultDevice::new(BLOCKS);
-    let options = FormatOptions { journal_blocks: Some(JOURNAL_BLOCKS), ..FormatOptions::default() };
+    let options =
+        FormatOptions { journal_blocks: Some(JOURNAL_BLOCKS), ..FormatOptions::default() };
     format(&mut device, &options).expect("the device is large enough");
     device.process_crash()
 }

@@ -9,6 +9,7 @@ use atoll_vfs::model::{Snapshot, snapshot};
 use crate::call::Call;
 use crate::disk::Disk;
 use crate::plant::Plant;
+use crate::seat::Pending;
 use crate::world::{LIFE, NEXT_LIFE, Outcome, World, trace};
 
 impl World {
@@ -17,12 +18,15 @@ impl World {
         let mut seat = self.seats.swap_remove(at);
         trace!(self, "session {} ends", seat.id.0);
         self.note(&[13, seat.id.0]);
+        let own = |pending: &&Pending| pending.seat == seat.id;
+        let own = self.pending.iter().filter(own);
+        let unanswered = own.filter_map(|pending| pending.what.number()).collect();
         self.pending.retain(|pending| pending.seat != seat.id);
         self.due.retain(|(id, _)| self.pending.iter().any(|pending| pending.id == *id));
         self.locks.end(seat.id);
         let now = self.now();
         if let Some(mut kernel) = seat.kernel.take() {
-            kernel.end(now);
+            kernel.end(now, unanswered);
             self.ghosts.push(kernel);
         }
         if ends {
@@ -114,6 +118,9 @@ impl World {
             self.stand_up(0, true);
             self.look_into_outbox();
             self.judge_locks()?;
+        }
+        for seat in std::mem::take(&mut self.leaked) {
+            seat.files.iter().for_each(|open| self.mirror.close(open.file));
         }
         let Some(volume) = self.volume.take() else { return Ok(()) };
         volume.close_checkpoints();

@@ -32,6 +32,15 @@ struct Known {
     pages: Option<u64>,
     /// Reads for the page cache that are on their way: the page is locked.
     reading: u32,
+    /// Its own calls wait for these, and then drop what they brought.
+    doomed: bool,
+}
+
+impl Known {
+    fn new(node: Node) -> Known {
+        let (attributes, pages) = (None, None);
+        Known { node, count: 0, version: 0, attributes, pages, reading: 0, doomed: false }
+    }
 }
 
 /// One mount's kernel.
@@ -51,6 +60,8 @@ pub struct Kernel {
     again: Duration,
     /// When its mount ended.
     ended: Option<Duration>,
+    /// Its own calls to which it never got an answer.
+    pub unanswered: Vec<u64>,
     /// It is told nothing any more.
     pub over: bool,
     /// It forgets what it says that it has forgotten; planted ones do not.
@@ -60,14 +71,7 @@ pub struct Kernel {
 impl Kernel {
     /// One that knows the root of its mount.
     pub fn new(cache: Arc<KernelCache>, bell: Arc<Rung>, root: Node) -> Kernel {
-        let known = Known {
-            node: root,
-            count: u64::MAX,
-            version: 0,
-            attributes: None,
-            pages: None,
-            reading: 0,
-        };
+        let known = Known { count: u64::MAX, ..Known::new(root) };
         Kernel {
             cache,
             bell,
@@ -77,6 +81,7 @@ impl Kernel {
             telling: None,
             again: Duration::ZERO,
             ended: None,
+            unanswered: Vec::new(),
             over: false,
             forgets: true,
         }
@@ -94,8 +99,7 @@ impl Kernel {
 
     /// It is given an inode, by an answer.
     pub fn given(&mut self, node: Node) {
-        let new = Known { node, count: 0, version: 0, attributes: None, pages: None, reading: 0 };
-        let known = self.known.entry(node.served.0).or_insert(new);
+        let known = self.known.entry(node.served.0).or_insert_with(|| Known::new(node));
         known.count = known.count.saturating_add(1);
     }
 
@@ -114,6 +118,7 @@ impl Kernel {
             known.attributes = None;
             if pages {
                 known.pages = None;
+                known.doomed = known.reading > 0;
             }
         }
     }
@@ -129,6 +134,8 @@ impl Kernel {
     pub fn end_reading(&mut self, ino: Ino, learned: Option<u64>) {
         if let Some(known) = self.known.get_mut(&ino.0) {
             known.reading = known.reading.saturating_sub(1);
+            let learned = learned.filter(|_| !known.doomed);
+            known.doomed &= known.reading > 0;
             // What it had before is of another place in the file.
             known.pages = match (known.pages, learned) {
                 (Some(had), Some(learned)) => Some(had.min(learned)),
@@ -173,8 +180,9 @@ impl Kernel {
         self.known.remove(&ino.0).map(|known| known.count)
     }
 
-    /// Its mount ends. Reads that were on their way have failed.
-    pub fn end(&mut self, now: Duration) {
+    /// Its mount ends. Reads that were on their way have failed, and the calls `unanswered`.
+    pub fn end(&mut self, now: Duration, unanswered: Vec<u64>) {
+        self.unanswered = unanswered;
         self.ended.get_or_insert(now);
         self.known.values_mut().for_each(|known| known.reading = 0);
     }
@@ -186,9 +194,7 @@ impl Kernel {
         }
         match self.telling {
             _ if self.is_late(now) => true,
-            Some((notice, _)) => {
-                !self.stubborn && now >= self.again && !self.is_locked(&notice)
-            }
+            Some((notice, _)) => !self.stubborn && now >= self.again && !self.is_locked(&notice),
             None => self.bell.is_rung(),
         }
     }

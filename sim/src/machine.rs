@@ -50,7 +50,10 @@ impl Host for Machine {
         let done = Arc::new(AtomicBool::new(false));
         let is_done = Arc::clone(&done);
         begin(Box::new(move || is_done.store(true, Ordering::Relaxed)));
-        assert!(done.load(Ordering::Relaxed), "a call waits for others that have no thread to go on");
+        assert!(
+            done.load(Ordering::Relaxed),
+            "a call waits for others that have no thread to go on"
+        );
     }
 
     fn pages(&self) -> Result<Box<dyn Pages>> {

@@ -137,7 +137,12 @@ impl Mirror {
         if model.is_ok() && (call.has_effect() || matches!(call, Call::List { .. })) {
             self.effects.push(Effect::Call(*cx, *call));
         }
-        self.involved(call, &mut involved);
+        if model.is_err() {
+            // An error says nothing of what a name stands for.
+            involved = call.nodes().into_iter().flatten().map(|node| node.model).collect();
+        } else {
+            self.involved(call, &mut involved);
+        }
         if let Ok(Answer::Attr(attr) | Answer::Created(attr, _)) = &model {
             involved.insert(attr.ino);
         }

@@ -57,7 +57,9 @@ pub fn run(template: &Template, seed: u64, options: Options) -> Report {
         let result = world.run();
         digest = (world.digest(), world.counts);
         // What a world that failed holds is in any state, and so is its end.
-        if result.is_err() { std::mem::forget(world) }
+        if result.is_err() {
+            std::mem::forget(world)
+        }
         result
     }));
     let failure = match result {
@@ -236,11 +238,13 @@ impl World {
 
     /// What kernels show without asking is not older than what anybody was told.
     fn judge_kernels(&mut self) -> Outcome<()> {
-        let seats = self.seats.iter().filter_map(|seat| Some((seat.kernel.as_ref()?, Some(seat.id))));
+        let seats =
+            self.seats.iter().filter_map(|seat| Some((seat.kernel.as_ref()?, Some(seat.id))));
         let ghosts = self.ghosts.iter().map(|ghost| (ghost, None));
         for (kernel, seat) in seats.chain(ghosts) {
             let own = self.pending.iter().filter(|pending| Some(pending.seat) == seat);
-            let flying: Vec<u64> = own.filter_map(|pending| pending.what.number()).collect();
+            let mut flying = kernel.unanswered.clone();
+            flying.extend(own.filter_map(|pending| pending.what.number()));
             for (ino, learned, content) in kernel.shows() {
                 self.counts.shown += 1;
                 self.mirror.may_show(ino, learned, content, &flying)?;

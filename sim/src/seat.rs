@@ -84,7 +84,11 @@ impl Role {
             Errno::ENOSPC => call.has_effect(),
             Errno::EROFS => self == Role::ReadOnly && call.has_effect(),
             // Linux has no attributes of users at symbolic links.
-            Errno::EPERM if matches!(call, Call::Setxattr { .. } | Call::Removexattr { .. }) => true,
+            Errno::EPERM if matches!(call, Call::Setxattr { .. } | Call::Removexattr { .. }) => {
+                true
+            }
+            // A file without a name is for those who have it open.
+            Errno::ENOENT => self.uid() != 0 && matches!(call, Call::Link { .. }),
             // What it was not given, or not any more: a directory may have moved out of its sight.
             Errno::EACCES | Errno::EPERM | Errno::ESTALE => self.uid() != 0,
             _ => false,

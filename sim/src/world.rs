@@ -284,7 +284,8 @@ impl World {
 
     /// Takes what the outbox has got, in order.
     pub(crate) fn look_into_outbox(&mut self) {
-        let outbox = std::mem::take(&mut *self.outbox.lock().unwrap_or_else(PoisonError::into_inner));
+        let outbox =
+            std::mem::take(&mut *self.outbox.lock().unwrap_or_else(PoisonError::into_inner));
         for (id, outcome) in outbox {
             let Some(pending) = self.pending.iter().find(|pending| pending.id == id) else {
                 continue;

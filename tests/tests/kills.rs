@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use atoll_fs::{CheckOptions, FormatOptions, Fs, MountOptions, check, format};
 use atoll_host::device::{self, Access, Create, HostDevice, OpenOptions};
-use atoll_tests::crash::judge::without_lag;
 use atoll_tests::crash::judge::History;
+use atoll_tests::crash::judge::without_lag;
 use atoll_tests::crash::{State, process_crash};
 use atoll_tests::differential::Differential;
 use atoll_tests::ops::{Op, Profile, seeded_ops};
