@@ -134,7 +134,7 @@ impl World {
             self.machine.pass(std::time::Duration::from_millis(1));
         }
         if let Some(job) = self.jobs.iter().find(|job| !job.is_over()) {
-            return Err(format!("the {} does not end", job.name()));
+            return Err(format!("somebody waits for ever: the {} does not end", job.name()));
         }
         self.jobs.clear();
         // Those that wait for kernels of mounts hold the volume no more than a carrier would.

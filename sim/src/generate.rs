@@ -12,6 +12,8 @@ pub struct Habits {
     pub write_max: u64,
     /// Bytes of an extended attribute at most.
     pub xattr_max: u64,
+    /// Of a hundred requests, how many are for locks.
+    pub locks: u64,
 }
 
 fn letter(rng: &mut Rng) -> Letter {

@@ -64,8 +64,8 @@ pub struct Kernel {
     pub unanswered: Vec<u64>,
     /// It is told nothing any more.
     pub over: bool,
-    /// It forgets what it says that it has forgotten; planted ones do not.
-    pub forgets: bool,
+    /// It forgets attributes when it says so, and pages; planted ones do not.
+    pub forgets: (bool, bool),
 }
 
 impl Kernel {
@@ -83,7 +83,7 @@ impl Kernel {
             ended: None,
             unanswered: Vec::new(),
             over: false,
-            forgets: true,
+            forgets: (true, true),
         }
     }
 
@@ -240,11 +240,13 @@ impl Kernel {
 
     fn take(&mut self, notice: Notice, now: Duration, since: Duration) {
         match self.known.get_mut(&notice.ino) {
-            Some(known) if self.forgets => {
-                self.version += 1;
-                known.version = self.version;
-                known.attributes = None;
-                if notice.pages {
+            Some(known) => {
+                if self.forgets.0 {
+                    self.version += 1;
+                    known.version = self.version;
+                    known.attributes = None;
+                }
+                if notice.pages && self.forgets.1 {
                     known.pages = None;
                 }
             }
@@ -252,7 +254,7 @@ impl Kernel {
                 self.again = now + RETRY;
                 return;
             }
-            _ => {}
+            None => {}
         }
         self.telling = None;
         self.cache.told();

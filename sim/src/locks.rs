@@ -3,7 +3,7 @@
 use atoll_server::{LockKind, LockOwner, LockRange, LockRequest, SessionId};
 use atoll_vfs::Ino;
 
-/// Locks of fcntl(2) are within so many bytes.
+/// Locks of fcntl(2) are within so many bytes, or end with the file: all bytes beyond are one more.
 pub const BYTES: u64 = 8;
 
 /// Whose a lock is: a session, and its number of a process or of an open file.
@@ -33,7 +33,7 @@ impl Asked {
         let LockRange { start, end } = self.request.range;
         match self.request.owner {
             LockOwner::OpenFile => 0..=0,
-            LockOwner::Process(_) => start..=end.min(BYTES - 1),
+            LockOwner::Process(_) => start..=end.min(BYTES),
         }
     }
 

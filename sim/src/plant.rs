@@ -6,8 +6,10 @@
 pub enum Plant {
     /// One ring of the syncer's bell is lost.
     LostRing,
-    /// Kernels say that they have forgotten what they were told to, and have not.
-    DeafKernel,
+    /// Kernels say that they have forgotten attributes, and have not.
+    KeptAttributes,
+    /// Kernels say that they have forgotten pages, and have not.
+    KeptPages,
     /// Answers are given before the kernels have taken what they are told.
     HastyAnswer,
     /// The device says that it has flushed, and has not.
@@ -17,9 +19,10 @@ pub enum Plant {
 }
 
 /// All of them.
-pub const PLANTS: [Plant; 5] = [
+pub const PLANTS: [Plant; 6] = [
     Plant::LostRing,
-    Plant::DeafKernel,
+    Plant::KeptAttributes,
+    Plant::KeptPages,
     Plant::HastyAnswer,
     Plant::LyingFlush,
     Plant::LeakedSession,

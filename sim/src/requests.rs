@@ -41,9 +41,9 @@ impl World {
         if self.seats[at].role == Role::Hostile {
             return self.hostile_request(at);
         }
-        match self.rng.within(0..20) {
-            0 => self.request_sync(at),
-            1 | 2 => self.request_lock(at),
+        match self.rng.within(0..100) {
+            0..5 => self.request_sync(at),
+            chance if chance < 5 + self.habits.locks => self.request_lock(at),
             _ => {
                 let files: Vec<File> = self.seats[at].usable().map(|open| open.file).collect();
                 let nodes = &self.seats[at].nodes;
@@ -301,7 +301,10 @@ impl World {
     fn request_lock(&mut self, at: usize) -> Outcome<()> {
         let files: Vec<File> = self.seats[at].usable().map(|open| open.file).collect();
         if files.is_empty() {
-            return Ok(());
+            // All meet at one file.
+            let flags = OpenFlags::READ | OpenFlags::WRITE;
+            let parent = self.seats[at].nodes[0];
+            return self.request_call(at, Call::Create { parent, name: b'a', mode: 0o666, flags });
         }
         let file = files[self.rng.within(0..files.len() as u64) as usize];
         let start = self.rng.within(0..BYTES);
@@ -347,14 +350,12 @@ impl World {
         self.note(&[10, id, result.is_ok().into()]);
         if !matches!(result, Err(Errno::EBADF | Errno::ESTALE)) {
             self.locks.convert(&asked);
+            // Those whom that has let in come first.
+            self.look_into_outbox();
         }
         let blocked = kind.is_some() && self.locks.is_blocked(&asked);
         match result {
-            Ok(Waited::Queued(_)) => {
-                // Those whom the conversion has let in come first.
-                self.look_into_outbox();
-                return Ok(());
-            }
+            Ok(Waited::Queued(_)) => return Ok(()),
             Ok(Waited::Granted) if blocked => {
                 return Err(format!("two have a lock of the same bytes: {asked:?}"));
             }

@@ -172,6 +172,7 @@ impl World {
         let habits = Habits {
             write_max: if heavy { 40_000 } else { 600 },
             xattr_max: if heavy { 60_000 } else { 200 },
+            locks: rng.pick(&[5, 5, 5, 50]),
         };
         let device = FaultDevice::from_image(template.image.clone());
         let disk = Disk::new(device, options.plant == Some(Plant::LyingFlush));
@@ -247,7 +248,9 @@ impl World {
             let cache = cache.map_err(|error| format!("a mount is refused: {error}"))?;
             let mut kernel = Kernel::new(cache, bell, root);
             kernel.stubborn = self.rng.chance(5);
-            kernel.forgets = self.options.plant != Some(Plant::DeafKernel);
+            let plant = self.options.plant;
+            let kept = [Plant::KeptAttributes, Plant::KeptPages].map(|kept| plant == Some(kept));
+            kernel.forgets = (!kept[0], !kept[1]);
             if let Some(keeper) = Keeper::of(volume.gate()) {
                 self.keeper = Some(keeper);
             }
