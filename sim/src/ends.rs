@@ -54,10 +54,11 @@ impl World {
         self.disk = Disk::new(device, lies);
         let is = look(self.disk.device().clone(), LIFE)?;
         self.note(&[14, is.digest()]);
-        self.mirror.process_end(flying, is).map_err(|error| {
+        let follows = self.mirror.process_end(flying, is).map_err(|error| {
             format!("after the end of the process there is something else: {error}")
         })?;
-        self.begin_server()
+        self.over = !follows;
+        if follows { self.begin_server() } else { Ok(()) }
     }
 
     /// Nothing of the server's memory reaches the device any more.
@@ -149,6 +150,7 @@ impl World {
         self.note(&[16, is.digest()]);
         self.mirror
             .process_end(None, is)
+            .map(drop)
             .map_err(|error| format!("after the unmount there is something else: {error}"))
     }
 }

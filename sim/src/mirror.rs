@@ -246,7 +246,7 @@ impl Mirror {
     }
 
     /// The server's process ended, maybe within `flying`, a call that was not answered. `is` is what its next
-    /// process finds.
+    /// process finds. Returns whether the model can follow: of what is there in part it has no idea.
     ///
     /// # Errors
     /// How that differs from what must be.
@@ -254,7 +254,7 @@ impl Mirror {
         &mut self,
         flying: Option<(Context, Call)>,
         is: Snapshot,
-    ) -> std::result::Result<(), String> {
+    ) -> std::result::Result<bool, String> {
         let is = judge::without_lag(is);
         let mut models = vec![self.model.without_handles()];
         if let Some((cx, call)) = &flying {
@@ -266,20 +266,16 @@ impl Mirror {
         let states: Vec<State> = models.iter().map(|model| State::of(model, None)).collect();
         let has_parts = |_: usize| flying.is_some_and(|(_, call)| call.has_parts());
         judge::process_crash(History { states: &states, has_parts: &has_parts }, 0, &is)?;
-        if states.len() > 1 && is != states[0].tree {
-            if is != states[1].tree {
-                return Err("a part of a call is there, of which the model knows nothing".into());
-            }
-            let (cx, call) = flying.expect("it was tried");
+        let Some(at) = states.iter().position(|state| state.tree == is) else { return Ok(false) };
+        if let (1, Some((cx, call))) = (at, flying) {
             self.effects.push(Effect::Call(cx, call));
         }
-        let at = usize::from(states.len() > 1 && is != states[0].tree);
         self.model = models.swap_remove(at);
         self.effects.push(Effect::End);
         self.known.clear();
         self.floor.clear();
         self.lags = true;
-        Ok(())
+        Ok(true)
     }
 
     /// The power was lost, and `is` is what the next mount finds.

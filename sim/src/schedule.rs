@@ -77,6 +77,9 @@ impl World {
     fn run(&mut self) -> Outcome<()> {
         for _ in 0..self.options.turns {
             self.turn(true)?;
+            if self.over {
+                return Ok(());
+            }
         }
         if self.rng.chance(70) {
             self.rest()?;

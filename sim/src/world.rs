@@ -112,6 +112,8 @@ pub struct World {
     pub(crate) locks: Locks,
     pub(crate) subtree: Ino,
     pub(crate) next_id: u64,
+    /// The model cannot follow any more.
+    pub(crate) over: bool,
     digest: Xxh3Default,
     /// What happened, in numbers.
     pub counts: Counts,
@@ -196,6 +198,7 @@ impl World {
             locks: Locks::default(),
             subtree: template.subtree,
             next_id: 1,
+            over: false,
             digest: Xxh3Default::new(),
             counts: Counts::default(),
         };
