@@ -1,7 +1,7 @@
 //! The ends: of a client, of the server's process, of the power, of the schedule.
 
-use atoll_block::FaultDevice;
 use atoll_block::fault::Survival;
+use atoll_block::{FaultDevice, Memory};
 use atoll_fs::{CheckOptions, Fs, MountOptions, check};
 use atoll_vfs::Context;
 use atoll_vfs::model::{Snapshot, snapshot};
@@ -10,7 +10,7 @@ use crate::call::Call;
 use crate::disk::Disk;
 use crate::plant::Plant;
 use crate::seat::Pending;
-use crate::world::{LIFE, NEXT_LIFE, Outcome, World, trace};
+use crate::world::{CACHE_BYTES, LIFE, NEXT_LIFE, Outcome, World, trace};
 
 impl World {
     /// The session number `at` ends, with its client or because its mount is fenced; planted, it does not.
@@ -52,13 +52,14 @@ impl World {
         sound(&mut device.clone(), LIFE)?;
         let lies = self.options.plant == Some(Plant::LyingFlush);
         self.disk = Disk::new(device, lies);
-        let is = look(self.disk.device().clone(), LIFE)?;
+        let mut fs = mount(self.disk.clone(), LIFE)?;
+        let is = walk(&mut fs)?;
         self.note(&[14, is.digest()]);
         let follows = self.mirror.process_end(flying, is).map_err(|error| {
             format!("after the end of the process there is something else: {error}")
         })?;
         self.over = !follows;
-        if follows { self.begin_server() } else { Ok(()) }
+        if follows { self.begin_server(fs) } else { Ok(()) }
     }
 
     /// Nothing of the server's memory reaches the device any more.
@@ -105,7 +106,7 @@ impl World {
         self.forget_server();
         let mut device = FaultDevice::from_image(image);
         sound(&mut device, NEXT_LIFE)?;
-        let is = look(device, NEXT_LIFE)?;
+        let is = walk(&mut mount(device, NEXT_LIFE)?)?;
         self.note(&[15, is.digest()]);
         self.mirror
             .power_loss(is)
@@ -146,7 +147,7 @@ impl World {
         fs.unmount().map_err(|error| format!("unmounting: {error}"))?;
         let device = self.disk.device().clone();
         sound(&mut device.clone(), NEXT_LIFE)?;
-        let is = look(device, NEXT_LIFE)?;
+        let is = walk(&mut mount(device, NEXT_LIFE)?)?;
         self.note(&[16, is.digest()]);
         self.mirror
             .process_end(None, is)
@@ -165,10 +166,16 @@ fn sound(device: &mut FaultDevice, incarnation: [u8; 16]) -> Outcome<()> {
     }
 }
 
-/// What a mount finds.
-fn look(device: FaultDevice, incarnation: [u8; 16]) -> Outcome<Snapshot> {
-    let options = MountOptions { incarnation, cache_bytes: 256 << 10, ..MountOptions::default() };
-    let mut fs = Fs::mount(device, &options)
-        .map_err(|error| format!("the volume cannot be mounted: {error}"))?;
-    snapshot(&mut fs).map_err(|error| format!("the volume cannot be walked: {error}"))
+/// Mounts what is on `device`.
+///
+/// # Errors
+/// It cannot be mounted.
+pub fn mount<M: Memory>(device: M, incarnation: [u8; 16]) -> Outcome<Fs<M>> {
+    let options = MountOptions { incarnation, cache_bytes: CACHE_BYTES, ..MountOptions::default() };
+    Fs::mount(device, &options).map_err(|error| format!("the volume cannot be mounted: {error}"))
+}
+
+/// All that is in a volume.
+fn walk<M: Memory>(fs: &mut Fs<M>) -> Outcome<Snapshot> {
+    snapshot(fs).map_err(|error| format!("the volume cannot be walked: {error}"))
 }

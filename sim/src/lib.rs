@@ -5,7 +5,8 @@
 //! `hostile` what one asks who must not; [`kernel`] is what a mount's kernel remembers, [`jobs`] the server's own work,
 //! [`machine`] and [`disk`] what is below; `ends` is how clients, processes and the power go.
 //! The judges are [`mirror`] for answers, caches and what a crash leaves, [`locks`] for locks, and the
-//! scheduler itself for progress. [`plant`] has the defects that they must find.
+//! scheduler itself for progress. [`plant`] has the defects that they must find; [`measure`] what hostile clients cost
+//! others today.
 #![forbid(unsafe_code)]
 
 pub mod call;
@@ -17,6 +18,7 @@ pub mod jobs;
 pub mod kernel;
 pub mod locks;
 pub mod machine;
+pub mod measure;
 pub mod mirror;
 pub mod plant;
 mod requests;

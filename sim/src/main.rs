@@ -4,6 +4,7 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
+use atoll_sim::measure;
 use atoll_sim::schedule::run;
 use atoll_sim::world::{Counts, Options, Template};
 use clap::Parser;
@@ -24,11 +25,26 @@ struct Arguments {
     /// Say everything that happens
     #[arg(long)]
     trace: bool,
+    /// Measure what hostile clients cost others, instead
+    #[arg(long)]
+    hostile: bool,
 }
 
 fn main() -> ExitCode {
-    let Arguments { seed, count, turns, trace } = Arguments::parse();
+    let Arguments { seed, count, turns, trace, hostile } = Arguments::parse();
     let template = Template::default();
+    if hostile {
+        return match measure::all(&template) {
+            Ok(findings) => {
+                findings.iter().for_each(|(what, finding)| println!("{what}: {finding}"));
+                ExitCode::SUCCESS
+            }
+            Err(error) => {
+                eprintln!("{error}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     let options = Options { turns, trace, ..Options::default() };
     // The words of a panic are in the report.
     std::panic::set_hook(Box::new(|_| {}));

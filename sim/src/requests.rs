@@ -195,7 +195,7 @@ impl World {
             })
     }
 
-    fn gate(&self) -> std::sync::Arc<atoll_server::gate::Gate> {
+    pub(crate) fn gate(&self) -> std::sync::Arc<atoll_server::gate::Gate> {
         let volume = self.volume.as_ref().expect("somebody has a session of it");
         std::sync::Arc::clone(volume.gate())
     }

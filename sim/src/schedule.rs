@@ -11,7 +11,7 @@ const REST_MAX: u32 = 4000;
 
 /// What can happen next.
 #[derive(Clone, Copy, Debug)]
-enum Event {
+pub(crate) enum Event {
     /// A client asks for something.
     Request(usize),
     /// An answer that is due is given.
@@ -168,7 +168,7 @@ impl World {
         self.judge_kernels()
     }
 
-    fn happen(&mut self, event: Event) -> Outcome<()> {
+    pub(crate) fn happen(&mut self, event: Event) -> Outcome<()> {
         let now = self.now();
         match event {
             Event::Request(at) => return self.request(at),

@@ -18,6 +18,7 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::call::{Call, Node, Side, Twin};
 use crate::disk::{self, Disk};
+use crate::ends;
 use crate::generate::Habits;
 use crate::jobs::{Job, Keeper};
 use crate::kernel::Kernel;
@@ -35,7 +36,7 @@ pub const LIFE: [u8; 16] = *b"before the loss ";
 /// And after.
 pub const NEXT_LIFE: [u8; 16] = *b"after the loss  ";
 /// Memory for cached blocks.
-const CACHE_BYTES: usize = 256 << 10;
+pub(crate) const CACHE_BYTES: usize = 256 << 10;
 
 /// A volume that worlds begin with, and what is in it.
 pub struct Template {
@@ -202,16 +203,13 @@ impl World {
             digest: Xxh3Default::new(),
             counts: Counts::default(),
         };
-        world.begin_server()?;
+        let fs = ends::mount(world.disk.clone(), LIFE)?;
+        world.begin_server(fs)?;
         Ok(world)
     }
 
-    /// A server begins on the device as it is.
-    pub(crate) fn begin_server(&mut self) -> Outcome<()> {
-        let options =
-            MountOptions { incarnation: LIFE, cache_bytes: CACHE_BYTES, ..MountOptions::default() };
-        let fs = Fs::mount(self.disk.clone(), &options);
-        let fs = fs.map_err(|error| format!("the volume cannot be mounted: {error}"))?;
+    /// A server begins.
+    pub(crate) fn begin_server(&mut self, fs: Fs<Disk>) -> Outcome<()> {
         let machine: Arc<dyn Host> = Arc::<Machine>::clone(&self.machine);
         let volume = Volume::new(fs, "v", machine);
         let loses = match self.options.plant {
