@@ -12,8 +12,8 @@ pub struct Habits {
     pub write_max: u64,
     /// Bytes of an extended attribute at most.
     pub xattr_max: u64,
-    /// Of a hundred requests, how many are for locks.
-    pub locks: u64,
+    /// All want the file `a`: mounts to read it, and everybody to lock it.
+    pub meets: bool,
 }
 
 fn letter(rng: &mut Rng) -> Letter {
@@ -54,6 +54,15 @@ fn flags(rng: &mut Rng) -> OpenFlags {
     flags.set(OpenFlags::TRUNC, writes && rng.chance(15));
     flags.set(OpenFlags::APPEND, writes && rng.chance(15));
     flags
+}
+
+/// A call on the way to reading the file `a`.
+pub fn reading(rng: &mut Rng, nodes: &[Node], files: &[File]) -> Call {
+    match (files.last(), nodes) {
+        (Some(&file), _) if rng.chance(70) => Call::Read { file, offset: 0, len: 4096 },
+        (_, [_, .., node]) if rng.chance(70) => Call::Open { node: *node, flags: OpenFlags::READ },
+        _ => Call::Lookup { parent: nodes[0], name: b'a' },
+    }
 }
 
 /// A call of a client that knows `nodes`, the root of its session first, and has `files` open.

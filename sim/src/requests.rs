@@ -12,7 +12,7 @@ use crate::call::{Answer, Call, File, Node, Side, Twin};
 use crate::generate;
 use crate::locks::{Asked, BYTES};
 use crate::plant::Plant;
-use crate::seat::{Lesson, Opened, Pending, Role, Seat, What};
+use crate::seat::{Lesson, Made, Opened, Pending, Role, Seat, What};
 use crate::world::{Outcome, World, trace};
 
 /// Inodes that a client remembers, but for its root.
@@ -43,11 +43,17 @@ impl World {
         }
         match self.rng.within(0..100) {
             0..5 => self.request_sync(at),
-            chance if chance < 5 + self.habits.locks => self.request_lock(at),
+            5..50 if self.habits.meets => self.request_lock(at),
+            5..10 => self.request_lock(at),
             _ => {
                 let files: Vec<File> = self.seats[at].usable().map(|open| open.file).collect();
                 let nodes = &self.seats[at].nodes;
-                let call = generate::call(&mut self.rng, &self.habits, nodes, &files);
+                let reads = self.habits.meets && self.seats[at].role.is_mount();
+                let call = if reads && self.rng.chance(50) {
+                    generate::reading(&mut self.rng, nodes, &files)
+                } else {
+                    generate::call(&mut self.rng, &self.habits, nodes, &files)
+                };
                 self.request_call(at, call)
             }
         }
@@ -160,7 +166,7 @@ impl World {
         if let (Some(lent), Some(cache)) = (held, &cache) {
             cache.hold(lent.ino);
         }
-        let what = What::Call {
+        let made = Made {
             call,
             answer,
             number: self.mirror.now(),
@@ -169,7 +175,7 @@ impl World {
             node,
             lesson,
         };
-        let number = self.queue(at, what);
+        let number = self.queue(at, What::Call(Box::new(made)));
         let outbox = std::sync::Arc::clone(&self.outbox);
         let then = move || {
             if let (Some(lent), Some(cache)) = (held, cache) {
@@ -190,8 +196,8 @@ impl World {
         let names = |call: &Call| call.names()[0].is_some();
         names(call)
             && self.pending.iter().filter(|pending| pending.seat == seat).any(|pending| {
-                let What::Call { call: other, .. } = &pending.what else { return false };
-                names(other) && (other.has_effect() || call.has_effect())
+                let What::Call(other) = &pending.what else { return false };
+                names(&other.call) && (other.call.has_effect() || call.has_effect())
             })
     }
 
@@ -215,7 +221,7 @@ impl World {
         error: Errno,
         ticket: Option<Ticket>,
     ) -> Outcome<()> {
-        let what = What::Call {
+        let made = Made {
             call,
             answer: Err(error),
             number: self.mirror.now(),
@@ -224,7 +230,7 @@ impl World {
             node: None,
             lesson: Lesson::default(),
         };
-        let id = self.queue(at, what);
+        let id = self.queue(at, What::Call(Box::new(made)));
         self.answer_after(id, ticket, Ok(()));
         Ok(())
     }
@@ -383,14 +389,15 @@ impl World {
                 Err(error) => return Err(format!("a sync failed: {error}")),
             },
             What::Lock(_) => {}
-            What::Call { call, answer, number, sees, changed, node, lesson } => {
+            What::Call(made) => {
                 // Two who read one page through two kernels may see a change in either order; and that a
                 // file is closed says nothing of it.
-                if !lesson.for_cache && !matches!(call, Call::Release { .. }) {
-                    self.mirror.told(&sees);
+                if !made.lesson.for_cache && !matches!(made.call, Call::Release { .. }) {
+                    self.mirror.told(&made.sees);
                 }
-                let Some(seat) = self.seat(seat) else { return Ok(()) };
-                seat.told(&call, &answer, number, &changed, node, lesson);
+                if let Some(seat) = self.seat(seat) {
+                    seat.told(*made);
+                }
             }
         }
         Ok(())
@@ -465,15 +472,8 @@ impl Seat {
     }
 
     /// The client is told.
-    fn told(
-        &mut self,
-        call: &Call,
-        answer: &Result<Answer>,
-        number: u64,
-        changed: &[atoll_vfs::Ino],
-        node: Option<Node>,
-        lesson: Lesson,
-    ) {
+    fn told(&mut self, made: Made) {
+        let Made { call, answer, number, changed, node, lesson, .. } = made;
         let asked = call.nodes()[0];
         if let Some(kernel) = &mut self.kernel {
             if lesson.for_cache
@@ -487,7 +487,7 @@ impl Seat {
             if is_entry && let Some(node) = node {
                 kernel.given(node);
             }
-            for &ino in changed {
+            for ino in changed {
                 kernel.changed(ino, true);
             }
             if let Some(node) = node {

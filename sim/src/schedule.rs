@@ -100,7 +100,7 @@ impl World {
             self.turn(false)?;
         }
         let waits = self.pending.iter().map(|pending| match &pending.what {
-            What::Call { call, .. } => format!("session {}: {call:?}", pending.seat.0),
+            What::Call(made) => format!("session {}: {:?}", pending.seat.0, made.call),
             What::Sync(_) => format!("session {}: a sync", pending.seat.0),
             What::Lock(_) => format!("session {}: a lock", pending.seat.0),
         });

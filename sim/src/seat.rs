@@ -3,7 +3,7 @@
 use atoll_fs::Fs;
 use atoll_server::volume::{Access, SessionId};
 use atoll_server::{Credentials, Session};
-use atoll_vfs::{Context, Errno, Result, Timespec};
+use atoll_vfs::{Context, Errno, Ino, Result, Timespec};
 
 use crate::call::{Answer, Call, File, Node};
 use crate::disk::Disk;
@@ -30,9 +30,10 @@ pub enum Role {
     Hostile,
 }
 
-/// All who may be there.
-pub const ROLES: [Role; 7] = [
+/// All who may be there, who caches most twice as likely.
+pub const ROLES: [Role; 8] = [
     Role::Root,
+    Role::Mount,
     Role::Mount,
     Role::User,
     Role::SubtreeMount,
@@ -123,25 +124,28 @@ pub struct Seat {
     pub files: Vec<Opened>,
 }
 
+/// A call that is done, and whose answer is on the way.
+pub struct Made {
+    /// The call.
+    pub call: Call,
+    /// The answer, by the client's numbers.
+    pub answer: Result<Answer>,
+    /// Its number.
+    pub number: u64,
+    /// What whoever gets the answer knows by it.
+    pub sees: Clock,
+    /// The inodes that it changed.
+    pub changed: Vec<Ino>,
+    /// What the client may name by it.
+    pub node: Option<Node>,
+    /// What the kernel may make of it.
+    pub lesson: Lesson,
+}
+
 /// What a request that was not answered yet asked for.
 pub enum What {
-    /// A call that is done, and its answer is on the way.
-    Call {
-        /// The call.
-        call: Call,
-        /// The answer, by the client's numbers.
-        answer: Result<Answer>,
-        /// Its number.
-        number: u64,
-        /// What whoever gets the answer knows by it.
-        sees: Clock,
-        /// The inodes that it changed.
-        changed: Vec<atoll_vfs::Ino>,
-        /// What the client may name by it.
-        node: Option<Node>,
-        /// What the kernel may make of it.
-        lesson: Lesson,
-    },
+    /// A call.
+    Call(Box<Made>),
     /// A sync that covers so many effects.
     Sync(usize),
     /// A lock that is waited for.
@@ -152,7 +156,7 @@ impl What {
     /// Of a call: its number.
     pub fn number(&self) -> Option<u64> {
         match self {
-            What::Call { number, .. } => Some(*number),
+            What::Call(made) => Some(made.number),
             _ => None,
         }
     }

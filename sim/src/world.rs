@@ -175,7 +175,7 @@ impl World {
         let habits = Habits {
             write_max: if heavy { 40_000 } else { 600 },
             xattr_max: if heavy { 60_000 } else { 200 },
-            locks: rng.pick(&[5, 5, 5, 50]),
+            meets: rng.chance(25),
         };
         let device = FaultDevice::from_image(template.image.clone());
         let disk = Disk::new(device, options.plant == Some(Plant::LyingFlush));
