@@ -308,9 +308,13 @@ impl World {
         let files: Vec<File> = self.seats[at].usable().map(|open| open.file).collect();
         if files.is_empty() {
             // All meet at one file.
+            let nodes = &self.seats[at].nodes;
             let flags = OpenFlags::READ | OpenFlags::WRITE;
-            let parent = self.seats[at].nodes[0];
-            return self.request_call(at, Call::Create { parent, name: b'a', mode: 0o666, flags });
+            let call = match self.seats[at].role.is_mount() {
+                true => generate::reading(&mut self.rng, nodes, &files),
+                false => Call::Create { parent: nodes[0], name: b'a', mode: 0o666, flags },
+            };
+            return self.request_call(at, call);
         }
         let file = files[self.rng.within(0..files.len() as u64) as usize];
         let start = self.rng.within(0..BYTES);
