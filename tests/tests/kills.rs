@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use atoll_fs::{CheckOptions, FormatOptions, Fs, MountOptions, check, format};
 use atoll_host::device::{self, Access, Create, HostDevice, OpenOptions};
+use atoll_tests::crash::judge::History;
 use atoll_tests::crash::judge::without_lag;
 use atoll_tests::crash::{State, process_crash};
 use atoll_tests::differential::Differential;
@@ -184,7 +185,9 @@ fn examine(
     clean(&mut device)?;
     let mut fs = Fs::mount(device, &mount_options(incarnation)).map_err(|e| e.to_string())?;
     let found = snapshot(&mut fs).map_err(|e| e.to_string())?;
-    process_crash(ops, states, returned, &without_lag(found))?;
+    let has_parts = |operation: usize| ops[operation].has_parts();
+    let history = History { states, has_parts: &has_parts };
+    process_crash(history, returned, &without_lag(found))?;
     let mut device = fs.unmount().map_err(|e| e.to_string())?;
     clean(&mut device)
 }

@@ -65,6 +65,12 @@ enum Command {
     },
     /// Try crashes of short sequences of operations by the million
     Enumerate(enumerate::Arguments),
+    /// Run schedules of server, clients, kernels, device and crashes, each from a seed
+    Sim {
+        /// Arguments of the simulation, such as `--seed 1 --count 10000`; `--help` says which
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Run the tests of the shared memory under Miri, which needs a nightly toolchain with it
     Miri,
     /// Check the project's own rules: layers, unsafe code, sizes of files, words, links, licences
@@ -82,6 +88,9 @@ fn main() -> ExitCode {
         Command::Bench { arguments } => bench(&arguments),
         Command::Fuzz { target, arguments } => fuzz::run(target.as_deref(), &arguments),
         Command::Enumerate(arguments) => enumerate::run(&arguments),
+        Command::Sim { arguments } => {
+            cargo(&["run", "--quiet", "--release", "-p", "atoll-sim", "--"]).args(arguments).run()
+        }
         Command::Miri => miri(),
         Command::Tidy => tidy::run(),
         Command::Setup => program("xtask/setup.sh").arg("test").run(),

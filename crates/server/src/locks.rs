@@ -98,7 +98,7 @@ pub enum Waited {
 pub type Wake = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// The two kinds of locks of a file, which do not see each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Family {
     Fcntl,
     Flock,
@@ -389,6 +389,8 @@ impl LockTable {
             }
         }
         self.counts.remove(&session);
+        // Whoever waits is woken in an order that depends on nothing but the requests.
+        freed.sort_unstable();
         for key in freed {
             self.grant(key, &mut wakes);
         }

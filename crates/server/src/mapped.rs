@@ -21,7 +21,7 @@
 //! descriptor instead of a store is the same as a store.
 
 use std::any::Any;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -310,7 +310,7 @@ impl<F: FileSystem> State<F> {
     /// Writes everything back and ends all mappings, before the file system is taken out.
     pub(crate) fn finish_mappings(&mut self, now: Timespec) {
         let cx = volume_context(now);
-        for ino in self.mapped.files.keys().copied().collect::<Vec<_>>() {
+        for ino in self.mapped.files.keys().copied().collect::<BTreeSet<_>>() {
             let mut at = Some(0);
             while let Some(from) = at {
                 at = self.write_back_step(&cx, ino, from).unwrap_or_else(|error| {
@@ -428,7 +428,8 @@ impl<F: FileSystem + Send> Volume<F> {
         now: Timespec,
         chosen: impl Fn(&HashMap<SessionId, u64>) -> bool,
     ) -> Result<()> {
-        let files: HashSet<Ino> = {
+        // In order, so that one history of calls has one history of writes.
+        let files: BTreeSet<Ino> = {
             let state = self.lock()?;
             if state.mapped.files.is_empty() {
                 return Ok(());

@@ -6,10 +6,18 @@ use std::rc::Rc;
 use atoll_vfs::model::{FileContent, Node, Snapshot};
 
 use super::verdicts::Found;
-use super::workload::{State, Workload};
-use crate::ops::Op;
+use super::workload::State;
 
 const BLOCK: usize = 4096;
+
+/// What a crash may bring back.
+#[derive(Clone, Copy)]
+pub struct History<'a> {
+    /// Before the first operation, and after each.
+    pub states: &'a [State],
+    /// Whether an operation may be there in part, by its number.
+    pub has_parts: &'a dyn Fn(usize) -> bool,
+}
 
 /// Leaves the times out that may lag behind.
 pub fn without_lag(mut tree: Snapshot) -> Snapshot {
@@ -42,14 +50,13 @@ pub fn metadata(tree: &Snapshot) -> Snapshot {
     Snapshot { nodes: nodes.collect() }
 }
 
-/// After the end of the process: what `returned` of the `ops` made, or the one in flight too.
-/// `states` are those before the first and after each; `is` is [`without_lag`].
+/// After the end of the process: what `returned` of the operations made, or the one in flight too. `is` is
+/// [`without_lag`].
 ///
 /// # Errors
 /// How it differs from both.
 pub fn process_crash(
-    ops: &[Op],
-    states: &[State],
+    History { states, has_parts }: History<'_>,
     returned: usize,
     is: &Snapshot,
 ) -> Result<(), String> {
@@ -58,7 +65,7 @@ pub fn process_crash(
     if *is == before.tree || *is == after.tree {
         return Ok(());
     }
-    if in_flight > returned && ops[returned].has_parts() && partly(is, before, after) {
+    if in_flight > returned && has_parts(returned) && partly(is, before, after) {
         return Ok(());
     }
     let mut error =
@@ -74,23 +81,23 @@ pub fn process_crash(
 /// # Errors
 /// How it differs from the first and the last of them.
 pub fn power_loss(
-    workload: &Workload,
+    history: History<'_>,
     synced: usize,
     in_flight: usize,
     is: &Found,
 ) -> Result<(), String> {
     let names = &is.metadata;
-    let states = &workload.states;
+    let states = history.states;
     let mut bytes_wrong = None;
     for prefix in synced..=in_flight {
         let fits = *names == states[prefix].metadata
             || prefix < in_flight
-                && workload.ops[prefix].has_parts()
+                && (history.has_parts)(prefix)
                 && metadata_partly(names, &states[prefix].metadata, &states[prefix + 1].metadata);
         if !fits {
             continue;
         }
-        match bytes_allowed(workload, prefix, in_flight, &is.tree) {
+        match bytes_allowed(states, prefix, in_flight, &is.tree) {
             Ok(()) => return Ok(()),
             Err(error) => bytes_wrong = Some(format!("as after {prefix} operations, but {error}")),
         }
@@ -138,17 +145,17 @@ fn partly(is: &Snapshot, before: &State, after: &State) -> bool {
 /// Every byte is one that its file had there after `prefix` operations, or one that a later one up to
 /// `in_flight` stored over it.
 fn bytes_allowed(
-    workload: &Workload,
+    states: &[State],
     prefix: usize,
     in_flight: usize,
     is: &Snapshot,
 ) -> Result<(), String> {
-    let state = &workload.states[prefix];
+    let state = &states[prefix];
     let nothing = FileContent::default();
     for (path, node) in &is.nodes {
         let Some(bytes) = &node.content else { continue };
         let Some(ino) = state.inodes.get(path) else { continue };
-        let content = |i: usize| workload.states[i].contents.get(ino);
+        let content = |i: usize| states[i].contents.get(ino);
         let had = content(prefix).map_or(&nothing, |content| content);
         if had == bytes {
             continue;

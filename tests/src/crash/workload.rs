@@ -173,9 +173,11 @@ impl Workload {
     ) -> std::result::Result<(), String> {
         let returned = self.returned(event);
         let in_flight = (returned + 1).min(self.states.len() - 1);
+        let has_parts = |operation: usize| self.ops[operation].has_parts();
+        let history = judge::History { states: &self.states, has_parts: &has_parts };
         match crash {
-            Crash::Process => judge::process_crash(&self.ops, &self.states, returned, &is.tree),
-            Crash::Power(_) => judge::power_loss(self, self.synced[returned], in_flight, is),
+            Crash::Process => judge::process_crash(history, returned, &is.tree),
+            Crash::Power(_) => judge::power_loss(history, self.synced[returned], in_flight, is),
         }
     }
 

@@ -292,12 +292,17 @@ impl KernelCache {
     /// The session ends: the kernel is to forget all that it was lent, since a file that is open, or mapped,
     /// shows its pages for as long as it likes.
     fn retire(&self) {
-        let mut table = self.table();
-        for (&ino, known) in &mut table.known {
+        let mut lent = Vec::new();
+        for (&ino, known) in &mut self.table().known {
             if known.attributes || known.pages {
-                self.gate.tell(self.port, ino, self.notice(ino, known.pages));
+                lent.push((ino, known.pages));
             }
             (known.attributes, known.pages) = (false, false);
+        }
+        // In an order that depends on nothing but what was lent.
+        lent.sort_unstable();
+        for (ino, pages) in lent {
+            self.gate.tell(self.port, ino, self.notice(ino, pages));
         }
         self.gate.finish(self.port);
     }

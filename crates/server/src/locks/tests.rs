@@ -280,7 +280,7 @@ fn run(ops: &[Op]) {
         }
         check_books(&table);
         assert_eq!(sorted(&expand(&table)), sorted(&model.bytes));
-        // Files are granted in no particular order when a session ends.
+        // The model grants in another order of files when a session ends.
         let mut told = outcomes.lock().unwrap().clone();
         let mut expected: Vec<(u64, Result<()>)> =
             model.outcomes.iter().map(|(id, outcome)| (id.0, *outcome)).collect();
@@ -355,4 +355,22 @@ fn flock_converts_as_linux_does() {
     // fcntl(2) does not see them.
     let fcntl = ask(3, Family::Fcntl, Exclusive, LockRange::ALL);
     assert_eq!(done(table.set(&fcntl, 9)), Ok(()));
+}
+
+/// What a session that ends lets in is let in by the order of files, whatever the table's own order is.
+#[test]
+fn who_waited_for_a_session_is_told_in_order() {
+    let mut table = LockTable::default();
+    let outcomes = Outcomes::default();
+    for ino in (1..=40).rev() {
+        for session in [1, 2] {
+            let ask = ask(session, Family::Fcntl, LockKind::Exclusive, LockRange::ALL);
+            let ask = Ask { key: (Ino(ino), Family::Fcntl), ..ask };
+            let waited = done(table.set_or_wait(&ask, 99, wake(&outcomes, ino)));
+            assert_eq!(waited == Ok(Waited::Granted), session == 1);
+        }
+    }
+    table.end(SessionId(1)).call();
+    let told: Vec<u64> = outcomes.lock().unwrap().iter().map(|(ino, _)| *ino).collect();
+    assert_eq!(told, (1..=40).collect::<Vec<_>>());
 }

@@ -1,0 +1,104 @@
+//! The judge of locks: every byte by itself, each with all who hold it.
+
+use atoll_server::{LockKind, LockOwner, LockRange, LockRequest, SessionId};
+use atoll_vfs::Ino;
+
+/// Locks of fcntl(2) are within so many bytes, or end with the file: all bytes beyond are one more.
+pub const BYTES: u64 = 8;
+
+/// Whose a lock is: a session, and its number of a process or of an open file.
+pub type Owner = (SessionId, LockOwner, u64);
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Held {
+    ino: Ino,
+    owner: Owner,
+    byte: u64,
+    kind: LockKind,
+}
+
+/// A request, of an inode of the model.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// Of what.
+    pub ino: Ino,
+    /// By whom.
+    pub owner: Owner,
+    /// What.
+    pub request: LockRequest,
+}
+
+impl Asked {
+    fn bytes(&self) -> std::ops::RangeInclusive<u64> {
+        let LockRange { start, end } = self.request.range;
+        match self.request.owner {
+            LockOwner::OpenFile => 0..=0,
+            LockOwner::Process(_) => start..=end.min(BYTES),
+        }
+    }
+
+    fn is_flock(&self) -> bool {
+        self.request.owner == LockOwner::OpenFile
+    }
+}
+
+/// Whether two owners' locks see each other.
+fn same_family(a: &Owner, b: &Owner) -> bool {
+    (a.1 == LockOwner::OpenFile) == (b.1 == LockOwner::OpenFile)
+}
+
+/// All locks that are held.
+#[derive(Default)]
+pub struct Locks {
+    held: Vec<Held>,
+}
+
+impl Locks {
+    /// Whether something is in the way of `asked`.
+    pub fn is_blocked(&self, asked: &Asked) -> bool {
+        self.held.iter().any(|held| {
+            held.ino == asked.ino
+                && held.owner != asked.owner
+                && same_family(&held.owner, &asked.owner)
+                && asked.bytes().contains(&held.byte)
+                && (held.kind == LockKind::Exclusive
+                    || asked.request.kind == Some(LockKind::Exclusive))
+        })
+    }
+
+    /// flock(2) lets go of the other kind before it asks.
+    pub fn convert(&mut self, asked: &Asked) {
+        if asked.is_flock() {
+            let other = |held: &Held| Some(held.kind) != asked.request.kind;
+            self.held.retain(|held| {
+                !(held.ino == asked.ino && held.owner == asked.owner && other(held))
+            });
+        }
+    }
+
+    /// What was asked for is done.
+    pub fn set(&mut self, asked: &Asked) {
+        let bytes = asked.bytes();
+        self.held.retain(|held| {
+            !(held.ino == asked.ino && held.owner == asked.owner && bytes.contains(&held.byte))
+        });
+        if let Some(kind) = asked.request.kind {
+            let (ino, owner) = (asked.ino, asked.owner);
+            self.held.extend(asked.bytes().map(|byte| Held { ino, owner, byte, kind }));
+        }
+    }
+
+    /// A file is closed by which `session` had it open: its locks of fcntl(2) go, and those of the handle.
+    pub fn close(&mut self, session: SessionId, ino: Ino, handle: u64) {
+        self.held.retain(|held| {
+            let (of, owner, number) = held.owner;
+            let gone = owner != LockOwner::OpenFile || number == handle;
+            !(of == session && held.ino == ino && gone)
+        });
+    }
+
+    /// A session ends.
+    pub fn end(&mut self, session: SessionId) {
+        self.held.retain(|held| held.owner.0 != session);
+    }
+}

@@ -1,0 +1,305 @@
+//! The judge of what clients are told: a model that does every call in the order in which the server does
+//! them, and what each answer that was given commits the volume to.
+//!
+//! The volume's lock puts all calls in one order, so each answer has to be the model's. What a kernel shows from
+//! its caches may be older, as long as nobody was told of what has changed since: each inode has a
+//! *clock* that says up to which change of which inode whoever goes by it knows, and an answer that is given
+//! raises the world's *floor* to what its call knew.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use atoll_tests::crash::State;
+use atoll_tests::crash::judge::{self, History};
+use atoll_tests::crash::verdicts::Found;
+use atoll_vfs::model::{ModelFs, Snapshot};
+use atoll_vfs::{Attr, Context, Errno, FileSystem, Ino, Name, OpenFlags, Result, Timespec};
+
+use crate::call::{Answer, Call, File, Node, Side, agree, shown};
+
+/// Up to which call of each inode something is known. Inodes are the model's.
+pub type Clock = BTreeMap<Ino, u64>;
+
+/// Raises `clock` to `other`.
+pub fn join(clock: &mut Clock, other: &Clock) {
+    for (&ino, &at) in other {
+        let own = clock.entry(ino).or_insert(at);
+        *own = at.max(*own);
+    }
+}
+
+/// Something that changed the model.
+#[derive(Clone, Copy, Debug)]
+enum Effect {
+    Call(Context, Call),
+    /// The server's process ended: everything is closed.
+    End,
+}
+
+/// What is known of an inode.
+#[derive(Default)]
+struct Known {
+    attr: Option<Attr>,
+    /// The calls that changed its attributes, and its content.
+    attributes: Vec<u64>,
+    content: Vec<u64>,
+    /// Whoever goes by it knows this.
+    follows: Clock,
+}
+
+/// What a call came to.
+pub struct Judged {
+    /// The model's answer.
+    pub model: Result<Answer>,
+    /// What whoever gets the answer knows.
+    pub sees: Clock,
+    /// The inodes whose attributes or content it changed.
+    pub changed: Vec<Ino>,
+}
+
+/// The model and what was told of it.
+pub struct Mirror {
+    model: ModelFs,
+    /// The model before the first effect.
+    base: ModelFs,
+    effects: Vec<Effect>,
+    /// How many effects are durable for certain.
+    synced: usize,
+    /// Calls that were judged.
+    calls: u64,
+    known: BTreeMap<Ino, Known>,
+    floor: Clock,
+    /// A process has ended, and with it times that calls had set by themselves.
+    lags: bool,
+}
+
+impl Mirror {
+    /// Of a volume that was just made.
+    pub fn new(model: ModelFs) -> Mirror {
+        let base = model.clone();
+        let (known, floor) = (BTreeMap::new(), Clock::new());
+        let effects = Vec::new();
+        Mirror { model, base, effects, synced: 0, calls: 0, known, floor, lags: false }
+    }
+
+    /// The number of the last call.
+    pub fn now(&self) -> u64 {
+        self.calls
+    }
+
+    /// How many effects there have been: what a sync that is asked for now covers.
+    pub fn effects(&self) -> usize {
+        self.effects.len()
+    }
+
+    /// A sync that covers so many effects has been answered.
+    pub fn synced(&mut self, effects: usize) {
+        self.synced = effects.max(self.synced);
+    }
+
+    /// An answer has been given to somebody who knows `sees` by it.
+    pub fn told(&mut self, sees: &Clock) {
+        join(&mut self.floor, sees);
+    }
+
+    fn target(&mut self, parent: Ino, name: u8) -> Option<Ino> {
+        let name = [name];
+        let name = Name::new(&name).ok()?;
+        let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
+        self.model.lookup(&cx, parent, name).ok().map(|attr| attr.ino)
+    }
+
+    fn involved(&mut self, call: &Call, all: &mut BTreeSet<Ino>) {
+        all.extend(call.nodes().into_iter().flatten().map(|node| node.model));
+        for (parent, name) in call.names().into_iter().flatten() {
+            all.extend(self.target(parent.model, name));
+        }
+    }
+
+    /// Does `call` in the model and compares.
+    ///
+    /// # Errors
+    /// How the answers differ.
+    pub fn judge(
+        &mut self,
+        cx: &Context,
+        call: &Call,
+        served: &Result<Answer>,
+    ) -> std::result::Result<Judged, String> {
+        self.calls += 1;
+        let mut involved = BTreeSet::new();
+        self.involved(call, &mut involved);
+        let model = call.ask(&mut self.model, cx, Side::Model);
+        let admissible: Vec<Errno> = self.model.admissible().to_vec();
+        if !agree(served, &model, &admissible, self.lags) {
+            return Err(format!("{call:?} was answered {served:?} where the model says {model:?}"));
+        }
+        // A listing takes a handle, and those that follow have other numbers.
+        if model.is_ok() && (call.has_effect() || matches!(call, Call::List { .. })) {
+            self.effects.push(Effect::Call(*cx, *call));
+        }
+        if model.is_err() {
+            // An error says nothing of what a name stands for.
+            involved = call.nodes().into_iter().flatten().map(|node| node.model).collect();
+        } else {
+            self.involved(call, &mut involved);
+        }
+        if let Ok(Answer::Attr(attr) | Answer::Created(attr, _)) = &model {
+            involved.insert(attr.ino);
+        }
+        let rewrites = model.is_ok()
+            && match call {
+                Call::Write { len, .. } => *len > 0,
+                Call::Fallocate { .. } => true,
+                Call::Setattr { set, .. } => set.size.is_some(),
+                Call::Open { flags, .. } | Call::Create { flags, .. } => {
+                    flags.contains(OpenFlags::TRUNC)
+                }
+                _ => false,
+            };
+        let rewritten = match (&model, call) {
+            _ if !rewrites => None,
+            (Ok(Answer::Created(attr, _)), _) => Some(attr.ino),
+            _ => call.nodes()[0].map(|node| node.model),
+        };
+        Ok(self.note(model, &involved, rewritten))
+    }
+
+    /// A client is gone, and what it had open is closed.
+    pub fn close(&mut self, file: File) {
+        let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
+        let call = Call::Release { file };
+        // What was closed before is closed.
+        if call.ask(&mut self.model, &cx, Side::Model).is_ok() {
+            self.effects.push(Effect::Call(cx, call));
+        }
+    }
+
+    /// Takes note of what the last call changed.
+    fn note(
+        &mut self,
+        model: Result<Answer>,
+        involved: &BTreeSet<Ino>,
+        rewritten: Option<Ino>,
+    ) -> Judged {
+        let (now, mut sees, mut changed) = (self.calls, Clock::new(), Vec::new());
+        let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
+        for &ino in involved {
+            let attr = self.model.getattr(&cx, ino).ok().map(|attr| shown(&attr));
+            let known = self.known.entry(ino).or_default();
+            join(&mut sees, &known.follows);
+            let is_changed = known.attr != attr && known.attr.is_some();
+            if is_changed {
+                known.attributes.push(now);
+            }
+            known.attr = attr;
+            if rewritten == Some(ino) {
+                known.content.push(now);
+            }
+            if is_changed || rewritten == Some(ino) {
+                changed.push(ino);
+            }
+        }
+        sees.extend(changed.iter().map(|&ino| (ino, now)));
+        if !changed.is_empty() {
+            for ino in involved {
+                self.known.entry(*ino).or_default().follows = sees.clone();
+            }
+        }
+        Judged { model, sees, changed }
+    }
+
+    /// Whether what a kernel learned of `ino` by the call number `learned` may still be shown. Of the calls
+    /// `flying`, its own mount's, it has no answer yet.
+    ///
+    /// # Errors
+    /// What was told of in the meantime.
+    pub fn may_show(
+        &self,
+        ino: Ino,
+        learned: u64,
+        content: bool,
+        flying: &[u64],
+    ) -> std::result::Result<(), String> {
+        let (Some(known), Some(&floor)) = (self.known.get(&ino), self.floor.get(&ino)) else {
+            return Ok(());
+        };
+        // Nobody reaches an inode that is gone: names are asked for.
+        if known.attr.is_none() {
+            return Ok(());
+        }
+        let changes = if content { &known.content } else { &known.attributes };
+        let what = if content { "the content" } else { "attributes" };
+        let untrue = |change: u64| change > learned && change <= floor && !flying.contains(&change);
+        match changes.iter().find(|&&change| untrue(change)) {
+            Some(change) => Err(format!(
+                "a kernel shows {what} of inode {ino} as of call {learned}, \
+                 though call {change} has changed that and somebody was told"
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// The model's type and mode of a node.
+    pub fn attr(&mut self, node: Node) -> Option<Attr> {
+        let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
+        self.model.getattr(&cx, node.model).ok()
+    }
+
+    /// The server's process ended, maybe within `flying`, a call that was not answered. `is` is what its next
+    /// process finds. Returns whether the model can follow: of what is there in part it has no idea.
+    ///
+    /// # Errors
+    /// How that differs from what must be.
+    pub fn process_end(
+        &mut self,
+        flying: Option<(Context, Call)>,
+        is: Snapshot,
+    ) -> std::result::Result<bool, String> {
+        let is = judge::without_lag(is);
+        let mut models = vec![self.model.without_handles()];
+        if let Some((cx, call)) = &flying {
+            let mut after = self.model.clone();
+            if call.ask(&mut after, cx, Side::Model).is_ok() {
+                models.push(after.without_handles());
+            }
+        }
+        let states: Vec<State> = models.iter().map(|model| State::of(model, None)).collect();
+        let has_parts = |_: usize| flying.is_some_and(|(_, call)| call.has_parts());
+        judge::process_crash(History { states: &states, has_parts: &has_parts }, 0, &is)?;
+        let Some(at) = states.iter().position(|state| state.tree == is) else { return Ok(false) };
+        if let (1, Some((cx, call))) = (at, flying) {
+            self.effects.push(Effect::Call(cx, call));
+        }
+        self.model = models.swap_remove(at);
+        self.effects.push(Effect::End);
+        self.known.clear();
+        self.floor.clear();
+        self.lags = true;
+        Ok(true)
+    }
+
+    /// The power was lost, and `is` is what the next mount finds.
+    ///
+    /// # Errors
+    /// How that differs from what must be.
+    pub fn power_loss(&self, is: Snapshot) -> std::result::Result<(), String> {
+        let mut model = self.base.clone();
+        let mut states = Vec::new();
+        for at in 0..=self.effects.len() {
+            if at >= self.synced {
+                states.push(State::of(&model, states.last()));
+            }
+            match self.effects.get(at) {
+                Some(Effect::Call(cx, call)) => drop(call.ask(&mut model, cx, Side::Model)),
+                Some(Effect::End) => model = model.without_handles(),
+                None => {}
+            }
+        }
+        let has_parts = |at: usize| match self.effects.get(self.synced + at) {
+            Some(Effect::Call(_, call)) => call.has_parts(),
+            _ => false,
+        };
+        let history = History { states: &states, has_parts: &has_parts };
+        judge::power_loss(history, 0, states.len() - 1, &Found::new(is))
+    }
+}

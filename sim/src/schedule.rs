@@ -1,0 +1,271 @@
+//! Who is next: each turn the seed chooses among all that could happen.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use crate::seat::What;
+use crate::world::{Counts, Options, Outcome, Template, World, trace};
+
+/// The most turns that everything takes to come to rest when nobody asks for anything more.
+const REST_MAX: u32 = 4000;
+
+/// What can happen next.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Event {
+    /// A client asks for something.
+    Request(usize),
+    /// An answer that is due is given.
+    Answer(usize),
+    /// A task's step, or the end of its flush.
+    Job(usize),
+    /// A kernel takes a notice, or its notifier looks for one.
+    Notice(usize),
+    /// The same for the kernel of a mount that has ended.
+    GhostNotice(usize),
+    /// The gate's keeper looks.
+    Keeper,
+    /// A mount sees that it is fenced.
+    Fence(usize),
+    /// Time passes.
+    Time,
+    /// A kernel forgets an inode.
+    Forget(usize),
+    /// A client dies.
+    Death(usize),
+    /// A client connects.
+    Arrival,
+    /// The server's process ends.
+    ProcessEnd,
+}
+
+/// What a schedule came to.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Everything that happened and was answered, as a number.
+    pub digest: u64,
+    /// How often what happened.
+    pub counts: Counts,
+    /// What went wrong.
+    pub failure: Option<String>,
+}
+
+/// Runs the schedule of `seed`.
+pub fn run(template: &Template, seed: u64, options: Options) -> Report {
+    let mut digest = (0, Counts::default());
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        let mut world = World::new(template, seed, options)?;
+        let result = world.run();
+        digest = (world.digest(), world.counts);
+        // What a world that failed holds is in any state, and so is its end.
+        if result.is_err() {
+            std::mem::forget(world)
+        }
+        result
+    }));
+    let failure = match result {
+        Ok(result) => result.err(),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or(panic.downcast_ref::<&str>().copied());
+            Some(format!("a panic: {}", text.unwrap_or("without words")))
+        }
+    };
+    Report { digest: digest.0, counts: digest.1, failure }
+}
+
+impl World {
+    fn run(&mut self) -> Outcome<()> {
+        for _ in 0..self.options.turns {
+            self.turn(true)?;
+            if self.over {
+                return Ok(());
+            }
+        }
+        if self.rng.chance(70) {
+            self.rest()?;
+        }
+        self.finish()
+    }
+
+    /// Nobody asks for anything more: everybody is answered before long.
+    fn rest(&mut self) -> Outcome<()> {
+        trace!(self, "everything comes to rest");
+        for _ in 0..REST_MAX {
+            // Who waits for a lock waits for as long as another likes.
+            if self.pending.iter().all(|pending| matches!(pending.what, What::Lock(_)))
+                && self.due.is_empty()
+            {
+                return Ok(());
+            }
+            self.turn(false)?;
+        }
+        let waits = self.pending.iter().map(|pending| match &pending.what {
+            What::Call(made) => format!("session {}: {:?}", pending.seat.0, made.call),
+            What::Sync(_) => format!("session {}: a sync", pending.seat.0),
+            What::Lock(_) => format!("session {}: a lock", pending.seat.0),
+        });
+        Err(format!("somebody waits for ever: {}", waits.collect::<Vec<_>>().join("; ")))
+    }
+
+    /// All that could happen now, each with how likely it is.
+    fn events(&self, asks: bool, events: &mut Vec<(Event, u64)>) {
+        let now = self.now();
+        for (at, seat) in self.seats.iter().enumerate() {
+            let pending = self.pending.iter().filter(|pending| pending.seat == seat.id).count();
+            if asks && pending < 2 {
+                events.push((Event::Request(at), 30));
+            }
+            if let Some(kernel) = &seat.kernel {
+                if kernel.has_news(now) {
+                    events.push((Event::Notice(at), 12));
+                }
+                if kernel.bell.is_fenced() {
+                    events.push((Event::Fence(at), 10));
+                }
+                if asks {
+                    events.push((Event::Forget(at), 2));
+                }
+            }
+            if asks {
+                events.push((Event::Death(at), 1));
+            }
+        }
+        let ghosts = self.ghosts.iter().enumerate().filter(|(_, ghost)| ghost.has_news(now));
+        events.extend(ghosts.map(|(at, _)| (Event::GhostNotice(at), 12)));
+        events.extend((0..self.due.len()).map(|at| (Event::Answer(at), 25)));
+        let jobs = self.jobs.iter().enumerate().filter(|(_, job)| job.is_ready(now));
+        events.extend(jobs.map(|(at, _)| (Event::Job(at), 15)));
+        if self.keeper.as_ref().is_some_and(|keeper| keeper.is_ready(now)) {
+            events.push((Event::Keeper, 15));
+        }
+        if asks {
+            events.extend([(Event::Time, 6), (Event::ProcessEnd, 1)]);
+            if self.seats.len() < 5 {
+                events.push((Event::Arrival, 3));
+            }
+        }
+    }
+
+    /// One thing happens.
+    pub(crate) fn turn(&mut self, asks: bool) -> Outcome<()> {
+        let mut events = Vec::with_capacity(16);
+        self.events(asks, &mut events);
+        let all: u64 = events.iter().map(|(_, weight)| weight).sum();
+        if all == 0 {
+            self.wait_for_time();
+            return Ok(());
+        }
+        let mut at = self.rng.within(0..all);
+        let event = events.iter().find(|(_, weight)| {
+            let is_here = at < *weight;
+            at = at.saturating_sub(*weight);
+            is_here
+        });
+        let Some(&(event, _)) = event else { return Ok(()) };
+        self.happen(event)?;
+        self.look_into_outbox();
+        self.judge_locks()?;
+        self.judge_kernels()
+    }
+
+    pub(crate) fn happen(&mut self, event: Event) -> Outcome<()> {
+        let now = self.now();
+        match event {
+            Event::Request(at) => return self.request(at),
+            Event::Answer(at) => {
+                let (id, outcome) = self.due.swap_remove(at);
+                return self.answer(id, outcome);
+            }
+            Event::Job(at) => {
+                trace!(self, "{} goes on", self.jobs[at].name());
+                self.jobs[at].turn(now);
+                self.counts.checkpoint_steps += u64::from(at == 1);
+                self.note(&[2, at as u64]);
+            }
+            Event::Notice(at) => {
+                trace!(self, "the kernel of session {} is told", self.seats[at].id.0);
+                self.seats[at].kernel.iter_mut().for_each(|kernel| kernel.turn(now));
+                self.counts.notices += 1;
+                self.note(&[3, at as u64]);
+            }
+            Event::GhostNotice(at) => {
+                trace!(self, "the kernel of a mount that has ended is told");
+                self.ghosts[at].turn(now);
+                self.ghosts.retain(|ghost| !ghost.over);
+                self.counts.notices += 1;
+                self.note(&[4, at as u64]);
+            }
+            Event::Keeper => {
+                trace!(self, "the gate's keeper looks");
+                self.keeper.iter_mut().for_each(|keeper| keeper.turn(now));
+                self.keeper = self.keeper.take().filter(|keeper| !keeper.is_over());
+                self.note(&[5]);
+            }
+            Event::Time => {
+                let micros = self.rng.pick(&[20, 1000, 50_000, 200_000, 1_100_000, 4_000_000]);
+                trace!(self, "{micros} microseconds pass");
+                self.machine.pass(Duration::from_micros(micros));
+                self.note(&[6, micros]);
+            }
+            Event::Fence(at) => {
+                self.counts.fences += 1;
+                self.stand_up(at, true);
+            }
+            Event::Death(at) => {
+                self.counts.deaths += 1;
+                self.stand_up(at, self.options.plant != Some(crate::plant::Plant::LeakedSession));
+            }
+            Event::Forget(at) => self.forget(at),
+            Event::Arrival => {
+                let role = self.rng.pick(&crate::seat::ROLES);
+                return self.sit_down(role);
+            }
+            Event::ProcessEnd => return self.process_end(None),
+        }
+        Ok(())
+    }
+
+    /// Nothing can happen before it is later.
+    fn wait_for_time(&mut self) {
+        let now = self.now();
+        let jobs = self.jobs.iter().filter_map(|job| job.until());
+        let keeper = self.keeper.iter().filter_map(|keeper| keeper.until());
+        let kernels = self.seats.iter().filter_map(|seat| seat.kernel.as_ref());
+        let kernels = kernels.chain(&self.ghosts).filter_map(|kernel| kernel.until());
+        let next = jobs.chain(keeper).chain(kernels).filter(|&until| until > now).min();
+        let pass = next.map_or(Duration::from_secs(1), |until| until - now);
+        trace!(self, "nothing happens for {pass:?}");
+        self.machine.pass(pass.max(Duration::from_micros(1)));
+        self.note(&[7, pass.as_micros() as u64]);
+    }
+
+    /// What kernels show without asking is not older than what anybody was told.
+    fn judge_kernels(&mut self) -> Outcome<()> {
+        let seats =
+            self.seats.iter().filter_map(|seat| Some((seat.kernel.as_ref()?, Some(seat.id))));
+        let ghosts = self.ghosts.iter().map(|ghost| (ghost, None));
+        for (kernel, seat) in seats.chain(ghosts) {
+            let own = self.pending.iter().filter(|pending| Some(pending.seat) == seat);
+            let mut flying = kernel.unanswered.clone();
+            flying.extend(own.filter_map(|pending| pending.what.number()));
+            for (ino, learned, content) in kernel.shows() {
+                self.counts.shown += 1;
+                self.mirror.may_show(ino, learned, content, &flying)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whoever waits for a lock has another's in the way.
+    pub(crate) fn judge_locks(&self) -> Outcome<()> {
+        for pending in &self.pending {
+            if let What::Lock(asked) = &pending.what
+                && !self.due.iter().any(|(id, _)| *id == pending.id)
+                && !self.locks.is_blocked(asked)
+            {
+                return Err(format!("somebody waits for ever, with nothing in the way: {asked:?}"));
+            }
+        }
+        Ok(())
+    }
+}

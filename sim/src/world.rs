@@ -1,0 +1,305 @@
+//! The world of one schedule: a volume and its machine, those who use it, and what happens next.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use atoll_block::FaultDevice;
+use atoll_block::fault::Image;
+use atoll_fs::{Fs, MountOptions};
+use atoll_server::Volume;
+use atoll_server::checkpoints::Checkpointer;
+use atoll_server::host::Host;
+use atoll_server::syncs::Syncer;
+use atoll_server::volume::SessionId;
+use atoll_tests::rng::Rng;
+use atoll_vfs::model::ModelFs;
+use atoll_vfs::{Context, Ino, Result as FsResult, Timespec};
+use xxhash_rust::xxh3::Xxh3Default;
+
+use crate::call::{Call, Node, Side, Twin};
+use crate::disk::{self, Disk};
+use crate::ends;
+use crate::generate::Habits;
+use crate::jobs::{Job, Keeper};
+use crate::kernel::Kernel;
+use crate::locks::Locks;
+use crate::machine::{Machine, Rung};
+use crate::mirror::Mirror;
+use crate::plant::Plant;
+use crate::seat::{Pending, ROLES, Role, Seat};
+
+/// What went wrong.
+pub type Outcome<T> = Result<T, String>;
+
+/// The life of the machine's memory until the power is lost.
+pub const LIFE: [u8; 16] = *b"before the loss ";
+/// And after.
+pub const NEXT_LIFE: [u8; 16] = *b"after the loss  ";
+/// Memory for cached blocks.
+pub(crate) const CACHE_BYTES: usize = 256 << 10;
+
+/// A volume that worlds begin with, and what is in it.
+pub struct Template {
+    image: Image,
+    model: ModelFs,
+    subtree: Ino,
+}
+
+impl Default for Template {
+    /// With a directory `s` for everybody.
+    fn default() -> Template {
+        let mut model = ModelFs::default();
+        let device = FaultDevice::from_image(disk::template());
+        let options = MountOptions { cache_bytes: CACHE_BYTES, ..MountOptions::default() };
+        let mut fs = Fs::mount(device, &options).expect("it was just made");
+        let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
+        let root = Twin { served: Ino::ROOT, model: Ino::ROOT };
+        let set = atoll_vfs::SetAttr { mode: Some(0o777), ..Default::default() };
+        for call in [
+            Call::Setattr { node: root, file: None, set },
+            Call::Mkdir { parent: root, name: b's', mode: 0o777 },
+            Call::Mknod { parent: root, name: b'a', mode: 0o666 },
+        ] {
+            call.ask(&mut fs, &cx, Side::Served).expect("there is room");
+            call.ask(&mut model, &cx, Side::Model).expect("as there");
+        }
+        let name = atoll_vfs::Name::new(b"s").expect("a name");
+        let subtree = atoll_vfs::FileSystem::lookup(&mut model, &cx, Ino::ROOT, name);
+        let image = fs.unmount().expect("nothing fails").process_crash();
+        Template { image, model, subtree: subtree.expect("it was made").ino }
+    }
+}
+
+/// What a schedule is to be like.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Turns in which requests are made.
+    pub turns: u64,
+    /// What is planted.
+    pub plant: Option<Plant>,
+    /// Say what happens.
+    pub trace: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { turns: 60, plant: None, trace: false }
+    }
+}
+
+/// Answers that may be given: the request's number, and what a sync or a wait came to.
+pub type Outbox = Arc<Mutex<Vec<(u64, FsResult<()>)>>>;
+
+/// The world.
+pub struct World {
+    pub(crate) rng: Rng,
+    pub(crate) options: Options,
+    pub(crate) habits: Habits,
+    pub(crate) machine: Arc<Machine>,
+    pub(crate) disk: Disk,
+    pub(crate) volume: Option<Arc<Volume<Fs<Disk>>>>,
+    pub(crate) jobs: Vec<Job>,
+    pub(crate) keeper: Option<Keeper>,
+    pub(crate) seats: Vec<Seat>,
+    /// The kernels of mounts that have ended and that are still being told.
+    pub(crate) ghosts: Vec<Kernel>,
+    /// Planted: sessions that nobody ends.
+    pub(crate) leaked: Vec<Seat>,
+    pub(crate) pending: Vec<Pending>,
+    pub(crate) outbox: Outbox,
+    /// Of the outbox, what was seen: answers that are due.
+    pub(crate) due: Vec<(u64, FsResult<()>)>,
+    pub(crate) mirror: Mirror,
+    pub(crate) locks: Locks,
+    pub(crate) subtree: Ino,
+    pub(crate) next_id: u64,
+    /// The model cannot follow any more.
+    pub(crate) over: bool,
+    digest: Xxh3Default,
+    /// What happened, in numbers.
+    pub counts: Counts,
+}
+
+/// What a schedule came to.
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs)]
+pub struct Counts {
+    pub events: u64,
+    pub calls: u64,
+    pub syncs: u64,
+    pub locks: u64,
+    pub notices: u64,
+    pub fences: u64,
+    pub shown: u64,
+    pub deaths: u64,
+    pub process_ends: u64,
+    pub power_losses: u64,
+    pub checkpoint_steps: u64,
+}
+
+impl Counts {
+    /// Adds those of another schedule.
+    pub fn add(&mut self, other: &Counts) {
+        self.events += other.events;
+        self.calls += other.calls;
+        self.syncs += other.syncs;
+        self.locks += other.locks;
+        self.notices += other.notices;
+        self.fences += other.fences;
+        self.shown += other.shown;
+        self.deaths += other.deaths;
+        self.process_ends += other.process_ends;
+        self.power_losses += other.power_losses;
+        self.checkpoint_steps += other.checkpoint_steps;
+    }
+}
+
+/// Says what happens, where that is asked for.
+macro_rules! trace {
+    ($world:expr, $($what:tt)*) => {
+        if $world.options.trace {
+            println!("{:>5} {}", $world.counts.events, format_args!($($what)*));
+        }
+    };
+}
+pub(crate) use trace;
+
+impl World {
+    /// The world of `seed`.
+    ///
+    /// # Errors
+    /// What goes wrong already.
+    pub fn new(template: &Template, seed: u64, options: Options) -> Outcome<World> {
+        let mut rng = Rng::new(seed ^ u64::from_be_bytes(*b"schedule"));
+        let heavy = rng.chance(10);
+        let habits = Habits {
+            write_max: if heavy { 40_000 } else { 600 },
+            xattr_max: if heavy { 60_000 } else { 200 },
+            meets: rng.chance(25),
+        };
+        let device = FaultDevice::from_image(template.image.clone());
+        let disk = Disk::new(device, options.plant == Some(Plant::LyingFlush));
+        let machine = Arc::new(Machine::new(rng.number()));
+        let mut world = World {
+            rng,
+            options,
+            habits,
+            machine,
+            disk,
+            volume: None,
+            jobs: Vec::new(),
+            keeper: None,
+            seats: Vec::new(),
+            ghosts: Vec::new(),
+            leaked: Vec::new(),
+            pending: Vec::new(),
+            outbox: Outbox::default(),
+            due: Vec::new(),
+            mirror: Mirror::new(template.model.clone()),
+            locks: Locks::default(),
+            subtree: template.subtree,
+            next_id: 1,
+            over: false,
+            digest: Xxh3Default::new(),
+            counts: Counts::default(),
+        };
+        let fs = ends::mount(world.disk.clone(), LIFE)?;
+        world.begin_server(fs)?;
+        Ok(world)
+    }
+
+    /// A server begins.
+    pub(crate) fn begin_server(&mut self, fs: Fs<Disk>) -> Outcome<()> {
+        let machine: Arc<dyn Host> = Arc::<Machine>::clone(&self.machine);
+        let volume = Volume::new(fs, "v", machine);
+        let loses = match self.options.plant {
+            Some(Plant::LostRing) => self.rng.within(1..4) as u32,
+            _ => 0,
+        };
+        let bell = Arc::new(Rung::losing(loses));
+        let syncer = Syncer::new(&volume, Arc::<Rung>::clone(&bell));
+        self.jobs.push(Job::new(Box::new(syncer), bell));
+        let bell = Arc::new(Rung::default());
+        let checkpointer = Checkpointer::new(&volume, Arc::<Rung>::clone(&bell));
+        self.jobs.push(Job::new(Box::new(checkpointer), bell));
+        self.volume = Some(volume);
+        for _ in 0..self.rng.within(1..5) {
+            let role = self.rng.pick(&ROLES);
+            self.sit_down(role)?;
+        }
+        Ok(())
+    }
+
+    /// A client connects.
+    pub(crate) fn sit_down(&mut self, role: Role) -> Outcome<()> {
+        let Some(volume) = &self.volume else { return Ok(()) };
+        let session = volume.session(role.peer(), role.access());
+        let mut session = match session {
+            Ok(session) => session,
+            // The directory was renamed or removed.
+            Err(_) if role.is_subtree() => return Ok(()),
+            Err(error) => return Err(format!("a session of {role:?} is refused: {error}")),
+        };
+        session.carried();
+        let model = if role.is_subtree() { self.subtree } else { Ino::ROOT };
+        let root = Node { served: Ino::ROOT, model };
+        let kernel = if role.is_mount() {
+            let bell = Arc::new(Rung::default());
+            let cache = session.begin_cache(role == Role::Mount, Arc::<Rung>::clone(&bell) as _);
+            let cache = cache.map_err(|error| format!("a mount is refused: {error}"))?;
+            let mut kernel = Kernel::new(cache, bell, root);
+            kernel.stubborn = self.rng.chance(5);
+            let plant = self.options.plant;
+            let kept = [Plant::KeptAttributes, Plant::KeptPages].map(|kept| plant == Some(kept));
+            kernel.forgets = (!kept[0], !kept[1]);
+            if let Some(keeper) = Keeper::of(volume.gate()) {
+                self.keeper = Some(keeper);
+            }
+            Some(kernel)
+        } else {
+            None
+        };
+        let id = session.id();
+        trace!(self, "session {} of {role:?} begins", id.0);
+        self.seats.push(Seat { session, id, role, kernel, nodes: vec![root], files: Vec::new() });
+        self.note(&[1, id.0, role as u64]);
+        Ok(())
+    }
+
+    /// Something happened that is the same whenever the seed is.
+    pub(crate) fn note(&mut self, numbers: &[u64]) {
+        self.counts.events += 1;
+        numbers.iter().for_each(|number| self.digest.update(&number.to_le_bytes()));
+    }
+
+    /// What happened until now, as a number.
+    pub fn digest(&self) -> u64 {
+        self.digest.digest()
+    }
+
+    /// How long it has been.
+    pub(crate) fn now(&self) -> Duration {
+        self.machine.uptime()
+    }
+
+    pub(crate) fn seat(&mut self, id: SessionId) -> Option<&mut Seat> {
+        self.seats.iter_mut().find(|seat| seat.id == id)
+    }
+
+    /// Takes what the outbox has got, in order.
+    pub(crate) fn look_into_outbox(&mut self) {
+        let outbox =
+            std::mem::take(&mut *self.outbox.lock().unwrap_or_else(PoisonError::into_inner));
+        for (id, outcome) in outbox {
+            let Some(pending) = self.pending.iter().find(|pending| pending.id == id) else {
+                continue;
+            };
+            if let crate::seat::What::Lock(asked) = &pending.what
+                && outcome.is_ok()
+            {
+                self.locks.set(asked);
+            }
+            self.due.push((id, outcome));
+        }
+    }
+}

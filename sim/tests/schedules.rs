@@ -1,0 +1,82 @@
+//! A short run of the simulation: nothing is found, the same seed is the same run, and what is planted is found.
+
+use atoll_sim::plant::{PLANTS, Plant};
+use atoll_sim::schedule::run;
+use atoll_sim::world::{Counts, Options, Template};
+
+/// The schedules of a short run.
+const SCHEDULES: u64 = 2000;
+
+#[test]
+fn nothing_is_found() {
+    let (template, mut counts) = (Template::default(), Counts::default());
+    for seed in 1..=SCHEDULES {
+        let report = run(&template, seed, Options::default());
+        assert_eq!(report.failure, None, "cargo xtask sim --seed {seed} --count 1 --trace");
+        counts.add(&report.counts);
+    }
+    // Whoever changes what is generated sees here that something is still tried.
+    let least = SCHEDULES / 10;
+    for (what, count) in [
+        ("calls", counts.calls),
+        ("syncs", counts.syncs),
+        ("locks", counts.locks),
+        ("notices", counts.notices),
+        ("what kernels show", counts.shown),
+        ("deaths of clients", counts.deaths),
+        ("ends of processes", counts.process_ends),
+        ("power losses", counts.power_losses),
+        ("checkpoint steps", counts.checkpoint_steps),
+    ] {
+        assert!(count > least, "hardly any {what}: {count}");
+    }
+    assert!(counts.fences > 0, "no mount was fenced");
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    let template = Template::default();
+    let mut different = std::collections::BTreeSet::new();
+    for seed in 1..=400 {
+        let [a, b] = [0, 1].map(|_| run(&template, seed, Options::default()));
+        assert_eq!(a.digest, b.digest, "seed {seed}");
+        different.insert(a.digest);
+    }
+    assert_eq!(different.len(), 400, "seeds make no difference");
+}
+
+/// How many schedules it takes to find `plant`, and what is said then.
+fn found_after(plant: Plant) -> Option<(u64, String)> {
+    let template = Template::default();
+    let options = Options { plant: Some(plant), ..Options::default() };
+    (1..=SCHEDULES).find_map(|seed| Some((seed, run(&template, seed, options).failure?)))
+}
+
+#[test]
+fn what_is_planted_is_found() {
+    for plant in PLANTS {
+        let (schedules, words) =
+            found_after(plant).unwrap_or_else(|| panic!("{plant:?} is not found"));
+        println!("{plant:?}: after {schedules} schedules: {words}");
+        let wanted = match plant {
+            Plant::LostRing | Plant::LeakedSession => "waits for ever",
+            Plant::KeptAttributes | Plant::HastyAnswer => "a kernel shows",
+            Plant::KeptPages => "a kernel shows the content",
+            // By the check, or by what is missing.
+            Plant::LyingFlush => "",
+        };
+        assert!(words.contains(wanted), "{plant:?} is found by another judge: {words}");
+    }
+}
+
+/// What is measured of hostile clients can be measured: one whose mount never lets go is waited for once, for the
+/// gate's patience and for as long as an ended mount is drained.
+#[test]
+fn hostile_clients_are_measured() {
+    let findings = atoll_sim::measure::all(&Template::default()).unwrap();
+    let late = |count: u32| {
+        let what = format!("{count} in a row: one change each waits {}.0s in all", 12 * count);
+        assert!(findings.iter().any(|(_, finding)| *finding == what), "{findings:#?}");
+    };
+    [1, 2, 4, 8].into_iter().for_each(late);
+}
