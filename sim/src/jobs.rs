@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_server::gate::Gate;
+use atoll_server::leases::gate::Gate;
 use atoll_server::task::{Step, Task};
 use atoll_vfs::{PendingSync, Result, SyncId};
 

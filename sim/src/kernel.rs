@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_server::caches::KernelCache;
-use atoll_server::gate::{Next, Notice};
+use atoll_server::leases::caches::KernelCache;
+use atoll_server::leases::gate::{Next, Notice};
 use atoll_vfs::Ino;
 
 use crate::call::Node;

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use atoll_server::gate::Mount;
 use atoll_server::host::{Bell, Done, Host, Pages, ViewMemory};
+use atoll_server::leases::gate::Mount;
 use atoll_tests::rng::Rng;
 use atoll_vfs::{Errno, Result, Timespec};
 

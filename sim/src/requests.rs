@@ -2,8 +2,8 @@
 
 use std::sync::PoisonError;
 
-use atoll_server::gate::Ticket;
 use atoll_server::host::Host;
+use atoll_server::leases::gate::Ticket;
 use atoll_server::syncs::Ask;
 use atoll_server::{LockKind, LockOwner, LockRange, LockRequest, Waited};
 use atoll_vfs::{Errno, FileSystem, OpenFlags, Result};
@@ -201,7 +201,7 @@ impl World {
             })
     }
 
-    pub(crate) fn gate(&self) -> std::sync::Arc<atoll_server::gate::Gate> {
+    pub(crate) fn gate(&self) -> std::sync::Arc<atoll_server::leases::gate::Gate> {
         let volume = self.volume.as_ref().expect("somebody has a session of it");
         std::sync::Arc::clone(volume.gate())
     }

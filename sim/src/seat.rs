@@ -1,7 +1,7 @@
 //! Those who use the volume: clients of their own, and mounts with a kernel between.
 
 use atoll_fs::Fs;
-use atoll_server::volume::{Access, SessionId};
+use atoll_server::rights::identity::{Access, SessionId};
 use atoll_server::{Credentials, Session};
 use atoll_vfs::{Context, Errno, Ino, Result, Timespec};
 

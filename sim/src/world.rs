@@ -9,8 +9,9 @@ use atoll_fs::{Fs, MountOptions};
 use atoll_server::Volume;
 use atoll_server::checkpoints::Checkpointer;
 use atoll_server::host::Host;
+use atoll_server::leases::caches::Lends;
+use atoll_server::rights::identity::SessionId;
 use atoll_server::syncs::Syncer;
-use atoll_server::volume::SessionId;
 use atoll_tests::rng::Rng;
 use atoll_vfs::model::ModelFs;
 use atoll_vfs::{Context, Ino, Result as FsResult, Timespec};
@@ -245,7 +246,9 @@ impl World {
         let root = Node { served: Ino::ROOT, model };
         let kernel = if role.is_mount() {
             let bell = Arc::new(Rung::default());
-            let cache = session.begin_cache(role == Role::Mount, Arc::<Rung>::clone(&bell) as _);
+            let is_full = role == Role::Mount;
+            let lends = if is_full { Lends::Pages } else { Lends::Attributes };
+            let cache = session.begin_cache(lends, Arc::<Rung>::clone(&bell) as _);
             let cache = cache.map_err(|error| format!("a mount is refused: {error}"))?;
             let mut kernel = Kernel::new(cache, bell, root);
             kernel.stubborn = self.rng.chance(5);
