@@ -172,6 +172,11 @@ impl Mirror {
         if call.ask(&mut self.model, &cx, Side::Model).is_ok() {
             self.effects.push(Effect::Call(cx, call));
         }
+        // One without a name goes with who had it open.
+        let attr = self.model.getattr(&cx, file.node.model).ok().map(|attr| shown(&attr));
+        if let Some(known) = self.known.get_mut(&file.node.model) {
+            known.attr = attr;
+        }
     }
 
     /// Takes note of what the last call changed.
