@@ -275,8 +275,8 @@ fn others_go_on_during_a_flush() {
 /// so large, and the client rests so often, that the checkpointer begins in time however busy the machine is.
 #[test]
 fn others_go_on_during_a_checkpoint() {
-    /// The sync's, that of what went home, and those of both copies of the header.
-    const FLUSHES: u64 = 4;
+    /// The sync's, that of what went home, and that of both copies of the header.
+    const FLUSHES: u64 = 3;
     let come_and_go = |client: &mut Client| {
         client.fs.mkdir(&CX, Ino::ROOT, name("d"), 0o755).unwrap();
         client.fs.rmdir(&CX, Ino::ROOT, name("d")).unwrap();
