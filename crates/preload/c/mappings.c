@@ -36,7 +36,7 @@ static struct mapping *new_mapping(void) {
     if (!pool) {
         long chunk = raw(SYS_mmap, 0, CHUNK * sizeof *pool, PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (chunk < 0 && chunk >= -4095) return NULL;
+        if ((unsigned long)chunk >= -4095ul) return NULL;
         struct mapping *records = (struct mapping *)chunk;
         for (int i = 0; i < CHUNK; i++) {
             records[i].next = pool;

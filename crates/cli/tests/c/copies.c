@@ -58,6 +58,7 @@ static void by_overwriting(int fd, long size) {
     must(pwrite(fd, content, size, 0) == size && ftruncate(fd, size) == 0, "pwrite");
 }
 static void by_another(int fd, long size) {
+    (void)fd;
     int other = open(source, O_WRONLY | O_TRUNC);
     must(other >= 0, "open");
     by_write(other, size);

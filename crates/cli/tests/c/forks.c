@@ -60,6 +60,7 @@ static void ended(pid_t pid) {
 }
 
 int main(int argc, char **argv) {
+    (void)argc;
     char bytes[8];
     fd = open(argv[1], O_RDWR | O_CREAT, 0600);
     if (write(fd, "content\n", 8) != 8 || lseek(fd, 4, SEEK_SET) != 4) return 1;

@@ -316,7 +316,7 @@ static bool do_splice(void) {
     long to = below(MOST);
     if (n > MOST - to) n = MOST - to;
     fill(buffer, n);
-    is("the pipe", n, write(ends[1], buffer, n));
+    is("the pipe", n, write(ends[1], buffer, (unsigned)n));
     off64_t there = to;
     for (long done = 0; done < n;) {
         ssize_t moved = splice(ends[0], NULL, fd, &there, n - done, 0);
@@ -406,6 +406,7 @@ static const struct {
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
 int main(int argc, char **argv) {
+    (void)argc;
     long all = 0, done[KINDS] = {0}, count = atol(argv[2]);
     state = strtoull(argv[3], NULL, 10) * 0x9e3779b97f4a7c15ull + 1;
     snprintf(path, sizeof path, "%s/fsx", argv[1]);

@@ -71,6 +71,7 @@ static int check(int dir, int i) {
 }
 
 int main(int argc, char **argv) {
+    (void)argc;
     int dir = open(argv[2], O_RDONLY | O_DIRECTORY), makes = strcmp(argv[1], "make") == 0, wrong = 0;
     int keeps = open(argv[3], makes ? O_WRONLY | O_CREAT | O_TRUNC : O_RDONLY, 0600);
     must(dir >= 0 && keeps >= 0, "open");

@@ -145,9 +145,11 @@ static void looks(const char *path) {
     CHECK(seen != MAP_FAILED && seen[8192] == 'T');
     CHECK(mprotect(seen, SIZE, PROT_READ | PROT_WRITE) < 0 && errno == EACCES);
     FILE *maps = fopen("/proc/self/maps", "r");
+    CHECK(maps);
     char line[512];
     int ours = 0;
     while (fgets(line, sizeof line, maps)) ours += strstr(line, "atoll-mapped") != NULL;
+    fclose(maps);
     CHECK(ours == 1);
 }
 
