@@ -64,7 +64,9 @@ pub fn compile(binaries: &Path) -> Result<(), Broken> {
     let archive = program.with_file_name("libatoll.a");
     let library = here.with_file_name("crates").join("libatoll");
     let mut command = Command::new("cc");
-    command.args(["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-o"]).arg(binaries.join(PRELOAD));
+    command
+        .args(["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(binaries.join(PRELOAD));
     command.arg("-I").arg(library.join("include"));
     command.arg(library.join("preload/atoll_preload.c")).arg(archive);
     command.args(["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl"]);

@@ -1,6 +1,6 @@
 /* What C and Rust say of the interface between the interposer and its backend, which backend.h
- * describes. Both languages take the numbers from this file, and compile only while their structures
- * agree with them. A field ends where the next one begins. */
+ * describes. Both languages take the numbers from this file, and compile only while their
+ * structures agree with them. A field ends where the next one begins. */
 #pragma once
 
 /* Answers. */

@@ -41,10 +41,10 @@ ATOLL_SAME_IN_RUST(atoll_identity, token, ATOLL_IDENTITY_TOKEN, ATOLL_IDENTITY_S
 _Static_assert(sizeof(struct atoll_identity) == ATOLL_IDENTITY_SIZE, "atoll_identity");
 _Static_assert(ATOLL_IDENTIFY == _IOR('A', 0xf5, struct atoll_identity), "ATOLL_IDENTIFY");
 
-/* By ATOLL_MAP, asks the server for memory that is the content of `length` bytes of the file from
- * `offset` on, to map it: shared with every other program that does, and with what it reads and
- * writes. ENOTTY where there is no server. The memory is had in exchange for the token at the socket
- * `address`. */
+/* By ATOLL_MAP, asks the server for memory that is the content of `length` bytes of the file
+ * from `offset` on, to map it: shared with every other program that does, and with what it reads
+ * and writes. ENOTTY where there is no server. The memory is had in exchange for the token at
+ * the socket `address`. */
 struct atoll_map {
     uint32_t magic, version; /* as above */
     uint64_t offset, length;
@@ -93,7 +93,7 @@ ATOLL_SAME_IN_RUST(atoll_answer, version, ATOLL_ANSWER_VERSION_AT, ATOLL_ANSWER_
 ATOLL_SAME_IN_RUST(atoll_answer, status, ATOLL_ANSWER_STATUS_AT, ATOLL_ANSWER_MODE_AT);
 ATOLL_SAME_IN_RUST(atoll_answer, mode, ATOLL_ANSWER_MODE_AT, ATOLL_ANSWER_SIZE);
 _Static_assert(sizeof(struct atoll_answer) == ATOLL_ANSWER_SIZE, "atoll_answer");
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers at the socket are little-endian");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "at the socket");
 
 /* An open file. */
 struct atoll_file {
@@ -102,7 +102,7 @@ struct atoll_file {
     const void *connection; /* which that is; null: the kernel alone */
     dev_t device; /* st_dev of the mount */
     int fd;       /* a descriptor of it, valid during the call */
-    int access;   /* how it is open, to be adopted by that and its inode number; or -1: by its token */
+    int access;   /* how it is open: it is adopted by that and its inode number; -1: by its token */
 };
 ATOLL_SAME_IN_RUST(atoll_file, session, ATOLL_FILE_SESSION, ATOLL_FILE_INO);
 ATOLL_SAME_IN_RUST(atoll_file, ino, ATOLL_FILE_INO, ATOLL_FILE_HANDLE);
@@ -115,9 +115,9 @@ ATOLL_SAME_IN_RUST(atoll_file, fd, ATOLL_FILE_FD, ATOLL_FILE_ACCESS);
 ATOLL_SAME_IN_RUST(atoll_file, access, ATOLL_FILE_ACCESS, ATOLL_FILE_SIZE);
 _Static_assert(sizeof(struct atoll_file) == ATOLL_FILE_SIZE, "atoll_file");
 
-/* A backend answers ATOLL_BY_KERNEL when it cannot serve a call that the kernel could: the interposer
- * then makes the system call. ATOLL_CLOSED is the same, since what was adopted has been closed: the file
- * may be adopted again. Any other negative answer is an error number. */
+/* A backend answers ATOLL_BY_KERNEL when it cannot serve a call that the kernel could: the
+ * interposer then makes the system call. ATOLL_CLOSED is the same, since what was adopted has
+ * been closed: the file may be adopted again. Any other negative answer is an error number. */
 
 struct atoll_backend {
     /* Before everything else in this process; 0, or negative if all of its calls are to go to the

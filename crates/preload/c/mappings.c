@@ -1,5 +1,6 @@
-/* Shared mappings of files that a server serves: what is mapped is memory of the server's, which is the
- * file's content for everybody while anybody has it. Private ones are the kernel's, as ever.
+/* Shared mappings of files that a server serves: what is mapped is memory of the server's, which
+ * is the file's content for everybody while anybody has it. Private ones are the kernel's, as
+ * ever.
  *
  * The kernel keeps such a mapping over fork, and takes it down at exec, exit and munmap. What is
  * kept here says what msync(2) is to make durable and what mremap(2) may make larger. */
@@ -100,7 +101,8 @@ static bool find(uintptr_t start, uintptr_t end, struct mapping *found) {
 
 /* ---- asking the server ---- */
 
-/* Asks at the server's socket. A descriptor for ATOLL_ASK_MEMORY, 0 for ATOLL_ASK_SYNC, or negative. */
+/* Asks at the server's socket. A descriptor for ATOLL_ASK_MEMORY, 0 for ATOLL_ASK_SYNC, or
+ * negative. */
 static long ask_server(uint8_t kind, const struct atoll_map *map) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     if (map->address_length == 0 || map->address_length >= sizeof address.sun_path) return -ENODEV;
@@ -222,8 +224,8 @@ static bool map_ours(void *address, size_t length, int protection, int flags, in
 EXPORT void *mmap64(void *address, size_t length, int protection, int flags, int fd, off64_t at) {
     int type = flags & MAP_TYPE;
     long result;
-    if (fd >= 0 && !(flags & MAP_ANONYMOUS) && (type == MAP_SHARED || type == MAP_SHARED_VALIDATE) &&
-        length > 0 && at >= 0 && at % PAGE == 0 &&
+    bool shared = type == MAP_SHARED || type == MAP_SHARED_VALIDATE;
+    if (fd >= 0 && !(flags & MAP_ANONYMOUS) && shared && length > 0 && at >= 0 && at % PAGE == 0 &&
         map_ours(address, length, protection, flags, fd, at, &result))
         return address_or_error(result);
     /* The kernel drops the pages that its own writes make stale. */
@@ -311,7 +313,8 @@ EXPORT int msync(void *address, size_t length, int flags) {
         found = find(at, end, &m);
         unlock(&mappings_lock);
         if (found) {
-            result = still_open(&m) ? raw(SYS_fsync, m.file.fd) : ask_server(ATOLL_ASK_SYNC, &m.map);
+            result = still_open(&m) ? raw(SYS_fsync, m.file.fd)
+                                    : ask_server(ATOLL_ASK_SYNC, &m.map);
             if (result == -ESTALE || result == -ENODEV) result = -EIO;
             at = m.end;
         }

@@ -1,6 +1,7 @@
-/* What C and Rust say of the same bytes: answers to ioctl(2) on a descriptor of a mount, and messages of
- * the server's socket. Both languages take the numbers from this file, Rust by abi.rs beside it, and
- * compile only while their structures agree with them. A field ends where the next one begins. */
+/* What C and Rust say of the same bytes: answers to ioctl(2) on a descriptor of a mount, and
+ * messages of the server's socket. Both languages take the numbers from this file, Rust by
+ * abi.rs beside it, and compile only while their structures agree with them. A field ends where
+ * the next one begins. */
 #pragma once
 
 /* Begins every answer to ioctl(2). */

@@ -2,8 +2,8 @@
  *
  *   fsx DIRECTORY OPERATIONS SEED
  *
- * Prints `end` and how often each operation was done, or what differed and the operations before. An operation
- * that the file system does not have is left out. */
+ * Prints `end` and how often each operation was done, or what differed and the operations
+ * before. An operation that the file system does not have is left out. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -241,7 +241,8 @@ static bool do_collapse(void) {
 }
 static bool do_insert(void) {
     long at = below(size / PAGE) * PAGE, n = PAGE * (1 + below(4));
-    if (at >= size || size + n > MOST || !allocates(FALLOC_FL_INSERT_RANGE, "insert", at, n)) return false;
+    if (at >= size || size + n > MOST) return false;
+    if (!allocates(FALLOC_FL_INSERT_RANGE, "insert", at, n)) return false;
     memmove(model + at + n, model + at, size - at);
     memset(model + at, 0, n);
     size += n;
@@ -334,7 +335,8 @@ static bool do_sync(void) {
 }
 static bool do_advise(void) {
     note("advise");
-    is("posix_fadvise", 0, posix_fadvise(fd, 0, 0, below(2) ? POSIX_FADV_DONTNEED : POSIX_FADV_WILLNEED));
+    int advice = below(2) ? POSIX_FADV_DONTNEED : POSIX_FADV_WILLNEED;
+    is("posix_fadvise", 0, posix_fadvise(fd, 0, 0, advice));
     return true;
 }
 static bool do_stat(void) {

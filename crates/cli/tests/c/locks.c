@@ -1,5 +1,6 @@
-/* Locks of every kind, and all that can end them. A process takes a lock and does something, after which the lock
- * is held or not, and then something by which it must go. Prints a line for each that is wrong, and `end`.
+/* Locks of every kind, and all that can end them. A process takes a lock and does something,
+ * after which the lock is held or not, and then something by which it must go. Prints a line for
+ * each that is wrong, and `end`.
  *
  *   locks DIRECTORY */
 #define _GNU_SOURCE
@@ -39,7 +40,7 @@ static int open_it(int more) {
     return fd;
 }
 
-/* ---- what the holder does: `first` after it has locked fd, `then` when it is told to go on ---- */
+/* ---- the holder: `first` after it has locked fd, `then` when it is told to go on ---- */
 
 static int second;
 static pid_t child;

@@ -1,6 +1,6 @@
-/* Shared mappings on a served volume, by several processes of several mounts in turn: `mappings STEP
- * FILE`. Each step waits for the bytes that the one before stored. Exits with the number of the line
- * that was wrong. */
+/* Shared mappings on a served volume, by several processes of several mounts in turn: `mappings
+ * STEP FILE`. Each step waits for the bytes that the one before stored. Exits with the number of
+ * the line that was wrong. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
