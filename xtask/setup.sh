@@ -9,8 +9,9 @@ packages=(gcc libc6-dev fuse3 util-linux)
 case "${1:-test}" in
 run) ;;
 test)
-    # The programs that tests run on a volume, and the libraries that C tests are linked with.
-    packages+=(git make tar binutils bsdutils procps python3 pkg-config sqlite3 libsqlite3-dev libgdbm-dev postmark nginx wrk)
+    # The programs that tests run on a volume, the libraries that C tests are linked with, and what
+    # reads the C sources.
+    packages+=(cppcheck git make tar binutils bsdutils procps python3 pkg-config sqlite3 libsqlite3-dev libgdbm-dev postmark nginx wrk)
     ;;
 *)
     echo "usage: $0 run|test" >&2

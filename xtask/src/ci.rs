@@ -20,6 +20,7 @@ pub fn run() -> Result<(), Failure> {
     let mut log = Log::default();
     log.step("format", || cargo(&["fmt", "--all", "--check"]).run())?;
     log.step("tidy", crate::tidy::run)?;
+    log.step("C", crate::c::check)?;
     log.step("lints", || {
         cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]).run()?;
         ALONE.iter().try_for_each(|crate_alone| {

@@ -1,10 +1,11 @@
 //! The developer's commands, one for each thing a developer does: `cargo xtask COMMAND`.
 //!
 //! Read in this order: [`steps`] runs other programs and says how long they took; [`ci`] is
-//! everything that must pass; [`repeat`] finds tests that fail now and then; [`enumerate`] crashes by the
+//! everything that must pass; [`c`] what it checks of the C sources; [`repeat`] finds tests that fail now and then; [`enumerate`] crashes by the
 //! million; [`fuzz`] the fuzzer; [`tidy`] the project's rules about itself.
 #![forbid(unsafe_code)]
 
+mod c;
 mod ci;
 mod enumerate;
 mod fuzz;

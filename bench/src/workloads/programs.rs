@@ -56,7 +56,7 @@ pub fn compile(binaries: &Path) -> Result<(), Broken> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     for (name, library) in [("gdbm", "-lgdbm"), ("sqlite", "-lsqlite3")] {
         let mut command = Command::new("cc");
-        command.args(["-O2", "-Wall", "-Werror", "-o"]).arg(binaries.join(name));
+        command.args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"]).arg(binaries.join(name));
         command.arg(here.join("programs").join(format!("{name}.c"))).arg(library);
         run(command, &format!("{name}.c"))?;
     }
@@ -64,7 +64,9 @@ pub fn compile(binaries: &Path) -> Result<(), Broken> {
     let archive = program.with_file_name("libatoll.a");
     let library = here.with_file_name("crates").join("libatoll");
     let mut command = Command::new("cc");
-    command.args(["-shared", "-fPIC", "-O2", "-o"]).arg(binaries.join(PRELOAD));
+    command
+        .args(["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(binaries.join(PRELOAD));
     command.arg("-I").arg(library.join("include"));
     command.arg(library.join("preload/atoll_preload.c")).arg(archive);
     command.args(["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl"]);

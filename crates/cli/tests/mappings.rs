@@ -103,7 +103,11 @@ fn compile(dir: &Path, source: &str, arguments: &[&str]) -> PathBuf {
     let to = dir.join(source).with_extension(arguments.concat());
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source);
     let from = from.with_extension("c");
-    ok(Command::new("gcc").args(["-w", "-O1", "-o"]).arg(&to).arg(from).args(arguments));
+    ok(Command::new("gcc")
+        .args(["-Wall", "-Wextra", "-Werror", "-O1", "-o"])
+        .arg(&to)
+        .arg(from)
+        .args(arguments));
     to
 }
 

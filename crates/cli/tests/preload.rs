@@ -18,8 +18,11 @@ fn compile(source: &str, dir: &Path, arguments: &[&str]) -> PathBuf {
     need("gcc", "gcc");
     let to = dir.join(Path::new(source).with_extension("")).with_extension(arguments.concat());
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source);
-    // The warnings are about what it does wrong on purpose.
-    ok(Command::new("gcc").args(["-w", "-O1", "-o"]).arg(&to).arg(from).args(arguments));
+    ok(Command::new("gcc")
+        .args(["-Wall", "-Wextra", "-Werror", "-O1", "-o"])
+        .arg(&to)
+        .arg(from)
+        .args(arguments));
     to
 }
 
@@ -38,7 +41,11 @@ fn forks_of_every_kind() {
     let library = compile("forks.c", served.path(), &["-DLIBRARY", "-shared", "-fPIC"]);
     let program = served.path().join("forks");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/forks.c");
-    ok(Command::new("gcc").args(["-w", "-O1", "-o"]).arg(&program).arg(source).arg(library));
+    ok(Command::new("gcc")
+        .args(["-Wall", "-Wextra", "-Werror", "-O1", "-o"])
+        .arg(&program)
+        .arg(source)
+        .arg(library));
     let expected = "fork\n_Fork\nclone by number\nclone\nparent\n".repeat(3) + "end\n";
     for options in [&[][..], &["--no-preload"]] {
         let mut command = served.run(options);
@@ -94,7 +101,14 @@ fn checking_library(dir: &Path) -> PathBuf {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../preload/c");
     let to = dir.join("checking.so");
     let mut gcc = Command::new("gcc");
-    gcc.args(["-w", "-std=gnu11", "-O1", "-g", "-fPIC", "-shared", "-fvisibility=hidden"]);
+    gcc.args([
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-Wno-missing-attributes",
+        "-Wno-deprecated-declarations",
+    ]);
+    gcc.args(["-std=gnu11", "-O1", "-g", "-fPIC", "-shared", "-fvisibility=hidden"]);
     gcc.arg("-DATOLL_CHECK").arg("-o").arg(&to);
     let sources = std::fs::read_dir(sources).unwrap().map(|entry| entry.unwrap().path());
     gcc.args(sources.filter(|path| path.extension().is_some_and(|extension| extension == "c")));

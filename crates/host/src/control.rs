@@ -33,21 +33,44 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use atoll_vfs::abi;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 
 /// What every message begins with.
-pub const MAGIC: u32 = u32::from_le_bytes(*b"atol");
+pub const MAGIC: u32 = number("ATOLL_CONTROL_MAGIC") as u32;
 /// The version of these messages and of what the descriptors carry. Another is refused.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = number("ATOLL_CONTROL_VERSION") as u16;
+/// Bytes of the two.
+const HEAD: usize = size_of_val(&MAGIC) + size_of_val(&VERSION);
 /// The longest name of a volume, in bytes.
 pub const NAME_MAX: usize = 255;
 /// The longest message, in bytes.
 pub const MESSAGE_MAX: usize = 1024;
 /// The most descriptors with a message.
 pub const DESCRIPTORS_MAX: usize = 4;
+
+/// What the interposer, in C, says of the messages about mapped files, and of their answers.
+const fn number(name: &str) -> usize {
+    abi::number(abi::HEADER, name) as usize
+}
+
+const MEMORY: u8 = number("ATOLL_ASK_MEMORY") as u8;
+const SYNC: u8 = number("ATOLL_ASK_SYNC") as u8;
+const GRANTED: u8 = number("ATOLL_ANSWER_GRANTED") as u8;
+
+const _: () = {
+    assert!(MAGIC == u32::from_le_bytes(*b"atol"));
+    assert!(number("ATOLL_ASK_MAGIC_AT") == 0 && number("ATOLL_ASK_VERSION_AT") == 4);
+    assert!(number("ATOLL_ASK_KIND_AT") == HEAD && number("ATOLL_ASK_ZEROS_AT") == HEAD + 1);
+    assert!(number("ATOLL_ASK_TOKEN_AT") == HEAD + 1 + size_of_val(&Ask::ZEROS));
+    assert!(number("ATOLL_ASK_SIZE") == Ask::SIZE);
+    assert!(number("ATOLL_ANSWER_MAGIC_AT") == 0 && number("ATOLL_ANSWER_VERSION_AT") == 4);
+    assert!(number("ATOLL_ANSWER_STATUS_AT") == HEAD && number("ATOLL_ANSWER_MODE_AT") == HEAD + 1);
+    assert!(number("ATOLL_ANSWER_SIZE") == HEAD + 2);
+};
 
 /// A socket of the kind that control messages go through.
 ///
@@ -223,27 +246,30 @@ pub enum Ask {
 }
 
 impl Ask {
+    /// What stands between the kind and the token.
+    const ZEROS: [u8; 5] = [0; 5];
+    const SIZE: usize = HEAD + 1 + size_of_val(&Self::ZEROS) + size_of::<MapToken>();
+
     /// The message.
     pub fn encode(self) -> Vec<u8> {
         let (kind, token) = match self {
-            Ask::Memory(token) => (3, token),
-            Ask::Sync(token) => (4, token),
+            Ask::Memory(token) => (MEMORY, token),
+            Ask::Sync(token) => (SYNC, token),
         };
         let mut out = head();
-        out.extend_from_slice(&[kind, 0, 0, 0, 0, 0]);
+        out.push(kind);
+        out.extend_from_slice(&Self::ZEROS);
         out.extend_from_slice(&token.0);
         out
     }
 
     /// Reads a message, if it is one of these.
     pub fn decode(message: &[u8]) -> Option<Ask> {
-        let (&[kind, 0, 0, 0, 0, 0], token) = body(message).ok()?.split_first_chunk::<6>()? else {
-            return None;
-        };
-        let token = MapToken(token.try_into().ok()?);
+        let (&kind, rest) = body(message).ok()?.split_first()?;
+        let token = MapToken(rest.strip_prefix(&Self::ZEROS)?.try_into().ok()?);
         match kind {
-            3 => Some(Ask::Memory(token)),
-            4 => Some(Ask::Sync(token)),
+            MEMORY => Some(Ask::Memory(token)),
+            SYNC => Some(Ask::Sync(token)),
             _ => None,
         }
     }
@@ -276,7 +302,7 @@ impl Answer {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = head();
         match self {
-            Answer::Granted(mode) => out.extend_from_slice(&[0, mode_byte(*mode)]),
+            Answer::Granted(mode) => out.extend_from_slice(&[GRANTED, mode_byte(*mode)]),
             Answer::Ended => out.extend_from_slice(&[2, 0]),
             Answer::Refused(text) => {
                 out.extend_from_slice(&[1, 0]);
@@ -295,7 +321,7 @@ impl Answer {
         let (&[status, mode], text) =
             body(message)?.split_first_chunk::<2>().ok_or(Malformed::Field)?;
         match status {
-            0 => mode_from(mode).map(Answer::Granted),
+            GRANTED => mode_from(mode).map(Answer::Granted),
             // It will be shown on a terminal.
             1 => Ok(Answer::Refused(
                 String::from_utf8_lossy(text).chars().filter(|c| !c.is_control()).collect(),

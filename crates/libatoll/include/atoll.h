@@ -50,7 +50,7 @@ enum {
     ATOLL_RAM = 4,      /* a new volume in memory, gone with the process; the path is not used */
     ATOLL_FORCE = 8,    /* make the volume even where there is something else */
     ATOLL_SEALABLE = 16, /* atoll_seal will be called */
-    ATOLL_RELATIME = 32 /* reading sets st_atime, once after a change and once a day; else never does */
+    ATOLL_RELATIME = 32 /* reading sets st_atime, once after a change and once a day; else never */
 };
 
 /* How to make or mount a volume: begin with ATOLL_OPTIONS; zeros mean the defaults. */
@@ -59,7 +59,8 @@ struct atoll_options {
     unsigned int flags;    /* ATOLL_RDONLY and so on */
     int first_descriptor;  /* the lowest number given out; 3 by default */
     uint64_t volume_bytes; /* length of a file to be made, or of a volume in memory */
-    size_t cache_bytes;    /* bound of the memory for cached blocks; by default a part of what the process may have */
+    size_t cache_bytes;    /* bound of the memory for cached blocks; by default a part of what the
+                            * process may have */
     uid_t uid;             /* owner of what is created */
     gid_t gid;             /* group of what is created */
 };
@@ -73,10 +74,10 @@ int atoll_mkfs(const char *path, const struct atoll_options *options);
 /* Mounts the volume in `path` as the one volume of this process. The volume is locked: EBUSY if
  * another process has it, or this one has one already. EMEDIUMTYPE: this is no volume.
  *
- * Where `path` is the socket of a server (`atoll serve`), or SOCKET/VOLUME, this process becomes one of
- * its clients. The server judges what it may do (uid and gid of the options mean nothing unless it is
- * the superuser), and keeps what was done when this process ends. ECONNREFUSED: nobody listens;
- * EACCES: the server refuses, for the reason in atoll_error. */
+ * Where `path` is the socket of a server (`atoll serve`), or SOCKET/VOLUME, this process becomes
+ * one of its clients. The server judges what it may do (uid and gid of the options mean nothing
+ * unless it is the superuser), and keeps what was done when this process ends. ECONNREFUSED:
+ * nobody listens; EACCES: the server refuses, for the reason in atoll_error. */
 int atoll_mount(const char *path, const struct atoll_options *options);
 
 /* Closes all descriptors, makes everything durable and unmounts. Streams of atoll_opendir that are

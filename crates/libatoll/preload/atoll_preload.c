@@ -5,8 +5,8 @@
  *      -lgcc_s -lutil -lrt -lpthread -lm -ldl
  *   LD_PRELOAD=./atoll_preload.so ATOLL_VOLUME=test.vol ATOLL_PREFIX=/atoll program
  *
- * ATOLL_VOLUME  the volume's file, made with ATOLL_BYTES if it is missing or empty; or the socket of a
- *               server, or SOCKET/VOLUME
+ * ATOLL_VOLUME  the volume's file, made with ATOLL_BYTES if it is missing or empty; or the
+ *               socket of a server, or SOCKET/VOLUME
  * ATOLL_PREFIX  the folder that stands for the volume's root; it need not exist
  * ATOLL_MODE    mapped (the default), pread, or ram for a new volume in memory of ATOLL_BYTES
  * ATOLL_BYTES   1 GiB by default

@@ -1,4 +1,4 @@
-/* See atoll_sqlite.h. */
+/* SQLite on a volume: the VFS that atoll_sqlite.h declares. */
 #define _GNU_SOURCE
 #include "atoll_sqlite.h"
 
@@ -185,9 +185,14 @@ static int shm_map(sqlite3_file *base, int index, int size, int extend, void vol
         char **regions = realloc(node->regions, (index + 1) * sizeof *regions);
         if (regions) node->regions = regions;
         while (regions && node->region_count <= index) {
-            char *fresh = calloc(1, size);
-            if (!fresh) break;
-            regions[node->region_count++] = fresh;
+            regions[node->region_count] = calloc(1, size);
+/* The analyzer of gcc 12 does not see that `node` has it. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wpragmas"
+#pragma GCC diagnostic ignored "-Wanalyzer-malloc-leak"
+            if (!regions[node->region_count]) break;
+#pragma GCC diagnostic pop
+            node->region_count++;
         }
         if (index >= node->region_count) result = SQLITE_NOMEM;
     }

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int};
+use std::mem::offset_of;
 use std::ptr::null_mut;
 use std::slice;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
@@ -17,6 +18,30 @@ use crate::servers::Server;
 #[global_allocator]
 static HEAP: crate::heap::Heap = crate::heap::Heap::new();
 
+/// A number that C takes from the same header.
+const fn number(name: &str) -> i64 {
+    atoll_vfs::abi::number(include_str!("abi.h"), name)
+}
+
+/// Asserts that a structure is what C has: where each field lies, and that these are all.
+macro_rules! same_in_c {
+    ($structure:ident, $size:literal: $($field:ident $offset:literal),* $(,)?) => {
+        const _: () = {
+            const fn size<S, F>(_: fn(&S) -> &F) -> usize {
+                size_of::<F>()
+            }
+            let mut sum = 0;
+            $(
+                assert!(offset_of!($structure, $field) == number($offset) as usize);
+                sum += size(|structure: &$structure| &structure.$field);
+            )*
+            // Each field also ends where the next begins: otherwise the sum would be another.
+            let size = number($size) as usize;
+            assert!(sum == size && size_of::<$structure>() == size);
+        };
+    };
+}
+
 /// `struct atoll_file`.
 #[repr(C)]
 pub struct File {
@@ -29,6 +54,18 @@ pub struct File {
     device: libc::dev_t,
     fd: c_int,
     access: c_int,
+}
+
+same_in_c! { File, "ATOLL_FILE_SIZE":
+    session "ATOLL_FILE_SESSION",
+    ino "ATOLL_FILE_INO",
+    handle "ATOLL_FILE_HANDLE",
+    token "ATOLL_FILE_TOKEN",
+    adopted "ATOLL_FILE_ADOPTED",
+    connection "ATOLL_FILE_CONNECTION",
+    device "ATOLL_FILE_DEVICE",
+    fd "ATOLL_FILE_FD",
+    access "ATOLL_FILE_ACCESS",
 }
 
 /// `struct atoll_backend`.
@@ -50,6 +87,29 @@ pub struct Backend {
     fallocate: unsafe extern "C" fn(*const File, c_int, i64, i64) -> c_int,
 }
 
+same_in_c! { Backend, "ATOLL_BACKEND_SIZE":
+    begin "ATOLL_BACKEND_BEGIN",
+    before_fork "ATOLL_BACKEND_BEFORE_FORK",
+    after_fork "ATOLL_BACKEND_AFTER_FORK",
+    forked "ATOLL_BACKEND_FORKED",
+    reserved "ATOLL_BACKEND_RESERVED",
+    adopt "ATOLL_BACKEND_ADOPT",
+    closed "ATOLL_BACKEND_CLOSED",
+    read "ATOLL_BACKEND_READ",
+    write "ATOLL_BACKEND_WRITE",
+    append "ATOLL_BACKEND_APPEND",
+    getattr "ATOLL_BACKEND_GETATTR",
+    truncate "ATOLL_BACKEND_TRUNCATE",
+    fsync "ATOLL_BACKEND_FSYNC",
+    fallocate "ATOLL_BACKEND_FALLOCATE",
+}
+
+const _: () = {
+    assert!(size_of::<libc::iovec>() == number("ATOLL_IOVEC_SIZE") as usize);
+    assert!(size_of::<libc::statx>() == number("ATOLL_STATX_SIZE") as usize);
+    assert!(size_of::<libc::off_t>() == number("ATOLL_OFFSET_SIZE") as usize);
+};
+
 /// The way through rings.
 #[unsafe(no_mangle)]
 pub static atoll_by_rings: Backend = Backend {
@@ -69,9 +129,9 @@ pub static atoll_by_rings: Backend = Backend {
     fallocate,
 };
 
-const BY_KERNEL: isize = -4096;
+const BY_KERNEL: isize = number("ATOLL_BY_KERNEL") as isize;
 /// The same, since the original of what was adopted is closed.
-const CLOSED: isize = -4097;
+const CLOSED: isize = number("ATOLL_CLOSED") as isize;
 /// Servers that a process is connected to.
 const SESSIONS: usize = 8;
 /// Above what programs usually have, so that none expects to get these numbers; as a rule the kernel's

@@ -130,7 +130,8 @@ EXPORT int close_range(unsigned first, unsigned last, int flags) {
 }
 
 EXPORT void closefrom(int first) {
-    if (reserved(first < 0 ? 0 : first, ~0u) >= 0 && close_range(first < 0 ? 0 : first, ~0u, 0) == 0)
+    unsigned from = first < 0 ? 0 : first;
+    if (reserved(from, ~0u) >= 0 && close_range(from, ~0u, 0) == 0)
         return;
     forget_range(first < 0 ? 0 : first, ~0u);
     REAL(closefrom)(first);

@@ -1,5 +1,6 @@
-/* Shared mappings of files that a server serves: what is mapped is memory of the server's, which is the
- * file's content for everybody while anybody has it. Private ones are the kernel's, as ever.
+/* Shared mappings of files that a server serves: what is mapped is memory of the server's, which
+ * is the file's content for everybody while anybody has it. Private ones are the kernel's, as
+ * ever.
  *
  * The kernel keeps such a mapping over fork, and takes it down at exec, exit and munmap. What is
  * kept here says what msync(2) is to make durable and what mremap(2) may make larger. */
@@ -36,7 +37,7 @@ static struct mapping *new_mapping(void) {
     if (!pool) {
         long chunk = raw(SYS_mmap, 0, CHUNK * sizeof *pool, PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (chunk < 0 && chunk >= -4095) return NULL;
+        if ((unsigned long)chunk >= -4095ul) return NULL;
         struct mapping *records = (struct mapping *)chunk;
         for (int i = 0; i < CHUNK; i++) {
             records[i].next = pool;
@@ -100,29 +101,27 @@ static bool find(uintptr_t start, uintptr_t end, struct mapping *found) {
 
 /* ---- asking the server ---- */
 
-enum { MEMORY = 3, SYNC = 4 };
-
-/* Asks at the server's socket. A descriptor for MEMORY, 0 for SYNC, or negative. */
-static long ask_server(int kind, const struct atoll_map *map) {
+/* Asks at the server's socket. A descriptor for ATOLL_ASK_MEMORY, 0 for ATOLL_ASK_SYNC, or
+ * negative. */
+static long ask_server(uint8_t kind, const struct atoll_map *map) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     if (map->address_length == 0 || map->address_length >= sizeof address.sun_path) return -ENODEV;
     memcpy(address.sun_path, map->address, map->address_length);
-    /* atoll_host::server::control */
-    unsigned char message[28] = {'a', 't', 'o', 'l', 1, 0, kind};
-    memcpy(message + 12, map->token, sizeof map->token);
+    struct atoll_ask ask = {ATOLL_CONTROL_MAGIC, ATOLL_CONTROL_VERSION, kind, {0}, {0}};
+    memcpy(ask.token, map->token, sizeof ask.token);
     long fd = raw(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (fd < 0) return fd;
     struct timeval wait = {.tv_sec = 30};
     raw(SYS_setsockopt, fd, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait);
     long result = raw(SYS_connect, fd, &address, sizeof address);
-    if (result >= 0) result = raw(SYS_sendto, fd, message, sizeof message, MSG_NOSIGNAL, 0, 0);
+    if (result >= 0) result = raw(SYS_sendto, fd, &ask, sizeof ask, MSG_NOSIGNAL, 0, 0);
     if (result >= 0) {
-        unsigned char answer[8];
+        struct atoll_answer answer;
         union {
             struct cmsghdr header;
             char space[CMSG_SPACE(sizeof(int))];
         } control;
-        struct iovec place = {answer, sizeof answer};
+        struct iovec place = {&answer, sizeof answer};
         struct msghdr received = {.msg_iov = &place, .msg_iovlen = 1};
         do {
             received.msg_control = &control;
@@ -134,13 +133,14 @@ static long ask_server(int kind, const struct atoll_map *map) {
         if (part && part->cmsg_level == SOL_SOCKET && part->cmsg_type == SCM_RIGHTS &&
             part->cmsg_len == CMSG_LEN(sizeof memory))
             memcpy(&memory, CMSG_DATA(part), sizeof memory);
-        bool granted = result == sizeof answer && memcmp(answer, message, 6) == 0 && answer[6] == 0;
-        if (granted && kind == MEMORY && memory >= 0)
+        bool granted = result == sizeof answer && answer.magic == ask.magic &&
+                       answer.version == ask.version && answer.status == ATOLL_ANSWER_GRANTED;
+        if (granted && kind == ATOLL_ASK_MEMORY && memory >= 0)
             result = memory;
         else {
             if (memory >= 0) raw(SYS_close, memory);
             /* It was let go of, or it is another server; or nobody answers. */
-            result = granted && kind == SYNC ? 0 : result > 0 ? -ESTALE : -ENODEV;
+            result = granted && kind == ATOLL_ASK_SYNC ? 0 : result > 0 ? -ESTALE : -ENODEV;
         }
     }
     raw(SYS_close, fd);
@@ -161,7 +161,7 @@ static long memory_of(int fd, off_t at, size_t length, struct atoll_map *map) {
         long result = raw(SYS_ioctl, fd, ATOLL_MAP, map);
         if (result == -ENOTTY || result == -ENOSYS || result == -EINVAL) return ATOLL_BY_KERNEL;
         if (result < 0) return result;
-        memory = ask_server(MEMORY, map);
+        memory = ask_server(ATOLL_ASK_MEMORY, map);
         if (memory != -ESTALE) break;
     }
     /* Not to be coherent in silence would be worse. */
@@ -224,8 +224,8 @@ static bool map_ours(void *address, size_t length, int protection, int flags, in
 EXPORT void *mmap64(void *address, size_t length, int protection, int flags, int fd, off64_t at) {
     int type = flags & MAP_TYPE;
     long result;
-    if (fd >= 0 && !(flags & MAP_ANONYMOUS) && (type == MAP_SHARED || type == MAP_SHARED_VALIDATE) &&
-        length > 0 && at >= 0 && at % PAGE == 0 &&
+    bool shared = type == MAP_SHARED || type == MAP_SHARED_VALIDATE;
+    if (fd >= 0 && !(flags & MAP_ANONYMOUS) && shared && length > 0 && at >= 0 && at % PAGE == 0 &&
         map_ours(address, length, protection, flags, fd, at, &result))
         return address_or_error(result);
     /* The kernel drops the pages that its own writes make stale. */
@@ -313,7 +313,8 @@ EXPORT int msync(void *address, size_t length, int flags) {
         found = find(at, end, &m);
         unlock(&mappings_lock);
         if (found) {
-            result = still_open(&m) ? raw(SYS_fsync, m.file.fd) : ask_server(SYNC, &m.map);
+            result = still_open(&m) ? raw(SYS_fsync, m.file.fd)
+                                    : ask_server(ATOLL_ASK_SYNC, &m.map);
             if (result == -ESTALE || result == -ENODEV) result = -EIO;
             at = m.end;
         }

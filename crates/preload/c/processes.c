@@ -51,8 +51,8 @@ EXPORT pid_t _Fork(void) {
 }
 
 /* A child in its parent's memory must leave the table alone, which is its parent's, and whose
- * descriptors are no longer its own. The thread that called waits meanwhile and has the same thread-local
- * storage, so that a mark there is seen by the child alone. */
+ * descriptors are no longer its own. The thread that called waits meanwhile and has the same
+ * thread-local storage, so that a mark there is seen by the child alone. */
 #if defined(__x86_64__)
 __attribute__((used)) static void *before_vfork(void *from) {
     if (self.vforked) {
@@ -80,8 +80,8 @@ __attribute__((used)) static void *after_vfork(long pid) {
     return self.vfork_return;
 }
 
-/* It returns twice, and the child's calls overwrite the stack below its caller: what has to be kept is
- * kept elsewhere. */
+/* It returns twice, and the child's calls overwrite the stack below its caller: what has to be
+ * kept is kept elsewhere. */
 __asm__(".pushsection .text\n"
         ".globl vfork\n"
         ".type vfork, @function\n"
@@ -108,8 +108,8 @@ __asm__(".pushsection .text\n"
 EXPORT pid_t vfork(void) { return fork(); }
 #endif
 
-/* clone(2): threads share the table as they share descriptors; a child with a copy of our memory is as
- * after fork; for anything between the two we step aside. Whether it is such a child. */
+/* clone(2): threads share the table as they share descriptors; a child with a copy of our memory
+ * is as after fork; for anything between the two we step aside. Whether it is such a child. */
 static bool copies(uint64_t flags) {
     const uint64_t thread = CLONE_VM | CLONE_FILES | CLONE_SETTLS;
     if (!(flags & (CLONE_VM | CLONE_FILES))) return true;

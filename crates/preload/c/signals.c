@@ -67,7 +67,8 @@ static bool is_handler(void *what) {
 
 EXPORT int sigaction(int signal, const struct sigaction *restrict action,
                      struct sigaction *restrict before) {
-    if (signal < 1 || signal >= SIGNALS || self.vforked) return REAL(sigaction)(signal, action, before);
+    if (signal < 1 || signal >= SIGNALS || self.vforked)
+        return REAL(sigaction)(signal, action, before);
     handler *old_handler = atomic_load(&handlers[signal]);
     bool old_wants = atomic_load(&wants_information[signal]);
     struct sigaction ours, found;

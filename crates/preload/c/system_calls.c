@@ -1,6 +1,6 @@
-/* The backend that makes the system calls itself. Compiled with ATOLL_CHECK it also finds out whether
- * a file is still what the table took its descriptor for, and dies if not: another backend would
- * work on the wrong file. */
+/* The backend that makes the system calls itself. Compiled with ATOLL_CHECK it also finds out
+ * whether a file is still what the table took its descriptor for, and dies if not: another
+ * backend would work on the wrong file. */
 #define _GNU_SOURCE
 #include "backend.h"
 

@@ -79,8 +79,8 @@ static const struct atoll_backend *const carrier =
 #else
     &atoll_by_rings;
 #endif
-/* Whether this process has connections, and of which life. The kernel clears the page in every child with memory of
- * its own, however it was made. */
+/* Whether this process has connections, and of which life. The kernel clears the page in every
+ * child with memory of its own, however it was made. */
 enum { NEW = 0, REFUSED = 1, FIRST_LIFE = 2 };
 static _Atomic int fallback = REFUSED;
 /* Lives of connections that this process and its ancestors had: each has its own number. */
@@ -160,14 +160,14 @@ static void remember_foreign(uint64_t device) {
     }
 }
 
-/* What `atoll run` says of its mounts: a line for each, which begins with its device in hexadecimal and
- * what it is for. */
+/* What `atoll run` says of its mounts: a line for each, which begins with its device in
+ * hexadecimal and what it is for. */
 static char servers[8192];
 enum { MOUNTS = 32 };
 static struct {
     dev_t device;
-    /* What is open for looking only the kernel can read without the server, until somebody changes it; or
-     * anything, since nobody does. */
+    /* What is open for looking only the kernel can read without the server, until somebody
+     * changes it; or anything, since nobody does. */
     bool own, fixed;
 } mounts[MOUNTS];
 static int mounts_known;
@@ -202,10 +202,10 @@ static bool is_own(dev_t device) {
     return false;
 }
 
-/* How many calls on a file there are before it is worth adopting. An adoption costs as much as some two
- * calls that the kernel brings to the server, on a mount of one's own as one, and a hundred that it need not.
- * What is open for looking only there is mostly of the second kind, but for files that are just being
- * written; most are closed after a few. */
+/* How many calls on a file there are before it is worth adopting. An adoption costs as much as
+ * some two calls that the kernel brings to the server, on a mount of one's own as one, and a
+ * hundred that it need not. What is open for looking only there is mostly of the second kind,
+ * but for files that are just being written; most are closed after a few. */
 #ifdef ATOLL_CHECK
 enum { USES_BEFORE_ADOPTION = 0, USES_OF_OWN = 0, USES_OF_LOOKING = 0, USES_OF_FIXED = 0 };
 #else
@@ -241,7 +241,8 @@ static bool ask_identity(int fd, struct atoll_file *file) {
  * request it may take for one of its own. The server is asked when the file is used more often. */
 static bool ask(int fd, struct atoll_file *file) {
     struct statx attr;
-    if (raw(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE | STATX_INO, &attr) < 0)
+    const int how = AT_EMPTY_PATH | AT_STATX_DONT_SYNC;
+    if (raw(SYS_statx, fd, "", how, STATX_TYPE | STATX_INO, &attr) < 0)
         return false;
     /* FUSE's devices have no major number. */
     if (!S_ISREG(attr.stx_mode) || attr.stx_dev_major != 0) return false;
@@ -266,7 +267,8 @@ static struct description *look(int fd) {
         struct description *made = FOREIGN;
         struct atoll_file file;
         long flags, offset;
-        if (!atomic_load(&disabled) && ask(fd, &file) && (flags = raw(SYS_fcntl, fd, F_GETFL)) >= 0 &&
+        if (!atomic_load(&disabled) && ask(fd, &file) &&
+            (flags = raw(SYS_fcntl, fd, F_GETFL)) >= 0 &&
             (offset = raw(SYS_lseek, fd, 0, SEEK_CUR)) >= 0 && (made = new_description())) {
             /* What follows each write with fsync, or passes caches by, is the kernel's to do. */
             bool plain = !(flags & (O_SYNC | O_DSYNC | O_DIRECT));
@@ -304,7 +306,8 @@ enum { USES_BEFORE_CONNECTION = 8 };
 #endif
 static int attach(void);
 
-/* Learns by what fd can be adopted. On a mount of one's own the server lets it be by what the kernel knows. */
+/* Learns by what fd can be adopted. On a mount of one's own the server lets it be by what the
+ * kernel knows. */
 static bool know(int fd, struct atoll_file *file) {
     struct statx attr;
     long flags;
@@ -328,7 +331,7 @@ static void adopt(struct description *d, int fd) {
     static _Atomic uint32_t uses;
     uint32_t all = atomic_fetch_add_explicit(&uses, 1, memory_order_relaxed);
     if (atomic_fetch_add_explicit(&d->uses, 1, memory_order_relaxed) < d->worth) return;
-    if (life == NEW && all < USES_BEFORE_CONNECTION) return;
+    if (life == NEW && (long)all < USES_BEFORE_CONNECTION) return;
     if (life == NEW && (life = attach()) == REFUSED) return;
     if (!lock_description(d)) return;
     /* Nobody closes it meanwhile: that takes the reference away first, and for this the lock. */
@@ -467,9 +470,9 @@ void mapped(int fd) {
     refresh(fd);
 }
 
-/* Whoever has changed the file, this process or another, and whatever this one knows of the descriptor. A
- * kernel whose attributes are still true asks nobody. One that is told to forget some meanwhile passes over the
- * answer, and is to ask again. */
+/* Whoever has changed the file, this process or another, and whatever this one knows of the
+ * descriptor. A kernel whose attributes are still true asks nobody. One that is told to forget
+ * some meanwhile passes over the answer, and is to ask again. */
 void refresh(int fd) {
     enum { ATTEMPTS = 100 };
     struct statx known, true_now;
@@ -483,7 +486,8 @@ void refresh(int fd) {
         if (mounts[i].device == device) asks = !mounts[i].fixed;
     for (int i = 0; asks && i < ATTEMPTS; i++)
         asks = raw(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_SIZE | STATX_MTIME, &true_now) == 0 &&
-               raw(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_SIZE, &known) == 0 &&
+               raw(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_SIZE,
+                   &known) == 0 &&
                known.stx_size != true_now.stx_size;
 }
 
@@ -592,8 +596,8 @@ void disable(void) {
 /* ---- fork(3) ---- */
 
 /* These locks are taken over fork, so that the child finds what is under them whole. Handlers of
- * pthread_atfork(3) that were there before ours run in between: what they call takes none of them, in a
- * call within a call. */
+ * pthread_atfork(3) that were there before ours run in between: what they call takes none of
+ * them, in a call within a call. */
 void before_copy(void) {
     if (self.vforked) return;
     before_fork();
@@ -612,8 +616,8 @@ void after_copy(void) {
     leave();
 }
 
-/* The other locks may be held by threads that are not here: one that adopts a file waits for the server
- * meanwhile. What they guard is made anew, or read again before it is used. */
+/* The other locks may be held by threads that are not here: one that adopts a file waits for the
+ * server meanwhile. What they guard is made anew, or read again before it is used. */
 void after_copy_in_child(void) {
     if (self.vforked) return;
     unlock(&mappings_lock);
@@ -641,10 +645,11 @@ __attribute__((constructor)) static void start(void) {
         connection = (_Atomic int *)page;
     learn_mounts();
     limits_changed();
-    /* By name, so that another C library, which this one's pthread_atfork(3) does not know, can load
-     * this file: its programs make system calls only. */
+    /* By name, so that another C library, which this one's pthread_atfork(3) does not know, can
+     * load this file: its programs make system calls only. */
     int (*register_handlers)(void (*)(void), void (*)(void), void (*)(void), void *) =
         dlsym(RTLD_DEFAULT, "__register_atfork");
-    if (!register_handlers || register_handlers(before_copy, after_copy, after_copy_in_child, NULL) != 0)
+    if (!register_handlers ||
+        register_handlers(before_copy, after_copy, after_copy_in_child, NULL) != 0)
         atomic_store(&disabled, true);
 }

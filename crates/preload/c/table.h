@@ -119,8 +119,8 @@ void mapped(int fd);
 void flags_changed(int fd);
 /* Something that does not come here is about to use the offset of fd: it becomes the kernel's. */
 void share(int fd);
-/* The kernel is about to go by the size and the pages of fd that it knows, and not to ask the server:
- * it is made to ask. */
+/* The kernel is about to go by the size and the pages of fd that it knows, and not to ask the
+ * server: it is made to ask. */
 void refresh(int fd);
 /* The C library will use fd by itself, and close it: leave it to the kernel. */
 void surrender(int fd);

@@ -1,5 +1,5 @@
-/* Panics end the process, and nothing here is ever unwound: these stand in for the library that would
- * do it, which needs what not every C library has. */
+/* Panics end the process, and nothing here is ever unwound: these stand in for the library that
+ * would do it, which needs what not every C library has. */
 #include <stdlib.h>
 
 #define NOTHING(name)                                                                         \

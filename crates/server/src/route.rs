@@ -4,8 +4,8 @@
 
 mod answer;
 pub mod carrier;
-#[doc(hidden)]
-pub mod identify;
+
+mod identify;
 pub mod kernel;
 pub mod router;
 mod wait;

@@ -3,7 +3,7 @@
 //! Read in this order: [`types`] the nouns, [`errno`] the errors, [`filesystem`] the trait and its
 //! contract, [`sync`] what it hands out to be waited for, [`model`] the in-memory oracle that every implementor is compared with; then the cut:
 //! [`wire`] FUSE messages, [`server`] bytes to a call, [`client`] a call to bytes, [`loopback`] both in one
-//! process; and [`cached`], by which many calls need none.
+//! process; [`cached`], by which many calls need none; and [`abi`], the numbers that C states too.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -11,6 +11,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod abi;
 pub mod cached;
 pub mod client;
 pub mod errno;

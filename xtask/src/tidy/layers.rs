@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::Problem;
+use super::tree::Tree;
 use crate::steps::{Failure, cargo};
 
 /// The layers, by folder, and the folders that each may know. What is not in this list is a program
@@ -11,7 +12,10 @@ const LAYERS: [(&str, &[&str]); 10] = [
     ("crates/transport", &[]),
     ("crates/block", &["crates/transport"]),
     ("crates/vfs", &["crates/transport"]),
-    ("crates/preload", &["crates/transport", "crates/vfs"]),
+    (
+        "crates/preload",
+        &["crates/transport", "crates/vfs", "crates/host", "crates/preload-backend"],
+    ),
     ("crates/preload-backend", &["crates/transport", "crates/vfs", "crates/host"]),
     ("crates/fs", &["crates/block", "crates/vfs"]),
     ("crates/posix", &["crates/vfs"]),
@@ -85,8 +89,48 @@ fn read(metadata: &Value) -> Vec<Package> {
     metadata["packages"].as_array().into_iter().flatten().map(package).collect()
 }
 
-/// Checks the directions of all dependencies, those of tests too.
-pub fn check(packages: &[Package]) -> Vec<Problem> {
+/// Checks the directions of all dependencies, those of tests too, and of what cargo does not know: the
+/// folders that build scripts and C name.
+pub fn check(packages: &[Package], tree: &Tree) -> Vec<Problem> {
+    let mut problems = directions(packages);
+    for (folder, allowed) in LAYERS {
+        let inside = format!("{folder}/");
+        for (path, text) in tree.files().filter(|(path, _)| path.starts_with(&inside)) {
+            if !(path.ends_with("/build.rs") || path.ends_with(".c") || path.ends_with(".h")) {
+                continue;
+            }
+            for (index, line) in text.lines().enumerate() {
+                for known in folders(path, line).filter(|known| *known != folder) {
+                    if !allowed.contains(&known.as_str()) && tree.exists(&known) {
+                        let message =
+                            format!("{folder} may not know {known} (docs/ARCHITECTURE.md)");
+                        problems.push(Problem::new(path, index + 1, message));
+                    }
+                }
+            }
+        }
+    }
+    problems
+}
+
+/// The folders of packages that the strings in `line` of the file `path` name, from its own on.
+fn folders<'l>(path: &'l str, line: &'l str) -> impl Iterator<Item = String> + 'l {
+    line.split('"').skip(1).step_by(2).filter_map(move |name| {
+        let mut at: Vec<&str> = path.split('/').collect();
+        at.pop();
+        let below = name.trim_start_matches("../");
+        let up = (name.len() - below.len()) / 3;
+        if up == 0 || up > at.len() {
+            return None;
+        }
+        at.truncate(at.len() - up);
+        at.extend(below.split('/'));
+        // All packages that are layers lie in one folder.
+        (at.len() > 1).then(|| at[..2].join("/"))
+    })
+}
+
+fn directions(packages: &[Package]) -> Vec<Problem> {
     let mut problems = Vec::new();
     for package in packages {
         let manifest = format!("{}/Cargo.toml", package.folder);
@@ -130,14 +174,14 @@ mod tests {
     }
 
     #[test]
-    fn directions() {
+    fn dependencies() {
         let good = [
             package("crates/block", &["crates/block"]),
             package("crates/fs", &["crates/block", "crates/vfs"]),
             package("crates/host", &["crates/server"]),
             package("tests", &["crates/fs", "crates/libatoll"]),
         ];
-        assert_eq!(check(&good), []);
+        assert_eq!(directions(&good), []);
         for bad in [
             package("crates/block", &["crates/vfs"]),
             package("crates/vfs", &["crates/fs"]),
@@ -148,13 +192,30 @@ mod tests {
             package("crates/host", &["crates/libatoll"]),
             package("crates/libatoll", &["crates/cli"]),
         ] {
-            assert_eq!(check(&[bad]).len(), 1);
+            assert_eq!(directions(&[bad]).len(), 1);
         }
     }
 
     #[test]
+    fn build_scripts_and_c() {
+        let found = |path: &str, text: &str| {
+            let fs = ("crates/fs/Cargo.toml", "");
+            let host = ("crates/host/Cargo.toml", "");
+            check(&[], &Tree::of(&[(path, text), fs, host])).len()
+        };
+        let links = "run(\"--manifest-path\", \"../host/Cargo.toml\");\n";
+        assert_eq!(found("crates/preload/build.rs", links), 0);
+        assert_eq!(found("crates/vfs/build.rs", links), 1);
+        assert_eq!(found("crates/host/build.rs", links), 0);
+        assert_eq!(found("crates/preload/c/a.c", "#include \"../../fs/src/a.h\"\n"), 1);
+        assert_eq!(found("crates/preload/c/a.h", "#include \"../../host/src/a.h\"\n"), 0);
+        assert_eq!(found("crates/preload/c/a.h", "#include \"a.h\"\n"), 0);
+        assert_eq!(found("crates/preload/c/a.c", "raw(\"../../x\", \"/\", \"..\")\n"), 0);
+    }
+
+    #[test]
     fn unknown_crate() {
-        assert_eq!(check(&[package("crates/new", &[])]).len(), 1);
+        assert_eq!(directions(&[package("crates/new", &[])]).len(), 1);
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub fn run() -> Result<(), Failure> {
         .map_err(|error| Failure(format!("reading {}: {error}", root.display())))?;
     let packages = layers::packages()?;
 
-    let mut problems = layers::check(&packages);
+    let mut problems = layers::check(&packages, &tree);
     problems.extend(circles::check(&tree));
     problems.extend(sources::check(&tree));
     problems.extend(words::check(&tree));

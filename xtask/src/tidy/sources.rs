@@ -6,6 +6,9 @@ use super::tree::Tree;
 /// A file holds one idea and fits a sitting.
 const LINES_MAX: usize = 800;
 
+/// A line of C is as long as rustfmt makes one of Rust.
+const COLUMNS_MAX: usize = 100;
+
 /// Crates that run anywhere: no host, no unsafe code at all.
 const NO_STD: [&str; 4] = ["crates/block", "crates/vfs", "crates/fs", "crates/posix"];
 
@@ -24,15 +27,46 @@ pub fn check(tree: &Tree) -> Vec<Problem> {
     for (path, text) in tree.with_suffix(".rs") {
         source(path, text, &mut problems);
     }
+    for (path, text) in [".c", ".h"].into_iter().flat_map(|suffix| tree.with_suffix(suffix)) {
+        c_source(path, text, &mut problems);
+    }
     problems
 }
 
-fn source(path: &str, text: &str, problems: &mut Vec<Problem>) {
+/// What holds for every language.
+fn common(path: &str, text: &str, problems: &mut Vec<Problem>) {
     let lines = text.lines().count();
     if lines > LINES_MAX {
         let message = format!("{lines} lines, at most {LINES_MAX}: split it by ideas");
         problems.push(Problem::new(path, 0, message));
     }
+    let file = path.rsplit('/').next().unwrap_or(path);
+    let name = file.split('.').next().unwrap_or(file);
+    if !name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_') {
+        problems.push(Problem::new(path, 0, "file names are snake_case"));
+    }
+}
+
+fn c_source(path: &str, text: &str, problems: &mut Vec<Problem>) {
+    common(path, text, problems);
+    if !["/* ", "// "].iter().any(|comment| text.starts_with(comment)) {
+        problems.push(Problem::new(
+            path,
+            1,
+            "must begin with a comment that says what the file is",
+        ));
+    }
+    for (index, line) in text.lines().enumerate() {
+        let columns = line.chars().count();
+        if columns > COLUMNS_MAX {
+            let message = format!("{columns} columns, at most {COLUMNS_MAX}");
+            problems.push(Problem::new(path, index + 1, message));
+        }
+    }
+}
+
+fn source(path: &str, text: &str, problems: &mut Vec<Problem>) {
+    common(path, text, problems);
     if !text.starts_with("//!") && !path.ends_with("/tests.rs") {
         problems.push(Problem::new(path, 1, "must begin with `//!` and what the file is"));
     }
@@ -44,10 +78,6 @@ fn source(path: &str, text: &str, problems: &mut Vec<Problem>) {
         let message =
             "must say #![deny(unsafe_code)], the modules that need it #![allow(unsafe_code)]";
         problems.push(Problem::new(path, 0, message));
-    }
-    let name = path.rsplit('/').next().unwrap_or(path).trim_end_matches(".rs");
-    if !name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_') {
-        problems.push(Problem::new(path, 0, "file names are snake_case"));
     }
 }
 
@@ -89,5 +119,17 @@ mod tests {
         assert_eq!(with("crates/fs/src/a.rs", &(longest + "\n")).len(), 1);
         assert_eq!(with("crates/fs/src/a.rs", "fn f() {}\n").len(), 1);
         assert_eq!(with("crates/fs/src/BTree.rs", "//! A.\n").len(), 1);
+    }
+
+    #[test]
+    fn c_keeps_the_same_rules() {
+        let longest = format!("/* A. */\n{}", "x\n".repeat(LINES_MAX - 1));
+        assert_eq!(with("crates/a/c/a.c", &longest), []);
+        assert_eq!(with("crates/a/c/a.h", &(longest + "x\n")).len(), 1);
+        assert_eq!(with("crates/a/c/a.h", "#pragma once\n").len(), 1);
+        assert_eq!(with("crates/a/c/aB.c", "// A.\n").len(), 1);
+        let widest = format!("/* A. */\n{}", "ü".repeat(COLUMNS_MAX));
+        assert_eq!(with("crates/a/c/a.c", &widest), []);
+        assert_eq!(with("crates/a/c/a.c", &(widest + "x"))[0].line, 2);
     }
 }

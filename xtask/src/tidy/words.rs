@@ -147,5 +147,6 @@ mod tests {
         let text = ["fine\n// TO", "DO\n"].concat();
         let problems = check(&Tree::of(&[("a.md", &text)]));
         assert_eq!((problems[0].file.as_str(), problems[0].line), ("a.md", 2));
+        assert_eq!(check(&Tree::of(&[("a.c", &text), ("a.h", &text)])).len(), 2);
     }
 }

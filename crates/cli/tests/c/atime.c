@@ -1,9 +1,10 @@
 /* What reading does to times of last access.
  *
- *   atime relatime DIRECTORY [shown]     they are set when they are due, and only then; and the table of mounts
- *                                        says so
+ *   atime relatime DIRECTORY [shown]     they are set when they are due, and only then; and the
+ *                                        table of mounts says so
  *   atime noatime DIRECTORY              they stay
- *   atime cached DIRECTORY [shown]       as relatime, where the kernel reads by itself what is open already
+ *   atime cached DIRECTORY [shown]       as relatime, where the kernel reads by itself what is
+ *                                        open already
  *   atime two DIRECTORY OTHER            what is read through one mount is seen through another
  *
  * Prints a line for each that is wrong, and `end`. */
@@ -75,12 +76,13 @@ static void by_private_map(int flags) { by_map(flags, MAP_PRIVATE); }
 static void by_shared_map(int flags) { by_map(flags, MAP_SHARED); }
 static void by_sendfile(int flags) {
     int fd = open_file(flags), to = open(target, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    must(to >= 0 && sendfile(to, fd, NULL, SIZE) > 0 && close(fd) == 0 && close(to) == 0, "sendfile");
+    must(to >= 0 && sendfile(to, fd, NULL, SIZE) > 0, "sendfile");
+    must(close(fd) == 0 && close(to) == 0, "close");
 }
 static void by_copy(int flags) {
     int fd = open_file(flags), to = open(target, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    must(to >= 0 && copy_file_range(fd, NULL, to, NULL, SIZE, 0) > 0 && close(fd) == 0 && close(to) == 0,
-         "copy_file_range");
+    must(to >= 0 && copy_file_range(fd, NULL, to, NULL, SIZE, 0) > 0, "copy_file_range");
+    must(close(fd) == 0 && close(to) == 0, "close");
 }
 /* A descriptor that is told of O_NOATIME only when it has been used. */
 static void by_told(int flags) {
@@ -95,8 +97,12 @@ static void by_readdir(int flags) {
     while (readdir(dir)) {}
     must(closedir(dir) == 0, "closedir");
 }
-static void by_readlink(int flags) { must(readlink(name, bytes, SIZE) > 0, "readlink"); }
+static void by_readlink(int flags) {
+    (void)flags;
+    must(readlink(name, bytes, SIZE) > 0, "readlink");
+}
 static void by_following(int flags) {
+    (void)flags;
     struct stat attr;
     must(stat(name, &attr) == 0 && S_ISREG(attr.st_mode), "stat");
 }
@@ -139,7 +145,8 @@ static bool same(struct timespec one, struct timespec other) {
 static void check(struct way way, const char *when, struct stat before, bool sets) {
     struct stat after = look(way.path);
     bool recent = after.st_atim.tv_sec + 60 > time(NULL) && after.st_atim.tv_sec < time(NULL) + 60;
-    if (sets ? !recent || same(before.st_atim, after.st_atim) : !same(before.st_atim, after.st_atim))
+    bool is_same = same(before.st_atim, after.st_atim);
+    if (sets ? !recent || is_same : !is_same)
         printf("%s, %s: the time is %s\n", way.what, when, sets ? "not set" : "set");
     if (!same(before.st_mtim, after.st_mtim) || !same(before.st_ctim, after.st_ctim))
         printf("%s, %s: other times are set\n", way.what, when);
@@ -171,7 +178,8 @@ static void try(struct way way) {
 
 /* What is open all the time is read after each change too. */
 static void kept_open(struct way way, bool writes_itself) {
-    int fd = open(file, writes_itself ? O_RDWR : O_RDONLY), writer = writes_itself ? fd : open(file, O_WRONLY);
+    int fd = open(file, writes_itself ? O_RDWR : O_RDONLY);
+    int writer = writes_itself ? fd : open(file, O_WRONLY);
     must(fd >= 0 && writer >= 0, "open");
     set(file, 1000000000);
     for (int i = 0; i < 10; i++) {
@@ -197,7 +205,8 @@ static void read_here(const char *path) {
     int fd = open(path, O_RDWR);
     must(fd >= 0 && pread(fd, bytes, 1, 0) == 1 && close(fd) == 0, "pread");
 }
-/* Has the time due, and a kernel know that by heart: what was taken back is not lent again for some time. */
+/* Has the time due, and a kernel know that by heart: what was taken back is not lent again for
+ * some time. */
 static void prepare(const char *path, int seconds) {
     set(file, 1000000000 + seconds);
     usleep(150000);
@@ -206,7 +215,8 @@ static void prepare(const char *path, int seconds) {
 static void seen_alike(const char *other, int round) {
     struct stat here = look(file), there = look(other);
     if (here.st_atim.tv_sec < 1500000000 || !same(here.st_atim, there.st_atim))
-        printf("%d: the times are %ld and %ld\n", round, (long)here.st_atim.tv_sec, (long)there.st_atim.tv_sec);
+        printf("%d: the times are %ld and %ld\n", round, (long)here.st_atim.tv_sec,
+               (long)there.st_atim.tv_sec);
 }
 static void through_two(const char *other) {
     char there[300];
@@ -247,7 +257,8 @@ int main(int argc, char **argv) {
         struct statvfs mount;
         must(statvfs(argv[2], &mount) == 0, "statvfs");
         bool shown = !(mount.f_flag & ST_NOATIME);
-        if (shown != (argc > 3)) printf("the table of mounts %s relatime\n", shown ? "has" : "has not");
+        if (shown != (argc > 3))
+            printf("the table of mounts %s relatime\n", shown ? "has" : "has not");
         for (struct way *way = ways; way->what; way++) try(*way);
         if (strcmp(argv[1], "cached")) {
             kept_open((struct way){"an open file", NULL, file}, false);

@@ -1,8 +1,10 @@
-/* Copies files, whose size and content have just changed, by every call that moves data between descriptors
- * and by those that only say how much there is. Prints a line for each that is wrong, and `end`.
+/* Copies files, whose size and content have just changed, by every call that moves data between
+ * descriptors and by those that only say how much there is. Prints a line for each that is
+ * wrong, and `end`.
  *
  *   copies DIRECTORY          everything
- *   copies from PATH SIZE     as a program that has just been started: one copy, without asking for the size */
+ *   copies from PATH SIZE     as a program that has just been started: one copy, without asking
+ *                             for the size */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -58,6 +60,7 @@ static void by_overwriting(int fd, long size) {
     must(pwrite(fd, content, size, 0) == size && ftruncate(fd, size) == 0, "pwrite");
 }
 static void by_another(int fd, long size) {
+    (void)fd;
     int other = open(source, O_WRONLY | O_TRUNC);
     must(other >= 0, "open");
     by_write(other, size);
@@ -218,9 +221,11 @@ int main(int argc, char **argv) {
         close(fd);
     }
     /* And a program. */
-    int self = open("/proc/self/exe", O_RDONLY), program = open(target, O_RDWR | O_CREAT | O_TRUNC, 0700);
+    int self = open("/proc/self/exe", O_RDONLY);
+    int program = open(target, O_RDWR | O_CREAT | O_TRUNC, 0700);
     must(self >= 0 && program >= 0 && fchmod(program, 0700) == 0, "the program");
-    for (ssize_t n; (n = read(self, copied, 3000)) > 0;) must(write(program, copied, n) == n, "write");
+    for (ssize_t n; (n = read(self, copied, 3000)) > 0;)
+        must(write(program, copied, n) == n, "write");
     close(program);
     int status = without_library(target, source, sizes[SIZES - 1]);
     if (status != 0) fail("a program", "write", 0, -status);

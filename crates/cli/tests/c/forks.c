@@ -1,7 +1,7 @@
 /* Forks, of every kind, in a program whose libraries use its files around fork(2) as well.
  *
- * The library (-DLIBRARY) is there before the interposer is ready, so that its handlers run inside those
- * of the interposer. Prints what each child found, and "end". */
+ * The library (-DLIBRARY) is there before the interposer is ready, so that its handlers run
+ * inside those of the interposer. Prints what each child found, and "end". */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -17,7 +17,8 @@
 #ifdef LIBRARY
 static char path[4096];
 
-/* A file that is new to the interposer, used until it would be worth a connection, and gone again. */
+/* A file that is new to the interposer, used until it would be worth a connection, and gone
+ * again. */
 static void use(void) {
     if (!path[0]) return;
     int fd = open(path, O_RDWR);
@@ -60,6 +61,7 @@ static void ended(pid_t pid) {
 }
 
 int main(int argc, char **argv) {
+    (void)argc;
     char bytes[8];
     fd = open(argv[1], O_RDWR | O_CREAT, 0600);
     if (write(fd, "content\n", 8) != 8 || lseek(fd, 4, SEEK_SET) != 4) return 1;

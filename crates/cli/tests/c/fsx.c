@@ -2,8 +2,8 @@
  *
  *   fsx DIRECTORY OPERATIONS SEED
  *
- * Prints `end` and how often each operation was done, or what differed and the operations before. An operation
- * that the file system does not have is left out. */
+ * Prints `end` and how often each operation was done, or what differed and the operations
+ * before. An operation that the file system does not have is left out. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -241,7 +241,8 @@ static bool do_collapse(void) {
 }
 static bool do_insert(void) {
     long at = below(size / PAGE) * PAGE, n = PAGE * (1 + below(4));
-    if (at >= size || size + n > MOST || !allocates(FALLOC_FL_INSERT_RANGE, "insert", at, n)) return false;
+    if (at >= size || size + n > MOST) return false;
+    if (!allocates(FALLOC_FL_INSERT_RANGE, "insert", at, n)) return false;
     memmove(model + at + n, model + at, size - at);
     memset(model + at, 0, n);
     size += n;
@@ -316,7 +317,7 @@ static bool do_splice(void) {
     long to = below(MOST);
     if (n > MOST - to) n = MOST - to;
     fill(buffer, n);
-    is("the pipe", n, write(ends[1], buffer, n));
+    is("the pipe", n, write(ends[1], buffer, (unsigned)n));
     off64_t there = to;
     for (long done = 0; done < n;) {
         ssize_t moved = splice(ends[0], NULL, fd, &there, n - done, 0);
@@ -334,7 +335,8 @@ static bool do_sync(void) {
 }
 static bool do_advise(void) {
     note("advise");
-    is("posix_fadvise", 0, posix_fadvise(fd, 0, 0, below(2) ? POSIX_FADV_DONTNEED : POSIX_FADV_WILLNEED));
+    int advice = below(2) ? POSIX_FADV_DONTNEED : POSIX_FADV_WILLNEED;
+    is("posix_fadvise", 0, posix_fadvise(fd, 0, 0, advice));
     return true;
 }
 static bool do_stat(void) {
@@ -406,6 +408,7 @@ static const struct {
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
 int main(int argc, char **argv) {
+    (void)argc;
     long all = 0, done[KINDS] = {0}, count = atol(argv[2]);
     state = strtoull(argv[3], NULL, 10) * 0x9e3779b97f4a7c15ull + 1;
     snprintf(path, sizeof path, "%s/fsx", argv[1]);

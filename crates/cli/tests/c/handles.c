@@ -1,7 +1,9 @@
-/* File handles, as an NFS server has them: numbers of inodes that a kernel may never have heard of.
+/* File handles, as an NFS server has them: numbers of inodes that a kernel may never have heard
+ * of.
  *
  *   handles make DIRECTORY KEPT    makes files, and keeps their handles in the file KEPT
- *   handles open DIRECTORY KEPT    opens them, and prints a line for each that is wrong, and `end` */
+ *   handles open DIRECTORY KEPT    opens them, and prints a line for each that is wrong, and
+ *                                  `end` */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -59,19 +61,26 @@ static int check(int dir, int i) {
     char path[40], found[40];
     struct stat attr;
     name(path, i);
-    int flags = i == LINK ? O_PATH | O_NOFOLLOW : i > LINK && i < GONE ? O_RDONLY | O_DIRECTORY : O_RDWR;
+    int flags = i == LINK             ? O_PATH | O_NOFOLLOW
+                : i > LINK && i < GONE ? O_RDONLY | O_DIRECTORY
+                                       : O_RDWR;
     int fd = open_by_handle_at(dir, &kept[i].handle, flags);
     if (i == GONE) return fd < 0 && errno == ESTALE;
     if (fd < 0 || fstat(fd, &attr) != 0 || attr.st_ino != kept[i].ino) return 0;
-    if (i == LINK) return readlinkat(fd, "", found, sizeof found) == 14 && !memcmp(found, "where/it/leads", 14);
+    if (i == LINK)
+        return readlinkat(fd, "", found, sizeof found) == 14 &&
+               !memcmp(found, "where/it/leads", 14);
     if (i == ROOT) return faccessat(fd, "a/b", F_OK, 0) == 0;
-    if (i == DEEP) return faccessat(fd, "1", F_OK, 0) == 0 && faccessat(fd, "../../../0", F_OK, 0) == 0;
+    if (i == DEEP)
+        return faccessat(fd, "1", F_OK, 0) == 0 && faccessat(fd, "../../../0", F_OK, 0) == 0;
     if (pread(fd, found, sizeof found, 0) != sizeof found || strcmp(found, path) != 0) return 0;
     return pwrite(fd, path, sizeof path, 0) == sizeof path && close(fd) == 0;
 }
 
 int main(int argc, char **argv) {
-    int dir = open(argv[2], O_RDONLY | O_DIRECTORY), makes = strcmp(argv[1], "make") == 0, wrong = 0;
+    (void)argc;
+    int dir = open(argv[2], O_RDONLY | O_DIRECTORY);
+    int makes = strcmp(argv[1], "make") == 0, wrong = 0;
     int keeps = open(argv[3], makes ? O_WRONLY | O_CREAT | O_TRUNC : O_RDONLY, 0600);
     must(dir >= 0 && keeps >= 0, "open");
     if (makes) {

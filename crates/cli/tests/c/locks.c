@@ -1,5 +1,6 @@
-/* Locks of every kind, and all that can end them. A process takes a lock and does something, after which the lock
- * is held or not, and then something by which it must go. Prints a line for each that is wrong, and `end`.
+/* Locks of every kind, and all that can end them. A process takes a lock and does something,
+ * after which the lock is held or not, and then something by which it must go. Prints a line for
+ * each that is wrong, and `end`.
  *
  *   locks DIRECTORY */
 #define _GNU_SOURCE
@@ -39,23 +40,24 @@ static int open_it(int more) {
     return fd;
 }
 
-/* ---- what the holder does: `first` after it has locked fd, `then` when it is told to go on ---- */
+/* ---- the holder: `first` after it has locked fd, `then` when it is told to go on ---- */
 
 static int second;
 static pid_t child;
 
-static void nothing(int fd) {}
+static void nothing(int fd) { (void)fd; }
 static void closes(int fd) { close(fd); }
 static void unlocks(int fd) {
     struct flock all = {.l_type = F_UNLCK};
     flock(fd, LOCK_UN), fcntl(fd, F_SETLK, &all), fcntl(fd, F_OFD_SETLK, &all);
 }
-static void killed(int fd) { raise(SIGKILL); }
+static void killed(int fd) { (void)fd, raise(SIGKILL); }
 static void child_closes(int fd) {
     if ((child = fork()) == 0) close(fd), _exit(0);
     waitpid(child, NULL, 0);
 }
 static void child_exits(int fd) {
+    (void)fd;
     if ((child = fork()) == 0) _exit(0);
     waitpid(child, NULL, 0);
 }
@@ -63,14 +65,15 @@ static void child_keeps(int fd) {
     if ((child = fork()) == 0) pause();
     close(fd);
 }
-static void child_goes(int fd) { kill(child, SIGKILL), waitpid(child, NULL, 0); }
+static void child_goes(int fd) { (void)fd, kill(child, SIGKILL), waitpid(child, NULL, 0); }
 static void duplicates(int fd) { second = dup(fd), close(fd); }
-static void closes_second(int fd) { close(second); }
-static void opens_again(int fd) { close(open_it(0)); }
+static void closes_second(int fd) { (void)fd, close(second); }
+static void opens_again(int fd) { (void)fd, close(open_it(0)); }
 static void replaces(int fd) { dup2(2, fd); }
 /* Becomes another program, which goes on with the same pipes. */
 static int pipes[4];
 static void becomes(int fd) {
+    (void)fd;
     char ready[12], go[12];
     snprintf(ready, sizeof ready, "%d", pipes[1]), snprintf(go, sizeof go, "%d", pipes[2]);
     execl("/proc/self/exe", "locks", "wait", ready, go, NULL);
@@ -115,7 +118,7 @@ static void hold(enum kind kind, unsigned c) {
     _exit(0);
 }
 
-static void late(int signal) {}
+static void late(int signal) { (void)signal; }
 
 int main(int argc, char **argv) {
     char byte;

@@ -1,6 +1,6 @@
-/* Shared mappings on a served volume, by several processes of several mounts in turn: `mappings STEP
- * FILE`. Each step waits for the bytes that the one before stored. Exits with the number of the line
- * that was wrong. */
+/* Shared mappings on a served volume, by several processes of several mounts in turn: `mappings
+ * STEP FILE`. Each step waits for the bytes that the one before stored. Exits with the number of
+ * the line that was wrong. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -145,9 +145,11 @@ static void looks(const char *path) {
     CHECK(seen != MAP_FAILED && seen[8192] == 'T');
     CHECK(mprotect(seen, SIZE, PROT_READ | PROT_WRITE) < 0 && errno == EACCES);
     FILE *maps = fopen("/proc/self/maps", "r");
+    CHECK(maps);
     char line[512];
     int ours = 0;
     while (fgets(line, sizeof line, maps)) ours += strstr(line, "atoll-mapped") != NULL;
+    fclose(maps);
     CHECK(ours == 1);
 }
 

@@ -1,5 +1,5 @@
-/* Writes its argument and the end of the line to standard output, or with standard input a file, takes
- * the rest of it but for the last byte. */
+/* Writes its argument and the end of the line to standard output, or with standard input a file,
+ * takes the rest of it but for the last byte. */
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -150,6 +150,10 @@ pub fn compile(source: &str, dir: &Path, name: &str, arguments: &[&str]) -> Path
     need("gcc", "gcc");
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source);
     let to = dir.join(name);
-    ok(Command::new("gcc").args(["-w", "-O1", "-o"]).arg(&to).arg(from).args(arguments));
+    ok(Command::new("gcc")
+        .args(["-Wall", "-Wextra", "-Werror", "-O1", "-o"])
+        .arg(&to)
+        .arg(from)
+        .args(arguments));
     to
 }

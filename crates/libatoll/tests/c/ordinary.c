@@ -35,7 +35,8 @@ int main(int argc, char **argv) {
     CHECK(fputs("LINE", file) >= 0 && fflush(file) == 0 && fclose(file) == 0);
     file = fopen(path, "a");
     CHECK(file && fputs("end\n", file) >= 0 && fclose(file) == 0);
-    CHECK(!fopen(path, "wx") && errno == EEXIST);
+    file = fopen(path, "wx");
+    CHECK(!file && errno == EEXIST);
 
     int fd = open(path, O_RDONLY);
     CHECK(fd >= 0 && pread(fd, line, 4, 0) == 4 && !memcmp(line, "LINE", 4));

@@ -158,8 +158,8 @@ static void forbidden(const char *what, int fd, int other) {
     _exit(99);
 }
 
-/* Memory that a process has now, in KiB, or 0. Not that of getrusage(2), which the kernel adds up with an
- * error of some pages for each processor. */
+/* Memory that a process has now, in KiB, or 0. Not that of getrusage(2), which the kernel adds
+ * up with an error of some pages for each processor. */
 static long memory_of(pid_t process) {
     char line[128];
     long now = 0;

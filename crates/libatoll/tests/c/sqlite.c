@@ -24,7 +24,8 @@
 
 static const char *journal;
 
-/* Runs SQL whose first column of the last row is kept in `answer`, of which each thread has its own. */
+/* Runs SQL whose first column of the last row is kept in `answer`, of which each thread has its
+ * own. */
 static _Thread_local char answer[256];
 
 static int keep(void *unused, int columns, char **values, char **names) {

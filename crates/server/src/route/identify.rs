@@ -4,20 +4,55 @@
 //! An ioctl(2), which any file system that is not Atoll's answers with an error. With a connection to the
 //! server of one's own the token allows what the descriptor does.
 
-use crate::Mapping;
+use atoll_vfs::abi;
+
+use crate::{MapToken, Mapping};
+
+/// A number that C takes from the same header.
+const fn number(name: &str) -> usize {
+    abi::number(abi::HEADER, name) as usize
+}
 
 /// The first word of the answer.
-const MAGIC: u32 = 0x4c4f_5441;
+const MAGIC: u32 = number("ATOLL_MAGIC") as u32;
 /// The version of the answer.
-const VERSION: u32 = 2;
-/// Bytes of the answer.
-const SIZE: usize = 48;
+const VERSION: u32 = number("ATOLL_VERSION") as u32;
 
 /// The number of the request: `_IOR('A', 0xf5, ...)` of Linux.
-pub const REQUEST: u32 = 2 << 30 | (SIZE as u32) << 16 | (b'A' as u32) << 8 | 0xf5;
+pub(crate) const REQUEST: u32 = number("ATOLL_IDENTIFY") as u32;
+
+/// Where the fields of the answer begin.
+mod at {
+    use super::number;
+
+    pub(crate) const MAGIC: usize = number("ATOLL_IDENTITY_MAGIC");
+    pub(crate) const VERSION: usize = number("ATOLL_IDENTITY_VERSION");
+    pub(crate) const SESSION: usize = number("ATOLL_IDENTITY_SESSION");
+    pub(crate) const INO: usize = number("ATOLL_IDENTITY_INO");
+    pub(crate) const HANDLE: usize = number("ATOLL_IDENTITY_HANDLE");
+    pub(crate) const TOKEN: usize = number("ATOLL_IDENTITY_TOKEN");
+    pub(crate) const SIZE: usize = number("ATOLL_IDENTITY_SIZE");
+}
+
+const _: () = {
+    assert!(REQUEST == request(2, at::SIZE, 0xf5) && MAP == request(3, MAP_SIZE, 0xf6));
+    assert!(at::MAGIC == 0 && at::VERSION == 4 && at::SESSION == 8);
+    assert!(at::INO == at::SESSION + 8 && at::HANDLE == at::INO + 8);
+    assert!(at::TOKEN == at::HANDLE + 8 && at::SIZE == at::TOKEN + 16);
+    assert!(map_at::MAGIC == 0 && map_at::VERSION == 4 && map_at::OFFSET == 8);
+    assert!(map_at::LENGTH == map_at::OFFSET + 8 && map_at::TOKEN == map_at::LENGTH + 8);
+    assert!(map_at::WRITABLE == map_at::TOKEN + size_of::<MapToken>());
+    assert!(map_at::ADDRESS_LENGTH == map_at::WRITABLE + 4);
+    assert!(map_at::ADDRESS == map_at::ADDRESS_LENGTH + 4 && MAP_SIZE == map_at::ZERO + 4);
+};
+
+/// The number of an ioctl(2) of ours: 2 to answer, 3 to take an argument too, of `size` bytes.
+const fn request(direction: u32, size: usize, number: u32) -> u32 {
+    direction << 30 | (size as u32) << 16 | (b'A' as u32) << 8 | number
+}
 
 /// An open file as the server knows it.
-pub struct Identity {
+pub(crate) struct Identity {
     /// The session whose handle it is.
     pub session: u64,
     /// Its inode number.
@@ -30,18 +65,18 @@ pub struct Identity {
 
 impl Identity {
     /// Bytes of the answer.
-    pub const SIZE: usize = SIZE;
+    pub(crate) const SIZE: usize = at::SIZE;
 
     /// The answer, in the machine's byte order.
-    pub fn to_bytes(&self) -> [u8; SIZE] {
-        let mut bytes = [0; SIZE];
-        bytes[0..4].copy_from_slice(&MAGIC.to_ne_bytes());
-        bytes[4..8].copy_from_slice(&VERSION.to_ne_bytes());
-        bytes[8..16].copy_from_slice(&self.session.to_ne_bytes());
-        bytes[16..24].copy_from_slice(&self.ino.to_ne_bytes());
-        bytes[24..32].copy_from_slice(&self.handle.to_ne_bytes());
-        bytes[32..40].copy_from_slice(&self.token[0].to_ne_bytes());
-        bytes[40..48].copy_from_slice(&self.token[1].to_ne_bytes());
+    pub(crate) fn to_bytes(&self) -> [u8; Self::SIZE] {
+        let mut bytes = [0; Self::SIZE];
+        bytes[at::MAGIC..at::VERSION].copy_from_slice(&MAGIC.to_ne_bytes());
+        bytes[at::VERSION..at::SESSION].copy_from_slice(&VERSION.to_ne_bytes());
+        bytes[at::SESSION..at::INO].copy_from_slice(&self.session.to_ne_bytes());
+        bytes[at::INO..at::HANDLE].copy_from_slice(&self.ino.to_ne_bytes());
+        bytes[at::HANDLE..at::TOKEN].copy_from_slice(&self.handle.to_ne_bytes());
+        let [first, second] = self.token.map(u64::to_ne_bytes);
+        bytes[at::TOKEN..at::SIZE].copy_from_slice(&[first, second].concat());
         bytes
     }
 }
@@ -56,31 +91,46 @@ impl Identity {
 ///
 /// The address is the path of the server's socket, where the token is exchanged for the memory
 /// (`control`). Whoever can make the request has the open file.
-pub const MAP: u32 = 3 << 30 | (MAP_SIZE as u32) << 16 | (b'A' as u32) << 8 | 0xf6;
+pub(crate) const MAP: u32 = number("ATOLL_MAP") as u32;
 /// Bytes of its argument.
-pub const MAP_SIZE: usize = 160;
-/// The longest address.
-const ADDRESS_MAX: usize = 107;
+pub(crate) const MAP_SIZE: usize = number("ATOLL_MAP_SIZE");
+
+/// Where the fields of the argument begin.
+mod map_at {
+    use super::number;
+
+    pub(crate) const MAGIC: usize = number("ATOLL_MAP_MAGIC");
+    pub(crate) const VERSION: usize = number("ATOLL_MAP_VERSION");
+    pub(crate) const OFFSET: usize = number("ATOLL_MAP_OFFSET");
+    pub(crate) const LENGTH: usize = number("ATOLL_MAP_LENGTH");
+    pub(crate) const TOKEN: usize = number("ATOLL_MAP_TOKEN");
+    pub(crate) const WRITABLE: usize = number("ATOLL_MAP_WRITABLE");
+    pub(crate) const ADDRESS_LENGTH: usize = number("ATOLL_MAP_ADDRESS_LENGTH");
+    pub(crate) const ADDRESS: usize = number("ATOLL_MAP_ADDRESS");
+    pub(crate) const ZERO: usize = number("ATOLL_MAP_ZERO");
+}
 
 /// The offset and the length that a request to map names.
-pub fn map_range(argument: &[u8]) -> Option<(u64, u64)> {
+pub(crate) fn map_range(argument: &[u8]) -> Option<(u64, u64)> {
     let argument: &[u8; MAP_SIZE] = argument.try_into().ok()?;
     let word = |at: usize| u64::from_ne_bytes(std::array::from_fn(|i| argument[at + i]));
     let head = [MAGIC.to_ne_bytes(), VERSION.to_ne_bytes()].concat();
-    (argument[..8] == head[..]).then(|| (word(8), word(16)))
+    (argument[map_at::MAGIC..map_at::OFFSET] == head[..])
+        .then(|| (word(map_at::OFFSET), word(map_at::LENGTH)))
 }
 
-/// The answer to a request to map; `None` when the address is too long.
-pub fn map_answer(mapping: &Mapping, address: &[u8]) -> Option<[u8; MAP_SIZE]> {
-    if address.len() > ADDRESS_MAX {
+/// The answer to a request to map; `None` when the address is too long. A zero follows the address.
+pub(crate) fn map_answer(mapping: &Mapping, address: &[u8]) -> Option<[u8; MAP_SIZE]> {
+    if address.len() >= map_at::ZERO - map_at::ADDRESS {
         return None;
     }
+    let (writable, length) = (u32::from(mapping.writable), address.len() as u32);
     let mut bytes = [0; MAP_SIZE];
-    bytes[0..4].copy_from_slice(&MAGIC.to_ne_bytes());
-    bytes[4..8].copy_from_slice(&VERSION.to_ne_bytes());
-    bytes[24..40].copy_from_slice(&mapping.token.0);
-    bytes[40..44].copy_from_slice(&u32::from(mapping.writable).to_ne_bytes());
-    bytes[44..48].copy_from_slice(&(address.len() as u32).to_ne_bytes());
-    bytes[48..][..address.len()].copy_from_slice(address);
+    bytes[map_at::MAGIC..map_at::VERSION].copy_from_slice(&MAGIC.to_ne_bytes());
+    bytes[map_at::VERSION..map_at::OFFSET].copy_from_slice(&VERSION.to_ne_bytes());
+    bytes[map_at::TOKEN..map_at::WRITABLE].copy_from_slice(&mapping.token.0);
+    bytes[map_at::WRITABLE..map_at::ADDRESS_LENGTH].copy_from_slice(&writable.to_ne_bytes());
+    bytes[map_at::ADDRESS_LENGTH..map_at::ADDRESS].copy_from_slice(&length.to_ne_bytes());
+    bytes[map_at::ADDRESS..][..address.len()].copy_from_slice(address);
     Some(bytes)
 }

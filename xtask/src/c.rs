@@ -1,0 +1,47 @@
+//! The C sources: compiled with every warning an error, followed by gcc's analyzer, read by cppcheck.
+
+use std::path::Path;
+
+use crate::steps::{Failure, program};
+
+/// As the build script and the tests have it; optimised no further, since the analyzer would take what
+/// inlining leaves of a function for code of its own.
+const WARNINGS: [&str; 5] = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror"];
+/// What the interposer defines is the C library's: names of older ones, without their attributes.
+const INTERPOSER: [&str; 2] = ["-Wno-missing-attributes", "-Wno-deprecated-declarations"];
+/// The first gcc whose analyzer this code was made to pass.
+const ANALYZER: u32 = 12;
+
+/// Checks all C sources; what is wrong with any of them fails.
+pub fn check() -> Result<(), Failure> {
+    let listed = program("git").args(["ls-files", "-co", "--exclude-standard", "--", "*.c"]);
+    let listed = listed.output()?;
+    let sources: Vec<&str> = listed.lines().collect();
+    let version = program("gcc").arg("-dumpversion").output()?;
+    let version = version.trim().split('.').next().and_then(|number| number.parse().ok());
+    let is_analyzed = version.is_some_and(|version: u32| version >= ANALYZER);
+    let object = Path::new("target").join("analyzed.o").display().to_string();
+    let mut failed = Vec::new();
+    for source in &sources {
+        let mut gcc = program("gcc").args(WARNINGS).args(["-I", "crates/libatoll/include"]);
+        if source.starts_with("crates/preload/") {
+            gcc = gcc.args(INTERPOSER);
+        }
+        if is_analyzed {
+            gcc = gcc.arg("-fanalyzer");
+        }
+        if gcc.args(["-c", "-o", &object, source]).run().is_err() {
+            failed.push(*source);
+        }
+    }
+    if !failed.is_empty() {
+        return Err(Failure(format!("gcc: {}", failed.join(", "))));
+    }
+    program("cppcheck")
+        .args(["--quiet", "--std=c11", "--language=c", "--error-exitcode=1", "--inline-suppr"])
+        .args(["--enable=warning,performance,portability", "--suppress=missingIncludeSystem"])
+        // What it recommends instead, an array of variable length, is the same stack.
+        .args(["--suppress=allocaCalled", "-I", "crates/libatoll/include"])
+        .args(&sources)
+        .run()
+}
