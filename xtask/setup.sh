@@ -10,7 +10,7 @@ case "${1:-test}" in
 run) ;;
 test)
     # The programs that tests run on a volume, and the libraries that C tests are linked with.
-    packages+=(git make tar binutils bsdutils procps python3 pkg-config sqlite3 libsqlite3-dev libgdbm-dev postmark nginx wrk)
+    packages+=(git make tar dpkg gzip binutils bsdutils procps python3 pkg-config sqlite3 libsqlite3-dev libgdbm-dev postmark nginx wrk)
     ;;
 *)
     echo "usage: $0 run|test" >&2

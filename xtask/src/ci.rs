@@ -1,9 +1,8 @@
 //! Everything that must pass before a change lands.
 
-use std::path::Path;
 use std::time::Duration;
 
-use crate::steps::{Failure, Log, cargo, program};
+use crate::steps::{Failure, Log, cargo, target_is_there};
 
 /// The crates that need nothing of a host, built for a target that offers nothing.
 const NO_STD: [&str; 5] =
@@ -45,12 +44,7 @@ pub fn run() -> Result<(), Failure> {
 }
 
 fn no_std() -> Result<(), Failure> {
-    let library = program("rustc").args(["--print", "target-libdir", "--target", BARE_TARGET]);
-    if !Path::new(library.output()?.trim()).is_dir() {
-        return Err(Failure(format!(
-            "the Rust target {BARE_TARGET} is missing; run: rustup target add {BARE_TARGET}"
-        )));
-    }
+    target_is_there(BARE_TARGET)?;
     let packages = NO_STD.iter().flat_map(|package| ["-p", package]);
     cargo(&["check", "--target", BARE_TARGET]).args(packages).run()
 }
