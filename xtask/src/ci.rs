@@ -26,6 +26,10 @@ pub fn run() -> Result<(), Failure> {
         })
     })?;
     log.step("no_std", no_std)?;
+    log.step("static program", || {
+        target_is_there(crate::dist::MUSL)?;
+        cargo(&["check", "--target", crate::dist::MUSL, "--package", "atoll-cli"]).run()
+    })?;
     log.step("documentation", || {
         let doc = || cargo(&["doc", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
         ALONE.iter().try_for_each(|crate_alone| doc().args(*crate_alone).run())?;

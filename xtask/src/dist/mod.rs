@@ -37,7 +37,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// For machines of which the C library is known: those of the Debian package.
 const GNU: &str = "x86_64-unknown-linux-gnu";
 /// For all others: the program is static.
-const MUSL: &str = "x86_64-unknown-linux-musl";
+pub const MUSL: &str = "x86_64-unknown-linux-musl";
 
 /// Makes the tarball, the Debian package and the image.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
