@@ -11,7 +11,7 @@ run) ;;
 test)
     # The programs that tests run on a volume, the libraries that C tests are linked with, and what
     # reads the C sources.
-    packages+=(cppcheck git make tar binutils bsdutils procps python3 pkg-config sqlite3 libsqlite3-dev libgdbm-dev postmark nginx wrk)
+    packages+=(cppcheck git make tar dpkg gzip binutils bsdutils procps python3 pkg-config sqlite3 libsqlite3-dev libgdbm-dev postmark nginx wrk)
     ;;
 *)
     echo "usage: $0 run|test" >&2

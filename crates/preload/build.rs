@@ -49,7 +49,8 @@ fn backend(out: &Path) -> PathBuf {
     println!("cargo::rerun-if-changed=../../Cargo.lock");
     println!("cargo::rerun-if-changed=../../Cargo.toml");
     let folder = out.join("backend");
-    let target = env::var("TARGET").expect("cargo says for what");
+    // Programs load the library beside their own C library, glibc, whatever C library the command has.
+    let target = env::var("TARGET").expect("cargo says for what").replace("-musl", "-gnu");
     let mut built = Vec::new();
     for (name, path) in BACKEND {
         let mut hasher = DefaultHasher::new();
@@ -104,6 +105,13 @@ fn cargo(command: &str, folder: &Path, target: &str) -> Command {
         if about_this {
             cargo.env_remove(name);
         }
+    }
+    // But what hides the places of sources on the building machine hides them here too.
+    let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
+    let hides = |flag: &&str| flag.starts_with("--remap-path-prefix=");
+    let hiding: Vec<&str> = flags.split('\x1f').filter(hides).collect();
+    if !hiding.is_empty() {
+        cargo.env("CARGO_ENCODED_RUSTFLAGS", hiding.join("\x1f"));
     }
     cargo
 }

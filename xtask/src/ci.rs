@@ -1,9 +1,8 @@
 //! Everything that must pass before a change lands.
 
-use std::path::Path;
 use std::time::Duration;
 
-use crate::steps::{Failure, Log, cargo, program};
+use crate::steps::{Failure, Log, cargo, target_is_there};
 
 /// The crates that need nothing of a host, built for a target that offers nothing.
 const NO_STD: [&str; 5] =
@@ -28,6 +27,10 @@ pub fn run() -> Result<(), Failure> {
         })
     })?;
     log.step("no_std", no_std)?;
+    log.step("static program", || {
+        target_is_there(crate::dist::MUSL)?;
+        cargo(&["check", "--target", crate::dist::MUSL, "--package", "atoll-cli"]).run()
+    })?;
     log.step("documentation", || {
         let doc = || cargo(&["doc", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
         ALONE.iter().try_for_each(|crate_alone| doc().args(*crate_alone).run())?;
@@ -46,12 +49,7 @@ pub fn run() -> Result<(), Failure> {
 }
 
 fn no_std() -> Result<(), Failure> {
-    let library = program("rustc").args(["--print", "target-libdir", "--target", BARE_TARGET]);
-    if !Path::new(library.output()?.trim()).is_dir() {
-        return Err(Failure(format!(
-            "the Rust target {BARE_TARGET} is missing; run: rustup target add {BARE_TARGET}"
-        )));
-    }
+    target_is_there(BARE_TARGET)?;
     let packages = NO_STD.iter().flat_map(|package| ["-p", package]);
     cargo(&["check", "--target", BARE_TARGET]).args(packages).run()
 }

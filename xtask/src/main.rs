@@ -2,11 +2,12 @@
 //!
 //! Read in this order: [`steps`] runs other programs and says how long they took; [`ci`] is
 //! everything that must pass; [`c`] what it checks of the C sources; [`repeat`] finds tests that fail now and then; [`enumerate`] crashes by the
-//! million; [`fuzz`] the fuzzer; [`tidy`] the project's rules about itself.
+//! million; [`fuzz`] the fuzzer; [`dist`] makes a release; [`tidy`] the project's rules about itself.
 #![forbid(unsafe_code)]
 
 mod c;
 mod ci;
+mod dist;
 mod enumerate;
 mod fuzz;
 mod repeat;
@@ -76,6 +77,8 @@ enum Command {
     Miri,
     /// Check the project's own rules: layers, unsafe code, sizes of files, words, links, licences
     Tidy,
+    /// Make a release: tarball, Debian package and image for containers
+    Dist(dist::Arguments),
     /// Install the system packages and the toolchain that building and testing need
     Setup,
 }
@@ -94,6 +97,7 @@ fn main() -> ExitCode {
         }
         Command::Miri => miri(),
         Command::Tidy => tidy::run(),
+        Command::Dist(arguments) => dist::run(&arguments),
         Command::Setup => program("xtask/setup.sh").arg("test").run(),
     };
     match result {

@@ -1,7 +1,8 @@
 //! Other programs, run one after the other.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -31,16 +32,14 @@ pub fn cargo(arguments: &[&str]) -> Step {
 
 impl Step {
     /// Adds an argument.
-    pub fn arg(mut self, argument: &str) -> Self {
+    pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
         self.0.arg(argument);
         self
     }
 
     /// Adds arguments.
-    pub fn args<S: AsRef<str>>(mut self, arguments: impl IntoIterator<Item = S>) -> Self {
-        for argument in arguments {
-            self.0.arg(argument.as_ref());
-        }
+    pub fn args<S: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = S>) -> Self {
+        self.0.args(arguments);
         self
     }
 
@@ -114,6 +113,15 @@ impl Step {
         let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
         Failure(format!("`{}`: {reason}", words.join(" ")))
     }
+}
+
+/// Fails, saying how to install it, where the standard library for the Rust target `target` is missing.
+pub fn target_is_there(target: &str) -> Result<(), Failure> {
+    let library = program("rustc").args(["--print", "target-libdir", "--target", target]);
+    if Path::new(library.output()?.trim()).is_dir() {
+        return Ok(());
+    }
+    Err(Failure(format!("the Rust target {target} is missing; run: rustup target add {target}")))
 }
 
 /// The connections of FUSE mounts, as far as we may see them.

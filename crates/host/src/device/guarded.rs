@@ -213,6 +213,9 @@ impl Guarded {
     }
 }
 
+/// How many registers the kernel saves before the pointer to the floating point state.
+const REGISTERS: usize = 23;
+
 /// What SIGBUS did before.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
@@ -238,10 +241,13 @@ extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, context: *mut l
     // is one of a copy routine, then its registers hold the state of that routine's caller as the
     // comment above the assembly says, with rsp at the return address.
     unsafe {
-        let machine = &(*context.cast::<libc::ucontext_t>()).uc_mcontext;
-        let at = machine.gregs[libc::REG_RIP as usize];
+        let machine = &raw const (*context.cast::<libc::ucontext_t>()).uc_mcontext;
+        let registers = machine.cast::<i64>();
+        let at = registers.add(libc::REG_RIP as usize).read();
         if at >= begin && at < end && (*info).si_code > 0 {
-            atoll_copy_resume(machine.gregs.as_ptr(), machine.fpregs.cast::<u8>());
+            // The kernel's structure goes on with this pointer; not every C library names it.
+            let float_state = registers.add(REGISTERS).cast::<*const u8>().read();
+            atoll_copy_resume(registers, float_state);
         }
         pass_on(signal, info, context);
     }
