@@ -48,7 +48,7 @@ enum Command {
         #[arg(last = true)]
         arguments: Vec<String>,
     },
-    /// Run everything that must pass: format, lints, tidy, tests, smoke runs, documentation
+    /// Run everything that must pass: format, lints, tidy, C, tests, smoke runs, documentation
     Ci,
     /// Measure; `cargo xtask bench embedded --help` says what
     Bench {
@@ -68,6 +68,8 @@ enum Command {
     Enumerate(enumerate::Arguments),
     /// Run the tests of the shared memory under Miri, which needs a nightly toolchain with it
     Miri,
+    /// Check the C sources: every warning, gcc's analyzer, cppcheck
+    C,
     /// Check the project's own rules: layers, unsafe code, sizes of files, words, links, licences
     Tidy,
     /// Install the system packages and the toolchain that building and testing need
@@ -84,6 +86,7 @@ fn main() -> ExitCode {
         Command::Fuzz { target, arguments } => fuzz::run(target.as_deref(), &arguments),
         Command::Enumerate(arguments) => enumerate::run(&arguments),
         Command::Miri => miri(),
+        Command::C => c::check(),
         Command::Tidy => tidy::run(),
         Command::Setup => program("xtask/setup.sh").arg("test").run(),
     };
