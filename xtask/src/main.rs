@@ -49,7 +49,7 @@ enum Command {
         #[arg(last = true)]
         arguments: Vec<String>,
     },
-    /// Run everything that must pass: format, lints, tidy, tests, smoke runs, documentation
+    /// Run everything that must pass: format, lints, tidy, C, tests, smoke runs, documentation
     Ci,
     /// Measure; `cargo xtask bench embedded --help` says what
     Bench {
@@ -75,6 +75,8 @@ enum Command {
     },
     /// Run the tests of the shared memory under Miri, which needs a nightly toolchain with it
     Miri,
+    /// Check the C sources: every warning, gcc's analyzer, cppcheck
+    C,
     /// Check the project's own rules: layers, unsafe code, sizes of files, words, links, licences
     Tidy,
     /// Make a release: tarball, Debian package and image for containers
@@ -96,6 +98,7 @@ fn main() -> ExitCode {
             cargo(&["run", "--quiet", "--release", "-p", "atoll-sim", "--"]).args(arguments).run()
         }
         Command::Miri => miri(),
+        Command::C => c::check(),
         Command::Tidy => tidy::run(),
         Command::Dist(arguments) => dist::run(&arguments),
         Command::Setup => program("xtask/setup.sh").arg("test").run(),

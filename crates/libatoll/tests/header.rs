@@ -1,8 +1,14 @@
-//! The header declares what the library defines, with the same arguments and results.
+//! The header declares what the library defines, with the same arguments and results; and C's structures
+//! and numbers are those that Rust takes them for.
 
 mod common;
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::mem::{offset_of, size_of};
+
+use atoll::c::mounting::{self, AtollOptions};
+use atoll_vfs::{Errno, FallocateMode, RenameFlags, XattrFlags};
 
 /// What C calls a type of the definitions.
 fn c_type(rust: &str) -> String {
@@ -99,6 +105,80 @@ fn declares_what_is_defined() {
     for name in declared {
         assert!(functions.contains_key(&name), "{name} is declared and not defined");
     }
+}
+
+/// Asserts in C where the fields of a structure lie, how long they are, and that these are all.
+macro_rules! assert_fields {
+    ($program:ident, $c:literal is $structure:ty: $($field:ident)*) => {
+        fn size<S, F>(_: fn(&S) -> &F) -> usize {
+            size_of::<F>()
+        }
+        let mut sum = 0;
+        $(
+            let length = size(|structure: &$structure| &structure.$field);
+            let (at, field) = (offset_of!($structure, $field), stringify!($field));
+            assert_c(&mut $program, &format!("offsetof({}, {field}) == {at}", $c));
+            assert_c(&mut $program, &format!("sizeof((({} *)0)->{field}) == {length}", $c));
+            sum += length;
+        )*
+        assert_eq!(sum, size_of::<$structure>(), "{}: these are not all fields", $c);
+        assert_c(&mut $program, &format!("sizeof({}) == {sum}", $c));
+    };
+}
+
+fn assert_c(program: &mut String, condition: &str) {
+    writeln!(program, "_Static_assert({condition}, \"{condition}\");").expect("room");
+}
+
+#[test]
+fn structures_and_numbers_are_the_same() {
+    let mut program = String::from("#define _GNU_SOURCE\n#include \"atoll.h\"\n");
+    program += "#include <errno.h>\n#include <linux/falloc.h>\n#include <stdio.h>\n";
+    program += "#include <sys/xattr.h>\n";
+    assert_fields!(program, "struct atoll_options" is AtollOptions:
+        size flags first_descriptor volume_bytes cache_bytes uid gid);
+    for (c, size) in [
+        ("struct dirent", size_of::<libc::dirent>()),
+        ("struct stat", size_of::<libc::stat>()),
+        ("struct statvfs", size_of::<libc::statvfs>()),
+        ("struct timespec", size_of::<libc::timespec>()),
+        ("struct timeval", size_of::<libc::timeval>()),
+        ("struct iovec", size_of::<libc::iovec>()),
+        ("off_t", size_of::<libc::off_t>()),
+        ("mode_t", size_of::<libc::mode_t>()),
+        ("dev_t", size_of::<libc::dev_t>()),
+    ] {
+        assert_c(&mut program, &format!("sizeof({c}) == {size}"));
+    }
+    macro_rules! named {
+        ($flags:ty, $prefix:literal) => {
+            for (name, flag) in <$flags>::all().iter_names() {
+                assert_c(&mut program, &format!("{}{name} == {}", $prefix, flag.bits()));
+            }
+        };
+    }
+    named!(FallocateMode, "FALLOC_FL_");
+    named!(RenameFlags, "RENAME_");
+    named!(XattrFlags, "XATTR_");
+    for (name, bits) in [
+        ("RDONLY", mounting::ATOLL_RDONLY),
+        ("PREAD", mounting::ATOLL_PREAD),
+        ("RAM", mounting::ATOLL_RAM),
+        ("FORCE", mounting::ATOLL_FORCE),
+        ("SEALABLE", mounting::ATOLL_SEALABLE),
+        ("RELATIME", mounting::ATOLL_RELATIME),
+    ] {
+        assert_c(&mut program, &format!("ATOLL_{name} == {bits}"));
+    }
+    for error in (1..4096).filter_map(Errno::from_raw) {
+        assert_c(&mut program, &format!("{} == {}", error.name(), error.raw()));
+    }
+    program += "int main(void) { return 0; }\n";
+    let temporary = tempfile::tempdir().expect("a temporary directory");
+    let source = temporary.path().join("numbers.c");
+    std::fs::write(&source, program).expect("room");
+    let to = temporary.path().join("numbers");
+    common::compile(&[], &to, &[&source.display().to_string()]);
 }
 
 #[test]
