@@ -41,10 +41,12 @@ pub fn make(
     gzip(&stage.root().join(changelog))?;
 
     let depends = depends(binary)?;
-    let size = program("du").args(["--summarize", "--apparent-size", "--block-size=1024"]);
-    let size = size.arg(stage.root().join("usr")).output()?;
-    let size = size.split_whitespace().next().unwrap_or("0");
-    stage.put("DEBIAN/control", control(version, size, &depends).as_bytes(), 0o644)?;
+    // Of the files alone: what folders take depends on the file system of the machine that builds.
+    let sizes =
+        program("find").arg(stage.root()).args(["-type", "f", "-printf", "%s\n"]).output()?;
+    let bytes: u64 = sizes.lines().filter_map(|size| size.parse::<u64>().ok()).sum();
+    let size = bytes.div_ceil(1024).to_string();
+    stage.put("DEBIAN/control", control(version, &size, &depends).as_bytes(), 0o644)?;
     let sums = "cd \"$0\" && find usr -type f | LC_ALL=C sort | xargs -d '\\n' md5sum";
     let sums = program("sh").args(["-c", sums]).arg(stage.root()).output()?;
     stage.put("DEBIAN/md5sums", sums.as_bytes(), 0o644)?;
