@@ -328,10 +328,10 @@ static void adopt(struct description *d, int fd) {
     if (life != NEW && atomic_load_explicit(&d->adopted_in, memory_order_relaxed) == life &&
         !atomic_load_explicit(&d->again, memory_order_relaxed))
         return;
-    static _Atomic uint32_t uses;
-    uint32_t all = atomic_fetch_add_explicit(&uses, 1, memory_order_relaxed);
+    static _Atomic long uses;
+    long all = atomic_fetch_add_explicit(&uses, 1, memory_order_relaxed);
     if (atomic_fetch_add_explicit(&d->uses, 1, memory_order_relaxed) < d->worth) return;
-    if (life == NEW && (long)all < USES_BEFORE_CONNECTION) return;
+    if (life == NEW && all < USES_BEFORE_CONNECTION) return;
     if (life == NEW && (life = attach()) == REFUSED) return;
     if (!lock_description(d)) return;
     /* Nobody closes it meanwhile: that takes the reference away first, and for this the lock. */
