@@ -259,9 +259,14 @@ impl<M: Memory> Store<M> {
         }
         // The rest of this gap most likely has none either.
         let (group, at) = self.superblock.locate(start);
-        let id = self.map(group)?;
         let len = self.superblock.group_len(group);
-        let gap = self.allocator.available_at(group, &self.cache.frame(id).data, at, len);
+        let gap = if group < self.state.groups {
+            let id = self.map(group)?;
+            self.allocator.available_at(group, &self.cache.frame(id).data, at, len)
+        } else {
+            // What was aborted had made the group: it has no map.
+            len - at
+        };
         let next = start + gap.max(1) as u64;
         self.allocator.frugal_from = Some(next);
         self.allocator.metadata_hint = next;

@@ -1,6 +1,6 @@
 //! File content against a plain array of bytes, and the return of all space.
 use atoll_block::{BLOCK_SIZE, FaultDevice, RamDevice};
-use atoll_fs::{FormatOptions, Fs, MountOptions, format};
+use atoll_fs::{CheckOptions, FormatOptions, Fs, MountOptions, check, format};
 use atoll_vfs::*;
 
 const CX: Context = Context { uid: 0, gid: 0, now: Timespec { sec: 5, nsec: 6 } };
@@ -175,4 +175,23 @@ fn content_is_what_was_written() {
         fs.syncfs(&CX).unwrap();
         assert_eq!(before, fs.statfs(&CX).unwrap(), "seed {seed}");
     }
+}
+
+/// What a full host has no storage for may be in a group that nobody has used: that is no damage.
+#[test]
+fn a_host_that_fills_up_within_a_new_group() {
+    let mut device = FaultDevice::new(1 << 18);
+    format(&mut device, &FormatOptions { hash_key: [5; 16], ..FormatOptions::default() }).unwrap();
+    device.faults.free_blocks = Some(40_000);
+    let mut fs = Fs::mount(device, &MountOptions::default()).unwrap();
+    let name = Name::new(b"big").unwrap();
+    let (attr, handle) = fs.create(&CX, Ino::ROOT, name, 0o644, RW).unwrap();
+    for piece in 0..3 {
+        let mode = FallocateMode::empty();
+        let allocated = fs.fallocate(&CX, attr.ino, handle, piece << 28, 1 << 28, mode);
+        assert_eq!(allocated, Err(Errno::ENOSPC), "piece {piece}");
+    }
+    fs.release(&CX, attr.ino, handle).unwrap();
+    let mut device = fs.unmount().unwrap();
+    assert!(check(&mut device, &CheckOptions::default()).unwrap().is_clean());
 }
