@@ -10,7 +10,7 @@ use crate::child::{self, Order};
 use crate::limit::Limit;
 use crate::machine::{self, Machine, Noise, Watch};
 use crate::record::{Broken, Record, Summary};
-use crate::served::Server;
+use crate::served::ServerProcess;
 use crate::subject::{Places, Subject};
 use crate::system;
 use crate::table::Workload;
@@ -202,7 +202,7 @@ fn once(
         number: None,
     };
     child::prepare(&order)?;
-    let mut server = subject.is_served().then(|| Server::start(&order)).transpose()?;
+    let mut server = subject.is_served().then(|| ServerProcess::start(&order)).transpose()?;
     if let Some(server) = &server {
         order.server = Some(server.process());
         order.socket = Some(server.socket().into());

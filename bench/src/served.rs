@@ -23,14 +23,14 @@ fn program() -> Result<PathBuf, Broken> {
 }
 
 /// A process that serves one volume. It is killed when the value goes.
-pub struct Server {
+pub struct ServerProcess {
     child: Child,
     socket: PathBuf,
 }
 
-impl Server {
+impl ServerProcess {
     /// Serves the volume that was prepared for `order`.
-    pub fn start(order: &Order) -> Result<Server, Broken> {
+    pub fn start(order: &Order) -> Result<ServerProcess, Broken> {
         let socket = order.folder.join("socket");
         let mut command = Command::new(program()?);
         command.arg("serve").arg("--socket").arg(&socket).args(spinning(&order.workload));
@@ -45,7 +45,7 @@ impl Server {
             command.spawn()
         };
         let child = std::thread::spawn(start).join().map_err(|_| Broken("no server".into()))??;
-        let mut server = Server { child, socket };
+        let mut server = ServerProcess { child, socket };
         let begin = Instant::now();
         while !server.socket.exists() {
             if let Some(status) = server.child.try_wait()? {
@@ -86,7 +86,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use atoll_block::{BLOCK_SIZE, Memory, RamDevice};
+use atoll_block::{Addressable, BLOCK_SIZE, RamDevice};
 use atoll_fs::layout::{common, get32, magic};
 use atoll_fs::{FormatOptions, Fs, MountOptions};
 use atoll_vfs::{
@@ -103,7 +103,7 @@ fn name(text: &str) -> Name<'_> {
 const BOTH: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
 /// Makes some of everything, and leaves a file open whose name is gone.
-fn fill<M: Memory>(fs: &mut Fs<M>, files: u64) -> Result<()> {
+fn fill<M: Addressable>(fs: &mut Fs<M>, files: u64) -> Result<()> {
     let cx = &CONTEXT;
     let root = Ino::ROOT;
     let dir = fs.mkdir(cx, root, name("dir"), 0o755)?.ino;
@@ -135,7 +135,7 @@ fn fill<M: Memory>(fs: &mut Fs<M>, files: u64) -> Result<()> {
 }
 
 /// Removes what [`fill`] made.
-fn empty_again<M: Memory>(fs: &mut Fs<M>) -> Result<()> {
+fn empty_again<M: Addressable>(fs: &mut Fs<M>) -> Result<()> {
     let cx = &CONTEXT;
     let mut pending = vec![(Ino::ROOT, Vec::new())];
     let mut directories = Vec::new();

@@ -1,6 +1,6 @@
 //! A device that counts: whoever asks it for too much runs in a circle.
 
-use atoll_block::{BlockDevice, BlockError, BlockIndex, Memory, RamDevice};
+use atoll_block::{Addressable, BlockDevice, BlockError, BlockIndex, RamDevice};
 
 /// A device in memory that panics after a number of calls.
 #[derive(Clone, Debug)]
@@ -45,7 +45,7 @@ impl BlockDevice for Metered {
     }
 }
 
-impl Memory for Metered {
+impl Addressable for Metered {
     fn load(&mut self, at: u64, buf: &mut [u8]) -> Result<(), BlockError> {
         self.count().load(at, buf)
     }

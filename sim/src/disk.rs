@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_block::fault::Image;
-use atoll_block::{BlockDevice, BlockError, BlockIndex, FaultDevice, Flusher, Memory};
+use atoll_block::{Addressable, BlockDevice, BlockError, BlockIndex, FaultDevice, Flusher};
 use atoll_fs::{FormatOptions, format};
 
 type Result<T> = std::result::Result<T, BlockError>;
@@ -78,7 +78,7 @@ impl BlockDevice for Disk {
     }
 }
 
-impl Memory for Disk {
+impl Addressable for Disk {
     fn load(&mut self, at: u64, buf: &mut [u8]) -> Result<()> {
         self.device().load(at, buf)
     }

@@ -1,7 +1,7 @@
 //! The ends: of a client, of the server's process, of the power, of the schedule.
 
 use atoll_block::fault::Survival;
-use atoll_block::{FaultDevice, Memory};
+use atoll_block::{Addressable, FaultDevice};
 use atoll_fs::{CheckOptions, Fs, MountOptions, check};
 use atoll_vfs::Context;
 use atoll_vfs::model::{Snapshot, snapshot};
@@ -170,12 +170,12 @@ fn sound(device: &mut FaultDevice, incarnation: [u8; 16]) -> Outcome<()> {
 ///
 /// # Errors
 /// It cannot be mounted.
-pub fn mount<M: Memory>(device: M, incarnation: [u8; 16]) -> Outcome<Fs<M>> {
+pub fn mount<M: Addressable>(device: M, incarnation: [u8; 16]) -> Outcome<Fs<M>> {
     let options = MountOptions { incarnation, cache_bytes: CACHE_BYTES, ..MountOptions::default() };
     Fs::mount(device, &options).map_err(|error| format!("the volume cannot be mounted: {error}"))
 }
 
 /// All that is in a volume.
-fn walk<M: Memory>(fs: &mut Fs<M>) -> Outcome<Snapshot> {
+fn walk<M: Addressable>(fs: &mut Fs<M>) -> Outcome<Snapshot> {
     snapshot(fs).map_err(|error| format!("the volume cannot be walked: {error}"))
 }

@@ -9,7 +9,7 @@ use atoll_vfs::{PendingSync, Result, SyncId};
 
 use crate::machine::Rung;
 
-enum State {
+enum JobState {
     Ready,
     Waiting,
     Paused(Duration),
@@ -22,13 +22,13 @@ enum State {
 pub struct Job {
     task: Box<dyn Task>,
     bell: Arc<Rung>,
-    state: State,
+    state: JobState,
 }
 
 impl Job {
     /// One that has not begun.
     pub fn new(task: Box<dyn Task>, bell: Arc<Rung>) -> Job {
-        Job { task, bell, state: State::Ready }
+        Job { task, bell, state: JobState::Ready }
     }
 
     /// Its name.
@@ -38,48 +38,48 @@ impl Job {
 
     /// Whether it has ended.
     pub fn is_over(&self) -> bool {
-        matches!(self.state, State::Over)
+        matches!(self.state, JobState::Over)
     }
 
     /// Whether a turn of it does something.
     pub fn is_ready(&self, now: Duration) -> bool {
         match self.state {
-            State::Ready | State::Flushing(_) | State::Flushed(..) => true,
-            State::Waiting => self.bell.is_rung(),
-            State::Paused(until) => now >= until,
-            State::Over => false,
+            JobState::Ready | JobState::Flushing(_) | JobState::Flushed(..) => true,
+            JobState::Waiting => self.bell.is_rung(),
+            JobState::Paused(until) => now >= until,
+            JobState::Over => false,
         }
     }
 
     /// When it is ready if nothing else happens.
     pub fn until(&self) -> Option<Duration> {
         match self.state {
-            State::Paused(until) => Some(until),
+            JobState::Paused(until) => Some(until),
             _ => None,
         }
     }
 
     /// The device ends a flush, or the task takes a step.
     pub fn turn(&mut self, now: Duration) {
-        let flushed = match std::mem::replace(&mut self.state, State::Ready) {
-            State::Flushing(flush) => {
+        let flushed = match std::mem::replace(&mut self.state, JobState::Ready) {
+            JobState::Flushing(flush) => {
                 let (id, outcome) = flush.flush();
-                self.state = State::Flushed(id, outcome);
+                self.state = JobState::Flushed(id, outcome);
                 return;
             }
-            State::Flushed(id, outcome) => Some((id, outcome)),
-            State::Waiting => {
+            JobState::Flushed(id, outcome) => Some((id, outcome)),
+            JobState::Waiting => {
                 self.bell.hear();
                 None
             }
             _ => None,
         };
         self.state = match self.task.step(flushed) {
-            Step::Wait => State::Waiting,
-            Step::Pause(pause) if pause.is_zero() => State::Ready,
-            Step::Pause(pause) => State::Paused(now + pause),
-            Step::Flush(flush) => State::Flushing(flush),
-            Step::Over => State::Over,
+            Step::Wait => JobState::Waiting,
+            Step::Pause(pause) if pause.is_zero() => JobState::Ready,
+            Step::Pause(pause) => JobState::Paused(now + pause),
+            Step::Flush(flush) => JobState::Flushing(flush),
+            Step::Over => JobState::Over,
         };
     }
 }

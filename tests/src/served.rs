@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use atoll_host::client::{Connection, Place, Ring};
+use atoll_host::client::{Address, Connection, Ring};
 use atoll_host::fuse::mount;
 use atoll_host::server::bind::bind;
-use atoll_host::server::listen::Server;
+use atoll_host::server::listen::SocketServer;
 use atoll_host::server::rules::{Mode, Rules};
 use atoll_server::{Access, Credentials, Identity, Session, Volume};
 use atoll_transport::channel::{Config, RingKind};
@@ -70,7 +70,7 @@ impl<F: FileSystem + Send + 'static> Served<F> {
         let (stopped, stop) = std::io::pipe().expect("a pipe");
         let rules = Rules::new(Vec::new(), nix::unistd::getuid().as_raw());
         let server =
-            Server::new(listener, rules, vec![Arc::clone(&volume)], SPIN).expect("a server");
+            SocketServer::new(listener, rules, vec![Arc::clone(&volume)], SPIN).expect("a server");
         let thread = std::thread::spawn(move || server.run(stopped.as_fd()));
         Served {
             volume: Some(volume),
@@ -106,7 +106,7 @@ impl<F: FileSystem + Send + 'static> Served<F> {
         let device = mount::open_device().expect("/dev/fuse");
         let options = mount_options(false);
         mount::mount(&device, &target, &options).expect("a mount");
-        let place = Place { socket: self.socket(), volume: String::new() };
+        let place = Address { socket: self.socket(), volume: String::new() };
         let connection = Connection::open(&place).expect("a connection");
         connection.mount(device.as_fd(), Mode::Write, false).expect("a served mount");
         self.mounts.push((target.clone(), connection));
@@ -150,7 +150,7 @@ impl<F: FileSystem + Send + 'static> Drop for Served<F> {
 /// # Panics
 /// When there is none to be had.
 pub fn ring(socket: &Path, kind: RingKind, lanes: u32) -> Ring {
-    let place = Place { socket: socket.to_owned(), volume: String::new() };
+    let place = Address { socket: socket.to_owned(), volume: String::new() };
     let config = Config { ring: kind, lanes, ..Config::default() };
     Connection::open(&place).expect("a server").ring(Mode::Write, &config).expect("a session")
 }

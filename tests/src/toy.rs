@@ -6,7 +6,7 @@
 //! nothing was lost, those before the last *mark* if something was. fsync flushes, writes a mark and
 //! flushes that.
 
-use atoll_block::{BlockDevice, FaultDevice, Memory};
+use atoll_block::{Addressable, BlockDevice, FaultDevice};
 use atoll_vfs::model::ModelFs;
 use atoll_vfs::*;
 

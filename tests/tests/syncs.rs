@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle, sleep};
 use std::time::Duration;
 
 use atoll_block::fault::Survival;
-use atoll_block::{BlockDevice, BlockError, BlockIndex, FaultDevice, Flusher, Memory};
+use atoll_block::{Addressable, BlockDevice, BlockError, BlockIndex, FaultDevice, Flusher};
 use atoll_fs::{CheckOptions, FormatOptions, Fs, MountOptions, check, format};
 use atoll_host::fuse::mount;
 use atoll_host::server::sole::SoleServer;
@@ -119,7 +119,7 @@ impl BlockDevice for Slow {
     }
 }
 
-impl Memory for Slow {
+impl Addressable for Slow {
     fn load(&mut self, at: u64, buf: &mut [u8]) -> std::result::Result<(), BlockError> {
         self.device.load(at, buf)
     }

@@ -7,7 +7,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use atoll::clock::HostClock;
-use atoll_host::client::{CachedClient, Connection, Place, Ring};
+use atoll_host::client::{Address, CachedClient, Connection, Ring};
 use atoll_host::server::rules::Mode;
 use atoll_posix::{OFlags, Options, Posix, Whence};
 use atoll_transport::channel::Config;
@@ -24,7 +24,7 @@ type Way = CachedClient;
 
 /// Connects to the only volume behind `socket`, for up to as many threads as a workload has.
 fn connect(socket: &Path) -> Result<Ring, Broken> {
-    let place = Place { socket: socket.to_owned(), volume: String::new() };
+    let place = Address { socket: socket.to_owned(), volume: String::new() };
     let config = Config { lanes: 8, ..Config::default() };
     let connection = Connection::open(&place).map_err(|error| Broken(error.to_string()))?;
     connection.ring(Mode::Write, &config).map_err(|error| Broken(error.to_string()))

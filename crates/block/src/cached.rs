@@ -1,4 +1,4 @@
-//! Any block device as [`Memory`], through a bounded cache that writes through.
+//! Any block device as [`Addressable`], through a bounded cache that writes through.
 //!
 //! [`replacement`] says which block leaves the cache.
 
@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use crate::device::{
-    BLOCK_SIZE, BlockDevice, BlockError, BlockIndex, Memory, block_range, checked_blocks,
+    Addressable, BLOCK_SIZE, BlockDevice, BlockError, BlockIndex, block_range, checked_blocks,
 };
 use crate::flusher::Flusher;
 use replacement::{Directory, Frame};
@@ -309,7 +309,7 @@ impl<D: BlockDevice> BlockDevice for Cached<D> {
     }
 }
 
-impl<D: BlockDevice> Memory for Cached<D> {
+impl<D: BlockDevice> Addressable for Cached<D> {
     #[inline]
     fn load(&mut self, at: u64, buf: &mut [u8]) -> Result<(), BlockError> {
         let within = (at % BLOCK) as usize;

@@ -1,4 +1,4 @@
-//! The contract of [`BlockDevice`] and [`Memory`], as checks that every implementor passes.
+//! The contract of [`BlockDevice`] and [`Addressable`], as checks that every implementor passes.
 //!
 //! With the feature `conformance`, for the tests of this crate and of those with devices of their
 //! own. Random sequences are generated from a seed, printed with the command that replays it.
@@ -10,7 +10,7 @@ use std::{format, vec};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-use crate::device::{BLOCK_SIZE, BlockError, BlockIndex, Memory};
+use crate::device::{Addressable, BLOCK_SIZE, BlockError, BlockIndex};
 
 /// The size of the devices that are tested, in blocks: small, so that operations meet, but not
 /// smaller than the largest transfers.
@@ -84,7 +84,7 @@ fn expected(at: u64, len: u64) -> Result<core::ops::Range<usize>, BlockError> {
 }
 
 /// Makes the call on the device and on the plain bytes, and compares.
-fn step<M: Memory>(device: &mut M, model: &mut [u8], op: &Operation) -> Result<(), String> {
+fn step<M: Addressable>(device: &mut M, model: &mut [u8], op: &Operation) -> Result<(), String> {
     let (got, want) = match *op {
         Operation::Load { at, len } => {
             let mut buf = vec![0x55; len];
@@ -152,7 +152,7 @@ fn difference(got: &[u8], want: &[u8]) -> String {
 ///
 /// # Panics
 /// If a device breaks the contract, with the shortest sequence found that does.
-pub fn random_operations<M: Memory>(
+pub fn random_operations<M: Addressable>(
     package: &str,
     test: &str,
     cases: u32,
@@ -190,7 +190,7 @@ pub fn random_operations<M: Memory>(
 ///
 /// # Panics
 /// If the device breaks the contract.
-pub fn limits<M: Memory>(device: &mut M) {
+pub fn limits<M: Addressable>(device: &mut M) {
     let refused = Err(BlockError::OutOfRange);
     let mut block = vec![7; BLOCK_SIZE];
     for first in 0..BLOCKS {

@@ -146,7 +146,7 @@ pub trait BlockDevice {
 ///
 /// `load` and `store` obey the contract of [`BlockDevice`] byte by byte, and may be mixed freely
 /// with its calls.
-pub trait Memory: BlockDevice {
+pub trait Addressable: BlockDevice {
     /// Copies `buf.len()` bytes from the byte offset `at`.
     fn load(&mut self, at: u64, buf: &mut [u8]) -> Result<(), BlockError>;
 
@@ -202,7 +202,7 @@ impl<D: BlockDevice + ?Sized> BlockDevice for &mut D {
     }
 }
 
-impl<D: Memory + ?Sized> Memory for &mut D {
+impl<D: Addressable + ?Sized> Addressable for &mut D {
     fn load(&mut self, at: u64, buf: &mut [u8]) -> Result<(), BlockError> {
         (**self).load(at, buf)
     }
@@ -321,7 +321,7 @@ macro_rules! memory_of_variants {
             }
         }
 
-        impl $crate::Memory for $device {
+        impl $crate::Addressable for $device {
             #[inline]
             fn load(&mut self, at: u64, buf: &mut [u8]) -> Result<(), $crate::BlockError> {
                 match self { $(Self::$variant(d) => d.load(at, buf),)+ }

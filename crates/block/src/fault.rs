@@ -16,7 +16,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use crate::device::{
-    BLOCK_SIZE, BlockDevice, BlockError, BlockIndex, Memory, block_range, checked_blocks,
+    Addressable, BLOCK_SIZE, BlockDevice, BlockError, BlockIndex, block_range, checked_blocks,
 };
 use crate::flusher::Flusher;
 use detached::Detached;
@@ -292,7 +292,7 @@ impl BlockDevice for FaultDevice {
     }
 }
 
-impl Memory for FaultDevice {
+impl Addressable for FaultDevice {
     fn load(&mut self, at: u64, buf: &mut [u8]) -> Result<(), BlockError> {
         self.checked(at, buf.len() as u64)?;
         self.note_flushers();

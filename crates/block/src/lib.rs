@@ -20,7 +20,7 @@ pub mod flusher;
 pub mod ram;
 
 pub use cached::Cached;
-pub use device::{BLOCK_SIZE, BlockDevice, BlockError, BlockIndex, Memory, SECTOR_SIZE};
+pub use device::{Addressable, BLOCK_SIZE, BlockDevice, BlockError, BlockIndex, SECTOR_SIZE};
 pub use fault::FaultDevice;
 pub use flusher::Flusher;
 pub use ram::RamDevice;

@@ -4,7 +4,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::device::{
-    BLOCK_SIZE, BlockDevice, BlockError, BlockIndex, Memory, block_range, byte_range,
+    Addressable, BLOCK_SIZE, BlockDevice, BlockError, BlockIndex, block_range, byte_range,
     checked_blocks,
 };
 use crate::flusher::Flusher;
@@ -73,7 +73,7 @@ impl BlockDevice for RamDevice {
     }
 }
 
-impl Memory for RamDevice {
+impl Addressable for RamDevice {
     #[inline]
     fn load(&mut self, at: u64, buf: &mut [u8]) -> Result<(), BlockError> {
         let range = byte_range(self.block_count(), at, buf.len())?;

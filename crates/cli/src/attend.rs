@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use atoll_host::client::{Connection, Place};
+use atoll_host::client::{Address, Connection};
 use atoll_host::handoff::Handoff;
 use atoll_host::server::rules::Mode;
 use atoll_vfs::AccessTimes;
@@ -21,7 +21,7 @@ pub struct Attachment {
     /// The volume's file, absolute; or a server's socket, and its name there.
     pub volume: PathBuf,
     /// The same, if it is at a server.
-    pub served: Option<Place>,
+    pub served: Option<Address>,
     /// The mount point, absolute.
     pub target: PathBuf,
     /// Whether it may be changed.
@@ -37,11 +37,11 @@ pub struct CommandSide<'a>(pub &'a Handoff);
 impl CommandSide<'_> {
     /// Waits until the server is ready for the next step, and returns the place of a server for what was
     /// mounted last that was started for it. Fails without words: the server has said why.
-    pub fn wait(&self) -> Result<Option<Place>, Failure> {
+    pub fn wait(&self) -> Result<Option<Address>, Failure> {
         let (message, _) = self.0.receive().map_err(|_| Failure::new(""))?;
         let socket = message.get(1..).filter(|socket| !socket.is_empty());
         let socket = socket.map(|socket| PathBuf::from(OsStr::from_bytes(socket)));
-        Ok(socket.map(|socket| Place { socket, volume: String::new() }))
+        Ok(socket.map(|socket| Address { socket, volume: String::new() }))
     }
 
     /// Hands over a mounted `device`. In a user namespace `owner` is the user and group that own all.

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use crate::failure::{FAILED, Failure, Outcome};
-use crate::place::{self, Place, PlaceArg};
+use crate::location::{self, Location, LocationArg};
 use crate::tree::Tree;
 use crate::volume;
 
@@ -12,7 +12,7 @@ use crate::volume;
 pub struct Args {
     /// The files.
     #[arg(required = true, value_name = "VOLUME:/PATH")]
-    places: Vec<PlaceArg>,
+    places: Vec<LocationArg>,
 }
 
 /// Prints.
@@ -20,7 +20,7 @@ pub fn run(args: &Args) -> Outcome {
     let mut status = 0;
     let mut buffer = vec![0; 1 << 20];
     for text in &args.places {
-        let (path, inside) = place::in_volume(text)?;
+        let (path, inside) = location::in_volume(text)?;
         let mut tree = volume::read_tree(&path)?;
         let mut print = || -> Result<(), Error> {
             let file = tree.open(&inside).map_err(Error::Read)?;
@@ -37,7 +37,7 @@ pub fn run(args: &Args) -> Outcome {
         match print() {
             Ok(()) => {}
             Err(Error::Read(error)) => {
-                eprintln!("atoll: cannot read {}: {error}", Place::Volume(path, inside));
+                eprintln!("atoll: cannot read {}: {error}", Location::Volume(path, inside));
                 status = FAILED;
             }
             // A reader that has gone away wanted no more.

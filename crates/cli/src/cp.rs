@@ -12,7 +12,7 @@ use atoll_vfs::FileType;
 use indicatif::ProgressBar;
 
 use crate::failure::{FAILED, Failure, Outcome};
-use crate::place::{Place, PlaceArg};
+use crate::location::{Location, LocationArg};
 use crate::progress;
 use crate::tree::{HostTree, Meta, Tree, VolumeTree};
 use crate::volume::{self, Volume};
@@ -35,7 +35,7 @@ pub struct Args {
     quiet: bool,
     /// What to copy, and last where to: VOLUME:/PATH inside a volume, PATH outside.
     #[arg(required = true, num_args = 2.., value_name = "PLACE")]
-    places: Vec<PlaceArg>,
+    places: Vec<LocationArg>,
 }
 
 type SharedTree = Rc<RefCell<dyn Tree>>;
@@ -47,10 +47,10 @@ struct Trees {
 }
 
 impl Trees {
-    fn of(&mut self, place: &Place, write: bool) -> Result<(SharedTree, PathBuf), Failure> {
+    fn of(&mut self, place: &Location, write: bool) -> Result<(SharedTree, PathBuf), Failure> {
         let (path, inside) = match place {
-            Place::Host(path) => return Ok((Rc::clone(&self.host), path.clone())),
-            Place::Volume(path, inside) => (path, inside),
+            Location::Host(path) => return Ok((Rc::clone(&self.host), path.clone())),
+            Location::Volume(path, inside) => (path, inside),
         };
         let canonical = path.canonicalize().unwrap_or_else(|_| path.clone());
         let known = self.volumes.iter().find(|(path, _)| *path == canonical);
@@ -86,8 +86,8 @@ pub fn run(args: &Args) -> Outcome {
     result
 }
 
-fn copy_all(args: &Args, sources: &[PlaceArg], last: &OsStr, trees: &mut Trees) -> Outcome {
-    let destination = Place::parse(last);
+fn copy_all(args: &Args, sources: &[LocationArg], last: &OsStr, trees: &mut Trees) -> Outcome {
+    let destination = Location::parse(last);
     // First, since a volume that is also read must be opened for writing.
     let (to, target) = trees.of(&destination, true)?;
     let into = to.borrow_mut().meta(&target, true).is_ok_and(|meta| meta.is_dir());
@@ -98,7 +98,7 @@ fn copy_all(args: &Args, sources: &[PlaceArg], last: &OsStr, trees: &mut Trees) 
     }
     let mut status = 0;
     for text in sources {
-        let source = Place::parse(text);
+        let source = Location::parse(text);
         let (from, path) = trees.of(&source, false)?;
         let mut target = target.clone();
         if into && let Some(name) = path.file_name() {
@@ -106,7 +106,7 @@ fn copy_all(args: &Args, sources: &[PlaceArg], last: &OsStr, trees: &mut Trees) 
         }
         let same = Rc::ptr_eq(&from, &to);
         let both_volumes =
-            matches!((&source, &destination), (Place::Volume(..), Place::Volume(..)));
+            matches!((&source, &destination), (Location::Volume(..), Location::Volume(..)));
         let copier = Copier {
             from,
             to: Rc::clone(&to),
@@ -146,7 +146,7 @@ impl Copier {
     fn copy(
         mut self,
         args: &Args,
-        source: &Place,
+        source: &Location,
         path: &Path,
         target: &Path,
         same: bool,

@@ -45,7 +45,7 @@ pub struct Job {
 }
 
 /// What is known of the two processes.
-struct State {
+struct JobState {
     command: Pid,
     server: Pid,
     /// How the command ended.
@@ -90,7 +90,7 @@ impl Job {
     /// Waits for `command` and then for `server`, which ends when no process sees its volumes any
     /// more. `report` gives the number of the command's namespace once it is ready.
     pub fn run(self, command: Pid, server: Pid, report: OwnedFd) -> Outcome {
-        let mut state = State {
+        let mut state = JobState {
             command,
             server,
             status: None,
@@ -138,7 +138,7 @@ impl Job {
     }
 }
 
-impl State {
+impl JobState {
     /// Learns what has become of the two processes.
     fn reap(&mut self) {
         let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED | WaitPidFlag::WCONTINUED;

@@ -6,8 +6,8 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::failure::{FAILED, Failure, Outcome};
+use crate::location::{self, LocationArg};
 use crate::output;
-use crate::place::{self, PlaceArg};
 use crate::tree::{Meta, Tree};
 use crate::volume;
 
@@ -31,7 +31,7 @@ pub struct Args {
     json: bool,
     /// What to list.
     #[arg(required = true, value_name = "VOLUME[:/PATH]")]
-    places: Vec<PlaceArg>,
+    places: Vec<LocationArg>,
 }
 
 /// A file as programs read it.
@@ -57,7 +57,7 @@ pub fn run(args: &Args) -> Outcome {
     let mut listed = Vec::new();
     let mut status = 0;
     for text in &args.places {
-        let (path, inside) = place::in_volume(text)?;
+        let (path, inside) = location::in_volume(text)?;
         let mut tree = volume::read_tree(&path)?;
         let mut listing =
             Listing { args, tree: &mut tree, listed: &mut listed, status: &mut status };

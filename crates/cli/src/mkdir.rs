@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::failure::{FAILED, Outcome};
-use crate::place::{self, Place, PlaceArg};
+use crate::location::{self, Location, LocationArg};
 use crate::tree::Tree;
 use crate::volume;
 
@@ -16,14 +16,14 @@ pub struct Args {
     parents: bool,
     /// The directories.
     #[arg(required = true, value_name = "VOLUME:/PATH")]
-    places: Vec<PlaceArg>,
+    places: Vec<LocationArg>,
 }
 
 /// Makes them.
 pub fn run(args: &Args) -> Outcome {
     let mut status = 0;
     for text in &args.places {
-        let (volume, inside) = place::in_volume(text)?;
+        let (volume, inside) = location::in_volume(text)?;
         let mut tree = volume::write_tree(&volume)?;
         let result = make(&mut tree, &inside, args.parents);
         volume::close_tree(&volume, tree)?;
@@ -32,7 +32,7 @@ pub fn run(args: &Args) -> Outcome {
                 io::ErrorKind::NotFound => "; make missing parents with -p",
                 _ => "",
             };
-            eprintln!("atoll: cannot make {}: {error}{hint}", Place::Volume(volume, inside));
+            eprintln!("atoll: cannot make {}: {error}{hint}", Location::Volume(volume, inside));
             status = FAILED;
         }
     }

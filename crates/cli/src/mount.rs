@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use atoll_host::client::{Connection, Place};
+use atoll_host::client::{Address, Connection};
 use atoll_host::fuse::mount::{self, MountOptions};
 use atoll_host::process::fork;
 use atoll_host::server::rules::Mode;
@@ -55,7 +55,7 @@ pub fn run(args: &Args) -> Outcome {
         ))
     })?;
     let access = if args.read_only { Access::Read } else { Access::Write };
-    let place = Place::find(&volume);
+    let place = Address::find(&volume);
     let access_times = volume::access_times(args.atime, &volume, place.is_some())?;
     let serve = |mounted: &mut dyn FnMut()| match &place {
         Some(place) => attach(place, &volume, &target, access, mounted),
@@ -101,7 +101,7 @@ fn ready(reader: &OwnedFd) -> bool {
 }
 
 fn leave_streams() {
-    notes::go_to(notes::Place::System);
+    notes::go_to(notes::Destination::System);
     if let Ok(null) = std::fs::File::options().read(true).write(true).open("/dev/null") {
         let _ = nix::unistd::dup2_stdin(&null);
         let _ = nix::unistd::dup2_stdout(&null);
@@ -160,7 +160,7 @@ fn serve(
 
 /// Mounts what the server at `place` serves, says so by `mounted`, and waits until it is unmounted.
 fn attach(
-    place: &Place,
+    place: &Address,
     source: &Path,
     target: &Path,
     access: Access,

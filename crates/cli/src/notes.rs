@@ -10,7 +10,7 @@ use atoll_fs::{Listener, MountNote};
 /// Where it is said, by the whole process.
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
-pub enum Place {
+pub enum Destination {
     /// Standard error.
     Streams,
     /// The process's log.
@@ -19,11 +19,11 @@ pub enum Place {
     System,
 }
 
-static PLACE: AtomicU8 = AtomicU8::new(Place::Streams as u8);
+static DESTINATION: AtomicU8 = AtomicU8::new(Destination::Streams as u8);
 
-/// Says it at `place` from now on.
-pub fn go_to(place: Place) {
-    PLACE.store(place as u8, Ordering::Relaxed);
+/// Says it there from now on.
+pub fn go_to(destination: Destination) {
+    DESTINATION.store(destination as u8, Ordering::Relaxed);
 }
 
 /// Says what is found in the volume at `path`. It is there for as long as the process, for which a process
@@ -41,10 +41,10 @@ impl Listener for Speaker {
     fn tell(&self, note: &MountNote) {
         let text = format!("{}: {note}", self.path.display());
         // Nobody to tell is no reason to fail.
-        let place = PLACE.load(Ordering::Relaxed);
-        if place == Place::Log as u8 {
+        let destination = DESTINATION.load(Ordering::Relaxed);
+        if destination == Destination::Log as u8 {
             log::warn!("{text}");
-        } else if place == Place::System as u8 {
+        } else if destination == Destination::System as u8 {
             let _ = to_system_log(&text);
         } else {
             let _ = writeln!(std::io::stderr(), "atoll: {text}");

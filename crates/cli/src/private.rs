@@ -6,10 +6,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
-use atoll_host::client::Place;
+use atoll_host::client::Address;
 use atoll_host::server::SPIN;
 use atoll_host::server::bind::bind;
-use atoll_host::server::listen::Server;
+use atoll_host::server::listen::SocketServer;
 use atoll_host::server::rules::{Mode, Rules};
 use atoll_vfs::AccessTimes;
 
@@ -21,7 +21,7 @@ type Ended = io::Result<Vec<(String, Option<Volume>)>>;
 /// The server. Its socket is this user's alone, and goes with it.
 pub struct PrivateServer {
     path: PathBuf,
-    place: Place,
+    place: Address,
     /// Closed to end it.
     stop: OwnedFd,
     thread: JoinHandle<Ended>,
@@ -53,7 +53,7 @@ impl PrivateServer {
                 return Err(cannot(&error));
             }
         };
-        let place = Place { socket, volume: String::new() };
+        let place = Address { socket, volume: String::new() };
         let own = nix::unistd::geteuid().as_raw();
         let served = atoll_host::server::volume(volume, "volume".to_owned());
         served.set_address(&place.socket);
@@ -63,7 +63,7 @@ impl PrivateServer {
             volume::Access::Read => Mode::Read,
             volume::Access::Write => Mode::Write,
         };
-        let server = Server::new(listener, Rules::private(own, mode), vec![served], SPIN)
+        let server = SocketServer::new(listener, Rules::private(own, mode), vec![served], SPIN)
             .map_err(|error| cannot(&error))?;
         let (stopped, stop) =
             nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).map_err(|error| cannot(&error))?;
@@ -72,7 +72,7 @@ impl PrivateServer {
     }
 
     /// Where it is.
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &Address {
         &self.place
     }
 

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::failure::{FAILED, Outcome};
-use crate::place::{self, Place, PlaceArg};
+use crate::location::{self, Location, LocationArg};
 use crate::tree::Tree;
 use crate::volume;
 
@@ -19,21 +19,21 @@ pub struct Args {
     force: bool,
     /// The files.
     #[arg(required = true, value_name = "VOLUME:/PATH")]
-    places: Vec<PlaceArg>,
+    places: Vec<LocationArg>,
 }
 
 /// Removes.
 pub fn run(args: &Args) -> Outcome {
     let mut status = 0;
     for text in &args.places {
-        let (volume, inside) = place::in_volume(text)?;
+        let (volume, inside) = location::in_volume(text)?;
         let mut tree = volume::write_tree(&volume)?;
         let result = remove(&mut tree, &inside, args.recursive);
         volume::close_tree(&volume, tree)?;
         match result {
             Err((_, error)) if args.force && error.kind() == io::ErrorKind::NotFound => {}
             Err((path, error)) => {
-                let place = Place::Volume(volume, path);
+                let place = Location::Volume(volume, path);
                 let hint = match error.raw_os_error() {
                     Some(libc::EISDIR) => "; remove directories with -r",
                     _ => "",

@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use atoll_host::client::Place;
+use atoll_host::client::Address;
 use atoll_host::fuse::mount::{self, MountOptions};
 use atoll_host::handoff::Handoff;
 use atoll_host::namespace::{self, Namespace};
@@ -95,7 +95,7 @@ fn attachment(
         }
     };
     let volume = cwd.join(OsStr::from_bytes(volume));
-    let served = Place::find(&volume);
+    let served = Address::find(&volume);
     let access_times = volume::access_times(atime, &volume, served.is_some())?;
     Ok(Attachment { served, volume, target: normal(&cwd.join(target)), access, access_times })
 }

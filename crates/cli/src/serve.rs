@@ -9,7 +9,7 @@ use std::time::Duration;
 use atoll_host::server::SPIN;
 use atoll_host::server::bind::bind;
 use atoll_host::server::confine::{self, Landlocked};
-use atoll_host::server::listen::Server;
+use atoll_host::server::listen::SocketServer;
 use atoll_host::server::notify::Notify;
 use atoll_host::server::rules::{Rule, Rules};
 use nix::sys::signal::{SigmaskHow, Signal, pthread_sigmask};
@@ -94,7 +94,7 @@ impl FromStr for Source {
 /// Serves.
 pub fn run(args: &Args) -> Outcome {
     start_log(&args.log_level)?;
-    notes::go_to(notes::Place::Log);
+    notes::go_to(notes::Destination::Log);
     let cannot =
         |what: &str, error: &dyn std::fmt::Display| Failure::new(format!("cannot {what}: {error}"));
     let own = nix::unistd::geteuid().as_raw();
@@ -170,7 +170,7 @@ pub fn run(args: &Args) -> Outcome {
             Ok(volume)
         })
         .collect::<Result<_, Failure>>()?;
-    let server = Server::new(listener, rules, volumes, Duration::from_micros(args.spin))
+    let server = SocketServer::new(listener, rules, volumes, Duration::from_micros(args.spin))
         .map_err(|error| cannot("start serving", &error))?;
     notify.ready(&format!("serving {names}"));
     let ended = server.run(stop.as_fd());

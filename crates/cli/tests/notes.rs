@@ -38,16 +38,16 @@ fn damage_map(dir: &Path, volume: &str) -> &'static str {
 }
 
 /// A process, which ends with the test at the latest.
-struct Server(Child);
+struct ServerProcess(Child);
 
-impl Server {
+impl ServerProcess {
     fn end(mut self) {
         kill(Pid::from_raw(self.0.id() as i32), Signal::SIGTERM).unwrap();
         assert!(self.0.wait().unwrap().success());
     }
 }
 
-impl Drop for Server {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -69,7 +69,7 @@ fn servers_say_what_they_find_later() {
         let start = |args: &[&str]| {
             let mut command = atoll();
             command.current_dir(path).args(args).stdin(Stdio::null());
-            Server(command.stderr(log.try_clone().unwrap()).spawn().unwrap())
+            ServerProcess(command.stderr(log.try_clone().unwrap()).spawn().unwrap())
         };
         let script = |before: &str, dir: &str| format!("{before} {}", write.replace("$DIR", dir));
         match server {
@@ -118,7 +118,7 @@ fn a_check_says_what_a_mount_says() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let server = Server(server);
+    let server = ServerProcess(server);
     wait_until("it serves", || path.join("s").exists());
     let script = "for i in 1 2 3 4 5 6 7 8; do mkdir /vol/$i; done; sync /vol";
     ok(atoll().current_dir(path).args(["run", "-v", "s:/vol", "--", "sh", "-ec", script]));

@@ -6,7 +6,7 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use atoll_host::client::{Connection, Place};
+use atoll_host::client::{Address, Connection};
 use atoll_host::server::rules::Mode;
 use atoll_transport::channel::Config;
 use atoll_vfs::{Errno, FileSystem};
@@ -291,7 +291,7 @@ fn tokens_are_not_guessed() {
     let mut holder = holder.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = [0; 1];
     std::io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut line).unwrap();
-    let place = Place::find(&served.socket()).unwrap();
+    let place = Address::find(&served.socket()).unwrap();
     let mut ring = Connection::open(&place).unwrap().ring(Mode::Write, &Config::default()).unwrap();
     let mut client = ring.client().unwrap();
     for guess in 0..200u64 {

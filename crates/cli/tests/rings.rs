@@ -6,7 +6,7 @@ mod common;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
-use atoll_host::client::{ConnectError, Connection, Manner, Place};
+use atoll_host::client::{Address, ConnectError, Connection, Manner};
 use atoll_host::control::{self, Answer, Hello, Kind};
 use atoll_host::server::rules::Mode;
 use atoll_host::shm::SharedMemory;
@@ -26,7 +26,7 @@ fn name(text: &str) -> Name<'_> {
 #[test]
 fn rings_and_mounts_see_the_same_files() {
     let served = Served::new();
-    let place = Place::find(&served.socket()).unwrap();
+    let place = Address::find(&served.socket()).unwrap();
     let config = Config { lanes: 4, ..Config::default() };
     let mut ring = Connection::open(&place).unwrap().ring(Mode::Write, &config).unwrap();
     let flags = OpenFlags::READ | OpenFlags::WRITE;
@@ -86,7 +86,7 @@ fn rings_and_mounts_see_the_same_files() {
 #[test]
 fn a_view_may_be_asked_for_later() {
     let served = Served::new();
-    let place = Place::find(&served.socket()).unwrap();
+    let place = Address::find(&served.socket()).unwrap();
     let manner = Manner { view: false, ..Manner::default() };
     let config = Config { lanes: 3, ..Config::default() };
     let connect = || Connection::open_as(&place, manner).unwrap().ring(Mode::Write, &config);
@@ -129,7 +129,7 @@ fn a_view_may_be_asked_for_later() {
 #[test]
 fn a_memory_of_another_version_is_refused() {
     let served = Served::new();
-    let place = Place::find(&served.socket()).unwrap();
+    let place = Address::find(&served.socket()).unwrap();
     let config = Config::default();
     let memory = SharedMemory::create("test", Layout::new(&config).unwrap().total()).unwrap();
     ClientChannel::create(memory.clone(), &config).unwrap();
@@ -168,7 +168,7 @@ fn a_private_server_has_one_mount() {
     let mut lines = BufReader::new(run.stdout.take().unwrap()).lines().map(Result::unwrap);
     let servers = lines.next().unwrap();
     assert_eq!(lines.next().unwrap(), "", "it ends with a line of its own");
-    let place = Place::find(servers.split(' ').nth(3).unwrap().as_ref()).unwrap();
+    let place = Address::find(servers.split(' ').nth(3).unwrap().as_ref()).unwrap();
     let mut script = |text: &str| {
         writeln!(input, "{text}").unwrap();
         lines.by_ref().take_while(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")

@@ -4,7 +4,7 @@
 //! summaries, one bit for each, when a search has passed them: of a volume of 16 TiB five blocks say
 //! where there is room, and no other map is read. A group gets its map blocks when it is first used.
 
-use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
+use atoll_block::{Addressable, BLOCK_SIZE, BlockIndex};
 
 use crate::bounds;
 use crate::cache::FrameId;
@@ -31,7 +31,7 @@ pub enum Goal {
     Anywhere,
 }
 
-impl<M: Memory> Store<M> {
+impl<M: Addressable> Store<M> {
     /// Allocates up to `want` consecutive blocks for file data, at `goal` if that is free.
     pub fn allocate_data(&mut self, goal: Goal, want: u64) -> Result<(u64, u64)> {
         if let Some(from) = self.allocator.frugal_from {

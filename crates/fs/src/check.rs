@@ -21,7 +21,7 @@ pub use report::{Counter, FINDINGS_MAX, Finding, ItemFault, ItemKey, NodeFault, 
 
 use alloc::vec::Vec;
 
-use atoll_block::Memory;
+use atoll_block::Addressable;
 use atoll_vfs::{FileType, Timespec};
 
 use crate::error::{FsError, Result};
@@ -74,7 +74,7 @@ pub struct CheckOptions {
 /// [`FsError::ReadOnlyFeatures`] for a repair of a volume that may only be read;
 /// [`FsError::Full`] if a repair has no room for the new tree: grow the volume
 /// and repair again.
-pub fn check<M: Memory>(device: &mut M, options: &CheckOptions) -> Result<Report> {
+pub fn check<M: Addressable>(device: &mut M, options: &CheckOptions) -> Result<Report> {
     let mut report = Report::default();
     let mut view = View::open(device, options.incarnation, options.repair, &mut report)?;
     if options.repair && view.sb.read_compatible != 0 {
@@ -116,7 +116,7 @@ impl Volume {
 }
 
 /// Goes through the whole volume, with `salvage` through unreachable leaves too.
-fn examine<M: Memory>(
+fn examine<M: Addressable>(
     view: &mut View<'_, M>,
     report: &mut Report,
     salvage: bool,
@@ -150,7 +150,7 @@ fn examine<M: Memory>(
 }
 
 /// Sends every item of the tree through the screen.
-fn send<M: Memory, S: Sink>(
+fn send<M: Addressable, S: Sink>(
     view: &mut View<'_, M>,
     tree: &Tree,
     screen: &mut Screen,
@@ -167,7 +167,7 @@ fn send<M: Memory, S: Sink>(
     screen.finish(sink)
 }
 
-fn check_counters<M: Memory>(view: &View<'_, M>, volume: &Volume, report: &mut Report) {
+fn check_counters<M: Addressable>(view: &View<'_, M>, volume: &Volume, report: &mut Report) {
     let Some(state) = view.state else { return };
     let free = volume.usage.free_blocks(&view.sb);
     let inodes = volume.namespace.inodes.iter().filter(|i| !i.unusable).count() as u64;

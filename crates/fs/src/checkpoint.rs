@@ -23,7 +23,7 @@
 
 use alloc::vec::Vec;
 
-use atoll_block::{BlockIndex, Memory};
+use atoll_block::{Addressable, BlockIndex};
 use atoll_vfs::Errno;
 
 use crate::commit::Begun;
@@ -88,7 +88,7 @@ pub(crate) enum Step {
     Flush(Begun),
 }
 
-impl<M: Memory> Store<M> {
+impl<M: Addressable> Store<M> {
     /// Whether an operation has to make room before it: the journal is nearly full, or has hardly any storage
     /// left, or memory is nearly full.
     #[inline]

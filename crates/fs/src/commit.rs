@@ -22,7 +22,7 @@
 
 use alloc::vec::Vec;
 
-use atoll_block::{BLOCK_SIZE, BlockIndex, Flusher, Memory};
+use atoll_block::{Addressable, BLOCK_SIZE, BlockIndex, Flusher};
 use atoll_vfs::Errno;
 
 use crate::error::{FsError, Result};
@@ -217,7 +217,7 @@ impl Commits {
     }
 }
 
-impl<M: Memory> Store<M> {
+impl<M: Addressable> Store<M> {
     /// Whether changes are refused.
     pub fn is_read_only(&self) -> bool {
         self.commits.read_only || self.commits.failed

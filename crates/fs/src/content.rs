@@ -1,6 +1,6 @@
 //! Content and attributes of single inodes.
 
-use atoll_block::{BLOCK_SIZE, Memory};
+use atoll_block::{Addressable, BLOCK_SIZE};
 use atoll_vfs::filesystem::{FILE_SIZE_MAX, checked_end};
 use atoll_vfs::{
     Attr, Context, Errno, FallocateMode, FileType, Handle, Ino, OpenFlags, SeekTo, SetAttr,
@@ -17,7 +17,7 @@ use crate::table::Inode;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
-impl<M: Memory> Fs<M> {
+impl<M: Addressable> Fs<M> {
     #[inline]
     pub(crate) fn do_read(
         &mut self,

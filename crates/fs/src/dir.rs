@@ -1,6 +1,6 @@
 //! Directory entries.
 
-use atoll_block::Memory;
+use atoll_block::Addressable;
 use atoll_vfs::{Errno, FileType, Ino};
 
 use crate::error::{Corruption, Result};
@@ -47,7 +47,7 @@ pub fn parse(value: &[u8]) -> Result<(Ino, FileType, &[u8])> {
     }
 }
 
-impl<M: Memory> Store<M> {
+impl<M: Addressable> Store<M> {
     /// Finds the entry `name` of directory `dir`, or else the key that it would get.
     #[inline]
     pub fn search_entry(&mut self, dir: Ino, name: &[u8]) -> Result<Search> {

@@ -12,7 +12,7 @@
 
 use alloc::boxed::Box;
 
-use atoll_block::{BlockIndex, Memory};
+use atoll_block::{Addressable, BlockIndex};
 use hashbrown::HashMap;
 
 use crate::error::Result;
@@ -172,7 +172,7 @@ fn next_free(map: &Block, len: usize, from: usize) -> Option<Run> {
     None
 }
 
-impl<M: Memory> Store<M> {
+impl<M: Addressable> Store<M> {
     /// Discards what has settled, in at most so many calls; a group with nothing to discard counts as one.
     ///
     /// What cannot be discarded stays as it is: nothing refers to it. A crash within leaves the rest.

@@ -6,7 +6,7 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
+use atoll_block::{Addressable, BLOCK_SIZE, BlockIndex};
 use atoll_vfs::FileType;
 
 use crate::check::report::{printable, type_name};
@@ -189,7 +189,7 @@ pub enum Element<'a> {
 /// # Errors
 /// The device's, in the journal. A device without a volume has two damaged superblocks and nothing
 /// else.
-pub fn visit<M: Memory>(
+pub fn visit<M: Addressable>(
     device: &mut M,
     options: &DumpOptions,
     each: &mut dyn FnMut(&Element<'_>) -> bool,
@@ -207,7 +207,7 @@ pub fn visit<M: Memory>(
 ///
 /// # Errors
 /// As [`visit`]; [`FsError::Refused`] with `EIO` if `out` takes no more.
-pub fn dump<M: Memory>(
+pub fn dump<M: Addressable>(
     device: &mut M,
     options: &DumpOptions,
     out: &mut dyn fmt::Write,
@@ -244,7 +244,7 @@ impl Visitor<'_, '_> {
         if (self.each)(&element) { Ok(()) } else { Err(Stop::Asked) }
     }
 
-    fn volume<M: Memory>(&mut self, device: &mut M) -> Visit {
+    fn volume<M: Addressable>(&mut self, device: &mut M) -> Visit {
         let count = device.block_count();
         let mut blocks = Vec::from([0, count.saturating_sub(1)]);
         if let Ok(sb) = crate::read_superblock(device) {
@@ -279,7 +279,7 @@ impl Visitor<'_, '_> {
         }
     }
 
-    fn journal<M: Memory>(&mut self, view: &mut View<'_, M>, sb: &Superblock) -> Visit {
+    fn journal<M: Addressable>(&mut self, view: &mut View<'_, M>, sb: &Superblock) -> Visit {
         for index in sb.journal_headers() {
             let header = Header::read_one(view.device, index, sb).ok().flatten();
             let current = header.is_some() && header == view.header;
@@ -321,7 +321,12 @@ impl Visitor<'_, '_> {
         changes.into_iter().try_for_each(|change| self.give(change))
     }
 
-    fn map<M: Memory>(&mut self, view: &mut View<'_, M>, sb: &Superblock, group: u64) -> Visit {
+    fn map<M: Addressable>(
+        &mut self,
+        view: &mut View<'_, M>,
+        sb: &Superblock,
+        group: u64,
+    ) -> Visit {
         let block = sb.map_block(group).0;
         let blocks = sb.group_len(group);
         let read = view.read_pair(sb.map_block(group), magic::MAP);
@@ -333,7 +338,7 @@ impl Visitor<'_, '_> {
         self.give(Element::Map { group, block, blocks: blocks as u64, used, damaged })
     }
 
-    fn tree<M: Memory>(&mut self, view: &mut View<'_, M>, state: &VolumeState) -> Visit {
+    fn tree<M: Addressable>(&mut self, view: &mut View<'_, M>, state: &VolumeState) -> Visit {
         let mut seen = Usage::default();
         let mut waiting = Vec::from([(state.root, state.height - 1)]);
         while let Some((block, level)) = waiting.pop() {
@@ -342,7 +347,7 @@ impl Visitor<'_, '_> {
         Ok(())
     }
 
-    fn node<M: Memory>(
+    fn node<M: Addressable>(
         &mut self,
         view: &mut View<'_, M>,
         seen: &mut Usage,

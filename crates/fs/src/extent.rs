@@ -1,6 +1,6 @@
 //! The extents of a file: which of its blocks are where.
 
-use atoll_block::{BLOCK_SIZE, Memory};
+use atoll_block::{Addressable, BLOCK_SIZE};
 use atoll_vfs::filesystem::FILE_SIZE_MAX;
 
 use crate::allocation::Goal;
@@ -10,7 +10,7 @@ use crate::key::{Key, Kind, OFFSET_MAX};
 use crate::layout::{Superblock, extent, get32, get64, put32, put64};
 use crate::store::Store;
 use crate::table::Inode;
-use crate::tree::Place;
+use crate::tree::ItemPlace;
 
 /// What a file has at some block.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +31,7 @@ pub enum Mapping {
 /// The extents next to a file block.
 struct Around {
     /// The one that covers or precedes it, and where.
-    before: Option<(Place, Extent)>,
+    before: Option<(ItemPlace, Extent)>,
     /// The first after it.
     after: Option<Extent>,
 }
@@ -113,12 +113,12 @@ impl Extent {
     }
 }
 
-impl<M: Memory> Store<M> {
+impl<M: Addressable> Store<M> {
     /// Reads and checks the extent at `place`.
     ///
     /// # Errors
     /// [`Corruption::Item`].
-    pub fn parse_extent(&self, place: &Place) -> Result<Extent> {
+    pub fn parse_extent(&self, place: &ItemPlace) -> Result<Extent> {
         Extent::parse(place.key.offset(), self.value(place), &self.superblock)
     }
 
@@ -145,7 +145,7 @@ impl<M: Memory> Store<M> {
         let keys = self.cache.frame(id).keys();
         let exact = keys.get(slot) == Some(&key);
         let next = slot + usize::from(exact);
-        let place = |slot: usize| Place { key: keys[slot], frame: id, slot };
+        let place = |slot: usize| ItemPlace { key: keys[slot], frame: id, slot };
         let after = keys.get(next).map(|_| place(next));
         let before = next.checked_sub(1).map(place);
         // What is not in this leaf may be in the one before or after it.
@@ -158,7 +158,7 @@ impl<M: Memory> Store<M> {
             (None, Some(upper)) if upper.is(ino, Kind::Extent) => self.seek(upper)?,
             _ => None,
         };
-        let is_extent = |p: &Place| p.key.is(ino, Kind::Extent);
+        let is_extent = |p: &ItemPlace| p.key.is(ino, Kind::Extent);
         let before = match before.filter(is_extent) {
             // Leaves out of order in a damaged tree.
             Some(place) if place.key > key => return Err(Corruption::Node.into()),

@@ -5,7 +5,7 @@
 //! block before. Bytes of the last block beyond the end of file are never trusted: they are zeroed
 //! when the file grows over them.
 
-use atoll_block::{BLOCK_SIZE, BlockError, BlockIndex, Memory};
+use atoll_block::{Addressable, BLOCK_SIZE, BlockError, BlockIndex};
 
 use crate::allocation::Goal;
 use crate::error::Result;
@@ -36,7 +36,7 @@ fn address(e: &Extent, offset: u64) -> u64 {
     BlockIndex(e.start).byte_offset() + (offset - e.file_block * BLOCK)
 }
 
-impl<M: Memory> Store<M> {
+impl<M: Addressable> Store<M> {
     /// Reads from a file. `buf` must end at or before the end of file.
     pub fn read_file(&mut self, inode: &mut Inode, offset: u64, buf: &mut [u8]) -> Result<()> {
         let mut done = 0;

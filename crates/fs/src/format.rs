@@ -1,6 +1,6 @@
 //! Making a volume.
 
-use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
+use atoll_block::{Addressable, BLOCK_SIZE, BlockIndex};
 use atoll_vfs::{Ino, Timespec};
 
 use crate::error::{FsError, Result};
@@ -48,7 +48,7 @@ pub const BLOCK_COUNT_MIN: u64 = 256;
 /// # Errors
 /// [`FsError::Unsuitable`] for a device below [`BLOCK_COUNT_MIN`], a label that is too long or a
 /// journal that does not fit; the device's.
-pub fn format<M: Memory>(device: &mut M, options: &FormatOptions<'_>) -> Result<()> {
+pub fn format<M: Addressable>(device: &mut M, options: &FormatOptions<'_>) -> Result<()> {
     let block_count = device.block_count().min(layout::BLOCK_COUNT_MAX);
     let ring_blocks = options.journal_blocks.unwrap_or(default_ring_blocks(block_count));
     let ring_start = 3;

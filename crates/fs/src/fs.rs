@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use atoll_block::Memory;
+use atoll_block::Addressable;
 use atoll_vfs::{Context, Errno, Handle, Ino, OpenFlags, StatFs, Timespec};
 
 use crate::allocation::RESERVED_BLOCKS;
@@ -35,7 +35,7 @@ pub(crate) struct OpenFile {
 /// Dropping it without [`unmount`](Self::unmount) is the end of a process: what was acknowledged is
 /// recovered by the next mount.
 #[derive(Debug)]
-pub struct Fs<M: Memory> {
+pub struct Fs<M: Addressable> {
     pub(crate) store: Store<M>,
     pub(crate) inodes: InodeTable,
     pub(crate) cookies: Cookies,
@@ -81,7 +81,7 @@ pub struct VolumeInfo {
     pub groups: u64,
 }
 
-impl<M: Memory> Fs<M> {
+impl<M: Addressable> Fs<M> {
     /// Mounts the volume on `device`: replays its journal, and removes files that were unlinked but
     /// open.
     ///

@@ -19,7 +19,7 @@
 
 use alloc::collections::{BTreeMap, btree_map};
 
-use atoll_block::{BLOCK_SIZE, BlockError, BlockIndex, Memory};
+use atoll_block::{Addressable, BLOCK_SIZE, BlockError, BlockIndex};
 
 use crate::error::{Corruption, FsError, Result};
 use crate::format::{default_ring_blocks, emit_map};
@@ -50,7 +50,7 @@ pub struct Grown {
 ///
 /// # Errors
 /// Those of a mount; the device's.
-pub fn grow<M: Memory>(device: &mut M, options: &MountOptions) -> Result<Grown> {
+pub fn grow<M: Addressable>(device: &mut M, options: &MountOptions) -> Result<Grown> {
     let before = Opening::begin(device, !options.read_only)?.sb().block_count;
     let block_count = device.block_count().min(BLOCK_COUNT_MAX);
     let grown = Grown { before, after: block_count };
@@ -83,7 +83,7 @@ pub fn grow<M: Memory>(device: &mut M, options: &MountOptions) -> Result<Grown> 
 }
 
 /// Makes the volume, which is unmounted, what `new` says.
-fn switch<M: Memory>(
+fn switch<M: Addressable>(
     device: &mut M,
     old: &Superblock,
     new: &Superblock,
@@ -136,7 +136,7 @@ struct Change {
 }
 
 impl Change {
-    fn new<M: Memory>(
+    fn new<M: Addressable>(
         device: &mut M,
         old: &Superblock,
         new: &Superblock,
@@ -210,7 +210,7 @@ impl Change {
     }
 
     /// Writes the journal of the larger volume, and a header that counts for that only.
-    fn prepare<M: Memory>(
+    fn prepare<M: Addressable>(
         &self,
         device: &mut M,
         old: &Superblock,
@@ -256,7 +256,7 @@ impl Change {
 }
 
 /// The map of a group, about to be changed.
-fn read_map<M: Memory>(
+fn read_map<M: Addressable>(
     device: &mut M,
     sb: &Superblock,
     group: u64,

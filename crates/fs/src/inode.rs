@@ -1,6 +1,6 @@
 //! Inodes: their record on disk, and its place in the tree.
 
-use atoll_block::Memory;
+use atoll_block::Addressable;
 use atoll_vfs::{Attr, Errno, FileType, Ino, Timespec};
 
 use crate::cache::FrameId;
@@ -9,7 +9,7 @@ use crate::key::Key;
 use crate::layout::{self, BLOCK_COUNT_MAX, get_time, get32, get64, inode, put_time, put32, put64};
 use crate::store::Store;
 use crate::table::Inode;
-use crate::tree::Place;
+use crate::tree::ItemPlace;
 
 /// The most links of a directory, which are 2 and its subdirectories. [`LINK_MAX`](atoll_vfs::LINK_MAX) is
 /// for files.
@@ -181,12 +181,12 @@ impl Extent {
     }
 }
 
-impl<M: Memory> Store<M> {
+impl<M: Addressable> Store<M> {
     /// The place of the record of `ino`.
     ///
     /// # Errors
     /// `ESTALE` if there is no such inode.
-    pub fn inode_place(&mut self, ino: Ino) -> Result<Place> {
+    pub fn inode_place(&mut self, ino: Ino) -> Result<ItemPlace> {
         self.find(Key::inode(ino.0))?.ok_or(Errno::ESTALE.into())
     }
 
@@ -207,7 +207,7 @@ impl<M: Memory> Store<M> {
         Ok(record)
     }
 
-    fn remember(&self, place: &Place) -> Remembered {
+    fn remember(&self, place: &ItemPlace) -> Remembered {
         let frame = self.cache.frame(place.frame);
         Remembered {
             frame: place.frame,

@@ -5,7 +5,7 @@
 
 use alloc::vec::Vec;
 
-use atoll_block::{BLOCK_SIZE, BlockError, BlockIndex, Memory, SECTOR_SIZE};
+use atoll_block::{Addressable, BLOCK_SIZE, BlockError, BlockIndex, SECTOR_SIZE};
 use atoll_vfs::Errno;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -216,7 +216,7 @@ impl Journal {
     ///
     /// # Errors
     /// The device's, but for [`BlockError::NoSpace`] and [`BlockError::Unsupported`].
-    pub fn reserve<M: Memory>(&mut self, device: &mut M, listed: usize) -> Result<bool> {
+    pub fn reserve<M: Addressable>(&mut self, device: &mut M, listed: usize) -> Result<bool> {
         while self.lacks_storage(listed) {
             let at = self.reserved % self.len;
             let end = (at / RESERVE + 1) * RESERVE;
@@ -298,7 +298,7 @@ impl Journal {
     /// The device's. `EIO` for a record that the ring can't take, which no operation makes in a tree
     /// that is sound.
     #[inline]
-    pub fn append<M: Memory>(&mut self, device: &mut M) -> Result<()> {
+    pub fn append<M: Addressable>(&mut self, device: &mut M) -> Result<()> {
         let len = self.buf.len().next_multiple_of(8);
         let flags = self.buf[record::FLAGS];
         let end = record_end(self.head, len, flags);
@@ -318,7 +318,7 @@ impl Journal {
     }
 
     /// Stores the echo of the commit mark that was just stored at the head, up to `end`.
-    fn append_echo<M: Memory>(&mut self, device: &mut M, end: Position) -> Result<()> {
+    fn append_echo<M: Addressable>(&mut self, device: &mut M, end: Position) -> Result<()> {
         let flags = self.buf[record::FLAGS];
         let body = record::HEADER_LEN + covers_len(flags);
         let carries = if self.buf.len() > body { record::CARRIES } else { 0 };
@@ -331,7 +331,7 @@ impl Journal {
 
     /// Completes the record and stores it at `position`.
     #[inline]
-    fn store<M: Memory>(&mut self, device: &mut M, position: Position) -> Result<()> {
+    fn store<M: Addressable>(&mut self, device: &mut M, position: Position) -> Result<()> {
         let len = self.buf.len();
         put16(&mut self.buf, record::MAGIC, magic::JOURNAL_RECORD);
         put32(&mut self.buf, record::LEN, len as u32);
@@ -353,7 +353,7 @@ impl Journal {
     /// that it will have: with all records, or with those before the position `state_at`, as recovery makes
     /// them. A journal without room for them goes without, and so does recovery on a host that has no storage:
     /// what power loss took with it may have been set aside.
-    pub fn append_home<M: Memory>(
+    pub fn append_home<M: Addressable>(
         &mut self,
         device: &mut M,
         state_at: Option<Position>,
@@ -382,7 +382,7 @@ impl Journal {
     }
 
     /// Makes sure that no record that was left in the ring continues what is there now.
-    pub fn stop<M: Memory>(&mut self, device: &mut M) -> Result<()> {
+    pub fn stop<M: Addressable>(&mut self, device: &mut M) -> Result<()> {
         if self.len - (self.head - self.tail) >= record::HEADER_LEN as u64 {
             // Records begin at multiples of 8: the first eight bytes of one lie together. What has no
             // storage is zeros.
@@ -395,7 +395,7 @@ impl Journal {
     }
 
     /// Makes the appended records durable.
-    pub fn flush<M: Memory>(&mut self, device: &mut M) -> Result<()> {
+    pub fn flush<M: Addressable>(&mut self, device: &mut M) -> Result<()> {
         self.for_blocks(self.flushed, self.head, |first, count| {
             Ok(device.flush_range(first, count)?)
         })?;
@@ -404,7 +404,7 @@ impl Journal {
     }
 
     /// Tells the device where the next commits go, some time ahead of them.
-    pub fn prepare<M: Memory>(&mut self, device: &mut M) -> Result<()> {
+    pub fn prepare<M: Addressable>(&mut self, device: &mut M) -> Result<()> {
         if self.head + PREPARE / 4 <= self.prepared {
             return Ok(());
         }
@@ -442,7 +442,7 @@ impl Journal {
 ///
 /// # Errors
 /// The device's.
-pub(crate) fn clear_ring<M: Memory>(device: &mut M, superblock: &Superblock) -> Result<()> {
+pub(crate) fn clear_ring<M: Addressable>(device: &mut M, superblock: &Superblock) -> Result<()> {
     let (start, count) = (superblock.ring_start, superblock.ring_blocks);
     let stored = count.min(RING_BLOCKS_STORED);
     device.store_zeros(BlockIndex(start).byte_offset(), BlockIndex(stored).byte_offset())?;

@@ -1,5 +1,5 @@
 //! The on-disk file system: a [`FileSystem`](atoll_vfs::FileSystem) over
-//! [`Memory`](atoll_block::Memory).
+//! [`Addressable`](atoll_block::Addressable).
 //!
 //! Read in this order:
 //!

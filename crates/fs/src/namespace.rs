@@ -1,6 +1,6 @@
 //! Names: making, finding, moving and removing inodes.
 
-use atoll_block::Memory;
+use atoll_block::Addressable;
 use atoll_vfs::{
     Attr, Context, Errno, FileType, Handle, Ino, LINK_MAX, Name, OpenFlags, RenameFlags,
 };
@@ -27,7 +27,7 @@ fn plain(name: Name<'_>) -> Result<&[u8]> {
     Ok(name.bytes())
 }
 
-impl<M: Memory> Fs<M> {
+impl<M: Addressable> Fs<M> {
     /// A directory in which names can be made: it has not been removed.
     fn live_directory(&mut self, ino: Ino) -> Result<InodeRecord> {
         let record = self.directory(ino)?;

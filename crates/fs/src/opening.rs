@@ -1,6 +1,6 @@
 //! What every use of a volume begins with: mounts, checks, growing, showing what is there.
 
-use atoll_block::Memory;
+use atoll_block::Addressable;
 
 use crate::error::Result;
 use crate::journal::{self, Beyond, Extent, Header, Headers, ScanEnd};
@@ -40,7 +40,7 @@ impl Opening {
     ///
     /// # Errors
     /// There is no volume; the device's, if it still fails or its memory cannot be forgotten.
-    pub fn begin<M: Memory>(device: &mut M, writes: bool) -> Result<Opening> {
+    pub fn begin<M: Addressable>(device: &mut M, writes: bool) -> Result<Opening> {
         let found = Opening::read(device)?;
         match &found.header {
             Ok(header) if !header.failed => return Ok(found),
@@ -67,7 +67,7 @@ impl Opening {
         Ok(again)
     }
 
-    fn read<M: Memory>(device: &mut M) -> Result<Opening> {
+    fn read<M: Addressable>(device: &mut M) -> Result<Opening> {
         let superblocks = Superblocks::read(device)?;
         let headers = Headers::read(device, &superblocks.sb);
         let header = headers.newest();
@@ -84,7 +84,7 @@ impl Opening {
     ///
     /// # Errors
     /// The device's.
-    pub fn journal<M: Memory>(
+    pub fn journal<M: Addressable>(
         &self,
         device: &mut M,
         header: &Header,

@@ -6,7 +6,7 @@
 
 use alloc::vec::Vec;
 
-use atoll_block::{BLOCK_SIZE, Memory};
+use atoll_block::{Addressable, BLOCK_SIZE};
 use hashbrown::HashMap;
 
 use crate::error::Result;
@@ -40,7 +40,7 @@ pub(crate) struct Overlay {
 impl Overlay {
     /// Goes through the journal. Also returns the state after it, which is `state` if nothing
     /// changes it.
-    fn new<M: Memory>(
+    fn new<M: Addressable>(
         device: &mut M,
         sb: &Superblock,
         replay: &Replay,
@@ -84,7 +84,7 @@ impl Overlay {
     }
 
     /// Calls `each` for everything about `block` in some parts of the journal.
-    fn for_changes<M: Memory>(
+    fn for_changes<M: Addressable>(
         &self,
         device: &mut M,
         sb: &Superblock,
@@ -113,7 +113,7 @@ impl Overlay {
     ///
     /// # Errors
     /// The device's; [`Corruption::Checksum`](crate::Corruption) if it is damaged at home.
-    pub fn patch<M: Memory>(
+    pub fn patch<M: Addressable>(
         &self,
         device: &mut M,
         sb: &Superblock,
@@ -147,7 +147,7 @@ impl Overlay {
 
     /// As [`patch`](Self::patch), for bytes of file data from the byte `at` of the device on.
     #[cold]
-    pub fn patch_data<M: Memory>(
+    pub fn patch_data<M: Addressable>(
         &self,
         device: &mut M,
         sb: &Superblock,
@@ -176,7 +176,7 @@ impl Overlay {
     }
 }
 
-impl<M: Memory> Store<M> {
+impl<M: Addressable> Store<M> {
     /// Shows the volume as if what counts of the journal were in its place.
     pub(crate) fn lay_over(&mut self, replay: &Replay) -> Result<()> {
         let (overlay, state) =

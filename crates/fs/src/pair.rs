@@ -3,7 +3,7 @@
 //! Both are written at each checkpoint. One that is damaged is read from the other; of two that
 //! differ that of the higher generation is right, which says if one is an older content put back.
 
-use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
+use atoll_block::{Addressable, BLOCK_SIZE, BlockIndex};
 
 use crate::error::{Corruption, Result};
 use crate::layout::{self, Block, common, get32, get64, magic, map, put64};
@@ -38,7 +38,7 @@ pub(crate) fn second(data: &Block) -> Block {
 ///
 /// # Errors
 /// [`Corruption::Checksum`] if both are damaged. The device's, if it gives neither.
-pub(crate) fn read<M: Memory>(device: &mut M, first: BlockIndex, magic: u32) -> Result<Pair> {
+pub(crate) fn read<M: Addressable>(device: &mut M, first: BlockIndex, magic: u32) -> Result<Pair> {
     let mut both = [[0; BLOCK_SIZE]; 2];
     let mut found = [Ok(()); 2];
     for (copy, index) in [(0, first), (1, BlockIndex(first.0 + 1))] {
@@ -79,7 +79,7 @@ pub(crate) fn read<M: Memory>(device: &mut M, first: BlockIndex, magic: u32) -> 
 ///
 /// # Errors
 /// As there, and [`Corruption::Map`] if nothing says which of two is right.
-pub(crate) fn read_settled<M: Memory>(
+pub(crate) fn read_settled<M: Addressable>(
     device: &mut M,
     first: BlockIndex,
     magic: u32,
@@ -94,7 +94,7 @@ pub(crate) fn read_settled<M: Memory>(
 ///
 /// # Errors
 /// The device's.
-pub(crate) fn write<M: Memory>(device: &mut M, data: &Block) -> Result<()> {
+pub(crate) fn write<M: Addressable>(device: &mut M, data: &Block) -> Result<()> {
     let index = get64(data, common::BLOCK);
     device.write(BlockIndex(index), data)?;
     Ok(device.write(BlockIndex(index + 1), &second(data))?)

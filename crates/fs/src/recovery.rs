@@ -11,7 +11,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
+use atoll_block::{Addressable, BLOCK_SIZE, BlockIndex};
 
 use crate::error::{Corruption, Result};
 use crate::journal::{self, Entry, Position, ScanEnd};
@@ -36,7 +36,7 @@ impl Replay {
     ///
     /// # Errors
     /// The device's, those of `each`, and [`Corruption::JournalRecord`](crate::Corruption).
-    pub fn for_each<M: Memory>(
+    pub fn for_each<M: Addressable>(
         &self,
         device: &mut M,
         sb: &Superblock,
@@ -60,7 +60,7 @@ impl Replay {
     ///
     /// # Errors
     /// As there.
-    pub fn for_records<M: Memory>(
+    pub fn for_records<M: Addressable>(
         &self,
         device: &mut M,
         sb: &Superblock,
@@ -194,7 +194,7 @@ impl Window {
     }
 
     /// Puts an entry's bytes into the image of its block.
-    fn apply<M: Memory>(
+    fn apply<M: Addressable>(
         &mut self,
         device: &mut M,
         sb: &Superblock,
@@ -267,7 +267,7 @@ impl Window {
     }
 
     /// Writes the images home.
-    fn settle<M: Memory>(&mut self, device: &mut M, sb: &Superblock) -> Result<()> {
+    fn settle<M: Addressable>(&mut self, device: &mut M, sb: &Superblock) -> Result<()> {
         for (&block, image) in &self.images {
             if image.metadata {
                 write_home(device, sb, BlockIndex(block), &image.data)?;
@@ -280,7 +280,7 @@ impl Window {
 }
 
 /// Writes a metadata block home, sealed.
-pub(crate) fn write_home<M: Memory>(
+pub(crate) fn write_home<M: Addressable>(
     device: &mut M,
     sb: &Superblock,
     block: BlockIndex,
@@ -293,7 +293,7 @@ pub(crate) fn write_home<M: Memory>(
 }
 
 /// Reads a metadata block as it is at home; one that stands twice from the copy that is whole.
-pub(crate) fn read_home<M: Memory>(
+pub(crate) fn read_home<M: Addressable>(
     device: &mut M,
     sb: &Superblock,
     block: BlockIndex,
@@ -308,7 +308,7 @@ pub(crate) fn read_home<M: Memory>(
     Ok(device.read(block, &mut data[..])?)
 }
 
-impl<M: Memory> Store<M> {
+impl<M: Addressable> Store<M> {
     /// Puts what counts of the journal in its place, `blocks_max` blocks at a time. The records have
     /// to be durable.
     ///

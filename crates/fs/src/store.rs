@@ -4,7 +4,7 @@
 
 use alloc::vec::Vec;
 
-use atoll_block::{BLOCK_SIZE, BlockError, BlockIndex, Memory};
+use atoll_block::{Addressable, BLOCK_SIZE, BlockError, BlockIndex};
 use atoll_vfs::Ino;
 
 use crate::bounds;
@@ -88,7 +88,7 @@ pub struct Store<M> {
     pub(crate) overlay: Option<Overlay>,
 }
 
-impl<M: Memory> Store<M> {
+impl<M: Addressable> Store<M> {
     /// A store whose journal ends where `journal` says.
     pub(crate) fn new(
         device: M,

@@ -5,7 +5,7 @@
 
 use alloc::vec::Vec;
 
-use atoll_block::{BLOCK_SIZE, Memory, SECTOR_SIZE};
+use atoll_block::{Addressable, BLOCK_SIZE, SECTOR_SIZE};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::bounds;
@@ -17,13 +17,13 @@ use crate::layout::{
 };
 
 /// The longest record since this was asked last, in bytes.
-pub fn take_longest_record<M: Memory>(fs: &mut Fs<M>) -> usize {
+pub fn take_longest_record<M: Addressable>(fs: &mut Fs<M>) -> usize {
     core::mem::take(&mut fs.store.journal.longest)
 }
 
 /// How many bytes the journal has taken since the volume was made, and where a tree node was allocated
 /// last: that changes with each, and else with a commit only.
-pub fn appended_and_node<M: Memory>(fs: &Fs<M>) -> (u64, u64) {
+pub fn appended_and_node<M: Addressable>(fs: &Fs<M>) -> (u64, u64) {
     (fs.store.journal.head(), fs.store.allocator.metadata_hint)
 }
 

@@ -3,7 +3,7 @@
 //! Nodes have no pointers to their siblings; the next leaf is found by descending to the least
 //! separator above. The first cell of an inner node covers everything below its key as well.
 
-use atoll_block::Memory;
+use atoll_block::Addressable;
 
 use crate::cache::{Frame, FrameId};
 use crate::error::{Corruption, Result};
@@ -74,7 +74,7 @@ fn edge_point(frame: &Frame, key: Key) -> usize {
 
 /// An item's place, good within the operation until the tree changes.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct ItemPlace {
     /// Its key.
     pub key: Key,
     /// The leaf.
@@ -83,7 +83,7 @@ pub struct Place {
     pub slot: usize,
 }
 
-impl<M: Memory> Store<M> {
+impl<M: Addressable> Store<M> {
     /// Goes down to the leaf that has or would have `key`, and to the first slot not below. The way
     /// is in [`Fingers::path`] until the next descent.
     #[inline]
@@ -156,19 +156,19 @@ impl<M: Memory> Store<M> {
 
     /// The item with exactly `key`.
     #[inline]
-    pub fn find(&mut self, key: Key) -> Result<Option<Place>> {
+    pub fn find(&mut self, key: Key) -> Result<Option<ItemPlace>> {
         let (frame, slot) = self.descend(key)?;
         let found = self.cache.frame(frame).keys().get(slot) == Some(&key);
-        Ok(found.then_some(Place { key, frame, slot }))
+        Ok(found.then_some(ItemPlace { key, frame, slot }))
     }
 
     /// The first item at or after `key`.
-    pub fn seek(&mut self, key: Key) -> Result<Option<Place>> {
+    pub fn seek(&mut self, key: Key) -> Result<Option<ItemPlace>> {
         let mut key = key;
         loop {
             let (frame, slot) = self.descend(key)?;
             if let Some(&found) = self.cache.frame(frame).keys().get(slot) {
-                return Ok(Some(Place { key: found, frame, slot }));
+                return Ok(Some(ItemPlace { key: found, frame, slot }));
             }
             match self.fingers.path(key).upper {
                 // Separators grow from leaf to leaf; a damaged tree must not send us in circles.
@@ -180,22 +180,22 @@ impl<M: Memory> Store<M> {
     }
 
     /// The last item at or before `key`, if it is of the same inode.
-    pub fn seek_back(&mut self, key: Key) -> Result<Option<Place>> {
+    pub fn seek_back(&mut self, key: Key) -> Result<Option<ItemPlace>> {
         let (id, slot) = self.descend(key)?;
         let frame = self.cache.frame(id);
         if frame.keys().get(slot) == Some(&key) {
-            return Ok(Some(Place { key, frame: id, slot }));
+            return Ok(Some(ItemPlace { key, frame: id, slot }));
         }
         if slot > 0 {
             let key = frame.keys()[slot - 1];
-            return Ok(Some(Place { key, frame: id, slot: slot - 1 }));
+            return Ok(Some(ItemPlace { key, frame: id, slot: slot - 1 }));
         }
         // The leaf begins after the key: the item before is the last of the leaf before.
         self.last_before(key)
     }
 
     /// The last item of the leaf before the one that the descent to `key` led to.
-    pub fn last_before(&mut self, key: Key) -> Result<Option<Place>> {
+    pub fn last_before(&mut self, key: Key) -> Result<Option<ItemPlace>> {
         let path = *self.fingers.path(key);
         let height = self.state.height as usize;
         let Some(turn) = (1..height).find(|&l| path.steps[l].1 > 0) else {
@@ -210,7 +210,7 @@ impl<M: Memory> Store<M> {
                 return Err(Corruption::Node.into());
             };
             if level == 0 {
-                return Ok(Some(Place { key: frame.keys()[last], frame: id, slot: last }));
+                return Ok(Some(ItemPlace { key: frame.keys()[last], frame: id, slot: last }));
             }
             block = frame.child(last);
         }
@@ -219,13 +219,13 @@ impl<M: Memory> Store<M> {
 
     /// The value of an item.
     #[inline]
-    pub fn value(&self, place: &Place) -> &[u8] {
+    pub fn value(&self, place: &ItemPlace) -> &[u8] {
         self.cache.frame(place.frame).value(place.slot)
     }
 
     /// Overwrites bytes of an item's value, `offset` bytes into it.
     #[inline]
-    pub fn update(&mut self, place: &Place, offset: usize, bytes: &[u8]) {
+    pub fn update(&mut self, place: &ItemPlace, offset: usize, bytes: &[u8]) {
         let range = self.cache.frame(place.frame).value_range(place.slot);
         debug_assert!(offset + bytes.len() <= range.len());
         self.put(place.frame, range.start + offset, bytes);

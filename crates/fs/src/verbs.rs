@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use atoll_block::Memory;
+use atoll_block::Addressable;
 use atoll_vfs::{
     Attr, CheckpointStep, Context, DirEntry, Errno, FallocateMode, FileSystem, FileType, Handle,
     Ino, NAME_MAX, Name, OpenFlags, PendingSync, RenameFlags, Result, SYMLINK_MAX, SeekTo, SetAttr,
@@ -39,7 +39,7 @@ fn awaited(awaited: Awaited) -> PendingSync {
     }
 }
 
-impl<M: Memory> Fs<M> {
+impl<M: Addressable> Fs<M> {
     /// Makes an inode and tells its attributes.
     fn made(
         &mut self,
@@ -77,7 +77,7 @@ impl<M: Memory> Fs<M> {
     }
 }
 
-impl<M: Memory> FileSystem for Fs<M> {
+impl<M: Addressable> FileSystem for Fs<M> {
     fn lookup(&mut self, _cx: &Context, parent: Ino, name: Name<'_>) -> Result<Attr> {
         Ok(self.do_lookup(parent, name)?)
     }

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use atoll_block::{BLOCK_SIZE, BlockError, Memory};
+use atoll_block::{Addressable, BLOCK_SIZE, BlockError};
 use atoll_vfs::Ino;
 
 use crate::cache::Cache;
@@ -61,7 +61,7 @@ impl Default for MountOptions {
 ///
 /// # Errors
 /// What is wrong with the image or the device.
-pub fn owner<M: Memory>(device: &mut M) -> Result<[u8; 32]> {
+pub fn owner<M: Addressable>(device: &mut M) -> Result<[u8; 32]> {
     let superblocks = Superblocks::read(device)?;
     Ok(Headers::read(device, &superblocks.sb).newest()?.owner)
 }
@@ -70,7 +70,7 @@ pub fn owner<M: Memory>(device: &mut M) -> Result<[u8; 32]> {
 ///
 /// After the end of a process every record is replayed, after power loss those up to the last
 /// commit mark. A crash within is recovered from by the next mount in the same way.
-pub(crate) fn mount<M: Memory>(mut device: M, options: &MountOptions) -> Result<Store<M>> {
+pub(crate) fn mount<M: Addressable>(mut device: M, options: &MountOptions) -> Result<Store<M>> {
     let opening = Opening::begin(&mut device, !options.read_only)?;
     let sb = opening.sb().clone();
     let header = opening.header?;
@@ -129,7 +129,7 @@ pub(crate) fn mount<M: Memory>(mut device: M, options: &MountOptions) -> Result<
 }
 
 /// The inodes that were unlinked but open when the volume was last used.
-pub(crate) fn orphans<M: Memory>(store: &mut Store<M>) -> Result<Vec<Ino>> {
+pub(crate) fn orphans<M: Addressable>(store: &mut Store<M>) -> Result<Vec<Ino>> {
     let mut found = Vec::new();
     let mut key = Key::new(0, Kind::Orphan, 0);
     while let Some(place) = store.seek(key)? {

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use atoll_block::Memory;
+use atoll_block::Addressable;
 use atoll_vfs::{Errno, Ino, XATTR_LIST_MAX, XATTR_SIZE_MAX, XattrFlags};
 
 use crate::error::{Corruption, Result};
@@ -10,7 +10,7 @@ use crate::hash::xattr_offset;
 use crate::key::{Key, Kind, XATTR_PIECES, XATTR_TIES};
 use crate::layout::{get32, node, put32, xattr};
 use crate::store::Store;
-use crate::tree::Place;
+use crate::tree::ItemPlace;
 
 /// The first piece of an attribute, parsed.
 pub struct FirstPiece<'a> {
@@ -39,7 +39,7 @@ pub fn parse_first(b: &[u8]) -> Result<FirstPiece<'_>> {
     Ok(FirstPiece { value_len, name, value })
 }
 
-impl<M: Memory> Store<M> {
+impl<M: Addressable> Store<M> {
     /// Calls `visit` for the first piece of each attribute from `offset` on while it returns true.
     fn for_attributes(
         &mut self,
@@ -68,7 +68,7 @@ impl<M: Memory> Store<M> {
         &mut self,
         ino: Ino,
         name: &[u8],
-    ) -> Result<core::result::Result<Place, Option<u64>>> {
+    ) -> Result<core::result::Result<ItemPlace, Option<u64>>> {
         let base = xattr_offset(&self.superblock.hash_key, name);
         let mut free = None;
         for tie in 0..XATTR_TIES {

@@ -5,7 +5,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use atoll_block::fault::{Event, Image, Survival};
-use atoll_block::{BlockDevice, FaultDevice, Memory};
+use atoll_block::{Addressable, BlockDevice, FaultDevice};
 use atoll_fs::{CheckOptions, Fs, FsError, MountOptions, check};
 use atoll_vfs::*;
 use common::*;
@@ -36,7 +36,7 @@ fn content(n: u64, len: usize) -> Vec<u8> {
     (0..len).map(|at| (n * 31 + at as u64 / 512) as u8 | 1).collect()
 }
 
-fn write<M: Memory>(fs: &mut Fs<M>, n: u64, len: usize) -> Result<()> {
+fn write<M: Addressable>(fs: &mut Fs<M>, n: u64, len: usize) -> Result<()> {
     let name = name(n);
     let name = Name::new(&name).unwrap();
     let (attr, handle) = fs.create(&CX, Ino::ROOT, name, 0o644, RW)?;
@@ -55,15 +55,15 @@ fn write<M: Memory>(fs: &mut Fs<M>, n: u64, len: usize) -> Result<()> {
     result
 }
 
-fn unlink<M: Memory>(fs: &mut Fs<M>, n: u64) {
+fn unlink<M: Addressable>(fs: &mut Fs<M>, n: u64) {
     fs.unlink(&CX, Ino::ROOT, Name::new(&name(n)).unwrap()).unwrap();
 }
 
-fn sync<M: Memory>(fs: &mut Fs<M>) {
+fn sync<M: Addressable>(fs: &mut Fs<M>) {
     fs.syncfs(&CX).unwrap();
 }
 
-fn assert_files(fs: &mut Fs<impl Memory>, files: &BTreeMap<u64, usize>) {
+fn assert_files(fs: &mut Fs<impl Addressable>, files: &BTreeMap<u64, usize>) {
     for (&n, &len) in files {
         let attr = fs.lookup(&CX, Ino::ROOT, Name::new(&name(n)).unwrap()).unwrap();
         let handle = fs.open(&CX, attr.ino, OpenFlags::READ).unwrap();

@@ -2,7 +2,7 @@
 mod common;
 
 use atoll_block::fault::Survival;
-use atoll_block::{FaultDevice, Memory};
+use atoll_block::{Addressable, FaultDevice};
 use atoll_fs::{CheckOptions, DumpOptions, Element, Fs, check, visit};
 use atoll_vfs::{
     Context, Errno, FileSystem, Handle, Ino, Name, OpenFlags, PendingSync, SetAttr, Timespec,

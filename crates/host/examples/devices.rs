@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use atoll_block::{BlockDevice, BlockIndex, Memory, RamDevice};
+use atoll_block::{Addressable, BlockDevice, BlockIndex, RamDevice};
 use atoll_host::device::{Access, Create, HostDevice, OpenOptions, open};
 
 const BLOCKS: u64 = 32 << 8;
@@ -62,7 +62,7 @@ fn main() -> std::io::Result<()> {
     for size in [8usize, 64, 256, 1024, 4096, 65536] {
         print!("{size:>8}");
         let spread = |i: u64| (i * 65536 + (i * 4096) % 65536) % (1 << 20);
-        let mut measure = |name: &str, device: &mut dyn Memory| {
+        let mut measure = |name: &str, device: &mut dyn Addressable| {
             let mut loads = Vec::new();
             let mut stores = Vec::new();
             let count = if name.starts_with("direct") { 2_000 } else { 20_000 };

@@ -78,28 +78,28 @@ impl std::error::Error for ConnectError {}
 
 /// A volume of a server: its socket, and its name there, empty for the only one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Address {
     /// The socket.
     pub socket: PathBuf,
     /// The name.
     pub volume: String,
 }
 
-impl Place {
+impl Address {
     /// Reads `SOCKET` or `SOCKET/VOLUME`, if there is a socket; otherwise `path` is something else.
-    pub fn find(path: &Path) -> Option<Place> {
+    pub fn find(path: &Path) -> Option<Address> {
         use std::os::unix::fs::FileTypeExt;
         let is_socket =
             |path: &Path| std::fs::metadata(path).is_ok_and(|found| found.file_type().is_socket());
         if is_socket(path) {
-            return Some(Place { socket: path.to_owned(), volume: String::new() });
+            return Some(Address { socket: path.to_owned(), volume: String::new() });
         }
         let (socket, volume) = (path.parent()?, path.file_name()?.to_str()?);
-        is_socket(socket).then(|| Place { socket: socket.to_owned(), volume: volume.to_owned() })
+        is_socket(socket).then(|| Address { socket: socket.to_owned(), volume: volume.to_owned() })
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.socket.display().fmt(f)?;
         if self.volume.is_empty() { Ok(()) } else { write!(f, "/{}", self.volume) }
@@ -110,7 +110,7 @@ impl fmt::Display for Place {
 #[derive(Debug)]
 pub struct Connection {
     socket: OwnedFd,
-    place: Place,
+    place: Address,
     manner: Manner,
 }
 
@@ -119,7 +119,7 @@ impl Connection {
     ///
     /// # Errors
     /// [`ConnectError::NoServer`], [`ConnectError::Failed`].
-    pub fn open(place: &Place) -> Result<Connection, ConnectError> {
+    pub fn open(place: &Address) -> Result<Connection, ConnectError> {
         Connection::open_as(place, Manner::default())
     }
 
@@ -127,7 +127,7 @@ impl Connection {
     ///
     /// # Errors
     /// As there.
-    pub fn open_as(place: &Place, manner: Manner) -> Result<Connection, ConnectError> {
+    pub fn open_as(place: &Address, manner: Manner) -> Result<Connection, ConnectError> {
         let path = &place.socket;
         let failed =
             |errno: rustix::io::Errno| ConnectError::Failed(path.clone(), io::Error::from(errno));

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use atoll_block::conformance::{BLOCKS, limits, random_operations};
-use atoll_block::{BLOCK_SIZE, BlockDevice, BlockError, BlockIndex, Memory};
+use atoll_block::{Addressable, BLOCK_SIZE, BlockDevice, BlockError, BlockIndex};
 use atoll_host::device::{Access, Create, HostDevice, OpenError, OpenOptions, open};
 
 const MODES: [(Access, bool); 4] = [

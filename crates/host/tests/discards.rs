@@ -8,7 +8,7 @@ use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-use atoll_block::{BLOCK_SIZE, BlockDevice, BlockError, BlockIndex, Memory};
+use atoll_block::{Addressable, BLOCK_SIZE, BlockDevice, BlockError, BlockIndex};
 use atoll_host::device::{Access, Create, HostDevice, OpenOptions, open};
 use common::{Loop, Mounted, alone, disk, run, with_disks};
 

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-use atoll_block::{BlockDevice, BlockError, BlockIndex, Memory};
+use atoll_block::{Addressable, BlockDevice, BlockError, BlockIndex};
 use atoll_host::device::{Access, Create, HostDevice, OpenOptions, open};
 
 const ACCESS: [Access; 2] = [Access::Mapped, Access::Direct { cache_bytes: 30_000 }];

@@ -11,7 +11,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use atoll_block::{BLOCK_SIZE, BlockDevice, BlockIndex, Memory};
+use atoll_block::{Addressable, BLOCK_SIZE, BlockDevice, BlockIndex};
 use atoll_host::device::{Access, Create, HostDevice, OpenOptions, open};
 use atoll_host::seal::{Permissions, SealError, exit, reserve_memory, seal};
 

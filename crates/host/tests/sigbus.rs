@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use atoll_block::{BLOCK_SIZE, BlockDevice, BlockError, BlockIndex, Memory};
+use atoll_block::{Addressable, BLOCK_SIZE, BlockDevice, BlockError, BlockIndex};
 use atoll_host::device::{Access, Create, HostDevice, OpenOptions, open};
 
 const DIR: &str = "ATOLL_SIGBUS_DIR";

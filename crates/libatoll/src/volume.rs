@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use atoll_block::{BLOCK_SIZE, BlockDevice, BlockIndex, RamDevice, memory_of_variants};
 use atoll_fs::{Corruption, Fs, FsError};
-use atoll_host::client::{CachedClient, ConnectError, Connection, Place};
+use atoll_host::client::{Address, CachedClient, ConnectError, Connection};
 use atoll_host::device::{self, Access, Create, HostDevice, OpenError, OpenOptions};
 use atoll_host::memory;
 use atoll_host::seal::{self, Permissions, SealError};
@@ -52,7 +52,7 @@ pub enum Storage {
     /// Memory: a new volume of this many bytes, gone with the process.
     Ram(u64),
     /// In the hands of a server.
-    Served(Place),
+    Served(Address),
 }
 
 /// How to mount.
@@ -311,7 +311,7 @@ fn user_of(fs: FileSystem, options: &MountOptions, sole_user: bool) -> Volume {
 }
 
 /// Begins a session with a server, which judges what this process may do.
-fn attach(place: &Place, options: &MountOptions) -> Result<Volume, MountError> {
+fn attach(place: &Address, options: &MountOptions) -> Result<Volume, MountError> {
     let explained = |error: ConnectError| {
         let errno = match &error {
             ConnectError::NoServer(_) => libc::ECONNREFUSED,

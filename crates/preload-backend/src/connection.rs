@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use atoll_host::client::{Connection, Manner, Place, Ring, Wait};
+use atoll_host::client::{Address, Connection, Manner, Ring, Wait};
 use atoll_host::control::Mode;
 use atoll_host::shm::{MappedView, SharedMemory};
 use atoll_transport::channel::{Config, Lane, RingKind};
@@ -19,7 +19,7 @@ use atoll_vfs::{
 
 use crate::lock::Lock;
 use crate::repeats::Repeats;
-use crate::servers::Server;
+use crate::servers::ServedMount;
 
 /// Threads that are served at the same time; others make system calls meanwhile.
 const LANES: u32 = 4;
@@ -78,8 +78,8 @@ unsafe impl Send for Session {}
 
 impl Session {
     /// Connects to `server`. `lowest` is the least number for its descriptors.
-    pub fn begin(server: &Server<'_>, lowest: i32) -> Option<Session> {
-        let place = Place::find(Path::new(server.place))?;
+    pub fn begin(server: &ServedMount<'_>, lowest: i32) -> Option<Session> {
+        let place = Address::find(Path::new(server.place))?;
         let manner = Manner { patience: PATIENCE, lowest, view: false };
         let config = Config {
             ring: RingKind::Spsc,

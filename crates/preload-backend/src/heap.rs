@@ -18,7 +18,7 @@ const CLASSES: usize = 12;
 const CHUNK: usize = 64 << 10;
 const PAGE: usize = 4096;
 
-struct State {
+struct HeapState {
     /// Lists of free blocks by class; the first word of each is the next one's address.
     free: [*mut u8; CLASSES],
     /// What is left of the newest chunk.
@@ -29,7 +29,7 @@ struct State {
 /// The allocator of this library.
 pub struct Heap {
     lock: Lock,
-    state: UnsafeCell<State>,
+    state: UnsafeCell<HeapState>,
 }
 
 // SAFETY: the state is touched under the lock.
@@ -38,7 +38,7 @@ unsafe impl Sync for Heap {}
 impl Heap {
     /// An empty one.
     pub const fn new() -> Heap {
-        let state = State { free: [null_mut(); CLASSES], at: null_mut(), left: 0 };
+        let state = HeapState { free: [null_mut(); CLASSES], at: null_mut(), left: 0 };
         Heap { lock: Lock::new(), state: UnsafeCell::new(state) }
     }
 
@@ -51,7 +51,7 @@ impl Heap {
         self.lock.reset();
         // SAFETY: as the caller promises.
         unsafe {
-            *self.state.get() = State { free: [null_mut(); CLASSES], at: null_mut(), left: 0 }
+            *self.state.get() = HeapState { free: [null_mut(); CLASSES], at: null_mut(), left: 0 }
         };
     }
 }

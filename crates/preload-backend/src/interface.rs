@@ -11,7 +11,7 @@ use atoll_vfs::{Errno, FallocateMode, FileSystem, Handle, Ino, OpenFlags, SetAtt
 
 use crate::connection::{Session, TRANSFER};
 use crate::lock::Lock;
-use crate::servers::Server;
+use crate::servers::ServedMount;
 
 /// Memory of this library's own; a test has its threads' panics to allocate for, and its own.
 #[cfg(not(test))]
@@ -222,7 +222,7 @@ fn session(device: u64) -> Option<&'static Session> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let end = limit.unwrap_or(DESCRIPTORS_END).min(DESCRIPTORS_END);
     let lowest = i32::try_from(end).ok()?.checked_sub(DESCRIPTORS as i32).filter(|&n| n > 2)?;
-    let made = Session::begin(&Server::find(text, device)?, lowest)?;
+    let made = Session::begin(&ServedMount::find(text, device)?, lowest)?;
     for (place, fd) in OURS[at * 3..].iter().zip(made.descriptors()) {
         place.store(fd, Ordering::Relaxed);
     }

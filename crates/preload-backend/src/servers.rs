@@ -7,7 +7,7 @@
 
 /// A server, and the mount that it is the server of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Server<'t> {
+pub struct ServedMount<'t> {
     /// `st_dev` of the files.
     pub device: u64,
     /// Whether it is mounted for looking only.
@@ -18,8 +18,8 @@ pub struct Server<'t> {
     pub place: &'t str,
 }
 
-impl<'t> Server<'t> {
-    fn parse(line: &'t str) -> Option<Server<'t>> {
+impl<'t> ServedMount<'t> {
+    fn parse(line: &'t str) -> Option<ServedMount<'t>> {
         let mut parts = line.splitn(4, ' ');
         let device = u64::from_str_radix(parts.next()?, 16).ok()?;
         let read_only = match parts.next()? {
@@ -35,12 +35,12 @@ impl<'t> Server<'t> {
             }
         };
         let place = parts.next().filter(|place| place.starts_with('/'))?;
-        Some(Server { device, read_only, owner, place })
+        Some(ServedMount { device, read_only, owner, place })
     }
 
     /// The server of `device` in `text`.
-    pub fn find(text: &'t str, device: u64) -> Option<Server<'t>> {
-        text.lines().filter_map(Server::parse).find(|server| server.device == device)
+    pub fn find(text: &'t str, device: u64) -> Option<ServedMount<'t>> {
+        text.lines().filter_map(ServedMount::parse).find(|server| server.device == device)
     }
 }
 
@@ -51,16 +51,18 @@ mod tests {
     #[test]
     fn lines() {
         let text = "2c own - /run/a b/v\n1f ro 7:8 /s\nnonsense\n3 fixed - /t\n";
-        let first = Server { device: 0x2c, read_only: false, owner: None, place: "/run/a b/v" };
-        assert_eq!(Server::find(text, 0x2c), Some(first));
-        let second = Server { device: 0x1f, read_only: true, owner: Some((7, 8)), place: "/s" };
-        assert_eq!(Server::find(text, 0x1f), Some(second));
-        let third = Server { device: 3, read_only: true, owner: None, place: "/t" };
-        assert_eq!(Server::find(text, 3), Some(third));
-        assert_eq!(Server::find(text, 1), None);
-        assert!(Server::find("1 rw - /s", 1).is_some());
+        let first =
+            ServedMount { device: 0x2c, read_only: false, owner: None, place: "/run/a b/v" };
+        assert_eq!(ServedMount::find(text, 0x2c), Some(first));
+        let second =
+            ServedMount { device: 0x1f, read_only: true, owner: Some((7, 8)), place: "/s" };
+        assert_eq!(ServedMount::find(text, 0x1f), Some(second));
+        let third = ServedMount { device: 3, read_only: true, owner: None, place: "/t" };
+        assert_eq!(ServedMount::find(text, 3), Some(third));
+        assert_eq!(ServedMount::find(text, 1), None);
+        assert!(ServedMount::find("1 rw - /s", 1).is_some());
         for wrong in ["1 rw - s", "1 rw -", "1 rw", "x rw - /s", "1 w - /s", "1 rw 1 /s", ""] {
-            assert_eq!(Server::find(wrong, 1), None, "{wrong}");
+            assert_eq!(ServedMount::find(wrong, 1), None, "{wrong}");
         }
     }
 }

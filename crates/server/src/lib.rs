@@ -26,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 pub mod checkpoints;
+mod guarded;
 pub mod host;
 pub mod leases;
 pub mod locks;
@@ -35,7 +36,6 @@ pub mod revocable;
 pub mod rights;
 pub mod route;
 pub mod session;
-mod state;
 pub mod syncs;
 pub mod task;
 #[cfg(test)]

@@ -9,7 +9,7 @@
 //!   there: for fsync(2) and msync(2), when a session that has the file mapped ends, every
 //!   [`WRITE_BACK_INTERVAL`] (less often where comparing would take more than a fiftieth of the
 //!   time), and when the server ends as it should.
-//! - No cache of the server's holds data of the file (see `State::is_mapped`).
+//! - No cache of the server's holds data of the file (see `Guarded::is_mapped`).
 //!
 //! A crash of the server loses the stores since they were last written back, none of which was
 //! promised to last, and nothing else: writing back is an ordinary write. The clients' memory then
@@ -27,6 +27,7 @@ use std::time::Duration;
 
 use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, OpenFlags, Result, SeekTo, Timespec};
 
+use crate::guarded::Guarded;
 use crate::host::PAGES_LEN;
 use crate::leases::observer::Change;
 use crate::mapped::files::{File, length, overlap};
@@ -35,7 +36,6 @@ use crate::rights::identity::SessionId;
 use crate::rights::limits::Limits;
 use crate::session::Session;
 use crate::session::enter::enter;
-use crate::state::State;
 use crate::volume::{Volume, Waits};
 
 pub(crate) mod files;
@@ -61,7 +61,7 @@ const PAGE: usize = 4096;
 /// to have the time to come for it.
 const GRACE: u32 = 2;
 
-impl<F: FileSystem> State<F> {
+impl<F: FileSystem> Guarded<F> {
     /// Whether clients may change the content of `ino` without a call: nothing that has been read of
     /// it stays true. One that becomes so is told to observers as a change of all its data.
     #[inline]
@@ -94,7 +94,7 @@ impl<F: FileSystem> State<F> {
         let size = self.fs.getattr(cx, ino)?.size;
         let all: u64 = self.mapped.files.values().flat_map(|file| file.sessions.values()).sum();
         let own: u64 = self.mapped.files.values().filter_map(|file| file.sessions.get(&by)).sum();
-        let State { fs, mapped, .. } = self;
+        let Guarded { fs, mapped, .. } = self;
         let file = mapped.files.get_mut(&ino).ok_or(Errno::EIO)?;
         file.grace = GRACE;
         file.unused = false;
@@ -250,7 +250,7 @@ impl<F: FileSystem> State<F> {
     /// Writes back what was stored into `ino` from `at` on, at most [`STEP`] bytes of it. Returns where
     /// to go on, `None` at the end.
     fn write_back_step(&mut self, cx: &Context, ino: Ino, at: u64) -> Result<Option<u64>> {
-        let State { fs, mapped, .. } = self;
+        let Guarded { fs, mapped, .. } = self;
         let Some(file) = mapped.files.get(&ino).filter(|file| file.stores) else {
             return Ok(None);
         };
@@ -467,7 +467,7 @@ impl<F: FileSystem + Send> Volume<F> {
     pub fn tend_mappings(&self, now: Timespec) -> Result<()> {
         let due: Vec<(Ino, bool)> = {
             let mut guard = self.lock()?;
-            let State { fs, mapped, .. } = &mut *guard;
+            let Guarded { fs, mapped, .. } = &mut *guard;
             let mut due = Vec::new();
             for (ino, file) in &mut mapped.files {
                 // What lies beyond the end takes no memory for long.

@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-enum Place<S> {
+enum Contents<S> {
     /// Not begun yet.
     Empty,
     Live(S),
@@ -14,7 +14,7 @@ enum Place<S> {
 }
 
 /// A place for one session, which several hold: one serves it, another may end it.
-pub struct Revocable<S>(Arc<Mutex<Place<S>>>);
+pub struct Revocable<S>(Arc<Mutex<Contents<S>>>);
 
 impl<S> Clone for Revocable<S> {
     fn clone(&self) -> Self {
@@ -24,12 +24,12 @@ impl<S> Clone for Revocable<S> {
 
 impl<S> Default for Revocable<S> {
     fn default() -> Self {
-        Revocable(Arc::new(Mutex::new(Place::Empty)))
+        Revocable(Arc::new(Mutex::new(Contents::Empty)))
     }
 }
 
 impl<S> Revocable<S> {
-    fn place(&self) -> MutexGuard<'_, Place<S>> {
+    fn place(&self) -> MutexGuard<'_, Contents<S>> {
         // A session that panicked is dropped like any other.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -38,9 +38,9 @@ impl<S> Revocable<S> {
     /// returned.
     pub fn begin(&self, session: S) -> bool {
         let mut place = self.place();
-        let empty = matches!(*place, Place::Empty);
+        let empty = matches!(*place, Contents::Empty);
         if empty {
-            *place = Place::Live(session);
+            *place = Contents::Live(session);
         }
         empty
     }
@@ -49,14 +49,14 @@ impl<S> Revocable<S> {
     #[inline]
     pub fn with<T>(&self, f: impl FnOnce(&mut S) -> T) -> Option<T> {
         match &mut *self.place() {
-            Place::Live(session) => Some(f(session)),
-            Place::Empty | Place::Revoked => None,
+            Contents::Live(session) => Some(f(session)),
+            Contents::Empty | Contents::Revoked => None,
         }
     }
 
     /// Ends the session, after the call that it is in.
     pub fn revoke(&self) {
-        let session = std::mem::replace(&mut *self.place(), Place::Revoked);
+        let session = std::mem::replace(&mut *self.place(), Contents::Revoked);
         // With its place unlocked: its end may answer others, who wait for its locks.
         drop(session);
     }

@@ -18,6 +18,7 @@ use atoll_vfs::{
     Context, Errno, FileSystem, FileType, Handle, Ino, Name, OpenFlags, Result, Timespec,
 };
 
+use crate::guarded::Guarded;
 use crate::leases::caches::{KernelCache, Lends};
 use crate::leases::gate::{Mount, Ticket};
 use crate::leases::view::ViewId;
@@ -30,7 +31,6 @@ use crate::open::inodes::Inodes;
 use crate::open::standing::Standing;
 use crate::rights::identity::{Access, SessionId};
 use crate::rights::permissions::{Credentials, Judge};
-use crate::state::State;
 use crate::volume::Volume;
 
 /// One client's view of a [`Volume`]: a [`FileSystem`] of its own, in which handles and inode
@@ -408,7 +408,7 @@ impl<F: FileSystem + Send> Drop for Session<F> {
                 return self.cache.iter().for_each(|cache| state.caches.end(cache));
             }
         };
-        let state: &mut State<F> = &mut guard;
+        let state: &mut Guarded<F> = &mut guard;
         state.views.end(self.view);
         self.cache.iter().for_each(|cache| state.caches.end(cache));
         // Closing stamps nothing.

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use atoll_vfs::{AccessTimes, Errno, FileSystem, Result, Timespec};
 
 use crate::checkpoints::asked::Checkpoints;
+use crate::guarded::Guarded;
 use crate::host::Host;
 use crate::leases::caches::Caches;
 use crate::leases::gate::{Gate, Ticket};
@@ -20,14 +21,13 @@ use crate::mapped::files::Mappings;
 use crate::open::tokens::Tokens;
 use crate::rights::identity::SessionId;
 use crate::rights::privileges::Plain;
-use crate::state::State;
 use crate::syncs::queue::Syncs;
 
 /// A mounted file system that many sessions share. It lives as long as a session or a holder of
 /// the [`Arc`].
 pub struct Volume<F> {
     name: String,
-    pub(crate) state: Mutex<State<F>>,
+    pub(crate) state: Mutex<Guarded<F>>,
     pub(crate) locks: Mutex<LockTable>,
     pub(crate) host: Arc<dyn Host>,
     pub(crate) gate: Arc<Gate>,
@@ -48,7 +48,7 @@ pub(crate) enum Waits<'a> {
 
 /// The lock of a volume during a call.
 pub(crate) struct Entered<'a, F: FileSystem> {
-    state: Option<MutexGuard<'a, State<F>>>,
+    state: Option<MutexGuard<'a, Guarded<F>>>,
     checkpoints: &'a Checkpoints,
     gate: &'a Gate,
     host: &'a dyn Host,
@@ -56,17 +56,17 @@ pub(crate) struct Entered<'a, F: FileSystem> {
 }
 
 impl<F: FileSystem> Deref for Entered<'_, F> {
-    type Target = State<F>;
+    type Target = Guarded<F>;
 
     #[inline]
-    fn deref(&self) -> &State<F> {
+    fn deref(&self) -> &Guarded<F> {
         self.state.as_ref().expect("held until it is dropped")
     }
 }
 
 impl<F: FileSystem> DerefMut for Entered<'_, F> {
     #[inline]
-    fn deref_mut(&mut self) -> &mut State<F> {
+    fn deref_mut(&mut self) -> &mut Guarded<F> {
         self.state.as_mut().expect("held until it is dropped")
     }
 }
@@ -94,7 +94,7 @@ impl<F: FileSystem + Send> Volume<F> {
         let gate = Arc::new(Gate::new(Arc::clone(&host)));
         Arc::new(Volume {
             name: name.into(),
-            state: Mutex::new(State {
+            state: Mutex::new(Guarded {
                 fs,
                 changed: false,
                 relatime: false,
@@ -234,7 +234,7 @@ impl<F: FileSystem + Send> Volume<F> {
     /// # Errors
     /// `EIO` after a panic in the file system.
     #[inline]
-    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, State<F>>> {
+    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Guarded<F>>> {
         self.state.lock().map_err(|_| Errno::EIO)
     }
 }

@@ -15,7 +15,7 @@ pub mod server;
 
 pub use client::{ClientChannel, Lane, Patience};
 pub use data::Mapped;
-pub use layout::{AttachError, Config, Layout, Place};
+pub use layout::{AttachError, Config, Layout, Span};
 pub use server::{Limits, Request, ServerChannel};
 
 pub use crate::ring::{Broken, RingKind};

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use atoll_transport::channel::layout::{LANES_MAX, MESSAGE_MIN, answer, header, sleeper};
 use atoll_transport::channel::{
-    AttachError, ClientChannel, Config, Lane, Layout, Limits, Place, Request, RingKind,
-    ServerChannel,
+    AttachError, ClientChannel, Config, Lane, Layout, Limits, Request, RingKind, ServerChannel,
+    Span,
 };
 use atoll_transport::{Lost, Received, SendError, Shared, Transport};
 
@@ -126,8 +126,8 @@ fn data_by_offset_is_not_copied() {
     let (client, mut lane, mut server) = connect(&pages, &SMALL);
     let arena = client.layout().arena();
     assert_eq!(arena.len, 4096);
-    let data = Place { offset: arena.offset + 3, len: 5 };
-    let room = Place { offset: arena.offset + 8, len: 9 };
+    let data = Span { offset: arena.offset + 3, len: 5 };
+    let room = Span { offset: arena.offset + 8, len: 9 };
     pages.shared().write(data.offset, b"hello");
     let token = lane.send_shared(b"m", data, room).unwrap();
     let (request, _) = next(&mut server).unwrap();
@@ -137,7 +137,7 @@ fn data_by_offset_is_not_copied() {
     to[..5].copy_from_slice(from);
     server.complete(request, b"", 5, nobody);
     let answer = lane.answer_data(&token).unwrap();
-    assert_eq!(answer, Place { len: 5, ..room });
+    assert_eq!(answer, Span { len: 5, ..room });
     let mut there = [0; 5];
     pages.shared().read(answer.offset, &mut there);
     assert_eq!(&there, b"hello");
@@ -394,19 +394,19 @@ fn sizes() {
         for (lanes, slots) in [(1, 1), (3, 2), (2, 64)] {
             let config = Config { ring, lanes, slots, ..SMALL };
             let layout = Layout::new(&config).unwrap();
-            let mut places = vec![Place { offset: 0, len: header::LEN }, layout.arena()];
+            let mut places = vec![Span { offset: 0, len: header::LEN }, layout.arena()];
             for lane in 0..lanes {
-                places.push(Place { offset: layout.ring(lane), len: ring.bytes(slots) });
+                places.push(Span { offset: layout.ring(lane), len: ring.bytes(slots) });
                 places.push(layout.window(lane));
                 for index in 0..slots {
-                    places.push(Place { offset: layout.answer(lane, index), len: answer::LEN });
-                    places.push(Place { offset: layout.sleeper(lane, index), len: sleeper::LEN });
-                    places.push(Place { offset: layout.area(lane, index), len: 1024 });
+                    places.push(Span { offset: layout.answer(lane, index), len: answer::LEN });
+                    places.push(Span { offset: layout.sleeper(lane, index), len: sleeper::LEN });
+                    places.push(Span { offset: layout.area(lane, index), len: 1024 });
                 }
             }
             places.sort_by_key(|place| place.offset);
             assert!(places.windows(2).all(|pair| pair[0].offset + pair[0].len <= pair[1].offset));
-            let aligned = |place: &Place| place.offset.is_multiple_of(place.len.min(64));
+            let aligned = |place: &Span| place.offset.is_multiple_of(place.len.min(64));
             assert!(places.iter().all(aligned));
             let last = places.last().unwrap();
             assert_eq!(last.offset + last.len, layout.total());

@@ -7,10 +7,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use atoll_fs::{CheckOptions, FormatOptions, Fs, MountOptions, check, format};
-use atoll_host::client::{Connection, Place};
+use atoll_host::client::{Address, Connection};
 use atoll_host::device::{self, Access, Create, HostDevice, OpenOptions};
 use atoll_host::server::bind::bind;
-use atoll_host::server::listen::Server;
+use atoll_host::server::listen::SocketServer;
 use atoll_host::server::rules::Rules as Grants;
 use atoll_tests::differential::{replay, seeds};
 use atoll_tests::linear::checker;
@@ -54,8 +54,9 @@ fn server() {
     let fs = Fs::mount(device, &options).expect("mount");
     let listener = bind(&folder.join("s"), false).expect("a socket");
     let grants = Grants::new(Vec::new(), nix::unistd::getuid().as_raw());
-    let server = Server::new(listener, grants, vec![atoll_host::server::volume(fs, "v")], SPIN)
-        .expect("a server");
+    let server =
+        SocketServer::new(listener, grants, vec![atoll_host::server::volume(fs, "v")], SPIN)
+            .expect("a server");
     server.run(std::io::stdin().as_fd()).expect("to serve");
 }
 
@@ -72,7 +73,7 @@ impl Running {
             .spawn()
             .expect("a process");
         let mut running = Running(child);
-        let place = Place { socket: folder.join("s"), volume: String::new() };
+        let place = Address { socket: folder.join("s"), volume: String::new() };
         let begin = Instant::now();
         while Connection::open(&place).is_err() {
             let ended = running.0.try_wait().expect("a child");

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use atoll_host::client::{Connection, Place};
+use atoll_host::client::{Address, Connection};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -36,7 +36,7 @@ impl Served {
             .unwrap();
         let served = Served { dir, server };
         wait_until("it serves", || {
-            Place::find(&served.socket()).is_some_and(|place| Connection::open(&place).is_ok())
+            Address::find(&served.socket()).is_some_and(|place| Connection::open(&place).is_ok())
         });
         served
     }

@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use atoll_block::Memory;
+use atoll_block::Addressable;
 use atoll_vfs::FileType;
 
 use super::items::{InodeInfo, Reach, Sink};
@@ -85,7 +85,12 @@ impl Namespace {
     }
 
     /// Holds the names against the inodes, and the inodes against the root.
-    pub fn check<M: Memory>(&mut self, view: &mut View<'_, M>, tree: &Tree, report: &mut Report) {
+    pub fn check<M: Addressable>(
+        &mut self,
+        view: &mut View<'_, M>,
+        tree: &Tree,
+        report: &mut Report,
+    ) {
         if self.get(1).is_none() {
             report.add(Finding::NoRoot);
         }
@@ -102,7 +107,7 @@ impl Namespace {
     }
 
     /// Counts one name. Returns what is wrong with it.
-    fn check_name<M: Memory>(
+    fn check_name<M: Addressable>(
         &mut self,
         at: usize,
         view: &mut View<'_, M>,

@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
+use atoll_block::{Addressable, BLOCK_SIZE, BlockIndex};
 use atoll_vfs::filesystem::FILE_SIZE_MAX;
 use atoll_vfs::{Errno, FileType};
 
@@ -30,7 +30,7 @@ use crate::superblocks::Superblocks;
 const LOST_AND_FOUND: &str = "lost+found";
 
 /// Puts right what `found` shows to be wrong. The volume is flushed after it.
-pub(crate) fn repair<M: Memory>(
+pub(crate) fn repair<M: Addressable>(
     view: &mut View<'_, M>,
     found: Volume,
     options: &CheckOptions,
@@ -57,7 +57,11 @@ pub(crate) fn repair<M: Memory>(
 }
 
 /// Makes `state` the volume's, whose blocks in use are `usage`.
-fn put_state<M: Memory>(view: &mut View<'_, M>, usage: &Usage, state: &VolumeState) -> Result<()> {
+fn put_state<M: Addressable>(
+    view: &mut View<'_, M>,
+    usage: &Usage,
+    state: &VolumeState,
+) -> Result<()> {
     // Whichever state a crash leaves, no block that it uses is marked free.
     usage.write_maps(view, state.groups, true)?;
     view.device.flush()?;
@@ -66,7 +70,7 @@ fn put_state<M: Memory>(view: &mut View<'_, M>, usage: &Usage, state: &VolumeSta
     Ok(view.device.flush()?)
 }
 
-fn rebuild<M: Memory>(
+fn rebuild<M: Addressable>(
     view: &mut View<'_, M>,
     options: &CheckOptions,
     report: &mut Report,
@@ -85,7 +89,7 @@ fn rebuild<M: Memory>(
 
 /// Writes the new tree to blocks that nothing uses, old nodes and salvaged leaves included among
 /// the used, and makes it the volume's.
-fn write_home<M: Memory>(
+fn write_home<M: Addressable>(
     view: &mut View<'_, M>,
     volume: &Volume,
     plan: &Plan,
@@ -106,7 +110,7 @@ fn write_home<M: Memory>(
 }
 
 /// Writes the new tree over the old one by way of the journal.
-fn write_staged<M: Memory>(
+fn write_staged<M: Addressable>(
     view: &mut View<'_, M>,
     volume: &Volume,
     plan: &Plan,
@@ -160,7 +164,7 @@ fn write_staged<M: Memory>(
     Ok(view.device.flush()?)
 }
 
-fn stage<M: Memory>(
+fn stage<M: Addressable>(
     view: &mut View<'_, M>,
     journal: &mut Journal,
     block: u64,
@@ -172,7 +176,7 @@ fn stage<M: Memory>(
     append(view, journal)
 }
 
-fn append<M: Memory>(view: &mut View<'_, M>, journal: &mut Journal) -> Result<()> {
+fn append<M: Addressable>(view: &mut View<'_, M>, journal: &mut Journal) -> Result<()> {
     match journal.append(view.device) {
         Err(FsError::Refused(Errno::ENOSPC)) => Err(FsError::Full),
         other => other,
@@ -216,7 +220,7 @@ struct Output<'o, 'a, 'd, M, W> {
 
 impl<'d, M, W> Nodes for Output<'_, '_, 'd, M, W>
 where
-    M: Memory,
+    M: Addressable,
     W: FnMut(&mut View<'d, M>, u64, &Block) -> Result<()>,
 {
     fn allocate(&mut self) -> Result<u64> {
@@ -243,7 +247,7 @@ fn emit<'d, M, W>(
     target: &mut Target<'_, W>,
 ) -> Result<(u64, u32)>
 where
-    M: Memory,
+    M: Addressable,
     W: FnMut(&mut View<'d, M>, u64, &Block) -> Result<()>,
 {
     let mut nodes = Usage::default();
@@ -390,7 +394,7 @@ struct Plan {
 }
 
 impl Plan {
-    fn new<M: Memory>(
+    fn new<M: Addressable>(
         view: &mut View<'_, M>,
         volume: &mut Volume,
         options: &CheckOptions,
@@ -417,7 +421,7 @@ impl Plan {
     }
 
     /// The state of the volume with the new tree.
-    fn state<M: Memory>(
+    fn state<M: Addressable>(
         &self,
         view: &View<'_, M>,
         usage: &Usage,
@@ -464,7 +468,7 @@ impl Plan {
     }
 
     /// Gives every inode that has no name one in /lost+found.
-    fn reconnect<M: Memory>(
+    fn reconnect<M: Addressable>(
         &mut self,
         view: &mut View<'_, M>,
         volume: &mut Volume,
@@ -506,7 +510,7 @@ impl Plan {
     }
 
     /// The directory /lost+found, or another of such a name if that is taken, made if need be.
-    fn lost_and_found<M: Memory>(
+    fn lost_and_found<M: Addressable>(
         &mut self,
         view: &mut View<'_, M>,
         volume: &mut Volume,
@@ -555,7 +559,7 @@ impl Plan {
     }
 
     /// The inode that `name` in `dir` names.
-    fn entry<M: Memory>(
+    fn entry<M: Addressable>(
         &self,
         view: &mut View<'_, M>,
         volume: &Volume,
@@ -571,7 +575,7 @@ impl Plan {
     }
 
     /// The name with the offset that it can have in `dir`, unless it is there or has too many ties.
-    fn free_entry<M: Memory>(
+    fn free_entry<M: Addressable>(
         &self,
         view: &mut View<'_, M>,
         volume: &Volume,

@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use atoll_block::{BLOCK_SIZE, Memory};
+use atoll_block::{Addressable, BLOCK_SIZE};
 use hashbrown::HashMap;
 
 use super::report::{Finding, Report};
@@ -123,7 +123,7 @@ impl Usage {
     }
 
     /// Compares with the map blocks, and those with the summaries.
-    pub fn compare<M: Memory>(&self, view: &mut View<'_, M>, report: &mut Report) {
+    pub fn compare<M: Addressable>(&self, view: &mut View<'_, M>, report: &mut Report) {
         let sb = view.sb.clone();
         let made = view.state.map_or(0, |s| s.groups);
         let mut summary = None;
@@ -209,7 +209,7 @@ impl Usage {
 
     /// Writes the maps of the first `groups` groups that differ from what they should be, both blocks
     /// of each, and summaries; with `add_only` bits are set but none are cleared. The caller flushes.
-    pub fn write_maps<M: Memory>(
+    pub fn write_maps<M: Addressable>(
         &self,
         view: &mut View<'_, M>,
         groups: u64,
@@ -245,7 +245,7 @@ impl Usage {
     }
 
     /// Writes the summary in `group` as one that calls nothing full, unless it is right.
-    fn write_summary<M: Memory>(
+    fn write_summary<M: Addressable>(
         &self,
         view: &mut View<'_, M>,
         group: u64,

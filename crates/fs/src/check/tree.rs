@@ -5,7 +5,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use atoll_block::{BlockIndex, Memory};
+use atoll_block::{Addressable, BlockIndex};
 
 use super::report::{Finding, NodeFault, Report};
 use super::space::Usage;
@@ -67,7 +67,11 @@ pub(crate) enum Step<'a> {
 
 impl Tree {
     /// Visits every node. Marks their blocks in `usage` and reports those that can't be used.
-    pub fn walk<M: Memory>(view: &mut View<'_, M>, usage: &mut Usage, report: &mut Report) -> Tree {
+    pub fn walk<M: Addressable>(
+        view: &mut View<'_, M>,
+        usage: &mut Usage,
+        report: &mut Report,
+    ) -> Tree {
         let mut tree = Tree::default();
         let all = Keys { lo: Key::MIN, hi: None };
         let Some(state) = view.state else {
@@ -96,7 +100,7 @@ impl Tree {
         tree
     }
 
-    fn visit<M: Memory>(
+    fn visit<M: Addressable>(
         &mut self,
         view: &mut View<'_, M>,
         usage: &mut Usage,
@@ -157,7 +161,7 @@ impl Tree {
     /// Looks through all blocks in use for leaves that no way leads to, and takes from them the
     /// items that belong into gaps. Blocks that a file uses according to the sound part of the tree
     /// are left out.
-    pub fn salvage<M: Memory>(&mut self, view: &mut View<'_, M>, usage: &Usage) -> Result<()> {
+    pub fn salvage<M: Addressable>(&mut self, view: &mut View<'_, M>, usage: &Usage) -> Result<()> {
         let mut used = usage.clone();
         self.for_each(view, |view, step| {
             if let Step::Item(key, value) = step
@@ -216,7 +220,7 @@ impl Tree {
         Ok(())
     }
 
-    fn salvage_block<M: Memory>(&mut self, view: &mut View<'_, M>, block: u64, gaps: &[Keys]) {
+    fn salvage_block<M: Addressable>(&mut self, view: &mut View<'_, M>, block: u64, gaps: &[Keys]) {
         // Most blocks are no nodes: a look at the magic number tells.
         let mut head = [0; layout::CELLS];
         if view.device.load(BlockIndex(block).byte_offset(), &mut head).is_err()
@@ -249,7 +253,7 @@ impl Tree {
     }
 
     /// Calls `each` for every item in the order of keys.
-    pub fn for_each<'d, M: Memory>(
+    pub fn for_each<'d, M: Addressable>(
         &self,
         view: &mut View<'d, M>,
         mut each: impl FnMut(&mut View<'d, M>, Step<'_>) -> Result<()>,
@@ -286,7 +290,7 @@ impl Tree {
     }
 
     /// The value of one item.
-    pub fn fetch<M: Memory>(&self, view: &mut View<'_, M>, key: Key) -> Option<Vec<u8>> {
+    pub fn fetch<M: Addressable>(&self, view: &mut View<'_, M>, key: Key) -> Option<Vec<u8>> {
         let part = self.parts.partition_point(|p| match p {
             Part::Leaf { keys, .. } | Part::Gap { keys, .. } => keys.lo <= key,
         });
@@ -308,7 +312,10 @@ impl Tree {
 }
 
 /// A leaf that was found sound before.
-fn read_leaf<M: Memory>(view: &mut View<'_, M>, block: u64) -> Result<(Block, Vec<(Key, u16)>)> {
+fn read_leaf<M: Addressable>(
+    view: &mut View<'_, M>,
+    block: u64,
+) -> Result<(Block, Vec<(Key, u16)>)> {
     let data = view.read(block, magic::NODE).map_err(|_| Corruption::Checksum)?;
     let cells = node::cells(&data, |_| true)?;
     Ok((data, cells))

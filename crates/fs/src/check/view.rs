@@ -6,7 +6,7 @@
 
 use alloc::vec::Vec;
 
-use atoll_block::{BLOCK_SIZE, BlockError, BlockIndex, Memory};
+use atoll_block::{Addressable, BLOCK_SIZE, BlockError, BlockIndex};
 use hashbrown::HashSet;
 
 use super::report::{Finding, NodeFault, Report};
@@ -54,7 +54,7 @@ pub(crate) struct View<'d, M> {
     latest: u64,
 }
 
-impl<'d, M: Memory> View<'d, M> {
+impl<'d, M: Addressable> View<'d, M> {
     /// Reads superblock and journal, to change the volume or not: see [`Opening::begin`]. What is wrong with
     /// them goes to `report`.
     ///

@@ -1,6 +1,6 @@
 //! The journal's headers: where the journal begins, and what the volume's state was there.
 
-use atoll_block::{BLOCK_SIZE, BlockIndex, Memory};
+use atoll_block::{Addressable, BLOCK_SIZE, BlockIndex};
 
 use super::Position;
 use crate::error::{Corruption, FsError, Result};
@@ -95,7 +95,7 @@ impl Header {
     ///
     /// # Errors
     /// The device's.
-    pub(crate) fn read_one<M: Memory>(
+    pub(crate) fn read_one<M: Addressable>(
         device: &mut M,
         index: BlockIndex,
         superblock: &Superblock,
@@ -108,13 +108,21 @@ impl Header {
     /// Writes the header over both copies of the slot that its generation gives, and makes it durable.
     ///
     /// A crash within leaves the newest header before it, or it.
-    pub(crate) fn write<M: Memory>(&self, device: &mut M, superblock: &Superblock) -> Result<()> {
+    pub(crate) fn write<M: Addressable>(
+        &self,
+        device: &mut M,
+        superblock: &Superblock,
+    ) -> Result<()> {
         self.store(device, superblock)?;
         self.flush(device, superblock)
     }
 
     /// As [`write`](Self::write), for the caller to make it durable.
-    pub(crate) fn store<M: Memory>(&self, device: &mut M, superblock: &Superblock) -> Result<()> {
+    pub(crate) fn store<M: Addressable>(
+        &self,
+        device: &mut M,
+        superblock: &Superblock,
+    ) -> Result<()> {
         for index in superblock.header_slot(self.generation) {
             let mut b = [0; BLOCK_SIZE];
             self.emit(&mut b, index, superblock);
@@ -124,7 +132,11 @@ impl Header {
     }
 
     /// Makes a stored header durable.
-    pub(crate) fn flush<M: Memory>(&self, device: &mut M, superblock: &Superblock) -> Result<()> {
+    pub(crate) fn flush<M: Addressable>(
+        &self,
+        device: &mut M,
+        superblock: &Superblock,
+    ) -> Result<()> {
         let (first, count) = self.blocks(superblock);
         Ok(device.flush_range(first, count)?)
     }
@@ -159,7 +171,7 @@ pub(crate) struct Headers {
 
 impl Headers {
     /// Reads them.
-    pub fn read<M: Memory>(device: &mut M, superblock: &Superblock) -> Headers {
+    pub fn read<M: Addressable>(device: &mut M, superblock: &Superblock) -> Headers {
         let mut b = [0; BLOCK_SIZE];
         let found = superblock.journal_headers().map(|index| {
             let found = match device.read(index, &mut b) {
@@ -210,7 +222,7 @@ impl Headers {
     ///
     /// # Errors
     /// The device's.
-    pub fn restore<M: Memory>(
+    pub fn restore<M: Addressable>(
         &self,
         device: &mut M,
         superblock: &Superblock,

@@ -3,7 +3,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use atoll_block::{BLOCK_SIZE, BlockIndex, Memory, SECTOR_SIZE};
+use atoll_block::{Addressable, BLOCK_SIZE, BlockIndex, SECTOR_SIZE};
 
 use super::{COMMIT_MAX, Entry, Position, checksum, covers_len, record_end, record_max};
 use crate::error::{Corruption, Result};
@@ -138,12 +138,17 @@ impl Ring {
         }
     }
 
-    fn load<M: Memory>(&self, device: &mut M, position: Position, buf: &mut [u8]) -> Result<()> {
+    fn load<M: Addressable>(
+        &self,
+        device: &mut M,
+        position: Position,
+        buf: &mut [u8],
+    ) -> Result<()> {
         load_wrapped(device, self.base, self.len, position, buf)
     }
 
     /// Reads the record at `position` into `buf`, if there is one with a number in `numbers`.
-    fn read<M: Memory>(
+    fn read<M: Addressable>(
         &self,
         device: &mut M,
         position: Position,
@@ -175,7 +180,7 @@ impl Ring {
     }
 
     /// Reads the echo of the commit mark at `position` with the number `sequence` into `buf`.
-    fn read_echo<M: Memory>(
+    fn read_echo<M: Addressable>(
         &self,
         device: &mut M,
         position: Position,
@@ -215,7 +220,7 @@ fn echo_of(buf: &[u8]) -> Option<Position> {
 ///
 /// # Errors
 /// The device's, and those of `each`.
-pub fn scan<M: Memory>(
+pub fn scan<M: Addressable>(
     device: &mut M,
     superblock: &Superblock,
     from: ScanEnd,
@@ -288,7 +293,7 @@ pub struct Extent {
 ///
 /// # Errors
 /// The device's.
-pub fn extent<M: Memory>(
+pub fn extent<M: Addressable>(
     device: &mut M,
     superblock: &Superblock,
     from: ScanEnd,
@@ -328,7 +333,7 @@ pub fn extent<M: Memory>(
 }
 
 /// Looks for records with higher numbers between `end` and the end of the ring.
-fn look_beyond<M: Memory>(
+fn look_beyond<M: Addressable>(
     device: &mut M,
     superblock: &Superblock,
     from: ScanEnd,
@@ -401,7 +406,7 @@ fn proves(buf: &[u8], position: Position, end: Position, sequence: u64) -> Beyon
 }
 
 /// Copies bytes from a place in the ring.
-pub fn load<M: Memory>(
+pub fn load<M: Addressable>(
     device: &mut M,
     superblock: &Superblock,
     position: Position,
@@ -411,7 +416,7 @@ pub fn load<M: Memory>(
     load_wrapped(device, base, superblock.ring_blocks * BLOCK_SIZE as u64, position, buf)
 }
 
-fn load_wrapped<M: Memory>(
+fn load_wrapped<M: Addressable>(
     device: &mut M,
     base: u64,
     ring: u64,

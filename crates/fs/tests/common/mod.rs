@@ -1,7 +1,7 @@
 //! What the tests of whole volumes share: a seeded workload that uses every kind of item.
 #![allow(dead_code)]
 
-use atoll_block::Memory;
+use atoll_block::Addressable;
 use atoll_fs::{FormatOptions, Fs, MountOptions, format};
 use atoll_vfs::*;
 
@@ -29,7 +29,7 @@ pub fn mount_options() -> MountOptions {
     MountOptions { incarnation: BOOT, ..MountOptions::default() }
 }
 
-pub fn format_seeded<M: Memory>(device: &mut M, seed: u64) {
+pub fn format_seeded<M: Addressable>(device: &mut M, seed: u64) {
     let options =
         FormatOptions { hash_key: [seed as u8; 16], now: CX.now, ..FormatOptions::default() };
     format(device, &options).unwrap();
@@ -44,7 +44,7 @@ fn name_of(n: u64) -> Vec<u8> {
 }
 
 /// A directory to work in: the root or one of its subdirectories.
-fn some_dir<M: Memory>(fs: &mut Fs<M>, rng: &mut Rng) -> Ino {
+fn some_dir<M: Addressable>(fs: &mut Fs<M>, rng: &mut Rng) -> Ino {
     let name = name_of(rng.below(8));
     match fs.lookup(&CX, Ino::ROOT, Name::new(&name).unwrap()) {
         Ok(attr) if attr.file_type() == FileType::Directory => attr.ino,
@@ -52,7 +52,7 @@ fn some_dir<M: Memory>(fs: &mut Fs<M>, rng: &mut Rng) -> Ino {
     }
 }
 
-fn write_some<M: Memory>(fs: &mut Fs<M>, rng: &mut Rng, ino: Ino, handle: Handle) {
+fn write_some<M: Addressable>(fs: &mut Fs<M>, rng: &mut Rng, ino: Ino, handle: Handle) {
     for _ in 0..rng.below(4) {
         let at = rng.below(60_000);
         let data = vec![rng.below(256) as u8; rng.below(9_000) as usize + 1];
@@ -68,7 +68,7 @@ fn write_some<M: Memory>(fs: &mut Fs<M>, rng: &mut Rng, ino: Ino, handle: Handle
 }
 
 /// One random operation. It may be refused; it must not fail for other reasons.
-pub fn step<M: Memory>(fs: &mut Fs<M>, rng: &mut Rng) -> Result<()> {
+pub fn step<M: Addressable>(fs: &mut Fs<M>, rng: &mut Rng) -> Result<()> {
     let dir = some_dir(fs, rng);
     let other = some_dir(fs, rng);
     let (a, b) = (name_of(rng.below(24)), name_of(rng.below(24)));
@@ -128,7 +128,7 @@ fn name_for_dir<'a>(rng: &mut Rng, name: Name<'a>) -> Name<'a> {
 }
 
 /// Runs `steps` operations; refusals are fine.
-pub fn work<M: Memory>(fs: &mut Fs<M>, rng: &mut Rng, steps: u64) {
+pub fn work<M: Addressable>(fs: &mut Fs<M>, rng: &mut Rng, steps: u64) {
     for _ in 0..steps {
         let _ = step(fs, rng);
     }

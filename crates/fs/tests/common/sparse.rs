@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use atoll_block::{
-    BLOCK_SIZE, BlockDevice, BlockError, BlockIndex, Memory,
+    Addressable, BLOCK_SIZE, BlockDevice, BlockError, BlockIndex,
     device::{block_range, checked_blocks},
 };
 
@@ -114,7 +114,7 @@ impl BlockDevice for Sparse {
     }
 }
 
-impl Memory for Sparse {
+impl Addressable for Sparse {
     fn load(&mut self, at: u64, buf: &mut [u8]) -> Result<(), BlockError> {
         self.check(at, buf.len() as u64)?;
         for (block, offset, len, done) in Self::pieces(at, buf.len() as u64) {

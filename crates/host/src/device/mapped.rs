@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 
 use atoll_block::device::{block_range, byte_range, checked_blocks};
-use atoll_block::{BLOCK_SIZE, BlockDevice, BlockError, BlockIndex, Flusher, Memory};
+use atoll_block::{Addressable, BLOCK_SIZE, BlockDevice, BlockError, BlockIndex, Flusher};
 use rustix::fs::{Advice, SeekFrom};
 
 use super::ahead::{Entry, Recent};
@@ -416,7 +416,7 @@ impl BlockDevice for MappedDevice {
     }
 }
 
-impl Memory for MappedDevice {
+impl Addressable for MappedDevice {
     #[inline]
     fn load(&mut self, at: u64, buf: &mut [u8]) -> Result<(), BlockError> {
         let range = byte_range(self.block_count, at, buf.len())?;

@@ -45,11 +45,11 @@ const SYNCS_MAX: usize = 64;
 const SHUTDOWN: Duration = Duration::from_secs(10);
 
 /// A server of volumes to the clients of one socket.
-pub struct Server<F: FileSystem + Send + 'static> {
+pub struct SocketServer<F: FileSystem + Send + 'static> {
     listener: OwnedFd,
     rules: Rules,
     volumes: Vec<Arc<Volume<F>>>,
-    clients: Vec<Client<F>>,
+    clients: Vec<Connected<F>>,
     /// Accepts nobody until then: it could not, and would be told again at once.
     rests: Option<Instant>,
     /// Threads of sessions that have ended: the kernel still holds a mount of them somewhere.
@@ -65,7 +65,7 @@ pub struct Server<F: FileSystem + Send + 'static> {
     spin: Duration,
 }
 
-struct Client<F: FileSystem + Send> {
+struct Connected<F: FileSystem + Send> {
     socket: Arc<OwnedFd>,
     peer: Credentials,
     stage: Stage<F>,
@@ -95,7 +95,7 @@ enum Next {
     End,
 }
 
-impl<F: FileSystem + Send + 'static> Server<F> {
+impl<F: FileSystem + Send + 'static> SocketServer<F> {
     /// Serves `volumes`, each by its name, to those whom `rules` let in through `listener`. Their
     /// workers, and the threads that serve mounts, look for requests for `spin` before they sleep.
     ///
@@ -106,13 +106,13 @@ impl<F: FileSystem + Send + 'static> Server<F> {
         rules: Rules,
         volumes: Vec<Arc<Volume<F>>>,
         spin: Duration,
-    ) -> io::Result<Server<F>> {
+    ) -> io::Result<SocketServer<F>> {
         let start = |volume| Worker::start(volume, spin);
         let workers = volumes.iter().map(start).collect::<io::Result<_>>()?;
         let upkeep = volumes.iter().map(Upkeep::start).collect::<io::Result<_>>()?;
         let (clients, lingering) = (Vec::new(), Vec::new());
         let syncs = Arc::new(());
-        Ok(Server {
+        Ok(SocketServer {
             listener,
             rules,
             volumes,
@@ -141,7 +141,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
     /// Waits for something to happen, and deals with it. Returns whether to stop.
     fn turn(&mut self, stop: BorrowedFd<'_>) -> io::Result<bool> {
         let now = Instant::now();
-        let deadline = self.clients.iter().filter_map(Client::deadline).min();
+        let deadline = self.clients.iter().filter_map(Connected::deadline).min();
         let sweep = (!self.lingering.is_empty()).then_some(now + SWEEP);
         self.rests = self.rests.filter(|&until| until > now);
         let wait = match deadline.into_iter().chain(sweep).chain(self.rests).min() {
@@ -212,7 +212,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
                 continue;
             }
             let stage = Stage::Greeting(Instant::now() + GREETING);
-            self.clients.push(Client { socket: Arc::new(socket), peer, stage });
+            self.clients.push(Connected { socket: Arc::new(socket), peer, stage });
         }
     }
 
@@ -237,7 +237,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
     }
 
     /// Deals with what a client has sent, or that it has gone.
-    fn hear(&self, client: &mut Client<F>) -> Next {
+    fn hear(&self, client: &mut Connected<F>) -> Next {
         let received = control::receive(&*client.socket);
         if let Err(error) = &received
             && error.kind() == io::ErrorKind::WouldBlock
@@ -289,7 +289,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
     }
 
     /// Answers a program that has mapped a file. What it knows shows that it may.
-    fn answer(&self, client: &Client<F>, ask: Ask) -> Result<(), String> {
+    fn answer(&self, client: &Connected<F>, ask: Ask) -> Result<(), String> {
         let (Ask::Memory(control::MapToken(token)) | Ask::Sync(control::MapToken(token))) = ask;
         let token = MapToken(token);
         let volume = self.volumes.iter().find(|volume| volume.has_mapped(token));
@@ -328,7 +328,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
     /// Begins the session that a client has asked for. The error is for the client.
     fn begin(
         &self,
-        client: &Client<F>,
+        client: &Connected<F>,
         message: &[u8],
         descriptors: Vec<OwnedFd>,
     ) -> Result<Stage<F>, String> {
@@ -433,7 +433,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
     }
 
     /// Ends a client's session, if it has one, and its connection.
-    fn end(&mut self, client: Client<F>) {
+    fn end(&mut self, client: Connected<F>) {
         if let Stage::Serving { place, by } = client.stage {
             hang_up(&client.socket);
             place.revoke();
@@ -447,7 +447,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
 
     /// Ends everything and takes the file systems out.
     fn shut_down(self) -> Vec<(String, Option<F>)> {
-        let Server { listener, volumes, clients, workers, upkeep, .. } = self;
+        let SocketServer { listener, volumes, clients, workers, upkeep, .. } = self;
         drop(listener);
         for client in clients {
             if let Stage::Serving { place, .. } = client.stage {
@@ -475,7 +475,7 @@ impl<F: FileSystem + Send + 'static> Server<F> {
     }
 }
 
-impl<F: FileSystem + Send> Client<F> {
+impl<F: FileSystem + Send> Connected<F> {
     fn deadline(&self) -> Option<Instant> {
         match self.stage {
             Stage::Greeting(deadline) => Some(deadline),

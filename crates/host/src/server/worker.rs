@@ -52,7 +52,7 @@ pub(super) struct Newcomer<F: FileSystem + Send> {
     pub view: bool,
 }
 
-struct Client<F: FileSystem + Send> {
+struct RingClient<F: FileSystem + Send> {
     channel: ServerChannel<SharedMemory>,
     doorbell: Doorbell,
     /// One for each lane, since each begins with an INIT of its own.
@@ -230,7 +230,7 @@ fn work<F: FileSystem + Send + 'static>(
     bell: &Doorbell,
     spin: Duration,
 ) {
-    let mut clients: Vec<Client<F>> = Vec::new();
+    let mut clients: Vec<RingClient<F>> = Vec::new();
     let mut message = Vec::new();
     let mut round = Round {
         spin: Spin::new(),
@@ -295,7 +295,7 @@ impl Latest {
 /// Answers until nothing has come for as long as `round` says, and then returns true, but only for so
 /// many rounds, since there may be newcomers.
 fn poll_rings<F: FileSystem + Send>(
-    clients: &mut Vec<Client<F>>,
+    clients: &mut Vec<RingClient<F>>,
     message: &mut [u8],
     bell: &Doorbell,
     round: &mut Round,
@@ -332,7 +332,7 @@ fn poll_rings<F: FileSystem + Send>(
 }
 
 /// Blocks until somebody rings, unless a request has come meanwhile.
-fn sleep<F: FileSystem + Send>(clients: &mut [Client<F>], bell: &Doorbell) {
+fn sleep<F: FileSystem + Send>(clients: &mut [RingClient<F>], bell: &Doorbell) {
     // All are told: whoever submits from here on rings.
     let mut quiet = true;
     for client in clients.iter_mut() {
@@ -355,7 +355,7 @@ fn sleep<F: FileSystem + Send>(clients: &mut [Client<F>], bell: &Doorbell) {
 fn begin<F: FileSystem + Send + 'static>(
     volume: &Arc<Volume<F>>,
     newcomer: Newcomer<F>,
-) -> Option<Client<F>> {
+) -> Option<RingClient<F>> {
     let attempt = |newcomer: &Newcomer<F>| -> std::result::Result<_, String> {
         let limits = Limits::default();
         let memory = newcomer.memory.try_clone().map_err(|error| error.to_string())?;
@@ -387,7 +387,7 @@ fn begin<F: FileSystem + Send + 'static>(
         Ok((channel, doorbell)) => {
             let lanes = channel.layout().config().lanes;
             let routers = (0..lanes).map(|_| Router::new(ServerOptions::default())).collect();
-            Some(Client { channel, doorbell, routers, newcomer, held: Vec::new() })
+            Some(RingClient { channel, doorbell, routers, newcomer, held: Vec::new() })
         }
         Err(why) => {
             refuse(&newcomer.socket, &newcomer.peer, &why);
@@ -397,7 +397,7 @@ fn begin<F: FileSystem + Send + 'static>(
     }
 }
 
-impl<F: FileSystem + Send> Client<F> {
+impl<F: FileSystem + Send> RingClient<F> {
     /// Gives each lane its batch. Returns whether there was anything.
     fn turn(
         &mut self,
@@ -405,7 +405,7 @@ impl<F: FileSystem + Send> Client<F> {
         bell: &Doorbell,
         latest: &mut Latest,
     ) -> std::result::Result<bool, Broken> {
-        let Client { channel, routers, newcomer, held, .. } = self;
+        let RingClient { channel, routers, newcomer, held, .. } = self;
         let mut any = false;
         if !held.is_empty() {
             for mut waiting in held.extract_if(.., |waiting| waiting.outcome.is_known()) {

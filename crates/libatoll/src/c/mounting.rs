@@ -6,7 +6,7 @@ use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use atoll_host::client::Place;
+use atoll_host::client::Address;
 use atoll_posix::Credentials;
 use atoll_vfs::AccessTimes;
 
@@ -117,7 +117,7 @@ unsafe fn storage(path: *const c_char, options: &AtollOptions) -> Result<Storage
     let path = unsafe { bytes(path) }
         .map_err(|error| MountError::new(error.0, "no path of a volume was given"))?;
     let path = PathBuf::from(OsStr::from_bytes(path));
-    if let Some(place) = Place::find(&path) {
+    if let Some(place) = Address::find(&path) {
         return Ok(Storage::Served(place));
     }
     Ok(if options.flags & ATOLL_PREAD != 0 { Storage::Direct(path) } else { Storage::Mapped(path) })

@@ -26,8 +26,8 @@
 //!   directory's mode or owner changes all its entries are dropped. When a directory is moved, a session
 //!   with a subtree loses all entries, since the directory may be outside now.
 //! - Pages are put by a read through a handle with the right to, and dropped when the last such handle is
-//!   closed, or for an adopted one the original of it: [`State::begin_reading`],
-//!   [`State::end_reading`]. They are copied from the server's memory, never from memory that a client can
+//!   closed, or for an adopted one the original of it: [`Guarded::begin_reading`],
+//!   [`Guarded::end_reading`]. They are copied from the server's memory, never from memory that a client can
 //!   change.
 //!
 //! [`ViewReader::lookup_attr`]: atoll_transport::view::ViewReader::lookup_attr

@@ -24,14 +24,14 @@ macro_rules! enter {
     ($self:ident, $cx:ident, $state:ident, $caller:ident, reading) => {
         let waits = if $self.waits { Waits::Here } else { Waits::Carrier(&$self.needs) };
         let mut guard = $self.volume.enter(waits)?;
-        let $state: &mut State<F> = &mut guard;
+        let $state: &mut Guarded<F> = &mut guard;
         let $cx = &$self.judge.context($cx);
         let $caller = $self.judge.caller($cx);
     };
     ($self:ident, $cx:ident, $state:ident, $caller:ident, changing) => {
         let waits = if $self.waits { Waits::Here } else { Waits::Carrier(&$self.needs) };
         let mut guard = changing(&$self.volume, $self.access.read_only, waits)?;
-        let $state: &mut State<F> = &mut guard;
+        let $state: &mut Guarded<F> = &mut guard;
         let $cx = &$self.judge.context($cx);
         let $caller = $self.judge.caller($cx);
     };
@@ -41,7 +41,7 @@ macro_rules! enter {
 macro_rules! directory {
     ($self:ident, $cx:ident, $state:ident, $caller:ident, $ino:expr) => {{
         let dir = {
-            let State { fs, involved, moves, .. } = &mut *$state;
+            let Guarded { fs, involved, moves, .. } = &mut *$state;
             $self.inodes.directory((fs, involved), $cx, &$caller, *moves, $ino)
         };
         forgotten!($self, $state);

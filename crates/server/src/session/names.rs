@@ -2,10 +2,10 @@
 
 use atoll_vfs::{Attr, Context, Errno, FileSystem, FileType, Ino, Name, Result};
 
+use crate::guarded::Guarded;
 use crate::session::enter::changing;
 use crate::session::enter::{directory, enter, forgotten, lend};
 use crate::session::{Lent, Session};
-use crate::state::State;
 use crate::volume::Waits;
 
 impl<F: FileSystem + Send> Session<F> {

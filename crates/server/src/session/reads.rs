@@ -2,10 +2,10 @@
 
 use atoll_vfs::{Context, DirEntry, FileSystem, Handle, Ino, OpenFlags, Result};
 
+use crate::guarded::Guarded;
 use crate::open::handles::Open;
 use crate::session::Session;
 use crate::session::enter::enter;
-use crate::state::State;
 use crate::volume::Waits;
 
 impl<F: FileSystem + Send> Session<F> {
@@ -57,7 +57,7 @@ impl<F: FileSystem + Send> Session<F> {
             return Ok(len);
         }
         if self.view.is_some() && open.is_readable() {
-            let State { fs, views, .. } = state;
+            let Guarded { fs, views, .. } = state;
             views.filled(fs, cx, self.view, &open, offset, len);
         }
         Ok(len)

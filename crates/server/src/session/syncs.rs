@@ -2,9 +2,9 @@
 
 use atoll_vfs::{Context, FileSystem, Ino, Result};
 
+use crate::guarded::Guarded;
 use crate::session::Session;
 use crate::session::enter::enter;
-use crate::state::State;
 use crate::syncs::queue::Ask;
 use crate::volume::Waits;
 

@@ -10,6 +10,8 @@ use atoll_vfs::{
     OpenFlags, RenameFlags, Result, SeekTo, SetAttr, StatFs, Written, XattrFlags,
 };
 
+use crate::guarded::Guarded;
+use crate::guarded::{MAKE, open_mode};
 use crate::leases::observer::Change;
 use crate::leases::view::ViewId;
 use crate::open::handles::{Open, Origin};
@@ -18,8 +20,6 @@ use crate::rights::privileges::drop_capabilities;
 use crate::session::enter::{changing, directory, enter, forgotten, lend};
 use crate::session::writes::At;
 use crate::session::{Lent, Session};
-use crate::state::State;
-use crate::state::{MAKE, open_mode};
 use crate::volume::Waits;
 
 /// Lets the owner's other sessions adopt what was just opened, if this one offers it.

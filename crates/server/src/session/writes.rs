@@ -2,10 +2,10 @@
 
 use atoll_vfs::{Context, FileSystem, Handle, Ino, OpenFlags, Result, Written};
 
+use crate::guarded::Guarded;
 use crate::session::Session;
 use crate::session::enter::changing;
 use crate::session::enter::enter;
-use crate::state::State;
 use crate::volume::Waits;
 
 /// Where a write goes.
@@ -97,7 +97,7 @@ impl<F: FileSystem + Send> Session<F> {
             }
         }
         if had && mapped.is_none() {
-            let State { fs, views, .. } = state;
+            let Guarded { fs, views, .. } = state;
             views.filled(fs, cx, self.view, &open, written.offset, written.len);
         }
         Ok(written)

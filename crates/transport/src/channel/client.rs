@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use super::layout::{Config, Layout, Mark, Place, answer, header, request, sleeper};
+use super::layout::{Config, Layout, Mark, Span, answer, header, request, sleeper};
 use crate::memory::Memory;
 use crate::ring::{Enqueue, Producer};
 use crate::transport::{Lost, Received, SendError, Token, Transport};
@@ -92,7 +92,7 @@ impl<M: Memory> ClientChannel<M> {
         let part = window.len / N / 64 * 64;
         let mut number = 0;
         Some(patience.map(|patience| {
-            let window = Place { offset: window.offset + number as usize * part, len: part };
+            let window = Span { offset: window.offset + number as usize * part, len: part };
             let first = number * slots;
             number += 1;
             Lane::new(
@@ -130,10 +130,10 @@ impl<M: Memory> ClientChannel<M> {
 #[derive(Debug, Default)]
 struct Entry {
     message: Vec<u8>,
-    data: Place,
-    room: Place,
+    data: Span,
+    room: Span,
     /// The part of the lane's window that is taken for it.
-    window: Place,
+    window: Span,
     /// Which request of the handle it is: the token.
     number: u64,
     /// Which use of the slot it is: what its answer bears.
@@ -154,7 +154,7 @@ pub struct Lane<M, P> {
     table: Box<[Entry]>,
     /// The entries in use, by bits.
     used: u64,
-    window: Place,
+    window: Span,
     patience: P,
     /// How many requests were sent.
     sent: u64,
@@ -168,7 +168,7 @@ impl<M: Memory, P: Patience<M>> Lane<M, P> {
         layout: Layout,
         lane: u32,
         slots: core::ops::Range<u32>,
-        window: Place,
+        window: Span,
         patience: P,
         epoch: u64,
     ) -> Self {
@@ -209,15 +209,15 @@ impl<M: Memory, P: Patience<M>> Lane<M, P> {
     pub fn send_shared(
         &mut self,
         message: &[u8],
-        data: Place,
-        room: Place,
+        data: Span,
+        room: Span,
     ) -> Result<Token, SendError> {
-        let inside = |place: Place| {
+        let inside = |place: Span| {
             place.offset.checked_add(place.len).is_some_and(|end| end <= self.layout.total())
         };
         assert!(inside(data) && inside(room) && !data.overlaps(&room));
         let slot = self.free_slot(message)?;
-        self.post(slot, message, data, room, Place::default())
+        self.post(slot, message, data, room, Span::default())
     }
 
     /// The data of the answer to `token`, where it lies; after [`wait`](Transport::wait). It stays until
@@ -225,11 +225,11 @@ impl<M: Memory, P: Patience<M>> Lane<M, P> {
     ///
     /// # Errors
     /// [`Lost`].
-    pub fn answer_data(&mut self, token: &Token) -> Result<Place, Lost> {
+    pub fn answer_data(&mut self, token: &Token) -> Result<Span, Lost> {
         self.wait(token)?;
         let slot = self.slot_of(token);
         let (_, data) = self.lengths(slot)?;
-        Ok(Place { len: data, ..self.table[slot as usize].room })
+        Ok(Span { len: data, ..self.table[slot as usize].room })
     }
 
     /// A slot for `message`, its number within the handle.
@@ -245,11 +245,11 @@ impl<M: Memory, P: Patience<M>> Lane<M, P> {
     }
 
     /// Free bytes in the data window, beginning on a cache line.
-    fn free_window(&self, len: usize) -> Result<Place, SendError> {
+    fn free_window(&self, len: usize) -> Result<Span, SendError> {
         if len > self.window.len {
             return Err(SendError::TooLarge);
         }
-        let mut place = Place { offset: self.window.offset, len };
+        let mut place = Span { offset: self.window.offset, len };
         // First fit. Every turn passes at least one of the requests in flight.
         'next: while place.offset + len <= self.window.offset + self.window.len {
             let mut used = self.used;
@@ -272,9 +272,9 @@ impl<M: Memory, P: Patience<M>> Lane<M, P> {
         &mut self,
         slot: u32,
         message: &[u8],
-        data: Place,
-        room: Place,
-        window: Place,
+        data: Span,
+        room: Span,
+        window: Span,
     ) -> Result<Token, SendError> {
         let number = self.sent;
         self.sent += 1;
@@ -448,8 +448,8 @@ impl<M: Memory, P: Patience<M>> Transport for Lane<M, P> {
             let first = data.len().checked_next_multiple_of(64).ok_or(SendError::TooLarge)?;
             let both = first.checked_add(room).and_then(|len| len.checked_next_multiple_of(64));
             window = self.free_window(both.ok_or(SendError::TooLarge)?)?;
-            from = Place { offset: window.offset, len: data.len() };
-            to = Place { offset: window.offset + first, len: room };
+            from = Span { offset: window.offset, len: data.len() };
+            to = Span { offset: window.offset + first, len: room };
             self.memory.write(from.offset, data);
         }
         self.post(slot, message, from, to, window)

@@ -1,7 +1,7 @@
 //! A request's data where it lies, for a server that moves it with one copy.
 #![allow(unsafe_code)]
 
-use super::layout::Place;
+use super::layout::Span;
 use super::server::{Request, ServerChannel};
 use crate::{Memory, Shared};
 
@@ -25,7 +25,7 @@ impl<M: Mapped> ServerChannel<M> {
     /// As [`Shared::bytes`]: the bytes may change meanwhile. No slice from [`room`](Self::room) that
     /// covers any of them exists.
     pub unsafe fn data(&self, request: &Request) -> &[u8] {
-        let Place { offset, len } = request.data();
+        let Span { offset, len } = request.data();
         // SAFETY: passed on.
         unsafe { self.memory().shared().bytes(offset, len) }
     }
@@ -37,7 +37,7 @@ impl<M: Mapped> ServerChannel<M> {
     /// is used at a time. The two of one request never do.
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn room(&self, request: &Request) -> &mut [u8] {
-        let Place { offset, len } = request.room();
+        let Span { offset, len } = request.room();
         // SAFETY: passed on.
         unsafe { self.memory().shared().bytes_mut(offset, len) }
     }

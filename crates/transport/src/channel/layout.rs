@@ -132,31 +132,31 @@ impl Mark {
 
 /// A range of a connection's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct Span {
     /// Offset of the first byte.
     pub offset: usize,
     /// Bytes.
     pub len: usize,
 }
 
-impl Place {
+impl Span {
     /// As a word of a slot.
     pub(super) fn pack(self) -> u64 {
         (self.len as u64) << 32 | self.offset as u64
     }
 
     /// The place in `word`, if it lies in a memory of `total` bytes. An empty one lies anywhere.
-    pub(super) fn unpack(word: u64, total: usize) -> Option<Place> {
+    pub(super) fn unpack(word: u64, total: usize) -> Option<Span> {
         let (offset, len) = (word as u32 as usize, (word >> 32) as usize);
         match len {
-            0 => Some(Place::default()),
-            _ if offset.checked_add(len)? <= total => Some(Place { offset, len }),
+            0 => Some(Span::default()),
+            _ if offset.checked_add(len)? <= total => Some(Span { offset, len }),
             _ => None,
         }
     }
 
     /// Whether both have a byte in common.
-    pub fn overlaps(&self, other: &Place) -> bool {
+    pub fn overlaps(&self, other: &Span) -> bool {
         self.len > 0
             && other.len > 0
             && self.offset < other.offset + other.len
@@ -310,15 +310,15 @@ impl Layout {
     }
 
     /// The data window of `lane`.
-    pub fn window(&self, lane: u32) -> Place {
+    pub fn window(&self, lane: u32) -> Span {
         let len = self.config.window as usize;
-        Place { offset: self.lane(lane) + self.lane_len - len, len }
+        Span { offset: self.lane(lane) + self.lane_len - len, len }
     }
 
     /// The programs' own buffers.
-    pub fn arena(&self) -> Place {
+    pub fn arena(&self) -> Span {
         let len = self.config.arena as usize;
-        Place { offset: self.total - len, len }
+        Span { offset: self.total - len, len }
     }
 
     /// Writes the header and makes all rings empty: nobody else uses the memory yet.

@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 
-use super::layout::{AttachError, Layout, Mark, Place, answer, header, request, sleeper};
+use super::layout::{AttachError, Layout, Mark, Span, answer, header, request, sleeper};
 use crate::memory::Memory;
 use crate::ring::{Broken, Consumer, Dequeue, Taken};
 
@@ -30,8 +30,8 @@ pub struct Request {
     slot: u32,
     tag: u16,
     message: usize,
-    data: Place,
-    room: Place,
+    data: Span,
+    room: Span,
 }
 
 impl Request {
@@ -46,12 +46,12 @@ impl Request {
     }
 
     /// Its data, within the memory.
-    pub fn data(&self) -> Place {
+    pub fn data(&self) -> Span {
         self.data
     }
 
     /// The place for the answer's data, within the memory, and apart from the request's.
-    pub fn room(&self) -> Place {
+    pub fn room(&self) -> Span {
         self.room
     }
 }
@@ -132,8 +132,8 @@ impl<M: Memory> ServerChannel<M> {
         let len = usize::from(len);
         let data = memory.load64(line + request::DATA, Relaxed);
         let room = memory.load64(line + request::ROOM, Relaxed);
-        let data = Place::unpack(data, self.layout.total()).ok_or(Broken)?;
-        let room = Place::unpack(room, self.layout.total()).ok_or(Broken)?;
+        let data = Span::unpack(data, self.layout.total()).ok_or(Broken)?;
+        let room = Span::unpack(room, self.layout.total()).ok_or(Broken)?;
         if len > self.layout.message_max() || data.overlaps(&room) {
             return Err(Broken);
         }

@@ -9,45 +9,45 @@ use crate::failure::Failure;
 
 /// Where something is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Location {
     /// In the volume of the first path, at the second, which begins with `/`.
     Volume(PathBuf, PathBuf),
     /// In the system's file tree.
     Host(PathBuf),
 }
 
-impl Place {
+impl Location {
     /// Reads a place: what stands before the first `:/` is a volume; without one the whole is a
     /// path of the system.
-    pub fn parse(text: &OsStr) -> Place {
+    pub fn parse(text: &OsStr) -> Location {
         let bytes = text.as_bytes();
         match bytes.windows(2).position(|pair| pair == b":/") {
-            Some(at) if at > 0 => Place::Volume(
+            Some(at) if at > 0 => Location::Volume(
                 PathBuf::from(OsStr::from_bytes(&bytes[..at])),
                 PathBuf::from(OsStr::from_bytes(&bytes[at + 1..])),
             ),
-            _ => Place::Host(PathBuf::from(text)),
+            _ => Location::Host(PathBuf::from(text)),
         }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Volume(volume, path) => write!(f, "{}:{}", volume.display(), path.display()),
-            Place::Host(path) => path.display().fmt(f),
+            Location::Volume(volume, path) => write!(f, "{}:{}", volume.display(), path.display()),
+            Location::Host(path) => path.display().fmt(f),
         }
     }
 }
 
 /// Reads a place that must be inside a volume; a volume alone is its root directory.
 pub fn in_volume(text: &OsStr) -> Result<(PathBuf, PathBuf), Failure> {
-    match Place::parse(text) {
-        Place::Volume(volume, path) => Ok((volume, path)),
-        Place::Host(path) if path.as_os_str().is_empty() => {
+    match Location::parse(text) {
+        Location::Volume(volume, path) => Ok((volume, path)),
+        Location::Host(path) if path.as_os_str().is_empty() => {
             Err(Failure::new("name a place in a volume as VOLUME:/path"))
         }
-        Place::Host(volume) => {
+        Location::Host(volume) => {
             let text = volume.as_os_str().as_bytes();
             let volume = text.strip_suffix(b":").unwrap_or(text);
             Ok((PathBuf::from(OsStr::from_bytes(volume)), PathBuf::from("/")))
@@ -56,7 +56,7 @@ pub fn in_volume(text: &OsStr) -> Result<(PathBuf, PathBuf), Failure> {
 }
 
 /// The argument of commands that work inside volumes.
-pub type PlaceArg = OsString;
+pub type LocationArg = OsString;
 
 #[cfg(test)]
 mod tests {
@@ -64,13 +64,13 @@ mod tests {
 
     #[test]
     fn places() {
-        let parse = |text: &str| Place::parse(OsStr::new(text));
-        assert_eq!(parse("a.vol:/x/y"), Place::Volume("a.vol".into(), "/x/y".into()));
-        assert_eq!(parse("/d/a.vol:/"), Place::Volume("/d/a.vol".into(), "/".into()));
-        assert_eq!(parse("a.vol:/x:/y"), Place::Volume("a.vol".into(), "/x:/y".into()));
-        assert_eq!(parse("plain/file"), Place::Host("plain/file".into()));
-        assert_eq!(parse("a:b"), Place::Host("a:b".into()));
-        assert_eq!(parse(":/x"), Place::Host(":/x".into()));
+        let parse = |text: &str| Location::parse(OsStr::new(text));
+        assert_eq!(parse("a.vol:/x/y"), Location::Volume("a.vol".into(), "/x/y".into()));
+        assert_eq!(parse("/d/a.vol:/"), Location::Volume("/d/a.vol".into(), "/".into()));
+        assert_eq!(parse("a.vol:/x:/y"), Location::Volume("a.vol".into(), "/x:/y".into()));
+        assert_eq!(parse("plain/file"), Location::Host("plain/file".into()));
+        assert_eq!(parse("a:b"), Location::Host("a:b".into()));
+        assert_eq!(parse(":/x"), Location::Host(":/x".into()));
         let volume = |text: &str| in_volume(OsStr::new(text)).ok();
         assert_eq!(volume("a.vol"), Some(("a.vol".into(), "/".into())));
         assert_eq!(volume("a.vol:"), Some(("a.vol".into(), "/".into())));

@@ -31,7 +31,7 @@ pub(crate) fn open_mode(flags: OpenFlags) -> AccessMode {
 }
 
 /// What the volume's lock guards.
-pub(crate) struct State<F> {
+pub(crate) struct Guarded<F> {
     pub(crate) fs: F,
     /// Whether anything has changed since everything was last durable.
     pub(crate) changed: bool,
@@ -52,7 +52,7 @@ pub(crate) struct State<F> {
     pub(crate) next_observer: u64,
 }
 
-impl<F> State<F> {
+impl<F> Guarded<F> {
     /// Whether anybody wants to know of changes.
     #[inline]
     pub(crate) fn observed(&self) -> bool {
@@ -78,7 +78,7 @@ impl<F> State<F> {
     }
 }
 
-impl<F: FileSystem> State<F> {
+impl<F: FileSystem> Guarded<F> {
     /// A call goes by `open`, which another session may have closed.
     ///
     /// # Errors
@@ -176,7 +176,7 @@ impl<F: FileSystem> State<F> {
         caller: &Caller<'_>,
         ino: Ino,
     ) -> Result<()> {
-        let State { fs, plain, .. } = self;
+        let Guarded { fs, plain, .. } = self;
         let set_ids = !caller.is_root();
         let in_group = |attr: &Attr| caller.in_group(attr);
         if drop_privileges(fs, plain, cx, ino, set_ids, in_group)? {
@@ -246,7 +246,7 @@ impl<F: FileSystem> State<F> {
     }
 }
 
-impl<F: FileSystem> State<F> {
+impl<F: FileSystem> Guarded<F> {
     /// A session with the View `id` has `open`: pages of it may be shown, if it can be read, until
     /// [`end_reading`](Self::end_reading), or until the original of an adopted one is closed.
     pub(crate) fn begin_reading(&mut self, id: Option<ViewId>, open: &Open) {
