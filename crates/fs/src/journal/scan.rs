@@ -333,6 +333,10 @@ pub fn extent<M: Addressable>(
 }
 
 /// Looks for records with higher numbers between `end` and the end of the ring.
+///
+/// Records follow each other: if one that was there is damaged or was lost, the next begins no further
+/// than the longest record. So all of the ring, which may be much, is read only if there is one in twice
+/// that: what is not found then is behind damage, or a loss, of more than a longest record.
 fn look_beyond<M: Addressable>(
     device: &mut M,
     superblock: &Superblock,
@@ -343,7 +347,8 @@ fn look_beyond<M: Addressable>(
     const PIECE: u64 = 64 << 10;
     const MANY: usize = 128;
     let ring = Ring::new(superblock, &from);
-    let limit = if clean { ring.limit.min(end.position + PIECE) } else { ring.limit };
+    let near = if clean { PIECE } else { 2 * record_max(ring.len) as u64 };
+    let mut limit = ring.limit.min(end.position + near);
     let mut beyond = Beyond::Nothing;
     let mut latest = end.sequence.saturating_sub(1);
     let mut piece = vec![0; PIECE as usize];
@@ -368,6 +373,7 @@ fn look_beyond<M: Addressable>(
                     continue;
                 }
                 skip_to = position + buf.len() as u64;
+                limit = if clean { limit } else { ring.limit };
                 latest = latest.max(get64(&buf, record::SEQUENCE));
                 beyond = beyond.max(proves(&buf, position, end.position, end.sequence));
             }
