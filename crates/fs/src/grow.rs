@@ -226,6 +226,14 @@ impl Change {
             journal.begin_lap();
             header.tail = journal.head();
         }
+        // The switch is not to be made where the mount that replays it finds no storage.
+        let maps = self.maps.keys().map(|&group| new.map_block(group));
+        for block in maps.chain(self.summaries.keys().map(|&block| BlockIndex(block))) {
+            match device.reserve(block, 2) {
+                Err(BlockError::Unsupported) => {}
+                other => other?,
+            }
+        }
         let generation = header.generation + 1;
         journal.begin_numbers();
         let (sequence, chain) = journal.next();

@@ -2,9 +2,11 @@
 mod common;
 
 use atoll_block::fault::{Image, Survival};
-use atoll_block::{BlockDevice, FaultDevice};
+use atoll_block::{BlockDevice, BlockError, FaultDevice};
+use atoll_fs::layout::RING_BLOCKS_STORED;
 use atoll_fs::{
-    CheckOptions, FormatOptions, Fs, Grown, MountOptions, check, format, grow, read_superblock,
+    CheckOptions, FormatOptions, Fs, FsError, Grown, MountOptions, check, format, grow,
+    read_superblock,
 };
 use atoll_vfs::{FileSystem, Ino, Name};
 use common::*;
@@ -120,4 +122,40 @@ fn a_crash_leaves_the_old_size_or_the_new() {
         }
         assert!(seen[0] > 0 && seen[1] > 0, "{seen:?}");
     }
+}
+
+/// A volume whose new journal is larger than what has storage from the start, on hosts with more and more
+/// room: it grows, or stays as it was and says that there is no storage; never anything between.
+#[test]
+fn a_full_host_grows_a_volume_whole_or_not_at_all() {
+    const AFTER: u64 = 16 * 2 * RING_BLOCKS_STORED;
+    let image = volume(5000, AFTER, true);
+    let mut outcomes = Vec::new();
+    let around = RING_BLOCKS_STORED - 2..RING_BLOCKS_STORED + 12;
+    for free in [0, 100].into_iter().chain(around).chain([RING_BLOCKS_STORED + 4096]) {
+        let what = format!("{free} blocks of storage");
+        let mut device = FaultDevice::from_image(image.clone());
+        device.faults.free_blocks = Some(free);
+        let grown = match grow(&mut device, &options()) {
+            Ok(grown) => {
+                assert_eq!((grown.before, grown.after), (5000, AFTER), "{what}");
+                true
+            }
+            Err(error) => {
+                assert_eq!(error, FsError::Device(BlockError::NoSpace), "{what}");
+                false
+            }
+        };
+        outcomes.push(grown);
+        // The next mount of it has no more room than that, or none.
+        let size = if grown { AFTER } else { 5000 };
+        for image in [device.process_crash(), device.power_loss(Survival::None)] {
+            assert_eq!(assert_sound(image.clone(), BOOT, &what), size, "{what}");
+            let mut device = FaultDevice::from_image(image);
+            device.faults.free_blocks = Some(0);
+            let mut fs = Fs::mount(device, &options()).unwrap_or_else(|e| panic!("{what}: {e}"));
+            assert!(fs.lookup(&CX, Ino::ROOT, Name::new(b"kept").unwrap()).is_ok(), "{what}");
+        }
+    }
+    assert!(outcomes.is_sorted() && outcomes[0] != outcomes[outcomes.len() - 1], "{outcomes:?}");
 }
