@@ -30,13 +30,13 @@
 //!   [`Guarded::end_reading`]. They are copied from the server's memory, never from memory that a client can
 //!   change.
 //!
-//! [`ViewReader::lookup_attr`]: atoll_transport::view::ViewReader::lookup_attr
+//! [`ViewReader::lookup_attr`]: atoll_vfs::view::ViewReader::lookup_attr
 
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use atoll_transport::view::{Attributes, PAGE, ViewWriter};
+use atoll_vfs::view::{PAGE, ViewWriter};
 use atoll_vfs::{Attr, Context, FileSystem, FileType, Ino, Name};
 
 use crate::host::ViewMemory;
@@ -201,7 +201,7 @@ impl Views {
             && shows
             && !writer.has_attr(key)
         {
-            writer.put_attr(key, &Attributes::from(attr));
+            writer.put_attr(key, attr);
         }
     }
 
@@ -217,7 +217,7 @@ impl Views {
                 writer.put_entry(parent, name.bytes(), child);
             }
             if shows && !writer.has_attr(child) {
-                writer.put_attr(child, &Attributes::from(attr));
+                writer.put_attr(child, attr);
             }
         }
     }
@@ -292,7 +292,7 @@ impl Views {
             if !shows(self.relatime, &attr) {
                 return;
             }
-            writer.put_attr(key, &Attributes::from(&attr));
+            writer.put_attr(key, &attr);
         }
         for block in blocks(offset, len as u64) {
             if !writer.has_page(key, block) {
