@@ -75,7 +75,7 @@ impl Adopter {
         self.session.adopt(token).unwrap().1
     }
 
-    fn reader(&self) -> &atoll_transport::view::ViewReader<'_> {
+    fn reader(&self) -> &view::ViewReader<'_> {
         self.view.as_ref().unwrap().reader().unwrap()
     }
 

@@ -8,8 +8,8 @@ use atoll_block::RamDevice;
 use atoll_fs::Fs;
 use atoll_host::shm::MappedView;
 use atoll_server::{
-    Access, Change, Credentials, Identity, Limits, LockKind, LockOwner, LockRange, LockRequest,
-    Observer, Session, SessionId, Volume, Waited,
+    Access, Credentials, Identity, Limits, LockKind, LockOwner, LockRange, LockRequest, Session,
+    Volume, Waited,
 };
 use atoll_tests::fixtures::{cx, root, user, volume};
 use atoll_tests::subject::{RW, name};
@@ -408,71 +408,4 @@ fn a_session_leaves_nothing_behind() {
     assert_eq!(other.setlk(warm, theirs, &whole), Ok(()));
     drop((kept, other));
     assert!(matches!(volume.into_inner(), Ok(Some(_))));
-}
-
-// ---- Observers ----
-
-#[derive(Default)]
-struct Seen(Mutex<Vec<String>>);
-
-impl Observer for Seen {
-    fn changed(&self, by: SessionId, change: &Change<'_>) {
-        let text = match change {
-            Change::Attributes(ino) => format!("attributes {ino}"),
-            Change::Data { ino, offset, len: u64::MAX } => format!("data {ino} from {offset}"),
-            Change::Data { ino, offset, len } => format!("data {ino} {offset}+{len}"),
-            Change::Entry { parent, name } => {
-                format!("entry {parent}/{}", String::from_utf8_lossy(name))
-            }
-            Change::Gone(ino) => format!("gone {ino}"),
-        };
-        self.0.lock().unwrap().push(format!("{}: {text}", by.0));
-    }
-}
-
-#[test]
-fn observers_are_told_of_every_change() {
-    let volume = atoll_host::server::volume(ModelFs::default(), "v");
-    let seen = Arc::new(Seen::default());
-    let id = volume.observe(Arc::clone(&seen) as Arc<dyn Observer>).unwrap();
-    let mut s = volume.session(root(), Access::default()).unwrap();
-    let told = |what: &[&str]| {
-        let got = std::mem::take(&mut *seen.0.lock().unwrap());
-        let expected: Vec<String> = what.iter().map(|text| format!("1: {text}")).collect();
-        assert_eq!(got, expected);
-    };
-    let none = RenameFlags::empty();
-    let (attr, handle) = s.create(&cx(), ROOT, name("f"), 0o644, RW).unwrap();
-    told(&["entry 1/f", "attributes 1"]);
-    let f = attr.ino;
-    s.write(&cx(), f, handle, 3, b"abc").unwrap();
-    told(&["data 2 3+3", "attributes 2"]);
-    s.setattr(&cx(), f, None, &SetAttr { size: Some(4), ..SetAttr::default() }).unwrap();
-    told(&["data 2 from 4", "attributes 2"]);
-    s.setattr(&cx(), f, None, &SetAttr { mode: Some(0o600), ..SetAttr::default() }).unwrap();
-    told(&["attributes 2"]);
-    let d = s.mkdir(&cx(), ROOT, name("d"), 0o755).unwrap().ino;
-    let e = s.mkdir(&cx(), ROOT, name("e"), 0o755).unwrap().ino;
-    told(&["entry 1/d", "attributes 1", "entry 1/e", "attributes 1"]);
-    s.link(&cx(), f, d, name("g")).unwrap();
-    told(&["entry 3/g", "attributes 3", "attributes 2"]);
-    s.rename(&cx(), ROOT, name("d"), e, name("d"), none).unwrap();
-    told(&["entry 1/d", "attributes 1", "entry 4/d", "attributes 4", "attributes 3", "entry 3/.."]);
-    s.unlink(&cx(), ROOT, name("f")).unwrap();
-    told(&["entry 1/f", "attributes 1", "attributes 2"]);
-    s.unlink(&cx(), d, name("g")).unwrap();
-    told(&["entry 3/g", "attributes 3", "attributes 2"]);
-    s.release(&cx(), f, handle).unwrap();
-    told(&["gone 2"]);
-    s.rmdir(&cx(), e, name("d")).unwrap();
-    told(&["entry 4/d", "attributes 4", "gone 3"]);
-    // What only looks, tells nothing.
-    walk(&mut s, "e").unwrap();
-    let listing = s.opendir(&cx(), ROOT).unwrap();
-    s.readdir(&cx(), ROOT, listing, 0, &mut |_| true).unwrap();
-    s.statfs(&cx()).unwrap();
-    told(&[]);
-    volume.unobserve(id);
-    s.mkdir(&cx(), ROOT, name("quiet"), 0o755).unwrap();
-    told(&[]);
 }

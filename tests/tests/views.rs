@@ -373,8 +373,8 @@ fn what_the_server_forgets_is_not_found() {
         for number in 0..=number {
             let file = format!("n{number}");
             let found = world.view.reader().unwrap().lookup_attr(world.dir.0, file.as_bytes());
-            if let Some(Some((ino, _))) = found {
-                assert!(world.session.getattr(&cx(), Ino(ino)).is_ok(), "{file}");
+            if let Some(Some(attr)) = found {
+                assert!(world.session.getattr(&cx(), attr.ino).is_ok(), "{file}");
             }
         }
     }

@@ -13,7 +13,7 @@ use atoll_host::shm::SharedMemory;
 use atoll_transport::Memory;
 use atoll_transport::channel::layout::header;
 use atoll_transport::channel::{ClientChannel, Config, Layout};
-use atoll_vfs::{Context, Errno, FileSystem, Ino, Name, OpenFlags, Timespec, View};
+use atoll_vfs::{Context, Errno, FileSystem, Ino, LiveView, Name, OpenFlags, Timespec};
 use common::served::Served;
 use common::{atoll, ok, wait_until};
 

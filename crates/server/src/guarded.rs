@@ -10,7 +10,7 @@ use crate::host::Host;
 use crate::leases::caches::Caches;
 use crate::leases::gate::Gate;
 use crate::leases::needs::Involved;
-use crate::leases::observer::{Change, Observer, ObserverId};
+use crate::leases::observer::{Change, Observer};
 use crate::leases::view::{ViewId, Views};
 use crate::mapped::files::Mappings;
 use crate::open::handles::{Open, Origin};
@@ -48,32 +48,37 @@ pub(crate) struct Guarded<F> {
     pub(crate) involved: Involved,
     pub(crate) gate: Arc<Gate>,
     pub(crate) host: Arc<dyn Host>,
-    pub(crate) observers: Vec<(ObserverId, Arc<dyn Observer>)>,
-    pub(crate) next_observer: u64,
+    /// What was told, for tests that listen.
+    #[cfg(test)]
+    pub(crate) told: Option<Vec<String>>,
 }
 
 impl<F> Guarded<F> {
-    /// Whether anybody wants to know of changes.
+    /// Whether anybody must hear of changes.
     #[inline]
     pub(crate) fn observed(&self) -> bool {
+        #[cfg(test)]
+        if self.told.is_some() {
+            return true;
+        }
         // A mount that has ended is none of the caches any more, but may not have forgotten yet.
-        let kernels = !self.caches.is_empty() || !self.gate.is_open();
-        !self.observers.is_empty() || !self.views.is_empty() || kernels
+        let kernels = self.caches.listens() || !self.gate.is_open();
+        self.views.listens() || kernels || self.mapped.listens()
     }
 
-    /// Tells the observers, and drops from the Views what is not true any more.
+    /// `by` has made `change`: everybody who must hear of it does, here and nowhere else.
     #[inline]
     pub(crate) fn tell(&mut self, by: SessionId, change: Change<'_>) {
-        self.involved.change(match change {
-            Change::Attributes(ino) | Change::Data { ino, .. } | Change::Gone(ino) => ino,
-            Change::Entry { parent, .. } => parent,
-        });
-        self.views.changed(&change);
-        if !self.caches.is_empty() {
-            self.caches.changed(by, &change);
+        if let Some(ino) = change.ino() {
+            self.involved.change(ino);
         }
-        for (_, observer) in &self.observers {
-            observer.changed(by, &change);
+        self.views.changed(by, &change);
+        self.caches.changed(by, &change);
+        // Last: what is in it clients see at once, and then nothing older anywhere.
+        self.mapped.changed(by, &change);
+        #[cfg(test)]
+        if let Some(told) = &mut self.told {
+            told.push(format!("{}: {}", by.0, change.words()));
         }
     }
 }
@@ -115,23 +120,13 @@ impl<F: FileSystem> Guarded<F> {
         if self.fs.accessed(cx, ino) {
             self.changed = true;
             // A kernel knows that a read of its own may set it, but not if it asks for the attributes meanwhile.
-            self.caches.surprised(by, ino);
-            self.tell(by, Change::Attributes(ino));
+            self.tell(by, Change::Unexpected(ino));
         }
     }
 
     /// Whether the next read of `ino` sets its time of last access.
     pub(crate) fn access_is_due(&mut self, cx: &Context, ino: Ino) -> bool {
         self.relatime && self.fs.getattr(cx, ino).is_ok_and(|attr| attr.access_is_due(cx.now))
-    }
-
-    /// The size of `ino`, which `by` is about to make longer, if another client's kernel reads it through its
-    /// page cache and so has to hear of it: else more than any file has.
-    pub(crate) fn size_buffered(&mut self, cx: &Context, by: SessionId, ino: Ino) -> Result<u64> {
-        match self.caches.is_buffered(by, ino) {
-            true => Ok(self.fs.getattr(cx, ino)?.size),
-            false => Ok(u64::MAX),
-        }
     }
 
     /// Tells that the link count of `ino` fell, by which it may be gone.
@@ -148,7 +143,6 @@ impl<F: FileSystem> Guarded<F> {
     /// Tells of a name that came, went or changed in a directory.
     pub(crate) fn tell_entry(&mut self, by: SessionId, parent: Ino, name: Name<'_>) {
         self.tell(by, Change::Entry { parent, name: name.bytes() });
-        self.tell(by, Change::Attributes(parent));
     }
 
     /// Shows a directory that has just changed to the session that changed it, and most likely goes on
@@ -163,11 +157,6 @@ impl<F: FileSystem> Guarded<F> {
         }
     }
 
-    pub(crate) fn tell_data(&mut self, by: SessionId, ino: Ino, offset: u64, len: u64) {
-        self.tell(by, Change::Data { ino, offset, len });
-        self.tell(by, Change::Attributes(ino));
-    }
-
     /// Takes from a file what a change of its content takes.
     pub(crate) fn drop_privileges(
         &mut self,
@@ -180,8 +169,7 @@ impl<F: FileSystem> Guarded<F> {
         let set_ids = !caller.is_root();
         let in_group = |attr: &Attr| caller.in_group(attr);
         if drop_privileges(fs, plain, cx, ino, set_ids, in_group)? {
-            self.caches.surprised(by, ino);
-            self.tell(by, Change::Attributes(ino));
+            self.tell(by, Change::Unexpected(ino));
         }
         Ok(())
     }

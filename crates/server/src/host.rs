@@ -5,7 +5,7 @@
 use std::any::Any;
 use std::time::Duration;
 
-use atoll_transport::view::{Size, ViewWriter};
+use atoll_vfs::view::{Size, ViewWriter};
 use atoll_vfs::{Result, Timespec};
 
 /// To be called once, when something is done. It must not block.

@@ -42,7 +42,6 @@ pub mod task;
 mod testing;
 pub mod volume;
 
-pub use leases::observer::{Change, Observer, ObserverId};
 pub use locks::{Holder, LockKind, LockOwner, LockRange, LockRequest, WaitId, Waited, Wake};
 pub use mapped::{MapToken, Mapping};
 pub use open::tokens::Token;

@@ -29,7 +29,7 @@ use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, OpenFlags, Result, Seek
 
 use crate::guarded::Guarded;
 use crate::host::PAGES_LEN;
-use crate::leases::observer::Change;
+use crate::leases::observer::{Change, Content, Now};
 use crate::mapped::files::{File, length, overlap};
 use crate::open::handles::{Open, Origin};
 use crate::rights::identity::SessionId;
@@ -63,7 +63,7 @@ const GRACE: u32 = 2;
 
 impl<F: FileSystem> Guarded<F> {
     /// Whether clients may change the content of `ino` without a call: nothing that has been read of
-    /// it stays true. One that becomes so is told to observers as a change of all its data.
+    /// it stays true. One that becomes so is told as a change of all its content.
     #[inline]
     pub(crate) fn is_mapped(&self, ino: Ino) -> bool {
         !self.mapped.files.is_empty() && self.mapped.files.contains_key(&ino)
@@ -161,7 +161,8 @@ impl<F: FileSystem> Guarded<F> {
         };
         self.mapped.tokens.extend([(reader, ino), (writer, ino)]);
         self.mapped.files.insert(ino, file);
-        self.tell(by, Change::Data { ino, offset: 0, len: u64::MAX });
+        let content = Content { ino, offset: 0, len: u64::MAX, now: Now::Same, grew: None };
+        self.tell_content(cx, by, content);
         Ok(())
     }
 
@@ -189,60 +190,33 @@ impl<F: FileSystem> Guarded<F> {
         Ok(true)
     }
 
-    /// The size of `ino` if it is mapped and what its mappings may have in memory allows it to grow to
-    /// `end`.
+    /// The size of `ino`, of which `by` is about to change what lies before `end`, if somebody has to hear how
+    /// long it was: its mappings, or another client's kernel that reads it through its page cache.
     ///
     /// # Errors
-    /// `ENOMEM`.
-    pub(crate) fn before_change(
+    /// `ENOMEM` where what its mappings may have in memory does not allow it to grow so far.
+    pub(crate) fn size_before(
         &mut self,
         cx: &Context,
+        by: SessionId,
         ino: Ino,
         end: u64,
     ) -> Result<Option<u64>> {
-        if !self.is_mapped(ino) {
+        let mapped = self.is_mapped(ino);
+        if !mapped && !self.caches.is_buffered(by, ino) {
             return Ok(None);
         }
         let size = self.fs.getattr(cx, ino)?.size;
-        if end > size && self.mapped.files[&ino].bytes(end) > MAPPED_MAX {
+        if mapped && end > size && self.mapped.files[&ino].bytes(end) > MAPPED_MAX {
             return Err(Errno::ENOMEM);
         }
         Ok(Some(size))
     }
 
-    /// `ino`, of `size` before, has had `data` written at `offset`.
-    pub(crate) fn wrote_mapped(&mut self, cx: &Context, ino: Ino, size: u64, at: u64, data: &[u8]) {
-        let Some(file) = self.mapped.files.get(&ino) else { return };
-        let written = || {
-            file.zero(size..at)?;
-            for part in file.within(at..at.saturating_add(data.len() as u64)) {
-                let place = (part.start - at) as usize..(part.end - at) as usize;
-                file.pages.write(part.start, &data[place])?;
-            }
-            Ok(())
-        };
-        let written = written();
-        self.keep_mapped(cx, ino, written);
-    }
-
-    /// A part of `ino` reads as zeros from now on.
-    pub(crate) fn zeroed_mapped(&mut self, cx: &Context, ino: Ino, range: Range<u64>) {
-        let Some(file) = self.mapped.files.get(&ino) else { return };
-        let zeroed = file.zero(range);
-        self.keep_mapped(cx, ino, zeroed);
-    }
-
-    /// `ino`, of `size` before, has another size now.
-    pub(crate) fn resized_mapped(&mut self, cx: &Context, ino: Ino, size: u64, new: u64) {
-        // Cut off, or not yet part of the file.
-        let range = if new < size { new..PAGES_LEN } else { size..new };
-        self.zeroed_mapped(cx, ino, range);
-    }
-
-    /// After a change of the memory that failed: it is the file's content no more.
-    fn keep_mapped(&mut self, cx: &Context, ino: Ino, changed: Result<()>) {
-        if let Err(error) = changed {
-            log::error!("inode {} is not mapped any more, there is no memory: {error}", ino.0);
+    /// Tells of a change of content, and ends the mappings in which it could not be made.
+    pub(crate) fn tell_content(&mut self, cx: &Context, by: SessionId, content: Content<'_>) {
+        self.tell(by, Change::Content(content));
+        while let Some(ino) = self.mapped.lost.pop() {
             self.end_mapping(cx, ino);
         }
     }
@@ -302,7 +276,9 @@ impl<F: FileSystem> Guarded<F> {
         }
         for range in stored {
             self.changed = true;
-            self.tell_data(SessionId::VOLUME, ino, range.start, length(&range));
+            let (offset, len) = (range.start, length(&range));
+            let content = Content { ino, offset, len, now: Now::Same, grew: None };
+            self.tell_content(cx, SessionId::VOLUME, content);
         }
         Ok(next)
     }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use atoll_vfs::{AccessTimes, Errno, FileSystem, Result, Timespec};
 
@@ -14,7 +14,6 @@ use crate::host::Host;
 use crate::leases::caches::Caches;
 use crate::leases::gate::{Gate, Ticket};
 use crate::leases::needs::Involved;
-use crate::leases::observer::{Observer, ObserverId};
 use crate::leases::view::Views;
 use crate::locks::LockTable;
 use crate::mapped::files::Mappings;
@@ -107,8 +106,8 @@ impl<F: FileSystem + Send> Volume<F> {
                 involved: Involved::default(),
                 gate: Arc::clone(&gate),
                 host: Arc::clone(&host),
-                observers: Vec::new(),
-                next_observer: 0,
+                #[cfg(test)]
+                told: None,
             }),
             locks: Mutex::new(LockTable::default()),
             host,
@@ -194,26 +193,6 @@ impl<F: FileSystem + Send> Volume<F> {
             return Ok(());
         }
         self.sync(false)
-    }
-
-    /// Calls `observer` for every change from now on.
-    ///
-    /// # Errors
-    /// `EIO` after a panic in the file system.
-    pub fn observe(&self, observer: Arc<dyn Observer>) -> Result<ObserverId> {
-        let mut state = self.lock()?;
-        let id = ObserverId(state.next_observer);
-        state.next_observer += 1;
-        state.observers.push((id, observer));
-        Ok(id)
-    }
-
-    /// Ends what [`observe`](Self::observe) began; when this returns, the observer is not being
-    /// called and never will be.
-    pub fn unobserve(&self, id: ObserverId) {
-        // A poisoned volume makes no changes, but its observers are let go of all the same.
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.observers.retain(|(other, _)| *other != id);
     }
 
     /// As [`lock`](Self::lock), for a call whose answer waits until the kernels of all mounts have forgotten

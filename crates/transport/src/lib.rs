@@ -13,7 +13,6 @@ pub mod memory;
 pub mod ring;
 pub mod shared;
 pub mod transport;
-pub mod view;
 
 pub use memory::Memory;
 pub use shared::Shared;

@@ -1,6 +1,6 @@
 //! A client that looks into a View before it asks the server: what is there costs no request.
 //!
-//! Read in this order: [`View`] what keeps a View readable, [`OpenFiles`] which files are
+//! Read in this order: [`LiveView`] what keeps a View readable, [`OpenFiles`] which files are
 //! open for reading, [`Answers`] what the two say, [`Cached`] the file system.
 //!
 //! The View is the truth at the moment it is read (docs/PROTOCOL.md), so that nothing here ever has to be
@@ -11,19 +11,18 @@ mod open;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use atoll_transport::view::{Attributes, ViewReader};
-
 pub use self::open::OpenFiles;
 use crate::errno::{Errno, Result};
 use crate::filesystem::FileSystem;
 use crate::types::*;
+use crate::view::ViewReader;
 
 /// The most bytes of a read that are looked for in the View: what is longer is worth a request. It bounds
 /// how long a read takes that is overtaken by writes again and again.
 pub const READ_MAX: usize = 64 << 10;
 
-/// A View and what keeps it readable: its memory mapped, its server alive.
-pub trait View {
+/// A View with what keeps it readable: its memory mapped, its server alive.
+pub trait LiveView {
     /// What to read it by; `None` once the connection to the server is known to be lost, for ever after.
     fn reader(&self) -> Option<&ViewReader<'_>>;
 
@@ -31,14 +30,14 @@ pub trait View {
     fn suspect(&self) {}
 }
 
-impl View for ViewReader<'_> {
+impl LiveView for ViewReader<'_> {
     #[inline]
     fn reader(&self) -> Option<&ViewReader<'_>> {
         Some(self)
     }
 }
 
-impl<V: View> View for Option<V> {
+impl<V: LiveView> LiveView for Option<V> {
     #[inline]
     fn reader(&self) -> Option<&ViewReader<'_>> {
         self.as_ref()?.reader()
@@ -51,7 +50,7 @@ impl<V: View> View for Option<V> {
     }
 }
 
-impl<V: View + ?Sized> View for Arc<V> {
+impl<V: LiveView + ?Sized> LiveView for Arc<V> {
     #[inline]
     fn reader(&self) -> Option<&ViewReader<'_>> {
         (**self).reader()
@@ -71,7 +70,7 @@ pub struct Answers<V> {
     open: Arc<OpenFiles>,
 }
 
-impl<V: View> Answers<V> {
+impl<V: LiveView> Answers<V> {
     /// What `view` says; `open` is one for all who share the session.
     pub fn new(view: V, open: Arc<OpenFiles>) -> Self {
         Answers { view, open }
@@ -81,7 +80,7 @@ impl<V: View> Answers<V> {
     #[inline]
     pub fn lookup(&self, parent: Ino, name: Name<'_>) -> Option<Result<Attr>> {
         match self.view.reader()?.lookup_attr(parent.0, name.bytes())? {
-            Some((ino, found)) => Some(Ok(attr(ino, &found))),
+            Some(attr) => Some(Ok(attr)),
             None => Some(Err(Errno::ENOENT)),
         }
     }
@@ -89,7 +88,7 @@ impl<V: View> Answers<V> {
     /// The attributes of `ino`.
     #[inline]
     pub fn getattr(&self, ino: Ino) -> Option<Attr> {
-        self.view.reader()?.attr(ino.0).map(|found| attr(ino.0, &found))
+        self.view.reader()?.attr(ino.0)
     }
 
     /// Reads from `offset` on through a handle that is known to be open for reading: the number of
@@ -131,7 +130,7 @@ pub struct Cached<F, V> {
     caller: Option<(u32, u32)>,
 }
 
-impl<F: FileSystem, V: View> Cached<F, V> {
+impl<F: FileSystem, V: LiveView> Cached<F, V> {
     /// Looks into `view` before it asks `inner`; `open` is one for all clients of the session.
     pub fn new(inner: F, view: V, open: Arc<OpenFiles>) -> Self {
         Cached { inner, answers: Answers::new(view, open), caller: None }
@@ -181,49 +180,7 @@ impl<F: FileSystem, V: View> Cached<F, V> {
     }
 }
 
-fn time((sec, nsec): (i64, u32)) -> Timespec {
-    Timespec { sec, nsec }
-}
-
-/// The attributes of `ino` as a View has them.
-#[inline]
-fn attr(ino: u64, found: &Attributes) -> Attr {
-    Attr {
-        ino: Ino(ino),
-        mode: found.mode,
-        nlink: found.nlink,
-        uid: found.uid,
-        gid: found.gid,
-        rdev: found.rdev,
-        size: found.size,
-        blocks: found.blocks,
-        atime: time(found.atime),
-        mtime: time(found.mtime),
-        ctime: time(found.ctime),
-        btime: time(found.btime),
-    }
-}
-
-impl From<&Attr> for Attributes {
-    fn from(attr: &Attr) -> Attributes {
-        let time = |time: Timespec| (time.sec, time.nsec);
-        Attributes {
-            size: attr.size,
-            blocks: attr.blocks,
-            mode: attr.mode,
-            nlink: attr.nlink,
-            uid: attr.uid,
-            gid: attr.gid,
-            rdev: attr.rdev,
-            atime: time(attr.atime),
-            mtime: time(attr.mtime),
-            ctime: time(attr.ctime),
-            btime: time(attr.btime),
-        }
-    }
-}
-
-impl<F: FileSystem, V: View> FileSystem for Cached<F, V> {
+impl<F: FileSystem, V: LiveView> FileSystem for Cached<F, V> {
     #[inline]
     fn lookup(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<Attr> {
         if self.caller.is_none_or(|caller| caller == (cx.uid, cx.gid))

@@ -3,7 +3,8 @@
 //! Read in this order: [`types`] the nouns, [`errno`] the errors, [`filesystem`] the trait and its
 //! contract, [`sync`] what it hands out to be waited for, [`model`] the in-memory oracle that every implementor is compared with; then the cut:
 //! [`wire`] FUSE messages, [`server`] bytes to a call, [`client`] a call to bytes, [`loopback`] both in one
-//! process; [`cached`], by which many calls need none; and [`abi`], the numbers that C states too.
+//! process; [`view`], memory that answers without a request, and [`cached`], a client that looks there first; and
+//! [`abi`], the numbers that C states too.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -22,9 +23,10 @@ pub mod server;
 pub mod sync;
 pub mod types;
 mod variants;
+pub mod view;
 pub mod wire;
 
-pub use cached::{Answers, Cached, OpenFiles, View};
+pub use cached::{Answers, Cached, LiveView, OpenFiles};
 pub use client::{Client, ClientOptions};
 pub use errno::{Errno, Result};
 pub use filesystem::FileSystem;

@@ -6,13 +6,12 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use atoll_block::RamDevice;
 use atoll_fs::Fs;
-use atoll_server::{Access, Change, Credentials, Identity, Observer, Session, SessionId};
+use atoll_server::{Access, Credentials, Identity, Session};
 use atoll_vfs::{
     Context, FallocateMode, FileSystem, Ino, Name, OpenFlags, RenameFlags, SetAttr, Timespec,
 };
@@ -513,18 +512,6 @@ fn requests_that_are_swallowed_harm_only_their_mount() {
     });
 }
 
-/// Says when the content of a file has changed.
-struct Observed(Sender<()>);
-
-impl Observer for Observed {
-    fn changed(&self, _by: SessionId, change: &Change<'_>) {
-        if let Change::Data { .. } = change {
-            // Nobody listens any more after the first.
-            let _ = self.0.send(());
-        }
-    }
-}
-
 /// Calls on files that nobody else has to do with, through one client: all that make, change, show and remove.
 fn work(changer: &mut dyn Changer, dir: &Path) {
     for i in 0..3 {
@@ -564,16 +551,20 @@ fn who_is_late_holds_up_nobody_else() {
         let stop = AtomicBool::new(false);
         let swallowing = Swallowing { stop: &stop, mount: &world.b };
         let (unique, stuck) = swallow(world, &stop, &cached);
-        let (tell, changed) = channel();
-        let observer = world.volume.observe(Arc::new(Observed(tell))).unwrap();
         let returned = AtomicBool::new(false);
+        let gate = world.volume.gate();
+        while !gate.is_open() {
+            sleep(Duration::from_millis(1));
+        }
         thread::scope(|scope| {
             scope.spawn(|| {
                 writer.write_all_at(&[2; 4096], 0).unwrap();
                 returned.store(true, Ordering::Release);
             });
             // The change is made, and its answer waits.
-            changed.recv().unwrap();
+            while gate.is_open() {
+                sleep(Duration::from_millis(1));
+            }
             scope.spawn(|| {
                 third.session.lookup(&cx(), Ino::ROOT, name("late")).unwrap();
                 returned.store(true, Ordering::Release);
@@ -589,7 +580,6 @@ fn who_is_late_holds_up_nobody_else() {
             nix::unistd::write(&world.device, &answer).unwrap();
             assert!(!early, "somebody learned of a change that a mount does not show");
         });
-        world.volume.unobserve(observer);
         drop(swallowing);
         for reader in stuck {
             reader.join().unwrap();

@@ -19,7 +19,7 @@ const LAYERS: [(&str, &[&str]); 10] = [
     ("crates/preload-backend", &["crates/transport", "crates/vfs", "crates/host"]),
     ("crates/fs", &["crates/block", "crates/vfs"]),
     ("crates/posix", &["crates/vfs"]),
-    ("crates/server", &["crates/transport", "crates/vfs", "crates/posix"]),
+    ("crates/server", &["crates/vfs", "crates/posix"]),
     (
         "crates/host",
         &["crates/transport", "crates/block", "crates/vfs", "crates/posix", "crates/server"],

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use atoll_server::host::{Done, Host, ViewMemory};
 use atoll_server::{MapToken, Session, Volume};
-use atoll_transport::view::{Size, ViewWriter};
+use atoll_vfs::view::{Size, ViewWriter};
 use atoll_vfs::{Errno, FileSystem, Result, Timespec};
 
 use super::pages::Pages;

@@ -7,10 +7,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use atoll_transport::view::ViewReader;
+use atoll_vfs::LiveView;
+use atoll_vfs::view::ViewReader;
 #[cfg(feature = "server")]
-use atoll_transport::view::{Size, ViewWriter};
-use atoll_vfs::View;
+use atoll_vfs::view::{Size, ViewWriter};
 
 use super::ReadOnlyMemory;
 #[cfg(feature = "server")]
@@ -116,7 +116,7 @@ impl MappedView {
     }
 }
 
-impl View for MappedView {
+impl LiveView for MappedView {
     /// A server that shuts down or ends the session closes the View by itself. Of one that was killed
     /// this learns after at most 256 reads; until then the View says what was true when it died.
     #[inline]

@@ -53,7 +53,7 @@ use std::time::Duration;
 use atoll_vfs::Ino;
 
 use crate::leases::gate::{Cut, Gate, Mount, Next, Notice, PortId};
-use crate::leases::observer::Change;
+use crate::leases::observer::{Change, Content, Now, Observer};
 use crate::rights::identity::SessionId;
 
 /// How long what was taken back is not lent again.
@@ -280,6 +280,17 @@ impl KernelCache {
         }
     }
 
+    /// `ino` is of `size` bytes now, longer than before, of which `last` is the last one.
+    fn grew(&self, ino: Ino, size: u64, last: u8) {
+        let mut table = self.table();
+        if let Some(known) = table.known.get_mut(&ino).filter(|known| known.buffered > 0) {
+            // The byte may be the kernel's whole page.
+            known.pages = true;
+            let grown = Some((size, last));
+            self.gate.tell(self.port, ino, Notice { grown, ..self.notice(ino, false) });
+        }
+    }
+
     fn is_buffered(&self, ino: Ino) -> bool {
         self.table().known.get(&ino).is_some_and(|known| known.buffered > 0)
     }
@@ -340,12 +351,6 @@ pub(crate) struct Caches {
 }
 
 impl Caches {
-    /// Whether there are no mounts to tell of what others change.
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.mounts.is_empty()
-    }
-
     pub fn begin(&mut self, cache: &Arc<KernelCache>) {
         match cache.lends {
             Lends::All => self.sole = Some(Arc::clone(cache)),
@@ -362,48 +367,56 @@ impl Caches {
 
     /// Whether a mount other than that of `by` reads `ino` through its page cache.
     pub fn is_buffered(&self, by: SessionId, ino: Ino) -> bool {
-        self.mounts.iter().any(|mount| mount.session != by && mount.is_buffered(ino))
+        self.others(by).any(|mount| mount.is_buffered(ino))
     }
 
-    /// `by` has made `ino` longer: it is of `size` bytes now, of which `last` is the last one.
-    pub fn grew(&self, by: SessionId, ino: Ino, size: u64, last: u8) {
-        for mount in self.mounts.iter().filter(|mount| mount.session != by) {
-            let mut table = mount.table();
-            if let Some(known) = table.known.get_mut(&ino).filter(|known| known.buffered > 0) {
-                // The byte may be the kernel's whole page.
-                known.pages = true;
-                let grown = Some((size, last));
-                mount.gate.tell(mount.port, ino, Notice { grown, ..mount.notice(ino, false) });
+    fn content_changed(&self, by: SessionId, content: &Content<'_>) {
+        let ino = content.ino;
+        for mount in self.others(by) {
+            mount.revoke(ino, true);
+            mount.revoke(ino, false);
+        }
+        let (last, of_cache) = match content.now {
+            Now::Bytes { data, cached } => (data.last().copied().unwrap_or(0), cached),
+            Now::Zeros | Now::Same => (0, true),
+        };
+        if let Some((_, size)) = content.grew {
+            self.others(by).for_each(|mount| mount.grew(ino, size, last));
+        }
+        // Whoever reads for the writer's own page cache meanwhile may have got what was there before.
+        if !of_cache {
+            for mount in self.mounts.iter().filter(|mount| mount.session == by) {
+                mount.revoke(ino, true);
             }
         }
     }
 
-    /// Takes back from all but the mount that has made it what `change` has made untrue.
-    pub fn changed(&self, by: SessionId, change: &Change<'_>) {
-        let (ino, pages) = match *change {
-            Change::Attributes(ino) => (ino, false),
-            Change::Data { ino, .. } => (ino, true),
+    fn others(&self, by: SessionId) -> impl Iterator<Item = &Arc<KernelCache>> {
+        self.mounts.iter().filter(move |mount| mount.session != by)
+    }
+}
+
+impl Observer for Caches {
+    #[inline]
+    fn listens(&self) -> bool {
+        !self.mounts.is_empty()
+    }
+
+    /// Takes back what `change` has made untrue, from all but the mount that has made it and so knows.
+    #[inline]
+    fn changed(&mut self, by: SessionId, change: &Change<'_>) {
+        match change {
+            Change::Unexpected(ino) => {
+                let own = self.sole.iter().filter(|sole| sole.session == by);
+                self.mounts.iter().chain(own).for_each(|mount| mount.revoke(*ino, false));
+            }
             // Names are not lent, nor is there an inode that a kernel could show.
-            Change::Entry { .. } | Change::Gone(_) => return,
-        };
-        for mount in self.mounts.iter().filter(|mount| mount.session != by) {
-            mount.revoke(ino, pages);
-        }
-    }
-
-    /// `by` has written into `ino`, and not pages that its own kernel has: whoever reads for the page cache
-    /// meanwhile may have got what was there before.
-    pub fn wrote(&self, by: SessionId, ino: Ino) {
-        for mount in self.mounts.iter().filter(|mount| mount.session == by) {
-            mount.revoke(ino, true);
-        }
-    }
-
-    /// A call of `by` has changed the attributes of `ino` in a way that its kernel does not think of.
-    pub fn surprised(&self, by: SessionId, ino: Ino) {
-        let mounts = self.mounts.iter().chain(&self.sole);
-        for mount in mounts.filter(|mount| mount.session == by) {
-            mount.revoke(ino, false);
+            Change::Moved | Change::Gone(_) => {}
+            _ if self.mounts.is_empty() => {}
+            Change::Content(content) => self.content_changed(by, content),
+            Change::Attributes(ino) | Change::Rights(ino) | Change::Entry { parent: ino, .. } => {
+                self.others(by).for_each(|mount| mount.revoke(*ino, false));
+            }
         }
     }
 }

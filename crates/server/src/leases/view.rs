@@ -30,19 +30,20 @@
 //!   [`Guarded::end_reading`]. They are copied from the server's memory, never from memory that a client can
 //!   change.
 //!
-//! [`ViewReader::lookup_attr`]: atoll_transport::view::ViewReader::lookup_attr
+//! [`ViewReader::lookup_attr`]: atoll_vfs::view::ViewReader::lookup_attr
 
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use atoll_transport::view::{Attributes, PAGE, ViewWriter};
+use atoll_vfs::view::{PAGE, ViewWriter};
 use atoll_vfs::{Attr, Context, FileSystem, FileType, Ino, Name};
 
 use crate::host::ViewMemory;
 use crate::leases::gate::Gate;
-use crate::leases::observer::Change;
+use crate::leases::observer::{Change, Content, Observer};
 use crate::open::handles::Open;
+use crate::rights::identity::SessionId;
 
 /// The most bytes of a read or write that are put into the View: what is longer is worth a request.
 const FILL_MAX: usize = 32 << 10;
@@ -72,17 +73,34 @@ impl SessionView {
 
     #[inline]
     fn changed(&mut self, change: &Change<'_>) {
-        let (&Change::Attributes(ino)
-        | &Change::Data { ino, .. }
-        | &Change::Entry { parent: ino, .. }
-        | &Change::Gone(ino)) = change;
+        let Some(ino) = change.ino() else { return self.moved() };
         let Some(key) = self.key(ino) else { return };
         let writer = self.view.writer();
         match *change {
-            Change::Attributes(_) => writer.drop_attr(key),
-            Change::Data { offset, len, .. } => writer.drop_pages(key, blocks(offset, len)),
-            Change::Entry { name, .. } => writer.drop_entry(key, name),
+            Change::Attributes(_) | Change::Unexpected(_) => writer.drop_attr(key),
+            Change::Rights(_) => {
+                writer.drop_attr(key);
+                writer.drop_entries(key);
+            }
+            Change::Content(Content { offset, len, .. }) => {
+                writer.drop_pages(key, blocks(offset, len));
+                writer.drop_attr(key);
+            }
+            Change::Entry { name, .. } => {
+                writer.drop_entry(key, name);
+                writer.drop_attr(key);
+            }
             Change::Gone(_) => writer.drop_inode(key),
+            Change::Moved => {}
+        }
+    }
+
+    /// Directories have been moved: of a subtree all entries go.
+    fn moved(&mut self) {
+        if self.top != Ino::ROOT {
+            for generation in 0..self.view.size().generations {
+                self.view.writer().drop_entries(u64::from(generation));
+            }
         }
     }
 }
@@ -122,12 +140,6 @@ impl Views {
         self.relatime = relatime;
     }
 
-    /// Whether there is none.
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-
     /// Begins a View in memory of its own for a session whose root is `top`.
     pub fn begin(&mut self, view: Box<dyn ViewMemory>, top: Ino) -> ViewId {
         let free = self.places.iter().position(Option::is_none);
@@ -147,32 +159,6 @@ impl Views {
             && self.places[at].take().is_some()
         {
             self.count -= 1;
-        }
-    }
-
-    /// Drops what `change` has made untrue.
-    #[inline]
-    pub fn changed(&mut self, change: &Change<'_>) {
-        for view in self.places.iter_mut().flatten() {
-            view.changed(change);
-        }
-    }
-
-    /// Drops the entries of `dir`, whose mode or owner has changed.
-    pub fn access_changed(&mut self, dir: Ino) {
-        for view in self.places.iter_mut().flatten() {
-            if let Some(key) = view.key(dir) {
-                view.view.writer().drop_entries(key);
-            }
-        }
-    }
-
-    /// Drops all entries in the Views of subtrees: a directory has been moved.
-    pub fn moved(&mut self) {
-        for view in self.places.iter_mut().flatten().filter(|view| view.top != Ino::ROOT) {
-            for generation in 0..view.view.size().generations {
-                view.view.writer().drop_entries(u64::from(generation));
-            }
         }
     }
 
@@ -201,7 +187,7 @@ impl Views {
             && shows
             && !writer.has_attr(key)
         {
-            writer.put_attr(key, &Attributes::from(attr));
+            writer.put_attr(key, attr);
         }
     }
 
@@ -217,7 +203,7 @@ impl Views {
                 writer.put_entry(parent, name.bytes(), child);
             }
             if shows && !writer.has_attr(child) {
-                writer.put_attr(child, &Attributes::from(attr));
+                writer.put_attr(child, attr);
             }
         }
     }
@@ -292,7 +278,7 @@ impl Views {
             if !shows(self.relatime, &attr) {
                 return;
             }
-            writer.put_attr(key, &Attributes::from(&attr));
+            writer.put_attr(key, &attr);
         }
         for block in blocks(offset, len as u64) {
             if !writer.has_page(key, block) {
@@ -302,6 +288,21 @@ impl Views {
                     _ => return,
                 }
             }
+        }
+    }
+}
+
+impl Observer for Views {
+    #[inline]
+    fn listens(&self) -> bool {
+        self.count > 0
+    }
+
+    /// Drops what is not true any more from the Views of all sessions.
+    #[inline]
+    fn changed(&mut self, _by: SessionId, change: &Change<'_>) {
+        for view in self.places.iter_mut().flatten() {
+            view.changed(change);
         }
     }
 }

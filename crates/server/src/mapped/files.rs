@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use atoll_vfs::{Errno, Ino, Result};
 
-use crate::host::{Host, Pages};
+use crate::host::{Host, PAGES_LEN, Pages};
+use crate::leases::observer::{Change, Content, Now, Observer};
 use crate::open::handles::Open;
 use crate::rights::identity::SessionId;
 
@@ -57,6 +58,8 @@ pub(crate) struct File {
 pub(crate) struct Mappings {
     pub files: HashMap<Ino, File>,
     pub tokens: HashMap<MapToken, Ino>,
+    /// Files whose memory could not be changed as they were: it is their content no more.
+    pub lost: Vec<Ino>,
 }
 
 pub(crate) fn overlap(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {
@@ -111,6 +114,28 @@ impl File {
         self.within(0..size).map(|part| length(&part)).sum()
     }
 
+    /// Puts into memory what a change has made of the content.
+    fn change(&self, content: &Content<'_>) -> Result<()> {
+        let at = content.offset;
+        let end = at.saturating_add(content.len);
+        if let Some((was, is)) = content.grew {
+            // Clients may have stored where nothing of the file was.
+            let until = if matches!(content.now, Now::Bytes { .. }) { at } else { is };
+            self.zero(was..until)?;
+        }
+        match content.now {
+            Now::Bytes { data, .. } => {
+                for part in self.within(at..end) {
+                    let place = (part.start - at) as usize..(part.end - at) as usize;
+                    self.pages.write(part.start, &data[place])?;
+                }
+                Ok(())
+            }
+            Now::Zeros => self.zero(at..end.min(PAGES_LEN)),
+            Now::Same => Ok(()),
+        }
+    }
+
     pub fn zero(&self, range: Range<u64>) -> Result<()> {
         for part in self.within(range) {
             self.pages.zero(part.start, part.end)?;
@@ -123,5 +148,25 @@ impl Mappings {
     pub fn file(&self, token: MapToken) -> Result<(Ino, &File)> {
         let ino = *self.tokens.get(&token).ok_or(Errno::ESTALE)?;
         self.files.get(&ino).map(|file| (ino, file)).ok_or(Errno::ESTALE)
+    }
+}
+
+impl Observer for Mappings {
+    #[inline]
+    fn listens(&self) -> bool {
+        !self.files.is_empty()
+    }
+
+    #[inline]
+    fn changed(&mut self, _by: SessionId, change: &Change<'_>) {
+        if let Change::Content(content) = change
+            && !self.files.is_empty()
+            && let Some(file) = self.files.get(&content.ino)
+            && let Err(error) = file.change(content)
+        {
+            let ino = content.ino;
+            log::error!("inode {} is not mapped any more, there is no memory: {error}", ino.0);
+            self.lost.push(ino);
+        }
     }
 }

@@ -12,7 +12,7 @@ use atoll_vfs::{
 
 use crate::guarded::Guarded;
 use crate::guarded::{MAKE, open_mode};
-use crate::leases::observer::Change;
+use crate::leases::observer::{Change, Content, Now};
 use crate::leases::view::ViewId;
 use crate::open::handles::{Open, Origin};
 use crate::rights::identity::Identity;
@@ -29,6 +29,11 @@ macro_rules! offer {
             $open.origin = $state.tokens.offer(&$open, $self.inodes.top());
         }
     };
+}
+
+/// `ino` has no content any more.
+fn emptied(ino: Ino) -> Content<'static> {
+    Content { ino, offset: 0, len: u64::MAX, now: Now::Zeros, grew: None }
 }
 
 impl<F: FileSystem + Send> Session<F> {
@@ -164,27 +169,23 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         }
         // A handle of a directory says nothing that the file system would want to know.
         let handle = open.filter(|open| open.flags.is_some()).map(|open| open.handle);
-        let mapped = match set.size {
-            Some(size) => state.before_change(cx, inner, size)?,
-            None => None,
-        };
-        let attr = state.fs.setattr(cx, inner, handle, &set)?;
-        if let (Some(old), Some(new)) = (mapped, set.size) {
-            state.resized_mapped(cx, inner, old, new);
+        if let Some(size) = set.size {
+            state.size_before(cx, self.id, inner, size)?;
         }
+        let attr = state.fs.setattr(cx, inner, handle, &set)?;
         if state.observed() {
+            let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
             match (set.size, old) {
-                (Some(size), Some(old)) => {
-                    state.tell_data(self.id, inner, size.min(old.size), u64::MAX);
-                    if size > old.size {
-                        state.caches.grew(self.id, inner, size, 0);
-                    }
+                (Some(is), Some(Attr { size: was, .. })) => {
+                    let (offset, grew) = (is.min(was), (is > was).then_some((was, is)));
+                    let content =
+                        Content { ino: inner, offset, len: u64::MAX, now: Now::Zeros, grew };
+                    state.tell_content(cx, self.id, content);
+                }
+                _ if rights && attr.file_type() == FileType::Directory => {
+                    state.tell(self.id, Change::Rights(inner));
                 }
                 _ => state.tell(self.id, Change::Attributes(inner)),
-            }
-            let access = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
-            if access && attr.file_type() == FileType::Directory {
-                state.views.access_changed(inner);
             }
         }
         state.views.found(self.view, &attr);
@@ -291,7 +292,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         }
         if from != to && directories().next().is_some() {
             state.moves += 1;
-            state.views.moved();
+            state.tell(self.id, Change::Moved);
             // What this session can name in both directories is inside, and so is what it moved.
             for attr in directories() {
                 self.inodes.moved_inside(attr.ino, state.moves);
@@ -366,8 +367,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             }
             let handle = state.fs.open(cx, inner, flags)?;
             if flags.contains(OpenFlags::TRUNC) {
-                state.resized_mapped(cx, inner, u64::MAX, 0);
-                state.tell_data(self.id, inner, 0, u64::MAX);
+                state.tell_content(cx, self.id, emptied(inner));
             }
             let mut open = Open { ino: inner, handle, flags: Some(flags), origin: Origin::Own };
             offer!(self, state, open);
@@ -426,15 +426,12 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             state.changed = true;
             let (attr, handle) = state.fs.create(cx, dir, name, mode, flags)?;
             state.involved.add(attr.ino);
-            if found.is_some() && flags.contains(OpenFlags::TRUNC) {
-                state.resized_mapped(cx, attr.ino, u64::MAX, 0);
-            }
             if state.observed() {
                 if found.is_none() {
                     state.tell_entry(self.id, dir, name);
                     state.show_again(cx, self.view, dir);
                 } else if flags.contains(OpenFlags::TRUNC) {
-                    state.tell_data(self.id, attr.ino, 0, u64::MAX);
+                    state.tell_content(cx, self.id, emptied(attr.ino));
                 }
             }
             let mut open = Open { ino: attr.ino, handle, flags: Some(flags), origin: Origin::Own };
@@ -523,22 +520,13 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         }
         let end = offset.saturating_add(len);
         let grows = if mode.contains(FallocateMode::KEEP_SIZE) { 0 } else { end };
-        let mapped = state.before_change(cx, open.ino, grows)?;
-        let old = state.size_buffered(cx, self.id, open.ino)?;
+        let was = state.size_before(cx, self.id, open.ino, grows)?;
         state.fs.fallocate(cx, open.ino, open.handle, offset, len, mode)?;
-        if let Some(size) = mapped {
-            if grows > size {
-                state.resized_mapped(cx, open.ino, size, grows);
-            }
-            if mode.intersects(FallocateMode::PUNCH_HOLE | FallocateMode::ZERO_RANGE) {
-                state.zeroed_mapped(cx, open.ino, offset..end);
-            }
-        }
         if state.observed() {
-            state.tell_data(self.id, open.ino, offset, len);
-            if grows > old {
-                state.caches.grew(self.id, open.ino, grows, 0);
-            }
+            let zeros = mode.intersects(FallocateMode::PUNCH_HOLE | FallocateMode::ZERO_RANGE);
+            let now = if zeros { Now::Zeros } else { Now::Same };
+            let grew = was.map(|was| (was, grows)).filter(|(was, is)| is > was);
+            state.tell_content(cx, self.id, Content { ino: open.ino, offset, len, now, grew });
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use atoll_vfs::{Context, FileSystem, Handle, Ino, OpenFlags, Result, Written};
 
 use crate::guarded::Guarded;
+use crate::leases::observer::{Content, Now};
 use crate::session::Session;
 use crate::session::enter::changing;
 use crate::session::enter::enter;
@@ -78,25 +79,17 @@ impl<F: FileSystem + Send> Session<F> {
         };
         let end = offset.saturating_add(data.len() as u64);
         let of_cache = matches!(at, At::Within(_));
-        let mapped = state.before_change(cx, open.ino, end)?;
-        let size = state.size_buffered(cx, self.id, open.ino)?;
+        let was = state.size_before(cx, self.id, open.ino, end)?;
         let had = state.views.has(self.view, open.ino, offset, data.len());
         let written = state.fs.write(cx, open.ino, open.handle, offset, data)?;
-        if let Some(size) = mapped {
-            let data = &data[..written.len];
-            state.wrote_mapped(cx, open.ino, size, written.offset, data);
-        }
         if state.observed() && written.len > 0 {
-            state.tell_data(self.id, open.ino, written.offset, written.len as u64);
-            let end = written.offset + written.len as u64;
-            if end > size {
-                state.caches.grew(self.id, open.ino, end, data[written.len - 1]);
-            }
-            if !of_cache {
-                state.caches.wrote(self.id, open.ino);
-            }
+            let (offset, len) = (written.offset, written.len as u64);
+            let now = Now::Bytes { data: &data[..written.len], cached: of_cache };
+            let grew = was.map(|was| (was, offset + len)).filter(|(was, is)| is > was);
+            let content = Content { ino: open.ino, offset, len, now, grew };
+            state.tell_content(cx, self.id, content);
         }
-        if had && mapped.is_none() {
+        if had && !state.is_mapped(open.ino) {
             let Guarded { fs, views, .. } = state;
             views.filled(fs, cx, self.view, &open, written.offset, written.len);
         }

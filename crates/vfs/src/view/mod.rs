@@ -8,8 +8,6 @@
 //! The client trusts the server, never the reverse: the server makes the memory, the client can map it
 //! only for reading, and the server decides nothing by what is in it.
 
-extern crate alloc;
-
 mod copy;
 mod layout;
 #[cfg(test)]
@@ -21,6 +19,6 @@ mod tests;
 mod ways;
 mod writer;
 
-pub use layout::{Attributes, Malformed, NAME_MAX, PAGE, SHORT_NAME_MAX, Size};
+pub use layout::{Malformed, NAME_MAX, PAGE, SHORT_NAME_MAX, Size};
 pub use reader::{Entry, ViewReader};
 pub use writer::ViewWriter;

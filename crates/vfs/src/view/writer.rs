@@ -1,17 +1,18 @@
 //! The server's half of a View.
 
+use alloc::vec;
+use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use atoll_transport::Shared;
 use hashbrown::{DefaultHashBuilder, HashMap};
 
-use super::alloc::vec;
-use super::alloc::vec::Vec;
 use super::copy::copy_in;
 use super::layout::*;
 use super::sequence::{hold, publish};
 use super::ways::{Used, Ways};
-use crate::Shared;
+use crate::types::Attr;
 
 /// The end of a list.
 const NONE: u32 = u32::MAX;
@@ -111,8 +112,9 @@ impl<'a> ViewWriter<'a> {
         self.tables.state.store(0, Ordering::Release);
     }
 
-    /// The attributes of `ino` are `attributes`. Its pages can be read only while they are here.
-    pub fn put_attr(&mut self, ino: u64, attributes: &Attributes) {
+    /// The attributes of `ino` are `attr`, whatever number is in it. Its pages can be read only while they
+    /// are here.
+    pub fn put_attr(&mut self, ino: u64, attr: &Attr) {
         assert!(ino != 0);
         let number = match self.attrs.find(ino, ino) {
             Some(number) => number,
@@ -121,7 +123,7 @@ impl<'a> ViewWriter<'a> {
         let record = record(self.tables.attrs, number, ATTR_WORDS);
         hold(&record[attr::SEQUENCE]);
         put(record, attr::INO, ino);
-        for (word, value) in attributes.to_words().into_iter().enumerate().skip(attr::SIZE) {
+        for (word, value) in attr_words(attr).into_iter().enumerate().skip(attr::SIZE) {
             put(record, word, value);
         }
         publish(&record[attr::SEQUENCE]);

@@ -1,22 +1,36 @@
-//! What reads of a View cost on this machine: `cargo run --release -p atoll-transport --example view`.
+//! What reads of a View cost on this machine: `cargo run --release -p atoll-vfs --example view`.
 //!
 //! An argument picks one kind of read and a second one the number of reads, for counting instructions.
 
 use std::hint::black_box;
-use std::ptr::NonNull;
 use std::time::Instant;
 
 use atoll_transport::Shared;
-use atoll_transport::view::{Attributes, PAGE, Size, ViewReader, ViewWriter};
-
-#[repr(align(4096))]
-#[derive(Clone, Copy)]
-struct Page(#[allow(dead_code, reason = "only its size and alignment matter")] [u8; PAGE]);
+use atoll_vfs::view::{PAGE, Size, ViewReader, ViewWriter};
+use atoll_vfs::{Attr, Ino, Timespec};
 
 fn memory(len: usize) -> Shared<'static> {
-    let pages = vec![Page([0; PAGE]); len.div_ceil(PAGE)].leak();
-    // SAFETY: leaked, and used by nothing else.
-    unsafe { Shared::new(NonNull::from(pages).cast(), len) }
+    let bytes = vec![0u8; len + PAGE].leak();
+    let before = bytes.as_ptr().align_offset(PAGE);
+    Shared::from_slice(&mut bytes[before..][..len])
+}
+
+fn sized(size: u64) -> Attr {
+    let time = Timespec::default();
+    Attr {
+        ino: Ino(0),
+        mode: 0,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size,
+        blocks: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
+    }
 }
 
 /// Pages that are read in turn: with tables and the buffer, less than the second-level cache.
@@ -30,7 +44,7 @@ fn main() {
     let names: Vec<String> = (0..1000).map(|n| format!("name-of-file-{n}")).collect();
     let long: Vec<String> = (0..1000).map(|n| format!("{n:0>200}")).collect();
     for ino in 1..=1000u64 {
-        writer.put_attr(ino, &Attributes { size: 16384 * PAGE as u64, ..Attributes::default() });
+        writer.put_attr(ino, &sized(16384 * PAGE as u64));
         writer.put_entry(1, names[ino as usize - 1].as_bytes(), ino);
         writer.put_entry(1, long[ino as usize - 1].as_bytes(), ino);
     }
@@ -101,7 +115,7 @@ fn main() {
         });
         measure("drop-put-attr", &mut |n| {
             writer.drop_attr(ino(n));
-            writer.put_attr(ino(n), &Attributes::default());
+            writer.put_attr(ino(n), &sized(0));
         });
         measure("put-entry", &mut |n| writer.put_entry(1, name(n), ino(n)));
     }

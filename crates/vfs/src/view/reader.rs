@@ -3,11 +3,13 @@
 use core::hint::spin_loop;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use atoll_transport::Shared;
+
 use super::copy::copy_out;
 use super::layout::*;
 use super::sequence::{begin, unchanged};
 use super::ways::Used;
-use crate::Shared;
+use crate::types::Attr;
 
 /// How often a record is looked at while the server is changing it. A round trip is the way out, and
 /// waits for the change.
@@ -58,7 +60,7 @@ fn get(record: &[AtomicU64], word: usize) -> u64 {
     record[word].load(Ordering::Relaxed)
 }
 
-/// The words of an attribute record that [`Attributes`] is made of.
+/// The words of an attribute record that [`Attr`] is made of.
 #[inline(always)]
 fn fields(record: &[AtomicU64]) -> [u64; ATTR_FIELDS] {
     core::array::from_fn(|word| if word < attr::SIZE { 0 } else { get(record, word) })
@@ -94,13 +96,13 @@ impl<'a> ViewReader<'a> {
 
     /// The attributes of `ino`.
     #[inline]
-    pub fn attr(&self, ino: u64) -> Option<Attributes> {
+    pub fn attr(&self, ino: u64) -> Option<Attr> {
         retry(|| {
             let (record, sequence) = self.begin_attr(ino)?;
             let words = fields(record);
             whole(record, sequence, words)
         })
-        .map(|words| Attributes::from_words(&words))
+        .map(|words| attr_from(ino, &words))
     }
 
     /// The length of `ino` in bytes.
@@ -128,7 +130,7 @@ impl<'a> ViewReader<'a> {
     /// What `name` is in the directory `parent`, and the attributes that it had at that moment; `None`
     /// inside if there is no such name.
     #[inline]
-    pub fn lookup_attr(&self, parent: u64, name: &[u8]) -> Option<Option<(u64, Attributes)>> {
+    pub fn lookup_attr(&self, parent: u64, name: &[u8]) -> Option<Option<Attr>> {
         let hash = self.hash(parent, name)?;
         retry(|| {
             // The generation before the entry is loaded, and again after the attributes are: at any
@@ -151,7 +153,7 @@ impl<'a> ViewReader<'a> {
             }
             whole(record, sequence, Some((child, words)))
         })
-        .map(|found| found.map(|(child, words)| (child, Attributes::from_words(&words))))
+        .map(|found| found.map(|(child, words)| attr_from(child, &words)))
     }
 
     /// Fills `buf` with the bytes of `ino` from `offset`, short only at the end of file, and returns how

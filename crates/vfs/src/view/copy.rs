@@ -1,24 +1,10 @@
-//! Words and bytes of the View's memory.
+//! Bytes of the View's memory.
 //!
 //! Bytes are copied as the processor copies fastest, while the other process may be writing: what
 //! arrives is looked at only after the sequence word says that nobody was. Under Miri, where such a
 //! race within one process is an error, they are copied by atomic words.
-#![allow(unsafe_code)]
 
-use core::sync::atomic::AtomicU64;
-
-use crate::Shared;
-
-/// The `count` words at `offset`.
-///
-/// # Panics
-/// When they are not inside, or `offset` is no multiple of 8.
-pub fn words<'a>(memory: &Shared<'a>, offset: usize, count: usize) -> &'a [AtomicU64] {
-    assert!(offset.is_multiple_of(8) && memory.contains(offset, count * 8));
-    // SAFETY: inside, and aligned since the base is; atomics may change under a shared reference. A side
-    // whose mapping cannot be written only loads, relaxed or acquiring, 8 bytes at a time.
-    unsafe { core::slice::from_raw_parts(memory.base().add(offset).cast(), count) }
-}
+use atoll_transport::Shared;
 
 /// Copies the bytes at `offset` to `out`.
 #[inline(always)]

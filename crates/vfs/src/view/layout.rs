@@ -7,8 +7,9 @@
 use core::mem::size_of;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::copy::words;
-use crate::Shared;
+use atoll_transport::Shared;
+
+use crate::types::{Attr, Ino, Timespec};
 
 /// What a View begins with.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"ATOLVIEW");
@@ -284,7 +285,7 @@ impl<'a> Tables<'a> {
             .part(layout.data_at, size.pages as usize * PAGE)
             .filter(|_| memory.len() == layout.length)
             .ok_or(Malformed::Length)?;
-        let table = |at, count: usize, words_each| words(&memory, at, count * words_each);
+        let table = |at, count: usize, words_each| memory.words(at, count * words_each);
         Ok(Tables {
             layout,
             state: memory.u64(header::STATE),
@@ -350,33 +351,6 @@ impl<'a> Tables<'a> {
     }
 }
 
-/// The attributes of an inode, as stat(2) names them. Times are seconds and nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Attributes {
-    /// Length in bytes.
-    pub size: u64,
-    /// Storage in units of 512 bytes.
-    pub blocks: u64,
-    /// Type and permission bits.
-    pub mode: u32,
-    /// Hard links.
-    pub nlink: u32,
-    /// Owner.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// Device number.
-    pub rdev: u32,
-    /// Last access.
-    pub atime: (i64, u32),
-    /// Last change of content.
-    pub mtime: (i64, u32),
-    /// Last change of attributes.
-    pub ctime: (i64, u32),
-    /// Creation.
-    pub btime: (i64, u32),
-}
-
 /// Words of an attribute record that are in use.
 pub const ATTR_FIELDS: usize = attr::SECONDS + 4;
 
@@ -388,45 +362,45 @@ const fn halves(word: u64) -> (u32, u32) {
     (word as u32, (word >> 32) as u32)
 }
 
-impl Attributes {
-    /// The words of the record; sequence and inode number are left out.
-    pub fn to_words(&self) -> [u64; ATTR_FIELDS] {
-        let [atime, mtime, ctime, btime] = [self.atime, self.mtime, self.ctime, self.btime];
-        let mut words = [0; ATTR_FIELDS];
-        words[attr::SIZE] = self.size;
-        words[attr::BLOCKS] = self.blocks;
-        words[attr::MODE_NLINK] = pair(self.mode, self.nlink);
-        words[attr::UID_GID] = pair(self.uid, self.gid);
-        words[attr::RDEV] = pair(self.rdev, 0);
-        words[attr::ATIME_MTIME_NSEC] = pair(atime.1, mtime.1);
-        words[attr::CTIME_BTIME_NSEC] = pair(ctime.1, btime.1);
-        for (word, time) in words[attr::SECONDS..].iter_mut().zip([atime, mtime, ctime, btime]) {
-            *word = time.0 as u64;
-        }
-        words
+/// The words of the record of `attr`; sequence and inode number are left out.
+pub fn attr_words(attr: &Attr) -> [u64; ATTR_FIELDS] {
+    let times = [attr.atime, attr.mtime, attr.ctime, attr.btime];
+    let [atime, mtime, ctime, btime] = times.map(|time| time.nsec);
+    let mut words = [0; ATTR_FIELDS];
+    words[attr::SIZE] = attr.size;
+    words[attr::BLOCKS] = attr.blocks;
+    words[attr::MODE_NLINK] = pair(attr.mode, attr.nlink);
+    words[attr::UID_GID] = pair(attr.uid, attr.gid);
+    words[attr::RDEV] = pair(attr.rdev, 0);
+    words[attr::ATIME_MTIME_NSEC] = pair(atime, mtime);
+    words[attr::CTIME_BTIME_NSEC] = pair(ctime, btime);
+    for (word, time) in words[attr::SECONDS..].iter_mut().zip(times) {
+        *word = time.sec as u64;
     }
+    words
+}
 
-    /// The reverse.
-    #[inline]
-    pub fn from_words(words: &[u64; ATTR_FIELDS]) -> Self {
-        let (mode, nlink) = halves(words[attr::MODE_NLINK]);
-        let (uid, gid) = halves(words[attr::UID_GID]);
-        let (atime, mtime) = halves(words[attr::ATIME_MTIME_NSEC]);
-        let (ctime, btime) = halves(words[attr::CTIME_BTIME_NSEC]);
-        let seconds = |nth| words[attr::SECONDS + nth] as i64;
-        Attributes {
-            size: words[attr::SIZE],
-            blocks: words[attr::BLOCKS],
-            mode,
-            nlink,
-            uid,
-            gid,
-            rdev: halves(words[attr::RDEV]).0,
-            atime: (seconds(0), atime),
-            mtime: (seconds(1), mtime),
-            ctime: (seconds(2), ctime),
-            btime: (seconds(3), btime),
-        }
+/// The reverse, for the inode `ino`.
+#[inline]
+pub fn attr_from(ino: u64, words: &[u64; ATTR_FIELDS]) -> Attr {
+    let (mode, nlink) = halves(words[attr::MODE_NLINK]);
+    let (uid, gid) = halves(words[attr::UID_GID]);
+    let (atime, mtime) = halves(words[attr::ATIME_MTIME_NSEC]);
+    let (ctime, btime) = halves(words[attr::CTIME_BTIME_NSEC]);
+    let time = |nth, nsec| Timespec { sec: words[attr::SECONDS + nth] as i64, nsec };
+    Attr {
+        ino: Ino(ino),
+        mode,
+        nlink,
+        uid,
+        gid,
+        rdev: halves(words[attr::RDEV]).0,
+        size: words[attr::SIZE],
+        blocks: words[attr::BLOCKS],
+        atime: time(0, atime),
+        mtime: time(1, mtime),
+        ctime: time(2, ctime),
+        btime: time(3, btime),
     }
 }
 

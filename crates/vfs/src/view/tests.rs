@@ -1,9 +1,6 @@
 //! Tests of the View: the layout as documented, one thread against a naive map, and threads that hammer.
-extern crate std;
-
 #[cfg(not(miri))]
 use core::cell::RefCell;
-use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[cfg(not(miri))]
 use std::boxed::Box;
@@ -11,11 +8,12 @@ use std::collections::HashMap;
 use std::vec::Vec;
 use std::{format, thread, vec};
 
+use atoll_transport::Shared;
 use proptest::prelude::*;
 
 use super::layout::*;
 use super::*;
-use crate::Shared;
+use crate::types::{Attr, Ino, Timespec};
 
 #[cfg(not(miri))]
 std::thread_local! {
@@ -89,16 +87,12 @@ fn a_change_during_a_copy() {
     assert!(MIDDLE.take().len() > 50);
 }
 
-#[repr(align(4096))]
-#[derive(Clone, Copy)]
-struct Aligned(#[allow(dead_code)] [u8; PAGE]);
-
-/// Zeroed memory that lives as long as the tests.
-#[allow(unsafe_code)]
+/// Zeroed memory, a page of which begins with it, that lives as long as the tests.
 fn memory(len: usize) -> Shared<'static> {
-    let pages = vec![Aligned([0; PAGE]); len.div_ceil(PAGE)].leak();
-    // SAFETY: leaked, and used by nothing else.
-    unsafe { Shared::new(NonNull::from(pages).cast(), len) }
+    let len = len.next_multiple_of(PAGE);
+    let bytes = vec![0u8; len + PAGE].leak();
+    let before = bytes.as_ptr().align_offset(PAGE);
+    Shared::from_slice(&mut bytes[before..][..len])
 }
 
 fn pair(size: Size) -> (ViewWriter<'static>, ViewReader<'static>) {
@@ -110,24 +104,26 @@ fn pair(size: Size) -> (ViewWriter<'static>, ViewReader<'static>) {
 
 const SMALL: Size = Size { generations: 8, attrs: 8, entries: 8, long_entries: 8, pages: 16 };
 
-fn sized(size: u64) -> Attributes {
-    Attributes { size, ..Attributes::default() }
+fn sized(size: u64) -> Attr {
+    Attr { size, ..numbered(0, 0) }
 }
 
-fn numbered(n: u64) -> Attributes {
-    let (word, time) = (n as u32, (n as i64, n as u32));
-    Attributes {
-        size: n,
-        blocks: n,
+fn numbered(ino: u64, n: u64) -> Attr {
+    let word = n as u32;
+    let time = |nth: u32| Timespec { sec: n as i64 + i64::from(nth), nsec: word + nth };
+    Attr {
+        ino: Ino(ino),
         mode: word,
         nlink: word + 1,
         uid: word + 2,
         gid: word + 3,
         rdev: word + 4,
-        atime: time,
-        mtime: (time.0 + 1, word + 1),
-        ctime: (time.0 + 2, word + 2),
-        btime: (time.0 + 3, word + 3),
+        size: n,
+        blocks: n,
+        atime: time(0),
+        mtime: time(1),
+        ctime: time(2),
+        btime: time(3),
     }
 }
 
@@ -135,8 +131,8 @@ fn numbered(n: u64) -> Attributes {
 fn reads_what_was_put() {
     let (mut w, r) = pair(SMALL);
     assert_eq!(r.attr(5), None);
-    w.put_attr(5, &numbered(5000));
-    assert_eq!(r.attr(5), Some(numbered(5000)));
+    w.put_attr(5, &numbered(5, 5000));
+    assert_eq!(r.attr(5), Some(numbered(5, 5000)));
     assert_eq!(r.size(5), Some(5000));
     let mut buf = [0u8; 8192];
     assert_eq!(r.read(5, 0, &mut buf), None);
@@ -187,8 +183,8 @@ fn names_of_every_length() {
         w.put_entry(1, &name(len), 7);
         assert_eq!(r.lookup(1, &name(len)), None);
     }
-    w.put_attr(88, &numbered(3));
-    assert_eq!(r.lookup_attr(1, &name(88)), Some(Some((88, numbered(3)))));
+    w.put_attr(88, &numbered(1, 3));
+    assert_eq!(r.lookup_attr(1, &name(88)), Some(Some(numbered(88, 3))));
     w.drop_entry(1, &name(88));
     w.drop_entry(1, &name(89));
     assert_eq!(r.lookup(1, &name(88)), None);
@@ -303,7 +299,7 @@ fn memory_is_bounded() {
     let (mut w, _) = pair(SMALL);
     let links = w.private_capacity();
     for n in 1..5000u64 {
-        w.put_attr(n, &numbered(n));
+        w.put_attr(n, &numbered(n, n));
         w.put_entry(n % 7 + 1, format!("{n}").as_bytes(), n);
         w.put_page(n, n, &[1]);
     }
@@ -343,7 +339,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// What is true, and how much of it may be found.
 #[derive(Default)]
 struct Naive {
-    attrs: HashMap<u64, Attributes>,
+    attrs: HashMap<u64, Attr>,
     entries: HashMap<(u64, Vec<u8>), u64>,
     pages: HashMap<(u64, u64), Vec<u8>>,
 }
@@ -357,8 +353,8 @@ impl Naive {
     fn apply(&mut self, step: &Step, w: &mut ViewWriter<'_>, r: &ViewReader<'_>) {
         match *step {
             Step::Attr(ino, size) => {
-                w.put_attr(ino, &numbered(size));
-                self.attrs.insert(ino, numbered(size));
+                w.put_attr(ino, &numbered(ino, size));
+                self.attrs.insert(ino, numbered(ino, size));
             }
             Step::Entry(parent, n, child) => {
                 match child {
@@ -414,8 +410,8 @@ impl Naive {
                         Entry::Missing => 0,
                     };
                     assert_eq!(child, Some(found));
-                    if let Some(Some((child, attributes))) = r.lookup_attr(ino, &name_of(n)) {
-                        assert_eq!((child, Some(&attributes)), (found, self.attrs.get(&child)));
+                    if let Some(Some(attr)) = r.lookup_attr(ino, &name_of(n)) {
+                        assert_eq!((attr.ino.0, Some(&attr)), (found, self.attrs.get(&found)));
                     }
                 }
             }
@@ -500,7 +496,7 @@ fn readers_see_the_truth_in_order() {
                         let earliest = done.load(Ordering::SeqCst);
                         if let Some(attributes) = reader.attr(INO) {
                             let n = attributes.blocks;
-                            assert_eq!(attributes, Attributes { size: length(n), ..numbered(n) });
+                            assert_eq!(attributes, Attr { size: length(n), ..numbered(INO, n) });
                             see(n, earliest);
                         }
                         thread::yield_now();
@@ -521,7 +517,7 @@ fn readers_see_the_truth_in_order() {
             let data = content(n);
             for (w, _) in &mut views {
                 w.put_entry(1, b"name", n + 100);
-                w.put_attr(INO, &Attributes { size: length(n), ..numbered(n) });
+                w.put_attr(INO, &Attr { size: length(n), ..numbered(INO, n) });
                 // Sometimes nobody asks for all of it.
                 for block in 0..if n % 5 == 0 { 1 } else { 2 } {
                     w.put_page(INO, block, &data[..PAGE]);

@@ -6,12 +6,13 @@
 //! kept. `atoll-block`'s S3-FIFO does not fit here: it orders one pool in queues and is told of each
 //! hit, whereas the hits of a View happen in another process, which leaves a word behind at most.
 
+use alloc::vec;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use super::alloc::vec;
-use super::alloc::vec::Vec;
+use atoll_transport::Shared;
+
 use super::layout::Table;
-use crate::Shared;
 
 /// How far away the next use of a record is expected: 0 to this.
 const DISTANT: u8 = 3;
