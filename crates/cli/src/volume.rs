@@ -5,17 +5,16 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use atoll_block::{BLOCK_SIZE, BlockDevice, BlockError, BlockIndex};
 use atoll_fs::{BLOCK_COUNT_MIN, Corruption, FormatOptions, Fs, FsError, MountOptions};
 use atoll_host::device::{self, Create, HostDevice, OpenError, OpenOptions};
-use atoll_vfs::{AccessTimes, Timespec};
+use atoll_vfs::AccessTimes;
 
 use crate::failure::Failure;
 use crate::notes;
 use crate::size;
-use crate::tree::VolumeTree;
+use crate::tree::{VolumeTree, tree};
 
 /// A volume that this process has open.
 pub type Volume = Fs<HostDevice>;
@@ -189,17 +188,17 @@ pub fn close(path: &Path, volume: Volume) -> Result<(), Failure> {
 
 /// The files of the volume at `path`, for looking.
 pub fn read_tree(path: &Path) -> Result<VolumeTree<Volume>, Failure> {
-    open(path, Access::Read).map(VolumeTree::new)
+    open(path, Access::Read).map(tree)
 }
 
 /// The files of the volume at `path`, for changes.
 pub fn write_tree(path: &Path) -> Result<VolumeTree<Volume>, Failure> {
-    open(path, Access::Write).map(VolumeTree::new)
+    open(path, Access::Write).map(tree)
 }
 
 /// Closes what [`read_tree`] or [`write_tree`] opened.
 pub fn close_tree(path: &Path, tree: VolumeTree<Volume>) -> Result<(), Failure> {
-    close(path, tree.into_inner())
+    close(path, tree.into_fs())
 }
 
 /// Whether another process has the volume at `path` open, if only for looking.
@@ -302,12 +301,11 @@ fn format(
     // RFC 9562: version 4, random.
     uuid[6] = uuid[6] & 0x0f | 0x40;
     uuid[8] = uuid[8] & 0x3f | 0x80;
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let format = FormatOptions {
         uuid,
         label: options.label,
         hash_key: key.try_into().unwrap_or_default(),
-        now: Timespec { sec: since.as_secs() as i64, nsec: since.subsec_nanos() },
+        now: atoll_host::server::now(),
         uid: nix::unistd::geteuid().as_raw(),
         gid: nix::unistd::getegid().as_raw(),
         journal_blocks: options.journal.map(|bytes| bytes / BLOCK_SIZE as u64),
