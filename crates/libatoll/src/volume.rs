@@ -12,7 +12,7 @@ use atoll_host::seal::{self, Permissions, SealError};
 use atoll_host::server::rules::Mode;
 use atoll_posix::{Credentials, Options, Posix};
 use atoll_transport::channel::Config;
-use atoll_vfs::{AccessTimes, Errno, filesystem_of_variants};
+use atoll_vfs::{AccessTimes, Errno};
 
 use crate::clock::HostClock;
 use crate::storage;
@@ -27,7 +27,23 @@ pub enum FileSystem {
     Served(CachedClient),
 }
 
-filesystem_of_variants!(FileSystem { Own, Served });
+macro_rules! by_variant {
+    ($self:ident $verb:ident ($($arg:ident),*)) => {
+        match $self {
+            FileSystem::Own(fs) => atoll_vfs::FileSystem::$verb(fs, $($arg),*),
+            FileSystem::Served(client) => atoll_vfs::FileSystem::$verb(client, $($arg),*),
+        }
+    };
+}
+
+impl atoll_vfs::FileSystem for FileSystem {
+    atoll_vfs::verbs!(by_variant: all);
+
+    #[inline]
+    fn checkpoint_due(&self) -> bool {
+        by_variant!(self checkpoint_due ())
+    }
+}
 
 /// A mounted volume, with the descriptors and the working directory of its user.
 pub type Volume = Posix<FileSystem, HostClock>;

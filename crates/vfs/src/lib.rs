@@ -21,7 +21,7 @@ pub mod model;
 pub mod server;
 pub mod sync;
 pub mod types;
-mod variants;
+mod verbs;
 pub mod wire;
 
 pub use cached::{Answers, Cached, OpenFiles, View};
