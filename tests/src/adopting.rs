@@ -8,7 +8,7 @@ use atoll_host::shm::MappedView;
 use atoll_server::{Access, Credentials, Session, Volume};
 use atoll_vfs::*;
 
-use crate::linear::clients::forward;
+use crate::linear::clients::to_inner;
 
 /// The second session of an [`Adopting`] client.
 pub type Adopter<F> = Cached<Session<F>, Arc<MappedView>>;
@@ -100,35 +100,7 @@ impl<F: FileSystem + Send> FileSystem for Adopting<F> {
         Ok(())
     }
 
-    forward! {
-        lookup(cx: &Context, parent: Ino, name: Name<'_>) -> Result<Attr>;
-        getattr(cx: &Context, ino: Ino) -> Result<Attr>;
-        setattr(cx: &Context, ino: Ino, handle: Option<Handle>, set: &SetAttr) -> Result<Attr>;
-        readlink(cx: &Context, ino: Ino, target: &mut Vec<u8>) -> Result<()>;
-        mknod(cx: &Context, parent: Ino, name: Name<'_>, mode: u32, rdev: u32) -> Result<Attr>;
-        mkdir(cx: &Context, parent: Ino, name: Name<'_>, mode: u32) -> Result<Attr>;
-        symlink(cx: &Context, parent: Ino, name: Name<'_>, target: &[u8]) -> Result<Attr>;
-        unlink(cx: &Context, parent: Ino, name: Name<'_>) -> Result<()>;
-        rmdir(cx: &Context, parent: Ino, name: Name<'_>) -> Result<()>;
-        rename(cx: &Context, parent: Ino, name: Name<'_>, new_parent: Ino, new_name: Name<'_>,
-            flags: RenameFlags) -> Result<()>;
-        link(cx: &Context, ino: Ino, parent: Ino, name: Name<'_>) -> Result<Attr>;
-        read(cx: &Context, ino: Ino, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize>;
-        write(cx: &Context, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<Written>;
-        fallocate(cx: &Context, ino: Ino, handle: Handle, offset: u64, len: u64,
-            mode: FallocateMode) -> Result<()>;
-        seek(cx: &Context, ino: Ino, handle: Handle, offset: u64, to: SeekTo) -> Result<u64>;
-        fsync(cx: &Context, ino: Ino, handle: Handle, data_only: bool) -> Result<()>;
-        opendir(cx: &Context, ino: Ino) -> Result<Handle>;
-        readdir(cx: &Context, ino: Ino, handle: Handle, cookie: u64,
-            emit: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()>;
-        releasedir(cx: &Context, ino: Ino, handle: Handle) -> Result<()>;
-        fsyncdir(cx: &Context, ino: Ino, handle: Handle) -> Result<()>;
-        syncfs(cx: &Context) -> Result<()>;
-        statfs(cx: &Context) -> Result<StatFs>;
-        setxattr(cx: &Context, ino: Ino, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()>;
-        getxattr(cx: &Context, ino: Ino, name: &[u8], value: &mut Vec<u8>) -> Result<()>;
-        listxattr(cx: &Context, ino: Ino, names: &mut Vec<u8>) -> Result<()>;
-        removexattr(cx: &Context, ino: Ino, name: &[u8]) -> Result<()>;
-    }
+    atoll_vfs::verbs!(to_inner: lookup getattr setattr readlink mknod mkdir symlink unlink rmdir
+        rename link read write fallocate seek fsync opendir readdir releasedir fsyncdir syncfs statfs
+        setxattr getxattr listxattr removexattr);
 }

@@ -47,7 +47,7 @@ impl Launch {
 }
 
 /// The library through which programs reach a volume.
-pub const PRELOAD: &str = "atoll_preload.so";
+pub const PRELOAD: &str = "interposer.so";
 
 /// Compiles the C programs and the library to be preloaded into the folder `binaries`. Atoll's C
 /// library, in the profile of this program, stands where this program does.
@@ -68,9 +68,9 @@ pub fn compile(binaries: &Path) -> Result<(), Broken> {
         .args(["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-o"])
         .arg(binaries.join(PRELOAD));
     command.arg("-I").arg(library.join("include"));
-    command.arg(library.join("preload/atoll_preload.c")).arg(archive);
+    command.arg(here.join("programs/interposer.c")).arg(archive);
     command.args(["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl"]);
-    run(command, "atoll_preload.c")
+    run(command, "interposer.c")
 }
 
 fn run(mut command: Command, what: &str) -> Result<(), Broken> {

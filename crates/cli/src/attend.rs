@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use atoll_host::client::{Address, Connection};
-use atoll_host::handoff::Handoff;
+use atoll_host::control;
 use atoll_host::server::rules::Mode;
 use atoll_vfs::AccessTimes;
 
@@ -32,13 +32,13 @@ pub struct Attachment {
 
 /// The command's side of the conversation: it waits for a go before every step, and hands each
 /// device over once it is mounted.
-pub struct CommandSide<'a>(pub &'a Handoff);
+pub struct CommandSide<'a>(pub &'a OwnedFd);
 
 impl CommandSide<'_> {
     /// Waits until the server is ready for the next step, and returns the place of a server for what was
     /// mounted last that was started for it. Fails without words: the server has said why.
     pub fn wait(&self) -> Result<Option<Address>, Failure> {
-        let (message, _) = self.0.receive().map_err(|_| Failure::new(""))?;
+        let (message, _) = control::receive(self.0).map_err(|_| Failure::new(""))?;
         let socket = message.get(1..).filter(|socket| !socket.is_empty());
         let socket = socket.map(|socket| PathBuf::from(OsStr::from_bytes(socket)));
         Ok(socket.map(|socket| Address { socket, volume: String::new() }))
@@ -54,7 +54,7 @@ impl CommandSide<'_> {
         let (uid, gid) = owner.unwrap_or_default();
         message.extend_from_slice(&uid.to_ne_bytes());
         message.extend_from_slice(&gid.to_ne_bytes());
-        self.0.send(&message, Some(device)).map_err(|_| Failure::new(""))
+        control::send(self.0, &message, &[device]).map_err(|_| Failure::new(""))
     }
 }
 
@@ -66,7 +66,7 @@ fn owner(message: &[u8]) -> Option<(u32, u32)> {
 
 /// Opens the volumes, serves each as it is handed over, and returns once all are unmounted and
 /// closed, with the status to end with.
-pub fn attend(attachments: &[Attachment], line: &Handoff) -> u8 {
+pub fn attend(attachments: &[Attachment], line: &OwnedFd) -> u8 {
     let mut status = 0;
     let mut complain = |failure: Failure| {
         eprintln!("atoll: {failure}");
@@ -88,8 +88,9 @@ pub fn attend(attachments: &[Attachment], line: &Handoff) -> u8 {
     let mut waiting = opened.into_iter();
     let mut served: Vec<Serving> = Vec::new();
     // The command's end closes when it has mounted all, or has failed and said why.
-    while all && line.send(&go(served.last()), None).is_ok() {
-        let Ok((message, Some(device))) = line.receive() else { break };
+    while all && control::send(line, &go(served.last()), &[]).is_ok() {
+        let Ok((message, mut devices)) = control::receive(line) else { break };
+        let Some(device) = devices.pop() else { break };
         let Some((attachment, session)) = waiting.next() else { break };
         match session.serve(attachment, device, owner(&message)) {
             Ok(serving) => served.push(serving),

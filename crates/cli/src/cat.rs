@@ -2,9 +2,11 @@
 
 use std::io::{self, Write};
 
+use atoll_posix::{Errno, OFlags};
+
 use crate::failure::{FAILED, Failure, Outcome};
 use crate::location::{self, Location, LocationArg};
-use crate::tree::Tree;
+use crate::tree::{bytes, error};
 use crate::volume;
 
 /// Print files of a volume.
@@ -23,20 +25,19 @@ pub fn run(args: &Args) -> Outcome {
         let (path, inside) = location::in_volume(text)?;
         let mut tree = volume::read_tree(&path)?;
         let mut print = || -> Result<(), Error> {
-            let file = tree.open(&inside).map_err(Error::Read)?;
-            let mut offset = 0;
+            let file = tree.open(bytes(&inside), OFlags::empty(), 0).map_err(Error::Read)?;
             loop {
-                let got = tree.read(file, offset, &mut buffer).map_err(Error::Read)?;
+                let got = tree.read(file, &mut buffer).map_err(Error::Read)?;
                 if got == 0 {
                     return tree.close(file).map_err(Error::Read);
                 }
                 io::stdout().write_all(&buffer[..got]).map_err(Error::Write)?;
-                offset += got as u64;
             }
         };
         match print() {
             Ok(()) => {}
-            Err(Error::Read(error)) => {
+            Err(Error::Read(errno)) => {
+                let error = error(errno);
                 eprintln!("atoll: cannot read {}: {error}", Location::Volume(path, inside));
                 status = FAILED;
             }
@@ -53,6 +54,6 @@ pub fn run(args: &Args) -> Outcome {
 }
 
 enum Error {
-    Read(io::Error),
+    Read(Errno),
     Write(io::Error),
 }

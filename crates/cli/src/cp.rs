@@ -8,13 +8,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use atoll_vfs::FileType;
+use atoll_vfs::{Attr, FileType};
 use indicatif::ProgressBar;
 
 use crate::failure::{FAILED, Failure, Outcome};
 use crate::location::{Location, LocationArg};
 use crate::progress;
-use crate::tree::{HostTree, Meta, Tree, VolumeTree};
+use crate::tree::{HostTree, Tree, VolumeTree};
 use crate::volume::{self, Volume};
 
 /// How much is read and written at once, in bytes.
@@ -138,7 +138,7 @@ struct Copier {
 /// A file to be copied: its path below the source, empty for the source itself.
 struct Item {
     below: PathBuf,
-    meta: Meta,
+    meta: Attr,
 }
 
 impl Copier {
@@ -190,7 +190,7 @@ impl Copier {
     }
 
     /// Everything that is to be copied, directories before what is in them.
-    fn survey(&mut self, path: &Path, meta: Meta) -> Vec<Item> {
+    fn survey(&mut self, path: &Path, meta: Attr) -> Vec<Item> {
         let mut items = Vec::new();
         let mut ahead = vec![Item { below: PathBuf::new(), meta }];
         while let Some(item) = ahead.pop() {
@@ -251,13 +251,13 @@ impl Copier {
             self.to.borrow_mut().unlink(&target)?;
         }
         if meta.nlink > 1 {
-            if let Some(first) = self.links.get(&meta.ino) {
+            if let Some(first) = self.links.get(&meta.ino.0) {
                 bar.inc(volume_of(meta));
                 return self.to.borrow_mut().hard_link(first, &target);
             }
-            self.links.insert(meta.ino, target.clone());
+            self.links.insert(meta.ino.0, target.clone());
         }
-        match meta.kind {
+        match meta.file_type() {
             FileType::Regular => self.content(&source, &target, meta, bar)?,
             FileType::Symlink => {
                 let link = self.from.borrow_mut().read_link(&source)?;
@@ -272,7 +272,7 @@ impl Copier {
         &mut self,
         source: &Path,
         target: &Path,
-        meta: &Meta,
+        meta: &Attr,
         bar: &ProgressBar,
     ) -> io::Result<()> {
         let (from, to) = (Rc::clone(&self.from), Rc::clone(&self.to));
@@ -312,8 +312,8 @@ impl Copier {
         result.and(closed)
     }
 
-    fn attributes(&mut self, source: &Path, target: &Path, meta: &Meta) -> io::Result<()> {
-        let attributes = if meta.kind == FileType::Regular || meta.is_dir() {
+    fn attributes(&mut self, source: &Path, target: &Path, meta: &Attr) -> io::Result<()> {
+        let attributes = if meta.file_type() == FileType::Regular || meta.is_dir() {
             self.from.borrow_mut().attributes(source)?
         } else {
             Vec::new()
@@ -326,7 +326,7 @@ impl Copier {
                 other => other?,
             }
         }
-        let mut meta = meta.clone();
+        let mut meta = *meta;
         if !self.owner {
             // They gave the rights of an owner who is another now.
             meta.mode &= !0o6000;
@@ -351,6 +351,6 @@ fn join(path: &Path, below: &Path) -> PathBuf {
 }
 
 /// The bytes that copying a file moves.
-fn volume_of(meta: &Meta) -> u64 {
-    if meta.kind == FileType::Regular { meta.size.min(meta.stored) } else { 0 }
+fn volume_of(meta: &Attr) -> u64 {
+    if meta.file_type() == FileType::Regular { meta.size.min(meta.blocks * 512) } else { 0 }
 }

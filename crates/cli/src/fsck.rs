@@ -1,10 +1,8 @@
 //! `atoll fsck`: checks a volume, and puts right what is wrong with it.
 
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use atoll_fs::{CheckOptions, Finding, FsError, Report};
-use atoll_vfs::Timespec;
 use serde::Serialize;
 
 use crate::failure::{FSCK_OPERATIONAL, FSCK_UNCORRECTED, Failure, Outcome};
@@ -107,12 +105,7 @@ fn check(args: &Args) -> Result<Report, Failure> {
     let access = if args.repair { Access::Write } else { Access::Read };
     let mut device = volume::open_device(&args.volume, access)?;
     let incarnation = device.incarnation();
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let options = CheckOptions {
-        repair: args.repair,
-        incarnation,
-        now: Timespec { sec: since.as_secs() as i64, nsec: since.subsec_nanos() },
-    };
+    let options = CheckOptions { repair: args.repair, incarnation, now: atoll_host::server::now() };
     let bar = progress::busy("checking");
     let result = atoll_fs::check(&mut device, &options);
     bar.finish_and_clear();

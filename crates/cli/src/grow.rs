@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
+use atoll::storage;
 use atoll_block::BLOCK_SIZE;
 use atoll_fs::{FsError, MountOptions};
-use atoll_host::device::{self, OpenError, OpenOptions};
+use atoll_host::device::{OpenError, OpenOptions};
 use serde::Serialize;
 
 use crate::failure::{Failure, Outcome};
@@ -57,18 +58,15 @@ pub fn run(args: &Args) -> Outcome {
         )));
     }
     let options = OpenOptions { blocks, ..OpenOptions::default() };
-    let mut device = device::open(path, &options).map_err(|error| match error {
+    let mut device = storage::open(path, &options).map_err(|error| match error {
         OpenError::TooSmall { bytes, .. } => Failure::new(format!(
             "cannot grow {shown}: the device has {}; give a smaller --size, or none",
             size::show(bytes)
         )),
         error => volume::cannot_open(path, error),
     })?;
-    let incarnation = device.incarnation();
-    volume::check_owner(path, &mut device)?;
-    let listener = Some(notes::listener(path));
-    let owner = device::owner();
-    let mount = MountOptions { incarnation, owner, listener, ..MountOptions::default() };
+    let mount = storage::mounting(&device, false);
+    let mount = MountOptions { listener: Some(notes::listener(path)), ..mount };
     let grown = atoll_fs::grow(&mut device, &mount).map_err(|error| match error {
         FsError::Device(error) => Failure::new(format!("cannot grow {shown}: {error}")),
         error => volume::unusable(path, error),

@@ -3,12 +3,13 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use atoll_vfs::{Attr, FileType};
 use serde::Serialize;
 
 use crate::failure::{FAILED, Failure, Outcome};
 use crate::location::{self, LocationArg};
 use crate::output;
-use crate::tree::{Meta, Tree};
+use crate::tree::Tree;
 use crate::volume;
 
 /// List files in a volume.
@@ -134,8 +135,8 @@ impl Listing<'_> {
         Ok(())
     }
 
-    fn show(&mut self, path: &Path, name: &[u8], meta: &Meta) -> Result<(), Failure> {
-        let is_link = meta.kind == atoll_vfs::FileType::Symlink;
+    fn show(&mut self, path: &Path, name: &[u8], meta: &Attr) -> Result<(), Failure> {
+        let is_link = meta.file_type() == FileType::Symlink;
         let target = if is_link && (self.args.json || self.args.long) {
             self.tree.read_link(path).ok()
         } else {
@@ -144,14 +145,14 @@ impl Listing<'_> {
         if self.args.json {
             self.listed.push(Listed {
                 path: output::text(path.as_os_str()),
-                kind: output::kind(meta.kind),
-                inode: meta.ino,
-                mode: format!("{:04o}", meta.mode),
-                links: meta.nlink,
+                kind: output::kind(meta.file_type()),
+                inode: meta.ino.0,
+                mode: format!("{:04o}", meta.mode & 0o7777),
+                links: meta.nlink.into(),
                 uid: meta.uid,
                 gid: meta.gid,
                 size: meta.size,
-                stored: meta.stored,
+                stored: meta.blocks * 512,
                 mtime: format!(
                     "{}.{:09}Z",
                     output::date(meta.mtime).replace(' ', "T"),
@@ -166,7 +167,7 @@ impl Listing<'_> {
         }
         let mut line = format!(
             "{} {:>3} {:>5} {:>5} {:>12} {} ",
-            output::mode(meta.kind, meta.mode),
+            output::mode(meta.file_type(), meta.mode),
             meta.nlink,
             meta.uid,
             meta.gid,

@@ -1,11 +1,12 @@
 //! `atoll mkdir`: makes directories in a volume.
 
-use std::io;
 use std::path::{Path, PathBuf};
+
+use atoll_vfs::{Errno, FileSystem, Result};
 
 use crate::failure::{FAILED, Outcome};
 use crate::location::{self, Location, LocationArg};
-use crate::tree::Tree;
+use crate::tree::{VolumeTree, bytes, error};
 use crate::volume;
 
 /// Make directories in a volume.
@@ -27,9 +28,10 @@ pub fn run(args: &Args) -> Outcome {
         let mut tree = volume::write_tree(&volume)?;
         let result = make(&mut tree, &inside, args.parents);
         volume::close_tree(&volume, tree)?;
-        if let Err(error) = result {
-            let hint = match error.kind() {
-                io::ErrorKind::NotFound => "; make missing parents with -p",
+        if let Err(errno) = result {
+            let error = error(errno);
+            let hint = match errno {
+                Errno::ENOENT => "; make missing parents with -p",
                 _ => "",
             };
             eprintln!("atoll: cannot make {}: {error}{hint}", Location::Volume(volume, inside));
@@ -39,20 +41,18 @@ pub fn run(args: &Args) -> Outcome {
     Ok(status)
 }
 
-fn make(tree: &mut dyn Tree, path: &Path, parents: bool) -> io::Result<()> {
+fn make<F: FileSystem>(tree: &mut VolumeTree<F>, path: &Path, parents: bool) -> Result<()> {
     if !parents {
-        return tree.make_dir(path, 0o755);
+        return tree.mkdir(bytes(path), 0o755);
     }
     let mut prefix = PathBuf::new();
     for component in path.components() {
         prefix.push(component);
-        match tree.meta(&prefix, true) {
-            Ok(meta) if meta.is_dir() => {}
-            Ok(_) => return Err(io::Error::from_raw_os_error(libc::ENOTDIR)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                tree.make_dir(&prefix, 0o755)?;
-            }
-            Err(error) => return Err(error),
+        match tree.stat(bytes(&prefix)) {
+            Ok(attr) if attr.is_dir() => {}
+            Ok(_) => return Err(Errno::ENOTDIR),
+            Err(Errno::ENOENT) => tree.mkdir(bytes(&prefix), 0o755)?,
+            Err(errno) => return Err(errno),
         }
     }
     Ok(())

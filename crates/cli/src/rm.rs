@@ -1,11 +1,16 @@
 //! `atoll rm`: removes files of a volume.
 
-use std::io;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::vec::IntoIter;
+
+use atoll_posix::{AT_FDCWD, AtFlags, Errno, OFlags};
+use atoll_vfs::FileSystem;
 
 use crate::failure::{FAILED, Outcome};
 use crate::location::{self, Location, LocationArg};
-use crate::tree::Tree;
+use crate::tree::{VolumeTree, error, names};
 use crate::volume;
 
 /// Remove files of a volume.
@@ -31,11 +36,12 @@ pub fn run(args: &Args) -> Outcome {
         let result = remove(&mut tree, &inside, args.recursive);
         volume::close_tree(&volume, tree)?;
         match result {
-            Err((_, error)) if args.force && error.kind() == io::ErrorKind::NotFound => {}
-            Err((path, error)) => {
+            Err((_, Errno::ENOENT)) if args.force => {}
+            Err((path, errno)) => {
                 let place = Location::Volume(volume, path);
-                let hint = match error.raw_os_error() {
-                    Some(libc::EISDIR) => "; remove directories with -r",
+                let error = error(errno);
+                let hint = match errno {
+                    Errno::EISDIR => "; remove directories with -r",
                     _ => "",
                 };
                 eprintln!("atoll: cannot remove {place}: {error}{hint}");
@@ -47,61 +53,83 @@ pub fn run(args: &Args) -> Outcome {
     Ok(status)
 }
 
+/// A directory that is being emptied.
+struct Emptied {
+    name: OsString,
+    fd: i32,
+    names: IntoIter<OsString>,
+}
+
 /// Removes `path`, and with `recursive` what is in it. The error says where it stopped.
-pub fn remove(
-    tree: &mut dyn Tree,
+fn remove<F: FileSystem>(
+    tree: &mut VolumeTree<F>,
     path: &Path,
     recursive: bool,
-) -> Result<(), (PathBuf, io::Error)> {
-    let at = |error| (path.to_owned(), error);
-    if !tree.meta(path, false).map_err(at)?.is_dir() {
-        return tree.unlink(path).map_err(at);
-    }
-    if !recursive {
-        return Err(at(io::Error::from_raw_os_error(libc::EISDIR)));
-    }
-    // Directories that are being emptied, the innermost last: a stack of our own, since a tree
-    // may be deeper than a thread's.
-    let mut ahead = vec![(path.to_owned(), false)];
-    while let Some((path, emptied)) = ahead.pop() {
-        let at = |error| (path.clone(), error);
-        if emptied {
-            // The root stays: it is empty, which is what could be asked for.
-            if path.file_name().is_some() {
-                tree.remove_dir(&path).map_err(at)?;
+) -> Result<(), (PathBuf, Errno)> {
+    let (mut open, mut name) = (Vec::new(), path.as_os_str().to_owned());
+    remove_all(tree, recursive, &mut open, &mut name)
+        .map_err(|errno| (open.iter().map(|dir| &dir.name).chain([&name]).collect(), errno))
+}
+
+/// Removes `name`. Directories that are being emptied are in `open`, the innermost last: a stack of
+/// our own and descriptors, since a tree may be deeper than a thread's stack and than a path.
+fn remove_all<F: FileSystem>(
+    tree: &mut VolumeTree<F>,
+    recursive: bool,
+    open: &mut Vec<Emptied>,
+    name: &mut OsString,
+) -> Result<(), Errno> {
+    loop {
+        let dirfd = open.last().map_or(AT_FDCWD, |dir| dir.fd);
+        match tree.unlinkat(dirfd, name.as_bytes(), AtFlags::empty()) {
+            Err(Errno::EISDIR) if recursive => {
+                let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
+                let fd = tree.openat(dirfd, name.as_bytes(), flags, 0)?;
+                let names = names(tree, fd)?.into_iter();
+                open.push(Emptied { name: name.clone(), fd, names });
             }
-        } else if tree.meta(&path, false).map_err(at)?.is_dir() {
-            let names = tree.list(&path).map_err(at)?;
-            ahead.push((path.clone(), true));
-            ahead.extend(names.into_iter().rev().map(|name| (path.join(name), false)));
-        } else {
-            tree.unlink(&path).map_err(at)?;
+            removed => removed?,
         }
+        *name = loop {
+            let Some(dir) = open.last_mut() else { return Ok(()) };
+            if let Some(name) = dir.names.next() {
+                break name;
+            }
+            tree.close(dir.fd)?;
+            *name = std::mem::take(&mut dir.name);
+            open.pop();
+            let dirfd = open.last().map_or(AT_FDCWD, |dir| dir.fd);
+            match tree.unlinkat(dirfd, name.as_bytes(), AtFlags::REMOVEDIR) {
+                // The root stays: it is empty, which is what could be asked for.
+                Err(Errno::EBUSY) if open.is_empty() => {}
+                removed => removed?,
+            }
+        };
     }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree::VolumeTree;
+    use crate::tree::tree;
     use atoll_vfs::model::ModelFs;
 
     #[test]
     fn deep_trees() {
-        let mut tree = VolumeTree::new(ModelFs::default());
-        let mut path = PathBuf::from("/d");
-        for _ in 0..300 {
-            tree.make_dir(&path, 0o755).unwrap();
-            let file = tree.create(&path.join("f"), 0o644).unwrap();
-            tree.close(file).unwrap();
-            path.push("d");
+        let mut tree = tree(ModelFs::default());
+        // Deeper than a path can say.
+        for _ in 0..3000 {
+            tree.mkdir(b"d", 0o755).unwrap();
+            tree.chdir(b"d").unwrap();
+            let fd = tree.open(b"f", OFlags::WRONLY | OFlags::CREAT, 0o644).unwrap();
+            tree.close(fd).unwrap();
         }
+        tree.chdir(b"/").unwrap();
         let refused = remove(&mut tree, Path::new("/d"), false).unwrap_err();
-        assert_eq!(refused.1.raw_os_error(), Some(libc::EISDIR));
+        assert_eq!(refused, ("/d".into(), Errno::EISDIR));
         remove(&mut tree, Path::new("/d/f"), false).unwrap();
         remove(&mut tree, Path::new("/d"), true).unwrap();
-        assert!(tree.list(Path::new("/")).unwrap().is_empty());
+        assert_eq!(tree.stat(b"/d").unwrap_err(), Errno::ENOENT);
         remove(&mut tree, Path::new("/"), true).unwrap();
     }
 }

@@ -14,8 +14,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use atoll_host::client::Address;
+use atoll_host::control;
 use atoll_host::fuse::mount::{self, MountOptions};
-use atoll_host::handoff::Handoff;
 use atoll_host::namespace::{self, Namespace};
 use atoll_host::process::fork;
 use atoll_preload::Use;
@@ -159,7 +159,7 @@ fn attempt(args: &Args) -> Outcome {
     }
 
     let failed = |error: io::Error| Failure::new(format!("cannot start a process: {error}"));
-    let (server_end, command_end) = Handoff::pair().map_err(failed)?;
+    let (server_end, command_end) = control::pair().map_err(failed)?;
     let (report, reporter) =
         nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).map_err(|errno| failed(errno.into()))?;
     let job = Job::prepare().map_err(failed)?;
@@ -200,7 +200,7 @@ fn close<const N: usize>(inherited: [BorrowedFd<'_>; N]) {
 /// to say why not.
 fn become_program(
     attachments: &[Attachment],
-    line: Handoff,
+    line: OwnedFd,
     report: &OwnedFd,
     args: &Args,
     cwd: &Path,

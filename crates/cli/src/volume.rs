@@ -5,17 +5,18 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use atoll_block::{BLOCK_SIZE, BlockDevice, BlockError, BlockIndex};
+use atoll::storage;
+use atoll_block::{BLOCK_SIZE, BlockError, BlockIndex};
 use atoll_fs::{BLOCK_COUNT_MIN, Corruption, FormatOptions, Fs, FsError, MountOptions};
 use atoll_host::device::{self, Create, HostDevice, OpenError, OpenOptions};
-use atoll_vfs::{AccessTimes, Timespec};
+use atoll_posix::Credentials;
+use atoll_vfs::AccessTimes;
 
 use crate::failure::Failure;
 use crate::notes;
 use crate::size;
-use crate::tree::VolumeTree;
+use crate::tree::{VolumeTree, tree};
 
 /// A volume that this process has open.
 pub type Volume = Fs<HostDevice>;
@@ -133,48 +134,20 @@ pub fn unusable(path: &Path, error: FsError) -> Failure {
 pub fn open_device(path: &Path, access: Access) -> Result<HostDevice, Failure> {
     let read_only = access == Access::Read;
     let options = OpenOptions { read_only, flusher: true, ..OpenOptions::default() };
-    match device::open(path, &options) {
+    storage::open(path, &options).map_err(|error| match error {
         // It has not one block.
-        Err(OpenError::TooSmall { .. }) => {
-            Err(unusable(path, FsError::Corrupt(Corruption::NotAVolume)))
-        }
-        other => {
-            let mut device = other.map_err(|error| cannot_open(path, error))?;
-            check_owner(path, &mut device)?;
-            Ok(device)
-        }
-    }
-}
-
-/// Refuses a volume that another process has, although no lock says so.
-pub fn check_owner(path: &Path, device: &mut HostDevice) -> Result<(), Failure> {
-    // Whatever is no volume is nobody's.
-    let mark = atoll_fs::owner(device).unwrap_or_default();
-    match device::living_owner(&mark) {
-        Some(pid) => Err(cannot_open(path, OpenError::InUse { pid: Some(pid) })),
-        None => Ok(()),
-    }
+        OpenError::TooSmall { .. } => unusable(path, FsError::Corrupt(Corruption::NotAVolume)),
+        error => cannot_open(path, error),
+    })
 }
 
 /// Opens the volume at `path` and recovers what the last process to use it had not written home. What is found
 /// damaged, then or later, is [said](notes).
 pub fn open(path: &Path, access: Access) -> Result<Volume, Failure> {
     let device = open_device(path, access)?;
-    let incarnation = device.incarnation();
-    let read_only = access == Access::Read;
-    let cache_bytes = atoll_host::memory::cache_bytes();
-    let new_slab = Some(atoll_host::memory::use_huge_pages as fn(*const u8, usize));
-    let discard = !read_only && device.gives_back();
-    let options = MountOptions {
-        read_only,
-        incarnation,
-        owner: device::owner(),
-        discard,
-        cache_bytes,
-        new_slab,
-        listener: Some(notes::listener(path)),
-    };
-    Fs::mount(device, &options).map_err(|error| unusable(path, error))
+    let mount = storage::mounting(&device, access == Access::Read);
+    let mount = MountOptions { listener: Some(notes::listener(path)), ..mount };
+    Fs::mount(device, &mount).map_err(|error| unusable(path, error))
 }
 
 /// Closes a volume. Everything is durable afterwards.
@@ -189,17 +162,17 @@ pub fn close(path: &Path, volume: Volume) -> Result<(), Failure> {
 
 /// The files of the volume at `path`, for looking.
 pub fn read_tree(path: &Path) -> Result<VolumeTree<Volume>, Failure> {
-    open(path, Access::Read).map(VolumeTree::new)
+    open(path, Access::Read).map(tree)
 }
 
 /// The files of the volume at `path`, for changes.
 pub fn write_tree(path: &Path) -> Result<VolumeTree<Volume>, Failure> {
-    open(path, Access::Write).map(VolumeTree::new)
+    open(path, Access::Write).map(tree)
 }
 
 /// Closes what [`read_tree`] or [`write_tree`] opened.
 pub fn close_tree(path: &Path, tree: VolumeTree<Volume>) -> Result<(), Failure> {
-    close(path, tree.into_inner())
+    close(path, tree.into_fs())
 }
 
 /// Whether another process has the volume at `path` open, if only for looking.
@@ -239,10 +212,12 @@ pub fn create(path: &Path, options: &CreateOptions<'_>) -> Result<Volume, Failur
             size::show(BLOCK_COUNT_MIN * BLOCK_SIZE as u64)
         )));
     }
+    let failed =
+        |error: &dyn fmt::Display| Failure::new(format!("cannot make the volume {shown}: {error}"));
     let existing = match std::fs::metadata(path) {
         Ok(found) => Some(found),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => return Err(Failure::new(format!("cannot make the volume {shown}: {error}"))),
+        Err(error) => return Err(failed(&error)),
     };
     if let Some(found) = &existing
         && !options.force
@@ -257,28 +232,18 @@ pub fn create(path: &Path, options: &CreateOptions<'_>) -> Result<Volume, Failur
         ..OpenOptions::default()
     };
     let result = (|| {
-        let mut device = device::open(path, &open).map_err(|error| {
-            let hint = match error {
-                OpenError::TooSmall { .. } => "; give a smaller --size, or none",
-                _ => "",
-            };
-            Failure::new(format!("cannot make the volume {shown}: {error}{hint}"))
+        let mut device = storage::open(path, &open).map_err(|error| match error {
+            OpenError::TooSmall { .. } => {
+                failed(&format!("{error}; give a smaller --size, or none"))
+            }
+            _ => failed(&error),
         })?;
-        check_owner(path, &mut device)?;
-        if existing.is_some() && device.gives_back() {
+        if existing.is_some() {
             // What held something else.
-            let blocks = device.block_count();
-            device.discard(BlockIndex(0), blocks).map_err(|error| {
-                Failure::new(format!("cannot make the volume {shown}: {error}"))
-            })?;
+            storage::empty(&mut device).map_err(|error| failed(&error))?;
         }
         format(path, &mut device, options)?;
-        let incarnation = device.incarnation();
-        let cache_bytes = atoll_host::memory::cache_bytes();
-        let new_slab = Some(atoll_host::memory::use_huge_pages as fn(*const u8, usize));
-        let owner = device::owner();
-        let mount =
-            MountOptions { incarnation, owner, cache_bytes, new_slab, ..MountOptions::default() };
+        let mount = storage::mounting(&device, false);
         Fs::mount(device, &mount).map_err(|error| unusable(path, error))
     })();
     if result.is_err() && existing.is_none() {
@@ -294,23 +259,13 @@ fn format(
     options: &CreateOptions<'_>,
 ) -> Result<(), Failure> {
     let shown = path.display();
-    let mut random = [0; 32];
-    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-        .map_err(|error| Failure::new(format!("no random numbers: {error}")))?;
-    let (uuid, key) = random.split_at(16);
-    let mut uuid: [u8; 16] = uuid.try_into().unwrap_or_default();
-    // RFC 9562: version 4, random.
-    uuid[6] = uuid[6] & 0x0f | 0x40;
-    uuid[8] = uuid[8] & 0x3f | 0x80;
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let uid = nix::unistd::geteuid().as_raw();
+    let gid = nix::unistd::getegid().as_raw();
     let format = FormatOptions {
-        uuid,
         label: options.label,
-        hash_key: key.try_into().unwrap_or_default(),
-        now: Timespec { sec: since.as_secs() as i64, nsec: since.subsec_nanos() },
-        uid: nix::unistd::geteuid().as_raw(),
-        gid: nix::unistd::getegid().as_raw(),
         journal_blocks: options.journal.map(|bytes| bytes / BLOCK_SIZE as u64),
+        ..storage::new_volume(Credentials { uid, gid })
+            .map_err(|error| Failure::new(format!("no random numbers: {error}")))?
     };
     atoll_fs::format(device, &format).map_err(|error| match error {
         FsError::Unsuitable => Failure::new(format!(

@@ -332,6 +332,16 @@ impl Answer {
     }
 }
 
+/// Both ends of a line between two processes of one program. Programs that are executed do not inherit
+/// them.
+///
+/// # Errors
+/// What socketpair(2) says.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let flags = SocketFlags::CLOEXEC;
+    Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+}
+
 /// Sends `message` with `descriptors`, of which there are at most [`DESCRIPTORS_MAX`].
 ///
 /// # Errors
@@ -460,10 +470,7 @@ mod tests {
 
     #[test]
     fn more_than_the_limits_is_refused_and_nothing_leaks() {
-        use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-        let (a, b) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-                .unwrap();
+        let (a, b) = pair().unwrap();
         send(&a, &[1; MESSAGE_MAX], &[a.as_fd(); DESCRIPTORS_MAX]).unwrap();
         let (message, descriptors) = receive(&b).unwrap();
         assert_eq!((message.len(), descriptors.len()), (MESSAGE_MAX, DESCRIPTORS_MAX));
@@ -473,5 +480,6 @@ mod tests {
         drop(a);
         // A leaked duplicate of the other end would keep this from seeing its end.
         assert_eq!(receive(&b).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(send(&b, b"x", &[]).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
     }
 }

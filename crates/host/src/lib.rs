@@ -1,7 +1,7 @@
 //! What only a host has: files and disks as block devices, memory maps, confinement, FUSE mounts,
 //! namespaces.
 //!
-//! [`client`] is how programs find a server, by the messages of [`control`]; [`shm`] is memory shared
+//! [`client`] is how programs find a server, by the messages of [`control`], where descriptors are passed; [`shm`] is memory shared
 //! with another process, `spin` how both sides look for each other's words before they sleep. Unsafe
 //! code is denied here but in the modules that say why they need it.
 #![cfg_attr(
@@ -9,8 +9,8 @@
     doc = "
 With the feature `server`: [`device`] gives a volume's storage as a block device; [`seal`] confines a
 process to it. [`memory`] says how much a cache may take. [`fuse`] serves a file system to the kernel;
-[`namespace`] gives a program a private view of the file tree; [`process`] splits this process in two,
-and [`handoff`] is the line between the halves. [`server`] serves volumes to many programs."
+[`namespace`] gives a program a private view of the file tree; [`process`] splits this process in two.
+[`server`] serves volumes to many programs."
 )]
 #![deny(unsafe_code)]
 
@@ -20,8 +20,6 @@ pub mod control;
 pub mod device;
 #[cfg(feature = "server")]
 pub mod fuse;
-#[cfg(feature = "server")]
-pub mod handoff;
 #[cfg(feature = "server")]
 pub mod memory;
 #[cfg(feature = "server")]

@@ -5,7 +5,8 @@
 //! after ([`c`]). Rust programs may hold as many volumes as they like: [`volume::mount`] gives
 //! each as a [`Posix`](atoll_posix::Posix) of its own.
 //!
-//! Read in this order: [`volume`] which file system on which device, [`process`] the one volume
+//! Read in this order: [`storage`] how volumes on this host are opened and made, for all programs;
+//! [`volume`] which file system on which device, [`process`] the one volume
 //! that the C calls share, its lock and fork; [`c`] the calls.
 
 #![deny(unsafe_code)]
@@ -16,6 +17,7 @@ pub mod c;
 pub mod clock;
 #[allow(unsafe_code, reason = "state shared by all threads of the process, behind its own lock")]
 pub mod process;
+pub mod storage;
 pub mod volume;
 
 pub use volume::{MountError, MountOptions, Volume};

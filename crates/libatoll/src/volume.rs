@@ -3,18 +3,19 @@
 use core::fmt;
 use std::path::{Path, PathBuf};
 
-use atoll_block::{BLOCK_SIZE, BlockDevice, BlockIndex, RamDevice, memory_of_variants};
+use atoll_block::{BLOCK_SIZE, BlockDevice, RamDevice, memory_of_variants};
 use atoll_fs::{Corruption, Fs, FsError};
 use atoll_host::client::{Address, CachedClient, ConnectError, Connection};
 use atoll_host::device::{self, Access, Create, HostDevice, OpenError, OpenOptions};
 use atoll_host::memory;
 use atoll_host::seal::{self, Permissions, SealError};
 use atoll_host::server::rules::Mode;
-use atoll_posix::{Clock, Credentials, Options, Posix};
+use atoll_posix::{Credentials, Options, Posix};
 use atoll_transport::channel::Config;
-use atoll_vfs::{AccessTimes, Errno, filesystem_of_variants};
+use atoll_vfs::{AccessTimes, Errno};
 
 use crate::clock::HostClock;
+use crate::storage;
 
 /// The file system of the library.
 // A process has one, and asks it all the time: no box.
@@ -26,7 +27,23 @@ pub enum FileSystem {
     Served(CachedClient),
 }
 
-filesystem_of_variants!(FileSystem { Own, Served });
+macro_rules! by_variant {
+    ($self:ident $verb:ident ($($arg:ident),*)) => {
+        match $self {
+            FileSystem::Own(fs) => atoll_vfs::FileSystem::$verb(fs, $($arg),*),
+            FileSystem::Served(client) => atoll_vfs::FileSystem::$verb(client, $($arg),*),
+        }
+    };
+}
+
+impl atoll_vfs::FileSystem for FileSystem {
+    atoll_vfs::verbs!(by_variant: all);
+
+    #[inline]
+    fn checkpoint_due(&self) -> bool {
+        by_variant!(self checkpoint_due ())
+    }
+}
 
 /// A mounted volume, with the descriptors and the working directory of its user.
 pub type Volume = Posix<FileSystem, HostClock>;
@@ -171,36 +188,14 @@ impl fmt::Display for MountError {
 
 impl std::error::Error for MountError {}
 
-/// Random bytes of the host.
-fn random() -> Result<[u8; 32], MountError> {
-    use std::io::Read;
-    let mut bytes = [0; 32];
-    let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
-    match read {
-        Ok(()) => Ok(bytes),
-        Err(error) => {
-            let errno = error.raw_os_error().unwrap_or(libc::EIO);
-            Err(MountError::new(errno, format!("/dev/urandom: {error}")))
-        }
-    }
-}
-
 fn format(device: &mut Device, place: &str, owner: Credentials) -> Result<(), MountError> {
-    let random = random()?;
-    let mut options = atoll_fs::FormatOptions {
-        now: HostClock.now(),
-        uid: owner.uid,
-        gid: owner.gid,
-        // Flushing memory costs nothing, so checkpoints may come often: a small journal stays in
-        // the processor's caches.
-        journal_blocks: matches!(device, Device::Ram(_)).then_some(256),
-        ..atoll_fs::FormatOptions::default()
-    };
-    options.uuid.copy_from_slice(&random[..16]);
-    // Version 4, variant 1: made of random bits (RFC 9562).
-    options.uuid[6] = options.uuid[6] & 0x0f | 0x40;
-    options.uuid[8] = options.uuid[8] & 0x3f | 0x80;
-    options.hash_key.copy_from_slice(&random[16..]);
+    let mut options = storage::new_volume(owner).map_err(|error| {
+        let errno = error.raw_os_error().unwrap_or(libc::EIO);
+        MountError::new(errno, format!("no random numbers: {error}"))
+    })?;
+    // Flushing memory costs nothing, so checkpoints may come often: a small journal stays in the
+    // processor's caches.
+    options.journal_blocks = matches!(device, Device::Ram(_)).then_some(256);
     atoll_fs::format(device, &options).map_err(|error| MountError::fs(place, error))
 }
 
@@ -221,34 +216,14 @@ pub fn mkfs(path: &Path, options: &FormatOptions) -> Result<(), MountError> {
         let message = format!("{place}: holds something already; force to overwrite it");
         return Err(MountError::new(libc::EEXIST, message));
     }
-    let mut device =
-        Device::Host(device::open(path, &open).map_err(|error| MountError::open(path, error))?);
-    check_owner(&mut device, &place)?;
-    if let Device::Host(host) = &device
-        && !empty
-        && host.gives_back()
-    {
+    let mut device = storage::open(path, &open).map_err(|error| MountError::open(path, error))?;
+    if !empty {
         // What held something else.
-        let blocks = device.block_count();
-        device
-            .discard(BlockIndex(0), blocks)
-            .map_err(|error| MountError::fs(&place, error.into()))?;
+        storage::empty(&mut device).map_err(|error| MountError::fs(&place, error.into()))?;
     }
+    let mut device = Device::Host(device);
     format(&mut device, &place, options.owner)?;
     device.flush().map_err(|error| MountError::fs(&place, error.into()))
-}
-
-/// Fails for a volume that another process has, although no lock says so.
-fn check_owner(device: &mut Device, place: &str) -> Result<(), MountError> {
-    // Whatever is no volume is nobody's.
-    let mark = atoll_fs::owner(device).unwrap_or_default();
-    match device::living_owner(&mark) {
-        Some(pid) => {
-            let error = OpenError::InUse { pid: Some(pid) };
-            Err(MountError::open(Path::new(place), error))
-        }
-        None => Ok(()),
-    }
 }
 
 /// Mounts a volume.
@@ -256,7 +231,7 @@ fn check_owner(device: &mut Device, place: &str) -> Result<(), MountError> {
 /// # Errors
 /// What was wrong, with the error's number.
 pub fn mount(options: &MountOptions) -> Result<Volume, MountError> {
-    let (mut device, place) = match &options.storage {
+    let (device, place) = match &options.storage {
         Storage::Ram(bytes) => {
             let mut device = Device::Ram(RamDevice::new(bytes / BLOCK_SIZE as u64));
             let place = "volume in memory".to_owned();
@@ -271,30 +246,19 @@ pub fn mount(options: &MountOptions) -> Result<Volume, MountError> {
             (host_device(path, access, options)?, shown(path))
         }
     };
-    let incarnation = match &device {
+    let mut how = match &device {
         // Nothing of it outlives this process.
-        Device::Ram(_) => [0; 16],
-        Device::Host(device) => device.incarnation(),
-    };
-    check_owner(&mut device, &place)?;
-    let discard = match &device {
-        Device::Ram(_) => false,
-        Device::Host(device) => !options.read_only && device.gives_back(),
+        Device::Ram(_) => atoll_fs::MountOptions {
+            read_only: options.read_only,
+            owner: device::owner(),
+            new_slab: Some(memory::use_huge_pages),
+            ..atoll_fs::MountOptions::default()
+        },
+        Device::Host(device) => storage::mounting(device, options.read_only),
     };
     let direct = matches!(options.storage, Storage::Direct(_));
-    let fs = Fs::mount(
-        device,
-        &atoll_fs::MountOptions {
-            read_only: options.read_only,
-            incarnation,
-            discard,
-            owner: device::owner(),
-            cache_bytes: if direct { options.cache_bytes / 2 } else { options.cache_bytes },
-            new_slab: Some(memory::use_huge_pages),
-            listener: None,
-        },
-    )
-    .map_err(|error| MountError::fs(&place, error))?;
+    how.cache_bytes = if direct { options.cache_bytes / 2 } else { options.cache_bytes };
+    let fs = Fs::mount(device, &how).map_err(|error| MountError::fs(&place, error))?;
     // The volume is locked, and its file system is in here.
     Ok(user_of(FileSystem::Own(fs), options, true))
 }
@@ -350,7 +314,7 @@ fn host_device(path: &Path, access: Access, options: &MountOptions) -> Result<De
         sealable: options.sealable,
         ..OpenOptions::default()
     };
-    let device = device::open(path, &open).map_err(|error| MountError::open(path, error))?;
+    let device = storage::open(path, &open).map_err(|error| MountError::open(path, error))?;
     Ok(Device::Host(device))
 }
 

@@ -180,7 +180,19 @@ impl<F: FileSystem, V: LiveView> Cached<F, V> {
     }
 }
 
+/// Asks the file system below.
+macro_rules! answered {
+    ($self:ident $verb:ident ($($arg:ident),*)) => {{
+        let answer = $self.inner.$verb($($arg),*);
+        $self.answered(answer)
+    }};
+}
+
 impl<F: FileSystem, V: LiveView> FileSystem for Cached<F, V> {
+    crate::verbs!(answered: setattr readlink mknod mkdir symlink unlink rmdir rename link write
+        fallocate seek fsync opendir readdir releasedir fsyncdir syncfs statfs setxattr getxattr
+        listxattr removexattr);
+
     #[inline]
     fn lookup(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<Attr> {
         if self.caller.is_none_or(|caller| caller == (cx.uid, cx.gid))
@@ -206,84 +218,6 @@ impl<F: FileSystem, V: LiveView> FileSystem for Cached<F, V> {
             return Ok(found);
         }
         let answer = self.inner.getattr(cx, ino);
-        self.answered(answer)
-    }
-
-    fn setattr(
-        &mut self,
-        cx: &Context,
-        ino: Ino,
-        handle: Option<Handle>,
-        set: &SetAttr,
-    ) -> Result<Attr> {
-        let answer = self.inner.setattr(cx, ino, handle, set);
-        self.answered(answer)
-    }
-
-    fn readlink(&mut self, cx: &Context, ino: Ino, target: &mut Vec<u8>) -> Result<()> {
-        let answer = self.inner.readlink(cx, ino, target);
-        self.answered(answer)
-    }
-
-    fn mknod(
-        &mut self,
-        cx: &Context,
-        parent: Ino,
-        name: Name<'_>,
-        mode: u32,
-        rdev: u32,
-    ) -> Result<Attr> {
-        let answer = self.inner.mknod(cx, parent, name, mode, rdev);
-        self.answered(answer)
-    }
-
-    fn mkdir(&mut self, cx: &Context, parent: Ino, name: Name<'_>, mode: u32) -> Result<Attr> {
-        let answer = self.inner.mkdir(cx, parent, name, mode);
-        self.answered(answer)
-    }
-
-    fn symlink(
-        &mut self,
-        cx: &Context,
-        parent: Ino,
-        name: Name<'_>,
-        target: &[u8],
-    ) -> Result<Attr> {
-        let answer = self.inner.symlink(cx, parent, name, target);
-        self.answered(answer)
-    }
-
-    fn unlink(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<()> {
-        let answer = self.inner.unlink(cx, parent, name);
-        self.answered(answer)
-    }
-
-    fn rmdir(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<()> {
-        let answer = self.inner.rmdir(cx, parent, name);
-        self.answered(answer)
-    }
-
-    fn rename(
-        &mut self,
-        cx: &Context,
-        parent: Ino,
-        name: Name<'_>,
-        new_parent: Ino,
-        new_name: Name<'_>,
-        flags: RenameFlags,
-    ) -> Result<()> {
-        let answer = self.inner.rename(cx, parent, name, new_parent, new_name, flags);
-        self.answered(answer)
-    }
-
-    fn link(
-        &mut self,
-        cx: &Context,
-        ino: Ino,
-        new_parent: Ino,
-        new_name: Name<'_>,
-    ) -> Result<Attr> {
-        let answer = self.inner.link(cx, ino, new_parent, new_name);
         self.answered(answer)
     }
 
@@ -337,116 +271,10 @@ impl<F: FileSystem, V: LiveView> FileSystem for Cached<F, V> {
         self.answered(answer)
     }
 
-    fn write(
-        &mut self,
-        cx: &Context,
-        ino: Ino,
-        handle: Handle,
-        offset: u64,
-        data: &[u8],
-    ) -> Result<Written> {
-        let answer = self.inner.write(cx, ino, handle, offset, data);
-        self.answered(answer)
-    }
-
-    fn fallocate(
-        &mut self,
-        cx: &Context,
-        ino: Ino,
-        handle: Handle,
-        offset: u64,
-        len: u64,
-        mode: FallocateMode,
-    ) -> Result<()> {
-        let answer = self.inner.fallocate(cx, ino, handle, offset, len, mode);
-        self.answered(answer)
-    }
-
-    fn seek(
-        &mut self,
-        cx: &Context,
-        ino: Ino,
-        handle: Handle,
-        offset: u64,
-        to: SeekTo,
-    ) -> Result<u64> {
-        let answer = self.inner.seek(cx, ino, handle, offset, to);
-        self.answered(answer)
-    }
-
-    fn fsync(&mut self, cx: &Context, ino: Ino, handle: Handle, data_only: bool) -> Result<()> {
-        let answer = self.inner.fsync(cx, ino, handle, data_only);
-        self.answered(answer)
-    }
-
     fn release(&mut self, cx: &Context, ino: Ino, handle: Handle) -> Result<()> {
         // Before the server can give the number to another file.
         self.answers.closed(ino, handle);
         let answer = self.inner.release(cx, ino, handle);
-        self.answered(answer)
-    }
-
-    fn opendir(&mut self, cx: &Context, ino: Ino) -> Result<Handle> {
-        let answer = self.inner.opendir(cx, ino);
-        self.answered(answer)
-    }
-
-    fn readdir(
-        &mut self,
-        cx: &Context,
-        ino: Ino,
-        handle: Handle,
-        cookie: u64,
-        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
-    ) -> Result<()> {
-        let answer = self.inner.readdir(cx, ino, handle, cookie, emit);
-        self.answered(answer)
-    }
-
-    fn releasedir(&mut self, cx: &Context, ino: Ino, handle: Handle) -> Result<()> {
-        let answer = self.inner.releasedir(cx, ino, handle);
-        self.answered(answer)
-    }
-
-    fn fsyncdir(&mut self, cx: &Context, ino: Ino, handle: Handle) -> Result<()> {
-        let answer = self.inner.fsyncdir(cx, ino, handle);
-        self.answered(answer)
-    }
-
-    fn syncfs(&mut self, cx: &Context) -> Result<()> {
-        let answer = self.inner.syncfs(cx);
-        self.answered(answer)
-    }
-
-    fn statfs(&mut self, cx: &Context) -> Result<StatFs> {
-        let answer = self.inner.statfs(cx);
-        self.answered(answer)
-    }
-
-    fn setxattr(
-        &mut self,
-        cx: &Context,
-        ino: Ino,
-        name: &[u8],
-        value: &[u8],
-        flags: XattrFlags,
-    ) -> Result<()> {
-        let answer = self.inner.setxattr(cx, ino, name, value, flags);
-        self.answered(answer)
-    }
-
-    fn getxattr(&mut self, cx: &Context, ino: Ino, name: &[u8], value: &mut Vec<u8>) -> Result<()> {
-        let answer = self.inner.getxattr(cx, ino, name, value);
-        self.answered(answer)
-    }
-
-    fn listxattr(&mut self, cx: &Context, ino: Ino, names: &mut Vec<u8>) -> Result<()> {
-        let answer = self.inner.listxattr(cx, ino, names);
-        self.answered(answer)
-    }
-
-    fn removexattr(&mut self, cx: &Context, ino: Ino, name: &[u8]) -> Result<()> {
-        let answer = self.inner.removexattr(cx, ino, name);
         self.answered(answer)
     }
 }

@@ -22,7 +22,7 @@ pub mod model;
 pub mod server;
 pub mod sync;
 pub mod types;
-mod variants;
+mod verbs;
 pub mod view;
 pub mod wire;
 

@@ -187,6 +187,12 @@ impl Attr {
         FileType::from_mode(self.mode).unwrap_or(FileType::Regular)
     }
 
+    /// Whether it is a directory.
+    #[inline]
+    pub fn is_dir(&self) -> bool {
+        self.file_type() == FileType::Directory
+    }
+
     /// Whether the file or its attributes have changed since atime was set, or at the same moment.
     #[inline]
     pub fn changed_since_access(&self) -> bool {

@@ -310,64 +310,27 @@ impl Client for PosixClient {
     }
 }
 
-/// Hands the calls of [`FileSystem`] in the list on to what `self.inner()` gives.
-macro_rules! forward {
-    ($($name:ident($($arg:ident: $type:ty),*) -> $ret:ty;)*) => {
-        $(fn $name(&mut self, $($arg: $type),*) -> $ret { self.inner().$name($($arg),*) })*
-    };
+/// Hands a call of [`FileSystem`] on to what `self.inner()` gives.
+macro_rules! to_inner {
+    ($self:ident $verb:ident ($($arg:ident),*)) => { $self.inner().$verb($($arg),*) };
 }
+pub(crate) use to_inner;
 
 /// The calls that no planted defect changes.
 macro_rules! forward_common {
     () => {
-        $crate::linear::clients::forward! {
-            readlink(cx: &Context, ino: Ino, target: &mut Vec<u8>) -> Result<()>;
-            mknod(cx: &Context, parent: Ino, name: Name<'_>, mode: u32, rdev: u32) -> Result<Attr>;
-            mkdir(cx: &Context, parent: Ino, name: Name<'_>, mode: u32) -> Result<Attr>;
-            symlink(cx: &Context, parent: Ino, name: Name<'_>, target: &[u8]) -> Result<Attr>;
-            unlink(cx: &Context, parent: Ino, name: Name<'_>) -> Result<()>;
-            link(cx: &Context, ino: Ino, parent: Ino, name: Name<'_>) -> Result<Attr>;
-            getattr(cx: &Context, ino: Ino) -> Result<Attr>;
-            create(cx: &Context, parent: Ino, name: Name<'_>, mode: u32, flags: OpenFlags)
-                -> Result<(Attr, Handle)>;
-            tmpfile(cx: &Context, parent: Ino, mode: u32, flags: OpenFlags)
-                -> Result<(Attr, Handle)>;
-            fallocate(cx: &Context, ino: Ino, handle: Handle, offset: u64, len: u64,
-                mode: FallocateMode) -> Result<()>;
-            seek(cx: &Context, ino: Ino, handle: Handle, offset: u64, to: SeekTo) -> Result<u64>;
-            fsync(cx: &Context, ino: Ino, handle: Handle, data_only: bool) -> Result<()>;
-            release(cx: &Context, ino: Ino, handle: Handle) -> Result<()>;
-            opendir(cx: &Context, ino: Ino) -> Result<Handle>;
-            releasedir(cx: &Context, ino: Ino, handle: Handle) -> Result<()>;
-            fsyncdir(cx: &Context, ino: Ino, handle: Handle) -> Result<()>;
-            syncfs(cx: &Context) -> Result<()>;
-            statfs(cx: &Context) -> Result<StatFs>;
-            setxattr(cx: &Context, ino: Ino, name: &[u8], value: &[u8], flags: XattrFlags)
-                -> Result<()>;
-            getxattr(cx: &Context, ino: Ino, name: &[u8], value: &mut Vec<u8>) -> Result<()>;
-            listxattr(cx: &Context, ino: Ino, names: &mut Vec<u8>) -> Result<()>;
-            removexattr(cx: &Context, ino: Ino, name: &[u8]) -> Result<()>;
-        }
+        atoll_vfs::verbs!(to_inner: readlink mknod mkdir symlink unlink link getattr create tmpfile
+            fallocate seek fsync release opendir releasedir fsyncdir syncfs statfs setxattr getxattr
+            listxattr removexattr);
     };
 }
-pub(crate) use {forward, forward_common};
+pub(crate) use forward_common;
 
-/// All calls of [`FileSystem`].
+/// All calls of [`FileSystem`] that programs make.
 macro_rules! forward_all {
     () => {
         forward_common!();
-        forward! {
-            rmdir(cx: &Context, parent: Ino, name: Name<'_>) -> Result<()>;
-            readdir(cx: &Context, ino: Ino, handle: Handle, cookie: u64,
-                emit: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()>;
-            open(cx: &Context, ino: Ino, flags: OpenFlags) -> Result<Handle>;
-            lookup(cx: &Context, parent: Ino, name: Name<'_>) -> Result<Attr>;
-            setattr(cx: &Context, ino: Ino, handle: Option<Handle>, set: &SetAttr) -> Result<Attr>;
-            rename(cx: &Context, parent: Ino, name: Name<'_>, new_parent: Ino, new_name: Name<'_>,
-                flags: RenameFlags) -> Result<()>;
-            read(cx: &Context, ino: Ino, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize>;
-            write(cx: &Context, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<Written>;
-        }
+        atoll_vfs::verbs!(to_inner: rmdir readdir open lookup setattr rename read write);
     };
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use atoll_vfs::*;
 
-use super::clients::{Locked, forward_common};
+use super::clients::{Locked, forward_common, to_inner};
 
 /// What is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,35 +1,36 @@
 //! The system's own tree of files.
 
-use std::ffi::OsString;
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-use atoll_vfs::{FileType, Timespec};
+use atoll_vfs::{Attr, FileType, Ino, Timespec};
 use rustix::fs::{AtFlags, CWD, Mode, SeekFrom, Timestamps, XattrFlags};
 
-use super::{FileId, Meta, Tree};
+use super::Tree;
 
 /// The system's file tree, as this process sees it.
 #[derive(Default)]
 pub struct HostTree {
-    open: Vec<Option<File>>,
+    /// The open files, by their descriptors.
+    open: HashMap<i32, File>,
 }
 
 impl HostTree {
-    fn file(&self, file: FileId) -> io::Result<&File> {
-        self.open
-            .get(file.0)
-            .and_then(Option::as_ref)
-            .ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
+    fn file(&self, file: i32) -> io::Result<&File> {
+        self.open.get(&file).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
     }
 
-    fn opened(&mut self, file: File) -> FileId {
-        self.open.push(Some(file));
-        FileId(self.open.len() - 1)
+    fn opened(&mut self, file: File) -> i32 {
+        let descriptor = file.as_raw_fd();
+        self.open.insert(descriptor, file);
+        descriptor
     }
 }
 
@@ -38,20 +39,23 @@ fn timespec(time: Timespec) -> rustix::fs::Timespec {
 }
 
 impl Tree for HostTree {
-    fn meta(&mut self, path: &Path, follow: bool) -> io::Result<Meta> {
+    fn meta(&mut self, path: &Path, follow: bool) -> io::Result<Attr> {
         let found = if follow { path.metadata()? } else { path.symlink_metadata()? };
-        Ok(Meta {
-            ino: found.ino(),
-            kind: FileType::from_mode(found.mode()).unwrap_or(FileType::Regular),
-            mode: found.mode() & 0o7777,
-            nlink: found.nlink(),
+        let time = |sec, nsec| Timespec { sec, nsec: nsec as u32 };
+        Ok(Attr {
+            ino: Ino(found.ino()),
+            mode: found.mode(),
+            nlink: found.nlink() as u32,
             uid: found.uid(),
             gid: found.gid(),
+            // As the kernel has it, which is the lower half of what C has.
+            rdev: found.rdev() as u32,
             size: found.size(),
-            stored: found.blocks() * 512,
-            rdev: found.rdev(),
-            atime: Timespec { sec: found.atime(), nsec: found.atime_nsec() as u32 },
-            mtime: Timespec { sec: found.mtime(), nsec: found.mtime_nsec() as u32 },
+            blocks: found.blocks(),
+            atime: time(found.atime(), found.atime_nsec()),
+            mtime: time(found.mtime(), found.mtime_nsec()),
+            ctime: time(found.ctime(), found.ctime_nsec()),
+            btime: Timespec::default(),
         })
     }
 
@@ -68,36 +72,32 @@ impl Tree for HostTree {
         Ok(path.read_link()?.into_os_string())
     }
 
-    fn open(&mut self, path: &Path) -> io::Result<FileId> {
+    fn open(&mut self, path: &Path) -> io::Result<i32> {
         let file = File::open(path)?;
         Ok(self.opened(file))
     }
 
-    fn create(&mut self, path: &Path, mode: u32) -> io::Result<FileId> {
+    fn create(&mut self, path: &Path, mode: u32) -> io::Result<i32> {
         let file =
             OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(path)?;
         Ok(self.opened(file))
     }
 
-    fn read(&mut self, file: FileId, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+    fn read(&mut self, file: i32, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         let file = self.file(file)?;
-        let mut done = 0;
-        while done < buf.len() {
-            match file.read_at(&mut buf[done..], offset + done as u64) {
-                Ok(0) => break,
-                Ok(got) => done += got,
+        loop {
+            match file.read_at(buf, offset) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+                other => return other,
             }
         }
-        Ok(done)
     }
 
-    fn write(&mut self, file: FileId, offset: u64, data: &[u8]) -> io::Result<()> {
+    fn write(&mut self, file: i32, offset: u64, data: &[u8]) -> io::Result<()> {
         self.file(file)?.write_all_at(data, offset)
     }
 
-    fn next_data(&mut self, file: FileId, offset: u64) -> io::Result<Option<(u64, u64)>> {
+    fn next_data(&mut self, file: i32, offset: u64) -> io::Result<Option<(u64, u64)>> {
         let file = self.file(file)?;
         let start = match rustix::fs::seek(file, SeekFrom::Data(offset)) {
             Ok(start) => start,
@@ -113,24 +113,19 @@ impl Tree for HostTree {
         Ok(Some((start, end)))
     }
 
-    fn set_len(&mut self, file: FileId, len: u64) -> io::Result<()> {
+    fn set_len(&mut self, file: i32, len: u64) -> io::Result<()> {
         self.file(file)?.set_len(len)
     }
 
-    fn close(&mut self, file: FileId) -> io::Result<()> {
-        self.file(file)?;
-        self.open[file.0] = None;
-        while let Some(None) = self.open.last() {
-            self.open.pop();
-        }
-        Ok(())
+    fn close(&mut self, file: i32) -> io::Result<()> {
+        self.open.remove(&file).map(drop).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
     }
 
     fn make_dir(&mut self, path: &Path, mode: u32) -> io::Result<()> {
         Ok(rustix::fs::mkdir(path, Mode::from_raw_mode(mode))?)
     }
 
-    fn make_link(&mut self, path: &Path, target: &OsString) -> io::Result<()> {
+    fn make_link(&mut self, path: &Path, target: &OsStr) -> io::Result<()> {
         std::os::unix::fs::symlink(target, path)
     }
 
@@ -138,22 +133,28 @@ impl Tree for HostTree {
         std::fs::hard_link(existing, path)
     }
 
-    fn make_node(&mut self, path: &Path, meta: &Meta) -> io::Result<()> {
-        let kind = rustix::fs::FileType::from_raw_mode(meta.kind.mode_bits());
-        Ok(rustix::fs::mknodat(CWD, path, kind, Mode::from_raw_mode(meta.mode), meta.rdev)?)
+    fn make_node(&mut self, path: &Path, attr: &Attr) -> io::Result<()> {
+        let kind = rustix::fs::FileType::from_raw_mode(attr.mode);
+        Ok(rustix::fs::mknodat(
+            CWD,
+            path,
+            kind,
+            Mode::from_raw_mode(attr.mode & 0o7777),
+            attr.rdev.into(),
+        )?)
     }
 
-    fn set_meta(&mut self, path: &Path, meta: &Meta, owner: bool) -> io::Result<()> {
+    fn set_meta(&mut self, path: &Path, attr: &Attr, owner: bool) -> io::Result<()> {
         if owner {
-            std::os::unix::fs::lchown(path, Some(meta.uid), Some(meta.gid))?;
+            std::os::unix::fs::lchown(path, Some(attr.uid), Some(attr.gid))?;
         }
         // After the owner, whose change takes the set-user-ID bit.
-        if meta.kind != FileType::Symlink {
-            std::fs::set_permissions(path, Permissions::from_mode(meta.mode))?;
+        if attr.file_type() != FileType::Symlink {
+            std::fs::set_permissions(path, Permissions::from_mode(attr.mode & 0o7777))?;
         }
         let times = Timestamps {
-            last_access: timespec(meta.atime),
-            last_modification: timespec(meta.mtime),
+            last_access: timespec(attr.atime),
+            last_modification: timespec(attr.mtime),
         };
         Ok(rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?)
     }
@@ -174,15 +175,11 @@ impl Tree for HostTree {
         .collect()
     }
 
-    fn set_attribute(&mut self, path: &Path, name: &OsString, value: &[u8]) -> io::Result<()> {
+    fn set_attribute(&mut self, path: &Path, name: &OsStr, value: &[u8]) -> io::Result<()> {
         Ok(rustix::fs::lsetxattr(path, name.as_bytes(), value, XattrFlags::empty())?)
     }
 
     fn unlink(&mut self, path: &Path) -> io::Result<()> {
         std::fs::remove_file(path)
-    }
-
-    fn remove_dir(&mut self, path: &Path) -> io::Result<()> {
-        std::fs::remove_dir(path)
     }
 }

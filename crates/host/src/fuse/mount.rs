@@ -6,11 +6,14 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use atoll_vfs::AccessTimes;
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags};
+
+use crate::control;
 
 /// Where the kernel's FUSE is reached.
 pub const DEVICE: &str = "/dev/fuse";
@@ -184,7 +187,7 @@ pub fn helper() -> io::Result<PathBuf> {
 /// # Errors
 /// That the helper is missing, or what it says.
 pub fn mount_by_helper(target: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
-    let (line, helpers_line) = crate::handoff::Handoff::stream()?;
+    let (line, helpers_line) = UnixStream::pair()?;
     // A comma in the name would end it.
     let source = options.source.to_string_lossy().replace(',', "_");
     let mut text = format!("fsname={source},subtype=atoll,nosuid,nodev");
@@ -200,16 +203,15 @@ pub fn mount_by_helper(target: &Path, options: &MountOptions) -> io::Result<Owne
         .arg(target)
         // It sends the device through the descriptor of that number, here its standard input.
         .env("_FUSE_COMMFD", "0")
-        .stdin(helpers_line)
+        .stdin(OwnedFd::from(helpers_line))
         .output()?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         return Err(io::Error::other(said.trim().to_owned()));
     }
-    match line.receive()? {
-        (_, Some(device)) => Ok(device),
-        (_, None) => Err(io::Error::other(format!("{HELPER} has handed nothing over"))),
-    }
+    let (_, device) = control::receive(&line)?;
+    let nothing = || io::Error::other(format!("{HELPER} has handed nothing over"));
+    device.into_iter().next().ok_or_else(nothing)
 }
 
 /// Unmounts what the helper has mounted at `target`, or with `detach` takes it out of sight.

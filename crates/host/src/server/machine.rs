@@ -19,7 +19,7 @@ pub(super) fn errno_of(error: std::io::Error) -> Errno {
 }
 
 /// The time of day. What is below reads no clock: this is where it is read.
-pub(crate) fn now() -> Timespec {
+pub fn now() -> Timespec {
     match SystemTime::now().duration_since(UNIX_EPOCH) {
         Ok(since) => Timespec { sec: since.as_secs() as i64, nsec: since.subsec_nanos() },
         Err(_) => Timespec::default(),

@@ -29,7 +29,7 @@ use atoll_vfs::FileSystem;
 
 use crate::control;
 pub use crate::spin::SPIN_MAX as SPIN;
-pub use machine::{Machine, mapped_memory, open_view};
+pub use machine::{Machine, mapped_memory, now, open_view};
 
 /// Shares `fs` on this machine; `name` is what clients and messages call it.
 pub fn volume<F: FileSystem + Send>(

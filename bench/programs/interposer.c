@@ -1,9 +1,9 @@
-/* Runs unmodified programs on a volume, inside their own process: the C library's calls on paths
- * below one folder go to libatoll, all others to the C library.
+/* Runs unmodified programs on a volume, inside their own process, to measure them there: the C
+ * library's calls on paths below one folder go to libatoll, all others to the C library.
  *
- *   cc -shared -fPIC -O2 -I include -o atoll_preload.so preload/atoll_preload.c libatoll.a \
- *      -lgcc_s -lutil -lrt -lpthread -lm -ldl
- *   LD_PRELOAD=./atoll_preload.so ATOLL_VOLUME=test.vol ATOLL_PREFIX=/atoll program
+ *   cc -shared -fPIC -O2 -I ../crates/libatoll/include -o interposer.so programs/interposer.c \
+ *      libatoll.a -lgcc_s -lutil -lrt -lpthread -lm -ldl
+ *   LD_PRELOAD=./interposer.so ATOLL_VOLUME=test.vol ATOLL_PREFIX=/atoll program
  *
  * ATOLL_VOLUME  the volume's file, made with ATOLL_BYTES if it is missing or empty; or the
  *               socket of a server, or SOCKET/VOLUME
@@ -65,7 +65,7 @@ __attribute__((constructor)) static void read_prefix(void) {
 }
 
 static void die(const char *what) {
-    fprintf(stderr, "atoll_preload: %s: %s\n", what, atoll_error());
+    fprintf(stderr, "interposer: %s: %s\n", what, atoll_error());
     _exit(126);
 }
 
@@ -82,7 +82,7 @@ static void mount_volume(void) {
     if (!(options.flags & ATOLL_RAM)) {
         struct stat found;
         if (!path) {
-            fputs("atoll_preload: ATOLL_VOLUME names no volume\n", stderr);
+            fputs("interposer: ATOLL_VOLUME names no volume\n", stderr);
             _exit(126);
         }
         int missing = REAL(stat)(path, &found) != 0;

@@ -1,6 +1,7 @@
-//! Programs that know nothing of volumes, run on one by the interposer: PostMark, gdbm, and calls
-//! of every kind.
+//! Programs that know nothing of volumes, run on one by the interposer of the benchmarks: PostMark,
+//! gdbm, and calls of every kind.
 
+#[path = "../../crates/libatoll/tests/common/mod.rs"]
 mod common;
 
 use std::path::{Path, PathBuf};
@@ -15,9 +16,11 @@ fn workshop() -> &'static Path {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| {
         let folder = tempfile::tempdir().expect("a temporary directory");
-        let arguments = [vec!["-shared".into(), "-fPIC".into()], linked_statically()].concat();
-        let library = folder.path().join("atoll_preload.so");
-        compile(&["preload/atoll_preload.c"], &library, &strs(&arguments));
+        let include = common::folder().join("../crates/libatoll/include").display().to_string();
+        let own = ["-shared", "-fPIC", "-I", &include].map(String::from);
+        let arguments = [own.to_vec(), linked_statically()].concat();
+        let library = folder.path().join("interposer.so");
+        compile(&["programs/interposer.c"], &library, &strs(&arguments));
         folder
     });
     folder.path()
@@ -27,7 +30,7 @@ fn workshop() -> &'static Path {
 fn on_volume(program: &Path, folder: &Path, mode: &str) -> Command {
     let mut command = Command::new(program);
     command
-        .env("LD_PRELOAD", workshop().join("atoll_preload.so"))
+        .env("LD_PRELOAD", workshop().join("interposer.so"))
         .env("ATOLL_VOLUME", folder.join("test.vol"))
         .env("ATOLL_PREFIX", "/atoll")
         .env("ATOLL_MODE", mode)

@@ -1,0 +1,120 @@
+//! The verbs of [`FileSystem`](crate::FileSystem) as a list, for those who hand them on.
+
+/// Within an `impl` of [`FileSystem`](crate::FileSystem), makes verbs that all do the same:
+/// `verbs!(how: all)`, or some as `verbs!(how: lookup getattr)`. `how` is a macro of the caller's,
+/// which gets `self`, the verb and its arguments: `how!(self getattr (cx, ino))`.
+#[macro_export]
+macro_rules! verbs {
+    ($body:ident: all) => { $crate::verbs! { $body:
+        lookup forget getattr setattr readlink mknod mkdir symlink unlink rmdir rename link open
+        create tmpfile read accessed write fallocate seek fsync release opendir readdir releasedir
+        fsyncdir syncfs begin_sync end_sync checkpoint_step statfs setxattr getxattr listxattr
+        removexattr
+    } };
+    ($body:ident: $($verb:ident)+) => { $($crate::verbs! { @$verb $body })+ };
+    (@fn $body:ident $verb:ident($($arg:ident: $type:ty),*) -> $result:ty) => {
+        #[inline]
+        fn $verb(&mut self, $($arg: $type),*) -> $result {
+            $body!(self $verb ($($arg),*))
+        }
+    };
+    (@lookup $body:ident) => { $crate::verbs! { @fn $body
+        lookup(cx: &$crate::Context, parent: $crate::Ino, name: $crate::Name<'_>)
+            -> $crate::Result<$crate::Attr> } };
+    (@forget $body:ident) => { $crate::verbs! { @fn $body
+        forget(ino: $crate::Ino, count: u64) -> () } };
+    (@getattr $body:ident) => { $crate::verbs! { @fn $body
+        getattr(cx: &$crate::Context, ino: $crate::Ino) -> $crate::Result<$crate::Attr> } };
+    (@setattr $body:ident) => { $crate::verbs! { @fn $body
+        setattr(cx: &$crate::Context, ino: $crate::Ino, handle: Option<$crate::Handle>,
+            set: &$crate::SetAttr) -> $crate::Result<$crate::Attr> } };
+    (@readlink $body:ident) => { $crate::verbs! { @fn $body
+        readlink(cx: &$crate::Context, ino: $crate::Ino, target: &mut Vec<u8>) -> $crate::Result<()>
+    } };
+    (@mknod $body:ident) => { $crate::verbs! { @fn $body
+        mknod(cx: &$crate::Context, parent: $crate::Ino, name: $crate::Name<'_>, mode: u32,
+            rdev: u32) -> $crate::Result<$crate::Attr> } };
+    (@mkdir $body:ident) => { $crate::verbs! { @fn $body
+        mkdir(cx: &$crate::Context, parent: $crate::Ino, name: $crate::Name<'_>, mode: u32)
+            -> $crate::Result<$crate::Attr> } };
+    (@symlink $body:ident) => { $crate::verbs! { @fn $body
+        symlink(cx: &$crate::Context, parent: $crate::Ino, name: $crate::Name<'_>, target: &[u8])
+            -> $crate::Result<$crate::Attr> } };
+    (@unlink $body:ident) => { $crate::verbs! { @fn $body
+        unlink(cx: &$crate::Context, parent: $crate::Ino, name: $crate::Name<'_>)
+            -> $crate::Result<()> } };
+    (@rmdir $body:ident) => { $crate::verbs! { @fn $body
+        rmdir(cx: &$crate::Context, parent: $crate::Ino, name: $crate::Name<'_>)
+            -> $crate::Result<()> } };
+    (@rename $body:ident) => { $crate::verbs! { @fn $body
+        rename(cx: &$crate::Context, parent: $crate::Ino, name: $crate::Name<'_>,
+            new_parent: $crate::Ino, new_name: $crate::Name<'_>, flags: $crate::RenameFlags)
+            -> $crate::Result<()> } };
+    (@link $body:ident) => { $crate::verbs! { @fn $body
+        link(cx: &$crate::Context, ino: $crate::Ino, new_parent: $crate::Ino,
+            new_name: $crate::Name<'_>) -> $crate::Result<$crate::Attr> } };
+    (@open $body:ident) => { $crate::verbs! { @fn $body
+        open(cx: &$crate::Context, ino: $crate::Ino, flags: $crate::OpenFlags)
+            -> $crate::Result<$crate::Handle> } };
+    (@create $body:ident) => { $crate::verbs! { @fn $body
+        create(cx: &$crate::Context, parent: $crate::Ino, name: $crate::Name<'_>, mode: u32,
+            flags: $crate::OpenFlags) -> $crate::Result<($crate::Attr, $crate::Handle)> } };
+    (@tmpfile $body:ident) => { $crate::verbs! { @fn $body
+        tmpfile(cx: &$crate::Context, parent: $crate::Ino, mode: u32, flags: $crate::OpenFlags)
+            -> $crate::Result<($crate::Attr, $crate::Handle)> } };
+    (@read $body:ident) => { $crate::verbs! { @fn $body
+        read(cx: &$crate::Context, ino: $crate::Ino, handle: $crate::Handle, offset: u64,
+            buf: &mut [u8]) -> $crate::Result<usize> } };
+    (@accessed $body:ident) => { $crate::verbs! { @fn $body
+        accessed(cx: &$crate::Context, ino: $crate::Ino) -> bool } };
+    (@write $body:ident) => { $crate::verbs! { @fn $body
+        write(cx: &$crate::Context, ino: $crate::Ino, handle: $crate::Handle, offset: u64,
+            data: &[u8]) -> $crate::Result<$crate::Written> } };
+    (@fallocate $body:ident) => { $crate::verbs! { @fn $body
+        fallocate(cx: &$crate::Context, ino: $crate::Ino, handle: $crate::Handle, offset: u64,
+            len: u64, mode: $crate::FallocateMode) -> $crate::Result<()> } };
+    (@seek $body:ident) => { $crate::verbs! { @fn $body
+        seek(cx: &$crate::Context, ino: $crate::Ino, handle: $crate::Handle, offset: u64,
+            to: $crate::SeekTo) -> $crate::Result<u64> } };
+    (@fsync $body:ident) => { $crate::verbs! { @fn $body
+        fsync(cx: &$crate::Context, ino: $crate::Ino, handle: $crate::Handle, data_only: bool)
+            -> $crate::Result<()> } };
+    (@release $body:ident) => { $crate::verbs! { @fn $body
+        release(cx: &$crate::Context, ino: $crate::Ino, handle: $crate::Handle)
+            -> $crate::Result<()> } };
+    (@opendir $body:ident) => { $crate::verbs! { @fn $body
+        opendir(cx: &$crate::Context, ino: $crate::Ino) -> $crate::Result<$crate::Handle> } };
+    (@readdir $body:ident) => { $crate::verbs! { @fn $body
+        readdir(cx: &$crate::Context, ino: $crate::Ino, handle: $crate::Handle, cookie: u64,
+            emit: &mut dyn FnMut(&$crate::DirEntry<'_>) -> bool) -> $crate::Result<()> } };
+    (@releasedir $body:ident) => { $crate::verbs! { @fn $body
+        releasedir(cx: &$crate::Context, ino: $crate::Ino, handle: $crate::Handle)
+            -> $crate::Result<()> } };
+    (@fsyncdir $body:ident) => { $crate::verbs! { @fn $body
+        fsyncdir(cx: &$crate::Context, ino: $crate::Ino, handle: $crate::Handle)
+            -> $crate::Result<()> } };
+    (@syncfs $body:ident) => { $crate::verbs! { @fn $body
+        syncfs(cx: &$crate::Context) -> $crate::Result<()> } };
+    (@begin_sync $body:ident) => { $crate::verbs! { @fn $body
+        begin_sync(cx: &$crate::Context, data_only: bool)
+            -> $crate::Result<Option<$crate::PendingSync>> } };
+    (@end_sync $body:ident) => { $crate::verbs! { @fn $body
+        end_sync(sync: $crate::SyncId, flushed: $crate::Result<()>)
+            -> $crate::Result<Option<$crate::PendingSync>> } };
+    (@checkpoint_step $body:ident) => { $crate::verbs! { @fn $body
+        checkpoint_step(flushed: Option<($crate::SyncId, $crate::Result<()>)>)
+            -> $crate::Result<$crate::CheckpointStep> } };
+    (@statfs $body:ident) => { $crate::verbs! { @fn $body
+        statfs(cx: &$crate::Context) -> $crate::Result<$crate::StatFs> } };
+    (@setxattr $body:ident) => { $crate::verbs! { @fn $body
+        setxattr(cx: &$crate::Context, ino: $crate::Ino, name: &[u8], value: &[u8],
+            flags: $crate::XattrFlags) -> $crate::Result<()> } };
+    (@getxattr $body:ident) => { $crate::verbs! { @fn $body
+        getxattr(cx: &$crate::Context, ino: $crate::Ino, name: &[u8], value: &mut Vec<u8>)
+            -> $crate::Result<()> } };
+    (@listxattr $body:ident) => { $crate::verbs! { @fn $body
+        listxattr(cx: &$crate::Context, ino: $crate::Ino, names: &mut Vec<u8>) -> $crate::Result<()>
+    } };
+    (@removexattr $body:ident) => { $crate::verbs! { @fn $body
+        removexattr(cx: &$crate::Context, ino: $crate::Ino, name: &[u8]) -> $crate::Result<()> } };
+}
