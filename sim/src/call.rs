@@ -49,6 +49,9 @@ pub struct File {
 /// Names are of one letter.
 pub type Letter = u8;
 
+/// One that no name has.
+const NO_LETTER: Letter = b'-';
+
 /// A call. The fields are the arguments of the verb of that name in [`FileSystem`].
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)]
@@ -123,6 +126,8 @@ pub enum Call {
         offset: u64,
         len: u32,
         fill: u32,
+        /// At the end of the file, wherever that is; what is written is as if it were at `offset`.
+        append: bool,
     },
     Fallocate {
         file: File,
@@ -133,9 +138,15 @@ pub enum Call {
     Release {
         file: File,
     },
-    /// All names of a directory.
-    List {
+    Opendir {
         node: Node,
+    },
+    /// All names of a directory.
+    Readdir {
+        file: File,
+    },
+    Releasedir {
+        file: File,
     },
     Setxattr {
         node: Node,
@@ -236,10 +247,11 @@ impl Call {
                 bytes.truncate(read);
                 Ok(Answer::Bytes(bytes))
             }
-            Call::Write { file, offset, len, fill } => {
+            Call::Write { file, offset, len, fill, append } => {
                 let bytes = fill_bytes(*fill, *offset, *len as usize);
                 let (ino, handle) = (node(&file.node), file.handle.on(side));
-                let written = fs.write(cx, ino, handle, *offset, &bytes)?;
+                let offset = if *append { fs.getattr(cx, ino)?.size } else { *offset };
+                let written = fs.write(cx, ino, handle, offset, &bytes)?;
                 Ok(Answer::Wrote(written.len))
             }
             Call::Fallocate { file, offset, len, mode } => {
@@ -247,7 +259,11 @@ impl Call {
                 done(fs.fallocate(cx, ino, handle, *offset, *len, *mode))
             }
             Call::Release { file } => done(fs.release(cx, node(&file.node), file.handle.on(side))),
-            Call::List { node: of } => list(fs, cx, node(of)),
+            Call::Opendir { node: of } => fs.opendir(cx, node(of)).map(Answer::Opened),
+            Call::Readdir { file } => list(fs, cx, node(&file.node), file.handle.on(side)),
+            Call::Releasedir { file } => {
+                done(fs.releasedir(cx, node(&file.node), file.handle.on(side)))
+            }
             Call::Setxattr { node: of, name, len, fill } => {
                 let value = fill_bytes(*fill, 0, *len as usize);
                 let name = [b"user.", &[*name][..]].concat();
@@ -273,7 +289,7 @@ impl Call {
                 | Call::Getattr { .. }
                 | Call::Readlink { .. }
                 | Call::Read { .. }
-                | Call::List { .. }
+                | Call::Readdir { .. }
                 | Call::Getxattr { .. }
         )
     }
@@ -299,14 +315,45 @@ impl Call {
             | Call::Setattr { node, .. }
             | Call::Readlink { node }
             | Call::Open { node, .. }
-            | Call::List { node }
+            | Call::Opendir { node }
             | Call::Setxattr { node, .. }
             | Call::Getxattr { node, .. }
             | Call::Removexattr { node, .. } => [Some(*node), None],
             Call::Read { file, .. }
             | Call::Write { file, .. }
             | Call::Fallocate { file, .. }
-            | Call::Release { file } => [Some(file.node), None],
+            | Call::Release { file }
+            | Call::Readdir { file }
+            | Call::Releasedir { file } => [Some(file.node), None],
+        }
+    }
+
+    /// The open file or directory that it names.
+    pub fn file(&self) -> Option<File> {
+        match *self {
+            Call::Setattr { file, .. } => file,
+            Call::Read { file, .. }
+            | Call::Write { file, .. }
+            | Call::Fallocate { file, .. }
+            | Call::Release { file }
+            | Call::Readdir { file }
+            | Call::Releasedir { file } => Some(file),
+            _ => None,
+        }
+    }
+
+    /// Whether it closes a file or a directory.
+    pub fn closes(&self) -> bool {
+        matches!(self, Call::Release { .. } | Call::Releasedir { .. })
+    }
+
+    /// The letters in its message.
+    pub fn letters(&self) -> [Letter; 2] {
+        match *self {
+            Call::Setxattr { name, .. }
+            | Call::Getxattr { name, .. }
+            | Call::Removexattr { name, .. } => [name, NO_LETTER],
+            _ => self.names().map(|named| named.map_or(NO_LETTER, |(_, letter)| letter)),
         }
     }
 
@@ -329,15 +376,12 @@ impl Call {
     }
 }
 
-fn list(fs: &mut impl FileSystem, cx: &Context, ino: Ino) -> Result<Answer> {
-    let handle = fs.opendir(cx, ino)?;
+fn list(fs: &mut impl FileSystem, cx: &Context, ino: Ino, handle: Handle) -> Result<Answer> {
     let mut names = Vec::new();
-    let listed = fs.readdir(cx, ino, handle, 0, &mut |entry| {
+    fs.readdir(cx, ino, handle, 0, &mut |entry| {
         names.push((entry.name.to_vec(), entry.file_type));
         true
-    });
-    fs.releasedir(cx, ino, handle)?;
-    listed?;
+    })?;
     names.sort_unstable_by(|a, b| a.0.cmp(&b.0));
     Ok(Answer::Names(names))
 }
@@ -348,28 +392,43 @@ pub fn shown(attr: &Attr) -> Attr {
     Attr { ino: Ino(0), blocks: 0, size, ..*attr }
 }
 
-/// The same, without the times that may lag behind after the end of a process.
-fn timeless(attr: &Attr) -> Attr {
-    Attr { mtime: attr.btime, ctime: attr.btime, ..shown(attr) }
+/// What of attributes is not compared.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Lax {
+    /// The times of the last changes, which may lag behind after the end of a process.
+    pub times: bool,
+    /// The time of creation, of which Linux's FUSE says nothing.
+    pub birth: bool,
 }
 
-/// Whether the two sides say the same. `lag`: times may be older than the model's.
+impl Lax {
+    fn seen(self, attr: &Attr) -> Attr {
+        let mut attr = shown(attr);
+        if self.times {
+            (attr.mtime, attr.ctime) = Default::default();
+        }
+        if self.birth {
+            attr.btime = Default::default();
+        }
+        attr
+    }
+}
+
+/// Whether the two sides say the same.
 pub fn agree(
     served: &Result<Answer>,
     model: &Result<Answer>,
     admissible: &[Errno],
-    lag: bool,
+    lax: Lax,
 ) -> bool {
     match (served, model) {
         (Ok(Answer::Attr(a)), Ok(Answer::Attr(b)))
-        | (Ok(Answer::Created(a, _)), Ok(Answer::Created(b, _))) => {
-            if lag {
-                timeless(a) == timeless(b)
-            } else {
-                shown(a) == shown(b)
-            }
-        }
+        | (Ok(Answer::Created(a, _)), Ok(Answer::Created(b, _))) => lax.seen(a) == lax.seen(b),
         (Ok(Answer::Opened(_)), Ok(Answer::Opened(_))) => true,
+        // Of a removed directory the volume still lists these, and the model nothing.
+        (Ok(Answer::Names(a)), Ok(Answer::Names(b))) if b.is_empty() => {
+            a.iter().all(|(name, _)| matches!(&name[..], b"." | b".."))
+        }
         (Ok(a), Ok(b)) => a == b,
         (Err(error), Err(_)) => admissible.contains(error),
         _ => false,

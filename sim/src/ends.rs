@@ -18,9 +18,10 @@ impl World {
         let mut seat = self.seats.swap_remove(at);
         trace!(self, "session {} ends", seat.id.0);
         self.note(&[13, seat.id.0]);
+        seat.line.hang_up();
         let own = |pending: &&Pending| pending.seat == seat.id;
         let own = self.pending.iter().filter(own);
-        let unanswered = own.filter_map(|pending| pending.what.number()).collect();
+        let unanswered = own.filter_map(Pending::number).collect();
         self.pending.retain(|pending| pending.seat != seat.id);
         self.due.retain(|(id, _)| self.pending.iter().any(|pending| pending.id == *id));
         self.locks.end(seat.id);
@@ -31,8 +32,8 @@ impl World {
         }
         if ends {
             // Its files, those included that it was not told of yet.
-            seat.files.iter().for_each(|open| self.mirror.close(open.file));
-            drop(seat);
+            seat.files.iter().for_each(|open| self.mirror.close(open));
+            seat.place.revoke();
         } else {
             self.leaked.push(seat);
         }
@@ -78,7 +79,7 @@ impl World {
         self.keeper = None;
         self.volume = None;
         self.locks = Default::default();
-        self.outbox.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clear();
+        drop(self.outbox.take());
     }
 
     /// The schedule ends: with the power, with the process, or in order.
@@ -118,11 +119,11 @@ impl World {
         trace!(self, "everybody leaves");
         while !self.seats.is_empty() {
             self.stand_up(0, true);
-            self.look_into_outbox();
+            self.take_letters(None)?;
             self.judge_locks()?;
         }
         for seat in std::mem::take(&mut self.leaked) {
-            seat.files.iter().for_each(|open| self.mirror.close(open.file));
+            seat.files.iter().for_each(|open| self.mirror.close(open));
         }
         let Some(volume) = self.volume.take() else { return Ok(()) };
         volume.close_checkpoints();

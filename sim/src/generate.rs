@@ -56,6 +56,15 @@ fn flags(rng: &mut Rng) -> OpenFlags {
     flags
 }
 
+/// A call on the way to changing the file `a`.
+pub fn writing(rng: &mut Rng, nodes: &[Node], files: &[File]) -> Call {
+    let fill = rng.number() as u32;
+    match files.last() {
+        Some(&file) => Call::Write { file, offset: 0, len: 9, fill, append: false },
+        None => Call::Create { parent: nodes[0], name: b'a', mode: 0o666, flags: OpenFlags::WRITE },
+    }
+}
+
 /// A call on the way to reading the file `a`.
 pub fn reading(rng: &mut Rng, nodes: &[Node], files: &[File]) -> Call {
     match (files.last(), nodes) {
@@ -65,8 +74,8 @@ pub fn reading(rng: &mut Rng, nodes: &[Node], files: &[File]) -> Call {
     }
 }
 
-/// A call of a client that knows `nodes`, the root of its session first, and has `files` open.
-pub fn call(rng: &mut Rng, habits: &Habits, nodes: &[Node], files: &[File]) -> Call {
+/// A call of a client that knows `nodes`, the root of its session first, and has `files` and `dirs` open.
+pub fn call(rng: &mut Rng, habits: &Habits, nodes: &[Node], files: &[File], dirs: &[File]) -> Call {
     let any = |rng: &mut Rng| nodes[rng.within(0..nodes.len() as u64) as usize];
     let parent = |rng: &mut Rng| if rng.chance(60) { nodes[0] } else { any(rng) };
     if !files.is_empty() && rng.chance(45) {
@@ -74,7 +83,7 @@ pub fn call(rng: &mut Rng, habits: &Habits, nodes: &[Node], files: &[File]) -> C
         let (offset, fill) = (offset(rng), rng.number() as u32);
         let len = rng.within(1..habits.write_max);
         return match rng.within(0..20) {
-            0..7 => Call::Write { file, offset, len: len as u32, fill },
+            0..7 => Call::Write { file, offset, len: len as u32, fill, append: false },
             7..13 => Call::Read { file, offset, len: 4096 },
             13 => {
                 let mode = rng.pick(&[
@@ -88,6 +97,13 @@ pub fn call(rng: &mut Rng, habits: &Habits, nodes: &[Node], files: &[File]) -> C
             14..16 => Call::Setattr { node: file.node, file: Some(file), set: set(rng) },
             16..18 => Call::Release { file },
             _ => Call::Getattr { node: file.node },
+        };
+    }
+    if !dirs.is_empty() && rng.chance(20) {
+        let file = dirs[rng.within(0..dirs.len() as u64) as usize];
+        return match rng.chance(60) {
+            true => Call::Readdir { file },
+            false => Call::Releasedir { file },
         };
     }
     match rng.within(0..50) {
@@ -123,7 +139,7 @@ pub fn call(rng: &mut Rng, habits: &Habits, nodes: &[Node], files: &[File]) -> C
             ]),
         },
         41..43 => Call::Link { node: any(rng), parent: parent(rng), name: letter(rng) },
-        43..45 => Call::List { node: parent(rng) },
+        43..45 => Call::Opendir { node: parent(rng) },
         45..48 => {
             let len = rng.within(0..habits.xattr_max) as u32;
             Call::Setxattr { node: any(rng), name: letter(rng), len, fill: rng.number() as u32 }

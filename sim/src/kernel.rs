@@ -16,8 +16,9 @@ use crate::machine::Rung;
 
 /// How long a mount that ends has requests answered, so that its kernel can take what it is told.
 const DRAIN: Duration = Duration::from_secs(2);
-/// The pause before it is told once more of an inode that it does not know yet.
-const RETRY: Duration = Duration::from_millis(5);
+/// The pause before it is told once more of an inode that it does not know yet: longer than that of a real notifier, which
+/// would take thousands of turns until its mount is fenced.
+const RETRY: Duration = Duration::from_millis(100);
 
 /// An inode that the kernel knows.
 #[derive(Clone, Copy)]
@@ -51,6 +52,8 @@ pub struct Kernel {
     pub bell: Arc<Rung>,
     /// It takes no notices, until its mount is given up.
     pub stubborn: bool,
+    /// What it shows is to be right: it has not lied itself.
+    pub is_believed: bool,
     known: BTreeMap<u64, Known>,
     /// Raised by whatever makes answers on their way old.
     version: u64,
@@ -76,6 +79,7 @@ impl Kernel {
             cache,
             bell,
             stubborn: false,
+            is_believed: true,
             known: BTreeMap::from([(root.served.0, known)]),
             version: 0,
             telling: None,
@@ -164,7 +168,7 @@ impl Kernel {
     /// What it shows without asking: inodes of the model, by which call it learned that, and whether it is
     /// the content.
     pub fn shows(&self) -> impl Iterator<Item = (Ino, u64, bool)> + '_ {
-        self.known.values().flat_map(|known| {
+        self.known.values().filter(|_| self.is_believed).flat_map(|known| {
             let attributes = known.attributes.map(|learned| (known.node.model, learned, false));
             let pages = known.pages.map(|learned| (known.node.model, learned, true));
             [attributes, pages].into_iter().flatten()

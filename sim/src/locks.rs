@@ -33,7 +33,7 @@ impl Asked {
         let LockRange { start, end } = self.request.range;
         match self.request.owner {
             LockOwner::OpenFile => 0..=0,
-            LockOwner::Process(_) => start..=end.min(BYTES),
+            LockOwner::Process(_) => start.min(BYTES)..=end.min(BYTES),
         }
     }
 
@@ -88,13 +88,9 @@ impl Locks {
         }
     }
 
-    /// A file is closed by which `session` had it open: its locks of fcntl(2) go, and those of the handle.
-    pub fn close(&mut self, session: SessionId, ino: Ino, handle: u64) {
-        self.held.retain(|held| {
-            let (of, owner, number) = held.owner;
-            let gone = owner != LockOwner::OpenFile || number == handle;
-            !(of == session && held.ino == ino && gone)
-        });
+    /// `owner` lets go of all its locks of a file.
+    pub fn drop_all(&mut self, owner: Owner, ino: Ino) {
+        self.held.retain(|held| !(held.owner == owner && held.ino == ino));
     }
 
     /// A session ends.

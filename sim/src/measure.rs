@@ -5,12 +5,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use atoll_fs::Fs;
+use atoll_server::Session;
 use atoll_server::host::Host;
+use atoll_server::leases::gate::Gate;
 use atoll_server::{LockKind, LockOwner, LockRange, LockRequest};
 use atoll_vfs::{Context, FileSystem, Ino, Name, OpenFlags, Timespec};
 
+use crate::disk::Disk;
 use crate::schedule::Event;
-use crate::seat::Role;
+use crate::seat::{Role, Seat};
 use crate::world::{Options, Outcome, Template, World};
 
 const CX: Context = Context { uid: 0, gid: 0, now: Timespec { sec: 1, nsec: 0 } };
@@ -48,8 +52,22 @@ fn empty(template: &Template) -> Outcome<World> {
     while !world.seats.is_empty() {
         world.stand_up(0, true);
     }
-    world.look_into_outbox();
+    world.take_letters(None)?;
     Ok(world)
+}
+
+fn gate(world: &World) -> Outcome<Arc<Gate>> {
+    let volume = world.volume.as_ref().ok_or("there is no volume")?;
+    Ok(Arc::clone(volume.gate()))
+}
+
+/// Asks the session of `seat`.
+fn ask<T>(
+    seat: &Seat,
+    asked: impl FnOnce(&mut Session<Fs<Disk>>) -> atoll_vfs::Result<T>,
+) -> Outcome<T> {
+    let answer = seat.place.with(asked).ok_or("the session has ended")?;
+    answer.map_err(|error| error.to_string())
 }
 
 /// How long a client waits that changes a file once after each of `mounts` has cached it, one after the other,
@@ -62,20 +80,20 @@ fn late_mounts(template: &Template, mounts: u32) -> Outcome<Duration> {
         world.sit_down(Role::SubtreeMount)?;
         let late = world.seats.last_mut().ok_or("nobody sat down")?;
         late.kernel.iter_mut().for_each(|kernel| kernel.stubborn = true);
-        late.session.getattr(&CX, Ino::ROOT).map_err(|error| error.to_string())?;
+        ask(late, |session| session.getattr(&CX, Ino::ROOT))?;
         let began = world.machine.uptime();
-        let root = &mut world.seats[0].session;
-        let name = Name::new(b"s").map_err(|error| error.to_string())?;
-        let dir = root.lookup(&CX, Ino::ROOT, name).map_err(|error| error.to_string())?.ino;
-        let _ = root.take_needs();
-        let set = atoll_vfs::SetAttr { mode: Some(0o777), ..Default::default() };
-        root.setattr(&CX, dir, None, &set).map_err(|error| error.to_string())?;
-        let ticket = root.take_needs();
+        let ticket = ask(&world.seats[0], |root| {
+            let dir = root.lookup(&CX, Ino::ROOT, Name::new(b"s")?)?.ino;
+            let _ = root.take_needs();
+            let set = atoll_vfs::SetAttr { mode: Some(0o777), ..Default::default() };
+            root.setattr(&CX, dir, None, &set)?;
+            Ok(root.take_needs())
+        })?;
         let done = Arc::new(std::sync::atomic::AtomicBool::new(false));
         let is_done = Arc::clone(&done);
         let then = move || is_done.store(true, std::sync::atomic::Ordering::Relaxed);
         match ticket {
-            Some(ticket) => world.gate().after(ticket, then),
+            Some(ticket) => gate(&world)?.after(ticket, then),
             None => then(),
         }
         for _ in 0..10_000 {
@@ -101,13 +119,12 @@ fn late_mounts(template: &Template, mounts: u32) -> Outcome<Duration> {
 fn long_write(template: &Template, len: usize) -> Outcome<(u64, usize)> {
     let mut world = empty(template)?;
     world.sit_down(Role::User)?;
-    let session = &mut world.seats[0].session;
-    let name = Name::new(b"z").map_err(|error| error.to_string())?;
-    let made = session.create(&CX, Ino::ROOT, name, 0o600, RW);
-    let (attr, handle) = made.map_err(|error| error.to_string())?;
+    let seat = &world.seats[0];
+    let (attr, handle) =
+        ask(seat, |session| session.create(&CX, Ino::ROOT, Name::new(b"z")?, 0o600, RW))?;
     let before = world.disk.device().events();
-    let written = session.write(&CX, attr.ino, handle, 0, &vec![1; len]);
-    let written = written.map_err(|error| error.to_string())?;
+    let bytes = vec![1; len];
+    let written = ask(seat, |session| session.write(&CX, attr.ino, handle, 0, &bytes))?;
     Ok((world.disk.device().events() - before, written.len))
 }
 
@@ -115,14 +132,13 @@ fn long_write(template: &Template, len: usize) -> Outcome<(u64, usize)> {
 fn many_locks(template: &Template, count: u64) -> Outcome<Duration> {
     let mut world = empty(template)?;
     world.sit_down(Role::User)?;
-    let session = &mut world.seats[0].session;
-    let name = Name::new(b"z").map_err(|error| error.to_string())?;
-    let made = session.create(&CX, Ino::ROOT, name, 0o600, RW);
-    let (attr, handle) = made.map_err(|error| error.to_string())?;
-    let mut set = |at: u64, kind| {
+    let seat = &world.seats[0];
+    let (attr, handle) =
+        ask(seat, |session| session.create(&CX, Ino::ROOT, Name::new(b"z")?, 0o600, RW))?;
+    let set = |at: u64, kind| {
         let range = LockRange { start: 2 * at, end: 2 * at };
         let request = LockRequest { owner: LockOwner::Process(1), range, kind, pid: 1 };
-        session.setlk(attr.ino, handle, &request).map_err(|error| error.to_string())
+        ask(seat, |session| session.setlk(attr.ino, handle, &request))
     };
     for at in 0..count {
         set(at, Some(LockKind::Exclusive))?;

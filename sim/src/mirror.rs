@@ -14,7 +14,8 @@ use atoll_tests::crash::verdicts::Found;
 use atoll_vfs::model::{ModelFs, Snapshot};
 use atoll_vfs::{Attr, Context, Errno, FileSystem, Ino, Name, OpenFlags, Result, Timespec};
 
-use crate::call::{Answer, Call, File, Node, Side, agree, shown};
+use crate::call::{Answer, Call, Lax, Node, Side, agree, shown};
+use crate::seat::Opened;
 
 /// Up to which call of each inode something is known. Inodes are the model's.
 pub type Clock = BTreeMap<Ino, u64>;
@@ -115,7 +116,8 @@ impl Mirror {
         }
     }
 
-    /// Does `call` in the model and compares.
+    /// Does `call` in the model and compares; `by_kernel`: what is asked by a mount's kernel, which learns of no
+    /// btime.
     ///
     /// # Errors
     /// How the answers differ.
@@ -124,17 +126,18 @@ impl Mirror {
         cx: &Context,
         call: &Call,
         served: &Result<Answer>,
+        by_kernel: bool,
     ) -> std::result::Result<Judged, String> {
         self.calls += 1;
         let mut involved = BTreeSet::new();
         self.involved(call, &mut involved);
         let model = call.ask(&mut self.model, cx, Side::Model);
         let admissible: Vec<Errno> = self.model.admissible().to_vec();
-        if !agree(served, &model, &admissible, self.lags) {
+        let lax = Lax { times: self.lags, birth: by_kernel };
+        if !agree(served, &model, &admissible, lax) {
             return Err(format!("{call:?} was answered {served:?} where the model says {model:?}"));
         }
-        // A listing takes a handle, and those that follow have other numbers.
-        if model.is_ok() && (call.has_effect() || matches!(call, Call::List { .. })) {
+        if model.is_ok() && call.has_effect() {
             self.effects.push(Effect::Call(*cx, *call));
         }
         if model.is_err() {
@@ -165,9 +168,10 @@ impl Mirror {
     }
 
     /// A client is gone, and what it had open is closed.
-    pub fn close(&mut self, file: File) {
+    pub fn close(&mut self, open: &Opened) {
         let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
-        let call = Call::Release { file };
+        let file = open.file;
+        let call = if open.is_dir { Call::Releasedir { file } } else { Call::Release { file } };
         // What was closed before is closed.
         if call.ask(&mut self.model, &cx, Side::Model).is_ok() {
             self.effects.push(Effect::Call(cx, call));

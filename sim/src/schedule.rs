@@ -3,17 +3,25 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use crate::seat::What;
+use crate::seat::{Pending, Stage, What};
 use crate::world::{Counts, Options, Outcome, Template, World, trace};
 
 /// The most turns that everything takes to come to rest when nobody asks for anything more.
 const REST_MAX: u32 = 4000;
+/// The most requests of a client that have no answer yet.
+const SLOTS: usize = 3;
+/// The same of a hostile one, which does not take its answers.
+const HOSTILE_SLOTS: usize = 6;
 
 /// What can happen next.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
     /// A client asks for something.
     Request(usize),
+    /// The server takes a client's next request.
+    Serve(usize),
+    /// A signal comes for a program that waits for an answer.
+    Interrupt(usize),
     /// An answer that is due is given.
     Answer(usize),
     /// A task's step, or the end of its flush.
@@ -84,7 +92,7 @@ impl World {
         if self.rng.chance(70) {
             self.rest()?;
         }
-        self.finish()
+        if self.over { Ok(()) } else { self.finish() }
     }
 
     /// Nobody asks for anything more: everybody is answered before long.
@@ -92,19 +100,33 @@ impl World {
         trace!(self, "everything comes to rest");
         for _ in 0..REST_MAX {
             // Who waits for a lock waits for as long as another likes.
-            if self.pending.iter().all(|pending| matches!(pending.what, What::Lock(_)))
-                && self.due.is_empty()
-            {
+            if self.pending.iter().all(|pending| self.may_wait(pending)) {
                 return Ok(());
             }
             self.turn(false)?;
         }
-        let waits = self.pending.iter().map(|pending| match &pending.what {
-            What::Call(made) => format!("session {}: {:?}", pending.seat.0, made.call),
-            What::Sync(_) => format!("session {}: a sync", pending.seat.0),
-            What::Lock(_) => format!("session {}: a lock", pending.seat.0),
+        let waits = self.pending.iter().filter(|pending| !self.may_wait(pending));
+        let waits = waits.map(|Pending { id, seat, what, stage, .. }| {
+            let what = match what {
+                What::Call(made) => format!("{:?}", made.call),
+                What::Sync(..) => "a sync".to_owned(),
+                What::Lock(_) => "a lock".to_owned(),
+                What::Flush(..) => "a flush".to_owned(),
+                What::Raw(_) => "something".to_owned(),
+            };
+            format!("session {}: {what} ({id}), {stage:?}", seat.0)
         });
         Err(format!("somebody waits for ever: {}", waits.collect::<Vec<_>>().join("; ")))
+    }
+
+    /// Who waits for a lock waits for as long as another likes, and who is hostile for ever.
+    fn may_wait(&self, pending: &Pending) -> bool {
+        let waits = matches!(pending.what, What::Lock(_)) && pending.stage == Stage::Held;
+        waits || self.is_hostile(pending)
+    }
+
+    fn is_hostile(&self, pending: &Pending) -> bool {
+        self.seats.iter().any(|seat| seat.id == pending.seat && seat.role.is_hostile())
     }
 
     /// All that could happen now, each with how likely it is.
@@ -112,8 +134,13 @@ impl World {
         let now = self.now();
         for (at, seat) in self.seats.iter().enumerate() {
             let pending = self.pending.iter().filter(|pending| pending.seat == seat.id).count();
-            if asks && pending < 2 {
+            // Hostile ones go on when all others are at rest.
+            let most = if seat.role.is_hostile() { HOSTILE_SLOTS } else { SLOTS };
+            if (asks || seat.role.is_hostile()) && pending < most {
                 events.push((Event::Request(at), 30));
+            }
+            if !seat.line.is_empty() {
+                events.push((Event::Serve(at), 40));
             }
             if let Some(kernel) = &seat.kernel {
                 if kernel.has_news(now) {
@@ -123,7 +150,7 @@ impl World {
                     events.push((Event::Fence(at), 10));
                 }
                 if asks {
-                    events.push((Event::Forget(at), 2));
+                    events.extend([(Event::Forget(at), 2), (Event::Interrupt(at), 4)]);
                 }
             }
             if asks {
@@ -132,7 +159,14 @@ impl World {
         }
         let ghosts = self.ghosts.iter().enumerate().filter(|(_, ghost)| ghost.has_news(now));
         events.extend(ghosts.map(|(at, _)| (Event::GhostNotice(at), 12)));
-        events.extend((0..self.due.len()).map(|at| (Event::Answer(at), 25)));
+        let taken = |id: &u64| {
+            let pending = self.pending.iter().find(|pending| pending.id == *id);
+            let seat =
+                pending.and_then(|pending| self.seats.iter().find(|seat| seat.id == pending.seat));
+            !seat.is_some_and(|seat| seat.takes_none)
+        };
+        let due = self.due.iter().enumerate().filter(|(_, (id, _))| taken(id));
+        events.extend(due.map(|(at, _)| (Event::Answer(at), 25)));
         let jobs = self.jobs.iter().enumerate().filter(|(_, job)| job.is_ready(now));
         events.extend(jobs.map(|(at, _)| (Event::Job(at), 15)));
         if self.keeper.as_ref().is_some_and(|keeper| keeper.is_ready(now)) {
@@ -163,7 +197,7 @@ impl World {
         });
         let Some(&(event, _)) = event else { return Ok(()) };
         self.happen(event)?;
-        self.look_into_outbox();
+        self.take_letters(None)?;
         self.judge_locks()?;
         self.judge_kernels()
     }
@@ -171,10 +205,12 @@ impl World {
     pub(crate) fn happen(&mut self, event: Event) -> Outcome<()> {
         let now = self.now();
         match event {
-            Event::Request(at) => return self.request(at),
+            Event::Request(at) => self.request(at),
+            Event::Serve(at) => return self.serve(at),
+            Event::Interrupt(at) => self.interrupt(at),
             Event::Answer(at) => {
                 let (id, outcome) = self.due.swap_remove(at);
-                return self.answer(id, outcome);
+                self.answer(id, outcome);
             }
             Event::Job(at) => {
                 trace!(self, "{} goes on", self.jobs[at].name());
@@ -216,10 +252,7 @@ impl World {
                 self.stand_up(at, self.options.plant != Some(crate::plant::Plant::LeakedSession));
             }
             Event::Forget(at) => self.forget(at),
-            Event::Arrival => {
-                let role = self.rng.pick(&crate::seat::ROLES);
-                return self.sit_down(role);
-            }
+            Event::Arrival => return self.arrive(),
             Event::ProcessEnd => return self.process_end(None),
         }
         Ok(())
@@ -247,7 +280,7 @@ impl World {
         for (kernel, seat) in seats.chain(ghosts) {
             let own = self.pending.iter().filter(|pending| Some(pending.seat) == seat);
             let mut flying = kernel.unanswered.clone();
-            flying.extend(own.filter_map(|pending| pending.what.number()));
+            flying.extend(own.filter_map(Pending::number));
             for (ino, learned, content) in kernel.shows() {
                 self.counts.shown += 1;
                 self.mirror.may_show(ino, learned, content, &flying)?;
@@ -260,7 +293,7 @@ impl World {
     pub(crate) fn judge_locks(&self) -> Outcome<()> {
         for pending in &self.pending {
             if let What::Lock(asked) = &pending.what
-                && !self.due.iter().any(|(id, _)| *id == pending.id)
+                && pending.stage == Stage::Held
                 && !self.locks.is_blocked(asked)
             {
                 return Err(format!("somebody waits for ever, with nothing in the way: {asked:?}"));

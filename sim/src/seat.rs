@@ -1,11 +1,16 @@
 //! Those who use the volume: clients of their own, and mounts with a kernel between.
 
 use atoll_fs::Fs;
+use atoll_server::revocable::Revocable;
 use atoll_server::rights::identity::{Access, SessionId};
+use atoll_server::rights::limits::Limits;
+use atoll_server::route::router::Router;
 use atoll_server::{Credentials, Session};
 use atoll_vfs::{Context, Errno, Ino, Result, Timespec};
 
 use crate::call::{Answer, Call, File, Node};
+use crate::carrier::{Line, Reply};
+use crate::codec::{Asker, Beside, Dialect, Manners};
 use crate::disk::Disk;
 use crate::kernel::Kernel;
 use crate::locks::Asked;
@@ -26,12 +31,14 @@ pub enum Role {
     Subtree,
     /// The superuser, who may only look.
     ReadOnly,
-    /// A user who names what he was never given.
+    /// A user who sends what nobody should, and names what he was never given.
     Hostile,
+    /// The same with the kernel of a mount, who may only look, and takes all locks that he gets.
+    HostileMount,
 }
 
 /// All who may be there, who caches most twice as likely.
-pub const ROLES: [Role; 8] = [
+pub const ROLES: [Role; 9] = [
     Role::Root,
     Role::Mount,
     Role::Mount,
@@ -40,7 +47,24 @@ pub const ROLES: [Role; 8] = [
     Role::Subtree,
     Role::ReadOnly,
     Role::Hostile,
+    Role::HostileMount,
 ];
+
+/// Those who meet at one file: mounts, and who changes it.
+pub const MEETING: [Role; 9] = [
+    Role::Mount,
+    Role::Mount,
+    Role::Mount,
+    Role::Mount,
+    Role::Mount,
+    Role::Root,
+    Role::Root,
+    Role::User,
+    Role::HostileMount,
+];
+
+/// Locks that a hostile client gets.
+pub const HOSTILE_LOCKS: usize = 3;
 
 impl Role {
     /// As whom it calls.
@@ -48,13 +72,33 @@ impl Role {
         match self {
             Role::Root | Role::Mount | Role::ReadOnly => 0,
             Role::User | Role::Subtree | Role::SubtreeMount => 1000,
-            Role::Hostile => 2000,
+            Role::Hostile | Role::HostileMount => 2000,
         }
     }
 
     /// Whether a kernel is between.
     pub fn is_mount(self) -> bool {
-        matches!(self, Role::Mount | Role::SubtreeMount)
+        matches!(self, Role::Mount | Role::SubtreeMount | Role::HostileMount)
+    }
+
+    /// Whether it may name every inode of the volume.
+    pub fn is_free(self) -> bool {
+        self.uid() == 0
+    }
+
+    /// Whether it keeps to no rule.
+    pub fn is_hostile(self) -> bool {
+        matches!(self, Role::Hostile | Role::HostileMount)
+    }
+
+    /// Whether it may only look.
+    pub fn is_read_only(self) -> bool {
+        matches!(self, Role::ReadOnly | Role::HostileMount)
+    }
+
+    /// How it speaks.
+    pub fn dialect(self) -> Dialect {
+        if self.is_mount() { Dialect::Kernel } else { Dialect::Client }
     }
 
     /// Whether it has the directory `s` alone.
@@ -65,7 +109,11 @@ impl Role {
     /// What it is granted.
     pub fn access(self) -> Access {
         let subtree = self.is_subtree().then(|| "s".into());
-        Access { read_only: self == Role::ReadOnly, subtree, ..Access::default() }
+        let mut limits = Limits::default();
+        if self.is_hostile() {
+            limits.locks = HOSTILE_LOCKS;
+        }
+        Access { read_only: self.is_read_only(), subtree, limits, ..Access::default() }
     }
 
     /// Its credentials.
@@ -83,7 +131,7 @@ impl Role {
     pub fn may_be_refused(self, call: &Call, error: Errno) -> bool {
         match error {
             Errno::ENOSPC => call.has_effect(),
-            Errno::EROFS => self == Role::ReadOnly && call.has_effect(),
+            Errno::EROFS => self.is_read_only() && call.has_effect(),
             // Linux has no attributes of users at symbolic links.
             Errno::EPERM if matches!(call, Call::Setxattr { .. } | Call::Removexattr { .. }) => {
                 true
@@ -97,21 +145,29 @@ impl Role {
     }
 }
 
-/// An open file of a seat.
+/// An open file or directory of a seat.
 #[derive(Clone, Copy, Debug)]
 pub struct Opened {
     /// The file.
     pub file: File,
+    /// It is a directory.
+    pub is_dir: bool,
+    /// Its program has opened it with O_APPEND.
+    pub appends: bool,
     /// It is read through the kernel's page cache.
     pub buffered: bool,
-    /// Its client has been told of it.
+    /// Its client has been told of it, and does not close it.
     pub usable: bool,
 }
 
 /// One session, and who is on its other side.
 pub struct Seat {
-    /// The session.
-    pub session: Session<Fs<Disk>>,
+    /// The session, which serving it borrows and its end takes away.
+    pub place: Revocable<Session<Fs<Disk>>>,
+    /// The way of its requests.
+    pub router: Router,
+    /// What brings them.
+    pub line: Line,
     /// Its name.
     pub id: SessionId,
     /// Who uses it.
@@ -122,57 +178,68 @@ pub struct Seat {
     pub nodes: Vec<Node>,
     /// What it has open.
     pub files: Vec<Opened>,
+    /// A hostile one that takes no answers.
+    pub takes_none: bool,
+    /// A hostile one that keeps to the rules, and takes all locks that it gets.
+    pub hoards: bool,
+    /// A hostile one that has broken off: what it is answered means nothing any more.
+    pub is_lost: bool,
 }
 
-/// A call that is done, and whose answer is on the way.
+impl Seat {
+    /// Who asks the request `id`.
+    pub fn asker(&self, id: u64) -> Asker {
+        Asker { dialect: self.role.dialect(), uid: self.role.uid(), id }
+    }
+}
+
+/// A call on its way, and then its answer.
 pub struct Made {
     /// The call.
     pub call: Call,
+    /// How it is asked.
+    pub manners: Manners,
     /// The answer, by the client's numbers.
     pub answer: Result<Answer>,
-    /// Its number.
-    pub number: u64,
+    /// What the answer says besides.
+    pub beside: Beside,
+    /// Its number among the calls, when the server has done it.
+    pub number: Option<u64>,
     /// What whoever gets the answer knows by it.
     pub sees: Clock,
     /// The inodes that it changed.
     pub changed: Vec<Ino>,
     /// What the client may name by it.
     pub node: Option<Node>,
-    /// What the kernel may make of it.
-    pub lesson: Lesson,
+    /// The version of the kernel when it was sent.
+    pub version: u64,
+    /// It is durable when it is answered, with as many effects.
+    pub durable: Option<usize>,
 }
 
 /// What a request that was not answered yet asked for.
 pub enum What {
     /// A call.
     Call(Box<Made>),
-    /// A sync that covers so many effects.
-    Sync(usize),
-    /// A lock that is waited for.
+    /// A sync: of what file, and how many effects it covers when the server has begun it.
+    Sync(Option<File>, usize),
+    /// A lock that may be waited for.
     Lock(Asked),
+    /// A process closes a file, and then the next, or the file is.
+    Flush(File, u64),
+    /// Something that means nothing, under this number.
+    Raw(u64),
 }
 
-impl What {
-    /// Of a call: its number.
-    pub fn number(&self) -> Option<u64> {
-        match self {
-            What::Call(made) => Some(made.number),
-            _ => None,
-        }
-    }
-}
-
-/// What an answer means to a kernel.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Lesson {
-    /// The version of the inode when the request was sent.
-    pub version: u64,
-    /// The attributes may be kept.
-    pub valid: bool,
-    /// It is a read for the page cache.
-    pub for_cache: bool,
-    /// An open by which pages are not kept.
-    pub drops: bool,
+/// How far a request has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// The server has not taken it.
+    Sent,
+    /// Its answer waits.
+    Held,
+    /// Its answer may be given.
+    Due,
 }
 
 /// A request that was not answered yet.
@@ -183,4 +250,30 @@ pub struct Pending {
     pub seat: SessionId,
     /// What was asked.
     pub what: What,
+    /// How far it is.
+    pub stage: Stage,
+    /// Its program has been interrupted.
+    pub interrupted: bool,
+}
+
+impl Pending {
+    /// Of a call that is done: its number.
+    pub fn number(&self) -> Option<u64> {
+        match &self.what {
+            What::Call(made) => made.number,
+            _ => None,
+        }
+    }
+}
+
+/// What a request came to, by its answer.
+pub struct Arrived<'a> {
+    /// Its number.
+    pub id: u64,
+    /// The answer.
+    pub reply: &'a Reply,
+    /// It may not be given yet.
+    pub held: bool,
+    /// As whom it was done, and when.
+    pub cx: Context,
 }

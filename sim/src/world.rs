@@ -1,6 +1,6 @@
 //! The world of one schedule: a volume and its machine, those who use it, and what happens next.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_block::FaultDevice;
@@ -10,14 +10,20 @@ use atoll_server::Volume;
 use atoll_server::checkpoints::Checkpointer;
 use atoll_server::host::Host;
 use atoll_server::leases::caches::Lends;
-use atoll_server::rights::identity::SessionId;
+use atoll_server::revocable::Revocable;
+use atoll_server::route::kernel::{Kernel as KernelRoute, KernelOptions};
+use atoll_server::route::router::{Router, serve_next};
 use atoll_server::syncs::Syncer;
 use atoll_tests::rng::Rng;
 use atoll_vfs::model::ModelFs;
+use atoll_vfs::server::ServerOptions;
+use atoll_vfs::wire::Extensions;
 use atoll_vfs::{Context, Ino, Result as FsResult, Timespec};
 use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::call::{Call, Node, Side, Twin};
+use crate::carrier::{Letter, Line, Manner, Outbox};
+use crate::codec;
 use crate::disk::{self, Disk};
 use crate::ends;
 use crate::generate::Habits;
@@ -27,7 +33,7 @@ use crate::locks::Locks;
 use crate::machine::{Machine, Rung};
 use crate::mirror::Mirror;
 use crate::plant::Plant;
-use crate::seat::{Pending, ROLES, Role, Seat};
+use crate::seat::{MEETING, Pending, ROLES, Role, Seat};
 
 /// What went wrong.
 pub type Outcome<T> = Result<T, String>;
@@ -84,12 +90,9 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { turns: 60, plant: None, trace: false }
+        Options { turns: 100, plant: None, trace: false }
     }
 }
-
-/// Answers that may be given: the request's number, and what a sync or a wait came to.
-pub type Outbox = Arc<Mutex<Vec<(u64, FsResult<()>)>>>;
 
 /// The world.
 pub struct World {
@@ -108,7 +111,7 @@ pub struct World {
     pub(crate) leaked: Vec<Seat>,
     pub(crate) pending: Vec<Pending>,
     pub(crate) outbox: Outbox,
-    /// Of the outbox, what was seen: answers that are due.
+    /// Answers that may be given, and what they have waited for came to.
     pub(crate) due: Vec<(u64, FsResult<()>)>,
     pub(crate) mirror: Mirror,
     pub(crate) locks: Locks,
@@ -136,6 +139,14 @@ pub struct Counts {
     pub process_ends: u64,
     pub power_losses: u64,
     pub checkpoint_steps: u64,
+    /// Locks that were waited for until a signal came.
+    pub interrupted: u64,
+    /// What hostile clients sent.
+    pub attacks: u64,
+    /// Hostile clients that the server has dropped.
+    pub dropped: u64,
+    /// What hostile clients were refused, having too much.
+    pub bounded: u64,
 }
 
 impl Counts {
@@ -152,6 +163,10 @@ impl Counts {
         self.process_ends += other.process_ends;
         self.power_losses += other.power_losses;
         self.checkpoint_steps += other.checkpoint_steps;
+        self.interrupted += other.interrupted;
+        self.attacks += other.attacks;
+        self.dropped += other.dropped;
+        self.bounded += other.bounded;
     }
 }
 
@@ -176,7 +191,7 @@ impl World {
         let habits = Habits {
             write_max: if heavy { 40_000 } else { 600 },
             xattr_max: if heavy { 60_000 } else { 200 },
-            meets: rng.chance(25),
+            meets: rng.chance(35),
         };
         let device = FaultDevice::from_image(template.image.clone());
         let disk = Disk::new(device, options.plant == Some(Plant::LyingFlush));
@@ -225,10 +240,15 @@ impl World {
         self.jobs.push(Job::new(Box::new(checkpointer), bell));
         self.volume = Some(volume);
         for _ in 0..self.rng.within(1..5) {
-            let role = self.rng.pick(&ROLES);
-            self.sit_down(role)?;
+            self.arrive()?;
         }
         Ok(())
+    }
+
+    /// Somebody connects.
+    pub(crate) fn arrive(&mut self) -> Outcome<()> {
+        let role = self.rng.pick(if self.habits.meets { &MEETING } else { &ROLES });
+        self.sit_down(role)
     }
 
     /// A client connects.
@@ -251,7 +271,8 @@ impl World {
             let cache = session.begin_cache(lends, Arc::<Rung>::clone(&bell) as _);
             let cache = cache.map_err(|error| format!("a mount is refused: {error}"))?;
             let mut kernel = Kernel::new(cache, bell, root);
-            kernel.stubborn = self.rng.chance(5);
+            kernel.stubborn = self.rng.chance(if role.is_hostile() { 50 } else { 5 });
+            kernel.is_believed = !role.is_hostile();
             let plant = self.options.plant;
             let kept = [Plant::KeptAttributes, Plant::KeptPages].map(|kept| plant == Some(kept));
             kernel.forgets = (!kept[0], !kept[1]);
@@ -264,9 +285,54 @@ impl World {
         };
         let id = session.id();
         trace!(self, "session {} of {role:?} begins", id.0);
-        self.seats.push(Seat { session, id, role, kernel, nodes: vec![root], files: Vec::new() });
+        let (extensions, valid) = (Extensions::empty(), KernelOptions::default().valid());
+        let agrees = ServerOptions { max_data: 1 << 20, extensions, valid };
+        let router = match &kernel {
+            Some(Kernel { cache, .. }) => {
+                let kernel = KernelRoute::new(Arc::clone(cache), KernelOptions::default());
+                Router::of_kernel(agrees, kernel)
+            }
+            None => Router::new(ServerOptions::default()),
+        };
+        let is_hasty = self.options.plant == Some(Plant::HastyAnswer);
+        let line = Line::new(&self.outbox, Manner { is_device: role.is_mount(), is_hasty });
+        let place = Revocable::default();
+        place.begin(session);
+        let hoards = role == Role::HostileMount && self.rng.chance(50);
+        let takes_none = role.is_hostile() && !hoards && self.rng.chance(30);
+        let (nodes, files) = (vec![root], Vec::new());
+        let mut seat = Seat {
+            place,
+            router,
+            line,
+            id,
+            role,
+            kernel,
+            nodes,
+            files,
+            takes_none,
+            hoards,
+            is_lost: false,
+        };
+        self.begin_talk(&mut seat)?;
+        self.seats.push(seat);
         self.note(&[1, id.0, role as u64]);
         Ok(())
+    }
+
+    /// The first request, which is answered at once.
+    fn begin_talk(&mut self, seat: &mut Seat) -> Outcome<()> {
+        let id = self.next_id;
+        self.next_id += 1;
+        seat.line.push(seat.asker(id).init());
+        let Seat { line, router, place, .. } = seat;
+        serve_next(line, router, place).map_err(|ended| format!("INIT: {ended:?}"))?;
+        match &self.outbox.take()[..] {
+            [Letter::Answered { id: of, reply }] if *of == id => {
+                codec::begun(id, reply, seat.role.dialect())
+            }
+            _ => Err("INIT is not answered".into()),
+        }
     }
 
     /// Something happened that is the same whenever the seed is.
@@ -283,26 +349,5 @@ impl World {
     /// How long it has been.
     pub(crate) fn now(&self) -> Duration {
         self.machine.uptime()
-    }
-
-    pub(crate) fn seat(&mut self, id: SessionId) -> Option<&mut Seat> {
-        self.seats.iter_mut().find(|seat| seat.id == id)
-    }
-
-    /// Takes what the outbox has got, in order.
-    pub(crate) fn look_into_outbox(&mut self) {
-        let outbox =
-            std::mem::take(&mut *self.outbox.lock().unwrap_or_else(PoisonError::into_inner));
-        for (id, outcome) in outbox {
-            let Some(pending) = self.pending.iter().find(|pending| pending.id == id) else {
-                continue;
-            };
-            if let crate::seat::What::Lock(asked) = &pending.what
-                && outcome.is_ok()
-            {
-                self.locks.set(asked);
-            }
-            self.due.push((id, outcome));
-        }
     }
 }

@@ -16,7 +16,7 @@ fn nothing_is_found() {
         counts.add(&report.counts);
     }
     // Whoever changes what is generated sees here that something is still tried.
-    let least = SCHEDULES / 10;
+    let least = SCHEDULES / 20;
     for (what, count) in [
         ("calls", counts.calls),
         ("syncs", counts.syncs),
@@ -27,22 +27,26 @@ fn nothing_is_found() {
         ("ends of processes", counts.process_ends),
         ("power losses", counts.power_losses),
         ("checkpoint steps", counts.checkpoint_steps),
+        ("attacks", counts.attacks),
+        ("hostile clients dropped", counts.dropped),
     ] {
         assert!(count > least, "hardly any {what}: {count}");
     }
     assert!(counts.fences > 0, "no mount was fenced");
+    assert!(counts.interrupted > 0, "nobody who waited for a lock was interrupted");
+    assert!(counts.bounded > 0, "no hostile client had as many locks as it may");
 }
 
 #[test]
 fn the_same_seed_is_the_same_run() {
     let template = Template::default();
     let mut different = std::collections::BTreeSet::new();
-    for seed in 1..=400 {
+    for seed in 1..=200 {
         let [a, b] = [0, 1].map(|_| run(&template, seed, Options::default()));
         assert_eq!(a.digest, b.digest, "seed {seed}");
         different.insert(a.digest);
     }
-    assert_eq!(different.len(), 400, "seeds make no difference");
+    assert_eq!(different.len(), 200, "seeds make no difference");
 }
 
 /// How many schedules it takes to find `plant`, and what is said then.

@@ -238,8 +238,8 @@ impl Kernel {
         // The kernel has a lock on what it writes back.
         let at_once = matches!(request,
             Request::Write { args, .. } if args.write_flags & FUSE_WRITE_CACHE != 0);
-        // What is mapped from now on, no kernel may have in its cache.
-        later.ticket = session.take_needs().filter(|_| !at_once && result.is_ok());
+        // What is mapped from now on, no kernel may have in its cache; and an error says as much of a file as success.
+        later.ticket = session.take_needs().filter(|_| !at_once);
         let mut answer = finish(unique, result, reply);
         if data > 0 {
             answer.data = data;

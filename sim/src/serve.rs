@@ -1,0 +1,469 @@
+//! The server takes requests out of clients' lines, and clients get their answers: both when the seed says so, and the
+//! judges look at each.
+
+use atoll_server::LockOwner;
+use atoll_server::host::Host;
+use atoll_server::route::router::{Ended, serve_next};
+use atoll_vfs::{Context, Errno, Result};
+
+use crate::call::{Answer, Call, File, Node, Twin};
+use crate::carrier::{Letter, Reply};
+use crate::codec::{self, Manners, open_reply};
+use crate::locks::Asked;
+use crate::seat::{Arrived, Made, Opened, Pending, Seat, Stage, What};
+use crate::world::{Outcome, World, trace};
+
+/// Inodes that a client remembers, but for its root.
+const NODES_MAX: usize = 8;
+
+/// A number for the digest.
+fn number_of(answer: &Result<Answer>) -> u64 {
+    match answer {
+        Ok(Answer::Attr(attr) | Answer::Created(attr, _)) => {
+            attr.size ^ u64::from(attr.mode) << 40 ^ u64::from(attr.nlink) << 20 ^ attr.ino.0 << 32
+        }
+        Ok(Answer::Opened(handle)) => handle.0,
+        Ok(Answer::Bytes(bytes)) => xxhash_rust::xxh3::xxh3_64(bytes),
+        Ok(Answer::Wrote(len)) => *len as u64,
+        Ok(Answer::Names(names)) => names.len() as u64,
+        Ok(Answer::Done) => 0,
+        Err(error) => u64::MAX - error.raw() as u64,
+    }
+}
+
+impl World {
+    /// The server takes the next request of the client number `at`.
+    pub(crate) fn serve(&mut self, at: usize) -> Outcome<()> {
+        // No two calls are at the same time.
+        self.machine.pass(std::time::Duration::from_micros(1));
+        let forgets_first = self.seats[at].line.has_forgets() && self.rng.chance(50);
+        let seat = &mut self.seats[at];
+        let Some(id) = seat.line.choose(forgets_first) else { return Ok(()) };
+        let cx = seat.role.context(self.machine.now());
+        let what =
+            self.pending.iter().find(|pending| pending.id == id).map(|pending| &pending.what);
+        seat.line.waits_for_others = match what {
+            Some(What::Sync(..) | What::Lock(_)) => true,
+            Some(What::Call(made)) => made.manners.dsync,
+            _ => false,
+        };
+        let flying = match what {
+            Some(What::Call(made)) => Some((cx, made.call)),
+            _ => None,
+        };
+        // A ring's lane says so when nobody else has asked for a while.
+        let is_sync = matches!(what, Some(What::Sync(..)));
+        seat.line.is_alone = is_sync && seat.kernel.is_none() && self.rng.chance(30);
+        // Sometimes it is the last that the process does, or does in part.
+        let cut = self.options.turns > 0 && id > 0 && self.rng.chance(1);
+        if cut {
+            let mut device = self.disk.device();
+            let after = device.events() + self.rng.within(1..5);
+            device.faults.stop_after = Some(after);
+        }
+        let Seat { line, router, place, .. } = &mut self.seats[at];
+        let served = serve_next(line, router, place);
+        if cut {
+            let mut device = self.disk.device();
+            device.note_flushers();
+            if device.is_stopped() {
+                drop(device);
+                trace!(self, "the process ends within request {id}");
+                return self.process_end(flying);
+            }
+            device.faults.stop_after = None;
+        }
+        self.counts.calls += 1;
+        self.take_letters(Some((id, cx)))?;
+        match served {
+            Ok(true) => Ok(()),
+            Ok(false) => Err("a request is not served".into()),
+            Err(ended) => self.ended(at, &ended),
+        }
+    }
+
+    /// The server says that it serves the client number `at` no more.
+    fn ended(&mut self, at: usize, why: &Ended<std::convert::Infallible>) -> Outcome<()> {
+        let seat = &mut self.seats[at];
+        trace!(self, "session {} is served no more: {why:?}", seat.id.0);
+        if !seat.role.is_hostile() {
+            return Err(format!("session {} of {:?} is dropped: {why:?}", seat.id.0, seat.role));
+        }
+        match why {
+            // A lane goes on, and a device does not.
+            Ended::Destroyed if seat.kernel.is_none() => {}
+            _ => {
+                self.counts.dropped += 1;
+                self.stand_up(at, true);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what the outbox has got, in order. `own` is the request that was just served.
+    pub(crate) fn take_letters(&mut self, own: Option<(u64, Context)>) -> Outcome<()> {
+        let letters = self.outbox.take();
+        if let Some((own, _)) = own {
+            self.let_go_first(own, &letters)?;
+        }
+        for letter in letters {
+            match letter {
+                Letter::Released { id, outcome } => self.released(id, outcome)?,
+                Letter::Answered { id, reply } => self.arrived(id, &reply, false, own)?,
+                Letter::Held { id, reply } => self.arrived(id, &reply, true, own)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// What the request `own` lets go of it lets go of before it lets others in.
+    fn let_go_first(&mut self, own: u64, letters: &[Letter]) -> Outcome<()> {
+        let reply = letters.iter().find_map(|letter| match letter {
+            Letter::Answered { id, reply } | Letter::Held { id, reply } if *id == own => {
+                Some(reply)
+            }
+            _ => None,
+        });
+        let (Some(reply), Some(pending)) = (reply, self.pending(own)) else { return Ok(()) };
+        let (session, what) = (pending.seat, &pending.what);
+        match what {
+            What::Lock(asked) => {
+                let asked = *asked;
+                let result = open_reply(own, reply)?.map(drop);
+                if !matches!(result, Err(Errno::EBADF | Errno::ESTALE)) {
+                    self.locks.convert(&asked);
+                }
+                let is_held = letters
+                    .iter()
+                    .any(|letter| matches!(letter, Letter::Held { id, .. } if *id == own));
+                if result.is_ok() && !is_held {
+                    if asked.request.kind.is_some() && self.locks.is_blocked(&asked) {
+                        return Err(format!("two have a lock of the same bytes: {asked:?}"));
+                    }
+                    self.locks.set(&asked);
+                }
+            }
+            What::Flush(file, process) => {
+                let owner = (session, LockOwner::Process(*process), 0);
+                let ino = file.node.model;
+                if open_reply(own, reply)?.is_ok() {
+                    self.locks.drop_all(owner, ino);
+                }
+            }
+            What::Call(made) => {
+                if let Call::Release { file } = made.call {
+                    let (handle, ino) = (file.handle.served.0, file.node.model);
+                    if open_reply(own, reply)?.is_ok() {
+                        self.locks.drop_all((session, LockOwner::OpenFile, handle), ino);
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn pending(&mut self, id: u64) -> Option<&mut Pending> {
+        self.pending.iter_mut().find(|pending| pending.id == id)
+    }
+
+    /// There is an answer to the request `id`, which may be `held`.
+    fn arrived(
+        &mut self,
+        id: u64,
+        reply: &Reply,
+        held: bool,
+        own: Option<(u64, Context)>,
+    ) -> Outcome<()> {
+        let Some((_, cx)) = own.filter(|(own, _)| *own == id) else {
+            return Err(format!("request {id} is answered while another is served"));
+        };
+        let Some(at) = self.pending.iter().position(|pending| pending.id == id) else {
+            return match reply.message.is_empty() {
+                true => Ok(()),
+                false => Err("what needs no answer has one".into()),
+            };
+        };
+        let Pending { seat, what, .. } = &mut self.pending[at];
+        let session = *seat;
+        let Some(seat_at) = self.seats.iter().position(|seat| seat.id == session) else {
+            return Ok(());
+        };
+        let what = std::mem::replace(what, What::Raw(0));
+        let arrived = Arrived { id, reply, held, cx };
+        let what = match what {
+            What::Call(made) => What::Call(self.call_arrived(seat_at, made, &arrived)?),
+            What::Sync(file, _) => {
+                self.sync_arrived(seat_at, file, &arrived)?;
+                What::Sync(file, self.mirror.effects())
+            }
+            What::Lock(asked) => self.lock_arrived(seat_at, asked, &arrived)?,
+            What::Flush(file, process) => {
+                let gone = [Errno::EBADF, Errno::ESTALE];
+                match open_reply(id, reply)? {
+                    Err(error) if !self.seats[seat_at].role.is_free() && gone.contains(&error) => {}
+                    Ok([]) => {}
+                    other => return Err(format!("a flush is answered {other:?}")),
+                }
+                What::Flush(file, process)
+            }
+            What::Raw(unique) => {
+                self.raw_arrived(seat_at, unique, &arrived)?;
+                What::Raw(unique)
+            }
+        };
+        let pending = &mut self.pending[at];
+        pending.what = what;
+        pending.stage = if held { Stage::Held } else { Stage::Due };
+        if !held {
+            self.due.push((id, Ok(())));
+        }
+        Ok(())
+    }
+
+    fn call_arrived(
+        &mut self,
+        at: usize,
+        mut made: Box<Made>,
+        arrived: &Arrived<'_>,
+    ) -> Outcome<Box<Made>> {
+        let role = self.seats[at].role;
+        let (answer, beside) =
+            codec::answer(&made.call, arrived.id, arrived.reply, role.dialect())?;
+        trace!(self, "request {} is done: {answer:?}{}", arrived.id, held(arrived));
+        self.note(&[19, arrived.id, number_of(&answer), u64::from(arrived.held)]);
+        made.beside = beside;
+        let closed = made.call.file().filter(|file| self.seats[at].opened(file).is_none());
+        if let (Some(file), Ok(_)) = (closed, &answer) {
+            return Err(format!("{:?} was allowed though {file:?} is closed", made.call));
+        }
+        if let Err(error) = &answer
+            && (closed.is_some() || role.may_be_refused(&made.call, *error))
+        {
+            // The model has no part in it.
+            made.answer = answer;
+            return Ok(made);
+        }
+        if let (Call::Write { len, .. }, Ok(Answer::Wrote(wrote))) = (&mut made.call, &answer) {
+            // The volume was full.
+            *len = (*len).min(*wrote as u32);
+        }
+        let judged = self.mirror.judge(&arrived.cx, &made.call, &answer, role.is_mount())?;
+        // The last to close a file without a name ends it.
+        if role.is_read_only() && !judged.changed.is_empty() && !made.call.closes() {
+            return Err(format!("a client that may only look was allowed {:?}", made.call));
+        }
+        if made.manners.dsync && answer.is_ok() {
+            if !arrived.held {
+                return Err("a write by O_DSYNC is answered without a sync".into());
+            }
+            made.durable = Some(self.mirror.effects());
+        }
+        let seat = &mut self.seats[at];
+        made.node = seat.learned(&made.call, &answer, &judged.model, beside.buffered);
+        made.number = Some(self.mirror.now());
+        (made.answer, made.sees, made.changed) = (answer, judged.sees, judged.changed);
+        Ok(made)
+    }
+
+    fn sync_arrived(
+        &mut self,
+        at: usize,
+        file: Option<File>,
+        arrived: &Arrived<'_>,
+    ) -> Outcome<()> {
+        let seat = &self.seats[at];
+        let gone = !seat.role.is_free() || file.is_some_and(|file| seat.opened(&file).is_none());
+        match open_reply(arrived.id, arrived.reply)? {
+            // The file is closed, or not the client's to name any more.
+            Err(Errno::ESTALE | Errno::EBADF) if gone => Ok(()),
+            Err(error) => Err(format!("a sync is refused: {error}")),
+            Ok([]) => {
+                if !arrived.held {
+                    let effects = self.mirror.effects();
+                    self.mirror.synced(effects);
+                }
+                Ok(())
+            }
+            Ok(more) => Err(format!("a sync is answered {more:?}")),
+        }
+    }
+
+    fn lock_arrived(&mut self, at: usize, asked: Asked, arrived: &Arrived<'_>) -> Outcome<What> {
+        let result = open_reply(arrived.id, arrived.reply)?.map(drop);
+        trace!(self, "request {} is done: {result:?}{}", arrived.id, held(arrived));
+        self.note(&[10, arrived.id, result.is_ok().into(), arrived.held.into()]);
+        let blocked = asked.request.kind.is_some() && self.locks.is_blocked(&asked);
+        match result {
+            Ok(()) => {}
+            Err(Errno::EAGAIN | Errno::EDEADLK) if blocked => {}
+            // Not open for it, or not the client's to name any more.
+            Err(Errno::EBADF | Errno::ESTALE) => {}
+            Err(Errno::ENOLCK) if self.seats[at].role.is_hostile() => self.counts.bounded += 1,
+            Err(error) => return Err(format!("{asked:?} is refused: {error}")),
+        }
+        Ok(What::Lock(asked))
+    }
+
+    /// What the answer to the request `id` has waited for has come.
+    fn released(&mut self, id: u64, outcome: Result<()>) -> Outcome<()> {
+        let Some(pending) = self.pending(id) else { return Ok(()) };
+        if pending.stage != Stage::Held {
+            return Err(format!("request {id} is released, and was not held"));
+        }
+        pending.stage = Stage::Due;
+        match &pending.what {
+            What::Lock(asked) => {
+                let (asked, interrupted) = (*asked, pending.interrupted);
+                match outcome {
+                    Ok(()) if self.locks.is_blocked(&asked) => {
+                        return Err(format!("two have a lock of the same bytes: {asked:?}"));
+                    }
+                    Ok(()) => self.locks.set(&asked),
+                    Err(Errno::EINTR) if interrupted => self.counts.interrupted += 1,
+                    Err(error) => return Err(format!("{asked:?} came to {error}")),
+                }
+            }
+            What::Sync(_, effects) => {
+                let effects = *effects;
+                outcome.map_err(|error| format!("a sync failed: {error}"))?;
+                self.mirror.synced(effects);
+            }
+            What::Call(made) => {
+                let durable = made.durable;
+                outcome.map_err(|error| format!("{:?} came to {error}", made.call))?;
+                durable.iter().for_each(|&effects| self.mirror.synced(effects));
+            }
+            What::Flush(..) | What::Raw(_) => {}
+        }
+        self.due.push((id, outcome));
+        Ok(())
+    }
+
+    /// The answer to the request `id` is given.
+    pub(crate) fn answer(&mut self, id: u64, outcome: Result<()>) {
+        let Some(at) = self.pending.iter().position(|pending| pending.id == id) else { return };
+        let Pending { seat, what, .. } = self.pending.swap_remove(at);
+        trace!(self, "session {} gets the answer to {id}: {outcome:?}", seat.0);
+        self.note(&[11, id, outcome.is_ok().into()]);
+        let Some(at) = self.seats.iter().position(|other| other.id == seat) else { return };
+        match what {
+            What::Sync(..) | What::Lock(_) | What::Raw(_) => {}
+            What::Flush(file, 0) => self.send_flush(at, file, 1),
+            What::Flush(file, _) => {
+                self.send_call(at, Call::Release { file }, Manners::default());
+            }
+            What::Call(made) => {
+                // Two who read one page through two kernels may see a change in either order; and that a
+                // file is closed says nothing of it.
+                if !made.manners.for_cache && !made.call.closes() {
+                    self.mirror.told(&made.sees);
+                }
+                self.seats[at].told(*made);
+            }
+        }
+    }
+}
+
+fn held(arrived: &Arrived<'_>) -> &'static str {
+    if arrived.held { ", and waits" } else { "" }
+}
+
+impl Seat {
+    /// The open files that the client knows of.
+    pub fn usable(&self) -> impl Iterator<Item = &Opened> {
+        self.files.iter().filter(|open| open.usable)
+    }
+
+    /// What is known of an open file.
+    pub fn opened(&self, file: &File) -> Option<&Opened> {
+        self.files.iter().find(|open| open.file == *file)
+    }
+
+    /// What the server has given, before the client is told: files count as open from now on.
+    fn learned(
+        &mut self,
+        call: &Call,
+        answer: &Result<Answer>,
+        model: &Result<Answer>,
+        buffered: bool,
+    ) -> Option<Node> {
+        let (node, handle) = match (answer, model) {
+            (Ok(Answer::Attr(served)), Ok(Answer::Attr(model))) => {
+                (Node { served: served.ino, model: model.ino }, None)
+            }
+            (Ok(Answer::Created(served, handle)), Ok(Answer::Created(model, other))) => {
+                let node = Node { served: served.ino, model: model.ino };
+                (node, Some(Twin { served: *handle, model: *other }))
+            }
+            (Ok(Answer::Opened(handle)), Ok(Answer::Opened(other))) => {
+                (call.nodes()[0]?, Some(Twin { served: *handle, model: *other }))
+            }
+            (Ok(_), _) => {
+                if call.closes() {
+                    self.files.retain(|open| Some(open.file) != call.file());
+                }
+                return None;
+            }
+            _ => return None,
+        };
+        if let Some(handle) = handle {
+            let file = File { node, handle };
+            let is_dir = matches!(call, Call::Opendir { .. });
+            let buffered = buffered && self.kernel.is_some() && !is_dir;
+            self.files.push(Opened { file, is_dir, appends: false, buffered, usable: false });
+        }
+        Some(node)
+    }
+
+    /// The client is told.
+    fn told(&mut self, made: Made) {
+        let Made { call, manners, answer, beside, number, changed, node, version, .. } = made;
+        let asked = call.nodes()[0];
+        if let Some(kernel) = &mut self.kernel {
+            if manners.for_cache
+                && let Some(node) = asked
+            {
+                kernel.end_reading(node.served, number.filter(|_| answer.is_ok()));
+            }
+            let gives = !matches!(call, Call::Getattr { .. } | Call::Setattr { .. });
+            let is_entry = matches!(answer, Ok(Answer::Attr(_) | Answer::Created(..))) && gives;
+            let fresh = node.is_some_and(|node| kernel.is_fresh(node.served, version));
+            if is_entry && let Some(node) = node {
+                kernel.given(node);
+            }
+            for ino in changed {
+                kernel.changed(ino, true);
+            }
+            if let (Some(node), Some(number)) = (node, number) {
+                if beside.valid && fresh {
+                    kernel.learn(node.served, number);
+                }
+                let opens = matches!(call, Call::Open { .. } | Call::Create { .. });
+                if opens && !beside.keeps {
+                    kernel.drop_pages(node.served);
+                }
+            }
+        }
+        if answer.is_err() {
+            return;
+        }
+        if let Some(node) = node {
+            if !self.nodes.contains(&node) {
+                if self.nodes.len() > NODES_MAX && self.kernel.is_none() {
+                    self.nodes.remove(1);
+                }
+                self.nodes.push(node);
+            }
+            let handle = match answer {
+                Ok(Answer::Opened(handle) | Answer::Created(_, handle)) => Some(handle),
+                _ => None,
+            };
+            for open in self.files.iter_mut().filter(|open| open.file.node == node) {
+                if Some(open.file.handle.served) == handle {
+                    (open.usable, open.appends) = (true, manners.appends);
+                }
+            }
+        }
+    }
+}
