@@ -202,8 +202,8 @@ impl PosixClient {
         Ok(PosixClient { dirs, files, reading: Vec::new(), page })
     }
 
-    /// The same, but pages are read through files opened to be read only, which the kernel of a mount may
-    /// do by its page cache.
+    /// The same, but pages are read through files opened to be read only, which the kernel of a
+    /// mount may do by its page cache.
     ///
     /// # Errors
     /// The host's.
@@ -365,8 +365,20 @@ macro_rules! forward_all {
             setattr(cx: &Context, ino: Ino, handle: Option<Handle>, set: &SetAttr) -> Result<Attr>;
             rename(cx: &Context, parent: Ino, name: Name<'_>, new_parent: Ino, new_name: Name<'_>,
                 flags: RenameFlags) -> Result<()>;
-            read(cx: &Context, ino: Ino, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize>;
-            write(cx: &Context, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<Written>;
+            read(
+                cx: &Context,
+                ino: Ino,
+                handle: Handle,
+                offset: u64,
+                buf: &mut [u8]
+            ) -> Result<usize>;
+            write(
+                cx: &Context,
+                ino: Ino,
+                handle: Handle,
+                offset: u64,
+                data: &[u8]
+            ) -> Result<Written>;
         }
     };
 }
