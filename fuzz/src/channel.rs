@@ -1,5 +1,5 @@
-//! The memory of a connection as a hostile client leaves it: a server attaches to it, polls and answers,
-//! while the script goes on changing it.
+//! The memory of a connection as a hostile client leaves it: a server attaches to it, polls and
+//! answers, while the script goes on changing it.
 
 use atoll_transport::channel::layout::answer;
 use atoll_transport::channel::{

@@ -1,5 +1,5 @@
-//! A client of two sessions, as a program with the interposer is: the one opens files, the other adopts
-//! them and does everything else, with cached reads.
+//! A client of two sessions, as a program with the interposer is: the one opens files, the other
+//! adopts them and does everything else, with cached reads.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use crate::linear::clients::to_inner;
 /// The second session of an [`Adopting`] client.
 pub type Adopter<F> = Cached<Session<F>, Arc<MappedView>>;
 
-/// A [`FileSystem`] whose every open file was adopted. When one is closed, the original and the adopted
-/// handle go in turns first.
+/// A [`FileSystem`] whose every open file was adopted. When one is closed, the original and the
+/// adopted handle go in turns first.
 pub struct Adopting<F: FileSystem + Send> {
     lender: Session<F>,
     adopter: Adopter<F>,

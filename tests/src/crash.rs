@@ -11,9 +11,9 @@
 //!
 //! - After the end of the process: exactly the state after `r` operations, or the one in flight as
 //!   well, or a part of it if it has parts.
-//! - After power loss: names, attributes and lengths are those after `p` operations, `s <= p`, the one
-//!   in flight counted; every byte of a file is the one that this file had there after `p`, or one that a
-//!   later operation stored over it.
+//! - After power loss: names, attributes and lengths are those after `p` operations, `s <= p`, the
+//!   one in flight counted; every byte of a file is the one that this file had there after `p`, or
+//!   one that a later operation stored over it.
 //! - Timestamps that calls set by themselves may lag: atime and btime are compared, which no call
 //!   sets by itself later than at creation; mtime and ctime are not.
 
@@ -291,7 +291,8 @@ pub(crate) fn missing_bytes(rng: &mut Rng, length: u64) -> std::ops::Range<u64> 
     }
 }
 
-/// Takes the image of a crash before or within an event of `workload` through check, mount, comparison and check.
+/// Takes the image of a crash before or within an event of `workload` through check, mount,
+/// comparison and check.
 pub(crate) fn try_one<T: CrashTarget>(
     target: &T,
     workload: &Workload,

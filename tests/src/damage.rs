@@ -1,26 +1,27 @@
 //! One sector of a volume comes back different, at a moment of the volume's life.
 //!
-//! A seeded workload runs on a recorded device, as in [`crash`](crate::crash). At some [`Moment`]s of it every
-//! sector that is not file data is damaged in turn: zeros, noise, the content that it had before, the
-//! content that it had when the volume was made. Which sectors are file data is asked of the sound
-//! image: those of the blocks that a file's extent names once the journal is replayed. Free blocks are
-//! damaged too; that must not matter.
+//! A seeded workload runs on a recorded device, as in [`crash`](crate::crash). At some [`Moment`]s
+//! of it every sector that is not file data is damaged in turn: zeros, noise, the content that it
+//! had before, the content that it had when the volume was made. Which sectors are file data is
+//! asked of the sound image: those of the blocks that a file's extent names once the journal is
+//! replayed. Free blocks are damaged too; that must not matter.
 //!
-//! Then the image is checked, mounted, walked, used, unmounted, checked, mounted and walked again, and a copy of
-//! it is repaired. What is right, for each:
+//! Then the image is checked, mounted, walked, used, unmounted, checked, mounted and walked again,
+//! and a copy of it is repaired. What is right, for each:
 //!
 //! - **harmless**: everything is as in the sound image, or only what no sync covers is missing, as
 //!   after power loss;
 //! - **reported**: the same, and the mount or the check says that something was wrong;
-//! - **refused**: the mount fails, or a call on the mounted volume says `EUCLEAN` or `EIO`; then the
-//!   check must have found something.
+//! - **refused**: the mount fails, or a call on the mounted volume says `EUCLEAN` or `EIO`; then
+//!   the check must have found something.
 //!
 //! One thing more can happen where power may have been lost: a record that the last sync covers is
-//! damaged, and nothing was stored after that sync which says that it was done. Then this looks like
-//! a sync that the power loss cut short. The mount leaves it out, and says so, and so does the check, in the same
-//! words (**told**).
+//! damaged, and nothing was stored after that sync which says that it was done. Then this looks
+//! like a sync that the power loss cut short. The mount leaves it out, and says so, and so does the
+//! check, in the same words (**told**).
 //!
-//! Anything else is silent. Whatever it was, after a repair the volume mounts and a check finds nothing.
+//! Anything else is silent. Whatever it was, after a repair the volume mounts and a check finds
+//! nothing.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -84,8 +85,8 @@ pub enum Outcome {
     Reported,
     /// An error said it.
     Refused,
-    /// What the last sync covers is missing, and mount and check said so: power may have been lost before that
-    /// sync was done.
+    /// What the last sync covers is missing, and mount and check said so: power may have been lost
+    /// before that sync was done.
     Told,
     /// The volume shows something else, or is inconsistent, and the mount did not say so.
     Silent(String),
@@ -237,8 +238,8 @@ impl Lives {
             .collect()
     }
 
-    /// Whether a sector lies in neither the journal's ring nor among the blocks that are given out, but
-    /// in what stands twice.
+    /// Whether a sector lies in neither the journal's ring nor among the blocks that are given out,
+    /// but in what stands twice.
     pub fn is_of_the_volume(&self, sector: u64) -> bool {
         let block = sector / SECTORS_PER_BLOCK;
         let ring_end = 3 + JOURNAL_BLOCKS;

@@ -1,13 +1,14 @@
 //! The crash contract, tried on every short sequence of operations.
 //!
-//! Where [`crash`](crate::crash) makes long random workloads crash, this takes each pair of some fifty
-//! [`operations`], and triples of them, some of which are known to meet, with syncs between and behind or none, in one piece or in halves,
-//! on small volumes that are prepared once; with little and much memory for what is cached, before the
-//! crash and, drawn apart, after it; some with discards of what was freed. At every event of a sequence the process ends or the power goes,
-//! as [`crate::crash`] says, which also judges what is found.
+//! Where [`crash`](crate::crash) makes long random workloads crash, this takes each pair of some
+//! fifty [`operations`], and triples of them, some of which are known to meet, with syncs between
+//! and behind or none, in one piece or in halves, on small volumes that are prepared once; with
+//! little and much memory for what is cached, before the crash and, drawn apart, after it; some
+//! with discards of what was freed. At every event of a sequence the process ends or the power
+//! goes, as [`crate::crash`] says, which also judges what is found.
 //!
-//! A [`Case`] is one sequence and its circumstances; its text says all of it, so that a failure can be
-//! had again alone.
+//! A [`Case`] is one sequence and its circumstances; its text says all of it, so that a failure can
+//! be had again alone.
 
 pub mod operations;
 
@@ -44,8 +45,8 @@ struct Place {
     left: Option<u64>,
 }
 
-/// With room; so full that freed blocks are wanted at once; with the first group full; with the first nearly full, and
-/// the second not made yet.
+/// With room; so full that freed blocks are wanted at once; with the first group full; with the
+/// first nearly full, and the second not made yet.
 const PLACES: [Place; 4] = [
     Place { name: "roomy", blocks: 1024, journal_blocks: 256, left: None },
     Place { name: "full", blocks: 288, journal_blocks: 128, left: Some(52) },
@@ -115,8 +116,9 @@ impl Case {
         })
     }
 
-    /// The case number `index` of a run with `seed`: by turns one of all pairs with each kind of sync in each
-    /// of their places, in an order that the seed sets, and a triple, of a family half of the time.
+    /// The case number `index` of a run with `seed`: by turns one of all pairs with each kind of
+    /// sync in each of their places, in an order that the seed sets, and a triple, of a family half
+    /// of the time.
     pub fn of(index: u64, seed: u64) -> Case {
         let mut rng = Rng::new(seed.wrapping_mul(0x1_0000_0001) ^ index << 20);
         let (names, count) = (&OPERATIONS, OPERATIONS.len() as u64);
@@ -218,8 +220,8 @@ impl Prepared {
 pub struct Depth {
     /// Crashes at one of how many events.
     pub stride: u64,
-    /// How many choices of surviving sectors by seed at each event; beside these are all, none, all but
-    /// one, only one, and the end of the process.
+    /// How many choices of surviving sectors by seed at each event; beside these are all, none, all
+    /// but one, only one, and the end of the process.
     pub losses: u64,
     /// One of how many images is crashed again during recovery, and one is used on.
     pub further: u64,
@@ -312,8 +314,8 @@ pub struct Run {
     pub depth: Depth,
 }
 
-/// Runs cases until enough images have been tried. `progress` is told from time to time how many cases and images
-/// there have been.
+/// Runs cases until enough images have been tried. `progress` is told from time to time how many
+/// cases and images there have been.
 ///
 /// # Errors
 /// The first case that was found to break the contract, at which event, and how.

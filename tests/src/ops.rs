@@ -187,8 +187,8 @@ pub struct Profile {
     pub queries: u64,
     /// Values of extended attributes are this long at most.
     pub max_xattr: u64,
-    /// Of a hundred operations, how many write up to the longest, all lengths alike, beside those that
-    /// write little mostly.
+    /// Of a hundred operations, how many write up to the longest, all lengths alike, beside those
+    /// that write little mostly.
     pub long_writes: u64,
 }
 

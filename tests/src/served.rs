@@ -118,8 +118,8 @@ impl<F: FileSystem + Send + 'static> Served<F> {
         drop((self.volume.take(), self.stop.take()));
     }
 
-    /// Ends it when all clients have gone, and returns the file system: nobody uses it any more. `None`
-    /// if it was lost.
+    /// Ends it when all clients have gone, and returns the file system: nobody uses it any more.
+    /// `None` if it was lost.
     ///
     /// # Panics
     /// When the server or a mount has failed.

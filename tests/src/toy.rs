@@ -3,8 +3,8 @@
 //!
 //! Every call that changes something is a record, chained to the one before by checksum, and is
 //! done to a model in memory. Mounting does the calls of the log again: all that are valid if
-//! nothing was lost, those before the last *mark* if something was. fsync flushes, writes a mark and
-//! flushes that.
+//! nothing was lost, those before the last *mark* if something was. fsync flushes, writes a mark
+//! and flushes that.
 
 use atoll_block::{Addressable, BlockDevice, FaultDevice};
 use atoll_vfs::model::ModelFs;

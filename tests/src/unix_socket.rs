@@ -1,5 +1,6 @@
-//! A carrier as an example: requests over a UNIX stream socket. This is all that a new way to a volume takes; the
-//! client's half, a [`Transport`], is below it. `tests/carrier.rs` runs the contract of the file seam through it.
+//! A carrier as an example: requests over a UNIX stream socket. This is all that a new way to a
+//! volume takes; the client's half, a [`Transport`], is below it. `tests/carrier.rs` runs the
+//! contract of the file seam through it.
 //!
 //! ```text
 //! request: message length u32 | data length u32 | room u32 | message | data

@@ -1,5 +1,5 @@
-//! Times of last access on a served volume: whatever a client reads, from wherever it has it, sets the time
-//! when it is due, and everybody sees it.
+//! Times of last access on a served volume: whatever a client reads, from wherever it has it, sets
+//! the time when it is due, and everybody sees it.
 
 use std::sync::Arc;
 
@@ -36,8 +36,9 @@ fn client(volume: &Arc<Volume<Fs<RamDevice>>>, peer: Credentials, read_only: boo
     Cached::new(session, view, Arc::default())
 }
 
-/// Two clients that read and change two files, and one that may only look: all times are as in a model in which
-/// each read counts. The steps are of seconds: what is older than a day is a matter of the next test.
+/// Two clients that read and change two files, and one that may only look: all times are as in a
+/// model in which each read counts. The steps are of seconds: what is older than a day is a matter
+/// of the next test.
 #[test]
 fn every_read_counts_wherever_it_comes_from() {
     for seed in 0..60 {
@@ -110,7 +111,8 @@ fn every_read_counts_wherever_it_comes_from() {
     }
 }
 
-/// Directories and symbolic links count too; what reads nothing does not, nor anything without the option.
+/// Directories and symbolic links count too; what reads nothing does not, nor anything without the
+/// option.
 #[test]
 fn listing_and_following_count() {
     for access_times in [AccessTimes::Noatime, AccessTimes::Relatime] {

@@ -1,5 +1,5 @@
-//! Open files that one session lends to others: what the others may do with them, and what they see of
-//! them without asking.
+//! Open files that one session lends to others: what the others may do with them, and what they see
+//! of them without asking.
 
 use std::sync::Arc;
 

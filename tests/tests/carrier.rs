@@ -1,4 +1,5 @@
-//! A carrier that is an example, and so all that a new one takes: the contract of the file seam through it.
+//! A carrier that is an example, and so all that a new one takes: the contract of the file seam
+//! through it.
 
 use std::os::unix::net::UnixStream;
 

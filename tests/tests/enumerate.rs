@@ -7,8 +7,8 @@ use atoll_tests::enumerate::{Case, Depth, Prepared, Run, run, try_case};
 use atoll_tests::rng::environment;
 
 /// Sequences that chance may leave out: a block that goes from file data to a node within a window,
-/// recovered in less memory than before; data in the journal that newer data has made void; blocks that
-/// are freed and taken again between the halves of a commit, allocated before it or long ago.
+/// recovered in less memory than before; data in the journal that newer data has made void; blocks
+/// that are freed and taken again between the halves of a commit, allocated before it or long ago.
 const KNOWN: [&str; 9] = [
     "roomy/whole/64M/64K/temporary,setxattr-many,syncfs",
     "roomy/halves/64M/64K/temporary,setxattr-many,syncfs",
@@ -60,8 +60,8 @@ fn pairs_and_triples() {
     }
 }
 
-/// `cargo xtask enumerate`: `ATOLL_IMAGES`, `ATOLL_SEED`, `ATOLL_THREADS`; `ATOLL_CASE` and `ATOLL_CRASH` for one case
-/// and one event of it.
+/// `cargo xtask enumerate`: `ATOLL_IMAGES`, `ATOLL_SEED`, `ATOLL_THREADS`; `ATOLL_CASE` and
+/// `ATOLL_CRASH` for one case and one event of it.
 #[test]
 #[ignore = "takes long; cargo xtask enumerate runs it"]
 fn long_form() {

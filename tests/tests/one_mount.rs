@@ -1,4 +1,5 @@
-//! The one mount of a volume: what its kernel does by itself, counted in the requests that it sends.
+//! The one mount of a volume: what its kernel does by itself, counted in the requests that it
+//! sends.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -62,8 +63,8 @@ fn content() -> Vec<u8> {
     (0..LONG).map(|i| (i % 251) as u8).collect()
 }
 
-/// Runs `test` with a mount of a volume in which there are the files `short`, `long` and `dir/0` to `dir/9`, in a
-/// mount namespace that ends with it. Where mounting is not permitted it is skipped.
+/// Runs `test` with a mount of a volume in which there are the files `short`, `long` and `dir/0` to
+/// `dir/9`, in a mount namespace that ends with it. Where mounting is not permitted it is skipped.
 fn with_mount(options: SharedOptions, test: fn(&Path, &Requests)) {
     let tester = move || {
         if !served::in_namespace() {
@@ -138,7 +139,8 @@ fn one_that_is_alone_keeps_locks_and_closes_by_itself() {
 
         let [a, b] = [(); 2].map(|()| File::options().read(true).write(true).open(&path).unwrap());
         let attempt = |kind| {
-            let program = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), int(sys.argv[2]) | fcntl.LOCK_NB)";
+            let program = "import fcntl, sys; \
+                           fcntl.lockf(open(sys.argv[1], 'r+'), int(sys.argv[2]) | fcntl.LOCK_NB)";
             let mut command = Command::new("python3");
             command.args(["-c", program]).arg(&path).arg(format!("{kind}"));
             command.output().unwrap().status.success()
@@ -175,7 +177,8 @@ fn the_only_client_keeps_all_that_it_learns() {
         // OPENDIR and RELEASEDIR, OPEN and RELEASE.
         assert_eq!(requests.each(list), 2);
         assert_eq!(requests.each(|| open_and_close(&path)), 2);
-        // A listing tells of what is in it, and that may be relied on longer than what was shared with others.
+        // A listing tells of what is in it, and that may be relied on longer than what was shared
+        // with others.
         let before = requests.settled();
         sleep(Duration::from_millis(1500));
         assert!(!root.join("missing").exists() && !root.join("missing").exists());

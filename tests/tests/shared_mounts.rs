@@ -88,8 +88,9 @@ fn in_time(test: impl FnOnce(&World) + Send + 'static) {
     }
 }
 
-/// Aborts the connections of two mounts after a while, unless what it returns is dropped before: a process one of
-/// whose threads waits for an answer of its own, which nobody gives, cannot even be killed.
+/// Aborts the connections of two mounts after a while, unless what it returns is dropped before: a
+/// process one of whose threads waits for an answer of its own, which nobody gives, cannot even be
+/// killed.
 fn abort_later(a: &Path, b: &Path) -> Sender<()> {
     let mounts = [a.to_owned(), b.to_owned()];
     let (over, waiting) = channel();

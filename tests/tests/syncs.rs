@@ -1,7 +1,8 @@
-//! Syncs through a server: they hold up nobody but who asked, share flushes, and fail for who asked.
+//! Syncs through a server: they hold up nobody but who asked, share flushes, and fail for who
+//! asked.
 //!
-//! The device is one whose flushes wait until the test lets them go on, so that what happens meanwhile does
-//! not depend on how fast the machine is.
+//! The device is one whose flushes wait until the test lets them go on, so that what happens
+//! meanwhile does not depend on how fast the machine is.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -271,8 +272,9 @@ fn others_go_on_during_a_flush() {
     });
 }
 
-/// The journal fills up again and again, and nobody's operation waits for the checkpoint that empties it. It is
-/// so large, and the client rests so often, that the checkpointer begins in time however busy the machine is.
+/// The journal fills up again and again, and nobody's operation waits for the checkpoint that
+/// empties it. It is so large, and the client rests so often, that the checkpointer begins in time
+/// however busy the machine is.
 #[test]
 fn others_go_on_during_a_checkpoint() {
     /// The sync's, that of what went home, and that of both copies of the header.
@@ -394,8 +396,8 @@ fn a_lane_waits_alone() {
     });
 }
 
-/// Who asked is told. The volume then takes no more changes, as after any flush that failed, and can be
-/// read.
+/// Who asked is told. The volume then takes no more changes, as after any flush that failed, and
+/// can be read.
 #[test]
 fn an_error_reaches_who_asked() {
     within(SOON * 3, || {
@@ -492,7 +494,8 @@ fn a_mount_goes_on_during_a_flush() {
     });
 }
 
-/// Writes below `at` with O_DSYNC and O_SYNC, through the page cache where there is one and past it: each is one flush.
+/// Writes below `at` with O_DSYNC and O_SYNC, through the page cache where there is one and past
+/// it: each is one flush.
 fn write_durably(at: &Path, control: &Control) {
     for (i, flags) in [OFlags::DSYNC, OFlags::SYNC].into_iter().enumerate() {
         for (j, direct) in [OFlags::empty(), OFlags::DIRECT].into_iter().enumerate() {

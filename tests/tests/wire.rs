@@ -57,7 +57,8 @@ filesystem_conformance!(
     || plain(volume(16 << 10), Extensions::empty(), Extensions::all(), 1 << 20),
     server_time()
 );
-// A transport that carries no more than the largest extended attribute: larger reads and writes are cut.
+// A transport that carries no more than the largest extended attribute: larger reads and writes are
+// cut.
 filesystem_conformance!(
     plain_client,
     || plain(ModelFs::default(), Extensions::all(), Extensions::empty(), 64 << 10),

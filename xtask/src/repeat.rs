@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::steps::{Failure, cargo};
 
-/// Runs all tests `times` times, with `arguments` of `cargo test`, beside `load` threads that do nothing but take a
-/// processor each; says which tests failed, and how often.
+/// Runs all tests `times` times, with `arguments` of `cargo test`, beside `load` threads that do
+/// nothing but take a processor each; says which tests failed, and how often.
 pub fn run(times: u32, load: usize, arguments: &[String]) -> Result<(), Failure> {
     cargo(&["test"]).args(chosen(arguments)).arg("--no-run").args(arguments).run()?;
     let over = AtomicBool::new(false);

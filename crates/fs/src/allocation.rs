@@ -1,8 +1,9 @@
 //! Allocating and freeing blocks within a transaction.
 //!
 //! A search looks at one map after the other, from a hint on. Which groups are full is noted in
-//! summaries, one bit for each, when a search has passed them: of a volume of 16 TiB five blocks say
-//! where there is room, and no other map is read. A group gets its map blocks when it is first used.
+//! summaries, one bit for each, when a search has passed them: of a volume of 16 TiB five blocks
+//! say where there is room, and no other map is read. A group gets its map blocks when it is first
+//! used.
 
 use atoll_block::{Addressable, BLOCK_SIZE, BlockIndex};
 
@@ -188,8 +189,8 @@ impl<M: Addressable> Store<M> {
         Ok(())
     }
 
-    /// Gives a block that stands twice a generation above that of what is at home, or is about to go there:
-    /// should one of the two be an older content put back, it says so.
+    /// Gives a block that stands twice a generation above that of what is at home, or is about to
+    /// go there: should one of the two be an older content put back, it says so.
     #[inline]
     fn raise_generation(&mut self, id: FrameId) {
         if !self.cache.frame(id).raised {

@@ -1,7 +1,7 @@
 //! How long the record of an operation can be, so that each fits the smallest journal.
 //!
-//! A change of the tree can split a node at every level, or merge two. What has no bound of its own,
-//! such as the removal of a file, is cut into transactions by what their records take.
+//! A change of the tree can split a node at every level, or merge two. What has no bound of its
+//! own, such as the removal of a file, is cut into transactions by what their records take.
 
 use crate::layout::{cell, dirent, inode, map, node, record};
 use crate::node::{HEADER_LEN, merged_max};

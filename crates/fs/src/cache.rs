@@ -4,8 +4,8 @@
 //! (write-ahead); one that the running operation has touched stays until the next operation, so
 //! that frame numbers are good for the length of an operation.
 //!
-//! A checkpoint captures dirty frames before it writes them: what they are then is what goes home, however
-//! they change meanwhile. Only those that do change are copied, by the first change.
+//! A checkpoint captures dirty frames before it writes them: what they are then is what goes home,
+//! however they change meanwhile. Only those that do change are copied, by the first change.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -81,7 +81,8 @@ impl Frame {
         self.cells[slot] as usize
     }
 
-    /// For a node above the leaves: the frame that the child in `slot` had when it was last visited.
+    /// For a node above the leaves: the frame that the child in `slot` had when it was last
+    /// visited.
     #[inline]
     pub fn hint(&self, slot: usize) -> FrameId {
         self.hints[slot]
@@ -157,8 +158,8 @@ pub struct Cache {
     copies: HashMap<u64, Box<Block>>,
     operation: u64,
     versions: u64,
-    /// Grows whenever a way through the tree may have changed: a frame came or went, or the cells of
-    /// a node above the leaves did.
+    /// Grows whenever a way through the tree may have changed: a frame came or went, or the cells
+    /// of a node above the leaves did.
     pub shape: u64,
 }
 
@@ -318,7 +319,8 @@ impl Cache {
         core::mem::take(&mut self.changed)
     }
 
-    /// Captures the frame of `block` for a checkpoint, sealed. `None` if it has gone, or is captured.
+    /// Captures the frame of `block` for a checkpoint, sealed. `None` if it has gone, or is
+    /// captured.
     pub fn capture(&mut self, block: u64) -> Option<&Block> {
         let id = *self.by_block.get(&block)?;
         let frame = self.frame_mut(id);

@@ -52,22 +52,21 @@ pub struct CheckOptions {
 ///
 /// - The journal is replayed as by a mount, up to the first malformed record.
 /// - Superblocks, map blocks and counters are written anew where they are wrong.
-/// - If anything in the tree is wrong, another tree is built, from its sound items and from those that
-///   are found in leaves that no way leads to any more. Leaves in which nothing changes are taken
-///   over as they are. Items that are malformed or
-///   contradict others are left out. A block that several files claim goes to the one with the
-///   least inode number, and to nobody if it holds a tree node. Inodes without a name get one in
-///   /lost+found, `#` and their number. Where an inode's record is lost but entries or extents are
-///   not, it is made up.
+/// - If anything in the tree is wrong, another tree is built, from its sound items and from those
+///   that are found in leaves that no way leads to any more. Leaves in which nothing changes are
+///   taken over as they are. Items that are malformed or contradict others are left out. A block
+///   that several files claim goes to the one with the least inode number, and to nobody if it
+///   holds a tree node. Inodes without a name get one in /lost+found, `#` and their number. Where
+///   an inode's record is lost but entries or extents are not, it is made up.
 ///
 /// # Crashes
 ///
 /// The journal is emptied first, with the order of writes of a recovery. The new tree goes to free
 /// blocks; then map blocks get the bits of what is to be in use, old and new; then a journal header
 /// makes the new tree the volume's; last the map blocks lose the bits of the old. A crash anywhere
-/// leaves an image that a repair puts right, and from the header on one that is safe to mount. Where
-/// there are too few free blocks the rest of the new tree is first written to the emptied journal, as
-/// one commit that overwrites the old.
+/// leaves an image that a repair puts right, and from the header on one that is safe to mount.
+/// Where there are too few free blocks the rest of the new tree is first written to the emptied
+/// journal, as one commit that overwrites the old.
 ///
 /// # Errors
 /// There is no volume, or none that this version knows; the device's;

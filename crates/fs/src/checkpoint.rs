@@ -1,25 +1,25 @@
 //! Checkpoints: changed metadata goes home, so that the journal before need not be kept.
 //!
-//! A checkpoint is in steps, each of which takes the volume for a moment only: between two of them anything
-//! may happen, operations and commits included.
+//! A checkpoint is in steps, each of which takes the volume for a moment only: between two of them
+//! anything may happen, operations and commits included.
 //!
-//! 1. **Begin.** Where the journal's head is now, its tail will be, with the state of now. What has changed
-//!    until now has to go home.
-//! 2. **Capture.** Each changed block is sealed, and listed in the journal with its checksum: should power
-//!    loss leave it half-way, the list tells that from damage. What it is then is what goes home. A block
-//!    that changes again is copied before.
-//! 3. **Commit.** All lists are made durable, and so is what the captured blocks say: home never is ahead of
-//!    the journal. It does not matter whose commit that is.
+//! 1. **Begin.** Where the journal's head is now, its tail will be, with the state of now. What has
+//!    changed until now has to go home.
+//! 2. **Capture.** Each changed block is sealed, and listed in the journal with its checksum:
+//!    should power loss leave it half-way, the list tells that from damage. What it is then is what
+//!    goes home. A block that changes again is copied before.
+//! 3. **Commit.** All lists are made durable, and so is what the captured blocks say: home never is
+//!    ahead of the journal. It does not matter whose commit that is.
 //! 4. **Write** what was captured, and flush it.
 //! 5. **Header.** It says where the journal begins. When it is durable, what was freed before the
 //!    checkpoint began may be used, and the ring before the new tail.
 //!
-//! A block goes home as it was when it was captured, later than the new tail. Records between the two are
-//! in the journal all the same, and putting their bytes there once more changes nothing: recovery goes at
-//! least as far as the commit, and so past the capture.
+//! A block goes home as it was when it was captured, later than the new tail. Records between the
+//! two are in the journal all the same, and putting their bytes there once more changes nothing:
+//! recovery goes at least as far as the commit, and so past the capture.
 //!
-//! The steps are for whoever has a thread to spare, who also waits for the device there. Where nobody
-//! does, an operation that finds the ring full does all of it at once.
+//! The steps are for whoever has a thread to spare, who also waits for the device there. Where
+//! nobody does, an operation that finds the ring full does all of it at once.
 
 use alloc::vec::Vec;
 
@@ -56,8 +56,8 @@ enum Stage {
     Capture(usize),
     /// Everything before this position has to be committed.
     Commit(Position),
-    /// The blocks from this one on have to be written. When the writing began the journal's head was at
-    /// `head`.
+    /// The blocks from this one on have to be written. When the writing began the journal's head
+    /// was at `head`.
     Write { at: usize, head: Position },
     /// What was written has to be flushed.
     Flush { head: Position },
@@ -89,8 +89,8 @@ pub(crate) enum Step {
 }
 
 impl<M: Addressable> Store<M> {
-    /// Whether an operation has to make room before it: the journal is nearly full, or has hardly any storage
-    /// left, or memory is nearly full.
+    /// Whether an operation has to make room before it: the journal is nearly full, or has hardly
+    /// any storage left, or memory is nearly full.
     #[inline]
     pub(crate) fn must_checkpoint(&self) -> bool {
         self.journal.is_full(self.to_list()) || self.cache.is_full()
@@ -126,8 +126,8 @@ impl<M: Addressable> Store<M> {
         self.checkpoint_as(true)
     }
 
-    /// Makes room in the journal and the cache: has storage set aside, if that does, or ends the checkpoint
-    /// that is under way, or makes one.
+    /// Makes room in the journal and the cache: has storage set aside, if that does, or ends the
+    /// checkpoint that is under way, or makes one.
     #[cold]
     pub(crate) fn make_room(&mut self) -> Result<()> {
         if self.reserve_journal()? && !self.must_checkpoint() {
@@ -159,8 +159,8 @@ impl<M: Addressable> Store<M> {
         Ok(())
     }
 
-    /// Has storage set aside for what the journal takes until room is made the next time. Returns false where
-    /// the host has none left.
+    /// Has storage set aside for what the journal takes until room is made the next time. Returns
+    /// false where the host has none left.
     fn reserve_journal(&mut self) -> Result<bool> {
         if self.is_read_only() {
             return Ok(true);
@@ -169,8 +169,8 @@ impl<M: Addressable> Store<M> {
         self.journal.reserve(&mut self.device, listed)
     }
 
-    /// Goes on at the beginning of the ring, which has storage from the start: the host has none for what
-    /// comes next. After a whole checkpoint nothing in the ring is needed.
+    /// Goes on at the beginning of the ring, which has storage from the start: the host has none
+    /// for what comes next. After a whole checkpoint nothing in the ring is needed.
     ///
     /// A crash within finds the journal empty in either place.
     fn begin_lap(&mut self) -> Result<()> {
@@ -179,7 +179,8 @@ impl<M: Addressable> Store<M> {
         }
         let tail = self.journal.next_lap();
         let header = self.commits.next_header(&tail, self.state, false);
-        // Records in the new place count only where a header leads to it: it has to be durable before them.
+        // Records in the new place count only where a header leads to it: it has to be durable
+        // before them.
         if let Err(e) = header.write(&mut self.device, &self.superblock) {
             return self.fail(e);
         }
@@ -216,8 +217,8 @@ impl<M: Addressable> Store<M> {
 
     // ---- checkpoints in steps ----
 
-    /// Takes one step of the checkpoint that is under way, or begins one if there is anything to write.
-    /// `flushed`: what the flush came to that the last step left to the caller.
+    /// Takes one step of the checkpoint that is under way, or begins one if there is anything to
+    /// write. `flushed`: what the flush came to that the last step left to the caller.
     ///
     /// # Errors
     /// That of the flush, or of the device: the volume takes no more changes, as after a
@@ -243,7 +244,8 @@ impl<M: Addressable> Store<M> {
             self.begin_checkpoint();
             return Ok(Step::More);
         };
-        // A flush that belongs to a checkpoint which somebody else has ended says nothing of this one.
+        // A flush that belongs to a checkpoint which somebody else has ended says nothing of this
+        // one.
         let is_flushed = flushed.is_some_and(|(number, _)| number == self.checkpoint_flushes);
         match checkpoint.stage {
             Stage::Capture(_) | Stage::Write { .. } => self.advance()?,
@@ -375,8 +377,8 @@ impl<M: Addressable> Store<M> {
         Ok(())
     }
 
-    /// Stores the header after everything is home. When nothing else has happened since `head` was the
-    /// journal's, the journal is empty.
+    /// Stores the header after everything is home. When nothing else has happened since `head` was
+    /// the journal's, the journal is empty.
     fn store_header(&mut self, head: Position, clean: bool) -> Result<()> {
         let Some(checkpoint) = &mut self.checkpoint else { return Ok(()) };
         let (sequence, chain) = self.journal.next();

@@ -1,21 +1,21 @@
 //! What makes operations durable: commits, in one piece or in two halves.
 //!
-//! A commit in one piece waits for the device. In halves the waiting is somebody else's: the first half
-//! does everything that needs the volume and says what to flush, the second notes that it was. Between
-//! the two anything may happen to the volume, operations, checkpoints and other commits included. What
-//! keeps that sound is that the two halves mean two moments:
+//! A commit in one piece waits for the device. In halves the waiting is somebody else's: the first
+//! half does everything that needs the volume and says what to flush, the second notes that it was.
+//! Between the two anything may happen to the volume, operations, checkpoints and other commits
+//! included. What keeps that sound is that the two halves mean two moments:
 //!
 //! - **From the first half on a crash may bring the volume back as it was then.** A block that was
-//!   allocated before counts as old when it is freed later, and a file that was made shorter before is
-//!   not believed to be so by the next commit alone.
-//! - **Until the second half a crash may bring it back as it was before.** What was freed before the first
-//!   half is not written yet, nor are bytes zeroed that a longer file had.
+//!   allocated before counts as old when it is freed later, and a file that was made shorter before
+//!   is not believed to be so by the next commit alone.
+//! - **Until the second half a crash may bring it back as it was before.** What was freed before
+//!   the first half is not written yet, nor are bytes zeroed that a longer file had.
 //!
-//! There are two kinds. With little data dirty the mark goes to the journal in the first half, with the
-//! data, and one flush of the journal ends it. With much, the data has to be durable before a mark may
-//! say so: the device is flushed first, the mark comes after, and a second flush ends it. Meanwhile
-//! records may have been appended whose data nobody flushed. So that mark covers what was there at the first
-//! half, and no more.
+//! There are two kinds. With little data dirty the mark goes to the journal in the first half, with
+//! the data, and one flush of the journal ends it. With much, the data has to be durable before a
+//! mark may say so: the device is flushed first, the mark comes after, and a second flush ends it.
+//! Meanwhile records may have been appended whose data nobody flushed. So that mark covers what was
+//! there at the first half, and no more.
 //!
 //! A commit in one piece between the halves covers what they would have: the second half then finds
 //! nothing to do. One commit at a time is in halves.
@@ -30,7 +30,8 @@ use crate::journal::{Entry, Header, Position, ScanEnd};
 use crate::layout::{VolumeState, record};
 use crate::store::Store;
 
-/// File data stored since the last commit, or its first half, as byte ranges of the device while they are few.
+/// File data stored since the last commit, or its first half, as byte ranges of the device while
+/// they are few.
 #[derive(Debug, Default)]
 pub struct DirtyData {
     ranges: Vec<(u64, u64)>,
@@ -154,7 +155,8 @@ pub struct Commits {
     owner: [u8; 32],
     /// The header that was last made durable, or found.
     header: Header,
-    /// Counts commits, from their first half on: tells whether something happened since the last one.
+    /// Counts commits, from their first half on: tells whether something happened since the last
+    /// one.
     window: u64,
     /// The last window of which everything is durable.
     durable: u64,
@@ -246,15 +248,15 @@ impl<M: Addressable> Store<M> {
         self.commits.window
     }
 
-    /// The last commit window of which everything is durable: no crash brings back what was before the
-    /// end of it.
+    /// The last commit window of which everything is durable: no crash brings back what was before
+    /// the end of it.
     #[inline]
     pub fn durable_window(&self) -> u64 {
         self.commits.durable
     }
 
-    /// Refuses changes from now on, and tries to leave word of it on the medium: what is in the memory above
-    /// the medium may look as if it had reached it.
+    /// Refuses changes from now on, and tries to leave word of it on the medium: what is in the
+    /// memory above the medium may look as if it had reached it.
     #[cold]
     pub(crate) fn fail<T>(&mut self, error: FsError) -> Result<T> {
         if !self.commits.failed {
@@ -278,8 +280,8 @@ impl<M: Addressable> Store<M> {
 
     /// Makes every operation so far durable: all data and records, then a commit mark.
     ///
-    /// Little data goes to the journal with the mark, which costs one flush of a few blocks; more is
-    /// flushed where it is, and the mark after it.
+    /// Little data goes to the journal with the mark, which costs one flush of a few blocks; more
+    /// is flushed where it is, and the mark after it.
     ///
     /// A crash within leaves the commit before this one, or this one.
     pub fn commit(&mut self) -> Result<()> {
@@ -360,9 +362,9 @@ impl<M: Addressable> Store<M> {
 
     // ---- commits in halves ----
 
-    /// The first half of a [`commit`](Self::commit): everything but waiting until it is durable. `None`
-    /// if nothing is left to wait for: then it was a whole one, as it is where the device has no
-    /// flusher, or another commit is in halves.
+    /// The first half of a [`commit`](Self::commit): everything but waiting until it is durable.
+    /// `None` if nothing is left to wait for: then it was a whole one, as it is where the device
+    /// has no flusher, or another commit is in halves.
     ///
     /// A crash from here to the end of the second half leaves the commit before this one, or this
     /// one. If there never is a second half, the next commit covers this one.
@@ -422,12 +424,13 @@ impl<M: Addressable> Store<M> {
         Ok(flusher)
     }
 
-    /// Goes on with the commit `number` after its flush, which came to `flushed`. There may be another
-    /// flush to wait for, once; else the commit is done.
+    /// Goes on with the commit `number` after its flush, which came to `flushed`. There may be
+    /// another flush to wait for, once; else the commit is done.
     ///
     /// # Errors
-    /// That of the flush, or of the device: the commit has failed, and the volume takes no more changes,
-    /// as after a [`commit`](Self::commit) that fails. `EIO` if that has happened to another meanwhile.
+    /// That of the flush, or of the device: the commit has failed, and the volume takes no more
+    /// changes, as after a [`commit`](Self::commit) that fails. `EIO` if that has happened to
+    /// another meanwhile.
     pub fn end_commit(&mut self, number: u64, flushed: Result<()>) -> Result<Option<Begun>> {
         if let Err(e) = flushed {
             return self.fail(e);
@@ -499,9 +502,9 @@ impl<M: Addressable> Store<M> {
         Ok(())
     }
 
-    /// Lists blocks that recovery is about to write home, as the records before `end` make them, durably.
-    /// The lists stand behind all records, those that do not count included: a mark among these may say
-    /// what counts.
+    /// Lists blocks that recovery is about to write home, as the records before `end` make them,
+    /// durably. The lists stand behind all records, those that do not count included: a mark among
+    /// these may say what counts.
     pub(crate) fn list_recovered(
         &mut self,
         end: Position,
@@ -518,8 +521,8 @@ impl<M: Addressable> Store<M> {
 
     /// Begins the journal anew after recovery, with nothing in it.
     ///
-    /// Records that recovery left aside stay in the ring behind the head; so the new ones have numbers
-    /// above all of theirs.
+    /// Records that recovery left aside stay in the ring behind the head; so the new ones have
+    /// numbers above all of theirs.
     pub(crate) fn begin_journal(&mut self) -> Result<()> {
         self.device.flush()?;
         self.journal.begin_numbers();

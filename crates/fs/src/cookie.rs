@@ -1,8 +1,8 @@
 //! The cookies of directory listings.
 //!
-//! A cookie stands for an entry's offset, which comes from the secret hash of its name. It is the offset
-//! behind a permutation that only the volume's key tells: who has a cookie goes on from its place, on
-//! this mount or a later one, and learns nothing from its value.
+//! A cookie stands for an entry's offset, which comes from the secret hash of its name. It is the
+//! offset behind a permutation that only the volume's key tells: who has a cookie goes on from its
+//! place, on this mount or a later one, and learns nothing from its value.
 
 use crate::hash::hash;
 use crate::key::OFFSET_MAX;
@@ -14,8 +14,8 @@ pub const DOT_DOT: u64 = 2;
 
 const BITS: u32 = OFFSET_MAX.count_ones();
 
-/// A permutation of the offsets, drawn from the volume's key: a multiplication and an addition, half of
-/// the bits over the other half, and both again.
+/// A permutation of the offsets, drawn from the volume's key: a multiplication and an addition,
+/// half of the bits over the other half, and both again.
 #[derive(Clone, Copy, Debug)]
 pub struct Cookies {
     rounds: [Round; 2],
@@ -37,7 +37,8 @@ fn fold(offset: u64) -> u64 {
 impl Round {
     fn new(factor: u64, summand: u64) -> Round {
         let factor = factor | 1;
-        // Newton's method: an odd number is its own inverse modulo 8, and each step doubles the bits.
+        // Newton's method: an odd number is its own inverse modulo 8, and each step doubles the
+        // bits.
         let mut inverse = factor;
         for _ in 0..5 {
             inverse = inverse.wrapping_mul(2u64.wrapping_sub(factor.wrapping_mul(inverse)));
@@ -107,10 +108,14 @@ mod tests {
             prop_assert!(after.is_none_or(|after| after <= OFFSET_MAX));
         }
 
-        /// What is near to each other, or differs in a bit, shows no sign of it, and another key gives
-        /// other cookies.
+        /// What is near to each other, or differs in a bit, shows no sign of it, and another key
+        /// gives other cookies.
         #[test]
-        fn a_cookie_says_nothing_of_its_offset(key: [u8; 16], other: [u8; 16], base in 0..OFFSET_MAX) {
+        fn a_cookie_says_nothing_of_its_offset(
+            key: [u8; 16],
+            other: [u8; 16],
+            base in 0..OFFSET_MAX
+        ) {
             prop_assume!(key != other);
             let cookies = Cookies::new(&key);
             let of = |offset: u64| cookies.of(offset & OFFSET_MAX) - DOT_DOT - 1;

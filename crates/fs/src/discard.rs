@@ -1,14 +1,15 @@
 //! Freed space goes back to who gave it.
 //!
-//! What was freed is noted in chunks, one bit each, and discarded after a checkpoint that began afterwards:
-//! then no crash can bring back an earlier use of a block that the maps call free, and nothing in the
-//! journal is for it, so that recovery never writes to one, for which the host might have no storage any
-//! more. A chunk of which a part is in use is forgotten, and noted again when that part is freed; one that
-//! was noted again meanwhile waits for the next checkpoint. A crash loses what is noted; [`Store::trim`]
-//! discards whatever is free.
+//! What was freed is noted in chunks, one bit each, and discarded after a checkpoint that began
+//! afterwards: then no crash can bring back an earlier use of a block that the maps call free, and
+//! nothing in the journal is for it, so that recovery never writes to one, for which the host might
+//! have no storage any more. A chunk of which a part is in use is forgotten, and noted again when
+//! that part is freed; one that was noted again meanwhile waits for the next checkpoint. A crash
+//! loses what is noted; [`Store::trim`] discards whatever is free.
 //!
-//! Where the host has no storage left for a block that was just allocated, the same is done at once; then
-//! the search goes on with blocks that may have storage: those in gaps too small to discard.
+//! Where the host has no storage left for a block that was just allocated, the same is done at
+//! once; then the search goes on with blocks that may have storage: those in gaps too small to
+//! discard.
 
 use alloc::boxed::Box;
 
@@ -25,7 +26,8 @@ const CHUNK: usize = 16;
 const WORDS: usize = (map::GROUP_BLOCKS as usize).div_ceil(CHUNK * 64);
 /// Chunks of which a commit makes a checkpoint, so that the space goes back: 64 MiB.
 const DUE: u64 = 1024;
-/// Blocks that are discarded by one call of the host, which takes a fraction of a millisecond: 4 MiB.
+/// Blocks that are discarded by one call of the host, which takes a fraction of a millisecond: 4
+/// MiB.
 const CALL: usize = 1024;
 /// Calls after a whole checkpoint; what is left waits for the next.
 pub(crate) const BATCH: usize = 64;
@@ -134,8 +136,8 @@ impl Discards {
     }
 }
 
-/// The first run of whole chunks, from the place `from` on, that are noted and of which all blocks are free
-/// in a group of `len` blocks. Whatever was looked at is taken out of `bits`.
+/// The first run of whole chunks, from the place `from` on, that are noted and of which all blocks
+/// are free in a group of `len` blocks. Whatever was looked at is taken out of `bits`.
 fn next_run(bits: &mut [u64; WORDS], map: &Block, len: usize, from: usize) -> Option<Run> {
     let mut run = None::<Run>;
     for chunk in from / CHUNK..len / CHUNK {
@@ -173,9 +175,11 @@ fn next_free(map: &Block, len: usize, from: usize) -> Option<Run> {
 }
 
 impl<M: Addressable> Store<M> {
-    /// Discards what has settled, in at most so many calls; a group with nothing to discard counts as one.
+    /// Discards what has settled, in at most so many calls; a group with nothing to discard counts
+    /// as one.
     ///
-    /// What cannot be discarded stays as it is: nothing refers to it. A crash within leaves the rest.
+    /// What cannot be discarded stays as it is: nothing refers to it. A crash within leaves the
+    /// rest.
     pub(crate) fn discard_settled(&mut self, calls: usize) {
         let mut left = calls;
         while left > 0
@@ -202,7 +206,8 @@ impl<M: Addressable> Store<M> {
         }
     }
 
-    /// Discards all free space in runs of 64 KiB or more, with a checkpoint before. Returns how many blocks.
+    /// Discards all free space in runs of 64 KiB or more, with a checkpoint before. Returns how
+    /// many blocks.
     ///
     /// # Errors
     /// Those of a checkpoint; the device's.
@@ -239,8 +244,8 @@ impl<M: Addressable> Store<M> {
         Ok(done)
     }
 
-    /// The host had no storage for what an operation wrote, whose last allocation was `failed`, and which was
-    /// aborted. Whether there is something to be tried: `tries` counts that.
+    /// The host had no storage for what an operation wrote, whose last allocation was `failed`, and
+    /// which was aborted. Whether there is something to be tried: `tries` counts that.
     #[cold]
     pub(crate) fn find_storage(
         &mut self,

@@ -119,7 +119,8 @@ pub enum Element<'a> {
         mark: bool,
         /// It is a commit mark after a flush of the device.
         flushed: bool,
-        /// A commit mark that does not cover everything before it covers what is before this position.
+        /// A commit mark that does not cover everything before it covers what is before this
+        /// position.
         covers: Option<u64>,
         /// The volume's state after it, if it changes it.
         state: Option<VolumeState>,

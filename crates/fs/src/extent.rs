@@ -266,8 +266,8 @@ impl<M: Addressable> Store<M> {
         self.insert_extent(inode, Extent { file_block, start: to, len: 1, unwritten: false })
     }
 
-    /// Frees the blocks of the file within `from..to`, the last first: at most `budget` extents of them,
-    /// and no more than one transaction takes. Returns whether all are gone.
+    /// Frees the blocks of the file within `from..to`, the last first: at most `budget` extents of
+    /// them, and no more than one transaction takes. Returns whether all are gone.
     pub fn remove_blocks(
         &mut self,
         inode: &mut Inode,

@@ -19,8 +19,9 @@ const BLOCK: u64 = BLOCK_SIZE as u64;
 /// The most that one transaction writes, in bytes: records stay small.
 pub const WRITE_MAX: u64 = 1 << 20;
 
-/// A write into a hole of a file that is mostly there fills the hole this many blocks wide, with zeros
-/// around the data: what is written in any order then takes one transaction for so many blocks.
+/// A write into a hole of a file that is mostly there fills the hole this many blocks wide, with
+/// zeros around the data: what is written in any order then takes one transaction for so many
+/// blocks.
 const WINDOW: u64 = 16;
 /// Mostly there: not small, and one block in so many up to the end of file.
 const WINDOW_FILE_MIN: u64 = 2 * WINDOW;
@@ -64,9 +65,9 @@ impl<M: Addressable> Store<M> {
         Ok(())
     }
 
-    /// Writes at most [`WRITE_MAX`] bytes to a file within a transaction and updates its record. Returns
-    /// how many were written: all, unless they go to so many places that their record would become too
-    /// long.
+    /// Writes at most [`WRITE_MAX`] bytes to a file within a transaction and updates its record.
+    /// Returns how many were written: all, unless they go to so many places that their record would
+    /// become too long.
     pub fn write_file(&mut self, inode: &mut Inode, offset: u64, data: &[u8]) -> Result<usize> {
         debug_assert!(data.len() as u64 <= WRITE_MAX);
         let size = inode.record.size;
@@ -221,8 +222,8 @@ impl<M: Addressable> Store<M> {
         }
     }
 
-    /// Allocates unwritten blocks for a part of the holes in the file blocks `from..to`, and has the host set
-    /// storage aside for all of that part. Returns where to go on.
+    /// Allocates unwritten blocks for a part of the holes in the file blocks `from..to`, and has
+    /// the host set storage aside for all of that part. Returns where to go on.
     pub fn preallocate(&mut self, inode: &mut Inode, from: u64, to: u64) -> Result<u64> {
         let mut at = from;
         for _ in 0..FREE_BUDGET {

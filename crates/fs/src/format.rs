@@ -39,9 +39,9 @@ pub const BLOCK_COUNT_MIN: u64 = 256;
 
 /// Makes an empty volume on the whole of `device`. What was there before is lost.
 ///
-/// Only the first group gets its map blocks; the others get theirs when they are first used. So this
-/// takes as long, and as much storage, as what of the journal gets storage now: 48 MiB, or all of a
-/// smaller one.
+/// Only the first group gets its map blocks; the others get theirs when they are first used. So
+/// this takes as long, and as much storage, as what of the journal gets storage now: 48 MiB, or all
+/// of a smaller one.
 ///
 /// The superblock is written last: a crash within leaves no volume.
 ///
@@ -138,7 +138,8 @@ pub(crate) fn default_ring_blocks(block_count: u64) -> u64 {
     (block_count / 16).clamp(RING_BLOCKS_MIN, RING_BLOCKS_DEFAULT_MAX)
 }
 
-/// A map block of a group of `len` blocks of which the first `used` are in use, and those of `ring`.
+/// A map block of a group of `len` blocks of which the first `used` are in use, and those of
+/// `ring`.
 pub(crate) fn emit_map(
     b: &mut Block,
     index: BlockIndex,

@@ -55,7 +55,8 @@ struct TimesLeft {
 
 /// Inodes whose timestamps one transaction writes.
 const TIMES_BATCH: usize = 64;
-/// Inodes whose timestamps a commit in halves writes before others have their turn: a fraction of a millisecond.
+/// Inodes whose timestamps a commit in halves writes before others have their turn: a fraction of a
+/// millisecond.
 const TIMES_PIECE: usize = 4 * TIMES_BATCH;
 
 /// What a commit in halves goes on after.
@@ -123,7 +124,8 @@ impl<M: Addressable> Fs<M> {
     /// Discards all free space but the smallest pieces, as fstrim(8) does. Returns how many blocks.
     ///
     /// # Errors
-    /// The device's; `EROFS` for a volume that takes no changes. A crash within leaves part of it discarded.
+    /// The device's; `EROFS` for a volume that takes no changes. A crash within leaves part of it
+    /// discarded.
     pub fn trim(&mut self) -> Result<u64> {
         self.store.trim()
     }
@@ -167,7 +169,8 @@ impl<M: Addressable> Fs<M> {
         self.store.commit()
     }
 
-    /// As [`commit`](Self::commit), in halves. Timestamps are written in pieces before the first half.
+    /// As [`commit`](Self::commit), in halves. Timestamps are written in pieces before the first
+    /// half.
     pub(crate) fn begin_commit(&mut self, data_only: bool) -> Result<Option<Awaited>> {
         if data_only {
             return self.begin_half();
@@ -191,10 +194,11 @@ impl<M: Addressable> Fs<M> {
         }
     }
 
-    /// Writes some of the times of `inodes` inodes that a commit has left, and its first half after the last.
+    /// Writes some of the times of `inodes` inodes that a commit has left, and its first half after
+    /// the last.
     ///
-    /// An inode whose times become ahead meanwhile stands behind those that are left. So the commit comes to an
-    /// end whatever others do.
+    /// An inode whose times become ahead meanwhile stands behind those that are left. So the commit
+    /// comes to an end whatever others do.
     fn write_times_left(&mut self, inodes: usize) -> Result<Option<Awaited>> {
         self.write_oldest_times(inodes.min(TIMES_PIECE))?;
         let inodes = inodes.saturating_sub(TIMES_PIECE).min(self.inodes.dirty_times());
@@ -215,7 +219,8 @@ impl<M: Addressable> Fs<M> {
         self.write_oldest_times(usize::MAX)
     }
 
-    /// Writes timestamps of up to `most` inodes to the tree, those that have been newer in memory for longest.
+    /// Writes timestamps of up to `most` inodes to the tree, those that have been newer in memory
+    /// for longest.
     fn write_oldest_times(&mut self, most: usize) -> Result<()> {
         if self.store.is_read_only() {
             return Ok(());
@@ -310,8 +315,8 @@ impl<M: Addressable> Fs<M> {
         self.trim_inodes()
     }
 
-    /// Sets atime of `ino` in memory if it is due, which takes no record; it reaches the tree with the next
-    /// commit. Returns whether it has.
+    /// Sets atime of `ino` in memory if it is due, which takes no record; it reaches the tree with
+    /// the next commit. Returns whether it has.
     pub(crate) fn note_access(&mut self, ino: Ino, now: Timespec) -> Result<bool> {
         if self.store.is_read_only() || !self.record(ino)?.attr(ino).access_is_due(now) {
             return Ok(false);
@@ -373,8 +378,8 @@ impl<M: Addressable> Fs<M> {
     }
 
     /// Ends what was under way when the volume was last used: removes inodes without links, and
-    /// blocks beyond the end of files that were being made shorter. What is too damaged for that stays
-    /// listed.
+    /// blocks beyond the end of files that were being made shorter. What is too damaged for that
+    /// stays listed.
     fn finish_removals(&mut self) -> Result<()> {
         for ino in volume::orphans(&mut self.store)? {
             let done = self.finish_removal(ino);

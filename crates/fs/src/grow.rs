@@ -2,20 +2,20 @@
 //!
 //! ```text
 //! before   S | headers | journal | headers | group 0 ... | last group, short | S'
-//! after    S | headers |         | headers | group 0 ... | last group, longer | journal, more groups | S'
+//! after    S | headers |         | headers | group 0 ... | last group, longer | journal, groups | S'
 //! ```
 //!
 //! The superblock is the switch: the newer of the two counts, it says where the journal is, and a
 //! header counts only if it gives the same number of blocks. So everything is prepared where the
-//! volume as it is does not look: a journal in blocks that it has not got or has free, with one record
-//! that holds the map blocks which change; and a header for the larger volume in the place of the
-//! older header. Then the new copy of the superblock is written, one sector, which is there or is not;
-//! and the next mount replays the record.
+//! volume as it is does not look: a journal in blocks that it has not got or has free, with one
+//! record that holds the map blocks which change; and a header for the larger volume in the place
+//! of the older header. Then the new copy of the superblock is written, one sector, which is there
+//! or is not; and the next mount replays the record.
 //!
-//! The journal is made as large as that of a new volume of this size, as far as there is a place for it in
-//! the new space, in one group, which has 126 MiB: the first group that has no map blocks yet, or the new
-//! part of the last. The blocks of an earlier one that lies in a group come free; those of the first, before
-//! group 0, stay unused.
+//! The journal is made as large as that of a new volume of this size, as far as there is a place
+//! for it in the new space, in one group, which has 126 MiB: the first group that has no map blocks
+//! yet, or the new part of the last. The blocks of an earlier one that lies in a group come free;
+//! those of the first, before group 0, stay unused.
 
 use alloc::collections::{BTreeMap, btree_map};
 
@@ -68,8 +68,8 @@ pub fn grow<M: Addressable>(device: &mut M, options: &MountOptions) -> Result<Gr
     place_ring(&mut new, &old, header.state.groups);
     if let Err(error) = switch(device, &old, &new, &header) {
         if error == FsError::Device(BlockError::Io) {
-            // Which superblock is on the medium nobody can tell. Each has a header that counts for it alone:
-            // both take the word, each in its place.
+            // Which superblock is on the medium nobody can tell. Each has a header that counts for
+            // it alone: both take the word, each in its place.
             for sb in [&old, &new] {
                 if let Ok(header) = Headers::read(device, sb).newest() {
                     let _ = Header { failed: true, clean: false, ..header }.write(device, sb);
@@ -100,7 +100,8 @@ fn switch<M: Addressable>(
     Ok(())
 }
 
-/// Gives `new` the ring that it should have, if there is a place for one that is larger than the old.
+/// Gives `new` the ring that it should have, if there is a place for one that is larger than the
+/// old.
 fn place_ring(new: &mut Superblock, old: &Superblock, made: u64) {
     let want = default_ring_blocks(new.block_count);
     // A group that nobody has used, or else the part of the last one that is new.

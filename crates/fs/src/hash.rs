@@ -1,10 +1,11 @@
 //! The hash of names: where they stand in a directory, or among the attributes of an inode.
 //!
-//! Whoever may make names must not be able to choose where they stand: a hash has room for a bounded
-//! number of names. So the hash is a pseudo-random function with a secret key of 128 bits, SipHash
-//! (Aumasson, Bernstein 2012), with one round for each word and three at the end, as hash tables use it
-//! against the same threat. Two and four rounds would cost a quarter more (docs/PERFORMANCE.md), for a margin
-//! that matters where an attacker sees the hashes, which nobody does.
+//! Whoever may make names must not be able to choose where they stand: a hash has room for a
+//! bounded number of names. So the hash is a pseudo-random function with a secret key of 128 bits,
+//! SipHash (Aumasson, Bernstein 2012), with one round for each word and three at the end, as hash
+//! tables use it against the same threat. Two and four rounds would cost a quarter more
+//! (docs/PERFORMANCE.md), for a margin that matters where an attacker sees the hashes, which nobody
+//! does.
 
 use siphasher::sip::SipHasher13;
 
@@ -16,7 +17,8 @@ pub fn hash(key: &[u8; 16], bytes: &[u8]) -> u64 {
     SipHasher13::new_with_key(key).hash(bytes)
 }
 
-/// The first of the [`DIRENT_TIES`] offsets at which `name` may stand: 48 bits of its hash, never 0.
+/// The first of the [`DIRENT_TIES`] offsets at which `name` may stand: 48 bits of its hash, never
+/// 0.
 #[inline]
 pub fn dirent_offset(key: &[u8; 16], name: &[u8]) -> u64 {
     (hash(key, name) >> 16).max(1) * DIRENT_TIES

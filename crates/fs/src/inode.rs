@@ -11,8 +11,8 @@ use crate::store::Store;
 use crate::table::Inode;
 use crate::tree::ItemPlace;
 
-/// The most links of a directory, which are 2 and its subdirectories. [`LINK_MAX`](atoll_vfs::LINK_MAX) is
-/// for files.
+/// The most links of a directory, which are 2 and its subdirectories.
+/// [`LINK_MAX`](atoll_vfs::LINK_MAX) is for files.
 pub const DIRECTORY_LINK_MAX: u32 = u32::MAX / 2;
 
 /// An inode record, parsed.
@@ -190,8 +190,8 @@ impl<M: Addressable> Store<M> {
         self.find(Key::inode(ino.0))?.ok_or(Errno::ESTALE.into())
     }
 
-    /// The record of `ino` in the tree. The places of some that were read are remembered: what is looked
-    /// up is opened next, and where something is looked up, other things are.
+    /// The record of `ino` in the tree. The places of some that were read are remembered: what is
+    /// looked up is opened next, and where something is looked up, other things are.
     ///
     /// # Errors
     /// `ESTALE` if there is no such inode.

@@ -1,4 +1,5 @@
-//! The journal: a ring of redo records, each at a position and with a number that no other ever had.
+//! The journal: a ring of redo records, each at a position and with a number that no other ever
+//! had.
 //!
 //! A record is stored with one copy to the device when its operation commits; from then on the
 //! operation survives the end of the process. Commit marks say what survives power loss.
@@ -120,8 +121,8 @@ impl Journal {
         (self.sequence, self.chain)
     }
 
-    /// The longest record that may be appended: what an operation and its checkpoint append must fit
-    /// when a checkpoint has just not been due.
+    /// The longest record that may be appended: what an operation and its checkpoint append must
+    /// fit when a checkpoint has just not been due.
     pub fn record_max(&self) -> usize {
         record_max(self.len)
     }
@@ -144,9 +145,9 @@ impl Journal {
         self.head == self.tail
     }
 
-    /// Whether room must be made: the ring is so full, or has storage for so little more, that no more than
-    /// the longest record and two commits must fit, or half full if that is more, and a list of `listed`
-    /// blocks, twice.
+    /// Whether room must be made: the ring is so full, or has storage for so little more, that no
+    /// more than the longest record and two commits must fit, or half full if that is more, and a
+    /// list of `listed` blocks, twice.
     #[inline]
     pub fn is_full(&self, listed: usize) -> bool {
         self.end_with(listed) > self.limit
@@ -211,8 +212,8 @@ impl Journal {
         self.set_limit();
     }
 
-    /// Has storage set aside for what must fit besides lists of `listed` blocks, so that no record fails for
-    /// want of it. Returns false where the host has none left.
+    /// Has storage set aside for what must fit besides lists of `listed` blocks, so that no record
+    /// fails for want of it. Returns false where the host has none left.
     ///
     /// # Errors
     /// The device's, but for [`BlockError::NoSpace`] and [`BlockError::Unsupported`].
@@ -241,8 +242,8 @@ impl Journal {
         ScanEnd { position, sequence: self.sequence, chain: self.chain }
     }
 
-    /// Begins the next lap. Nothing in the ring may be needed, and a durable header has to say that the
-    /// journal begins there before anything is appended.
+    /// Begins the next lap. Nothing in the ring may be needed, and a durable header has to say that
+    /// the journal begins there before anything is appended.
     pub fn begin_lap(&mut self) {
         let start = self.next_lap().position;
         self.head = start;
@@ -295,8 +296,8 @@ impl Journal {
     /// nothing was appended.
     ///
     /// # Errors
-    /// The device's. `EIO` for a record that the ring can't take, which no operation makes in a tree
-    /// that is sound.
+    /// The device's. `EIO` for a record that the ring can't take, which no operation makes in a
+    /// tree that is sound.
     #[inline]
     pub fn append<M: Addressable>(&mut self, device: &mut M) -> Result<()> {
         let len = self.buf.len().next_multiple_of(8);
@@ -322,7 +323,8 @@ impl Journal {
         let flags = self.buf[record::FLAGS];
         let body = record::HEADER_LEN + covers_len(flags);
         let carries = if self.buf.len() > body { record::CARRIES } else { 0 };
-        // What a mark carries stands after what it covers, and the state, which no covering mark has.
+        // What a mark carries stands after what it covers, and the state, which no covering mark
+        // has.
         self.buf.truncate(body);
         self.buf[record::FLAGS] = flags & !record::HAS_STATE | record::ECHO | carries;
         self.buf.extend_from_slice(&self.head.to_le_bytes());
@@ -349,10 +351,10 @@ impl Journal {
         Ok(())
     }
 
-    /// Appends lists of blocks that are about to be written home, each with the checksum of the content
-    /// that it will have: with all records, or with those before the position `state_at`, as recovery makes
-    /// them. A journal without room for them goes without, and so does recovery on a host that has no storage:
-    /// what power loss took with it may have been set aside.
+    /// Appends lists of blocks that are about to be written home, each with the checksum of the
+    /// content that it will have: with all records, or with those before the position `state_at`,
+    /// as recovery makes them. A journal without room for them goes without, and so does recovery
+    /// on a host that has no storage: what power loss took with it may have been set aside.
     pub fn append_home<M: Addressable>(
         &mut self,
         device: &mut M,
@@ -384,8 +386,8 @@ impl Journal {
     /// Makes sure that no record that was left in the ring continues what is there now.
     pub fn stop<M: Addressable>(&mut self, device: &mut M) -> Result<()> {
         if self.len - (self.head - self.tail) >= record::HEADER_LEN as u64 {
-            // Records begin at multiples of 8: the first eight bytes of one lie together. What has no
-            // storage is zeros.
+            // Records begin at multiples of 8: the first eight bytes of one lie together. What has
+            // no storage is zeros.
             match device.store(self.base + self.head % self.len, &[0; 8]) {
                 Err(BlockError::NoSpace) => {}
                 other => other?,
@@ -437,8 +439,8 @@ impl Journal {
     }
 }
 
-/// Makes the ring empty: the first blocks get their storage now and the others give back theirs, so that
-/// none has a record of an older volume. The caller flushes the device.
+/// Makes the ring empty: the first blocks get their storage now and the others give back theirs, so
+/// that none has a record of an older volume. The caller flushes the device.
 ///
 /// # Errors
 /// The device's.
@@ -470,8 +472,8 @@ const fn covers_len(flags: u8) -> usize {
     if flags & record::COVERS != 0 { record::COVERS_LEN } else { 0 }
 }
 
-/// Where what follows the record of `len` bytes at `position` begins: after the echo of a mark, which
-/// stands in another sector than the mark.
+/// Where what follows the record of `len` bytes at `position` begins: after the echo of a mark,
+/// which stands in another sector than the mark.
 pub(crate) const fn record_end(position: Position, len: usize, flags: u8) -> Position {
     let end = position + len as u64;
     if flags & record::MARK == 0 {

@@ -128,7 +128,8 @@ pub mod superblock {
     pub const RING_START: usize = 64;
     /// `u64`: blocks in the journal ring.
     pub const RING_BLOCKS: usize = 72;
-    /// `u64`: first block of group 0; the second copies of the journal headers are the two before it.
+    /// `u64`: first block of group 0; the second copies of the journal headers are the two before
+    /// it.
     pub const GROUP_START: usize = 80;
     /// `[u8; 16]`: the secret key of the hashes of names and of the journal's checksums.
     pub const HASH_KEY: usize = 88;
@@ -203,8 +204,8 @@ pub mod record {
     pub const LEN: usize = 4;
     /// `u64`: sequence number, one more than the record before.
     pub const SEQUENCE: usize = 8;
-    /// `u64`: XXH3-64 of the record without this field, seeded with the header's seed plus the record's
-    /// position.
+    /// `u64`: XXH3-64 of the record without this field, seeded with the header's seed plus the
+    /// record's position.
     pub const CHECKSUM: usize = 16;
     /// `u64`: everything before this position was durable and committed when the record was stored.
     pub const COMMITTED: usize = 24;
@@ -217,18 +218,19 @@ pub mod record {
     pub const MARK: u8 = 2;
     /// A commit mark after a flush of the whole device: data entries before it are void.
     pub const FLUSHED: u8 = 4;
-    /// A commit mark for what is before the position that follows header and state; of the records from
-    /// there on it says nothing.
+    /// A commit mark for what is before the position that follows header and state; of the records
+    /// from there on it says nothing.
     pub const COVERS: u8 = 8;
     /// Length of that position, a `u64`.
     pub const COVERS_LEN: usize = 8;
 
-    /// The echo of a commit mark: the position of the mark follows, after the position that it covers.
+    /// The echo of a commit mark: the position of the mark follows, after the position that it
+    /// covers.
     pub const ECHO: u8 = 16;
     /// In an echo: the mark had more than the echo tells.
     pub const CARRIES: u8 = 32;
-    /// The record is a list of blocks that are about to be written home, each with the checksum of the
-    /// content that it will have.
+    /// The record is a list of blocks that are about to be written home, each with the checksum of
+    /// the content that it will have.
     pub const HOME: u8 = 64;
     /// Length of the position of an echo's mark, a `u64`.
     pub const ECHO_LEN: usize = 8;
@@ -256,8 +258,8 @@ pub mod map {
     /// `u64`: the generation of the journal header before the last change. Of two that differ the
     /// one with the higher is newer.
     pub const GENERATION: usize = 24;
-    /// One bit a block of the group, the map blocks themselves first, 1 in use. Bits beyond the group
-    /// are 1.
+    /// One bit a block of the group, the map blocks themselves first, 1 in use. Bits beyond the
+    /// group are 1.
     pub const BITS: usize = 64;
     /// Blocks in a group.
     pub const GROUP_BLOCKS: u64 = ((super::BLOCK_SIZE - BITS) * 8) as u64;
@@ -281,7 +283,8 @@ pub mod node {
     pub const LEVEL: usize = 20;
     /// `u16`: where the next cell would begin.
     pub const END: usize = 22;
-    /// `u64`: reserved, for the generation in which a node was written; written as 0, and not looked at.
+    /// `u64`: reserved, for the generation in which a node was written; written as 0, and not
+    /// looked at.
     pub const RESERVED: usize = 24;
     /// The first cell.
     pub const CELLS: usize = 32;
@@ -400,7 +403,8 @@ pub const DIRECTORY_SIZE: u64 = 4096;
 pub const RING_BLOCKS_MIN: u64 = 128;
 /// The largest journal ring that a volume gets unless it is asked for, in blocks.
 pub const RING_BLOCKS_DEFAULT_MAX: u64 = 65536;
-/// The blocks from the ring's start that have storage from the start; the rest gets it when it is used.
+/// The blocks from the ring's start that have storage from the start; the rest gets it when it is
+/// used.
 pub const RING_BLOCKS_STORED: u64 = 12288;
 /// The fewest blocks after the journal.
 pub const GROUP_AREA_MIN: u64 = 64;

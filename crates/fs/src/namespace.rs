@@ -243,11 +243,12 @@ impl<M: Addressable> Fs<M> {
         Ok(record.attr(ino))
     }
 
-    /// Whether `dir` is the directory `moved` or lies below it. `parent` is the one that has `moved`.
+    /// Whether `dir` is the directory `moved` or lies below it. `parent` is the one that has
+    /// `moved`.
     ///
-    /// Goes up from `dir`, as far as `parent` or the root: directories that are moved to near places, and
-    /// those that have no directories below them, cost nothing, and the depth of others has no bound
-    /// but the number of inodes.
+    /// Goes up from `dir`, as far as `parent` or the root: directories that are moved to near
+    /// places, and those that have no directories below them, cost nothing, and the depth of others
+    /// has no bound but the number of inodes.
     fn is_within(&mut self, dir: Ino, moved: Ino, parent: Ino) -> Result<bool> {
         if dir == moved {
             return Ok(true);

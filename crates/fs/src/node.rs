@@ -17,9 +17,9 @@ pub const HEADER_LEN: usize = node::CELLS;
 /// Bytes that compaction must gain to be worth it; otherwise the node is split.
 pub const COMPACTION_GAIN: usize = node::CAPACITY / 8;
 
-/// What a node at `level` that is made of two may have in live cells: room stays for insertions. In a
-/// leaf that is the largest item and its inode's record, so that what was merged when they were removed
-/// need not be split when they come back.
+/// What a node at `level` that is made of two may have in live cells: room stays for insertions. In
+/// a leaf that is the largest item and its inode's record, so that what was merged when they were
+/// removed need not be split when they come back.
 pub const fn merged_max(level: usize) -> usize {
     const COME_BACK: usize = cell::VALUE + node::VALUE_MAX + cell::VALUE + inode::LEN;
     if level > 0 { node::CAPACITY * 3 / 4 } else { node::CAPACITY - COMPACTION_GAIN - COME_BACK }
@@ -130,8 +130,8 @@ impl Frame {
 
     /// The same in a leaf that covers the keys from `lower` up to `upper`, or to the end.
     ///
-    /// Hashes of names and inode numbers lie evenly, so a good guess is near the place, and only the
-    /// memory there is touched; from the guess on the steps double.
+    /// Hashes of names and inode numbers lie evenly, so a good guess is near the place, and only
+    /// the memory there is touched; from the guess on the steps double.
     #[inline]
     pub fn lower_bound_within(&self, key: Key, lower: Key, upper: Option<Key>) -> usize {
         const STEP: usize = 3;

@@ -14,8 +14,8 @@ pub(crate) struct Opening {
     pub headers: Headers,
     /// The newest journal header, or why there is none.
     pub header: Result<Header>,
-    /// Whether the device had failed when the volume was mounted last: then nothing is believed but what
-    /// the medium has, and of that what was durable.
+    /// Whether the device had failed when the volume was mounted last: then nothing is believed but
+    /// what the medium has, and of that what was durable.
     pub failed: bool,
 }
 
@@ -24,8 +24,8 @@ pub(crate) struct Found {
     /// Where the journal begins.
     pub tail: ScanEnd,
     pub extent: Extent,
-    /// What was written last is known to be there still: all records count, and not only those that a mark
-    /// covers.
+    /// What was written last is known to be there still: all records count, and not only those that
+    /// a mark covers.
     pub trusted: bool,
     /// The end of what counts.
     pub end: ScanEnd,
@@ -34,9 +34,9 @@ pub(crate) struct Found {
 }
 
 impl Opening {
-    /// Reads what stands twice. Where the device had failed, or nothing tells whether it had, what is in
-    /// memory above the medium is not believed: whoever `writes` leaves word of the failure on the medium and
-    /// has that memory forgotten; who does not, reads past it.
+    /// Reads what stands twice. Where the device had failed, or nothing tells whether it had, what
+    /// is in memory above the medium is not believed: whoever `writes` leaves word of the failure
+    /// on the medium and has that memory forgotten; who does not, reads past it.
     ///
     /// # Errors
     /// There is no volume; the device's, if it still fails or its memory cannot be forgotten.

@@ -32,8 +32,8 @@ pub(crate) struct Overlay {
     /// Where each part begins.
     starts: Vec<ScanEnd>,
     blocks: HashMap<u64, Parts>,
-    /// The blocks that a recovery before this mount was about to write home, with the checksums that they
-    /// were to have.
+    /// The blocks that a recovery before this mount was about to write home, with the checksums
+    /// that they were to have.
     listed: HashMap<u64, u64>,
 }
 

@@ -15,8 +15,8 @@ pub(crate) struct Pair {
     pub data: Block,
     /// Whether the first or the second is not as it should be, and has to be written anew.
     pub damaged: [bool; 2],
-    /// They differ and do not say which is newer. A journal that changes the block makes the same of
-    /// either.
+    /// They differ and do not say which is newer. A journal that changes the block makes the same
+    /// of either.
     pub ambiguous: bool,
 }
 

@@ -1,8 +1,8 @@
 //! Recovery: what a mount does with the journal that it finds.
 //!
-//! Each block that the journal changes is put together in memory and goes home once, at the end of a
-//! pass over the journal. Where memory is too small for all of them there are several passes, each for
-//! a range of blocks, so that no block is read back half-way.
+//! Each block that the journal changes is put together in memory and goes home once, at the end of
+//! a pass over the journal. Where memory is too small for all of them there are several passes,
+//! each for a range of blocks, so that no block is read back half-way.
 //!
 //! File data counts after power loss only, and never in a block that the journal has metadata for:
 //! such a block was freed and became a node afterwards, and stays one until the next checkpoint.
@@ -119,11 +119,11 @@ pub fn is_sound(b: &Block, block: u64) -> bool {
 
 /// Whether what the journal makes of a block can be believed.
 ///
-/// What is at home is whole, or power was lost while it was being written home: then it is a mixture, by
-/// sector, of what it was and what it was to be, and the journal makes of it what it was to be, with the
-/// checksum that is listed. Whether it is whole or a mixture, one that was about to be written home has been
-/// what some list says when all records before the list are in place; if it never was, it is damaged, or an
-/// older content.
+/// What is at home is whole, or power was lost while it was being written home: then it is a
+/// mixture, by sector, of what it was and what it was to be, and the journal makes of it what it
+/// was to be, with the checksum that is listed. Whether it is whole or a mixture, one that was
+/// about to be written home has been what some list says when all records before the list are in
+/// place; if it never was, it is damaged, or an older content.
 #[derive(Clone, Copy, Debug)]
 pub struct Proof {
     sound: bool,
@@ -152,8 +152,8 @@ impl Proof {
         self.last = Some(checksum);
     }
 
-    /// Checks the block when everything is in place, and seals it. Returns whether the last list says of it
-    /// what it is.
+    /// Checks the block when everything is in place, and seals it. Returns whether the last list
+    /// says of it what it is.
     ///
     /// # Errors
     /// [`Corruption::Checksum`].
@@ -309,15 +309,15 @@ pub(crate) fn read_home<M: Addressable>(
 }
 
 impl<M: Addressable> Store<M> {
-    /// Puts what counts of the journal in its place, `blocks_max` blocks at a time. The records have
-    /// to be durable.
+    /// Puts what counts of the journal in its place, `blocks_max` blocks at a time. The records
+    /// have to be durable.
     ///
     /// A crash within leaves a journal that says the same, and blocks that are as it says, as they
     /// were, or a mixture by sector; the journal lists those.
     ///
     /// # Errors
-    /// The device's; [`Corruption::Checksum`] if a block is damaged that the journal changes, and is in
-    /// use. The journal is as before then.
+    /// The device's; [`Corruption::Checksum`] if a block is damaged that the journal changes, and
+    /// is in use. The journal is as before then.
     pub(crate) fn recover(&mut self, replay: &Replay, blocks_max: usize) -> Result<()> {
         let mut damaged = Vec::new();
         let mut from = Some(0);

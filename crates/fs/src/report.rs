@@ -26,8 +26,8 @@ pub enum MountNote {
         /// The second of the two, not the first.
         copy: bool,
     },
-    /// The journal ends before commit marks that are there: power was lost before they were durable, or
-    /// what is missing is damaged. What they covered is not there.
+    /// The journal ends before commit marks that are there: power was lost before they were
+    /// durable, or what is missing is damaged. What they covered is not there.
     Journal,
     /// A file that was to be removed, or made shorter, is damaged and was left as it is.
     Orphan {

@@ -5,8 +5,8 @@
 //!
 //! - file data, when the free is committed; at once if the block was allocated after the last
 //!   commit, or the first half of one, since a crash brings back either both or neither;
-//! - metadata, when a checkpoint is done that began afterwards, since replaying the journal writes to the
-//!   block.
+//! - metadata, when a checkpoint is done that began afterwards, since replaying the journal writes
+//!   to the block.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -106,8 +106,8 @@ pub struct Allocator {
     summaries: Vec<u64>,
     /// Where searches for file data begin: no block before is known to be free.
     pub data_hint: u64,
-    /// Where they begin, and take one block at a time, while the host may have storage only for blocks
-    /// that had some before; until the next checkpoint.
+    /// Where they begin, and take one block at a time, while the host may have storage only for
+    /// blocks that had some before; until the next checkpoint.
     pub frugal_from: Option<u64>,
     /// Where searches for metadata begin.
     pub metadata_hint: u64,
@@ -306,8 +306,8 @@ impl Allocator {
         self.overlays.get(&group).and_then(|o| o.fresh.as_ref()).is_some_and(|b| get_bit(b, at))
     }
 
-    /// Notes the first half of a commit, when none is in halves: what was allocated before may be what a
-    /// crash brings back.
+    /// Notes the first half of a commit, when none is in halves: what was allocated before may be
+    /// what a crash brings back.
     pub fn commit_begun(&mut self) {
         for overlay in self.overlays.values_mut() {
             overlay.fresh = None;
@@ -317,8 +317,8 @@ impl Allocator {
         self.overlays.retain(|_, o| o.is_needed());
     }
 
-    /// Notes its second half: what was freed before the first may be written again. `start_of` tells the
-    /// first block of a group.
+    /// Notes its second half: what was freed before the first may be written again. `start_of`
+    /// tells the first block of a group.
     pub fn commit_ended(&mut self, start_of: impl Fn(u64) -> u64) {
         let mut lowest = u64::MAX;
         for (&group, overlay) in &mut self.overlays {
@@ -356,8 +356,8 @@ impl Allocator {
         self.settling = core::mem::take(&mut self.held);
     }
 
-    /// Notes its end: metadata that was freed before it began may be written again. `start_of` tells the
-    /// first block of a group.
+    /// Notes its end: metadata that was freed before it began may be written again. `start_of`
+    /// tells the first block of a group.
     pub fn checkpoint_ended(&mut self, start_of: impl Fn(u64) -> u64) {
         self.frugal_from = None;
         let mut lowest = u64::MAX;

@@ -232,7 +232,8 @@ impl<M: Addressable> Store<M> {
     // ---- transactions ----
 
     /// Runs `body` as one transaction: all of it, or nothing and an error. If the volume is full,
-    /// commits what would return blocks and tries again; if the host is, looks for blocks that have storage.
+    /// commits what would return blocks and tries again; if the host is, looks for blocks that have
+    /// storage.
     #[inline]
     pub fn transact<T>(
         &mut self,

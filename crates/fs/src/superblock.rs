@@ -107,8 +107,8 @@ impl Superblock {
         [BlockIndex(1 + slot), BlockIndex(self.group_start - 2 + slot)]
     }
 
-    /// What the first record of a journal is chained to: from the key, so that no record can be made
-    /// up by who only writes files.
+    /// What the first record of a journal is chained to: from the key, so that no record can be
+    /// made up by who only writes files.
     pub fn chain_seed(&self) -> u64 {
         xxh3_64_with_seed(&self.hash_key, u64::from(magic::JOURNAL_RECORD))
     }
@@ -164,8 +164,8 @@ impl Superblock {
         (self.area_end() - self.group_start - start).min(map::GROUP_BLOCKS) as usize
     }
 
-    /// The part of `group` that the journal's ring takes, if it lies there: a first block, counted from
-    /// the group's, and a number.
+    /// The part of `group` that the journal's ring takes, if it lies there: a first block, counted
+    /// from the group's, and a number.
     pub fn ring_in(&self, group: u64) -> Option<(usize, usize)> {
         if self.ring_start < self.group_start {
             return None;

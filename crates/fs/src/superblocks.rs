@@ -101,8 +101,8 @@ fn read_at<D: BlockDevice>(device: &mut D, index: BlockIndex, b: &mut Block) -> 
     Superblock::parse(b, index, device.block_count())
 }
 
-/// Where a copy may be: at the end of the device, of the volume that the first superblock gives, or of
-/// that which the journal's headers give, if the device has become larger and the first is lost.
+/// Where a copy may be: at the end of the device, of the volume that the first superblock gives, or
+/// of that which the journal's headers give, if the device has become larger and the first is lost.
 fn copies<D: BlockDevice>(device: &mut D, first: Option<&Superblock>) -> [BlockIndex; 3] {
     let last = BlockIndex(device.block_count() - 1);
     let mut found = [last; 3];

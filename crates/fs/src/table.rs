@@ -1,14 +1,14 @@
 //! The inodes in memory: those that are open, and those of which the tree does not know everything.
 //!
-//! Each operation looks at a bounded number of them, however many there are. Nothing goes through the
-//! table: an inode that something is to be done about later stands in a list for it.
+//! Each operation looks at a bounded number of them, however many there are. Nothing goes through
+//! the table: an inode that something is to be done about later stands in a list for it.
 //!
 //! - `dirty`: its timestamps are ahead of its record. A commit writes them.
-//! - `idle`: nobody has it open any more. Of these there are no more than [`IDLE_MAX`] and a few: then
-//!   those that have waited longest are written and let go.
-//! - `shortened`: the file was made shorter in a commit window that a crash may still undo. They go when
-//!   that window is durable. Every one of them has a record in the journal since the last commit, so
-//!   the ring's size bounds their number.
+//! - `idle`: nobody has it open any more. Of these there are no more than [`IDLE_MAX`] and a few:
+//!   then those that have waited longest are written and let go.
+//! - `shortened`: the file was made shorter in a commit window that a crash may still undo. They go
+//!   when that window is durable. Every one of them has a record in the journal since the last
+//!   commit, so the ring's size bounds their number.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -43,7 +43,8 @@ impl Inode {
         self.handles
     }
 
-    /// Sets mtime and ctime. Returns whether the table is still [to be told](InodeTable::note_dirty).
+    /// Sets mtime and ctime. Returns whether the table is still [to be
+    /// told](InodeTable::note_dirty).
     #[inline]
     #[must_use]
     pub fn set_times(&mut self, now: Timespec) -> bool {
@@ -226,8 +227,8 @@ impl InodeTable {
         inode.handles
     }
 
-    /// Lets an inode go that nobody has open, if the tree knows everything of it; else that is made up
-    /// for later. `durable` is the last commit window of which everything is durable.
+    /// Lets an inode go that nobody has open, if the tree knows everything of it; else that is made
+    /// up for later. `durable` is the last commit window of which everything is durable.
     pub fn rest(&mut self, slot: u32, durable: u64) {
         let inode = self.get(slot);
         let (ino, dirty, shortened) = (inode.ino, inode.times_dirty, inode.shortened);
@@ -289,7 +290,8 @@ impl InodeTable {
         self.dirty.len
     }
 
-    /// Up to `most` inodes whose timestamps are ahead, those that have been so for longest, by number.
+    /// Up to `most` inodes whose timestamps are ahead, those that have been so for longest, by
+    /// number.
     pub fn with_dirty_times(&self, most: usize) -> Vec<u32> {
         let mut slots = Vec::with_capacity(self.dirty.len.min(most));
         slots.extend(self.dirty.iter().inspect(|_| self.look()).take(most));
@@ -320,7 +322,8 @@ impl InodeTable {
                 Some(&(window, slot, ino)) if window <= durable => {
                     self.look();
                     self.shortened.pop_front();
-                    // The slot may be another's by now, and the file may have been made shorter again.
+                    // The slot may be another's by now, and the file may have been made shorter
+                    // again.
                     if self.get(slot).ino == ino {
                         self.rest(slot, durable);
                     }
@@ -344,8 +347,8 @@ mod tests {
 
     const CX: Context = Context { uid: 0, gid: 0, now: Timespec { sec: 1, nsec: 0 } };
     const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
-    /// What one operation may look at: a batch that is written and the files that have become durable,
-    /// twice, as an operation can change a file and a directory.
+    /// What one operation may look at: a batch that is written and the files that have become
+    /// durable, twice, as an operation can change a file and a directory.
     const LOOKS_MAX: u64 = 2 * (BATCH + DURABLE_MAX) as u64;
 
     fn volume() -> Fs<RamDevice> {

@@ -1,7 +1,7 @@
 //! Damage for tests: images that are wrong but whose checksums are right.
 //!
-//! A fuzzer that flips bytes finds only checksums. [`reseal`] puts them right again, so that what is
-//! behind them is reached; [`mutate`] damages metadata where it hurts.
+//! A fuzzer that flips bytes finds only checksums. [`reseal`] puts them right again, so that what
+//! is behind them is reached; [`mutate`] damages metadata where it hurts.
 
 use alloc::vec::Vec;
 
@@ -21,8 +21,8 @@ pub fn take_longest_record<M: Addressable>(fs: &mut Fs<M>) -> usize {
     core::mem::take(&mut fs.store.journal.longest)
 }
 
-/// How many bytes the journal has taken since the volume was made, and where a tree node was allocated
-/// last: that changes with each, and else with a commit only.
+/// How many bytes the journal has taken since the volume was made, and where a tree node was
+/// allocated last: that changes with each, and else with a commit only.
 pub fn appended_and_node<M: Addressable>(fs: &Fs<M>) -> (u64, u64) {
     (fs.store.journal.head(), fs.store.allocator.metadata_hint)
 }
@@ -39,8 +39,8 @@ fn blocks(image: &mut [u8]) -> impl Iterator<Item = (u64, &mut Block)> {
     (0..).zip(blocks.filter_map(|b| <&mut Block>::try_from(b).ok()))
 }
 
-/// Recomputes the index and checksum of every block that has a magic number, and the checksums of the
-/// journal's records.
+/// Recomputes the index and checksum of every block that has a magic number, and the checksums of
+/// the journal's records.
 pub fn reseal(image: &mut [u8]) {
     for (index, block) in blocks(image) {
         if MAGICS.contains(&get32(&block[..], common::MAGIC)) {
@@ -89,8 +89,8 @@ fn reseal_records(image: &mut [u8]) {
     }
 }
 
-/// Recomputes the checksum of the record at `position`, if there is one with that number. Returns its
-/// length and its flags.
+/// Recomputes the checksum of the record at `position`, if there is one with that number. Returns
+/// its length and its flags.
 fn reseal_record(
     image: &mut [u8],
     (start, len): (usize, usize),

@@ -14,8 +14,8 @@ use crate::store::Store;
 
 /// A node with less than this in live cells is merged with a neighbour if both fit in one.
 const MERGE_BELOW: usize = layout::CAPACITY / 3;
-/// Bytes of an inode's cells that a split at the right edge moves at most, so that those of a large file
-/// fill nodes.
+/// Bytes of an inode's cells that a split at the right edge moves at most, so that those of a large
+/// file fill nodes.
 const MOVED_MAX: usize = layout::CAPACITY / 8;
 
 /// The way from the root to a leaf: frame at each level, leaf first, and slot above the leaves.
@@ -62,9 +62,9 @@ impl Fingers {
 
 /// The slot at which a full node at the right edge of the tree is split for a cell with `key`.
 ///
-/// The node stays nearly full. What goes to the new one begins with the last cell of another inode, so
-/// that the new node is not empty, and stays, when everything of `key`'s inode is removed: what is made
-/// and removed again and again allocates and frees no node each time.
+/// The node stays nearly full. What goes to the new one begins with the last cell of another inode,
+/// so that the new node is not empty, and stays, when everything of `key`'s inode is removed: what
+/// is made and removed again and again allocates and frees no node each time.
 fn edge_point(frame: &Frame, key: Key) -> usize {
     let count = frame.count();
     let same_inode = frame.lower_bound(Key::inode(key.ino));
@@ -349,14 +349,15 @@ impl<M: Addressable> Store<M> {
         self.middle(left)
     }
 
-    /// Whether a cell with `key` is to be the last at its level of the tree, as those of new inodes are.
+    /// Whether a cell with `key` is to be the last at its level of the tree, as those of new inodes
+    /// are.
     fn is_at_edge(&self, path: &Path, level: usize, key: Key) -> bool {
         let frame = self.cache.frame(path.steps[level].0);
         path.upper.is_none() && frame.lower_bound(key) == frame.count()
     }
 
-    /// Splits the node at `level` of `path` in two at the slot `at` and inserts the cell in the right
-    /// one of them.
+    /// Splits the node at `level` of `path` in two at the slot `at` and inserts the cell in the
+    /// right one of them.
     fn split(
         &mut self,
         path: &Path,
@@ -383,7 +384,8 @@ impl<M: Addressable> Store<M> {
         self.add_child(path, level, separator, right_block)
     }
 
-    /// Moves the cells of the leaf of `path` from the slot `at` on, of which there is one, to a new leaf.
+    /// Moves the cells of the leaf of `path` from the slot `at` on, of which there is one, to a new
+    /// leaf.
     fn cut(&mut self, path: &Path, at: usize) -> Result<()> {
         let left = path.steps[0].0;
         let (right_block, right) = self.divide(left, 0, at)?;
@@ -474,8 +476,8 @@ impl<M: Addressable> Store<M> {
         self.mend(&path, 0)
     }
 
-    /// As [`remove`](Self::remove), for one of many items that follow one another: a leaf that keeps any
-    /// stays as it is. [`mend_at`](Self::mend_at) comes after the last.
+    /// As [`remove`](Self::remove), for one of many items that follow one another: a leaf that
+    /// keeps any stays as it is. [`mend_at`](Self::mend_at) comes after the last.
     pub fn remove_next(&mut self, key: Key) -> Result<()> {
         let (id, slot) = self.descend(key)?;
         if self.cache.frame(id).keys().get(slot) != Some(&key) {

@@ -27,8 +27,8 @@ pub struct MountOptions {
     /// Who mounts the volume, for others who find it mounted, in words of the host's own; zeros if
     /// it does not say. A clean unmount takes it back.
     pub owner: [u8; 32],
-    /// Give freed space back by discards, in batches, after checkpoints. For storage of which discards are
-    /// cheap and worth something, like sparse files.
+    /// Give freed space back by discards, in batches, after checkpoints. For storage of which
+    /// discards are cheap and worth something, like sparse files.
     pub discard: bool,
     /// How much memory cached metadata blocks may take, in bytes; changed ones may exceed it for a
     /// moment.
@@ -37,8 +37,8 @@ pub struct MountOptions {
     /// that a host can ask for huge pages there: lookups in large trees are bound by address
     /// translation.
     pub new_slab: Option<fn(*const u8, usize)>,
-    /// Told what is found to be damaged, each thing once and when it is found, while the volume is mounted
-    /// and after.
+    /// Told what is found to be damaged, each thing once and when it is found, while the volume is
+    /// mounted and after.
     pub listener: Option<&'static dyn Listener>,
 }
 
@@ -56,8 +56,8 @@ impl Default for MountOptions {
     }
 }
 
-/// Who has the volume on `device` mounted, or had it when it crashed: what [`MountOptions::owner`] said
-/// then. Zeros: nobody, or who did not say.
+/// Who has the volume on `device` mounted, or had it when it crashed: what [`MountOptions::owner`]
+/// said then. Zeros: nobody, or who did not say.
 ///
 /// # Errors
 /// What is wrong with the image or the device.
@@ -93,8 +93,8 @@ pub(crate) fn mount<M: Addressable>(mut device: M, options: &MountOptions) -> Re
     let replay = Replay {
         tail,
         end,
-        // In the same incarnation file data is where it belongs, or newer data is; so it is after a flush
-        // of the device.
+        // In the same incarnation file data is where it belongs, or newer data is; so it is after a
+        // flush of the device.
         data_after: if trusted { Position::MAX } else { extent.void_before },
     };
     if options.read_only {
@@ -108,8 +108,8 @@ pub(crate) fn mount<M: Addressable>(mut device: M, options: &MountOptions) -> Re
         opening.headers.restore(&mut store.device, &store.superblock, &header)?;
         if end != tail {
             if trusted && extent.committed != end {
-                // What goes home must be committed before, or power loss now would leave home ahead of
-                // the journal. After power loss it is committed.
+                // What goes home must be committed before, or power loss now would leave home ahead
+                // of the journal. After power loss it is committed.
                 store.commit_recovered()?;
             } else {
                 // What a recovery before this one listed may be in memory alone.
@@ -122,7 +122,8 @@ pub(crate) fn mount<M: Addressable>(mut device: M, options: &MountOptions) -> Re
     })();
     match begun {
         Ok(()) => Ok(store),
-        // Which of its writes are on the medium nobody can tell, nor may the next mount believe memory.
+        // Which of its writes are on the medium nobody can tell, nor may the next mount believe
+        // memory.
         Err(error @ FsError::Device(BlockError::Io)) => store.fail(error),
         Err(error) => Err(error),
     }

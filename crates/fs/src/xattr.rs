@@ -90,7 +90,8 @@ impl<M: Addressable> Store<M> {
         Ok(Err(free))
     }
 
-    /// Removes the pieces of an attribute from `first` on, all of which are before the offset `end`.
+    /// Removes the pieces of an attribute from `first` on, all of which are before the offset
+    /// `end`.
     fn remove_pieces(&mut self, ino: Ino, first: u64, end: u64) -> Result<()> {
         let key = Key::new(ino.0, Kind::Xattr, first);
         while let Some(place) = self.seek(key)? {

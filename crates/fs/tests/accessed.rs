@@ -166,8 +166,8 @@ fn among_other_calls_as_in_the_model() {
     }
 }
 
-/// Setting them stores nothing: they reach the device with the next sync, and what has not is lost with a
-/// crash, alone.
+/// Setting them stores nothing: they reach the device with the next sync, and what has not is lost
+/// with a crash, alone.
 #[test]
 fn written_with_the_next_sync_and_no_sooner() {
     let mut fs = volume();

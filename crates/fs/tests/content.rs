@@ -51,8 +51,9 @@ fn many_names_come_and_go() {
     assert_eq!(before, fs.statfs(&CX).unwrap());
 }
 
-/// A host without room refuses at once. What it has set aside stays the file's, whatever comes then, in any
-/// kind of block: never used, used and given back, allocated before without being written.
+/// A host without room refuses at once. What it has set aside stays the file's, whatever comes
+/// then, in any kind of block: never used, used and given back, allocated before without being
+/// written.
 #[test]
 fn allocated_blocks_have_storage() {
     const BLOCK: u64 = BLOCK_SIZE as u64;

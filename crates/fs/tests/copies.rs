@@ -1,5 +1,6 @@
-//! What stands twice: each superblock, journal header, map and summary is damaged in turn, at several
-//! moments of a volume's life. The volume shows what it showed, says what was damaged, and mends it.
+//! What stands twice: each superblock, journal header, map and summary is damaged in turn, at
+//! several moments of a volume's life. The volume shows what it showed, says what was damaged, and
+//! mends it.
 mod common;
 #[path = "common/sparse.rs"]
 mod sparse;

@@ -131,8 +131,8 @@ fn corrupt_name(device: &mut RamDevice, text: &[u8]) {
     atoll_fs::testing::reseal(bytes);
 }
 
-/// A cookie names a place in the directory, also on a later mount, after a crash, and when its entry is
-/// gone.
+/// A cookie names a place in the directory, also on a later mount, after a crash, and when its
+/// entry is gone.
 #[test]
 fn cookies_outlive_mounts() {
     let mut fs = volume(1 << 10);

@@ -74,7 +74,8 @@ fn assert_files(fs: &mut Fs<impl Addressable>, files: &BTreeMap<u64, usize>) {
     }
 }
 
-/// Files come and go at random; at the end the device has storage for little more than what is used.
+/// Files come and go at random; at the end the device has storage for little more than what is
+/// used.
 #[test]
 fn what_is_freed_goes_back() {
     let mut left = Vec::new();
@@ -167,8 +168,8 @@ fn crashes_around_discards_lose_nothing() {
     assert!(discards > 20, "{discards}");
 }
 
-/// A host fills up; files are deleted and others written, with and without discards. What has storage is
-/// found, and a power loss then needs no more.
+/// A host fills up; files are deleted and others written, with and without discards. What has
+/// storage is found, and a power loss then needs no more.
 #[test]
 fn a_full_host_has_what_was_freed() {
     for (discard, len) in [(true, 20_000), (true, 3_000), (false, 20_000), (false, 3_000)] {
@@ -226,8 +227,8 @@ fn looking_discards_nothing() {
     assert_eq!((stored(&device), device.block_count()), (before, BLOCKS));
 }
 
-/// What is freed goes back between the steps of checkpoints too, whole volumes of any length, and then there
-/// is nothing left to do.
+/// What is freed goes back between the steps of checkpoints too, whole volumes of any length, and
+/// then there is nothing left to do.
 #[test]
 fn steps_give_back_what_is_freed_and_end() {
     for blocks in BLOCKS..BLOCKS + 17 {

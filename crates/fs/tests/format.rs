@@ -1,5 +1,5 @@
-//! docs/FORMAT.md against the code, both ways: every constant of `layout` and `key` is in a row of a
-//! table, and every row is a constant, with the same value and type.
+//! docs/FORMAT.md against the code, both ways: every constant of `layout` and `key` is in a row of
+//! a table, and every row is a constant, with the same value and type.
 
 use std::collections::BTreeMap;
 

@@ -166,8 +166,8 @@ fn a_failure_between_the_halves_is_told() {
     assert_eq!(go_on(&mut fs, sync).map(drop), Err(Errno::EIO));
 }
 
-/// Blocks that were freed before the first half come back with the second, not before; those that were
-/// freed since with the next sync.
+/// Blocks that were freed before the first half come back with the second, not before; those that
+/// were freed since with the next sync.
 #[test]
 fn freed_blocks_come_back_with_the_second_half() {
     let mut fs = volume();
@@ -221,8 +221,8 @@ fn set_size(fs: &mut Fs<FaultDevice>, (ino, handle): (Ino, Handle), size: u64) {
     fs.setattr(&CX, ino, Some(handle), &set).unwrap();
 }
 
-/// Blocks that were allocated before the first half and freed after it belong to what the sync brings
-/// back.
+/// Blocks that were allocated before the first half and freed after it belong to what the sync
+/// brings back.
 #[test]
 fn blocks_from_before_the_first_half_are_not_reused_at_once() {
     let mut fs = volume();
@@ -236,8 +236,8 @@ fn blocks_from_before_the_first_half_are_not_reused_at_once() {
     assert!(content(&fs, "a", Lost::Journal) == [b'x'; MUCH], "another file's bytes show");
 }
 
-/// Until the second half what was freed before the first belongs to what was there before. On a volume with
-/// no other room, so that who wants it has to make a commit.
+/// Until the second half what was freed before the first belongs to what was there before. On a
+/// volume with no other room, so that who wants it has to make a commit.
 #[test]
 fn freed_blocks_are_not_reused_before_the_second_half() {
     let mut fs = volume();
@@ -255,8 +255,8 @@ fn freed_blocks_are_not_reused_before_the_second_half() {
     assert!(go_on(&mut fs, sync).unwrap().is_none());
 }
 
-/// Until the second half a file that was made shorter before the first may be long again; and one that was
-/// made shorter since may be after it.
+/// Until the second half a file that was made shorter before the first may be long again; and one
+/// that was made shorter since may be after it.
 #[test]
 fn bytes_that_may_come_back_are_not_zeroed() {
     // Within one block, whose data no record has: a record would bring it back.
@@ -423,8 +423,8 @@ fn times_survive(fs: &Fs<FaultDevice>, files: &[(Ino, Handle)]) -> usize {
     files.iter().filter(|(ino, _)| fs.getattr(&CX, *ino).unwrap().mtime == LATER.now).count()
 }
 
-/// However many files have new timestamps, no half writes more than some; all that had them when the sync
-/// began are durable when it ends, though others get new ones between any two pieces.
+/// However many files have new timestamps, no half writes more than some; all that had them when
+/// the sync began are durable when it ends, though others get new ones between any two pieces.
 #[test]
 fn timestamps_are_written_in_pieces() {
     const PIECE: usize = 256;
@@ -465,8 +465,8 @@ fn records(fs: &Fs<FaultDevice>) -> usize {
     count
 }
 
-/// A whole sync, or another that begins, covers one that is still writing timestamps; of one that never goes
-/// on nothing is left.
+/// A whole sync, or another that begins, covers one that is still writing timestamps; of one that
+/// never goes on nothing is left.
 #[test]
 fn a_whole_sync_covers_one_that_writes_timestamps() {
     for begun in [false, true] {

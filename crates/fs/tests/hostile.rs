@@ -1,5 +1,5 @@
-//! Images that are damaged but whose checksums are right: nothing panics or hangs, and what has been
-//! repaired is sound.
+//! Images that are damaged but whose checksums are right: nothing panics or hangs, and what has
+//! been repaired is sound.
 //!
 //! One image again: ATOLL_SEED=N cargo test -p atoll-fs --test hostile; more: ATOLL_IMAGES=N
 mod common;

@@ -1,4 +1,5 @@
-//! Recovery that is itself cut off, at every event of it, and goes on with more memory or with less.
+//! Recovery that is itself cut off, at every event of it, and goes on with more memory or with
+//! less.
 //!
 //! What comes out is compared with a recovery that nothing disturbed and that had memory for
 //! everything, and with what a mount shows that must not write.
@@ -42,8 +43,8 @@ fn remove(fs: &mut Fs<FaultDevice>, named: &str) {
     fs.unlink(&CX, Ino::ROOT, Name::new(named.as_bytes()).unwrap()).unwrap();
 }
 
-/// A volume with a journal in which blocks go from data to free to node and from node to node, within
-/// a commit window and from one to the next, and with data that is in the journal alone.
+/// A volume with a journal in which blocks go from data to free to node and from node to node,
+/// within a commit window and from one to the next, and with data that is in the journal alone.
 fn volume(seed: u64) -> Fs<FaultDevice> {
     let mut rng = Rng::new(seed);
     // Large enough for the journal to hold all of it.

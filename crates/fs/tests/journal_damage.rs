@@ -161,8 +161,8 @@ fn power_loss_is_no_damage() {
     }
 }
 
-/// A block that the journal changes is damaged at home: it is not sealed as if it were sound. One that
-/// power loss left half-way home is put together.
+/// A block that the journal changes is damaged at home: it is not sealed as if it were sound. One
+/// that power loss left half-way home is put together.
 #[test]
 fn what_the_journal_changes_is_checked() {
     let mut fs = volume();
@@ -233,8 +233,9 @@ fn a_failed_device_is_remembered() {
     }
 }
 
-/// What a device has failed to write stays in the memory above it, and flushes that succeed later say nothing
-/// of it: neither while the volume is used, nor while something else that changes a volume goes over it.
+/// What a device has failed to write stays in the memory above it, and flushes that succeed later
+/// say nothing of it: neither while the volume is used, nor while something else that changes a
+/// volume goes over it.
 #[test]
 fn flushes_fail_at_any_moment() {
     let mut failures = 0;
@@ -279,8 +280,9 @@ fn unsynced(fs: &mut Fs<FaultDevice>) -> usize {
     later.filter(|named| fs.lookup(&CX, Ino::ROOT, name(named)).is_ok()).count()
 }
 
-/// What was synced is there once `device` works again, and stays. If it was in use when it failed, everybody
-/// who comes after is told, who looks and who writes, and nobody who looks takes that from the others.
+/// What was synced is there once `device` works again, and stays. If it was in use when it failed,
+/// everybody who comes after is told, who looks and who writes, and nobody who looks takes that
+/// from the others.
 fn assert_lasts(
     mut device: FaultDevice,
     failed: Option<FsError>,

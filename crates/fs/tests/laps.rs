@@ -1,5 +1,5 @@
-//! A journal of which only the beginning has storage from the start: the rest gets it as it is first used, and
-//! where the host has none the journal goes on at the beginning.
+//! A journal of which only the beginning has storage from the start: the rest gets it as it is
+//! first used, and where the host has none the journal goes on at the beginning.
 mod common;
 
 use std::collections::{BTreeSet, HashSet};
@@ -131,7 +131,8 @@ fn assert_found(device: &FaultDevice, number: u64) {
     }
 }
 
-/// Storage is set aside ahead of the head, piece by piece, and by nothing else; then all of the ring has it.
+/// Storage is set aside ahead of the head, piece by piece, and by nothing else; then all of the
+/// ring has it.
 #[test]
 fn storage_is_set_aside_as_the_ring_is_used() {
     let mut fs = mounted(made(), BOOT, BLOCKS);
@@ -152,7 +153,8 @@ fn storage_is_set_aside_as_the_ring_is_used() {
             break;
         }
         if laps == 0 && now == 3 * PIECE + 100 && number % 8 == 0 {
-            // Power loss takes what was set aside, and others take it from the host: recovery needs none.
+            // Power loss takes what was set aside, and others take it from the host: recovery needs
+            // none.
             let device = FaultDevice::from_image(fs.device().power_loss(Survival::None));
             assert_eq!(last(&mut mounted(device, NEXT, 0)), number);
         }
@@ -163,8 +165,8 @@ fn storage_is_set_aside_as_the_ring_is_used() {
     drop(fs.unmount().unwrap());
 }
 
-/// A host without storage, or with some for a while: every operation succeeds, and nothing that was synced is
-/// lost.
+/// A host without storage, or with some for a while: every operation succeeds, and nothing that was
+/// synced is lost.
 #[test]
 fn the_journal_begins_again_where_the_host_is_full() {
     for (free, expected) in [(0, 0), (2 * PIECE + 9, 2 * PIECE + 9)] {
@@ -245,7 +247,8 @@ fn crashes_around_the_beginning_lose_nothing() {
     assert_found(fs.device(), number + 1);
 }
 
-/// Between the halves of a sync, and while a checkpoint is made in steps, the journal may begin again.
+/// Between the halves of a sync, and while a checkpoint is made in steps, the journal may begin
+/// again.
 #[test]
 fn the_journal_begins_again_between_halves_and_steps() {
     let mut fs = mounted(made(), BOOT, 0);
@@ -284,7 +287,8 @@ fn the_journal_begins_again_between_halves_and_steps() {
     }
 }
 
-/// Both copies of the header that leads there are damaged: what was synced since is not lost in silence.
+/// Both copies of the header that leads there are damaged: what was synced since is not lost in
+/// silence.
 #[test]
 fn damage_to_the_header_of_a_new_lap_is_found() {
     let mut fs = mounted(made(), BOOT, 0);
@@ -308,7 +312,8 @@ fn damage_to_the_header_of_a_new_lap_is_found() {
     }
 }
 
-/// A volume that is made over another one with the same key replays nothing of that, wherever in the ring.
+/// A volume that is made over another one with the same key replays nothing of that, wherever in
+/// the ring.
 #[test]
 fn a_new_volume_has_nothing_of_an_older_journal() {
     let lap = RING * BLOCK_SIZE as u64 / 64_000;
@@ -329,7 +334,8 @@ fn a_new_volume_has_nothing_of_an_older_journal() {
     assert_eq!(found(image, BOOT, "made anew"), count - 1);
 }
 
-/// A host that cannot set storage aside may have none when it is needed: the journal keeps to what it has.
+/// A host that cannot set storage aside may have none when it is needed: the journal keeps to what
+/// it has.
 #[test]
 fn what_cannot_be_set_aside_is_not_used() {
     let mut device = made();

@@ -28,7 +28,8 @@ fn full_or<T>(result: Result<T, Errno>) -> Option<T> {
     }
 }
 
-/// Puts into a file what makes its removal long: extents in pieces, or as long as can be, attributes.
+/// Puts into a file what makes its removal long: extents in pieces, or as long as can be,
+/// attributes.
 fn stuff(fs: &mut Fs<FaultDevice>, rng: &mut Rng, ino: Ino, handle: atoll_vfs::Handle) {
     match rng.below(6) {
         0 => {

@@ -53,8 +53,8 @@ fn explicit_times_survive_a_crash() {
     assert_eq!(mount(crash(&fs)).getattr(&CX, attr.ino).unwrap().mtime, later.now);
 }
 
-/// All that says where the last mount began rots away. That is told, and when a repair has given up what
-/// that mount did, no later one, in the same incarnation, meets its records again.
+/// All that says where the last mount began rots away. That is told, and when a repair has given up
+/// what that mount did, no later one, in the same incarnation, meets its records again.
 #[test]
 fn records_of_a_lost_mount_do_not_return() {
     let device = mount(volume()).unmount().unwrap();

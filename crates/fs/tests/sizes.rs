@@ -1,5 +1,6 @@
-//! Volumes of every size, from 1 MiB to 16 TiB: what making one costs, that all of it can be used, that
-//! growing step by step comes to the same, and that no allocation reads more than a few blocks.
+//! Volumes of every size, from 1 MiB to 16 TiB: what making one costs, that all of it can be used,
+//! that growing step by step comes to the same, and that no allocation reads more than a few
+//! blocks.
 mod common;
 #[path = "common/sparse.rs"]
 mod sparse;
@@ -29,7 +30,8 @@ fn made(blocks: u64) -> Sparse {
     device
 }
 
-/// Every size of the first MiB and around each place where the layout changes, and doubled from there.
+/// Every size of the first MiB and around each place where the layout changes, and doubled from
+/// there.
 fn sizes() -> Vec<u64> {
     let mut sizes: Vec<u64> = (MIB..MIB + 40).collect();
     for groups in 1..4 {
@@ -209,8 +211,8 @@ fn the_first_allocation_in_a_nearly_full_volume_reads_a_few_blocks() {
     assert!(sb.group_count() > 100_000);
 }
 
-/// After a crash a mount reads what the journal holds and some of what follows, not all of a large ring;
-/// what follows a damaged record is found all the same.
+/// After a crash a mount reads what the journal holds and some of what follows, not all of a large
+/// ring; what follows a damaged record is found all the same.
 #[test]
 fn a_mount_after_a_crash_reads_little_of_a_large_journal() {
     let mut fs = Fs::mount(made(TIB), &mount_options()).unwrap();
@@ -247,8 +249,8 @@ fn a_mount_after_a_crash_reads_little_of_a_large_journal() {
     assert!(Fs::mount(damaged, &mount_options()).is_err());
 }
 
-/// Filling a volume notes which groups are full, so that the next mount need not look at them; giving
-/// back a block makes its group be looked at again.
+/// Filling a volume notes which groups are full, so that the next mount need not look at them;
+/// giving back a block makes its group be looked at again.
 #[test]
 fn groups_that_are_full_are_not_read_again() {
     let device = made(40 * GROUP);

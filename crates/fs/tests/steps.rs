@@ -1,4 +1,5 @@
-//! Checkpoints in steps: whoever takes the steps may stop after any of them, for good or for a while.
+//! Checkpoints in steps: whoever takes the steps may stop after any of them, for good or for a
+//! while.
 mod common;
 
 use atoll_block::FaultDevice;
@@ -110,8 +111,8 @@ fn steps(prepared: u64) -> usize {
     count
 }
 
-/// However many steps were taken, the journal fills up and is emptied behind, and nothing is lost: neither
-/// then, nor when the one who took them goes on.
+/// However many steps were taken, the journal fills up and is emptied behind, and nothing is lost:
+/// neither then, nor when the one who took them goes on.
 #[test]
 fn who_takes_the_steps_may_stop_anywhere() {
     const PREPARED: u64 = 40;
@@ -146,7 +147,8 @@ fn who_takes_the_steps_may_stop_anywhere() {
     }
 }
 
-/// A checkpoint after each operation, a step at a time with operations between: the journal never fills up.
+/// A checkpoint after each operation, a step at a time with operations between: the journal never
+/// fills up.
 #[test]
 fn steps_keep_the_journal_short() {
     let mut fs = volume();
@@ -193,8 +195,8 @@ fn a_flush_that_fails_is_remembered() {
     assert!(failures >= 2, "{failures} steps wait for a flush");
 }
 
-/// Operations that nobody syncs come between any two steps, and free what the checkpoint is about to write, or
-/// change it: power loss brings back what was there before, whole.
+/// Operations that nobody syncs come between any two steps, and free what the checkpoint is about
+/// to write, or change it: power loss brings back what was there before, whole.
 #[test]
 fn what_is_not_synced_comes_between_any_two_steps() {
     const FILES: u64 = 60;
@@ -265,8 +267,8 @@ fn what_is_not_synced_comes_between_any_two_steps() {
     }
 }
 
-/// A sync is one at whichever step a checkpoint stands, and also if it finds the journal full and ends the
-/// checkpoint.
+/// A sync is one at whichever step a checkpoint stands, and also if it finds the journal full and
+/// ends the checkpoint.
 #[test]
 fn a_sync_is_one_whatever_the_checkpoint() {
     const PREPARED: u64 = 40;

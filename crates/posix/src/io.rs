@@ -205,7 +205,8 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
     /// lseek(2). On a directory the offsets are cookies that getdents gave.
     ///
     /// # Errors
-    /// `EBADF`, `EINVAL` for a place before the beginning or counted from a directory's end, `EOVERFLOW`, `ENXIO`.
+    /// `EBADF`, `EINVAL` for a place before the beginning or counted from a directory's end,
+    /// `EOVERFLOW`, `ENXIO`.
     #[inline]
     pub fn lseek(&mut self, fd: i32, offset: i64, whence: Whence) -> Result<i64> {
         let file = self.table.get_mut(fd)?;

@@ -83,8 +83,8 @@ pub struct Options {
     pub credentials: Credentials,
     /// Nobody else changes the file system: where a path led may be remembered.
     pub sole_user: bool,
-    /// What reading does to the time of last access. Where the file system below is a server's, that
-    /// decides, and this is left as it is.
+    /// What reading does to the time of last access. Where the file system below is a server's,
+    /// that decides, and this is left as it is.
     pub access_times: AccessTimes,
 }
 

@@ -48,13 +48,14 @@ impl Halves {
         Halves { goes_on: percent, ..self }
     }
 
-    /// Whether the next sync is to begin here, instead of being made in one piece. While one is under way
-    /// the file system makes another in one piece.
+    /// Whether the next sync is to begin here, instead of being made in one piece. While one is
+    /// under way the file system makes another in one piece.
     pub fn takes_next(&mut self) -> bool {
         self.rng.chance(self.percent)
     }
 
-    /// Begins a sync when `made` operations have been. Returns whether everything is durable already.
+    /// Begins a sync when `made` operations have been. Returns whether everything is durable
+    /// already.
     ///
     /// # Errors
     /// Those of the file system.

@@ -50,8 +50,8 @@ pub fn metadata(tree: &Snapshot) -> Snapshot {
     Snapshot { nodes: nodes.collect() }
 }
 
-/// After the end of the process: what `returned` of the operations made, or the one in flight too. `is` is
-/// [`without_lag`].
+/// After the end of the process: what `returned` of the operations made, or the one in flight too.
+/// `is` is [`without_lag`].
 ///
 /// # Errors
 /// How it differs from both.
@@ -142,8 +142,8 @@ fn partly(is: &Snapshot, before: &State, after: &State) -> bool {
         })
 }
 
-/// Every byte is one that its file had there after `prefix` operations, or one that a later one up to
-/// `in_flight` stored over it.
+/// Every byte is one that its file had there after `prefix` operations, or one that a later one up
+/// to `in_flight` stored over it.
 fn bytes_allowed(
     states: &[State],
     prefix: usize,
@@ -188,10 +188,10 @@ struct Step<'a> {
     after: &'a FileContent,
 }
 
-/// The first byte of `bytes` that is neither what the file `had` nor what one of the steps `later` stored over
-/// that. Workloads write no zeros: one is stored where there was something, as by a hole. Where a file
-/// ended, and was made longer, nothing was written: bytes that it had before it was made shorter do not
-/// become zeros until that is durable.
+/// The first byte of `bytes` that is neither what the file `had` nor what one of the steps `later`
+/// stored over that. Workloads write no zeros: one is stored where there was something, as by a
+/// hole. Where a file ended, and was made longer, nothing was written: bytes that it had before it
+/// was made shorter do not become zeros until that is durable.
 fn unexplained_byte(bytes: &FileContent, had: &FileContent, later: &[Step<'_>]) -> Option<u64> {
     let mut indices: BTreeSet<u64> = bytes.blocks.keys().copied().collect();
     indices.extend(had.blocks.keys());

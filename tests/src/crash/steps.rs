@@ -25,8 +25,8 @@ impl Steps {
         Steps { rng, percent, waits: None, flushed: None, ended: 0 }
     }
 
-    /// Perhaps takes some steps after an operation. What a step needs to be synced is synced by others, or
-    /// after a while here.
+    /// Perhaps takes some steps after an operation. What a step needs to be synced is synced by
+    /// others, or after a while here.
     ///
     /// # Errors
     /// Those of the file system.

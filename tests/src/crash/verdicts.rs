@@ -1,7 +1,8 @@
 //! What was found in images, so that equal ones are looked at once.
 //!
-//! What a volume holds after a crash depends on the content of its device and on the life that mounts it, and on
-//! nothing else: no time, no chance. Many crashes of one workload leave the same content.
+//! What a volume holds after a crash depends on the content of its device and on the life that
+//! mounts it, and on nothing else: no time, no chance. Many crashes of one workload leave the same
+//! content.
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -51,7 +52,8 @@ pub struct Verdicts {
     used: HashSet<Key>,
 }
 
-/// How much that differs is kept: what crashes that lie far apart in a long workload leave is never alike.
+/// How much that differs is kept: what crashes that lie far apart in a long workload leave is never
+/// alike.
 const DIFFERENT_MAX: usize = 32;
 
 impl Verdicts {

@@ -91,8 +91,8 @@ pub const OPERATIONS: [&str; 49] = [
 /// What makes everything before it durable.
 pub const SYNCS: [&str; 3] = ["syncfs", "fsync", "fdatasync"];
 
-/// Sequences of three that meet in the same blocks: each one of the first, then one of the second, then one of
-/// the third.
+/// Sequences of three that meet in the same blocks: each one of the first, then one of the second,
+/// then one of the third.
 pub const FAMILIES: [[&[&str]; 3]; 4] = [
     // File data is given up soon after it was written, and its blocks are taken by others.
     [
@@ -120,8 +120,8 @@ pub const FAMILIES: [[&[&str]; 3]; 4] = [
     ],
 ];
 
-/// The calls that `name` stands for, as the step number `step` of a sequence; `None` if there is no such
-/// operation. What different steps write differs.
+/// The calls that `name` stands for, as the step number `step` of a sequence; `None` if there is no
+/// such operation. What different steps write differs.
 pub fn calls(name: &str, step: u32) -> Option<Vec<Op>> {
     let write = |offset: u64, len: u32| Op::Write { file: 0, offset, len, fill: 100 + step };
     let open = |node: u8| Op::Open { node, file: 0, flags: RW };

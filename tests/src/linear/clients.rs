@@ -202,8 +202,8 @@ impl PosixClient {
         Ok(PosixClient { dirs, files, reading: Vec::new(), page })
     }
 
-    /// The same, but pages are read through files opened to be read only, which the kernel of a mount may
-    /// do by its page cache.
+    /// The same, but pages are read through files opened to be read only, which the kernel of a
+    /// mount may do by its page cache.
     ///
     /// # Errors
     /// The host's.

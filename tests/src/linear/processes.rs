@@ -13,7 +13,8 @@ use crate::rng::Rng;
 
 /// How a client's process learns what to do.
 const TASK: &str = "ATOLL_SHARER";
-/// The longest that a client waits, in nanoseconds, between two calls, and a killer before it kills.
+/// The longest that a client waits, in nanoseconds, between two calls, and a killer before it
+/// kills.
 const PAUSE: u64 = 200_000;
 
 /// What the processes of a run do.

@@ -203,9 +203,9 @@ thread_local! {
     static PROGRESS: RefCell<Option<Sender<()>>> = const { RefCell::new(None) };
 }
 
-/// Runs a test that could wait for ever: when `limit` has passed without another [`run`], the whole process ends,
-/// with what it has mounted in namespaces of its own. How many there are, and how busy the machine is, does not
-/// matter.
+/// Runs a test that could wait for ever: when `limit` has passed without another [`run`], the whole
+/// process ends, with what it has mounted in namespaces of its own. How many there are, and how
+/// busy the machine is, does not matter.
 ///
 /// # Panics
 /// When the test does.

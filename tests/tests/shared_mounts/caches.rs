@@ -169,8 +169,8 @@ fn byte(file: &File, at: u64) -> Option<u8> {
     (file.read_at(&mut byte, at).unwrap() == 1).then_some(byte[0])
 }
 
-/// Changes everything once, and looks through the cached mount after each call. Of each kind twice, since
-/// the second look has it from the cache.
+/// Changes everything once, and looks through the cached mount after each call. Of each kind twice,
+/// since the second look has it from the cache.
 fn round(changer: &mut dyn Changer, cached: &Path, value: u8, pause: Duration) {
     let dir = cached.join("d");
     let file = File::open(dir.join("f")).unwrap();
@@ -236,7 +236,8 @@ fn round(changer: &mut dyn Changer, cached: &Path, value: u8, pause: Duration) {
     });
 }
 
-/// Once a call has returned, by whatever way, the mount that has cached what it changed shows the change.
+/// Once a call has returned, by whatever way, the mount that has cached what it changed shows the
+/// change.
 #[test]
 fn changes_are_seen_through_caches() {
     with_world(|world| {
@@ -336,9 +337,9 @@ impl Drop for Map {
     }
 }
 
-/// Calls of two mounts in one directory and on one file, each of which the other mount has cached, wait for
-/// each other, but all get on. A machine may be slow at any one of them; if they waited for the backstop
-/// now and then, a minute would not be enough.
+/// Calls of two mounts in one directory and on one file, each of which the other mount has cached,
+/// wait for each other, but all get on. A machine may be slow at any one of them; if they waited
+/// for the backstop now and then, a minute would not be enough.
 #[test]
 fn two_mounts_change_the_same() {
     with_world(|world| {
@@ -386,8 +387,8 @@ fn two_mounts_change_the_same() {
     });
 }
 
-/// The kernel holds back its writing of stores while it cuts a file, and a notification waits for the
-/// writing: the two mounts wait for each other, for no longer than the backstop.
+/// The kernel holds back its writing of stores while it cuts a file, and a notification waits for
+/// the writing: the two mounts wait for each other, for no longer than the backstop.
 #[test]
 fn mappings_and_truncation_of_both() {
     with_world(|world| {
@@ -434,8 +435,8 @@ impl Drop for Swallowing<'_> {
     }
 }
 
-/// Takes requests of the second mount until it has a read of `cached`, a file of it, which nobody answers then.
-/// Returns its number, and those who wait for it.
+/// Takes requests of the second mount until it has a read of `cached`, a file of it, which nobody
+/// answers then. Returns its number, and those who wait for it.
 fn swallow(world: &World, stop: &AtomicBool, cached: &Arc<File>) -> (u64, Vec<JoinHandle<()>>) {
     // Reading is what the mount's server does too, so that this takes what it is quicker for.
     let flags = nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK);
@@ -473,8 +474,8 @@ fn swallow(world: &World, stop: &AtomicBool, cached: &Arc<File>) -> (u64, Vec<Jo
     (unique.expect("nothing was swallowed"), stuck)
 }
 
-/// The owner of a mount keeps its device and takes requests that nobody answers: the others wait for him
-/// once, until he is cut off.
+/// The owner of a mount keeps its device and takes requests that nobody answers: the others wait
+/// for him once, until he is cut off.
 #[test]
 fn requests_that_are_swallowed_harm_only_their_mount() {
     with_world_alone(|world| {
@@ -512,7 +513,8 @@ fn requests_that_are_swallowed_harm_only_their_mount() {
     });
 }
 
-/// Calls on files that nobody else has to do with, through one client: all that make, change, show and remove.
+/// Calls on files that nobody else has to do with, through one client: all that make, change, show
+/// and remove.
 fn work(changer: &mut dyn Changer, dir: &Path) {
     for i in 0..3 {
         changer.create("g", &[i; 5000]);
@@ -532,7 +534,8 @@ fn work(changer: &mut dyn Changer, dir: &Path) {
     }
 }
 
-/// A mount whose kernel is late to forget one file holds up who works on that, and nobody who works on others.
+/// A mount whose kernel is late to forget one file holds up who works on that, and nobody who works
+/// on others.
 #[test]
 fn who_is_late_holds_up_nobody_else() {
     with_world_alone(|world| {
@@ -587,8 +590,9 @@ fn who_is_late_holds_up_nobody_else() {
     });
 }
 
-/// A mount whose kernel takes too long to forget: no change returns while it shows old data, and then it shows
-/// nothing, be it that it was told to forget, that it was about to be, or that nobody has changed it.
+/// A mount whose kernel takes too long to forget: no change returns while it shows old data, and
+/// then it shows nothing, be it that it was told to forget, that it was about to be, or that nobody
+/// has changed it.
 #[test]
 fn who_cannot_be_told_in_time_shows_nothing() {
     with_world_alone(|world| {
@@ -623,8 +627,8 @@ fn who_cannot_be_told_in_time_shows_nothing() {
             nix::unistd::write(&world.device, &answer).unwrap();
             assert!(!early, "a change returned that a mount does not show");
         });
-        // Its server has gone, but the device is open still: who asked would wait for ever. Without a connection
-        // the kernel goes on showing what it has.
+        // Its server has gone, but the device is open still: who asked would wait for ever. Without
+        // a connection the kernel goes on showing what it has.
         let _ = umount2(&world.b, MntFlags::MNT_FORCE);
         for (name, file) in ["f", "g", "h"].iter().zip(&cached) {
             assert!(file.read_at(&mut [0], 0).is_err(), "{name} is shown");
@@ -637,8 +641,8 @@ fn who_cannot_be_told_in_time_shows_nothing() {
     });
 }
 
-/// What a kernel is told of the size of a file it drops when a notification overtakes it, and then goes by the
-/// size that it knew: which must not be from before a change that has returned.
+/// What a kernel is told of the size of a file it drops when a notification overtakes it, and then
+/// goes by the size that it knew: which must not be from before a change that has returned.
 #[test]
 fn sizes_that_are_overtaken() {
     with_world(|world| {
@@ -684,7 +688,8 @@ fn sizes_that_are_overtaken() {
     });
 }
 
-/// Nothing is read beyond the end of what another client has made shorter, whoever else reads meanwhile.
+/// Nothing is read beyond the end of what another client has made shorter, whoever else reads
+/// meanwhile.
 #[test]
 fn files_that_become_shorter() {
     with_world(|world| {

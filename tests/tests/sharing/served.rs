@@ -34,8 +34,8 @@ pub enum Kind {
     CachedLane,
     /// A FUSE mount of its own.
     Mount,
-    /// The same, with reads through the kernel's page cache. At most one: two may see a page change in
-    /// either order while it is being written.
+    /// The same, with reads through the kernel's page cache. At most one: two may see a page change
+    /// in either order while it is being written.
     CachingMount,
 }
 

@@ -1,7 +1,8 @@
-//! Files that need each other: a reader can begin with neither, and a wall between them carries nothing.
+//! Files that need each other: a reader can begin with neither, and a wall between them carries
+//! nothing.
 //!
-//! A file needs what its paths name, by `crate`, `super` or `self`; its tests do not count, nor does the root,
-//! which names all.
+//! A file needs what its paths name, by `crate`, `super` or `self`; its tests do not count, nor
+//! does the root, which names all.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -99,7 +99,8 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
 fn targets(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (number, line) in prose(text) {
-        // What stands between back-ticks is code; the rest keeps `](` even if a link's text is code.
+        // What stands between back-ticks is code; the rest keeps `](` even if a link's text is
+        // code.
         let text: String = line.split('`').step_by(2).collect();
         let mut rest = text.as_str();
         while let Some((_, after)) = rest.split_once("](") {
@@ -143,7 +144,8 @@ mod tests {
     #[test]
     fn links_lead_somewhere() {
         let b = ("docs/B.md", "# On disk, twice\n");
-        let good = "[b](docs/B.md) [`b`](docs/B.md#on-disk-twice) [d](docs) [w](https://a.example/x)\n\
+        let good = "[b](docs/B.md) [`b`](docs/B.md#on-disk-twice) [d](docs) \
+                    [w](https://a.example/x)\n\
                     `[x](no)`\n```\n[x](no)\n```\n# A\n[a](#a)\n";
         assert_eq!(link_problems(&[("A.md", good), b]), 0);
         for bad in ["[c](docs/C.md)", "[b](docs/B.md#no)", "[`b`](B.md)", "[a](#b)", "[x](../B.md)"]

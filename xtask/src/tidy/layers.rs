@@ -37,8 +37,8 @@ const LAYERS: [(&str, &[&str]); 10] = [
     ),
 ];
 
-/// What may know any layer. Programs among themselves: only measurements, tests and fuzz targets may
-/// drive one another's libraries.
+/// What may know any layer. Programs among themselves: only measurements, tests and fuzz targets
+/// may drive one another's libraries.
 const PROGRAMS: [&str; 6] = ["crates/cli", "tests", "bench", "fuzz", "sim", "xtask"];
 
 /// A package of the workspace, as cargo describes it.
@@ -89,8 +89,8 @@ fn read(metadata: &Value) -> Vec<Package> {
     metadata["packages"].as_array().into_iter().flatten().map(package).collect()
 }
 
-/// Checks the directions of all dependencies, those of tests too, and of what cargo does not know: the
-/// folders that build scripts and C name.
+/// Checks the directions of all dependencies, those of tests too, and of what cargo does not know:
+/// the folders that build scripts and C name.
 pub fn check(packages: &[Package], tree: &Tree) -> Vec<Problem> {
     let mut problems = directions(packages);
     for (folder, allowed) in LAYERS {
@@ -153,7 +153,10 @@ fn directions(packages: &[Package]) -> Vec<Problem> {
                 problems.push(Problem::new(
                     &manifest,
                     0,
-                    format!("{folder} may not know {known}, not even in its tests (docs/ARCHITECTURE.md)"),
+                    format!(
+                        "{folder} may not know {known}, not even in its tests \
+                         (docs/ARCHITECTURE.md)"
+                    ),
                 ));
             }
         }

@@ -2,7 +2,8 @@
 //!
 //! Read in this order: [`tree`] the files that the rules look at; [`layers`] which crate may know
 //! which; [`sources`] what holds for every source file; [`words`] what no file may say;
-//! [`documents`] links, licences and the list of dependencies; [`circles`] files that need each other.
+//! [`documents`] links, licences and the list of dependencies; [`circles`] files that need each
+//! other.
 
 mod circles;
 mod documents;

@@ -347,7 +347,8 @@ impl fmt::Display for Finding {
             Finding::JournalCut { sequence } => {
                 write!(
                     f,
-                    "journal record {sequence} is damaged, and was committed: it is lost, and what follows it"
+                    "journal record {sequence} is damaged, and was committed: it is lost, and what \
+                     follows it"
                 )
             }
             Finding::JournalBlock { block } => {
@@ -467,8 +468,9 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// Findings beyond those.
     pub more_findings: u64,
-    /// What is no error, but should be known, in the words of a mount: what a crash may have left and the next
-    /// mount mends; and where it cannot be told whether something was lost, or it was lost before.
+    /// What is no error, but should be known, in the words of a mount: what a crash may have left
+    /// and the next mount mends; and where it cannot be told whether something was lost, or it was
+    /// lost before.
     pub notes: Vec<MountNote>,
     /// Journal records that a mount would replay.
     pub journal_records: u64,

@@ -55,8 +55,8 @@ pub(crate) struct View<'d, M> {
 }
 
 impl<'d, M: Addressable> View<'d, M> {
-    /// Reads superblock and journal, to change the volume or not: see [`Opening::begin`]. What is wrong with
-    /// them goes to `report`.
+    /// Reads superblock and journal, to change the volume or not: see [`Opening::begin`]. What is
+    /// wrong with them goes to `report`.
     ///
     /// # Errors
     /// There is no volume, or the device fails in the journal.
@@ -192,8 +192,8 @@ impl<'d, M: Addressable> View<'d, M> {
         Ok(b)
     }
 
-    /// The content of the block `first` of those that stand twice, from whichever of the two is right.
-    /// Also says which is damaged.
+    /// The content of the block `first` of those that stand twice, from whichever of the two is
+    /// right. Also says which is damaged.
     pub fn read_pair(
         &mut self,
         first: BlockIndex,
@@ -209,7 +209,8 @@ impl<'d, M: Addressable> View<'d, M> {
         }
     }
 
-    /// The content of a block as the journal makes it, sealed. Returns whether the last list says so.
+    /// The content of a block as the journal makes it, sealed. Returns whether the last list says
+    /// so.
     fn patched(
         &mut self,
         block: u64,
@@ -307,8 +308,8 @@ impl<'d, M: Addressable> View<'d, M> {
         found
     }
 
-    /// Calls `each` for every block that the journal changes, sealed, and whether it is listed. What the device has lost is left
-    /// out: what depends on it will be found missing.
+    /// Calls `each` for every block that the journal changes, sealed, and whether it is listed.
+    /// What the device has lost is left out: what depends on it will be found missing.
     fn for_patched(
         &mut self,
         mut each: impl FnMut(&mut M, u64, &mut Block, bool) -> Result<()>,
@@ -388,8 +389,8 @@ impl<'d, M: Addressable> View<'d, M> {
         self.read_journal(&header, found, &mut Report::default())
     }
 
-    /// Leaves word on the medium that the device failed, if it did and can: what is in the memory above it may
-    /// look as if it had reached it. As in a mount.
+    /// Leaves word on the medium that the device failed, if it did and can: what is in the memory
+    /// above it may look as if it had reached it. As in a mount.
     pub fn fail<T>(&mut self, error: FsError) -> Result<T> {
         if error == FsError::Device(BlockError::Io) {
             // Where all headers were damaged, one of those that were being written may be whole.
@@ -436,8 +437,8 @@ fn note_record(
     })
 }
 
-/// Notes which blocks a record says were about to be written home as the records before `end` make them.
-/// Of what no record before changes that says nothing: it is as it was at home.
+/// Notes which blocks a record says were about to be written home as the records before `end` make
+/// them. Of what no record before changes that says nothing: it is as it was at home.
 fn note_lists(
     record: &journal::Record<'_>,
     end: Position,

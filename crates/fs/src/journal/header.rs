@@ -105,7 +105,8 @@ impl Header {
         Ok(Header::parse(&b, index, superblock))
     }
 
-    /// Writes the header over both copies of the slot that its generation gives, and makes it durable.
+    /// Writes the header over both copies of the slot that its generation gives, and makes it
+    /// durable.
     ///
     /// A crash within leaves the newest header before it, or it.
     pub(crate) fn write<M: Addressable>(
@@ -141,8 +142,9 @@ impl Header {
         Ok(device.flush_range(first, count)?)
     }
 
-    /// The blocks from one copy to the other. The journal's ring between them is flushed too: one flush of
-    /// the medium costs more than what little of the ring has changed since the flush before.
+    /// The blocks from one copy to the other. The journal's ring between them is flushed too: one
+    /// flush of the medium costs more than what little of the ring has changed since the flush
+    /// before.
     pub(crate) fn blocks(&self, superblock: &Superblock) -> (BlockIndex, u64) {
         let [first, second] = superblock.header_slot(self.generation);
         (first, second.0 + 1 - first.0)
@@ -189,8 +191,8 @@ impl Headers {
         Headers { found }
     }
 
-    /// The newest of those that are valid. It says that the volume failed if one of its copies does:
-    /// whoever said so may not have reached the other.
+    /// The newest of those that are valid. It says that the volume failed if one of its copies
+    /// does: whoever said so may not have reached the other.
     ///
     /// # Errors
     /// The device's, or [`Corruption::JournalHeader`], if none is valid.
@@ -210,15 +212,15 @@ impl Headers {
         newest.ok_or(failure.unwrap_or(Corruption::JournalHeader.into()))
     }
 
-    /// The blocks whose headers are damaged. The end of a process within a store leaves such too: power
-    /// loss alone leaves none, since headers lie within a sector.
+    /// The blocks whose headers are damaged. The end of a process within a store leaves such too:
+    /// power loss alone leaves none, since headers lie within a sector.
     pub fn damaged(&self) -> impl Iterator<Item = BlockIndex> {
         let is_damaged = |f: &Found| matches!(f, Found::Damaged | Found::Failed(_));
         self.found.iter().filter(move |(_, f)| is_damaged(f)).map(|(index, _)| *index)
     }
 
-    /// Writes `newest` over what differs from it in its slot, and makes that durable: a header that is
-    /// found is found by every mount after this one.
+    /// Writes `newest` over what differs from it in its slot, and makes that durable: a header that
+    /// is found is found by every mount after this one.
     ///
     /// # Errors
     /// The device's.

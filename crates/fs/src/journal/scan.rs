@@ -69,8 +69,8 @@ impl<'a> Record<'a> {
         self.body_at
     }
 
-    /// The blocks that were about to be written home, each with the checksum that it was to have with no
-    /// more than the records before `end`.
+    /// The blocks that were about to be written home, each with the checksum that it was to have
+    /// with no more than the records before `end`.
     pub fn home(&self, end: Position) -> impl Iterator<Item = (u64, u64)> + 'a {
         let is_list = self.flags & record::HOME != 0;
         let state_at = self.covers.unwrap_or(self.body_at);
@@ -267,7 +267,8 @@ pub enum Beyond {
     Nothing,
     /// Records that came after one that is not there.
     Records,
-    /// A commit mark among those. Power was lost before it was durable, or what it covers is damaged.
+    /// A commit mark among those. Power was lost before it was durable, or what it covers is
+    /// damaged.
     Marks,
     /// Records that were stored when what is not there had been committed: it is damaged.
     Committed,
@@ -288,8 +289,8 @@ pub struct Extent {
     pub latest: u64,
 }
 
-/// Finds out what the journal that begins at `from` holds. `clean`: its header says that it is empty,
-/// so that of what is beyond only the first piece is looked at.
+/// Finds out what the journal that begins at `from` holds. `clean`: its header says that it is
+/// empty, so that of what is beyond only the first piece is looked at.
 ///
 /// # Errors
 /// The device's.
@@ -334,9 +335,10 @@ pub fn extent<M: Addressable>(
 
 /// Looks for records with higher numbers between `end` and the end of the ring.
 ///
-/// Records follow each other: if one that was there is damaged or was lost, the next begins no further
-/// than the longest record. So all of the ring, which may be much, is read only if there is one in twice
-/// that: what is not found then is behind damage, or a loss, of more than a longest record.
+/// Records follow each other: if one that was there is damaged or was lost, the next begins no
+/// further than the longest record. So all of the ring, which may be much, is read only if there is
+/// one in twice that: what is not found then is behind damage, or a loss, of more than a longest
+/// record.
 fn look_beyond<M: Addressable>(
     device: &mut M,
     superblock: &Superblock,
@@ -389,8 +391,8 @@ fn may_begin(word: &[u8; 8]) -> bool {
     get16(word, record::MAGIC) == magic::JOURNAL_RECORD
 }
 
-/// What the record in `buf`, which stands at `position`, says about what is missing at `end`, the record
-/// with the number `sequence`.
+/// What the record in `buf`, which stands at `position`, says about what is missing at `end`, the
+/// record with the number `sequence`.
 fn proves(buf: &[u8], position: Position, end: Position, sequence: u64) -> Beyond {
     let flags = buf[record::FLAGS];
     let echo_of = echo_of(buf);
