@@ -6,8 +6,8 @@
 //! as a file system (which holds the model itself against Linux), [`crash`] the crash contract,
 //! [`enumerate`] the same on every short sequence of operations, [`damage`] what comes of damaged
 //! sectors, [`linear`] several clients at once, [`adopting`] one that uses what another has opened;
-//! [`fixtures`] is what many tests begin with, [`served`] a volume with its server, [`unix_socket`]
-//! a carrier as an example.
+//! [`fixtures`] is what many tests begin with, [`served`] a volume with its server, [`loopback`] a
+//! client and its session in one thread, [`unix_socket`] a carrier as an example.
 #![forbid(unsafe_code)]
 
 pub mod adopting;
@@ -19,6 +19,7 @@ pub mod enumerate;
 pub mod fixtures;
 pub mod hostdir;
 pub mod linear;
+pub mod loopback;
 pub mod ops;
 pub mod rng;
 pub mod served;

@@ -10,6 +10,7 @@ use atoll_tests::fixtures::{cx, root, user, volume};
 use atoll_tests::linear::clients::Dawdling;
 use atoll_tests::linear::history::Mix;
 use atoll_tests::linear::run::{self, linearizable};
+use atoll_tests::loopback::Loopback;
 use atoll_tests::ops::{Profile, World, seeded_ops};
 use atoll_tests::subject::{RW, name};
 use atoll_tests::{Quirks, filesystem_conformance};
@@ -86,7 +87,7 @@ filesystem_conformance!(
         let (session, view) = begin(&volume, user(), access, WIDE);
         let trusting = ServerOptions::default();
         let options = ServerOptions { extensions: wire::Extensions::all(), ..trusting };
-        let wire = Loopback::new(session, options, Timespec::default);
+        let wire = Loopback::new(session, options);
         let client = Client::connect(wire, ClientOptions::default()).expect("connect");
         Cached::new(client, view, Arc::default())
     },
@@ -173,10 +174,10 @@ impl Scene {
 }
 
 /// A file system that cannot be asked.
-fn silent() -> Client<Loopback<ModelFs, fn() -> Timespec>> {
+fn silent() -> Client<Inline<ModelFs, fn() -> Timespec>> {
     let clock: fn() -> Timespec = Timespec::default;
     let options = ServerOptions { extensions: wire::Extensions::all(), ..ServerOptions::default() };
-    let wire = Loopback::new(ModelFs::default(), options, clock);
+    let wire = Inline::new(ModelFs::default(), options, clock);
     Client::connect(wire, ClientOptions::default()).unwrap()
 }
 

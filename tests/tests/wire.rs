@@ -11,7 +11,7 @@ use atoll_tests::{Quirks, Subject, filesystem_conformance};
 use atoll_vfs::model::ModelFs;
 use atoll_vfs::wire::Extensions;
 use atoll_vfs::{
-    Client, ClientOptions, DirEntry, FileSystem, Ino, Loopback, OpenFlags, ServerOptions, SetAttr,
+    Client, ClientOptions, DirEntry, FileSystem, Inline, Ino, OpenFlags, ServerOptions, SetAttr,
     Timespec,
 };
 
@@ -20,7 +20,7 @@ const TRUSTING: ServerOptions =
     ServerOptions { max_data: 1 << 20, extensions: Extensions::all(), valid: 0 };
 
 fn cut(fs: impl FileSystem + 'static) -> impl FileSystem {
-    let wire = Loopback::new(fs, TRUSTING, Timespec::default);
+    let wire = Inline::new(fs, TRUSTING, Timespec::default);
     let client = Client::connect(wire, ClientOptions::default()).expect("connect");
     assert_eq!(client.agreed(), Extensions::all());
     client
@@ -39,7 +39,7 @@ fn plain(
         Timespec { sec: seconds.get(), nsec: 5 }
     };
     let options = ServerOptions { extensions: server, ..ServerOptions::default() };
-    let wire = Loopback::new(fs, options, clock).narrow(max_data);
+    let wire = Inline::new(fs, options, clock).narrow(max_data);
     let options = ClientOptions { extensions: client, ..ClientOptions::default() };
     let client = Client::connect(wire, options).expect("connect");
     assert_eq!(client.agreed(), Extensions::empty());
@@ -88,7 +88,7 @@ fn differential_with_a_plain_server() {
 fn large_reads_and_writes_are_cut() {
     for extensions in [Extensions::all(), Extensions::empty()] {
         let options = ServerOptions { extensions, ..TRUSTING };
-        let wire = Loopback::new(ModelFs::default(), options, Timespec::default).narrow(10_000);
+        let wire = Inline::new(ModelFs::default(), options, Timespec::default).narrow(10_000);
         let fs = Client::connect(wire, ClientOptions::default()).expect("connect");
         let mut s = Subject::new(fs, server_time());
         let file = s.create(Ino::ROOT, "f");
@@ -120,7 +120,7 @@ fn short_listings_are_one_request() {
             counted.set(counted.get() + 1);
             Timespec::default()
         };
-        let wire = Loopback::new(volume(16 << 10), ServerOptions { extensions, ..TRUSTING }, clock);
+        let wire = Inline::new(volume(16 << 10), ServerOptions { extensions, ..TRUSTING }, clock);
         let fs = Client::connect(wire, ClientOptions::default()).expect("connect");
         let mut s = Subject::new(fs, server_time());
         let list = |s: &mut Subject| {

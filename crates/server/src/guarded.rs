@@ -1,10 +1,8 @@
-//! What a volume's lock guards, and the steps that the calls of sessions are made of under it: judging,
-//! changing, telling.
+//! What a volume's lock guards, and what is done with several of its parts at once.
 
 use std::sync::Arc;
 
-use atoll_posix::AccessMode;
-use atoll_vfs::{Attr, Context, Errno, FileSystem, FileType, Ino, Name, OpenFlags, Result};
+use atoll_vfs::{Context, Errno, FileSystem, Ino, Result};
 
 use crate::host::Host;
 use crate::leases::caches::Caches;
@@ -16,19 +14,7 @@ use crate::mapped::files::Mappings;
 use crate::open::handles::{Open, Origin};
 use crate::open::tokens::Tokens;
 use crate::rights::identity::SessionId;
-use crate::rights::permissions::Caller;
-use crate::rights::privileges::{Plain, drop_privileges};
-
-/// The bits of directories that make new names.
-pub(crate) const MAKE: AccessMode = AccessMode::WRITE.union(AccessMode::EXECUTE);
-
-/// The rights on `attr` that opening with `flags` needs.
-pub(crate) fn open_mode(flags: OpenFlags) -> AccessMode {
-    let mut mode = AccessMode::empty();
-    mode.set(AccessMode::READ, flags.contains(OpenFlags::READ));
-    mode.set(AccessMode::WRITE, flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC));
-    mode
-}
+use crate::rights::privileges::Plain;
 
 /// What the volume's lock guards.
 pub(crate) struct Guarded<F> {
@@ -108,9 +94,8 @@ impl<F: FileSystem> Guarded<F> {
             Some(_) => self.fs.release(cx, open.ino, open.handle),
             None => self.fs.releasedir(cx, open.ino, open.handle),
         };
-        if self.observed() && self.fs.getattr(cx, open.ino) == Err(Errno::ESTALE) {
-            self.plain.forget(open.ino);
-            self.tell(by, Change::Gone(open.ino));
+        if self.observed() {
+            self.tell_gone(cx, by, open.ino);
         }
         result
     }
@@ -129,112 +114,16 @@ impl<F: FileSystem> Guarded<F> {
         self.relatime && self.fs.getattr(cx, ino).is_ok_and(|attr| attr.access_is_due(cx.now))
     }
 
-    /// Tells that the link count of `ino` fell, by which it may be gone.
-    pub(crate) fn tell_unlinked(&mut self, cx: &Context, by: SessionId, ino: Ino) {
-        match self.fs.getattr(cx, ino) {
-            Err(Errno::ESTALE) => {
-                self.plain.forget(ino);
-                self.tell(by, Change::Gone(ino));
-            }
-            _ => self.tell(by, Change::Attributes(ino)),
+    /// Tells that `ino` is gone, if it is. Returns whether.
+    pub(crate) fn tell_gone(&mut self, cx: &Context, by: SessionId, ino: Ino) -> bool {
+        let is_gone = self.fs.getattr(cx, ino) == Err(Errno::ESTALE);
+        if is_gone {
+            self.plain.forget(ino);
+            self.tell(by, Change::Gone(ino));
         }
+        is_gone
     }
 
-    /// Tells of a name that came, went or changed in a directory.
-    pub(crate) fn tell_entry(&mut self, by: SessionId, parent: Ino, name: Name<'_>) {
-        self.tell(by, Change::Entry { parent, name: name.bytes() });
-    }
-
-    /// Shows a directory that has just changed to the session that changed it, and most likely goes on
-    /// in it.
-    pub(crate) fn show_again(&mut self, cx: &Context, view: Option<ViewId>, dir: Ino) {
-        // It tells what the call has changed besides.
-        if view.is_some()
-            && self.gate.is_open()
-            && let Ok(attr) = self.fs.getattr(cx, dir)
-        {
-            self.views.found(view, &attr);
-        }
-    }
-
-    /// Takes from a file what a change of its content takes.
-    pub(crate) fn drop_privileges(
-        &mut self,
-        cx: &Context,
-        by: SessionId,
-        caller: &Caller<'_>,
-        ino: Ino,
-    ) -> Result<()> {
-        let Guarded { fs, plain, .. } = self;
-        let set_ids = !caller.is_root();
-        let in_group = |attr: &Attr| caller.in_group(attr);
-        if drop_privileges(fs, plain, cx, ino, set_ids, in_group)? {
-            self.tell(by, Change::Unexpected(ino));
-        }
-        Ok(())
-    }
-
-    /// The attributes of `dir` if `caller` is judged by them, having been found to allow `mode`.
-    pub(crate) fn allowed(
-        &mut self,
-        cx: &Context,
-        caller: &Caller<'_>,
-        dir: Ino,
-        mode: AccessMode,
-    ) -> Result<Option<Attr>> {
-        if caller.is_free() {
-            return Ok(None);
-        }
-        let attr = self.fs.getattr(cx, dir)?;
-        if attr.file_type() != FileType::Directory {
-            return Err(Errno::ENOTDIR);
-        }
-        caller.access(&attr, mode)?;
-        Ok(Some(attr))
-    }
-
-    /// Judges the making of `name` in `dir`. A name that exists is `EEXIST` also where none could
-    /// be made. Returns the attributes of `dir` if the caller is judged by them.
-    pub(crate) fn may_make(
-        &mut self,
-        cx: &Context,
-        caller: &Caller<'_>,
-        dir: Ino,
-        name: Name<'_>,
-    ) -> Result<Option<Attr>> {
-        let attr = self.allowed(cx, caller, dir, AccessMode::EXECUTE)?;
-        if let Some(attr) = &attr
-            && let Err(error) = caller.access(attr, MAKE)
-        {
-            let exists = self.fs.lookup(cx, dir, name).is_ok();
-            return Err(if exists { Errno::EEXIST } else { error });
-        }
-        Ok(attr)
-    }
-
-    /// Judges the removal of `name` from `dir`. Returns the attributes of what it names, if the
-    /// caller is judged by them or somebody wants to know of changes.
-    pub(crate) fn may_remove(
-        &mut self,
-        cx: &Context,
-        caller: &Caller<'_>,
-        dir: Ino,
-        name: Name<'_>,
-    ) -> Result<Option<Attr>> {
-        let attr = self.allowed(cx, caller, dir, AccessMode::EXECUTE)?;
-        if attr.is_none() && !self.observed() || name.is_dot_or_dot_dot() {
-            return Ok(None);
-        }
-        let victim = self.fs.lookup(cx, dir, name)?;
-        self.involved.add(victim.ino);
-        if let Some(attr) = &attr {
-            caller.remove(attr, &victim)?;
-        }
-        Ok(Some(victim))
-    }
-}
-
-impl<F: FileSystem> Guarded<F> {
     /// A session with the View `id` has `open`: pages of it may be shown, if it can be read, until
     /// [`end_reading`](Self::end_reading), or until the original of an adopted one is closed.
     pub(crate) fn begin_reading(&mut self, id: Option<ViewId>, open: &Open) {

@@ -35,7 +35,7 @@ use crate::open::handles::{Open, Origin};
 use crate::rights::identity::SessionId;
 use crate::rights::limits::Limits;
 use crate::session::Session;
-use crate::session::enter::enter;
+use crate::session::concerns::LOOK;
 use crate::volume::{Volume, Waits};
 
 pub(crate) mod files;
@@ -62,8 +62,8 @@ const PAGE: usize = 4096;
 const GRACE: u32 = 2;
 
 impl<F: FileSystem> Guarded<F> {
-    /// Whether clients may change the content of `ino` without a call: nothing that has been read of
-    /// it stays true. One that becomes so is told as a change of all its content.
+    /// Whether clients may change the content of `ino` without a call: nothing that has been read
+    /// of it stays true. One that becomes so is told as a change of all its content.
     #[inline]
     pub(crate) fn is_mapped(&self, ino: Ino) -> bool {
         !self.mapped.files.is_empty() && self.mapped.files.contains_key(&ino)
@@ -190,8 +190,9 @@ impl<F: FileSystem> Guarded<F> {
         Ok(true)
     }
 
-    /// The size of `ino`, of which `by` is about to change what lies before `end`, if somebody has to hear how
-    /// long it was: its mappings, or another client's kernel that reads it through its page cache.
+    /// The size of `ino`, of which `by` is about to change what lies before `end`, if somebody has
+    /// to hear how long it was: its mappings, or another client's kernel that reads it through its
+    /// page cache.
     ///
     /// # Errors
     /// `ENOMEM` where what its mappings may have in memory does not allow it to grow so far.
@@ -498,15 +499,16 @@ impl<F: FileSystem + Send> Session<F> {
         if len == 0 {
             return Err(Errno::EINVAL);
         }
-        let writable = flags.contains(OpenFlags::WRITE) && !self.access.read_only;
-        let limits = &self.access.limits;
-        let (reader, writer) = self.volume.map(cx, self.id, open.ino, offset..end, limits)?;
+        let writable = flags.contains(OpenFlags::WRITE) && !self.own.access.read_only;
+        let (id, limits) = (self.own.id, &self.own.access.limits);
+        let (reader, writer) = self.volume.map(cx, id, open.ino, offset..end, limits)?;
         // No kernel has it in its cache when this is answered.
-        enter!(self, cx, state, _caller, reading);
-        state.involved.add(open.ino);
+        let mut call = self.enter(cx, LOOK)?;
+        call.state.involved.add(open.ino);
         // Loads are nobody's calls: as on Linux it is mapping that counts.
-        if state.relatime && !self.access.read_only && !flags.contains(OpenFlags::NOATIME) {
-            state.accessed(cx, self.id, open.ino);
+        let counts = !call.own.access.read_only && !flags.contains(OpenFlags::NOATIME);
+        if call.state.relatime && counts {
+            call.state.accessed(&call.cx, call.own.id, open.ino);
         }
         Ok(Mapping { token: if writable { writer } else { reader }, writable })
     }

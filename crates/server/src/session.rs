@@ -1,9 +1,13 @@
 //! One client's view of a volume: its beginning, its locks and its end.
 
 mod adopt;
-pub(crate) mod enter;
+pub(crate) mod call;
+pub(crate) mod concerns;
 mod names;
+mod own;
+mod permission;
 mod reads;
+mod shown;
 mod standing;
 mod syncs;
 mod verbs;
@@ -21,17 +25,18 @@ use atoll_vfs::{
 use crate::guarded::Guarded;
 use crate::leases::caches::{KernelCache, Lends};
 use crate::leases::gate::{Mount, Ticket};
-use crate::leases::view::ViewId;
 use crate::locks::{
     Ask, Family, Holder, LockKind, LockOwner, LockRange, LockRequest, LockTable, Owner, WaitId,
     Waited, Wake,
 };
 use crate::open::handles::Handles;
 use crate::open::inodes::Inodes;
-use crate::open::standing::Standing;
 use crate::rights::identity::{Access, SessionId};
 use crate::rights::permissions::{Credentials, Judge};
+use crate::session::own::Own;
 use crate::volume::Volume;
+
+pub use own::Lent;
 
 /// One client's view of a [`Volume`]: a [`FileSystem`] of its own, in which handles and inode
 /// numbers are those that this session gave out, permissions are enforced and the root is the
@@ -45,40 +50,12 @@ use crate::volume::Volume;
 /// and ends its waiting requests with `EINTR`.
 pub struct Session<F: FileSystem + Send> {
     pub(crate) volume: Arc<Volume<F>>,
-    pub(crate) id: SessionId,
-    peer: Credentials,
-    pub(crate) access: Access,
     pub(crate) judge: Judge,
-    pub(crate) inodes: Inodes,
-    pub(crate) handles: Handles,
-    pub(crate) view: Option<ViewId>,
     /// Whether a call returns only when the kernels of mounts have taken what it goes by. Otherwise whoever
     /// carries the answer waits, for what `needs` says.
     pub(crate) waits: bool,
     pub(crate) needs: RefCell<Option<Ticket>>,
-    /// Of a mount: what its kernel remembers.
-    pub(crate) cache: Option<Arc<KernelCache>>,
-    /// What the last call has found for it.
-    pub(crate) lent: Option<Lent>,
-    /// Of a mount: the next read is for its kernel's page cache.
-    pub(crate) for_cache: bool,
-    /// Of a mount: the next call is by a descriptor with O_NOATIME.
-    pub(crate) noatime: bool,
-    /// Of a mount whose kernel opens by itself: what stands for its files.
-    pub(crate) standing: Option<Standing>,
-    /// Whether the sessions of the same owner may adopt what it has open, by inode.
-    pub(crate) offers: bool,
-}
-
-/// What a mount's kernel learns by an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lent {
-    /// Of this inode, by the volume's number.
-    pub ino: Ino,
-    /// It is given the inode once more.
-    pub entry: bool,
-    /// It may keep the attributes.
-    pub valid: bool,
+    pub(crate) own: Own,
 }
 
 impl<F: FileSystem + Send> Session<F> {
@@ -97,27 +74,29 @@ impl<F: FileSystem + Send> Session<F> {
         let limit = access.limits.inodes.max(access.limits.open_files.saturating_mul(2)).max(2);
         Ok(Session {
             judge: Judge::new(&peer, access.identity),
-            inodes: Inodes::new(top, all, limit),
-            handles: Handles::default(),
-            view: None,
             waits: true,
             needs: RefCell::default(),
-            cache: None,
-            lent: None,
-            for_cache: false,
-            noatime: false,
-            standing: None,
-            offers: false,
+            own: Own {
+                inodes: Inodes::new(top, all, limit),
+                handles: Handles::default(),
+                view: None,
+                cache: None,
+                lent: None,
+                for_cache: false,
+                noatime: false,
+                standing: None,
+                offers: false,
+                id,
+                peer,
+                access,
+            },
             volume,
-            id,
-            peer,
-            access,
         })
     }
 
     /// The session's name in its volume.
     pub fn id(&self) -> SessionId {
-        self.id
+        self.own.id
     }
 
     /// The volume.
@@ -127,12 +106,12 @@ impl<F: FileSystem + Send> Session<F> {
 
     /// Whom the kernel attests the client to be.
     pub fn peer(&self) -> &Credentials {
-        &self.peer
+        &self.own.peer
     }
 
     /// What the session was granted.
     pub fn access(&self) -> &Access {
-        &self.access
+        &self.own.access
     }
 
     /// Begins the session's View, of at most `most` bytes, and returns what `give` makes of its memory, for the client to map:
@@ -146,18 +125,18 @@ impl<F: FileSystem + Send> Session<F> {
         most: usize,
         give: impl FnOnce(&dyn Any) -> Result<T>,
     ) -> Result<Option<T>> {
-        if self.view.is_some() {
+        if self.own.view.is_some() {
             return Ok(None);
         }
         let mut state = self.volume.lock()?;
-        let most = most.min(self.access.limits.view);
+        let most = most.min(self.own.access.limits.view);
         let Some(view) = self.volume.host.view(most)? else { return Ok(None) };
         let given = give(&*view)?;
-        let id = state.views.begin(view, self.inodes.top());
-        self.view = Some(id);
-        self.inodes.tell_forgotten();
-        for open in self.handles.iter() {
-            state.begin_reading(self.view, open);
+        let id = state.views.begin(view, self.own.inodes.top());
+        self.own.view = Some(id);
+        self.own.inodes.tell_forgotten();
+        for open in self.own.handles.iter() {
+            state.begin_reading(self.own.view, open);
         }
         Ok(Some(given))
     }
@@ -181,33 +160,33 @@ impl<F: FileSystem + Send> Session<F> {
     /// # Errors
     /// `EIO` after a panic in the file system.
     pub fn begin_cache(&mut self, lends: Lends, mount: Arc<dyn Mount>) -> Result<Arc<KernelCache>> {
-        let top = self.inodes.top();
+        let top = self.own.inodes.top();
         let mut state = self.volume.lock()?;
-        let cache = Arc::new(KernelCache::new(self.id, top, &self.volume.gate, lends, mount));
+        let cache = Arc::new(KernelCache::new(self.own.id, top, &self.volume.gate, lends, mount));
         state.caches.begin(&cache);
-        self.cache = Some(Arc::clone(&cache));
+        self.own.cache = Some(Arc::clone(&cache));
         Ok(cache)
     }
 
     /// From now on what is opened can be adopted by sessions that [`Access::adopts_offered`] allows it.
     pub fn offer(&mut self) {
-        self.offers = true;
+        self.own.offers = true;
     }
 
     /// The next read is for the kernel's page cache, if `yes`.
     pub fn reads_for_cache(&mut self, yes: bool) {
-        self.for_cache = yes;
+        self.own.for_cache = yes;
     }
 
     /// What the kernel learns by the answer to the last call.
     pub fn take_lent(&mut self) -> Option<Lent> {
-        self.lent.take()
+        self.own.lent.take()
     }
 
     /// Whether the kernel may keep pages of `ino`, the client's number, beyond an open file of it, and
     /// whether it may read it through its page cache.
     pub fn keeps_pages(&self, ino: Ino) -> (bool, bool) {
-        let (Some(cache), Ok(ino)) = (&self.cache, self.inodes.inner(ino)) else {
+        let (Some(cache), Ok(ino)) = (&self.own.cache, self.own.inodes.inner(ino)) else {
             return (false, false);
         };
         if !cache.keeps_pages(ino) {
@@ -216,7 +195,7 @@ impl<F: FileSystem + Send> Session<F> {
         let Ok(mut state) = self.volume.lock() else { return (true, false) };
         // A read that is to be counted has to come here.
         let cx = Context { uid: 0, gid: 0, now: self.volume.host.now() };
-        let counts = !self.access.read_only && state.access_is_due(&cx, ino);
+        let counts = !self.own.access.read_only && state.access_is_due(&cx, ino);
         (!counts, !state.is_mapped(ino))
     }
 
@@ -244,7 +223,7 @@ impl<F: FileSystem + Send> Session<F> {
     pub fn setlk(&mut self, ino: Ino, handle: Handle, request: &LockRequest) -> Result<()> {
         let (result, wakes) = {
             let (key, owner, range) = self.place(ino, handle, request)?;
-            let limit = self.access.limits.locks;
+            let limit = self.own.access.limits.locks;
             match request.kind {
                 None => self.locks().unset(key, owner, range, limit),
                 Some(kind) => {
@@ -276,7 +255,7 @@ impl<F: FileSystem + Send> Session<F> {
         let (key, owner, range) = self.place(ino, handle, request)?;
         self.check_right(ino, handle, request.owner, kind)?;
         let ask = Ask { key, owner, range, kind, pid: request.pid, through: handle.0 };
-        let (result, wakes) = self.locks().set_or_wait(&ask, self.access.limits.locks, wake);
+        let (result, wakes) = self.locks().set_or_wait(&ask, self.own.access.limits.locks, wake);
         wakes.call();
         result
     }
@@ -284,7 +263,7 @@ impl<F: FileSystem + Send> Session<F> {
     /// Ends a request of this session that waits; its callback is told `EINTR`. One that has been
     /// granted meanwhile is left as it is.
     pub fn cancel(&mut self, id: WaitId) {
-        let wakes = self.locks().cancel(self.id, id);
+        let wakes = self.locks().cancel(self.own.id, id);
         wakes.call();
     }
 
@@ -294,9 +273,9 @@ impl<F: FileSystem + Send> Session<F> {
     /// # Errors
     /// `EBADF`.
     pub fn flush(&mut self, ino: Ino, handle: Handle, process: u64) -> Result<()> {
-        let ino = self.inodes.inner(ino)?;
-        self.handles.get(ino, handle)?;
-        let owner = Owner { session: self.id, number: process };
+        let ino = self.own.inodes.inner(ino)?;
+        self.own.handles.get(ino, handle)?;
+        let owner = Owner { session: self.own.id, number: process };
         self.unlock_all(ino, Family::Fcntl, owner);
         Ok(())
     }
@@ -304,7 +283,7 @@ impl<F: FileSystem + Send> Session<F> {
     /// Drops what was locked through `handle`, which was closed.
     pub(crate) fn unlock_closed(&self, ino: Ino, handle: Handle) {
         for family in [Family::Fcntl, Family::Flock] {
-            let wakes = self.locks().release((ino, family), self.id, handle.0);
+            let wakes = self.locks().release((ino, family), self.own.id, handle.0);
             wakes.call();
         }
     }
@@ -322,8 +301,8 @@ impl<F: FileSystem + Send> Session<F> {
         handle: Handle,
         request: &LockRequest,
     ) -> Result<((Ino, Family), Owner, LockRange)> {
-        let ino = self.inodes.inner(ino)?;
-        self.handles.get(ino, handle)?;
+        let ino = self.own.inodes.inner(ino)?;
+        self.own.handles.get(ino, handle)?;
         let (family, number, range) = match request.owner {
             LockOwner::Process(number) => (Family::Fcntl, number, request.range),
             LockOwner::OpenFile => (Family::Flock, handle.0, LockRange::ALL),
@@ -331,7 +310,7 @@ impl<F: FileSystem + Send> Session<F> {
         if range.start > range.end {
             return Err(Errno::EINVAL);
         }
-        Ok(((ino, family), Owner { session: self.id, number }, range))
+        Ok(((ino, family), Owner { session: self.own.id, number }, range))
     }
 
     /// A shared lock of fcntl(2) needs the file open for reading, an exclusive one for writing.
@@ -345,7 +324,7 @@ impl<F: FileSystem + Send> Session<F> {
         if owner == LockOwner::OpenFile {
             return Ok(());
         }
-        let open = self.handles.get(self.inodes.inner(ino)?, handle)?;
+        let open = self.own.handles.get(self.own.inodes.inner(ino)?, handle)?;
         let right = match kind {
             LockKind::Shared => OpenFlags::READ,
             LockKind::Exclusive => OpenFlags::WRITE,
@@ -396,27 +375,27 @@ fn find_directory(fs: &mut impl FileSystem, path: &Path) -> Result<Ino> {
 
 impl<F: FileSystem + Send> Drop for Session<F> {
     fn drop(&mut self) {
-        let wakes = self.locks().end(self.id);
+        let wakes = self.locks().end(self.own.id);
         wakes.call();
-        self.volume.write_back_session(self.id, self.volume.host.now());
+        self.volume.write_back_session(self.own.id, self.volume.host.now());
         // After a panic in the file system there is nothing left to be closed, but for the View.
         let mut guard = match self.volume.state.lock() {
             Ok(guard) => guard,
             Err(poisoned) => {
                 let state = &mut *poisoned.into_inner();
-                state.views.end(self.view);
-                return self.cache.iter().for_each(|cache| state.caches.end(cache));
+                state.views.end(self.own.view);
+                return self.own.cache.iter().for_each(|cache| state.caches.end(cache));
             }
         };
         let state: &mut Guarded<F> = &mut guard;
-        state.views.end(self.view);
-        self.cache.iter().for_each(|cache| state.caches.end(cache));
+        state.views.end(self.own.view);
+        self.own.cache.iter().for_each(|cache| state.caches.end(cache));
         // Closing stamps nothing.
         let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
-        for open in self.handles.drain() {
-            state.end_reading(self.view, &open);
+        for open in self.own.handles.drain() {
+            state.end_reading(self.own.view, &open);
             // Whatever one says, the rest are closed.
-            let _ = state.close(&cx, self.id, &open);
+            let _ = state.close(&cx, self.own.id, &open);
         }
     }
 }

@@ -48,9 +48,7 @@ pub(crate) enum Waits<'a> {
 /// The lock of a volume during a call.
 pub(crate) struct Entered<'a, F: FileSystem> {
     state: Option<MutexGuard<'a, Guarded<F>>>,
-    checkpoints: &'a Checkpoints,
-    gate: &'a Gate,
-    host: &'a dyn Host,
+    volume: &'a Volume<F>,
     waits: Waits<'a>,
 }
 
@@ -75,13 +73,16 @@ impl<F: FileSystem> Drop for Entered<'_, F> {
     fn drop(&mut self) {
         let Some(state) = self.state.take() else { return };
         if state.fs.checkpoint_due() {
-            self.checkpoints.ask();
+            self.volume.checkpoints.ask();
         }
-        let ticket = self.gate.ticket(&state.involved);
+        let ticket = self.volume.gate.ticket(&state.involved);
         drop(state);
         let Some(ticket) = ticket else { return };
         match self.waits {
-            Waits::Here => self.host.wait(&mut |done| self.gate.after(ticket.clone(), done)),
+            Waits::Here => {
+                let Volume { host, gate, .. } = self.volume;
+                host.wait(&mut |done| gate.after(ticket.clone(), done));
+            }
             Waits::Carrier(place) => place.borrow_mut().get_or_insert_default().merge(&ticket),
         }
     }
@@ -204,8 +205,7 @@ impl<F: FileSystem + Send> Volume<F> {
     pub(crate) fn enter<'a>(&'a self, waits: Waits<'a>) -> Result<Entered<'a, F>> {
         let mut state = self.lock()?;
         state.involved.begin();
-        let (checkpoints, gate, host) = (&self.checkpoints, &*self.gate, &*self.host);
-        Ok(Entered { state: Some(state), checkpoints, gate, host, waits })
+        Ok(Entered { state: Some(state), volume: self, waits })
     }
 
     /// What the lock guards.

@@ -1,10 +1,11 @@
 //! The file seam: files as FUSE's verbs on inode numbers and single name components.
 //!
 //! Read in this order: [`types`] the nouns, [`errno`] the errors, [`filesystem`] the trait and its
-//! contract, [`sync`] what it hands out to be waited for, [`model`] the in-memory oracle that every implementor is compared with; then the cut:
-//! [`wire`] FUSE messages, [`server`] bytes to a call, [`client`] a call to bytes, [`loopback`] both in one
-//! process; [`view`], memory that answers without a request, and [`cached`], a client that looks there first; and
-//! [`abi`], the numbers that C states too.
+//! contract, [`sync`] what it hands out to be waited for, [`model`] the in-memory oracle that every
+//! implementor is compared with; then the cut: [`wire`] FUSE messages, [`server`] bytes to a call,
+//! [`client`] a call to bytes, [`inline`] both in one process; [`view`], memory that answers
+//! without a request, and [`cached`], a client that looks there first; and [`abi`], the numbers
+//! that C states too.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -17,7 +18,7 @@ pub mod cached;
 pub mod client;
 pub mod errno;
 pub mod filesystem;
-pub mod loopback;
+pub mod inline;
 pub mod model;
 pub mod server;
 pub mod sync;
@@ -30,7 +31,7 @@ pub use cached::{Answers, Cached, LiveView, OpenFiles};
 pub use client::{Client, ClientOptions};
 pub use errno::{Errno, Result};
 pub use filesystem::FileSystem;
-pub use loopback::Loopback;
+pub use inline::Inline;
 pub use server::{Server, ServerOptions};
 pub use sync::{CheckpointStep, PendingSync, SyncId};
 pub use types::*;

@@ -383,7 +383,8 @@ impl Caches {
         if let Some((_, size)) = content.grew {
             self.others(by).for_each(|mount| mount.grew(ino, size, last));
         }
-        // Whoever reads for the writer's own page cache meanwhile may have got what was there before.
+        // Whoever reads for the writer's own page cache meanwhile may have got what was there
+        // before.
         if !of_cache {
             for mount in self.mounts.iter().filter(|mount| mount.session == by) {
                 mount.revoke(ino, true);
@@ -402,7 +403,8 @@ impl Observer for Caches {
         !self.mounts.is_empty()
     }
 
-    /// Takes back what `change` has made untrue, from all but the mount that has made it and so knows.
+    /// Takes back what `change` has made untrue, from all but the mount that has made it and so
+    /// knows.
     #[inline]
     fn changed(&mut self, by: SessionId, change: &Change<'_>) {
         match change {

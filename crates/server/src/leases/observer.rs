@@ -1,8 +1,9 @@
 //! Who must hear of a change: one interface for all that show a client what the volume has.
 //!
-//! A call that changes something says so in one place, `Guarded::tell`, which calls each [`Observer`]: the Views,
-//! the kernels of mounts, the memory of mapped files. None of them is asked, and nothing is looked up
-//! for their sake, while nobody listens; none is called through a table of functions.
+//! A call that changes something says so in one place, `Guarded::tell`, which calls each
+//! [`Observer`]: the Views, the kernels of mounts, the memory of mapped files. None of them is
+//! asked, and nothing is looked up for their sake, while nobody listens; none is called through a
+//! table of functions.
 
 use atoll_vfs::Ino;
 
@@ -13,15 +14,15 @@ use crate::rights::identity::SessionId;
 pub(crate) enum Change<'a> {
     /// Attributes of the inode: mode, owner, times, links, extended attributes.
     Attributes(Ino),
-    /// The same, in a way that the kernel whose call it was does not think of: the access that a read is,
-    /// set-ID bits and capabilities that a write takes.
+    /// The same, in a way that the kernel whose call it was does not think of: the access that a
+    /// read is, set-ID bits and capabilities that a write takes.
     Unexpected(Ino),
     /// The mode or owner of a directory, and so who may search it.
     Rights(Ino),
     /// The content of a file, and with it its attributes.
     Content(Content<'a>),
-    /// What `name` stands for in the directory `parent`, existence included, and the attributes of the
-    /// directory. Those of the inodes concerned follow.
+    /// What `name` stands for in the directory `parent`, existence included, and the attributes of
+    /// the directory. Those of the inodes concerned follow.
     Entry {
         /// The directory.
         parent: Ino,
@@ -46,15 +47,16 @@ pub(crate) struct Content<'a> {
     pub len: u64,
     /// What is there now.
     pub now: Now<'a>,
-    /// The file became longer: how long it was, and how long it is. Only where `Guarded::size_before` has said
-    /// how long it was.
+    /// The file became longer: how long it was, and how long it is. Only where
+    /// `Guarded::size_before` has said how long it was.
     pub grew: Option<(u64, u64)>,
 }
 
 /// What a part of a file has become.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Now<'a> {
-    /// These bytes, which are what the page cache of the caller's kernel has if they are `cached` there.
+    /// These bytes, which are what the page cache of the caller's kernel has if they are `cached`
+    /// there.
     Bytes {
         /// They.
         data: &'a [u8],
@@ -83,7 +85,8 @@ impl Change<'_> {
     }
 }
 
-/// Hears of every change, with the volume locked, before the call that made it returns to its client.
+/// Hears of every change, with the volume locked, before the call that made it returns to its
+/// client.
 pub(crate) trait Observer {
     /// Whether anybody listens.
     fn listens(&self) -> bool;

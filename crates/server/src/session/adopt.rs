@@ -15,8 +15,8 @@ impl<F: FileSystem + Send> Session<F> {
     pub fn token(&mut self, ino: Ino, handle: Handle) -> Result<Token> {
         let open = self.file(ino, handle)?;
         let (token, origin) =
-            self.volume.lock()?.tokens.lend(&*self.volume.host, &open, self.inodes.top())?;
-        self.handles.set_origin(handle, origin);
+            self.volume.lock()?.tokens.lend(&*self.volume.host, &open, self.own.inodes.top())?;
+        self.own.handles.set_origin(handle, origin);
         Ok(token)
     }
 
@@ -37,10 +37,10 @@ impl<F: FileSystem + Send> Session<F> {
     /// # Errors
     /// `EBADF` when there is none or this session may not; `EMFILE`.
     pub fn adopt_open(&mut self, ino: Ino, rights: OpenFlags) -> Result<(Ino, Handle)> {
-        if !self.access.adopts_offered {
+        if !self.own.access.adopts_offered {
             return Err(Errno::EBADF);
         }
-        let ino = self.inodes.inner(ino)?;
+        let ino = self.own.inodes.inner(ino)?;
         self.adopt_by(|tokens, top| tokens.adopt_offered(ino, rights, top))
     }
 
@@ -48,18 +48,16 @@ impl<F: FileSystem + Send> Session<F> {
         &mut self,
         find: impl FnOnce(&Tokens, Ino) -> Result<Open>,
     ) -> Result<(Ino, Handle)> {
-        self.check_room()?;
+        self.own.check_room()?;
         let open = {
             let mut state = self.volume.lock()?;
-            let open = find(&state.tokens, self.inodes.top())?;
-            self.inodes.adopt(open.ino, state.moves)?;
-            while let Some(ino) = self.inodes.forgotten() {
-                state.views.forgotten(self.view, ino);
-            }
-            state.begin_reading(self.view, &open);
+            let open = find(&state.tokens, self.own.inodes.top())?;
+            self.own.inodes.adopt(open.ino, state.moves)?;
+            self.own.drop_forgotten(&mut state.views);
+            state.begin_reading(self.own.view, &open);
             open
         };
-        Ok((self.inodes.outer(open.ino), self.handles.insert(open)))
+        Ok((self.own.inodes.outer(open.ino), self.own.handles.insert(open)))
     }
 }
 

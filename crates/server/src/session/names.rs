@@ -2,18 +2,10 @@
 
 use atoll_vfs::{Attr, Context, Errno, FileSystem, FileType, Ino, Name, Result};
 
-use crate::guarded::Guarded;
-use crate::session::enter::changing;
-use crate::session::enter::{directory, enter, forgotten, lend};
-use crate::session::{Lent, Session};
-use crate::volume::Waits;
+use crate::session::Session;
+use crate::session::concerns::{LOOK, MAKE, REMOVE};
 
 impl<F: FileSystem + Send> Session<F> {
-    /// Refuses a session that may not change names.
-    pub(crate) fn may_name(&self) -> Result<()> {
-        if self.access.names_fixed { Err(Errno::EPERM) } else { Ok(()) }
-    }
-
     /// Makes a name with `make`, which gets the mode that the caller may give.
     pub(crate) fn make(
         &mut self,
@@ -23,40 +15,34 @@ impl<F: FileSystem + Send> Session<F> {
         mode: u32,
         make: impl FnOnce(&mut F, &Context, Ino, u32) -> Result<Attr>,
     ) -> Result<Attr> {
-        self.may_name()?;
-        enter!(self, cx, state, caller, changing);
-        let dir = directory!(self, cx, state, caller, parent);
-        let above = state.may_make(cx, &caller, dir, name)?;
-        caller.make(mode)?;
+        let (mut call, dir, above) = self.call_in(cx, MAKE, parent)?;
+        call.may_make(dir, name, above.as_ref())?;
+        call.caller.make(mode)?;
         let is_directory = FileType::from_mode(mode) == Some(FileType::Directory);
         let mode = match above {
-            Some(above) if !is_directory => caller.new_mode(&above, mode),
+            Some(above) if !is_directory => call.caller.new_mode(&above, mode),
             _ => mode,
         };
-        let attr = make(&mut state.fs, cx, dir, mode)?;
-        state.involved.add(attr.ino);
-        state.tell_entry(self.id, dir, name);
-        state.show_again(cx, self.view, dir);
-        self.inodes.give(attr.ino, state.moves)?;
-        forgotten!(self, state);
-        state.views.found_entry(self.view_of(cx), dir, name, &attr);
-        lend!(self, entry attr.ino, true);
-        Ok(self.inodes.shown(attr))
+        let attr = make(&mut call.state.fs, &call.cx, dir, mode)?;
+        call.state.involved.add(attr.ino);
+        call.tell_entry(dir, name);
+        call.show_again(dir);
+        call.given(dir, name, attr)
     }
 
     /// What `.` is of what is no directory: the kernel of a mount so finds the inode of a file handle.
     pub(crate) fn itself(&mut self, cx: &Context, ino: Ino) -> Result<Option<Attr>> {
-        let Ok(inner) = self.inodes.named(ino) else { return Ok(None) };
-        enter!(self, cx, state, _caller, reading);
-        state.involved.add(inner);
-        let attr = state.fs.getattr(cx, inner)?;
+        let (mut call, inner) = match self.call_on(cx, LOOK, ino) {
+            Err(Errno::ESTALE) => return Ok(None),
+            begun => begun?,
+        };
+        let attr = call.state.fs.getattr(&call.cx, inner)?;
         if attr.file_type() == FileType::Directory {
             return Ok(None);
         }
-        self.inodes.give(inner, state.moves)?;
-        forgotten!(self, state);
-        lend!(self, entry attr.ino, true);
-        Ok(Some(self.inodes.shown(attr)))
+        call.give(inner)?;
+        call.own.lend_entry(inner, true);
+        Ok(Some(call.own.inodes.shown(attr)))
     }
 
     pub(crate) fn remove(
@@ -66,17 +52,15 @@ impl<F: FileSystem + Send> Session<F> {
         name: Name<'_>,
         remove: impl FnOnce(&mut F, &Context, Ino) -> Result<()>,
     ) -> Result<()> {
-        self.may_name()?;
-        enter!(self, cx, state, caller, changing);
-        let dir = directory!(self, cx, state, caller, parent);
-        let victim = state.may_remove(cx, &caller, dir, name)?;
-        remove(&mut state.fs, cx, dir)?;
-        if state.observed() {
-            state.tell_entry(self.id, dir, name);
+        let (mut call, dir, above) = self.call_in(cx, REMOVE, parent)?;
+        let victim = call.may_remove(dir, name, above.as_ref())?;
+        remove(&mut call.state.fs, &call.cx, dir)?;
+        if call.state.observed() {
+            call.tell_entry(dir, name);
             if let Some(victim) = victim {
-                state.tell_unlinked(cx, self.id, victim.ino);
+                call.tell_unlinked(victim.ino);
             }
-            state.show_again(cx, self.view, dir);
+            call.show_again(dir);
         }
         Ok(())
     }

@@ -1,33 +1,21 @@
 //! The calls that read, and which of them count as accesses.
 
-use atoll_vfs::{Context, DirEntry, FileSystem, Handle, Ino, OpenFlags, Result};
+use atoll_vfs::{Context, DirEntry, FileSystem, Handle, Ino, Result};
 
 use crate::guarded::Guarded;
-use crate::open::handles::Open;
 use crate::session::Session;
-use crate::session::enter::enter;
-use crate::volume::Waits;
+use crate::session::call::Call;
+use crate::session::concerns::LOOK;
 
 impl<F: FileSystem + Send> Session<F> {
     /// The next call is by a descriptor with O_NOATIME, if `yes`.
     pub fn reads_without_trace(&mut self, yes: bool) {
-        self.noatime = yes;
+        self.own.noatime = yes;
     }
 
     /// Whether reading through this session sets times of last access.
     pub fn sets_access_times(&self) -> bool {
-        !self.access.read_only && self.volume.lock().is_ok_and(|state| state.relatime)
-    }
-
-    /// Whether a read through this session by `open` counts as an access. A kernel says with each whether it
-    /// does, since O_NOATIME can be changed; others say so when they open.
-    #[inline]
-    pub(crate) fn counts(&self, open: &Open) -> bool {
-        let without_trace = match self.cache {
-            Some(_) => self.noatime,
-            None => open.flags.is_some_and(|flags| flags.contains(OpenFlags::NOATIME)),
-        };
-        !without_trace && !self.access.read_only
+        !self.own.access.read_only && self.volume.lock().is_ok_and(|state| state.relatime)
     }
 
     #[inline]
@@ -39,26 +27,26 @@ impl<F: FileSystem + Send> Session<F> {
         offset: u64,
         buf: &mut [u8],
     ) -> Result<usize> {
-        let open = self.file(ino, handle)?;
-        let len = buf.len().min(self.access.limits.transfer);
-        enter!(self, cx, state, _caller, reading);
-        state.go_by(&open)?;
+        let (mut call, open) = self.call_by(cx, LOOK, ino, handle)?;
+        let Call { state, cx, own, .. } = &mut call;
+        let state: &mut Guarded<F> = state;
+        let len = buf.len().min(own.access.limits.transfer);
         let asked = len > 0;
         let len = state.fs.read(cx, open.ino, open.handle, offset, &mut buf[..len])?;
-        if state.relatime && asked && self.counts(&open) {
-            state.accessed(cx, self.id, open.ino);
+        if state.relatime && asked && own.counts(&open) {
+            state.accessed(cx, own.id, open.ino);
         }
-        if self.for_cache
-            && let Some(cache) = &self.cache
+        if own.for_cache
+            && let Some(cache) = &own.cache
         {
             cache.sent_pages(open.ino, state.is_mapped(open.ino));
         }
         if state.read_mapped(open.ino, offset, &mut buf[..len])? {
             return Ok(len);
         }
-        if self.view.is_some() && open.is_readable() {
+        if own.view.is_some() && open.is_readable() {
             let Guarded { fs, views, .. } = state;
-            views.filled(fs, cx, self.view, &open, offset, len);
+            views.filled(fs, cx, own.view, &open, offset, len);
         }
         Ok(len)
     }
@@ -72,28 +60,28 @@ impl<F: FileSystem + Send> Session<F> {
         emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> Result<()> {
         let open = self.listing(ino, handle)?;
-        let inodes = &self.inodes;
+        let mut call = self.enter(cx, LOOK)?;
+        let Call { state, cx, own, .. } = &mut call;
+        let state: &mut Guarded<F> = state;
+        let inodes = &own.inodes;
         let top = inodes.top();
         let at_top = open.ino == top;
-        enter!(self, cx, state, _caller, reading);
         state.involved.add(open.ino);
         state.fs.readdir(cx, open.ino, open.handle, cookie, &mut |entry| {
             let ino = if at_top && entry.name == b".." { top } else { entry.ino };
             emit(&DirEntry { ino: inodes.outer(ino), ..*entry })
         })?;
-        if state.relatime && self.counts(&open) {
-            state.accessed(cx, self.id, open.ino);
+        if state.relatime && own.counts(&open) {
+            state.accessed(cx, own.id, open.ino);
         }
         Ok(())
     }
 
     pub(crate) fn follow(&mut self, cx: &Context, ino: Ino, target: &mut Vec<u8>) -> Result<()> {
-        let inner = self.inodes.named(ino)?;
-        enter!(self, cx, state, _caller, reading);
-        state.involved.add(inner);
-        state.fs.readlink(cx, inner, target)?;
-        if state.relatime && !self.access.read_only {
-            state.accessed(cx, self.id, inner);
+        let (mut call, inner) = self.call_on(cx, LOOK, ino)?;
+        call.state.fs.readlink(&call.cx, inner, target)?;
+        if call.state.relatime && !call.own.access.read_only {
+            call.state.accessed(&call.cx, call.own.id, inner);
         }
         Ok(())
     }

@@ -17,25 +17,25 @@ impl<F: FileSystem + Send> Session<F> {
     /// From now on handle 0 stands for a file that may be read, or a directory. For a client who has checked
     /// the permissions, of a volume that nobody changes.
     pub fn open_nothing(&mut self) {
-        self.standing.get_or_insert_default();
+        self.own.standing.get_or_insert_default();
     }
 
     /// Whether the client opens by itself.
     pub fn opens_nothing(&self) -> bool {
-        self.standing.is_some()
+        self.own.standing.is_some()
     }
 
     /// The handle that the client means by `handle` of `ino`, a file or else a directory.
     #[inline]
     pub(crate) fn meant(&mut self, ino: Ino, handle: Handle, file: bool) -> Result<Handle> {
-        if handle != Handle(0) || self.standing.is_none() {
+        if handle != Handle(0) || self.own.standing.is_none() {
             return Ok(handle);
         }
         self.stand(ino, file)
     }
 
     fn stand(&mut self, ino: Ino, file: bool) -> Result<Handle> {
-        let Some(standing) = &mut self.standing else { return Ok(Handle(0)) };
+        let Some(standing) = &mut self.own.standing else { return Ok(Handle(0)) };
         if let Some(&(handle, _)) = standing.handles.get(&ino) {
             return Ok(handle);
         }
@@ -47,7 +47,7 @@ impl<F: FileSystem + Send> Session<F> {
         let cx = Context { uid: 0, gid: 0, now: self.volume.host.now() };
         let handle =
             if file { self.open(&cx, ino, OpenFlags::READ)? } else { self.opendir(&cx, ino)? };
-        if let Some(standing) = &mut self.standing {
+        if let Some(standing) = &mut self.own.standing {
             standing.handles.insert(ino, (handle, file));
             standing.order.push_back(ino);
         }
@@ -56,7 +56,7 @@ impl<F: FileSystem + Send> Session<F> {
 
     /// Closes what stands for `ino`, the client's number.
     pub(crate) fn stand_down(&mut self, ino: Ino) {
-        let stood = self.standing.as_mut().and_then(|standing| standing.handles.remove(&ino));
+        let stood = self.own.standing.as_mut().and_then(|standing| standing.handles.remove(&ino));
         let Some((handle, file)) = stood else { return };
         let cx = Context { uid: 0, gid: 0, now: self.volume.host.now() };
         // Nothing more can be done, whatever it says.
@@ -104,7 +104,7 @@ mod tests {
         for _ in 0..2 {
             for (i, &ino) in inos.iter().enumerate() {
                 assert_eq!(read(&mut kernel, ino, NONE), Ok((1, i as u8)));
-                assert!(kernel.handles.len() <= STANDING_MAX);
+                assert!(kernel.own.handles.len() <= STANDING_MAX);
             }
         }
         let mut listed = 0;
@@ -123,9 +123,9 @@ mod tests {
         let mut adopter = session();
         let (ino, adopted) = adopter.adopt(token).unwrap();
         assert_eq!(read(&mut adopter, ino, adopted), Ok((1, 0)));
-        let open = kernel.handles.len();
+        let open = kernel.own.handles.len();
         kernel.forget(inos[0], 1);
-        assert_eq!(kernel.handles.len(), open - 1);
+        assert_eq!(kernel.own.handles.len(), open - 1);
         assert_eq!(read(&mut adopter, ino, adopted), Err(Errno::EBADF));
         assert_eq!(read(&mut kernel, inos[0], NONE), Ok((1, 0)));
     }

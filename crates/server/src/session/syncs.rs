@@ -2,11 +2,9 @@
 
 use atoll_vfs::{Context, FileSystem, Ino, Result};
 
-use crate::guarded::Guarded;
 use crate::session::Session;
-use crate::session::enter::enter;
+use crate::session::concerns::LOOK;
 use crate::syncs::queue::Ask;
-use crate::volume::Waits;
 
 impl<F: FileSystem + Send> Session<F> {
     /// Does everything that `ask` takes but the sync itself, for `Volume::sync_later`. Returns whether
@@ -19,15 +17,13 @@ impl<F: FileSystem + Send> Session<F> {
             Ask::File { handle, data_only } => {
                 let open = self.file(ino, handle)?;
                 self.volume.write_back_file(open.ino, cx.now)?;
-                enter!(self, cx, state, _caller, reading);
-                state.go_by(&open).map(|()| data_only)
+                self.enter(cx, LOOK)?.state.go_by(&open).map(|()| data_only)
             }
             Ask::Directory(handle) => self.listing(ino, handle).map(|_| false),
             Ask::All => {
                 self.volume.write_back(cx.now)?;
                 // What was written back may be of any file.
-                enter!(self, cx, _state, _caller, reading);
-                Ok(false)
+                self.enter(cx, LOOK).map(|_| false)
             }
         }
     }

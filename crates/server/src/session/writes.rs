@@ -5,9 +5,8 @@ use atoll_vfs::{Context, FileSystem, Handle, Ino, OpenFlags, Result, Written};
 use crate::guarded::Guarded;
 use crate::leases::observer::{Content, Now};
 use crate::session::Session;
-use crate::session::enter::changing;
-use crate::session::enter::enter;
-use crate::volume::Waits;
+use crate::session::call::Call;
+use crate::session::concerns::CHANGE;
 
 /// Where a write goes.
 pub(crate) enum At {
@@ -49,7 +48,7 @@ impl<F: FileSystem + Send> Session<F> {
         data: &[u8],
     ) -> Result<Written> {
         let written = self.write_to(cx, ino, handle, At::Within(offset), data)?;
-        Ok(Written { len: data.len().min(self.access.limits.transfer), ..written })
+        Ok(Written { len: data.len().min(self.own.access.limits.transfer), ..written })
     }
 
     pub(crate) fn write_to(
@@ -60,14 +59,14 @@ impl<F: FileSystem + Send> Session<F> {
         at: At,
         data: &[u8],
     ) -> Result<Written> {
-        let open = self.file(ino, handle)?;
-        let mut data = &data[..data.len().min(self.access.limits.transfer)];
-        enter!(self, cx, state, caller, changing);
-        state.go_by(&open)?;
+        let (mut call, open) = self.call_by(cx, CHANGE, ino, handle)?;
+        let mut data = &data[..data.len().min(call.own.access.limits.transfer)];
         // What cannot be written takes nothing.
         if open.flags.is_some_and(|flags| flags.contains(OpenFlags::WRITE)) && !data.is_empty() {
-            state.drop_privileges(cx, self.id, &caller, open.ino)?;
+            call.drop_privileges(open.ino)?;
         }
+        let Call { state, cx, own, .. } = &mut call;
+        let state: &mut Guarded<F> = state;
         let offset = match at {
             At::Offset(offset) => offset,
             At::End => state.fs.getattr(cx, open.ino)?.size,
@@ -79,19 +78,19 @@ impl<F: FileSystem + Send> Session<F> {
         };
         let end = offset.saturating_add(data.len() as u64);
         let of_cache = matches!(at, At::Within(_));
-        let was = state.size_before(cx, self.id, open.ino, end)?;
-        let had = state.views.has(self.view, open.ino, offset, data.len());
+        let was = state.size_before(cx, own.id, open.ino, end)?;
+        let had = state.views.has(own.view, open.ino, offset, data.len());
         let written = state.fs.write(cx, open.ino, open.handle, offset, data)?;
         if state.observed() && written.len > 0 {
             let (offset, len) = (written.offset, written.len as u64);
             let now = Now::Bytes { data: &data[..written.len], cached: of_cache };
             let grew = was.map(|was| (was, offset + len)).filter(|(was, is)| is > was);
             let content = Content { ino: open.ino, offset, len, now, grew };
-            state.tell_content(cx, self.id, content);
+            state.tell_content(cx, own.id, content);
         }
         if had && !state.is_mapped(open.ino) {
             let Guarded { fs, views, .. } = state;
-            views.filled(fs, cx, self.view, &open, written.offset, written.len);
+            views.filled(fs, cx, own.view, &open, written.offset, written.len);
         }
         Ok(written)
     }

@@ -112,8 +112,8 @@ impl<'a> ViewWriter<'a> {
         self.tables.state.store(0, Ordering::Release);
     }
 
-    /// The attributes of `ino` are `attr`, whatever number is in it. Its pages can be read only while they
-    /// are here.
+    /// The attributes of `ino` are `attr`, whatever number is in it. Its pages can be read only
+    /// while they are here.
     pub fn put_attr(&mut self, ino: u64, attr: &Attr) {
         assert!(ino != 0);
         let number = match self.attrs.find(ino, ino) {

@@ -1,5 +1,5 @@
-//! A [`Transport`] within one process: requests are carried out as they are sent, by a [`Server`] over a
-//! [`FileSystem`]. For tests of everything above a transport, without one.
+//! A [`Transport`] to a file system in the same process: requests are carried out as they are sent,
+//! by a [`Server`]. For tests of messages alone; there is no session, and no carrier.
 
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -19,7 +19,7 @@ const OUTSTANDING: usize = 64;
 ///
 /// Callers are whom they say they are; the time is what `clock` says, unless the client's counts.
 #[derive(Debug)]
-pub struct Loopback<F, C> {
+pub struct Inline<F, C> {
     /// The file system.
     pub fs: F,
     server: Server,
@@ -29,11 +29,11 @@ pub struct Loopback<F, C> {
     next: u64,
 }
 
-impl<F: FileSystem, C: FnMut() -> Timespec> Loopback<F, C> {
+impl<F: FileSystem, C: FnMut() -> Timespec> Inline<F, C> {
     /// Puts `fs` behind a server with `options`, on a transport that carries as much data as the server
     /// takes.
     pub fn new(fs: F, options: ServerOptions, clock: C) -> Self {
-        Loopback {
+        Inline {
             fs,
             server: Server::new(options),
             clock,
@@ -45,11 +45,11 @@ impl<F: FileSystem, C: FnMut() -> Timespec> Loopback<F, C> {
 
     /// The same with a transport that carries at most `max_data` bytes of data.
     pub fn narrow(self, max_data: usize) -> Self {
-        Loopback { max_data, ..self }
+        Inline { max_data, ..self }
     }
 }
 
-impl<F: FileSystem, C: FnMut() -> Timespec> Transport for Loopback<F, C> {
+impl<F: FileSystem, C: FnMut() -> Timespec> Transport for Inline<F, C> {
     fn epoch(&self) -> u64 {
         0
     }

@@ -1,0 +1,194 @@
+//! A call under way: how each begins and ends under the volume's lock.
+//!
+//! What a call passes through are steps on one thing, and not file systems over each other: what
+//! one has looked up the next needs too. If the judge of permissions and those who tell of changes
+//! looked for themselves, an unlink would have two lookups, and take a tenth longer.
+
+use atoll_posix::AccessMode;
+use atoll_vfs::{Attr, Context, FileSystem, Handle, Ino, Result};
+
+use crate::guarded::Guarded;
+use crate::open::handles::Open;
+use crate::rights::permissions::Caller;
+use crate::session::Session;
+use crate::session::concerns::Concerns;
+use crate::session::own::Own;
+use crate::volume::{Entered, Waits};
+
+/// A call that has the volume's lock. It gives it back when it is dropped.
+pub(crate) struct Call<'a, F: FileSystem> {
+    /// What the lock guards.
+    pub state: Entered<'a, F>,
+    /// With the identity by which the call is judged.
+    pub cx: Context,
+    /// Whom it speaks for.
+    pub caller: Caller<'a>,
+    /// What the session has of its own.
+    pub own: &'a mut Own,
+    /// What its verb asks of the directory that it works in.
+    rights: AccessMode,
+}
+
+impl<F: FileSystem + Send> Session<F> {
+    /// Begins a call within the session's limits.
+    ///
+    /// # Errors
+    /// `EMFILE`, `EPERM`, `EROFS`; `EIO` after a panic in the file system.
+    #[inline(always)]
+    pub(crate) fn call(&mut self, cx: &Context, verb: Concerns) -> Result<Call<'_, F>> {
+        self.own.may_begin(verb)?;
+        self.enter(cx, verb)
+    }
+
+    /// Begins a call that names the inode `ino`; returns the volume's number of it.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call); `ESTALE`.
+    #[inline(always)]
+    pub(crate) fn call_on(
+        &mut self,
+        cx: &Context,
+        verb: Concerns,
+        ino: Ino,
+    ) -> Result<(Call<'_, F>, Ino)> {
+        self.own.may_begin(verb)?;
+        let inner = self.own.inodes.named(ino)?;
+        let mut call = self.enter(cx, verb)?;
+        call.state.involved.add(inner);
+        Ok((call, inner))
+    }
+
+    /// Begins a call that works in the directory `ino`; returns the volume's number of it, and its
+    /// attributes if the caller is judged by them.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call); `ESTALE`, `ENOTDIR`, `EACCES`.
+    #[inline(always)]
+    pub(crate) fn call_in(
+        &mut self,
+        cx: &Context,
+        verb: Concerns,
+        ino: Ino,
+    ) -> Result<(Call<'_, F>, Ino, Option<Attr>)> {
+        let mut call = self.call(cx, verb)?;
+        let dir = call.inside(ino)?;
+        let attr = call.allowed(dir)?;
+        Ok((call, dir, attr))
+    }
+
+    /// Begins a call through an open file.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call); `EBADF`, `ESTALE`.
+    #[inline(always)]
+    pub(crate) fn call_by(
+        &mut self,
+        cx: &Context,
+        verb: Concerns,
+        ino: Ino,
+        handle: Handle,
+    ) -> Result<(Call<'_, F>, Open)> {
+        let open = self.file(ino, handle)?;
+        let mut call = self.enter(cx, verb)?;
+        call.state.go_by(&open)?;
+        Ok((call, open))
+    }
+
+    /// Takes the volume's lock.
+    ///
+    /// # Errors
+    /// `EROFS` for a change by a session that may only look; `EIO` after a panic in the file
+    /// system.
+    #[inline(always)]
+    pub(crate) fn enter(&mut self, cx: &Context, verb: Concerns) -> Result<Call<'_, F>> {
+        if verb.changes {
+            self.own.may_change()?;
+        }
+        let waits = if self.waits { Waits::Here } else { Waits::Carrier(&self.needs) };
+        let mut state = self.volume.enter(waits)?;
+        if verb.changes {
+            state.changed = true;
+        }
+        let cx = self.judge.context(cx);
+        let caller = self.judge.caller(&cx);
+        Ok(Call { state, cx, caller, own: &mut self.own, rights: verb.rights })
+    }
+}
+
+impl<F: FileSystem> Call<'_, F> {
+    /// The volume's number of a directory in which the call works.
+    ///
+    /// # Errors
+    /// `ESTALE`, `ENOTDIR`.
+    #[inline]
+    pub fn inside(&mut self, ino: Ino) -> Result<Ino> {
+        let Call { state, cx, caller, own, .. } = self;
+        let Guarded { fs, involved, moves, views, .. } = &mut **state;
+        let dir = own.inodes.directory((fs, involved), cx, caller, *moves, ino);
+        own.drop_forgotten(views);
+        let dir = dir?;
+        involved.add(dir);
+        Ok(dir)
+    }
+
+    /// The attributes of `dir` if the caller is judged by them, having been found to allow what the
+    /// verb asks of a directory.
+    ///
+    /// # Errors
+    /// `EACCES`, `ENOTDIR`.
+    #[inline]
+    pub fn allowed(&mut self, dir: Ino) -> Result<Option<Attr>> {
+        self.judged(dir, self.rights)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use atoll_vfs::{Errno, Name, OpenFlags, SetAttr};
+
+    use super::*;
+    use crate::rights::limits::Limits;
+    use crate::{Access, Credentials};
+
+    const CX: Context = Context { uid: 0, gid: 0, now: atoll_vfs::Timespec { sec: 0, nsec: 0 } };
+
+    /// What a verb is about decides what refuses it, and in which order.
+    #[test]
+    fn refusals() {
+        let volume = crate::testing::volume();
+        let name = Name::new(b"n").unwrap();
+        let session = |read_only, names_fixed, open_files| {
+            let limits = Limits { open_files, ..Limits::default() };
+            let access = Access { read_only, names_fixed, limits, ..Access::default() };
+            volume.session(Credentials { uid: 1000, ..Credentials::default() }, access).unwrap()
+        };
+        let (root, stranger) = (Ino::ROOT, Ino(999));
+        let mut full = session(true, true, 0);
+        assert_eq!(full.tmpfile(&CX, root, 0, OpenFlags::READ), Err(Errno::EMFILE));
+        assert_eq!(full.open(&CX, stranger, OpenFlags::READ), Err(Errno::EMFILE));
+        assert_eq!(full.opendir(&CX, root), Err(Errno::EMFILE));
+        assert_eq!(full.mkdir(&CX, root, name, 0), Err(Errno::EPERM));
+        assert_eq!(full.link(&CX, stranger, root, name), Err(Errno::EPERM));
+        let mut looking = session(true, false, 1);
+        assert_eq!(looking.link(&CX, stranger, root, name), Err(Errno::ESTALE));
+        assert_eq!(looking.open(&CX, stranger, OpenFlags::WRITE), Err(Errno::ESTALE));
+        assert_eq!(looking.mkdir(&CX, stranger, name, 0), Err(Errno::EROFS));
+        assert_eq!(looking.setattr(&CX, root, None, &SetAttr::default()), Err(Errno::EROFS));
+        assert_eq!(looking.tmpfile(&CX, root, 0, OpenFlags::READ), Err(Errno::EROFS));
+        assert_eq!(looking.create(&CX, root, name, 0, OpenFlags::READ), Err(Errno::EROFS));
+        assert_eq!(looking.write(&CX, root, Handle(1), 0, b""), Err(Errno::EBADF));
+        assert!(looking.getattr(&CX, root).is_ok());
+        let mut fixed = session(false, true, 1);
+        assert_eq!(
+            fixed.rename(&CX, root, name, root, name, atoll_vfs::RenameFlags::empty()),
+            Err(Errno::EPERM)
+        );
+        assert_eq!(fixed.create(&CX, root, name, 0, OpenFlags::READ), Err(Errno::EPERM));
+        // The directory belongs to another, who lets nobody write.
+        let mut user = session(false, false, 1);
+        assert_eq!(user.mkdir(&CX, root, name, 0), Err(Errno::EACCES));
+        assert_eq!(user.tmpfile(&CX, root, 0, OpenFlags::READ), Err(Errno::EACCES));
+        assert!(user.opendir(&CX, root).is_ok());
+        assert_eq!(user.opendir(&CX, root), Err(Errno::EMFILE));
+    }
+}

@@ -1,0 +1,131 @@
+//! What a session has of its own, without the volume.
+
+use std::sync::Arc;
+
+use atoll_vfs::{Context, Errno, Handle, Ino, OpenFlags, Result};
+
+use crate::leases::caches::KernelCache;
+use crate::leases::view::{ViewId, Views};
+use crate::open::handles::{Handles, Open};
+use crate::open::inodes::Inodes;
+use crate::open::standing::Standing;
+use crate::rights::identity::{Access, Identity, SessionId};
+use crate::rights::permissions::Credentials;
+use crate::session::concerns::Concerns;
+
+/// What a mount's kernel learns by an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lent {
+    /// Of this inode, by the volume's number.
+    pub ino: Ino,
+    /// It is given the inode once more.
+    pub entry: bool,
+    /// It may keep the attributes.
+    pub valid: bool,
+}
+
+/// What a session has of its own.
+pub(crate) struct Own {
+    pub id: SessionId,
+    pub peer: Credentials,
+    pub access: Access,
+    pub inodes: Inodes,
+    pub handles: Handles,
+    pub view: Option<ViewId>,
+    /// Of a mount: what its kernel remembers.
+    pub cache: Option<Arc<KernelCache>>,
+    /// What the last call has found for it.
+    pub lent: Option<Lent>,
+    /// Of a mount: the next read is for its kernel's page cache.
+    pub for_cache: bool,
+    /// Of a mount: the next call is by a descriptor with O_NOATIME.
+    pub noatime: bool,
+    /// Of a mount whose kernel opens by itself: what stands for its files.
+    pub standing: Option<Standing>,
+    /// Whether the sessions of the same owner may adopt what it has open, by inode.
+    pub offers: bool,
+}
+
+impl Own {
+    /// Refuses a verb beyond the session's limits: one more open file, or a change of names.
+    ///
+    /// # Errors
+    /// `EMFILE`, `EPERM`.
+    #[inline]
+    pub fn may_begin(&self, verb: Concerns) -> Result<()> {
+        if verb.opens {
+            self.check_room()?;
+        }
+        if verb.names { self.may_name() } else { Ok(()) }
+    }
+
+    /// Refuses one more open file, if it is one too many.
+    pub fn check_room(&self) -> Result<()> {
+        if self.handles.len() >= self.access.limits.open_files {
+            return Err(Errno::EMFILE);
+        }
+        Ok(())
+    }
+
+    /// Refuses a session that may not change names.
+    pub fn may_name(&self) -> Result<()> {
+        if self.access.names_fixed { Err(Errno::EPERM) } else { Ok(()) }
+    }
+
+    /// Refuses a session that may only look.
+    #[inline]
+    pub fn may_change(&self) -> Result<()> {
+        if self.access.read_only { Err(Errno::EROFS) } else { Ok(()) }
+    }
+
+    /// Takes note of an open file.
+    pub fn opened(&mut self, open: Open) -> Handle {
+        self.inodes.opened(open.ino);
+        self.handles.insert(open)
+    }
+
+    /// Whether a read by `open` counts as an access. A kernel says with each whether it
+    /// does, since O_NOATIME can be changed; others say so when they open.
+    #[inline]
+    pub fn counts(&self, open: &Open) -> bool {
+        let without_trace = match self.cache {
+            Some(_) => self.noatime,
+            None => open.flags.is_some_and(|flags| flags.contains(OpenFlags::NOATIME)),
+        };
+        !without_trace && !self.access.read_only
+    }
+
+    /// The View, if entries that a caller with `cx` may see are entries that the client itself may.
+    #[inline]
+    pub fn view_of(&self, cx: &Context) -> Option<ViewId> {
+        let checked = self.access.identity == Identity::Checked;
+        let own = (self.peer.uid, self.peer.gid);
+        self.view.filter(|_| checked || (cx.uid, cx.gid) == own)
+    }
+
+    /// Drops from the session's View what it may not name any more, now that it was given something
+    /// else.
+    #[inline]
+    pub fn drop_forgotten(&mut self, views: &mut Views) {
+        while let Some(ino) = self.inodes.forgotten() {
+            views.forgotten(self.view, ino);
+        }
+    }
+
+    /// Takes note that the client, if it is a kernel, is given `ino` once more, to keep its
+    /// attributes if `lend`.
+    #[inline]
+    pub fn lend_entry(&mut self, ino: Ino, lend: bool) {
+        if let Some(cache) = &self.cache {
+            self.lent = Some(Lent { ino, entry: true, valid: cache.given(ino, lend) });
+        }
+    }
+
+    /// Takes note that the client, if it is a kernel, is given the attributes of `ino`.
+    #[inline]
+    pub fn lend_attributes(&mut self, ino: Ino) {
+        if let Some(cache) = &self.cache {
+            self.lent = Some(Lent { ino, entry: false, valid: cache.shown(ino) });
+        }
+    }
+}
