@@ -49,8 +49,7 @@ fn backend(out: &Path) -> PathBuf {
     println!("cargo::rerun-if-changed=../../Cargo.lock");
     println!("cargo::rerun-if-changed=../../Cargo.toml");
     let folder = out.join("backend");
-    // Programs load the library beside their own C library, glibc, whatever C library the command has.
-    let target = env::var("TARGET").expect("cargo says for what").replace("-musl", "-gnu");
+    let target = target();
     let mut built = Vec::new();
     for (name, path) in BACKEND {
         let mut hasher = DefaultHasher::new();
@@ -89,6 +88,11 @@ fn backend(out: &Path) -> PathBuf {
     release.join("libatoll_preload_backend.a")
 }
 
+/// Programs load the library beside their own C library, glibc, whatever C library the command has.
+fn target() -> String {
+    env::var("TARGET").expect("cargo says for what").replace("-musl", "-gnu")
+}
+
 /// Cargo with `command`, for the backend, in the target folder `folder`.
 fn cargo(command: &str, folder: &Path, target: &str) -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").expect("cargo says where it is"));
@@ -123,11 +127,17 @@ fn run(command: &mut Command) {
 
 fn main() {
     println!("cargo::rerun-if-changed=c");
-    println!("cargo::rerun-if-env-changed=CC");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo says where")).join("preload.so");
-    let mut compiler = Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()));
-    compiler.args(["-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden"]);
-    compiler.args(["-Wall", "-Wextra", "-Werror", "-Wno-missing-attributes"]);
+    let mut compiler = cc::Build::new();
+    compiler.target(&target()).std("gnu11").opt_level(2).debug(false).force_frame_pointer(false);
+    let mut compiler = compiler.warnings_into_errors(true).get_compiler().to_command();
+    compiler.args([
+        "-shared",
+        "-fvisibility=hidden",
+        "-Wall",
+        "-Wextra",
+        "-Wno-missing-attributes",
+    ]);
     // Names of older C libraries and their like, which programs still call.
     compiler.arg("-Wno-deprecated-declarations");
     // It must not bring the loader more work than it has: every program loads it.

@@ -6,30 +6,15 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
 
+use dlmalloc::Dlmalloc;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::lock::Lock;
 
-/// The smallest size class, by its power of two.
-const FIRST: u32 = 4;
-/// Classes: up to 32 KiB. What is larger has a mapping of its own.
-const CLASSES: usize = 12;
-/// How much is asked of the system at a time.
-const CHUNK: usize = 64 << 10;
-const PAGE: usize = 4096;
-
-struct HeapState {
-    /// Lists of free blocks by class; the first word of each is the next one's address.
-    free: [*mut u8; CLASSES],
-    /// What is left of the newest chunk.
-    at: *mut u8,
-    left: usize,
-}
-
 /// The allocator of this library.
 pub struct Heap {
     lock: Lock,
-    state: UnsafeCell<HeapState>,
+    state: UnsafeCell<Dlmalloc<Pages>>,
 }
 
 // SAFETY: the state is touched under the lock.
@@ -38,8 +23,8 @@ unsafe impl Sync for Heap {}
 impl Heap {
     /// An empty one.
     pub const fn new() -> Heap {
-        let state = HeapState { free: [null_mut(); CLASSES], at: null_mut(), left: 0 };
-        Heap { lock: Lock::new(), state: UnsafeCell::new(state) }
+        let state = UnsafeCell::new(Dlmalloc::new_with_allocator(Pages));
+        Heap { lock: Lock::new(), state }
     }
 
     /// Begins anew in a child, whose parent may have been anywhere in here. What was allocated before
@@ -50,80 +35,61 @@ impl Heap {
     pub unsafe fn restart(&self) {
         self.lock.reset();
         // SAFETY: as the caller promises.
-        unsafe {
-            *self.state.get() = HeapState { free: [null_mut(); CLASSES], at: null_mut(), left: 0 }
-        };
+        unsafe { *self.state.get() = Dlmalloc::new_with_allocator(Pages) };
     }
 }
 
-/// The class that holds `layout`, if any does.
-fn class(layout: &Layout) -> Option<usize> {
-    let size = layout.size().max(layout.align()).max(1 << FIRST).checked_next_power_of_two()?;
-    let class = (size.trailing_zeros() - FIRST) as usize;
-    (class < CLASSES).then_some(class)
-}
-
-fn map(len: usize) -> *mut u8 {
-    let protection = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping, which takes no address that is in use.
-    let mapped =
-        unsafe { rustix::mm::mmap_anonymous(null_mut(), len, protection, MapFlags::PRIVATE) };
-    mapped.map_or(null_mut(), |mapped| mapped.cast())
-}
-
-// SAFETY: blocks are as long and as aligned as their class, a power of two within whole pages, and in
-// no two hands; mappings are pages.
+// SAFETY: blocks are the allocator's, whose state is touched under the lock.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let Some(class) = class(&layout) else {
-            if layout.align() > PAGE {
-                return null_mut();
-            }
-            return map(layout.size());
-        };
-        let size = 1usize << (class as u32 + FIRST);
         let _held = self.lock.lock();
         // SAFETY: under the lock.
-        let state = unsafe { &mut *self.state.get() };
-        let block = state.free[class];
-        if !block.is_null() {
-            // SAFETY: a free block, which `dealloc` has written.
-            state.free[class] = unsafe { block.cast::<*mut u8>().read() };
-            return block;
-        }
-        // Chunks are aligned to pages only, and blocks to their size up to that.
-        let skip = state.at.align_offset(size.min(PAGE));
-        if state.at.is_null() || state.left < skip + size {
-            state.at = map(CHUNK);
-            state.left = if state.at.is_null() { 0 } else { CHUNK };
-            if state.left == 0 {
-                return null_mut();
-            }
-        } else {
-            // SAFETY: within the chunk.
-            state.at = unsafe { state.at.add(skip) };
-            state.left -= skip;
-        }
-        let block = state.at;
-        // SAFETY: as above; at the most one past its end.
-        state.at = unsafe { state.at.add(size) };
-        state.left -= size;
-        if layout.align() > PAGE { null_mut() } else { block }
+        unsafe { (*self.state.get()).malloc(layout.size(), layout.align()) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        let Some(class) = class(&layout) else {
-            // SAFETY: mapped by `alloc` with this length.
-            let _ = unsafe { rustix::mm::munmap(block.cast(), layout.size()) };
-            return;
-        };
         let _held = self.lock.lock();
-        // SAFETY: under the lock; a block of this class, 16 bytes or more, which nobody uses any more.
-        unsafe {
-            let state = &mut *self.state.get();
-            block.cast::<*mut u8>().write(state.free[class]);
-            state.free[class] = block;
-        }
+        // SAFETY: under the lock; allocated by `alloc` with this layout.
+        unsafe { (*self.state.get()).free(block, layout.size(), layout.align()) };
+    }
+}
+
+/// Where the allocator gets its memory: mappings of its own, never those of the C library.
+struct Pages;
+
+// SAFETY: what is given out is a new mapping of that length, which nobody else has.
+unsafe impl dlmalloc::Allocator for Pages {
+    fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, which takes no address that is in use.
+        let mapped =
+            unsafe { rustix::mm::mmap_anonymous(null_mut(), size, protection, MapFlags::PRIVATE) };
+        (mapped.map_or(null_mut(), |mapped| mapped.cast()), size, 0)
+    }
+
+    fn remap(&self, _: *mut u8, _: usize, _: usize, _: bool) -> *mut u8 {
+        null_mut()
+    }
+
+    fn free_part(&self, _: *mut u8, _: usize, _: usize) -> bool {
+        false
+    }
+
+    fn free(&self, at: *mut u8, size: usize) -> bool {
+        // SAFETY: the allocator gives back what it has no block in.
+        unsafe { rustix::mm::munmap(at.cast(), size) }.is_ok()
+    }
+
+    fn can_release_part(&self, _: u32) -> bool {
+        false
+    }
+
+    fn allocates_zeros(&self) -> bool {
+        true
+    }
+
+    fn page_size(&self) -> usize {
+        4096
     }
 }
 
