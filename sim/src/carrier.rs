@@ -169,6 +169,11 @@ impl Line {
         self.forgets.clear();
     }
 
+    /// Gives the memory for answers' data back.
+    pub fn empty_room(&mut self) {
+        self.room = Vec::new();
+    }
+
     fn reply(&self, message: &[u8], data: usize) -> Reply {
         Reply { message: message.to_vec(), data: self.room[..data].to_vec() }
     }

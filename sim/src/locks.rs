@@ -13,6 +13,7 @@ pub type Owner = (SessionId, LockOwner, u64);
 struct Held {
     ino: Ino,
     owner: Owner,
+    /// Those from [`BYTES`] on see each other all.
     byte: u64,
     kind: LockKind,
 }
@@ -33,8 +34,15 @@ impl Asked {
         let LockRange { start, end } = self.request.range;
         match self.request.owner {
             LockOwner::OpenFile => 0..=0,
-            LockOwner::Process(_) => start.min(BYTES)..=end.min(BYTES),
+            // Beyond there are single bytes, or all of them.
+            LockOwner::Process(_) if start > BYTES => start..=end,
+            LockOwner::Process(_) => start..=end.min(BYTES),
         }
+    }
+
+    fn meets(&self, byte: u64) -> bool {
+        let bytes = self.bytes();
+        bytes.contains(&byte) || byte >= BYTES && *bytes.end() >= BYTES
     }
 
     fn is_flock(&self) -> bool {
@@ -60,7 +68,7 @@ impl Locks {
             held.ino == asked.ino
                 && held.owner != asked.owner
                 && same_family(&held.owner, &asked.owner)
-                && asked.bytes().contains(&held.byte)
+                && asked.meets(held.byte)
                 && (held.kind == LockKind::Exclusive
                     || asked.request.kind == Some(LockKind::Exclusive))
         })
@@ -91,6 +99,11 @@ impl Locks {
     /// `owner` lets go of all its locks of a file.
     pub fn drop_all(&mut self, owner: Owner, ino: Ino) {
         self.held.retain(|held| !(held.owner == owner && held.ino == ino));
+    }
+
+    /// How many pieces `session` holds, whose locks are of a byte each.
+    pub fn count(&self, session: SessionId) -> usize {
+        self.held.iter().filter(|held| held.owner.0 == session).count()
     }
 
     /// A session ends.

@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     if hostile {
         return match measure::all(&template) {
             Ok(findings) => {
-                findings.iter().for_each(|(what, finding)| println!("{what}: {finding}"));
+                findings.iter().for_each(|(what, finding)| println!("known: {what}: {finding}"));
                 ExitCode::SUCCESS
             }
             Err(error) => {

@@ -1,17 +1,23 @@
 //! What hostile clients cost others, in what a machine cannot hurry: simulated time, and calls' work.
 //!
-//! These are findings, not failures: the server bounds some of them only by its limits.
+//! These are known, and no failures: the server bounds some of them only by its limits.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use atoll_fs::Fs;
 use atoll_server::Session;
 use atoll_server::host::Host;
 use atoll_server::leases::gate::Gate;
-use atoll_server::{LockKind, LockOwner, LockRange, LockRequest};
-use atoll_vfs::{Context, FileSystem, Ino, Name, OpenFlags, Timespec};
+use atoll_server::rights::identity::Access;
+use atoll_server::route::router::serve_next;
+use atoll_server::{Credentials, LockKind, LockOwner, LockRange, LockRequest};
+use atoll_vfs::wire::Request;
+use atoll_vfs::wire::files::ReadIn;
+use atoll_vfs::{Context, FileSystem, Ino, Name, OpenFlags, RenameFlags, Timespec};
 
+use crate::codec::{Asker, Dialect};
 use crate::disk::Disk;
 use crate::schedule::Event;
 use crate::seat::{Role, Seat};
@@ -39,10 +45,30 @@ pub fn all(template: &Template) -> Outcome<Vec<Finding>> {
         let what = format!("{stored} bytes in {events} stores of the device under one lock");
         findings.push(("one long write", what));
     }
-    for count in [500, 1000, 2000, 4000] {
-        let each = many_locks(template, count)?;
-        findings.push(("one lock more beside many", format!("{count} held: {each:.1?}")));
+    for (count, waiters) in [(500, 0), (4000, 0), (2000, 200), (2000, 2000)] {
+        let each = many_locks(template, count, waiters)?;
+        let what = format!("{count} held, {waiters} wait: {each:.1?}");
+        findings.push(("one lock more beside many", what));
     }
+    for room in [1 << 20, 64 << 20] {
+        let what = match large_room(template, room)? {
+            Some(kept) => format!("{} MiB kept after a room of {} MiB", kept >> 20, room >> 20),
+            None => "this machine does not say how much memory is used".to_owned(),
+        };
+        findings.push(("a listing with attributes into a large room", what));
+    }
+    for groups in [0, 65_536] {
+        let each = many_groups(template, groups)?;
+        findings.push(("a lookup by who is in many groups", format!("{groups}: {each:.1?}")));
+    }
+    for depth in [1, 100] {
+        let each = deep_subtree(template, depth)?;
+        let what = format!("{depth} deep: {each:.1?}");
+        findings.push(("a lookup in a subtree after a directory was moved", what));
+    }
+    let alone = many_syncs(template, 5000)?;
+    let what = format!("{alone} of 5000 are made under the lock");
+    findings.push(("syncs beyond the queue", what));
     Ok(findings)
 }
 
@@ -89,15 +115,15 @@ fn late_mounts(template: &Template, mounts: u32) -> Outcome<Duration> {
             root.setattr(&CX, dir, None, &set)?;
             Ok(root.take_needs())
         })?;
-        let done = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let done = Arc::new(AtomicBool::new(false));
         let is_done = Arc::clone(&done);
-        let then = move || is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+        let then = move || is_done.store(true, Ordering::Relaxed);
         match ticket {
             Some(ticket) => gate(&world)?.after(ticket, then),
             None => then(),
         }
         for _ in 0..10_000 {
-            if done.load(std::sync::atomic::Ordering::Relaxed) {
+            if done.load(Ordering::Relaxed) {
                 break;
             }
             if let Some(at) = world
@@ -128,20 +154,36 @@ fn long_write(template: &Template, len: usize) -> Outcome<(u64, usize)> {
     Ok((world.disk.device().events() - before, written.len))
 }
 
-/// How long taking and letting go of one lock takes when the client holds `count` others of the file.
-fn many_locks(template: &Template, count: u64) -> Outcome<Duration> {
+/// How long taking and letting go of one lock takes when the client holds `count` others of the file, and `waiters`
+/// requests wait for one more.
+fn many_locks(template: &Template, count: u64, waiters: u64) -> Outcome<Duration> {
     let mut world = empty(template)?;
-    world.sit_down(Role::User)?;
-    let seat = &world.seats[0];
-    let (attr, handle) =
-        ask(seat, |session| session.create(&CX, Ino::ROOT, Name::new(b"z")?, 0o600, RW))?;
-    let set = |at: u64, kind| {
+    for _ in 0..2 {
+        world.sit_down(Role::Root)?;
+    }
+    let open = |at: usize| {
+        let seat: &Seat = &world.seats[at];
+        ask(seat, |session| session.create(&CX, Ino::ROOT, Name::new(b"z")?, 0o600, RW))
+    };
+    let files = [open(0)?, open(1)?];
+    let request = |at: u64, kind| {
         let range = LockRange { start: 2 * at, end: 2 * at };
-        let request = LockRequest { owner: LockOwner::Process(1), range, kind, pid: 1 };
-        ask(seat, |session| session.setlk(attr.ino, handle, &request))
+        LockRequest { owner: LockOwner::Process(at), range, kind, pid: 1 }
+    };
+    let set = |at: u64, kind| {
+        let (attr, handle) = files[0];
+        ask(&world.seats[0], |session| session.setlk(attr.ino, handle, &request(at, kind)))
     };
     for at in 0..count {
         set(at, Some(LockKind::Exclusive))?;
+    }
+    let (attr, handle) = files[1];
+    for at in 0..waiters {
+        ask(&world.seats[1], |session| {
+            let range = LockRange { start: 0, end: 0 };
+            let request = LockRequest { range, ..request(at, Some(LockKind::Exclusive)) };
+            session.setlkw(attr.ino, handle, &request, Box::new(drop))
+        })?;
     }
     let (began, times) = (Instant::now(), 20);
     for _ in 0..times {
@@ -149,4 +191,95 @@ fn many_locks(template: &Template, count: u64) -> Outcome<Duration> {
         set(count, None)?;
     }
     Ok(began.elapsed() / (2 * times))
+}
+
+/// Bytes of memory of this process that no file is in.
+fn memory() -> Option<usize> {
+    let words = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let mut words = words.split(' ').skip(1).map(str::parse::<usize>);
+    let (resident, shared) = (words.next()?.ok()?, words.next()?.ok()?);
+    Some(resident.saturating_sub(shared) * 4096)
+}
+
+/// How much memory the server keeps for a client that has listed a directory into a room of `room` bytes.
+fn large_room(template: &Template, room: usize) -> Outcome<Option<usize>> {
+    let mut world = empty(template)?;
+    world.sit_down(Role::ReadOnly)?;
+    let Seat { line, router, place, .. } = &mut world.seats[0];
+    let handle = place.with(|session| session.opendir(&CX, Ino::ROOT));
+    let handle = handle.ok_or("no session")?.map_err(|error| error.to_string())?;
+    let args = ReadIn { fh: handle.0, size: room as u32, ..ReadIn::default() };
+    let asker = Asker { dialect: Dialect::Client, uid: 0, id: 1 };
+    line.push(asker.pack(Ino::ROOT, &Request::Readdirplus(args), room));
+    let before = memory();
+    serve_next(line, router, place).map_err(|ended| format!("{ended:?}"))?;
+    line.empty_room();
+    Ok(memory().zip(before).map(|(after, before)| after.saturating_sub(before)))
+}
+
+/// How long a lookup takes of a client who is in `groups` groups.
+fn many_groups(template: &Template, groups: u32) -> Outcome<Duration> {
+    let world = empty(template)?;
+    let volume = world.volume.as_ref().ok_or("there is no volume")?;
+    let peer = Credentials {
+        uid: 3000,
+        gid: 3000,
+        groups: (1 << 20..).take(groups as usize).collect(),
+        pid: 1,
+    };
+    let mut session = volume.session(peer, Access::default()).map_err(|error| error.to_string())?;
+    let name = Name::new(b"a").map_err(|error| error.to_string())?;
+    let (began, times) = (Instant::now(), 50);
+    for _ in 0..times {
+        session.lookup(&CX, Ino::ROOT, name).map_err(|error| error.to_string())?;
+    }
+    Ok(began.elapsed() / times)
+}
+
+/// How many calls of the file system a lookup in a directory `depth` deep makes when somebody has moved a directory,
+/// in time.
+fn deep_subtree(template: &Template, depth: u32) -> Outcome<Duration> {
+    let mut world = empty(template)?;
+    world.sit_down(Role::Root)?;
+    world.sit_down(Role::Subtree)?;
+    let (root, user) = (&world.seats[0], &world.seats[1]);
+    let d = Name::new(b"d").map_err(|error| error.to_string())?;
+    let mut at = Ino::ROOT;
+    for _ in 0..depth {
+        at = ask(user, |session| session.mkdir(&CX, at, d, 0o777))?.ino;
+    }
+    let [x, y] = ask(root, |session| {
+        let x = session.mkdir(&CX, Ino::ROOT, Name::new(b"x")?, 0o777)?;
+        let y = session.mkdir(&CX, Ino::ROOT, Name::new(b"y")?, 0o777)?;
+        session.mkdir(&CX, x.ino, d, 0o777)?;
+        Ok([x.ino, y.ino])
+    })?;
+    let (mut took, times) = (Duration::ZERO, 10);
+    for turn in 0..times {
+        let (from, to) = if turn % 2 == 0 { (x, y) } else { (y, x) };
+        ask(root, |session| session.rename(&CX, from, d, to, d, RenameFlags::empty()))?;
+        let began = Instant::now();
+        let found = ask(user, |session| session.lookup(&CX, at, d).map(drop).or(Ok(())));
+        took += began.elapsed();
+        found?;
+    }
+    Ok(took / times)
+}
+
+/// How many flushes are made by clients themselves, with all others waiting, of `count` syncs that are asked for at
+/// once.
+fn many_syncs(template: &Template, count: u64) -> Outcome<u64> {
+    let world = empty(template)?;
+    let volume = world.volume.as_ref().ok_or("there is no volume")?;
+    let done = Arc::new(AtomicU64::new(0));
+    for _ in 0..count {
+        let done = Arc::clone(&done);
+        volume.sync_later(
+            false,
+            Box::new(move |_| {
+                done.fetch_add(1, Ordering::Relaxed);
+            }),
+        );
+    }
+    Ok(done.load(Ordering::Relaxed))
 }

@@ -1,5 +1,5 @@
 //! Defects that are planted, to see that the judges find them. None is in the product: each is one of the
-//! machine, of a carrier or of a kernel.
+//! machine, of a carrier, of who serves carriers, or of a kernel.
 
 /// A defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,14 +16,23 @@ pub enum Plant {
     LyingFlush,
     /// The session of a client that died is never ended.
     LeakedSession,
+    /// Nobody else is served while there is a hostile client.
+    HostileFirst,
+    /// With a hostile client another is dropped.
+    DroppedNeighbour,
+    /// A hostile client's locks are not counted.
+    EndlessLocks,
 }
 
 /// All of them.
-pub const PLANTS: [Plant; 6] = [
+pub const PLANTS: [Plant; 9] = [
     Plant::LostRing,
     Plant::KeptAttributes,
     Plant::KeptPages,
     Plant::HastyAnswer,
     Plant::LyingFlush,
     Plant::LeakedSession,
+    Plant::HostileFirst,
+    Plant::DroppedNeighbour,
+    Plant::EndlessLocks,
 ];

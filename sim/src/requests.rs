@@ -119,6 +119,7 @@ impl World {
             node: None,
             version,
             durable: None,
+            held: None,
         };
         seat.line.push(sent);
         self.queue(at, What::Call(Box::new(made)));

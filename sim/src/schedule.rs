@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
+use crate::plant::Plant;
 use crate::seat::{Pending, Stage, What};
 use crate::world::{Counts, Options, Outcome, Template, World, trace};
 
@@ -98,9 +99,10 @@ impl World {
     /// Nobody asks for anything more: everybody is answered before long.
     fn rest(&mut self) -> Outcome<()> {
         trace!(self, "everything comes to rest");
-        for _ in 0..REST_MAX {
+        for turn in 0..REST_MAX {
             // Who waits for a lock waits for as long as another likes.
             if self.pending.iter().all(|pending| self.may_wait(pending)) {
+                self.counts.longest_rest = self.counts.longest_rest.max(turn.into());
                 return Ok(());
             }
             self.turn(false)?;
@@ -132,6 +134,8 @@ impl World {
     /// All that could happen now, each with how likely it is.
     fn events(&self, asks: bool, events: &mut Vec<(Event, u64)>) {
         let now = self.now();
+        let hostile_first = self.options.plant == Some(Plant::HostileFirst)
+            && self.seats.iter().any(|seat| seat.role.is_hostile());
         for (at, seat) in self.seats.iter().enumerate() {
             let pending = self.pending.iter().filter(|pending| pending.seat == seat.id).count();
             // Hostile ones go on when all others are at rest.
@@ -139,7 +143,7 @@ impl World {
             if (asks || seat.role.is_hostile()) && pending < most {
                 events.push((Event::Request(at), 30));
             }
-            if !seat.line.is_empty() {
+            if !seat.line.is_empty() && (!hostile_first || seat.role.is_hostile()) {
                 events.push((Event::Serve(at), 40));
             }
             if let Some(kernel) = &seat.kernel {
@@ -249,7 +253,7 @@ impl World {
             }
             Event::Death(at) => {
                 self.counts.deaths += 1;
-                self.stand_up(at, self.options.plant != Some(crate::plant::Plant::LeakedSession));
+                self.stand_up(at, self.options.plant != Some(Plant::LeakedSession));
             }
             Event::Forget(at) => self.forget(at),
             Event::Arrival => return self.arrive(),

@@ -1,5 +1,7 @@
 //! Those who use the volume: clients of their own, and mounts with a kernel between.
 
+use std::time::Duration;
+
 use atoll_fs::Fs;
 use atoll_server::revocable::Revocable;
 use atoll_server::rights::identity::{Access, SessionId};
@@ -215,6 +217,8 @@ pub struct Made {
     pub version: u64,
     /// It is durable when it is answered, with as many effects.
     pub durable: Option<usize>,
+    /// Since when its answer has waited.
+    pub held: Option<Duration>,
 }
 
 /// What a request that was not answered yet asked for.

@@ -1,6 +1,8 @@
 //! The server takes requests out of clients' lines, and clients get their answers: both when the seed says so, and the
 //! judges look at each.
 
+use std::time::Duration;
+
 use atoll_server::LockOwner;
 use atoll_server::host::Host;
 use atoll_server::route::router::{Ended, serve_next};
@@ -10,7 +12,8 @@ use crate::call::{Answer, Call, File, Node, Twin};
 use crate::carrier::{Letter, Reply};
 use crate::codec::{self, Manners, open_reply};
 use crate::locks::Asked;
-use crate::seat::{Arrived, Made, Opened, Pending, Seat, Stage, What};
+use crate::plant::Plant;
+use crate::seat::{Arrived, HOSTILE_LOCKS, Made, Opened, Pending, Seat, Stage, What};
 use crate::world::{Outcome, World, trace};
 
 /// Inodes that a client remembers, but for its root.
@@ -35,7 +38,7 @@ impl World {
     /// The server takes the next request of the client number `at`.
     pub(crate) fn serve(&mut self, at: usize) -> Outcome<()> {
         // No two calls are at the same time.
-        self.machine.pass(std::time::Duration::from_micros(1));
+        self.machine.pass(Duration::from_micros(1));
         let forgets_first = self.seats[at].line.has_forgets() && self.rng.chance(50);
         let seat = &mut self.seats[at];
         let Some(id) = seat.line.choose(forgets_first) else { return Ok(()) };
@@ -95,6 +98,9 @@ impl World {
             _ => {
                 self.counts.dropped += 1;
                 self.stand_up(at, true);
+                if self.options.plant == Some(Plant::DroppedNeighbour) {
+                    self.seats.iter().for_each(|seat| seat.place.revoke());
+                }
             }
         }
         Ok(())
@@ -141,6 +147,11 @@ impl World {
                         return Err(format!("two have a lock of the same bytes: {asked:?}"));
                     }
                     self.locks.set(&asked);
+                    let held = self.locks.count(session);
+                    let hoards = self.seats.iter().any(|seat| seat.id == session && seat.hoards);
+                    if hoards && held > HOSTILE_LOCKS {
+                        return Err(format!("a client has {held} locks of {HOSTILE_LOCKS}"));
+                    }
                 }
             }
             What::Flush(file, process) => {
@@ -228,6 +239,7 @@ impl World {
         arrived: &Arrived<'_>,
     ) -> Outcome<Box<Made>> {
         let role = self.seats[at].role;
+        made.held = arrived.held.then(|| self.now());
         let (answer, beside) =
             codec::answer(&made.call, arrived.id, arrived.reply, role.dialect())?;
         trace!(self, "request {} is done: {answer:?}{}", arrived.id, held(arrived));
@@ -340,6 +352,14 @@ impl World {
         Ok(())
     }
 
+    /// A mount's cut of a file is answered after a second, whatever its own kernel has not let go of: that may wait for
+    /// the answer (docs/PROTOCOL.md, "What is not so").
+    fn is_stuck_cut(&self, at: usize, made: &Made) -> bool {
+        let cuts = matches!(made.call, Call::Setattr { set, .. } if set.size.is_some());
+        let waited = made.held.is_some_and(|since| self.now() >= since + STUCK);
+        cuts && waited && self.seats[at].kernel.is_some()
+    }
+
     /// The answer to the request `id` is given.
     pub(crate) fn answer(&mut self, id: u64, outcome: Result<()>) {
         let Some(at) = self.pending.iter().position(|pending| pending.id == id) else { return };
@@ -354,9 +374,10 @@ impl World {
                 self.send_call(at, Call::Release { file }, Manners::default());
             }
             What::Call(made) => {
-                // Two who read one page through two kernels may see a change in either order; and that a
-                // file is closed says nothing of it.
-                if !made.manners.for_cache && !made.call.closes() {
+                // Two who read one page through two kernels may see a change in either order; that a file is
+                // closed says nothing of it.
+                let silent = made.manners.for_cache || made.call.closes();
+                if !silent && !self.is_stuck_cut(at, &made) {
                     self.mirror.told(&made.sees);
                 }
                 self.seats[at].told(*made);
@@ -364,6 +385,9 @@ impl World {
         }
     }
 }
+
+/// After which time the older of two cuts is answered that wait for each other.
+const STUCK: Duration = Duration::from_secs(1);
 
 fn held(arrived: &Arrived<'_>) -> &'static str {
     if arrived.held { ", and waits" } else { "" }

@@ -139,6 +139,8 @@ pub struct Counts {
     pub process_ends: u64,
     pub power_losses: u64,
     pub checkpoint_steps: u64,
+    /// The most turns until all were answered, when only hostile clients went on.
+    pub longest_rest: u64,
     /// Locks that were waited for until a signal came.
     pub interrupted: u64,
     /// What hostile clients sent.
@@ -163,6 +165,7 @@ impl Counts {
         self.process_ends += other.process_ends;
         self.power_losses += other.power_losses;
         self.checkpoint_steps += other.checkpoint_steps;
+        self.longest_rest = self.longest_rest.max(other.longest_rest);
         self.interrupted += other.interrupted;
         self.attacks += other.attacks;
         self.dropped += other.dropped;
@@ -254,7 +257,11 @@ impl World {
     /// A client connects.
     pub(crate) fn sit_down(&mut self, role: Role) -> Outcome<()> {
         let Some(volume) = &self.volume else { return Ok(()) };
-        let session = volume.session(role.peer(), role.access());
+        let mut access = role.access();
+        if self.options.plant == Some(Plant::EndlessLocks) {
+            access.limits.locks = usize::MAX;
+        }
+        let session = volume.session(role.peer(), access);
         let mut session = match session {
             Ok(session) => session,
             // The directory was renamed or removed.

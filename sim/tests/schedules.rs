@@ -63,7 +63,9 @@ fn what_is_planted_is_found() {
             found_after(plant).unwrap_or_else(|| panic!("{plant:?} is not found"));
         println!("{plant:?}: after {schedules} schedules: {words}");
         let wanted = match plant {
-            Plant::LostRing | Plant::LeakedSession => "waits for ever",
+            Plant::LostRing | Plant::LeakedSession | Plant::HostileFirst => "waits for ever",
+            Plant::DroppedNeighbour => "is dropped",
+            Plant::EndlessLocks => "a client has",
             Plant::KeptAttributes | Plant::HastyAnswer => "a kernel shows",
             Plant::KeptPages => "a kernel shows the content",
             // By the check, or by what is missing.
