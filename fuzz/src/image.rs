@@ -61,8 +61,8 @@ pub fn empty(blocks: u64) -> RamDevice {
     device
 }
 
-/// All sound images: unmounted cleanly; left by the end of a process, its operations in the journal;
-/// the same with many checkpoints behind it.
+/// All sound images: unmounted cleanly; left by the end of a process, its operations in the
+/// journal; the same with many checkpoints behind it.
 ///
 /// # Panics
 /// If they cannot be made, which is a defect.

@@ -8,8 +8,8 @@ use atoll_fs::testing::reseal;
 use crate::Script;
 use crate::image::{INCARNATION, Image, images};
 
-/// A hostile image, and the incarnation to mount it with: the one that it was left with, so that the
-/// whole journal counts, or another, so that its durable part does.
+/// A hostile image, and the incarnation to mount it with: the one that it was left with, so that
+/// the whole journal counts, or another, so that its durable part does.
 pub fn hostile(script: &mut Script<'_>) -> (Vec<u8>, [u8; 16]) {
     // Mostly the clean one: what the journal says replaces what is in place, damaged or not.
     let image = &images()[[0, 0, 0, 1, 2][script.byte() as usize % 5]];

@@ -1,5 +1,5 @@
-//! Operations on a volume and on the model, which must agree on every answer, and on everything that
-//! is there at the end.
+//! Operations on a volume and on the model, which must agree on every answer, and on everything
+//! that is there at the end.
 
 use atoll_block::RamDevice;
 use atoll_fs::Fs;

@@ -13,7 +13,8 @@ use crate::Script;
 
 /// The room for a reply's data, in bytes.
 const ROOM: usize = 8192;
-/// The longest range that a request may have allocated, in bytes: the model does that block by block.
+/// The longest range that a request may have allocated, in bytes: the model does that block by
+/// block.
 const ALLOCATED_MAX: u64 = 1 << 20;
 
 /// Carries out requests until the script is over.
@@ -168,7 +169,8 @@ fn request(
     }
 }
 
-/// Has the request carried out and looks at the reply. Returns the inode and the handle that it opened.
+/// Has the request carried out and looks at the reply. Returns the inode and the handle that it
+/// opened.
 fn send(
     server: &mut Server,
     fs: &mut ModelFs,

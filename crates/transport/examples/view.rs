@@ -1,8 +1,6 @@
-//! What reads of a View cost on this machine:
-//! `cargo run --release -p atoll-transport --example view`.
+//! What reads of a View cost on this machine: `cargo run --release -p atoll-transport --example view`.
 //!
-//! An argument picks one kind of read and a second one the number of reads, for counting
-//! instructions.
+//! An argument picks one kind of read and a second one the number of reads, for counting instructions.
 
 use std::hint::black_box;
 use std::ptr::NonNull;

@@ -23,8 +23,7 @@ const VIEW_MAX: usize = 1 << 30;
 #[cfg(feature = "server")]
 #[derive(Debug)]
 pub(crate) struct WrittenView {
-    /// Not really for ever: as long as `memory`, which is dropped after it. Nothing of it may be
-    /// moved out.
+    /// Not really for ever: as long as `memory`, which is dropped after it. Nothing of it may be moved out.
     writer: ViewWriter<'static>,
     memory: SharedMemory,
     size: Size,
@@ -85,8 +84,8 @@ impl std::fmt::Debug for MappedView {
 }
 
 impl MappedView {
-    /// Maps the View that a server sent, and closes its descriptor. `alive` says whether the server
-    /// is still there, without blocking.
+    /// Maps the View that a server sent, and closes its descriptor. `alive` says whether the server is
+    /// still there, without blocking.
     ///
     /// # Errors
     /// `InvalidInput` for what is no View or could change its length; what mmap(2) says.
@@ -104,7 +103,7 @@ impl MappedView {
     /// Has no child inherit the mapping: it would be the parent's View.
     ///
     /// # Errors
-    /// The error of madvise(2).
+    /// What madvise(2) says.
     pub fn keep_from_children(&self) -> io::Result<()> {
         self.memory.pages.keep_from_children()
     }
@@ -118,9 +117,8 @@ impl MappedView {
 }
 
 impl View for MappedView {
-    /// A server that shuts down or ends the session closes the View by itself. Of one that was
-    /// killed this learns after at most 256 reads; until then the View says what was true when it
-    /// died.
+    /// A server that shuts down or ends the session closes the View by itself. Of one that was killed
+    /// this learns after at most 256 reads; until then the View says what was true when it died.
     #[inline]
     fn reader(&self) -> Option<&ViewReader<'_>> {
         // Counts that are lost between threads only put a look off.
