@@ -1,9 +1,10 @@
-//! The C sources: compiled with every warning an error, followed by gcc's analyzer, read by cppcheck.
+//! The C sources: compiled with every warning an error, followed by gcc's analyzer, read by
+//! cppcheck.
 
 use crate::steps::{Failure, program};
 
-/// As the build script and the tests have it; optimised no further, since the analyzer would take what
-/// inlining leaves of a function for code of its own.
+/// As the build script and the tests have it; optimised no further, since the analyzer would take
+/// what inlining leaves of a function for code of its own.
 const WARNINGS: [&str; 5] = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror"];
 /// What the interposer defines is the C library's: names of older ones, without their attributes.
 const INTERPOSER: [&str; 2] = ["-Wno-missing-attributes", "-Wno-deprecated-declarations"];

@@ -1,8 +1,9 @@
 //! The developer's commands, one for each thing a developer does: `cargo xtask COMMAND`.
 //!
 //! Read in this order: [`steps`] runs other programs and says how long they took; [`ci`] is
-//! everything that must pass; [`c`] what it checks of the C sources; [`repeat`] finds tests that fail now and then; [`enumerate`] crashes by the
-//! million; [`fuzz`] the fuzzer; [`dist`] makes a release; [`tidy`] the project's rules about itself.
+//! everything that must pass; [`c`] what it checks of the C sources; [`repeat`] finds tests that
+//! fail now and then; [`enumerate`] crashes by the million; [`fuzz`] the fuzzer; [`dist`] makes a
+//! release; [`tidy`] the project's rules about itself.
 #![forbid(unsafe_code)]
 
 mod c;
@@ -112,7 +113,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the benchmarks: optimised, or as tests are built when they only have to show that they work.
+/// Runs the benchmarks: optimised, or as tests are built when they only have to show that they
+/// work.
 fn bench(arguments: &[String]) -> Result<(), Failure> {
     let smoke = arguments.iter().any(|argument| argument == "--smoke");
     let profile = if smoke { "dev" } else { "release" };

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::steps::{Failure, cargo};
 
-/// Runs all tests `times` times, with `arguments` of `cargo test`, beside `load` threads that do nothing but take a
-/// processor each; says which tests failed, and how often.
+/// Runs all tests `times` times, with `arguments` of `cargo test`, beside `load` threads that do
+/// nothing but take a processor each; says which tests failed, and how often.
 pub fn run(times: u32, load: usize, arguments: &[String]) -> Result<(), Failure> {
     cargo(&["test"]).args(chosen(arguments)).arg("--no-run").args(arguments).run()?;
     let over = AtomicBool::new(false);
@@ -49,7 +49,7 @@ fn repeat(times: u32, arguments: &[String]) -> Result<(), Failure> {
     if bad == 0 { Ok(()) } else { Err(Failure(format!("{bad} of {times} runs failed"))) }
 }
 
-/// What has all packages tested, unless `arguments` name some.
+/// The option that has all packages tested, unless `arguments` name some.
 fn chosen(arguments: &[String]) -> &'static [&'static str] {
     let names = |argument: &String| argument.starts_with("-p") || argument.starts_with("--package");
     let options = arguments.iter().take_while(|argument| *argument != "--");

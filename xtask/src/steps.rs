@@ -92,7 +92,8 @@ impl Step {
         String::from_utf8(output.stdout).map_err(|error| self.failure(&error.to_string()))
     }
 
-    /// Runs the program to its end; returns what it wrote to its standard output, and whether it succeeded.
+    /// Runs the program to its end; returns what it wrote to its standard output, and whether it
+    /// succeeded.
     pub fn said(mut self) -> Result<(String, bool), Failure> {
         let output = self
             .0
@@ -115,7 +116,8 @@ impl Step {
     }
 }
 
-/// Fails, saying how to install it, where the standard library for the Rust target `target` is missing.
+/// Fails, saying how to install it, where the standard library for the Rust target `target` is
+/// missing.
 pub fn target_is_there(target: &str) -> Result<(), Failure> {
     let library = program("rustc").args(["--print", "target-libdir", "--target", target]);
     if Path::new(library.output()?.trim()).is_dir() {

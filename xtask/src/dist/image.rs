@@ -1,5 +1,5 @@
-//! The image for containers, in the form of the Open Container Initiative: a tar archive of blobs, which
-//! are named after their SHA-256 and lead from `index.json` to the manifest, from that to the
+//! The image for containers, in the form of the Open Container Initiative: a tar archive of blobs,
+//! which are named after their SHA-256 and lead from `index.json` to the manifest, from that to the
 //! configuration and to the one layer. `manifest.json` says the same in Docker's older form.
 
 use std::path::Path;

@@ -1,9 +1,10 @@
-//! A release: all that users get, made from this checkout into one folder. From the same sources, by the
-//! same toolchain, the same bytes come.
+//! A release: all that users get, made from this checkout into one folder. From the same sources,
+//! by the same toolchain, the same bytes come.
 //!
-//! Read in this order: [`stage`] is files as they will be installed, and archives of them; [`contents`]
-//! is what goes along with the program, [`licences`] those of others; [`debian`] and [`image`] are two of the
-//! three forms, the third is a tarball; [`trial`] uses each in an empty root directory.
+//! Read in this order: [`stage`] is files as they will be installed, and archives of them;
+//! [`contents`] is what goes along with the program, [`licences`] those of others; [`debian`] and
+//! [`image`] are two of the three forms, the third is a tarball; [`trial`] uses each in an empty
+//! root directory.
 
 mod contents;
 mod debian;
@@ -91,8 +92,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     fs::remove_dir_all(&work).map_err(|error| failed(&work, &error))
 }
 
-/// Builds the program for `target` and returns where it is, in `work`: without the tables for debuggers,
-/// which are most of it, but with the names that a panic shows.
+/// Builds the program for `target` and returns where it is, in `work`: without the tables for
+/// debuggers, which are most of it, but with the names that a panic shows.
 fn build(target: &str, work: &Path) -> Result<PathBuf, Failure> {
     target_is_there(target)?;
     let folder = crate::root().join("target/dist-build");
@@ -110,8 +111,8 @@ fn build(target: &str, work: &Path) -> Result<PathBuf, Failure> {
     Ok(stripped)
 }
 
-/// The compiler's flags, as cargo takes them, that keep the places of sources on this machine out of the
-/// program: it would differ from machine to machine.
+/// The compiler's flags, as cargo takes them, that keep the places of sources on this machine out
+/// of the program: it would differ from machine to machine.
 fn hiding() -> Result<String, Failure> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
@@ -126,7 +127,8 @@ fn hiding() -> Result<String, Failure> {
     Ok(flags.join("\x1f"))
 }
 
-/// When the sources were last changed, in seconds since 1970: SOURCE_DATE_EPOCH, or the last commit.
+/// When the sources were last changed, in seconds since 1970: SOURCE_DATE_EPOCH, or the last
+/// commit.
 fn time() -> Result<u64, Failure> {
     let text = match std::env::var("SOURCE_DATE_EPOCH") {
         Ok(text) => text,
@@ -143,7 +145,8 @@ fn is_released(text: &str, version: &str) -> bool {
     text.lines().any(|line| line.strip_prefix(&begin).is_some_and(|date| date.len() == 10))
 }
 
-/// Writes the sums of `files` to SHA256SUMS beside them, as `sha256sum --check` reads them, and says them.
+/// Writes the sums of `files` to SHA256SUMS beside them, as `sha256sum --check` reads them, and
+/// says them.
 fn sums(out: &Path, files: &[&Path]) -> Result<(), Failure> {
     let mut text = String::new();
     for file in files {

@@ -1,5 +1,5 @@
-//! Files as they will be installed, in a folder, and archives of them that are the same wherever and
-//! whenever they are made.
+//! Files as they will be installed, in a folder, and archives of them that are the same wherever
+//! and whenever they are made.
 
 use std::fs;
 use std::io;
@@ -49,8 +49,8 @@ impl Stage {
         set_mode(&path, mode)
     }
 
-    /// Makes a tar archive of everything in it, in the order of the names, owned by the superuser and last
-    /// changed at `time`.
+    /// Makes a tar archive of everything in it, in the order of the names, owned by the superuser
+    /// and last changed at `time`.
     pub fn tar(&self, archive: &Path, time: u64) -> Result<(), Failure> {
         let entries = fs::read_dir(&self.root).map_err(|error| failed(&self.root, &error))?;
         let mut names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();

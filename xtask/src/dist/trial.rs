@@ -1,5 +1,5 @@
-//! What was made is tried: each in a root directory that has nothing but what it installs and, of the
-//! Debian package, the libraries that it names.
+//! What was made is tried: each in a root directory that has nothing but what it installs and, of
+//! the Debian package, the libraries that it names.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::dist::stage::{Stage, failed, read, sha256};
 use crate::steps::{Failure, Step, program};
 
-/// What is put into a volume, and has to come out of it.
+/// The content that is put into a volume, and has to come out of it.
 const TEXT: &str = "what was put into the volume\n";
 
 /// Unpacks the tarball `archive`, whose one folder is `name`, in `stage` and uses it.
@@ -103,8 +103,8 @@ fn use_it(stage: &Stage, path: &str, version: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs programs of this machine on the volume that [`use_it`] has made, the interposer in them, where this
-/// machine has FUSE.
+/// Runs programs of this machine on the volume that [`use_it`] has made, the interposer in them,
+/// where this machine has FUSE.
 fn on_this_machine(stage: &Stage, path: &Path) -> Result<(), Failure> {
     if !Path::new("/dev/fuse").exists() {
         eprintln!("`atoll run` is not tried: there is no /dev/fuse");
@@ -133,7 +133,8 @@ fn inside(stage: &Stage) -> Result<Step, Failure> {
     Ok(step.arg(stage.root()))
 }
 
-/// There is a page for the program and for each of its commands, which gzip(1) and the eye can read.
+/// There is a page for the program and for each of its commands, which gzip(1) and the eye can
+/// read.
 fn manual(folder: &Path) -> Result<(), Failure> {
     for page in ["atoll.1.gz", "atoll-mkfs.1.gz", "atoll-serve.1.gz"] {
         let path = folder.join(page);

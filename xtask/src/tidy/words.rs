@@ -50,8 +50,8 @@ fn is_path_below(line: &str, top: &str) -> bool {
         let before = line[..at].chars().next_back();
         let is_name = |c: &char| c.is_alphanumeric() || "._-".contains(*c);
         let name = line[at + path.len()..].chars().take_while(is_name).count();
-        // A longer path that merely has such a component, a variable or a URL before it is fine, and
-        // so is an example, whose name is one letter.
+        // A longer path that merely has such a component, a variable or a URL before it is fine,
+        // and so is an example, whose name is one letter.
         !before.is_some_and(|c| is_name(&c) || "})/".contains(c)) && name > 1
     })
 }
