@@ -12,7 +12,7 @@ use atoll_posix::{Clock, OFlags, Options, Posix};
 use atoll_server::{Access, Credentials, Identity, Session};
 use atoll_transport::Lost;
 use atoll_transport::channel::{
-    ClientChannel, Config, Layout, Limits, Patience, RingKind, ServerChannel,
+    ClientChannel, Config, Layout, Limits, ServerChannel, WaitStrategy,
 };
 use atoll_vfs::client::{Client, ClientOptions};
 use atoll_vfs::server::{Caller, Identity as Named, Server, ServerOptions};
@@ -27,7 +27,7 @@ struct Inline {
     message: Vec<u8>,
 }
 
-impl Patience<SharedMemory> for Inline {
+impl WaitStrategy<SharedMemory> for Inline {
     fn spin(&mut self, _round: u32) -> bool {
         while let Ok(Some(request)) = self.channel.poll(0, &mut self.message) {
             let mut reply = [0; REPLY_MAX];
@@ -68,7 +68,7 @@ fn main() {
     let access = Access { identity: Identity::Caller, ..Access::default() };
     let session = volume.session(Credentials::default(), access).expect("a session");
 
-    let config = Config { ring: RingKind::Spsc, ..Config::default() };
+    let config = Config::default();
     let layout = Layout::new(&config).expect("sizes are allowed");
     let memory = SharedMemory::create("requests", layout.total()).expect("memory");
     let mut channel = ClientChannel::create(memory.clone(), &config).expect("a channel");

@@ -24,8 +24,8 @@ pub fn volume_in(folder: &Path) -> PathBuf {
     folder.join("bench.vol")
 }
 
-/// The options of the library for a volume of `bytes`, with at most `cache` bytes of memory for cached
-/// blocks, the library's default if 0.
+/// The options of the library for a volume of `bytes`, with at most `cache` bytes of memory for
+/// cached blocks, the library's default if 0.
 fn options(flags: u32, bytes: u64, cache: usize) -> AtollOptions {
     AtollOptions {
         size: size_of::<AtollOptions>(),

@@ -18,7 +18,8 @@ pub struct Stat {
 /// Where [`Calls::seek`] counts from.
 pub use libc::{O_APPEND, O_CREAT, O_EXCL, O_RDONLY, O_RDWR, O_WRONLY, SEEK_SET};
 
-/// The calls of POSIX on a fresh file system whose root is the working directory. Paths are relative.
+/// The calls of POSIX on a fresh file system whose root is the working directory. Paths are
+/// relative.
 ///
 /// # Errors
 /// Those of the system call of the same name.

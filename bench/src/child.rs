@@ -75,7 +75,7 @@ pub fn obey(order: &Order) -> Result<Record, Broken> {
     } else if order.workload == "ring-throughput" {
         rings::throughput(order.subject, &mut run)?;
     } else if order.workload == "ring-call" {
-        rings::calls(order.subject, &mut run)?;
+        rings::calls(&mut run)?;
     } else if order.subject == Subject::AtollServer {
         let socket = order.socket.as_deref().ok_or_else(|| Broken("no socket".into()))?;
         if order.workload.starts_with("null-call") {
@@ -180,8 +180,8 @@ fn is_program(workload: &str) -> bool {
     ["postmark", "postmark-large", "nginx", "gdbm", "gdbm-mmap", "sqlite"].contains(&workload)
 }
 
-/// How programs reach the subject: by system calls as they are, on a volume through the library that
-/// is loaded before the C library.
+/// How programs reach the subject: by system calls as they are, on a volume through the library
+/// that is loaded before the C library.
 fn launch(order: &Order) -> Launch {
     let binaries = order.binaries.clone();
     let mode = match order.subject {

@@ -17,9 +17,9 @@ pub struct Verdict {
     pub point: u64,
     /// The subject.
     pub subject: Subject,
-    /// What was aimed at.
+    /// The aim.
     pub aim: String,
-    /// What was reached, in the same terms.
+    /// The result, in the same terms.
     pub reached: String,
     /// Whether it was met.
     pub pass: bool,

@@ -19,8 +19,9 @@ pub struct Machine {
     pub memory_gib: u64,
     /// The kernel's release.
     pub kernel: String,
-    /// For how long the kernel of a virtual machine looks for work before it halts an idle processor,
-    /// which decides what it costs to wake a thread on it; `None` where it has no such choice.
+    /// For how long the kernel of a virtual machine looks for work before it halts an idle
+    /// processor, which decides what it costs to wake a thread on it; `None` where it has no such
+    /// choice.
     pub halt_poll_ns: Option<u64>,
 }
 
@@ -68,7 +69,7 @@ impl Watch {
         Watch { ping_pong_ns: ping_pong(), ticks: ticks() }
     }
 
-    /// What was seen.
+    /// The quiet and the noise seen.
     pub fn end(self) -> Noise {
         let (steal, all) = ticks();
         let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
@@ -89,9 +90,9 @@ fn ticks() -> (u64, u64) {
     (fields.get(7).copied().unwrap_or(0), fields.iter().take(8).sum())
 }
 
-/// Has the machine's free memory be at hand: a hypervisor takes back what a guest leaves free for some
-/// seconds, and the first use of a page of it afterwards takes seven times as long (10 us where these
-/// measurements were made). Whoever is measured next would pay for it.
+/// Has the machine's free memory be at hand: a hypervisor takes back what a guest leaves free for
+/// some seconds, and the first use of a page of it afterwards takes seven times as long (10 us
+/// where these measurements were made). The subject measured next would pay for it.
 pub fn warm_memory(bytes: u64) {
     let mut memory = vec![0u8; usize::try_from(bytes).unwrap_or(0)];
     memory.iter_mut().step_by(4096).for_each(|page| *page = 1);

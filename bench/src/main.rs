@@ -1,8 +1,9 @@
 //! Benchmarks: Atoll beside the file systems of the kernel, in one run, by the same code.
 //!
-//! Read in this order: [`table`] what is measured and what is aimed at; [`subject`] the file systems
-//! and [`calls`] what they are asked to do; [`workloads`]; [`child`] one measurement in a process of
-//! its own; [`measure`] all of them, interleaved; [`goals`], [`report`] and [`plot`] what comes out.
+//! Read in this order: [`table`] what is measured and what is aimed at; [`subject`] the file
+//! systems and [`calls`] what they are asked to do; [`workloads`]; [`child`] one measurement in a
+//! process of its own; [`measure`] all of them, interleaved; [`goals`], [`report`] and [`plot`]
+//! what comes out.
 #![deny(unsafe_code)]
 
 mod atoll;
@@ -17,6 +18,7 @@ mod processor;
 mod record;
 mod report;
 mod resident;
+mod scq;
 mod served;
 mod subject;
 mod system;

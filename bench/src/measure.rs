@@ -26,7 +26,7 @@ pub struct Extent {
     pub subjects: Vec<Subject>,
 }
 
-/// What was measured at one point.
+/// The measurements at one point.
 #[derive(Clone, Debug, Serialize)]
 pub struct Point {
     /// The point.
@@ -44,7 +44,7 @@ impl Point {
     }
 }
 
-/// What was measured of one workload.
+/// The measurements of one workload.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
     /// The workload.

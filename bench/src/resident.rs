@@ -26,7 +26,7 @@ impl Resident {
         Resident { anonymous: field("RssAnon"), mapped: field("RssFile") + field("RssShmem") }
     }
 
-    /// What was added since `before`.
+    /// The bytes added since `before`.
     pub fn since(self, before: Resident) -> Resident {
         Resident {
             anonymous: self.anonymous - before.anonymous,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::system;
 
-/// What is under measurement: a file system, or a ring.
+/// A subject of measurement: a file system, or a ring.
 #[derive(
     Clone,
     Copy,

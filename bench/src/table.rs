@@ -44,7 +44,7 @@ impl Unit {
     }
 }
 
-/// What is aimed at.
+/// An aim.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Aim {
     /// To be this many times better than the peer.
@@ -83,7 +83,7 @@ pub struct Workload {
     pub smoke: &'static [u64],
     /// The metrics and their units.
     pub metrics: &'static [(&'static str, Unit)],
-    /// Who takes part.
+    /// The subjects that take part.
     pub subjects: &'static [Subject],
     /// What Atoll aims at.
     pub goals: &'static [Goal],
@@ -119,8 +119,8 @@ pub const SERVER: Suite = Suite {
 };
 
 impl Suite {
-    /// The subject whose figures for `workload` are held against its goals: where the usual one takes
-    /// no part, the first.
+    /// The subject whose figures for `workload` are held against its goals: where the usual one
+    /// takes no part, the first.
     pub fn judges(&self, workload: &Workload) -> Subject {
         if workload.subjects.contains(&self.judged) { self.judged } else { workload.subjects[0] }
     }

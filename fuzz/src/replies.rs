@@ -37,10 +37,6 @@ impl Hostile<'_> {
 }
 
 impl Transport for Hostile<'_> {
-    fn epoch(&self) -> u64 {
-        0
-    }
-
     fn send(&mut self, message: &[u8], data: &[u8], _: usize) -> Result<Token, SendError> {
         self.asked = InHeader::load(message);
         assert_eq!(self.asked.len as usize, message.len() + data.len());

@@ -12,7 +12,7 @@ use atoll_host::server::bind::bind;
 use atoll_host::server::listen::SocketServer;
 use atoll_host::server::rules::{Mode, Rules};
 use atoll_server::{Access, Credentials, Identity, Session, Volume};
-use atoll_transport::channel::{Config, RingKind};
+use atoll_transport::channel::Config;
 use atoll_vfs::{AccessTimes, FileSystem};
 use nix::mount::MsFlags;
 use nix::sched::{CloneFlags, unshare};
@@ -149,8 +149,8 @@ impl<F: FileSystem + Send + 'static> Drop for Served<F> {
 ///
 /// # Panics
 /// When there is none to be had.
-pub fn ring(socket: &Path, kind: RingKind, lanes: u32) -> Ring {
+pub fn ring(socket: &Path, lanes: u32) -> Ring {
     let place = Address { socket: socket.to_owned(), volume: String::new() };
-    let config = Config { ring: kind, lanes, ..Config::default() };
+    let config = Config { lanes, ..Config::default() };
     Connection::open(&place).expect("a server").ring(Mode::Write, &config).expect("a session")
 }

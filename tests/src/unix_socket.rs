@@ -142,10 +142,6 @@ impl SocketTransport {
 }
 
 impl Transport for SocketTransport {
-    fn epoch(&self) -> u64 {
-        0
-    }
-
     fn send(
         &mut self,
         message: &[u8],

@@ -61,7 +61,7 @@ fn served(test: &'static str, count: u64, kind: fn(u64, usize) -> Kind) {
     within(LIMIT, move || {
         let test = format!("--test sharing {test}");
         linearizable(&test, count, &Mix::ALL, |seed, n| {
-            world(seed, &(0..n).map(|i| kind(seed, i)).collect::<Vec<_>>())
+            world(&(0..n).map(|i| kind(seed, i)).collect::<Vec<_>>())
         });
     });
 }
@@ -72,7 +72,7 @@ fn mounted(test: &'static str, count: u64, kind: fn(u64, usize) -> Kind) {
         if in_namespace() {
             let test = format!("--test sharing {test}");
             linearizable(&test, count, &Mix::ALL, |seed, n| {
-                world(seed, &(0..n).map(|i| kind(seed, i)).collect::<Vec<_>>())
+                world(&(0..n).map(|i| kind(seed, i)).collect::<Vec<_>>())
             });
         }
     });

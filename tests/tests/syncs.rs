@@ -20,7 +20,6 @@ use atoll_host::server::sole::SoleServer;
 use atoll_tests::linear::run::within;
 use atoll_tests::served::{Served, in_namespace, mount_options, ring};
 use atoll_tests::subject::{RW, name};
-use atoll_transport::channel::RingKind;
 use atoll_vfs::{
     AccessTimes, Context, Errno, FileSystem, Handle, Ino, OpenFlags, Result, Timespec,
 };
@@ -183,7 +182,7 @@ impl Client {
 /// Clients with connections of their own, named by their numbers.
 fn clients(served: &Served<Fs<Slow>>, count: usize) -> Vec<Client> {
     let client = |i: usize| {
-        let fs = ring(&served.socket(), RingKind::Spsc, 1).client().expect("a lane");
+        let fs = ring(&served.socket(), 1).client().expect("a lane");
         Client::new(fs, &format!("f{i}"))
     };
     (0..count).map(client).collect()
@@ -377,7 +376,7 @@ fn many_share_few_flushes() {
 fn a_lane_waits_alone() {
     within(SOON * 3, || {
         let (served, control) = served(0);
-        let mut shared = ring(&served.socket(), RingKind::Scq, 2);
+        let mut shared = ring(&served.socket(), 2);
         let mut one = Client::new(shared.client().unwrap(), "one");
         let mut other = Client::new(shared.client().unwrap(), "other");
         one.write(b"1").unwrap();

@@ -38,7 +38,8 @@ fn client(ring: &mut Ring) -> Result<Way, Broken> {
 pub struct Remote(Posix<Way, HostClock>);
 
 impl Remote {
-    /// Attaches the calling thread to the volume behind `socket`, through the process's one connection.
+    /// Attaches the calling thread to the volume behind `socket`, through the process's one
+    /// connection.
     pub fn attach(socket: &Path) -> Result<Remote, Broken> {
         static RING: OnceLock<Mutex<Option<Ring>>> = OnceLock::new();
         let ring = RING.get_or_init(|| Mutex::new(connect(socket).ok()));
@@ -118,7 +119,8 @@ impl Calls for Remote {
 }
 
 /// The time of a request that is refused as soon as it is understood, beside that of a cache line's
-/// way to another processor and back. While `polling` neither side sleeps, else both whenever they can.
+/// way to another processor and back. While `polling` neither side sleeps, else both whenever they
+/// can.
 pub fn null_call(socket: &Path, polling: bool, run: &mut Run, usage: &Usage) -> Result<(), Broken> {
     // Before this thread is bound to a processor.
     if let Some(time) = machine::ping_pong() {

@@ -34,7 +34,7 @@ pub const WORKLOADS: &[Workload] = &[
         points: &[2, 4, 8, 16],
         smoke: &[2, 16],
         metrics: &[("p50", NS), ("p99", NS), ("ping-pong", NS)],
-        subjects: &[Subject::Spsc, Subject::Scq],
+        subjects: &[Subject::Spsc],
         goals: &[Goal { metric: "p50", point: 2, aim: Aim::Within("ping-pong", 3.0) }],
     },
     Workload {

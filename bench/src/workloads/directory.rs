@@ -48,8 +48,8 @@ fn listing<C: Calls>(calls: &mut C, folder: &CString) -> Result<(u64, u64), Brok
 }
 
 /// The point is the number of files in one directory. `create`, `open` and `unlink` are
-/// microseconds for each file, the close of what was opened included; files are made in the order of
-/// their names, opened and unlinked in shuffled order.
+/// microseconds for each file, the close of what was opened included; files are made in the order
+/// of their names, opened and unlinked in shuffled order.
 pub fn one_directory<C: Calls>(calls: &mut C, run: &mut Run) -> Result<(), Broken> {
     let files = run.point;
     let folder = path("dir");

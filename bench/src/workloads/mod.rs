@@ -1,4 +1,5 @@
-//! The workloads: each one generic function over the calls of a subject, but for those of [`rings`].
+//! The workloads: each one generic function over the calls of a subject, but for those of
+//! [`rings`].
 //!
 //! Every one checks all that it reads. What a check costs is part of the time, for all subjects
 //! alike.

@@ -95,7 +95,8 @@ pub fn sqlite(launch: &Launch, run: &mut Run, when: When) -> Result<(), Broken> 
 }
 
 /// Runs a program that removes its file if there is one, then prints its metrics, each with its
-/// microseconds: `total` is the whole run, others are parts of it, of which the later runs' are kept.
+/// microseconds: `total` is the whole run, others are parts of it, of which the later runs' are
+/// kept.
 fn timed_by_itself(
     launch: &Launch,
     run: &mut Run,
@@ -220,7 +221,7 @@ pub fn postmark_large(launch: &Launch, run: &mut Run, when: When) -> Result<(), 
 /// The folder of what nginx serves.
 pub const SITE: &str = "site";
 
-/// What is in the file that nginx serves.
+/// The content of the file that nginx serves.
 fn served(kib: u64) -> Vec<u8> {
     let bytes = kib as usize * 1024;
     Pattern::new(bytes).slice(1, bytes).to_vec()

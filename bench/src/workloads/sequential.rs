@@ -9,9 +9,9 @@ use super::{Pattern, Run, check, path, whole};
 
 const CHUNK: usize = 64 << 10;
 
-/// The point is the size of the file in MiB, moved by 64 KiB. `cold` is the first write, `steady` one
-/// of the file made anew later, `overwrite` one over the file that is there, `read` reads it; all in
-/// MB/s.
+/// The point is the size of the file in MiB, moved by 64 KiB. `cold` is the first write, `steady`
+/// one of the file made anew later, `overwrite` one over the file that is there, `read` reads it;
+/// all in MB/s.
 pub fn sequential<C: Calls>(calls: &mut C, run: &mut Run) -> Result<(), Broken> {
     let name = path("file");
     let chunks = (run.point << 20) / CHUNK as u64;

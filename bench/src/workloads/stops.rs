@@ -1,5 +1,6 @@
-//! How long one client's calls take at most while another writes as fast as it is told to; and for how long
-//! the machine keeps a thread in the client's place from doing nothing but look at the clock.
+//! How long one client's calls take at most while another writes as fast as it is told to; and for
+//! how long the machine keeps a thread in the client's place from doing nothing but look at the
+//! clock.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -96,9 +96,9 @@ pub trait BlockDevice {
         self.flush()
     }
 
-    /// What makes the writes to `count` blocks from `first` durable that are completed by now, while the
-    /// device goes on being used: see [`Flusher`]. `None` where only the device itself can, or the range is
-    /// not on it.
+    /// What makes the writes to `count` blocks from `first` durable that are completed by now,
+    /// while the device goes on being used: see [`Flusher`]. `None` where only the device itself
+    /// can, or the range is not on it.
     fn flusher(&mut self, first: BlockIndex, count: u64) -> Option<Flusher> {
         let _ = (first, count);
         None
@@ -112,26 +112,28 @@ pub trait BlockDevice {
         Ok(())
     }
 
-    /// Has storage set aside for `count` blocks from `first`, so that no store to them fails for want of it until
-    /// they are discarded. It changes no content, and becomes durable like a write. A medium that cannot say, or
-    /// has storage for all its blocks, has nothing to do.
+    /// Has storage set aside for `count` blocks from `first`, so that no store to them fails for
+    /// want of it until they are discarded. It changes no content, and becomes durable like a
+    /// write. A medium that cannot say, or has storage for all its blocks, has nothing to do.
     ///
     /// # Errors
-    /// [`BlockError::NoSpace`]; a part may be set aside then. [`BlockError::Unsupported`] where stores may
-    /// fail for want of storage, and nothing can be done about it.
+    /// [`BlockError::NoSpace`]; a part may be set aside then. [`BlockError::Unsupported`] where
+    /// stores may fail for want of storage, and nothing can be done about it.
     fn reserve(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
         checked_blocks(self.block_count(), first, count)?;
         Ok(())
     }
 
-    /// Drops whatever was kept in memory in place of the medium: what is read from now on comes from
-    /// there. For who finds that the medium had failed. A device that keeps nothing has nothing to do.
+    /// Drops whatever was kept in memory in place of the medium: what is read from now on comes
+    /// from there. For who finds that the medium had failed. A device that keeps nothing has
+    /// nothing to do.
     fn forget_cached(&mut self) -> Result<(), BlockError> {
         Ok(())
     }
 
-    /// As [`forget_cached`](Self::forget_cached), for who must change nothing: what is in memory stays there,
-    /// the only word of the failure maybe among it, and is read past. The device is not written to afterwards.
+    /// As [`forget_cached`](Self::forget_cached), for who must change nothing: what is in memory
+    /// stays there, the only word of the failure maybe among it, and is read past. The device is
+    /// not written to afterwards.
     fn read_past_cache(&mut self) -> Result<(), BlockError> {
         Ok(())
     }

@@ -44,7 +44,8 @@ pub struct Faults {
     pub flush_errors: u32,
     /// How many flushes succeed before those.
     pub flushes_before: u32,
-    /// How many of the next [`Flusher`]s that are taken fail with [`BlockError::Io`] when they are asked.
+    /// How many of the next [`Flusher`]s that are taken fail with [`BlockError::Io`] when they are
+    /// asked.
     pub flusher_errors: u32,
     /// Once [`FaultDevice::events`] has reached this number every call fails with
     /// [`BlockError::Io`] and changes nothing: the file system above is cut off there.
@@ -62,7 +63,7 @@ pub struct FaultDevice {
     /// The flushers that were taken and whose flush has not been carried out.
     detached: Vec<Detached>,
     recording: Option<Recording>,
-    /// What is read in place of the memory above the medium.
+    /// The bytes that are read in place of the memory above the medium.
     past_cache: Option<Image>,
     /// What goes wrong from now on.
     pub faults: Faults,
@@ -103,7 +104,7 @@ impl FaultDevice {
         self.faults.stop_after.is_some_and(|limit| self.events >= limit)
     }
 
-    /// What is durable and what may be.
+    /// The durable content, and what may be durable besides.
     pub fn media(&self) -> &Media {
         &self.media
     }
@@ -128,9 +129,9 @@ impl FaultDevice {
         self.recording.take()
     }
 
-    /// Carries out what [`Flusher`]s have been asked since the last call of the device. Their flushes are
-    /// not seen before by [`media`](Self::media) and the like, and come before whatever the device is
-    /// asked next.
+    /// Carries out what [`Flusher`]s have been asked since the last call of the device. Their
+    /// flushes are not seen before by [`media`](Self::media) and the like, and come before whatever
+    /// the device is asked next.
     pub fn note_flushers(&mut self) {
         for at in (0..self.detached.len()).rev() {
             if !self.detached[at].is_pending() {
@@ -230,8 +231,9 @@ impl BlockDevice for FaultDevice {
         if failed { Err(BlockError::Io) } else { Ok(()) }
     }
 
-    /// Its flush is an event of the moment when it is asked; see [`note_flushers`](Self::note_flushers).
-    /// What was written after it was taken is as volatile as before.
+    /// Its flush is an event of the moment when it is asked; see
+    /// [`note_flushers`](Self::note_flushers). Blocks written after it was taken are as volatile
+    /// as before.
     fn flusher(&mut self, first: BlockIndex, count: u64) -> Option<Flusher> {
         let blocks = checked_blocks(self.block_count(), first, count).ok()?;
         self.note_flushers();

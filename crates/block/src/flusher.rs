@@ -10,12 +10,12 @@ use crate::device::BlockError;
 ///
 /// # Contract
 ///
-/// - When [`flush`](Self::flush) has returned `Ok`, those writes are durable. Of later ones nothing is
-///   said: each may have become durable, or not.
+/// - When [`flush`](Self::flush) has returned `Ok`, those writes are durable. Of later ones nothing
+///   is said: each may have become durable, or not.
 /// - A crash within leaves what a crash within [`BlockDevice::flush_range`] leaves.
-/// - An error means what an error of that means: it is unknown which of the writes are durable, and a
-///   later flush that succeeds says nothing about them. The same failure is seen by a flush of the device
-///   itself that runs at the same time: neither takes it from the other.
+/// - An error means what an error of that means: it is unknown which of the writes are durable, and
+///   a later flush that succeeds says nothing about them. The same failure is seen by a flush of
+///   the device itself that runs at the same time: neither takes it from the other.
 /// - Dropped without being asked it has done nothing.
 ///
 /// [`BlockDevice::flush_range`]: crate::BlockDevice::flush_range

@@ -1,9 +1,9 @@
 //! The block seam: storage as an array of 4 KiB blocks.
 //!
-//! Read in this order: [`device`] is the seam itself, two traits and their contract; [`flusher`] a flush
-//! that does not hold the device; [`ram`] the simplest implementor; [`cached`] makes any block device
-//! byte-addressable with a bounded cache; [`fault`] is the device that tests crash against;
-//! `conformance` (a feature of that name) checks implementors against the contract.
+//! Read in this order: [`device`] is the seam itself, two traits and their contract; [`flusher`] a
+//! flush that does not hold the device; [`ram`] the simplest implementor; [`cached`] makes any
+//! block device byte-addressable with a bounded cache; [`fault`] is the device that tests crash
+//! against; `conformance` (a feature of that name) checks implementors against the contract.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -6,7 +6,7 @@ mod common;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
-use atoll_host::client::{Address, ConnectError, Connection, Manner};
+use atoll_host::client::{Address, ConnectError, ConnectOptions, Connection};
 use atoll_host::control::{self, Answer, Hello, Kind};
 use atoll_host::server::rules::Mode;
 use atoll_host::shm::SharedMemory;
@@ -87,9 +87,9 @@ fn rings_and_mounts_see_the_same_files() {
 fn a_view_may_be_asked_for_later() {
     let served = Served::new();
     let place = Address::find(&served.socket()).unwrap();
-    let manner = Manner { view: false, ..Manner::default() };
+    let options = ConnectOptions { view: false, ..ConnectOptions::default() };
     let config = Config { lanes: 3, ..Config::default() };
-    let connect = || Connection::open_as(&place, manner).unwrap().ring(Mode::Write, &config);
+    let connect = || Connection::open_with(&place, options).unwrap().ring(Mode::Write, &config);
     let mut ring = connect().unwrap();
     let mut before = ring.cached().unwrap();
     let flags = OpenFlags::READ | OpenFlags::WRITE;

@@ -15,24 +15,24 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{SocketAddrUnix, SocketFlags};
 
 use crate::control::{self, Answer, Hello, Kind, Mode, ViewAsk, socket};
-use crate::shm::{Doorbell, FutexPatience, MappedView, SharedMemory, above};
+use crate::shm::{Doorbell, MappedView, SharedMemory, SpinThenSleep, above};
 
-/// How a client connects.
+/// How a client connects to its server.
 #[derive(Clone, Copy, Debug)]
-pub struct Manner {
-    /// How long the server may take for its answer.
-    pub patience: Duration,
-    /// The least number of the descriptors that are kept: in a program that does not know of them, they
-    /// must not have those that it expects to get next.
+pub struct ConnectOptions {
+    /// How long the server may take for an answer of the control socket.
+    pub timeout: Duration,
+    /// The least number of the descriptors that are kept: in a program that does not know of them,
+    /// they must not have those that it expects to get next.
     pub lowest: i32,
     /// Whether a client of a ring wants a View, which costs memory on both sides.
     pub view: bool,
 }
 
-impl Default for Manner {
+impl Default for ConnectOptions {
     /// 30 s; any numbers; a View.
     fn default() -> Self {
-        Manner { patience: Duration::from_secs(30), lowest: 0, view: true }
+        ConnectOptions { timeout: Duration::from_secs(30), lowest: 0, view: true }
     }
 }
 
@@ -111,7 +111,7 @@ impl fmt::Display for Address {
 pub struct Connection {
     socket: OwnedFd,
     place: Address,
-    manner: Manner,
+    options: ConnectOptions,
 }
 
 impl Connection {
@@ -120,22 +120,22 @@ impl Connection {
     /// # Errors
     /// [`ConnectError::NoServer`], [`ConnectError::Failed`].
     pub fn open(place: &Address) -> Result<Connection, ConnectError> {
-        Connection::open_as(place, Manner::default())
+        Connection::open_with(place, ConnectOptions::default())
     }
 
-    /// As [`open`](Self::open), in that manner.
+    /// As [`open`](Self::open), with `options`.
     ///
     /// # Errors
     /// As there.
-    pub fn open_as(place: &Address, manner: Manner) -> Result<Connection, ConnectError> {
+    pub fn open_with(place: &Address, options: ConnectOptions) -> Result<Connection, ConnectError> {
         let path = &place.socket;
         let failed =
             |errno: rustix::io::Errno| ConnectError::Failed(path.clone(), io::Error::from(errno));
         let address = SocketAddrUnix::new(path).map_err(failed)?;
         let socket = socket(SocketFlags::empty()).map_err(failed)?;
-        let socket = above(socket, manner.lowest).map_err(failed)?;
+        let socket = above(socket, options.lowest).map_err(failed)?;
         // Connecting too: many others may wait to be accepted.
-        set_socket_timeout(&socket, Timeout::Send, Some(manner.patience)).map_err(failed)?;
+        set_socket_timeout(&socket, Timeout::Send, Some(options.timeout)).map_err(failed)?;
         match rustix::net::connect(&socket, &address) {
             Ok(()) => {}
             Err(rustix::io::Errno::CONNREFUSED | rustix::io::Errno::NOENT) => {
@@ -143,12 +143,13 @@ impl Connection {
             }
             Err(errno) => return Err(failed(errno)),
         }
-        Ok(Connection { socket, place: place.clone(), manner })
+        Ok(Connection { socket, place: place.clone(), options })
     }
 
-    /// Begins a session for the file system that is mounted on `device`, the only copy of which must go
-    /// to the server: the kernel takes it for gone when the last one is closed. With `single_owner` it
-    /// is mounted in a user namespace that knows one user and group, this process's own.
+    /// Begins a session for the file system that is mounted on `device`, the only copy of which
+    /// must go to the server: the kernel takes it for gone when the last one is closed. With
+    /// `single_owner` it is mounted in a user namespace that knows one user and group, this
+    /// process's own.
     ///
     /// # Errors
     /// [`ConnectError::Refused`], [`ConnectError::Lost`].
@@ -172,18 +173,19 @@ impl Connection {
         let failed = |error| ConnectError::Failed(self.place.socket.clone(), error);
         let unfit = || failed(io::ErrorKind::InvalidInput.into());
         let layout = Layout::new(config).ok_or_else(unfit)?;
-        let memory = SharedMemory::create_above("atoll-ring", layout.total(), self.manner.lowest)
+        let memory = SharedMemory::create_above("atoll-ring", layout.total(), self.options.lowest)
             .map_err(failed)?;
         let channel = ClientChannel::create(memory.clone(), config).ok_or_else(unfit)?;
         let volume = self.place.volume.clone();
         let hello =
-            Hello { kind: Kind::Ring, mode, volume, single_owner: false, view: self.manner.view };
+            Hello { kind: Kind::Ring, mode, volume, single_owner: false, view: self.options.view };
         let mut received = self.ask(&hello.encode(), &[memory.as_fd()])?.into_iter();
         let Some(doorbell) = received.next() else {
             let path = self.place.socket.clone();
             return Err(ConnectError::Lost(path, "it has sent no doorbell".to_owned()));
         };
-        let doorbell = above(doorbell, self.manner.lowest).map_err(|errno| failed(errno.into()))?;
+        let doorbell =
+            above(doorbell, self.options.lowest).map_err(|errno| failed(errno.into()))?;
         let doorbell = Doorbell::from_server(doorbell);
         let connection = Arc::new(self);
         let view = received.next().map(|memory| map_view(&connection, memory)).transpose()?;
@@ -208,7 +210,7 @@ impl Connection {
         // One that refuses at once has closed its end before this; its reason is read all the same.
         let sent = control::send(&self.socket, message, descriptors);
         let wait = |time| set_socket_timeout(&self.socket, Timeout::Recv, time);
-        wait(Some(self.manner.patience)).map_err(|errno| lost(&errno))?;
+        wait(Some(self.options.timeout)).map_err(|errno| lost(&errno))?;
         let (answer, received) = match (control::receive(&self.socket), sent) {
             (Ok((message, received)), _) => {
                 (Answer::decode(&message).map_err(|error| lost(&error))?, received)
@@ -223,8 +225,8 @@ impl Connection {
         }
     }
 
-    /// Waits for the end of the session: true if it is the proper one, because nothing is mounted any
-    /// more; false if the server has gone.
+    /// Waits for the end of the session: true if it is the proper one, because nothing is mounted
+    /// any more; false if the server has gone.
     pub fn wait(&self) -> bool {
         control::receive(&self.socket)
             .is_ok_and(|(message, _)| Answer::decode(&message) == Ok(Answer::Ended))
@@ -242,7 +244,7 @@ fn map_view(
 }
 
 /// How a thread of a client waits for its server.
-pub type Wait = FutexPatience<Box<dyn FnMut() -> bool + Send>>;
+pub type Wait = SpinThenSleep<Box<dyn FnMut() -> bool + Send>>;
 
 /// A session through a ring. It ends with this value and all clients made of it.
 pub struct Ring {
@@ -266,8 +268,8 @@ impl Ring {
         self.spin = Some(spin);
     }
 
-    /// Asks for a View of at most `most` bytes, which this session does not have yet. Clients that are made
-    /// from here on by [`cached`](Self::cached) look into it.
+    /// Asks for a View of at most `most` bytes, which this session does not have yet. Clients that
+    /// are made from here on by [`cached`](Self::cached) look into it.
     ///
     /// # Errors
     /// [`ConnectError::Refused`], upon which the session goes on; [`ConnectError::Lost`];
@@ -304,8 +306,8 @@ impl Ring {
         Client::connect(lane, ClientOptions { max_data, ..ClientOptions::default() }).ok()
     }
 
-    /// A file system for one thread: it has a lane of its own. `None` when all lanes are taken, or the
-    /// server is lost.
+    /// A file system for one thread: it has a lane of its own. `None` when all lanes are taken, or
+    /// the server is lost.
     pub fn client(&mut self) -> Option<Client<Lane<SharedMemory, Wait>>> {
         Client::connect(self.lane()?, ClientOptions::default()).ok()
     }
@@ -315,8 +317,8 @@ impl Ring {
         let alive: Box<dyn FnMut() -> bool + Send> = Box::new(move || connection.is_alive());
         let doorbell = self.doorbell.clone();
         let wait = match self.spin {
-            Some(spin) => FutexPatience::with_spin(doorbell, alive, spin),
-            None => FutexPatience::new(doorbell, alive),
+            Some(spin) => SpinThenSleep::with_spin(doorbell, alive, spin),
+            None => SpinThenSleep::new(doorbell, alive),
         };
         if self.next >= self.channel.layout().config().lanes {
             return None;
@@ -326,8 +328,8 @@ impl Ring {
         Some(lane)
     }
 
-    /// As [`client`](Self::client), with the session's View, in which names are found for this process's
-    /// own user and group.
+    /// As [`client`](Self::client), with the session's View, in which names are found for this
+    /// process's own user and group.
     pub fn cached(&mut self) -> Option<CachedClient> {
         let client = self.client()?;
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());

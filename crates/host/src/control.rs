@@ -1,7 +1,7 @@
 //! The messages of the control socket: a client says what it wants, the server what it gets.
 //!
-//! The socket is SEQPACKET: each message is one packet, sent and received whole, with the descriptors
-//! that belong to it. Numbers are little-endian.
+//! The socket is SEQPACKET: each message is one packet, sent and received whole, with the
+//! descriptors that belong to it. Numbers are little-endian.
 //!
 //! ```text
 //! client: magic u32 | version u16 | kind u8 | mode u8 | flags u32 | volume's name, UTF-8
@@ -10,23 +10,24 @@
 //!         with descriptors, to a Ring that is granted: the eventfd, and the View if there is one
 //! ```
 //!
-//! Or a program that has mapped a file asks for its memory (kind 3), or that what was stored there be
-//! made durable (kind 4); it gets its answer, with the memory's descriptor, and the connection ends:
+//! Or a program that has mapped a file asks for its memory (kind 3), or that what was stored there
+//! be made durable (kind 4); it gets its answer, with the memory's descriptor, and the connection
+//! ends:
 //!
 //! ```text
 //! client: magic u32 | version u16 | kind u8 | 0 u8 | 0 u32 | token, 16 bytes
 //! ```
 //!
-//! The session lasts until either side closes its end. A client with a ring may ask for a View when it has
-//! none (kind 5), with the most bytes that it wants; it is answered as above, with the View's
-//! descriptor if it gets one, and has its session whatever the answer:
+//! The session lasts until either side closes its end. A client with a ring may ask for a View when
+//! it has none (kind 5), with the most bytes that it wants; it is answered as above, with the
+//! View's descriptor if it gets one, and has its session whatever the answer:
 //!
 //! ```text
 //! client: magic u32 | version u16 | kind u8 | 0 u8 | bytes u32
 //! ```
 //!
-//! The client sends nothing else, the server at the most one more message, that the session has ended as it
-//! should.
+//! The client sends nothing else, the server at the most one more message, that the session has
+//! ended as it should.
 
 use std::io;
 use std::io::{IoSlice, IoSliceMut};
@@ -75,7 +76,7 @@ const _: () = {
 /// A socket of the kind that control messages go through.
 ///
 /// # Errors
-/// What socket(2) says.
+/// The error of socket(2).
 pub(crate) fn socket(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
     let flags = flags | SocketFlags::CLOEXEC;
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
@@ -90,8 +91,8 @@ pub enum Mode {
     Write,
 }
 
-/// Who shows it may have the memory of a mapped file: sixteen random bytes, which a client is told of
-/// an open file that it has.
+/// A program that shows it gets the memory of a mapped file: sixteen random bytes, which a client
+/// is told of an open file that it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MapToken(pub [u8; 16]);
 
@@ -113,8 +114,8 @@ pub struct Hello {
     pub mode: Mode,
     /// The volume; empty for the only one.
     pub volume: String,
-    /// With [`Kind::Mount`]: the file system is mounted in a user namespace that knows one user and one
-    /// group, as the owners of everything. These are the client's own.
+    /// With [`Kind::Mount`]: the file system is mounted in a user namespace that knows one user and
+    /// one group, as the owners of everything. These are the client's own.
     pub single_owner: bool,
     /// With [`Kind::Ring`]: it wants a View.
     pub view: bool,
@@ -345,8 +346,8 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 /// Sends `message` with `descriptors`, of which there are at most [`DESCRIPTORS_MAX`].
 ///
 /// # Errors
-/// What sendmsg(2) says: `EPIPE` when the other end is gone, `EAGAIN` when it does not read and the
-/// socket does not block.
+/// The error of sendmsg(2): `EPIPE` when the other end is gone, `EAGAIN` when it does not read and
+/// the socket does not block.
 pub fn send(socket: impl AsFd, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -362,8 +363,8 @@ pub fn send(socket: impl AsFd, message: &[u8], descriptors: &[BorrowedFd<'_>]) -
 /// Receives one message and its descriptors.
 ///
 /// # Errors
-/// `UnexpectedEof` when the other end is gone; `InvalidData` for a message or descriptors beyond the
-/// limits; what recvmsg(2) says.
+/// `UnexpectedEof` when the other end is gone; `InvalidData` for a message or descriptors beyond
+/// the limits; what recvmsg(2) says.
 pub fn receive(socket: impl AsFd) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

@@ -48,15 +48,16 @@ pub enum HostDevice {
 memory_of_variants!(HostDevice { Mapped, Direct });
 
 impl HostDevice {
-    /// Names the life of the memory that holds what was stored here and not flushed. While it is the same,
-    /// nothing that any process stored has been lost: not by a crash of the machine, nor by that of the
-    /// host's file system, nor by a disk that was taken away. Zeros where that cannot be known.
+    /// Names the life of the memory that holds what was stored here and not flushed. While it is
+    /// the same, nothing that any process stored has been lost: not by a crash of the machine, nor
+    /// by that of the host's file system, nor by a disk that was taken away. Zeros where that
+    /// cannot be known.
     pub fn incarnation(&self) -> [u8; 16] {
         life::incarnation(self.file())
     }
 
-    /// Whether discards give storage back at little cost: it is a file, in a file system that can have holes
-    /// made in it, open for writing, and not to be sealed.
+    /// Whether discards give storage back at little cost: it is a file, in a file system that can
+    /// have holes made in it, open for writing, and not to be sealed.
     pub fn gives_back(&self) -> bool {
         let sealable = match self {
             HostDevice::Mapped(device) => device.is_sealable(),
@@ -66,8 +67,8 @@ impl HostDevice {
         if sealable || !found.is_file() {
             return false;
         }
-        // Beyond the end of the file there is nothing to lose. What is behind its last whole block is no part
-        // of the device, but the file's all the same.
+        // Beyond the end of the file there is nothing to lose. The bytes behind its last whole
+        // block are no part of the device, but the file's all the same.
         let end = found.len().next_multiple_of(BLOCK_SIZE as u64);
         io::punch_hole(self.file().as_fd(), end, BLOCK_SIZE as u64) == Ok(true)
     }

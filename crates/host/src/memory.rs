@@ -26,7 +26,7 @@ pub fn cache_bytes() -> usize {
 
 /// Whether the control group of this process allows so little memory that what it writes to files
 /// would fill that before the host takes notice.
-pub fn is_little() -> bool {
+pub(crate) fn is_little() -> bool {
     own_group_limit().is_some_and(|limit| limit <= LITTLE)
 }
 

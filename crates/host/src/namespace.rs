@@ -1,13 +1,13 @@
 //! A private view of the file tree, in which a program finds a volume mounted.
 //!
-//! A process enters a mount namespace of its own ([`Namespace::enter`]), and with it a user namespace
-//! where it is no superuser. What it mounts there nobody else sees, and it goes when the last
-//! process of the namespace ends.
+//! A process enters a mount namespace of its own ([`Namespace::enter`]), and with it a user
+//! namespace where it is no superuser. What it mounts there nobody else sees, and it goes when the
+//! last process of the namespace ends.
 //!
 //! A mount point that does not exist is made to appear without touching the directory that it is
 //! missing from ([`Namespace::mount_point`]): an empty file system in memory is laid over that
-//! directory, everything that the directory holds is mounted in it again at its name, and it gets the
-//! mount point besides. It is read-only, so that a new entry of that one directory is refused
+//! directory, everything that the directory holds is mounted in it again at its name, and it gets
+//! the mount point besides. It is read-only, so that a new entry of that one directory is refused
 //! instead of lost; everything below its entries is the real thing.
 
 use std::ffi::OsString;
@@ -139,8 +139,8 @@ impl Namespace {
         self.user
     }
 
-    /// The directory `path`, which must be absolute, to mount at; made to appear if it is missing from the root or
-    /// from a directory in which this user could not make it.
+    /// The directory `path`, which must be absolute, to mount at; made to appear if it is missing
+    /// from the root or from a directory in which this user could not make it.
     ///
     /// # Errors
     /// [`NamespaceError::Missing`] where the user can make the directory, `ENOTDIR`, or any step

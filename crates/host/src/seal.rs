@@ -153,9 +153,9 @@ pub fn exit(status: i32) -> ! {
 /// allocated without a system call, touched so that it is there, and never give any back.
 ///
 /// It serves the thread that calls; so call it, and use the volumes, in the thread that began the
-/// process, before there are others. Allocations take from it with the allocator's overhead (16 bytes each) and fragmentation. Only
-/// glibc's allocator has the settings for this; a program with another allocator reserves by that
-/// one's means.
+/// process, before there are others. Allocations take from it with the allocator's overhead (16
+/// bytes each) and fragmentation. Only glibc's allocator has the settings for this; a program with
+/// another allocator reserves by that one's means.
 ///
 /// # Errors
 /// [`SealError::OutOfMemory`].

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use atoll_transport::channel::{Mapped, Patience};
+use atoll_transport::channel::{Mapped, WaitStrategy};
 use atoll_transport::{Lost, Memory, Shared};
 use rustix::event::EventfdFlags;
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -38,7 +38,7 @@ fn refused(reason: &'static str) -> io::Error {
 /// The same open file under the number `lowest` or a higher one.
 ///
 /// # Errors
-/// What fcntl(2) says.
+/// The error of fcntl(2).
 pub(crate) fn above(file: OwnedFd, lowest: i32) -> rustix::io::Result<OwnedFd> {
     if file.as_raw_fd() >= lowest {
         Ok(file)
@@ -82,8 +82,8 @@ impl Drop for Pages {
 }
 
 impl Pages {
-    /// Maps `len` bytes of `file`, whose length must not change any more. What is returned beside them is
-    /// not to be used for longer than they live.
+    /// Maps `len` bytes of `file`, whose length must not change any more. The view that
+    /// is returned beside them is not to be used for longer than they live.
     fn map(
         file: &OwnedFd,
         len: usize,
@@ -126,11 +126,11 @@ impl ReadOnlyMemory {
 }
 
 impl SharedMemory {
-    /// `len` zero bytes, a multiple of 4096, which whoever gets the descriptor may write. Neither side can
-    /// change the length. `name` shows in /proc.
+    /// `len` zero bytes, a multiple of 4096, which any holder of the descriptor may write. Neither
+    /// side can change the length. `name` shows in /proc.
     ///
     /// # Errors
-    /// What memfd_create(2), ftruncate(2), mmap(2) and fcntl(2) say.
+    /// The errors of memfd_create(2), ftruncate(2), mmap(2) and fcntl(2).
     pub fn create(name: &str, len: usize) -> io::Result<Self> {
         Self::make(name, len, SealFlags::empty(), 0)
     }
@@ -139,24 +139,25 @@ impl SharedMemory {
     ///
     /// # Errors
     /// As there.
-    pub fn create_above(name: &str, len: usize, lowest: i32) -> io::Result<Self> {
+    pub(crate) fn create_above(name: &str, len: usize, lowest: i32) -> io::Result<Self> {
         Self::make(name, len, SealFlags::empty(), lowest)
     }
 
     /// Has no child inherit the mapping: it would be the parent's.
     ///
     /// # Errors
-    /// What madvise(2) says.
+    /// The error of madvise(2).
     pub fn keep_from_children(&self) -> io::Result<()> {
         self.map.pages.keep_from_children()
     }
 
-    /// As [`create`](Self::create), but only this mapping can be written: who gets the descriptor can map
-    /// it for reading alone, and cannot write by system calls either.
+    /// As [`create`](Self::create), but only this mapping can be written: who gets the descriptor
+    /// can map it for reading alone, and cannot write by system calls either.
     ///
     /// # Errors
     /// As there.
-    pub fn create_read_only(name: &str, len: usize) -> io::Result<Self> {
+    #[cfg(feature = "server")]
+    pub(crate) fn create_read_only(name: &str, len: usize) -> io::Result<Self> {
         Self::make(name, len, SealFlags::FUTURE_WRITE, 0)
     }
 
@@ -181,8 +182,8 @@ impl SharedMemory {
     /// Maps the memory that a peer made, of at most `most` bytes, for reading and writing.
     ///
     /// # Errors
-    /// `InvalidInput` when it is not a memfd, its length could change, or is none, no multiple of 4096 or
-    /// more than `most`; what mmap(2) says when it may not be written.
+    /// `InvalidInput` when it is not a memfd, its length could change, or is none, no multiple of
+    /// 4096 or more than `most`; what mmap(2) says when it may not be written.
     pub fn attach(file: OwnedFd, most: usize) -> io::Result<Self> {
         let len = Self::checked_len(&file, most)?;
         Self::map(file, len, ProtFlags::READ | ProtFlags::WRITE)
@@ -263,21 +264,6 @@ impl Memory for SharedMemory {
     }
 
     #[inline]
-    fn add64(&self, at: usize, value: u64, order: Ordering) -> u64 {
-        self.shared.add64(at, value, order)
-    }
-
-    #[inline]
-    fn or64(&self, at: usize, value: u64, order: Ordering) -> u64 {
-        self.shared.or64(at, value, order)
-    }
-
-    #[inline]
-    fn replace64(&self, at: usize, old: u64, new: u64) -> Result<u64, u64> {
-        self.shared.replace64(at, old, new)
-    }
-
-    #[inline]
     fn fence(&self) {
         self.shared.fence();
     }
@@ -293,15 +279,15 @@ impl Memory for SharedMemory {
     }
 }
 
-/// Wakes whoever sleeps on the word at `at`, in any process: what
+/// Wakes the threads that sleep on the word at `at`, in any process: what
 /// [`complete`](atoll_transport::channel::ServerChannel::complete) asks for.
 pub fn wake<M: Mapped>(memory: &M, at: usize) {
     // Fails only for addresses that are not mapped.
     let _ = futex::wake(memory.shared().u32(at), futex::Flags::empty(), u32::MAX >> 1);
 }
 
-/// What wakes a server that sleeps: an eventfd, which the server makes and its client gets. Clones mean
-/// the same one.
+/// What wakes a server that sleeps: an eventfd, which the server makes and its client gets. Clones
+/// mean the same one.
 #[derive(Clone, Debug)]
 pub struct Doorbell(Arc<OwnedFd>);
 
@@ -309,14 +295,14 @@ impl Doorbell {
     /// A new one.
     ///
     /// # Errors
-    /// What eventfd(2) says.
+    /// The error of eventfd(2).
     pub fn new() -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(Doorbell(Arc::new(rustix::event::eventfd(0, flags)?)))
     }
 
     /// The one that a server sent.
-    pub fn from_server(file: OwnedFd) -> Self {
+    pub(crate) fn from_server(file: OwnedFd) -> Self {
         Doorbell(Arc::new(file))
     }
 
@@ -326,8 +312,8 @@ impl Doorbell {
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
     }
 
-    /// Makes the descriptor unreadable again; returns whether it had been rung. Never blocks, though
-    /// the client, which has the same open file, may have made it blocking.
+    /// Makes the descriptor unreadable again; returns whether it had been rung. Never blocks,
+    /// though the client, which has the same open file, may have made it blocking.
     pub fn silence(&self) -> bool {
         let mut count = [0; 8];
         let buffers = &mut [io::IoSliceMut::new(&mut count)];
@@ -344,11 +330,12 @@ impl AsFd for Doorbell {
 }
 
 /// How long a client sleeps before it looks whether its server lives.
-pub const SLEEP: Duration = Duration::from_millis(100);
+const SLEEP: Duration = Duration::from_millis(100);
 
-/// How a client's thread waits: it spins while that has helped lately, then sleeps on a futex.
+/// The wait strategy of a client's thread: it spins while that has helped lately, then sleeps on a
+/// futex.
 #[derive(Debug)]
-pub struct FutexPatience<F> {
+pub struct SpinThenSleep<F> {
     doorbell: Doorbell,
     alive: F,
     spin: Spin,
@@ -360,20 +347,20 @@ pub struct FutexPatience<F> {
     rung: bool,
 }
 
-impl<F: FnMut() -> bool> FutexPatience<F> {
-    /// `alive` is asked every [`SLEEP`] of waiting whether the server lives.
+impl<F: FnMut() -> bool> SpinThenSleep<F> {
+    /// `alive` is asked every 100 ms of waiting whether the server lives.
     pub fn new(doorbell: Doorbell, alive: F) -> Self {
         Self::with_spin(doorbell, alive, SPIN_MAX)
     }
 
     /// As [`new`](Self::new), spinning at most `most`, or four times that for a server that sleeps.
-    pub fn with_spin(doorbell: Doorbell, alive: F, most: Duration) -> Self {
+    pub(crate) fn with_spin(doorbell: Doorbell, alive: F, most: Duration) -> Self {
         let (spin, limit) = (Spin::new(), Limit::new(most));
-        FutexPatience { doorbell, alive, spin, limit, now: most, slept: false, rung: false }
+        SpinThenSleep { doorbell, alive, spin, limit, now: most, slept: false, rung: false }
     }
 }
 
-impl<M: Mapped, F: FnMut() -> bool> Patience<M> for FutexPatience<F> {
+impl<M: Mapped, F: FnMut() -> bool> WaitStrategy<M> for SpinThenSleep<F> {
     #[inline]
     fn spin(&mut self, round: u32) -> bool {
         if round == 0 {
@@ -423,6 +410,7 @@ mod tests {
         assert_eq!(theirs.clone().load32(4096, Ordering::Relaxed), 7);
     }
 
+    #[cfg(feature = "server")]
     #[test]
     fn only_its_maker_writes() {
         let ours = SharedMemory::create_read_only("test", 4096).unwrap();
@@ -464,7 +452,8 @@ mod tests {
         bell.ring();
         assert!(bell.silence());
         assert!(!bell.silence());
-        // The client makes it blocking. A thread finds out, since a read that blocks would never end.
+        // The client makes it blocking. A thread finds out, since a read that blocks would never
+        // end.
         rustix::fs::fcntl_setfl(&bell, rustix::fs::OFlags::empty()).unwrap();
         let (done, finished) = std::sync::mpsc::channel();
         let theirs = bell.clone();
@@ -479,8 +468,8 @@ mod tests {
         let memory = SharedMemory::create("test", Layout::new(&config).unwrap().total()).unwrap();
         let bell = Doorbell::new().unwrap();
         let mut client = ClientChannel::create(memory.clone(), &config).unwrap();
-        let patience = FutexPatience::with_spin(bell.clone(), || true, Duration::ZERO);
-        let mut lane = client.lane(0, patience).unwrap();
+        let strategy = SpinThenSleep::with_spin(bell.clone(), || true, Duration::ZERO);
+        let mut lane = client.lane(0, strategy).unwrap();
         let theirs = SharedMemory::attach(dup(&memory).unwrap(), memory.len()).unwrap();
         let mut server = ServerChannel::attach(theirs, &Limits::default()).unwrap();
         let calls = 2000;
@@ -515,13 +504,13 @@ mod tests {
     #[test]
     fn who_has_rung_looks_longer() {
         let most = Duration::from_millis(3);
-        let mut patience = FutexPatience::with_spin(Doorbell::new().unwrap(), || true, most);
+        let mut strategy = SpinThenSleep::with_spin(Doorbell::new().unwrap(), || true, most);
         let mut wait = |rings: bool| {
             if rings {
-                Patience::<SharedMemory>::ring(&mut patience);
+                WaitStrategy::<SharedMemory>::ring(&mut strategy);
             }
             let begin = Instant::now();
-            let mut spin = |round| Patience::<SharedMemory>::spin(&mut patience, round);
+            let mut spin = |round| WaitStrategy::<SharedMemory>::spin(&mut strategy, round);
             assert!((0..u32::MAX).any(|round| !spin(round)));
             begin.elapsed()
         };
@@ -536,11 +525,11 @@ mod tests {
         let memory = SharedMemory::create("test", Layout::new(&config).unwrap().total()).unwrap();
         let mut client = ClientChannel::create(memory, &config).unwrap();
         let mut alive = 2;
-        let patience = FutexPatience::new(Doorbell::new().unwrap(), move || {
+        let strategy = SpinThenSleep::new(Doorbell::new().unwrap(), move || {
             alive -= 1;
             alive > 0
         });
-        let mut lane = client.lane(0, patience).unwrap();
+        let mut lane = client.lane(0, strategy).unwrap();
         let begin = Instant::now();
         let token = lane.send(b"", &[], 0).unwrap();
         assert_eq!(lane.wait(&token), Err(Lost));

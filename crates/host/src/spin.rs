@@ -1,21 +1,23 @@
 //! Looking for what another thread is about to do, before sleeping.
 //!
-//! To sleep and be woken takes longer than most answers do, so that whoever waits looks again and again
-//! for a while. Where the other thread runs decides how:
+//! To sleep and be woken takes longer than most answers do, so that a thread that waits looks again
+//! and again for a while. Where the other thread runs decides how:
 //!
 //! - On another processor: a pause between two looks, and nothing else.
-//! - On this one, which it gets only when this thread gives it away. By sched_yield(2) both take turns of
-//!   1 or 2 us; to sleep and be woken takes twice as long, and pauses would take it from the other.
-//! - Anywhere, while a third thread wants this processor and keeps it for milliseconds. Then it is not
-//!   given away any more for a while: a thread that has slept gets it sooner.
+//! - On this one, which it gets only when this thread gives it away. By sched_yield(2) both take
+//!   turns of 1 or 2 us; to sleep and be woken takes twice as long, and pauses would take it from
+//!   the other.
+//! - Anywhere, while a third thread wants this processor and keeps it for milliseconds. Then it is
+//!   not given away any more for a while: a thread that has slept gets it sooner.
 //!
-//! Nobody says which it is. A yield shows it: one that gives the processor to nobody takes some hundred
-//! nanoseconds. [`Pace`] is what is learned from that, and [`Limit`] how long a client looks.
+//! Nobody says which it is. A yield shows it: one that gives the processor to nobody takes some
+//! hundred nanoseconds. [`Pace`] is what is learned from that, and [`Limit`] how long a client
+//! looks.
 
 use std::time::{Duration, Instant};
 
-/// The longest that a client looks for an answer before it sleeps, and how long a server usually looks for
-/// requests: about what it costs to wake them.
+/// The longest that a client looks for an answer before it sleeps, and how long a server usually
+/// looks for requests: about what it costs to wake them.
 pub const SPIN_MAX: Duration = Duration::from_micros(50);
 /// The shortest, when looking has not helped lately.
 const SPIN_MIN: Duration = Duration::from_micros(2);
@@ -33,13 +35,13 @@ const GIVEN: Duration = Duration::from_nanos(1200);
 /// The shortest and the longest time between yields that are of no use.
 const BETWEEN_MIN: Duration = Duration::from_micros(4);
 const BETWEEN_MAX: Duration = Duration::from_micros(16);
-/// Both for a thread that is bound to one processor: whom it waits for may be bound to the same one, or to
-/// another.
+/// Both for a thread that is bound to one processor: whom it waits for may be bound to the same
+/// one, or to another.
 const BETWEEN_BOUND: Duration = Duration::from_micros(1);
 /// A yield that takes as long has given the processor to somebody who does other work.
 const CROWDED: Duration = Duration::from_micros(500);
-/// After two of them, with fewer than so many others between, there is none for so many times as long as
-/// the last one took, which bounds what they cost.
+/// After two of them, with fewer than so many others between, there is none for so many times as
+/// long as the last one took, which bounds what they cost.
 const CROWDED_WITHIN: u32 = 64;
 const CROWDED_FOR: u32 = 32;
 
@@ -163,8 +165,8 @@ impl Spin {
         self.left = self.rounds();
     }
 
-    /// Passes a moment of a wait of at most `limit`; false when the thread should rather sleep. The clock
-    /// starts after the first few moments, in which most answers come.
+    /// Passes a moment of a wait of at most `limit`; false when the thread should rather sleep. The
+    /// clock starts after the first few moments, in which most answers come.
     #[inline]
     pub fn turn(&mut self, limit: Duration) -> bool {
         std::hint::spin_loop();
@@ -218,7 +220,8 @@ impl Limit {
         Limit { most, now: most, waits: 0 }
     }
 
-    /// How long the next wait is, when the one before `slept` and the server has to be `woken` first.
+    /// How long the next wait is, when the one before `slept` and the server has to be `woken`
+    /// first.
     pub fn next(&mut self, slept: bool, woken: bool) -> Duration {
         let explored = self.waits.is_multiple_of(EXPLORE);
         self.waits = self.waits.wrapping_add(1);
@@ -252,8 +255,8 @@ mod tests {
             Waiting { pace: Pace::new(bound), now: Instant::now(), limit: 50 * US }
         }
 
-        /// One wait in which nothing comes, while each yield takes as long as `yields` says. Returns how
-        /// often it yielded.
+        /// One wait in which nothing comes, while each yield takes as long as `yields` says.
+        /// Returns how often it yielded.
         fn wait(&mut self, yields: Duration) -> u32 {
             self.pace.begin();
             let mut count = 0;

@@ -1,4 +1,4 @@
-//! Who has a disk keeps others away, whatever name they reach it by.
+//! The owner of a disk keeps others away, whatever name they reach it by.
 
 mod common;
 
@@ -19,7 +19,8 @@ fn in_use(path: &Path, read_only: bool) -> bool {
     }
 }
 
-/// Whoever writes by one of the names is alone, and whoever looks by any of them is so with others who look.
+/// A process that writes by one of the names is alone; one that looks by any of them shares it with
+/// others that look.
 fn are_one(names: &[PathBuf]) {
     for holder in names {
         let _held = opened(holder, false).unwrap();
@@ -80,7 +81,8 @@ fn a_disk_by_what_is_below() {
     });
 }
 
-/// A file system's disk, or the file behind it, is nobody's to write to, not even to make a volume of it.
+/// A file system's disk, or the file behind it, is nobody's to write to, not even to make a volume
+/// of it.
 #[test]
 fn a_mounted_disk() {
     with_disks(|folder| {

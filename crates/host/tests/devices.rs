@@ -122,7 +122,7 @@ fn discards_give_storage_back() {
         device.flush().unwrap();
         let before = std::fs::metadata(&path).unwrap().blocks();
         device.discard(BlockIndex(100), 600).unwrap();
-        // What was a hole stays one, also where no hole can be made.
+        // A hole stays one, also where no hole can be made.
         device.discard(BlockIndex(800), 200).unwrap();
         device.flush().unwrap();
         let after = std::fs::metadata(&path).unwrap().blocks();

@@ -1,5 +1,5 @@
-//! Discards and the host's cache: storage goes back to the host and is asked for again; what is forgotten is
-//! read from the medium.
+//! Discards and the host's cache: storage goes back to the host and is asked for again; what is
+//! forgotten is read from the medium.
 
 mod common;
 
@@ -96,8 +96,8 @@ fn only_files_that_may_be_written_give_back() {
     });
 }
 
-/// What the medium has is something else than what the host remembers of it, as after an error of writing
-/// back: here, a disk whose content changes below it.
+/// What the medium has is something else than what the host remembers of it, as after an error of
+/// writing back: here, a disk whose content changes below it.
 #[test]
 fn what_is_forgotten_is_read_from_the_medium() {
     with_disks(|folder| {
@@ -127,7 +127,7 @@ fn what_is_forgotten_is_read_from_the_medium() {
         for access in ACCESS {
             let image = disk(folder, "image", 4);
             let disk = Loop::attach(&image)?;
-            // What is cached goes with who has the disk open last.
+            // The cache goes with the last descriptor of the disk.
             let _held = File::open(&disk.path).unwrap();
             let mut device = opened(&disk.path, access);
             device.store(0, &[1; 3 * BLOCK_SIZE]).unwrap();
@@ -164,7 +164,8 @@ fn what_is_forgotten_is_read_from_the_medium() {
     }
 }
 
-/// What is set aside stays, when others take all the rest; more than there is, is refused at once.
+/// Space that is set aside stays, when others take all the rest; more than there is, is refused at
+/// once.
 #[test]
 fn what_is_reserved_can_be_stored() {
     const MIB: u64 = (1 << 20) / BLOCK_SIZE as u64;
@@ -200,7 +201,8 @@ fn what_is_reserved_can_be_stored() {
     });
 }
 
-/// Whoever asks may have opened what is no volume, and holds something else up to its last byte.
+/// A caller may have opened a file that is no volume, and that holds something else up to its last
+/// byte.
 #[test]
 fn to_ask_changes_nothing() {
     let _alone = alone();

@@ -21,8 +21,8 @@ fn make(path: &Path, access: Access) -> HostDevice {
     open(path, &options).unwrap()
 }
 
-/// How many pages of the file the kernel has yet to write: dirty ones, and those being written. `None`
-/// where it does not tell (before Linux 6.5).
+/// How many pages of the file the kernel has yet to write: dirty ones, and those being written.
+/// `None` where it does not tell (before Linux 6.5).
 fn unwritten(path: &Path) -> Option<u64> {
     const SYS_CACHESTAT: libc::c_long = 451;
     #[repr(C)]
@@ -79,8 +79,8 @@ fn a_file_that_became_shorter_is_an_error() {
     }
 }
 
-/// The file stays locked, whatever becomes of flushers; and where nothing is written, or only by certain
-/// calls, there are none.
+/// The file stays locked, whatever becomes of flushers; and where nothing is written, or only by
+/// certain calls, there are none.
 #[test]
 fn where_there_are_flushers() {
     let dir = tempfile::tempdir().unwrap();

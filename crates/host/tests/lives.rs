@@ -1,5 +1,5 @@
-//! The incarnation of a device: equal as long as the memory lives that holds what was stored there, and
-//! different, or zeros, when it may have gone.
+//! The incarnation of a device: equal as long as the memory lives that holds what was stored there,
+//! and different, or zeros, when it may have gone.
 #![allow(unsafe_code)]
 
 mod common;
@@ -97,7 +97,8 @@ fn a_tmpfs_lives_with_its_files() {
     });
 }
 
-/// Each file system of disks that can be made here: unmounted and mounted again its memory is another.
+/// Each file system of disks that can be made here: unmounted and mounted again its memory is
+/// another.
 #[test]
 fn a_file_system_lives_from_mount_to_unmount() {
     for kind in ["ext4", "xfs", "btrfs", "vfat"] {

@@ -190,7 +190,8 @@ enum Attempt {
 }
 use Attempt::{Call, Do};
 
-/// What is tried. That a call's arguments make no sense saves nobody: the filter answers first.
+/// The calls that are tried. That a call's arguments make no sense saves nobody: the filter answers
+/// first.
 const FORBIDDEN: &[(&str, Attempt)] = &[
     ("openat", Call(libc::SYS_openat, |v| [libc::AT_FDCWD as i64, v.path, 0, 0])),
     ("openat2", Call(libc::SYS_openat2, |v| [libc::AT_FDCWD as i64, v.path, v.page, 24])),
@@ -269,7 +270,8 @@ const FORBIDDEN: &[(&str, Attempt)] = &[
     (
         "the i386 interface",
         Do(|| {
-            // SAFETY: getpid by int 0x80 changes no memory. Its number is writev's in this interface.
+            // SAFETY: getpid by int 0x80 changes no memory. Its number is writev's in this
+            // interface.
             unsafe { std::arch::asm!("int 0x80", inout("eax") 20 => _, options(nostack)) }
         }),
     ),

@@ -66,7 +66,7 @@ fn fill(dir: &Path, blocks: u64, access: Access, sealable: bool) {
     let mut buf = vec![1; BLOCK_SIZE];
     device.load((blocks - 1) * 4096, &mut buf).unwrap();
     assert!(buf.iter().all(|&b| b == 0), "{name}: a hole still reads as zeros");
-    // What was stored is there, and can be stored anew.
+    // The bytes stored are there, and can be stored anew.
     for block in 0..full {
         device.load(block * 4096, &mut buf).unwrap();
         assert_eq!(buf, data, "{name}: block {block} of {full}");

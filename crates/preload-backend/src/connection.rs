@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use atoll_host::client::{Address, Connection, Manner, Ring, Wait};
+use atoll_host::client::{Address, ConnectOptions, Connection, Ring, Wait};
 use atoll_host::control::Mode;
 use atoll_host::shm::{MappedView, SharedMemory};
-use atoll_transport::channel::{Config, Lane, RingKind};
+use atoll_transport::channel::{Config, Lane};
 use atoll_vfs::client::Client;
 use atoll_vfs::{
     Answers, Attr, Context, Errno, FileSystem, Handle, Ino, OpenFiles, OpenFlags, Timespec,
@@ -80,16 +80,11 @@ impl Session {
     /// Connects to `server`. `lowest` is the least number for its descriptors.
     pub fn begin(server: &ServedMount<'_>, lowest: i32) -> Option<Session> {
         let place = Address::find(Path::new(server.place))?;
-        let manner = Manner { patience: PATIENCE, lowest, view: false };
-        let config = Config {
-            ring: RingKind::Spsc,
-            lanes: LANES,
-            slots: 1,
-            window: TRANSFER as u64,
-            ..Config::default()
-        };
+        let options = ConnectOptions { timeout: PATIENCE, lowest, view: false };
+        let config =
+            Config { lanes: LANES, slots: 1, window: TRANSFER as u64, ..Config::default() };
         let mode = if server.read_only { Mode::Read } else { Mode::Write };
-        let mut ring = Connection::open_as(&place, manner).ok()?.ring(mode, &config).ok()?;
+        let mut ring = Connection::open_with(&place, options).ok()?.ring(mode, &config).ok()?;
         ring.memory().keep_from_children().ok()?;
         let first = ring.client_of(TRANSFER as u32)?;
         let mut first = Some(first);

@@ -1,8 +1,8 @@
 //! The transport below both seams: messages between two sides that do not trust each other.
 //!
 //! Read in this order: [`transport`] the trait that clients of both seams speak through; [`shared`]
-//! memory that the other side changes at the same time, and [`memory`] its words; [`ring`] rings of
-//! indices in it; [`channel`] a connection between two processes, made of these.
+//! memory that the other side changes at the same time, and [`memory`] its words; [`ring`] a ring
+//! of indices in it; [`channel`] a connection between two processes, made of these.
 #![no_std]
 #![deny(unsafe_code)]
 

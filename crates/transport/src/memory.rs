@@ -1,6 +1,7 @@
 //! The words of memory that two sides share, as rings and channels use them.
 //!
-//! A trait, so that a model checker can stand in for the memory and try every order of its accesses.
+//! A trait, so that a model checker can stand in for the memory and try every order of its
+//! accesses.
 
 use core::sync::atomic::Ordering;
 
@@ -32,17 +33,11 @@ pub trait Memory: Clone {
     fn load64(&self, at: usize, order: Ordering) -> u64;
     /// Stores it.
     fn store64(&self, at: usize, value: u64, order: Ordering);
-    /// Adds to it and returns what was there.
-    fn add64(&self, at: usize, value: u64, order: Ordering) -> u64;
-    /// Sets bits of it and returns what was there.
-    fn or64(&self, at: usize, value: u64, order: Ordering) -> u64;
-    /// As [`replace32`](Self::replace32).
-    fn replace64(&self, at: usize, old: u64, new: u64) -> Result<u64, u64>;
 
     /// A sequentially consistent fence: what was stored before it others see before this side loads
-    /// anything after it. After a store to a line that another side looks at all the time it costs less
-    /// than a sequentially consistent store, which first waits until what was stored there before is out,
-    /// and then often for the line to come back.
+    /// anything after it. After a store to a line that another side looks at all the time it costs
+    /// less than a sequentially consistent store, which first waits until what was stored there
+    /// before is out, and then often for the line to come back.
     fn fence(&self);
 
     /// Copies the bytes at `at`, of any alignment, to `out`: for data that nobody looks at.
@@ -121,21 +116,6 @@ impl Memory for Shared<'_> {
     #[inline]
     fn store64(&self, at: usize, value: u64, order: Ordering) {
         self.u64(at).store(value, order);
-    }
-
-    #[inline]
-    fn add64(&self, at: usize, value: u64, order: Ordering) -> u64 {
-        self.u64(at).fetch_add(value, order)
-    }
-
-    #[inline]
-    fn or64(&self, at: usize, value: u64, order: Ordering) -> u64 {
-        self.u64(at).fetch_or(value, order)
-    }
-
-    #[inline]
-    fn replace64(&self, at: usize, old: u64, new: u64) -> Result<u64, u64> {
-        self.u64(at).compare_exchange(old, new, Ordering::SeqCst, Ordering::Acquire)
     }
 
     #[inline]

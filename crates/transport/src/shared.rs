@@ -36,7 +36,8 @@ impl<'a> Shared<'a> {
         Shared { base, len, mapped: PhantomData }
     }
 
-    /// Memory that only this process has, for tests: there is no other side but who holds copies of this.
+    /// Memory that only this process has, for tests: there is no other side but who holds copies of
+    /// this.
     ///
     /// # Panics
     /// Unless it begins on a multiple of 64.
@@ -85,12 +86,13 @@ impl<'a> Shared<'a> {
     /// The 32-bit word at `offset`.
     ///
     /// # Panics
-    /// When it is not inside or `offset` no multiple of 4: offsets come from this side's layout, never from
-    /// the memory.
+    /// When it is not inside or `offset` no multiple of 4: offsets come from this side's layout,
+    /// never from the memory.
     #[inline]
     pub fn u32(&self, offset: usize) -> &'a AtomicU32 {
         assert!(offset.is_multiple_of(4) && self.contains(offset, 4));
-        // SAFETY: inside and aligned, since the base is; atomics may change under a shared reference.
+        // SAFETY: inside and aligned, since the base is; atomics may change under a shared
+        // reference.
         unsafe { self.base.add(offset).cast::<AtomicU32>().as_ref() }
     }
 
@@ -125,8 +127,8 @@ impl<'a> Shared<'a> {
     #[inline]
     pub fn read(&self, offset: usize, out: &mut [u8]) {
         assert!(self.contains(offset, out.len()));
-        // SAFETY: inside. `out` is this process's own, so that the ranges do not overlap. The source
-        // may change during the copy, which yields some bytes, old or new.
+        // SAFETY: inside. `out` is this process's own, so that the ranges do not overlap. The
+        // source may change during the copy, which yields some bytes, old or new.
         unsafe {
             self.base.add(offset).as_ptr().copy_to_nonoverlapping(out.as_mut_ptr(), out.len());
         }
@@ -149,7 +151,8 @@ impl<'a> Shared<'a> {
     /// looking at it.
     ///
     /// # Safety
-    /// The callee copies, and decides nothing by the bytes' values: another process may be changing them.
+    /// The callee copies, and decides nothing by the bytes' values: another process may be changing
+    /// them.
     ///
     /// # Panics
     /// When they are not inside.

@@ -37,14 +37,11 @@ pub struct Received {
 
 /// A way to a server: requests go out, answers come back, in any order.
 ///
-/// A request and an answer are each a *message*, which is small and is copied, and *data*, which may be
-/// large and goes by way of memory that both sides see.
+/// A request and an answer are each a *message*, which is small and is copied, and *data*, which
+/// may be large and goes by way of memory that both sides see.
 pub trait Transport {
-    /// The life of the connection: grows each time that it is made anew.
-    fn epoch(&self) -> u64;
-
-    /// Sends `message` with `data`; the answer may bring at most `room` bytes of data. The place for
-    /// the answer is reserved now, so that the server never waits for one.
+    /// Sends `message` with `data`; the answer may bring at most `room` bytes of data. The place
+    /// for the answer is reserved now, so that the server never waits for one.
     ///
     /// # Errors
     /// [`SendError`].
@@ -63,7 +60,8 @@ pub trait Transport {
     fn wait(&mut self, token: &Token) -> Result<(), Lost>;
 
     /// Waits for the answer and takes it: its message to the front of `message`, its data to the
-    /// front of `data`, each cut to what fits. The token's place is free again, also after an error.
+    /// front of `data`, each cut to what fits. The token's place is free again, also after an
+    /// error.
     ///
     /// # Errors
     /// [`Lost`].

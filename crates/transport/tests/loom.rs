@@ -1,5 +1,4 @@
-//! The rings and the handshakes of sleep, in every order that the accesses of two or three threads can
-//! have.
+//! The ring and the handshakes of sleep, in every order that the accesses of two threads can have.
 //!
 //! The model takes the place of the memory.
 
@@ -7,12 +6,14 @@ use std::collections::HashMap;
 use std::sync::Arc as StdArc;
 
 use atoll_transport::channel::layout::{answer, header, request};
-use atoll_transport::channel::{ClientChannel, Config, Layout, Limits, Patience, ServerChannel};
-use atoll_transport::ring::{Consumer, Dequeue, Enqueue, LINE, Producer, RingKind};
+use atoll_transport::channel::{
+    ClientChannel, Config, Layout, Limits, ServerChannel, WaitStrategy,
+};
+use atoll_transport::ring::{self, Consumer, LINE, Producer};
 use atoll_transport::{Lost, Memory, Transport};
 use loom::sync::atomic::Ordering::{self, AcqRel, Acquire, Release, SeqCst};
 use loom::sync::atomic::{AtomicU32, AtomicU64, fence};
-use loom::sync::{Arc, Mutex, Notify};
+use loom::sync::{Arc, Notify};
 use loom::thread;
 
 enum Word {
@@ -22,9 +23,9 @@ enum Word {
     Fixed(u64),
 }
 
-/// loom treats a sequentially consistent access as weaker than it is. Such an access is a fence and the
-/// access in the order `otherwise`: the mapping by which compilers make it where the processor has
-/// none.
+/// loom treats a sequentially consistent access as weaker than it is. Such an access is a fence and
+/// the access in the order `otherwise`: the mapping by which compilers make it where the processor
+/// has none.
 fn lead(order: Ordering, otherwise: Ordering) -> Ordering {
     if order == SeqCst {
         fence(SeqCst);
@@ -101,18 +102,6 @@ impl Memory for Words {
         }
     }
 
-    fn add64(&self, at: usize, value: u64, order: Ordering) -> u64 {
-        self.eight(at).fetch_add(value, lead(order, AcqRel))
-    }
-
-    fn or64(&self, at: usize, value: u64, order: Ordering) -> u64 {
-        self.eight(at).fetch_or(value, lead(order, AcqRel))
-    }
-
-    fn replace64(&self, at: usize, old: u64, new: u64) -> Result<u64, u64> {
-        self.eight(at).compare_exchange(old, new, lead(SeqCst, AcqRel), Acquire)
-    }
-
     fn fence(&self) {
         fence(SeqCst);
     }
@@ -127,26 +116,20 @@ impl Memory for Words {
 }
 
 /// The words of a ring at `at`: of each line the first two.
-fn ring_words(kind: RingKind, at: usize, count: u32) -> impl Iterator<Item = (usize, Word)> {
-    let lines = kind.bytes(count) - count as usize * LINE;
-    let used = move |word: &usize| match *word {
-        word if word >= lines => (word - lines) % LINE < 16,
-        word if word >= 384 => word < 384 + 2 * count as usize * 8,
-        word => word.is_multiple_of(128),
-    };
-    let words = (0..kind.bytes(count)).step_by(8).filter(used);
+fn ring_words(at: usize, count: u32) -> impl Iterator<Item = (usize, Word)> {
+    let words = (0..ring::bytes(count)).step_by(8).filter(|word| word % LINE < 16);
     words.map(move |word| (at + word, Word::Eight(AtomicU64::new(0))))
 }
 
 /// A ring at 0.
-fn ring(kind: RingKind, count: u32) -> Words {
-    let words = Words::new(kind.bytes(count), ring_words(kind, 0, count));
-    kind.format(&words, 0, count);
+fn ring(count: u32) -> Words {
+    let words = Words::new(ring::bytes(count), ring_words(0, count));
+    ring::format(&words, 0, count);
     words
 }
 
-/// Runs `model` in every order with at most `preemptions` forced changes of thread, and says how many
-/// orders there were.
+/// Runs `model` in every order with at most `preemptions` forced changes of thread, and says how
+/// many orders there were.
 fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let count = StdArc::new(std::sync::atomic::AtomicU64::new(0));
     let counter = count.clone();
@@ -160,29 +143,30 @@ fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     println!("{} orders", count.load(Ordering::Relaxed));
 }
 
-/// One producer, one consumer, a ring that comes round: indices arrive in order, each with its mark and
-/// its line.
-fn in_order(kind: RingKind) {
-    check(3, move || {
-        let memory = ring(kind, 2);
+/// One producer, one consumer, a ring that comes round: indices arrive in order, each with its mark
+/// and its line.
+#[test]
+fn indices_arrive_in_order() {
+    check(3, || {
+        let memory = ring(2);
         let taken = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
         let producer = {
             let (memory, taken) = (memory.clone(), taken.clone());
             thread::spawn(move || {
-                let mut ring = Producer::new(kind, memory.clone(), 0, 2);
+                let mut ring = Producer::new(memory.clone(), 0, 2);
                 for number in 0..3 {
                     let index = number % 2;
                     // The index comes back before it goes out again.
                     while number >= 2 && taken[index].load(Acquire) == 0 {
                         thread::yield_now();
                     }
-                    let line = ring.line(index as u32);
+                    let line = ring.line();
                     memory.store64(line + 8, number as u64 + 10, Ordering::Relaxed);
-                    ring.enqueue(index as u32, number as u32 + 20).unwrap();
+                    ring.enqueue(index as u32, number as u32 + 20);
                 }
             })
         };
-        let mut ring = Consumer::new(kind, memory.clone(), 0, 2);
+        let mut ring = Consumer::new(memory.clone(), 0, 2);
         for number in 0..3 {
             let found = loop {
                 match ring.dequeue().unwrap() {
@@ -200,71 +184,6 @@ fn in_order(kind: RingKind) {
     });
 }
 
-#[test]
-fn spsc_in_order() {
-    in_order(RingKind::Spsc);
-}
-
-#[test]
-fn scq_in_order() {
-    in_order(RingKind::Scq);
-}
-
-/// Two producers and a consumer: each index arrives once, and after all have been put in, none is
-/// missing.
-#[test]
-fn scq_two_producers() {
-    check(2, || {
-        let kind = RingKind::Scq;
-        let memory = ring(kind, 2);
-        let producers = [0, 1].map(|index| {
-            let memory = memory.clone();
-            thread::spawn(move || Producer::new(kind, memory, 0, 2).enqueue(index, 0).unwrap())
-        });
-        let mut ring = Consumer::new(kind, memory, 0, 2);
-        let mut found = Vec::new();
-        found.extend(ring.dequeue().unwrap().map(|found| found.index));
-        for producer in producers {
-            producer.join().unwrap();
-        }
-        while ring.pending() && found.len() < 3 {
-            found.extend(ring.dequeue().unwrap().map(|found| found.index));
-        }
-        found.sort();
-        assert_eq!(found, [0, 1]);
-    });
-}
-
-/// Two consumers never take the same index, and together all.
-#[test]
-fn scq_two_consumers() {
-    check(2, || {
-        let kind = RingKind::Scq;
-        let memory = ring(kind, 2);
-        let mut producer = Producer::new(kind, memory.clone(), 0, 2);
-        producer.enqueue(0, 0).unwrap();
-        let found = Arc::new(Mutex::new(Vec::new()));
-        let consumers = [0, 1].map(|_| {
-            let (memory, found) = (memory.clone(), found.clone());
-            thread::spawn(move || {
-                let index = Consumer::new(kind, memory, 0, 2).dequeue().unwrap();
-                found.lock().unwrap().extend(index.map(|found| found.index));
-            })
-        });
-        producer.enqueue(1, 0).unwrap();
-        for consumer in consumers {
-            consumer.join().unwrap();
-        }
-        let mut found = found.lock().unwrap().clone();
-        let mut ring = Consumer::new(kind, memory, 0, 2);
-        while ring.pending() && found.len() < 3 {
-            found.extend(ring.dequeue().unwrap().map(|found| found.index));
-        }
-        found.sort();
-        assert_eq!(found, [0, 1]);
-    });
-}
-
 /// The futex and the doorbell.
 struct Kernel {
     bell: Notify,
@@ -273,14 +192,14 @@ struct Kernel {
 
 struct Client(Arc<Kernel>);
 
-impl Patience<Words> for Client {
+impl WaitStrategy<Words> for Client {
     fn spin(&mut self, _: u32) -> bool {
         false
     }
 
     fn park(&mut self, memory: &Words, at: usize, value: u32) -> Result<(), Lost> {
-        // The kernel compares and queues as one step; a wake after it is kept by `Notify`. That it also
-        // orders the accesses around it the argument does not need.
+        // The kernel compares and queues as one step; a wake after it is kept by `Notify`. That it
+        // also orders the accesses around it the argument does not need.
         if memory.load32(at, Acquire) == value {
             self.0.futex.wait();
         }
@@ -294,19 +213,16 @@ impl Patience<Words> for Client {
 
 /// A whole connection of one slot, whose sides both sleep as soon as they have nothing to do: every
 /// call ends. A lost wake-up is a deadlock, which loom finds.
-fn calls(kind: RingKind, calls: usize, preemptions: usize) {
-    let config = Config { ring: kind, lanes: 1, slots: 1, area: 1024, window: 0, arena: 0 };
+#[test]
+fn no_wake_up_is_lost() {
+    let calls = 2;
+    let config = Config { lanes: 1, slots: 1, area: 1024, window: 0 };
     let layout = Layout::new(&config).unwrap();
-    check(preemptions, move || {
-        let kind_value = match kind {
-            RingKind::Spsc => header::RING_SPSC,
-            RingKind::Scq => header::RING_SCQ,
-        };
+    check(3, move || {
         let fixed = [
             (header::MAGIC, header::MAGIC_VALUE),
             (header::VERSION, header::VERSION_VALUE.into()),
-            (header::RING, kind_value.into()),
-            (header::EPOCH, 1),
+            (header::RING, header::RING_SPSC.into()),
             (header::LANES, 1),
             (header::SLOTS, 1),
             (header::AREA, 1024),
@@ -318,12 +234,13 @@ fn calls(kind: RingKind, calls: usize, preemptions: usize) {
         let four =
             [header::STATUS, place + answer::MARK, place + answer::DATA_LEN, layout.sleeper(0, 0)]
                 .map(|at| (at, Word::Four(AtomicU32::new(0))));
-        // What is behind the first words of the request's line, and the first of the answer's message.
+        // The words behind the first ones of the request's line, and the first of the answer's
+        // message.
         let line = place - request::LEN;
         let eight = [line + request::ROOM, line + request::MESSAGE, place + answer::MESSAGE]
             .map(|at| (at, Word::Eight(AtomicU64::new(0))));
         let words = fixed.into_iter().chain(four).chain(eight);
-        let memory = Words::new(layout.total(), words.chain(ring_words(kind, layout.ring(0), 1)));
+        let memory = Words::new(layout.total(), words.chain(ring_words(layout.ring(0), 1)));
 
         let kernel = Arc::new(Kernel { bell: Notify::new(), futex: Notify::new() });
         let mut client = ClientChannel::create(memory.clone(), &config).unwrap();
@@ -358,14 +275,4 @@ fn calls(kind: RingKind, calls: usize, preemptions: usize) {
         }
         server.join().unwrap();
     });
-}
-
-#[test]
-fn no_wake_up_is_lost() {
-    calls(RingKind::Spsc, 2, 3);
-}
-
-#[test]
-fn no_wake_up_is_lost_with_scq() {
-    calls(RingKind::Scq, 1, 3);
 }

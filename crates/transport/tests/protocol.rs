@@ -1,5 +1,5 @@
-//! docs/PROTOCOL.md against the code, both ways: every constant of the layout is in a row of a table, and
-//! every row is a constant with the same value.
+//! docs/PROTOCOL.md against the code, both ways: every constant of the layout is in a row of a
+//! table, and every row is a constant with the same value.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,6 @@ fn values() -> BTreeMap<String, u64> {
         header::MAGIC,
         header::VERSION,
         header::RING,
-        header::EPOCH,
         header::LANES,
         header::SLOTS,
         header::AREA,
@@ -41,7 +40,6 @@ fn values() -> BTreeMap<String, u64> {
         header::MAGIC_VALUE,
         header::VERSION_VALUE,
         header::RING_SPSC,
-        header::RING_SCQ,
         header::AWAKE,
         header::ASLEEP,
         request::MARK,

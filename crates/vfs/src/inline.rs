@@ -50,10 +50,6 @@ impl<F: FileSystem, C: FnMut() -> Timespec> Inline<F, C> {
 }
 
 impl<F: FileSystem, C: FnMut() -> Timespec> Transport for Inline<F, C> {
-    fn epoch(&self) -> u64 {
-        0
-    }
-
     fn send(&mut self, message: &[u8], data: &[u8], room: usize) -> Result<Token, SendError> {
         if message.len() > REQUEST_MAX || data.len() > self.max_data || room > self.max_data {
             return Err(SendError::TooLarge);

@@ -110,6 +110,22 @@ fn rewritten<T: Fixed + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
     assert_eq!(T::get(&out[..T::SIZE - 1]), None);
 }
 
+/// The entry at the front of `bytes` with what is known of its inode (`nodeid` 0: nothing) and the
+/// time of creation, and what follows, or `None`.
+fn get_direntplus(
+    bytes: &[u8],
+    btime: bool,
+) -> Option<(DirEntry<'_>, EntryOut, Option<Time>, &[u8])> {
+    let (known, mut rest) = EntryOut::get(bytes)?;
+    let mut born = None;
+    if btime {
+        let (time, after) = Time::get(rest)?;
+        (born, rest) = (Some(time), after);
+    }
+    let (entry, rest) = get_dirent(rest)?;
+    Some((entry, known, born, rest))
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 

@@ -17,7 +17,6 @@ use atoll_tests::linear::run::{AnyClient, Overlap, inspect, within};
 use atoll_tests::linear::spec::{Kernel, Rules};
 use atoll_tests::rng::environment;
 use atoll_tests::subject::{RW, name};
-use atoll_transport::channel::RingKind;
 use atoll_vfs::{Context, FileSystem, Handle, Ino, OpenFlags, Timespec};
 
 use super::LIMIT;
@@ -57,8 +56,7 @@ fn sharer() {
                 Box::new(directory(PAGE))
             }
             _ => {
-                let rings = if i.is_multiple_of(2) { RingKind::Spsc } else { RingKind::Scq };
-                let mut ring = ring(path, rings, 1);
+                let mut ring = ring(path, 1);
                 if kind == "cached" {
                     let mut client = ring.cached().expect("a lane");
                     hold(&mut client, i);

@@ -19,7 +19,6 @@ use atoll_tests::linear::history::Mix;
 use atoll_tests::linear::processes::{Plan, processes};
 use atoll_tests::linear::run::{Overlap, inspect, within};
 use atoll_tests::linear::spec::{Kernel, Rules};
-use atoll_transport::channel::RingKind;
 use atoll_vfs::Errno;
 
 use super::LIMIT;
@@ -101,7 +100,7 @@ fn one(seed: u64, folder: &Path) -> Result<(usize, Overlap), String> {
     drop(device);
     let mut running = Running::start(folder, mapped);
     let socket: PathBuf = folder.join("s");
-    let client = || ring(&socket, RingKind::Spsc, 1).client().expect("a lane");
+    let client = || ring(&socket, 1).client().expect("a lane");
     prepare(&mut client(), true).expect("an empty volume");
     let (mut calls, mut end) = (Vec::new(), 0);
     for clients in [(0, 3), (3, 6)] {

@@ -6,7 +6,6 @@ use atoll_tests::linear::clients::{Dawdling, PAGE, PosixClient, SeamClient, prep
 use atoll_tests::linear::run::{AnyClient, World};
 use atoll_tests::linear::spec::{Kernel, Rules};
 pub use atoll_tests::served::{SPIN, Served, in_namespace, ring};
-use atoll_transport::channel::RingKind;
 
 pub type Real = Dawdling<Fs<RamDevice>>;
 
@@ -54,24 +53,23 @@ pub fn examine(served: Served<Real>) {
     assert!(report.is_clean(), "{:#?}", report.findings);
 }
 
-/// A world on a served volume with clients of these kinds; both kinds of rings by turns.
-pub fn world(seed: u64, kinds: &[Kind]) -> World {
+/// A world on a served volume with clients of these kinds.
+pub fn world(kinds: &[Kind]) -> World {
     let mut served = serve(false);
-    let rings = if seed.is_multiple_of(2) { RingKind::Spsc } else { RingKind::Scq };
-    let mut shared = ring(&served.socket(), rings, kinds.len() as u32);
+    let mut shared = ring(&served.socket(), kinds.len() as u32);
     let mut clients: Vec<AnyClient> = Vec::new();
     for kind in kinds {
         clients.push(match kind {
             Kind::Session => Box::new(SeamClient::new(served.session()).expect("the world")),
             Kind::Ring => {
-                let client = ring(&served.socket(), rings, 1).client().expect("a lane");
+                let client = ring(&served.socket(), 1).client().expect("a lane");
                 Box::new(SeamClient::new(client).expect("the world"))
             }
             Kind::Lane => {
                 Box::new(SeamClient::new(shared.client().expect("a lane")).expect("the world"))
             }
             Kind::Cached => {
-                let client = ring(&served.socket(), rings, 1).cached().expect("a lane");
+                let client = ring(&served.socket(), 1).cached().expect("a lane");
                 Box::new(SeamClient::new(client).expect("the world"))
             }
             Kind::CachedLane => {

@@ -18,13 +18,15 @@ pub struct Layout<'a> {
 }
 
 /// Documents that go along: all that the README leads to.
-const DOCUMENTS: [&str; 13] = [
+const DOCUMENTS: [&str; 15] = [
     "README.md",
     "CHANGELOG.md",
     "LICENSE-APACHE",
     "LICENSE-MIT",
     "docs/ARCHITECTURE.md",
     "docs/FORMAT.md",
+    "docs/GLOSSARY.md",
+    "docs/LIMITS.md",
     "docs/PERFORMANCE.md",
     "docs/PROTOCOL-MESSAGES.md",
     "docs/PROTOCOL.md",

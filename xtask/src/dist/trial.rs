@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::dist::stage::{Stage, failed, read, sha256};
 use crate::steps::{Failure, Step, program};
 
-/// What is put into a volume, and has to come out of it.
+/// The content that is put into a volume, and has to come out of it.
 const TEXT: &str = "what was put into the volume\n";
 
 /// Unpacks the tarball `archive`, whose one folder is `name`, in `stage` and uses it.

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Problem;
-use super::tree::Tree;
+use super::tree::{Tree, code};
 
 /// The crates in which no two files may need each other.
 const FREE: [&str; 7] = [
@@ -69,13 +69,6 @@ fn module(path: &str) -> Option<String> {
     let path = path.strip_suffix(".rs")?;
     let path = path.strip_suffix("/mod").unwrap_or(path);
     (!matches!(path, "lib" | "main")).then(|| path.replace('/', "::"))
-}
-
-/// A file without its comments and tests; every line stays in its place.
-fn code(text: &str) -> String {
-    let end = text.find("#[cfg(test)]\nmod ").unwrap_or(text.len());
-    let lines = text[..end].lines().map(|line| line.split("//").next().unwrap_or_default());
-    lines.collect::<Vec<_>>().join("\n")
 }
 
 fn needs(files: &BTreeMap<String, &str>) -> Needs {

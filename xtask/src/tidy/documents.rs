@@ -48,8 +48,14 @@ fn dependencies(tree: &Tree, packages: &[Package], problems: &mut Vec<Problem>) 
     }
 }
 
-/// Links of the Markdown document `path` to files lead to files, and those to headings to headings.
+/// Links of the Markdown document `path` to files lead to files, and those to headings to headings;
+/// what it names as a file of the project is one.
 fn links(tree: &Tree, path: &str, text: &str, problems: &mut Vec<Problem>) {
+    for (line, name) in named(text) {
+        if !tree.exists(name) {
+            problems.push(Problem::new(path, line, format!("there is no {name}")));
+        }
+    }
     for (line, target) in targets(text) {
         if target.contains("://") || target.starts_with("mailto:") {
             continue;
@@ -93,6 +99,19 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
         }
         (!in_code && !line.starts_with("    ")).then_some((index + 1, line))
     })
+}
+
+/// The paths between back-ticks that lead into a folder of sources, with their lines.
+fn named(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    const FOLDERS: [&str; 7] = ["bench/", "crates/", "docs/", "fuzz/", "sim/", "tests/", "xtask/"];
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
+    let is_path = move |name: &&str| {
+        FOLDERS.iter().any(|folder| name.starts_with(folder)) && name.chars().all(plain)
+    };
+    let between = |(line, text): (usize, _)| {
+        str::split(text, '`').skip(1).step_by(2).map(move |name| (line, name))
+    };
+    prose(text).flat_map(between).filter(move |(_, name)| is_path(name))
 }
 
 /// The targets of all inline links, with their lines.
@@ -144,12 +163,18 @@ mod tests {
     #[test]
     fn links_lead_somewhere() {
         let b = ("docs/B.md", "# On disk, twice\n");
-        let good = "[b](docs/B.md) [`b`](docs/B.md#on-disk-twice) [d](docs) \
-                    [w](https://a.example/x)\n\
+        let good = "`docs/B.md` `docs/*.md` `B.md` [b](docs/B.md) [`b`](docs/B.md#on-disk-twice) \
+                    [d](docs) [w](https://a.example/x)\n\
                     `[x](no)`\n```\n[x](no)\n```\n# A\n[a](#a)\n";
         assert_eq!(link_problems(&[("A.md", good), b]), 0);
-        for bad in ["[c](docs/C.md)", "[b](docs/B.md#no)", "[`b`](B.md)", "[a](#b)", "[x](../B.md)"]
-        {
+        for bad in [
+            "[c](docs/C.md)",
+            "[b](docs/B.md#no)",
+            "[`b`](B.md)",
+            "[a](#b)",
+            "[x](../B.md)",
+            "`docs/C.md`",
+        ] {
             assert_eq!(link_problems(&[("A.md", bad), b]), 1, "{bad}");
         }
         assert_eq!(link_problems(&[("docs/A.md", "[b](B.md) [r](../R.md)"), b, ("R.md", "")]), 0);

@@ -6,11 +6,11 @@ use super::Problem;
 use super::tree::Tree;
 use crate::steps::{Failure, cargo};
 
-/// The layers, by folder, and the folders that each may know. What is not in this list is a program
-/// or a test, knows any layer and is known by none.
+/// The layers, by folder, and the folders that each may know. A folder that is not in this list is
+/// a program or a test, knows any layer and is known by none.
 const LAYERS: [(&str, &[&str]); 10] = [
     ("crates/transport", &[]),
-    ("crates/block", &["crates/transport"]),
+    ("crates/block", &[]),
     ("crates/vfs", &["crates/transport"]),
     (
         "crates/preload",

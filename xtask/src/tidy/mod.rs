@@ -3,8 +3,9 @@
 //! Read in this order: [`tree`] the files that the rules look at; [`layers`] which crate may know
 //! which; [`sources`] what holds for every source file; [`words`] what no file may say;
 //! [`documents`] links, licences and the list of dependencies; [`circles`] files that need each
-//! other.
+//! other; [`callers`] functions that nothing calls.
 
+mod callers;
 mod circles;
 mod documents;
 mod layers;
@@ -24,7 +25,7 @@ struct Problem {
     file: String,
     /// The line, counted from 1; 0 for the file as a whole.
     line: usize,
-    /// What is wrong and what to do.
+    /// The fault, and the remedy.
     message: String,
 }
 
@@ -52,6 +53,7 @@ pub fn run() -> Result<(), Failure> {
 
     let mut problems = layers::check(&packages, &tree);
     problems.extend(circles::check(&tree));
+    problems.extend(callers::check(&tree));
     problems.extend(sources::check(&tree));
     problems.extend(words::check(&tree));
     problems.extend(documents::check(&tree, &packages));

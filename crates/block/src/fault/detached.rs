@@ -44,8 +44,8 @@ impl Drop for Asker {
 }
 
 impl Detached {
-    /// A flusher of `blocks` for what was written before the moment `before`, and what the device keeps
-    /// of it.
+    /// A flusher of `blocks` for what was written before the moment `before`, and what the device
+    /// keeps of it.
     pub fn new(blocks: Range<u64>, before: u64, fails: bool) -> (Detached, Flusher) {
         let state = Arc::new(AtomicU8::new(PENDING));
         let asker = Asker(Arc::clone(&state));

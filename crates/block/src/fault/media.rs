@@ -19,7 +19,7 @@ pub enum Event {
     Store {
         /// Byte offset.
         at: u64,
-        /// What was stored.
+        /// The bytes stored.
         data: Box<[u8]>,
     },
     /// Zeros stored.
@@ -85,8 +85,8 @@ pub enum Survival {
     None,
     /// The latest: every unflushed write survives.
     All,
-    /// The latest but in one sector, which has the durable one: of those that differ the one with this
-    /// number, counted around.
+    /// The latest but in one sector, which has the durable one: of those that differ the one with
+    /// this number, counted around.
     AllBut(u64),
     /// The durable ones but in one sector, which has the latest: chosen alike.
     Only(u64),
@@ -131,7 +131,7 @@ impl Media {
         &self.current
     }
 
-    /// What is certainly durable.
+    /// The content that is certainly durable.
     pub fn durable(&self) -> &Image {
         &self.durable
     }

@@ -1,5 +1,6 @@
-//! Which of a device's pieces are used one after the other, where memory is short: the next is worth
-//! reading ahead, and what was stored in the last has to be written before its memory is of use.
+//! Which of a device's pieces are used one after the other, where memory is short: the next is
+//! worth reading ahead, and what was stored in the last has to be written before its memory is of
+//! use.
 
 /// Pieces that are remembered: the journal's, and those of some files.
 const RECENT: usize = 4;

@@ -1,13 +1,16 @@
-//! Who has a file or disk: locks and claims, held as long as the descriptors that they belong to.
+//! The owner of a file or disk: locks and claims, held as long as the descriptors that they belong
+//! to.
 //!
-//! - flock(2) on what was opened: shared by those who look, alone for who writes. It belongs to the open
-//!   file and not, as fcntl's, to the process, so that closing another descriptor of the file does not drop
-//!   it; unlike locks of open file descriptions, the kernel tells who holds it; and on block devices it is
-//!   what keeps udev away while it is held. But it is on the inode: another device node has none of it.
-//! - O_EXCL on a block device: the kernel's own claim on the disk, whatever node it is reached by. It keeps
-//!   away who writes to the disk, its partitions and what they are part of, mounts among them, and who
-//!   claims it; not who merely opens it.
-//! - A loop device and its file are one disk by two names: who opens either takes the other as well.
+//! - flock(2) on what was opened: shared by those who look, alone for who writes. It belongs to the
+//!   open file and not, as fcntl's, to the process, so that closing another descriptor of the file
+//!   does not drop it; unlike locks of open file descriptions, the kernel tells who holds it; and
+//!   on block devices it is what keeps udev away while it is held. But it is on the inode: another
+//!   device node has none of it.
+//! - O_EXCL on a block device: the kernel's own claim on the disk, whatever node it is reached by.
+//!   It keeps away who writes to the disk, its partitions and what they are part of, mounts among
+//!   them, and who claims it; not who merely opens it.
+//! - A loop device and its file are one disk by two names: who opens either takes the other as
+//!   well.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -23,18 +26,19 @@ use super::open::OpenError;
 
 /// Disks over disks that are looked through.
 const STACK_MAX: u32 = 4;
-/// Who only looks claims a disk for a moment, to see that nobody has. So often is tried again.
+/// A process that only looks claims a disk for a moment, to see that nobody has it. So often it
+/// tries again.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// What has to stay open.
+/// The descriptors that have to stay open.
 #[derive(Debug, Default)]
 pub(super) struct Claims(Vec<OwnedFd>);
 
 impl Claims {
-    /// Takes `file`, opened at `path` with `flags`, and whatever else is the same storage: alone, or together
-    /// with others who only look. Returns what to use in place of `file`: to the kernel, who discards
-    /// blocks of a disk that is claimed must be who claimed it.
+    /// Takes `file`, opened at `path` with `flags`, and whatever else is the same storage: alone,
+    /// or together with others who only look. Returns what to use in place of `file`: to the
+    /// kernel, who discards blocks of a disk that is claimed must be who claimed it.
     pub(super) fn take(
         file: OwnedFd,
         path: &Path,
@@ -47,8 +51,8 @@ impl Claims {
         Ok((file, claims))
     }
 
-    /// `below`: how many disks may still be below this file, and the folder in sysfs of the loop device that
-    /// it is the file of.
+    /// `below`: how many disks may still be below this file, and the folder in sysfs of the loop
+    /// device that it is the file of.
     fn one(
         &mut self,
         file: OwnedFd,
@@ -107,8 +111,8 @@ impl Claims {
         Ok(())
     }
 
-    /// Claims the loop devices whose file this is, as far as they may be opened, without the one with this
-    /// folder in sysfs, by which we came.
+    /// Claims the loop devices whose file this is, as far as they may be opened, without the one
+    /// with this folder in sysfs, by which we came.
     fn above(&mut self, stat: &Stat, known: &Path) -> Result<(), OpenError> {
         let Ok(disks) = std::fs::read_dir("/sys/block") else { return Ok(()) };
         for disk in disks.flatten() {

@@ -38,10 +38,10 @@ enum Durability {
 /// A write is in the host's page cache when it returns: it survives the end of the process. Flush
 /// makes it durable.
 ///
-/// Calls on the host, once open: pread64, pwrite64, and, unless opened for sealing, fdatasync for
-/// a flush, lseek before it, and fallocate for a discard and for storage of the host, a mebibyte at a
-/// time; and where the process has little memory, sync_file_range and posix_fadvise, 128 KiB at a time.
-/// Flushers make the first two, on descriptors of their own.
+/// Calls on the host, once open: pread64, pwrite64, and, unless opened for sealing, fdatasync for a
+/// flush, lseek before it, and fallocate for a discard and for storage of the host, a mebibyte at a
+/// time; and where the process has little memory, sync_file_range and posix_fadvise, 128 KiB at a
+/// time. Flushers make the first two, on descriptors of their own.
 #[derive(Debug)]
 pub struct FileDevice {
     file: File,
@@ -126,7 +126,7 @@ impl FileDevice {
     }
 
     /// Whether it makes no calls but pread64 and pwrite64.
-    pub fn is_sealable(&self) -> bool {
+    pub(crate) fn is_sealable(&self) -> bool {
         matches!(self.durability, Durability::Rewrite { .. })
     }
 

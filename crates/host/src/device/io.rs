@@ -91,9 +91,9 @@ fn is_disk(file: BorrowedFd<'_>) -> bool {
 
 /// Drops what the host caches of the file, so that what is read from now on comes from the medium.
 ///
-/// After an error of writing back the kernel takes the pages that it could not write for clean: they read
-/// as if they had been written, until they are dropped. Clean pages that nobody maps can be. A medium that
-/// still fails, or a page that stays, is an error.
+/// After an error of writing back the kernel takes the pages that it could not write for clean:
+/// they read as if they had been written, until they are dropped. Clean pages that nobody maps can
+/// be. A medium that still fails, or a page that stays, is an error.
 pub(super) fn forget_cached(file: BorrowedFd<'_>) -> Result<(), BlockError> {
     const TRIES: u32 = 40;
     const PAUSE: std::time::Duration = std::time::Duration::from_millis(5);

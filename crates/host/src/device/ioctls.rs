@@ -1,5 +1,5 @@
-//! What ioctl(2), and a call that has no name in the libraries, tell of a file or block device. All of it may be unknown to the kernel, or to the
-//! file system: then there is nothing.
+//! What ioctl(2), and a call that has no name in the libraries, tell of a file or block device. All
+//! of it may be unknown to the kernel, or to the file system: then there is nothing.
 #![allow(unsafe_code)]
 
 use std::os::fd::BorrowedFd;
@@ -11,8 +11,8 @@ const FS_IOC_GETVERSION: Opcode = rustix::ioctl::opcode::read::<core::ffi::c_lon
 const BTRFS_IOC_FS_INFO: Opcode = 0x8400_941f;
 const LOOP_GET_STATUS64: Opcode = 0x4c05;
 
-/// The number of a disk, counted since the host started: each one that is attached, or gets another medium
-/// or backing file, has a new one (Linux 5.15). A partition has that of its disk.
+/// The number of a disk, counted since the host started: each one that is attached, or gets another
+/// medium or backing file, has a new one (Linux 5.15). A partition has that of its disk.
 pub(super) fn disk_sequence(device: BorrowedFd<'_>) -> Option<u64> {
     // SAFETY: the call stores 64 bits.
     unsafe { ioctl(device, Getter::<BLKGETDISKSEQ, u64>::new()) }.ok()

@@ -1,11 +1,11 @@
 //! The life of the memory that holds what was stored and not flushed.
 //!
-//! After the end of a process, recovery must know whether everything that was stored is still there, or
-//! only what is durable. It is there if the memory is: the same boot, and on it the same instance of the
-//! file system and of the disks below it, since a file system that is shut down, or a disk that is pulled
-//! out, loses what was not written without a reboot. What names all of that is hashed. Where something of
-//! it cannot be known, there is no name, and only what is durable counts: a wrong "another" costs what was
-//! not synced, a wrong "the same" what was.
+//! After the end of a process, recovery must know whether everything that was stored is still
+//! there, or only what is durable. It is there if the memory is: the same boot, and on it the same
+//! instance of the file system and of the disks below it, since a file system that is shut down, or
+//! a disk that is pulled out, loses what was not written without a reboot. What names all of that
+//! is hashed. Where something of it cannot be known, there is no name, and only what is durable
+//! counts: a wrong "another" costs what was not synced, a wrong "the same" what was.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -32,18 +32,18 @@ const STACK_MAX: u32 = 8;
 enum Instance {
     /// It is gone with its memory, and a file that is there has lost nothing.
     Memory,
-    /// By the folder of this type in sysfs, named like the disk. It is made by mount(2) and goes with the
-    /// file system; no other inode gets its number. Otherwise as `Mount`.
+    /// By the folder of this type in sysfs, named like the disk. It is made by mount(2) and goes
+    /// with the file system; no other inode gets its number. Otherwise as `Mount`.
     Sysfs(&'static str),
     /// The same for btrfs, whose folder is named by its UUID.
     Btrfs,
-    /// By the mount, which keeps the file system alive. A file that is reached by another mount, as in
-    /// another namespace, then counts as lost.
+    /// By the mount, which keeps the file system alive. A file that is reached by another mount, as
+    /// in another namespace, then counts as lost.
     Mount,
 }
 
-/// By the magic number of statfs(2). Whatever is not here has memory elsewhere, like those of networks and
-/// FUSE, or is not known to keep a mount through the loss of its memory.
+/// By the magic number of statfs(2). Whatever is not here has memory elsewhere, like those of
+/// networks and FUSE, or is not known to keep a mount through the loss of its memory.
 fn instance(magic: u32) -> Option<Instance> {
     Some(match magic {
         // tmpfs, ramfs
@@ -59,8 +59,8 @@ fn instance(magic: u32) -> Option<Instance> {
     })
 }
 
-/// The life of the memory that holds what was stored in `file` and not flushed. While it is the same,
-/// nothing that any process stored there has been lost. Zeros: it cannot be known.
+/// The life of the memory that holds what was stored in `file` and not flushed. While it is the
+/// same, nothing that any process stored there has been lost. Zeros: it cannot be known.
 pub(super) fn incarnation(file: &File) -> [u8; 16] {
     let mut evidence = Evidence(Vec::with_capacity(256));
     match evidence.gather(file) {
@@ -200,8 +200,8 @@ fn btrfs_folder(uuid: &[u8; 16]) -> PathBuf {
     Path::new("/sys/fs/btrfs").join(parts.join("-"))
 }
 
-/// Whether a disk is that of another machine, which may lose what was written and not flushed while this
-/// one stays up: by its name, or by a transport on its way.
+/// Whether a disk is that of another machine, which may lose what was written and not flushed while
+/// this one stays up: by its name, or by a transport on its way.
 fn has_memory_elsewhere(folder: &Path) -> bool {
     folder.components().any(|part| {
         let part = part.as_os_str().to_string_lossy();
@@ -227,8 +227,8 @@ fn sysfs_inode(path: &Path) -> Option<u64> {
     is_sysfs.then_some(inode)
 }
 
-/// What a virtual machine's host changes whenever it continues a saved state of its memory: two machines
-/// from one image have the same boot ID. `None` where the host does not tell.
+/// What a virtual machine's host changes whenever it continues a saved state of its memory: two
+/// machines from one image have the same boot ID. `None` where the host does not tell.
 fn machine_generation(vmclock: &Path) -> Option<u64> {
     use std::io::Read;
     const MAGIC: &[u8] = b"VCLK";

@@ -37,13 +37,13 @@ static ZEROS: [u8; 16 * BLOCK_SIZE] = [0; 16 * BLOCK_SIZE];
 /// afterwards loses that.
 ///
 /// Calls on the host, once open: none but page faults for loads and stores, except that the first
-/// store of 32 KiB or more to a place is a pwrite64; msync for a flush; pread64 and pwrite64 after a
-/// fault; and, unless opened for sealing, lseek before a flush, fallocate for a discard and for
+/// store of 32 KiB or more to a place is a pwrite64; msync for a flush; pread64 and pwrite64 after
+/// a fault; and, unless opened for sealing, lseek before a flush, fallocate for a discard and for
 /// storage of the host, a mebibyte at a time, and posix_fadvise to read ahead, 128 KiB at a time.
-/// Also unless opened for sealing, mincore now and then, at most once in some thousand loads and stores,
-/// to notice that memory is short. While it is, loads and stores of 4 KiB or more are calls, and what
-/// was stored is written back by sync_file_range, 128 KiB at a time.
-/// Flushers make lseek and msync, on descriptors and mappings of their own.
+/// Also unless opened for sealing, mincore now and then, at most once in some thousand loads and
+/// stores, to notice that memory is short. While it is, loads and stores of 4 KiB or more are
+/// calls, and what was stored is written back by sync_file_range, 128 KiB at a time. Flushers make
+/// lseek and msync, on descriptors and mappings of their own.
 #[derive(Debug)]
 pub struct MappedDevice {
     mapping: Mapping,
@@ -143,7 +143,7 @@ impl MappedDevice {
         self
     }
 
-    /// What is mapped.
+    /// The mapping.
     pub(super) fn file(&self) -> &File {
         &self.file
     }
@@ -160,7 +160,7 @@ impl MappedDevice {
     }
 
     /// Whether it makes only the calls that a sealed process has.
-    pub fn is_sealable(&self) -> bool {
+    pub(crate) fn is_sealable(&self) -> bool {
         self.sealable
     }
 
@@ -226,7 +226,7 @@ impl MappedDevice {
             return true;
         }
         let bytes = range.start as u64..range.end as u64;
-        // What was not used before is not missed. The next access is looked at instead.
+        // A page that was not used before is not missed. The next access is looked at instead.
         if self.shortage.is_due() && self.reserve.has_seen(&bytes) {
             self.shortage.saw(self.mapping.has_page(range.start));
         }
@@ -243,9 +243,9 @@ impl MappedDevice {
         by_call
     }
 
-    /// Notes an access to a piece, at `at`, while memory is short or may become so. What is there is
-    /// read ahead for a sequence that needs it, by this device alone: the host's own way to read ahead
-    /// may take more than all the memory.
+    /// Notes an access to a piece, at `at`, while memory is short or may become so. Content
+    /// is read ahead for a sequence that needs it, by this device alone: the host's own way to read
+    /// ahead may take more than all the memory.
     fn enter(&mut self, piece: u64, at: u64, needs_content: bool) {
         let entry = self.recent.enter(piece);
         writeback::behind(self.file.as_fd(), piece, entry);

@@ -57,8 +57,8 @@ impl Mapping {
         unsafe { self.guarded.copy(self.base.add(at), data.as_ptr(), data.len()) }
     }
 
-    /// Whether the page at `at`, which must lie in the mapping, is in memory. Asking changes nothing,
-    /// not even what the host reads ahead.
+    /// Whether the page at `at`, which must lie in the mapping, is in memory. Asking changes
+    /// nothing, not even what the host reads ahead.
     pub(super) fn has_page(&self, at: usize) -> bool {
         debug_assert!(at < self.length);
         let mut found = 0u8;

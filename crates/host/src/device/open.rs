@@ -45,8 +45,8 @@ pub struct OpenOptions {
     /// Only the calls that a sealed process has are made once the device is open (see
     /// [`seal`](crate::seal)).
     pub sealable: bool,
-    /// It has [`Flusher`](atoll_block::Flusher)s, by other descriptors of the file, and other mappings of it
-    /// if it is mapped. None where it is read-only or sealable.
+    /// It has [`Flusher`](atoll_block::Flusher)s, by other descriptors of the file, and other
+    /// mappings of it if it is mapped. None where it is read-only or sealable.
     pub flusher: bool,
     /// Whether a file is made. A new file needs `blocks`.
     pub create: Create,
@@ -81,7 +81,8 @@ pub enum OpenError {
     PermissionDenied,
     /// The file is on a read-only file system, or the device is read-only.
     ReadOnlyMedium,
-    /// Another process has it open as a volume, or the disk is claimed: mounted, or part of another.
+    /// Another process has it open as a volume, or the disk is claimed: mounted, or part of
+    /// another.
     InUse {
         /// Which, if the kernel tells.
         pid: Option<u32>,

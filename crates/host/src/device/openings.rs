@@ -1,8 +1,8 @@
 //! The openings of a file by which it is flushed apart from the device.
 //!
-//! Linux tells an error of writing back once to each opening of a file. Of two flushes at a time by one
-//! opening only one would hear of it, and the other promise what is lost. So each flush has an opening for
-//! itself while it lasts, and after one that failed all fail.
+//! Linux tells an error of writing back once to each opening of a file. Of two flushes at a time by
+//! one opening only one would hear of it, and the other promise what is lost. So each flush has an
+//! opening for itself while it lasts, and after one that failed all fail.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -63,8 +63,8 @@ mod tests {
 
     use super::*;
 
-    /// Flushes wait for each other only if there are more than openings; whichever is told of an error,
-    /// none that ends later succeeds by the same opening.
+    /// Flushes wait for each other only if there are more than openings; whichever is told of an
+    /// error, none that ends later succeeds by the same opening.
     #[test]
     fn an_error_that_is_told_once_is_everybodys() {
         let errors = std::array::from_fn(|_| std::cell::Cell::new(Some(BlockError::Io)));

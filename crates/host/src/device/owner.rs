@@ -1,9 +1,9 @@
-//! Who has a volume, written into the volume: for where locks do not see, as on file systems that have none,
-//! or where a disk and its file are reached by users who may not open the other.
+//! The owner of a volume, written into the volume: for where locks do not see, as on file systems
+//! that have none, or where a disk and its file are reached by users who may not open the other.
 //!
-//! A mark names a process: a hash of the boot, the namespace of its number, that number, and when it
-//! started. Only on the same boot and in the same namespace can be told whether it lives. What a process
-//! elsewhere left looks the same as after a crash, and so it is taken.
+//! A mark names a process: a hash of the boot, the namespace of its number, that number, and when
+//! it started. Only on the same boot and in the same namespace can be told whether it lives. What a
+//! process elsewhere left looks the same as after a crash, and so it is taken.
 
 use std::os::unix::fs::MetadataExt;
 

@@ -14,8 +14,8 @@ const PIECE: usize = 16 * BLOCK_SIZE;
 #[repr(align(4096))]
 struct Aligned([u8; PIECE]);
 
-/// An opening of a file whose reads go to the medium (O_DIRECT). What the cache has that was never written is
-/// written by the kernel first.
+/// An opening of a file whose reads go to the medium (O_DIRECT). What the cache has that was never
+/// written is written by the kernel first.
 pub(super) struct PastCache {
     buffer: Box<Aligned>,
 }
@@ -27,8 +27,8 @@ impl core::fmt::Debug for PastCache {
 }
 
 impl PastCache {
-    /// Makes `file` such an opening; nothing where memory is the medium. A file system that has no way past
-    /// its cache is an error.
+    /// Makes `file` such an opening; nothing where memory is the medium. A file system that has no
+    /// way past its cache is an error.
     pub(super) fn new(file: BorrowedFd<'_>) -> Result<Option<Box<PastCache>>, BlockError> {
         if super::life::is_memory(file) {
             return Ok(None);

@@ -1,14 +1,14 @@
 //! Storage and pages of the host, asked for ahead.
 //!
 //! A store to a hole of a sparse file makes the host find one block, under locks of its own, and if
-//! it goes through a mapping also a fault that reads the hole. Storage asked for a mebibyte at a time
-//! by fallocate(2), and pages brought to its cache by a write of zeros, cost a fraction of that
-//! (docs/PERFORMANCE.md).
+//! it goes through a mapping also a fault that reads the hole. Storage asked for a mebibyte at a
+//! time by fallocate(2), and pages brought to its cache by a write of zeros, cost a fraction of
+//! that (docs/PERFORMANCE.md).
 //!
-//! What is there already is read ahead, a piece at its first use; again only while memory is short
-//! (`shortage`). The mapping itself
-//! brings in single pages: the kernel's own way to read around a fault also makes pages of zeros around
-//! every fault on fresh storage, and where memory is short it reads what goes again before it is used.
+//! Content that is there already is read ahead, a piece at its first use; again only while memory
+//! is short (`shortage`). The mapping itself brings in single pages: the kernel's own way to read
+//! around a fault also makes pages of zeros around every fault on fresh storage, and where memory
+//! is short it reads what goes again before it is used.
 
 use std::fs::File;
 use std::num::NonZeroU64;
@@ -52,7 +52,8 @@ pub(super) struct Reserve {
 }
 
 impl Reserve {
-    /// For a file or block device of `length` bytes. Nothing is ever asked for where that gains nothing.
+    /// For a file or block device of `length` bytes. Nothing is ever asked for where that gains
+    /// nothing.
     pub(super) fn new(file: &File, length: u64, writable: bool) -> Reserve {
         let regular = file.metadata().is_ok_and(|found| found.is_file());
         if rustix::fs::fstatfs(file).is_ok_and(|found| found.f_type == TMPFS_MAGIC) && regular {
@@ -130,8 +131,8 @@ impl Reserve {
         }
     }
 
-    /// Asks for storage for the pieces that hold `range`, each once, and if the mapping is stored to
-    /// for `pages` in the host's cache. A host that refuses does so again, with a reason, when
+    /// Asks for storage for the pieces that hold `range`, each once, and if the mapping is stored
+    /// to for `pages` in the host's cache. A host that refuses does so again, with a reason, when
     /// something is stored.
     #[cold]
     pub(super) fn ask(&mut self, file: &File, range: &Range<u64>, pages: bool) {
@@ -159,8 +160,8 @@ impl Reserve {
                 if let Some(wanted) = wanted
                     && !allocate(file, &wanted)
                 {
-                    // A host that is nearly full: as much as is needed, so that it outlives a power loss.
-                    // Whether it has more is asked every time.
+                    // A host that is nearly full: as much as is needed, so that it outlives a power
+                    // loss. Whether it has more is asked every time.
                     allocate(file, range);
                     self.empty[region] &= *byte;
                     continue;
@@ -188,8 +189,8 @@ fn allocate(file: &File, bytes: &Range<u64>) -> bool {
     result != Err(Errno::NOSPC)
 }
 
-/// Has `count` pieces read ahead, without waiting for them. Where this fails the load reads, page by
-/// page.
+/// Has `count` pieces read ahead, without waiting for them. Where this fails the load reads, page
+/// by page.
 pub(super) fn will_need(file: &File, piece: u64, count: u64) {
     let length = NonZeroU64::new(count * PIECE);
     let _ = rustix::fs::fadvise(file, piece * PIECE, length, Advice::WillNeed);
@@ -205,7 +206,8 @@ fn place(piece: u64) -> (usize, u8) {
     ((piece / 8) as usize, 1 << (piece % 8))
 }
 
-/// Whether `range` lies in one piece, whose bit is set. What spans several is looked at when asking.
+/// Whether `range` lies in one piece, whose bit is set. What spans several is looked at when
+/// asking.
 #[inline]
 fn is_set(bits: &[u8], range: &Range<u64>) -> bool {
     let first = range.start / PIECE;

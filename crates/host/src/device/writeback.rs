@@ -7,9 +7,10 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use super::ahead::Entry;
 use super::reserve::PIECE;
 
-/// Keeps what is stored from piling up where memory is short: as a sequence of stores enters `piece`,
-/// the piece that it left is written, and the one before that waited for. Pages under writeback are no
-/// use to a host that needs one at once, for the memory of a call, and then ends the process.
+/// Keeps what is stored from piling up where memory is short: as a sequence of stores enters
+/// `piece`, the piece that it left is written, and the one before that waited for. Pages under
+/// writeback are no use to a host that needs one at once, for the memory of a call, and then ends
+/// the process.
 pub(super) fn behind(file: BorrowedFd<'_>, piece: u64, entry: Entry) {
     match entry {
         Entry::Known | Entry::Elsewhere(None) => {}
@@ -23,8 +24,8 @@ pub(super) fn behind(file: BorrowedFd<'_>, piece: u64, entry: Entry) {
 }
 
 /// Has what was stored in `bytes` of the file written to the medium, without waiting for it: pages
-/// that are written can be taken back. Nothing is durable by that, and a failure is the next flush's
-/// to report.
+/// that are written can be taken back. Nothing is durable by that, and a failure is the next
+/// flush's to report.
 fn start(file: BorrowedFd<'_>, bytes: Range<u64>) {
     call(file, bytes, libc::SYNC_FILE_RANGE_WRITE);
 }

@@ -20,7 +20,7 @@ use atoll_server::route::carrier::{Carrier, Held, Incoming};
 use atoll_server::route::router::Router;
 use atoll_server::route::router::{Ended, serve_next};
 use atoll_server::{Credentials, Identity, Session, Volume};
-use atoll_transport::channel::{Limits, Request as Slot, RingKind, ServerChannel};
+use atoll_transport::channel::{Limits, Request as Slot, ServerChannel};
 use atoll_vfs::server::ServerOptions;
 use atoll_vfs::wire::Fixed;
 use atoll_vfs::wire::header::OutHeader;
@@ -146,8 +146,7 @@ impl Carrier for Lane<'_> {
 
     #[inline]
     fn is_alone(&self) -> bool {
-        let serial = self.channel.layout().config().ring == RingKind::Spsc;
-        serial && self.latest.is_alone() && self.held.is_empty()
+        self.latest.is_alone() && self.held.is_empty()
     }
 
     #[inline]
@@ -266,8 +265,8 @@ struct Round {
 }
 
 /// From whom the latest requests came. A sync of one who has been alone for a while holds up nobody, and is
-/// made at once: the syncer would have to be woken, and to wake this thread. It is so of lanes for one
-/// producer only: who comes behind the sync is then the one who asked for it.
+/// made at once: the syncer would have to be woken, and to wake this thread. A lane has one producer, so
+/// that what comes behind the sync is from the one who asked for it.
 #[derive(Debug, Default)]
 struct Latest {
     /// The client's socket, and its lane.

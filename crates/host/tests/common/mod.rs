@@ -64,8 +64,8 @@ impl Drop for Mounted {
     }
 }
 
-/// A mount namespace for this thread and the programs that it starts, so that nothing that it mounts stays.
-/// Errs where that is not allowed.
+/// A mount namespace for this thread and the programs that it starts, so that nothing that it
+/// mounts stays. Errs where that is not allowed.
 pub fn own_namespace() -> Result<(), String> {
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS)
         .map_err(|error| format!("unshare: {error}"))?;
@@ -80,8 +80,8 @@ pub fn alone() -> MutexGuard<'static, ()> {
 
 /// Runs `test`, or says why it cannot run here.
 ///
-/// One at a time: a program that another thread starts has all descriptors until it runs, locked ones among
-/// them.
+/// One at a time: a program that another thread starts has all descriptors until it runs, locked
+/// ones among them.
 pub fn with_disks(test: impl FnOnce(&Path) -> Result<(), String> + Send) {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();

@@ -22,8 +22,8 @@ impl<M: Mapped> ServerChannel<M> {
     /// The request's data where it lies.
     ///
     /// # Safety
-    /// As [`Shared::bytes`]: the bytes may change meanwhile. No slice from [`room`](Self::room) that
-    /// covers any of them exists.
+    /// As [`Shared::bytes`]: the bytes may change meanwhile. No slice from [`room`](Self::room)
+    /// that covers any of them exists.
     pub unsafe fn data(&self, request: &Request) -> &[u8] {
         let Span { offset, len } = request.data();
         // SAFETY: passed on.
@@ -33,8 +33,8 @@ impl<M: Mapped> ServerChannel<M> {
     /// The place for the answer's data.
     ///
     /// # Safety
-    /// As [`Shared::bytes_mut`]. Places of different requests may overlap, if the client says so: only one
-    /// is used at a time. The two of one request never do.
+    /// As [`Shared::bytes_mut`]. Places of different requests may overlap, if the client says so:
+    /// only one is used at a time. The two of one request never do.
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn room(&self, request: &Request) -> &mut [u8] {
         let Span { offset, len } = request.room();

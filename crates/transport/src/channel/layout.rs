@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::memory::Memory;
-use crate::ring::{LINE, RingKind};
+use crate::ring::{self, LINE};
 
 /// Offsets and values of the header, the first page.
 pub mod header {
@@ -13,8 +13,6 @@ pub mod header {
     pub const VERSION: usize = 8;
     /// The kind of the rings.
     pub const RING: usize = 12;
-    /// The life of the connection.
-    pub const EPOCH: usize = 16;
     /// The number of lanes.
     pub const LANES: usize = 24;
     /// Slots per lane.
@@ -34,10 +32,8 @@ pub mod header {
     pub const MAGIC_VALUE: u64 = u64::from_le_bytes(*b"ATOLLRNG");
     /// The value of [`VERSION`].
     pub const VERSION_VALUE: u32 = 2;
-    /// [`RING`]: [`RingKind::Spsc`](crate::ring::RingKind).
+    /// [`RING`]: that of [`ring`](crate::ring), the only one.
     pub const RING_SPSC: u32 = 1;
-    /// [`RING`]: [`RingKind::Scq`](crate::ring::RingKind).
-    pub const RING_SCQ: u32 = 2;
     /// [`STATUS`]: the server looks at the rings.
     pub const AWAKE: u32 = 0;
     /// [`STATUS`]: the server waits for the doorbell.
@@ -84,7 +80,8 @@ pub mod sleeper {
     pub const LEN: usize = 4;
     /// Nobody sleeps.
     pub const AWAKE: u32 = 0;
-    /// A thread of the client sleeps, or is about to, until [`answer::MARK`](super::answer::MARK) changes.
+    /// A thread of the client sleeps, or is about to, until [`answer::MARK`](super::answer::MARK)
+    /// changes.
     pub const ASLEEP: u32 = 1;
 }
 
@@ -109,8 +106,8 @@ const CACHE_LINE: usize = 64;
 const _: () = assert!(MESSAGE_MAX <= u16::MAX as usize, "a mark has 16 bits for a length");
 const _: () = assert!(request::MESSAGE_FIRST <= answer::MESSAGE_FIRST);
 
-/// A request's tag and the length of a message, as both sides write them. The tag grows by 1 with each
-/// use of the slot, so that the answer to one is no answer to the next.
+/// A request's tag and the length of a message, as both sides write them. The tag grows by 1 with
+/// each use of the slot, so that the answer to one is no answer to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mark {
     pub tag: u16,
@@ -167,8 +164,6 @@ impl Span {
 /// The sizes of a connection, which its client chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// [`RingKind::Scq`] where several threads share a lane.
-    pub ring: RingKind,
     /// From 1 to [`LANES_MAX`].
     pub lanes: u32,
     /// Slots per lane, which is requests in flight: a power of two, at most [`SLOTS_MAX`].
@@ -177,20 +172,11 @@ pub struct Config {
     pub area: u32,
     /// Bytes of a lane's data window: a multiple of 4096, at most [`WINDOW_MAX`], or none.
     pub window: u64,
-    /// Bytes for programs' own buffers, after the lanes: a multiple of 4096.
-    pub arena: u64,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Config {
-            ring: RingKind::Spsc,
-            lanes: 1,
-            slots: 16,
-            area: AREA_MIN,
-            window: 1 << 20,
-            arena: 0,
-        }
+        Config { lanes: 1, slots: 16, area: AREA_MIN, window: 1 << 20 }
     }
 }
 
@@ -208,27 +194,25 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The layout for `config`; none when a size is not as its field demands, or the whole is larger
-    /// than [`TOTAL_MAX`].
+    /// The layout for `config`; none when a size is not as its field demands, or the whole is
+    /// larger than [`TOTAL_MAX`].
     pub fn new(config: &Config) -> Option<Layout> {
-        let Config { ring, lanes, slots, area, window, arena } = *config;
+        let Config { lanes, slots, area, window } = *config;
         let sound = (1..=LANES_MAX).contains(&lanes)
             && slots.is_power_of_two()
             && slots <= SLOTS_MAX
             && (AREA_MIN..=AREA_MAX).contains(&area)
             && area.is_multiple_of(64)
             && window <= WINDOW_MAX
-            && window.is_multiple_of(PAGE)
-            && arena <= TOTAL_MAX
-            && arena.is_multiple_of(PAGE);
+            && window.is_multiple_of(PAGE);
         if !sound {
             return None;
         }
         // No sum or product of such sizes overflows 64 bits.
         let slot = answer::LEN as u64 + u64::from(area);
-        let fixed = (ring.bytes(slots) + sleepers_len(slots)) as u64 + u64::from(slots) * slot;
+        let fixed = (ring::bytes(slots) + sleepers_len(slots)) as u64 + u64::from(slots) * slot;
         let lane_len = fixed.next_multiple_of(PAGE) + window;
-        let total = header::LEN as u64 + u64::from(lanes) * lane_len + arena;
+        let total = header::LEN as u64 + u64::from(lanes) * lane_len;
         if total > TOTAL_MAX {
             return None;
         }
@@ -268,11 +252,12 @@ impl Layout {
     #[inline]
     pub fn answer(&self, lane: u32, slot: u32) -> usize {
         debug_assert!(slot < self.config.slots);
-        self.lane(lane) + self.config.ring.bytes(self.config.slots) + slot as usize * answer::LEN
+        self.lane(lane) + ring::bytes(self.config.slots) + slot as usize * answer::LEN
     }
 
-    /// The word of `slot` of `lane` that says whether a thread sleeps until its answer comes. They stand
-    /// apart from what changes with each request: the server has them in its cache while nobody sleeps.
+    /// The word of `slot` of `lane` that says whether a thread sleeps until its answer comes. They
+    /// stand apart from what changes with each request: the server has them in its cache while
+    /// nobody sleeps.
     #[inline]
     pub fn sleeper(&self, lane: u32, slot: u32) -> usize {
         let answers = self.config.slots as usize * answer::LEN;
@@ -315,23 +300,12 @@ impl Layout {
         Span { offset: self.lane(lane) + self.lane_len - len, len }
     }
 
-    /// The programs' own buffers.
-    pub fn arena(&self) -> Span {
-        let len = self.config.arena as usize;
-        Span { offset: self.total - len, len }
-    }
-
     /// Writes the header and makes all rings empty: nobody else uses the memory yet.
-    pub(super) fn format<M: Memory>(&self, memory: &M, epoch: u64) {
-        let Config { ring, lanes, slots, area, window, .. } = self.config;
-        let kind = match ring {
-            RingKind::Spsc => header::RING_SPSC,
-            RingKind::Scq => header::RING_SCQ,
-        };
+    pub(super) fn format<M: Memory>(&self, memory: &M) {
+        let Config { lanes, slots, area, window } = self.config;
         memory.store64(header::MAGIC, header::MAGIC_VALUE, Relaxed);
         memory.store32(header::VERSION, header::VERSION_VALUE, Relaxed);
-        memory.store32(header::RING, kind, Relaxed);
-        memory.store64(header::EPOCH, epoch, Relaxed);
+        memory.store32(header::RING, header::RING_SPSC, Relaxed);
         memory.store32(header::LANES, lanes, Relaxed);
         memory.store32(header::SLOTS, slots, Relaxed);
         memory.store32(header::AREA, area, Relaxed);
@@ -339,12 +313,12 @@ impl Layout {
         memory.store64(header::TOTAL, self.total as u64, Relaxed);
         memory.store32(header::STATUS, header::AWAKE, Relaxed);
         for lane in 0..lanes {
-            ring.format(memory, self.ring(lane), slots);
+            ring::format(memory, self.ring(lane), slots);
         }
     }
 
     /// Reads the header of a memory that a peer made: each field once, then checked.
-    pub(super) fn read<M: Memory>(memory: &M) -> Result<(Layout, u64), AttachError> {
+    pub(super) fn read<M: Memory>(memory: &M) -> Result<Layout, AttachError> {
         if memory.len() < header::LEN
             || memory.load64(header::MAGIC, Relaxed) != header::MAGIC_VALUE
         {
@@ -355,28 +329,19 @@ impl Layout {
         if version != header::VERSION_VALUE {
             return Err(AttachError::Version(version));
         }
-        let ring = match memory.load32(header::RING, Relaxed) {
-            header::RING_SPSC => RingKind::Spsc,
-            header::RING_SCQ => RingKind::Scq,
-            _ => return Err(AttachError::Broken),
-        };
-        let mut config = Config {
-            ring,
+        if memory.load32(header::RING, Relaxed) != header::RING_SPSC {
+            return Err(AttachError::Broken);
+        }
+        let config = Config {
             lanes: memory.load32(header::LANES, Relaxed),
             slots: memory.load32(header::SLOTS, Relaxed),
             area: memory.load32(header::AREA, Relaxed),
             window: memory.load64(header::WINDOW, Relaxed),
-            arena: 0,
         };
         let total = memory.load64(header::TOTAL, Relaxed);
-        let lanes = Layout::new(&config).ok_or(AttachError::Broken)?;
-        // What the lanes leave is the arena.
-        config.arena = total.checked_sub(lanes.total as u64).ok_or(AttachError::Broken)?;
-        let layout = Layout::new(&config).ok_or(AttachError::Broken)?;
-        if layout.total as u64 != total || layout.total != memory.len() {
-            return Err(AttachError::Broken);
-        }
-        Ok((layout, memory.load64(header::EPOCH, Relaxed)))
+        Layout::new(&config)
+            .filter(|layout| layout.total as u64 == total && layout.total == memory.len())
+            .ok_or(AttachError::Broken)
     }
 }
 
@@ -407,9 +372,9 @@ impl core::error::Error for AttachError {}
 /// Where the bytes of a message are.
 #[derive(Clone, Copy)]
 pub(super) struct MessagePlace {
-    /// The place of the first ones, behind the word that the other side waits for and on its cache line,
-    /// how many there may be on this and on the next line, and the place of all others. All are
-    /// multiples of 8.
+    /// The place of the first ones, behind the word that the other side waits for and on its cache
+    /// line, how many there may be on this and on the next line, and the place of all others. All
+    /// are multiples of 8.
     first: usize,
     near: usize,
     first_len: usize,
@@ -417,8 +382,8 @@ pub(super) struct MessagePlace {
 }
 
 impl MessagePlace {
-    /// Writes `message`. The line that the other side is looking at comes last, so that it is not taken
-    /// away and has to be fetched back while others are written.
+    /// Writes `message`. The line that the other side is looking at comes last, so that it is not
+    /// taken away and has to be fetched back while others are written.
     #[inline]
     pub fn write<M: Memory>(self, memory: &M, message: &[u8]) {
         let (first, rest) = message.split_at(message.len().min(self.first_len));

@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 
 use super::layout::{AttachError, Layout, Mark, Span, answer, header, request, sleeper};
 use crate::memory::Memory;
-use crate::ring::{Broken, Consumer, Dequeue, Taken};
+use crate::ring::{Broken, Consumer, Taken};
 
 /// What a server allows a client's memory to be.
 #[derive(Clone, Copy, Debug)]
@@ -35,11 +35,6 @@ pub struct Request {
 }
 
 impl Request {
-    /// The lane that it came by.
-    pub fn lane(&self) -> u32 {
-        self.lane
-    }
-
     /// Bytes of its message.
     pub fn message_len(&self) -> usize {
         self.message
@@ -66,7 +61,6 @@ struct ServerLane<M> {
 pub struct ServerChannel<M> {
     memory: M,
     layout: Layout,
-    epoch: u64,
     lanes: Vec<ServerLane<M>>,
 }
 
@@ -79,17 +73,17 @@ impl<M: Memory> ServerChannel<M> {
         if memory.len() > limits.total {
             return Err(AttachError::Broken);
         }
-        let (layout, epoch) = Layout::read(&memory)?;
+        let layout = Layout::read(&memory)?;
         let config = *layout.config();
         if config.lanes * config.slots > limits.requests {
             return Err(AttachError::Broken);
         }
         let lane = |lane| ServerLane {
-            ring: Consumer::new(config.ring, memory.clone(), layout.ring(lane), config.slots),
+            ring: Consumer::new(memory.clone(), layout.ring(lane), config.slots),
             taken: 0,
         };
         let lanes = (0..config.lanes).map(lane).collect();
-        Ok(ServerChannel { memory, layout, epoch, lanes })
+        Ok(ServerChannel { memory, layout, lanes })
     }
 
     /// The memory.
@@ -100,16 +94,6 @@ impl<M: Memory> ServerChannel<M> {
     /// What stands where, as the header said when it was read.
     pub fn layout(&self) -> &Layout {
         &self.layout
-    }
-
-    /// The life of the connection.
-    pub fn epoch(&self) -> u64 {
-        self.epoch
-    }
-
-    /// How many requests were taken and not completed.
-    pub fn in_flight(&self) -> u32 {
-        self.lanes.iter().map(|lane| lane.taken.count_ones()).sum()
     }
 
     /// Takes the next request of `lane`, if there is one, and copies its message to the front of
@@ -142,31 +126,13 @@ impl<M: Memory> ServerChannel<M> {
         Ok(Some(Request { lane, slot: index, tag, message: len, data, room }))
     }
 
-    /// Copies the request's data from `offset` on to `out`; returns how many bytes there were.
-    pub fn read_data(&self, request: &Request, offset: usize, out: &mut [u8]) -> usize {
-        let len = request.data.len.saturating_sub(offset).min(out.len());
-        if len > 0 {
-            self.memory.read(request.data.offset + offset, &mut out[..len]);
-        }
-        len
-    }
-
-    /// Copies `data` to the place for the answer's data, from `offset` on; returns how many bytes
-    /// found room.
-    pub fn write_data(&self, request: &Request, offset: usize, data: &[u8]) -> usize {
-        let len = request.room.len.saturating_sub(offset).min(data.len());
-        if len > 0 {
-            self.memory.write(request.room.offset + offset, &data[..len]);
-        }
-        len
-    }
-
-    /// Answers `request` with `message` and the first `data` bytes of the place for the answer's data,
-    /// and calls `wake` with the offset of the word that the client sleeps on, if it does.
+    /// Answers `request` with `message` and the first `data` bytes of the place for the answer's
+    /// data, and calls `wake` with the offset of the word that the client sleeps on, if it does.
     ///
     /// # Panics
     /// When `message` is longer than [`message_max`](Layout::message_max), which is never below
-    /// [`MESSAGE_MIN`](super::layout::MESSAGE_MIN), or `data` than the place, or the request is of another connection.
+    /// [`MESSAGE_MIN`](super::layout::MESSAGE_MIN), or `data` than the place, or the request is of
+    /// another connection.
     #[inline]
     pub fn complete(
         &mut self,
@@ -185,7 +151,8 @@ impl<M: Memory> ServerChannel<M> {
         memory.store32(at + answer::DATA_LEN, data as u32, Relaxed);
         let mark = Mark { tag, len: message.len() as u16 };
         memory.store32(at + answer::MARK, mark.pack(), Release);
-        // Before the look at the sleeper, which first says that it sleeps and then looks at the mark.
+        // Before the look at the sleeper, which first says that it sleeps and then looks at the
+        // mark.
         memory.fence();
         if memory.load32(self.layout.sleeper(lane, index), Relaxed) != sleeper::AWAKE {
             wake(memory, at + answer::MARK);

@@ -3,8 +3,10 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use atoll_transport::channel::Patience;
+use atoll_transport::channel::WaitStrategy;
 use atoll_transport::{Lost, Memory, Shared};
 
 /// Zeroed bytes that begin on a page.
@@ -44,14 +46,12 @@ impl Drop for Pages {
 pub struct Yielding {
     /// Rounds after which to sleep.
     pub spins: u32,
-    /// How often the doorbell was rung, and how often this side slept.
-    pub rung: u32,
+    /// How often the doorbell was rung.
+    pub rung: Arc<AtomicU32>,
     pub parked: u32,
-    /// Whether the server is known to be gone.
-    pub gone: bool,
 }
 
-impl<M: Memory> Patience<M> for Yielding {
+impl<M: Memory> WaitStrategy<M> for Yielding {
     fn spin(&mut self, round: u32) -> bool {
         std::thread::yield_now();
         round < self.spins
@@ -60,11 +60,11 @@ impl<M: Memory> Patience<M> for Yielding {
     fn park(&mut self, _: &M, _: usize, _: u32) -> Result<(), Lost> {
         self.parked += 1;
         std::thread::yield_now();
-        if self.gone || self.parked > 50_000_000 { Err(Lost) } else { Ok(()) }
+        if self.parked > 50_000_000 { Err(Lost) } else { Ok(()) }
     }
 
     fn ring(&mut self) {
-        self.rung += 1;
+        self.rung.fetch_add(1, Ordering::Relaxed);
     }
 }
 

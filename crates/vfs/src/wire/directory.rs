@@ -87,19 +87,3 @@ pub fn get_dirent(bytes: &[u8]) -> Option<(DirEntry<'_>, &[u8])> {
     let entry = DirEntry { ino: Ino(front.ino), file_type, cookie: front.off, name };
     Some((entry, &rest[end..]))
 }
-
-/// The entry at the front of `bytes` with what is known of its inode (`nodeid` 0: nothing) and the
-/// time of creation, and what follows, or `None` as [`get_dirent`].
-pub fn get_direntplus(
-    bytes: &[u8],
-    btime: bool,
-) -> Option<(DirEntry<'_>, EntryOut, Option<Time>, &[u8])> {
-    let (known, mut rest) = EntryOut::get(bytes)?;
-    let mut born = None;
-    if btime {
-        let (time, after) = Time::get(rest)?;
-        (born, rest) = (Some(time), after);
-    }
-    let (entry, rest) = get_dirent(rest)?;
-    Some((entry, known, born, rest))
-}
