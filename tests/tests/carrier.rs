@@ -1,5 +1,5 @@
-//! A carrier that is an example, and so all that a new one takes: the contract of the file seam
-//! through it.
+//! The contract of the file seam through the example of a carrier, which is all that a new one
+//! takes.
 
 use std::os::unix::net::UnixStream;
 
