@@ -13,7 +13,7 @@ use super::tree::Tree;
 const FREE: [&str; 5] =
     ["crates/server", "crates/posix", "crates/libatoll", "crates/preload-backend", "xtask"];
 
-/// What the server may not name: it has no clock, thread or system call of its own.
+/// The names that the server may not use: it has no clock, thread or system call of its own.
 const NO_MACHINE: [&str; 10] = [
     "std::thread",
     "std::net",

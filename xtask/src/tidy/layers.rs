@@ -6,8 +6,8 @@ use super::Problem;
 use super::tree::Tree;
 use crate::steps::{Failure, cargo};
 
-/// The layers, by folder, and the folders that each may know. What is not in this list is a program
-/// or a test, knows any layer and is known by none.
+/// The layers, by folder, and the folders that each may know. A folder that is not in this list is
+/// a program or a test, knows any layer and is known by none.
 const LAYERS: [(&str, &[&str]); 10] = [
     ("crates/transport", &[]),
     ("crates/block", &["crates/transport"]),
@@ -37,8 +37,8 @@ const LAYERS: [(&str, &[&str]); 10] = [
     ),
 ];
 
-/// What may know any layer. Programs among themselves: only measurements, tests and fuzz targets
-/// may drive one another's libraries.
+/// The folders that may know any layer. Programs among themselves: only measurements, tests and
+/// fuzz targets may drive one another's libraries.
 const PROGRAMS: [&str; 6] = ["crates/cli", "tests", "bench", "fuzz", "sim", "xtask"];
 
 /// A package of the workspace, as cargo describes it.
