@@ -18,7 +18,8 @@ struct Pages([u8; BYTES]);
 /// Runs the target.
 ///
 /// # Panics
-/// When the server answers what it did not take, takes what it must not, or writes outside.
+/// When the server answers a request that it did not take, takes one that it must not, or writes
+/// outside.
 pub fn run(data: &[u8]) {
     let mut script = Script::new(data);
     let sizes = Config { lanes: LANES, slots: SLOTS, area: 1024, window: 4096 };

@@ -1,4 +1,5 @@
-//! A hostile image is checked, then repaired; what was found sound, or repaired, is sound in use.
+//! A hostile image is checked, then repaired; an image that was found sound, or was repaired, is
+//! sound in use.
 
 use atoll_fs::{CheckOptions, Fs, check};
 
@@ -14,7 +15,7 @@ const CALLS: u64 = 3_000_000;
 /// Runs the target.
 ///
 /// # Panics
-/// When a check writes, or what it calls sound is not.
+/// When a check writes, or an image that it calls sound is not.
 pub fn run(data: &[u8]) {
     let mut script = Script::new(data);
     let (image, incarnation) = hostile(&mut script);
@@ -38,7 +39,7 @@ pub fn run(data: &[u8]) {
     use_it(image, incarnation, "a repaired image");
 }
 
-/// Mounts an image that must be sound, uses it and checks what is left of it.
+/// Mounts an image that must be sound, uses it and checks it afterwards.
 fn use_it(image: Vec<u8>, incarnation: [u8; 16], what: &str) {
     let fs = Fs::mount(Metered::new(image, CALLS), &mount_options(incarnation, false));
     let mut fs = fs.unwrap_or_else(|error| panic!("{what} does not mount: {error}"));

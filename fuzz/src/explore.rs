@@ -10,7 +10,7 @@ const INODES: usize = 400;
 /// The most entries that are taken of one directory.
 const ENTRIES: usize = 400;
 
-/// The finds, in numbers.
+/// Counts of an exploration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// Inodes that were looked at.

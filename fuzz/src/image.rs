@@ -21,7 +21,7 @@ pub const CONTEXT: Context = Context { uid: 1, gid: 2, now: Timespec { sec: 1_00
 /// A sound image.
 #[derive(Debug)]
 pub struct Image {
-    /// What it is.
+    /// Its name, for people.
     pub name: &'static str,
     /// Its bytes.
     pub bytes: Vec<u8>,
@@ -134,7 +134,7 @@ fn fill<M: Addressable>(fs: &mut Fs<M>, files: u64) -> Result<()> {
     Ok(())
 }
 
-/// Removes what [`fill`] made.
+/// Removes the files that [`fill`] made.
 fn empty_again<M: Addressable>(fs: &mut Fs<M>) -> Result<()> {
     let cx = &CONTEXT;
     let mut pending = vec![(Ino::ROOT, Vec::new())];

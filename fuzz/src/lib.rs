@@ -2,10 +2,10 @@
 //! something.
 //!
 //! Read in this order: [`image`] the volumes that hostile images are made from; [`mutate`] the
-//! damage, with right checksums, without which nothing would be looked at; [`explore`] everything a
-//! user may do with a volume; then the targets: [`mount`], [`check`], [`operations`]; [`requests`]
-//! to a server of the file seam, [`replies`] to a client of it; and [`channel`], whose hostile
-//! bytes are shared memory.
+//! damage, with right checksums, without which the code would refuse every image; [`explore`]
+//! everything a user may do with a volume; then the targets: [`mount`], [`check`], [`operations`];
+//! [`requests`] to a server of the file seam, [`replies`] to a client of it; and [`channel`], whose
+//! hostile bytes are shared memory.
 #![forbid(unsafe_code)]
 
 pub mod channel;

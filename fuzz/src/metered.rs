@@ -1,4 +1,4 @@
-//! A device that counts: whoever asks it for too much runs in a circle.
+//! A device that counts calls: a caller that makes too many runs in a circle.
 
 use atoll_block::{Addressable, BlockDevice, BlockError, BlockIndex, RamDevice};
 

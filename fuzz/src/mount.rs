@@ -23,7 +23,7 @@ pub fn run(data: &[u8]) {
     explore::look(&mut fs, &CONTEXT);
     explore::change(&mut fs, &CONTEXT);
     explore::look(&mut fs, &CONTEXT);
-    // Whether the volume is unmounted or the process ends: what is left must not hurt either.
+    // Whether the volume is unmounted or the process ends: the next mount must get on with either.
     let device = if script.byte().is_multiple_of(2) {
         match fs.unmount() {
             Ok(device) => device,

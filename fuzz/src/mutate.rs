@@ -1,5 +1,5 @@
-//! Damage to an image, as a script says: what a fault of a medium does, and what someone would do
-//! who knows the format.
+//! Damage to an image, as a script says: as a faulty medium makes it, or an attacker who knows the
+//! format.
 
 use atoll_block::BLOCK_SIZE;
 use atoll_fs::layout::{cell, common, get16, get32, magic, node};
@@ -11,7 +11,7 @@ use crate::image::{INCARNATION, Image, images};
 /// A hostile image, and the incarnation to mount it with: the one that it was left with, so that
 /// the whole journal counts, or another, so that its durable part does.
 pub fn hostile(script: &mut Script<'_>) -> (Vec<u8>, [u8; 16]) {
-    // Mostly the clean one: what the journal says replaces what is in place, damaged or not.
+    // Mostly the clean one: a journal would replace the damaged bytes in place by sound ones.
     let image = &images()[[0, 0, 0, 1, 2][script.byte() as usize % 5]];
     let choices = script.byte();
     let mut bytes = image.bytes.clone();
@@ -78,7 +78,7 @@ fn damage(bytes: &mut [u8], image: &Image, script: &mut Script<'_>) {
         blocks[script.below(blocks.len() as u64) as usize]
     };
     let (block, other) = (choose(script), choose(script));
-    // What a block begins with says most about it, except that of nodes their cells do.
+    // The beginning of a block matters most, but in nodes the cells do.
     let in_cell = match script.byte() % 4 {
         0 => None,
         _ => place_in_cell(&bytes[block..block + BLOCK_SIZE], script),
@@ -106,7 +106,8 @@ fn damage(bytes: &mut [u8], image: &Image, script: &mut Script<'_>) {
         }
         12 => bytes[block..block + BLOCK_SIZE].fill(0),
         13 => {
-            // Another block's content, which still says whose it is, or claims to belong here.
+            // Another block's content, which still has that block's index, or claims to belong
+            // here.
             bytes.copy_within(other..other + BLOCK_SIZE, block);
             if script.byte().is_multiple_of(2) {
                 put(bytes, block + 8, &((block / BLOCK_SIZE) as u64).to_le_bytes());

@@ -93,7 +93,7 @@ impl Pair {
     }
 
     /// Compares answers. `None` when the call failed; when the volume alone has no room, the model
-    /// goes back to what it was `before`.
+    /// goes back to its state `before`.
     fn agree<T, U>(
         &mut self,
         what: &str,
@@ -139,7 +139,7 @@ impl Pair {
         self.nodes[script.byte() as usize % self.nodes.len()]
     }
 
-    /// Keeps what both sides made or found.
+    /// Keeps the inode that both sides made or found.
     fn keep(&mut self, what: &str, found: Option<(Attr, Attr)>) -> Option<Node> {
         let (ours, model) = found?;
         self.same(what, ours, model);

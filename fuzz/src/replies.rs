@@ -14,14 +14,14 @@ use crate::Script;
 /// A server that answers as a script says.
 struct Hostile<'s> {
     script: Script<'s>,
-    /// The header of what was sent.
+    /// The header of the last request.
     asked: InHeader,
     /// How many more answers there are.
     patience: u32,
 }
 
 impl Hostile<'_> {
-    /// Fills `place` with what may be numbers, entries or nothing.
+    /// Fills `place` with bytes that may be numbers, entries or nothing.
     fn fill(&mut self, place: &mut [u8]) {
         let kind = self.script.byte();
         for word in place.chunks_mut(8) {
@@ -110,7 +110,7 @@ impl Transport for Hostile<'_> {
 /// Calls everything until the script is over.
 ///
 /// # Panics
-/// When the client gives what no file system may.
+/// When the client returns a result that no file system may.
 pub fn run(bytes: &[u8]) {
     let script = Script::new(bytes);
     let server = Hostile { script, asked: InHeader::default(), patience: 2000 };

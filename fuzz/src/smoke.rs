@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-/// The longest that one input may take, many times what the slowest does.
+/// The longest that one input may take, many times the slowest.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The most memory that the process may ever use, in KiB: images are of 2 MiB.
 const MEMORY_KIB: u64 = 1 << 20;

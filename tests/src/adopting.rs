@@ -88,7 +88,7 @@ impl<F: FileSystem + Send> FileSystem for Adopting<F> {
         self.closed += 1;
         if self.closed.is_multiple_of(2) {
             self.lender.release(cx, ino, original)?;
-            // Whatever the View still has, it is not of this file by this handle.
+            // The View may still have the page, but this handle must not get it.
             let through = self.adopter.inner().read(cx, ino, handle, 0, &mut [0]);
             assert_eq!(through, Err(Errno::EBADF));
             self.adopter.release(cx, ino, handle)?;

@@ -2,11 +2,11 @@
 //!
 //! A seeded workload runs once on a recording [`FaultDevice`], beside the model; the model's state
 //! after each operation is kept ([`Workload`]). Then, for every event of the recording, the process
-//! ends there or within it, and the power goes there with many choices of what survives. Each image
-//! is checked, mounted, compared ([`judge`]) and checked again; some are crashed again during
-//! recovery, and some are used on, to see that what was recovered is sound.
+//! ends there or within it, and the power goes there with many choices of what survives. The
+//! harness checks each image, mounts it, compares it ([`judge`]) and checks it again; some it
+//! crashes again during recovery, and some it uses on, to see that the recovered volume is sound.
 //!
-//! What is demanded of a mounted image, when `r` operations had returned and `s` is the number of
+//! The demands on a mounted image, when `r` operations had returned and `s` is the number of
 //! operations up to the last sync among them:
 //!
 //! - After the end of the process: exactly the state after `r` operations, or the one in flight as
@@ -90,7 +90,7 @@ pub trait CrashTarget {
     /// [`mount`](Self::mount).
     ///
     /// # Errors
-    /// What a repair would have to do.
+    /// The damage that a repair would have to mend.
     fn check(
         &self,
         device: &mut FaultDevice,
@@ -133,7 +133,7 @@ impl Plan {
     };
 }
 
-/// What was tried, for a test that something was.
+/// Counts of tried crashes, for a test that there were some.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tried {
     /// Images after the end of the process.
@@ -144,7 +144,7 @@ pub struct Tried {
     pub in_recovery: u64,
     /// Images that were used on.
     pub used_on: u64,
-    /// Images that were like none before: the others hold what one of these was found to hold.
+    /// Images that were like none before: each of the others has the content of one of these.
     pub distinct: u64,
     /// Operations that found no space.
     pub out_of_space: u64,
@@ -162,7 +162,7 @@ impl Tried {
         self.process_crashes + self.power_losses + self.in_recovery
     }
 
-    /// Adds what else was tried.
+    /// Adds the counts of `more`.
     pub fn add(&mut self, more: &Tried) {
         self.process_crashes += more.process_crashes;
         self.power_losses += more.power_losses;
@@ -186,7 +186,7 @@ const THIRD_LIFE: [u8; 16] = *b"the third life  ";
 /// Which crash it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {
-    /// The process ended; what was written is there.
+    /// The process ended; all its writes are there.
     Process,
     /// The machine lost power.
     Power(Survival),
@@ -259,8 +259,8 @@ pub fn crash_seed<T: CrashTarget>(
             }
             for (i, (media, where_)) in media.into_iter().enumerate() {
                 let mut crashes = vec![Crash::Process];
-                // Within an event the sectors that it touched differ, which all and nothing do not
-                // see more of than at the next event.
+                // Within an event the sectors that it touched differ; keeping all or nothing of
+                // them gives no image that the next event does not give.
                 if i == 0 {
                     crashes.extend([Survival::None, Survival::All].map(Crash::Power));
                 }
@@ -307,7 +307,7 @@ pub(crate) fn try_one<T: CrashTarget>(
         Crash::Power(_) => tried.power_losses += 1,
     }
     let device = match crash {
-        // What survived the process may still be lost with the power.
+        // Data that survived the process may still be lost with the power.
         Crash::Process => FaultDevice::from_media(media.clone()),
         Crash::Power(_) => FaultDevice::from_image(crash.image(media)),
     };
@@ -326,7 +326,7 @@ pub(crate) fn try_one<T: CrashTarget>(
             })?;
     }
 
-    // Of what may still be lost no two are alike.
+    // After the end of a process, power may still take data: such images count as different.
     let uses_on = rng.within(0..plan.further) == 0;
     let differs = crash == Crash::Process || uses_on && verdicts.first_use(Key::new(&device, life));
     tried.used_on += u64::from(uses_on);
@@ -339,7 +339,7 @@ pub(crate) fn try_one<T: CrashTarget>(
     workload.accepts(event, crash, &found)
 }
 
-/// What a mount of `device` finds, between a check before and one after the unmount.
+/// The content that a mount of `device` finds, between a check before it and one after the unmount.
 fn find<T: CrashTarget>(
     target: &T,
     mut device: FaultDevice,
@@ -386,7 +386,8 @@ fn crash_in_recovery<T: CrashTarget>(
     Ok((if lost { media.power_loss(survival) } else { media.current().clone() }, lost))
 }
 
-/// Writes a file, syncs it, loses the power, and finds everything as it was and the file there.
+/// Writes a file, syncs it, loses the power, and checks that everything is as it was and the file
+/// is there.
 fn use_on<T: CrashTarget>(
     target: &T,
     mut fs: T::Fs,

@@ -2,14 +2,14 @@
 //!
 //! A seeded workload runs on a recorded device, as in [`crash`](crate::crash). At some [`Moment`]s
 //! of it every sector that is not file data is damaged in turn: zeros, noise, the content that it
-//! had before, the content that it had when the volume was made. Which sectors are file data is
-//! asked of the sound image: those of the blocks that a file's extent names once the journal is
+//! had before, the content that it had when the volume was made. The sound image tells which
+//! sectors are file data: those of the blocks that a file's extent names once the journal is
 //! replayed. Free blocks are damaged too; that must not matter.
 //!
 //! Then the image is checked, mounted, walked, used, unmounted, checked, mounted and walked again,
-//! and a copy of it is repaired. What is right, for each:
+//! and a copy of it is repaired. The right outcomes for each:
 //!
-//! - **harmless**: everything is as in the sound image, or only what no sync covers is missing, as
+//! - **harmless**: everything is as in the sound image, or only unsynced changes are missing, as
 //!   after power loss;
 //! - **reported**: the same, and the mount or the check says that something was wrong;
 //! - **refused**: the mount fails, or a call on the mounted volume says `EUCLEAN` or `EIO`; then
@@ -20,7 +20,7 @@
 //! like a sync that the power loss cut short. The mount leaves it out, and says so, and so does the
 //! check, in the same words (**told**).
 //!
-//! Anything else is silent. Whatever it was, after a repair the volume mounts and a check finds
+//! Anything else is silent. In every case, after a repair the volume mounts and a check finds
 //! nothing.
 
 use std::collections::BTreeSet;
@@ -44,16 +44,16 @@ const JOURNAL_BLOCKS: u64 = 128;
 /// The name of the file that tells whether a volume can be used.
 const USED: &[u8] = b"used after the damage";
 
-/// What becomes of a sector.
+/// The damage to a sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damage {
     /// Zeros.
     Zeros,
     /// Bytes that mean nothing.
     Noise,
-    /// What it held before it was last changed.
+    /// Its content before it was last changed.
     Older,
-    /// What it held when the volume was made.
+    /// Its content when the volume was made.
     First,
 }
 
@@ -70,27 +70,27 @@ pub struct Moment {
     life: [u8; 16],
     /// The event of the workload, unless it is before that.
     event: Option<usize>,
-    /// What a mount shows.
+    /// The content that a mount shows.
     sound: Snapshot,
     /// Blocks of file data.
     data: BTreeSet<u64>,
 }
 
-/// What came of damage.
+/// The outcome of damage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing is missing but what no sync covers, and nothing was said.
+    /// Nothing is missing but unsynced changes, and nothing was said.
     Harmless,
     /// The same, and the mount or the check said something.
     Reported,
     /// An error said it.
     Refused,
-    /// What the last sync covers is missing, and mount and check said so: power may have been lost
-    /// before that sync was done.
+    /// Changes that the last sync covers are missing, and mount and check said so: power may have
+    /// been lost before that sync was done.
     Told,
     /// The volume shows something else, or is inconsistent, and the mount did not say so.
     Silent(String),
-    /// The check found nothing wrong with what is lost.
+    /// Something is lost, and the check found nothing wrong.
     Unchecked(String),
     /// A repair failed, or left something.
     Unrepaired(String),
@@ -238,15 +238,15 @@ impl Lives {
             .collect()
     }
 
-    /// Whether a sector lies in neither the journal's ring nor among the blocks that are given out,
-    /// but in what stands twice.
+    /// Whether a sector lies neither in the journal's ring nor in blocks that are given out, but in
+    /// a block that stands twice.
     pub fn is_of_the_volume(&self, sector: u64) -> bool {
         let block = sector / SECTORS_PER_BLOCK;
         let ring_end = 3 + JOURNAL_BLOCKS;
         block < 3 || (ring_end..ring_end + 4).contains(&block) || block == BLOCKS - 1
     }
 
-    /// What `damage` makes of a sector; `None` if that is what it holds.
+    /// The content of a sector after `damage`; `None` if it is the same.
     fn content(&self, moment: &Moment, sector: u64, damage: Damage) -> Option<Vec<u8>> {
         let now = moment.image.sector(sector);
         let bytes = match damage {
@@ -262,7 +262,7 @@ impl Lives {
         (bytes != now).then_some(bytes)
     }
 
-    /// As the sound image, or without what no sync covers.
+    /// As the sound image, or without unsynced changes.
     fn accepts(&self, moment: &Moment, is: &Snapshot) -> Result<(), String> {
         if without_lag(is.clone()) == without_lag(moment.sound.clone()) {
             return Ok(());
@@ -275,7 +275,7 @@ impl Lives {
         }
     }
 
-    /// Damages one sector, and says what comes of it; `None` if it is not damaged by that.
+    /// Damages one sector, and returns the outcome; `None` if that does not change it.
     pub fn damage(&self, moment: &Moment, sector: u64, damage: Damage) -> Option<Outcome> {
         let content = self.content(moment, sector, damage)?;
         let mut image = moment.image.clone();
@@ -375,7 +375,7 @@ impl Lives {
     }
 }
 
-/// What use of a damaged volume came to.
+/// The outcome of using a damaged volume.
 enum Used {
     Sound {
         noted: bool,

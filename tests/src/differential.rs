@@ -10,7 +10,7 @@ use crate::ops::{FILES, Op, Outcome, Profile, STREAMS, World, ops, seeded_ops};
 use crate::rng::environment;
 use crate::subject::Quirks;
 
-/// What the listing of a stream owes.
+/// The names that the listing of a stream still owes.
 #[derive(Clone, Debug, Default)]
 struct Listing {
     /// The names that have existed since it began, and the inode of each.
@@ -23,7 +23,7 @@ struct Listing {
 pub struct Differential<F> {
     /// The file system under test.
     pub fs: F,
-    /// What it should be.
+    /// The state that it should have.
     pub model: ModelFs,
     quirks: Quirks,
     world: World,
@@ -34,10 +34,10 @@ pub struct Differential<F> {
     out_of_space: u64,
 }
 
-/// What a comparison knows beside the file system under test, to go on with it or a copy of it.
+/// The state of a comparison beside the file system under test, to go on with it or a copy of it.
 #[derive(Clone)]
 pub struct Rest {
-    /// What the file system should be.
+    /// The state that the file system should have.
     pub model: ModelFs,
     world: World,
     model_world: World,
@@ -66,7 +66,7 @@ impl<F: FileSystem> Differential<F> {
         }
     }
 
-    /// As [`with_model`](Self::with_model), going on from what [`rest`](Self::rest) gave.
+    /// As [`with_model`](Self::with_model), going on from the state that [`rest`](Self::rest) gave.
     pub fn going_on(fs: F, rest: Rest) -> Self {
         let Rest { model, world, model_world, steps, quirks } = rest;
         Differential { world, model_world, steps, ..Self::with_model(fs, model, quirks) }
@@ -80,8 +80,8 @@ impl<F: FileSystem> Differential<F> {
         (fs, Rest { model: model.without_handles(), world, model_world, steps, quirks })
     }
 
-    /// Replaces the file system by what `reopen` makes of it, after the end of everything that
-    /// held handles.
+    /// Replaces the file system by the one that `reopen` makes of it, after the end of everything
+    /// that held handles.
     pub fn reopen(self, reopen: impl FnOnce(F) -> F) -> Self {
         let mut world = self.world;
         let mut model_world = self.model_world;
@@ -127,7 +127,7 @@ impl<F: FileSystem> Differential<F> {
         self.follow_listings(&op, &answer)
     }
 
-    /// What the last operation came to.
+    /// The outcome of the last operation.
     pub fn last(&self) -> &Outcome {
         &self.last
     }
@@ -208,7 +208,7 @@ impl<F: FileSystem> Differential<F> {
         Err(format!("{op:?}: {answer:?}, expected {wanted:?} {more:?}"))
     }
 
-    /// What a listing of the directory in a stream's slot would show now.
+    /// The names that a listing of the directory in a stream's slot would show now.
     fn model_names(&mut self, stream: u8) -> BTreeMap<Vec<u8>, u32> {
         let Some(at) = self.model_world.stream(stream) else { return BTreeMap::new() };
         let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
@@ -221,8 +221,8 @@ impl<F: FileSystem> Differential<F> {
         names.into_iter().map(|(name, ino)| (name, self.model_world.id(ino))).collect()
     }
 
-    /// Checks that what exists throughout a listing is listed exactly once, and that nothing is
-    /// listed which does not exist.
+    /// Checks that a name which exists throughout a listing is listed exactly once, and that no
+    /// name is listed which does not exist.
     fn follow_listings(&mut self, op: &Op, answer: &Outcome) -> std::result::Result<(), String> {
         for slot in 0..STREAMS {
             if self.model_world.stream(slot).is_none() {
@@ -265,7 +265,7 @@ impl<F: FileSystem> Differential<F> {
     /// Compares everything that can be reached by names, and every file that is open for reading.
     ///
     /// # Errors
-    /// What differs, for people.
+    /// The difference, for people.
     pub fn compare(&mut self) -> std::result::Result<(), String> {
         let is = snapshot(&mut self.fs).map_err(|error| error.to_string())?;
         let wanted = snapshot(&mut self.model).map_err(|error| format!("model: {error}"))?;
@@ -296,7 +296,7 @@ impl<F: FileSystem> Differential<F> {
     /// Carries out all of `ops`, comparing everything from time to time and at the end.
     ///
     /// # Errors
-    /// Which operation made a difference, and what.
+    /// Which operation made a difference, and which difference.
     pub fn run(&mut self, ops: &[Op]) -> std::result::Result<(), String> {
         self.run_comparing(ops, 64)
     }
@@ -304,7 +304,7 @@ impl<F: FileSystem> Differential<F> {
     /// As [`run`](Self::run), comparing everything after every `every` operations.
     ///
     /// # Errors
-    /// Which operation made a difference, and what.
+    /// Which operation made a difference, and which difference.
     pub fn run_comparing(&mut self, ops: &[Op], every: usize) -> std::result::Result<(), String> {
         for (i, op) in ops.iter().enumerate() {
             self.step(op).map_err(|error| format!("operation {i}: {error}"))?;
@@ -318,7 +318,8 @@ impl<F: FileSystem> Differential<F> {
     }
 }
 
-/// Leaves out of `ops` what is not needed for `fails` to stay true, in a bounded number of tries.
+/// Leaves out of `ops` those that are not needed for `fails` to stay true, in a bounded number of
+/// tries.
 pub fn minimised(ops: &[Op], mut fails: impl FnMut(&[Op]) -> bool) -> Vec<Op> {
     let mut kept = ops.to_vec();
     let mut piece = kept.len().div_ceil(2).max(1);

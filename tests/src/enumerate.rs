@@ -3,12 +3,12 @@
 //! Where [`crash`](crate::crash) makes long random workloads crash, this takes each pair of some
 //! fifty [`operations`], and triples of them, some of which are known to meet, with syncs between
 //! and behind or none, in one piece or in halves, on small volumes that are prepared once; with
-//! little and much memory for what is cached, before the crash and, drawn apart, after it; some
-//! with discards of what was freed. At every event of a sequence the process ends or the power
-//! goes, as [`crate::crash`] says, which also judges what is found.
+//! little and much memory for the cache, before the crash and, drawn apart, after it; some with
+//! discards of freed space. At every event of a sequence the process ends or the power goes, as in
+//! [`crate::crash`], which also judges the result.
 //!
 //! A [`Case`] is one sequence and its circumstances; its text says all of it, so that a failure can
-//! be had again alone.
+//! be replayed alone.
 
 pub mod operations;
 
@@ -54,7 +54,7 @@ const PLACES: [Place; 4] = [
     Place { name: "next-group", blocks: 33_000, journal_blocks: 128, left: Some(616) },
 ];
 
-/// How syncs are made, and what is discarded, by its name in a case.
+/// How syncs are made, and how freed space is discarded, by its name in a case.
 const SYNCING: [(&str, bool, Option<Discarded>); 8] = [
     ("whole", false, None),
     ("whole+discards", false, Some(Discarded::Zeros)),
@@ -88,7 +88,7 @@ impl Case {
     /// The case that is written as `text`.
     ///
     /// # Errors
-    /// What of it is not known.
+    /// The part of it that is not known.
     pub fn parse(text: &str) -> Result<Case, String> {
         let parts: Vec<&str> = text.split('/').collect();
         let [place, syncs, before, after, steps] = parts[..] else {
@@ -143,7 +143,8 @@ impl Case {
             for at in 0..3 {
                 let names = family.map_or(&names[..], |family| family[at]);
                 steps.push(rng.pick(names));
-                // What is to be lost by an error of a commit was synced before, as a rule.
+                // A faulty commit mostly loses data that was synced before: a sync is likelier
+                // here.
                 let percent = if family.is_some() && at == 0 { 70 } else { 45 };
                 if rng.chance(percent) {
                     steps.push(sync(&mut rng));
@@ -246,7 +247,7 @@ pub fn try_case(
     let mut ops: Vec<Op> =
         steps.flat_map(|(name, step)| calls(name, step).unwrap_or_default()).collect();
     if case.in_halves() {
-        // Time for what is in halves to end.
+        // Time for syncs in halves to end.
         ops.extend(vec![Op::Statfs; 16]);
     }
     let device = FaultDevice::from_image(image.clone());
@@ -301,7 +302,7 @@ pub fn try_case(
     }
 }
 
-/// What to run.
+/// The extent of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
     /// Ends after the case in which this many images have been tried.

@@ -1,4 +1,4 @@
-//! What many tests begin with: a volume, and who uses it.
+//! Fixtures that many tests begin with: a volume, and its users.
 
 use atoll_block::RamDevice;
 use atoll_fs::{FormatOptions, Fs, MountOptions, format};
@@ -18,7 +18,7 @@ pub fn root() -> Credentials {
     Credentials::default()
 }
 
-/// Somebody else, with a group beside the own one.
+/// Another user, with a group beside its own.
 pub fn user() -> Credentials {
     Credentials { uid: 1000, gid: 1000, groups: vec![2000], pid: 77 }
 }

@@ -307,7 +307,7 @@ fn open_flags(flags: OpenFlags) -> OFlags {
     to
 }
 
-/// What opening something else than a regular file fails with.
+/// The error of opening an inode that is not a regular file.
 fn openable(file_type: FileType) -> Result<()> {
     match file_type {
         FileType::Regular => Ok(()),

@@ -1,13 +1,13 @@
 //! Tests that span layers, as a library, so that every implementor of a seam runs the same ones.
 //!
-//! Read in this order: [`subject`] what is under test and where it may differ, [`conformance`] the
-//! demands of the [`FileSystem`](atoll_vfs::FileSystem) contract one by one, [`ops`] random
-//! operations and [`differential`] their comparison with the model, [`hostdir`] a Linux directory
-//! as a file system (which holds the model itself against Linux), [`crash`] the crash contract,
-//! [`enumerate`] the same on every short sequence of operations, [`damage`] what comes of damaged
-//! sectors, [`linear`] several clients at once, [`adopting`] one that uses what another has opened;
-//! [`fixtures`] is what many tests begin with, [`served`] a volume with its server, [`loopback`] a
-//! client and its session in one thread, [`unix_socket`] a carrier as an example.
+//! Read in this order: [`subject`] the file system under test and where it may differ,
+//! [`conformance`] the demands of the [`FileSystem`](atoll_vfs::FileSystem) contract one by one,
+//! [`ops`] random operations and [`differential`] their comparison with the model, [`hostdir`] a
+//! Linux directory as a file system (which holds the model itself against Linux), [`crash`] the
+//! crash contract, [`enumerate`] the same on every short sequence of operations, [`damage`] the
+//! outcomes of damaged sectors, [`linear`] several clients at once, [`adopting`] one that uses what
+//! another has opened; [`fixtures`] are shared by many tests, [`served`] a volume with its server,
+//! [`loopback`] a client and its session in one thread, [`unix_socket`] a carrier as an example.
 #![forbid(unsafe_code)]
 
 pub mod adopting;

@@ -1,11 +1,11 @@
 //! Sharing: several clients of one file system against a sequential model.
 //!
-//! Clients run random scripts at the same time; what each was told, and when, is a history; a
-//! history is right if some order of its operations, each within the time its call took, is one
-//! that a single client could have seen (linearizability, Herlihy and Wing, 1990).
+//! Clients run random scripts at the same time. Their calls and answers, each with its time, are a
+//! history; a history is right if some order of its operations, each within the time its call took,
+//! is one that a single client could have seen (linearizability, Herlihy and Wing, 1990).
 //!
-//! Read in this order: [`history`] operations and what was seen of them, [`spec`] what they mean,
-//! [`checker`] the search for an order, [`clients`] who executes operations, [`run`] schedules of
+//! Read in this order: [`history`] operations and their results, [`spec`] their meaning,
+//! [`checker`] the search for an order, [`clients`] execute operations, [`run`] schedules of
 //! threads and [`processes`] of processes, [`planted`] defects that the checker has to find.
 
 pub mod checker;

@@ -2,8 +2,8 @@
 //!
 //! An operation names inodes, handles and directory streams by *slots* of a [`World`], which each
 //! file system under test has one of: the same operations then mean the same to all of them,
-//! whatever numbers they give out. Slots outlive what was put into them, so stale inodes are asked
-//! for too.
+//! whatever numbers they give out. Slots outlive the inodes put into them, so that operations also
+//! use stale inodes.
 
 mod world;
 
@@ -19,7 +19,7 @@ pub use world::{Outcome, Seen, World};
 
 /// Slots for inodes. 0 is the root for ever.
 pub const NODES: u8 = 20;
-/// The first slot for what is no directory.
+/// The first slot for inodes that are no directories.
 const FIRST_FILE: u8 = 8;
 /// Slots for open files.
 pub const FILES: u8 = 6;
@@ -202,7 +202,7 @@ impl Profile {
         max_xattr: 300,
         long_writes: 0,
     };
-    /// For crashes: what changes nothing cannot be lost, and a device is small.
+    /// For crashes: few queries, since a crash cannot lose them, and a small device.
     pub const CRASH: Profile = Profile {
         max_offset: 90_000,
         max_write: 20_000,
@@ -230,7 +230,7 @@ pub fn name_bytes(name: u8) -> Vec<u8> {
         11 => vec![b'M'; 140],
         12 => b".".to_vec(),
         13 => b"..".to_vec(),
-        // Long ones, for whoever wants more than random operations do.
+        // Long names, for callers that need more than random operations do.
         _ => [format!("{name}").as_bytes(), &[b'N'; 150]].concat(),
     }
 }

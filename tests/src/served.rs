@@ -46,7 +46,7 @@ pub fn mount_options(read_only: bool) -> mount::MountOptions<'static> {
     }
 }
 
-/// A volume's name, and what the server gives back of it.
+/// A volume's name, and the file system that the server gives back.
 type Ended<F> = (String, Option<F>);
 
 /// A served volume.

@@ -203,7 +203,7 @@ impl Subject {
         self.fs.getattr(&cx, ino).expect("getattr")
     }
 
-    /// What `at` names in `parent`.
+    /// The inode that `at` names in `parent`.
     pub fn lookup(&mut self, parent: Ino, at: &(impl AsRef<[u8]> + ?Sized)) -> Result<Attr> {
         let cx = self.cx();
         self.fs.lookup(&cx, parent, name(at))

@@ -1,5 +1,5 @@
-//! A file system that is nothing but a log of calls, with bugs to order: what the crash harness is
-//! tried on itself.
+//! A file system that is nothing but a log of calls, with bugs to order: the tests try the crash
+//! harness itself on it.
 //!
 //! Every call that changes something is a record, chained to the one before by checksum, and is
 //! done to a model in memory. Mounting does the calls of the log again: all that are valid if
@@ -12,7 +12,7 @@ use atoll_vfs::*;
 
 use crate::crash::CrashTarget;
 
-/// What is wrong with a [`Toy`].
+/// The bug of a [`Toy`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
     /// Nothing.

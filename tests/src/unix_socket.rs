@@ -44,7 +44,7 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// A client that does not take its answers is waited for one second.
+    /// The server waits one second for a client that does not take its answers.
     pub fn new(requests: UnixStream) -> io::Result<Socket> {
         let answers = requests.try_clone()?;
         answers.set_write_timeout(Some(Duration::from_secs(1)))?;

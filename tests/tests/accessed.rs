@@ -1,5 +1,5 @@
-//! Times of last access on a served volume: whatever a client reads, from wherever it has it, sets
-//! the time when it is due, and everybody sees it.
+//! Times of last access on a served volume: every read of a client, from the View or from the
+//! server, sets the time when it is due, and all clients see it.
 
 use std::sync::Arc;
 
@@ -37,8 +37,8 @@ fn client(volume: &Arc<Volume<Fs<RamDevice>>>, peer: Credentials, read_only: boo
 }
 
 /// Two clients that read and change two files, and one that may only look: all times are as in a
-/// model in which each read counts. The steps are of seconds: what is older than a day is a matter
-/// of the next test.
+/// model in which each read counts. The steps are of seconds: the next test covers times older than
+/// a day.
 #[test]
 fn every_read_counts_wherever_it_comes_from() {
     for seed in 0..60 {
@@ -111,7 +111,7 @@ fn every_read_counts_wherever_it_comes_from() {
     }
 }
 
-/// Directories and symbolic links count too; what reads nothing does not, nor anything without the
+/// Directories and symbolic links count too; a read of nothing does not, nor does any without the
 /// option.
 #[test]
 fn listing_and_following_count() {

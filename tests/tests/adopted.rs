@@ -1,5 +1,5 @@
-//! Open files that one session lends to others: what the others may do with them, and what they see
-//! of them without asking.
+//! Open files that one session lends to others: what the others may do with them, and what they
+//! read of them in the View.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ fn linearizable_by_what_was_adopted() {
     }
 }
 
-// ---- What the View has, and what it must not have any more ----
+// ---- What the View has, and what it must have dropped ----
 
 type Model = Session<ModelFs>;
 
@@ -98,7 +98,7 @@ impl Adopter {
     }
 }
 
-/// A volume, one who has opened the file `f` of one page there, and the file.
+/// A volume, a session that has opened the file `f` of one page there, and the file.
 fn lender() -> (Arc<Volume<ModelFs>>, Model, Ino, Handle) {
     let volume = atoll_host::server::volume(ModelFs::default(), "v");
     let mut lender = volume.session(root(), Access::default()).unwrap();
@@ -133,11 +133,11 @@ fn pages_go_with_the_original() {
     lender.release(&cx(), file, original).unwrap();
     for (adopter, handle) in [&mut before, &mut after, &mut third].into_iter().zip(handles) {
         assert!(adopter.refused(file, handle));
-        // Its end counts for nothing any more.
+        // Closing the adopted handle succeeds once, and then is an error.
         adopter.session.release(&cx(), file, handle).unwrap();
         assert_eq!(adopter.session.release(&cx(), file, handle), Err(Errno::EBADF));
     }
-    // Not to be named by who may name only what he was given.
+    // A session that may name only inodes given to it cannot name this one.
     assert_eq!(before.session.getattr(&cx(), file), Err(Errno::ESTALE));
     assert!(before.reader().attr(file.0).is_none());
     lender.release(&cx(), file, other).unwrap();
@@ -167,7 +167,7 @@ fn the_last_handle_that_may_read_counts() {
     adopter.session.release(&cx(), file, own).unwrap();
     assert!(adopter.refused(file, second));
 
-    // What may only be written has no pages, whoever else has it open.
+    // A file open for writing alone has no pages in the View, whoever else has it open.
     let original = lender.open(&cx(), file, OpenFlags::WRITE).unwrap();
     let token = lender.token(file, original).unwrap();
     let writing = adopter.adopt(token);
@@ -219,13 +219,13 @@ fn rights_are_the_originals() {
     let (volume, mut lender, file, both) = lender();
     let reading = lender.open(&cx(), file, READ).unwrap();
     let mut s = volume.session(user(), Access::default()).unwrap();
-    // Unknown before, and what is no token.
+    // The inode is unknown before, and a false token is refused.
     assert_eq!(s.getattr(&cx(), file), Err(Errno::ESTALE));
     let token = lender.token(file, reading).unwrap();
     assert_eq!(s.adopt(Token([token.0[1], token.0[0]])), Err(Errno::EBADF));
     let (named, handle) = s.adopt(token).unwrap();
     assert_eq!(named, file);
-    // The file is nobody's but root's: a descriptor is what counts, as after open(2) anywhere.
+    // Only root may open the file, but the descriptor counts, as after any open(2).
     assert_eq!(s.read(&cx(), file, handle, 0, &mut [0; 10]), Ok(10));
     assert_eq!(s.open(&cx(), file, READ), Err(Errno::EACCES));
     let refused = |error| error == Errno::EBADF || error == Errno::EACCES || error == Errno::EINVAL;
@@ -238,7 +238,7 @@ fn rights_are_the_originals() {
     assert!(s.setattr(&cx(), file, Some(handle), &size).is_err_and(refused));
     assert!(s.setattr(&cx(), file, None, &size).is_err_and(refused));
     assert_eq!(lender.getattr(&cx(), file).unwrap().size, PAGE as u64);
-    // What was adopted is not lent on.
+    // An adopted file cannot be lent on.
     assert_eq!(s.token(file, handle), Err(Errno::EBADF));
     // Nor is it a handle of any other inode.
     assert_eq!(s.read(&cx(), ROOT, handle, 0, &mut [0]).err(), Some(Errno::EBADF));
@@ -252,7 +252,7 @@ fn rights_are_the_originals() {
     s.release(&cx(), file, handle).unwrap();
     assert_eq!(s.getattr(&cx(), file), Err(Errno::ESTALE));
 
-    // One that may be written, and what it does not keep.
+    // A handle that may write, which does not keep the file alive.
     let (_, handle) = s.adopt(lender.token(file, both).unwrap()).unwrap();
     assert_eq!(s.write(&cx(), file, handle, 0, b"x").map(|w| w.len), Ok(1));
     assert_eq!(s.setattr(&cx(), file, Some(handle), &size).map(|attr| attr.size), Ok(0));
@@ -267,7 +267,7 @@ fn rights_are_the_originals() {
 fn nothing_beyond_the_adopters_grant() {
     let (volume, mut lender, file, original) = lender();
     let token = lender.token(file, original).unwrap();
-    // Who may only look.
+    // A session that may only read.
     let mut s = volume.session(user(), Access { read_only: true, ..Access::default() }).unwrap();
     let (_, handle) = s.adopt(token).unwrap();
     let size = SetAttr { size: Some(0), ..SetAttr::default() };
@@ -278,7 +278,7 @@ fn nothing_beyond_the_adopters_grant() {
     let punch = FallocateMode::PUNCH_HOLE | FallocateMode::KEEP_SIZE;
     assert_eq!(s.fallocate(&cx(), file, handle, 0, 1, punch).err(), Some(Errno::EROFS));
 
-    // Who may have one file open.
+    // A session that may have one file open.
     let limits = Limits { open_files: 1, ..Limits::default() };
     let mut s = volume.session(user(), Access { limits, ..Access::default() }).unwrap();
     let (_, handle) = s.adopt(token).unwrap();
@@ -286,7 +286,7 @@ fn nothing_beyond_the_adopters_grant() {
     s.release(&cx(), file, handle).unwrap();
     assert!(s.adopt(token).is_ok());
 
-    // Who has a directory as its root: from one with the same, and nobody else.
+    // A session with a directory as its root adopts from one with the same root, and from no other.
     for dir in ["in", "out"] {
         let dir = lender.mkdir(&cx(), ROOT, name(dir), 0o755).unwrap().ino;
         lender.mknod(&cx(), dir, name("g"), 0o100666, 0).unwrap();

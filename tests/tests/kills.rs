@@ -1,5 +1,5 @@
 //! The crash contract on real files: a process that works on a volume is killed with SIGKILL, again
-//! and again, and what is there afterwards is compared with what the process had been told.
+//! and again, and the volume's content is then compared with the answers that the process had got.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -27,8 +27,8 @@ const OPERATIONS: usize = 150;
 const WORKLOADS: u64 = 20;
 const BLOCKS: u64 = 4096;
 
-/// A process that is being started holds, for a moment, what other threads have open, locks on
-/// volumes among it.
+/// A process that is being started holds, for a moment, the files that other threads have open,
+/// locks on volumes among them.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// How the victim learns what to do.
@@ -166,7 +166,7 @@ fn kill_many(access: &str) {
     assert!(only.is_some() || in_the_middle > KILLS as usize / 2, "{in_the_middle} kills at work");
 }
 
-/// Checks, mounts and compares what a victim left.
+/// Checks, mounts and compares the volume that a victim left.
 fn examine(
     path: &Path,
     access: &str,

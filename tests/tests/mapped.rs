@@ -1,4 +1,4 @@
-//! Files that clients have mapped: what one stores, writes or cuts off, all others have.
+//! Files that clients have mapped: all others see what one stores, writes or cuts off.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -92,7 +92,7 @@ fn stores_and_writes_are_seen_by_all() {
     assert_eq!(read(&mut c, in_c, 4999, 7), b"\x01store\x01");
     c.write(&cx(), in_c.0, in_c.1, 5001, b"WRITE").unwrap();
     assert_eq!(in_memory(&map_a, 5000, 6), b"sWRITE");
-    // A write beyond what is mapped, and the end of the file.
+    // A write beyond the mapping and the end of the file.
     c.write(&cx(), in_c.0, in_c.1, 100_000, b"far").unwrap();
     assert_eq!(read(&mut a, file, 99_998, 10), b"\0\0far");
     // Durable on demand.
@@ -199,7 +199,7 @@ fn any_mixture_is_as_with_an_array() {
                 // From one to all, and to nothing again.
                 0 => memory = None,
                 1 => b.fsync(&cx(), in_b.0, in_b.1, true).unwrap(),
-                // Often enough for a mapping to end that nobody has any more.
+                // Often enough for an unused mapping to end.
                 2 => (0..4).for_each(|_| volume.tend_mappings(NOW).unwrap()),
                 _ => memory = Some(map(&mut a, file, SIZE * 2).0),
             },
@@ -314,7 +314,7 @@ fn limits() {
     map(&mut b, in_b, 1 << 20);
     drop(memory);
 
-    // What cannot be written back is said, and stays for another time.
+    // Data that cannot be written back is an error, and stays for a later try.
     let sparse = create(&mut b, "sparse");
     resize(&mut b, sparse.0, 1 << 20);
     let (memory, token) = map(&mut b, sparse, 1 << 20);

@@ -1,5 +1,5 @@
-//! The one mount of a volume: what its kernel does by itself, counted in the requests that it
-//! sends.
+//! The one mount of a volume: the work that its kernel does by itself, counted in the requests that
+//! it sends.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -34,7 +34,7 @@ fn beside(others: Others, unchanging: bool) -> SharedOptions {
 struct Requests(Arc<AtomicU64>);
 
 impl Requests {
-    /// The count when no more are coming: some are sent when nobody waits for them.
+    /// The count when no more are coming: the kernel sends some that no call waits for.
     fn settled(&self) -> u64 {
         let mut before = self.0.load(Ordering::Relaxed);
         loop {
@@ -47,9 +47,9 @@ impl Requests {
         }
     }
 
-    /// How many `what` takes, done often enough that a few more or less do not count.
+    /// How many requests `what` takes, done often enough that a few more or less do not count.
     fn each(&self, mut what: impl FnMut()) -> u64 {
-        // What the kernel does not know yet it asks once.
+        // The kernel asks once for all that it does not know yet.
         what();
         let before = self.settled();
         for _ in 0..ROUNDS {
@@ -177,8 +177,7 @@ fn the_only_client_keeps_all_that_it_learns() {
         // OPENDIR and RELEASEDIR, OPEN and RELEASE.
         assert_eq!(requests.each(list), 2);
         assert_eq!(requests.each(|| open_and_close(&path)), 2);
-        // A listing tells of what is in it, and that may be relied on longer than what was shared
-        // with others.
+        // The kernel relies on a listing's entries longer than it would on a shared volume's.
         let before = requests.settled();
         sleep(Duration::from_millis(1500));
         assert!(!root.join("missing").exists() && !root.join("missing").exists());
@@ -188,7 +187,7 @@ fn the_only_client_keeps_all_that_it_learns() {
         assert_eq!(fs::metadata(&path).unwrap().len(), 5);
         assert!(requests.settled() - before <= 1);
 
-        // What it has written it need not read.
+        // The kernel need not read what it has written.
         let file = File::options().read(true).write(true).open(root.join("long")).unwrap();
         assert_eq!(fs::read(root.join("long")).unwrap(), content());
         let mut part = [0; 4096];
@@ -225,7 +224,7 @@ fn what_does_not_change_is_opened_without_a_word() {
             assert_eq!(names.concat(), "0123456789");
         };
         assert_eq!(requests.each(list), 0);
-        // Longer than what was shared with others may be relied on.
+        // Longer than the kernel would rely on it, were the volume shared.
         let before = requests.settled();
         sleep(Duration::from_millis(1500));
         open_and_close(&root.join("short"));
@@ -244,7 +243,7 @@ fn what_does_not_change_is_opened_without_a_word() {
         long.sync_all().unwrap();
         File::open(root).unwrap().sync_all().unwrap();
         flock(&long, FlockOperation::NonBlockingLockExclusive).unwrap();
-        // Whatever would change something, or is asked of it.
+        // Every call that would change something.
         let refused = |result: io::Result<()>| {
             assert_eq!(
                 result.unwrap_err().raw_os_error(),

@@ -1,5 +1,5 @@
-//! What an ordinary user may do in a session, against Linux: the same operations on a directory of
-//! the host, by a thread that has taken the user's identity.
+//! The rights of an ordinary user in a session, against Linux: the same operations on a directory
+//! of the host, by a thread that has taken the user's identity.
 
 use std::os::fd::OwnedFd;
 
@@ -11,7 +11,7 @@ use atoll_vfs::*;
 
 const ROOT: Ino = Ino::ROOT;
 
-/// What is done to the tree.
+/// An operation on the tree.
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Lookup,
@@ -84,7 +84,7 @@ const OPS: &[Op] = &[
 ];
 
 type Outcome = std::result::Result<(), i32>;
-/// Mode, user and group of what there is, by path.
+/// Mode, user and group of each inode, by path.
 type Tree = Vec<(&'static str, Option<(u32, u32, u32)>)>;
 const PATHS: [&str; 9] = ["d", "d/f", "d/s", "d/n", "e", "e/g", "e/x", "d/missing", "d/x"];
 

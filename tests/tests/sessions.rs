@@ -1,5 +1,5 @@
 //! Sessions of a shared volume: the contract of the file seam, subtrees, limits, what one session
-//! sees of another and what it leaves behind.
+//! sees of another, and what a session leaves behind.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -187,7 +187,7 @@ fn limits_hold() {
         assert!(s.getattr(&cx(), attr.ino).is_ok());
         s.release(&cx(), attr.ino, *handle).unwrap();
     }
-    // What was forgotten is found again.
+    // A forgotten inode is found again by its name.
     assert!(walk(&mut s, "n50").and_then(|attr| s.getattr(&cx(), attr.ino)).is_ok());
     let lock = |byte| LockRequest {
         owner: LockOwner::Process(1),
@@ -262,7 +262,7 @@ fn a_peer_that_speaks_for_others_is_judged_as_they_are() {
     let own = walk(&mut all, "own").unwrap().ino;
     let shared = walk(&mut all, "shared").unwrap().ino;
     let (me, other) = (by(1000, 1000), by(1001, 1001));
-    // What is made belongs to the caller, and the other may not even look.
+    // A new file belongs to the caller, and the other user may not even look.
     let (attr, _) = s.create(&me, own, name("mine"), 0o600, RW).unwrap();
     assert_eq!((attr.uid, attr.gid), (1000, 1000));
     assert_eq!(s.lookup(&other, own, name("mine")).err(), Some(Errno::EACCES));
@@ -290,7 +290,7 @@ fn a_peer_that_speaks_for_others_is_judged_as_they_are() {
 fn any_other_peer_is_who_the_kernel_says() {
     let (volume, mut all) = owned();
     let mut s = volume.session(user(), Access::default()).unwrap();
-    // Whatever a call says, root above all.
+    // The caller in a call's context does not count, root above all.
     for says in [cx(), by(1000, 1000), by(1001, 2000)] {
         let own = s.lookup(&says, ROOT, name("own")).unwrap().ino;
         let file = format!("by{}", says.uid);
@@ -304,7 +304,7 @@ fn any_other_peer_is_who_the_kernel_says() {
     assert_eq!(walk(&mut all, "d").err(), Some(Errno::ENOENT));
 }
 
-/// What a peer finds for others is not put where it finds things for itself.
+/// Names that a peer looks up for others do not enter its own View.
 #[test]
 fn a_view_is_the_peers_own() {
     let (volume, mut all) = owned();

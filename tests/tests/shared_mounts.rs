@@ -27,8 +27,8 @@ use atoll_tests::served;
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
 
 /// Held exclusively by a test that starts programs or leaves a mount unserved. A new program closes
-/// what it inherited, also of mounts of other tests, which takes a request to each; and while it
-/// has a copy of the device of a mount that nobody serves, that request waits for ever.
+/// the files that it inherited, also on mounts of other tests, which takes a request to each; and
+/// while it has a copy of the device of a mount that nobody serves, that request waits for ever.
 static PROCESS: RwLock<()> = RwLock::new(());
 
 /// Runs `test` with two mounts of a new volume, in a mount namespace that ends with it. Where
@@ -88,13 +88,13 @@ fn in_time(test: impl FnOnce(&World) + Send + 'static) {
     }
 }
 
-/// Aborts the connections of two mounts after a while, unless what it returns is dropped before: a
-/// process one of whose threads waits for an answer of its own, which nobody gives, cannot even be
-/// killed.
+/// Aborts the connections of two mounts after a while, unless the sender that it returns is dropped
+/// before: a process cannot even be killed while one of its threads waits for an answer that the
+/// process itself should give.
 fn abort_later(a: &Path, b: &Path) -> Sender<()> {
     let mounts = [a.to_owned(), b.to_owned()];
     let (over, waiting) = channel();
-    // It is in the mount namespace of who starts it.
+    // A thread is in the mount namespace of the thread that starts it.
     thread::spawn(move || {
         if waiting.recv_timeout(Duration::from_secs(50)) == Err(RecvTimeoutError::Timeout) {
             for mount in &mounts {

@@ -1,4 +1,4 @@
-//! Several clients of one file system: what they see has a sequential order.
+//! Several clients of one file system: their results have a sequential order.
 
 #[path = "sharing/killed.rs"]
 mod killed;

@@ -1,5 +1,5 @@
-//! Syncs through a server: they hold up nobody but who asked, share flushes, and fail for who
-//! asked.
+//! Syncs through a server: they hold up only the clients that asked, share flushes, and fail for
+//! these clients.
 //!
 //! The device is one whose flushes wait until the test lets them go on, so that what happens
 //! meanwhile does not depend on how fast the machine is.
@@ -26,12 +26,12 @@ use atoll_vfs::{
 use rustix::fs::OFlags;
 
 const CX: Context = Context { uid: 0, gid: 0, now: Timespec { sec: 9, nsec: 0 } };
-/// More than enough for what is to happen at once.
+/// More than enough for anything that is to happen at once.
 const SOON: Duration = Duration::from_secs(20);
-/// How long what must not happen is waited for.
+/// How long a test waits for an event that must not happen.
 const A_WHILE: Duration = Duration::from_millis(150);
 
-/// What a test knows and says of the flushes.
+/// A test's control of the flushes, and its counts.
 #[derive(Default)]
 struct Control {
     state: Mutex<Flushes>,
@@ -188,7 +188,7 @@ fn clients(served: &Served<Fs<Slow>>, count: usize) -> Vec<Client> {
     (0..count).map(client).collect()
 }
 
-/// What `call` returns within a time in which nothing that has to wait for a flush would.
+/// The result of `call`, which must return although flushes are held.
 fn at_once<T: Send + 'static>(what: &str, call: impl FnOnce() -> T + Send + 'static) -> T {
     let (tell, told) = channel();
     let thread = thread::spawn(move || {
@@ -276,7 +276,7 @@ fn others_go_on_during_a_flush() {
 /// however busy the machine is.
 #[test]
 fn others_go_on_during_a_checkpoint() {
-    /// The sync's, that of what went home, and that of both copies of the header.
+    /// The sync's, that of the blocks written home, and that of both copies of the header.
     const FLUSHES: u64 = 3;
     let come_and_go = |client: &mut Client| {
         client.fs.mkdir(&CX, Ino::ROOT, name("d"), 0o755).unwrap();
@@ -349,12 +349,12 @@ fn many_share_few_flushes() {
         control.hold(true);
         let mut syncing = vec![Syncing::begin(all.remove(0))];
         control.wait_for(1);
-        // What they wrote before is durable already when the first one's flush has ended.
+        // Their earlier writes are durable already when the first one's flush has ended.
         for (i, client) in all.iter_mut().enumerate() {
             client.write(&[i as u8 + 2; 20]).unwrap();
         }
         syncing.extend(all.into_iter().map(Syncing::begin));
-        // Nothing tells that all have asked; who has not by then costs one flush more.
+        // Nothing tells that all have asked; a client that has not by then costs one flush more.
         sleep(Duration::from_millis(500));
         control.hold(false);
         let ended: Vec<_> = syncing.into_iter().map(Syncing::end).collect();
@@ -395,8 +395,8 @@ fn a_lane_waits_alone() {
     });
 }
 
-/// Who asked is told. The volume then takes no more changes, as after any flush that failed, and
-/// can be read.
+/// The client that asked gets the error. The volume then takes no more changes, as after any flush
+/// that failed, and can be read.
 #[test]
 fn an_error_reaches_who_asked() {
     within(SOON * 3, || {

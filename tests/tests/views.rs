@@ -1,4 +1,4 @@
-//! Sessions with Views: what a client reads without asking is what the server would have said.
+//! Sessions with Views: a client reads from the View what the server would have answered.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -105,7 +105,7 @@ fn linearizable_with_views() {
     }
 }
 
-// ---- What the View has, and what it must not have any more ----
+// ---- What the View has, and what it must have dropped ----
 
 struct Scene {
     volume: Arc<Volume<ModelFs>>,
@@ -207,7 +207,7 @@ fn a_mapped_file_has_no_pages_in_a_view() {
 #[test]
 fn what_is_in_the_view_needs_no_server() {
     let (mut world, handle) = Scene::new();
-    // What this one would answer is wrong.
+    // The silent file system's own answers would be wrong.
     let open = Arc::new(OpenFiles::default());
     let (file, dir) = (world.file, world.dir);
     let attr = world.session.getattr(&cx(), file).unwrap();
@@ -223,12 +223,12 @@ fn what_is_in_the_view_needs_no_server() {
     assert_eq!(cached.read(&cx(), file, handle, 1, &mut buf), Ok(PAGE));
     assert_eq!(buf, [1; PAGE]);
     assert_eq!(cached.read(&cx(), file, handle, 2 * PAGE as u64, &mut buf), Ok(0));
-    // A name that does not exist is known too, until somebody makes it.
+    // A name that does not exist is known too, until a client makes it.
     assert_eq!(whole.lookup(&cx(), dir, name("g")), Err(Errno::ENOENT));
     assert_eq!(cached.lookup(&cx(), dir, name("g")), Err(Errno::ENOENT));
     let made = other.mkdir(&cx(), dir, name("g"), 0o700).unwrap();
     assert_eq!(whole.lookup(&cx(), dir, name("g")).unwrap().ino, made.ino);
-    // For others it is asked.
+    // For other callers the server is asked.
     let mut strict = cached.for_caller(1000, 1000);
     assert_ne!(strict.lookup(&cx(), dir, name("f")), Ok(attr));
     let mine = Context { uid: 1000, gid: 1000, ..cx() };
@@ -390,7 +390,7 @@ fn the_end_is_seen() {
     drop(world.session);
     assert!(!view.reader().unwrap().is_open());
     assert!(view.reader().unwrap().attr(world.file.0).is_none());
-    // No View is left that changes would have to be told to, nor any use for one.
+    // No View is left to invalidate, nor any use for one.
     drop((world.other, world.volume));
 
     // A server that was killed closes nothing.
@@ -409,7 +409,7 @@ fn the_end_is_seen() {
     assert!(view.reader().is_none(), "for ever");
 }
 
-/// After random operations of its own a client finds what the server would have told.
+/// After random operations of its own a client finds what the server would have answered.
 #[test]
 fn random_operations_leave_nothing_stale() {
     for seed in seeds(30) {

@@ -109,8 +109,8 @@ fn large_reads_and_writes_are_cut() {
     }
 }
 
-/// A listing that fits into one answer is one request, and so of one moment; of a server that
-/// knows plain FUSE only, nobody knows before an empty answer that it was the last.
+/// A listing that fits into one answer is one request, and so of one moment; with a server that
+/// knows plain FUSE only, the client learns only from an empty answer that the listing has ended.
 #[test]
 fn short_listings_are_one_request() {
     for (extensions, requests) in [(Extensions::all(), 1), (Extensions::empty(), 2)] {

@@ -4,14 +4,15 @@
 use crate::steps::{Failure, program};
 
 /// As the build script and the tests have it; optimised no further, since the analyzer would take
-/// what inlining leaves of a function for code of its own.
+/// the rest of an inlined function for code of its own.
 const WARNINGS: [&str; 5] = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror"];
-/// What the interposer defines is the C library's: names of older ones, without their attributes.
+/// The interposer defines functions of the C library: names of older ones, without their
+/// attributes.
 const INTERPOSER: [&str; 2] = ["-Wno-missing-attributes", "-Wno-deprecated-declarations"];
 /// The first gcc whose analyzer this code was made to pass.
 const ANALYZER: u32 = 12;
 
-/// Checks all C sources; what is wrong with any of them fails.
+/// Checks all C sources; a fault in any of them is a failure.
 pub fn check() -> Result<(), Failure> {
     let listed = program("git").args(["ls-files", "-co", "--exclude-standard", "--", "*.c"]);
     let listed = listed.output()?;
@@ -38,7 +39,7 @@ pub fn check() -> Result<(), Failure> {
     program("cppcheck")
         .args(["--quiet", "--std=c11", "--language=c", "--error-exitcode=1", "--inline-suppr"])
         .args(["--enable=warning,performance,portability", "--suppress=missingIncludeSystem"])
-        // What it recommends instead, an array of variable length, is the same stack.
+        // The array of variable length that it recommends instead takes the same stack.
         .args(["--suppress=allocaCalled", "-I", "crates/libatoll/include"])
         .args(&sources)
         .run()

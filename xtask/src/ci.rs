@@ -34,7 +34,7 @@ pub fn run() -> Result<(), Failure> {
     log.step("documentation", || {
         let doc = || cargo(&["doc", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
         ALONE.iter().try_for_each(|crate_alone| doc().args(*crate_alone).run())?;
-        // Last, so that this is what stays in the target folder.
+        // Last, so that this one stays in the target folder.
         doc().arg("--workspace").run()
     })?;
     // The fuzz targets' smoke runs are tests too: those of the crate `atoll-fuzz`.

@@ -4,7 +4,7 @@ use clap::Args;
 
 use crate::steps::{Failure, cargo};
 
-/// What to try.
+/// The extent of a run.
 #[derive(Args)]
 pub struct Arguments {
     /// Ends after about so many crash images

@@ -1,8 +1,8 @@
 //! The developer's commands, one for each thing a developer does: `cargo xtask COMMAND`.
 //!
-//! Read in this order: [`steps`] runs other programs and says how long they took; [`ci`] is
-//! everything that must pass; [`c`] what it checks of the C sources; [`repeat`] finds tests that
-//! fail now and then; [`enumerate`] crashes by the million; [`fuzz`] the fuzzer; [`dist`] makes a
+//! Read in this order: [`steps`] runs other programs and says how long they took; [`ci`] runs
+//! everything that must pass; [`c`] its checks of the C sources; [`repeat`] finds tests that fail
+//! now and then; [`enumerate`] crashes by the million; [`fuzz`] the fuzzer; [`dist`] makes a
 //! release; [`tidy`] the project's rules about itself.
 #![forbid(unsafe_code)]
 

@@ -49,7 +49,7 @@ fn repeat(times: u32, arguments: &[String]) -> Result<(), Failure> {
     if bad == 0 { Ok(()) } else { Err(Failure(format!("{bad} of {times} runs failed"))) }
 }
 
-/// The option that has all packages tested, unless `arguments` name some.
+/// The arguments that have all packages tested, unless `arguments` name some.
 fn chosen(arguments: &[String]) -> &'static [&'static str] {
     let names = |argument: &String| argument.starts_with("-p") || argument.starts_with("--package");
     let options = arguments.iter().take_while(|argument| *argument != "--");

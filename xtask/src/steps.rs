@@ -69,7 +69,7 @@ impl Step {
                 None => break,
             }
         }
-        // What waits for a mount that nobody serves cannot be killed: it gets an answer first.
+        // A process that waits for an unserved mount cannot be killed: it gets an answer first.
         for connection in fuse_connections().difference(&before) {
             let _ = std::fs::write(connection.join("abort"), "1");
         }

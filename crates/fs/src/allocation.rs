@@ -1,8 +1,8 @@
 //! Allocating and freeing blocks within a transaction.
 //!
-//! A search looks at one map after the other, from a hint on. Which groups are full is noted in
-//! summaries, one bit for each, when a search has passed them: of a volume of 16 TiB five blocks
-//! say where there is room, and no other map is read. A group gets its map blocks when it is first
+//! A search looks at one map after the other, from a hint on. A search that passes a full group
+//! notes that in a summary, one bit for each group: five blocks say where a volume of 16 TiB has
+//! room, and the maps of full groups are not read. A group gets its map blocks when it is first
 //! used.
 
 use atoll_block::{Addressable, BLOCK_SIZE, BlockIndex};
@@ -126,7 +126,7 @@ impl<M: Addressable> Store<M> {
         {
             return Ok(found);
         }
-        // Then those after it, those before it, and one that nobody has used.
+        // Then the groups after it, those before it, and one that was never used.
         let start = (first_group + 1).min(self.state.groups);
         for (mut group, end) in [(start, self.state.groups), (0, start)] {
             while let Some(next) = self.next_with_space(group, end)? {
@@ -189,8 +189,9 @@ impl<M: Addressable> Store<M> {
         Ok(())
     }
 
-    /// Gives a block that stands twice a generation above that of what is at home, or is about to
-    /// go there: should one of the two be an older content put back, it says so.
+    /// Gives a block that stands twice a generation above that of the content that is at home, or
+    /// is about to go there: an older content that is put back in one of the two is then known by
+    /// its generation.
     #[inline]
     fn raise_generation(&mut self, id: FrameId) {
         if !self.cache.frame(id).raised {
@@ -201,8 +202,8 @@ impl<M: Addressable> Store<M> {
         }
     }
 
-    /// Clears the bits of what the transaction freed. That happens last, so that nothing in the
-    /// same transaction takes the blocks again.
+    /// Clears the bits of the blocks that the transaction freed. That happens last, so that the
+    /// same transaction does not take the blocks again.
     pub(crate) fn clear_freed_bits(&mut self) -> Result<()> {
         for i in 0..self.transaction.freed.len() {
             let Freed { start, len, .. } = self.transaction.freed[i];

@@ -1,7 +1,8 @@
 //! How long the record of an operation can be, so that each fits the smallest journal.
 //!
-//! A change of the tree can split a node at every level, or merge two. What has no bound of its
-//! own, such as the removal of a file, is cut into transactions by what their records take.
+//! A change of the tree can split a node at every level, or merge two. An operation without a bound
+//! of its own, such as the removal of a file, is cut into transactions by the length of their
+//! records.
 
 use crate::layout::{cell, dirent, inode, map, node, record};
 use crate::node::{HEADER_LEN, merged_max};
@@ -16,8 +17,8 @@ pub const fn steps_max(record_max: usize) -> usize {
     record_max / 2
 }
 
-/// The entries for the bits of `len` blocks in one group, and for what else of its map and summary
-/// changes.
+/// The entries for the bits of `len` blocks in one group, and for the other changes to its map and
+/// summary.
 #[inline]
 pub const fn bits(len: u64) -> usize {
     // 64 bytes of a map block go to one entry; at both ends a byte may be shared.

@@ -4,8 +4,8 @@
 //! (write-ahead); one that the running operation has touched stays until the next operation, so
 //! that frame numbers are good for the length of an operation.
 //!
-//! A checkpoint captures dirty frames before it writes them: what they are then is what goes home,
-//! however they change meanwhile. Only those that do change are copied, by the first change.
+//! A checkpoint captures dirty frames before it writes them. The content at capture goes home,
+//! however the frames change meanwhile; the first change to a captured frame copies it.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -25,21 +25,21 @@ const CELLS_MAX: usize = node::CAPACITY / cell::VALUE;
 /// [`Frame::level`] of a map block, and of a node that has not been checked.
 pub const NOT_A_NODE: u8 = u8::MAX;
 
-/// How a frame differs from what is at home.
+/// How a frame differs from its block at home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameState {
     /// Not at all.
     Clean,
     /// It has changed.
     Dirty,
-    /// It had changed when a checkpoint captured it, and is what the checkpoint is about to write.
+    /// It had changed when a checkpoint captured it, and still is as the checkpoint will write it.
     Captured,
 }
 
 /// A metadata block in memory.
 ///
-/// What a descent looks at lies first, side by side: in large trees a lookup is bound by the lines
-/// of memory that it touches.
+/// The fields that a descent reads come first, side by side: in large trees the cache lines that a
+/// lookup touches bound its speed.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Frame {
@@ -53,9 +53,9 @@ pub struct Frame {
     count: u16,
     /// A node's level, or [`NOT_A_NODE`].
     pub level: u8,
-    /// How it differs from what is at home.
+    /// How it differs from its block at home.
     pub state: FrameState,
-    /// For a block that stands twice: its generation is above that of what is at home.
+    /// For a block that stands twice: its generation is above that at home.
     pub raised: bool,
     referenced: bool,
     free: bool,
@@ -154,7 +154,7 @@ pub struct Cache {
     dirty: usize,
     /// The blocks of the frames that became dirty since the last checkpoint began.
     changed: Vec<u64>,
-    /// What captured frames were that have changed or gone since.
+    /// The captured content of frames that have changed or gone since.
     copies: HashMap<u64, Box<Block>>,
     operation: u64,
     versions: u64,
@@ -292,7 +292,7 @@ impl Cache {
         self.changed.push(self.frame(id).block.0);
     }
 
-    /// Gives a frame another state, and keeps a copy of what is captured. Returns the state it had.
+    /// Gives a frame another state, and copies it if it is captured. Returns the state it had.
     fn enter_state(&mut self, id: FrameId, state: FrameState) -> FrameState {
         let frame = self.frame_mut(id);
         let was = core::mem::replace(&mut frame.state, state);
@@ -333,7 +333,7 @@ impl Cache {
         Some(&frame.data)
     }
 
-    /// What `block` was when it was captured, if it was.
+    /// The content of `block` when it was captured, if it was.
     pub fn captured(&self, block: u64) -> Option<&Block> {
         if let Some(copy) = self.copies.get(&block) {
             return Some(copy);
@@ -342,7 +342,7 @@ impl Cache {
         (frame.state == FrameState::Captured).then_some(&frame.data)
     }
 
-    /// Notes that what `block` was when it was captured is home.
+    /// Notes that the captured content of `block` is home.
     pub fn written(&mut self, block: u64) {
         if self.copies.remove(&block).is_some() {
             return;

@@ -1,8 +1,8 @@
-//! Checking a volume, and putting right what is wrong with it.
+//! Checking a volume, and repairing it.
 //!
 //! A check reads everything that is not file data and writes nothing. In this order: [`view`] the
 //! volume as a mount would see it; [`tree`] every node; [`items`] every item; [`names`] every name
-//! and link; [`space`] every block. [`report`] says what was found, [`repair`] puts it right.
+//! and link; [`space`] every block. [`report`] states the findings, [`repair`] mends them.
 //!
 //! Memory: 1 bit for each block of every group in use, 8 bytes for each node, 128 bytes for each
 //! inode and 32 for each name, and up to twice the length of the journal that is to be replayed. A
@@ -34,12 +34,12 @@ use view::View;
 /// How to check a volume.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CheckOptions {
-    /// Put right what is wrong; a sound volume is not written to.
+    /// Repair the volume; a sound one is not written to.
     pub repair: bool,
-    /// As for [`MountOptions`](crate::MountOptions::incarnation): whether what was written since
-    /// the last commit counts.
+    /// As for [`MountOptions`](crate::MountOptions::incarnation): whether records after the last
+    /// commit count.
     pub incarnation: [u8; 16],
-    /// The time of what a repair creates.
+    /// The timestamps of inodes that a repair creates.
     pub now: Timespec,
 }
 
@@ -62,17 +62,16 @@ pub struct CheckOptions {
 /// # Crashes
 ///
 /// The journal is emptied first, with the order of writes of a recovery. The new tree goes to free
-/// blocks; then map blocks get the bits of what is to be in use, old and new; then a journal header
+/// blocks; then map blocks get the bits of all blocks in use, old and new; then a journal header
 /// makes the new tree the volume's; last the map blocks lose the bits of the old. A crash anywhere
-/// leaves an image that a repair puts right, and from the header on one that is safe to mount.
-/// Where there are too few free blocks the rest of the new tree is first written to the emptied
-/// journal, as one commit that overwrites the old.
+/// leaves an image that a repair mends, and from the header on one that is safe to mount. Where
+/// there are too few free blocks the rest of the new tree is first written to the emptied journal,
+/// as one commit that overwrites the old.
 ///
 /// # Errors
-/// There is no volume, or none that this version knows; the device's;
-/// [`FsError::ReadOnlyFeatures`] for a repair of a volume that may only be read;
-/// [`FsError::Full`] if a repair has no room for the new tree: grow the volume
-/// and repair again.
+/// There is no volume, or none that this version knows; those of the device;
+/// [`FsError::ReadOnlyFeatures`] for a repair of a volume that may only be read; [`FsError::Full`]
+/// if a repair has no room for the new tree: grow the volume and repair again.
 pub fn check<M: Addressable>(device: &mut M, options: &CheckOptions) -> Result<Report> {
     let mut report = Report::default();
     let mut view = View::open(device, options.incarnation, options.repair, &mut report)?;
@@ -91,7 +90,7 @@ pub fn check<M: Addressable>(device: &mut M, options: &CheckOptions) -> Result<R
     Ok(report)
 }
 
-/// What an examination found out about a volume.
+/// The findings of an examination of a volume.
 struct Volume {
     tree: Tree,
     namespace: Namespace,
@@ -114,7 +113,7 @@ impl Volume {
     }
 }
 
-/// Goes through the whole volume, with `salvage` through unreachable leaves too.
+/// Goes through the whole volume; with `salvage` through unreachable leaves too.
 fn examine<M: Addressable>(
     view: &mut View<'_, M>,
     report: &mut Report,

@@ -1,25 +1,25 @@
-//! Checkpoints: changed metadata goes home, so that the journal before need not be kept.
+//! Checkpoints: they write changed metadata home, so that the journal before need not be kept.
 //!
-//! A checkpoint is in steps, each of which takes the volume for a moment only: between two of them
-//! anything may happen, operations and commits included.
+//! A checkpoint runs in steps. Each takes the volume for a moment only; operations and commits may
+//! run between two of them.
 //!
-//! 1. **Begin.** Where the journal's head is now, its tail will be, with the state of now. What has
-//!    changed until now has to go home.
-//! 2. **Capture.** Each changed block is sealed, and listed in the journal with its checksum:
-//!    should power loss leave it half-way, the list tells that from damage. What it is then is what
-//!    goes home. A block that changes again is copied before.
-//! 3. **Commit.** All lists are made durable, and so is what the captured blocks say: home never is
-//!    ahead of the journal. It does not matter whose commit that is.
-//! 4. **Write** what was captured, and flush it.
-//! 5. **Header.** It says where the journal begins. When it is durable, what was freed before the
-//!    checkpoint began may be used, and the ring before the new tail.
+//! 1. **Begin.** The journal's present head becomes its tail, with the present state. All blocks
+//!    that have changed until now have to go home.
+//! 2. **Capture.** The checkpoint seals each changed block, and lists it in the journal with its
+//!    checksum: if power loss leaves the block half written, the list tells that from damage. The
+//!    captured content goes home. A block that changes again is copied first.
+//! 3. **Commit.** A commit makes all lists durable, and with them the records of all captured
+//!    changes: home never is ahead of the journal. Any commit will do.
+//! 4. **Write** the captured blocks home, and flush them.
+//! 5. **Header.** It says where the journal begins. When it is durable, blocks that were freed
+//!    before the checkpoint began may be used again, and so may the ring before the new tail.
 //!
 //! A block goes home as it was when it was captured, later than the new tail. Records between the
 //! two are in the journal all the same, and putting their bytes there once more changes nothing:
 //! recovery goes at least as far as the commit, and so past the capture.
 //!
-//! The steps are for whoever has a thread to spare, who also waits for the device there. Where
-//! nobody does, an operation that finds the ring full does all of it at once.
+//! A host with a thread to spare takes the steps, and waits for the device, on that thread. Without
+//! one, an operation that finds the ring full takes all steps at once.
 
 use alloc::vec::Vec;
 
@@ -42,10 +42,10 @@ const BATCH_BYTES: usize = 64 << 10;
 /// A checkpoint that has begun.
 #[derive(Debug)]
 pub(crate) struct Checkpoint {
-    /// Where the journal is to begin, and the state there.
+    /// Where the journal will begin, and the state there.
     tail: ScanEnd,
     state: VolumeState,
-    /// What had changed when it began.
+    /// The blocks that had changed when it began.
     blocks: Vec<u64>,
     stage: Stage,
 }
@@ -59,7 +59,7 @@ enum Stage {
     /// The blocks from this one on have to be written. When the writing began the journal's head
     /// was at `head`.
     Write { at: usize, head: Position },
-    /// What was written has to be flushed.
+    /// The written blocks have to be flushed.
     Flush { head: Position },
     /// So has the header.
     Header(Header),
@@ -75,7 +75,7 @@ impl Checkpoint {
     }
 }
 
-/// What a step of a checkpoint came to.
+/// The outcome of a step of a checkpoint.
 #[derive(Debug)]
 pub(crate) enum Step {
     /// The checkpoint has ended.
@@ -96,8 +96,8 @@ impl<M: Addressable> Store<M> {
         self.journal.is_full(self.to_list()) || self.cache.is_full()
     }
 
-    /// Whether a checkpoint is worth its while, to whoever makes it in steps: half of what makes it
-    /// a must, or much was freed that the device may have back.
+    /// Whether a host that takes checkpoints in steps should begin one: half of what forces one is
+    /// reached, or much was freed that the device may have back.
     #[inline]
     pub(crate) fn should_checkpoint(&self) -> bool {
         self.checkpoint.is_some()
@@ -126,8 +126,8 @@ impl<M: Addressable> Store<M> {
         self.checkpoint_as(true)
     }
 
-    /// Makes room in the journal and the cache: has storage set aside, if that does, or ends the
-    /// checkpoint that is under way, or makes one.
+    /// Makes room in the journal and the cache: has storage set aside, if that is enough, or ends
+    /// the checkpoint that is under way, or makes one.
     #[cold]
     pub(crate) fn make_room(&mut self) -> Result<()> {
         if self.reserve_journal()? && !self.must_checkpoint() {
@@ -159,8 +159,8 @@ impl<M: Addressable> Store<M> {
         Ok(())
     }
 
-    /// Has storage set aside for what the journal takes until room is made the next time. Returns
-    /// false where the host has none left.
+    /// Has storage set aside for the records until room is made the next time. Returns false where
+    /// the host has none left.
     fn reserve_journal(&mut self) -> Result<bool> {
         if self.is_read_only() {
             return Ok(true);
@@ -170,7 +170,7 @@ impl<M: Addressable> Store<M> {
     }
 
     /// Goes on at the beginning of the ring, which has storage from the start: the host has none
-    /// for what comes next. After a whole checkpoint nothing in the ring is needed.
+    /// for the next records. After a whole checkpoint nothing in the ring is needed.
     ///
     /// A crash within finds the journal empty in either place.
     fn begin_lap(&mut self) -> Result<()> {
@@ -218,11 +218,11 @@ impl<M: Addressable> Store<M> {
     // ---- checkpoints in steps ----
 
     /// Takes one step of the checkpoint that is under way, or begins one if there is anything to
-    /// write. `flushed`: what the flush came to that the last step left to the caller.
+    /// write. `flushed`: the result of the flush that the last step left to the caller.
     ///
     /// # Errors
     /// That of the flush, or of the device: the volume takes no more changes, as after a
-    /// [`commit`](Self::commit) that fails. `EIO` if that has happened to another meanwhile.
+    /// [`commit`](Self::commit) that fails. `EIO` if another has failed meanwhile.
     pub(crate) fn checkpoint_step(&mut self, flushed: Option<(u64, Result<()>)>) -> Result<Step> {
         if let Some((_, Err(e))) = flushed {
             return self.fail(e);
@@ -244,8 +244,7 @@ impl<M: Addressable> Store<M> {
             self.begin_checkpoint();
             return Ok(Step::More);
         };
-        // A flush that belongs to a checkpoint which somebody else has ended says nothing of this
-        // one.
+        // A flush for a checkpoint that another caller has ended says nothing of this one.
         let is_flushed = flushed.is_some_and(|(number, _)| number == self.checkpoint_flushes);
         match checkpoint.stage {
             Stage::Capture(_) | Stage::Write { .. } => self.advance()?,
@@ -273,12 +272,12 @@ impl<M: Addressable> Store<M> {
         Ok(Step::More)
     }
 
-    /// Whether a checkpoint that has ended left something to discard.
+    /// Whether the checkpoints so far left something to discard.
     fn discards_left(&self) -> Step {
         if self.discards.has_settled() { Step::More } else { Step::Idle }
     }
 
-    /// What flushes these blocks; `None` if that is done.
+    /// The flush of these blocks, for the caller to make; `None` if it is done.
     fn waiting(&mut self, (first, count): (BlockIndex, u64)) -> Result<Option<Begun>> {
         self.checkpoint_flushes += 1;
         if let Some(flusher) = self.device.flusher(first, count) {
@@ -300,7 +299,8 @@ impl<M: Addressable> Store<M> {
         let tail = ScanEnd { position: self.journal.head(), sequence, chain };
         self.allocator.checkpoint_begun();
         self.discards.checkpoint_begun();
-        // A flush that somebody waits for began before.
+        // A flush that a caller still waits for began earlier, and must not count for this
+        // checkpoint.
         self.checkpoint_flushes += 1;
         let stage = Stage::Capture(0);
         self.checkpoint = Some(Checkpoint { tail, state: self.state, blocks, stage });
@@ -342,7 +342,8 @@ impl<M: Addressable> Store<M> {
         Ok(())
     }
 
-    /// Writes some blocks home as they were captured. Those that are not had gone before.
+    /// Writes some blocks home as they were captured. A block that was not captured had gone
+    /// before.
     fn write_home(&mut self, checkpoint: &mut Checkpoint, at: usize, head: Position) -> Result<()> {
         let end = checkpoint.blocks.len().min(at + PIECE);
         let mut batch: Vec<u8> = Vec::new();
@@ -377,8 +378,8 @@ impl<M: Addressable> Store<M> {
         Ok(())
     }
 
-    /// Stores the header after everything is home. When nothing else has happened since `head` was
-    /// the journal's, the journal is empty.
+    /// Stores the header after everything is home. If the journal's head still is `head`, no record
+    /// was appended since, and the journal is empty.
     fn store_header(&mut self, head: Position, clean: bool) -> Result<()> {
         let Some(checkpoint) = &mut self.checkpoint else { return Ok(()) };
         let (sequence, chain) = self.journal.next();

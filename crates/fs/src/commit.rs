@@ -1,24 +1,24 @@
-//! What makes operations durable: commits, in one piece or in two halves.
+//! Commits make operations durable, in one piece or in two halves.
 //!
-//! A commit in one piece waits for the device. In halves the waiting is somebody else's: the first
-//! half does everything that needs the volume and says what to flush, the second notes that it was.
-//! Between the two anything may happen to the volume, operations, checkpoints and other commits
-//! included. What keeps that sound is that the two halves mean two moments:
+//! A commit in one piece waits for the device. With a commit in halves the caller waits, without
+//! the volume: the first half does everything that needs the volume and says what to flush, the
+//! second half notes that the flush is done. Operations, checkpoints and other commits may run
+//! between the two. That is sound because the two halves mean two moments:
 //!
 //! - **From the first half on a crash may bring the volume back as it was then.** A block that was
-//!   allocated before counts as old when it is freed later, and a file that was made shorter before
-//!   is not believed to be so by the next commit alone.
-//! - **Until the second half a crash may bring it back as it was before.** What was freed before
-//!   the first half is not written yet, nor are bytes zeroed that a longer file had.
+//!   allocated before it counts as old when it is freed later, and a file that is made shorter
+//!   after it may be the longer one again until a later commit has ended.
+//! - **Until the second half a crash may bring it back as it was before.** Blocks that were freed
+//!   before the first half are not written yet, nor are bytes zeroed that a longer file had.
 //!
 //! There are two kinds. With little data dirty the mark goes to the journal in the first half, with
 //! the data, and one flush of the journal ends it. With much, the data has to be durable before a
 //! mark may say so: the device is flushed first, the mark comes after, and a second flush ends it.
-//! Meanwhile records may have been appended whose data nobody flushed. So that mark covers what was
-//! there at the first half, and no more.
+//! Meanwhile records may have been appended whose data nobody flushed. So that mark covers the
+//! records that were there at the first half, and no more.
 //!
-//! A commit in one piece between the halves covers what they would have: the second half then finds
-//! nothing to do. One commit at a time is in halves.
+//! A commit in one piece between the halves covers theirs: the second half then finds nothing to
+//! do. One commit at a time is in halves.
 
 use alloc::vec::Vec;
 
@@ -74,7 +74,7 @@ impl DirtyData {
     }
 
     /// Takes `count` blocks from `first` out: they were freed, and may become metadata before the
-    /// next commit, which must not carry what they held before.
+    /// next commit, which must not carry their old data.
     #[inline]
     pub fn forget(&mut self, first: u64, count: u64) {
         if !self.ranges.is_empty() && !self.overflow {
@@ -128,7 +128,7 @@ struct Half {
     waits: WaitsFor,
 }
 
-/// What has to become durable.
+/// The things that a commit in halves may wait for.
 #[derive(Clone, Copy, Debug)]
 enum WaitsFor {
     /// All data and records before the position; the mark comes after.
@@ -138,16 +138,16 @@ enum WaitsFor {
     Mark { flushed: Position, covered: Position },
 }
 
-/// What has begun and goes on after a flush: the first half of a commit, or a step of a checkpoint.
+/// An operation that has begun and goes on after a flush: a commit, or a checkpoint.
 #[derive(Debug)]
 pub struct Begun {
     /// Names it to [`Store::end_commit`], or [`Store::checkpoint_step`].
     pub number: u64,
-    /// What has to have flushed before.
+    /// The flush that the caller makes first.
     pub flusher: Flusher,
 }
 
-/// What a volume knows of its commits.
+/// The state of a volume's commits.
 #[derive(Debug)]
 pub struct Commits {
     pub dirty_data: DirtyData,
@@ -163,8 +163,8 @@ pub struct Commits {
     half: Option<Half>,
     /// Counts the commits in halves.
     halves: u64,
-    /// A write or flush failed in a way that leaves the media behind what was acknowledged: no
-    /// more changes are taken.
+    /// A write or flush failed so that the medium may lack acknowledged changes: no more changes
+    /// are taken.
     failed: bool,
     read_only: bool,
 }
@@ -248,22 +248,22 @@ impl<M: Addressable> Store<M> {
         self.commits.window
     }
 
-    /// The last commit window of which everything is durable: no crash brings back what was before
-    /// the end of it.
+    /// The last commit window of which everything is durable: no crash brings back a state from
+    /// before its end.
     #[inline]
     pub fn durable_window(&self) -> u64 {
         self.commits.durable
     }
 
-    /// Refuses changes from now on, and tries to leave word of it on the medium: what is in the
-    /// memory above the medium may look as if it had reached it.
+    /// Refuses changes from now on, and tries to note that on the medium: blocks in the memory
+    /// above the medium may look as if they had reached it.
     #[cold]
     pub(crate) fn fail<T>(&mut self, error: FsError) -> Result<T> {
         if !self.commits.failed {
             self.commits.failed = true;
             self.checkpoint = None;
             let header = self.commits.header.following_failure();
-            // The device has failed before; what more it can't do changes nothing.
+            // The device has failed already; if this write fails too, nothing changes.
             let _ = header.write(&mut self.device, &self.superblock);
         }
         Err(error)
@@ -363,7 +363,7 @@ impl<M: Addressable> Store<M> {
     // ---- commits in halves ----
 
     /// The first half of a [`commit`](Self::commit): everything but waiting until it is durable.
-    /// `None` if nothing is left to wait for: then it was a whole one, as it is where the device
+    /// `None` if nothing is left to wait for: then it was a whole commit, as it is where the device
     /// has no flusher, or another commit is in halves.
     ///
     /// A crash from here to the end of the second half leaves the commit before this one, or this
@@ -412,7 +412,7 @@ impl<M: Addressable> Store<M> {
         self.commits.halves
     }
 
-    /// What flushes the mark that was just appended; `None` if that is done.
+    /// The flush of the mark that was just appended, for the caller to make; `None` if it is done.
     fn flush_mark(&mut self) -> Result<Option<Flusher>> {
         let (first, count) = self.journal.unflushed_blocks();
         let flusher = self.device.flusher(first, count);
@@ -424,13 +424,13 @@ impl<M: Addressable> Store<M> {
         Ok(flusher)
     }
 
-    /// Goes on with the commit `number` after its flush, which came to `flushed`. There may be
+    /// Goes on with the commit `number` after its flush, whose result is `flushed`. There may be
     /// another flush to wait for, once; else the commit is done.
     ///
     /// # Errors
     /// That of the flush, or of the device: the commit has failed, and the volume takes no more
-    /// changes, as after a [`commit`](Self::commit) that fails. `EIO` if that has happened to
-    /// another meanwhile.
+    /// changes, as after a [`commit`](Self::commit) that fails. `EIO` if another has failed
+    /// meanwhile.
     pub fn end_commit(&mut self, number: u64, flushed: Result<()>) -> Result<Option<Begun>> {
         if let Err(e) = flushed {
             return self.fail(e);
@@ -469,8 +469,8 @@ impl<M: Addressable> Store<M> {
         }
     }
 
-    /// Notes that everything before `flushed` is durable, and a mark that covers what is before
-    /// `covered`.
+    /// Notes that everything before `flushed` is durable, and so is a mark that covers the records
+    /// before `covered`.
     fn end_half(
         &mut self,
         half: &Half,
@@ -504,7 +504,7 @@ impl<M: Addressable> Store<M> {
 
     /// Lists blocks that recovery is about to write home, as the records before `end` make them,
     /// durably. The lists stand behind all records, those that do not count included: a mark among
-    /// these may say what counts.
+    /// these may decide which records count.
     pub(crate) fn list_recovered(
         &mut self,
         end: Position,
@@ -535,7 +535,7 @@ impl<M: Addressable> Store<M> {
         Ok(())
     }
 
-    /// Takes the volume for the life of memory that `incarnation` names, and for `owner`.
+    /// Notes that the volume is mounted by `owner`, in the life of memory that `incarnation` names.
     pub(crate) fn set_incarnation(&mut self, incarnation: [u8; 16], owner: [u8; 32]) {
         self.commits.incarnation = incarnation;
         self.commits.owner = owner;

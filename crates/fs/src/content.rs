@@ -35,7 +35,7 @@ impl<M: Addressable> Fs<M> {
             return Err(Errno::EISDIR.into());
         }
         let n = inode.record.size.saturating_sub(offset).min(buf.len() as u64) as usize;
-        // The common case: all of it within the extent that was used last.
+        // The common case: the whole range lies within the extent that was used last.
         if let Some(e) = inode.extent
             && !e.unwritten
             && offset >= e.file_block * BLOCK
@@ -73,7 +73,7 @@ impl<M: Addressable> Fs<M> {
             return Ok(Written { len: 0, offset });
         }
         let end = checked_end(offset, data.len() as u64)?;
-        // The common case: all of it within the file and the extent that was used last.
+        // The common case: the whole range lies within the file and the extent that was used last.
         if end <= inode.record.size
             && let Some(e) = inode.extent
             && !e.unwritten
@@ -294,7 +294,7 @@ impl<M: Addressable> Fs<M> {
         if kind == FallocateMode::PUNCH_HOLE && keep_size {
             self.punch(slot, offset, end)?;
         } else if kind == FallocateMode::ZERO_RANGE {
-            // What may fail for want of space comes first.
+            // Reserving may fail for want of space, so it comes first.
             self.reserve(slot, offset, end, keep_size)?;
             self.zero(slot, offset, end)?;
         } else if kind.is_empty() {

@@ -1,7 +1,7 @@
 //! The cookies of directory listings.
 //!
 //! A cookie stands for an entry's offset, which comes from the secret hash of its name. It is the
-//! offset behind a permutation that only the volume's key tells: who has a cookie goes on from its
+//! offset under a permutation that only the volume's key gives: a client goes on from a cookie's
 //! place, on this mount or a later one, and learns nothing from its value.
 
 use crate::hash::hash;
@@ -60,7 +60,7 @@ impl Round {
 impl Cookies {
     /// Those of the volume with this key.
     pub fn new(hash_key: &[u8; 16]) -> Cookies {
-        // No name has a NUL, so what these come to is of no use to who makes names.
+        // No name has a NUL, so these hashes are of no use to a client that chooses names.
         let word = |text: &[u8]| hash(hash_key, text);
         Cookies {
             rounds: [
@@ -108,8 +108,8 @@ mod tests {
             prop_assert!(after.is_none_or(|after| after <= OFFSET_MAX));
         }
 
-        /// What is near to each other, or differs in a bit, shows no sign of it, and another key
-        /// gives other cookies.
+        /// Offsets that are near to each other, or differ in one bit, give unrelated cookies, and
+        /// another key gives other cookies.
         #[test]
         fn a_cookie_says_nothing_of_its_offset(
             key: [u8; 16],

@@ -20,7 +20,7 @@ pub struct Entry {
     pub file_type: FileType,
 }
 
-/// What the search for a name came to.
+/// The result of the search for a name.
 #[derive(Clone, Copy, Debug)]
 pub enum Search {
     /// The name is there.
@@ -148,7 +148,7 @@ mod tests {
     }
 
     /// A volume with a file `here`, in whose root all but `left` of the places are taken at which
-    /// `victim` could stand: what nobody can bring about who has not the key.
+    /// `victim` could stand: only with the key could a client make such names.
     fn crowded(left: u64) -> Fs<RamDevice> {
         let mut device = RamDevice::new(1 << 10);
         format(&mut device, &FormatOptions { hash_key: [5; 16], ..Default::default() }).unwrap();

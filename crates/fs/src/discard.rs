@@ -1,14 +1,14 @@
-//! Freed space goes back to who gave it.
+//! Freed space goes back to the host.
 //!
-//! What was freed is noted in chunks, one bit each, and discarded after a checkpoint that began
-//! afterwards: then no crash can bring back an earlier use of a block that the maps call free, and
-//! nothing in the journal is for it, so that recovery never writes to one, for which the host might
-//! have no storage any more. A chunk of which a part is in use is forgotten, and noted again when
-//! that part is freed; one that was noted again meanwhile waits for the next checkpoint. A crash
-//! loses what is noted; [`Store::trim`] discards whatever is free.
+//! The volume notes freed blocks in chunks, one bit each, and discards them after a checkpoint that
+//! began afterwards: then no crash can bring back an earlier use of a block that the maps call
+//! free, and the journal has nothing for it, so that recovery never writes to a discarded block,
+//! for which the host might have no storage any more. A chunk of which a part is in use is
+//! forgotten, and noted again when that part is freed; a chunk that was noted again meanwhile waits
+//! for the next checkpoint. A crash loses the notes; [`Store::trim`] discards all free space.
 //!
-//! Where the host has no storage left for a block that was just allocated, the same is done at
-//! once; then the search goes on with blocks that may have storage: those in gaps too small to
+//! Where the host has no storage left for a block that was just allocated, the volume does the same
+//! at once; then it searches on among blocks that may have storage: those in gaps too small to
 //! discard.
 
 use alloc::boxed::Box;
@@ -29,9 +29,9 @@ const DUE: u64 = 1024;
 /// Blocks that are discarded by one call of the host, which takes a fraction of a millisecond: 4
 /// MiB.
 const CALL: usize = 1024;
-/// Calls after a whole checkpoint; what is left waits for the next.
+/// Calls after a whole checkpoint; the rest waits for the next.
 pub(crate) const BATCH: usize = 64;
-/// Groups that are noted; what else is freed stays until a [`Store::trim`].
+/// Groups that are noted; blocks freed in others stay until a [`Store::trim`].
 const GROUPS_MAX: usize = 4096;
 /// Places that one operation tries where the host has no storage.
 const TRIES: u32 = 64;
@@ -69,7 +69,7 @@ impl Discards {
 
     fn note_run(&mut self, group: u64, run: Run) {
         if self.groups.len() >= GROUPS_MAX && !self.groups.contains_key(&group) {
-            // What was noted of it before may now be among what has just been freed.
+            // Earlier notes may cover blocks that have just been freed again.
             self.settling.remove(&group);
             self.settled.remove(&group);
             return;
@@ -109,7 +109,7 @@ impl Discards {
     fn take_settled(&mut self) -> Option<(u64, Box<[u64; WORDS]>)> {
         let group = *self.settled.keys().next()?;
         let mut bits = self.settled.remove(&group)?;
-        // What was freed since may come back by a crash, or be in the journal.
+        // Blocks freed since may come back by a crash, or be in the journal.
         for since in [&self.groups, &self.settling] {
             if let Some(since) = since.get(&group) {
                 bits.iter_mut().zip(since.iter()).for_each(|(word, bits)| *word &= !bits);
@@ -118,7 +118,7 @@ impl Discards {
         Some((group, bits))
     }
 
-    /// Forgets what is noted of a group.
+    /// Forgets the notes of a group.
     fn forget(&mut self, group: u64) {
         for chunks in [&mut self.groups, &mut self.settling, &mut self.settled] {
             chunks.remove(&group);
@@ -137,7 +137,7 @@ impl Discards {
 }
 
 /// The first run of whole chunks, from the place `from` on, that are noted and of which all blocks
-/// are free in a group of `len` blocks. Whatever was looked at is taken out of `bits`.
+/// are free in a group of `len` blocks. The chunks that were looked at are taken out of `bits`.
 fn next_run(bits: &mut [u64; WORDS], map: &Block, len: usize, from: usize) -> Option<Run> {
     let mut run = None::<Run>;
     for chunk in from / CHUNK..len / CHUNK {
@@ -175,11 +175,11 @@ fn next_free(map: &Block, len: usize, from: usize) -> Option<Run> {
 }
 
 impl<M: Addressable> Store<M> {
-    /// Discards what has settled, in at most so many calls; a group with nothing to discard counts
-    /// as one.
+    /// Discards the settled chunks, in at most `calls` calls; a group with nothing to discard
+    /// counts as one.
     ///
-    /// What cannot be discarded stays as it is: nothing refers to it. A crash within leaves the
-    /// rest.
+    /// A block that cannot be discarded stays as it is: nothing refers to it. A crash within leaves
+    /// the rest.
     pub(crate) fn discard_settled(&mut self, calls: usize) {
         let mut left = calls;
         while left > 0
@@ -193,7 +193,7 @@ impl<M: Addressable> Store<M> {
                 from = run.first + run.len;
                 let first = BlockIndex(self.superblock.map_block(group).0 + run.first as u64);
                 if self.device.discard(first, run.len as u64).is_err() {
-                    // A medium that fails says so to who needs it.
+                    // If the medium fails, an operation that needs it gets the error.
                     return;
                 }
                 if left == 0 {
@@ -215,7 +215,7 @@ impl<M: Addressable> Store<M> {
         self.check_changeable()?;
         self.checkpoint()?;
         let mut done = 0;
-        // Nothing of the others is used, unless the journal is there.
+        // In groups without maps nothing is used, unless the journal is there.
         let mut unused = self.superblock.map_block(self.state.groups).0;
         let end = self.superblock.area_end();
         let (ring, ring_end) =
@@ -244,8 +244,8 @@ impl<M: Addressable> Store<M> {
         Ok(done)
     }
 
-    /// The host had no storage for what an operation wrote, whose last allocation was `failed`, and
-    /// which was aborted. Whether there is something to be tried: `tries` counts that.
+    /// The host had no storage for the writes of an operation, which was aborted and whose last
+    /// allocation was `failed`. Returns whether another try is worth it; `tries` counts them.
     #[cold]
     pub(crate) fn find_storage(
         &mut self,
@@ -269,7 +269,7 @@ impl<M: Addressable> Store<M> {
             let id = self.map(group)?;
             self.allocator.available_at(group, &self.cache.frame(id).data, at, len)
         } else {
-            // What was aborted had made the group: it has no map.
+            // The aborted operation had made the group: it has no map.
             len - at
         };
         let next = start + gap.max(1) as u64;
@@ -307,12 +307,12 @@ mod tests {
             from = run.first + run.len;
             found.push((run.first, run.len));
         }
-        // What reaches beyond the end of the group is no whole chunk.
+        // A chunk that reaches beyond the end of the group is not whole.
         assert_eq!(found, [(16, 48), (80, 48), (288, 16), (1008, 32)]);
         Discards::new(false).note(0, Run { first: 0, len: 64 });
     }
 
-    /// However many groups are noted: what was freed again since it settled is not given.
+    /// However many groups are noted: a chunk that was freed again since it settled is not given.
     #[test]
     fn what_is_freed_again_waits() {
         let run = Run { first: 0, len: 64 };

@@ -1,7 +1,8 @@
 //! Everything on disk, element by element and in words, for people and for debugging.
 //!
-//! It shows what is there, right or wrong: elements that can't be read say so, and what can be
-//! reached without them follows. Metadata is shown as a mount would see it, journal replayed.
+//! A dump shows what is there, right or wrong: it names elements that can't be read, and goes on
+//! with all that can be reached without them. It shows metadata as a mount would see it, journal
+//! replayed.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -22,7 +23,7 @@ use crate::layout::{Superblock, VolumeState, get64, magic, map};
 use crate::node;
 use crate::xattr;
 
-/// What to show.
+/// The elements to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DumpOptions {
     /// As for [`MountOptions`](crate::MountOptions::incarnation): how much of the journal counts.
@@ -95,14 +96,14 @@ pub enum Element<'a> {
     Superblock {
         /// Where it is.
         block: u64,
-        /// What it says, or what is wrong with it.
+        /// Its fields, or why it can't be used.
         superblock: core::result::Result<Superblock, FsError>,
     },
     /// A journal header.
     JournalHeader {
         /// Where it is.
         block: u64,
-        /// What it says, or `None` if it is damaged.
+        /// Its fields, or `None` if it is damaged.
         header: Option<Header>,
         /// It is the newer of the two.
         current: bool,
@@ -119,7 +120,7 @@ pub enum Element<'a> {
         mark: bool,
         /// It is a commit mark after a flush of the device.
         flushed: bool,
-        /// A commit mark that does not cover everything before it covers what is before this
+        /// A commit mark that does not cover everything before it covers the records before this
         /// position.
         covers: Option<u64>,
         /// The volume's state after it, if it changes it.

@@ -1,11 +1,11 @@
-//! What can go wrong below the file seam, and the one place where it becomes an [`Errno`].
+//! The errors below the file seam, and the one place where they become an [`Errno`].
 
 use core::fmt;
 
 use atoll_block::BlockError;
 use atoll_vfs::Errno;
 
-/// What about an image is not as docs/FORMAT.md says.
+/// How an image differs from docs/FORMAT.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Corruption {
@@ -66,7 +66,7 @@ pub enum FsError {
     Corrupt(Corruption),
     /// No free block, though a commit may return some.
     Full,
-    /// The device has too few blocks for a volume, or the options ask for what cannot be.
+    /// The device has too few blocks for a volume, or the options are impossible.
     Unsuitable,
     /// The volume has features that this version may only read.
     ReadOnlyFeatures,
@@ -74,7 +74,7 @@ pub enum FsError {
     Refused(Errno),
 }
 
-/// What the functions of this crate return.
+/// The result of this crate's functions.
 pub type Result<T> = core::result::Result<T, FsError>;
 
 impl From<BlockError> for FsError {

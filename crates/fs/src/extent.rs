@@ -12,7 +12,7 @@ use crate::store::Store;
 use crate::table::Inode;
 use crate::tree::ItemPlace;
 
-/// What a file has at some block.
+/// The extent or hole that a file has at some block.
 #[derive(Clone, Copy, Debug)]
 pub enum Mapping {
     /// An extent that covers the block.
@@ -148,7 +148,7 @@ impl<M: Addressable> Store<M> {
         let place = |slot: usize| ItemPlace { key: keys[slot], frame: id, slot };
         let after = keys.get(next).map(|_| place(next));
         let before = next.checked_sub(1).map(place);
-        // What is not in this leaf may be in the one before or after it.
+        // A neighbour that is not in this leaf may be in the one before or after it.
         let before = match before {
             Some(place) => Some(place),
             None => self.last_before(key)?,
@@ -172,7 +172,7 @@ impl<M: Addressable> Store<M> {
         Ok(Around { before, after })
     }
 
-    /// What the file has at `file_block`.
+    /// The extent or hole that the file has at `file_block`.
     #[inline]
     pub fn mapping(&mut self, inode: &mut Inode, file_block: u64) -> Result<Mapping> {
         if let Some(e) = inode.extent
@@ -227,7 +227,8 @@ impl<M: Addressable> Store<M> {
         let ino = inode.ino.0;
         inode.extent = None;
         match whole.clip(0, from) {
-            // What is left before keeps its place: making a file shorter takes no block.
+            // The part that is left before the cut keeps its place: making a file shorter takes no
+            // block.
             Some(rest) => {
                 let place = self.find(rest.key(ino))?.ok_or(Corruption::Item)?;
                 self.update(&place, 0, &rest.emit());

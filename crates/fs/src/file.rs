@@ -20,7 +20,7 @@ const BLOCK: u64 = BLOCK_SIZE as u64;
 pub const WRITE_MAX: u64 = 1 << 20;
 
 /// A write into a hole of a file that is mostly there fills the hole this many blocks wide, with
-/// zeros around the data: what is written in any order then takes one transaction for so many
+/// zeros around the data: a file written in any order then takes one transaction for so many
 /// blocks.
 const WINDOW: u64 = 16;
 /// Mostly there: not small, and one block in so many up to the end of file.
@@ -115,7 +115,7 @@ impl<M: Addressable> Store<M> {
                 };
                 let (start, len) = self.allocate_data(goal, last - first)?;
                 let part = Extent { file_block: first, start, len, unwritten: false };
-                // The blocks may end before the data: then what is left of the hole is next.
+                // The blocks may end before the data: then the rest of the hole is next.
                 let n = match part.end() > file_block {
                     true => self.fill(&part, at, data)?,
                     false => {
@@ -158,7 +158,7 @@ impl<M: Addressable> Store<M> {
         Ok(n as usize)
     }
 
-    /// Zeroes what the file's last block has beyond the end of file, as far as `to`, which is about
+    /// Zeroes the file's last block beyond the end of file, as far as `to`: these bytes are about
     /// to become part of the file.
     pub fn zero_tail(&mut self, inode: &mut Inode, to: u64) -> Result<()> {
         let size = inode.record.size;
@@ -201,7 +201,7 @@ impl<M: Addressable> Store<M> {
     /// Makes `from..to` read as zeros, all but whole blocks by writing zeros. Returns the file
     /// blocks that lie wholly within, which the caller frees.
     pub fn zero_edges(&mut self, inode: &mut Inode, from: u64, to: u64) -> Result<(u64, u64)> {
-        // What is beyond the end of file does not count.
+        // Bytes beyond the end of file do not count.
         let stop = to.min(inode.record.size);
         let (first, last) = (from.div_ceil(BLOCK), to / BLOCK);
         if first > last {

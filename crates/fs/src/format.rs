@@ -37,11 +37,11 @@ pub struct FormatOptions<'a> {
 /// The smallest volume, in blocks: 1 MiB.
 pub const BLOCK_COUNT_MIN: u64 = 256;
 
-/// Makes an empty volume on the whole of `device`. What was there before is lost.
+/// Makes an empty volume on the whole of `device`. Its old content is lost.
 ///
 /// Only the first group gets its map blocks; the others get theirs when they are first used. So
-/// this takes as long, and as much storage, as what of the journal gets storage now: 48 MiB, or all
-/// of a smaller one.
+/// this takes as long, and as much storage, as the part of the journal that gets storage now: 48
+/// MiB, or all of a smaller one.
 ///
 /// The superblock is written last: a crash within leaves no volume.
 ///
@@ -74,7 +74,7 @@ pub fn format<M: Addressable>(device: &mut M, options: &FormatOptions<'_>) -> Re
         created: options.now,
     };
 
-    // What was a volume before is none until the new one is whole.
+    // The old volume goes first: a crash from here on leaves none until the new one is whole.
     let mut b = [0; BLOCK_SIZE];
     device.write(BlockIndex(0), &b)?;
     device.write(sb.copy_index(), &b)?;

@@ -32,8 +32,8 @@ pub(crate) struct OpenFile {
 
 /// A mounted volume.
 ///
-/// Dropping it without [`unmount`](Self::unmount) is the end of a process: what was acknowledged is
-/// recovered by the next mount.
+/// Dropping it without [`unmount`](Self::unmount) is the end of a process: the next mount recovers
+/// every acknowledged operation.
 #[derive(Debug)]
 pub struct Fs<M: Addressable> {
     pub(crate) store: Store<M>,
@@ -59,7 +59,7 @@ const TIMES_BATCH: usize = 64;
 /// millisecond.
 const TIMES_PIECE: usize = 4 * TIMES_BATCH;
 
-/// What a commit in halves goes on after.
+/// The event that a commit in halves waits for.
 pub(crate) enum Awaited {
     /// A turn of others. The number is for [`Fs::end_commit`].
     Turn(u64),
@@ -67,7 +67,7 @@ pub(crate) enum Awaited {
     Flush(Begun),
 }
 
-/// What is known of a volume as a whole.
+/// The facts about a volume as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeInfo {
     /// The superblock.
@@ -87,8 +87,7 @@ impl<M: Addressable> Fs<M> {
     /// open.
     ///
     /// # Errors
-    /// What is wrong with the image or the device; nothing is written to a device that holds no
-    /// valid volume.
+    /// Those of the image or the device; nothing is written to a device that holds no valid volume.
     pub fn mount(device: M, options: &MountOptions) -> Result<Fs<M>> {
         let store = volume::mount(device, options)?;
         let mut fs = Fs {
@@ -130,7 +129,7 @@ impl<M: Addressable> Fs<M> {
         self.store.trim()
     }
 
-    /// What is known of the volume.
+    /// The facts about the volume.
     pub fn info(&self) -> VolumeInfo {
         VolumeInfo {
             superblock: self.store.superblock.clone(),
@@ -141,8 +140,8 @@ impl<M: Addressable> Fs<M> {
         }
     }
 
-    /// What was found to be damaged and was mended, or left out, since the mount began: for whoever
-    /// runs the volume to be told. It may grow while the volume is used.
+    /// Damage that was found and mended, or left out, since the mount began, for the volume's
+    /// operator. The list may grow while the volume is used.
     pub fn notes(&self) -> &[MountNote] {
         &self.store.notes
     }
@@ -163,7 +162,7 @@ impl<M: Addressable> Fs<M> {
     pub(crate) fn commit(&mut self, data_only: bool) -> Result<()> {
         if !data_only {
             self.flush_times()?;
-            // It covers one that is still about to write them.
+            // This covers a commit in halves that has yet to write them.
             self.times = None;
         }
         self.store.commit()
@@ -181,8 +180,8 @@ impl<M: Addressable> Fs<M> {
         self.write_times_left(self.inodes.dirty_times())
     }
 
-    /// Goes on with a commit after what it waited for under `number`, which came to `flushed`; as
-    /// [`Store::end_commit`].
+    /// Goes on with a commit after the event `number` that it waited for, whose result is
+    /// `flushed`; as [`Store::end_commit`].
     pub(crate) fn end_commit(
         &mut self,
         number: u64,
@@ -323,7 +322,7 @@ impl<M: Addressable> Fs<M> {
         }
         let slot = self.load(ino)?;
         self.inodes.set_atime(slot, now);
-        // It is set, whatever becomes of others.
+        // This one is set, whatever becomes of others.
         let _ = self.trim_inodes();
         Ok(true)
     }
@@ -377,9 +376,9 @@ impl<M: Addressable> Fs<M> {
         }
     }
 
-    /// Ends what was under way when the volume was last used: removes inodes without links, and
-    /// blocks beyond the end of files that were being made shorter. What is too damaged for that
-    /// stays listed.
+    /// Ends removals that were under way when the volume was last used: those of inodes without
+    /// links, and of blocks beyond the end of files that were being made shorter. A file that is
+    /// too damaged for that stays listed.
     fn finish_removals(&mut self) -> Result<()> {
         for ino in volume::orphans(&mut self.store)? {
             let done = self.finish_removal(ino);
@@ -387,7 +386,7 @@ impl<M: Addressable> Fs<M> {
                 return done;
             }
             if done.is_err() {
-                // Whatever was read of it is not what is on disk.
+                // The inode in memory may differ from the disk.
                 self.inodes.remove(ino);
                 self.store.note(MountNote::Orphan { ino: ino.0 });
             }
@@ -428,7 +427,7 @@ impl<M: Addressable> Fs<M> {
         Ok(Handle(u64::from(serial) << 32 | u64::from(index)))
     }
 
-    /// What `handle` has open, if it belongs to `ino`.
+    /// The open file behind `handle`, if it belongs to `ino`.
     #[inline]
     pub(crate) fn handle(&self, ino: Ino, handle: Handle) -> Result<OpenFile> {
         match self.handles.get(handle.0 as u32 as usize) {
@@ -457,7 +456,7 @@ impl<M: Addressable> Fs<M> {
         self.trim_inodes()
     }
 
-    /// What statfs(2) tells.
+    /// The answer to statfs(2).
     pub(crate) fn stat_fs(&self) -> StatFs {
         let sb = &self.store.superblock;
         let free = self.store.state.free_blocks.saturating_sub(RESERVED_BLOCKS);

@@ -1,8 +1,8 @@
 //! Making use of a device that has become larger, in one step.
 //!
 //! ```text
-//! before   S | headers | journal | headers | group 0 ... | last group, short | S'
-//! after    S | headers |         | headers | group 0 ... | last group, longer | journal, groups | S'
+//! before   S | headers | journal | headers | group 0 ... | last, short | S' after    S | headers |
+//! | headers | group 0 ... | last group, longer | journal, groups | S'
 //! ```
 //!
 //! The superblock is the switch: the newer of the two counts, it says where the journal is, and a
@@ -33,7 +33,7 @@ use crate::opening::Opening;
 use crate::pair;
 use crate::volume::MountOptions;
 
-/// What [`grow`] did.
+/// The sizes before and after [`grow`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grown {
     /// Blocks of the volume before.
@@ -68,8 +68,8 @@ pub fn grow<M: Addressable>(device: &mut M, options: &MountOptions) -> Result<Gr
     place_ring(&mut new, &old, header.state.groups);
     if let Err(error) = switch(device, &old, &new, &header) {
         if error == FsError::Device(BlockError::Io) {
-            // Which superblock is on the medium nobody can tell. Each has a header that counts for
-            // it alone: both take the word, each in its place.
+            // Either superblock may be on the medium. Each has a header that counts for it alone:
+            // both headers get the mark of the failure, each in its place.
             for sb in [&old, &new] {
                 if let Ok(header) = Headers::read(device, sb).newest() {
                     let _ = Header { failed: true, clean: false, ..header }.write(device, sb);
@@ -82,7 +82,7 @@ pub fn grow<M: Addressable>(device: &mut M, options: &MountOptions) -> Result<Gr
     Ok(grown)
 }
 
-/// Makes the volume, which is unmounted, what `new` says.
+/// Switches the unmounted volume to the superblock `new`.
 fn switch<M: Addressable>(
     device: &mut M,
     old: &Superblock,
@@ -119,7 +119,7 @@ fn place_ring(new: &mut Superblock, old: &Superblock, made: u64) {
         _ => first,
     };
     let room = (new.group_len(group).saturating_sub(first)) as u64;
-    // Half of what is new is left to files.
+    // Half of the new space is left to files.
     let ring_blocks = want.min(room).min((new.block_count - old.block_count) / 2);
     if ring_blocks > old.ring_blocks {
         new.ring_start = start + first as u64;
@@ -127,7 +127,7 @@ fn place_ring(new: &mut Superblock, old: &Superblock, made: u64) {
     }
 }
 
-/// What the record of the switch says.
+/// The content of the record of the switch.
 struct Change {
     state: VolumeState,
     /// By group.

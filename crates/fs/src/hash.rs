@@ -1,6 +1,6 @@
 //! The hash of names: where they stand in a directory, or among the attributes of an inode.
 //!
-//! Whoever may make names must not be able to choose where they stand: a hash has room for a
+//! A client that makes names must not be able to choose where they stand: a hash has room for a
 //! bounded number of names. So the hash is a pseudo-random function with a secret key of 128 bits,
 //! SipHash (Aumasson, Bernstein 2012), with one round for each word and three at the end, as hash
 //! tables use it against the same threat. Two and four rounds would cost a quarter more

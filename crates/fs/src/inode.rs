@@ -129,7 +129,7 @@ impl InodeRecord {
         self.file_type() == FileType::Directory
     }
 
-    /// What stat(2) tells.
+    /// The answer to stat(2).
     #[inline]
     pub fn attr(&self, ino: Ino) -> Attr {
         Attr {
@@ -190,8 +190,9 @@ impl<M: Addressable> Store<M> {
         self.find(Key::inode(ino.0))?.ok_or(Errno::ESTALE.into())
     }
 
-    /// The record of `ino` in the tree. The places of some that were read are remembered: what is
-    /// looked up is opened next, and where something is looked up, other things are.
+    /// The record of `ino` in the tree. The store remembers the places of some records that were
+    /// read: an inode that is looked up is often opened next, and a directory with one lookup often
+    /// gets more.
     ///
     /// # Errors
     /// `ESTALE` if there is no such inode.

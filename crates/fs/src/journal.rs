@@ -32,7 +32,7 @@ pub struct Journal {
     tail: Position,
     head: Position,
     flushed: Position,
-    /// What is before needs no further commit mark.
+    /// Records before this need no further commit mark.
     committed: Position,
     /// How far the device was told to expect commits.
     prepared: Position,
@@ -78,7 +78,7 @@ pub struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// Puts the bytes where they belong in the content of the block.
+    /// Puts the bytes in their place in the content of the block.
     pub fn apply(&self, content: &mut Block) {
         if self.init {
             content.fill(0);
@@ -121,8 +121,8 @@ impl Journal {
         (self.sequence, self.chain)
     }
 
-    /// The longest record that may be appended: what an operation and its checkpoint append must
-    /// fit when a checkpoint has just not been due.
+    /// The longest record that may be appended: the records of an operation and of its checkpoint
+    /// must fit when a checkpoint has just not been due.
     pub fn record_max(&self) -> usize {
         record_max(self.len)
     }
@@ -132,8 +132,8 @@ impl Journal {
         self.latest = self.latest.max(sequence);
     }
 
-    /// Gives the next record a number above all that any record in the ring has: no record that is
-    /// there now continues what comes.
+    /// Gives the next record a number above those of all records in the ring, so that no old record
+    /// continues the new ones.
     pub fn begin_numbers(&mut self) {
         let next = (self.latest.max(self.sequence) / NUMBERS + 1) * NUMBERS;
         // Beyond that no header may go.
@@ -159,7 +159,7 @@ impl Journal {
         self.end_with(listed) - self.tail > (self.len - kept(self.len)) / 2
     }
 
-    /// Whether storage for what must fit has yet to be set aside.
+    /// Whether storage for the records that must fit has yet to be set aside.
     fn lacks_storage(&self, listed: usize) -> bool {
         self.end_with(listed) > self.reserved.saturating_sub(kept(self.len))
     }
@@ -179,7 +179,7 @@ impl Journal {
         self.committed != self.head
     }
 
-    /// What is before is covered by a mark that is durable.
+    /// A durable mark covers every record before this position.
     pub fn committed(&self) -> Position {
         self.committed
     }
@@ -212,8 +212,8 @@ impl Journal {
         self.set_limit();
     }
 
-    /// Has storage set aside for what must fit besides lists of `listed` blocks, so that no record
-    /// fails for want of it. Returns false where the host has none left.
+    /// Has storage set aside for the records that must fit besides lists of `listed` blocks, so
+    /// that no record fails for want of it. Returns false where the host has none left.
     ///
     /// # Errors
     /// The device's, but for [`BlockError::NoSpace`] and [`BlockError::Unsupported`].
@@ -259,7 +259,7 @@ impl Journal {
     /// Begins a record.
     #[inline]
     pub fn begin(&mut self, flags: u8, state: Option<&VolumeState>) {
-        // Every operation passes here: what has a fixed length is added without a call.
+        // Every operation passes here: parts of fixed length are added without a call.
         self.buf.clear();
         self.buf.extend_from_slice(&[0; record::HEADER_LEN]);
         let mut flags = flags;
@@ -272,7 +272,7 @@ impl Journal {
         self.buf[record::FLAGS] = flags;
     }
 
-    /// Begins a commit mark after a flush of the device, for what is before `position` alone.
+    /// Begins a commit mark after a flush of the device, for the records before `position` alone.
     pub fn begin_covering(&mut self, position: Position) {
         self.begin(record::MARK | record::FLUSHED | record::COVERS, None);
         self.buf.extend_from_slice(&position.to_le_bytes());
@@ -323,8 +323,7 @@ impl Journal {
         let flags = self.buf[record::FLAGS];
         let body = record::HEADER_LEN + covers_len(flags);
         let carries = if self.buf.len() > body { record::CARRIES } else { 0 };
-        // What a mark carries stands after what it covers, and the state, which no covering mark
-        // has.
+        // Carried data follows the covered position, or the state: no mark has both of these.
         self.buf.truncate(body);
         self.buf[record::FLAGS] = flags & !record::HAS_STATE | record::ECHO | carries;
         self.buf.extend_from_slice(&self.head.to_le_bytes());
@@ -354,7 +353,7 @@ impl Journal {
     /// Appends lists of blocks that are about to be written home, each with the checksum of the
     /// content that it will have: with all records, or with those before the position `state_at`,
     /// as recovery makes them. A journal without room for them goes without, and so does recovery
-    /// on a host that has no storage: what power loss took with it may have been set aside.
+    /// on a host without storage: power loss may have undone the reservation.
     pub fn append_home<M: Addressable>(
         &mut self,
         device: &mut M,
@@ -383,11 +382,11 @@ impl Journal {
         Ok(())
     }
 
-    /// Makes sure that no record that was left in the ring continues what is there now.
+    /// Makes sure that no old record in the ring continues the present ones.
     pub fn stop<M: Addressable>(&mut self, device: &mut M) -> Result<()> {
         if self.len - (self.head - self.tail) >= record::HEADER_LEN as u64 {
-            // Records begin at multiples of 8: the first eight bytes of one lie together. What has
-            // no storage is zeros.
+            // Records begin at multiples of 8: the first eight bytes of one lie together. A block
+            // without storage is zeros.
             match device.store(self.base + self.head % self.len, &[0; 8]) {
                 Err(BlockError::NoSpace) => {}
                 other => other?,
@@ -472,8 +471,8 @@ const fn covers_len(flags: u8) -> usize {
     if flags & record::COVERS != 0 { record::COVERS_LEN } else { 0 }
 }
 
-/// Where what follows the record of `len` bytes at `position` begins: after the echo of a mark,
-/// which stands in another sector than the mark.
+/// Where the next record begins after the record of `len` bytes at `position`: after the echo of a
+/// mark, which stands in another sector than the mark.
 pub(crate) const fn record_end(position: Position, len: usize, flags: u8) -> Position {
     let end = position + len as u64;
     if flags & record::MARK == 0 {

@@ -1,4 +1,4 @@
-//! The keys of the tree: what belongs to one inode lies together, in a fixed order of kinds.
+//! The keys of the tree: the items of one inode lie together, in a fixed order of kinds.
 
 use atoll_vfs::Ino;
 
@@ -97,8 +97,9 @@ impl Key {
     }
 }
 
-/// How many names of a directory may share a hash. With a secret key nobody finds names that do: of
-/// 2^30 names one in 300,000 shares its hash with another, and a third is not to be expected.
+/// How many names of a directory may share a hash. With a secret key nobody can search for such
+/// names: of 2^30 names one in 300,000 shares its hash with another, and a third with the same hash
+/// is not to be expected.
 pub const DIRENT_TIES: u64 = 128;
 
 /// How many attributes of an inode may share a hash.

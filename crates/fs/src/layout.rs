@@ -114,11 +114,12 @@ pub fn init_block(block: &mut Block, index: BlockIndex, magic: u32) {
 pub mod superblock {
     /// `u32`: [`VERSION`](super::VERSION).
     pub const VERSION: usize = 20;
-    /// `u64`: features that who does not know them may ignore; none are defined.
+    /// `u64`: features that a version without them may ignore; none are defined.
     pub const COMPATIBLE: usize = 24;
-    /// `u64`: features that who does not know them may read, but not write; none are defined.
+    /// `u64`: features with which a version without them may read, but not write; none are defined.
     pub const READ_COMPATIBLE: usize = 32;
-    /// `u64`: features that who does not know them must leave alone; none are defined.
+    /// `u64`: features with which a version without them must not open the volume; none are
+    /// defined.
     pub const INCOMPATIBLE: usize = 40;
     /// `u64`: counts how often the superblock was changed; the copy with the higher one counts.
     pub const GENERATION: usize = 48;
@@ -141,7 +142,7 @@ pub mod superblock {
     pub const LABEL_LEN: usize = 64;
     /// `i64`, `u32`: when the volume was made.
     pub const CREATED: usize = 184;
-    /// What is from here to the end of the first sector is kept for snapshots, 0 until then.
+    /// From here to the end of the first sector: kept for snapshots, 0 until then.
     pub const RESERVED: usize = 200;
 }
 
@@ -165,14 +166,14 @@ pub mod journal_header {
     /// `[u8; 16]`: the UUID of the volume that the header belongs to, so that no header of a volume
     /// that was here before counts.
     pub const UUID: usize = 88;
-    /// `[u8; 32]`: who has the volume mounted; zeros: nobody, or it does not say.
+    /// `[u8; 32]`: the owner that has the volume mounted; zeros: none, or it gives no name.
     pub const OWNER: usize = 104;
     /// The [`VolumeState`](super::VolumeState) before the record at the tail.
     pub const STATE: usize = 136;
 
     /// Flag: the volume was unmounted cleanly.
     pub const CLEAN: u32 = 1;
-    /// Flag: a write or flush failed, so that the medium may lack what was acknowledged.
+    /// Flag: a write or flush failed, so that the medium may lack acknowledged changes.
     pub const FAILED: u32 = 2;
 }
 
@@ -218,8 +219,8 @@ pub mod record {
     pub const MARK: u8 = 2;
     /// A commit mark after a flush of the whole device: data entries before it are void.
     pub const FLUSHED: u8 = 4;
-    /// A commit mark for what is before the position that follows header and state; of the records
-    /// from there on it says nothing.
+    /// A commit mark for the records before the position that follows header and state; it says
+    /// nothing of the records from there on.
     pub const COVERS: u8 = 8;
     /// Length of that position, a `u64`.
     pub const COVERS_LEN: usize = 8;
@@ -263,7 +264,7 @@ pub mod map {
     pub const BITS: usize = 64;
     /// Blocks in a group.
     pub const GROUP_BLOCKS: u64 = ((super::BLOCK_SIZE - BITS) * 8) as u64;
-    /// The fewest blocks of a group; what is less at the end of a volume belongs to none.
+    /// The fewest blocks of a group; a shorter rest at the end of a volume belongs to none.
     pub const GROUP_BLOCKS_MIN: u64 = 8;
 }
 

@@ -3,16 +3,16 @@
 //!
 //! Read in this order:
 //!
-//! - [`layout`]: every offset on disk; `superblock`: what is read from there; `key`: how the items
-//!   of the tree are named; `hash`: where names go
+//! - [`layout`]: every offset on disk; `superblock`: its fields, parsed; `key`: how the items of
+//!   the tree are named; `hash`: where names go
 //! - `journal`: the ring of redo records; `cache`: metadata blocks in memory; `space`: free blocks
-//! - `store`: transactions over those three; `allocation`: free blocks within them; `discard`: what
-//!   goes back to the host; `commit`, `checkpoint`: what makes operations durable, and keeps the
-//!   journal short
+//! - `store`: transactions over those three; `allocation`: free blocks within them; `discard`:
+//!   freed space goes back to the host; `commit`, `checkpoint`: make operations durable, and keep
+//!   the journal short
 //! - `node`, `tree`: the B+tree; `bounds`: how long the record of an operation can be
 //! - `inode`, `extent`, `file`, `dir`, `xattr`: what the items mean; `table`: the inodes in memory;
-//!   `cookie`: what a listing shows of the place of a name
-//! - `opening`: what every use of a volume begins with; `volume`: mount; `recovery`: the journal
+//!   `cookie`: the place of a name as a listing shows it
+//! - `opening`: the beginning of every use of a volume; `volume`: mount; `recovery`: the journal
 //!   replayed, `overlay`: the same for a mount that must not write; `fs`: a mounted volume; `grow`:
 //!   a larger device
 //! - `namespace`, `content`, `verbs`: the verbs of the file seam

@@ -12,7 +12,7 @@ use crate::inode::{DIRECTORY_LINK_MAX, InodeRecord};
 use crate::key::Key;
 use crate::store::Store;
 
-/// What is made under a new name.
+/// An inode to be made under a new name.
 pub(crate) struct NewInode<'a> {
     pub mode: u32,
     pub rdev: u32,
@@ -192,7 +192,7 @@ impl<M: Addressable> Fs<M> {
         if record.nlink == 0 && !open && Self::purge(store, ino)? {
             return Ok(true);
         }
-        // Should removal take more than one transaction, the record must say that it is due.
+        // The record must say that removal is due, in case it takes more than one transaction.
         store.write_inode(ino, record)?;
         if record.nlink == 0 {
             store.insert(Key::orphan(ino), &[])?;
@@ -257,8 +257,8 @@ impl<M: Addressable> Fs<M> {
             return Ok(false);
         }
         let mut at = dir;
-        // In a damaged volume the way can lead back to itself. Where it was after each power of two
-        // steps is met again then (Brent 1980).
+        // In a damaged volume the way can lead back to itself. Then it meets again the place where
+        // it was after some power of two steps (Brent 1980).
         let mut met = dir;
         let mut steps: u64 = 0;
         loop {
@@ -353,8 +353,8 @@ impl<M: Addressable> Fs<M> {
             dir.mtime = cx.now;
             dir.ctime = cx.now;
         }
-        // Subdirectories count as links of their directory; within one directory only what is
-        // replaced makes a difference.
+        // Subdirectories count as links of their directory; within one directory only a replaced
+        // one makes a difference.
         let leaves = u32::from(is_dir(old));
         let goes = u32::from(new.is_some_and(is_dir));
         if exchange {
@@ -465,8 +465,8 @@ mod tests {
         fs.adopt(ino, &record);
     }
 
-    /// Only where the way up has to be gone does a move cost more the deeper it is; and then in
-    /// proportion.
+    /// A move costs in proportion to its depth only where it must go up the tree; elsewhere depth
+    /// costs nothing.
     #[test]
     fn moves_go_no_farther_up_than_they_have_to() {
         const DEPTH: u64 = 2_000;

@@ -17,9 +17,9 @@ pub const HEADER_LEN: usize = node::CELLS;
 /// Bytes that compaction must gain to be worth it; otherwise the node is split.
 pub const COMPACTION_GAIN: usize = node::CAPACITY / 8;
 
-/// What a node at `level` that is made of two may have in live cells: room stays for insertions. In
-/// a leaf that is the largest item and its inode's record, so that what was merged when they were
-/// removed need not be split when they come back.
+/// The most bytes of live cells in a node at `level` that is made of two: room stays for
+/// insertions. In a leaf that is the largest item and its inode's record, so that a leaf merged
+/// when they were removed need not be split when they come back.
 pub const fn merged_max(level: usize) -> usize {
     const COME_BACK: usize = cell::VALUE + node::VALUE_MAX + cell::VALUE + inode::LEN;
     if level > 0 { node::CAPACITY * 3 / 4 } else { node::CAPACITY - COMPACTION_GAIN - COME_BACK }
@@ -110,7 +110,7 @@ fn cell_key(data: &Block, at: usize) -> Key {
 #[inline]
 fn interpolate(at: u64, lower: u64, upper: u64, count: usize) -> usize {
     let part = at.saturating_sub(lower) as f64 / upper.saturating_sub(lower) as f64;
-    // Saturating, and 0 for what is not a number.
+    // Saturating, and 0 if it is not a number.
     (part * count as f64) as usize
 }
 

@@ -1,4 +1,4 @@
-//! What every use of a volume begins with: mounts, checks, growing, showing what is there.
+//! The beginning of every use of a volume: mounts, checks, growing, dumps.
 
 use atoll_block::Addressable;
 
@@ -8,14 +8,14 @@ use crate::layout::Superblock;
 use crate::report::MountNote;
 use crate::superblocks::Superblocks;
 
-/// What stands twice, and what it says.
+/// The blocks that stand twice, superblocks and journal headers, as read.
 pub(crate) struct Opening {
     pub superblocks: Superblocks,
     pub headers: Headers,
     /// The newest journal header, or why there is none.
     pub header: Result<Header>,
-    /// Whether the device had failed when the volume was mounted last: then nothing is believed but
-    /// what the medium has, and of that what was durable.
+    /// Whether the device had failed when the volume was mounted last: then only the medium is
+    /// believed, and of its records only the committed ones.
     pub failed: bool,
 }
 
@@ -24,19 +24,19 @@ pub(crate) struct Found {
     /// Where the journal begins.
     pub tail: ScanEnd,
     pub extent: Extent,
-    /// What was written last is known to be there still: all records count, and not only those that
-    /// a mark covers.
+    /// No memory was lost since the last write: all records count, and not only those that a mark
+    /// covers.
     pub trusted: bool,
-    /// The end of what counts.
+    /// The end of the records that count.
     pub end: ScanEnd,
-    /// Records are missing that were committed, or without loss of memory any.
+    /// Committed records are missing; or, if no memory was lost, any records are.
     pub is_cut: bool,
 }
 
 impl Opening {
-    /// Reads what stands twice. Where the device had failed, or nothing tells whether it had, what
-    /// is in memory above the medium is not believed: whoever `writes` leaves word of the failure
-    /// on the medium and has that memory forgotten; who does not, reads past it.
+    /// Reads superblocks and journal headers. Where the device had failed, or nothing tells whether
+    /// it had, the memory above the medium is not believed: a use that `writes` notes the failure
+    /// on the medium and has the device forget that memory; one that does not write reads past it.
     ///
     /// # Errors
     /// There is no volume; the device's, if it still fails or its memory cannot be forgotten.
@@ -45,7 +45,7 @@ impl Opening {
         match &found.header {
             Ok(header) if !header.failed => return Ok(found),
             Err(_) if !writes => return Ok(found),
-            // It may be in the memory alone that is to go.
+            // The header may be only in the memory that is about to go.
             Ok(header) if writes => header.write(device, found.sb())?,
             _ => {}
         }
@@ -80,7 +80,7 @@ impl Opening {
         &self.superblocks.sb
     }
 
-    /// Finds out what the journal that begins as `header` says holds, for a life of memory.
+    /// Examines the journal that begins as `header` says, for the life of memory `incarnation`.
     ///
     /// # Errors
     /// The device's.
@@ -101,7 +101,7 @@ impl Opening {
         Ok(Found { tail, extent, trusted, end, is_cut })
     }
 
-    /// What whoever runs the volume should know of this.
+    /// The notes for the volume's operator.
     pub fn notes(&self, journal: Option<&Found>) -> impl Iterator<Item = MountNote> {
         let unconfirmed =
             journal.is_some_and(|found| !found.is_cut && found.extent.beyond >= Beyond::Marks);

@@ -1,7 +1,7 @@
-//! What the journal changes, for a mount that must not write: the records are read again whenever a
-//! block is that they change.
+//! The journal's changes, for a mount that must not write: it reads the records again whenever it
+//! reads a block that they change.
 //!
-//! In memory is which blocks those are, and for each which parts of the journal have something for
+//! It keeps in memory which blocks those are, and for each block which parts of the journal change
 //! it. That is less than the journal takes on the device, whatever is in it.
 
 use alloc::vec::Vec;
@@ -15,7 +15,7 @@ use crate::layout::{Block, Superblock, VolumeState};
 use crate::recovery::{Change, Proof, Replay, is_sound};
 use crate::store::Store;
 
-/// How many parts a journal is seen in.
+/// How many parts a journal is divided into.
 const PARTS_MAX: u64 = 64;
 
 /// The parts of the journal that have entries for a block, a bit each.
@@ -69,7 +69,8 @@ impl Overlay {
                     let kind = if entry.data { &mut parts.data } else { &mut parts.metadata };
                     *kind |= part;
                 }
-                // Of what no record before changes it is as it was at home.
+                // A list says nothing of a block that no record before it changes: that block was
+                // as it is at home.
                 Change::Home(block, _) => {
                     if let Some(parts) = blocks.get_mut(block)
                         && parts.metadata != 0
@@ -108,8 +109,8 @@ impl Overlay {
         Ok(())
     }
 
-    /// Makes `content` of a metadata block, as it is at home, what the journal makes of it. Returns
-    /// whether that is anything else.
+    /// Applies the journal's changes to `content`, a metadata block as it is at home. Returns
+    /// whether there are any.
     ///
     /// # Errors
     /// The device's; [`Corruption::Checksum`](crate::Corruption) if it is damaged at home.
@@ -177,7 +178,7 @@ impl Overlay {
 }
 
 impl<M: Addressable> Store<M> {
-    /// Shows the volume as if what counts of the journal were in its place.
+    /// Shows the volume as if the journal's records that count were applied.
     pub(crate) fn lay_over(&mut self, replay: &Replay) -> Result<()> {
         let (overlay, state) =
             Overlay::new(&mut self.device, &self.superblock, replay, self.state)?;

@@ -1,14 +1,14 @@
 //! Metadata blocks that stand twice, one after the other: maps, and the summaries of maps.
 //!
-//! Both are written at each checkpoint. One that is damaged is read from the other; of two that
-//! differ that of the higher generation is right, which says if one is an older content put back.
+//! A checkpoint writes both. If one is damaged, the other is read; of two that differ the one with
+//! the higher generation is right, so that an older content put back is known.
 
 use atoll_block::{Addressable, BLOCK_SIZE, BlockIndex};
 
 use crate::error::{Corruption, Result};
 use crate::layout::{self, Block, common, get32, get64, magic, map, put64};
 
-/// What is at home of a pair.
+/// A pair as it is at home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pair {
     /// The content, as that of the first of the two.

@@ -1,4 +1,4 @@
-//! Recovery: what a mount does with the journal that it finds.
+//! Recovery: a mount applies the journal that it finds.
 //!
 //! Each block that the journal changes is put together in memory and goes home once, at the end of
 //! a pass over the journal. Where memory is too small for all of them there are several passes,
@@ -19,7 +19,7 @@ use crate::layout::{self, Block, Superblock, VolumeState, common, get32, get64, 
 use crate::pair;
 use crate::store::Store;
 
-/// What counts of a journal.
+/// The part of a journal that counts.
 #[derive(Clone, Copy, Debug)]
 pub struct Replay {
     /// Where it begins.
@@ -31,8 +31,9 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Calls `each` for everything that counts, as far as one record can tell, with the place where
-    /// its record begins. Returns the state after the last, which is `state` if none changes it.
+    /// Calls `each` for every change that counts, as far as one record can tell, with the place
+    /// where its record begins. Returns the state after the last, which is `state` if none changes
+    /// it.
     ///
     /// # Errors
     /// The device's, those of `each`, and [`Corruption::JournalRecord`](crate::Corruption).
@@ -45,7 +46,7 @@ impl Replay {
     ) -> Result<VolumeState> {
         let state = self.for_records(device, sb, state, &mut each)?;
         if self.end != self.tail {
-            // What a recovery before this one was about to write home is listed behind.
+            // The blocks that an earlier recovery was about to write home are listed behind.
             journal::scan(device, sb, self.end, |device, record| {
                 for (block, checksum) in record.home(self.end.position) {
                     each(device, self.end, &Change::Home(block, checksum))?;
@@ -56,7 +57,7 @@ impl Replay {
         Ok(state)
     }
 
-    /// As [`for_each`](Self::for_each), without what a recovery has listed behind the records.
+    /// As [`for_each`](Self::for_each), without the lists that a recovery wrote behind the records.
     ///
     /// # Errors
     /// As there.
@@ -91,7 +92,7 @@ impl Replay {
     }
 }
 
-/// What a record says about a block.
+/// The change that a record makes to a block, or its entry in a list.
 #[derive(Clone, Copy, Debug)]
 pub enum Change<'a> {
     /// Bytes of it.
@@ -117,17 +118,17 @@ pub fn is_sound(b: &Block, block: u64) -> bool {
         && layout::verify(b, BlockIndex(block), magic).is_ok()
 }
 
-/// Whether what the journal makes of a block can be believed.
+/// Whether a block with the journal's changes applied can be believed.
 ///
-/// What is at home is whole, or power was lost while it was being written home: then it is a
-/// mixture, by sector, of what it was and what it was to be, and the journal makes of it what it
-/// was to be, with the checksum that is listed. Whether it is whole or a mixture, one that was
-/// about to be written home has been what some list says when all records before the list are in
-/// place; if it never was, it is damaged, or an older content.
+/// The block at home is whole, or power was lost while it was being written home: then it is a
+/// mixture, by sector, of old and new content, and the journal's changes make it the new content,
+/// with the listed checksum. Whole or a mixture, a block that was about to be written home has the
+/// checksum in some list once all records before that list are applied; if it never has, it is
+/// damaged, or an older content.
 #[derive(Clone, Copy, Debug)]
 pub struct Proof {
     sound: bool,
-    /// Whether a list has named the block, and it was then what the list says.
+    /// Whether a list has named the block, and the block then had that checksum.
     matched: Option<bool>,
     /// The checksum in the last list.
     last: Option<u64>,
@@ -152,8 +153,8 @@ impl Proof {
         self.last = Some(checksum);
     }
 
-    /// Checks the block when everything is in place, and seals it. Returns whether the last list
-    /// says of it what it is.
+    /// Checks the block when everything is in place, and seals it. Returns whether it has the
+    /// checksum in the last list.
     ///
     /// # Errors
     /// [`Corruption::Checksum`].
@@ -171,7 +172,7 @@ struct Image {
     data: Box<Block>,
     metadata: bool,
     proof: Proof,
-    /// The last list says what it is.
+    /// It has the checksum in the last list.
     listed: bool,
 }
 
@@ -309,8 +310,8 @@ pub(crate) fn read_home<M: Addressable>(
 }
 
 impl<M: Addressable> Store<M> {
-    /// Puts what counts of the journal in its place, `blocks_max` blocks at a time. The records
-    /// have to be durable.
+    /// Applies the records that count, `blocks_max` blocks at a time. The records have to be
+    /// durable.
     ///
     /// A crash within leaves a journal that says the same, and blocks that are as it says, as they
     /// were, or a mixture by sector; the journal lists those.
@@ -339,7 +340,7 @@ impl<M: Addressable> Store<M> {
         Ok(())
     }
 
-    /// Makes sure that nothing uses a block that is damaged, now that the maps are home.
+    /// Makes sure that nothing uses the damaged block `block`, now that the maps are home.
     fn check_unused(&mut self, block: u64) -> Result<()> {
         let (group, at) = self.superblock.locate(block);
         if group >= self.state.groups {

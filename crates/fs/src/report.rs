@@ -1,10 +1,10 @@
-//! What a mount found and mended, or had to leave out.
+//! The notes of a mount: damage that it mended, or had to leave out.
 
 use core::fmt;
 
-/// One thing about a volume that whoever runs it should know, although the volume can be used.
+/// One thing about a volume that its operator should know, although the volume can be used.
 ///
-/// What a mount for reading finds it works around; one for writing also mends it.
+/// A mount for reading works around it; one for writing also mends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MountNote {
@@ -27,7 +27,7 @@ pub enum MountNote {
         copy: bool,
     },
     /// The journal ends before commit marks that are there: power was lost before they were
-    /// durable, or what is missing is damaged. What they covered is not there.
+    /// durable, or the missing records are damaged. The records that the marks covered are lost.
     Journal,
     /// A file that was to be removed, or made shorter, is damaged and was left as it is.
     Orphan {
@@ -41,8 +41,8 @@ pub enum MountNote {
         /// The second of the two, not the first.
         copy: bool,
     },
-    /// A write or flush had failed while the volume was mounted last: of what was done after the
-    /// last commit nothing counts.
+    /// A write or flush had failed while the volume was mounted last: no operation after the last
+    /// commit counts.
     Failed,
 }
 
@@ -53,9 +53,9 @@ impl MountNote {
     }
 }
 
-/// Who is told of notes when they come.
+/// A listener to which the volume tells each note when it comes.
 ///
-/// It is called within the operation that finds out, which nobody else can go on before it returns.
+/// The operation that made the finding calls it; no other operation runs before it returns.
 pub trait Listener: fmt::Debug + Sync {
     /// Takes note.
     fn tell(&self, note: &MountNote);

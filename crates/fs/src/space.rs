@@ -60,7 +60,7 @@ pub fn is_map_full(block: &Block) -> bool {
     block[map::BITS..].iter().all(|&byte| byte == u8::MAX)
 }
 
-/// What is known of a group's blocks beyond its map block.
+/// The state of a group's blocks that is not in its map block.
 #[derive(Debug, Default)]
 struct Overlay {
     /// Allocated since the last commit, or its first half.
@@ -102,7 +102,7 @@ pub struct Allocator {
     exhausted: Vec<u64>,
     /// Groups that a summary calls full: their maps are not even read.
     full: Vec<u64>,
-    /// The summaries of which `full` knows what they say.
+    /// The summaries that `full` has taken over.
     summaries: Vec<u64>,
     /// Where searches for file data begin: no block before is known to be free.
     pub data_hint: u64,
@@ -169,14 +169,14 @@ impl Allocator {
         put_bit(&mut self.exhausted, group, false);
     }
 
-    /// Whether it is known what the summary of `group` says.
+    /// Whether the summary of `group` has been taken over.
     #[inline]
     pub fn knows_summary(&self, group: u64) -> bool {
         let summary = group / summary::GROUPS;
         word(&self.summaries, summary) & (1 << (summary % 64)) != 0
     }
 
-    /// Takes over what the summary of `group` says.
+    /// Takes over the summary of `group`.
     pub fn learn_summary(&mut self, group: u64, block: &Block) {
         let first = group - group % summary::GROUPS;
         for at in (0..WORDS).map(|word| word * 8) {
@@ -198,7 +198,7 @@ impl Allocator {
         word(&self.full, group) & (1 << (group % 64)) != 0
     }
 
-    /// Notes what the summary says of `group` from now on.
+    /// Notes what the summary says of `group` now.
     pub fn set_full(&mut self, group: u64, full: bool) {
         put_bit(&mut self.full, group, full);
     }
@@ -306,8 +306,8 @@ impl Allocator {
         self.overlays.get(&group).and_then(|o| o.fresh.as_ref()).is_some_and(|b| get_bit(b, at))
     }
 
-    /// Notes the first half of a commit, when none is in halves: what was allocated before may be
-    /// what a crash brings back.
+    /// Notes the first half of a commit, when none is in halves: a crash may bring back what was
+    /// allocated before it.
     pub fn commit_begun(&mut self) {
         for overlay in self.overlays.values_mut() {
             overlay.fresh = None;
@@ -317,7 +317,7 @@ impl Allocator {
         self.overlays.retain(|_, o| o.is_needed());
     }
 
-    /// Notes its second half: what was freed before the first may be written again. `start_of`
+    /// Notes its second half: blocks freed before the first half may be written again. `start_of`
     /// tells the first block of a group.
     pub fn commit_ended(&mut self, start_of: impl Fn(u64) -> u64) {
         let mut lowest = u64::MAX;
@@ -331,7 +331,7 @@ impl Allocator {
         self.data_hint = self.data_hint.min(lowest);
     }
 
-    /// Notes a commit: what was freed before it may be written again. `start_of` tells the first
+    /// Notes a commit: blocks freed before it may be written again. `start_of` tells the first
     /// block of a group.
     pub fn committed(&mut self, start_of: impl Fn(u64) -> u64) {
         self.commit_ended(&start_of);

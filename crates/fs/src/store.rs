@@ -41,17 +41,17 @@ pub(crate) struct Freed {
     pub metadata: bool,
 }
 
-/// What the running transaction did.
+/// The changes of the running transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Transaction {
     changes: Vec<Change>,
     undo: Vec<u8>,
     pub allocated: Vec<(u64, u64)>,
     pub freed: Vec<Freed>,
-    /// Groups of which the summary says something else now: what it said before.
+    /// Groups whose bit in the summary has changed, with the old bit.
     pub refilled: Vec<(u64, bool)>,
     state: VolumeState,
-    /// What the entries take in the record, those for blocks that were freed included.
+    /// The bytes of the entries in the record, those for freed blocks included.
     pub bytes: usize,
     /// May take the reserved blocks.
     pub frees_space: bool,
@@ -74,17 +74,17 @@ pub struct Store<M> {
     pub(crate) allocator: Allocator,
     pub(crate) discards: Discards,
     pub(crate) transaction: Transaction,
-    /// What commits know.
+    /// The state of commits.
     pub(crate) commits: Commits,
     /// The checkpoint that is under way.
     pub(crate) checkpoint: Option<Checkpoint>,
     /// Counts the flushes that checkpoints have waited for.
     pub(crate) checkpoint_flushes: u64,
-    /// What was found and mended since the mount began.
+    /// The notes since the mount began.
     pub(crate) notes: Vec<MountNote>,
-    /// Who is told of those.
+    /// The listener to which they are told.
     pub(crate) listener: Option<&'static dyn Listener>,
-    /// What the journal changes, if it was not replayed.
+    /// The journal's changes, if it was not replayed.
     pub(crate) overlay: Option<Overlay>,
 }
 
@@ -232,8 +232,8 @@ impl<M: Addressable> Store<M> {
     // ---- transactions ----
 
     /// Runs `body` as one transaction: all of it, or nothing and an error. If the volume is full,
-    /// commits what would return blocks and tries again; if the host is, looks for blocks that have
-    /// storage.
+    /// makes the commit or checkpoint that returns blocks and tries again; if the host is full,
+    /// looks for blocks that have storage.
     #[inline]
     pub fn transact<T>(
         &mut self,
@@ -286,8 +286,8 @@ impl<M: Addressable> Store<M> {
         t.frees_space = frees_space;
     }
 
-    /// Whether the running transaction has room in its record for a further step of what can be cut
-    /// into several transactions, and for what may follow the last step.
+    /// Whether the running transaction has room in its record for a further step of an operation
+    /// that can be cut into several transactions, and for what may follow the last step.
     #[inline]
     pub fn has_room(&self) -> bool {
         self.transaction.bytes <= bounds::steps_max(self.journal.record_max())

@@ -24,7 +24,7 @@ pub struct VolumeState {
     pub free_blocks: u64,
     /// Inodes that exist, unlinked ones included.
     pub inodes: u64,
-    /// Groups whose map blocks have been made, from the first on; what is after them is free.
+    /// Groups whose map blocks have been made, from the first on; all blocks after them are free.
     pub groups: u64,
 }
 
@@ -76,9 +76,9 @@ pub struct Superblock {
     pub group_start: u64,
     /// Counts how often the superblock was changed.
     pub generation: u64,
-    /// Features that who does not know them may ignore.
+    /// Features that a version without them may ignore.
     pub compatible: u64,
-    /// Features that who does not know them may read, but not write.
+    /// Features with which a version without them may read, but not write.
     pub read_compatible: u64,
     /// The secret key of the hashes of names and of the journal's checksums.
     pub hash_key: [u8; 16],
@@ -107,13 +107,13 @@ impl Superblock {
         [BlockIndex(1 + slot), BlockIndex(self.group_start - 2 + slot)]
     }
 
-    /// What the first record of a journal is chained to: from the key, so that no record can be
-    /// made up by who only writes files.
+    /// The checksum that a journal's first record is chained to: from the key, so that a client
+    /// that only writes files cannot make up a record.
     pub fn chain_seed(&self) -> u64 {
         xxh3_64_with_seed(&self.hash_key, u64::from(magic::JOURNAL_RECORD))
     }
 
-    /// The end of the group area. What is too short for a group of its own is left over.
+    /// The end of the group area. A rest that is too short for a group is left over.
     #[inline]
     pub fn area_end(&self) -> u64 {
         let end = self.block_count - 1;

@@ -8,7 +8,7 @@ use atoll_block::{BLOCK_SIZE, BlockDevice, BlockIndex};
 use crate::error::{Corruption, FsError, Result};
 use crate::layout::{self, Block, Superblock, get64, journal_header, magic, superblock};
 
-/// What one of the two is.
+/// The state of one of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     /// As it should be.
@@ -22,7 +22,7 @@ enum Found {
 /// Both superblocks.
 #[derive(Clone, Debug)]
 pub(crate) struct Superblocks {
-    /// What counts.
+    /// The superblock that counts.
     pub sb: Superblock,
     /// The first and the copy.
     found: [Found; 2],
@@ -32,7 +32,7 @@ impl Superblocks {
     /// Reads both.
     ///
     /// # Errors
-    /// What is wrong with the first, if neither counts.
+    /// Those of the first, if neither counts.
     pub fn read<D: BlockDevice>(device: &mut D) -> Result<Superblocks> {
         let count = device.block_count();
         if count == 0 {
@@ -78,7 +78,7 @@ impl Superblocks {
         [false, true].into_iter().filter(move |&copy| found[usize::from(copy)] == Found::Damaged)
     }
 
-    /// Writes what is not as it should be, and makes that durable.
+    /// Writes the superblock over a copy that is not as it should be, and makes that durable.
     ///
     /// # Errors
     /// The device's.
@@ -126,7 +126,7 @@ fn copies<D: BlockDevice>(device: &mut D, first: Option<&Superblock>) -> [BlockI
 /// Reads the superblock of the volume on `device`: the newer of the first and its copy.
 ///
 /// # Errors
-/// What is wrong with the first, if neither counts.
+/// Those of the first, if neither counts.
 pub fn read_superblock<D: BlockDevice>(device: &mut D) -> Result<Superblock> {
     Ok(Superblocks::read(device)?.sb)
 }

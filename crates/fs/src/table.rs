@@ -1,11 +1,11 @@
 //! The inodes in memory: those that are open, and those of which the tree does not know everything.
 //!
-//! Each operation looks at a bounded number of them, however many there are. Nothing goes through
-//! the table: an inode that something is to be done about later stands in a list for it.
+//! Each operation looks at a bounded number of them, however many there are. No operation goes
+//! through the table: an inode that needs something later stands in a list for it.
 //!
 //! - `dirty`: its timestamps are ahead of its record. A commit writes them.
-//! - `idle`: nobody has it open any more. Of these there are no more than [`IDLE_MAX`] and a few:
-//!   then those that have waited longest are written and let go.
+//! - `idle`: nobody has it open any more. There are no more than [`IDLE_MAX`] and a few of these:
+//!   an operation that finds more writes those that have waited longest, and lets them go.
 //! - `shortened`: the file was made shorter in a commit window that a crash may still undo. They go
 //!   when that window is durable. Every one of them has a record in the journal since the last
 //!   commit, so the ring's size bounds their number.
@@ -135,7 +135,7 @@ pub struct InodeTable {
     idle: List,
     /// Window, slot and number of files that were made shorter, in the order of the windows.
     shortened: VecDeque<(u64, u32, Ino)>,
-    /// How many inodes were looked at to find those to do something about.
+    /// How many inodes were looked at to find those that need something.
     #[cfg(test)]
     looks: core::cell::Cell<u64>,
 }
@@ -172,7 +172,7 @@ impl InodeTable {
         &mut self.inodes[slot as usize]
     }
 
-    /// Brings an inode into memory. Who does that opens it, sets its times, or lets it
+    /// Brings an inode into memory. The caller must then open it, set its times, or let it
     /// [`rest`](Self::rest).
     pub fn insert(&mut self, ino: Ino, record: InodeRecord) -> u32 {
         let inode = Inode {
@@ -227,8 +227,8 @@ impl InodeTable {
         inode.handles
     }
 
-    /// Lets an inode go that nobody has open, if the tree knows everything of it; else that is made
-    /// up for later. `durable` is the last commit window of which everything is durable.
+    /// Lets an inode go that nobody has open, if the tree knows everything of it; else puts it in a
+    /// list for later. `durable` is the last commit window of which everything is durable.
     pub fn rest(&mut self, slot: u32, durable: u64) {
         let inode = self.get(slot);
         let (ino, dirty, shortened) = (inode.ino, inode.times_dirty, inode.shortened);
@@ -347,8 +347,8 @@ mod tests {
 
     const CX: Context = Context { uid: 0, gid: 0, now: Timespec { sec: 1, nsec: 0 } };
     const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
-    /// What one operation may look at: a batch that is written and the files that have become
-    /// durable, twice, as an operation can change a file and a directory.
+    /// The most inodes that one operation may look at: a batch that is written and the files that
+    /// have become durable, twice, as an operation can change a file and a directory.
     const LOOKS_MAX: u64 = 2 * (BATCH + DURABLE_MAX) as u64;
 
     fn volume() -> Fs<RamDevice> {

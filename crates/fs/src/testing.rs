@@ -1,7 +1,7 @@
 //! Damage for tests: images that are wrong but whose checksums are right.
 //!
-//! A fuzzer that flips bytes finds only checksums. [`reseal`] puts them right again, so that what
-//! is behind them is reached; [`mutate`] damages metadata where it hurts.
+//! A fuzzer that flips bytes finds only checksums. [`reseal`] puts them right again, so that the
+//! checks behind them are reached; [`mutate`] damages metadata where it hurts.
 
 use alloc::vec::Vec;
 
@@ -27,7 +27,7 @@ pub fn appended_and_node<M: Addressable>(fs: &Fs<M>) -> (u64, u64) {
     (fs.store.journal.head(), fs.store.allocator.metadata_hint)
 }
 
-/// What bounds say of records: a step that ends a removal, a rename, a new name, an attribute.
+/// The bounds of records: a step that ends a removal, a rename, a new name, an attribute.
 pub const RECORD_BOUNDS: [usize; 4] =
     [bounds::LAST_STEP, bounds::RENAME, bounds::MAKE, bounds::SET_ATTRIBUTE];
 

@@ -28,15 +28,15 @@ pub struct Path {
     pub upper: Option<Key>,
 }
 
-/// The ways that were gone last, one for each of the common kinds of keys. What one operation asks
-/// for twice, and what the next one finds beside it, needs no way through the tree.
+/// The last ways through the tree, one for each of the common kinds of keys. An item that an
+/// operation asks for twice, or that the next operation finds beside it, needs no further descent.
 #[derive(Debug)]
 pub struct Fingers([Finger; 4]);
 
 #[derive(Clone, Copy, Debug)]
 struct Finger {
     path: Path,
-    /// The cache's when the way was gone: the way is good as long as that stays.
+    /// The cache's shape when the way was found: the way is good as long as that stays.
     shape: u64,
     operation: u64,
 }
@@ -62,9 +62,9 @@ impl Fingers {
 
 /// The slot at which a full node at the right edge of the tree is split for a cell with `key`.
 ///
-/// The node stays nearly full. What goes to the new one begins with the last cell of another inode,
-/// so that the new node is not empty, and stays, when everything of `key`'s inode is removed: what
-/// is made and removed again and again allocates and frees no node each time.
+/// The node stays nearly full. The new node begins with the last cell of another inode, so that it
+/// is not empty, and stays, when everything of `key`'s inode is removed: a file that is made and
+/// removed again and again allocates and frees no node each time.
 fn edge_point(frame: &Frame, key: Key) -> usize {
     let count = frame.count();
     let same_inode = frame.lower_bound(Key::inode(key.ino));
@@ -265,7 +265,7 @@ impl<M: Addressable> Store<M> {
         if slot == count {
             return self.split(&path, 0, slot, key, value);
         }
-        // What comes after goes to a node of its own first.
+        // The cells after it go to a node of their own first.
         self.cut(&path, slot)?;
         self.insert_next(key, value)
     }
@@ -324,7 +324,7 @@ impl<M: Addressable> Store<M> {
         self.replace(id, &bytes);
     }
 
-    /// Replaces a node's content by what [`node::image`] made of cells that were checked before.
+    /// Replaces a node's content by an image that [`node::image`] made of checked cells.
     fn replace(&mut self, id: FrameId, bytes: &[u8]) {
         self.put(id, layout::LEVEL, bytes);
         let indexed = node::index(self.cache.frame_mut(id), |_| true);

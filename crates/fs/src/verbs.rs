@@ -52,7 +52,7 @@ impl<M: Addressable> Fs<M> {
         Ok(record.attr(ino))
     }
 
-    /// Opens what exists.
+    /// Opens an existing inode.
     fn open_existing(&mut self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<Handle> {
         let record = self.record(ino)?;
         match record.file_type() {

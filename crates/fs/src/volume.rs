@@ -1,4 +1,4 @@
-//! Mounting a volume: what stands twice is compared, the journal replayed.
+//! Mounting a volume: a mount compares the blocks that stand twice, and replays the journal.
 
 use alloc::vec::Vec;
 
@@ -24,8 +24,8 @@ pub struct MountOptions {
     /// Names the life of the memory that holds unflushed writes, such as the host's boot ID. Equal
     /// to that of the last mount: nothing that was written has been lost. Zeros: never equal.
     pub incarnation: [u8; 16],
-    /// Who mounts the volume, for others who find it mounted, in words of the host's own; zeros if
-    /// it does not say. A clean unmount takes it back.
+    /// The owner of the mount, named in the host's own words, for others that find the volume
+    /// mounted; zeros for no name. A clean unmount takes it back.
     pub owner: [u8; 32],
     /// Give freed space back by discards, in batches, after checkpoints. For storage of which
     /// discards are cheap and worth something, like sparse files.
@@ -37,8 +37,7 @@ pub struct MountOptions {
     /// that a host can ask for huge pages there: lookups in large trees are bound by address
     /// translation.
     pub new_slab: Option<fn(*const u8, usize)>,
-    /// Told what is found to be damaged, each thing once and when it is found, while the volume is
-    /// mounted and after.
+    /// Told of damage, once and when it is found, during the mount and after it.
     pub listener: Option<&'static dyn Listener>,
 }
 
@@ -56,11 +55,11 @@ impl Default for MountOptions {
     }
 }
 
-/// Who has the volume on `device` mounted, or had it when it crashed: what [`MountOptions::owner`]
-/// said then. Zeros: nobody, or who did not say.
+/// The owner that has the volume on `device` mounted, or had it when it crashed:
+/// [`MountOptions::owner`] of that mount. Zeros: none, or it gave no name.
 ///
 /// # Errors
-/// What is wrong with the image or the device.
+/// Those of the image or the device.
 pub fn owner<M: Addressable>(device: &mut M) -> Result<[u8; 32]> {
     let superblocks = Superblocks::read(device)?;
     Ok(Headers::read(device, &superblocks.sb).newest()?.owner)
@@ -108,11 +107,11 @@ pub(crate) fn mount<M: Addressable>(mut device: M, options: &MountOptions) -> Re
         opening.headers.restore(&mut store.device, &store.superblock, &header)?;
         if end != tail {
             if trusted && extent.committed != end {
-                // What goes home must be committed before, or power loss now would leave home ahead
-                // of the journal. After power loss it is committed.
+                // Records must be committed before they are applied at home, or power loss now
+                // would leave home ahead of the journal. After power loss they are committed.
                 store.commit_recovered()?;
             } else {
-                // What a recovery before this one listed may be in memory alone.
+                // The lists of an earlier recovery may be in memory alone.
                 store.device.flush()?;
             }
             store.recover(&replay, (options.cache_bytes / BLOCK_SIZE).max(64))?;
@@ -122,7 +121,7 @@ pub(crate) fn mount<M: Addressable>(mut device: M, options: &MountOptions) -> Re
     })();
     match begun {
         Ok(()) => Ok(store),
-        // Which of its writes are on the medium nobody can tell, nor may the next mount believe
+        // Nothing tells which of its writes are on the medium, and the next mount must not believe
         // memory.
         Err(error @ FsError::Device(BlockError::Io)) => store.fail(error),
         Err(error) => Err(error),

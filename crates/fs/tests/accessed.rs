@@ -1,4 +1,4 @@
-//! Times of last access: when reading sets them, and what that must not do.
+//! Times of last access: when reading sets them, and what it must leave alone.
 mod common;
 
 use atoll_block::fault::Survival;
@@ -30,7 +30,7 @@ fn volume() -> Fs<FaultDevice> {
     Fs::mount(device, &mount_options()).unwrap()
 }
 
-/// A file, a directory and a symbolic link, of which nobody has any open.
+/// A file, a directory and a symbolic link, none of them open.
 fn inodes(fs: &mut impl FileSystem) -> [Ino; 3] {
     let file = fs.mknod(&CX, Ino::ROOT, name("file"), 0o100644, 0).unwrap();
     let directory = fs.mkdir(&CX, Ino::ROOT, name("directory"), 0o755).unwrap();
@@ -38,7 +38,7 @@ fn inodes(fs: &mut impl FileSystem) -> [Ino; 3] {
     [file.ino, directory.ino, link.ino]
 }
 
-/// Gives `ino` these times: the call that does sets ctime.
+/// Gives `ino` these times. The call sets ctime to its own time.
 fn stamp(fs: &mut impl FileSystem, ino: Ino, atime: Timespec, mtime: Timespec, ctime: Timespec) {
     let (atime, mtime) = (Some(SetTime::To(atime)), Some(SetTime::To(mtime)));
     fs.setattr(&at(ctime), ino, None, &SetAttr { atime, mtime, ..SetAttr::default() }).unwrap();
@@ -58,7 +58,7 @@ fn set_when_linux_sets_them() {
         (then, before, then, soon, true),
         (then, after, before, soon, true),
         (then, before, after, soon, true),
-        // It is what it would be set to.
+        // It already has the value that it would get.
         (then, then, then, then, false),
         // A day, by whole seconds.
         (then, before, before, time(1_000_000 + DAY - 1, 999_999_999), false),
@@ -166,8 +166,8 @@ fn among_other_calls_as_in_the_model() {
     }
 }
 
-/// Setting them stores nothing: they reach the device with the next sync, and what has not is lost
-/// with a crash, alone.
+/// Setting them stores nothing: they reach the device with the next sync, and a crash before that
+/// loses them and nothing else.
 #[test]
 fn written_with_the_next_sync_and_no_sooner() {
     let mut fs = volume();
@@ -213,7 +213,7 @@ fn of_any_number_of_files() {
     }
 }
 
-/// Where they cannot be set they are not, and what reads goes on: on a full volume they can.
+/// Where they cannot be set, reading succeeds all the same; on a full volume they can.
 #[test]
 fn never_in_the_way_of_a_read() {
     let now = at(time(4_000_000, 0));

@@ -1,5 +1,5 @@
-//! What the records of operations take, in the smallest journal and in trees that are as untidy as
-//! they get, compared with what is stated.
+//! The lengths of operations' records, in the smallest journal and in trees as untidy as they get,
+//! compared with the stated bounds.
 mod common;
 
 use atoll_block::FaultDevice;
@@ -26,7 +26,7 @@ fn assert_clean(fs: Fs<FaultDevice>) {
     assert!(report.is_clean(), "{:#?}", report.findings);
 }
 
-/// Runs `body` and returns what its longest record took.
+/// Runs `body` and returns the length of its longest record.
 fn longest(fs: &mut Fs<FaultDevice>, body: impl FnOnce(&mut Fs<FaultDevice>)) -> usize {
     take_longest_record(fs);
     body(fs);

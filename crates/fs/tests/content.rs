@@ -51,9 +51,9 @@ fn many_names_come_and_go() {
     assert_eq!(before, fs.statfs(&CX).unwrap());
 }
 
-/// A host without room refuses at once. What it has set aside stays the file's, whatever comes
-/// then, in any kind of block: never used, used and given back, allocated before without being
-/// written.
+/// A host without room refuses at once. Storage that it has set aside stays the file's, whatever
+/// comes then, in any kind of block: never used, used and given back, allocated before without
+/// being written.
 #[test]
 fn allocated_blocks_have_storage() {
     const BLOCK: u64 = BLOCK_SIZE as u64;
@@ -95,7 +95,7 @@ fn allocated_blocks_have_storage() {
     }
 }
 
-/// What the file should hold.
+/// The content that the file should have.
 struct Expected(Vec<u8>);
 
 impl Expected {
@@ -178,7 +178,7 @@ fn content_is_what_was_written() {
     }
 }
 
-/// What a full host has no storage for may be in a group that nobody has used: that is no damage.
+/// A full host may have no storage for a block of a group that was never used: that is no damage.
 #[test]
 fn a_host_that_fills_up_within_a_new_group() {
     let mut device = FaultDevice::new(1 << 18);

@@ -1,6 +1,6 @@
-//! What stands twice: each superblock, journal header, map and summary is damaged in turn, at
-//! several moments of a volume's life. The volume shows what it showed, says what was damaged, and
-//! mends it.
+//! The blocks that stand twice: the tests damage each superblock, journal header, map and summary
+//! in turn, at several moments of a volume's life. The volume shows the same content as before,
+//! names the damage, and mends it.
 mod common;
 #[path = "common/sparse.rs"]
 mod sparse;
@@ -18,7 +18,7 @@ use sparse::Sparse;
 const STANDS_TWICE: [u32; 4] =
     [magic::SUPERBLOCK, magic::JOURNAL_HEADER, magic::MAP, magic::SUMMARY];
 
-/// What happens to a sector.
+/// The damage done to a sector.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Damage {
     Zeros,
@@ -70,7 +70,7 @@ fn moments() -> Vec<(&'static str, Sparse)> {
     found
 }
 
-/// What a volume shows, what its mount notes, and what a check finds when it has been used.
+/// A volume's content, the notes of its mount, and the findings of a check after it has been used.
 fn shown(device: Sparse) -> (Vec<String>, Vec<MountNote>, Vec<MountNote>) {
     let mut fs = Fs::mount(device, &mount_options()).unwrap();
     let mut seen = listing(&mut fs, Ino::ROOT, 0);
@@ -89,7 +89,7 @@ fn shown(device: Sparse) -> (Vec<String>, Vec<MountNote>, Vec<MountNote>) {
     (seen, notes, findings(&mut device))
 }
 
-/// What a check says of what stands twice.
+/// The findings of a check about blocks that stand twice.
 fn findings(device: &mut Sparse) -> Vec<MountNote> {
     let options = CheckOptions { incarnation: BOOT, ..CheckOptions::default() };
     let report = check(device, &options).unwrap();
@@ -221,7 +221,7 @@ fn an_older_content_of_one_copy_is_harmless() {
     }
 }
 
-/// What stands twice is damaged in both places: refused, or repaired, and never silent.
+/// A block that stands twice is damaged in both places: refused, or repaired, and never silent.
 #[test]
 fn what_is_damaged_twice_is_refused() {
     for (moment, device) in moments() {

@@ -93,7 +93,7 @@ fn directories_are_moved_at_any_depth() {
     assert_eq!(fs.lookup(&CX, bottom, name("..")).unwrap().ino, way[way.len() - 2]);
 }
 
-/// Deeper than a check could go that needed stack or looked at each way to the root.
+/// Deeper than a check could go that used the stack or followed each way to the root.
 #[test]
 fn a_deep_nest_is_checked_and_repaired() {
     const DEPTH: u64 = 150_000;
@@ -113,7 +113,7 @@ fn a_deep_nest_is_checked_and_repaired() {
     assert_clean(fs);
 }
 
-/// Gives a name one that its hash does not lead to.
+/// Replaces a name by one that its hash does not lead to.
 fn corrupt_name(device: &mut RamDevice, text: &[u8]) {
     let bytes = device.bytes_mut();
     let places: Vec<usize> = bytes

@@ -1,4 +1,5 @@
-//! Discards: what is freed goes back, and nothing else; and a host that is full is made use of.
+//! Discards: freed space goes back to the host, and nothing else does; and a volume on a full host
+//! uses the space that it has.
 
 mod common;
 
@@ -31,7 +32,7 @@ fn name(n: u64) -> Vec<u8> {
     format!("f{n}").into_bytes()
 }
 
-/// What a file holds: bytes that tell it from others.
+/// A file's content: bytes that tell it from others.
 fn content(n: u64, len: usize) -> Vec<u8> {
     (0..len).map(|at| (n * 31 + at as u64 / 512) as u8 | 1).collect()
 }
@@ -74,8 +75,8 @@ fn assert_files(fs: &mut Fs<impl Addressable>, files: &BTreeMap<u64, usize>) {
     }
 }
 
-/// Files come and go at random; at the end the device has storage for little more than what is
-/// used.
+/// Files come and go at random; at the end the device has storage for little more than the used
+/// blocks.
 #[test]
 fn what_is_freed_goes_back() {
     let mut left = Vec::new();
@@ -125,8 +126,8 @@ fn assert_sound(image: Image, capacity: u64, files: &BTreeMap<u64, usize>) {
     assert_files(&mut Fs::mount(device, &options()).unwrap(), files);
 }
 
-/// Every discard of a workload, and power lost around it in several ways: what was synced is
-/// there, the rest is sound.
+/// Power is lost around every discard of a workload, in several ways: synced files are there, the
+/// rest is sound.
 #[test]
 fn crashes_around_discards_lose_nothing() {
     let mut fs = Fs::mount(made(), &options()).unwrap();
@@ -168,8 +169,8 @@ fn crashes_around_discards_lose_nothing() {
     assert!(discards > 20, "{discards}");
 }
 
-/// A host fills up; files are deleted and others written, with and without discards. What has
-/// storage is found, and a power loss then needs no more.
+/// A host fills up; files are deleted and others written, with and without discards. The volume
+/// finds the blocks that have storage, and recovery after power loss needs no more.
 #[test]
 fn a_full_host_has_what_was_freed() {
     for (discard, len) in [(true, 20_000), (true, 3_000), (false, 20_000), (false, 3_000)] {
@@ -215,7 +216,7 @@ fn a_full_host_has_what_was_freed() {
     }
 }
 
-/// Nothing is discarded of a volume that takes no changes, nor by who may not.
+/// A volume that takes no changes discards nothing, and refuses to trim.
 #[test]
 fn looking_discards_nothing() {
     let options = MountOptions { read_only: true, ..options() };
@@ -227,7 +228,7 @@ fn looking_discards_nothing() {
     assert_eq!((stored(&device), device.block_count()), (before, BLOCKS));
 }
 
-/// What is freed goes back between the steps of checkpoints too, whole volumes of any length, and
+/// Freed space goes back between the steps of checkpoints too, whole volumes of any length, and
 /// then there is nothing left to do.
 #[test]
 fn steps_give_back_what_is_freed_and_end() {

@@ -272,7 +272,7 @@ fn the_document_gives_the_types() {
     let declared = declared();
     for (name, row) in rows() {
         let Some(kind) = row.kind else { continue };
-        // What runs to the end, or is a structure, has no type in its comment.
+        // A field that runs to the end, or is a structure, has no type in its comment.
         let open_ended = ["bits", "cells", "bytes", "state"].contains(&kind.as_str());
         match &declared[&name] {
             Some(in_code) => assert_eq!(*in_code, kind, "{name}"),

@@ -1,4 +1,4 @@
-//! Syncs in halves: what each half means for power loss, and what comes between them.
+//! Syncs in halves: what each half means for power loss, and operations between them.
 mod common;
 
 use atoll_block::fault::Survival;
@@ -33,7 +33,7 @@ fn begin(fs: &mut Fs<FaultDevice>) -> PendingSync {
     fs.begin_sync(&CX, false).unwrap().expect("something to wait for")
 }
 
-/// Waits, and ends; what there is more to wait for.
+/// Waits for the flush, and takes the second half. Returns a further flush to wait for, if any.
 fn go_on(fs: &mut Fs<FaultDevice>, sync: PendingSync) -> Result<Option<PendingSync>, Errno> {
     let (id, flushed) = sync.flush();
     fs.device_mut().note_flushers();
@@ -76,7 +76,7 @@ fn durable_from_the_second_half_on() {
                     break;
                 }
             }
-            // Whatever the mark covers, it is not what came since.
+            // The mark covers no operation that came since.
             file(&mut fs, &format!("c{wait}"), len);
         }
         assert_eq!(survive(&fs, &["a", "b"]), [true, false], "{len} bytes");
@@ -140,7 +140,7 @@ fn a_failed_flush_is_told_and_ends_all_changes() {
             fs.device_mut().faults.flusher_errors = 1;
             sync = go_on(&mut fs, sync).unwrap().expect("the mark");
         } else {
-            // The flusher was taken already: what the flush says is what counts.
+            // The flusher was taken already: the result of the flush counts.
             let (id, _) = sync.flush();
             assert_eq!(fs.end_sync(id, Err(Errno::EIO)).map(drop), Err(Errno::EIO));
             sync = PendingSync::new(atoll_vfs::SyncId(1), || Ok(()));
@@ -179,7 +179,8 @@ fn freed_blocks_come_back_with_the_second_half() {
     fs.setattr(&CX, a, Some(ha), &cut).unwrap();
     let sync = begin(&mut fs);
     fs.setattr(&CX, b, Some(hb), &cut).unwrap();
-    // All that is free for good, and then what has to wait: it makes a whole sync.
+    // It takes all blocks that are free for good, and then needs those that have to wait: it makes
+    // a whole sync.
     let (c, hc) = file(&mut fs, "c", 1);
     let room = (free - 600) as usize * 4096;
     assert_eq!(fs.write(&CX, c, hc, 0, &vec![1; room]).unwrap().len, room);
@@ -191,11 +192,11 @@ fn freed_blocks_come_back_with_the_second_half() {
     assert_eq!(survive(&fs, &["c"]), [true], "what was freed since came back by a sync");
 }
 
-/// What is lost with the power, of what is not durable.
+/// The part of the undurable writes that power loss takes.
 #[derive(Clone, Copy, PartialEq)]
 enum Lost {
     Everything,
-    /// What is in the journal, and nothing else.
+    /// Those to the journal, and no others.
     Journal,
 }
 
@@ -221,8 +222,8 @@ fn set_size(fs: &mut Fs<FaultDevice>, (ino, handle): (Ino, Handle), size: u64) {
     fs.setattr(&CX, ino, Some(handle), &set).unwrap();
 }
 
-/// Blocks that were allocated before the first half and freed after it belong to what the sync
-/// brings back.
+/// Blocks that were allocated before the first half and freed after it belong to the state that the
+/// sync brings back.
 #[test]
 fn blocks_from_before_the_first_half_are_not_reused_at_once() {
     let mut fs = volume();
@@ -236,8 +237,8 @@ fn blocks_from_before_the_first_half_are_not_reused_at_once() {
     assert!(content(&fs, "a", Lost::Journal) == [b'x'; MUCH], "another file's bytes show");
 }
 
-/// Until the second half what was freed before the first belongs to what was there before. On a
-/// volume with no other room, so that who wants it has to make a commit.
+/// Until the second half blocks freed before the first belong to the old state. The volume has no
+/// other room, so that an operation that needs them has to make a commit.
 #[test]
 fn freed_blocks_are_not_reused_before_the_second_half() {
     let mut fs = volume();
@@ -283,7 +284,8 @@ fn bytes_that_may_come_back_are_not_zeroed() {
     }
 }
 
-/// What came between the halves has to be synced itself, names without data and data without names.
+/// Operations between the halves need a sync of their own, names without data and data without
+/// names.
 #[test]
 fn what_came_between_is_left_for_the_next() {
     for data in [false, true] {
@@ -308,7 +310,7 @@ fn what_came_between_is_left_for_the_next() {
     }
 }
 
-/// A mark that covers less than what is before it shows in a dump.
+/// A mark that covers less than all before it shows in a dump.
 #[test]
 fn a_covering_mark_is_dumped() {
     let mut fs = volume();
@@ -330,7 +332,8 @@ fn a_covering_mark_is_dumped() {
     assert!(covers < position);
 }
 
-/// A mark that claims to cover what is not there counts for nothing, or for what is there.
+/// A mark that claims to cover records that are not there counts for nothing, or for those that
+/// are.
 #[test]
 fn a_mark_with_a_false_position_is_survived() {
     let mut fs = volume();
@@ -352,7 +355,7 @@ fn a_mark_with_a_false_position_is_survived() {
     }
 }
 
-/// What the covering mark covers, and where it is.
+/// The position that the covering mark covers, and where the mark is.
 fn marks_of(image: &atoll_block::fault::Image) -> (u64, u64) {
     let mut device = FaultDevice::from_image(image.clone());
     let mut found = None;
@@ -441,7 +444,7 @@ fn timestamps_are_written_in_pieces() {
             break;
         }
         turns += 1;
-        // What ends the sync is not put off by these.
+        // These do not put off the end of the sync.
         touch(&mut fs, later, LATER);
         touch(&mut fs, files[0], LATER);
         assert_eq!(times_survive(&fs, &files), 0, "nothing is durable yet");
@@ -501,7 +504,7 @@ fn a_sync_of_data_leaves_timestamps_to_others() {
     assert_eq!(times_survive(&fs, &files), files.len());
 }
 
-/// A volume that fails between two pieces has whoever waits told.
+/// A volume that fails between two pieces tells the caller that waits.
 #[test]
 fn a_failure_between_pieces_is_told() {
     let mut fs = volume();

@@ -1,5 +1,5 @@
-//! Images that are damaged but whose checksums are right: nothing panics or hangs, and what has
-//! been repaired is sound.
+//! Images that are damaged but whose checksums are right: nothing panics or hangs, and a repaired
+//! image is sound.
 //!
 //! One image again: ATOLL_SEED=N cargo test -p atoll-fs --test hostile; more: ATOLL_IMAGES=N
 mod common;
@@ -48,7 +48,7 @@ fn originals() -> Vec<Vec<u8>> {
     images
 }
 
-/// Whatever can be done with a damaged volume.
+/// Does with a damaged volume everything that can be done.
 fn use_unrepaired(image: &[u8], seed: u64) {
     let device = RamDevice::from_bytes(image.to_vec());
     if let Ok(mut fs) = Fs::mount(device, &mount_options()) {

@@ -1,8 +1,8 @@
 //! Recovery that is itself cut off, at every event of it, and goes on with more memory or with
 //! less.
 //!
-//! What comes out is compared with a recovery that nothing disturbed and that had memory for
-//! everything, and with what a mount shows that must not write.
+//! The results are compared with an undisturbed recovery that had memory for everything, and with a
+//! mount that must not write.
 mod common;
 
 use atoll_block::FaultDevice;
@@ -81,7 +81,7 @@ fn volume(seed: u64) -> Fs<FaultDevice> {
         fs.syncfs(&CX).unwrap();
     }
     if seed.is_multiple_of(2) {
-        // A sync in halves, whose mark covers less than what is before it.
+        // A sync in halves, whose mark covers less than all before it.
         file(&mut fs, "much", &[b'm'; 200_000]);
         let mut sync = fs.begin_sync(&CX, false).unwrap();
         file(&mut fs, "between", b"");
@@ -97,7 +97,7 @@ fn volume(seed: u64) -> Fs<FaultDevice> {
     fs
 }
 
-/// Recovers with `cache_bytes` of memory and returns what is there then.
+/// Recovers with `cache_bytes` of memory and returns the content.
 fn recovered(image: &Image, incarnation: [u8; 16], cache_bytes: usize) -> Snapshot {
     let device = FaultDevice::from_image(image.clone());
     let mut fs = Fs::mount(device, &options(incarnation, cache_bytes)).unwrap();
@@ -147,7 +147,7 @@ fn power_lost_in_recovery() {
         for (first, incarnation) in
             [(fs.device().power_loss(Survival::None), NEXT), (fs.device().process_crash(), BOOT)]
         {
-            // Until recovery has made it a commit, power loss takes back what nobody synced.
+            // Until recovery has committed the unsynced operations, power loss takes them back.
             let expected = [recovered(&first, incarnation, MUCH), recovered(&first, NEXT, MUCH)];
             let mut rng = Rng::new(seed);
             let mut images = vec![(first, incarnation)];

@@ -1,4 +1,5 @@
-//! Damage to the journal, and to what it changes: what was synced is there, or is said to be lost.
+//! Damage to the journal, and to blocks that it changes: synced files are there, or their loss is
+//! told.
 mod common;
 
 use atoll_block::fault::{Faults, Image, Survival};
@@ -120,7 +121,7 @@ fn no_sector_of_the_journal_takes_synced_names_in_silence() {
                     Err(e) => {
                         assert_eq!(e, FsError::Corrupt(Corruption::JournalCut));
                         refused += 1;
-                        // A repair takes what is before.
+                        // A repair keeps the records before the damage.
                         let mut device = FaultDevice::from_image(image);
                         let repair =
                             CheckOptions { repair: true, incarnation, ..CheckOptions::default() };
@@ -214,7 +215,7 @@ fn blocks_half_way_home_are_put_together() {
     }
 }
 
-/// A device that failed is remembered, and then only what was durable counts.
+/// A volume remembers that its device failed, and then only durable changes count.
 #[test]
 fn a_failed_device_is_remembered() {
     let mut fs = volume();
@@ -233,9 +234,8 @@ fn a_failed_device_is_remembered() {
     }
 }
 
-/// What a device has failed to write stays in the memory above it, and flushes that succeed later
-/// say nothing of it: neither while the volume is used, nor while something else that changes a
-/// volume goes over it.
+/// A write that failed stays in the memory above the device, and flushes that succeed later say
+/// nothing of it: neither while the volume is used, nor while a mount recovers it.
 #[test]
 fn flushes_fail_at_any_moment() {
     let mut failures = 0;
@@ -280,9 +280,9 @@ fn unsynced(fs: &mut Fs<FaultDevice>) -> usize {
     later.filter(|named| fs.lookup(&CX, Ino::ROOT, name(named)).is_ok()).count()
 }
 
-/// What was synced is there once `device` works again, and stays. If it was in use when it failed,
-/// everybody who comes after is told, who looks and who writes, and nobody who looks takes that
-/// from the others.
+/// Synced directories are there once `device` works again, and stay. If the device failed with an
+/// I/O error, a check, a mount for reading and the next mount for writing all say so: those that
+/// only read leave the note for others.
 fn assert_lasts(
     mut device: FaultDevice,
     failed: Option<FsError>,
@@ -362,11 +362,12 @@ fn flushes_fail_while_a_volume_is_repaired_or_grows() {
                     repairs += u64::from(result.is_err());
                     let _ = device.flush();
                     device.faults = Faults::default();
-                    // A second one that succeeds, and knows what the first left.
+                    // A second repair succeeds, and knows of the first.
                     let again = check(&mut device, &repair).unwrap();
                     match &result {
                         Ok(()) => assert!(!again.repaired && !again.failed, "{what}: {again}"),
-                        // Without any header there is no place for the word, nor belief in memory.
+                        // Without any header there is no place for the note, and memory is not
+                        // believed.
                         Err(_) if *damage == "headers" => {}
                         Err(_) => assert!(again.failed, "{what}: {again}"),
                     }

@@ -59,7 +59,7 @@ fn memory_is_bounded_by_the_image() {
     let mut fs = Fs::mount(original, &mount_options()).unwrap();
     work(&mut fs, &mut Rng::new(8), 700);
     let original = fs.device().clone();
-    // The cache has a bound of its own, which is not what is looked at.
+    // The cache has a bound of its own, which is not tested here.
     let small_cache = MountOptions { cache_bytes: 1 << 20, ..mount_options() };
     let mut most = 0;
     for seed in 0..500 {

@@ -28,7 +28,7 @@ fn full_or<T>(result: Result<T, Errno>) -> Option<T> {
     }
 }
 
-/// Puts into a file what makes its removal long: extents in pieces, or as long as can be,
+/// Gives a file all that makes its removal long: extents in pieces, or as long as can be, and
 /// attributes.
 fn stuff(fs: &mut Fs<FaultDevice>, rng: &mut Rng, ino: Ino, handle: atoll_vfs::Handle) {
     match rng.below(6) {

@@ -1,4 +1,4 @@
-//! What the next mount finds after a process has ended without unmounting.
+//! The next mount after a process has ended without unmounting.
 mod common;
 
 use atoll_block::{BLOCK_SIZE, BlockDevice, BlockIndex, RamDevice};
@@ -53,8 +53,9 @@ fn explicit_times_survive_a_crash() {
     assert_eq!(mount(crash(&fs)).getattr(&CX, attr.ino).unwrap().mtime, later.now);
 }
 
-/// All that says where the last mount began rots away. That is told, and when a repair has given up
-/// what that mount did, no later one, in the same incarnation, meets its records again.
+/// Both copies of the last mount's header are damaged. The next mount refuses the volume; once a
+/// repair has given up that mount's changes, no later mount in the same incarnation meets its
+/// records again.
 #[test]
 fn records_of_a_lost_mount_do_not_return() {
     let device = mount(volume()).unmount().unwrap();

@@ -1,5 +1,5 @@
-//! Volumes of every size, from 1 MiB to 16 TiB: what making one costs, that all of it can be used,
-//! that growing step by step comes to the same, and that no allocation reads more than a few
+//! Volumes of every size, from 1 MiB to 16 TiB: the cost of making one, that all of it can be used,
+//! that growing step by step gives the same volume, and that no allocation reads more than a few
 //! blocks.
 mod common;
 #[path = "common/sparse.rs"]
@@ -116,7 +116,8 @@ fn journals_grow_with_their_volumes() {
             }
             device = fs.unmount().unwrap();
             assert_sound(&mut device, &what);
-            // What a new volume of this size has for files, less the journals that it grew out of.
+            // The blocks that a new volume of this size has for files, less the journals that it
+            // grew out of.
             let most = |sb: &Superblock| sb.block_count - sb.usable_blocks();
             assert!(most(&sb) <= most(&fresh) + 2 * sb.ring_blocks, "{what}");
         }
@@ -167,7 +168,7 @@ fn nearly_full(blocks: u64) -> Sparse {
         }
         set_pair(&mut device, block, &b);
     }
-    // Only what is read has to be there.
+    // Only the blocks that are read have to be there.
     let mut b = [0; 4096];
     put(&mut b, 8, sb.map_block(last).0);
     b[16..20].copy_from_slice(b"AMAP");
@@ -211,8 +212,8 @@ fn the_first_allocation_in_a_nearly_full_volume_reads_a_few_blocks() {
     assert!(sb.group_count() > 100_000);
 }
 
-/// After a crash a mount reads what the journal holds and some of what follows, not all of a large
-/// ring; what follows a damaged record is found all the same.
+/// After a crash a mount reads the journal's records and some of the ring after them, not all of a
+/// large ring; records after a damaged one are found all the same.
 #[test]
 fn a_mount_after_a_crash_reads_little_of_a_large_journal() {
     let mut fs = Fs::mount(made(TIB), &mount_options()).unwrap();

@@ -1,7 +1,7 @@
-//! What is made and removed again and again costs the same beside any number of things that stay:
-//! the tree does not split nodes for it and merge them again.
+//! Something that is made and removed again and again costs the same beside any number of things
+//! that stay: the tree does not split nodes for it and merge them again.
 //!
-//! Counted are the bytes that the journal takes and the nodes that are allocated.
+//! The tests count the bytes that the journal takes and the nodes that are allocated.
 mod common;
 
 use atoll_block::RamDevice;
@@ -17,8 +17,8 @@ const WARM: u64 = 6;
 const COUNTED: u64 = 12;
 /// Nodes that may be allocated while it is counted: a commit looks like one.
 const NODES_MAX: u64 = 1;
-/// What one time may append, compared with the size at which that is least: compactions come and
-/// go.
+/// The bytes that one turn may append, as a multiple of those at the cheapest size: compactions
+/// come and go.
 const BYTES_RATIO: u64 = 5;
 /// The longest value that has to leave the nodes alone. A longer one takes most of a node by
 /// itself.

@@ -1,5 +1,5 @@
-//! Checkpoints in steps: whoever takes the steps may stop after any of them, for good or for a
-//! while.
+//! Checkpoints in steps: the host that takes the steps may stop after any of them, for good or for
+//! a while.
 mod common;
 
 use atoll_block::FaultDevice;
@@ -20,7 +20,7 @@ fn volume() -> Fs<FaultDevice> {
     Fs::mount(device, &options([7; 16])).unwrap()
 }
 
-/// A cache that makes nobody write home early.
+/// A cache so large that no operation writes home early.
 fn options(incarnation: [u8; 16]) -> MountOptions {
     MountOptions { incarnation, cache_bytes: 64 << 20, ..mount_options() }
 }
@@ -74,7 +74,7 @@ fn assert_durable(fs: &Fs<FaultDevice>, number: u64, what: &str) {
     }
 }
 
-/// Who takes the steps of checkpoints.
+/// A host that takes the steps of checkpoints.
 #[derive(Default)]
 struct Stepper {
     waits: Option<PendingSync>,
@@ -111,8 +111,8 @@ fn steps(prepared: u64) -> usize {
     count
 }
 
-/// However many steps were taken, the journal fills up and is emptied behind, and nothing is lost:
-/// neither then, nor when the one who took them goes on.
+/// However many steps the host has taken, the journal fills up, an operation empties it meanwhile,
+/// and nothing is lost: neither then, nor when the host goes on.
 #[test]
 fn who_takes_the_steps_may_stop_anywhere() {
     const PREPARED: u64 = 40;
@@ -136,7 +136,7 @@ fn who_takes_the_steps_may_stop_anywhere() {
                 }
                 number += 1;
             }
-            // What it waited for has long been done by others.
+            // Operations have long done what the step waited for.
             for _ in 0..3 {
                 stepper.step(&mut fs).unwrap();
                 assert_durable(&fs, number - 1, &format!("going on after {stop} steps"));
@@ -195,8 +195,8 @@ fn a_flush_that_fails_is_remembered() {
     assert!(failures >= 2, "{failures} steps wait for a flush");
 }
 
-/// Operations that nobody syncs come between any two steps, and free what the checkpoint is about
-/// to write, or change it: power loss brings back what was there before, whole.
+/// Unsynced operations come between any two steps, and free or change blocks that the checkpoint is
+/// about to write: power loss brings back the old state, whole.
 #[test]
 fn what_is_not_synced_comes_between_any_two_steps() {
     const FILES: u64 = 60;
@@ -267,7 +267,7 @@ fn what_is_not_synced_comes_between_any_two_steps() {
     }
 }
 
-/// A sync is one at whichever step a checkpoint stands, and also if it finds the journal full and
+/// A sync holds at whichever step a checkpoint stands, and also if it finds the journal full and
 /// ends the checkpoint.
 #[test]
 fn a_sync_is_one_whatever_the_checkpoint() {

@@ -6,7 +6,7 @@ use crate::flags::{AT_FDCWD, AccessMode, AtFlags};
 use crate::policy::Policy;
 use crate::{Clock, Posix};
 
-/// What names a file in a call that changes attributes: a path, or an open file.
+/// The file of a call that changes attributes, named by a path or a descriptor.
 #[derive(Clone, Copy, Debug)]
 pub enum Target<'p> {
     /// The open file, as in fchmod.
@@ -136,7 +136,7 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
             return Ok(());
         }
         if P::CHECKS && self.policy.own(self.credentials, &attr).is_err() {
-            // Who may write a file may set its times to the present.
+            // A caller that may write a file may set its times to the present.
             if times != [Some(SetTime::Now); 2] {
                 return Err(Errno::EPERM);
             }
@@ -148,7 +148,7 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
     /// truncate(2).
     ///
     /// # Errors
-    /// Those of truncate(2): `EISDIR`, `EINVAL` for what has no length, or a negative one.
+    /// Those of truncate(2): `EISDIR`, `EINVAL` for a file without a length, or a negative length.
     pub fn truncate(&mut self, path: &[u8], length: i64) -> Result<()> {
         let size = u64::try_from(length).map_err(|_| Errno::EINVAL)?;
         let attr = self.find(AT_FDCWD, path, AtFlags::empty())?;
@@ -166,7 +166,8 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
     /// ftruncate(2).
     ///
     /// # Errors
-    /// `EBADF`, `EINVAL` for what is not open for writing or a negative length, `EFBIG`, `ENOSPC`.
+    /// `EBADF`, `EINVAL` for a descriptor not open for writing or a negative length, `EFBIG`,
+    /// `ENOSPC`.
     pub fn ftruncate(&mut self, fd: i32, length: i64) -> Result<()> {
         let size = u64::try_from(length).map_err(|_| Errno::EINVAL)?;
         let cx = self.context();

@@ -43,7 +43,7 @@ fn copy_short(to: &mut [u8], from: &[u8]) {
     if let (Some(last), true) = (from.last_chunk::<8>(), from.len() <= 64) {
         let words = to.chunks_exact_mut(8).zip(from.chunks_exact(8));
         words.for_each(|(to, from)| to.copy_from_slice(from));
-        // What is left over, and some of the last whole word again.
+        // The bytes left over, and some of the last whole word again.
         if let Some(to) = to.last_chunk_mut::<8>() {
             *to = *last;
         }

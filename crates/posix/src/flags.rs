@@ -60,7 +60,7 @@ bitflags! {
         const EMPTY_PATH = 0x1000;
     }
 
-    /// What access(2) asks for; empty asks whether the file exists.
+    /// The rights that access(2) asks for; empty asks whether the file exists.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct AccessMode: u32 {
         /// Execute a file, search a directory.
@@ -73,10 +73,10 @@ bitflags! {
 }
 
 impl OFlags {
-    /// What fcntl(2) with F_SETFL can change.
+    /// The flags that fcntl(2) with F_SETFL can change.
     pub const SETTABLE: OFlags = OFlags::APPEND.union(OFlags::NONBLOCK).union(OFlags::NOATIME);
 
-    /// What an open file description remembers and F_GETFL tells.
+    /// The flags that an open file description remembers and F_GETFL returns.
     pub(crate) const STATUS: OFlags = OFlags::WRONLY
         .union(OFlags::RDWR)
         .union(OFlags::APPEND)

@@ -170,7 +170,7 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
         Ok(n)
     }
 
-    /// Writes the buffers and returns how many bytes that were and where the last one ends.
+    /// Writes the buffers; returns the number of bytes, and the offset where the last one ends.
     fn write_each<'b>(
         &mut self,
         fd: i32,
@@ -269,7 +269,7 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
     /// fallocate(2).
     ///
     /// # Errors
-    /// `EBADF`, `EINVAL` for an empty or negative range, `ENODEV` for what is no regular file,
+    /// `EBADF`, `EINVAL` for an empty or negative range, `ENODEV` for a file that is not regular,
     /// `EOPNOTSUPP` for modes that do not go together, `EFBIG`, `ENOSPC`.
     pub fn fallocate(&mut self, fd: i32, mode: FallocateMode, offset: i64, len: i64) -> Result<()> {
         if offset < 0 || len <= 0 {

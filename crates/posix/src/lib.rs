@@ -1,4 +1,5 @@
-//! POSIX calls over the file seam: what a C library offers its program, above any [`FileSystem`].
+//! POSIX calls over the file seam: the calls that a C library offers its program, above any
+//! [`FileSystem`].
 //!
 //! [`Posix`] is the state that a process has in a kernel: descriptors, working directory, file
 //! mode creation mask, identity. Its methods are the system calls of the same names, with the
@@ -7,7 +8,7 @@
 //!
 //! Read in this order: [`flags`] the arguments, [`table`] descriptors and open file descriptions,
 //! [`walk`] paths, [`open`], [`io`], [`names`], [`attributes`], [`xattr`], [`directory`], [`cwd`];
-//! [`policy`] says who may do what.
+//! [`policy`] judges permissions.
 //!
 //! Nothing here reads a clock: the owner gives a [`Clock`], asked once for each call that changes
 //! something. Nothing here blocks, and no call allocates unless a path has symbolic links in it or
@@ -60,8 +61,8 @@ impl<T: Fn() -> Timespec> Clock for T {
     }
 }
 
-/// Whom the calls are made for: the owner and group of what is created, and whom a [`Policy`]
-/// judges.
+/// The identity that makes the calls: the owner and group of new files, and the one that a
+/// [`Policy`] judges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Credentials {
     /// Effective user.
@@ -70,7 +71,7 @@ pub struct Credentials {
     pub gid: u32,
 }
 
-/// What a new [`Posix`] starts with.
+/// The initial state of a [`Posix`].
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// The lowest descriptor number given out.
@@ -81,10 +82,10 @@ pub struct Options {
     pub umask: u32,
     /// The identity.
     pub credentials: Credentials,
-    /// Nobody else changes the file system: where a path led may be remembered.
+    /// No other process changes the file system: the layer may remember where a path led.
     pub sole_user: bool,
-    /// What reading does to the time of last access. Where the file system below is a server's,
-    /// that decides, and this is left as it is.
+    /// The effect of reading on the time of last access. Where a server provides the file system,
+    /// the server decides, and this stays at its default.
     pub access_times: AccessTimes,
 }
 
@@ -154,8 +155,8 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
         &mut self.fs
     }
 
-    /// Closes every descriptor and gives the file system back. Errors of closing are dropped: what
-    /// has to be durable was synced.
+    /// Closes every descriptor and gives the file system back. Errors of closing are dropped: a
+    /// caller that needs durability has synced before.
     pub fn into_fs(mut self) -> F {
         for fd in self.table.descriptors() {
             let _ = self.close(fd);
@@ -179,7 +180,7 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
         self.credentials = credentials;
     }
 
-    /// What reading does to the time of last access.
+    /// The effect of reading on the time of last access.
     pub fn access_times(&self) -> AccessTimes {
         if self.relatime { AccessTimes::Relatime } else { AccessTimes::Noatime }
     }

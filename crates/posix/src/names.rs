@@ -22,7 +22,8 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
             return Err(found.map_or_else(|error| error, |_| Errno::EEXIST));
         }
         if P::CHECKS {
-            // That the name exists is told before that the directory may not be written to.
+            // The error for an existing name comes before that for a directory without write
+            // permission.
             let cx = self.reading();
             if self.fs.lookup(&cx, walk.dir, walk.name()?).is_ok() {
                 return Err(Errno::EEXIST);
@@ -121,7 +122,7 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
         let walk = self.new_name(new_dirfd, new_path, false)?;
         let cx = self.context();
         if attr.file_type() == FileType::Directory {
-            // What is wrong with the new name is told first.
+            // An error of the new name comes first.
             return Err(match self.fs.lookup(&cx, walk.dir, walk.name()?) {
                 Ok(_) => Errno::EEXIST,
                 Err(Errno::ENOENT) => Errno::EPERM,
@@ -135,7 +136,7 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
     /// itself.
     ///
     /// # Errors
-    /// Those of readlink(2): `EINVAL` for what is no symbolic link or an empty buffer.
+    /// Those of readlink(2): `EINVAL` for an inode that is no symbolic link or an empty buffer.
     pub fn readlinkat(&mut self, dirfd: i32, path: &[u8], buf: &mut [u8]) -> Result<usize> {
         if buf.is_empty() {
             return Err(Errno::EINVAL);
@@ -261,7 +262,7 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
         self.remembered.forget();
         let renamed = self.fs.rename(&cx, old.dir, old.name()?, new.dir, new.name()?, flags);
         match renamed {
-            // That the new name exists is told before that it lies inside the old one.
+            // The error for an existing new name comes before that for one inside the old.
             Err(Errno::EINVAL) if flags.contains(RenameFlags::NOREPLACE) => {
                 let exists = self.fs.lookup(&cx, new.dir, new.name()?).is_ok();
                 Err(if exists { Errno::EEXIST } else { Errno::EINVAL })

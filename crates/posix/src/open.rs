@@ -84,7 +84,7 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
         }
     }
 
-    /// Opens what a path led to.
+    /// Opens the inode that a path led to.
     fn open_found(&mut self, attr: &Attr, flags: OFlags) -> Result<(Ino, Held)> {
         let cx = self.context();
         let kind = attr.file_type();
@@ -257,7 +257,7 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
         Ok(())
     }
 
-    /// Whether a handle appends is settled when it is opened, so a change takes another handle.
+    /// A handle's O_APPEND is fixed when it is opened, so a change takes another handle.
     fn reopen(&mut self, ino: Ino, old: Handle, status: OFlags) -> Result<Handle> {
         let cx = self.context();
         let new = self.fs.open(&cx, ino, rights(status))?;

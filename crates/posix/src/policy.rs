@@ -1,7 +1,7 @@
-//! Who may do what.
+//! Permissions: the rules that judge each call.
 //!
 //! An embedded volume belongs to its one program, which may do everything: [`Unchecked`], and the
-//! checks cost nothing. Where identities differ, [`ModeBits`] or a policy of one's own judges.
+//! checks cost nothing. Where identities differ, [`ModeBits`] or another policy judges.
 
 use alloc::vec::Vec;
 
@@ -10,7 +10,7 @@ use atoll_vfs::{Attr, Errno, FileType, Result};
 use crate::Credentials;
 use crate::flags::AccessMode;
 
-/// Judges each call by the caller's identity and the attributes of what it touches.
+/// Judges each call by the caller's identity and the attributes of the inodes that it touches.
 pub trait Policy {
     /// Whether this policy ever refuses. If not, attributes are not fetched for its sake.
     const CHECKS: bool;

@@ -6,7 +6,7 @@ use atoll_vfs::{Errno, Handle, Ino, OpenFlags, Result};
 
 use crate::flags::OFlags;
 
-/// What an open file description holds of the file system.
+/// The handle that an open file description holds of the file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Held {
     /// Nothing: a symbolic link or special file under O_PATH.
@@ -28,12 +28,12 @@ pub enum Flock {
     Exclusive,
 }
 
-/// An open file description: what dup(2) shares.
+/// An open file description, which descriptors made by dup(2) share.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
     /// Descriptors that name it; 0 for an unused place of the table.
     references: u32,
-    /// What read and write may do: READ and WRITE, for regular files only.
+    /// The rights of read and write: READ and WRITE, for regular files only.
     pub rights: OpenFlags,
     pub flock: Flock,
     pub status: OFlags,

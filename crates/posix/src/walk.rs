@@ -10,7 +10,7 @@ use crate::policy::Policy;
 use crate::table::Held;
 use crate::{Clock, PATH_MAX, Posix, SYMLOOP_MAX};
 
-/// What a path ends in.
+/// The last component of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Last {
     /// The path is `/`, or a symbolic link to it.
@@ -23,9 +23,9 @@ pub(crate) enum Last {
     Name,
 }
 
-/// The directory that the last path led through, so that the next path with the same beginning
-/// need not be walked from the start. Only what no symbolic link was part of is remembered, so that
-/// nothing but moving or removing a directory can make it wrong.
+/// The directory that the last path led through, so that the next path with the same beginning need
+/// not be walked from the start. Only paths without symbolic links are remembered, so that only
+/// moving or removing a directory can make them wrong.
 #[derive(Debug)]
 pub(crate) struct Remembered {
     enabled: bool,
@@ -58,8 +58,8 @@ impl Remembered {
         }
     }
 
-    /// How much of `path` from `start` can be skipped, and where that leads. What is left begins
-    /// with a component.
+    /// How much of `path` from `start` can be skipped, and where that leads. The rest begins with a
+    /// component.
     #[inline]
     fn skip(&self, start: Ino, path: &[u8]) -> Option<(usize, Ino)> {
         let rest = path.strip_prefix(&self.prefix[..])?;
@@ -151,7 +151,8 @@ impl<'p> Walk<'p> {
         }
     }
 
-    /// The attributes of what the path names; of a symbolic link at its end only without `follow`.
+    /// The attributes of the inode that the path names; of a symbolic link at its end only without
+    /// `follow`.
     pub fn target<F: FileSystem, C: Clock, P: Policy>(
         &mut self,
         posix: &mut Posix<F, C, P>,
@@ -183,8 +184,8 @@ impl<'p> Walk<'p> {
         posix.getattr(self.dir)
     }
 
-    /// Decides on what the last name turned out to be. True: it was a symbolic link, and the walk
-    /// goes on.
+    /// Handles the inode that the last name led to. True: it is a symbolic link, and the walk goes
+    /// on.
     pub fn settle<F: FileSystem, C: Clock, P: Policy>(
         &mut self,
         posix: &mut Posix<F, C, P>,
@@ -305,7 +306,7 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
         })
     }
 
-    /// The attributes of what `dirfd` and `path` name, for calls with `AT_` flags.
+    /// The attributes of the inode that `dirfd` and `path` name, for calls with `AT_` flags.
     pub(crate) fn find(&mut self, dirfd: i32, path: &[u8], flags: AtFlags) -> Result<Attr> {
         if path.is_empty() && flags.contains(AtFlags::EMPTY_PATH) {
             return self.find_descriptor(dirfd);

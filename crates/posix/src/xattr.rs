@@ -22,7 +22,7 @@ fn check_name(name: &[u8], attr: &Attr) -> Result<()> {
     if name.len() == namespace.len() {
         return Err(Errno::EINVAL);
     }
-    // What a user attaches goes to files and directories only (xattr(7)).
+    // Only files and directories take user attributes (xattr(7)).
     let plain = matches!(attr.file_type(), FileType::Regular | FileType::Directory);
     if name.starts_with(b"user.") && !plain { Err(Errno::EPERM) } else { Ok(()) }
 }
@@ -81,7 +81,7 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
     pub fn getxattr(&mut self, target: Target<'_>, name: &[u8], buf: &mut [u8]) -> Result<usize> {
         let attr = self.xattr_target(target)?;
         match check_name(name, &attr) {
-            // Where there can be none, there is none.
+            // An inode that can have no attributes has none.
             Err(Errno::EPERM) => return Err(Errno::ENODATA),
             checked => checked?,
         }

@@ -1,4 +1,4 @@
-//! What cannot be compared with the host: identities, limits, absolute paths, listing, the
+//! Calls that cannot be compared with the host: identities, limits, absolute paths, listing, the
 //! working directory.
 
 use atoll_posix::attributes::Target;
@@ -472,7 +472,7 @@ fn what_reads_sets_the_time_of_last_access_when_that_is_due() {
                 );
             }
         }
-        // Neither does what reads nothing, nor a descriptor that was told so.
+        // Neither does a call that reads nothing, nor a descriptor with O_NOATIME.
         let times = [Some(SetTime::To(old)), None];
         px.utimens(Target::Descriptor(fd), times).expect("open");
         let before = px.fstat(fd);

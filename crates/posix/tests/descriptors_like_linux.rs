@@ -67,7 +67,7 @@ fn step(calls: &mut dyn Calls, random: &mut Random, trace: &mut Vec<String>) -> 
         }
         12 | 13 => {
             let whence = random.pick(&[libc::SEEK_SET, libc::SEEK_CUR, libc::SEEK_END]);
-            // What follows from an offset near the end of all files is each file system's own.
+            // Each file system has its own behaviour at offsets near the largest.
             calls.lseek(fd, offset.min(70000), whence)
         }
         14 => calls.ftruncate(fd, offset.min(70000)),

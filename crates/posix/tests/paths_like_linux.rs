@@ -5,7 +5,7 @@ mod common;
 
 use common::{Answer, Calls, Host, Layer};
 
-/// What every case finds.
+/// The tree that every case finds.
 fn plant(calls: &mut dyn Calls) {
     let fd = calls.open(b"f", 0o102, 0o644).expect("a new file");
     calls.write(fd, b"content").expect("room");
@@ -164,7 +164,7 @@ fn open_flags() -> Vec<u32> {
     sets.iter().flat_map(|set| [0, 1, 2].map(|access| access | set | 0o4000)).collect()
 }
 
-/// What the descriptor allows tells as much as its being given.
+/// The rights of the descriptor are compared, and not only that it is given.
 fn open_use_close(calls: &mut dyn Calls, path: &[u8], flags: u32) -> Answer {
     let fd = calls.open(path, flags, 0o6777)?;
     let code = |answer: Answer| answer.unwrap_or_else(|error| -i64::from(error));

@@ -31,7 +31,8 @@ pub fn new_files_belong_to_the_caller(s: &mut Subject) {
     s.close(File { ino: file.ino, handle });
 }
 
-/// setattr changes what it names, returns what getattr then says, and leaves the rest.
+/// setattr changes the attributes that it names, returns the attributes as getattr then does, and
+/// leaves the rest.
 pub fn setattr_changes_what_it_names(s: &mut Subject) {
     let file = s.file_with(ROOT, "file", b"12345");
     let before = s.attr(file);
@@ -187,7 +188,7 @@ pub fn directory_link_counts(s: &mut Subject) {
     assert_eq!(s.attr(ROOT).nlink, 3);
 }
 
-/// What a call did to the timestamps of an inode.
+/// The effect of a call on the timestamps of an inode.
 #[derive(Debug, PartialEq)]
 struct Stamped {
     atime: bool,
@@ -199,7 +200,7 @@ const NOTHING: Stamped = Stamped { atime: false, mtime: false, ctime: false };
 const CONTENT: Stamped = Stamped { atime: false, mtime: true, ctime: true };
 const CHANGE: Stamped = Stamped { atime: false, mtime: false, ctime: true };
 
-/// Makes a call and checks what it did to the times of `inodes`, which must all still live.
+/// Makes a call and checks its effect on the times of `inodes`, which must all still live.
 fn stamps<T>(
     s: &mut Subject,
     what: &str,
@@ -229,7 +230,7 @@ fn stamps<T>(
     }
 }
 
-/// Calls that change names stamp the directories and what the names stood for.
+/// Calls that change names stamp the directories and the inodes that the names stood for.
 pub fn names_stamp_times(s: &mut Subject) {
     let (a, b) = (s.dir(ROOT, "a"), s.dir(ROOT, "b"));
     let file = s.file(a, "file");
@@ -350,7 +351,7 @@ pub fn content_stamps_times(s: &mut Subject) {
     stamps(s, "fsync", |fs, cx| fs.fsync(cx, i, h, false).unwrap(), &[(i, NOTHING)]);
 }
 
-/// Blocks count what is stored: nothing for holes, everything for data.
+/// The block count covers stored data: nothing for holes, everything for data.
 pub fn blocks_count_storage(s: &mut Subject) {
     let f = s.create(ROOT, "file");
     assert_eq!(s.attr(f.ino).blocks, 0);
@@ -366,7 +367,7 @@ pub fn blocks_count_storage(s: &mut Subject) {
     s.close(f);
 }
 
-/// statfs describes the volume, and what is deleted is free again.
+/// statfs describes the volume, and a deleted file's space is free again.
 pub fn statfs_counts_space(s: &mut Subject) {
     let cx = s.cx();
     let before = s.fs.statfs(&cx).unwrap();

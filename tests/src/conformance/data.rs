@@ -11,7 +11,7 @@ const ROOT: Ino = Ino::ROOT;
 const SIZES: [usize; 14] =
     [1, 2, 511, 512, 513, 4095, 4096, 4097, 8192, 12_289, 65_535, 65_536, 131_073, 1 << 20];
 
-/// What was written is read, at any alignment.
+/// Reads return the written bytes, at any alignment.
 pub fn reads_return_writes(s: &mut Subject) {
     for (i, size) in SIZES.into_iter().enumerate() {
         let f = s.create(ROOT, &format!("f{i}"));
@@ -160,7 +160,7 @@ pub fn appends_go_to_the_end(s: &mut Subject) {
     assert_eq!(s.attr(f.ino).size, 5011);
 }
 
-/// Sparse files reach 16 TiB and take no more than what was written.
+/// Sparse files reach 16 TiB and take no more space than was written.
 pub fn sparse_files_reach_16_tib(s: &mut Subject) {
     let top = (16u64 << 40).min(s.quirks.file_size_max) - 4096;
     let f = s.create(ROOT, "file");

@@ -122,7 +122,7 @@ pub fn listings_survive_changes(s: &mut Subject) {
                     String::from_utf8_lossy(&entry.name)
                 );
             }
-            // Bounded: what is made during the listing may be listed too.
+            // Bounded: files made during the listing may be listed too.
             if step < 60 {
                 let (victim, new) = (format!("old{}", step * 3), format!("new{step}"));
                 s.unlink(dir, &victim);
@@ -202,7 +202,7 @@ pub fn odd_cookies(s: &mut Subject) {
     let last = list(s, dir, handle, 0, usize::MAX).pop().unwrap();
     assert!(list(s, dir, handle, last.cookie, usize::MAX).is_empty());
     if !s.quirks.caller_time {
-        return; // What a host's file system does with a cookie that it never gave is its own.
+        return; // A host's file system may do anything with a cookie that it never gave.
     }
     for cookie in [1, 2, 3, 12_345, u64::from(u32::MAX), i64::MAX as u64, u64::MAX] {
         assert!(list(s, dir, handle, cookie, usize::MAX).len() <= 3);

@@ -7,7 +7,7 @@ use crate::subject::{File, RW, Subject, name, pattern};
 
 const ROOT: Ino = Ino::ROOT;
 
-/// A handle allows what it was opened for.
+/// A handle allows the access that it was opened for.
 pub fn handles_have_rights(s: &mut Subject) {
     let file = s.file_with(ROOT, "file", b"content");
     let read_only = s.open(file, OpenFlags::READ);
@@ -40,7 +40,7 @@ pub fn opening_with_trunc(s: &mut Subject) {
     s.close(File { ino: file, handle });
 }
 
-/// create opens what exists, unless EXCL, and makes what does not.
+/// create opens an existing file, unless EXCL, and makes a missing one.
 pub fn create_opens_or_makes(s: &mut Subject) {
     let cx = s.cx();
     let (made, h1) = s.fs.create(&cx, ROOT, name("a"), 0o600, RW).unwrap();
@@ -63,7 +63,7 @@ pub fn create_opens_or_makes(s: &mut Subject) {
     s.write(b, 0, b"x");
 }
 
-/// What is no regular file cannot be opened as one.
+/// An inode that is no regular file cannot be opened as one.
 pub fn opening_other_types(s: &mut Subject) {
     let dir = s.dir(ROOT, "dir");
     let link = s.symlink(ROOT, "link", "dir");
@@ -135,7 +135,7 @@ pub fn unlinked_files_live_in_their_handles(s: &mut Subject) {
     assert_eq!(s.fs.setattr(&cx, f.ino, None, &mode).unwrap().mode & 0o777, 0o600);
     s.fs.setxattr(&cx, f.ino, b"user.a", b"b", XattrFlags::empty()).unwrap();
     s.fs.fsync(&cx, f.ino, f.handle, false).unwrap();
-    // Its name is free for another, and what is made there is another.
+    // Its name is free, and a file made there is another.
     let new = s.file_with(ROOT, "file", b"new");
     assert_ne!(new, f.ino);
     assert_eq!(s.read(g, 0, 10), b"con");

@@ -75,7 +75,7 @@ pub fn seek_in_an_empty_hole(s: &mut Subject) {
     assert_eq!(seek(s, f, 8 << 40, SeekTo::Hole), Ok((8 << 40) + 5));
 }
 
-/// Plain fallocate grows the file with zeros and leaves what is there.
+/// Plain fallocate grows the file with zeros and leaves its content.
 pub fn fallocate_grows(s: &mut Subject) {
     let f = s.create(ROOT, "file");
     s.write(f, 0, b"data");
@@ -90,7 +90,7 @@ pub fn fallocate_grows(s: &mut Subject) {
     assert_eq!(s.attr(f.ino).size, 10_002, "fallocate never shortens");
 }
 
-/// Writes into allocated space show, and what was not written still reads as zeros.
+/// Writes into allocated space show, and the rest still reads as zeros.
 pub fn allocated_space_can_be_written(s: &mut Subject) {
     let f = s.create(ROOT, "file");
     fallocate(s, f, 0, 100_000, FallocateMode::empty()).unwrap();
@@ -103,8 +103,8 @@ pub fn allocated_space_can_be_written(s: &mut Subject) {
     }
 }
 
-/// KEEP_SIZE allocates past the end without moving it; what is allocated there reads as zeros
-/// when the file grows over it.
+/// KEEP_SIZE allocates past the end without moving it; blocks allocated there read as zeros when
+/// the file grows over them.
 pub fn fallocate_keep_size(s: &mut Subject) {
     let f = s.create(ROOT, "file");
     s.write(f, 0, b"data");

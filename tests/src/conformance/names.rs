@@ -19,7 +19,7 @@ pub fn root_is_its_own_parent(s: &mut Subject) {
     assert_eq!(s.names(ROOT), []);
 }
 
-/// What a creating call returns is what later calls find.
+/// Later calls find the inode that a creating call returned.
 pub fn lookup_finds_what_was_made(s: &mut Subject) {
     let dir = s.dir(ROOT, "dir");
     let file = s.file(dir, "file");
@@ -376,7 +376,7 @@ pub fn mknod_makes_special_files(s: &mut Subject) {
     }
 }
 
-/// mknod makes neither directories nor links nor what does not exist: `EINVAL`.
+/// mknod makes neither directories nor links nor unknown types: `EINVAL`.
 pub fn mknod_errors(s: &mut Subject) {
     s.unchanged(|s| {
         let cx = s.cx();

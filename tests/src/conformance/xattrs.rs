@@ -75,7 +75,7 @@ pub fn xattr_flags(s: &mut Subject) {
     assert_eq!(get(s, file, b"user.x").unwrap(), b"2");
 }
 
-/// What is missing is `ENODATA`; names are 1 to 255 bytes; values end at their maximum.
+/// A missing attribute is `ENODATA`; names are 1 to 255 bytes; values end at their maximum.
 pub fn xattr_errors(s: &mut Subject) {
     let file = s.file(ROOT, "file");
     set(s, file, b"user.there", b"value", ANY).unwrap();

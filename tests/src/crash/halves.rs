@@ -62,13 +62,13 @@ impl Halves {
     pub fn begin(&mut self, fs: &mut impl FileSystem, made: usize) -> Result<bool> {
         let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
         let Some(sync) = fs.begin_sync(&cx, self.rng.chance(40))? else { return Ok(true) };
-        // One that was under way has been made needless by this one, and is forgotten or ended.
+        // This one covers a sync that was under way, which is forgotten or ended.
         self.under_way = Some(UnderWay { stage: Stage::Begun(sync), covers: made, waits: 1 });
         Ok(false)
     }
 
-    /// Perhaps goes on with what is under way, after the operations up to `made`. Returns how many
-    /// operations are durable by it, if it has ended.
+    /// Perhaps goes on with the sync that is under way, after the operations up to `made`. Returns
+    /// how many operations are durable by it, if it has ended.
     ///
     /// # Errors
     /// Those of the file system.

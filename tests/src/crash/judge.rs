@@ -10,7 +10,7 @@ use super::workload::State;
 
 const BLOCK: usize = 4096;
 
-/// What a crash may bring back.
+/// The states that a crash may bring back.
 #[derive(Clone, Copy)]
 pub struct History<'a> {
     /// Before the first operation, and after each.
@@ -50,8 +50,8 @@ pub fn metadata(tree: &Snapshot) -> Snapshot {
     Snapshot { nodes: nodes.collect() }
 }
 
-/// After the end of the process: what `returned` of the operations made, or the one in flight too.
-/// `is` is [`without_lag`].
+/// After the end of the process: the state after `returned` operations, or after the one in flight
+/// too. `is` is [`without_lag`].
 ///
 /// # Errors
 /// How it differs from both.
@@ -76,7 +76,7 @@ pub fn process_crash(
     Err(error)
 }
 
-/// After power loss: what some number of operations from `synced` to `in_flight` made.
+/// After power loss: the state after some number of operations from `synced` to `in_flight`.
 ///
 /// # Errors
 /// How it differs from the first and the last of them.
@@ -188,10 +188,10 @@ struct Step<'a> {
     after: &'a FileContent,
 }
 
-/// The first byte of `bytes` that is neither what the file `had` nor what one of the steps `later`
-/// stored over that. Workloads write no zeros: one is stored where there was something, as by a
-/// hole. Where a file ended, and was made longer, nothing was written: bytes that it had before it
-/// was made shorter do not become zeros until that is durable.
+/// The first byte of `bytes` that is neither the one that the file `had` nor one that a step in
+/// `later` stored over it. Workloads write no zeros: a zero is stored where there was something, as
+/// by a hole. Where a file ended, and was made longer, nothing was written: bytes that it had
+/// before it was made shorter do not become zeros until that is durable.
 fn unexplained_byte(bytes: &FileContent, had: &FileContent, later: &[Step<'_>]) -> Option<u64> {
     let mut indices: BTreeSet<u64> = bytes.blocks.keys().copied().collect();
     indices.extend(had.blocks.keys());

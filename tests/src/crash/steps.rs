@@ -9,9 +9,9 @@ pub struct Steps {
     rng: Rng,
     /// After how many of a hundred operations steps are taken.
     percent: u64,
-    /// What the last step left to be flushed.
+    /// The flush that the last step left to the caller.
     waits: Option<PendingSync>,
-    /// What that came to.
+    /// The result of that flush.
     flushed: Option<(SyncId, Result<()>)>,
     /// The checkpoints that have ended.
     pub ended: u64,
@@ -25,8 +25,8 @@ impl Steps {
         Steps { rng, percent, waits: None, flushed: None, ended: 0 }
     }
 
-    /// Perhaps takes some steps after an operation. What a step needs to be synced is synced by
-    /// others, or after a while here.
+    /// Perhaps takes some steps after an operation. A sync that a step needs is left to the
+    /// workload, and made here after a while.
     ///
     /// # Errors
     /// Those of the file system.

@@ -1,6 +1,6 @@
-//! What was found in images, so that equal ones are looked at once.
+//! The findings in images, so that equal images are examined once.
 //!
-//! What a volume holds after a crash depends on the content of its device and on the life that
+//! A volume's content after a crash depends on the content of its device and on the life that
 //! mounts it, and on nothing else: no time, no chance. Many crashes of one workload leave the same
 //! content.
 
@@ -12,17 +12,17 @@ use atoll_vfs::model::Snapshot;
 
 use super::judge;
 
-/// What a volume was found to hold.
+/// The content that a volume was found to have.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Found {
-    /// As `tree`, without the bytes of files. Compared first: what differs mostly differs here.
+    /// As `tree`, without the bytes of files. Compared first: most differences show here.
     pub metadata: Snapshot,
     /// Everything that has a name, without the times that may lag behind.
     pub tree: Snapshot,
 }
 
 impl Found {
-    /// What `whole` says.
+    /// The two views of `whole`.
     pub fn new(whole: Snapshot) -> Found {
         let tree = judge::without_lag(whole);
         Found { metadata: judge::metadata(&tree), tree }
@@ -37,13 +37,13 @@ pub struct Key {
 }
 
 impl Key {
-    /// That of what a mount of `device` reads.
+    /// The key of the content that a mount of `device` reads.
     pub fn new(device: &FaultDevice, life: [u8; 16]) -> Key {
         Key { content: device.media().current().fingerprint(), life }
     }
 }
 
-/// What was found in the images of one workload, as long as all are mounted with the same means.
+/// The findings in the images of one workload, as long as all are mounted with the same options.
 #[derive(Debug, Default)]
 pub struct Verdicts {
     found: HashMap<Key, Rc<Found>>,
@@ -52,17 +52,17 @@ pub struct Verdicts {
     used: HashSet<Key>,
 }
 
-/// How much that differs is kept: what crashes that lie far apart in a long workload leave is never
-/// alike.
+/// How many different findings are kept: crashes that lie far apart in a long workload never leave
+/// the same.
 const DIFFERENT_MAX: usize = 32;
 
 impl Verdicts {
-    /// What was found in an image like this.
+    /// The finding in an image like this.
     pub fn found(&self, key: &Key) -> Option<Rc<Found>> {
         self.found.get(key).cloned()
     }
 
-    /// Notes what was found in an image that was sound in every respect.
+    /// Notes the finding in an image that was sound in every respect.
     pub fn note(&mut self, key: Key, found: Found) -> Rc<Found> {
         let known = self.different.iter().rev().find(|known| ***known == found).cloned();
         let found = known.unwrap_or_else(|| {

@@ -1,4 +1,4 @@
-//! The on-disk file system as what crashes.
+//! The on-disk file system as a crash target.
 
 use atoll_block::FaultDevice;
 use atoll_block::fault::Discarded;
@@ -9,13 +9,13 @@ use super::CrashTarget;
 /// A volume, with a journal and caches of these sizes.
 #[derive(Clone, Copy, Debug)]
 pub struct Volume {
-    /// The journal's, or what is made when nothing is said.
+    /// The journal's, or `None` for the default.
     pub journal_blocks: Option<u64>,
     /// The cache's until the crash.
     pub cache_bytes: usize,
     /// The cache's from recovery on.
     pub recovery_cache_bytes: usize,
-    /// Freed space is discarded, and holds this then.
+    /// Freed space is discarded, and has this content then.
     pub discards: Option<Discarded>,
 }
 

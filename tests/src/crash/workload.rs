@@ -15,7 +15,7 @@ use crate::differential::Differential;
 use crate::ops::{Op, Outcome, seeded_ops};
 use crate::subject::Quirks;
 
-/// What the file system should hold after an operation.
+/// The content that the file system should have after an operation.
 #[derive(Clone, Debug)]
 pub struct State {
     /// Everything that has a name, without the times that may lag behind.
@@ -29,7 +29,7 @@ pub struct State {
 }
 
 impl State {
-    /// The state of `model`. What is as `before` is shared with it.
+    /// The state of `model`. Parts that are as in `before` are shared with it.
     ///
     /// # Panics
     /// On a model that contradicts itself.
@@ -67,7 +67,7 @@ fn resolve(model: &mut ModelFs, path: &[u8]) -> Ino {
 pub struct Workload {
     /// The operations.
     pub ops: Vec<Op>,
-    /// What happened to the device from the first mount to the last unmount.
+    /// The events of the device from the first mount to the last unmount.
     pub recording: Recording,
     /// The state before the first operation, and after each.
     pub states: Vec<State>,
@@ -101,7 +101,7 @@ impl Workload {
         Self::of(target, device, pair, ops, Halves::new(seed, plan.halves), life)
     }
 
-    /// Mounts `device`, runs `ops` beside what `pair` makes of it, unmounts.
+    /// Mounts `device`, runs `ops` on the pair with the model that `pair` makes of it, unmounts.
     ///
     /// # Errors
     /// A difference to the model, without any crash.
@@ -161,7 +161,8 @@ impl Workload {
         self.ends.partition_point(|&end| end <= event)
     }
 
-    /// Whether what is found after `crash`, before or within the event number `event`, is allowed.
+    /// Whether the state found after `crash`, before or within the event number `event`, is
+    /// allowed.
     ///
     /// # Errors
     /// Why not.

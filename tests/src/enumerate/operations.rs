@@ -4,7 +4,7 @@ use atoll_vfs::*;
 
 use crate::ops::Op;
 
-/// The node slots of what [`prepared`] makes: directories from 1 on, the rest from 8 on.
+/// The node slots of the inodes that [`prepared`] makes: directories from 1 on, the rest from 8 on.
 const ROOT: u8 = 0;
 const FULL: u8 = 1;
 const EMPTY: u8 = 2;
@@ -35,7 +35,7 @@ const MORE_FILES: std::ops::Range<u8> = 40..64;
 
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
-/// What each operation is called.
+/// The names of the operations.
 pub const OPERATIONS: [&str; 49] = [
     "create",
     "create-many",
@@ -88,7 +88,7 @@ pub const OPERATIONS: [&str; 49] = [
     "tmpfile-link",
 ];
 
-/// What makes everything before it durable.
+/// The operations that make everything before them durable.
 pub const SYNCS: [&str; 3] = ["syncfs", "fsync", "fdatasync"];
 
 /// Sequences of three that meet in the same blocks: each one of the first, then one of the second,
@@ -112,7 +112,7 @@ pub const FAMILIES: [[&[&str]; 3]; 4] = [
         &["extend", "truncate-write", "truncate-up", "append", "write-beyond", "chmod-chown"],
         &["extend", "truncate-down", "append", "truncate-write", "write-300k", "create"],
     ],
-    // More than goes to the journal with its mark, and what comes before that is durable.
+    // More data than goes to the journal with the mark, and operations before that is durable.
     [
         &["write-300k", "write-64k"],
         &["append", "write-64k", "tmpfile-link", "extend", "replace", "unlink-open-close"],
@@ -121,7 +121,7 @@ pub const FAMILIES: [[&[&str]; 3]; 4] = [
 ];
 
 /// The calls that `name` stands for, as the step number `step` of a sequence; `None` if there is no
-/// such operation. What different steps write differs.
+/// such operation. Different steps write different bytes.
 pub fn calls(name: &str, step: u32) -> Option<Vec<Op>> {
     let write = |offset: u64, len: u32| Op::Write { file: 0, offset, len, fill: 100 + step };
     let open = |node: u8| Op::Open { node, file: 0, flags: RW };

@@ -1,5 +1,5 @@
-//! The search for a sequential order of a history: Wing and Gong's, with Lowe's memory of what was
-//! tried ("Testing for linearizability", 2017), as in Porcupine.
+//! The search for a sequential order of a history: Wing and Gong's, with Lowe's memory of tried
+//! states ("Testing for linearizability", 2017), as in Porcupine.
 //!
 //! Written here and not taken from a crate: the tester of `stateright` goes through the orders
 //! without a memory of those that led to the same state, of which there are exponentially many.
@@ -110,7 +110,7 @@ fn check_object<S: Spec>(initial: S, what: &str, calls: &[Call]) -> Result<(), S
 }
 
 /// A smaller history that is still a violation, by steps that turn no right history into a wrong
-/// one: cut the end, leave out what changed nothing, forget what a call was told.
+/// one: cut the end, leave out calls that changed nothing, forget the answer of a call.
 fn shrink<S: Spec>(initial: &S, mut calls: Vec<Call>) -> Vec<Call> {
     let bad = |calls: &[Call]| search(initial.clone(), calls) == Verdict::Violation;
     let mut ends: Vec<u64> =
@@ -287,7 +287,7 @@ mod tests {
         calls.push(call(1, 32, 33, Op::Write(0, 0, 9), done()));
         let error = check(&calls, RULES).expect_err("a violation");
         assert_eq!(error.lines().count(), 3, "{error}");
-        // Appends of which nobody knows the order, and an impossible end: too many to try.
+        // Appends in an unknown order, and an impossible end: too many orders to try.
         let mut calls: Vec<Call> = (0..30)
             .map(|i| call(i, 1 + i as u64, 100 + i as u64, Op::Append(0, i as u8), done()))
             .collect();

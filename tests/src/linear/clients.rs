@@ -1,4 +1,5 @@
-//! Who executes operations: a client of the file seam, or a directory of the host by plain calls.
+//! The clients that execute operations: on the file seam, or on a directory of the host by plain
+//! calls.
 
 use std::fs::File;
 use std::mem::MaybeUninit;
@@ -16,7 +17,7 @@ use crate::subject::{RW, name};
 
 /// One client of the world.
 pub trait Client {
-    /// Does `op` and says what it told.
+    /// Does `op` and returns its outcome.
     fn call(&mut self, op: &Op) -> Outcome;
 }
 
@@ -31,10 +32,10 @@ pub const WORD: usize = 8;
 /// Where the files of a world have one more name that stays, if they have.
 const KEPT: &str = "kept";
 
-/// Who asks: the time plays no part here.
+/// The caller: the time plays no part here.
 const CX: Context = Context { uid: 0, gid: 0, now: Timespec { sec: 0, nsec: 0 } };
 
-/// What `bytes`, read where `full` were asked for, show.
+/// The page that `bytes` show, read where `full` bytes were asked for.
 fn page(bytes: &[u8], full: usize) -> Page {
     match bytes {
         [] => Page::Absent,
@@ -166,7 +167,7 @@ impl<F: FileSystem> Client for SeamClient<F> {
     }
 }
 
-/// A client of a directory of the host by plain calls: a FUSE mount, or what Linux has itself.
+/// A client of a directory of the host by plain calls: a FUSE mount, or a file system of Linux.
 pub struct PosixClient {
     dirs: [PathBuf; DIRS],
     files: Vec<(File, File)>,
@@ -267,8 +268,8 @@ impl PosixClient {
     }
 }
 
-/// The inode number of what is at `path`. One that is replaced between the kernel's two questions
-/// for it is looked up again.
+/// The inode number at `path`. A name that is replaced between the kernel's two questions for it is
+/// looked up again.
 fn lookup(path: &Path) -> rustix::io::Result<u64> {
     for _ in 0..100 {
         match sys::lstat(path) {

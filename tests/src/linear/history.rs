@@ -1,4 +1,4 @@
-//! Operations on a small world, and what clients saw of them.
+//! Operations on a small world, and the results that clients saw.
 //!
 //! The world: two directories that stay (the root and `d`), four names in each, and two files that
 //! begin as the first two names of the root and that every client holds open, so that they live on
@@ -53,7 +53,7 @@ pub enum Op {
     Truncate(usize, u64),
 }
 
-/// What a page looked like.
+/// A page as a read showed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Page {
     /// Beyond the end of file.
@@ -64,8 +64,8 @@ pub enum Page {
     Torn,
 }
 
-/// What a call that succeeded told; `None` is what this kind of client does not learn in the call,
-/// or cannot learn in one step.
+/// The answer of a call that succeeded; `None` for a part that this kind of client does not learn
+/// in the call, or cannot learn in one step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Inode number.
@@ -82,7 +82,7 @@ pub struct Seen {
     pub list: Option<[Option<u64>; NAMES]>,
 }
 
-/// The result of a call: what it told, or the number of its error.
+/// The result of a call: its answer, or the number of its error.
 pub type Outcome = Result<Seen, i32>;
 
 /// One call in a history.
@@ -112,7 +112,7 @@ pub struct Mix {
 impl Mix {
     /// All operations.
     pub const ALL: Mix = Mix { names: 50, truncate: true, list: true };
-    /// What Linux's own file systems do atomically.
+    /// The operations that Linux's own file systems do atomically.
     pub const LINUX: Mix = Mix { names: 60, truncate: false, list: false };
 }
 
@@ -155,7 +155,7 @@ fn operation(rng: &mut Rng, byte: u8, mix: &Mix) -> Op {
     }
 }
 
-/// Looks at everything: what a client that lived does in the end, alone.
+/// Looks at everything: the last operations of the one client that lives to the end, alone.
 pub fn inspection(mix: &Mix) -> Vec<Op> {
     let mut ops = Vec::new();
     for dir in 0..DIRS {

@@ -7,7 +7,7 @@ use atoll_vfs::*;
 
 use super::clients::{Locked, forward_common, to_inner};
 
-/// What is wrong.
+/// A planted defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
     /// Pages once read are kept although others write them.
@@ -51,7 +51,7 @@ impl Defect {
     ];
 }
 
-/// What is done at the next call.
+/// A change that is put off to the next call.
 enum Late {
     Truncate(Context, Ino, Option<Handle>, SetAttr),
     Rmdir(Context, Ino, Vec<u8>),

@@ -1,6 +1,6 @@
 //! Schedules of processes, some of which are killed: the test's own binary is run again for each
-//! client. What a client begins and is told it writes to a pipe that all share, in one piece, and
-//! the order in the pipe is the clock: a call happened between its two lines.
+//! client. A client writes the beginning and the answer of each call to a pipe that all share, each
+//! in one write; the order in the pipe is the clock: a call happened between its two lines.
 
 use std::io::{BufRead, BufReader, PipeReader, Read, Write};
 use std::process::{Child, Command, Stdio};
@@ -17,12 +17,12 @@ const TASK: &str = "ATOLL_SHARER";
 /// kills.
 const PAUSE: u64 = 200_000;
 
-/// What the processes of a run do.
+/// The task of the processes of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan<'a> {
     /// The test function that calls [`play`].
     pub test: &'a str,
-    /// What that one's `make` is given: where the volume is.
+    /// The argument of its `make`: where the volume is.
     pub place: &'a str,
     /// The seed of scripts and kills.
     pub seed: u64,
@@ -30,7 +30,7 @@ pub struct Plan<'a> {
     pub clients: (usize, usize),
     /// Operations.
     pub mix: Mix,
-    /// Errors that say that the server is gone: nobody knows what has become of such a call.
+    /// Errors that say that the server is gone: the outcome of such a call is unknown.
     pub lost: &'a [i32],
 }
 
@@ -46,7 +46,7 @@ fn pause(rng: &mut Rng) {
 /// and its own number, once all others are ready. Does nothing when it is not run for that.
 ///
 /// # Panics
-/// Without what the plan says.
+/// Without a valid plan.
 pub fn play<C: Client>(make: impl FnOnce(&str, usize) -> C) {
     let Ok(task) = std::env::var(TASK) else { return };
     let parts: Vec<&str> = task.splitn(6, ' ').collect();
@@ -80,7 +80,7 @@ impl Drop for Processes {
     }
 }
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Debug, Default)]
 pub struct Played {
     /// The history.
@@ -91,19 +91,19 @@ pub struct Played {
     pub killed: (usize, usize),
 }
 
-/// When something is killed: when so many lines have come, of this client or of any.
+/// When a process is killed: after so many lines, of this client or of any.
 #[derive(Clone, Copy, Debug)]
 struct Death {
     client: Option<usize>,
     lines: u64,
 }
 
-/// Runs the clients of `plan`. All but the first may be killed; or, with `kill_server`, none is and
-/// that is called some time. `ready` is called when all are ready and none has begun. The times
-/// begin after `from`.
+/// Runs the clients of `plan`. All but the first may be killed; or, with `kill_server`, none is,
+/// and that is called at some time. `ready` is called when all are ready and none has begun. The
+/// times begin after `from`.
 ///
 /// # Panics
-/// When a client does, or says what cannot be understood.
+/// When a client does, or writes a line that cannot be parsed.
 pub fn processes(
     plan: &Plan<'_>,
     from: u64,
@@ -191,7 +191,7 @@ fn listen(
                 let Some(at) = last[i - begin].take() else { panic!("said: {line}") };
                 let server_gone = kill_server.is_some() && deaths.is_empty();
                 if server_gone && matches!(outcome, Err(errno) if plan.lost.contains(&errno)) {
-                    // What it tries after that reaches nobody.
+                    // Its later calls reach no server.
                     lost[i - begin] = true;
                     continue;
                 }

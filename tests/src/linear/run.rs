@@ -30,9 +30,9 @@ pub type AnyClient = Box<dyn Client + Send>;
 pub struct World {
     /// The clients.
     pub clients: Vec<AnyClient>,
-    /// What holds there.
+    /// The rules that hold there.
     pub rules: Rules,
-    /// Ends the world when the clients are gone, and examines what is left.
+    /// Ends the world when the clients are gone, and examines the rest.
     pub end: Box<dyn FnOnce()>,
 }
 
@@ -53,7 +53,7 @@ impl World {
 }
 
 /// Runs one script on each client at the same time; returns the history. All but the first client
-/// may die: in the middle of its script it starts an operation of which nobody hears again. The
+/// may die: in the middle of its script it starts an operation and never tells its outcome. The
 /// first looks at everything in the end.
 pub fn history<C: Client + Send>(seed: u64, clients: Vec<C>, mix: &Mix) -> Vec<Call> {
     let clock = &AtomicU64::new(1);
@@ -74,7 +74,7 @@ pub fn history<C: Client + Send>(seed: u64, clients: Vec<C>, mix: &Mix) -> Vec<C
                     let death = (i > 0 && rng.chance(25)).then(|| rng.within(0..LENGTH as u64));
                     start.wait();
                     for (k, op) in script(seed, i, LENGTH, mix).into_iter().enumerate() {
-                        // Mostly together with the others' calls, but for as much as they differ.
+                        // Mostly at the same call as the others, but at slightly different times.
                         progress[i].store(k, Ordering::SeqCst);
                         let all_here = || progress.iter().all(|p| p.load(Ordering::SeqCst) >= k);
                         if rng.chance(80) {
@@ -171,7 +171,7 @@ impl Overlap {
 pub fn run(seed: u64, world: World, mix: &Mix) -> Result<Overlap, String> {
     PROGRESS.with_borrow(|progress| {
         if let Some(progress) = progress {
-            // Who watches waits until the test has ended.
+            // The watcher waits until the test has ended.
             let _ = progress.send(());
         }
     });
@@ -204,8 +204,8 @@ thread_local! {
 }
 
 /// Runs a test that could wait for ever: when `limit` has passed without another [`run`], the whole
-/// process ends, with what it has mounted in namespaces of its own. How many there are, and how
-/// busy the machine is, does not matter.
+/// process ends, with its mounts in namespaces of its own. The number of runs, and the load of the
+/// machine, do not matter.
 ///
 /// # Panics
 /// When the test does.

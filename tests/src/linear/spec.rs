@@ -1,4 +1,5 @@
-//! What operations mean, one after the other: the names as one object, each file's data another.
+//! The meaning of operations, one after the other: the names as one object, each file's data
+//! another.
 //!
 //! Linearizability is local: a history is linearizable if its part on each object is. An
 //! operation that shows two objects (`Stat`: links and size) is checked in both parts by itself.
@@ -11,22 +12,23 @@ pub trait Spec: Clone + Eq + std::hash::Hash {
     /// Whether `op` is one on this object.
     fn concerns(&self, op: &Op) -> bool;
 
-    /// Does `op`. False if `seen` cannot be what it told in this state; `None`: nobody was told.
+    /// Does `op`. False if it cannot have answered `seen` in this state; `None`: its client got no
+    /// answer.
     fn apply(&mut self, op: &Op, seen: Option<&Outcome>) -> bool;
 
-    /// Whether `op` can have told this in this state without having been done.
+    /// Whether `op` can have answered this in this state without having been done.
     fn did_nothing(&self, op: &Op, seen: Option<&Outcome>) -> bool {
         let _ = (op, seen);
         false
     }
 }
 
-/// Whether what was seen, if anything, is `value`.
+/// Whether the seen value, if there is one, is `value`.
 fn is<T: PartialEq>(seen: Option<T>, value: T) -> bool {
     seen.is_none_or(|seen| seen == value)
 }
 
-/// What was told of an operation that succeeds, or `None` if it was told to have failed.
+/// The answer of an operation that succeeds, or `None` if it answered with an error.
 fn success(seen: Option<&Outcome>) -> Option<Seen> {
     match seen {
         None => Some(Seen::default()),
@@ -34,22 +36,23 @@ fn success(seen: Option<&Outcome>) -> Option<Seen> {
     }
 }
 
-/// What the kernel has to do with the calls.
+/// The kernel's part in the calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kernel {
     /// Nothing: the file seam.
     None,
     /// The file system is its own. It gives no name to a file that has lost all.
     Alone,
-    /// Calls come through FUSE mounts of which each knows nothing of the others. What the kernel
-    /// asks the file system is linearizable; what it concludes from several answers may not be.
+    /// Calls come through FUSE mounts of which each knows nothing of the others. The kernel's
+    /// requests to the file system are linearizable; its conclusions from several answers may not
+    /// be.
     Between,
 }
 
-/// What holds in a world.
+/// The rules of a world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rules {
-    /// Who has a say.
+    /// The kernel's part.
     pub kernel: Kernel,
     /// The open files have one more name, which no operation touches: they outlive their clients.
     pub kept: bool,
@@ -148,7 +151,7 @@ impl Names {
 }
 
 impl Spec for Names {
-    // The kernel of a mount may have answered by itself, out of what it found a moment ago.
+    // The kernel of a mount may have answered by itself, from its last look.
     fn did_nothing(&self, op: &Op, outcome: Option<&Outcome>) -> bool {
         let Some(outcome) = outcome.filter(|_| self.rules.kernel == Kernel::Between) else {
             return false;

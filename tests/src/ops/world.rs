@@ -1,8 +1,8 @@
-//! A file system in the hands of a sequence of operations, and what it answered.
+//! A file system under a sequence of operations, and its answers.
 
 use super::*;
 
-/// What an operation came to, comparable between file systems.
+/// The outcome of an operation, comparable between file systems.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     /// It succeeded and has nothing to say.
@@ -13,7 +13,7 @@ pub enum Outcome {
     Bytes(Vec<u8>),
     /// Where a write went.
     Written(Written),
-    /// What a seek found.
+    /// The offset that a seek found.
     Offset(u64),
     /// A listing, or names of attributes (with 0).
     Names(BTreeMap<Vec<u8>, u32>),
@@ -25,7 +25,7 @@ pub enum Outcome {
     Failed(Errno),
 }
 
-/// Attributes without what is an implementor's own.
+/// Attributes without those that each implementor may choose.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Seen {
     /// The inode, numbered in the order in which a world has seen them.
@@ -55,7 +55,7 @@ pub struct Stream {
     pub cookie: u64,
 }
 
-/// What operations' slots mean to one file system.
+/// The inodes, files and streams behind operations' slots in one file system.
 #[derive(Clone, Debug)]
 pub struct World {
     nodes: [Ino; NODES as usize],
@@ -97,7 +97,7 @@ impl World {
         self.streams[slot as usize]
     }
 
-    /// Forgets all handles: whoever held them is gone.
+    /// Forgets all handles: their holder is gone.
     pub fn close_all(&mut self) {
         self.files = [None; FILES as usize];
         self.streams = [None; STREAMS as usize];
@@ -319,7 +319,7 @@ impl World {
                 let data = fill_bytes(fill, offset, len as usize);
                 let mut written = fs.write(cx, ino, handle, offset, &data)?;
                 if data.is_empty() {
-                    // Where nothing goes is nowhere.
+                    // The place of an empty write does not count.
                     written.offset = offset;
                 }
                 Outcome::Written(written)
@@ -369,7 +369,7 @@ impl World {
     }
 }
 
-/// What a call that returns nothing comes to.
+/// The outcome of a call that returns nothing.
 fn done((): ()) -> Outcome {
     Outcome::Done
 }

@@ -1,4 +1,4 @@
-//! What the kernels of mounts cache: nothing of it is seen once another client has changed it.
+//! The caches of mounts' kernels: no program sees cached data once another client has changed it.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -20,7 +20,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::{World, open, with_world, with_world_alone};
 
-/// Longer than what was taken back from a kernel is not lent to it again.
+/// Longer than the server waits before it gives a kernel a new lease on an invalidated file.
 const REST: Duration = Duration::from_millis(120);
 
 fn cx() -> Context {
@@ -236,7 +236,7 @@ fn round(changer: &mut dyn Changer, cached: &Path, value: u8, pause: Duration) {
     });
 }
 
-/// Once a call has returned, by whatever way, the mount that has cached what it changed shows the
+/// Once a call has returned, by any client, the mount that has cached the old state shows the
 /// change.
 #[test]
 fn changes_are_seen_through_caches() {
@@ -257,7 +257,7 @@ fn changes_are_seen_through_caches() {
     });
 }
 
-/// What is cached is not asked for.
+/// The kernel sends no request for cached data.
 #[test]
 fn the_kernel_does_cache() {
     with_world(|world| {
@@ -286,7 +286,7 @@ fn the_kernel_does_cache() {
         let before = world.requests.load(Ordering::Relaxed);
         file.read_exact_at(&mut bytes, 0).unwrap();
         let asked = world.requests.load(Ordering::Relaxed) - before;
-        // What ends with the first may come late.
+        // Requests that end the first open may come late.
         assert!(asked <= 2, "{asked} requests for a cached file");
     });
 }
@@ -430,15 +430,15 @@ struct Swallowing<'a> {
 impl Drop for Swallowing<'_> {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // Aborts its connection, which ends what waits in the kernel.
+        // Aborts its connection, which ends the calls that wait in the kernel.
         let _ = umount2(self.mount, MntFlags::MNT_FORCE);
     }
 }
 
-/// Takes requests of the second mount until it has a read of `cached`, a file of it, which nobody
-/// answers then. Returns its number, and those who wait for it.
+/// Takes requests of the second mount until it has a read of `cached`, a file of it, which stays
+/// unanswered. Returns its number, and the threads that wait for it.
 fn swallow(world: &World, stop: &AtomicBool, cached: &Arc<File>) -> (u64, Vec<JoinHandle<()>>) {
-    // Reading is what the mount's server does too, so that this takes what it is quicker for.
+    // The mount's server reads requests too: this takes those for which it is quicker.
     let flags = nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK);
     nix::fcntl::fcntl(&world.device, flags).unwrap();
     let mut stuck = Vec::new();
@@ -460,7 +460,7 @@ fn swallow(world: &World, stop: &AtomicBool, cached: &Arc<File>) -> (u64, Vec<Jo
             if began.elapsed() > Duration::from_secs(30) {
                 stop.store(true, Ordering::Relaxed);
             }
-            // Closing is a request too: nobody does.
+            // Closing is a request too: no thread closes the file.
             let cached = Arc::clone(cached);
             stuck.push(thread::spawn(move || {
                 let (at, mut byte) = (1 << 19, [0]);
@@ -474,8 +474,8 @@ fn swallow(world: &World, stop: &AtomicBool, cached: &Arc<File>) -> (u64, Vec<Jo
     (unique.expect("nothing was swallowed"), stuck)
 }
 
-/// The owner of a mount keeps its device and takes requests that nobody answers: the others wait
-/// for him once, until he is cut off.
+/// The owner of a mount keeps its device, and takes requests without answering: the other clients
+/// wait for that mount once, until the server cuts it off.
 #[test]
 fn requests_that_are_swallowed_harm_only_their_mount() {
     with_world_alone(|world| {
@@ -534,8 +534,8 @@ fn work(changer: &mut dyn Changer, dir: &Path) {
     }
 }
 
-/// A mount whose kernel is late to forget one file holds up who works on that, and nobody who works
-/// on others.
+/// A mount whose kernel is late to forget one file holds up clients that work on that file, and no
+/// others.
 #[test]
 fn who_is_late_holds_up_nobody_else() {
     with_world_alone(|world| {
@@ -617,7 +617,7 @@ fn who_cannot_be_told_in_time_shows_nothing() {
                     returned.store(true, Ordering::Release);
                 }
             });
-            // Later than it is fenced, and the answer to what it waits for comes.
+            // The mount is fenced first; then the awaited answer comes.
             sleep(Duration::from_millis(800));
             let early = returned.load(Ordering::Acquire);
             let mut answer = [0; 16];
@@ -627,8 +627,8 @@ fn who_cannot_be_told_in_time_shows_nothing() {
             nix::unistd::write(&world.device, &answer).unwrap();
             assert!(!early, "a change returned that a mount does not show");
         });
-        // Its server has gone, but the device is open still: who asked would wait for ever. Without
-        // a connection the kernel goes on showing what it has.
+        // Its server has gone, but the device is still open: a program that asked would wait for
+        // ever. Without a connection the kernel goes on showing its cache.
         let _ = umount2(&world.b, MntFlags::MNT_FORCE);
         for (name, file) in ["f", "g", "h"].iter().zip(&cached) {
             assert!(file.read_at(&mut [0], 0).is_err(), "{name} is shown");
@@ -641,8 +641,8 @@ fn who_cannot_be_told_in_time_shows_nothing() {
     });
 }
 
-/// What a kernel is told of the size of a file it drops when a notification overtakes it, and then
-/// goes by the size that it knew: which must not be from before a change that has returned.
+/// A kernel drops an answer about a file's size when a notification overtakes it, and then goes by
+/// the size that it knew: which must not be from before a change that has returned.
 #[test]
 fn sizes_that_are_overtaken() {
     with_world(|world| {
@@ -688,8 +688,8 @@ fn sizes_that_are_overtaken() {
     });
 }
 
-/// Nothing is read beyond the end of what another client has made shorter, whoever else reads
-/// meanwhile.
+/// No read returns bytes beyond the end of a file that another client has made shorter, whoever
+/// else reads meanwhile.
 #[test]
 fn files_that_become_shorter() {
     with_world(|world| {

@@ -22,7 +22,7 @@ use atoll_vfs::{Context, FileSystem, Handle, Ino, OpenFlags, Timespec};
 use super::LIMIT;
 use super::served::{Real, Served, examine, in_namespace, ring, serve};
 
-/// What a client holds of a file without a name when it dies.
+/// The bytes of a file without a name that a client holds when it dies.
 const HELD: u64 = 1 << 20;
 /// How long the server may take to notice.
 const SOON: Duration = Duration::from_secs(10);
@@ -101,7 +101,7 @@ fn hold_in_directory(root: &Path, i: usize) {
     std::mem::forget((file, locks));
 }
 
-/// Waits for what every client holds.
+/// Waits for the locks and the space that every client holds.
 struct Waiter {
     session: Session<Real>,
     file: (Ino, Handle),
@@ -119,7 +119,7 @@ impl Waiter {
         Waiter { session, file: (ino, handle), clients, free: 0, granted: None }
     }
 
-    /// Now all hold what they hold.
+    /// Called when all clients hold their files and locks.
     fn wait(&mut self, locks: bool) {
         self.free = self.session.statfs(&CX).expect("statfs").blocks_free;
         if !locks {

@@ -1,5 +1,5 @@
 //! A server that is killed in the middle of its work, and the next one on the same volume: the
-//! history goes on, and what had been answered is there.
+//! history goes on, and every answered operation is there.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ fn options(device: &HostDevice) -> MountOptions {
     MountOptions { incarnation, cache_bytes: 0, ..MountOptions::default() }
 }
 
-/// A server's process: serves until it is killed, or nobody holds its standard input.
+/// A server's process: serves until it is killed, or its standard input closes.
 #[test]
 fn server() {
     let Ok(task) = std::env::var(TASK) else { return };
@@ -90,8 +90,8 @@ impl Drop for Running {
     }
 }
 
-/// Two servers are killed, a third one is asked what is there, and killed too. Returns how many
-/// calls nobody was told the outcome of.
+/// Kills two servers, inspects the world through a third, and kills that too. Returns how many
+/// calls never got their outcome.
 fn one(seed: u64, folder: &Path) -> Result<(usize, Overlap), String> {
     let mapped = seed.is_multiple_of(2);
     let mut device = open(folder, mapped);

@@ -1,5 +1,5 @@
-//! What users get besides the program: manual pages, completions, the unit for systemd, documents,
-//! licences; and where each of them goes.
+//! The files that users get besides the program: manual pages, completions, the unit for systemd,
+//! documents, licences; and where each of them goes.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::dist::stage::{Stage, failed, gzip, read};
 use crate::steps::{Failure, program};
 
-/// Where things go that do not go to the same place everywhere.
+/// Folders that differ between the forms of a release.
 pub struct Layout<'a> {
     /// The folder that has `bin` and `share`, seen from the stage.
     pub prefix: &'a str,

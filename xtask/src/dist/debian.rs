@@ -41,7 +41,8 @@ pub fn make(
     gzip(&stage.root().join(changelog))?;
 
     let depends = depends(binary)?;
-    // Of the files alone: what folders take depends on the file system of the machine that builds.
+    // Of the files alone: the size of folders depends on the file system of the machine that
+    // builds.
     let sizes =
         program("find").arg(stage.root()).args(["-type", "f", "-printf", "%s\n"]).output()?;
     let bytes: u64 = sizes.lines().filter_map(|size| size.parse::<u64>().ok()).sum();
@@ -51,7 +52,7 @@ pub fn make(
     let sums = program("sh").args(["-c", sums]).arg(stage.root()).output()?;
     stage.put("DEBIAN/md5sums", sums.as_bytes(), 0o644)?;
 
-    // More threads would cut what they compress into other pieces.
+    // More threads would cut the data into other pieces.
     program("dpkg-deb")
         .env("SOURCE_DATE_EPOCH", &time.to_string())
         .args(["--root-owner-group", "-Zxz", "--threads-max=1", "--build"])
@@ -68,7 +69,7 @@ what others have written that is in the program.
 
 ";
 
-/// The file `control`. Debian writes what comes before a version with a tilde.
+/// The file `control`. Debian writes a pre-release with a tilde.
 fn control(version: &str, kibibytes: &str, depends: &str) -> String {
     let version = version.replacen('-', "~", 1);
     let maintainer = match (std::env::var("DEBFULLNAME"), std::env::var("DEBEMAIL")) {

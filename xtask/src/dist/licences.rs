@@ -1,4 +1,4 @@
-//! The licences of what is linked into the program: their texts go with every copy of it.
+//! The licences of code that is linked into the program: their texts go with every copy of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,7 +11,7 @@ use crate::steps::{Failure, cargo};
 /// The packages whose code is in the program: its own, and those of the interposer that it carries.
 const PROGRAMS: [&str; 2] = ["atoll-cli", "atoll-preload-backend"];
 
-/// What no package of cargo's brings.
+/// The licences that no package of cargo's brings.
 const BESIDE: &str = "\
 The program also has parts of the standard library of Rust (Apache-2.0 OR MIT, The Rust Project
 contributors). Where it is static, it has parts of the C library musl (MIT, Copyright 2005-2020 Rich

@@ -2,9 +2,9 @@
 //! by the same toolchain, the same bytes come.
 //!
 //! Read in this order: [`stage`] is files as they will be installed, and archives of them;
-//! [`contents`] is what goes along with the program, [`licences`] those of others; [`debian`] and
-//! [`image`] are two of the three forms, the third is a tarball; [`trial`] uses each in an empty
-//! root directory.
+//! [`contents`] is the files that go along with the program, [`licences`] the licences of others;
+//! [`debian`] and [`image`] are two of the three forms, the third is a tarball; [`trial`] uses each
+//! in an empty root directory.
 
 mod contents;
 mod debian;
@@ -22,7 +22,7 @@ use crate::dist::contents::{Layout, install};
 use crate::dist::stage::{Stage, failed, gzip, read, sha256};
 use crate::steps::{Failure, cargo, program, target_is_there};
 
-/// What to make.
+/// The parts to make.
 #[derive(Args)]
 pub struct Arguments {
     /// The folder for what is made; target/dist if nothing is said
@@ -35,7 +35,7 @@ pub struct Arguments {
 
 /// The programs' version, which all packages of the workspace share.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// For machines of which the C library is known: those of the Debian package.
+/// For machines whose C library is known: those of the Debian package.
 const GNU: &str = "x86_64-unknown-linux-gnu";
 /// For all others: the program is static.
 pub const MUSL: &str = "x86_64-unknown-linux-musl";

@@ -41,7 +41,7 @@ impl Stage {
         for folder in folders {
             if !folder.is_dir() {
                 fs::create_dir(folder).map_err(|error| failed(folder, &error))?;
-                // The umask of who builds is nobody's business.
+                // The builder's umask must not show.
                 set_mode(folder, 0o755)?;
             }
         }

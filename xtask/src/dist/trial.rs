@@ -1,4 +1,4 @@
-//! What was made is tried: each in a root directory that has nothing but what it installs and, of
+//! The forms of a release are tried, each in a root directory that has only its own files and, for
 //! the Debian package, the libraries that it names.
 
 use std::fs;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::dist::stage::{Stage, failed, read, sha256};
 use crate::steps::{Failure, Step, program};
 
-/// The content that is put into a volume, and has to come out of it.
+/// The text that goes into a volume, and has to come out of it.
 const TEXT: &str = "what was put into the volume\n";
 
 /// Unpacks the tarball `archive`, whose one folder is `name`, in `stage` and uses it.
@@ -88,7 +88,7 @@ fn libraries(package: &str, stage: &Stage) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Does with the program at `path` of `stage` what everybody does first.
+/// Takes a user's first steps with the program at `path` of `stage`.
 fn use_it(stage: &Stage, path: &str, version: &str) -> Result<(), Failure> {
     let atoll = |arguments: &[&str]| inside(stage)?.arg(path).args(arguments).output();
     expect(&atoll(&["--version"])?, &format!("atoll {version}\n"))?;

@@ -20,7 +20,7 @@ const FREE: [&str; 7] = [
     "xtask",
 ];
 
-/// What the server may not name: it has no clock, thread or system call of its own.
+/// The names that the server may not use: it has no clock, thread or system call of its own.
 const NO_MACHINE: [&str; 10] = [
     "std::thread",
     "std::net",

@@ -118,8 +118,7 @@ fn named(text: &str) -> impl Iterator<Item = (usize, &str)> {
 fn targets(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (number, line) in prose(text) {
-        // What stands between back-ticks is code; the rest keeps `](` even if a link's text is
-        // code.
+        // Text between back-ticks is code; the rest keeps `](` even if a link's text is code.
         let text: String = line.split('`').step_by(2).collect();
         let mut rest = text.as_str();
         while let Some((_, after)) = rest.split_once("](") {

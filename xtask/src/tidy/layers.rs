@@ -37,8 +37,8 @@ const LAYERS: [(&str, &[&str]); 10] = [
     ),
 ];
 
-/// What may know any layer. Programs among themselves: only measurements, tests and fuzz targets
-/// may drive one another's libraries.
+/// The folders that may know any layer. Programs among themselves: only measurements, tests and
+/// fuzz targets may drive one another's libraries.
 const PROGRAMS: [&str; 6] = ["crates/cli", "tests", "bench", "fuzz", "sim", "xtask"];
 
 /// A package of the workspace, as cargo describes it.

@@ -1,7 +1,7 @@
 //! The project's rules about itself, checked.
 //!
 //! Read in this order: [`tree`] the files that the rules look at; [`layers`] which crate may know
-//! which; [`sources`] what holds for every source file; [`words`] what no file may say;
+//! which; [`sources`] the rules for every source file; [`words`] those for the words in any file;
 //! [`documents`] links, licences and the list of dependencies; [`circles`] files that need each
 //! other; [`callers`] functions that nothing calls.
 
@@ -25,7 +25,7 @@ struct Problem {
     file: String,
     /// The line, counted from 1; 0 for the file as a whole.
     line: usize,
-    /// The fault, and the remedy.
+    /// The fault, and how to mend it.
     message: String,
 }
 

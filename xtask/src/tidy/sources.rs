@@ -1,4 +1,4 @@
-//! What holds for every source file.
+//! The rules for every source file.
 
 use super::Problem;
 use super::tree::Tree;
@@ -53,7 +53,7 @@ pub fn check(tree: &Tree) -> Vec<Problem> {
     problems
 }
 
-/// What holds for every language.
+/// The rules for every language.
 fn common(path: &str, text: &str, problems: &mut Vec<Problem>) {
     let lines = text.lines().count();
     if lines > LINES_MAX {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-/// Folders that hold what programs made, wherever they stand.
+/// Folders of generated files, wherever they stand.
 const MADE: [&str; 4] = [".git", "target", "corpus", "artifacts"];
 
 /// The text files of a checkout: path relative to its root, content.

@@ -1,4 +1,5 @@
-//! What no file may say: unfinished work, the machine it was written on, where it was discussed.
+//! Words that no file may have: marks of unfinished work, the machine it was written on, where it
+//! was discussed.
 
 use super::Problem;
 use super::tree::Tree;

@@ -1,7 +1,8 @@
-//! The items of the tree, one after another: which of them are sound and suit those before them.
+//! The items of the tree, one after another: which of them are sound and agree with those before
+//! them.
 //!
-//! Check and repair send the same items through the same [`Screen`], so that they judge alike: what
-//! a repair writes is what the screen hands on.
+//! Check and repair send the same items through the same [`Screen`], so that they judge alike: a
+//! repair writes the items that the screen hands on.
 
 use alloc::vec::Vec;
 
@@ -17,7 +18,7 @@ use crate::key::{DIRENT_TIES, Key, Kind, OFFSET_MAX, XATTR_PIECES, XATTR_TIES};
 use crate::layout::{Superblock, node};
 use crate::xattr;
 
-/// What is known of an inode once its items have been seen; names come later.
+/// An inode as its items show it; names come later.
 #[derive(Clone, Debug)]
 pub(crate) struct InodeInfo {
     pub ino: u64,
@@ -266,7 +267,7 @@ impl Screen {
     }
 
     /// The type of the inode that an item belongs to. Where the record is missing, entries and
-    /// extents tell what it was.
+    /// extents tell the type.
     fn owner<S: Sink>(&mut self, kind: Kind, key: Key, sink: &mut S) -> Result<Option<FileType>> {
         if let Some(record) = self.current.record {
             return Ok(Some(record.file_type()));

@@ -210,7 +210,7 @@ impl Namespace {
     }
 }
 
-/// Compares what an inode says of its names with the names.
+/// Compares an inode's record of its names with the names.
 fn check_links(info: &InodeInfo, report: &mut Report) {
     let InodeInfo { ino, file_type, .. } = *info;
     if Namespace::is_lost(info) {

@@ -29,7 +29,7 @@ use crate::superblocks::Superblocks;
 
 const LOST_AND_FOUND: &str = "lost+found";
 
-/// Puts right what `found` shows to be wrong. The volume is flushed after it.
+/// Mends the findings in `found`. The volume is flushed after it.
 pub(crate) fn repair<M: Addressable>(
     view: &mut View<'_, M>,
     found: Volume,
@@ -56,7 +56,7 @@ pub(crate) fn repair<M: Addressable>(
     }
 }
 
-/// Makes `state` the volume's, whose blocks in use are `usage`.
+/// Makes `state` the volume's state, with the blocks `usage` in use.
 fn put_state<M: Addressable>(
     view: &mut View<'_, M>,
     usage: &Usage,
@@ -237,7 +237,7 @@ where
     }
 }
 
-/// Sends all items through the screen once more, and what is to be kept to a new tree.
+/// Sends all items through the screen once more, and those to be kept to a new tree.
 fn emit<'d, M, W>(
     view: &mut View<'d, M>,
     volume: &Volume,
@@ -304,7 +304,7 @@ where
     builder.finish(&mut output)
 }
 
-/// Changes what the screen keeps into what it should be, and adds what was missing.
+/// Corrects the items that the screen keeps, and adds missing ones.
 struct Fixer<'a> {
     volume: &'a Volume,
     /// By key; those before have been added.
@@ -316,7 +316,7 @@ struct Fixer<'a> {
 }
 
 impl Fixer<'_> {
-    /// Adds what belongs before `key`.
+    /// Adds the items that belong before `key`.
     fn add_before(&mut self, key: Option<Key>) {
         while let Some(((at, value), rest)) = self.additions.split_first()
             && key.is_none_or(|key| *at < key)
@@ -384,7 +384,7 @@ impl Sink for Fixer<'_> {
     fn inode(&mut self, _info: InodeInfo) {}
 }
 
-/// What is added to the tree: a root, names for what has none, and a directory for these.
+/// The additions to the tree: a root, names for inodes without one, and a directory for these.
 struct Plan {
     additions: Vec<(Key, Vec<u8>)>,
     /// The keys of the names among them.
@@ -408,7 +408,7 @@ impl Plan {
             plan.add_inode(volume, 1, 1, options);
         }
         plan.reconnect(view, volume, options)?;
-        // Links and parents of what was added are known only now.
+        // Links and parents of added inodes are known only now.
         for (key, value) in &mut plan.additions {
             if key.kind() == Some(Kind::Inode)
                 && let Some(info) = volume.namespace.get(key.ino)

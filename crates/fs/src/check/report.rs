@@ -1,4 +1,4 @@
-//! What a check found, in types and in words.
+//! The findings of a check, in types and in words.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -51,7 +51,7 @@ impl fmt::Display for ItemKey {
     }
 }
 
-/// What is wrong with a tree node, so that what lies below it is out of reach.
+/// A fault of a tree node, which puts everything below it out of reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeFault {
@@ -73,7 +73,7 @@ pub enum NodeFault {
     Empty,
 }
 
-/// What is wrong with an item.
+/// A fault of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ItemFault {
@@ -126,7 +126,7 @@ pub enum Finding {
     JournalHeaders,
     /// The numbers in the journal's header are too great for the journal to go on from.
     JournalNumbers,
-    /// Journal records are damaged that were committed: what follows them is there, but of no use.
+    /// Committed journal records are damaged: those after them are there, but of no use.
     JournalCut {
         /// The sequence number of the first.
         sequence: u64,
@@ -157,7 +157,7 @@ pub enum Finding {
         /// Why.
         fault: ItemFault,
     },
-    /// Blocks of a file that belong to somebody else too: a node or another file.
+    /// Blocks of a file that also belong to a node or another file.
     SharedBlocks {
         /// The file.
         ino: u64,
@@ -215,30 +215,30 @@ pub enum Finding {
     Links {
         /// The inode.
         ino: u64,
-        /// What it says.
+        /// The recorded number.
         stored: u32,
-        /// What was counted.
+        /// The right number, by count.
         counted: u32,
     },
     /// A directory names another parent than the one that holds it.
     Parent {
         /// The directory.
         ino: u64,
-        /// What it says.
+        /// The recorded number.
         stored: u64,
-        /// What holds it.
+        /// The directory that holds it.
         parent: u64,
     },
     /// An inode has another number of blocks than it says.
     Blocks {
         /// The inode.
         ino: u64,
-        /// What it says.
+        /// The recorded number.
         stored: u64,
-        /// What was counted.
+        /// The right number, by count.
         counted: u64,
     },
-    /// An entry of the list of removals names what is not to be removed.
+    /// An entry of the list of removals names an inode that is not to be removed.
     Orphan {
         /// The inode.
         ino: u64,
@@ -285,9 +285,9 @@ pub enum Finding {
     Counter {
         /// Which.
         counter: Counter,
-        /// What it says.
+        /// The recorded number.
         stored: u64,
-        /// What was counted; for the next inode number, the least that is right.
+        /// The right number, by count; for the next inode number, the least that is right.
         counted: u64,
     },
 }
@@ -460,17 +460,16 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What a check found and what a repair did.
+/// The findings of a check, and the changes that a repair made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
-    /// What is wrong, the first [`FINDINGS_MAX`].
+    /// The findings, the first [`FINDINGS_MAX`] of them.
     pub findings: Vec<Finding>,
     /// Findings beyond those.
     pub more_findings: u64,
-    /// What is no error, but should be known, in the words of a mount: what a crash may have left
-    /// and the next mount mends; and where it cannot be told whether something was lost, or it was
-    /// lost before.
+    /// Findings that are no errors, as a mount notes them: traces of a crash that the next mount
+    /// mends; and places where something was lost earlier, or may have been.
     pub notes: Vec<MountNote>,
     /// Journal records that a mount would replay.
     pub journal_records: u64,
@@ -512,7 +511,7 @@ pub struct Report {
     pub items_salvaged: u64,
     /// Items that were given up: entries, extents, attributes, inode records.
     pub items_lost: u64,
-    /// Blocks of file data that were taken from a file because somebody else uses them.
+    /// Blocks of file data that were taken from a file because a node or another file uses them.
     pub blocks_lost: u64,
     /// Inodes that were given a name under /lost+found.
     pub inodes_reconnected: u64,

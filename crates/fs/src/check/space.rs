@@ -90,7 +90,7 @@ impl Usage {
         }
     }
 
-    /// What the bits of the group's map block should be, 64 from `word` * 64 on.
+    /// The bits that the group's map block should have, 64 from `word` * 64 on.
     fn expected(&self, sb: &Superblock, group: u64, word: usize) -> u64 {
         let len = sb.group_len(group);
         let mut v = self.groups.get(&group).map_or(0, |bits| bits[word]);

@@ -1,5 +1,5 @@
-//! The tree from its root to its leaves, each node looked at once; and what can be found again of
-//! leaves that no way leads to.
+//! The tree from its root to its leaves, each node looked at once; and items salvaged from leaves
+//! that no way leads to.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -34,7 +34,7 @@ impl Keys {
 enum Part {
     /// A sound leaf.
     Leaf { block: u64, keys: Keys },
-    /// Leaves that can't be reached; what was salvaged of them.
+    /// Leaves that can't be reached; the items salvaged from them.
     Gap { keys: Keys, found: Range<usize> },
 }
 
@@ -55,7 +55,7 @@ struct Visit {
     keys: Keys,
 }
 
-/// What [`Tree::for_each`] comes across.
+/// The things that [`Tree::for_each`] comes across.
 pub(crate) enum Step<'a> {
     /// An item in its place.
     Item(Key, &'a [u8]),

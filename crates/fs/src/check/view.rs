@@ -1,5 +1,5 @@
-//! A volume as a mount would see it, without writing: what is at home, and over it what the journal
-//! would put there.
+//! A volume as a mount would see it, without writing: the blocks at home, and over them the
+//! journal's changes.
 //!
 //! Of the journal only the places of its byte ranges are kept in memory, not more than twice what
 //! the ring takes on the device.
@@ -18,7 +18,7 @@ use crate::pair;
 use crate::recovery::{self, Change, Proof, Replay, is_sound};
 use crate::report::MountNote;
 
-/// What the journal says about a metadata block.
+/// An entry of the journal for a metadata block.
 #[derive(Clone, Copy, Debug)]
 struct Patch {
     block: u64,
@@ -44,7 +44,7 @@ pub(crate) struct View<'d, M> {
     /// By block, then in the journal's order.
     patches: Vec<Patch>,
     tail: ScanEnd,
-    /// The end of what counts.
+    /// The end of the records that count.
     end: ScanEnd,
     /// The end of the records.
     chain_end: ScanEnd,
@@ -55,8 +55,8 @@ pub(crate) struct View<'d, M> {
 }
 
 impl<'d, M: Addressable> View<'d, M> {
-    /// Reads superblock and journal, to change the volume or not: see [`Opening::begin`]. What is
-    /// wrong with them goes to `report`.
+    /// Reads superblock and journal, to change the volume or not: see [`Opening::begin`]. Their
+    /// faults go to `report`.
     ///
     /// # Errors
     /// There is no volume, or the device fails in the journal.
@@ -109,7 +109,7 @@ impl<'d, M: Addressable> View<'d, M> {
         Ok(view)
     }
 
-    /// As in a mount: goes through what counts of the journal.
+    /// As in a mount: goes through the journal's records that count.
     fn read_journal(&mut self, header: &Header, found: Found, report: &mut Report) -> Result<()> {
         let sb = self.sb.clone();
         let Found { tail, extent, trusted, end, is_cut } = found;
@@ -145,7 +145,8 @@ impl<'d, M: Addressable> View<'d, M> {
             }
         }
         if applied == end && end != tail {
-            // What a recovery was about to write home is listed behind what counts.
+            // The blocks that a recovery was about to write home are listed behind the records that
+            // count.
             journal::scan(self.device, &sb, end, |_, record| {
                 note_lists(record, end.position, patches, &changed);
                 Ok(true)
@@ -173,7 +174,7 @@ impl<'d, M: Addressable> View<'d, M> {
         !self.patches_of(block).is_empty()
     }
 
-    /// The content of a metadata block, checked but for what `magic` means.
+    /// The content of a metadata block of kind `magic`, with checksum and index checked.
     pub fn read(&mut self, block: u64, magic: u32) -> core::result::Result<Block, NodeFault> {
         let mut b = [0; BLOCK_SIZE];
         let patches = self.patches_of(block);
@@ -254,7 +255,7 @@ impl<'d, M: Addressable> View<'d, M> {
         if self.trusted {
             self.device.flush()?;
             journal.begin(record::MARK | record::FLUSHED, None);
-            // Without room for the mark a crash of the power within this repair brings back less.
+            // Without room for the mark, power loss within this repair brings back less.
             if journal.append(self.device).is_ok() {
                 journal.flush(self.device)?;
             }
@@ -308,8 +309,8 @@ impl<'d, M: Addressable> View<'d, M> {
         found
     }
 
-    /// Calls `each` for every block that the journal changes, sealed, and whether it is listed.
-    /// What the device has lost is left out: what depends on it will be found missing.
+    /// Calls `each` for every block that the journal changes, sealed, and whether it is listed. A
+    /// block that the device has lost is left out: the check will find missing what depends on it.
     fn for_patched(
         &mut self,
         mut each: impl FnMut(&mut M, u64, &mut Block, bool) -> Result<()>,
@@ -389,8 +390,8 @@ impl<'d, M: Addressable> View<'d, M> {
         self.read_journal(&header, found, &mut Report::default())
     }
 
-    /// Leaves word on the medium that the device failed, if it did and can: what is in the memory
-    /// above it may look as if it had reached it. As in a mount.
+    /// Notes on the medium that the device failed, if it did and if it can: blocks in the memory
+    /// above the medium may look as if they had reached it. As in a mount.
     pub fn fail<T>(&mut self, error: FsError) -> Result<T> {
         if error == FsError::Device(BlockError::Io) {
             // Where all headers were damaged, one of those that were being written may be whole.
@@ -411,7 +412,7 @@ fn is_worn(header: &Header) -> bool {
     header.generation.max(header.tail).max(header.sequence) > 1 << 61
 }
 
-/// Notes what a record says. `changed`: the blocks that it and those before put bytes into.
+/// Notes the entries of a record. `changed`: the blocks that it and those before put bytes into.
 fn note_record(
     record: &journal::Record<'_>,
     sb: &Superblock,
@@ -437,8 +438,9 @@ fn note_record(
     })
 }
 
-/// Notes which blocks a record says were about to be written home as the records before `end` make
-/// them. Of what no record before changes that says nothing: it is as it was at home.
+/// Notes the blocks that a record lists as about to be written home, as the records before `end`
+/// make them. For a block that no record before changes the list says nothing: it was as it is at
+/// home.
 fn note_lists(
     record: &journal::Record<'_>,
     end: Position,

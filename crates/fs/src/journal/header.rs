@@ -1,4 +1,4 @@
-//! The journal's headers: where the journal begins, and what the volume's state was there.
+//! The journal's headers: where the journal begins, and the volume's state there.
 
 use atoll_block::{Addressable, BLOCK_SIZE, BlockIndex};
 
@@ -9,7 +9,7 @@ use crate::layout::{
     put64,
 };
 
-/// What a journal header says.
+/// A journal header, parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Counts the headers written.
@@ -26,9 +26,9 @@ pub struct Header {
     pub state: VolumeState,
     /// Whether the volume was unmounted cleanly.
     pub clean: bool,
-    /// Whether a write or flush failed, so that the medium may lack what was acknowledged.
+    /// Whether a write or flush failed, so that the medium may lack acknowledged changes.
     pub failed: bool,
-    /// Who has the volume mounted, in words of the host's own; zeros: nobody, or it does not say.
+    /// The owner that has the volume mounted, in its own words; zeros: none, or it gives no name.
     pub owner: [u8; 32],
     /// Blocks in the volume.
     pub block_count: u64,
@@ -53,7 +53,8 @@ impl Header {
         layout::seal(b);
     }
 
-    /// The header to write when the device has failed: as this one, and the next, with word of it.
+    /// The header to write when the device has failed: this one with the next generation and a mark
+    /// of the failure.
     pub(crate) fn following_failure(&self) -> Header {
         Header { generation: self.generation + 1, failed: true, clean: false, ..*self }
     }
@@ -143,7 +144,7 @@ impl Header {
     }
 
     /// The blocks from one copy to the other. The journal's ring between them is flushed too: one
-    /// flush of the medium costs more than what little of the ring has changed since the flush
+    /// flush of the medium costs more than the little of the ring that has changed since the flush
     /// before.
     pub(crate) fn blocks(&self, superblock: &Superblock) -> (BlockIndex, u64) {
         let [first, second] = superblock.header_slot(self.generation);
@@ -151,7 +152,7 @@ impl Header {
     }
 }
 
-/// What stands where one copy of a header belongs.
+/// The content of a block where a copy of a header belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     /// A header of this volume.
@@ -191,8 +192,8 @@ impl Headers {
         Headers { found }
     }
 
-    /// The newest of those that are valid. It says that the volume failed if one of its copies
-    /// does: whoever said so may not have reached the other.
+    /// The newest of those that are valid. It says that the device failed if one of its copies
+    /// does: a failing device may have taken only that copy.
     ///
     /// # Errors
     /// The device's, or [`Corruption::JournalHeader`], if none is valid.
@@ -219,8 +220,8 @@ impl Headers {
         self.found.iter().filter(move |(_, f)| is_damaged(f)).map(|(index, _)| *index)
     }
 
-    /// Writes `newest` over what differs from it in its slot, and makes that durable: a header that
-    /// is found is found by every mount after this one.
+    /// Writes `newest` over the copies that differ from it in its slot, and makes that durable:
+    /// every later mount then finds it too.
     ///
     /// # Errors
     /// The device's.

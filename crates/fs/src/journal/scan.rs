@@ -1,4 +1,4 @@
-//! Reading the ring: the records from a position on, where they end, and what stands beyond.
+//! Reading the ring: the records from a position on, where they end, and those beyond.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -24,13 +24,13 @@ pub struct ScanEnd {
 #[derive(Debug)]
 pub struct Record<'a> {
     flags: u8,
-    /// What follows the header, and the state and the position covered if there are.
+    /// The bytes after the header, and after the state and the covered position if there are.
     body: &'a [u8],
     state: &'a [u8],
     covers: Option<Position>,
     /// Where the body begins.
     body_at: Position,
-    /// Where what follows the record begins.
+    /// Where the next record begins.
     pub end: ScanEnd,
 }
 
@@ -45,7 +45,7 @@ impl<'a> Record<'a> {
         self.flags & record::FLUSHED != 0
     }
 
-    /// What a commit mark covers: everything before this position.
+    /// The position up to which a commit mark covers everything.
     pub fn covers(&self) -> Option<Position> {
         self.is_mark().then(|| self.covers.unwrap_or(self.end.position))
     }
@@ -92,7 +92,7 @@ impl<'a> Record<'a> {
             return Ok(());
         }
         let mut at = 0;
-        // What is left at the end is padding.
+        // The rest at the end is padding.
         while self.body.len() - at >= record::ENTRY_LEN {
             let word = get64(self.body, at + record::ENTRY_BLOCK);
             let block = word & record::BLOCK_MASK;
@@ -200,7 +200,7 @@ impl Ring {
     }
 }
 
-/// What stands between the header of a record and its body.
+/// The length of state and positions between a record's header and its body.
 fn extra_len(flags: u8) -> usize {
     let state_len = if flags & record::HAS_STATE != 0 { VolumeState::LEN } else { 0 };
     let echo_len = if flags & record::ECHO != 0 { record::ECHO_LEN } else { 0 };
@@ -260,37 +260,37 @@ pub fn scan<M: Addressable>(
     }
 }
 
-/// What stands in the ring beyond the end of the records.
+/// The content of the ring beyond the end of the records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Beyond {
     /// Nothing that came after them.
     Nothing,
     /// Records that came after one that is not there.
     Records,
-    /// A commit mark among those. Power was lost before it was durable, or what it covers is
-    /// damaged.
+    /// A commit mark among those. Power was lost before it was durable, or records that it covers
+    /// are damaged.
     Marks,
-    /// Records that were stored when what is not there had been committed: it is damaged.
+    /// Records that were stored when the missing ones had been committed: those are damaged.
     Committed,
 }
 
-/// What a journal holds.
+/// The extent of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// The end of the last record.
     pub end: ScanEnd,
-    /// The end of what a commit mark covers, or the beginning.
+    /// The end of the records that a commit mark covers, or the beginning.
     pub committed: ScanEnd,
     /// The data entries before are void: the device was flushed after them.
     pub void_before: Position,
-    /// What stands beyond the end.
+    /// The content beyond the end.
     pub beyond: Beyond,
     /// The highest number of a record.
     pub latest: u64,
 }
 
-/// Finds out what the journal that begins at `from` holds. `clean`: its header says that it is
-/// empty, so that of what is beyond only the first piece is looked at.
+/// Finds the extent of the journal that begins at `from`. `clean`: its header says that it is
+/// empty, so that only the first piece beyond the end is looked at.
 ///
 /// # Errors
 /// The device's.
@@ -302,7 +302,7 @@ pub fn extent<M: Addressable>(
 ) -> Result<Extent> {
     let mut committed = from;
     let mut void_before = from.position;
-    // Where a mark covers less than what is before it, what it covers ends somewhere before.
+    // Where a mark covers less than all before it, its coverage ends at an earlier record.
     let mut before = None;
     let end = scan(device, superblock, from, |_, record| {
         if let Some(position) = record.covers() {
@@ -336,9 +336,9 @@ pub fn extent<M: Addressable>(
 /// Looks for records with higher numbers between `end` and the end of the ring.
 ///
 /// Records follow each other: if one that was there is damaged or was lost, the next begins no
-/// further than the longest record. So all of the ring, which may be much, is read only if there is
-/// one in twice that: what is not found then is behind damage, or a loss, of more than a longest
-/// record.
+/// further than the longest record. So the whole ring, which may be large, is read only if there is
+/// one within twice that length: a record that is missed then is behind damage, or a loss, of more
+/// than the longest record.
 fn look_beyond<M: Addressable>(
     device: &mut M,
     superblock: &Superblock,
@@ -391,8 +391,8 @@ fn may_begin(word: &[u8; 8]) -> bool {
     get16(word, record::MAGIC) == magic::JOURNAL_RECORD
 }
 
-/// What the record in `buf`, which stands at `position`, says about what is missing at `end`, the
-/// record with the number `sequence`.
+/// What the record in `buf`, which stands at `position`, proves about the missing record at `end`
+/// with the number `sequence`.
 fn proves(buf: &[u8], position: Position, end: Position, sequence: u64) -> Beyond {
     let flags = buf[record::FLAGS];
     let echo_of = echo_of(buf);
@@ -400,7 +400,7 @@ fn proves(buf: &[u8], position: Position, end: Position, sequence: u64) -> Beyon
     let is_missing = echo_of == Some(end) && get64(buf, record::SEQUENCE) == sequence;
     let covers = if flags & record::COVERS != 0 { get64(buf, record::HEADER_LEN) } else { start };
     let is_mark = flags & record::MARK != 0;
-    // A mark after a flush of the device says that what is before it was durable by then.
+    // A mark after a flush of the device says that everything before it was durable by then.
     let flushed = is_mark && flags & record::FLUSHED != 0 && covers.min(start) > end;
     if flushed || get64(buf, record::COMMITTED) > end {
         Beyond::Committed

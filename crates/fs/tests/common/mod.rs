@@ -1,4 +1,4 @@
-//! What the tests of whole volumes share: a seeded workload that uses every kind of item.
+//! Shared by the tests of whole volumes: a seeded workload that uses every kind of item.
 #![allow(dead_code)]
 
 use atoll_block::Addressable;

@@ -33,7 +33,7 @@ pub trait Calls {
     fn set_append(&mut self, fd: i64, append: bool) -> Answer;
     fn fsize(&mut self, fd: i64) -> Answer;
     fn fchmod(&mut self, fd: i64, mode: u32) -> Answer;
-    /// Type and permission bits, and links of what is no directory, in one number.
+    /// Type and permission bits, and links except of directories, in one number.
     fn stat(&mut self, path: &[u8], follow: bool) -> Answer;
     fn access(&mut self, path: &[u8], mode: u32) -> Answer;
     fn chmod(&mut self, path: &[u8], mode: u32) -> Answer;
@@ -234,7 +234,8 @@ impl Calls for Host {
     }
 }
 
-/// What both sides tell of attributes. Links and sizes of directories are each file system's own.
+/// The attributes that both sides agree on. Links and sizes of directories are each file system's
+/// own.
 fn summary(mode: u32, nlink: u32, size: i64) -> i64 {
     let is_dir = mode & libc::S_IFMT == libc::S_IFDIR;
     let (nlink, size) = if is_dir { (0, 0) } else { (nlink, size) };
