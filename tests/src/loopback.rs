@@ -143,10 +143,6 @@ impl<F: FileSystem + Send> Loopback<F> {
 }
 
 impl<F: FileSystem + Send> Transport for Loopback<F> {
-    fn epoch(&self) -> u64 {
-        0
-    }
-
     fn send(&mut self, message: &[u8], data: &[u8], room: usize) -> Result<Token, SendError> {
         if message.len() > REQUEST_MAX || data.len() > self.max_data || room > self.max_data {
             return Err(SendError::TooLarge);

@@ -333,8 +333,8 @@ impl Answer {
     }
 }
 
-/// Both ends of a line between two processes of one program. Programs that are executed do not inherit
-/// them.
+/// Both ends of a line between two processes of one program. Programs that are executed do not
+/// inherit them.
 ///
 /// # Errors
 /// What socketpair(2) says.
