@@ -105,6 +105,19 @@ impl<'a> Shared<'a> {
         unsafe { self.base.add(offset).cast::<AtomicU64>().as_ref() }
     }
 
+    /// The `count` 64-bit words from `offset`. A side whose mapping cannot be written may only load them,
+    /// relaxed or acquiring.
+    ///
+    /// # Panics
+    /// As [`u64`](Self::u64), for all of them.
+    #[inline]
+    pub fn words(&self, offset: usize, count: usize) -> &'a [AtomicU64] {
+        let len = count.checked_mul(8).filter(|&len| self.contains(offset, len));
+        assert!(offset.is_multiple_of(8) && len.is_some());
+        // SAFETY: inside and aligned, since the base is; atomics may change under a shared reference.
+        unsafe { core::slice::from_raw_parts(self.base.add(offset).cast().as_ptr(), count) }
+    }
+
     /// Copies the bytes at `offset` to `out`. What another side writes meanwhile arrives torn.
     ///
     /// # Panics
