@@ -1,48 +1,31 @@
-//! What a request costs without waiting: client, ring, server and file system in one thread, for a
+//! What a request costs without waiting: client, ring, router, session and file system in one thread, for a
 //! profiler. `cargo run --release -p atoll-bench --example requests [OPERATION [COUNT]]`
-#![allow(unsafe_code)]
 
 use std::time::Instant;
 
 use atoll::clock::HostClock;
 use atoll_block::RamDevice;
 use atoll_fs::{FormatOptions, Fs, MountOptions, format};
-use atoll_host::shm::{SharedMemory, wake};
+use atoll_host::server::lanes::{Lanes, Latest};
+use atoll_host::shm::{Doorbell, SharedMemory};
 use atoll_posix::{Clock, OFlags, Options, Posix};
+use atoll_server::revocable::Revocable;
 use atoll_server::{Access, Credentials, Identity, Session};
 use atoll_transport::Lost;
-use atoll_transport::channel::{
-    ClientChannel, Config, Layout, Limits, ServerChannel, WaitStrategy,
-};
+use atoll_transport::channel::{ClientChannel, Config, Layout, WaitStrategy};
 use atoll_vfs::client::{Client, ClientOptions};
-use atoll_vfs::server::{Caller, Identity as Named, Server, ServerOptions};
-use atoll_vfs::wire::REPLY_MAX;
 use atoll_vfs::{Context, FileSystem, Handle, Ino, SeekTo, Timespec};
 
-/// Serves the request instead of waiting for somebody who does.
+/// Serves the request instead of waiting for somebody who does, as a volume's worker would.
 struct Inline {
-    channel: ServerChannel<SharedMemory>,
-    server: Server,
-    session: Session<Fs<RamDevice>>,
-    message: Vec<u8>,
+    lanes: Lanes,
+    place: Revocable<Session<Fs<RamDevice>>>,
+    latest: Latest,
 }
 
 impl WaitStrategy<SharedMemory> for Inline {
     fn spin(&mut self, _round: u32) -> bool {
-        while let Ok(Some(request)) = self.channel.poll(0, &mut self.message) {
-            let mut reply = [0; REPLY_MAX];
-            // SAFETY: nobody else has the memory, and both slices end with the call.
-            let (data, room) =
-                unsafe { (self.channel.data(&request), self.channel.room(&request)) };
-            let caller = Caller { identity: Named::FromHeader, now: now() };
-            let message = &self.message[..request.message_len()];
-            let answered = self
-                .server
-                .serve(&mut self.session, &caller, message, data, &mut reply, room)
-                .expect("the client speaks FUSE");
-            self.channel.complete(request, &reply[..answered.message], answered.data, wake);
-        }
-        true
+        self.lanes.turn(&self.place, &mut self.latest).expect("the client keeps to the rules")
     }
 
     fn park(&mut self, _: &SharedMemory, _: usize, _: u32) -> Result<(), Lost> {
@@ -66,16 +49,17 @@ fn main() {
     let fs = Fs::mount(device, &MountOptions::default()).expect("mounts");
     let volume = atoll_host::server::volume(fs, "v");
     let access = Access { identity: Identity::Caller, ..Access::default() };
-    let session = volume.session(Credentials::default(), access).expect("a session");
+    let mut session = volume.session(Credentials::default(), access).expect("a session");
+    session.carried();
 
     let config = Config::default();
     let layout = Layout::new(&config).expect("sizes are allowed");
     let memory = SharedMemory::create("requests", layout.total()).expect("memory");
     let mut channel = ClientChannel::create(memory.clone(), &config).expect("a channel");
-    let server = ServerChannel::attach(memory, &Limits::default()).expect("a channel");
-    let message = vec![0; layout.message_max()];
-    let inline =
-        Inline { channel: server, server: Server::new(ServerOptions::default()), session, message };
+    let lanes = Lanes::attach(memory, 0, Doorbell::new().expect("a doorbell")).expect("lanes");
+    let place = Revocable::default();
+    assert!(place.begin(session));
+    let inline = Inline { lanes, place, latest: Latest::default() };
     let lane = channel.lane(0, inline).expect("a lane");
     let mut client = Client::connect(lane, ClientOptions::default()).expect("agrees");
     let cx = Context { uid: 0, gid: 0, now: now() };
@@ -117,9 +101,9 @@ fn main() {
         posix.write(log, &block).expect("appends");
     });
     posix.ftruncate(log, 0).expect("truncates");
-    let names: Vec<String> = (0..count).map(|call| format!("/file-{call}")).collect();
     let wanted = operation.as_deref();
     if wanted.is_none_or(|wanted| wanted == "create" || wanted == "unlink") {
+        let names: Vec<String> = (0..count).map(|call| format!("/file-{call}")).collect();
         let mut create = |call: u64| {
             let name = names[call as usize].as_bytes();
             let file = posix.open(name, flags | OFlags::EXCL, 0o644).expect("creates");

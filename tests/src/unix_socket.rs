@@ -14,11 +14,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use atoll_server::route::answer::fail;
 use atoll_server::route::carrier::{Carrier, Held, Incoming};
 use atoll_transport::{Lost, Received, SendError, Token, Transport};
 use atoll_vfs::Result;
-use atoll_vfs::wire::header::OutHeader;
-use atoll_vfs::wire::{Fixed, REQUEST_MAX};
+use atoll_vfs::wire::REQUEST_MAX;
 
 /// The most data of one request or answer, in bytes.
 pub const DATA_MAX: usize = 1 << 20;
@@ -104,11 +104,8 @@ struct Waiting {
 impl Held for Waiting {
     fn release(mut self: Box<Self>, outcome: Result<()>) -> bool {
         if let Err(error) = outcome {
-            let OutHeader { unique, .. } = OutHeader::load(&self.message);
-            self.message.truncate(OutHeader::SIZE);
+            fail(&mut self.message, error);
             self.data.clear();
-            OutHeader { len: OutHeader::SIZE as u32, error: -error.raw(), unique }
-                .store(&mut self.message);
         }
         give(&self.answers, self.number, &self.message, &self.data).is_ok()
     }

@@ -34,7 +34,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use atoll_vfs::abi;
+use atoll_vfs::abi::{self, MapToken};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
@@ -90,11 +90,6 @@ pub enum Mode {
     /// Look and change.
     Write,
 }
-
-/// A program that shows it gets the memory of a mapped file: sixteen random bytes, which a client
-/// is told of an open file that it has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct MapToken(pub [u8; 16]);
 
 /// The way in which files are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

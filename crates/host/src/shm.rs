@@ -277,6 +277,16 @@ impl Memory for SharedMemory {
     fn write(&self, at: usize, data: &[u8]) {
         self.shared.write(at, data);
     }
+
+    #[inline]
+    fn read_message(&self, at: usize, out: &mut [u8]) {
+        self.shared.read_message(at, out);
+    }
+
+    #[inline]
+    fn write_message(&self, at: usize, message: &[u8]) {
+        self.shared.write_message(at, message);
+    }
 }
 
 /// Wakes the threads that sleep on the word at `at`, in any process: what

@@ -30,7 +30,7 @@ use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, OpenFlags, Result, Seek
 use crate::guarded::Guarded;
 use crate::host::PAGES_LEN;
 use crate::leases::observer::{Change, Content, Now};
-use crate::mapped::files::{File, length, overlap};
+use crate::mapped::files::{File, length, new_token, overlap};
 use crate::open::handles::{Open, Origin};
 use crate::rights::identity::SessionId;
 use crate::rights::limits::Limits;
@@ -40,7 +40,8 @@ use crate::volume::{Volume, Waits};
 
 pub(crate) mod files;
 
-pub use files::{MapToken, Mapping};
+pub use atoll_vfs::abi::MapToken;
+pub use files::Mapping;
 
 /// How long a store waits at most until it is written back without anybody's asking.
 pub const WRITE_BACK_INTERVAL: Duration = Duration::from_secs(1);
@@ -140,7 +141,7 @@ impl<F: FileSystem> Guarded<F> {
 
     fn begin_mapping(&mut self, cx: &Context, by: SessionId, ino: Ino) -> Result<()> {
         let pages = self.host.pages()?;
-        let (reader, writer) = (MapToken::new(&*self.host)?, MapToken::new(&*self.host)?);
+        let (reader, writer) = (new_token(&*self.host)?, new_token(&*self.host)?);
         let both = OpenFlags::READ | OpenFlags::WRITE;
         let (handle, flags) = match self.fs.open(cx, ino, both) {
             Ok(handle) => (handle, both),

@@ -27,7 +27,7 @@ use crate::leases::caches::{KernelCache, Lends};
 use crate::leases::gate::{Mount, Ticket};
 use crate::locks::{
     Ask, Family, Holder, LockKind, LockOwner, LockRange, LockRequest, LockTable, Owner, WaitId,
-    Waited, Wake,
+    Waited, Wake, Wakes,
 };
 use crate::open::handles::Handles;
 use crate::open::inodes::Inodes;
@@ -282,10 +282,12 @@ impl<F: FileSystem + Send> Session<F> {
 
     /// Drops what was locked through `handle`, which was closed.
     pub(crate) fn unlock_closed(&self, ino: Ino, handle: Handle) {
-        for family in [Family::Fcntl, Family::Flock] {
-            let wakes = self.locks().release((ino, family), self.own.id, handle.0);
-            wakes.call();
-        }
+        let wakes = {
+            let mut locks = self.locks();
+            [Family::Fcntl, Family::Flock]
+                .map(|family| locks.release((ino, family), self.own.id, handle.0))
+        };
+        wakes.into_iter().for_each(Wakes::call);
     }
 
     /// Drops whatever `owner` holds of one kind on a file.

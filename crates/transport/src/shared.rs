@@ -112,6 +112,7 @@ impl<'a> Shared<'a> {
     ///
     /// # Panics
     /// As [`u64`](Self::u64), for all of them.
+    #[inline]
     pub fn words(&self, offset: usize, count: usize) -> &'a [AtomicU64] {
         let len = count.checked_mul(8).filter(|&len| self.contains(offset, len));
         assert!(offset.is_multiple_of(8) && len.is_some());

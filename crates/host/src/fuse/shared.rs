@@ -15,6 +15,7 @@ use atoll_server::host::Bell;
 use atoll_server::leases::caches::{KernelCache, Lends};
 use atoll_server::leases::gate::{Gate, Mount, Next};
 use atoll_server::revocable::Revocable;
+use atoll_server::route::answer::{fail, finish};
 use atoll_server::route::carrier::{Carrier, Held, Incoming};
 use atoll_server::route::kernel::{Kernel, KernelOptions, Others};
 use atoll_server::route::router::Router;
@@ -86,12 +87,11 @@ impl Line {
         }
     }
 
-    /// Answers with nothing but success or an error.
-    fn send_result(&self, unique: u64, result: Result<()>) -> io::Result<()> {
-        let error = result.map_or_else(|error| -error.raw(), |()| 0);
+    /// Answers with nothing but an error.
+    fn refuse(&self, unique: u64, error: Errno) -> io::Result<bool> {
         let mut message = [0; OutHeader::SIZE];
-        OutHeader { len: OutHeader::SIZE as u32, error, unique }.store(&mut message);
-        self.send(&message, &[]).map(drop)
+        let refused = finish(unique, Err(error), &mut message);
+        self.send(&message[..refused.message], &[])
     }
 }
 
@@ -103,16 +103,13 @@ struct Waiting {
 }
 
 impl Held for Waiting {
-    fn release(self: Box<Self>, outcome: Result<()>) -> bool {
-        let sent = match outcome {
-            Ok(()) => self.line.send(&self.message, &self.data),
-            Err(error) => {
-                let unique = OutHeader::load(&self.message).unique;
-                self.line.send_result(unique, Err(error)).map(|()| true)
-            }
-        };
+    fn release(mut self: Box<Self>, outcome: Result<()>) -> bool {
+        if let Err(error) = outcome {
+            fail(&mut self.message, error);
+            self.data.clear();
+        }
         // An error of the device is met by the thread that reads it.
-        sent.unwrap_or(true)
+        self.line.send(&self.message, &self.data).unwrap_or(true)
     }
 }
 
@@ -312,7 +309,7 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
                 && let Ok(message) = Message::decode(&self.device.request[..len], &[])
                 && message.request.as_ref().map_or(true, Request::is_answered)
             {
-                let _ = self.device.line.send_result(message.header.unique, Err(Errno::EIO));
+                let _ = self.device.line.refuse(message.header.unique, Errno::EIO);
             }
         }
         let _ = notifier.join();

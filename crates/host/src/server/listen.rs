@@ -26,7 +26,7 @@ use super::worker::{Newcomer, Worker};
 use atoll_server::Credentials;
 use atoll_server::Session;
 use atoll_server::revocable::Revocable;
-use atoll_server::{Access, Identity, MapToken, Volume};
+use atoll_server::{Access, Identity, Volume};
 
 /// The most clients at a time, those that have not yet said what they want included.
 pub const CONNECTIONS_MAX: usize = 512;
@@ -290,8 +290,7 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
 
     /// Answers a program that has mapped a file. What it knows shows that it may.
     fn answer(&self, client: &Connected<F>, ask: Ask) -> Result<(), String> {
-        let (Ask::Memory(control::MapToken(token)) | Ask::Sync(control::MapToken(token))) = ask;
-        let token = MapToken(token);
+        let (Ask::Memory(token) | Ask::Sync(token)) = ask;
         let volume = self.volumes.iter().find(|volume| volume.has_mapped(token));
         let volume = volume.ok_or("it is not mapped any more")?;
         let say = |error: &dyn std::fmt::Display| error.to_string();

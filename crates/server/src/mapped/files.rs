@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::time::Duration;
 
+use atoll_vfs::abi::MapToken;
 use atoll_vfs::{Errno, Ino, Result};
 
 use crate::host::{Host, PAGES_LEN, Pages};
@@ -11,16 +12,11 @@ use crate::leases::observer::{Change, Content, Now, Observer};
 use crate::open::handles::Open;
 use crate::rights::identity::SessionId;
 
-/// Names the memory of a mapped file to programs that were told it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct MapToken(pub [u8; 16]);
-
-impl MapToken {
-    pub(crate) fn new(host: &dyn Host) -> Result<MapToken> {
-        let mut bytes = [0; 16];
-        host.random(&mut bytes)?;
-        Ok(MapToken(bytes))
-    }
+/// A token that nobody has been told of.
+pub(crate) fn new_token(host: &dyn Host) -> Result<MapToken> {
+    let mut bytes = [0; 16];
+    host.random(&mut bytes)?;
+    Ok(MapToken(bytes))
 }
 
 /// What a client is told that wants to map an open file.

@@ -3,17 +3,21 @@
 use std::sync::Arc;
 
 use atoll_vfs::server::Reply;
-use atoll_vfs::wire::Fixed;
 use atoll_vfs::wire::header::OutHeader;
-use atoll_vfs::{FileSystem, Ino, Result};
+use atoll_vfs::wire::{Fixed, REPLY_MAX};
+use atoll_vfs::{Errno, FileSystem, Ino, Result};
 
 use crate::leases::caches::KernelCache;
 use crate::leases::gate::{Cut, Ticket};
 use crate::route::wait::Wait;
 use crate::session::Session;
 
-/// What has become of a request.
+/// What has become of the latest request. It is filled in where it stands: to hand it up through results took
+/// as long as the processor takes to load what it has just stored in other pieces.
 pub(crate) struct Routed {
+    /// A place for the message of the answer.
+    pub message: [u8; REPLY_MAX],
+    /// The lengths of the answer.
     pub reply: Reply,
     /// What the answer waits for.
     pub wait: Option<Arc<Wait>>,
@@ -21,6 +25,33 @@ pub(crate) struct Routed {
     pub entry: Option<Ino>,
     /// The client has said that it ends.
     pub is_last: bool,
+}
+
+impl Default for Routed {
+    fn default() -> Self {
+        let (message, reply) = ([0; REPLY_MAX], Reply { message: 0, data: 0 });
+        Routed { message, reply, wait: None, entry: None, is_last: false }
+    }
+}
+
+impl Routed {
+    /// The answer is `reply`, and waits for what `later` says from here on.
+    #[inline]
+    pub fn set<F: FileSystem + Send>(
+        &mut self,
+        session: &Session<F>,
+        reply: Reply,
+        later: &mut Later,
+        entry: Option<(&Arc<KernelCache>, Ino)>,
+    ) {
+        self.reply = reply;
+        self.entry = entry.map(|(_, ino)| ino);
+        self.is_last = false;
+        self.wait = match later {
+            Later { sync: None, ticket: None, lock, .. } => lock.take(),
+            later => Some(waits(session, std::mem::take(later), entry)),
+        };
+    }
 }
 
 /// What an answer has to wait for, before it does.
@@ -37,34 +68,54 @@ pub(crate) struct Later {
 }
 
 /// Writes the header of an answer whose body, of so many bytes, is written.
-pub(crate) fn finish(unique: u64, result: Result<usize>, reply: &mut [u8]) -> Reply {
+pub fn finish(unique: u64, result: Result<usize>, reply: &mut [u8]) -> Reply {
     let (body, error) = result.map_or_else(|error| (0, -error.raw()), |body| (body, 0));
     let message = OutHeader::SIZE + body;
     OutHeader { len: message as u32, error, unique }.store(reply);
     Reply { message, data: 0 }
 }
 
-/// An answer, and what it waits for from here on.
-pub(crate) fn routed<F: FileSystem + Send>(
+/// Makes of an answer that was kept, whose message this is, one that says `error` and nothing else: it has no
+/// data any more.
+pub fn fail(message: &mut Vec<u8>, error: Errno) {
+    let unique = OutHeader::load(message).unique;
+    let failed = finish(unique, Err(error), message);
+    message.truncate(failed.message);
+}
+
+/// Begins to wait for a sync or a ticket, and the lock if there is one.
+#[cold]
+fn waits<F: FileSystem + Send>(
     session: &Session<F>,
-    reply: Reply,
-    later: Later,
+    Later { sync, ticket, cut, lock }: Later,
     entry: Option<(&Arc<KernelCache>, Ino)>,
-) -> Routed {
-    let Later { sync, ticket, cut, lock } = later;
-    let ino = entry.map(|(_, ino)| ino);
-    let mut wait = lock;
-    if sync.is_some() || ticket.is_some() {
-        let begin = || Wait::new(entry.map(|(cache, ino)| (Arc::clone(cache), ino)));
-        let wait = wait.get_or_insert_with(begin);
-        if let Some(ticket) = ticket {
-            let one = wait.more();
-            session.volume().gate().after_cut(ticket, cut, move || one.come(Ok(())));
-        }
-        if let Some(data_only) = sync {
-            let one = wait.more();
-            session.volume().sync_later(data_only, Box::new(move |outcome| one.come(outcome)));
-        }
+) -> Arc<Wait> {
+    let begin = || Wait::new(entry.map(|(cache, ino)| (Arc::clone(cache), ino)));
+    let wait = lock.unwrap_or_else(begin);
+    if let Some(ticket) = ticket {
+        let one = wait.more();
+        session.volume().gate().after_cut(ticket, cut, move || one.come(Ok(())));
     }
-    Routed { reply, wait, entry: ino, is_last: false }
+    if let Some(data_only) = sync {
+        let one = wait.more();
+        session.volume().sync_later(data_only, Box::new(move |outcome| one.come(outcome)));
+    }
+    wait
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_says_so_and_nothing_else() {
+        let mut message = vec![7; 100];
+        let answered = finish(42, Ok(24), &mut message);
+        message.truncate(answered.message);
+        fail(&mut message, Errno::EINTR);
+        let len = OutHeader::SIZE;
+        assert_eq!(message.len(), len);
+        let said = OutHeader { len: len as u32, error: -Errno::EINTR.raw(), unique: 42 };
+        assert_eq!(OutHeader::load(&message), said);
+    }
 }

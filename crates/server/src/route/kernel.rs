@@ -41,7 +41,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use atoll_vfs::server::{Caller, Reply, Server};
 use atoll_vfs::wire::attributes::{AttrOut, EntryOut, FATTR_SIZE, RawAttr};
 use atoll_vfs::wire::files::{
-    IoctlIn, IoctlOut, O_APPEND, O_DSYNC, O_NOATIME, O_SYNC, OpenOut, WriteIn, WriteOut,
+    IoctlIn, IoctlOut, O_APPEND, O_DSYNC, O_NOATIME, O_SYNC, OpenOut, WriteOut,
 };
 use atoll_vfs::wire::header::{InHeader, OutHeader};
 use atoll_vfs::wire::locks::{FUSE_LK_FLOCK, FileLock, LkIn, LkOut};
@@ -50,12 +50,12 @@ use atoll_vfs::wire::opcode::{
     FUSE_OPEN, FUSE_OPENDIR, FUSE_RELEASE, FUSE_SETATTR, FUSE_SYMLINK, FUSE_TMPFILE,
 };
 use atoll_vfs::wire::session::InitOut;
-use atoll_vfs::wire::{Fixed, Malformed, Message, REPLY_MAX, Request};
+use atoll_vfs::wire::{Fixed, Malformed, Message, Request};
 use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, Result};
 
 use crate::leases::caches::KernelCache;
 use crate::locks::{Holder, LockKind, LockOwner, LockRange, LockRequest, WaitId, Waited};
-use crate::route::answer::{Later, Routed, finish, routed};
+use crate::route::answer::{Later, Routed, finish};
 use crate::route::identify;
 use crate::route::wait::Wait;
 use crate::session::{Lent, Session};
@@ -175,14 +175,17 @@ impl Kernel {
         session: &mut Session<F>,
         codec: &mut Server,
         (raw, message, request, caller): (&[u8], &Message<'_>, &Request<'_>, &Caller),
-        mut later: Later,
-        reply: &mut [u8; REPLY_MAX],
+        out: &mut Routed,
         room: &mut [u8],
-    ) -> std::result::Result<Routed, Malformed> {
+    ) -> std::result::Result<(), Malformed> {
         let header = &message.header;
+        let (mut later, reply) = (Later::default(), &mut out.message);
         let (unique, ino) = (header.unique, Ino(header.nodeid));
         let cx = Context { uid: header.uid, gid: header.gid, now: caller.now };
         let mut data = 0;
+        // The kernel has a lock on what it writes back.
+        let back = matches!(request,
+            Request::Write { args, .. } if args.write_flags & FUSE_WRITE_CACHE != 0);
         let result = match request {
             // It is asked for the sake of locks, and once.
             Request::Flush(_) if self.options.others != Others::Any => Err(Errno::ENOSYS),
@@ -216,37 +219,40 @@ impl Kernel {
                 if let Some(id) = waiting {
                     session.cancel(id);
                 }
-                let reply = Reply { message: 0, data: 0 };
-                return Ok(routed(session, reply, Later::default(), None));
+                out.set(session, Reply { message: 0, data: 0 }, &mut later, None);
+                return Ok(());
             }
-            Request::Write { args, data }
-                if args.flags & (O_APPEND | O_DSYNC) != 0
-                    || args.write_flags & FUSE_WRITE_CACHE != 0 =>
-            {
-                write(session, &cx, ino, args, data).map(|len| {
-                    let back = args.write_flags & FUSE_WRITE_CACHE != 0;
+            Request::Write { args, data } if back || args.flags & (O_APPEND | O_DSYNC) != 0 => {
+                let handle = Handle(args.fh);
+                let written = if back {
+                    session.write_back(&cx, ino, handle, args.offset, data)
+                } else if args.flags & O_APPEND != 0 {
+                    session.append(&cx, ino, handle, data)
+                } else {
+                    session.write(&cx, ino, handle, args.offset, data)
+                };
+                written.map(|written| {
                     if args.flags & O_DSYNC != 0 && self.options.is_direct(args.flags) && !back {
                         later.sync = Some(args.flags & O_SYNC != O_SYNC);
                     }
                     let body = &mut reply[OutHeader::SIZE..];
-                    WriteOut { size: len as u32, padding: 0 }.store(body);
+                    WriteOut { size: written.len as u32, padding: 0 }.store(body);
                     WriteOut::SIZE
                 })
             }
-            _ => return self.pass(session, codec, (message, request, caller), later, reply, room),
+            _ => return self.pass(session, codec, (message, request, caller), out, room),
         };
-        // The kernel has a lock on what it writes back.
-        let at_once = matches!(request,
-            Request::Write { args, .. } if args.write_flags & FUSE_WRITE_CACHE != 0);
-        // What is mapped from now on, no kernel may have in its cache; and an error says as much of a file as success.
-        later.ticket = session.take_needs().filter(|_| !at_once);
+        // What is mapped from now on, no kernel may have in its cache; and an error says as much of a
+        // file as success. The kernel has a lock on what it writes back.
+        later.ticket = session.take_needs().filter(|_| !back);
         let mut answer = finish(unique, result, reply);
         if data > 0 {
             answer.data = data;
             let header = OutHeader::load(reply);
             OutHeader { len: header.len + data as u32, ..header }.store(reply);
         }
-        Ok(routed(session, answer, later, None))
+        out.set(session, answer, &mut later, None);
+        Ok(())
     }
 
     /// The answer to what programs ask of a descriptor, in `room`. The kernel copies as many bytes of the
@@ -293,11 +299,11 @@ impl Kernel {
         session: &mut Session<F>,
         codec: &mut Server,
         (message, request, caller): (&Message<'_>, &Request<'_>, &Caller),
-        mut later: Later,
-        reply: &mut [u8; REPLY_MAX],
+        out: &mut Routed,
         room: &mut [u8],
-    ) -> std::result::Result<Routed, Malformed> {
+    ) -> std::result::Result<(), Malformed> {
         let opcode = message.header.opcode;
+        let (mut later, reply) = (Later::default(), &mut out.message);
         // The kernel says whose lock it is with each read for a program.
         let for_cache =
             matches!(request, Request::Read(args) if args.read_flags & FUSE_READ_LOCKOWNER == 0);
@@ -320,7 +326,8 @@ impl Kernel {
         let answered = codec.answer(session, caller, message, reply, room)?;
         if answered.message == 0 {
             let _ = session.take_needs();
-            return Ok(routed(session, answered, later, None));
+            out.set(session, answered, &mut later, None);
+            return Ok(());
         }
         let header = OutHeader::load(reply);
         let lent = session.take_lent();
@@ -333,7 +340,8 @@ impl Kernel {
             // Inode number 0: there is no such name.
             let none = EntryOut { entry_valid: FOR_EVER, ..EntryOut::default() };
             none.store(&mut reply[OutHeader::SIZE..]);
-            return Ok(routed(session, Reply { message: len, data: 0 }, later, None));
+            out.set(session, Reply { message: len, data: 0 }, &mut later, None);
+            return Ok(());
         }
         let mut shown = None;
         if header.error == 0 {
@@ -358,9 +366,9 @@ impl Kernel {
             self.lend(shown, reply);
         }
         let entry = shown.filter(|(_, lent)| lent.entry).map(|(_, lent)| (&self.cache, lent.ino));
-        let mut routed = routed(session, answered, later, entry);
-        routed.is_last = matches!(request, Request::Destroy);
-        Ok(routed)
+        out.set(session, answered, &mut later, entry);
+        out.is_last = matches!(request, Request::Destroy);
+        Ok(())
     }
 
     /// Says in an answer how long the kernel may rely on the attributes in it.
@@ -480,24 +488,6 @@ impl Kernel {
             }
         }
     }
-}
-
-fn write<F: FileSystem + Send>(
-    session: &mut Session<F>,
-    cx: &Context,
-    ino: Ino,
-    args: &WriteIn,
-    data: &[u8],
-) -> Result<usize> {
-    let handle = Handle(args.fh);
-    let written = if args.write_flags & FUSE_WRITE_CACHE != 0 {
-        session.write_back(cx, ino, handle, args.offset, data)?
-    } else if args.flags & O_APPEND != 0 {
-        session.append(cx, ino, handle, data)?
-    } else {
-        session.write(cx, ino, handle, args.offset, data)?
-    };
-    Ok(written.len)
 }
 
 fn getlk<F: FileSystem + Send>(

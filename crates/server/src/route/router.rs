@@ -5,47 +5,36 @@
 //! that are waited for; and answers that have to wait until the kernels of mounts have forgotten what they
 //! belie. What only a kernel asks for, and what it may keep, is in [`kernel`](crate::route::kernel).
 
-use atoll_vfs::server::{Caller, Identity, Server, ServerOptions};
+use atoll_vfs::server::{Caller, Identity, Reply, Server, ServerOptions};
 use atoll_vfs::wire::files::{O_APPEND, OpenOut, WriteOut, open_flags};
 use atoll_vfs::wire::header::OutHeader;
-use atoll_vfs::wire::{Extensions, Fixed, Malformed, Message, REPLY_MAX, Request};
-use atoll_vfs::{Context, FileSystem, Handle, Ino, Result};
+use atoll_vfs::wire::{Extensions, Fixed, Malformed, Message, Request};
+use atoll_vfs::{Context, FileSystem, Handle, Ino};
 
 use crate::open::tokens::Token;
 use crate::revocable::Revocable;
-use crate::route::answer::{Later, Routed, finish, routed};
+use crate::route::answer::{Later, Routed, finish};
 use crate::route::carrier::{Carrier, Incoming};
 use crate::route::kernel::Kernel;
 use crate::session::Session;
 use crate::syncs::Ask;
 
-/// A place for the message of an answer.
-pub(crate) struct Serving {
-    pub reply: [u8; REPLY_MAX],
-}
-
-impl Default for Serving {
-    #[inline]
-    fn default() -> Self {
-        Serving { reply: [0; REPLY_MAX] }
-    }
-}
-
 /// Routes the requests of one client, or of one lane: each begins with an INIT.
 pub struct Router {
-    pub(crate) codec: Server,
-    pub(crate) kernel: Option<Kernel>,
+    codec: Server,
+    kernel: Option<Kernel>,
+    out: Routed,
 }
 
 impl Router {
     /// For a program, which agrees to `options`.
     pub fn new(options: ServerOptions) -> Router {
-        Router { codec: Server::new(options), kernel: None }
+        Router { codec: Server::new(options), kernel: None, out: Routed::default() }
     }
 
     /// For the kernel of a mount.
     pub fn of_kernel(options: ServerOptions, kernel: Kernel) -> Router {
-        Router { codec: Server::new(options), kernel: Some(kernel) }
+        Router { kernel: Some(kernel), ..Router::new(options) }
     }
 
     /// Whether the client has begun with INIT, and something was agreed.
@@ -64,44 +53,44 @@ impl Router {
         session: &mut Session<F>,
         incoming: Incoming<'_>,
         is_alone: bool,
-        serving: &mut Serving,
-    ) -> std::result::Result<Routed, Malformed> {
+    ) -> Result<(), Malformed> {
         let Incoming { message: raw, data, room } = incoming;
-        let message = Message::decode(raw, data)?;
+        // Looked at where it is: it is large.
+        let decoded = Message::decode(raw, data);
+        let Ok(message) = &decoded else { return Err(Malformed) };
         let now = session.volume().host().now();
         let header = &message.header;
         let cx = Context { uid: header.uid, gid: header.gid, now };
         let caller = Caller { identity: Identity::FromHeader, now };
         let mut later = Later::default();
-        let reply = &mut serving.reply;
-        let result = match &message.request {
-            Ok(Request::Fsync(_) | Request::Fsyncdir(_) | Request::Syncfs)
-                if !is_alone && session.volume().has_syncer() && self.has_begun() =>
+        let Router { codec, kernel, out } = self;
+        let reply = &mut out.message;
+        let result = match (&message.request, kernel) {
+            (Ok(request), _)
+                if let Some(ask) = Ask::of(request)
+                    && !is_alone
+                    && session.volume().has_syncer()
+                    && codec.agreed().is_some() =>
             {
-                sync(session, &cx, &message, &mut later).map(|()| 0)
+                session.prepare_sync(&cx, Ino(header.nodeid), ask).map(|data_only| {
+                    later.sync = Some(data_only);
+                    0
+                })
             }
-            Ok(request) if self.kernel.is_some() => {
-                let Router { codec, kernel } = self;
-                let Some(kernel) = kernel else { return Err(Malformed) };
-                return kernel.route(
-                    session,
-                    codec,
-                    (raw, &message, request, &caller),
-                    later,
-                    reply,
-                    room,
-                );
+            (Ok(request), Some(kernel)) => {
+                let asked = (raw, message, request, &caller);
+                return kernel.route(session, codec, asked, out, room);
             }
-            Ok(Request::Adopt(args)) => {
+            (Ok(Request::Adopt(args)), _) => {
                 session.adopt(Token(args.token)).map(|(_, handle)| opened(reply, handle))
             }
-            Ok(Request::AdoptOpen(args)) => session
+            (Ok(Request::AdoptOpen(args)), _) => session
                 .adopt_open(Ino(header.nodeid), open_flags(args.flags))
                 .map(|(_, handle)| opened(reply, handle)),
             // It says at each write whether it is to be at the end, as the kernel does.
-            Ok(Request::Write { args, data })
+            (Ok(Request::Write { args, data }), _)
                 if args.flags & O_APPEND != 0
-                    && self.codec.agreed().is_some_and(|a| a.contains(Extensions::APPEND)) =>
+                    && codec.agreed().is_some_and(|a| a.contains(Extensions::APPEND)) =>
             {
                 session.append(&cx, Ino(header.nodeid), Handle(args.fh), data).map(|written| {
                     let body = &mut reply[OutHeader::SIZE..];
@@ -111,14 +100,16 @@ impl Router {
                 })
             }
             _ => {
-                let answered = self.codec.answer(session, &caller, &message, reply, room)?;
+                let answered = codec.answer(session, &caller, message, reply, room)?;
                 later.ticket = session.take_needs();
-                return Ok(routed(session, answered, later, None));
+                out.set(session, answered, &mut later, None);
+                return Ok(());
             }
         };
         later.ticket = session.take_needs();
         let answered = finish(header.unique, result, reply);
-        Ok(routed(session, answered, later, None))
+        out.set(session, answered, &mut later, None);
+        Ok(())
     }
 
     /// Nobody wants the answer that gave `entry` to the client.
@@ -127,19 +118,6 @@ impl Router {
             kernel.cache.hold(ino);
         }
     }
-}
-
-/// Does everything that a sync takes but the sync itself.
-pub(crate) fn sync<F: FileSystem + Send>(
-    session: &mut Session<F>,
-    cx: &Context,
-    message: &Message<'_>,
-    later: &mut Later,
-) -> Result<()> {
-    let Some(ask) = message.request.as_ref().ok().and_then(Ask::of) else { return Ok(()) };
-    let data_only = session.prepare_sync(cx, Ino(message.header.nodeid), ask)?;
-    later.sync = Some(data_only);
-    Ok(())
 }
 
 /// Writes the body of an answer that gives `handle`; returns its length.
@@ -169,23 +147,38 @@ pub fn serve_next<C: Carrier, F: FileSystem + Send>(
     carrier: &mut C,
     router: &mut Router,
     place: &Revocable<Session<F>>,
-) -> std::result::Result<bool, Ended<C::Error>> {
-    let Some(slot) = carrier.take().map_err(Ended::Carrier)? else { return Ok(false) };
+) -> Result<bool, Ended<C::Error>> {
+    match carrier.take().map_err(Ended::Carrier)? {
+        Some(slot) => serve(carrier, slot, router, place).map(|()| true),
+        None => Ok(false),
+    }
+}
+
+/// Serves a request that was taken from `carrier`.
+///
+/// # Errors
+/// When there will be no more.
+#[inline]
+pub fn serve<C: Carrier, F: FileSystem + Send>(
+    carrier: &mut C,
+    slot: C::Slot,
+    router: &mut Router,
+    place: &Revocable<Session<F>>,
+) -> Result<(), Ended<C::Error>> {
     let is_alone = carrier.is_alone();
-    let mut serving = Serving::default();
-    let routed = place
-        .with(|session| router.route(session, carrier.incoming(&slot), is_alone, &mut serving))
+    place
+        .with(|session| router.route(session, carrier.incoming(&slot), is_alone))
         .ok_or(Ended::Revoked)?
         .map_err(|_| Ended::Malformed)?;
-    let message = &serving.reply[..routed.reply.message];
-    match routed.wait {
+    let Reply { message, data } = router.out.reply;
+    let message = &router.out.message[..message];
+    match router.out.wait.take() {
         None => {
-            let taken = carrier.answer(slot, message, routed.reply.data).map_err(Ended::Carrier)?;
-            if !taken {
-                router.is_lost(routed.entry);
+            if !carrier.answer(slot, message, data).map_err(Ended::Carrier)? {
+                router.is_lost(router.out.entry);
             }
         }
-        Some(wait) => wait.arm(carrier.hold(slot, message, routed.reply.data)),
+        Some(wait) => wait.arm(carrier.hold(slot, message, data)),
     }
-    if routed.is_last { Err(Ended::Destroyed) } else { Ok(true) }
+    if router.out.is_last { Err(Ended::Destroyed) } else { Ok(()) }
 }

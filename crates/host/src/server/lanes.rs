@@ -1,0 +1,274 @@
+//! The lanes of one client's ring, each a [`Carrier`], and the answers that wait.
+#![allow(unsafe_code)]
+
+use std::os::fd::RawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use atoll_server::Session;
+use atoll_server::revocable::Revocable;
+use atoll_server::route::answer::fail;
+use atoll_server::route::carrier::{Carrier, Held, Incoming};
+use atoll_server::route::router::{Ended, Router, serve};
+use atoll_transport::channel::{AttachError, Limits, Request as Slot, RingKind, ServerChannel};
+use atoll_vfs::server::ServerOptions;
+use atoll_vfs::{Errno, FileSystem, Result};
+
+use crate::shm::{Doorbell, SharedMemory, wake};
+
+/// Requests of one lane that are answered before the next lane has its turn.
+const BATCH: usize = 8;
+/// Who has sent so many requests in a row is alone.
+const ALONE: u32 = 64;
+
+/// Why a client is served no more, in words for the log.
+#[derive(Debug)]
+pub struct Broken(pub &'static str);
+
+/// From whom the latest requests came. A sync of one who has been alone for a while holds up nobody, and is
+/// made at once: the syncer would have to be woken, and to wake this thread. It is so of lanes for one
+/// producer only: who comes behind the sync is then the one who asked for it.
+#[derive(Debug, Default)]
+pub struct Latest {
+    /// The client's socket, and its lane.
+    from: Option<(RawFd, u32)>,
+    /// How many in a row, up to a bound.
+    requests: u32,
+}
+
+impl Latest {
+    /// Takes note of a request.
+    #[inline]
+    fn note(&mut self, from: (RawFd, u32)) {
+        if self.from == Some(from) {
+            self.requests = (self.requests + 1).min(ALONE);
+        } else {
+            (self.from, self.requests) = (Some(from), 1);
+        }
+    }
+
+    /// Whether the one whose request was noted last is alone.
+    #[inline]
+    fn is_alone(&self) -> bool {
+        self.requests == ALONE
+    }
+}
+
+/// The server's half of one client's ring.
+pub struct Lanes {
+    channel: ServerChannel<SharedMemory>,
+    /// One for each lane, since each begins with an INIT of its own.
+    routers: Vec<Router>,
+    /// The message of the request that is being served.
+    message: Vec<u8>,
+    held: Vec<Waiting>,
+    /// Rung when an answer waits no more.
+    bell: Doorbell,
+    socket: RawFd,
+}
+
+impl Lanes {
+    /// The lanes in the `memory` of the client at `socket`. `bell` is rung when answers that waited are to be
+    /// given: by the next [`turn`](Self::turn).
+    ///
+    /// # Errors
+    /// When the memory makes no sense.
+    pub fn attach(
+        memory: SharedMemory,
+        socket: RawFd,
+        bell: Doorbell,
+    ) -> std::result::Result<Lanes, AttachError> {
+        let channel = ServerChannel::attach(memory, &Limits::default())?;
+        let lanes = channel.layout().config().lanes;
+        let routers = (0..lanes).map(|_| Router::new(ServerOptions::default())).collect();
+        let message = vec![0; channel.layout().message_max()];
+        Ok(Lanes { channel, routers, message, held: Vec::new(), bell, socket })
+    }
+
+    /// Gives each lane its batch. Returns whether there was anything.
+    ///
+    /// # Errors
+    /// The client is to be served no more.
+    pub fn turn<F: FileSystem + Send>(
+        &mut self,
+        place: &Revocable<Session<F>>,
+        latest: &mut Latest,
+    ) -> std::result::Result<bool, Broken> {
+        let mut any = !self.held.is_empty() && self.release()?;
+        let Lanes { channel, routers, message, held, bell, socket } = self;
+        for (lane, router) in (0..).zip(routers) {
+            let mut lane = Lane { channel, lane, message, held, bell, latest, socket: *socket };
+            for _ in 0..BATCH {
+                // A look that finds nothing sets up nothing.
+                let Some(slot) = lane.take()? else { break };
+                any = true;
+                let served =
+                    catch_unwind(AssertUnwindSafe(|| serve(&mut lane, slot, router, place)));
+                match served.map_err(|_| Broken("met an internal error"))? {
+                    Ok(()) | Err(Ended::Destroyed) => {}
+                    Err(Ended::Carrier(broken)) => return Err(broken),
+                    Err(Ended::Malformed) => return Err(Broken("sent no FUSE message")),
+                    Err(Ended::Revoked) => return Err(Broken("was not expected any more")),
+                }
+            }
+        }
+        Ok(any)
+    }
+
+    /// Gives the answers that wait no more. Returns whether there were any.
+    #[cold]
+    fn release(&mut self) -> std::result::Result<bool, Broken> {
+        let Lanes { channel, held, .. } = self;
+        let mut any = false;
+        for mut waiting in held.extract_if(.., |waiting| waiting.outcome.is_known()) {
+            any = true;
+            waiting.settle();
+            if waiting.reply.len() > channel.layout().message_max() {
+                return Err(Broken("left no place for an answer"));
+            }
+            channel.complete(waiting.slot, &waiting.reply, waiting.data, wake);
+        }
+        Ok(any)
+    }
+
+    /// Says that nobody looks; returns whether that may be so. If not, a request has come meanwhile.
+    pub fn fall_asleep(&mut self) -> bool {
+        self.channel.fall_asleep()
+    }
+
+    /// Says that somebody looks.
+    pub fn wake_up(&mut self) {
+        self.channel.wake_up();
+    }
+}
+
+/// An answer that waits.
+struct Waiting {
+    slot: Slot,
+    reply: Vec<u8>,
+    data: usize,
+    outcome: Arc<Outcome>,
+}
+
+/// What the wait of an answer has come to.
+struct Outcome {
+    /// The number of the error that the answer has become, or 0; before it has come to anything [`WAITS`].
+    error: AtomicI32,
+    bell: Doorbell,
+}
+
+/// No number of an error.
+const WAITS: i32 = -1;
+
+impl Outcome {
+    fn is_known(&self) -> bool {
+        self.error.load(Ordering::Acquire) != WAITS
+    }
+}
+
+/// What has the worker look for the outcome.
+struct Release(Arc<Outcome>);
+
+impl Held for Release {
+    fn release(self: Box<Self>, outcome: Result<()>) -> bool {
+        let error = outcome.map_or_else(|error| error.raw(), |()| 0);
+        self.0.error.store(error, Ordering::Release);
+        self.0.bell.ring();
+        true
+    }
+}
+
+impl Waiting {
+    /// Makes the reply what has become of it.
+    fn settle(&mut self) {
+        let error = self.outcome.error.load(Ordering::Relaxed);
+        if error != 0 {
+            fail(&mut self.reply, Errno::from_raw(error).unwrap_or(Errno::EIO));
+            self.data = 0;
+        }
+    }
+}
+
+/// One lane, while it has its turn.
+struct Lane<'a> {
+    channel: &'a mut ServerChannel<SharedMemory>,
+    lane: u32,
+    message: &'a mut [u8],
+    held: &'a mut Vec<Waiting>,
+    bell: &'a Doorbell,
+    latest: &'a mut Latest,
+    socket: RawFd,
+}
+
+impl Carrier for Lane<'_> {
+    type Slot = Slot;
+    type Error = Broken;
+
+    #[inline]
+    fn take(&mut self) -> std::result::Result<Option<Slot>, Broken> {
+        let slot =
+            self.channel.poll(self.lane, self.message).map_err(|_| Broken("broke the ring"))?;
+        if slot.is_some() {
+            self.latest.note((self.socket, self.lane));
+        }
+        Ok(slot)
+    }
+
+    #[inline]
+    fn incoming(&mut self, slot: &Slot) -> Incoming<'_> {
+        // SAFETY: one request is served at a time, whose two places do not overlap; both
+        // slices end with the call. The router passes data on and does not look at it.
+        let (data, room) = unsafe { (self.channel.data(slot), self.channel.room(slot)) };
+        Incoming { message: &self.message[..slot.message_len()], data, room }
+    }
+
+    #[inline]
+    fn is_alone(&self) -> bool {
+        let serial = self.channel.layout().config().ring == RingKind::Spsc;
+        serial && self.latest.is_alone() && self.held.is_empty()
+    }
+
+    #[inline]
+    fn answer(
+        &mut self,
+        slot: Slot,
+        message: &[u8],
+        data: usize,
+    ) -> std::result::Result<bool, Broken> {
+        if message.len() > self.channel.layout().message_max() {
+            return Err(Broken("left no place for an answer"));
+        }
+        self.channel.complete(slot, message, data, wake);
+        Ok(true)
+    }
+
+    fn hold(&mut self, slot: Slot, message: &[u8], data: usize) -> Box<dyn Held> {
+        let outcome = Outcome { error: AtomicI32::new(WAITS), bell: self.bell.clone() };
+        let outcome = Arc::new(outcome);
+        let reply = message.to_vec();
+        self.held.push(Waiting { slot, reply, data, outcome: Arc::clone(&outcome) });
+        Box::new(Release(outcome))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_alone() {
+        let mut latest = Latest::default();
+        assert!(!latest.is_alone());
+        for request in 1..3 * ALONE {
+            latest.note((7, 0));
+            assert_eq!(latest.is_alone(), request >= ALONE);
+        }
+        for other in [(7, 1), (8, 0)] {
+            latest.note(other);
+            assert!(!latest.is_alone());
+            (0..ALONE).for_each(|_| latest.note(other));
+            assert!(latest.is_alone());
+        }
+    }
+}
