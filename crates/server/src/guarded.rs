@@ -40,7 +40,7 @@ pub(crate) struct Guarded<F> {
 }
 
 impl<F> Guarded<F> {
-    /// Whether anybody must hear of changes.
+    /// Whether anybody must hear of changes of names and attributes.
     #[inline]
     pub(crate) fn observed(&self) -> bool {
         #[cfg(test)]
@@ -49,7 +49,13 @@ impl<F> Guarded<F> {
         }
         // A mount that has ended is none of the caches any more, but may not have forgotten yet.
         let kernels = self.caches.listens() || !self.gate.is_open();
-        self.views.listens() || kernels || self.mapped.listens()
+        self.views.listens() || kernels
+    }
+
+    /// Whether anybody must hear of a change of the content of `ino`.
+    #[inline]
+    pub(crate) fn content_observed(&self, ino: Ino) -> bool {
+        self.observed() || self.mapped.listens() && self.mapped.files.contains_key(&ino)
     }
 
     /// `by` has made `change`: everybody who must hear of it does, here and nowhere else.

@@ -26,7 +26,7 @@ pub(crate) struct Call<'a, F: FileSystem> {
     /// What the session has of its own.
     pub own: &'a mut Own,
     /// What its verb asks of the directory that it works in.
-    rights: AccessMode,
+    pub rights: AccessMode,
 }
 
 impl<F: FileSystem + Send> Session<F> {
@@ -129,16 +129,6 @@ impl<F: FileSystem> Call<'_, F> {
         let dir = dir?;
         involved.add(dir);
         Ok(dir)
-    }
-
-    /// The attributes of `dir` if the caller is judged by them, having been found to allow what the
-    /// verb asks of a directory.
-    ///
-    /// # Errors
-    /// `EACCES`, `ENOTDIR`.
-    #[inline]
-    pub fn allowed(&mut self, dir: Ino) -> Result<Option<Attr>> {
-        self.judged(dir, self.rights)
     }
 }
 

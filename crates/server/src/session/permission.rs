@@ -18,12 +18,13 @@ pub(crate) fn open_mode(flags: OpenFlags) -> AccessMode {
 }
 
 impl<F: FileSystem> Call<'_, F> {
-    /// The attributes of `dir` if the caller is judged by them, having been found to allow `mode`.
+    /// The attributes of `dir` if the caller is judged by them, having been found to allow what the
+    /// verb asks of a directory.
     ///
     /// # Errors
     /// `EACCES`, `ENOTDIR`.
     #[inline]
-    pub fn judged(&mut self, dir: Ino, mode: AccessMode) -> Result<Option<Attr>> {
+    pub fn allowed(&mut self, dir: Ino) -> Result<Option<Attr>> {
         if self.caller.is_free() {
             return Ok(None);
         }
@@ -31,7 +32,7 @@ impl<F: FileSystem> Call<'_, F> {
         if attr.file_type() != FileType::Directory {
             return Err(Errno::ENOTDIR);
         }
-        self.caller.access(&attr, mode)?;
+        self.caller.access(&attr, self.rights)?;
         Ok(Some(attr))
     }
 

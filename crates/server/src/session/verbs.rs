@@ -137,7 +137,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             call.size_before(inner, size)?;
         }
         let attr = call.state.fs.setattr(&call.cx, inner, handle, &set)?;
-        if call.state.observed() {
+        if call.state.content_observed(inner) {
             let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
             match (set.size, old) {
                 (Some(is), Some(Attr { size: was, .. })) => {
@@ -368,13 +368,12 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         call.state.changed = true;
         let (attr, handle) = call.state.fs.create(&call.cx, dir, name, mode, flags)?;
         call.state.involved.add(attr.ino);
-        if call.state.observed() {
-            if found.is_none() {
-                call.tell_entry(dir, name);
-                call.show_again(dir);
-            } else if cuts {
-                call.tell_content(emptied(attr.ino));
-            }
+        if found.is_none() && call.state.observed() {
+            call.tell_entry(dir, name);
+            call.show_again(dir);
+        }
+        if found.is_some() && cuts {
+            call.tell_content(emptied(attr.ino));
         }
         call.give_open(attr.ino, handle, flags)?;
         // Whoever opens it to write will do so.
@@ -442,7 +441,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         let grows = if mode.contains(FallocateMode::KEEP_SIZE) { 0 } else { end };
         let was = call.size_before(open.ino, grows)?;
         call.state.fs.fallocate(&call.cx, open.ino, open.handle, offset, len, mode)?;
-        if call.state.observed() {
+        if call.state.content_observed(open.ino) {
             let zeros = mode.intersects(FallocateMode::PUNCH_HOLE | FallocateMode::ZERO_RANGE);
             let now = if zeros { Now::Zeros } else { Now::Same };
             let grew = was.map(|was| (was, grows)).filter(|(was, is)| is > was);

@@ -81,7 +81,7 @@ impl<F: FileSystem + Send> Session<F> {
         let was = state.size_before(cx, own.id, open.ino, end)?;
         let had = state.views.has(own.view, open.ino, offset, data.len());
         let written = state.fs.write(cx, open.ino, open.handle, offset, data)?;
-        if state.observed() && written.len > 0 {
+        if written.len > 0 && state.content_observed(open.ino) {
             let (offset, len) = (written.offset, written.len as u64);
             let now = Now::Bytes { data: &data[..written.len], cached: of_cache };
             let grew = was.map(|was| (was, offset + len)).filter(|(was, is)| is > was);
