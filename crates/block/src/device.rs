@@ -169,51 +169,11 @@ pub trait Addressable: BlockDevice {
 }
 
 impl<D: BlockDevice + ?Sized> BlockDevice for &mut D {
-    fn block_count(&self) -> u64 {
-        (**self).block_count()
-    }
-    fn read(&mut self, first: BlockIndex, buf: &mut [u8]) -> Result<(), BlockError> {
-        (**self).read(first, buf)
-    }
-    fn write(&mut self, first: BlockIndex, data: &[u8]) -> Result<(), BlockError> {
-        (**self).write(first, data)
-    }
-    fn flush(&mut self) -> Result<(), BlockError> {
-        (**self).flush()
-    }
-    fn flush_range(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
-        (**self).flush_range(first, count)
-    }
-    fn flusher(&mut self, first: BlockIndex, count: u64) -> Option<Flusher> {
-        (**self).flusher(first, count)
-    }
-    fn expect_commits(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
-        (**self).expect_commits(first, count)
-    }
-    fn reserve(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
-        (**self).reserve(first, count)
-    }
-    fn forget_cached(&mut self) -> Result<(), BlockError> {
-        (**self).forget_cached()
-    }
-    fn read_past_cache(&mut self) -> Result<(), BlockError> {
-        (**self).read_past_cache()
-    }
-    fn discard(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
-        (**self).discard(first, count)
-    }
+    crate::device_calls!(@blocks (deref));
 }
 
 impl<D: Addressable + ?Sized> Addressable for &mut D {
-    fn load(&mut self, at: u64, buf: &mut [u8]) -> Result<(), BlockError> {
-        (**self).load(at, buf)
-    }
-    fn store(&mut self, at: u64, data: &[u8]) -> Result<(), BlockError> {
-        (**self).store(at, data)
-    }
-    fn store_zeros(&mut self, at: u64, len: u64) -> Result<(), BlockError> {
-        (**self).store_zeros(at, len)
-    }
+    crate::device_calls!(@bytes (deref));
 }
 
 /// Checks that `len` bytes at `at` lie within `block_count` blocks and returns them as a range of
@@ -260,81 +220,54 @@ pub fn checked_blocks(
 macro_rules! memory_of_variants {
     ($device:ty { $($variant:ident),+ }) => {
         impl $crate::BlockDevice for $device {
-            fn block_count(&self) -> u64 {
-                match self { $(Self::$variant(d) => d.block_count(),)+ }
-            }
-            fn read(
-                &mut self,
-                first: $crate::BlockIndex,
-                buf: &mut [u8],
-            ) -> Result<(), $crate::BlockError> {
-                match self { $(Self::$variant(d) => d.read(first, buf),)+ }
-            }
-            fn write(
-                &mut self,
-                first: $crate::BlockIndex,
-                data: &[u8],
-            ) -> Result<(), $crate::BlockError> {
-                match self { $(Self::$variant(d) => d.write(first, data),)+ }
-            }
-            fn flush(&mut self) -> Result<(), $crate::BlockError> {
-                match self { $(Self::$variant(d) => d.flush(),)+ }
-            }
-            fn flush_range(
-                &mut self,
-                first: $crate::BlockIndex,
-                count: u64,
-            ) -> Result<(), $crate::BlockError> {
-                match self { $(Self::$variant(d) => d.flush_range(first, count),)+ }
-            }
-            fn flusher(
-                &mut self,
-                first: $crate::BlockIndex,
-                count: u64,
-            ) -> Option<$crate::Flusher> {
-                match self { $(Self::$variant(d) => d.flusher(first, count),)+ }
-            }
-            fn expect_commits(
-                &mut self,
-                first: $crate::BlockIndex,
-                count: u64,
-            ) -> Result<(), $crate::BlockError> {
-                match self { $(Self::$variant(d) => d.expect_commits(first, count),)+ }
-            }
-            fn reserve(
-                &mut self,
-                first: $crate::BlockIndex,
-                count: u64,
-            ) -> Result<(), $crate::BlockError> {
-                match self { $(Self::$variant(d) => d.reserve(first, count),)+ }
-            }
-            fn forget_cached(&mut self) -> Result<(), $crate::BlockError> {
-                match self { $(Self::$variant(d) => d.forget_cached(),)+ }
-            }
-            fn read_past_cache(&mut self) -> Result<(), $crate::BlockError> {
-                match self { $(Self::$variant(d) => d.read_past_cache(),)+ }
-            }
-            fn discard(
-                &mut self,
-                first: $crate::BlockIndex,
-                count: u64,
-            ) -> Result<(), $crate::BlockError> {
-                match self { $(Self::$variant(d) => d.discard(first, count),)+ }
-            }
+            $crate::device_calls!(@blocks [$($variant)+]);
         }
 
         impl $crate::Addressable for $device {
-            #[inline]
-            fn load(&mut self, at: u64, buf: &mut [u8]) -> Result<(), $crate::BlockError> {
-                match self { $(Self::$variant(d) => d.load(at, buf),)+ }
-            }
-            #[inline]
-            fn store(&mut self, at: u64, data: &[u8]) -> Result<(), $crate::BlockError> {
-                match self { $(Self::$variant(d) => d.store(at, data),)+ }
-            }
-            fn store_zeros(&mut self, at: u64, len: u64) -> Result<(), $crate::BlockError> {
-                match self { $(Self::$variant(d) => d.store_zeros(at, len),)+ }
-            }
+            $crate::device_calls!(@bytes [$($variant)+]);
         }
+    };
+}
+
+/// The calls of both traits, handed on to what `self` points to, or to what its variants hold.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! device_calls {
+    (@blocks $to:tt) => {
+        #[inline]
+        fn block_count(&self) -> u64 {
+            $crate::device_calls!(@call $to self block_count ())
+        }
+        $crate::device_calls! { @each $to
+            read(first: $crate::BlockIndex, buf: &mut [u8]) -> Result<(), $crate::BlockError>;
+            write(first: $crate::BlockIndex, data: &[u8]) -> Result<(), $crate::BlockError>;
+            flush() -> Result<(), $crate::BlockError>;
+            flush_range(first: $crate::BlockIndex, count: u64) -> Result<(), $crate::BlockError>;
+            flusher(first: $crate::BlockIndex, count: u64) -> Option<$crate::Flusher>;
+            expect_commits(first: $crate::BlockIndex, count: u64) -> Result<(), $crate::BlockError>;
+            reserve(first: $crate::BlockIndex, count: u64) -> Result<(), $crate::BlockError>;
+            forget_cached() -> Result<(), $crate::BlockError>;
+            read_past_cache() -> Result<(), $crate::BlockError>;
+            discard(first: $crate::BlockIndex, count: u64) -> Result<(), $crate::BlockError>;
+        }
+    };
+    (@bytes $to:tt) => {
+        $crate::device_calls! { @each $to
+            load(at: u64, buf: &mut [u8]) -> Result<(), $crate::BlockError>;
+            store(at: u64, data: &[u8]) -> Result<(), $crate::BlockError>;
+            store_zeros(at: u64, len: u64) -> Result<(), $crate::BlockError>;
+        }
+    };
+    (@each $to:tt $($call:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
+        $(
+            #[inline]
+            fn $call(&mut self, $($arg: $type),*) -> $result {
+                $crate::device_calls!(@call $to self $call ($($arg),*))
+            }
+        )*
+    };
+    (@call (deref) $self:ident $call:ident $args:tt) => { (**$self).$call $args };
+    (@call [$($variant:ident)+] $self:ident $call:ident $args:tt) => {
+        match $self { $(Self::$variant(device) => device.$call $args,)+ }
     };
 }

@@ -194,10 +194,10 @@ impl Serving {
 /// Steps out of the terminal's reach: its signals, job control, and streams but for messages.
 fn leave_terminal() {
     // Each of these only makes the server easier to disturb when it fails.
-    let _ = nix::unistd::setsid();
-    let _ = nix::sys::prctl::set_name(c"atoll-server");
+    let _ = rustix::process::setsid();
+    let _ = rustix::thread::set_name(c"atoll-server");
     if let Ok(null) = std::fs::File::options().read(true).write(true).open("/dev/null") {
-        let _ = nix::unistd::dup2_stdin(&null);
-        let _ = nix::unistd::dup2_stdout(&null);
+        let _ = rustix::stdio::dup2_stdin(&null);
+        let _ = rustix::stdio::dup2_stdout(&null);
     }
 }

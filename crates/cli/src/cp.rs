@@ -110,7 +110,7 @@ fn copy_all(args: &Args, sources: &[LocationArg], last: &OsStr, trees: &mut Tree
         let copier = Copier {
             from,
             to: Rc::clone(&to),
-            owner: nix::unistd::geteuid().is_root() || both_volumes,
+            owner: rustix::process::geteuid().is_root() || both_volumes,
             links: HashMap::new(),
             failed: false,
             buffer: vec![0; PIECE],

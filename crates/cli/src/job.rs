@@ -1,36 +1,33 @@
 //! Waiting for a program as if it were not there: signals, stops and the status pass through.
 
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{self, PipeReader, Read};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use atoll_host::namespace;
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout};
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, pthread_sigmask};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::Pid;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 
 use crate::failure::{Failure, Outcome, RUN_FAILED};
-use crate::signals::{has_terminal, stop_with, was_ignored};
+use crate::signals::{self, SignalSet, has_terminal, stop_with, was_ignored};
 
 /// Signals that are passed on, and end what the program has left running.
 const PASSED: [Signal; 14] = [
-    Signal::SIGINT,
-    Signal::SIGTERM,
-    Signal::SIGHUP,
-    Signal::SIGQUIT,
-    Signal::SIGUSR1,
-    Signal::SIGUSR2,
-    Signal::SIGALRM,
-    Signal::SIGWINCH,
-    Signal::SIGTSTP,
-    Signal::SIGTTIN,
-    Signal::SIGTTOU,
-    Signal::SIGCONT,
-    Signal::SIGURG,
-    Signal::SIGIO,
+    Signal::INT,
+    Signal::TERM,
+    Signal::HUP,
+    Signal::QUIT,
+    Signal::USR1,
+    Signal::USR2,
+    Signal::ALARM,
+    Signal::WINCH,
+    Signal::TSTP,
+    Signal::TTIN,
+    Signal::TTOU,
+    Signal::CONT,
+    Signal::URG,
+    Signal::IO,
 ];
 
 /// How long processes that the program left running are waited for in silence.
@@ -40,8 +37,8 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// The signals of this process, taken over.
 pub struct Job {
-    signals: SignalFd,
-    before: SigSet,
+    signals: OwnedFd,
+    before: SignalSet,
 }
 
 /// What is known of the two processes.
@@ -71,12 +68,9 @@ impl Job {
     /// # Errors
     /// What signalfd(2) says.
     pub fn prepare() -> io::Result<Job> {
-        let mut taken: SigSet = PASSED.into_iter().collect();
-        taken.add(Signal::SIGCHLD);
-        let mut before = SigSet::empty();
-        pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&taken), Some(&mut before))?;
-        let signals = SignalFd::with_flags(&taken, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-        Ok(Job { signals, before })
+        let taken = SignalSet::new(PASSED.into_iter().chain([Signal::CHILD]));
+        let before = taken.block()?;
+        Ok(Job { signals: taken.descriptor()?, before })
     }
 
     /// Blocks what was blocked and no more, in a process that is about to run a program.
@@ -84,12 +78,12 @@ impl Job {
     /// # Errors
     /// What sigprocmask(2) says.
     pub fn restore_signals(&self) -> io::Result<()> {
-        Ok(pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&self.before), None)?)
+        self.before.block_only()
     }
 
     /// Waits for `command` and then for `server`, which ends when no process sees its volumes any
     /// more. `report` gives the number of the command's namespace once it is ready.
-    pub fn run(self, command: Pid, server: Pid, report: OwnedFd) -> Outcome {
+    pub fn run(self, command: Pid, server: Pid, report: PipeReader) -> Outcome {
         let mut state = JobState {
             command,
             server,
@@ -108,27 +102,25 @@ impl Job {
             state.reap();
             state.stop_if_asked();
             let Some(timeout) = state.next_wait() else { break };
-            let mut watched = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
+            let mut watched = vec![PollFd::new(&self.signals, PollFlags::IN)];
             if let Some(report) = &report {
-                watched.push(PollFd::new(report.as_fd(), PollFlags::POLLIN));
+                watched.push(PollFd::new(report, PollFlags::IN));
             }
-            match nix::poll::poll(&mut watched, timeout) {
-                Ok(_) | Err(Errno::EINTR) => {}
+            match poll(&mut watched, timeout.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(Failure::new(errno).with_status(RUN_FAILED)),
             }
-            let reported = watched.get(1).and_then(PollFd::any).unwrap_or(false);
+            let reported = watched.get(1).is_some_and(|fd| !fd.revents().is_empty());
             drop(watched);
-            if reported && let Some(report) = report.take() {
+            if reported && let Some(mut report) = report.take() {
                 let mut number = [0; 8];
-                if let Ok(8) = nix::unistd::read(&report, &mut number) {
+                if report.read_exact(&mut number).is_ok() {
                     state.namespace = Some(u64::from_ne_bytes(number)).filter(|&n| n != 0);
                 }
             }
-            while let Ok(Some(info)) = self.signals.read_signal() {
-                let Ok(signal) = Signal::try_from(info.ssi_signo as i32) else { continue };
-                if signal != Signal::SIGCHLD {
-                    // What the terminal sends reaches the command by itself.
-                    let by_terminal = info.ssi_code > 0;
+            while let Some((signal, by_terminal)) = signals::next(&self.signals) {
+                // What the terminal sends reaches the command by itself.
+                if signal != Signal::CHILD {
                     state.take(signal, by_terminal);
                 }
             }
@@ -141,22 +133,17 @@ impl Job {
 impl JobState {
     /// Learns what has become of the two processes.
     fn reap(&mut self) {
-        let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED | WaitPidFlag::WCONTINUED;
-        while let Ok(status) = waitpid(None, Some(flags)) {
-            match status {
-                WaitStatus::Exited(pid, code) => self.ended(pid, code as u8, None),
-                WaitStatus::Signaled(pid, signal, _) => {
-                    self.ended(pid, 128 + signal as u8, Some(signal));
-                }
-                WaitStatus::Stopped(pid, _) if pid == self.command => {
-                    self.stopped = true;
-                    self.asked_to_stop |= has_terminal(pid);
-                }
-                WaitStatus::Continued(pid) if pid == self.command => {
-                    (self.stopped, self.asked_to_stop) = (false, false);
-                }
-                WaitStatus::StillAlive => break,
-                _ => {}
+        let flags = WaitOptions::NOHANG | WaitOptions::UNTRACED | WaitOptions::CONTINUED;
+        while let Ok(Some((pid, status))) = wait(flags) {
+            if let Some(code) = status.exit_status() {
+                self.ended(pid, code as u8, None);
+            } else if let Some(signal) = status.terminating_signal() {
+                self.ended(pid, 128 + signal as u8, Some(signal));
+            } else if pid == self.command && status.stopped() {
+                self.stopped = true;
+                self.asked_to_stop |= has_terminal(pid);
+            } else if pid == self.command && status.continued() {
+                (self.stopped, self.asked_to_stop) = (false, false);
             }
         }
     }
@@ -169,7 +156,7 @@ impl JobState {
         }
     }
 
-    fn ended(&mut self, pid: Pid, status: u8, signal: Option<Signal>) {
+    fn ended(&mut self, pid: Pid, status: u8, signal: Option<i32>) {
         if pid == self.command {
             self.status = Some(status);
             self.ended = Some(Instant::now());
@@ -178,16 +165,16 @@ impl JobState {
             self.server_failed = status != 0;
             if let Some(signal) = signal {
                 eprintln!(
-                    "atoll: the process that serves the volume was killed ({signal}); what had been \
+                    "atoll: the process that serves the volume was killed (signal {signal}); what had been \
                      written is safe, and is there when the volume is used again"
                 );
             }
         }
     }
 
-    /// How long to wait for the next event; `None` when there is nothing to wait for.
-    fn next_wait(&mut self) -> Option<PollTimeout> {
-        let Some(ended) = self.ended else { return Some(PollTimeout::NONE) };
+    /// How long to wait for the next event, if not for ever; `None` when there is nothing to wait for.
+    fn next_wait(&mut self) -> Option<Option<Timespec>> {
+        let Some(ended) = self.ended else { return Some(None) };
         if !self.server_running {
             return None;
         }
@@ -197,17 +184,15 @@ impl JobState {
             self.tell();
         }
         if self.deadline.is_some_and(|deadline| now >= deadline) {
-            self.end_rest(Signal::SIGKILL);
+            self.end_rest(Signal::KILL);
             self.deadline = Some(now + GRACE);
         }
         let next = match self.deadline {
             Some(deadline) => deadline,
             None if !self.told => ended + PATIENCE,
-            None => return Some(PollTimeout::NONE),
+            None => return Some(None),
         };
-        // One more, so as to wake after the moment and not before it.
-        let millis = next.saturating_duration_since(now).as_millis() + 1;
-        Some(PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX))
+        Some(Timespec::try_from(next.saturating_duration_since(now)).ok())
     }
 
     /// Says what is waited for.
@@ -233,25 +218,25 @@ impl JobState {
 
     fn end_rest(&self, signal: Signal) {
         for (pid, _) in self.rest() {
-            let _ = kill(Pid::from_raw(pid), signal);
+            let _ = Pid::from_raw(pid).map(|pid| kill_process(pid, signal));
         }
     }
 
     /// Acts on a signal that this process was sent.
     fn take(&mut self, signal: Signal, by_terminal: bool) {
         if self.status.is_none() {
-            let stops = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU].contains(&signal);
-            self.asked_to_stop = (self.asked_to_stop || stops) && signal != Signal::SIGCONT;
+            let stops = [Signal::TSTP, Signal::TTIN, Signal::TTOU].contains(&signal);
+            self.asked_to_stop = (self.asked_to_stop || stops) && signal != Signal::CONT;
             if !by_terminal {
-                let _ = kill(self.command, signal);
+                let _ = kill_process(self.command, signal);
             }
             return;
         }
-        let ends = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
+        let ends = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
         if ends.contains(&signal) && !was_ignored(signal) {
             // Asked twice, it is meant.
             let again = self.deadline.is_some();
-            self.end_rest(if again { Signal::SIGKILL } else { Signal::SIGTERM });
+            self.end_rest(if again { Signal::KILL } else { Signal::TERM });
             self.deadline = Some(Instant::now() + GRACE);
         }
     }

@@ -1,9 +1,9 @@
 //! The command `atoll`: makes volumes, checks them, looks into them, mounts them, and runs programs
 //! on them.
 //!
-//! One file per command, named after it. [`volume`] opens volumes for all of them, [`place`] names
-//! places inside them, [`tree`] walks their directories; [`attend`] and [`job`] are the two
-//! processes behind `run`; [`signals`] are as they were found.
+//! One file per command, named after it. [`volume`] opens volumes for all of them, [`location`] names
+//! places inside them, [`tree`] has their files as the system's are; [`attend`] and [`job`] are the
+//! two processes behind `run`; [`signals`] are as they were found.
 #![deny(unsafe_code)]
 
 mod attend;

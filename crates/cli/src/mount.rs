@@ -1,7 +1,7 @@
 //! `atoll mount`: a volume in the file tree of all.
 
 use std::fmt;
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -11,11 +11,11 @@ use atoll_host::process::fork;
 use atoll_host::server::rules::Mode;
 use atoll_host::server::sole::{Ended, SoleServer};
 use atoll_vfs::AccessTimes;
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
+use rustix::process::{Signal, WaitOptions};
 
 use crate::failure::{FAILED, Failure, Outcome};
 use crate::notes;
-use crate::signals;
+use crate::signals::{self, SignalSet};
 use crate::volume::{self, Access, Atime};
 
 /// Show a volume's files in a directory, until it is unmounted.
@@ -66,13 +66,13 @@ pub fn run(args: &Args) -> Outcome {
             eprintln!("atoll: {} is at {}; Ctrl-C unmounts it", volume.display(), target.display());
         });
     }
-    let (reader, writer) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)
-        .map_err(|errno| Failure::new(format!("cannot make a pipe: {errno}")))?;
+    let (reader, writer) =
+        io::pipe().map_err(|error| Failure::new(format!("cannot make a pipe: {error}")))?;
     let child = fork(|| {
-        let _ = nix::unistd::setsid();
+        let _ = rustix::process::setsid();
         let outcome = serve(&mut || {
             leave_streams();
-            let _ = nix::unistd::write(&writer, b"+");
+            let _ = (&writer).write_all(b"+");
         });
         outcome.unwrap_or_else(|failure| {
             eprintln!("atoll: {failure}");
@@ -81,33 +81,22 @@ pub fn run(args: &Args) -> Outcome {
     })
     .map_err(|error| Failure::new(format!("cannot start a process: {error}")))?;
     drop(writer);
-    if ready(&reader) {
+    if (&reader).read_exact(&mut [0]).is_ok() {
         return Ok(0);
     }
     // It has said why.
-    let _ = nix::sys::wait::waitpid(child, None);
+    let _ = rustix::process::waitpid(Some(child), WaitOptions::empty());
     Ok(FAILED)
-}
-
-/// Waits for the word of the process that serves.
-fn ready(reader: &OwnedFd) -> bool {
-    let mut word = [0];
-    loop {
-        match nix::unistd::read(reader, &mut word) {
-            Err(nix::errno::Errno::EINTR) => {}
-            other => return matches!(other, Ok(1)),
-        }
-    }
 }
 
 fn leave_streams() {
     notes::go_to(notes::Destination::System);
     if let Ok(null) = std::fs::File::options().read(true).write(true).open("/dev/null") {
-        let _ = nix::unistd::dup2_stdin(&null);
-        let _ = nix::unistd::dup2_stdout(&null);
-        let _ = nix::unistd::dup2_stderr(&null);
+        let _ = rustix::stdio::dup2_stdin(&null);
+        let _ = rustix::stdio::dup2_stdout(&null);
+        let _ = rustix::stdio::dup2_stderr(&null);
     }
-    let _ = nix::unistd::chdir("/");
+    let _ = rustix::process::chdir("/");
 }
 
 /// Mounts, says so by `mounted`, and serves until unmounted.
@@ -174,7 +163,7 @@ fn attach(
         source,
         read_only,
         owner: (0, 0),
-        checked: nix::unistd::geteuid().is_root(),
+        checked: rustix::process::geteuid().is_root(),
         access_times: AccessTimes::default(),
     };
     let device = mount_at(target, &options).map_err(|error| cannot(&error))?;
@@ -201,7 +190,7 @@ fn attach(
 /// Mounts at `target`, and returns the device by which it is served. A user who may not mount has the helper do
 /// it.
 fn mount_at(target: &Path, options: &MountOptions) -> Result<OwnedFd, Box<dyn std::error::Error>> {
-    if !nix::unistd::geteuid().is_root() {
+    if !rustix::process::geteuid().is_root() {
         return Ok(mount::mount_by_helper(target, options)?);
     }
     let device = mount::open_device()?;
@@ -211,7 +200,7 @@ fn mount_at(target: &Path, options: &MountOptions) -> Result<OwnedFd, Box<dyn st
 
 /// Takes what is mounted at `target` out of sight.
 fn detach(target: &Path) -> io::Result<()> {
-    if nix::unistd::geteuid().is_root() {
+    if rustix::process::geteuid().is_root() {
         mount::detach(target)
     } else {
         mount::unmount_by_helper(target, true)
@@ -219,18 +208,18 @@ fn detach(target: &Path) -> io::Result<()> {
 }
 
 /// Signals that end a mount. Before there are threads, all of which inherit this.
-fn block_signals() -> nix::Result<SigSet> {
-    let signals = signals::ending(&[Signal::SIGINT, Signal::SIGHUP]);
-    pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&signals), None)?;
+fn block_signals() -> io::Result<SignalSet> {
+    let signals = signals::ending(&[Signal::INT, Signal::HUP]);
+    signals.block()?;
     Ok(signals)
 }
 
 /// Unmounts `target` at the first of `signals`; a second one ends the process.
-fn unmount_when_asked(signals: SigSet, target: &Path) {
+fn unmount_when_asked(signals: SignalSet, target: &Path) {
     let target = target.to_owned();
     std::thread::spawn(move || {
         let mut asked = false;
-        while signals.wait().is_ok() {
+        while signals.wait() {
             if asked {
                 // The journal has everything that was acknowledged.
                 std::process::exit(FAILED.into());

@@ -1,8 +1,8 @@
 //! A server of one volume for the lifetime of one command, in the process that owns the volume.
 
 use std::fmt;
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{self, PipeWriter};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
@@ -23,7 +23,7 @@ pub struct PrivateServer {
     path: PathBuf,
     place: Address,
     /// Closed to end it.
-    stop: OwnedFd,
+    stop: PipeWriter,
     thread: JoinHandle<Ended>,
 }
 
@@ -54,7 +54,7 @@ impl PrivateServer {
             }
         };
         let place = Address { socket, volume: String::new() };
-        let own = nix::unistd::geteuid().as_raw();
+        let own = rustix::process::geteuid().as_raw();
         let served = atoll_host::server::volume(volume, "volume".to_owned());
         served.set_address(&place.socket);
         // From here on a failure leaves the volume as a crash would: nothing acknowledged is lost.
@@ -65,8 +65,7 @@ impl PrivateServer {
         };
         let server = SocketServer::new(listener, Rules::private(own, mode), vec![served], SPIN)
             .map_err(|error| cannot(&error))?;
-        let (stopped, stop) =
-            nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).map_err(|error| cannot(&error))?;
+        let (stopped, stop) = io::pipe().map_err(|error| cannot(&error))?;
         let thread = std::thread::spawn(move || server.run(stopped.as_fd()));
         Ok(PrivateServer { path: path.to_owned(), place, stop, thread })
     }

@@ -7,8 +7,8 @@
 //! becomes the program.
 
 use std::ffi::{OsStr, OsString};
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::io::{self, PipeWriter, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use atoll_host::client::Address;
 use atoll_host::control;
 use atoll_host::fuse::mount::{self, MountOptions};
 use atoll_host::namespace::{self, Namespace};
-use atoll_host::process::fork;
+use atoll_host::process::{close, fork};
 use atoll_preload::Use;
 use atoll_vfs::AccessTimes;
 
@@ -160,8 +160,7 @@ fn attempt(args: &Args) -> Outcome {
 
     let failed = |error: io::Error| Failure::new(format!("cannot start a process: {error}"));
     let (server_end, command_end) = control::pair().map_err(failed)?;
-    let (report, reporter) =
-        nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).map_err(|errno| failed(errno.into()))?;
+    let (report, reporter) = io::pipe().map_err(failed)?;
     let job = Job::prepare().map_err(failed)?;
     let server = fork(|| {
         // Only the command may hold the other ends, so that its end is noticed.
@@ -188,20 +187,12 @@ fn attempt(args: &Args) -> Outcome {
     job.run(command, server, report)
 }
 
-/// Closes descriptors that this process has inherited and another uses.
-fn close<const N: usize>(inherited: [BorrowedFd<'_>; N]) {
-    for fd in inherited {
-        // Nothing in this process uses the number again: it ends without running destructors.
-        let _ = nix::unistd::close(fd.as_raw_fd());
-    }
-}
-
 /// In the command's process: enters the namespace, mounts, and becomes the program. Returns only
 /// to say why not.
 fn become_program(
     attachments: &[Attachment],
     line: OwnedFd,
-    report: &OwnedFd,
+    mut report: &PipeWriter,
     args: &Args,
     cwd: &Path,
 ) -> Failure {
@@ -211,8 +202,8 @@ fn become_program(
     };
     drop(line);
     let number = namespace::number("self").unwrap_or(0);
-    if let Err(errno) = nix::unistd::write(report, &number.to_ne_bytes()) {
-        return Failure::new(format!("cannot report to atoll: {errno}")).with_status(RUN_FAILED);
+    if let Err(error) = report.write_all(&number.to_ne_bytes()) {
+        return Failure::new(format!("cannot report to atoll: {error}")).with_status(RUN_FAILED);
     }
     if let Err(error) = std::env::set_current_dir(cwd) {
         return Failure::new(format!("cannot enter the directory {}: {error}", cwd.display()))
@@ -257,7 +248,7 @@ fn mount_all(attachments: &[Attachment], line: &CommandSide<'_>) -> Result<OsStr
     line.wait()?;
     let mut servers = OsString::new();
     let mut namespace = Namespace::enter().map_err(Failure::new)?;
-    let owner = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
+    let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     for attachment in attachments {
         namespace.mount_point(&attachment.target).map_err(Failure::new)?;
         let device = mount::open_device().map_err(Failure::new)?;

@@ -12,8 +12,7 @@ use atoll_host::server::confine::{self, Landlocked};
 use atoll_host::server::listen::SocketServer;
 use atoll_host::server::notify::Notify;
 use atoll_host::server::rules::{Rule, Rules};
-use nix::sys::signal::{SigmaskHow, Signal, pthread_sigmask};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::process::Signal;
 
 use crate::failure::{Failure, Outcome};
 use crate::notes;
@@ -97,7 +96,7 @@ pub fn run(args: &Args) -> Outcome {
     notes::go_to(notes::Destination::Log);
     let cannot =
         |what: &str, error: &dyn std::fmt::Display| Failure::new(format!("cannot {what}: {error}"));
-    let own = nix::unistd::geteuid().as_raw();
+    let own = rustix::process::geteuid().as_raw();
     let mut rules = args.allow.clone();
     if let Some(path) = &args.allow_from {
         rules.extend(rules_of(path)?);
@@ -112,13 +111,11 @@ pub fn run(args: &Args) -> Outcome {
         }
     }
     // Before there are threads, all of which inherit it.
-    let ends = signals::ending(&[Signal::SIGINT]);
+    let ends = signals::ending(&[Signal::INT]);
     let mut blocked = ends;
-    blocked.add(Signal::SIGHUP);
-    pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&blocked), None)
-        .map_err(|error| cannot("block signals", &error))?;
-    let stop = SignalFd::with_flags(&ends, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
-        .map_err(|error| cannot("wait for signals", &error))?;
+    blocked.add(Signal::HUP);
+    blocked.block().map_err(|error| cannot("block signals", &error))?;
+    let stop = ends.descriptor().map_err(|error| cannot("wait for signals", &error))?;
     let notify = Notify::connect(std::env::var_os("NOTIFY_SOCKET").as_deref())
         .map_err(|error| cannot("reach the service manager at NOTIFY_SOCKET", &error))?;
     raise_descriptor_limit();

@@ -42,7 +42,7 @@ pub fn run(args: &Args) -> Outcome {
     let mounted = mount::mounted_at(&target)
         .map_err(|error| Failure::new(format!("cannot read the table of mounts: {error}")))?
         .ok_or_else(|| Failure::new(format!("no volume is mounted at {shown}")))?;
-    let result = match (nix::unistd::geteuid().is_root(), args.lazy) {
+    let result = match (rustix::process::geteuid().is_root(), args.lazy) {
         (true, true) => mount::detach(&target),
         (true, false) => mount::unmount(&target),
         (false, lazy) => mount::unmount_by_helper(&target, lazy),

@@ -259,8 +259,8 @@ fn format(
     options: &CreateOptions<'_>,
 ) -> Result<(), Failure> {
     let shown = path.display();
-    let uid = nix::unistd::geteuid().as_raw();
-    let gid = nix::unistd::getegid().as_raw();
+    let uid = rustix::process::geteuid().as_raw();
+    let gid = rustix::process::getegid().as_raw();
     let format = FormatOptions {
         label: options.label,
         journal_blocks: options.journal.map(|bytes| bytes / BLOCK_SIZE as u64),

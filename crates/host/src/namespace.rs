@@ -17,11 +17,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
-use nix::errno::Errno;
-use nix::mount::{MntFlags, MsFlags};
-use nix::sched::CloneFlags;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
-use rustix::mount::{MoveMountFlags, OpenTreeFlags};
+use rustix::io::Errno;
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
+};
+use rustix::process::{chdir, chroot, pivot_root};
+use rustix::thread::UnshareFlags;
+
+use crate::process::unshare;
 
 /// The most entries of a directory that are mounted again for a missing mount point.
 const ENTRIES_MAX: usize = 512;
@@ -100,16 +104,13 @@ impl Namespace {
     /// # Errors
     /// [`NamespaceError::Refused`] by the system's policy.
     pub fn enter() -> Result<Namespace, NamespaceError> {
-        let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
+        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
         let mut user = false;
-        let privileged = if uid.is_root() {
-            nix::sched::unshare(CloneFlags::CLONE_NEWNS)
-        } else {
-            Err(Errno::EPERM)
-        };
-        if let Err(Errno::EPERM) = privileged {
+        let privileged =
+            if uid.is_root() { unshare(UnshareFlags::NEWNS) } else { Err(Errno::PERM) };
+        if let Err(Errno::PERM) = privileged {
             user = true;
-            nix::sched::unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS)
+            unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS)
                 .map_err(|errno| NamespaceError::Refused(errno.into()))?;
             // A group may be mapped by a user only where no process can drop groups.
             for (file, content) in [
@@ -123,14 +124,9 @@ impl Namespace {
             privileged.map_err(|errno| NamespaceError::Refused(errno.into()))?;
         }
         // What others mount and unmount still shows here, what is mounted here shows nowhere else.
-        nix::mount::mount(
-            None::<&str>,
-            "/",
-            None::<&str>,
-            MsFlags::MS_REC | MsFlags::MS_SLAVE,
-            None::<&str>,
-        )
-        .map_err(|errno| NamespaceError::Refused(errno.into()))?;
+        let flags = MountPropagationFlags::REC | MountPropagationFlags::DOWNSTREAM;
+        rustix::mount::mount_change("/", flags)
+            .map_err(|errno| NamespaceError::Refused(errno.into()))?;
         Ok(Namespace { user, staged: Vec::new() })
     }
 
@@ -148,12 +144,12 @@ impl Namespace {
     pub fn mount_point(&mut self, path: &Path) -> Result<(), NamespaceError> {
         let failed = |error: io::Error| NamespaceError::MountPoint(path.to_owned(), error);
         if path.components().any(|c| matches!(c, Component::ParentDir | Component::CurDir)) {
-            return Err(failed(Errno::EINVAL.into()));
+            return Err(failed(Errno::INVAL.into()));
         }
         let mut existing = path;
         loop {
             match std::fs::metadata(existing) {
-                Ok(found) if !found.is_dir() => return Err(failed(Errno::ENOTDIR.into())),
+                Ok(found) if !found.is_dir() => return Err(failed(Errno::NOTDIR.into())),
                 Ok(_) if existing == path => return Ok(()),
                 Ok(_) => break,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -182,9 +178,9 @@ impl Namespace {
 
 /// Makes the file system of ours at `dir` read-only, or takes that back.
 fn remount(dir: &Path, read_only: bool) -> Result<(), NamespaceError> {
-    let mut flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-    flags.set(MsFlags::MS_RDONLY, read_only);
-    nix::mount::mount(None::<&str>, dir, None::<&str>, flags, None::<&str>)
+    let mut flags = MountFlags::BIND | MountFlags::NOSUID | MountFlags::NODEV;
+    flags.set(MountFlags::RDONLY, read_only);
+    rustix::mount::mount_remount(dir, flags, "")
         .map_err(|errno| NamespaceError::Failed("remount", dir.to_owned(), errno.into()))
 }
 
@@ -211,7 +207,7 @@ fn entries(dir: &Path) -> io::Result<Vec<Entry>> {
         let kind = match rustix::fs::statat(&at, &name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => rustix::fs::FileType::from_raw_mode(stat.st_mode),
             // Removed since it was listed.
-            Err(rustix::io::Errno::NOENT) => continue,
+            Err(Errno::NOENT) => continue,
             Err(error) => return Err(error.into()),
         };
         let copy = || {
@@ -259,14 +255,9 @@ fn stage(dir: &Path, missing: &Path) -> Result<(), NamespaceError> {
     };
     let failed =
         |what, path: &Path, errno: io::Error| NamespaceError::Failed(what, path.to_owned(), errno);
-    nix::mount::mount(
-        Some("tmpfs"),
-        &base,
-        Some("tmpfs"),
-        MsFlags::MS_NOSUID | MsFlags::MS_NODEV,
-        Some("mode=0755,size=1m"),
-    )
-    .map_err(|errno| NamespaceError::Refused(errno.into()))?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    rustix::mount::mount("tmpfs", &base, "tmpfs", flags, c"mode=0755,size=1m")
+        .map_err(|errno| NamespaceError::Refused(errno.into()))?;
     for entry in &entries {
         let place = base.join(&entry.name);
         let shown = dir.join(&entry.name);
@@ -298,19 +289,19 @@ fn exchange_root(base: &Path) -> Result<(), NamespaceError> {
     let failed = |errno: Errno| {
         NamespaceError::Failed("exchange the root directory for", base.to_owned(), errno.into())
     };
-    nix::unistd::chdir(base).map_err(failed)?;
-    match nix::unistd::pivot_root(".", ".") {
+    chdir(base).map_err(failed)?;
+    match pivot_root(".", ".") {
         Ok(()) => {
             // The old root now lies on the new one.
-            nix::mount::umount2(".", MntFlags::MNT_DETACH).map_err(failed)?;
+            rustix::mount::unmount(".", UnmountFlags::DETACH).map_err(failed)?;
         }
         // The root is no mount (inside a chroot) or one that cannot move (an initial RAM disk).
-        Err(Errno::EINVAL) => {
-            nix::unistd::chroot(".").map_err(failed)?;
+        Err(Errno::INVAL) => {
+            chroot(".").map_err(failed)?;
         }
         Err(errno) => return Err(failed(errno)),
     }
-    nix::unistd::chdir("/").map_err(failed)
+    chdir("/").map_err(failed)
 }
 
 /// The number of the mount namespace of process `pid` (`self` for this one), the same for all

@@ -1,9 +1,16 @@
-//! Splitting a process in two.
+//! Splitting a process in two, and who is meant by a name.
 #![allow(unsafe_code)]
 
+use std::ffi::CStr;
 use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
-use nix::unistd::{ForkResult, Pid};
+use rustix::process::Pid;
+use rustix::thread::UnshareFlags;
+
+/// Room for what is known of a user or group: a group may have tens of thousands of members.
+const NAMES: usize = 1 << 20;
 
 /// Runs `child` in a new process and returns its number. The child ends with the status that
 /// `child` returns; it never returns into its caller's code.
@@ -17,12 +24,54 @@ pub fn fork(child: impl FnOnce() -> u8) -> io::Result<Pid> {
     }
     // SAFETY: this is the only thread, so that no lock can be held by another and everything that
     // the child finds in memory is whole.
-    match unsafe { nix::unistd::fork() }? {
-        ForkResult::Parent { child } => Ok(child),
-        ForkResult::Child => {
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
             // A panic must not unwind into frames that belong to the parent.
             let status = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child));
             std::process::exit(status.unwrap_or(125).into())
         }
+        child => Pid::from_raw(child).ok_or_else(|| io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// Closes descriptors that this process has inherited by [`fork`] and another uses. Nothing in this process uses
+/// their numbers again: it ends without running destructors.
+pub fn close<const N: usize>(inherited: [BorrowedFd<'_>; N]) {
+    for fd in inherited {
+        // SAFETY: as above.
+        unsafe { rustix::io::close(fd.as_raw_fd()) };
+    }
+}
+
+/// Gives this process, which must have one thread, namespaces of its own.
+pub(crate) fn unshare(namespaces: UnshareFlags) -> rustix::io::Result<()> {
+    // SAFETY: no descriptors are left, and no other thread goes by what this one sees.
+    unsafe { rustix::thread::unshare_unsafe(namespaces) }
+}
+
+/// The number of the user `name`, if there is one.
+pub(crate) fn user(name: &CStr) -> Option<u32> {
+    let mut found = std::ptr::null_mut();
+    let mut buf = vec![0; NAMES];
+    let mut entry = MaybeUninit::uninit();
+    let (at, len) = (buf.as_mut_ptr(), buf.len());
+    // SAFETY: there is room for what it writes; where it says that it has found the user, the entry is whole.
+    unsafe {
+        libc::getpwnam_r(name.as_ptr(), entry.as_mut_ptr(), at, len, &mut found);
+        (!found.is_null()).then(|| entry.assume_init().pw_uid)
+    }
+}
+
+/// The number of the group `name`, if there is one.
+pub(crate) fn group(name: &CStr) -> Option<u32> {
+    let mut found = std::ptr::null_mut();
+    let mut buf = vec![0; NAMES];
+    let mut entry = MaybeUninit::uninit();
+    let (at, len) = (buf.as_mut_ptr(), buf.len());
+    // SAFETY: as for a user.
+    unsafe {
+        libc::getgrnam_r(name.as_ptr(), entry.as_mut_ptr(), at, len, &mut found);
+        (!found.is_null()).then(|| entry.assume_init().gr_gid)
     }
 }

@@ -12,6 +12,55 @@
 //! buffers of the length given, structures of the C library's own layout. A null pointer is
 //! `EFAULT`, except where the C call gives it a meaning.
 
+/// Defines calls for C, each by what it does with the volume, `on_path` or `on_descriptor`, or by the call that does
+/// it for others. One that takes no pointer is `safe`.
+macro_rules! calls {
+    () => {};
+    (
+        $(#[$doc:meta])*
+        safe fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty
+            = $on:ident |$volume:ident| $body:expr; $($rest:tt)*
+    ) => {
+        $(#[$doc])*
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $name($($arg: $type),*) -> $result {
+            $on(|$volume| $body)
+        }
+        calls! { $($rest)* }
+    };
+    (
+        $(#[$doc:meta])*
+        fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty
+            = $on:ident |$volume:ident| $body:expr; $($rest:tt)*
+    ) => {
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// See [`c`](crate::c).
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $type),*) -> $result {
+            // SAFETY: as the caller says.
+            $on(|$volume| unsafe { $body })
+        }
+        calls! { $($rest)* }
+    };
+    (
+        $(#[$doc:meta])*
+        fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty = $call:expr; $($rest:tt)*
+    ) => {
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// See [`c`](crate::c).
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $type),*) -> $result {
+            // SAFETY: as the caller says.
+            unsafe { $call }
+        }
+        calls! { $($rest)* }
+    };
+}
+
 pub mod attributes;
 pub mod directories;
 pub mod files;

@@ -13,7 +13,7 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
     /// Walks to where a new name is to be made. `directory` allows slashes after the name.
     fn new_name<'p>(&mut self, dirfd: i32, path: &'p [u8], directory: bool) -> Result<Walk<'p>> {
         let mut walk = self.walk(dirfd, path)?;
-        if walk.parent(self)? != Last::Name {
+        if self.last_of(&mut walk)? != Last::Name {
             return Err(Errno::EEXIST);
         }
         if walk.trailing && !directory {
@@ -28,7 +28,7 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
             if self.fs.lookup(&cx, walk.dir, walk.name()?).is_ok() {
                 return Err(Errno::EEXIST);
             }
-            walk.check_dir(self, AccessMode::WRITE)?;
+            self.check_dir(&mut walk, AccessMode::WRITE)?;
         }
         Ok(walk)
     }
@@ -40,7 +40,7 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
         }
         let cx = self.reading();
         let victim = self.fs.lookup(&cx, walk.dir, walk.name()?)?;
-        walk.check_dir(self, AccessMode::WRITE)?;
+        self.check_dir(walk, AccessMode::WRITE)?;
         match &walk.dir_attr {
             Some(parent) => self.policy.remove(self.credentials, parent, &victim),
             None => Ok(()),
@@ -181,7 +181,7 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
             _ => return Err(Errno::EINVAL),
         };
         let mut walk = self.walk(dirfd, path)?;
-        match (walk.parent(self)?, directory) {
+        match (self.last_of(&mut walk)?, directory) {
             (Last::Name, _) => (),
             (_, false) => return Err(Errno::EISDIR),
             (Last::Root, true) => return Err(Errno::EBUSY),
@@ -228,9 +228,9 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
             return Err(Errno::EINVAL);
         }
         let mut old = self.walk(old_dirfd, old_path)?;
-        let old_last = old.parent(self)?;
+        let old_last = self.last_of(&mut old)?;
         let mut new = self.walk(new_dirfd, new_path)?;
-        let new_last = new.parent(self)?;
+        let new_last = self.last_of(&mut new)?;
         if old_last != Last::Name {
             return Err(Errno::EBUSY);
         }
@@ -285,7 +285,7 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
         self.check_removal(old)?;
         match replaced {
             Some(_) => self.check_removal(new)?,
-            None => new.check_dir(self, AccessMode::WRITE)?,
+            None => self.check_dir(new, AccessMode::WRITE)?,
         }
         // A directory that changes its parent has its `..` rewritten.
         let rewritten = |attr: &&Attr| attr.file_type() == FileType::Directory;

@@ -43,13 +43,13 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
         let follow = !flags.contains(OFlags::NOFOLLOW);
         let create = flags.contains(OFlags::CREAT);
         loop {
-            let last = walk.parent(self)?;
+            let last = self.last_of(walk)?;
             if last != Last::Name {
                 if create {
                     let exclusive = flags.contains(OFlags::EXCL);
                     return Err(if exclusive { Errno::EEXIST } else { Errno::EISDIR });
                 }
-                let attr = walk.dot(self, last)?;
+                let attr = self.dot_of(walk, last)?;
                 return self.open_found(&attr, flags);
             }
             if create && walk.trailing {
@@ -67,7 +67,7 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
             let cx = self.context();
             let attr = match self.fs.lookup(&cx, walk.dir, walk.name()?) {
                 Err(Errno::ENOENT) if create => {
-                    walk.check_dir(self, AccessMode::WRITE)?;
+                    self.check_dir(walk, AccessMode::WRITE)?;
                     let rights = rights(flags) | OpenFlags::EXCL;
                     let (attr, handle) =
                         self.fs.create(&cx, walk.dir, walk.name()?, mode, rights)?;
@@ -78,7 +78,7 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
             if create && flags.contains(OFlags::EXCL) {
                 return Err(Errno::EEXIST);
             }
-            if !walk.settle(self, &attr, follow)? {
+            if !self.settle(walk, &attr, follow)? {
                 return self.open_found(&attr, flags);
             }
         }
@@ -125,7 +125,7 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
         flags: OFlags,
         mode: u32,
     ) -> Result<(Ino, Held)> {
-        let attr = walk.target(self, true)?;
+        let attr = self.target_of(walk, true)?;
         if attr.file_type() != FileType::Directory {
             return Err(Errno::ENOTDIR);
         }

@@ -99,167 +99,11 @@ impl<'p> Walk<'p> {
         Name::new(&self.text()[self.last.clone()])
     }
 
-    /// Goes to the directory that the last component is looked up in.
-    #[inline]
-    pub fn parent<F: FileSystem, C: Clock, P: Policy>(
-        &mut self,
-        posix: &mut Posix<F, C, P>,
-    ) -> Result<Last> {
-        loop {
-            let text = self.text();
-            let start = skip_slashes(text, self.position);
-            if start == text.len() {
-                return Ok(Last::Root);
-            }
-            let rest = &text[start..];
-            let length = rest.iter().position(|&b| b == b'/').unwrap_or(rest.len());
-            let end = start + length;
-            let next = skip_slashes(text, end);
-            let at_end = next == text.len();
-            if P::CHECKS {
-                self.check_dir(posix, AccessMode::EXECUTE)?;
-            }
-            let component = &self.text()[start..end];
-            if at_end {
-                let last = match component {
-                    b"." => Last::Dot,
-                    b".." => Last::DotDot,
-                    _ => Last::Name,
-                };
-                self.last = start..end;
-                self.trailing = end < next;
-                if self.looked_up && self.links == 0 {
-                    posix.remembered.keep(self.start, &self.path[..start], self.dir);
-                }
-                return Ok(last);
-            }
-            if component == b"." {
-                self.position = next;
-                continue;
-            }
-            let cx = posix.reading();
-            let attr = posix.fs.lookup(&cx, self.dir, Name::new(component)?)?;
-            match attr.file_type() {
-                FileType::Directory => {
-                    self.position = next;
-                    self.looked_up = true;
-                    self.enter::<P>(&attr);
-                }
-                FileType::Symlink => self.expand(posix, attr.ino, next)?,
-                _ => return Err(Errno::ENOTDIR),
-            }
-        }
-    }
-
-    /// The attributes of the inode that the path names; of a symbolic link at its end only without
-    /// `follow`.
-    pub fn target<F: FileSystem, C: Clock, P: Policy>(
-        &mut self,
-        posix: &mut Posix<F, C, P>,
-        follow: bool,
-    ) -> Result<Attr> {
-        loop {
-            let last = self.parent(posix)?;
-            if last != Last::Name {
-                return self.dot(posix, last);
-            }
-            let cx = posix.reading();
-            let attr = posix.fs.lookup(&cx, self.dir, self.name()?)?;
-            if !self.settle(posix, &attr, follow)? {
-                return Ok(attr);
-            }
-        }
-    }
-
-    /// The attributes of a last component that is no name.
-    pub fn dot<F: FileSystem, C: Clock, P: Policy>(
-        &mut self,
-        posix: &mut Posix<F, C, P>,
-        last: Last,
-    ) -> Result<Attr> {
-        if last == Last::DotDot {
-            let cx = posix.reading();
-            return posix.fs.lookup(&cx, self.dir, Name::new(b"..")?);
-        }
-        posix.getattr(self.dir)
-    }
-
-    /// Handles the inode that the last name led to. True: it is a symbolic link, and the walk goes
-    /// on.
-    pub fn settle<F: FileSystem, C: Clock, P: Policy>(
-        &mut self,
-        posix: &mut Posix<F, C, P>,
-        attr: &Attr,
-        follow: bool,
-    ) -> Result<bool> {
-        match attr.file_type() {
-            FileType::Symlink if follow || self.trailing => {
-                let rest = self.last.end;
-                self.expand(posix, attr.ino, rest)?;
-                Ok(true)
-            }
-            FileType::Directory => Ok(false),
-            _ if self.trailing => Err(Errno::ENOTDIR),
-            _ => Ok(false),
-        }
-    }
-
-    /// Follows the link `link`: its target takes the place of the path up to `rest`.
-    #[cold]
-    fn expand<F: FileSystem, C: Clock, P: Policy>(
-        &mut self,
-        posix: &mut Posix<F, C, P>,
-        link: Ino,
-        rest: usize,
-    ) -> Result<()> {
-        self.links += 1;
-        if self.links > SYMLOOP_MAX {
-            return Err(Errno::ELOOP);
-        }
-        let mut text = Vec::new();
-        let cx = posix.reading();
-        posix.fs.readlink(&cx, link, &mut text)?;
-        posix.accessed(link, OFlags::empty());
-        let absolute = match text.first() {
-            None => return Err(Errno::ENOENT),
-            Some(first) => *first == b'/',
-        };
-        let rest = &self.text()[rest..];
-        if !rest.is_empty() {
-            text.push(b'/');
-            text.extend_from_slice(rest);
-        }
-        self.expanded = text;
-        self.position = 0;
-        if absolute {
-            self.dir = Ino::ROOT;
-            self.dir_attr = None;
-        }
-        Ok(())
-    }
-
     fn enter<P: Policy>(&mut self, attr: &Attr) {
         self.dir = attr.ino;
         if P::CHECKS {
             self.dir_attr = Some(*attr);
         }
-    }
-
-    /// Asks the policy for `mode` on the directory reached.
-    pub fn check_dir<F: FileSystem, C: Clock, P: Policy>(
-        &mut self,
-        posix: &mut Posix<F, C, P>,
-        mode: AccessMode,
-    ) -> Result<()> {
-        if !P::CHECKS {
-            return Ok(());
-        }
-        let attr = match self.dir_attr {
-            Some(attr) => attr,
-            None => posix.getattr(self.dir)?,
-        };
-        self.dir_attr = Some(attr);
-        posix.policy.access(posix.credentials, &attr, mode)
     }
 }
 
@@ -306,13 +150,148 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
         })
     }
 
-    /// The attributes of the inode that `dirfd` and `path` name, for calls with `AT_` flags.
+    /// Goes to the directory that the last component is looked up in.
+    #[inline]
+    pub(crate) fn last_of(&mut self, walk: &mut Walk<'_>) -> Result<Last> {
+        loop {
+            let text = walk.text();
+            let start = skip_slashes(text, walk.position);
+            if start == text.len() {
+                return Ok(Last::Root);
+            }
+            let rest = &text[start..];
+            let length = rest.iter().position(|&b| b == b'/').unwrap_or(rest.len());
+            let end = start + length;
+            let next = skip_slashes(text, end);
+            let at_end = next == text.len();
+            if P::CHECKS {
+                self.check_dir(walk, AccessMode::EXECUTE)?;
+            }
+            let component = &walk.text()[start..end];
+            if at_end {
+                let last = match component {
+                    b"." => Last::Dot,
+                    b".." => Last::DotDot,
+                    _ => Last::Name,
+                };
+                walk.last = start..end;
+                walk.trailing = end < next;
+                if walk.looked_up && walk.links == 0 {
+                    self.remembered.keep(walk.start, &walk.path[..start], walk.dir);
+                }
+                return Ok(last);
+            }
+            if component == b"." {
+                walk.position = next;
+                continue;
+            }
+            let cx = self.reading();
+            let attr = self.fs.lookup(&cx, walk.dir, Name::new(component)?)?;
+            match attr.file_type() {
+                FileType::Directory => {
+                    walk.position = next;
+                    walk.looked_up = true;
+                    walk.enter::<P>(&attr);
+                }
+                FileType::Symlink => self.expand(walk, attr.ino, next)?,
+                _ => return Err(Errno::ENOTDIR),
+            }
+        }
+    }
+
+    /// The attributes of what the path names; of a symbolic link at its end only without `follow`.
+    pub(crate) fn target_of(&mut self, walk: &mut Walk<'_>, follow: bool) -> Result<Attr> {
+        loop {
+            let last = self.last_of(walk)?;
+            if last != Last::Name {
+                return self.dot_of(walk, last);
+            }
+            let cx = self.reading();
+            let attr = self.fs.lookup(&cx, walk.dir, walk.name()?)?;
+            if !self.settle(walk, &attr, follow)? {
+                return Ok(attr);
+            }
+        }
+    }
+
+    /// The attributes of a last component that is no name.
+    pub(crate) fn dot_of(&mut self, walk: &mut Walk<'_>, last: Last) -> Result<Attr> {
+        if last == Last::DotDot {
+            let cx = self.reading();
+            return self.fs.lookup(&cx, walk.dir, Name::new(b"..")?);
+        }
+        self.getattr(walk.dir)
+    }
+
+    /// Decides on what the last name turned out to be. True: it was a symbolic link, and the walk
+    /// goes on.
+    pub(crate) fn settle(
+        &mut self,
+        walk: &mut Walk<'_>,
+        attr: &Attr,
+        follow: bool,
+    ) -> Result<bool> {
+        match attr.file_type() {
+            FileType::Symlink if follow || walk.trailing => {
+                let rest = walk.last.end;
+                self.expand(walk, attr.ino, rest)?;
+                Ok(true)
+            }
+            FileType::Directory => Ok(false),
+            _ if walk.trailing => Err(Errno::ENOTDIR),
+            _ => Ok(false),
+        }
+    }
+
+    /// Follows the link `link`: its target takes the place of the path up to `rest`.
+    #[cold]
+    fn expand(&mut self, walk: &mut Walk<'_>, link: Ino, rest: usize) -> Result<()> {
+        walk.links += 1;
+        if walk.links > SYMLOOP_MAX {
+            return Err(Errno::ELOOP);
+        }
+        let mut text = Vec::new();
+        let cx = self.reading();
+        self.fs.readlink(&cx, link, &mut text)?;
+        self.accessed(link, OFlags::empty());
+        let absolute = match text.first() {
+            None => return Err(Errno::ENOENT),
+            Some(first) => *first == b'/',
+        };
+        let rest = &walk.text()[rest..];
+        if !rest.is_empty() {
+            text.push(b'/');
+            text.extend_from_slice(rest);
+        }
+        walk.expanded = text;
+        walk.position = 0;
+        if absolute {
+            walk.dir = Ino::ROOT;
+            walk.dir_attr = None;
+        }
+        Ok(())
+    }
+
+    /// Asks the policy for `mode` on the directory reached.
+    pub(crate) fn check_dir(&mut self, walk: &mut Walk<'_>, mode: AccessMode) -> Result<()> {
+        if !P::CHECKS {
+            return Ok(());
+        }
+        let attr = match walk.dir_attr {
+            Some(attr) => attr,
+            None => self.getattr(walk.dir)?,
+        };
+        walk.dir_attr = Some(attr);
+        self.policy.access(self.credentials, &attr, mode)
+    }
+
+    /// The attributes of what `dirfd` and `path` name, for calls with `AT_` flags.
     pub(crate) fn find(&mut self, dirfd: i32, path: &[u8], flags: AtFlags) -> Result<Attr> {
         if path.is_empty() && flags.contains(AtFlags::EMPTY_PATH) {
             return self.find_descriptor(dirfd);
         }
         let mut walk = self.walk(dirfd, path)?;
-        walk.target(self, !flags.contains(AtFlags::SYMLINK_NOFOLLOW))
+        self.target_of(&mut walk, !flags.contains(AtFlags::SYMLINK_NOFOLLOW))
     }
 
     /// The attributes of an open file, or of the working directory.

@@ -19,8 +19,8 @@ pub type VolumeTree<F> = Posix<F, fn() -> Timespec>;
 
 /// The tree of `fs`.
 pub fn tree<F: FileSystem>(fs: F) -> VolumeTree<F> {
-    let uid = nix::unistd::geteuid().as_raw();
-    let gid = nix::unistd::getegid().as_raw();
+    let uid = rustix::process::geteuid().as_raw();
+    let gid = rustix::process::getegid().as_raw();
     let credentials = Credentials { uid, gid };
     let options = Options { umask: 0, credentials, ..Options::default() };
     Posix::new(fs, atoll_host::server::now, &options)

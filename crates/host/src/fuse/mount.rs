@@ -1,5 +1,6 @@
 //! The system's side of a FUSE mount: the device, the mount point, the table of mounts.
 
+use std::ffi::CString;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -10,8 +11,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use atoll_vfs::AccessTimes;
-use nix::errno::Errno;
-use nix::mount::{MntFlags, MsFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::control;
 
@@ -111,32 +112,31 @@ pub fn mount(device: impl AsFd, target: &Path, options: &MountOptions) -> Result
         .map_err(|error| MountError::MountPoint(target.to_owned(), error))?
         .is_dir();
     if !is_directory {
-        let error = io::Error::from(Errno::ENOTDIR);
+        let error = io::Error::from(Errno::NOTDIR);
         return Err(MountError::MountPoint(target.to_owned(), error));
     }
-    let data = format!(
+    let data = CString::new(format!(
         "fd={},rootmode=40000,user_id={},group_id={},allow_other{}",
         device.as_fd().as_raw_fd(),
         options.owner.0,
         options.owner.1,
         if options.checked { ",default_permissions" } else { "" },
-    );
-    let mut flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    ))
+    .map_err(|error| MountError::Failed(target.to_owned(), error.into()))?;
+    let mut flags = MountFlags::NOSUID | MountFlags::NODEV;
     flags |= match options.access_times {
-        AccessTimes::Noatime => MsFlags::MS_NOATIME,
-        AccessTimes::Relatime => MsFlags::MS_RELATIME,
+        AccessTimes::Noatime => MountFlags::NOATIME,
+        AccessTimes::Relatime => MountFlags::RELATIME,
     };
-    flags.set(MsFlags::MS_RDONLY, options.read_only);
-    nix::mount::mount(Some(options.source), target, Some(TYPE), flags, Some(data.as_str())).map_err(
-        |errno| {
-            let error = io::Error::from(errno);
-            match errno {
-                Errno::EPERM | Errno::EACCES => MountError::Refused(target.to_owned(), error),
-                Errno::ENODEV => MountError::NoDevice(error),
-                _ => MountError::Failed(target.to_owned(), error),
-            }
-        },
-    )
+    flags.set(MountFlags::RDONLY, options.read_only);
+    rustix::mount::mount(options.source, target, TYPE, flags, &*data).map_err(|errno| {
+        let error = io::Error::from(errno);
+        match errno {
+            Errno::PERM | Errno::ACCESS => MountError::Refused(target.to_owned(), error),
+            Errno::NODEV => MountError::NoDevice(error),
+            _ => MountError::Failed(target.to_owned(), error),
+        }
+    })
 }
 
 /// Takes the file system at `target` out of sight. Programs that have files open on it keep them,
@@ -145,8 +145,7 @@ pub fn mount(device: impl AsFd, target: &Path, options: &MountOptions) -> Result
 /// # Errors
 /// What umount(2) says; `EINVAL` when nothing is mounted there.
 pub fn detach(target: &Path) -> io::Result<()> {
-    let flags = MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW;
-    nix::mount::umount2(target, flags).map_err(io::Error::from)
+    Ok(rustix::mount::unmount(target, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?)
 }
 
 /// Unmounts the file system at `target`, unless programs use it.
@@ -154,7 +153,7 @@ pub fn detach(target: &Path) -> io::Result<()> {
 /// # Errors
 /// What umount(2) says: `EBUSY` when it is in use, `EINVAL` when nothing is mounted there.
 pub fn unmount(target: &Path) -> io::Result<()> {
-    nix::mount::umount2(target, MntFlags::UMOUNT_NOFOLLOW).map_err(io::Error::from)
+    Ok(rustix::mount::unmount(target, UnmountFlags::NOFOLLOW)?)
 }
 
 /// The name of the helper that mounts for users who may not.
@@ -230,7 +229,7 @@ pub fn unmount_by_helper(target: &Path, detach: bool) -> io::Result<()> {
     }
     let said = String::from_utf8_lossy(&output.stderr);
     if said.contains("busy") {
-        return Err(Errno::EBUSY.into());
+        return Err(Errno::BUSY.into());
     }
     Err(io::Error::other(said.trim().to_owned()))
 }

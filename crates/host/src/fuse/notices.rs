@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 
 use atoll_vfs::wire::Fixed;
 use atoll_vfs::wire::header::OutHeader;
+use rustix::io::Errno;
 
 use atoll_server::leases::gate::Notice;
 
@@ -50,9 +51,9 @@ fn tell_size(device: &OwnedFd, ino: u64, size: u64, last: u8) -> Told {
 }
 
 fn notify(device: &OwnedFd, message: &[u8]) -> Told {
-    match nix::unistd::write(device, message) {
-        Err(nix::errno::Errno::ENOENT) => Told::Unknown,
-        Ok(_) | Err(nix::errno::Errno::ENODEV) => Told::Done,
+    match rustix::io::write(device, message) {
+        Err(Errno::NOENT) => Told::Unknown,
+        Ok(_) | Err(Errno::NODEV) => Told::Done,
         Err(error) => {
             log::warn!("a mount does not take notifications: {error}");
             Told::Done

@@ -4,7 +4,7 @@
 //! ([`kernel`](atoll_server::route::kernel)). One thread reads requests: the volume has one lock.
 
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -25,7 +25,7 @@ use atoll_vfs::wire::header::OutHeader;
 use atoll_vfs::wire::session::Extensions;
 use atoll_vfs::wire::{Fixed, Message, Request};
 use atoll_vfs::{Errno, FileSystem, Result};
-use nix::poll::{PollFd, PollFlags, PollTimeout};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::notices::{self, Told};
 use crate::server::tasks::ThreadBell;
@@ -80,9 +80,9 @@ impl Line {
     /// Sends a reply. A request that the kernel has given up meanwhile is no error; then this is false.
     fn send(&self, message: &[u8], data: &[u8]) -> io::Result<bool> {
         let parts = [IoSlice::new(message), IoSlice::new(data)];
-        match nix::sys::uio::writev(self.device.as_fd(), &parts) {
+        match rustix::io::writev(&self.device, &parts) {
             Ok(_) => Ok(true),
-            Err(nix::errno::Errno::ENOENT | nix::errno::Errno::ENODEV) => Ok(false),
+            Err(rustix::io::Errno::NOENT | rustix::io::Errno::NODEV) => Ok(false),
             Err(errno) => Err(errno.into()),
         }
     }
@@ -133,12 +133,12 @@ impl Carrier for Device {
 
     /// Waits for a request.
     fn take(&mut self) -> std::result::Result<Option<()>, Option<io::Error>> {
-        use nix::errno::Errno;
+        use rustix::io::Errno;
         loop {
             if !self.wait().map_err(Some)? {
                 return Err(None);
             }
-            match nix::unistd::read(self.line.device.as_fd(), &mut self.request) {
+            match rustix::io::read(&self.line.device, &mut self.request) {
                 Ok(len) => {
                     self.requests.fetch_add(1, Ordering::Relaxed);
                     self.len = len;
@@ -146,8 +146,8 @@ impl Carrier for Device {
                 }
                 // The request was interrupted before it could be read; or whoever passed the device
                 // has made it non-blocking, and has read the request himself.
-                Err(Errno::ENOENT | Errno::EINTR | Errno::EAGAIN) => {}
-                Err(Errno::ENODEV) => return Err(None),
+                Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
+                Err(Errno::NODEV) => return Err(None),
                 Err(errno) => return Err(Some(errno.into())),
             }
         }
@@ -226,7 +226,7 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             let uid = session.peer().uid;
             let lends = match options.kernel.others {
                 Others::None => Lends::All,
-                _ if uid == 0 || uid == nix::unistd::geteuid().as_raw() => Lends::Pages,
+                _ if uid == 0 || uid == rustix::process::geteuid().as_raw() => Lends::Pages,
                 _ => Lends::Attributes,
             };
             let cache = session
@@ -300,12 +300,12 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
                 self.cache.give_up();
                 return;
             }
-            let mut device = [PollFd::new(self.device.line.device.as_fd(), PollFlags::POLLIN)];
-            let asked = nix::poll::poll(&mut device, PollTimeout::from(2u8));
-            if asked == Ok(1)
-                && device[0].revents().is_some_and(|events| events.contains(PollFlags::POLLIN))
+            let mut device = [PollFd::new(&self.device.line.device, PollFlags::IN)];
+            let wait = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+            if poll(&mut device, Some(&wait)) == Ok(1)
+                && device[0].revents().contains(PollFlags::IN)
                 && let Ok(len) =
-                    nix::unistd::read(self.device.line.device.as_fd(), &mut self.device.request)
+                    rustix::io::read(&self.device.line.device, &mut self.device.request)
                 && let Ok(message) = Message::decode(&self.device.request[..len], &[])
                 && message.request.as_ref().map_or(true, Request::is_answered)
             {
@@ -332,7 +332,7 @@ impl Device {
     /// Waits for a request; false when the client has hung up, or the mount is to end.
     fn wait(&mut self) -> io::Result<bool> {
         let Device { line, spin, limit, hang_up, .. } = self;
-        let device = || PollFd::new(line.device.as_fd(), PollFlags::POLLIN);
+        let device = || PollFd::new(&line.device, PollFlags::IN);
         if line.fenced.load(Ordering::Relaxed) {
             return Ok(false);
         }
@@ -340,28 +340,28 @@ impl Device {
         // session as well, so that it need not be looked for here.
         spin.begin();
         while !limit.is_zero() {
-            if nix::poll::poll(&mut [device()], PollTimeout::ZERO) == Ok(1) {
+            if poll(&mut [device()], Some(&Timespec::default())) == Ok(1) {
                 return Ok(true);
             }
             if !spin.turn(*limit) {
                 break;
             }
         }
-        let fence = || PollFd::new(line.fence.as_fd(), PollFlags::POLLIN);
-        let ends = |watched: &[PollFd<'_>]| watched.iter().any(|fd| fd.any().unwrap_or(true));
+        let fence = || PollFd::new(&line.fence, PollFlags::IN);
+        let ends = |watched: &[PollFd<'_>]| watched.iter().any(|fd| !fd.revents().is_empty());
         let polled = match hang_up {
             Some(hang_up) => {
-                let hang_up = PollFd::new(hang_up.as_fd(), PollFlags::POLLIN);
+                let hang_up = PollFd::new(hang_up, PollFlags::IN);
                 let mut watched = [device(), fence(), hang_up];
-                nix::poll::poll(&mut watched, PollTimeout::NONE).map(|_| !ends(&watched[1..]))
+                poll(&mut watched, None).map(|_| !ends(&watched[1..]))
             }
             None => {
                 let mut watched = [device(), fence()];
-                nix::poll::poll(&mut watched, PollTimeout::NONE).map(|_| !ends(&watched[1..]))
+                poll(&mut watched, None).map(|_| !ends(&watched[1..]))
             }
         };
         match polled {
-            Err(nix::errno::Errno::EINTR) => Ok(true),
+            Err(rustix::io::Errno::INTR) => Ok(true),
             other => other.map_err(io::Error::from),
         }
     }

@@ -25,6 +25,7 @@ use landlock::{
     ABI, Access as _, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr,
     RulesetStatus, Scope,
 };
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen as ArgLen, SeccompCmpOp as Op, SeccompCondition,
@@ -123,8 +124,7 @@ pub fn drop_privileges() -> Result<(), ConfineError> {
     };
     rustix::thread::set_capabilities(None, none).map_err(refused("drop its capabilities"))?;
     rustix::thread::set_no_new_privs(true).map_err(refused("forgo new privileges"))?;
-    nix::sys::prctl::set_dumpable(false)
-        .map_err(|errno| ConfineError::Refused("become undumpable", errno.into()))
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(refused("become undumpable"))
 }
 
 /// No file, port, foreign process or abstract socket that is not open already.

@@ -12,8 +12,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use atoll_vfs::FileSystem;
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::{Shutdown, SocketFlags};
 
 use super::control::{self, Answer, Ask, Hello, Kind, ViewAsk};
@@ -144,28 +144,21 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
         let deadline = self.clients.iter().filter_map(Connected::deadline).min();
         let sweep = (!self.lingering.is_empty()).then_some(now + SWEEP);
         self.rests = self.rests.filter(|&until| until > now);
-        let wait = match deadline.into_iter().chain(sweep).chain(self.rests).min() {
-            // One more, so as to wake after the moment and not before it.
-            Some(at) => {
-                let millis = at.saturating_duration_since(now).as_millis() + 1;
-                PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
-            }
-            None => PollTimeout::NONE,
-        };
+        let next = deadline.into_iter().chain(sweep).chain(self.rests).min();
+        let wait = next.and_then(|at| Timespec::try_from(at.saturating_duration_since(now)).ok());
         // Beyond the limit clients wait in the backlog.
         let all = self.clients.len() + self.lingering.len();
         let accepting = all < CONNECTIONS_MAX && self.rests.is_none();
-        let mut watched = vec![PollFd::new(stop, PollFlags::POLLIN)];
-        watched
-            .extend(self.clients.iter().map(|c| PollFd::new(c.socket.as_fd(), PollFlags::POLLIN)));
+        let mut watched = vec![PollFd::new(&stop, PollFlags::IN)];
+        watched.extend(self.clients.iter().map(|c| PollFd::new(&*c.socket, PollFlags::IN)));
         if accepting {
-            watched.push(PollFd::new(self.listener.as_fd(), PollFlags::POLLIN));
+            watched.push(PollFd::new(&self.listener, PollFlags::IN));
         }
-        match nix::poll::poll(&mut watched, wait) {
-            Ok(_) | Err(Errno::EINTR) => {}
+        match poll(&mut watched, wait.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
-        let ready: Vec<bool> = watched.iter().map(|fd| fd.any().unwrap_or(false)).collect();
+        let ready: Vec<bool> = watched.iter().map(|fd| !fd.revents().is_empty()).collect();
         drop(watched);
         if ready[0] {
             return Ok(true);
@@ -193,7 +186,7 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
             let socket = match rustix::net::accept_with(&self.listener, flags) {
                 Ok(socket) => socket,
-                Err(rustix::io::Errno::AGAIN) => return,
+                Err(Errno::AGAIN) => return,
                 Err(error) => {
                     log::warn!("a client could not be accepted: {error}");
                     self.rests = Some(Instant::now() + SWEEP);

@@ -1,12 +1,12 @@
 //! A session whose requests come from the kernel: the client has mounted a FUSE file system and
 //! hands over its device.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_vfs::FileSystem;
-use nix::poll::{PollFd, PollFlags, PollTimeout};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FileType;
 
 use super::control::{self, Answer};
@@ -62,10 +62,9 @@ impl<F: FileSystem + Send + 'static> Mount<F> {
         if !self.place.begin(session) {
             return Err("the server shuts down".to_owned());
         }
-        let mut first = [PollFd::new(self.device.as_fd(), PollFlags::POLLIN)];
-        let wait = PollTimeout::try_from(FIRST_REQUEST).unwrap_or(PollTimeout::MAX);
-        let asked = nix::poll::poll(&mut first, wait);
-        if asked != Ok(1) || first[0].revents() != Some(PollFlags::POLLIN) {
+        let mut first = [PollFd::new(&self.device, PollFlags::IN)];
+        let wait = Timespec::try_from(FIRST_REQUEST).ok();
+        if poll(&mut first, wait.as_ref()) != Ok(1) || first[0].revents() != PollFlags::IN {
             return Err("the device of FUSE is not mounted".to_owned());
         }
         let options = SharedOptions {

@@ -11,8 +11,7 @@
 
 use std::time::{Duration, Instant};
 
-use nix::sched::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
-use nix::unistd::Pid;
+use rustix::thread::{sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 /// Requests that come so before the worker moves.
 const TOGETHER: u32 = 16;
@@ -77,15 +76,13 @@ impl Placement {
 ///
 /// # Errors
 /// What sched_setaffinity(2) says; sched_getaffinity(2) fails where there are more than 1,024 processors.
-pub(super) fn leave() -> nix::Result<()> {
-    let this_thread = Pid::from_raw(0);
-    let allowed = sched_getaffinity(this_thread)?;
+pub(super) fn leave() -> rustix::io::Result<()> {
+    let allowed = sched_getaffinity(None)?;
     let mut others = allowed;
-    others.unset(sched_getcpu()?)?;
-    let any = (0..CpuSet::count()).any(|cpu| others.is_set(cpu) == Ok(true));
-    if any {
-        sched_setaffinity(this_thread, &others)?;
-        sched_setaffinity(this_thread, &allowed)?;
+    others.unset(sched_getcpu());
+    if others.count() > 0 {
+        sched_setaffinity(None, &others)?;
+        sched_setaffinity(None, &allowed)?;
     }
     Ok(())
 }
@@ -93,6 +90,7 @@ pub(super) fn leave() -> nix::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::thread::CpuSet;
 
     /// Answers requests for `time`, one each 5 us, `percent` of them after another thread had the
     /// processor. Returns how often the worker moved.
@@ -143,22 +141,21 @@ mod tests {
 
     #[test]
     fn leaving_goes_to_another_processor_and_keeps_the_choice() {
-        let this_thread = Pid::from_raw(0);
         let set = |cpus: &CpuSet| -> Vec<usize> {
-            (0..CpuSet::count()).filter(|&cpu| cpus.is_set(cpu) == Ok(true)).collect()
+            (0..CpuSet::MAX_CPU).filter(|&cpu| cpus.is_set(cpu)).collect()
         };
         // A thread of its own: others of the test program stay where they are.
         std::thread::spawn(move || {
-            let allowed = sched_getaffinity(this_thread).unwrap();
+            let allowed = sched_getaffinity(None).unwrap();
             leave().unwrap();
-            assert_eq!(set(&sched_getaffinity(this_thread).unwrap()), set(&allowed));
+            assert_eq!(set(&sched_getaffinity(None).unwrap()), set(&allowed));
             // With one there is nowhere to go.
             let mut one = CpuSet::new();
-            one.set(set(&allowed)[0]).unwrap();
-            sched_setaffinity(this_thread, &one).unwrap();
+            one.set(set(&allowed)[0]);
+            sched_setaffinity(None, &one).unwrap();
             leave().unwrap();
-            assert_eq!(set(&sched_getaffinity(this_thread).unwrap()), set(&one));
-            assert_eq!(sched_getcpu().unwrap(), set(&one)[0]);
+            assert_eq!(set(&sched_getaffinity(None).unwrap()), set(&one));
+            assert_eq!(sched_getcpu(), set(&one)[0]);
         })
         .join()
         .unwrap();

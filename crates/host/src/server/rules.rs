@@ -12,10 +12,13 @@
 //! Behind the last rule stand two more that are never written: the superuser and the server's own
 //! user may do everything, and nobody else anything.
 
+use std::ffi::CString;
 use std::fmt;
 
 pub use super::control::Mode;
 use atoll_server::Credentials;
+
+use crate::process;
 
 /// Whom a rule is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,14 +102,14 @@ fn who_from(text: &str) -> Result<Who, String> {
         None if text == "all" => Ok(Who::All),
         Some(("uid", text)) => number(text).map(Who::User),
         Some(("gid", text)) => number(text).map(Who::Group),
-        Some(("user", name)) => match nix::unistd::User::from_name(name) {
-            Ok(Some(user)) => Ok(Who::User(user.uid.as_raw())),
-            _ => Err(format!("there is no user {name}")),
-        },
-        Some(("group", name)) => match nix::unistd::Group::from_name(name) {
-            Ok(Some(group)) => Ok(Who::Group(group.gid.as_raw())),
-            _ => Err(format!("there is no group {name}")),
-        },
+        Some((kind @ ("user" | "group"), name)) => {
+            let text = CString::new(name).unwrap_or_default();
+            let found = match kind {
+                "user" => process::user(&text).map(Who::User),
+                _ => process::group(&text).map(Who::Group),
+            };
+            found.ok_or_else(|| format!("there is no {kind} {name}"))
+        }
         _ => Err(format!("`{text}` is nobody: uid:N, gid:N, user:NAME, group:NAME or all")),
     }
 }

@@ -16,7 +16,7 @@ use atoll_server::revocable::Revocable;
 use atoll_server::{Credentials, Identity, Session, Volume};
 use atoll_transport::channel::Limits;
 use atoll_vfs::FileSystem;
-use nix::poll::{PollFd, PollFlags, PollTimeout};
+use rustix::event::{PollFd, PollFlags, poll};
 
 use super::control::{self, Answer};
 use super::lanes::{Broken, Lanes, Latest};
@@ -176,10 +176,12 @@ fn sleep<F: FileSystem + Send>(clients: &mut [RingClient<F>], bell: &Doorbell) {
         quiet &= client.lanes.fall_asleep();
     }
     if quiet {
-        let mut watched = vec![PollFd::new(bell.as_fd(), PollFlags::POLLIN)];
-        watched.extend(clients.iter().map(|c| PollFd::new(c.doorbell.as_fd(), PollFlags::POLLIN)));
+        let mut watched = vec![PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN)];
+        watched.extend(
+            clients.iter().map(|c| PollFd::from_borrowed_fd(c.doorbell.as_fd(), PollFlags::IN)),
+        );
         // Whatever it says, the next round looks at everything.
-        let _ = nix::poll::poll(&mut watched, PollTimeout::NONE);
+        let _ = poll(&mut watched, None);
     }
     bell.silence();
     for client in clients {

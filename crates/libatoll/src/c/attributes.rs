@@ -43,117 +43,58 @@ unsafe fn put_stat(attr: &Attr, buf: *mut libc::stat) -> Result<c_int, Error> {
     Ok(0)
 }
 
-/// fstat(2). `st_dev` is 0: a volume is no device of the host.
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_fstat(fd: c_int, buf: *mut libc::stat) -> c_int {
-    // SAFETY: as the caller says.
-    on_descriptor(|volume| unsafe { put_stat(&volume.fstat(fd)?, buf) })
-}
+calls! {
+    /// fstat(2). `st_dev` is 0: a volume is no device of the host.
+    fn atoll_fstat(fd: c_int, buf: *mut libc::stat) -> c_int
+        = on_descriptor |volume| put_stat(&volume.fstat(fd)?, buf);
 
-/// stat(2).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_stat(path: *const c_char, buf: *mut libc::stat) -> c_int {
-    // SAFETY: as the caller says.
-    unsafe { atoll_fstatat(AT_FDCWD, path, buf, 0) }
-}
+    /// stat(2).
+    fn atoll_stat(path: *const c_char, buf: *mut libc::stat) -> c_int
+        = atoll_fstatat(AT_FDCWD, path, buf, 0);
 
-/// lstat(2).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_lstat(path: *const c_char, buf: *mut libc::stat) -> c_int {
-    // SAFETY: as the caller says.
-    unsafe { atoll_fstatat(AT_FDCWD, path, buf, libc::AT_SYMLINK_NOFOLLOW) }
-}
+    /// lstat(2).
+    fn atoll_lstat(path: *const c_char, buf: *mut libc::stat) -> c_int
+        = atoll_fstatat(AT_FDCWD, path, buf, libc::AT_SYMLINK_NOFOLLOW);
 
-/// fstatat(2).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_fstatat(
-    dirfd: c_int,
-    path: *const c_char,
-    buf: *mut libc::stat,
-    flags: c_int,
-) -> c_int {
-    on_path(|volume| {
+    /// fstatat(2).
+    fn atoll_fstatat(
+        dirfd: c_int,
+        path: *const c_char,
+        buf: *mut libc::stat,
+        flags: c_int,
+    ) -> c_int = on_path |volume| {
         let flags = at_flags(flags, AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH)?;
-        // SAFETY: as the caller says.
-        unsafe { put_stat(&volume.fstatat(dirfd, bytes(path)?, flags)?, buf) }
-    })
-}
+        put_stat(&volume.fstatat(dirfd, bytes(path)?, flags)?, buf)
+    };
 
-/// access(2).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_access(path: *const c_char, mode: c_int) -> c_int {
-    // SAFETY: as the caller says.
-    unsafe { atoll_faccessat(AT_FDCWD, path, mode, 0) }
-}
+    /// access(2).
+    fn atoll_access(path: *const c_char, mode: c_int) -> c_int
+        = atoll_faccessat(AT_FDCWD, path, mode, 0);
 
-/// faccessat(2).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_faccessat(
-    dirfd: c_int,
-    path: *const c_char,
-    mode: c_int,
-    flags: c_int,
-) -> c_int {
-    on_path(|volume| {
-        // SAFETY: as the caller says.
-        let path = unsafe { bytes(path) }?;
+    /// faccessat(2).
+    fn atoll_faccessat(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int
+        = on_path |volume| {
+        let path = bytes(path)?;
         let mode = AccessMode::from_bits(mode as u32).ok_or(Error(libc::EINVAL))?;
         let known = AtFlags::EACCESS | AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH;
         zero(volume.faccessat(dirfd, path, mode, at_flags(flags, known)?))
-    })
-}
+    };
 
-/// chmod(2).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_chmod(path: *const c_char, mode: mode_t) -> c_int {
-    // SAFETY: as the caller says.
-    unsafe { atoll_fchmodat(AT_FDCWD, path, mode, 0) }
-}
+    /// chmod(2).
+    fn atoll_chmod(path: *const c_char, mode: mode_t) -> c_int
+        = atoll_fchmodat(AT_FDCWD, path, mode, 0);
 
-/// fchmod(2).
-#[unsafe(no_mangle)]
-pub extern "C" fn atoll_fchmod(fd: c_int, mode: mode_t) -> c_int {
-    on_descriptor(|volume| zero(volume.chmod(Target::Descriptor(fd), mode)))
-}
+    /// fchmod(2).
+    safe fn atoll_fchmod(fd: c_int, mode: mode_t) -> c_int
+        = on_descriptor |volume| zero(volume.chmod(Target::Descriptor(fd), mode));
 
-/// fchmodat(2).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_fchmodat(
-    dirfd: c_int,
-    path: *const c_char,
-    mode: mode_t,
-    flags: c_int,
-) -> c_int {
-    on_path(|volume| {
-        // SAFETY: as the caller says.
-        let path = unsafe { bytes(path) }?;
+    /// fchmodat(2).
+    fn atoll_fchmodat(dirfd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int
+        = on_path |volume| {
+        let path = bytes(path)?;
         let flags = at_flags(flags, AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH)?;
         zero(volume.chmod(Target::Path(dirfd, path, flags), mode))
-    })
+    };
 }
 
 /// An identity to set: all ones leave it as it is.
@@ -161,50 +102,31 @@ fn id(id: u32) -> Option<u32> {
     (id != u32::MAX).then_some(id)
 }
 
-/// chown(2).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_chown(path: *const c_char, owner: uid_t, group: gid_t) -> c_int {
-    // SAFETY: as the caller says.
-    unsafe { atoll_fchownat(AT_FDCWD, path, owner, group, 0) }
-}
+calls! {
+    /// chown(2).
+    fn atoll_chown(path: *const c_char, owner: uid_t, group: gid_t) -> c_int
+        = atoll_fchownat(AT_FDCWD, path, owner, group, 0);
 
-/// lchown(2).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_lchown(path: *const c_char, owner: uid_t, group: gid_t) -> c_int {
-    // SAFETY: as the caller says.
-    unsafe { atoll_fchownat(AT_FDCWD, path, owner, group, libc::AT_SYMLINK_NOFOLLOW) }
-}
+    /// lchown(2).
+    fn atoll_lchown(path: *const c_char, owner: uid_t, group: gid_t) -> c_int
+        = atoll_fchownat(AT_FDCWD, path, owner, group, libc::AT_SYMLINK_NOFOLLOW);
 
-/// fchown(2).
-#[unsafe(no_mangle)]
-pub extern "C" fn atoll_fchown(fd: c_int, owner: uid_t, group: gid_t) -> c_int {
-    on_descriptor(|volume| zero(volume.chown(Target::Descriptor(fd), id(owner), id(group))))
-}
+    /// fchown(2).
+    safe fn atoll_fchown(fd: c_int, owner: uid_t, group: gid_t) -> c_int
+        = on_descriptor |volume| zero(volume.chown(Target::Descriptor(fd), id(owner), id(group)));
 
-/// fchownat(2).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_fchownat(
-    dirfd: c_int,
-    path: *const c_char,
-    owner: uid_t,
-    group: gid_t,
-    flags: c_int,
-) -> c_int {
-    on_path(|volume| {
-        // SAFETY: as the caller says.
-        let path = unsafe { bytes(path) }?;
+    /// fchownat(2).
+    fn atoll_fchownat(
+        dirfd: c_int,
+        path: *const c_char,
+        owner: uid_t,
+        group: gid_t,
+        flags: c_int,
+    ) -> c_int = on_path |volume| {
+        let path = bytes(path)?;
         let flags = at_flags(flags, AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH)?;
         zero(volume.chown(Target::Path(dirfd, path, flags), id(owner), id(group)))
-    })
+    };
 }
 
 /// One time of utimensat(2).
@@ -229,56 +151,36 @@ unsafe fn set_times(times: *const libc::timespec) -> Result<[Option<SetTime>; 2]
     unsafe { Ok([set_time(&*times)?, set_time(&*times.add(1))?]) }
 }
 
-/// utimensat(2). A null path means the descriptor itself.
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_utimensat(
-    dirfd: c_int,
-    path: *const c_char,
-    times: *const libc::timespec,
-    flags: c_int,
-) -> c_int {
-    on_path(|volume| {
-        // SAFETY: as the caller says.
-        let times = unsafe { set_times(times) }?;
+calls! {
+    /// utimensat(2). A null path means the descriptor itself.
+    fn atoll_utimensat(
+        dirfd: c_int,
+        path: *const c_char,
+        times: *const libc::timespec,
+        flags: c_int,
+    ) -> c_int = on_path |volume| {
+        let times = set_times(times)?;
         let flags = at_flags(flags, AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH)?;
         let target = if path.is_null() {
             Target::Descriptor(dirfd)
         } else {
-            // SAFETY: as the caller says.
-            Target::Path(dirfd, unsafe { bytes(path) }?, flags)
+            Target::Path(dirfd, bytes(path)?, flags)
         };
         zero(volume.utimens(target, times))
-    })
-}
+    };
 
-/// futimens(3).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_futimens(fd: c_int, times: *const libc::timespec) -> c_int {
-    on_descriptor(|volume| {
-        // SAFETY: as the caller says.
-        let times = unsafe { set_times(times) }?;
+    /// futimens(3).
+    fn atoll_futimens(fd: c_int, times: *const libc::timespec) -> c_int = on_descriptor |volume| {
+        let times = set_times(times)?;
         zero(volume.utimens(Target::Descriptor(fd), times))
-    })
-}
+    };
 
-/// utimes(2).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_utimes(path: *const c_char, times: *const libc::timeval) -> c_int {
-    on_path(|volume| {
+    /// utimes(2).
+    fn atoll_utimes(path: *const c_char, times: *const libc::timeval) -> c_int = on_path |volume| {
         let converted = if times.is_null() {
             [Some(SetTime::Now); 2]
         } else {
-            // SAFETY: two times, as the caller says.
-            let times = unsafe { [*times, *times.add(1)] };
+            let times = [*times, *times.add(1)];
             if times.iter().any(|t| !(0..1_000_000).contains(&t.tv_usec)) {
                 return Err(Error(libc::EINVAL));
             }
@@ -286,9 +188,8 @@ pub unsafe extern "C" fn atoll_utimes(path: *const c_char, times: *const libc::t
                 Some(SetTime::To(Timespec { sec: t.tv_sec, nsec: t.tv_usec as u32 * 1000 }))
             })
         };
-        // SAFETY: as the caller says.
-        zero(volume.utimens(Target::path(unsafe { bytes(path) }?), converted))
-    })
+        zero(volume.utimens(Target::path(bytes(path)?), converted))
+    };
 }
 
 /// umask(2). Without a volume it changes nothing and returns 0.
@@ -298,14 +199,10 @@ pub extern "C" fn atoll_umask(mask: mode_t) -> mode_t {
     before.unwrap_or(0)
 }
 
-/// truncate(2).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_truncate(path: *const c_char, length: off_t) -> c_int {
-    // SAFETY: as the caller says.
-    on_path(|volume| zero(volume.truncate(unsafe { bytes(path) }?, length)))
+calls! {
+    /// truncate(2).
+    fn atoll_truncate(path: *const c_char, length: off_t) -> c_int
+        = on_path |volume| zero(volume.truncate(bytes(path)?, length));
 }
 
 /// # Safety
@@ -340,26 +237,12 @@ unsafe fn put_statvfs(
     Ok(0)
 }
 
-/// statvfs(3).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_statvfs(path: *const c_char, buf: *mut libc::statvfs) -> c_int {
-    // SAFETY: as the caller says.
-    on_path(|volume| unsafe {
-        put_statvfs(&volume.statvfs(bytes(path)?)?, volume.access_times(), buf)
-    })
-}
+calls! {
+    /// statvfs(3).
+    fn atoll_statvfs(path: *const c_char, buf: *mut libc::statvfs) -> c_int
+        = on_path |volume| put_statvfs(&volume.statvfs(bytes(path)?)?, volume.access_times(), buf);
 
-/// fstatvfs(3).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_fstatvfs(fd: c_int, buf: *mut libc::statvfs) -> c_int {
-    // SAFETY: as the caller says.
-    on_descriptor(|volume| unsafe {
-        put_statvfs(&volume.fstatvfs(fd)?, volume.access_times(), buf)
-    })
+    /// fstatvfs(3).
+    fn atoll_fstatvfs(fd: c_int, buf: *mut libc::statvfs) -> c_int
+        = on_descriptor |volume| put_statvfs(&volume.fstatvfs(fd)?, volume.access_times(), buf);
 }

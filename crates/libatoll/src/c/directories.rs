@@ -23,35 +23,22 @@ const _: () = assert!(
         && align_of::<libc::dirent>() <= 8
 );
 
-/// getdents64(2): fills `buf` with `struct dirent64` records of their own lengths.
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_getdents64(fd: c_int, buf: *mut c_void, size: size_t) -> ssize_t {
-    // SAFETY: as the caller says.
-    on_descriptor(|volume| Ok(volume.getdents(fd, unsafe { output(buf, size) }?)? as ssize_t))
-}
+calls! {
+    /// getdents64(2): fills `buf` with `struct dirent64` records of their own lengths.
+    fn atoll_getdents64(fd: c_int, buf: *mut c_void, size: size_t) -> ssize_t
+        = on_descriptor |volume| Ok(volume.getdents(fd, output(buf, size)?)? as ssize_t);
 
-/// opendir(3).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_opendir(path: *const c_char) -> *mut Dir {
-    on_path(|volume| {
-        // SAFETY: as the caller says.
-        let path = unsafe { bytes(path) }?;
+    /// opendir(3).
+    fn atoll_opendir(path: *const c_char) -> *mut Dir = on_path |volume| {
+        let path = bytes(path)?;
         let fd = volume.open(path, OFlags::DIRECTORY | OFlags::CLOEXEC, 0)?;
         let stream = volume.fdopendir(fd)?;
         Ok(Box::into_raw(Box::new(Dir(stream))))
-    })
-}
+    };
 
-/// fdopendir(3).
-#[unsafe(no_mangle)]
-pub extern "C" fn atoll_fdopendir(fd: c_int) -> *mut Dir {
-    on_descriptor(|volume| Ok(Box::into_raw(Box::new(Dir(volume.fdopendir(fd)?)))))
+    /// fdopendir(3).
+    safe fn atoll_fdopendir(fd: c_int) -> *mut Dir
+        = on_descriptor |volume| Ok(Box::into_raw(Box::new(Dir(volume.fdopendir(fd)?))));
 }
 
 /// readdir(3). The entry stays until the next call on the stream.
@@ -148,14 +135,10 @@ pub unsafe extern "C" fn atoll_dirfd(dir: *mut Dir) -> c_int {
     finish(unsafe { dir.as_ref() }.map(|dir| dir.0.fd()).ok_or(Error(libc::EINVAL)))
 }
 
-/// getcwd(3). With a null `buf`, memory for the path is taken from malloc(3): `size` bytes, or as
-/// many as needed if that is 0.
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_getcwd(buf: *mut c_char, size: size_t) -> *mut c_char {
-    on_path(|volume| {
+calls! {
+    /// getcwd(3). With a null `buf`, memory for the path is taken from malloc(3): `size` bytes, or
+    /// as many as needed if that is 0.
+    fn atoll_getcwd(buf: *mut c_char, size: size_t) -> *mut c_char = on_path |volume| {
         if size == 0 && !buf.is_null() {
             return Err(Error(libc::EINVAL));
         }
@@ -166,7 +149,7 @@ pub unsafe extern "C" fn atoll_getcwd(buf: *mut c_char, size: size_t) -> *mut c_
         }
         let out = if buf.is_null() {
             // SAFETY: any size may be asked of malloc.
-            unsafe { libc::malloc(size.max(needed)) }.cast::<c_char>()
+            libc::malloc(size.max(needed)).cast::<c_char>()
         } else {
             buf
         };
@@ -174,25 +157,16 @@ pub unsafe extern "C" fn atoll_getcwd(buf: *mut c_char, size: size_t) -> *mut c_
             return Err(Error(libc::ENOMEM));
         }
         // SAFETY: at least `needed` bytes, the caller's or malloc's.
-        let text = unsafe { output(out.cast(), needed) }?;
+        let text = output(out.cast(), needed)?;
         text[..path.len()].copy_from_slice(path);
         text[path.len()] = 0;
         Ok(out)
-    })
-}
+    };
 
-/// chdir(2).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_chdir(path: *const c_char) -> c_int {
-    // SAFETY: as the caller says.
-    on_path(|volume| zero(volume.chdir(unsafe { bytes(path) }?)))
-}
+    /// chdir(2).
+    fn atoll_chdir(path: *const c_char) -> c_int
+        = on_path |volume| zero(volume.chdir(bytes(path)?));
 
-/// fchdir(2).
-#[unsafe(no_mangle)]
-pub extern "C" fn atoll_fchdir(fd: c_int) -> c_int {
-    on_descriptor(|volume| zero(volume.fchdir(fd)))
+    /// fchdir(2).
+    safe fn atoll_fchdir(fd: c_int) -> c_int = on_descriptor |volume| zero(volume.fchdir(fd));
 }

@@ -58,60 +58,32 @@ fn flags_to_host(flags: OFlags) -> c_int {
     set.fold(0, |all, (host, _)| all | host)
 }
 
-/// open(2). In C `mode` is given only with `O_CREAT` or `O_TMPFILE`, and not looked at otherwise.
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-    // SAFETY: as the caller says.
-    unsafe { atoll_openat(AT_FDCWD, path, flags, mode) }
-}
+calls! {
+    /// open(2). In C `mode` is given only with `O_CREAT` or `O_TMPFILE`, and not looked at
+    /// otherwise.
+    fn atoll_open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int
+        = atoll_openat(AT_FDCWD, path, flags, mode);
 
-/// openat(2).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_openat(
-    dirfd: c_int,
-    path: *const c_char,
-    flags: c_int,
-    mode: mode_t,
-) -> c_int {
-    on_path(|volume| {
-        // SAFETY: as the caller says.
-        let path = unsafe { bytes(path) }?;
+    /// openat(2).
+    fn atoll_openat(dirfd: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int
+        = on_path |volume| {
+        let path = bytes(path)?;
         Ok(volume.openat(dirfd, path, flags_from_host(flags), mode)?)
-    })
-}
+    };
 
-/// creat(2).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_creat(path: *const c_char, mode: mode_t) -> c_int {
-    // SAFETY: as the caller says.
-    unsafe { atoll_open(path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode) }
-}
+    /// creat(2).
+    fn atoll_creat(path: *const c_char, mode: mode_t) -> c_int
+        = atoll_open(path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode);
 
-/// close(2).
-#[unsafe(no_mangle)]
-pub extern "C" fn atoll_close(fd: c_int) -> c_int {
-    on_descriptor(|volume| zero(volume.close(fd)))
-}
+    /// close(2).
+    safe fn atoll_close(fd: c_int) -> c_int = on_descriptor |volume| zero(volume.close(fd));
 
-/// dup(2).
-#[unsafe(no_mangle)]
-pub extern "C" fn atoll_dup(fd: c_int) -> c_int {
-    on_descriptor(|volume| Ok(volume.dup(fd)?))
-}
+    /// dup(2).
+    safe fn atoll_dup(fd: c_int) -> c_int = on_descriptor |volume| Ok(volume.dup(fd)?);
 
-/// dup2(2).
-#[unsafe(no_mangle)]
-pub extern "C" fn atoll_dup2(fd: c_int, to: c_int) -> c_int {
-    on_descriptor(|volume| Ok(volume.dup2(fd, to)?))
+    /// dup2(2).
+    safe fn atoll_dup2(fd: c_int, to: c_int) -> c_int
+        = on_descriptor |volume| Ok(volume.dup2(fd, to)?);
 }
 
 /// dup3(2).
@@ -123,14 +95,10 @@ pub extern "C" fn atoll_dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     on_descriptor(|volume| Ok(volume.dup3(fd, to, flags_from_host(flags))?))
 }
 
-/// fcntl(2): `F_DUPFD`, `F_DUPFD_CLOEXEC`, `F_GETFD`, `F_SETFD`, `F_GETFL`, `F_SETFL`, and the
-/// record locks, which a process can always have since no other one shares the volume.
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
-    on_descriptor(|volume| {
+calls! {
+    /// fcntl(2): `F_DUPFD`, `F_DUPFD_CLOEXEC`, `F_GETFD`, `F_SETFD`, `F_GETFL`, `F_SETFL`, and the
+    /// record locks, which a process can always have since no other one shares the volume.
+    fn atoll_fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int = on_descriptor |volume| {
         let value = argument as c_int;
         match command {
             libc::F_DUPFD => Ok(volume.dup_from(fd, value, false)?),
@@ -142,11 +110,11 @@ pub unsafe extern "C" fn atoll_fcntl(fd: c_int, command: c_int, argument: c_long
             libc::F_GETLK | libc::F_SETLK | libc::F_SETLKW => {
                 volume.status_flags(fd)?;
                 // SAFETY: the argument of these commands points to a struct flock.
-                unsafe { record_lock(command, argument as *mut libc::flock) }
+                record_lock(command, argument as *mut libc::flock)
             }
             _ => Err(Error(libc::EINVAL)),
         }
-    })
+    };
 }
 
 /// # Safety
@@ -183,66 +151,33 @@ pub extern "C" fn atoll_flock(fd: c_int, operation: c_int) -> c_int {
     }
 }
 
-/// read(2).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t {
-    on_descriptor(|volume| {
-        // SAFETY: as the caller says.
-        let buf = unsafe { output(buf, count) }?;
+calls! {
+    /// read(2).
+    fn atoll_read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t = on_descriptor |volume| {
+        let buf = output(buf, count)?;
         Ok(volume.read(fd, buf)? as ssize_t)
-    })
-}
+    };
 
-/// write(2).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_write(fd: c_int, data: *const c_void, count: size_t) -> ssize_t {
-    on_descriptor(|volume| {
-        // SAFETY: as the caller says.
-        let data = unsafe { input(data, count) }?;
+    /// write(2).
+    fn atoll_write(fd: c_int, data: *const c_void, count: size_t) -> ssize_t
+        = on_descriptor |volume| {
+        let data = input(data, count)?;
         Ok(volume.write(fd, data)? as ssize_t)
-    })
-}
+    };
 
-/// pread(2).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_pread(
-    fd: c_int,
-    buf: *mut c_void,
-    count: size_t,
-    offset: off_t,
-) -> ssize_t {
-    on_descriptor(|volume| {
-        // SAFETY: as the caller says.
-        let buf = unsafe { output(buf, count) }?;
+    /// pread(2).
+    fn atoll_pread(fd: c_int, buf: *mut c_void, count: size_t, offset: off_t) -> ssize_t
+        = on_descriptor |volume| {
+        let buf = output(buf, count)?;
         Ok(volume.pread(fd, buf, offset)? as ssize_t)
-    })
-}
+    };
 
-/// pwrite(2).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_pwrite(
-    fd: c_int,
-    data: *const c_void,
-    count: size_t,
-    offset: off_t,
-) -> ssize_t {
-    on_descriptor(|volume| {
-        // SAFETY: as the caller says.
-        let data = unsafe { input(data, count) }?;
+    /// pwrite(2).
+    fn atoll_pwrite(fd: c_int, data: *const c_void, count: size_t, offset: off_t) -> ssize_t
+        = on_descriptor |volume| {
+        let data = input(data, count)?;
         Ok(volume.pwrite(fd, data, offset)? as ssize_t)
-    })
+    };
 }
 
 /// Runs `call` on checked buffers: not too many, and of a total that the result can tell.
@@ -300,60 +235,25 @@ unsafe fn inputs<'a>(buffers: &[iovec]) -> impl Iterator<Item = &'a [u8]> {
     })
 }
 
-/// readv(2).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
-    // SAFETY: as the caller says.
-    unsafe { vectored(iov, count, |v, bufs| Ok(v.readv(fd, outputs(bufs))? as ssize_t)) }
-}
+calls! {
+    /// readv(2).
+    fn atoll_readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t
+        = vectored(iov, count, |v, bufs| Ok(v.readv(fd, outputs(bufs))? as ssize_t));
 
-/// writev(2).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
-    // SAFETY: as the caller says.
-    unsafe { vectored(iov, count, |v, bufs| Ok(v.writev(fd, inputs(bufs))? as ssize_t)) }
-}
+    /// writev(2).
+    fn atoll_writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t
+        = vectored(iov, count, |v, bufs| Ok(v.writev(fd, inputs(bufs))? as ssize_t));
 
-/// preadv(2).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_preadv(
-    fd: c_int,
-    iov: *const iovec,
-    count: c_int,
-    offset: off_t,
-) -> ssize_t {
-    // SAFETY: as the caller says.
-    unsafe { vectored(iov, count, |v, bufs| Ok(v.preadv(fd, outputs(bufs), offset)? as ssize_t)) }
-}
+    /// preadv(2).
+    fn atoll_preadv(fd: c_int, iov: *const iovec, count: c_int, offset: off_t) -> ssize_t
+        = vectored(iov, count, |v, bufs| Ok(v.preadv(fd, outputs(bufs), offset)? as ssize_t));
 
-/// pwritev(2).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_pwritev(
-    fd: c_int,
-    iov: *const iovec,
-    count: c_int,
-    offset: off_t,
-) -> ssize_t {
-    // SAFETY: as the caller says.
-    unsafe { vectored(iov, count, |v, bufs| Ok(v.pwritev(fd, inputs(bufs), offset)? as ssize_t)) }
-}
+    /// pwritev(2).
+    fn atoll_pwritev(fd: c_int, iov: *const iovec, count: c_int, offset: off_t) -> ssize_t
+        = vectored(iov, count, |v, bufs| Ok(v.pwritev(fd, inputs(bufs), offset)? as ssize_t));
 
-/// lseek(2).
-#[unsafe(no_mangle)]
-pub extern "C" fn atoll_lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t {
-    on_descriptor(|volume| {
+    /// lseek(2).
+    safe fn atoll_lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t = on_descriptor |volume| {
         let whence = match whence {
             libc::SEEK_SET => Whence::Set,
             libc::SEEK_CUR => Whence::Current,
@@ -363,50 +263,35 @@ pub extern "C" fn atoll_lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t 
             _ => return Err(Error(libc::EINVAL)),
         };
         Ok(volume.lseek(fd, offset, whence)?)
-    })
-}
+    };
 
-/// fsync(2).
-#[unsafe(no_mangle)]
-pub extern "C" fn atoll_fsync(fd: c_int) -> c_int {
-    on_descriptor(|volume| zero(volume.fsync(fd, false)))
-}
+    /// fsync(2).
+    safe fn atoll_fsync(fd: c_int) -> c_int = on_descriptor |volume| zero(volume.fsync(fd, false));
 
-/// fdatasync(2).
-#[unsafe(no_mangle)]
-pub extern "C" fn atoll_fdatasync(fd: c_int) -> c_int {
-    on_descriptor(|volume| zero(volume.fsync(fd, true)))
-}
+    /// fdatasync(2).
+    safe fn atoll_fdatasync(fd: c_int) -> c_int
+        = on_descriptor |volume| zero(volume.fsync(fd, true));
 
-/// syncfs(2).
-#[unsafe(no_mangle)]
-pub extern "C" fn atoll_syncfs(fd: c_int) -> c_int {
-    on_descriptor(|volume| {
+    /// syncfs(2).
+    safe fn atoll_syncfs(fd: c_int) -> c_int = on_descriptor |volume| {
         volume.status_flags(fd)?;
         zero(volume.sync())
-    })
-}
+    };
 
-/// sync(2), which tells of failure here.
-#[unsafe(no_mangle)]
-pub extern "C" fn atoll_sync() -> c_int {
-    on_path(|volume| zero(volume.sync()))
-}
+    /// sync(2), which tells of failure here.
+    safe fn atoll_sync() -> c_int = on_path |volume| zero(volume.sync());
 
-/// ftruncate(2).
-#[unsafe(no_mangle)]
-pub extern "C" fn atoll_ftruncate(fd: c_int, length: off_t) -> c_int {
-    on_descriptor(|volume| zero(volume.ftruncate(fd, length)))
-}
+    /// ftruncate(2).
+    safe fn atoll_ftruncate(fd: c_int, length: off_t) -> c_int
+        = on_descriptor |volume| zero(volume.ftruncate(fd, length));
 
-/// fallocate(2): the modes 0, `FALLOC_FL_KEEP_SIZE`, `FALLOC_FL_PUNCH_HOLE` and
-/// `FALLOC_FL_ZERO_RANGE`.
-#[unsafe(no_mangle)]
-pub extern "C" fn atoll_fallocate(fd: c_int, mode: c_int, offset: off_t, len: off_t) -> c_int {
-    on_descriptor(|volume| {
+    /// fallocate(2): the modes 0, `FALLOC_FL_KEEP_SIZE`, `FALLOC_FL_PUNCH_HOLE` and
+    /// `FALLOC_FL_ZERO_RANGE`.
+    safe fn atoll_fallocate(fd: c_int, mode: c_int, offset: off_t, len: off_t) -> c_int
+        = on_descriptor |volume| {
         let mode = FallocateMode::from_bits(mode as u32).ok_or(Error(libc::EOPNOTSUPP))?;
         zero(volume.fallocate(fd, mode, offset, len))
-    })
+    };
 }
 
 /// posix_fallocate(3), which returns the error's number and leaves errno alone.

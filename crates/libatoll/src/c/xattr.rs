@@ -51,97 +51,62 @@ unsafe fn get(
     Ok(volume.getxattr(target, name, value)? as ssize_t)
 }
 
-/// setxattr(2).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_setxattr(
-    path: *const c_char,
-    name: *const c_char,
-    value: *const c_void,
-    size: size_t,
-    flags: c_int,
-) -> c_int {
-    // SAFETY: as the caller says.
-    on_path(|volume| unsafe { set(volume, path_target(path, FOLLOW)?, name, value, size, flags) })
-}
+calls! {
+    /// setxattr(2).
+    fn atoll_setxattr(
+        path: *const c_char,
+        name: *const c_char,
+        value: *const c_void,
+        size: size_t,
+        flags: c_int,
+    ) -> c_int
+        = on_path |volume| set(volume, path_target(path, FOLLOW)?, name, value, size, flags);
 
-/// lsetxattr(2).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_lsetxattr(
-    path: *const c_char,
-    name: *const c_char,
-    value: *const c_void,
-    size: size_t,
-    flags: c_int,
-) -> c_int {
-    // SAFETY: as the caller says.
-    on_path(|volume| unsafe { set(volume, path_target(path, NOFOLLOW)?, name, value, size, flags) })
-}
+    /// lsetxattr(2).
+    fn atoll_lsetxattr(
+        path: *const c_char,
+        name: *const c_char,
+        value: *const c_void,
+        size: size_t,
+        flags: c_int,
+    ) -> c_int
+        = on_path |volume| set(volume, path_target(path, NOFOLLOW)?, name, value, size, flags);
 
-/// fsetxattr(2).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_fsetxattr(
-    fd: c_int,
-    name: *const c_char,
-    value: *const c_void,
-    size: size_t,
-    flags: c_int,
-) -> c_int {
-    // SAFETY: as the caller says.
-    on_descriptor(|volume| unsafe { set(volume, Target::Descriptor(fd), name, value, size, flags) })
-}
+    /// fsetxattr(2).
+    fn atoll_fsetxattr(
+        fd: c_int,
+        name: *const c_char,
+        value: *const c_void,
+        size: size_t,
+        flags: c_int,
+    ) -> c_int
+        = on_descriptor |volume| set(volume, Target::Descriptor(fd), name, value, size, flags);
 
-/// getxattr(2).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_getxattr(
-    path: *const c_char,
-    name: *const c_char,
-    value: *mut c_void,
-    size: size_t,
-) -> ssize_t {
-    // SAFETY: as the caller says.
-    on_path(|volume| unsafe { get(volume, path_target(path, FOLLOW)?, name, value, size) })
-}
+    /// getxattr(2).
+    fn atoll_getxattr(
+        path: *const c_char,
+        name: *const c_char,
+        value: *mut c_void,
+        size: size_t,
+    ) -> ssize_t = on_path |volume| get(volume, path_target(path, FOLLOW)?, name, value, size);
 
-/// lgetxattr(2).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_lgetxattr(
-    path: *const c_char,
-    name: *const c_char,
-    value: *mut c_void,
-    size: size_t,
-) -> ssize_t {
-    // SAFETY: as the caller says.
-    on_path(|volume| unsafe { get(volume, path_target(path, NOFOLLOW)?, name, value, size) })
-}
+    /// lgetxattr(2).
+    fn atoll_lgetxattr(
+        path: *const c_char,
+        name: *const c_char,
+        value: *mut c_void,
+        size: size_t,
+    ) -> ssize_t
+        = on_path |volume| get(volume, path_target(path, NOFOLLOW)?, name, value, size);
 
-/// fgetxattr(2).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_fgetxattr(
-    fd: c_int,
-    name: *const c_char,
-    value: *mut c_void,
-    size: size_t,
-) -> ssize_t {
-    // SAFETY: as the caller says.
-    on_descriptor(|volume| unsafe { get(volume, Target::Descriptor(fd), name, value, size) })
+    /// fgetxattr(2).
+    fn atoll_fgetxattr(
+        fd: c_int,
+        name: *const c_char,
+        value: *mut c_void,
+        size: size_t,
+    ) -> ssize_t
+        = on_descriptor |volume| get(volume, Target::Descriptor(fd), name, value, size);
 }
 
 /// # Safety
@@ -157,74 +122,28 @@ unsafe fn list(
     Ok(volume.listxattr(target, list)? as ssize_t)
 }
 
-/// listxattr(2).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_listxattr(
-    path: *const c_char,
-    names: *mut c_char,
-    size: size_t,
-) -> ssize_t {
-    // SAFETY: as the caller says.
-    on_path(|volume| unsafe { list(volume, path_target(path, FOLLOW)?, names, size) })
-}
+calls! {
+    /// listxattr(2).
+    fn atoll_listxattr(path: *const c_char, names: *mut c_char, size: size_t) -> ssize_t
+        = on_path |volume| list(volume, path_target(path, FOLLOW)?, names, size);
 
-/// llistxattr(2).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_llistxattr(
-    path: *const c_char,
-    names: *mut c_char,
-    size: size_t,
-) -> ssize_t {
-    // SAFETY: as the caller says.
-    on_path(|volume| unsafe { list(volume, path_target(path, NOFOLLOW)?, names, size) })
-}
+    /// llistxattr(2).
+    fn atoll_llistxattr(path: *const c_char, names: *mut c_char, size: size_t) -> ssize_t
+        = on_path |volume| list(volume, path_target(path, NOFOLLOW)?, names, size);
 
-/// flistxattr(2).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_flistxattr(fd: c_int, names: *mut c_char, size: size_t) -> ssize_t {
-    // SAFETY: as the caller says.
-    on_descriptor(|volume| unsafe { list(volume, Target::Descriptor(fd), names, size) })
-}
+    /// flistxattr(2).
+    fn atoll_flistxattr(fd: c_int, names: *mut c_char, size: size_t) -> ssize_t
+        = on_descriptor |volume| list(volume, Target::Descriptor(fd), names, size);
 
-/// removexattr(2).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_removexattr(path: *const c_char, name: *const c_char) -> c_int {
-    // SAFETY: as the caller says.
-    on_path(|volume| unsafe { zero(volume.removexattr(path_target(path, FOLLOW)?, bytes(name)?)) })
-}
+    /// removexattr(2).
+    fn atoll_removexattr(path: *const c_char, name: *const c_char) -> c_int
+        = on_path |volume| zero(volume.removexattr(path_target(path, FOLLOW)?, bytes(name)?));
 
-/// lremovexattr(2).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_lremovexattr(path: *const c_char, name: *const c_char) -> c_int {
-    // SAFETY: as the caller says.
-    on_path(|volume| unsafe {
-        zero(volume.removexattr(path_target(path, NOFOLLOW)?, bytes(name)?))
-    })
-}
+    /// lremovexattr(2).
+    fn atoll_lremovexattr(path: *const c_char, name: *const c_char) -> c_int
+        = on_path |volume| zero(volume.removexattr(path_target(path, NOFOLLOW)?, bytes(name)?));
 
-/// fremovexattr(2).
-///
-/// # Safety
-/// See [`c`](super).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn atoll_fremovexattr(fd: c_int, name: *const c_char) -> c_int {
-    // SAFETY: as the caller says.
-    on_descriptor(|volume| unsafe {
-        zero(volume.removexattr(Target::Descriptor(fd), bytes(name)?))
-    })
+    /// fremovexattr(2).
+    fn atoll_fremovexattr(fd: c_int, name: *const c_char) -> c_int
+        = on_descriptor |volume| zero(volume.removexattr(Target::Descriptor(fd), bytes(name)?));
 }

@@ -23,98 +23,113 @@ use crate::types::{Name, Timespec};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
-/// What is asked: the arguments as they came, names checked, nothing copied but numbers.
-#[derive(Clone, Copy, Debug, PartialEq)]
-#[allow(missing_docs)]
-pub enum Request<'a> {
-    Lookup {
-        name: Name<'a>,
-    },
-    Forget(ForgetIn),
-    BatchForget(Forgets<'a>),
-    Getattr(GetattrIn),
-    Setattr(SetattrIn),
-    Readlink,
-    /// `target` ends with its NUL, and is data.
-    Symlink {
-        name: Name<'a>,
-        target: &'a [u8],
-    },
-    Mknod {
-        args: MknodIn,
-        name: Name<'a>,
-    },
-    Mkdir {
-        args: MkdirIn,
-        name: Name<'a>,
-    },
-    Unlink {
-        name: Name<'a>,
-    },
-    Rmdir {
-        name: Name<'a>,
-    },
-    /// RENAME too, which has no flags.
-    Rename {
-        args: Rename2In,
-        name: Name<'a>,
-        new_name: Name<'a>,
-    },
-    Link {
-        args: LinkIn,
-        new_name: Name<'a>,
-    },
-    Open(OpenIn),
-    Create {
-        args: CreateIn,
-        name: Name<'a>,
-    },
-    Tmpfile(CreateIn),
-    Read(ReadIn),
-    /// `data` has the length that `args` say.
-    Write {
-        args: WriteIn,
-        data: &'a [u8],
-    },
-    Fallocate(FallocateIn),
-    Lseek(LseekIn),
-    Flush(FlushIn),
-    Fsync(FsyncIn),
-    Release(ReleaseIn),
-    Opendir(OpenIn),
-    Readdir(ReadIn),
-    Readdirplus(ReadIn),
-    Releasedir(ReleaseIn),
-    Fsyncdir(FsyncIn),
-    Syncfs,
-    Statfs,
-    /// `value` has the length that `args` say, and is data. `name` is 1 byte or more.
-    Setxattr {
-        args: SetxattrIn,
-        name: &'a [u8],
-        value: &'a [u8],
-    },
-    /// `name` is 1 byte or more.
-    Getxattr {
-        args: GetxattrIn,
-        name: &'a [u8],
-    },
-    Listxattr(GetxattrIn),
-    /// `name` is 1 byte or more.
-    Removexattr {
-        name: &'a [u8],
-    },
-    Access(AccessIn),
-    Getlk(LkIn),
-    Setlk(LkIn),
-    Setlkw(LkIn),
-    Init(InitIn),
-    Destroy,
-    Interrupt(InterruptIn),
-    /// Data is not read.
-    Ioctl(IoctlIn),
-    Adopt(AdoptIn),
-    AdoptOpen(OpenIn),
+/// Declares what can be asked, by which number. Those of which nothing but the arguments goes are
+/// `plain`: they are read and written alike.
+macro_rules! requests {
+    (
+        $(#[$meta:meta])*
+        pub enum $name:ident<$a:lifetime> {
+            $(
+                $(#[$doc:meta])*
+                $other:ident $(($one:ty))? $({ $($field:ident: $type:ty),* })? = $other_number:ident;
+            )*
+        }
+        plain { $($(#[$plain_doc:meta])* $plain:ident($args:ty) = $number:ident;)* }
+    ) => {
+        $(#[$meta])*
+        pub enum $name<$a> {
+            $($(#[$doc])* $other $(($one))? $({ $($field: $type),* })?,)*
+            $($(#[$plain_doc])* $plain($args),)*
+        }
+
+        impl<$a> $name<$a> {
+            /// The number that asks this.
+            pub const fn opcode(&self) -> u32 {
+                match self {
+                    $($name::$other { .. } => $other_number,)*
+                    $($name::$plain(_) => $number,)*
+                }
+            }
+
+            /// A plain request; `ENOSYS` for the number of another.
+            fn decode_plain(opcode: u32, body: &$a [u8]) -> Result<$name<$a>> {
+                Ok(match opcode {
+                    $($number => $name::$plain(args(body)?.0),)*
+                    _ => return Err(Errno::ENOSYS),
+                })
+            }
+
+            /// Writes the arguments of a plain request.
+            #[inline]
+            fn encode_plain(&self, w: &mut Writer<'_>) -> Option<()> {
+                match self {
+                    $($name::$plain(args) => w.put(args),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+requests! {
+    /// What is asked: the arguments as they came, names checked, nothing copied but numbers.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    #[allow(missing_docs)]
+    pub enum Request<'a> {
+        Lookup { name: Name<'a> } = FUSE_LOOKUP;
+        BatchForget(Forgets<'a>) = FUSE_BATCH_FORGET;
+        Readlink = FUSE_READLINK;
+        /// `target` ends with its NUL, and is data.
+        Symlink { name: Name<'a>, target: &'a [u8] } = FUSE_SYMLINK;
+        Mknod { args: MknodIn, name: Name<'a> } = FUSE_MKNOD;
+        Mkdir { args: MkdirIn, name: Name<'a> } = FUSE_MKDIR;
+        Unlink { name: Name<'a> } = FUSE_UNLINK;
+        Rmdir { name: Name<'a> } = FUSE_RMDIR;
+        /// RENAME too, which has no flags.
+        Rename { args: Rename2In, name: Name<'a>, new_name: Name<'a> } = FUSE_RENAME2;
+        Link { args: LinkIn, new_name: Name<'a> } = FUSE_LINK;
+        Create { args: CreateIn, name: Name<'a> } = FUSE_CREATE;
+        Tmpfile(CreateIn) = FUSE_TMPFILE;
+        /// `data` has the length that `args` say.
+        Write { args: WriteIn, data: &'a [u8] } = FUSE_WRITE;
+        Syncfs = FUSE_SYNCFS;
+        Statfs = FUSE_STATFS;
+        /// `value` has the length that `args` say, and is data. `name` is 1 byte or more.
+        Setxattr { args: SetxattrIn, name: &'a [u8], value: &'a [u8] } = FUSE_SETXATTR;
+        /// `name` is 1 byte or more.
+        Getxattr { args: GetxattrIn, name: &'a [u8] } = FUSE_GETXATTR;
+        /// `name` is 1 byte or more.
+        Removexattr { name: &'a [u8] } = FUSE_REMOVEXATTR;
+        Destroy = FUSE_DESTROY;
+    }
+    plain {
+        Forget(ForgetIn) = FUSE_FORGET;
+        Getattr(GetattrIn) = FUSE_GETATTR;
+        Setattr(SetattrIn) = FUSE_SETATTR;
+        Open(OpenIn) = FUSE_OPEN;
+        Read(ReadIn) = FUSE_READ;
+        Fallocate(FallocateIn) = FUSE_FALLOCATE;
+        Lseek(LseekIn) = FUSE_LSEEK;
+        Flush(FlushIn) = FUSE_FLUSH;
+        Fsync(FsyncIn) = FUSE_FSYNC;
+        Release(ReleaseIn) = FUSE_RELEASE;
+        Opendir(OpenIn) = FUSE_OPENDIR;
+        Readdir(ReadIn) = FUSE_READDIR;
+        Readdirplus(ReadIn) = FUSE_READDIRPLUS;
+        Releasedir(ReleaseIn) = FUSE_RELEASEDIR;
+        Fsyncdir(FsyncIn) = FUSE_FSYNCDIR;
+        Listxattr(GetxattrIn) = FUSE_LISTXATTR;
+        Access(AccessIn) = FUSE_ACCESS;
+        Getlk(LkIn) = FUSE_GETLK;
+        Setlk(LkIn) = FUSE_SETLK;
+        Setlkw(LkIn) = FUSE_SETLKW;
+        Init(InitIn) = FUSE_INIT;
+        Interrupt(InterruptIn) = FUSE_INTERRUPT;
+        /// Data is not read.
+        Ioctl(IoctlIn) = FUSE_IOCTL;
+        Adopt(AdoptIn) = ATOLL_ADOPT;
+        AdoptOpen(OpenIn) = ATOLL_ADOPT_OPEN;
+    }
 }
 
 /// A message of a client.
@@ -205,7 +220,6 @@ impl<'a> Request<'a> {
     /// What is asked less often.
     fn decode_other(opcode: u32, body: &'a [u8], data: &'a [u8]) -> Result<Request<'a>> {
         Ok(match opcode {
-            FUSE_FORGET => Request::Forget(args(body)?.0),
             FUSE_BATCH_FORGET => {
                 let (args, rest) = args::<BatchForgetIn>(body)?;
                 let ones = Forgets::new(rest).ok_or(Errno::EINVAL)?;
@@ -214,7 +228,6 @@ impl<'a> Request<'a> {
                 }
                 Request::BatchForget(ones)
             }
-            FUSE_SETATTR => Request::Setattr(args(body)?.0),
             FUSE_READLINK => Request::Readlink,
             FUSE_SYMLINK => {
                 let (name, rest) = name(body)?;
@@ -256,14 +269,6 @@ impl<'a> Request<'a> {
             }
             // The kernel sends a name that means nothing.
             FUSE_TMPFILE => Request::Tmpfile(args(body)?.0),
-            FUSE_FALLOCATE => Request::Fallocate(args(body)?.0),
-            FUSE_FLUSH => Request::Flush(args(body)?.0),
-            FUSE_FSYNC => Request::Fsync(args(body)?.0),
-            FUSE_OPENDIR => Request::Opendir(args(body)?.0),
-            FUSE_READDIR => Request::Readdir(args(body)?.0),
-            FUSE_READDIRPLUS => Request::Readdirplus(args(body)?.0),
-            FUSE_RELEASEDIR => Request::Releasedir(args(body)?.0),
-            FUSE_FSYNCDIR => Request::Fsyncdir(args(body)?.0),
             FUSE_SYNCFS => Request::Syncfs,
             FUSE_STATFS => Request::Statfs,
             FUSE_SETXATTR => {
@@ -279,12 +284,7 @@ impl<'a> Request<'a> {
                 let (args, rest) = args(body)?;
                 Request::Getxattr { args, name: xattr(rest)?.0 }
             }
-            FUSE_LISTXATTR => Request::Listxattr(args(body)?.0),
             FUSE_REMOVEXATTR => Request::Removexattr { name: xattr(body)?.0 },
-            FUSE_ACCESS => Request::Access(args(body)?.0),
-            FUSE_GETLK => Request::Getlk(args(body)?.0),
-            FUSE_SETLK => Request::Setlk(args(body)?.0),
-            FUSE_SETLKW => Request::Setlkw(args(body)?.0),
             FUSE_INIT if body.len() < InitIn::SIZE => {
                 // What came before FUSE 7.36, and what another major version begins with.
                 let mut whole = [0; InitIn::SIZE];
@@ -292,64 +292,9 @@ impl<'a> Request<'a> {
                 whole[..INIT_IN_OLD_SIZE].copy_from_slice(old);
                 Request::Init(InitIn::load(&whole))
             }
-            FUSE_INIT => Request::Init(args(body)?.0),
             FUSE_DESTROY => Request::Destroy,
-            FUSE_INTERRUPT => Request::Interrupt(args(body)?.0),
-            FUSE_IOCTL => Request::Ioctl(args(body)?.0),
-            ATOLL_ADOPT => Request::Adopt(args(body)?.0),
-            ATOLL_ADOPT_OPEN => Request::AdoptOpen(args(body)?.0),
-            _ => return Err(Errno::ENOSYS),
+            _ => return Request::decode_plain(opcode, body),
         })
-    }
-
-    /// The number that asks this.
-    pub const fn opcode(&self) -> u32 {
-        match self {
-            Request::Lookup { .. } => FUSE_LOOKUP,
-            Request::Forget(_) => FUSE_FORGET,
-            Request::BatchForget(_) => FUSE_BATCH_FORGET,
-            Request::Getattr(_) => FUSE_GETATTR,
-            Request::Setattr(_) => FUSE_SETATTR,
-            Request::Readlink => FUSE_READLINK,
-            Request::Symlink { .. } => FUSE_SYMLINK,
-            Request::Mknod { .. } => FUSE_MKNOD,
-            Request::Mkdir { .. } => FUSE_MKDIR,
-            Request::Unlink { .. } => FUSE_UNLINK,
-            Request::Rmdir { .. } => FUSE_RMDIR,
-            Request::Rename { .. } => FUSE_RENAME2,
-            Request::Link { .. } => FUSE_LINK,
-            Request::Open(_) => FUSE_OPEN,
-            Request::Create { .. } => FUSE_CREATE,
-            Request::Tmpfile(_) => FUSE_TMPFILE,
-            Request::Read(_) => FUSE_READ,
-            Request::Write { .. } => FUSE_WRITE,
-            Request::Fallocate(_) => FUSE_FALLOCATE,
-            Request::Lseek(_) => FUSE_LSEEK,
-            Request::Flush(_) => FUSE_FLUSH,
-            Request::Fsync(_) => FUSE_FSYNC,
-            Request::Release(_) => FUSE_RELEASE,
-            Request::Opendir(_) => FUSE_OPENDIR,
-            Request::Readdir(_) => FUSE_READDIR,
-            Request::Readdirplus(_) => FUSE_READDIRPLUS,
-            Request::Releasedir(_) => FUSE_RELEASEDIR,
-            Request::Fsyncdir(_) => FUSE_FSYNCDIR,
-            Request::Syncfs => FUSE_SYNCFS,
-            Request::Statfs => FUSE_STATFS,
-            Request::Setxattr { .. } => FUSE_SETXATTR,
-            Request::Getxattr { .. } => FUSE_GETXATTR,
-            Request::Listxattr(_) => FUSE_LISTXATTR,
-            Request::Removexattr { .. } => FUSE_REMOVEXATTR,
-            Request::Access(_) => FUSE_ACCESS,
-            Request::Getlk(_) => FUSE_GETLK,
-            Request::Setlk(_) => FUSE_SETLK,
-            Request::Setlkw(_) => FUSE_SETLKW,
-            Request::Init(_) => FUSE_INIT,
-            Request::Destroy => FUSE_DESTROY,
-            Request::Interrupt(_) => FUSE_INTERRUPT,
-            Request::Ioctl(_) => FUSE_IOCTL,
-            Request::Adopt(_) => ATOLL_ADOPT,
-            Request::AdoptOpen(_) => ATOLL_ADOPT_OPEN,
-        }
     }
 
     /// Whether a reply comes.
@@ -383,13 +328,10 @@ impl<'a> Request<'a> {
             Request::Lookup { name } | Request::Unlink { name } | Request::Rmdir { name } => {
                 w.string(name.bytes())
             }
-            Request::Forget(args) => w.put(args),
             Request::BatchForget(ones) => {
                 w.put(&BatchForgetIn { count: u32::try_from(ones.count()).ok()?, dummy: 0 })?;
                 w.bytes(ones.bytes())
             }
-            Request::Getattr(args) => w.put(args),
-            Request::Setattr(args) => w.put(args),
             Request::Readlink | Request::Statfs | Request::Destroy => Some(()),
             Request::Symlink { name, .. } => w.string(name.bytes()),
             Request::Mknod { args, name } => w.put(args).and_then(|()| w.string(name.bytes())),
@@ -405,28 +347,12 @@ impl<'a> Request<'a> {
             Request::Create { args, name } => w.put(args).and_then(|()| w.string(name.bytes())),
             // As the kernel has it.
             Request::Tmpfile(args) => w.put(args).and_then(|()| w.string(b"/")),
-            Request::Open(args) | Request::Opendir(args) => w.put(args),
-            Request::Read(args) | Request::Readdir(args) | Request::Readdirplus(args) => {
-                w.put(args)
-            }
             Request::Write { args, .. } => w.put(args),
-            Request::Fallocate(args) => w.put(args),
-            Request::Lseek(args) => w.put(args),
-            Request::Flush(args) => w.put(args),
-            Request::Fsync(args) | Request::Fsyncdir(args) => w.put(args),
-            Request::Release(args) | Request::Releasedir(args) => w.put(args),
             Request::Syncfs => w.put(&SyncfsIn { padding: 0 }),
             Request::Setxattr { args, name, .. } => w.put(args).and_then(|()| w.string(name)),
             Request::Getxattr { args, name } => w.put(args).and_then(|()| w.string(name)),
-            Request::Listxattr(args) => w.put(args),
             Request::Removexattr { name } => w.string(name),
-            Request::Access(args) => w.put(args),
-            Request::Getlk(args) | Request::Setlk(args) | Request::Setlkw(args) => w.put(args),
-            Request::Init(args) => w.put(args),
-            Request::Interrupt(args) => w.put(args),
-            Request::Ioctl(args) => w.put(args),
-            Request::Adopt(args) => w.put(args),
-            Request::AdoptOpen(args) => w.put(args),
+            plain => plain.encode_plain(&mut w),
         }?;
         if let Some(time) = time {
             put_time(time, w.take(EXT_TIME_SIZE)?);
