@@ -287,6 +287,11 @@ impl Mirror {
         Ok(true)
     }
 
+    /// `call` may have come to something, as the last of all.
+    pub fn may_follow(&mut self, cx: &Context, call: &Call) {
+        self.effects.push(Effect::Call(*cx, *call));
+    }
+
     /// The power was lost, and `is` is what the next mount finds.
     ///
     /// # Errors

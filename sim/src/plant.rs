@@ -20,12 +20,14 @@ pub enum Plant {
     HostileFirst,
     /// With a hostile client another is dropped.
     DroppedNeighbour,
+    /// A flush that fails is said to have succeeded.
+    SwallowedError,
     /// A hostile client's locks are not counted.
     EndlessLocks,
 }
 
 /// All of them.
-pub const PLANTS: [Plant; 9] = [
+pub const PLANTS: [Plant; 10] = [
     Plant::LostRing,
     Plant::KeptAttributes,
     Plant::KeptPages,
@@ -34,5 +36,6 @@ pub const PLANTS: [Plant; 9] = [
     Plant::LeakedSession,
     Plant::HostileFirst,
     Plant::DroppedNeighbour,
+    Plant::SwallowedError,
     Plant::EndlessLocks,
 ];

@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
+use crate::disk;
 use crate::plant::Plant;
 use crate::seat::{Pending, Stage, What};
 use crate::world::{Counts, Options, Outcome, Template, World, trace};
@@ -37,6 +38,8 @@ pub(crate) enum Event {
     Fence(usize),
     /// Time passes.
     Time,
+    /// The device begins to fail, or ends.
+    Trouble,
     /// A kernel forgets an inode.
     Forget(usize),
     /// A client dies.
@@ -178,6 +181,9 @@ impl World {
         }
         if asks {
             events.extend([(Event::Time, 6), (Event::ProcessEnd, 1)]);
+            if self.habits.trouble {
+                events.push((Event::Trouble, 3));
+            }
             if self.seats.len() < 5 {
                 events.push((Event::Arrival, 3));
             }
@@ -218,7 +224,11 @@ impl World {
             }
             Event::Job(at) => {
                 trace!(self, "{} goes on", self.jobs[at].name());
-                self.jobs[at].turn(now);
+                let swallows = self.options.plant == Some(Plant::SwallowedError);
+                if !self.jobs[at].turn(now, swallows) && !swallows {
+                    trace!(self, "a flush has failed");
+                    self.disk.lose();
+                }
                 self.counts.checkpoint_steps += u64::from(at == 1);
                 self.note(&[2, at as u64]);
             }
@@ -255,11 +265,29 @@ impl World {
                 self.counts.deaths += 1;
                 self.stand_up(at, self.options.plant != Some(Plant::LeakedSession));
             }
+            Event::Trouble => self.trouble(),
             Event::Forget(at) => self.forget(at),
             Event::Arrival => return self.arrive(),
             Event::ProcessEnd => return self.process_end(None),
         }
         Ok(())
+    }
+
+    /// The next flush of the device fails, or some blocks cannot be read, until they can.
+    fn trouble(&mut self) {
+        let rng = &mut self.rng;
+        let (of_flush, blocks) = (rng.chance(50), rng.within(1..4));
+        let bad: Vec<u64> = (0..blocks).map(|_| rng.within(0..disk::BLOCKS)).collect();
+        let mut device = self.disk.device();
+        let faults = &mut device.faults;
+        match of_flush {
+            true => (faults.flush_errors, faults.flusher_errors) = (1, 1),
+            false if faults.read_errors.is_empty() => faults.read_errors.extend(&bad),
+            false => faults.read_errors.clear(),
+        }
+        drop(device);
+        trace!(self, "the device fails: flush {of_flush}, blocks {bad:?}");
+        self.note(&[20, of_flush.into(), blocks]);
     }
 
     /// Nothing can happen before it is later.

@@ -215,8 +215,8 @@ pub struct Made {
     pub node: Option<Node>,
     /// The version of the kernel when it was sent.
     pub version: u64,
-    /// It is durable when it is answered, with as many effects.
-    pub durable: Option<usize>,
+    /// It is durable when it is answered.
+    pub durable: Option<Begun>,
     /// Since when its answer has waited.
     pub held: Option<Duration>,
 }
@@ -225,14 +225,23 @@ pub struct Made {
 pub enum What {
     /// A call.
     Call(Box<Made>),
-    /// A sync: of what file, and how many effects it covers when the server has begun it.
-    Sync(Option<File>, usize),
+    /// A sync: of what file, and what it covers when the server has begun it.
+    Sync(Option<File>, Option<Begun>),
     /// A lock that may be waited for.
     Lock(Asked),
     /// A process closes a file, and then the next, or the file is.
     Flush(File, u64),
     /// Something that means nothing, under this number.
     Raw(u64),
+}
+
+/// A sync that the server has begun.
+#[derive(Clone, Copy, Debug)]
+pub struct Begun {
+    /// So many effects are durable when it is answered.
+    pub effects: usize,
+    /// A flush had failed before.
+    pub is_late: bool,
 }
 
 /// How far a request has come.
@@ -280,4 +289,6 @@ pub struct Arrived<'a> {
     pub held: bool,
     /// As whom it was done, and when.
     pub cx: Context,
+    /// The device failed meanwhile.
+    pub failed: bool,
 }

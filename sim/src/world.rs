@@ -143,6 +143,10 @@ pub struct Counts {
     pub longest_rest: u64,
     /// Locks that were waited for until a signal came.
     pub interrupted: u64,
+    /// Lives of the server whose device failed.
+    pub failures: u64,
+    /// Calls and syncs that were answered EIO.
+    pub errors: u64,
     /// What hostile clients sent.
     pub attacks: u64,
     /// Hostile clients that the server has dropped.
@@ -167,6 +171,8 @@ impl Counts {
         self.checkpoint_steps += other.checkpoint_steps;
         self.longest_rest = self.longest_rest.max(other.longest_rest);
         self.interrupted += other.interrupted;
+        self.failures += other.failures;
+        self.errors += other.errors;
         self.attacks += other.attacks;
         self.dropped += other.dropped;
         self.bounded += other.bounded;
@@ -195,6 +201,7 @@ impl World {
             write_max: if heavy { 40_000 } else { 600 },
             xattr_max: if heavy { 60_000 } else { 200 },
             meets: rng.chance(35),
+            trouble: rng.chance(8) || options.plant == Some(Plant::SwallowedError),
         };
         let device = FaultDevice::from_image(template.image.clone());
         let disk = Disk::new(device, options.plant == Some(Plant::LyingFlush));
@@ -266,6 +273,7 @@ impl World {
             Ok(session) => session,
             // The directory was renamed or removed.
             Err(_) if role.is_subtree() => return Ok(()),
+            Err(_) if self.disk.errors() > 0 => return Ok(()),
             Err(error) => return Err(format!("a session of {role:?} is refused: {error}")),
         };
         session.carried();
