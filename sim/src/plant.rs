@@ -22,12 +22,14 @@ pub enum Plant {
     DroppedNeighbour,
     /// A flush that fails is said to have succeeded.
     SwallowedError,
+    /// A View shows what it showed when it was last looked at.
+    StaleView,
     /// A hostile client's locks are not counted.
     EndlessLocks,
 }
 
 /// All of them.
-pub const PLANTS: [Plant; 10] = [
+pub const PLANTS: [Plant; 11] = [
     Plant::LostRing,
     Plant::KeptAttributes,
     Plant::KeptPages,
@@ -37,5 +39,6 @@ pub const PLANTS: [Plant; 10] = [
     Plant::HostileFirst,
     Plant::DroppedNeighbour,
     Plant::SwallowedError,
+    Plant::StaleView,
     Plant::EndlessLocks,
 ];

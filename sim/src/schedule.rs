@@ -22,6 +22,8 @@ pub(crate) enum Event {
     Request(usize),
     /// The server takes a client's next request.
     Serve(usize),
+    /// A client looks into its View.
+    Look(usize),
     /// A signal comes for a program that waits for an answer.
     Interrupt(usize),
     /// An answer that is due is given.
@@ -149,6 +151,9 @@ impl World {
             if !seat.line.is_empty() && (!hostile_first || seat.role.is_hostile()) {
                 events.push((Event::Serve(at), 40));
             }
+            if asks && seat.view.is_some() {
+                events.push((Event::Look(at), 8));
+            }
             if let Some(kernel) = &seat.kernel {
                 if kernel.has_news(now) {
                     events.push((Event::Notice(at), 12));
@@ -217,6 +222,7 @@ impl World {
         match event {
             Event::Request(at) => self.request(at),
             Event::Serve(at) => return self.serve(at),
+            Event::Look(at) => return self.look(at),
             Event::Interrupt(at) => self.interrupt(at),
             Event::Answer(at) => {
                 let (id, outcome) = self.due.swap_remove(at);
@@ -311,6 +317,8 @@ impl World {
         let ghosts = self.ghosts.iter().map(|ghost| (ghost, None));
         for (kernel, seat) in seats.chain(ghosts) {
             let own = self.pending.iter().filter(|pending| Some(pending.seat) == seat);
+            // Of what is held nobody has been told: all wait for the same, but for syncs.
+            let own = own.filter(|pending| pending.stage == Stage::Due || pending.syncs());
             let mut flying = kernel.unanswered.clone();
             flying.extend(own.filter_map(Pending::number));
             for (ino, learned, content) in kernel.shows() {

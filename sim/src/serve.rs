@@ -6,7 +6,7 @@ use std::time::Duration;
 use atoll_server::LockOwner;
 use atoll_server::host::Host;
 use atoll_server::route::router::{Ended, serve_next};
-use atoll_vfs::{Context, Errno, Result};
+use atoll_vfs::{Context, Errno, OpenFlags, Result};
 
 use crate::call::{Answer, Call, File, Node, Twin};
 use crate::carrier::{Letter, Reply};
@@ -251,6 +251,12 @@ impl World {
         trace!(self, "request {} is done: {answer:?}{}", arrived.id, held(arrived));
         self.note(&[19, arrived.id, number_of(&answer), u64::from(arrived.held)]);
         made.beside = beside;
+        // A device that failed may keep what was to go with its last handle.
+        let mut is_gone = |node| self.mirror.attr(node).is_none();
+        if self.disk.has_failed() && made.call.nodes().into_iter().flatten().any(&mut is_gone) {
+            made.answer = Err(Errno::EIO);
+            return Ok(made);
+        }
         let closed = made.call.file().filter(|file| self.seats[at].opened(file).is_none());
         if let (Some(file), Ok(_)) = (closed, &answer) {
             return Err(format!("{:?} was allowed though {file:?} is closed", made.call));
@@ -482,7 +488,14 @@ impl Seat {
             let file = File { node, handle };
             let is_dir = matches!(call, Call::Opendir { .. });
             let buffered = buffered && self.kernel.is_some() && !is_dir;
-            self.files.push(Opened { file, is_dir, appends: false, buffered, usable: false });
+            let reads = match call {
+                Call::Open { flags, .. } | Call::Create { flags, .. } => {
+                    flags.contains(OpenFlags::READ)
+                }
+                _ => false,
+            };
+            let (appends, usable) = (false, false);
+            self.files.push(Opened { file, is_dir, appends, reads, buffered, usable });
         }
         Some(node)
     }

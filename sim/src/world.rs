@@ -34,6 +34,7 @@ use crate::machine::{Machine, Rung};
 use crate::mirror::Mirror;
 use crate::plant::Plant;
 use crate::seat::{MEETING, Pending, ROLES, Role, Seat};
+use crate::views::View;
 
 /// What went wrong.
 pub type Outcome<T> = Result<T, String>;
@@ -147,6 +148,8 @@ pub struct Counts {
     pub failures: u64,
     /// Calls and syncs that were answered EIO.
     pub errors: u64,
+    /// Answers that were found in Views.
+    pub looks: u64,
     /// What hostile clients sent.
     pub attacks: u64,
     /// Hostile clients that the server has dropped.
@@ -173,6 +176,7 @@ impl Counts {
         self.interrupted += other.interrupted;
         self.failures += other.failures;
         self.errors += other.errors;
+        self.looks += other.looks;
         self.attacks += other.attacks;
         self.dropped += other.dropped;
         self.bounded += other.bounded;
@@ -277,6 +281,13 @@ impl World {
             Err(error) => return Err(format!("a session of {role:?} is refused: {error}")),
         };
         session.carried();
+        let view = match role.is_mount() || role.is_hostile() || self.rng.chance(40) {
+            true => None,
+            false => {
+                let view = session.begin_view(usize::MAX, |memory| Ok(View::reader(memory)));
+                view.map_err(|error| format!("a View is refused: {error}"))?.flatten()
+            }
+        };
         let model = if role.is_subtree() { self.subtree } else { Ino::ROOT };
         let root = Node { served: Ino::ROOT, model };
         let kernel = if role.is_mount() {
@@ -317,6 +328,8 @@ impl World {
         let takes_none = role.is_hostile() && !hoards && self.rng.chance(30);
         let (nodes, files) = (vec![root], Vec::new());
         let mut seat = Seat {
+            view,
+            seen: Default::default(),
             place,
             router,
             line,

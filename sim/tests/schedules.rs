@@ -30,6 +30,7 @@ fn nothing_is_found() {
         ("attacks", counts.attacks),
         ("hostile clients dropped", counts.dropped),
         ("errors of the device", counts.errors),
+        ("answers in Views", counts.looks),
     ] {
         assert!(count > least, "hardly any {what}: {count}");
     }
@@ -67,6 +68,7 @@ fn what_is_planted_is_found() {
             Plant::LostRing | Plant::HostileFirst => "waits for ever",
             // By who waits for a lock, or is refused one, with nothing in the way.
             Plant::LeakedSession => "Asked {",
+            Plant::StaleView => "a View shows",
             Plant::DroppedNeighbour => "is dropped",
             Plant::EndlessLocks => "a client has",
             Plant::KeptAttributes | Plant::HastyAnswer => "a kernel shows",
