@@ -402,7 +402,8 @@ pub struct Lax {
 }
 
 impl Lax {
-    fn seen(self, attr: &Attr) -> Attr {
+    /// What is.
+    pub fn seen(self, attr: &Attr) -> Attr {
         let mut attr = shown(attr);
         if self.times {
             (attr.mtime, attr.ctime) = Default::default();

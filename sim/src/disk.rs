@@ -1,5 +1,6 @@
 //! The device below the volume: the fault device, shared with the world that cuts its power.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_block::fault::Image;
@@ -9,7 +10,7 @@ use atoll_fs::{FormatOptions, format};
 type Result<T> = std::result::Result<T, BlockError>;
 
 /// Blocks of the volume: small, so that it is cheap to make.
-const BLOCKS: u64 = 1024;
+pub(crate) const BLOCKS: u64 = 1024;
 /// Blocks of the journal, as few as there may be: half of it makes a checkpoint due.
 const JOURNAL_BLOCKS: u64 = 128;
 
@@ -31,17 +32,65 @@ pub struct Disk {
     device: Arc<Mutex<FaultDevice>>,
     /// Says of each flush that it is done, and does nothing.
     lies: bool,
+    /// How many calls have failed.
+    errors: Arc<AtomicU64>,
+    /// A flush was one of them, or was one that is waited for without a lock.
+    lost: Arc<AtomicBool>,
 }
 
 impl Disk {
     /// Shares `device`.
     pub fn new(device: FaultDevice, lies: bool) -> Disk {
-        Disk { device: Arc::new(Mutex::new(device)), lies }
+        Disk {
+            device: Arc::new(Mutex::new(device)),
+            lies,
+            errors: Arc::default(),
+            lost: Arc::default(),
+        }
     }
 
     /// The device itself. Nothing else runs meanwhile.
     pub fn device(&self) -> MutexGuard<'_, FaultDevice> {
         self.device.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many calls have failed.
+    pub fn errors(&self) -> u64 {
+        self.errors.load(Ordering::Relaxed)
+    }
+
+    /// A flush has failed.
+    pub fn lose(&self) {
+        self.lost.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether one has: what was not durable may never be.
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Whether anything has failed, by which the file system may take no more changes.
+    pub fn has_failed(&self) -> bool {
+        self.is_lost() || self.errors() > 0
+    }
+
+    fn noted<T>(&self, result: Result<T>) -> Result<T> {
+        if matches!(result, Err(BlockError::Io)) {
+            self.errors.fetch_add(1, Ordering::Relaxed);
+        }
+        result
+    }
+
+    /// What a flush comes to: each who flushes is told of one that has failed, as Linux tells each opening of a file.
+    fn told(&self, result: Result<()>) -> Result<()> {
+        if self.is_lost() { Err(BlockError::Io) } else { result }
+    }
+
+    fn flushed(&self, result: Result<()>) -> Result<()> {
+        if result.is_err() {
+            self.lose();
+        }
+        self.noted(result)
     }
 }
 
@@ -51,19 +100,23 @@ impl BlockDevice for Disk {
     }
 
     fn read(&mut self, first: BlockIndex, buf: &mut [u8]) -> Result<()> {
-        self.device().read(first, buf)
+        let read = self.device().read(first, buf);
+        self.noted(read)
     }
 
     fn write(&mut self, first: BlockIndex, data: &[u8]) -> Result<()> {
-        self.device().write(first, data)
+        let written = self.device().write(first, data);
+        self.noted(written)
     }
 
     fn flush(&mut self) -> Result<()> {
-        if self.lies { Ok(()) } else { self.device().flush() }
+        let flushed = if self.lies { Ok(()) } else { self.device().flush() };
+        self.flushed(self.told(flushed))
     }
 
     fn flush_range(&mut self, first: BlockIndex, count: u64) -> Result<()> {
-        if self.lies { Ok(()) } else { self.device().flush_range(first, count) }
+        let flushed = if self.lies { Ok(()) } else { self.device().flush_range(first, count) };
+        self.flushed(self.told(flushed))
     }
 
     fn flusher(&mut self, first: BlockIndex, count: u64) -> Option<Flusher> {
@@ -73,21 +126,37 @@ impl BlockDevice for Disk {
         self.device().flusher(first, count)
     }
 
+    fn reserve(&mut self, first: BlockIndex, count: u64) -> Result<()> {
+        self.device().reserve(first, count)
+    }
+
+    fn forget_cached(&mut self) -> Result<()> {
+        self.device().forget_cached()
+    }
+
+    fn read_past_cache(&mut self) -> Result<()> {
+        self.device().read_past_cache()
+    }
+
     fn discard(&mut self, first: BlockIndex, count: u64) -> Result<()> {
-        self.device().discard(first, count)
+        let discarded = self.device().discard(first, count);
+        self.noted(discarded)
     }
 }
 
 impl Addressable for Disk {
     fn load(&mut self, at: u64, buf: &mut [u8]) -> Result<()> {
-        self.device().load(at, buf)
+        let loaded = self.device().load(at, buf);
+        self.noted(loaded)
     }
 
     fn store(&mut self, at: u64, data: &[u8]) -> Result<()> {
-        self.device().store(at, data)
+        let stored = self.device().store(at, data);
+        self.noted(stored)
     }
 
     fn store_zeros(&mut self, at: u64, len: u64) -> Result<()> {
-        self.device().store_zeros(at, len)
+        let stored = self.device().store_zeros(at, len);
+        self.noted(stored)
     }
 }

@@ -43,11 +43,13 @@ impl World {
     pub(crate) fn process_end(&mut self, flying: Option<(Context, Call)>) -> Outcome<()> {
         trace!(self, "the server's process ends");
         self.counts.process_ends += 1;
+        self.counts.failures += u64::from(self.disk.has_failed());
         let media = {
             let mut device = self.disk.device();
             device.note_flushers();
             device.media().clone()
         };
+        let has_failed = self.disk.has_failed();
         self.forget_server();
         let device = FaultDevice::from_media(media);
         sound(&mut device.clone(), LIFE)?;
@@ -56,6 +58,14 @@ impl World {
         let mut fs = mount(self.disk.clone(), LIFE)?;
         let is = walk(&mut fs)?;
         self.note(&[14, is.digest()]);
+        if has_failed {
+            // The volume remembers that a commit has failed, and believes what was durable and nothing else.
+            flying.iter().for_each(|(cx, call)| self.mirror.may_follow(cx, call));
+            self.over = true;
+            return self.mirror.power_loss(is).map_err(|error| {
+                format!("after a flush that failed there is something else: {error}")
+            });
+        }
         let follows = self.mirror.process_end(flying, is).map_err(|error| {
             format!("after the end of the process there is something else: {error}")
         })?;
@@ -84,12 +94,16 @@ impl World {
 
     /// The schedule ends: with the power, with the process, or in order.
     pub(crate) fn finish(&mut self) -> Outcome<()> {
-        match self.rng.within(0..4) {
+        self.disk.device().faults.read_errors.clear();
+        let way = self.rng.within(0..4);
+        // What cannot be made durable cannot be unmounted.
+        let way = if self.disk.has_failed() { way.min(2) } else { way };
+        match way {
             0 => self.process_end(None)?,
             1 | 2 => return self.power_loss(),
             _ => {}
         }
-        self.unmount()
+        if self.over { Ok(()) } else { self.unmount() }
     }
 
     fn power_loss(&mut self) -> Outcome<()> {
@@ -99,14 +113,15 @@ impl World {
         };
         trace!(self, "the power is lost: {survival:?}");
         self.counts.power_losses += 1;
+        self.counts.failures += u64::from(self.disk.has_failed());
         let image = {
             let mut device = self.disk.device();
             device.note_flushers();
             device.power_loss(survival)
         };
         self.forget_server();
-        let mut device = FaultDevice::from_image(image);
-        sound(&mut device, NEXT_LIFE)?;
+        let device = FaultDevice::from_image(image);
+        sound(&mut device.clone(), NEXT_LIFE)?;
         let is = walk(&mut mount(device, NEXT_LIFE)?)?;
         self.note(&[15, is.digest()]);
         self.mirror
@@ -130,7 +145,11 @@ impl World {
         volume.close_syncs();
         for _ in 0..1000 {
             let now = self.now();
-            self.jobs.iter_mut().filter(|job| job.is_ready(now)).for_each(|job| job.turn(now));
+            for job in self.jobs.iter_mut().filter(|job| job.is_ready(now)) {
+                if !job.turn(now, false) {
+                    self.disk.lose();
+                }
+            }
             if self.jobs.iter().all(|job| job.is_over()) {
                 break;
             }
@@ -145,7 +164,12 @@ impl World {
         self.ghosts.clear();
         let fs = volume.into_inner().map_err(|_| "somebody still holds the volume".to_string())?;
         let fs = fs.ok_or("the file system panicked")?;
-        fs.unmount().map_err(|error| format!("unmounting: {error}"))?;
+        let unmounted = fs.unmount();
+        if self.disk.has_failed() {
+            // Nothing more is written home, whatever unmounting says.
+            return self.power_loss();
+        }
+        unmounted.map_err(|error| format!("unmounting: {error}"))?;
         let device = self.disk.device().clone();
         sound(&mut device.clone(), NEXT_LIFE)?;
         let is = walk(&mut mount(device, NEXT_LIFE)?)?;

@@ -14,6 +14,8 @@ pub struct Habits {
     pub xattr_max: u64,
     /// All want the file `a`: mounts to read it, and everybody to lock it.
     pub meets: bool,
+    /// The device fails now and then.
+    pub trouble: bool,
 }
 
 fn letter(rng: &mut Rng) -> Letter {

@@ -8,14 +8,15 @@ use atoll_vfs::wire::header::{InHeader, OutHeader};
 use atoll_vfs::wire::opcode::*;
 
 use crate::carrier::Parcel;
-use crate::seat::{Arrived, What};
+use crate::seat::{Arrived, Pending, What};
 use crate::world::{Outcome, World, trace};
 
 /// Makes a number that stands for nothing that a session gives out.
 const NEVER: u64 = 1 << 40;
 
 /// Requests that name an entry of the directory they are about, or open it: for whoever could walk there.
-const BY_DIRECTORY: [u32; 13] = [
+const BY_DIRECTORY: [u32; 14] = [
+    FUSE_OPEN,
     FUSE_LOOKUP,
     FUSE_MKNOD,
     FUSE_MKDIR,
@@ -57,8 +58,8 @@ fn words(rng: &mut Rng) -> Vec<u8> {
     bytes
 }
 
-/// A message that nobody should send: its opcode is among the numbers of `opcode`.
-fn message(rng: &mut Rng, unique: u64, root_is_safe: bool) -> (u32, Vec<u8>) {
+/// A message that nobody should send, of one who may make changes or not, and may guess numbers that he was not given.
+fn message(rng: &mut Rng, unique: u64, changes: bool, guesses: bool) -> (u32, Vec<u8>) {
     let opcode = match rng.within(0..12) {
         0 => rng.number() as u32,
         1 => ATOLL_ADOPT + rng.within(0..4) as u32,
@@ -67,11 +68,11 @@ fn message(rng: &mut Rng, unique: u64, root_is_safe: bool) -> (u32, Vec<u8>) {
     let by_directory = BY_DIRECTORY.contains(&opcode);
     let nodeid = match rng.within(0..5) {
         // Who changes nothing may name it.
-        0 if root_is_safe && opcode != FUSE_OPENDIR => 1,
+        0 if !changes && opcode != FUSE_OPENDIR => 1,
         _ if by_directory => rng.number() | NEVER,
         0 => 0,
         1 => u64::MAX - rng.within(0..3),
-        2 => rng.within(2..40),
+        2 if guesses => rng.within(2..40),
         _ => rng.number() | NEVER,
     };
     let mut body = words(rng);
@@ -125,12 +126,16 @@ impl World {
     pub(crate) fn hostile_request(&mut self, at: usize) {
         let id = self.next_id;
         let seat = &self.seats[at];
-        let (is_read_only, is_mount) = (seat.role.is_read_only(), seat.role.is_mount());
+        let (changes, is_mount) = (!seat.role.is_read_only(), seat.role.is_mount());
+        // Who was given nothing guesses nothing that he may name.
+        let is_given =
+            |pending: &Pending| pending.seat == seat.id && !matches!(pending.what, What::Raw(_));
+        let guesses = !changes || seat.nodes.len() == 1 && !self.pending.iter().any(is_given);
         let rng = &mut self.rng;
         let unique = if rng.chance(30) { rng.number() } else { 2 * rng.within(0..id + 1) };
         let (opcode, message) = match rng.within(0..40) {
             0 => (0, noise(rng, 80)),
-            _ => message(rng, unique, is_read_only),
+            _ => message(rng, unique, changes, guesses),
         };
         let data = if is_mount || rng.chance(70) { Vec::new() } else { noise(rng, 300) };
         let room = rng.pick(&[0, 0, 1, 4096, 8192]);

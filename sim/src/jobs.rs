@@ -59,13 +59,14 @@ impl Job {
         }
     }
 
-    /// The device ends a flush, or the task takes a step.
-    pub fn turn(&mut self, now: Duration) {
+    /// The device ends a flush, or the task takes a step. Returns false if a flush has failed; `swallows`: and
+    /// nobody is told.
+    pub fn turn(&mut self, now: Duration, swallows: bool) -> bool {
         let flushed = match std::mem::replace(&mut self.state, JobState::Ready) {
             JobState::Flushing(flush) => {
                 let (id, outcome) = flush.flush();
-                self.state = JobState::Flushed(id, outcome);
-                return;
+                self.state = JobState::Flushed(id, if swallows { Ok(()) } else { outcome });
+                return outcome.is_ok();
             }
             JobState::Flushed(id, outcome) => Some((id, outcome)),
             JobState::Waiting => {
@@ -81,6 +82,7 @@ impl Job {
             Step::Flush(flush) => JobState::Flushing(flush),
             Step::Over => JobState::Over,
         };
+        true
     }
 }
 

@@ -10,6 +10,8 @@ use atoll_server::leases::gate::Mount;
 use atoll_tests::rng::Rng;
 use atoll_vfs::{Errno, Result, Timespec};
 
+use crate::views::View;
+
 /// The machine.
 pub struct Machine {
     micros: AtomicU64,
@@ -61,7 +63,8 @@ impl Host for Machine {
     }
 
     fn view(&self, _: usize) -> Result<Option<Box<dyn ViewMemory>>> {
-        Ok(None)
+        let view = View::new().map_err(|_| Errno::ENOMEM)?;
+        Ok(Some(Box::new(view)))
     }
 }
 

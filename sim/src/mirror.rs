@@ -45,6 +45,8 @@ struct Known {
     content: Vec<u64>,
     /// Whoever goes by it knows this.
     follows: Clock,
+    /// Whoever sees what it was last changed to knows this.
+    last: Clock,
 }
 
 /// What a call came to.
@@ -68,6 +70,8 @@ pub struct Mirror {
     /// Calls that were judged.
     calls: u64,
     known: BTreeMap<Ino, Known>,
+    /// Whoever sees what a name was last changed to knows this.
+    names: BTreeMap<(Ino, u8), Clock>,
     floor: Clock,
     /// A process has ended, and with it times that calls had set by themselves.
     lags: bool,
@@ -77,9 +81,9 @@ impl Mirror {
     /// Of a volume that was just made.
     pub fn new(model: ModelFs) -> Mirror {
         let base = model.clone();
-        let (known, floor) = (BTreeMap::new(), Clock::new());
+        let (known, names, floor) = (BTreeMap::new(), BTreeMap::new(), Clock::new());
         let effects = Vec::new();
-        Mirror { model, base, effects, synced: 0, calls: 0, known, floor, lags: false }
+        Mirror { model, base, effects, synced: 0, calls: 0, known, names, floor, lags: false }
     }
 
     /// The number of the last call.
@@ -164,7 +168,14 @@ impl Mirror {
             (Ok(Answer::Created(attr, _)), _) => Some(attr.ino),
             _ => call.nodes()[0].map(|node| node.model),
         };
-        Ok(self.note(model, &involved, rewritten))
+        let judged = self.note(model, &involved, rewritten);
+        // A directory changes with the names in it.
+        for (parent, name) in call.names().into_iter().flatten() {
+            if judged.changed.contains(&parent.model) {
+                self.names.insert((parent.model, name), judged.sees.clone());
+            }
+        }
+        Ok(judged)
     }
 
     /// A client is gone, and what it had open is closed.
@@ -209,6 +220,9 @@ impl Mirror {
             }
         }
         sees.extend(changed.iter().map(|&ino| (ino, now)));
+        for ino in &changed {
+            self.known.entry(*ino).or_default().last = sees.clone();
+        }
         if !changed.is_empty() {
             for ino in involved {
                 self.known.entry(*ino).or_default().follows = sees.clone();
@@ -248,6 +262,48 @@ impl Mirror {
         }
     }
 
+    /// Whether times may be older than the model's.
+    pub fn lags(&self) -> bool {
+        self.lags
+    }
+
+    /// Somebody has seen how `ino` is now, without having asked.
+    pub fn told_of(&mut self, ino: Ino) {
+        if let Some(known) = self.known.get(&ino) {
+            join(&mut self.floor, &known.last);
+        }
+    }
+
+    /// Somebody has seen what a name stands for now, and nothing else of its directory.
+    pub fn told_of_name(&mut self, parent: Ino, name: u8) {
+        if let Some(last) = self.names.get(&(parent, name)) {
+            join(&mut self.floor, last);
+        }
+    }
+
+    /// What the model has under a name.
+    ///
+    /// # Errors
+    /// The verb's.
+    pub fn lookup(&mut self, parent: Node, name: u8) -> Result<Ino> {
+        let name = [name];
+        let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
+        self.model.lookup(&cx, parent.model, Name::new(&name)?).map(|attr| attr.ino)
+    }
+
+    /// Whether a file begins with `bytes`, and they are all of it if they are fewer than asked for.
+    pub fn has_content(&self, node: Node, bytes: &[u8]) -> bool {
+        let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
+        // The numbers of the model's own handles are to stay what they are.
+        let mut model = self.model.clone();
+        let Ok(handle) = model.open(&cx, node.model, OpenFlags::READ) else {
+            return bytes.is_empty();
+        };
+        let mut own = vec![0; bytes.len()];
+        let read = model.read(&cx, node.model, handle, 0, &mut own);
+        read == Ok(bytes.len()) && own == bytes
+    }
+
     /// The model's type and mode of a node.
     pub fn attr(&mut self, node: Node) -> Option<Attr> {
         let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
@@ -282,9 +338,15 @@ impl Mirror {
         self.model = models.swap_remove(at);
         self.effects.push(Effect::End);
         self.known.clear();
+        self.names.clear();
         self.floor.clear();
         self.lags = true;
         Ok(true)
+    }
+
+    /// `call` may have come to something, as the last of all.
+    pub fn may_follow(&mut self, cx: &Context, call: &Call) {
+        self.effects.push(Effect::Call(*cx, *call));
     }
 
     /// The power was lost, and `is` is what the next mount finds.

@@ -20,12 +20,16 @@ pub enum Plant {
     HostileFirst,
     /// With a hostile client another is dropped.
     DroppedNeighbour,
+    /// A flush that fails is said to have succeeded.
+    SwallowedError,
+    /// A View shows what it showed when it was last looked at.
+    StaleView,
     /// A hostile client's locks are not counted.
     EndlessLocks,
 }
 
 /// All of them.
-pub const PLANTS: [Plant; 9] = [
+pub const PLANTS: [Plant; 11] = [
     Plant::LostRing,
     Plant::KeptAttributes,
     Plant::KeptPages,
@@ -34,5 +38,7 @@ pub const PLANTS: [Plant; 9] = [
     Plant::LeakedSession,
     Plant::HostileFirst,
     Plant::DroppedNeighbour,
+    Plant::SwallowedError,
+    Plant::StaleView,
     Plant::EndlessLocks,
 ];

@@ -194,7 +194,7 @@ impl World {
         let sent = seat.asker(id).sync(of);
         seat.line.push(sent);
         self.counts.syncs += 1;
-        self.queue(at, What::Sync(file, 0));
+        self.queue(at, What::Sync(file, None));
     }
 
     fn request_lock(&mut self, at: usize) {

@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
+use crate::disk;
 use crate::plant::Plant;
 use crate::seat::{Pending, Stage, What};
 use crate::world::{Counts, Options, Outcome, Template, World, trace};
@@ -21,6 +22,8 @@ pub(crate) enum Event {
     Request(usize),
     /// The server takes a client's next request.
     Serve(usize),
+    /// A client looks into its View.
+    Look(usize),
     /// A signal comes for a program that waits for an answer.
     Interrupt(usize),
     /// An answer that is due is given.
@@ -37,6 +40,8 @@ pub(crate) enum Event {
     Fence(usize),
     /// Time passes.
     Time,
+    /// The device begins to fail, or ends.
+    Trouble,
     /// A kernel forgets an inode.
     Forget(usize),
     /// A client dies.
@@ -146,6 +151,9 @@ impl World {
             if !seat.line.is_empty() && (!hostile_first || seat.role.is_hostile()) {
                 events.push((Event::Serve(at), 40));
             }
+            if asks && seat.view.is_some() {
+                events.push((Event::Look(at), 8));
+            }
             if let Some(kernel) = &seat.kernel {
                 if kernel.has_news(now) {
                     events.push((Event::Notice(at), 12));
@@ -178,6 +186,9 @@ impl World {
         }
         if asks {
             events.extend([(Event::Time, 6), (Event::ProcessEnd, 1)]);
+            if self.habits.trouble {
+                events.push((Event::Trouble, 3));
+            }
             if self.seats.len() < 5 {
                 events.push((Event::Arrival, 3));
             }
@@ -211,6 +222,7 @@ impl World {
         match event {
             Event::Request(at) => self.request(at),
             Event::Serve(at) => return self.serve(at),
+            Event::Look(at) => return self.look(at),
             Event::Interrupt(at) => self.interrupt(at),
             Event::Answer(at) => {
                 let (id, outcome) = self.due.swap_remove(at);
@@ -218,7 +230,11 @@ impl World {
             }
             Event::Job(at) => {
                 trace!(self, "{} goes on", self.jobs[at].name());
-                self.jobs[at].turn(now);
+                let swallows = self.options.plant == Some(Plant::SwallowedError);
+                if !self.jobs[at].turn(now, swallows) && !swallows {
+                    trace!(self, "a flush has failed");
+                    self.disk.lose();
+                }
                 self.counts.checkpoint_steps += u64::from(at == 1);
                 self.note(&[2, at as u64]);
             }
@@ -255,11 +271,29 @@ impl World {
                 self.counts.deaths += 1;
                 self.stand_up(at, self.options.plant != Some(Plant::LeakedSession));
             }
+            Event::Trouble => self.trouble(),
             Event::Forget(at) => self.forget(at),
             Event::Arrival => return self.arrive(),
             Event::ProcessEnd => return self.process_end(None),
         }
         Ok(())
+    }
+
+    /// The next flush of the device fails, or some blocks cannot be read, until they can.
+    fn trouble(&mut self) {
+        let rng = &mut self.rng;
+        let (of_flush, blocks) = (rng.chance(50), rng.within(1..4));
+        let bad: Vec<u64> = (0..blocks).map(|_| rng.within(0..disk::BLOCKS)).collect();
+        let mut device = self.disk.device();
+        let faults = &mut device.faults;
+        match of_flush {
+            true => (faults.flush_errors, faults.flusher_errors) = (1, 1),
+            false if faults.read_errors.is_empty() => faults.read_errors.extend(&bad),
+            false => faults.read_errors.clear(),
+        }
+        drop(device);
+        trace!(self, "the device fails: flush {of_flush}, blocks {bad:?}");
+        self.note(&[20, of_flush.into(), blocks]);
     }
 
     /// Nothing can happen before it is later.
@@ -283,6 +317,8 @@ impl World {
         let ghosts = self.ghosts.iter().map(|ghost| (ghost, None));
         for (kernel, seat) in seats.chain(ghosts) {
             let own = self.pending.iter().filter(|pending| Some(pending.seat) == seat);
+            // Of what is held nobody has been told: all wait for the same, but for syncs.
+            let own = own.filter(|pending| pending.stage == Stage::Due || pending.syncs());
             let mut flying = kernel.unanswered.clone();
             flying.extend(own.filter_map(Pending::number));
             for (ino, learned, content) in kernel.shows() {

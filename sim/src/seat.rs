@@ -1,5 +1,6 @@
 //! Those who use the volume: clients of their own, and mounts with a kernel between.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use atoll_fs::Fs;
@@ -8,6 +9,7 @@ use atoll_server::rights::identity::{Access, SessionId};
 use atoll_server::rights::limits::Limits;
 use atoll_server::route::router::Router;
 use atoll_server::{Credentials, Session};
+use atoll_transport::view::{Attributes, ViewReader};
 use atoll_vfs::{Context, Errno, Ino, Result, Timespec};
 
 use crate::call::{Answer, Call, File, Node};
@@ -156,6 +158,8 @@ pub struct Opened {
     pub is_dir: bool,
     /// Its program has opened it with O_APPEND.
     pub appends: bool,
+    /// It is open for reading.
+    pub reads: bool,
     /// It is read through the kernel's page cache.
     pub buffered: bool,
     /// Its client has been told of it, and does not close it.
@@ -176,6 +180,10 @@ pub struct Seat {
     pub role: Role,
     /// Of a mount.
     pub kernel: Option<Kernel>,
+    /// What it reads without asking.
+    pub view: Option<ViewReader<'static>>,
+    /// Planted: what it saw there when it last looked.
+    pub seen: BTreeMap<u64, Attributes>,
     /// What the client may name; its root first.
     pub nodes: Vec<Node>,
     /// What it has open.
@@ -215,8 +223,8 @@ pub struct Made {
     pub node: Option<Node>,
     /// The version of the kernel when it was sent.
     pub version: u64,
-    /// It is durable when it is answered, with as many effects.
-    pub durable: Option<usize>,
+    /// It is durable when it is answered.
+    pub durable: Option<Begun>,
     /// Since when its answer has waited.
     pub held: Option<Duration>,
 }
@@ -225,14 +233,23 @@ pub struct Made {
 pub enum What {
     /// A call.
     Call(Box<Made>),
-    /// A sync: of what file, and how many effects it covers when the server has begun it.
-    Sync(Option<File>, usize),
+    /// A sync: of what file, and what it covers when the server has begun it.
+    Sync(Option<File>, Option<Begun>),
     /// A lock that may be waited for.
     Lock(Asked),
     /// A process closes a file, and then the next, or the file is.
     Flush(File, u64),
     /// Something that means nothing, under this number.
     Raw(u64),
+}
+
+/// A sync that the server has begun.
+#[derive(Clone, Copy, Debug)]
+pub struct Begun {
+    /// So many effects are durable when it is answered.
+    pub effects: usize,
+    /// A flush had failed before.
+    pub is_late: bool,
 }
 
 /// How far a request has come.
@@ -261,6 +278,11 @@ pub struct Pending {
 }
 
 impl Pending {
+    /// Whether its answer waits for a sync.
+    pub fn syncs(&self) -> bool {
+        matches!(&self.what, What::Call(made) if made.manners.dsync)
+    }
+
     /// Of a call that is done: its number.
     pub fn number(&self) -> Option<u64> {
         match &self.what {
@@ -280,4 +302,6 @@ pub struct Arrived<'a> {
     pub held: bool,
     /// As whom it was done, and when.
     pub cx: Context,
+    /// The device failed meanwhile.
+    pub failed: bool,
 }

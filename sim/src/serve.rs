@@ -6,14 +6,14 @@ use std::time::Duration;
 use atoll_server::LockOwner;
 use atoll_server::host::Host;
 use atoll_server::route::router::{Ended, serve_next};
-use atoll_vfs::{Context, Errno, Result};
+use atoll_vfs::{Context, Errno, OpenFlags, Result};
 
 use crate::call::{Answer, Call, File, Node, Twin};
 use crate::carrier::{Letter, Reply};
 use crate::codec::{self, Manners, open_reply};
 use crate::locks::Asked;
 use crate::plant::Plant;
-use crate::seat::{Arrived, HOSTILE_LOCKS, Made, Opened, Pending, Seat, Stage, What};
+use crate::seat::{Arrived, Begun, HOSTILE_LOCKS, Made, Opened, Pending, Seat, Stage, What};
 use crate::world::{Outcome, World, trace};
 
 /// Inodes that a client remembers, but for its root.
@@ -32,6 +32,15 @@ fn number_of(answer: &Result<Answer>) -> u64 {
         Ok(Answer::Done) => 0,
         Err(error) => u64::MAX - error.raw() as u64,
     }
+}
+
+/// A request that was just served.
+#[derive(Clone, Copy)]
+pub(crate) struct Own {
+    id: u64,
+    cx: Context,
+    /// The device failed meanwhile.
+    failed: bool,
 }
 
 impl World {
@@ -64,6 +73,7 @@ impl World {
             let after = device.events() + self.rng.within(1..5);
             device.faults.stop_after = Some(after);
         }
+        let errors = self.disk.errors();
         let Seat { line, router, place, .. } = &mut self.seats[at];
         let served = serve_next(line, router, place);
         if cut {
@@ -77,7 +87,8 @@ impl World {
             device.faults.stop_after = None;
         }
         self.counts.calls += 1;
-        self.take_letters(Some((id, cx)))?;
+        let failed = self.disk.errors() > errors;
+        self.take_letters(Some(Own { id, cx, failed }))?;
         match served {
             Ok(true) => Ok(()),
             Ok(false) => Err("a request is not served".into()),
@@ -107,10 +118,10 @@ impl World {
     }
 
     /// Takes what the outbox has got, in order. `own` is the request that was just served.
-    pub(crate) fn take_letters(&mut self, own: Option<(u64, Context)>) -> Outcome<()> {
+    pub(crate) fn take_letters(&mut self, own: Option<Own>) -> Outcome<()> {
         let letters = self.outbox.take();
-        if let Some((own, _)) = own {
-            self.let_go_first(own, &letters)?;
+        if let Some(own) = &own {
+            self.let_go_first(own.id, &letters)?;
         }
         for letter in letters {
             match letter {
@@ -164,7 +175,8 @@ impl World {
             What::Call(made) => {
                 if let Call::Release { file } = made.call {
                     let (handle, ino) = (file.handle.served.0, file.node.model);
-                    if open_reply(own, reply)?.is_ok() {
+                    // What cannot be noted on a device that failed is closed all the same.
+                    if matches!(open_reply(own, reply)?, Ok(_) | Err(Errno::EIO)) {
                         self.locks.drop_all((session, LockOwner::OpenFile, handle), ino);
                     }
                 }
@@ -179,14 +191,8 @@ impl World {
     }
 
     /// There is an answer to the request `id`, which may be `held`.
-    fn arrived(
-        &mut self,
-        id: u64,
-        reply: &Reply,
-        held: bool,
-        own: Option<(u64, Context)>,
-    ) -> Outcome<()> {
-        let Some((_, cx)) = own.filter(|(own, _)| *own == id) else {
+    fn arrived(&mut self, id: u64, reply: &Reply, held: bool, own: Option<Own>) -> Outcome<()> {
+        let Some(Own { cx, failed, .. }) = own.filter(|own| own.id == id) else {
             return Err(format!("request {id} is answered while another is served"));
         };
         let Some(at) = self.pending.iter().position(|pending| pending.id == id) else {
@@ -201,12 +207,12 @@ impl World {
             return Ok(());
         };
         let what = std::mem::replace(what, What::Raw(0));
-        let arrived = Arrived { id, reply, held, cx };
+        let arrived = Arrived { id, reply, held, cx, failed };
         let what = match what {
             What::Call(made) => What::Call(self.call_arrived(seat_at, made, &arrived)?),
             What::Sync(file, _) => {
-                self.sync_arrived(seat_at, file, &arrived)?;
-                What::Sync(file, self.mirror.effects())
+                let begun = self.sync_arrived(seat_at, file, &arrived)?;
+                What::Sync(file, begun.then(|| self.begun()))
             }
             What::Lock(asked) => self.lock_arrived(seat_at, asked, &arrived)?,
             What::Flush(file, process) => {
@@ -245,9 +251,28 @@ impl World {
         trace!(self, "request {} is done: {answer:?}{}", arrived.id, held(arrived));
         self.note(&[19, arrived.id, number_of(&answer), u64::from(arrived.held)]);
         made.beside = beside;
+        // A device that failed may keep what was to go with its last handle.
+        let mut is_gone = |node| self.mirror.attr(node).is_none();
+        if self.disk.has_failed() && made.call.nodes().into_iter().flatten().any(&mut is_gone) {
+            made.answer = Err(Errno::EIO);
+            return Ok(made);
+        }
         let closed = made.call.file().filter(|file| self.seats[at].opened(file).is_none());
         if let (Some(file), Ok(_)) = (closed, &answer) {
             return Err(format!("{:?} was allowed though {file:?} is closed", made.call));
+        }
+        if let Err(Errno::EIO | Errno::EROFS) = answer
+            && self.may_fail(&made.call, arrived)
+        {
+            self.counts.errors += 1;
+            if let Some(open) = made.call.file().and_then(|file| self.seats[at].opened(&file))
+                && made.call.closes()
+            {
+                self.mirror.close(open);
+                self.seats[at].files.retain(|open| Some(open.file) != made.call.file());
+            }
+            made.answer = answer;
+            return Ok(made);
         }
         if let Err(error) = &answer
             && (closed.is_some() || role.may_be_refused(&made.call, *error))
@@ -269,7 +294,7 @@ impl World {
             if !arrived.held {
                 return Err("a write by O_DSYNC is answered without a sync".into());
             }
-            made.durable = Some(self.mirror.effects());
+            made.durable = Some(self.begun());
         }
         let seat = &mut self.seats[at];
         made.node = seat.learned(&made.call, &answer, &judged.model, beside.buffered);
@@ -278,27 +303,46 @@ impl World {
         Ok(made)
     }
 
+    /// Returns whether it is more than an error.
     fn sync_arrived(
         &mut self,
         at: usize,
         file: Option<File>,
         arrived: &Arrived<'_>,
-    ) -> Outcome<()> {
+    ) -> Outcome<bool> {
         let seat = &self.seats[at];
         let gone = !seat.role.is_free() || file.is_some_and(|file| seat.opened(&file).is_none());
         match open_reply(arrived.id, arrived.reply)? {
             // The file is closed, or not the client's to name any more.
-            Err(Errno::ESTALE | Errno::EBADF) if gone => Ok(()),
-            Err(error) => Err(format!("a sync is refused: {error}")),
-            Ok([]) => {
-                if !arrived.held {
-                    let effects = self.mirror.effects();
-                    self.mirror.synced(effects);
-                }
-                Ok(())
+            Err(Errno::ESTALE | Errno::EBADF) if gone => Ok(false),
+            Err(Errno::EIO) if self.disk.has_failed() => {
+                self.counts.errors += 1;
+                self.disk.lose();
+                Ok(false)
             }
+            Err(error) => Err(format!("a sync is refused: {error}")),
+            Ok([]) if arrived.held => Ok(true),
+            Ok([]) => self.durable(self.begun()).map(|()| true),
             Ok(more) => Err(format!("a sync is answered {more:?}")),
         }
+    }
+
+    fn begun(&self) -> Begun {
+        Begun { effects: self.mirror.effects(), is_late: self.disk.is_lost() }
+    }
+
+    /// Somebody is told that what a sync covers is durable.
+    fn durable(&mut self, begun: Begun) -> Outcome<()> {
+        if begun.is_late {
+            return Err("a sync is answered as if none had failed".into());
+        }
+        self.mirror.synced(begun.effects);
+        Ok(())
+    }
+
+    /// Whether `call` may be answered EIO: the device failed meanwhile, or before, and takes no changes any more.
+    fn may_fail(&self, call: &Call, arrived: &Arrived<'_>) -> bool {
+        arrived.failed || call.has_effect() && self.disk.has_failed()
     }
 
     fn lock_arrived(&mut self, at: usize, asked: Asked, arrived: &Arrived<'_>) -> Outcome<What> {
@@ -319,6 +363,7 @@ impl World {
 
     /// What the answer to the request `id` has waited for has come.
     fn released(&mut self, id: u64, outcome: Result<()>) -> Outcome<()> {
+        let troubled = self.disk.has_failed();
         let Some(pending) = self.pending(id) else { return Ok(()) };
         if pending.stage != Stage::Held {
             return Err(format!("request {id} is released, and was not held"));
@@ -336,16 +381,24 @@ impl World {
                     Err(error) => return Err(format!("{asked:?} came to {error}")),
                 }
             }
-            What::Sync(_, effects) => {
-                let effects = *effects;
-                outcome.map_err(|error| format!("a sync failed: {error}"))?;
-                self.mirror.synced(effects);
+            What::Sync(_, begun) => {
+                let begun = *begun;
+                match outcome {
+                    Ok(()) => begun.map_or(Ok(()), |begun| self.durable(begun))?,
+                    Err(Errno::EIO) if troubled => {
+                        self.counts.errors += 1;
+                    }
+                    Err(error) => return Err(format!("a sync failed: {error}")),
+                }
             }
-            What::Call(made) => {
-                let durable = made.durable;
-                outcome.map_err(|error| format!("{:?} came to {error}", made.call))?;
-                durable.iter().for_each(|&effects| self.mirror.synced(effects));
-            }
+            What::Call(made) => match (made.durable, outcome) {
+                (Some(begun), Ok(())) => self.durable(begun)?,
+                (None, Ok(())) => {}
+                (Some(_), Err(Errno::EIO)) if troubled => {
+                    self.counts.errors += 1;
+                }
+                (_, Err(error)) => return Err(format!("{:?} came to {error}", made.call)),
+            },
             What::Flush(..) | What::Raw(_) => {}
         }
         self.due.push((id, outcome));
@@ -435,7 +488,14 @@ impl Seat {
             let file = File { node, handle };
             let is_dir = matches!(call, Call::Opendir { .. });
             let buffered = buffered && self.kernel.is_some() && !is_dir;
-            self.files.push(Opened { file, is_dir, appends: false, buffered, usable: false });
+            let reads = match call {
+                Call::Open { flags, .. } | Call::Create { flags, .. } => {
+                    flags.contains(OpenFlags::READ)
+                }
+                _ => false,
+            };
+            let (appends, usable) = (false, false);
+            self.files.push(Opened { file, is_dir, appends, reads, buffered, usable });
         }
         Some(node)
     }

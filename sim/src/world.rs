@@ -34,6 +34,7 @@ use crate::machine::{Machine, Rung};
 use crate::mirror::Mirror;
 use crate::plant::Plant;
 use crate::seat::{MEETING, Pending, ROLES, Role, Seat};
+use crate::views::View;
 
 /// What went wrong.
 pub type Outcome<T> = Result<T, String>;
@@ -143,6 +144,12 @@ pub struct Counts {
     pub longest_rest: u64,
     /// Locks that were waited for until a signal came.
     pub interrupted: u64,
+    /// Lives of the server whose device failed.
+    pub failures: u64,
+    /// Calls and syncs that were answered EIO.
+    pub errors: u64,
+    /// Answers that were found in Views.
+    pub looks: u64,
     /// What hostile clients sent.
     pub attacks: u64,
     /// Hostile clients that the server has dropped.
@@ -167,6 +174,9 @@ impl Counts {
         self.checkpoint_steps += other.checkpoint_steps;
         self.longest_rest = self.longest_rest.max(other.longest_rest);
         self.interrupted += other.interrupted;
+        self.failures += other.failures;
+        self.errors += other.errors;
+        self.looks += other.looks;
         self.attacks += other.attacks;
         self.dropped += other.dropped;
         self.bounded += other.bounded;
@@ -195,6 +205,7 @@ impl World {
             write_max: if heavy { 40_000 } else { 600 },
             xattr_max: if heavy { 60_000 } else { 200 },
             meets: rng.chance(35),
+            trouble: rng.chance(8) || options.plant == Some(Plant::SwallowedError),
         };
         let device = FaultDevice::from_image(template.image.clone());
         let disk = Disk::new(device, options.plant == Some(Plant::LyingFlush));
@@ -266,9 +277,17 @@ impl World {
             Ok(session) => session,
             // The directory was renamed or removed.
             Err(_) if role.is_subtree() => return Ok(()),
+            Err(_) if self.disk.errors() > 0 => return Ok(()),
             Err(error) => return Err(format!("a session of {role:?} is refused: {error}")),
         };
         session.carried();
+        let view = match role.is_mount() || role.is_hostile() || self.rng.chance(40) {
+            true => None,
+            false => {
+                let view = session.begin_view(usize::MAX, |memory| Ok(View::reader(memory)));
+                view.map_err(|error| format!("a View is refused: {error}"))?.flatten()
+            }
+        };
         let model = if role.is_subtree() { self.subtree } else { Ino::ROOT };
         let root = Node { served: Ino::ROOT, model };
         let kernel = if role.is_mount() {
@@ -309,6 +328,8 @@ impl World {
         let takes_none = role.is_hostile() && !hoards && self.rng.chance(30);
         let (nodes, files) = (vec![root], Vec::new());
         let mut seat = Seat {
+            view,
+            seen: Default::default(),
             place,
             router,
             line,
