@@ -71,7 +71,8 @@ impl<D: BlockDevice> Cached<D> {
     }
 
     /// The device behind the cache, to be changed: what was cached of `blocks` is forgotten.
-    pub fn device_mut(&mut self, blocks: Range<u64>) -> &mut D {
+    #[cfg(test)]
+    fn device_mut(&mut self, blocks: Range<u64>) -> &mut D {
         self.forget(blocks);
         &mut self.device
     }
