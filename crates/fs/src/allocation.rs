@@ -18,15 +18,15 @@ use crate::report::MountNote;
 use crate::space::{Run, is_map_full};
 use crate::store::{Freed, Store};
 
-/// Blocks that only operations which free space may take.
+/// Blocks reserved for operations that free space.
 pub const RESERVED_BLOCKS: u64 = 32;
 
-/// Where file data had best be.
+/// The preferred place of file data.
 #[derive(Clone, Copy, Debug)]
 pub enum Goal {
     /// At this block.
     At(u64),
-    /// So many blocks beyond the first that is free, which leaves room for what comes before it.
+    /// This many blocks beyond the first free one, which leaves room for blocks before it.
     Ahead(u64),
     /// Wherever there is room.
     Anywhere,

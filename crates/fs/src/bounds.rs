@@ -48,7 +48,7 @@ const REMOVE: usize = record::ENTRY_LEN + 1 + HEIGHT * MERGE;
 const ENTRY: usize = insert(dirent::NAME + 255);
 const ORPHAN: usize = insert(0);
 
-/// The last step of a removal: an extent with all of a group's blocks, and what follows.
+/// The last step of a removal: an extent with all of a group's blocks, and the changes that follow.
 pub const LAST_STEP: usize = REMOVE + bits(map::GROUP_BLOCKS) + RECORD + ORPHAN + FRAME;
 /// A name that replaces another one: the old one goes, four inodes change, and the inode that was
 /// replaced is removed as far as one step does, or listed.

@@ -258,14 +258,14 @@ impl Cache {
         &self.slabs[id >> self.slab_len.trailing_zeros()][id & (self.slab_len - 1)]
     }
 
-    /// A frame, to be changed by the one who keeps its index true.
+    /// A frame to be changed; the caller keeps its index true.
     #[inline]
     pub fn frame_mut(&mut self, id: FrameId) -> &mut Frame {
         let id = id as usize;
         &mut self.slabs[id >> self.slab_len.trailing_zeros()][id & (self.slab_len - 1)]
     }
 
-    /// Whether frame `id` still is what it was when it had `version`.
+    /// Whether frame `id` has not changed since it had `version`.
     #[inline]
     pub fn is_current(&self, id: FrameId, version: u64) -> bool {
         (id as usize) < self.count && self.frame(id).version == version

@@ -170,7 +170,7 @@ pub struct Commits {
 }
 
 impl Commits {
-    /// Those of a volume whose journal begins as `header` says.
+    /// The commits of a volume whose newest header is `header`.
     pub fn new(header: &Header, read_only: bool) -> Commits {
         Commits {
             dirty_data: DirtyData::default(),

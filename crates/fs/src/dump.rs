@@ -28,7 +28,7 @@ use crate::xattr;
 pub struct DumpOptions {
     /// As for [`MountOptions`](crate::MountOptions::incarnation): how much of the journal counts.
     pub incarnation: [u8; 16],
-    /// The journal's records and what they change.
+    /// The journal's records and their changes.
     pub records: bool,
     /// The map blocks.
     pub maps: bool,
@@ -151,7 +151,7 @@ pub enum Element<'a> {
         block: u64,
         /// Blocks in the group, the map block included.
         blocks: u64,
-        /// How many of them are in use, or what is wrong with the map.
+        /// How many of them are in use, or the map's fault.
         used: core::result::Result<u64, NodeFault>,
         /// Which of the two map blocks are damaged.
         damaged: [bool; 2],
@@ -162,7 +162,7 @@ pub enum Element<'a> {
         block: u64,
         /// The level that its parent gives it.
         level: u32,
-        /// The number of cells, or what is wrong with it.
+        /// The number of cells, or the node's fault.
         cells: core::result::Result<usize, NodeFault>,
         /// The journal changes it.
         in_journal: bool,

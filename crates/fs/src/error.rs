@@ -56,7 +56,7 @@ impl fmt::Display for Corruption {
     }
 }
 
-/// Why the file system could not do what it was asked.
+/// Why an operation of the file system failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FsError {

@@ -40,7 +40,7 @@ impl Around {
     /// Where a block in a hole of the file had best be: where it continues the blocks before it, or
     /// leads up to those after. A file that is written in any order then ends up in one piece.
     fn goal(&self, file_block: u64) -> Goal {
-        /// Room that is left for what may come before a file's first block to be written.
+        /// Room that is left before the block of a file that is written first.
         const AHEAD_MAX: u64 = 2048;
         match (&self.before, &self.after) {
             (Some((_, e)), _) => Goal::At(e.start.saturating_add(file_block - e.file_block)),

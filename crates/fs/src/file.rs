@@ -1,9 +1,9 @@
 //! Reading and writing file content.
 //!
 //! Data goes straight to its blocks. A block that was just allocated is reachable only by the
-//! record that the operation appends after the data is stored, so no crash shows what was in the
-//! block before. Bytes of the last block beyond the end of file are never trusted: they are zeroed
-//! when the file grows over them.
+//! record that the operation appends after the data is stored, so no crash shows the block's old
+//! content. Bytes of the last block beyond the end of file are never trusted: they are zeroed when
+//! the file grows over them.
 
 use atoll_block::{Addressable, BLOCK_SIZE, BlockError, BlockIndex};
 

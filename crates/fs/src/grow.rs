@@ -1,16 +1,16 @@
 //! Making use of a device that has become larger, in one step.
 //!
 //! ```text
-//! before   S | headers | journal | headers | group 0 ... | last, short | S' after    S | headers |
-//! | headers | group 0 ... | last group, longer | journal, groups | S'
+//! before   S | headers | journal | headers | group 0 ... | short last | S'
+//! after    S | headers |         | headers | group 0 ... | longer last | journal, groups | S'
 //! ```
 //!
 //! The superblock is the switch: the newer of the two counts, it says where the journal is, and a
 //! header counts only if it gives the same number of blocks. So everything is prepared where the
-//! volume as it is does not look: a journal in blocks that it has not got or has free, with one
+//! old volume does not look: a journal in blocks that it does not have, or has free, with one
 //! record that holds the map blocks which change; and a header for the larger volume in the place
-//! of the older header. Then the new copy of the superblock is written, one sector, which is there
-//! or is not; and the next mount replays the record.
+//! of the older header. Then the new copy of the superblock is written, in one sector, whole or not
+//! at all; and the next mount replays the record.
 //!
 //! The journal is made as large as that of a new volume of this size, as far as there is a place
 //! for it in the new space, in one group, which has 126 MiB: the first group that has no map blocks

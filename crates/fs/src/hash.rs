@@ -17,8 +17,8 @@ pub fn hash(key: &[u8; 16], bytes: &[u8]) -> u64 {
     SipHasher13::new_with_key(key).hash(bytes)
 }
 
-/// The first of the [`DIRENT_TIES`] offsets at which `name` may stand: 48 bits of its hash, never
-/// 0.
+/// The first of the [`DIRENT_TIES`] offsets at which `name` may stand: 48 bits of its hash, and
+/// never 0.
 #[inline]
 pub fn dirent_offset(key: &[u8; 16], name: &[u8]) -> u64 {
     (hash(key, name) >> 16).max(1) * DIRENT_TIES

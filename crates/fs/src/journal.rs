@@ -38,7 +38,7 @@ pub struct Journal {
     prepared: Position,
     /// Up to here the ring has storage.
     reserved: Position,
-    /// Where the next operation has to make room before it.
+    /// An operation that begins beyond this has to make room first.
     limit: Position,
     sequence: u64,
     chain: u64,
@@ -145,15 +145,15 @@ impl Journal {
         self.head == self.tail
     }
 
-    /// Whether room must be made: the ring is so full, or has storage for so little more, that no
-    /// more than the longest record and two commits must fit, or half full if that is more, and a
-    /// list of `listed` blocks, twice.
+    /// Whether room must be made: with `listed` blocks listed twice, the records would reach into
+    /// the part of the ring, or of its storage, that is kept for the longest record and two
+    /// commits. That part is at most half of the ring.
     #[inline]
     pub fn is_full(&self, listed: usize) -> bool {
         self.end_with(listed) > self.limit
     }
 
-    /// Whether half of what fits the ring is taken.
+    /// Whether half of the room for records is taken.
     #[inline]
     pub fn is_half_full(&self, listed: usize) -> bool {
         self.end_with(listed) - self.tail > (self.len - kept(self.len)) / 2

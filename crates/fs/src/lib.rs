@@ -10,7 +10,7 @@
 //!   freed space goes back to the host; `commit`, `checkpoint`: make operations durable, and keep
 //!   the journal short
 //! - `node`, `tree`: the B+tree; `bounds`: how long the record of an operation can be
-//! - `inode`, `extent`, `file`, `dir`, `xattr`: what the items mean; `table`: the inodes in memory;
+//! - `inode`, `extent`, `file`, `dir`, `xattr`: the items by kind; `table`: the inodes in memory;
 //!   `cookie`: the place of a name as a listing shows it
 //! - `opening`: the beginning of every use of a volume; `volume`: mount; `recovery`: the journal
 //!   replayed, `overlay`: the same for a mount that must not write; `fs`: a mounted volume; `grow`:

@@ -230,8 +230,8 @@ pub fn build_cell(buf: &mut [u8], key: Key, value: &[u8]) {
 }
 
 /// The content of a node with the given cells, one after the other, as bytes from
-/// [`node::LEVEL`](layout::node::LEVEL) on: what [`Store::put`](crate::store::Store::put) needs to
-/// replace a node.
+/// [`node::LEVEL`](layout::node::LEVEL) on: the form in which
+/// [`Store::put`](crate::store::Store::put) replaces a node.
 pub fn image<'c>(level: u32, cells: impl Iterator<Item = &'c [u8]>) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(node::CAPACITY);
     bytes.resize(node::CELLS - node::LEVEL, 0);

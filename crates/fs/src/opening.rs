@@ -19,7 +19,7 @@ pub(crate) struct Opening {
     pub failed: bool,
 }
 
-/// How much there is of a journal, and how much of that counts.
+/// A journal as found, and the part of it that counts.
 pub(crate) struct Found {
     /// Where the journal begins.
     pub tail: ScanEnd,

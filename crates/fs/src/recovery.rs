@@ -135,7 +135,7 @@ pub struct Proof {
 }
 
 impl Proof {
-    /// Of a block that at home has its checksum, or has not.
+    /// For a block whose checksum at home is right, or not, as `sound` says.
     pub fn new(sound: bool) -> Proof {
         Proof { sound, matched: None, last: None }
     }

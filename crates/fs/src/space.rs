@@ -97,8 +97,8 @@ pub struct Run {
 #[derive(Debug)]
 pub struct Allocator {
     overlays: HashMap<u64, Overlay>,
-    /// Groups in which a search found nothing; a bit is cleared when blocks come free. As long as
-    /// the groups that were ever asked for.
+    /// Groups in which a search found nothing; a bit is cleared when blocks come free. It grows up
+    /// to the highest such group.
     exhausted: Vec<u64>,
     /// Groups that a summary calls full: their maps are not even read.
     full: Vec<u64>,
@@ -106,8 +106,8 @@ pub struct Allocator {
     summaries: Vec<u64>,
     /// Where searches for file data begin: no block before is known to be free.
     pub data_hint: u64,
-    /// Where they begin, and take one block at a time, while the host may have storage only for
-    /// blocks that had some before; until the next checkpoint.
+    /// Where these searches begin, and take one block at a time, while the host may have storage
+    /// only for blocks that had some before. A checkpoint ends that.
     pub frugal_from: Option<u64>,
     /// Where searches for metadata begin.
     pub metadata_hint: u64,

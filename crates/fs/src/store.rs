@@ -287,7 +287,8 @@ impl<M: Addressable> Store<M> {
     }
 
     /// Whether the running transaction has room in its record for a further step of an operation
-    /// that can be cut into several transactions, and for what may follow the last step.
+    /// that can be cut into several transactions, and for the changes that may follow the last
+    /// step.
     #[inline]
     pub fn has_room(&self) -> bool {
         self.transaction.bytes <= bounds::steps_max(self.journal.record_max())

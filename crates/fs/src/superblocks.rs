@@ -40,7 +40,7 @@ impl Superblocks {
         }
         let mut b = [0; BLOCK_SIZE];
         let first = read_at(device, BlockIndex(0), &mut b);
-        // A device that was cut off: an older copy may now be at its end.
+        // The device may have been cut off, so that an older copy is now at its end.
         let least = match first {
             Err(FsError::Corrupt(Corruption::Truncated)) => get64(&b, superblock::GENERATION),
             _ => 0,
@@ -49,7 +49,7 @@ impl Superblocks {
         for index in copies(device, best.as_ref()) {
             let Ok(copy) = read_at(device, index, &mut b) else { continue };
             let is_newer = best.as_ref().is_none_or(|best| {
-                // One of another volume was there before this one.
+                // The copy may be of another volume that was there before.
                 copy.uuid == best.uuid && copy.generation > best.generation
             });
             if copy.copy_index() == index && copy.generation >= least && is_newer {

@@ -22,7 +22,7 @@ const MOVED_MAX: usize = layout::CAPACITY / 8;
 #[derive(Clone, Copy, Debug)]
 pub struct Path {
     steps: [(FrameId, u32); layout::HEIGHT_MAX],
-    /// The key that separates the leaf from what is before it.
+    /// The key that separates the leaf from the one before it.
     lower: Key,
     /// The least key that belongs to the next leaf, if there is one.
     pub upper: Option<Key>,
@@ -403,7 +403,7 @@ impl<M: Addressable> Store<M> {
         Ok((right_block, right))
     }
 
-    /// Adds a node that came of the one at `level` of `path` to the node above.
+    /// Adds a node that was split off the one at `level` of `path` to the node above.
     fn add_child(
         &mut self,
         path: &Path,

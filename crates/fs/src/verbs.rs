@@ -40,7 +40,7 @@ fn awaited(awaited: Awaited) -> PendingSync {
 }
 
 impl<M: Addressable> Fs<M> {
-    /// Makes an inode and tells its attributes.
+    /// Makes an inode and returns its attributes.
     fn made(
         &mut self,
         cx: &Context,

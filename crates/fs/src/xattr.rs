@@ -74,7 +74,7 @@ impl<M: Addressable> Store<M> {
         for tie in 0..XATTR_TIES {
             let offset = base + tie * XATTR_PIECES;
             let Some(place) = self.find(Key::new(ino.0, Kind::Xattr, offset))? else {
-                // Ties are not packed after a removal: look on, up to the end of the run.
+                // A removal may leave a gap among ties: look on, up to the end of the run.
                 free = free.or(Some(offset));
                 let next = self.seek(Key::new(ino.0, Kind::Xattr, offset))?;
                 let last = base + XATTR_TIES * XATTR_PIECES;
@@ -103,7 +103,7 @@ impl<M: Addressable> Store<M> {
         self.mend_at(key)
     }
 
-    /// Stores a piece, of which another length may be there.
+    /// Stores a piece, in place of an old one of any length if `replaces`.
     fn put_piece(&mut self, key: Key, bytes: &[u8], replaces: bool) -> Result<()> {
         if replaces && let Some(place) = self.find(key)? {
             if self.value(&place).len() == bytes.len() {

@@ -26,7 +26,7 @@ impl Steps {
     }
 
     /// Perhaps takes some steps after an operation. A sync that a step needs is left to the
-    /// workload, and made here after a while.
+    /// workload, or made here after a while.
     ///
     /// # Errors
     /// Those of the file system.

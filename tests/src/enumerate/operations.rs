@@ -112,7 +112,8 @@ pub const FAMILIES: [[&[&str]; 3]; 4] = [
         &["extend", "truncate-write", "truncate-up", "append", "write-beyond", "chmod-chown"],
         &["extend", "truncate-down", "append", "truncate-write", "write-300k", "create"],
     ],
-    // More data than goes to the journal with the mark, and operations before that is durable.
+    // More data than goes to the journal with the mark, and operations that come before it is
+    // durable.
     [
         &["write-300k", "write-64k"],
         &["append", "write-64k", "tmpfile-link", "extend", "replace", "unlink-open-close"],

@@ -155,7 +155,7 @@ fn operation(rng: &mut Rng, byte: u8, mix: &Mix) -> Op {
     }
 }
 
-/// Looks at everything: the last operations of the one client that lives to the end, alone.
+/// Looks at everything: the last operations of a client that lives to the end, alone.
 pub fn inspection(mix: &Mix) -> Vec<Op> {
     let mut ops = Vec::new();
     for dir in 0..DIRS {

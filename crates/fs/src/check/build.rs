@@ -129,7 +129,7 @@ impl Builder {
         Ok((first, block))
     }
 
-    /// Writes what is left and returns the root and the height.
+    /// Writes the last nodes and returns the root and the height.
     ///
     /// # Errors
     /// Those of `nodes`.

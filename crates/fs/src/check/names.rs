@@ -106,7 +106,7 @@ impl Namespace {
         }
     }
 
-    /// Counts one name. Returns what is wrong with it.
+    /// Counts one name. Returns its fault, if it has one.
     fn check_name<M: Addressable>(
         &mut self,
         at: usize,
@@ -133,7 +133,7 @@ impl Namespace {
             self.names[at].surplus = true;
             return Some(Finding::DirectoryNamed { dir, name: text(&name), ino });
         } else if let Some(kept) = info.name {
-            // Of several names the one in the directory's own parent counts, else the first.
+            // A directory with several names keeps the one in its own parent, else the first.
             let surplus = if dir == info.stored_parent && info.parent != info.stored_parent {
                 info.name = Some(at as u32);
                 info.parent = dir;

@@ -326,7 +326,7 @@ pub(crate) fn type_name(file_type: FileType) -> &'static str {
     }
 }
 
-/// A name with what can't be printed escaped.
+/// A name with unprintable characters escaped.
 pub(crate) fn printable(name: &[u8]) -> String {
     String::from_utf8_lossy(name).escape_debug().collect()
 }

@@ -207,9 +207,8 @@ impl Usage {
         }
     }
 
-    /// Writes the maps of the first `groups` groups that differ from what they should be, both
-    /// blocks of each, and summaries; with `add_only` bits are set but none are cleared. The caller
-    /// flushes.
+    /// Writes the wrong maps among those of the first `groups` groups, both blocks of each, and
+    /// summaries; with `add_only` bits are set but none are cleared. The caller flushes.
     pub fn write_maps<M: Addressable>(
         &self,
         view: &mut View<'_, M>,

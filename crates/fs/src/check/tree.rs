@@ -204,7 +204,7 @@ impl Tree {
                 }
             }
         }
-        // Of several that claim a key the one in the first block counts.
+        // If several items claim a key, the one in the first block counts.
         self.salvaged.sort_unstable();
         self.salvaged.dedup_by_key(|&mut (key, ..)| key);
         for part in &mut self.parts {

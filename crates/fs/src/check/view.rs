@@ -1,8 +1,8 @@
 //! A volume as a mount would see it, without writing: the blocks at home, and over them the
 //! journal's changes.
 //!
-//! Of the journal only the places of its byte ranges are kept in memory, not more than twice what
-//! the ring takes on the device.
+//! Only the places of the journal's byte ranges are kept in memory, in at most twice the ring's
+//! size on the device.
 
 use alloc::vec::Vec;
 
@@ -238,8 +238,8 @@ impl<'d, M: Addressable> View<'d, M> {
         proof.verify(b)
     }
 
-    /// Does what recovery does: makes the journal's records a commit, puts everything in its place
-    /// and empties the journal.
+    /// Recovers the volume: makes the journal's records a commit, puts everything in its place and
+    /// empties the journal.
     ///
     /// A crash within leaves a journal that says the same. Without a valid header an empty journal
     /// is begun by [`write_state`](Self::write_state).

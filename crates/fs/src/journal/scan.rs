@@ -263,9 +263,9 @@ pub fn scan<M: Addressable>(
 /// The content of the ring beyond the end of the records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Beyond {
-    /// Nothing that came after them.
+    /// No later records.
     Nothing,
-    /// Records that came after one that is not there.
+    /// Records after a missing one.
     Records,
     /// A commit mark among those. Power was lost before it was durable, or records that it covers
     /// are damaged.
