@@ -11,7 +11,7 @@ use atoll_server::revocable::Revocable;
 use atoll_server::route::answer::fail;
 use atoll_server::route::carrier::{Carrier, Held, Incoming};
 use atoll_server::route::router::{Ended, Router, serve};
-use atoll_transport::channel::{AttachError, Limits, Request as Slot, RingKind, ServerChannel};
+use atoll_transport::channel::{AttachError, Limits, Request as Slot, ServerChannel};
 use atoll_vfs::server::ServerOptions;
 use atoll_vfs::{Errno, FileSystem, Result};
 
@@ -225,8 +225,7 @@ impl Carrier for Lane<'_> {
 
     #[inline]
     fn is_alone(&self) -> bool {
-        let serial = self.channel.layout().config().ring == RingKind::Spsc;
-        serial && self.latest.is_alone() && self.held.is_empty()
+        self.latest.is_alone() && self.held.is_empty()
     }
 
     #[inline]
