@@ -27,28 +27,30 @@ impl<F: FileSystem + Send> Session<F> {
         offset: u64,
         buf: &mut [u8],
     ) -> Result<usize> {
-        let (mut call, open) = self.call_by(cx, LOOK, ino, handle)?;
-        let Call { state, cx, own, .. } = &mut call;
-        let state: &mut Guarded<F> = state;
-        let len = buf.len().min(own.access.limits.transfer);
-        let asked = len > 0;
-        let len = state.fs.read(cx, open.ino, open.handle, offset, &mut buf[..len])?;
-        if state.relatime && asked && own.counts(&open) {
-            state.accessed(cx, own.id, open.ino);
-        }
-        if own.for_cache
-            && let Some(cache) = &own.cache
-        {
-            cache.sent_pages(open.ino, state.is_mapped(open.ino));
-        }
-        if state.read_mapped(open.ino, offset, &mut buf[..len])? {
-            return Ok(len);
-        }
-        if own.view.is_some() && open.is_readable() {
-            let Guarded { fs, views, .. } = state;
-            views.filled(fs, cx, own.view, &open, offset, len);
-        }
-        Ok(len)
+        let open = self.file(ino, handle)?;
+        self.call_by(cx, LOOK, &open, |call| {
+            let Call { state, cx, own, .. } = call;
+            let state: &mut Guarded<F> = state;
+            let len = buf.len().min(own.access.limits.transfer);
+            let asked = len > 0;
+            let len = state.fs.read(cx, open.ino, open.handle, offset, &mut buf[..len])?;
+            if state.relatime && asked && own.counts(&open) {
+                state.accessed(cx, own.id, open.ino);
+            }
+            if own.for_cache
+                && let Some(cache) = &own.cache
+            {
+                cache.sent_pages(open.ino, state.is_mapped(open.ino));
+            }
+            if state.read_mapped(open.ino, offset, &mut buf[..len])? {
+                return Ok(len);
+            }
+            if own.view.is_some() && open.is_readable() {
+                let Guarded { fs, views, .. } = state;
+                views.filled(fs, cx, own.view, &open, offset, len);
+            }
+            Ok(len)
+        })
     }
 
     pub(crate) fn list(

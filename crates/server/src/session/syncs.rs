@@ -17,7 +17,7 @@ impl<F: FileSystem + Send> Session<F> {
             Ask::File { handle, data_only } => {
                 let open = self.file(ino, handle)?;
                 self.volume.write_back_file(open.ino, cx.now)?;
-                self.enter(cx, LOOK)?.state.go_by(&open).map(|()| data_only)
+                self.call_by(cx, LOOK, &open, |_| Ok(data_only))
             }
             Ask::Directory(handle) => self.listing(ino, handle).map(|_| false),
             Ask::All => {

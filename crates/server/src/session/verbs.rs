@@ -433,21 +433,23 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         len: u64,
         mode: FallocateMode,
     ) -> Result<()> {
-        let (mut call, open) = self.call_by(cx, CHANGE, ino, handle)?;
-        if open.flags.is_some_and(|flags| flags.contains(OpenFlags::WRITE)) {
-            call.drop_privileges(open.ino)?;
-        }
-        let end = offset.saturating_add(len);
-        let grows = if mode.contains(FallocateMode::KEEP_SIZE) { 0 } else { end };
-        let was = call.size_before(open.ino, grows)?;
-        call.state.fs.fallocate(&call.cx, open.ino, open.handle, offset, len, mode)?;
-        if call.state.content_observed(open.ino) {
-            let zeros = mode.intersects(FallocateMode::PUNCH_HOLE | FallocateMode::ZERO_RANGE);
-            let now = if zeros { Now::Zeros } else { Now::Same };
-            let grew = was.map(|was| (was, grows)).filter(|(was, is)| is > was);
-            call.tell_content(Content { ino: open.ino, offset, len, now, grew });
-        }
-        Ok(())
+        let open = self.file(ino, handle)?;
+        self.call_by(cx, CHANGE, &open, |call| {
+            if open.flags.is_some_and(|flags| flags.contains(OpenFlags::WRITE)) {
+                call.drop_privileges(open.ino)?;
+            }
+            let end = offset.saturating_add(len);
+            let grows = if mode.contains(FallocateMode::KEEP_SIZE) { 0 } else { end };
+            let was = call.size_before(open.ino, grows)?;
+            call.state.fs.fallocate(&call.cx, open.ino, open.handle, offset, len, mode)?;
+            if call.state.content_observed(open.ino) {
+                let zeros = mode.intersects(FallocateMode::PUNCH_HOLE | FallocateMode::ZERO_RANGE);
+                let now = if zeros { Now::Zeros } else { Now::Same };
+                let grew = was.map(|was| (was, grows)).filter(|(was, is)| is > was);
+                call.tell_content(Content { ino: open.ino, offset, len, now, grew });
+            }
+            Ok(())
+        })
     }
 
     fn seek(
@@ -460,17 +462,17 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
     ) -> Result<u64> {
         let open = self.file(ino, handle)?;
         self.volume.write_back_file(open.ino, cx.now)?;
-        let mut call = self.enter(cx, LOOK)?;
-        call.state.go_by(&open)?;
-        call.state.fs.seek(&call.cx, open.ino, open.handle, offset, to)
+        self.call_by(cx, LOOK, &open, |call| {
+            call.state.fs.seek(&call.cx, open.ino, open.handle, offset, to)
+        })
     }
 
     fn fsync(&mut self, cx: &Context, ino: Ino, handle: Handle, data_only: bool) -> Result<()> {
         let open = self.file(ino, handle)?;
         self.volume.write_back_file(open.ino, cx.now)?;
-        let mut call = self.enter(cx, LOOK)?;
-        call.state.go_by(&open)?;
-        call.state.fs.fsync(&call.cx, open.ino, open.handle, data_only)
+        self.call_by(cx, LOOK, &open, |call| {
+            call.state.fs.fsync(&call.cx, open.ino, open.handle, data_only)
+        })
     }
 
     fn release(&mut self, cx: &Context, ino: Ino, handle: Handle) -> Result<()> {

@@ -59,39 +59,42 @@ impl<F: FileSystem + Send> Session<F> {
         at: At,
         data: &[u8],
     ) -> Result<Written> {
-        let (mut call, open) = self.call_by(cx, CHANGE, ino, handle)?;
-        let mut data = &data[..data.len().min(call.own.access.limits.transfer)];
-        // What cannot be written takes nothing.
-        if open.flags.is_some_and(|flags| flags.contains(OpenFlags::WRITE)) && !data.is_empty() {
-            call.drop_privileges(open.ino)?;
-        }
-        let Call { state, cx, own, .. } = &mut call;
-        let state: &mut Guarded<F> = state;
-        let offset = match at {
-            At::Offset(offset) => offset,
-            At::End => state.fs.getattr(cx, open.ino)?.size,
-            At::Within(offset) => {
-                let room = state.fs.getattr(cx, open.ino)?.size.saturating_sub(offset);
-                data = &data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
-                offset
+        let open = self.file(ino, handle)?;
+        self.call_by(cx, CHANGE, &open, |call| {
+            let mut data = &data[..data.len().min(call.own.access.limits.transfer)];
+            // What cannot be written takes nothing.
+            if open.flags.is_some_and(|flags| flags.contains(OpenFlags::WRITE)) && !data.is_empty()
+            {
+                call.drop_privileges(open.ino)?;
             }
-        };
-        let end = offset.saturating_add(data.len() as u64);
-        let of_cache = matches!(at, At::Within(_));
-        let was = state.size_before(cx, own.id, open.ino, end)?;
-        let had = state.views.has(own.view, open.ino, offset, data.len());
-        let written = state.fs.write(cx, open.ino, open.handle, offset, data)?;
-        if written.len > 0 && state.content_observed(open.ino) {
-            let (offset, len) = (written.offset, written.len as u64);
-            let now = Now::Bytes { data: &data[..written.len], cached: of_cache };
-            let grew = was.map(|was| (was, offset + len)).filter(|(was, is)| is > was);
-            let content = Content { ino: open.ino, offset, len, now, grew };
-            state.tell_content(cx, own.id, content);
-        }
-        if had && !state.is_mapped(open.ino) {
-            let Guarded { fs, views, .. } = state;
-            views.filled(fs, cx, own.view, &open, written.offset, written.len);
-        }
-        Ok(written)
+            let Call { state, cx, own, .. } = call;
+            let state: &mut Guarded<F> = state;
+            let offset = match at {
+                At::Offset(offset) => offset,
+                At::End => state.fs.getattr(cx, open.ino)?.size,
+                At::Within(offset) => {
+                    let room = state.fs.getattr(cx, open.ino)?.size.saturating_sub(offset);
+                    data = &data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
+                    offset
+                }
+            };
+            let end = offset.saturating_add(data.len() as u64);
+            let of_cache = matches!(at, At::Within(_));
+            let was = state.size_before(cx, own.id, open.ino, end)?;
+            let had = state.views.has(own.view, open.ino, offset, data.len());
+            let written = state.fs.write(cx, open.ino, open.handle, offset, data)?;
+            if written.len > 0 && state.content_observed(open.ino) {
+                let (offset, len) = (written.offset, written.len as u64);
+                let now = Now::Bytes { data: &data[..written.len], cached: of_cache };
+                let grew = was.map(|was| (was, offset + len)).filter(|(was, is)| is > was);
+                let content = Content { ino: open.ino, offset, len, now, grew };
+                state.tell_content(cx, own.id, content);
+            }
+            if had && !state.is_mapped(open.ino) {
+                let Guarded { fs, views, .. } = state;
+                views.filled(fs, cx, own.view, &open, written.offset, written.len);
+            }
+            Ok(written)
+        })
     }
 }
