@@ -50,6 +50,14 @@ pub(crate) fn unshare(namespaces: UnshareFlags) -> rustix::io::Result<()> {
     unsafe { rustix::thread::unshare_unsafe(namespaces) }
 }
 
+/// The processor that this thread runs on. The C library asks the kernel's vDSO, which it has found when the process
+/// began; rustix would look for it only now, by calls that a confined server may not make.
+pub(crate) fn processor() -> io::Result<usize> {
+    // SAFETY: it takes nothing.
+    let number = unsafe { libc::sched_getcpu() };
+    usize::try_from(number).map_err(|_| io::Error::last_os_error())
+}
+
 /// The number of the user `name`, if there is one.
 pub(crate) fn user(name: &CStr) -> Option<u32> {
     let mut found = std::ptr::null_mut();

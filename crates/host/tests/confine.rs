@@ -81,10 +81,9 @@ fn part(case: &str) -> ExitCode {
             assert_eq!(big[12345], 1);
             std::thread::sleep(std::time::Duration::from_millis(1));
             // A worker chooses its processor.
-            let this_thread = nix::unistd::Pid::from_raw(0);
             assert!(nix::sched::sched_getcpu().is_ok());
-            let processors = nix::sched::sched_getaffinity(this_thread).unwrap();
-            nix::sched::sched_setaffinity(this_thread, &processors).unwrap();
+            let processors = rustix::thread::sched_getaffinity(None).unwrap();
+            rustix::thread::sched_setaffinity(None, &processors).unwrap();
             println!("it can still print");
             std::io::stdout().flush().unwrap();
         }

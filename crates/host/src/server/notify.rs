@@ -1,4 +1,6 @@
 //! Telling the service manager how the server is doing: the protocol of sd_notify(3), which is one datagram.
+//! Its socket is connected once, before the server confines itself and may connect to nothing, and never blocks;
+//! the libraries for this connect for every message.
 
 use std::ffi::OsStr;
 use std::io;
@@ -6,7 +8,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// The way to the service manager, if there is one. Opened before the server confines itself.
+/// The way to the service manager, if there is one.
 #[derive(Debug, Default)]
 pub struct Notify {
     socket: Option<UnixDatagram>,

@@ -9,9 +9,12 @@
 //! moves become rare when they are of no use. A client can bring them about, which costs it its own
 //! requests' time and the worker at most a move each millisecond, soon each second.
 
+use std::io;
 use std::time::{Duration, Instant};
 
-use rustix::thread::{sched_getaffinity, sched_getcpu, sched_setaffinity};
+use rustix::thread::{sched_getaffinity, sched_setaffinity};
+
+use crate::process::processor;
 
 /// Requests that come so before the worker moves.
 const TOGETHER: u32 = 16;
@@ -76,10 +79,10 @@ impl Placement {
 ///
 /// # Errors
 /// What sched_setaffinity(2) says; sched_getaffinity(2) fails where there are more than 1,024 processors.
-pub(super) fn leave() -> rustix::io::Result<()> {
+pub(super) fn leave() -> io::Result<()> {
     let allowed = sched_getaffinity(None)?;
     let mut others = allowed;
-    others.unset(sched_getcpu());
+    others.unset(processor()?);
     if others.count() > 0 {
         sched_setaffinity(None, &others)?;
         sched_setaffinity(None, &allowed)?;
@@ -155,7 +158,7 @@ mod tests {
             sched_setaffinity(None, &one).unwrap();
             leave().unwrap();
             assert_eq!(set(&sched_getaffinity(None).unwrap()), set(&one));
-            assert_eq!(sched_getcpu(), set(&one)[0]);
+            assert_eq!(processor().unwrap(), set(&one)[0]);
         })
         .join()
         .unwrap();
