@@ -5,7 +5,7 @@
 //! [`carrier`] what brings these to the server's router and `serve` how they are answered;
 //! [`views`] is what clients read without asking; `hostile` what those send who keep to no rule; [`kernel`] is what a mount's kernel remembers, [`jobs`] the server's own
 //! work, [`machine`] and [`disk`] what is below; `ends` is how clients, processes and the power go.
-//! The judges are [`mirror`] for answers, caches and what a crash leaves, [`locks`] for locks, and the
+//! The judges are [`mirror`] for answers, caches and what a crash leaves, [`rights`] for permissions, [`locks`] for locks, and the
 //! scheduler itself for progress. [`plant`] has the defects that they must find; [`measure`] what hostile clients cost
 //! others today.
 #![forbid(unsafe_code)]
@@ -25,6 +25,7 @@ pub mod measure;
 pub mod mirror;
 pub mod plant;
 mod requests;
+pub mod rights;
 pub mod schedule;
 pub mod seat;
 mod serve;

@@ -13,6 +13,7 @@ use crate::carrier::{Letter, Reply};
 use crate::codec::{self, Manners, open_reply};
 use crate::locks::Asked;
 use crate::plant::Plant;
+use crate::rights;
 use crate::seat::{Arrived, Begun, HOSTILE_LOCKS, Made, Opened, Pending, Seat, Stage, What};
 use crate::world::{Outcome, World, trace};
 
@@ -275,15 +276,14 @@ impl World {
             return Ok(made);
         }
         if let Err(error) = &answer
-            && (closed.is_some() || role.may_be_refused(&made.call, *error))
+            && (closed.is_some() || rights::may_refuse(&mut self.mirror, role, &made.call, *error))
         {
             // The model has no part in it.
             made.answer = answer;
             return Ok(made);
         }
-        if let (Call::Write { len, .. }, Ok(Answer::Wrote(wrote))) = (&mut made.call, &answer) {
-            // The volume was full.
-            *len = (*len).min(*wrote as u32);
+        if answer.is_ok() && !rights::allows(&mut self.mirror, role, &made.call) {
+            return Err(format!("user {} was allowed {:?}", role.uid(), made.call));
         }
         let judged = self.mirror.judge(&arrived.cx, &made.call, &answer, role.is_mount())?;
         // The last to close a file without a name ends it.

@@ -100,9 +100,10 @@ impl World {
         let (Some(view), id) = (seat.view, seat.id) else { return Ok(()) };
         let nodes = seat.nodes.clone();
         let is_stale = self.options.plant == Some(Plant::StaleView);
-        let (mut found, lax) = (0, Lax { times: self.mirror.lags(), birth: false });
+        let mut found = 0;
         for &node in &nodes {
             let ino = node.served.0;
+            let lax = Lax { times: self.mirror.lags(node.model), birth: false };
             let model = self.mirror.attr(node);
             let late = if is_stale { self.seats[at].seen.remove(&ino) } else { None };
             if let Some(shown) = late.or(view.attr(ino)) {
