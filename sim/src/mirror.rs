@@ -1,10 +1,10 @@
-//! The judge of what clients are told: a model that does every call in the order in which the server does
-//! them, and what each answer that was given commits the volume to.
+//! The judge of what clients are told: a model that does every call in the order in which the
+//! server does them, and what each answer that was given commits the volume to.
 //!
-//! The volume's lock puts all calls in one order, so each answer has to be the model's. What a kernel shows from
-//! its caches may be older, as long as nobody was told of what has changed since: each inode has a
-//! *clock* that says up to which change of which inode whoever goes by it knows, and an answer that is given
-//! raises the world's *floor* to what its call knew.
+//! The volume's lock puts all calls in one order, so each answer has to be the model's. What a
+//! kernel shows from its caches may be older, as long as nobody was told of what has changed since:
+//! each inode has a *clock* that says up to which change of which inode whoever goes by it knows,
+//! and an answer that is given raises the world's *floor* to what its call knew.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -73,7 +73,8 @@ pub struct Mirror {
     /// Whoever sees what a name was last changed to knows this.
     names: BTreeMap<(Ino, u8), Clock>,
     floor: Clock,
-    /// Inodes up to this one lived when a process ended, and with it times that calls had set by themselves.
+    /// Inodes up to this one lived when a process ended, and with it times that calls had set by
+    /// themselves.
     lags_to: Ino,
     /// Of these, those whose times were all set since.
     timely: BTreeSet<Ino>,
@@ -136,8 +137,8 @@ impl Mirror {
         }
     }
 
-    /// Does `call` in the model and compares; `by_kernel`: what is asked by a mount's kernel, which learns of no
-    /// btime.
+    /// Does `call` in the model and compares; `by_kernel`: what is asked by a mount's kernel, which
+    /// learns of no btime.
     ///
     /// # Errors
     /// How the answers differ.
@@ -259,8 +260,8 @@ impl Mirror {
         Judged { model, sees, changed }
     }
 
-    /// Whether what a kernel learned of `ino` by the call number `learned` may still be shown. Of the calls
-    /// `flying`, its own mount's, it has no answer yet.
+    /// Whether what a kernel learned of `ino` by the call number `learned` may still be shown. Of
+    /// the calls `flying`, its own mount's, it has no answer yet.
     ///
     /// # Errors
     /// What was told of in the meantime.
@@ -338,8 +339,9 @@ impl Mirror {
         self.model.getattr(&cx, node.model).ok()
     }
 
-    /// The server's process ended, maybe within `flying`, a call that was not answered. `is` is what its next
-    /// process finds. Returns whether the model can follow: of what is there in part it has no idea.
+    /// The server's process ended, maybe within `flying`, a call that was not answered. `is` is
+    /// what its next process finds. Returns whether the model can follow: of what is there in part
+    /// it has no idea.
     ///
     /// # Errors
     /// How that differs from what must be.

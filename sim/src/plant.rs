@@ -1,5 +1,5 @@
-//! Defects that are planted, to see that the judges find them. None is in the product: each is one of the
-//! machine, of a carrier, of who serves carriers, or of a kernel.
+//! Defects that are planted, to see that the judges find them. None is in the product: each is one
+//! of the machine, of a carrier, of who serves carriers, or of a kernel.
 
 /// A defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,5 @@
-//! The judge of rights: Linux's permission bits, by the model's attributes before a call, for a user who is in no groups but his own.
+//! The judge of rights: Linux's permission bits, by the model's attributes before a call, for a
+//! user who is in no groups but his own.
 
 use atoll_vfs::{Attr, Errno, FileType, OpenFlags, SetTime};
 
@@ -38,7 +39,8 @@ impl Caller<'_> {
         attr.mode >> shift & wants == wants
     }
 
-    /// Whether he has `wants` on a node of this type. Others, and none, are for the model to refuse.
+    /// Whether he has `wants` on a node of this type. Others, and none, are for the model to
+    /// refuse.
     fn may(&mut self, node: Node, file_type: FileType, wants: u32) -> bool {
         let attr = self.mirror.attr(node).filter(|attr| attr.file_type() == file_type);
         attr.is_none_or(|attr| self.has(&attr, wants))
@@ -117,7 +119,8 @@ pub fn allows(mirror: &mut Mirror, role: Role, call: &Call) -> bool {
     role.is_free() || Caller { uid: role.uid(), mirror }.is_allowed(call)
 }
 
-/// Whether the server may refuse so what the model, which judges nobody, would do. The volume is never full.
+/// Whether the server may refuse so what the model, which judges nobody, would do. The volume is
+/// never full.
 pub fn may_refuse(mirror: &mut Mirror, role: Role, call: &Call, error: Errno) -> bool {
     let node = call.nodes()[0];
     let attr = node.and_then(|node| mirror.attr(node));

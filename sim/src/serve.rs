@@ -1,5 +1,5 @@
-//! The server takes requests out of clients' lines, and clients get their answers: both when the seed says so, and the
-//! judges look at each.
+//! The server takes requests out of clients' lines, and clients get their answers: both when the
+//! seed says so, and the judges look at each.
 
 use std::time::Duration;
 
@@ -340,7 +340,8 @@ impl World {
         Ok(())
     }
 
-    /// Whether `call` may be answered EIO: the device failed meanwhile, or before, and takes no changes any more.
+    /// Whether `call` may be answered EIO: the device failed meanwhile, or before, and takes no
+    /// changes any more.
     fn may_fail(&self, call: &Call, arrived: &Arrived<'_>) -> bool {
         arrived.failed || call.has_effect() && self.disk.has_failed()
     }
@@ -405,8 +406,8 @@ impl World {
         Ok(())
     }
 
-    /// A mount's cut of a file is answered after a second, whatever its own kernel has not let go of: that may wait for
-    /// the answer (docs/PROTOCOL.md, "What is not so").
+    /// A mount's cut of a file is answered after a second, whatever its own kernel has not let go
+    /// of: that may wait for the answer (docs/PROTOCOL.md, "What is not so").
     fn is_stuck_cut(&self, at: usize, made: &Made) -> bool {
         let cuts = matches!(made.call, Call::Setattr { set, .. } if set.size.is_some());
         let waited = made.held.is_some_and(|since| self.now() >= since + STUCK);
@@ -427,8 +428,8 @@ impl World {
                 self.send_call(at, Call::Release { file }, Manners::default());
             }
             What::Call(made) => {
-                // Two who read one page through two kernels may see a change in either order; that a file is
-                // closed says nothing of it.
+                // Two who read one page through two kernels may see a change in either order; that
+                // a file is closed says nothing of it.
                 let silent = made.manners.for_cache || made.call.closes();
                 if !silent && !self.is_stuck_cut(at, &made) {
                     self.mirror.told(&made.sees);

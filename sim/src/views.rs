@@ -1,5 +1,5 @@
-//! Views: memory in which clients find answers without asking. Nothing is in them but what is true just now, what
-//! everybody may be told of, and what the session may read.
+//! Views: memory in which clients find answers without asking. Nothing is in them but what is true
+//! just now, what everybody may be told of, and what the session may read.
 
 use std::any::Any;
 use std::cell::RefCell;
