@@ -105,6 +105,10 @@ impl World {
             let ino = node.served.0;
             let lax = Lax { times: self.mirror.lags(node.model), birth: false };
             let model = self.mirror.attr(node);
+            if model.is_none() && self.disk.has_failed() {
+                // A device that failed may keep what was to go with its last handle.
+                continue;
+            }
             let late = if is_stale { self.seats[at].seen.remove(&ino) } else { None };
             if let Some(shown) = late.or(view.attr(ino)) {
                 if is_stale {
