@@ -386,7 +386,8 @@ fn list(fs: &mut impl FileSystem, cx: &Context, ino: Ino, handle: Handle) -> Res
     Ok(Answer::Names(names))
 }
 
-/// What both sides say alike of an inode: numbers, storage and the size of a directory are their own.
+/// What both sides say alike of an inode: numbers, storage and the size of a directory are their
+/// own.
 pub fn shown(attr: &Attr) -> Attr {
     let size = if attr.file_type() == FileType::Directory { 0 } else { attr.size };
     Attr { ino: Ino(0), blocks: 0, size, ..*attr }

@@ -1,6 +1,7 @@
-//! What carries the requests of one client: the third carrier of the server, after the ring's lane and the FUSE device.
-//! Requests lie in it until the world comes to them, and whatever becomes of their answers is put into an [`Outbox`]
-//! in the order in which it happens, from which the world gives them in any other.
+//! What carries the requests of one client: the third carrier of the server, after the ring's lane
+//! and the FUSE device. Requests lie in it until the world comes to them, and whatever becomes of
+//! their answers is put into an [`Outbox`] in the order in which it happens, from which the world
+//! gives them in any other.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -134,8 +135,8 @@ impl Line {
         }
     }
 
-    /// What is to be taken next: a request to forget, if there is one and `forgets_first`, or the next other.
-    /// Its number.
+    /// What is to be taken next: a request to forget, if there is one and `forgets_first`, or the
+    /// next other. Its number.
     pub fn choose(&mut self, forgets_first: bool) -> Option<u64> {
         self.forgets_first = forgets_first || self.requests.is_empty();
         let first = match self.forgets.front() {

@@ -81,7 +81,8 @@ impl Disk {
         result
     }
 
-    /// What a flush comes to: each who flushes is told of one that has failed, as Linux tells each opening of a file.
+    /// What a flush comes to: each who flushes is told of one that has failed, as Linux tells each
+    /// opening of a file.
     fn told(&self, result: Result<()>) -> Result<()> {
         if self.is_lost() { Err(BlockError::Io) } else { result }
     }

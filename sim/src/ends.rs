@@ -13,7 +13,8 @@ use crate::seat::Pending;
 use crate::world::{CACHE_BYTES, LIFE, NEXT_LIFE, Outcome, World, trace};
 
 impl World {
-    /// The session number `at` ends, with its client or because its mount is fenced; planted, it does not.
+    /// The session number `at` ends, with its client or because its mount is fenced; planted, it
+    /// does not.
     pub(crate) fn stand_up(&mut self, at: usize, ends: bool) {
         let mut seat = self.seats.swap_remove(at);
         trace!(self, "session {} ends", seat.id.0);
@@ -59,7 +60,8 @@ impl World {
         let is = walk(&mut fs)?;
         self.note(&[14, is.digest()]);
         if has_failed {
-            // The volume remembers that a commit has failed, and believes what was durable and nothing else.
+            // The volume remembers that a commit has failed, and believes what was durable and
+            // nothing else.
             flying.iter().for_each(|(cx, call)| self.mirror.may_follow(cx, call));
             self.over = true;
             return self.mirror.power_loss(is).map_err(|error| {

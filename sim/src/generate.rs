@@ -76,7 +76,8 @@ pub fn reading(rng: &mut Rng, nodes: &[Node], files: &[File]) -> Call {
     }
 }
 
-/// A call of a client that knows `nodes`, the root of its session first, and has `files` and `dirs` open.
+/// A call of a client that knows `nodes`, the root of its session first, and has `files` and `dirs`
+/// open.
 pub fn call(rng: &mut Rng, habits: &Habits, nodes: &[Node], files: &[File], dirs: &[File]) -> Call {
     let any = |rng: &mut Rng| nodes[rng.within(0..nodes.len() as u64) as usize];
     let parent = |rng: &mut Rng| if rng.chance(60) { nodes[0] } else { any(rng) };

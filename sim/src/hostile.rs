@@ -1,6 +1,6 @@
-//! Clients that keep to no rule: they send noise, lies about lengths, numbers that they were never given, answers to
-//! nothing, and more of everything than anybody should have. They get errors or are dropped; nothing changes by
-//! them, nobody else notices.
+//! Clients that keep to no rule: they send noise, lies about lengths, numbers that they were never
+//! given, answers to nothing, and more of everything than anybody should have. They get errors or
+//! are dropped; nothing changes by them, nobody else notices.
 
 use atoll_tests::rng::Rng;
 use atoll_vfs::wire::Fixed;
@@ -14,7 +14,8 @@ use crate::world::{Outcome, World, trace};
 /// Makes a number that stands for nothing that a session gives out.
 const NEVER: u64 = 1 << 40;
 
-/// Requests that name an entry of the directory they are about, or open it: for whoever could walk there.
+/// Requests that name an entry of the directory they are about, or open it: for whoever could walk
+/// there.
 const BY_DIRECTORY: [u32; 14] = [
     FUSE_OPEN,
     FUSE_LOOKUP,
@@ -58,7 +59,8 @@ fn words(rng: &mut Rng) -> Vec<u8> {
     bytes
 }
 
-/// A message that nobody should send, of one who may make changes or not, and may guess numbers that he was not given.
+/// A message that nobody should send, of one who may make changes or not, and may guess numbers
+/// that he was not given.
 fn message(rng: &mut Rng, unique: u64, changes: bool, guesses: bool) -> (u32, Vec<u8>) {
     let opcode = match rng.within(0..12) {
         0 => rng.number() as u32,

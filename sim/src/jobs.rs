@@ -59,8 +59,8 @@ impl Job {
         }
     }
 
-    /// The device ends a flush, or the task takes a step. Returns false if a flush has failed; `swallows`: and
-    /// nobody is told.
+    /// The device ends a flush, or the task takes a step. Returns false if a flush has failed;
+    /// `swallows`: and nobody is told.
     pub fn turn(&mut self, now: Duration, swallows: bool) -> bool {
         let flushed = match std::mem::replace(&mut self.state, JobState::Ready) {
             JobState::Flushing(flush) => {

@@ -1,7 +1,7 @@
 //! The kernel of a mount, as far as it caches: attributes and pages, by the rules of Linux's FUSE.
 //!
-//! What it keeps is only *when* it learned something, by the number of a call: that the answer was right then has
-//! been judged already.
+//! What it keeps is only *when* it learned something, by the number of a call: that the answer was
+//! right then has been judged already.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::machine::Rung;
 
 /// How long a mount that ends has requests answered, so that its kernel can take what it is told.
 const DRAIN: Duration = Duration::from_secs(2);
-/// The pause before it is told once more of an inode that it does not know yet: longer than that of a real notifier, which
-/// would take thousands of turns until its mount is fenced.
+/// The pause before it is told once more of an inode that it does not know yet: longer than that of
+/// a real notifier, which would take thousands of turns until its mount is fenced.
 const RETRY: Duration = Duration::from_millis(100);
 
 /// An inode that the kernel knows.
@@ -165,8 +165,8 @@ impl Kernel {
         self.known.get(&ino.0)?.pages
     }
 
-    /// What it shows without asking: inodes of the model, by which call it learned that, and whether it is
-    /// the content.
+    /// What it shows without asking: inodes of the model, by which call it learned that, and
+    /// whether it is the content.
     pub fn shows(&self) -> impl Iterator<Item = (Ino, u64, bool)> + '_ {
         self.known.values().filter(|_| self.is_believed).flat_map(|known| {
             let attributes = known.attributes.map(|learned| (known.node.model, learned, false));

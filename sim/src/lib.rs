@@ -1,13 +1,14 @@
 //! Server, clients, kernels of mounts, device, crashes and power loss in one thread, from one seed.
 //!
-//! Read in this order: [`schedule`] chooses what happens next, [`world`] is all there is; [`seat`] says who uses the
-//! volume, [`call`] what they ask and [`generate`] by which chance; `requests` is how they ask, [`codec`] in which messages,
-//! [`carrier`] what brings these to the server's router and `serve` how they are answered;
-//! [`views`] is what clients read without asking; `hostile` what those send who keep to no rule; [`kernel`] is what a mount's kernel remembers, [`jobs`] the server's own
-//! work, [`machine`] and [`disk`] what is below; `ends` is how clients, processes and the power go.
-//! The judges are [`mirror`] for answers, caches and what a crash leaves, [`locks`] for locks, and the
-//! scheduler itself for progress. [`plant`] has the defects that they must find; [`measure`] what hostile clients cost
-//! others today.
+//! Read in this order: [`schedule`] chooses what happens next, [`world`] is all there is; [`seat`]
+//! says who uses the volume, [`call`] what they ask and [`generate`] by which chance; `requests` is
+//! how they ask, [`codec`] in which messages, [`carrier`] what brings these to the server's router
+//! and `serve` how they are answered; [`views`] is what clients read without asking; `hostile` what
+//! those send who keep to no rule; [`kernel`] is what a mount's kernel remembers, [`jobs`] the
+//! server's own work, [`machine`] and [`disk`] what is below; `ends` is how clients, processes and
+//! the power go. The judges are [`mirror`] for answers, caches and what a crash leaves, [`rights`]
+//! for permissions, [`locks`] for locks, and the scheduler itself for progress. [`plant`] has the
+//! defects that they must find; [`measure`] what hostile clients cost others today.
 #![forbid(unsafe_code)]
 
 pub mod call;
@@ -25,6 +26,7 @@ pub mod measure;
 pub mod mirror;
 pub mod plant;
 mod requests;
+pub mod rights;
 pub mod schedule;
 pub mod seat;
 mod serve;

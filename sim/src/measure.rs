@@ -1,4 +1,5 @@
-//! What hostile clients cost others, in what a machine cannot hurry: simulated time, and calls' work.
+//! What hostile clients cost others, in what a machine cannot hurry: simulated time, and calls'
+//! work.
 //!
 //! These are known, and no failures: the server bounds some of them only by its limits.
 
@@ -15,7 +16,7 @@ use atoll_server::route::router::serve_next;
 use atoll_server::{Credentials, LockKind, LockOwner, LockRange, LockRequest};
 use atoll_vfs::wire::Request;
 use atoll_vfs::wire::files::ReadIn;
-use atoll_vfs::{Context, FileSystem, Ino, Name, OpenFlags, RenameFlags, Timespec};
+use atoll_vfs::{Context, Errno, FileSystem, Ino, Name, OpenFlags, RenameFlags, Timespec};
 
 use crate::codec::{Asker, Dialect};
 use crate::disk::Disk;
@@ -66,6 +67,14 @@ pub fn all(template: &Template) -> Outcome<Vec<Finding>> {
         let what = format!("{depth} deep: {each:.1?}");
         findings.push(("a lookup in a subtree after a directory was moved", what));
     }
+    let (charged, paged) = mapped_growth(template, 1 << 20)?;
+    let what = format!("{} KiB are in memory, {} KiB counted", paged >> 10, charged >> 10);
+    findings.push(("a file that was mapped empty is written", what));
+    let what = match mapped_by_reader(template)? {
+        None => "its owner writes beyond 4 GiB as before".to_owned(),
+        Some(error) => format!("its owner's writes beyond 4 GiB come to \"{error}\""),
+    };
+    findings.push(("who may only look maps 64 GiB of a file", what));
     let alone = many_syncs(template, 5000)?;
     let what = format!("{alone} of 5000 are made under the lock");
     findings.push(("syncs beyond the queue", what));
@@ -96,8 +105,8 @@ fn ask<T>(
     answer.map_err(|error| error.to_string())
 }
 
-/// How long a client waits that changes a file once after each of `mounts` has cached it, one after the other,
-/// none of which ever takes a notice.
+/// How long a client waits that changes a file once after each of `mounts` has cached it, one after
+/// the other, none of which ever takes a notice.
 fn late_mounts(template: &Template, mounts: u32) -> Outcome<Duration> {
     let mut world = empty(template)?;
     let mut waited = Duration::ZERO;
@@ -154,8 +163,8 @@ fn long_write(template: &Template, len: usize) -> Outcome<(u64, usize)> {
     Ok((world.disk.device().events() - before, written.len))
 }
 
-/// How long taking and letting go of one lock takes when the client holds `count` others of the file, and `waiters`
-/// requests wait for one more.
+/// How long taking and letting go of one lock takes when the client holds `count` others of the
+/// file, and `waiters` requests wait for one more.
 fn many_locks(template: &Template, count: u64, waiters: u64) -> Outcome<Duration> {
     let mut world = empty(template)?;
     for _ in 0..2 {
@@ -201,7 +210,8 @@ fn memory() -> Option<usize> {
     Some(resident.saturating_sub(shared) * 4096)
 }
 
-/// How much memory the server keeps for a client that has listed a directory into a room of `room` bytes.
+/// How much memory the server keeps for a client that has listed a directory into a room of `room`
+/// bytes.
 fn large_room(template: &Template, room: usize) -> Outcome<Option<usize>> {
     let mut world = empty(template)?;
     world.sit_down(Role::ReadOnly)?;
@@ -236,8 +246,8 @@ fn many_groups(template: &Template, groups: u32) -> Outcome<Duration> {
     Ok(began.elapsed() / times)
 }
 
-/// How many calls of the file system a lookup in a directory `depth` deep makes when somebody has moved a directory,
-/// in time.
+/// How many calls of the file system a lookup in a directory `depth` deep makes when somebody has
+/// moved a directory, in time.
 fn deep_subtree(template: &Template, depth: u32) -> Outcome<Duration> {
     let mut world = empty(template)?;
     world.sit_down(Role::Root)?;
@@ -266,8 +276,41 @@ fn deep_subtree(template: &Template, depth: u32) -> Outcome<Duration> {
     Ok(took / times)
 }
 
-/// How many flushes are made by clients themselves, with all others waiting, of `count` syncs that are asked for at
-/// once.
+/// How many bytes were counted when an empty file was mapped, and how many are in memory when `len` bytes are
+/// written to it then.
+fn mapped_growth(template: &Template, len: usize) -> Outcome<(u64, u64)> {
+    let mut world = empty(template)?;
+    world.sit_down(Role::User)?;
+    let seat = &world.seats[0];
+    let (attr, handle) =
+        ask(seat, |session| session.create(&CX, Ino::ROOT, Name::new(b"z")?, 0o600, RW))?;
+    ask(seat, |session| session.map(&CX, attr.ino, handle, 0, 64 << 30))?;
+    let counted = world.machine.paged();
+    let bytes = vec![1; len];
+    ask(seat, |session| session.write(&CX, attr.ino, handle, 0, &bytes))?;
+    Ok((counted, world.machine.paged()))
+}
+
+/// What a write beyond 4 GiB comes to when another, who may only read the file, has mapped much of it.
+fn mapped_by_reader(template: &Template) -> Outcome<Option<Errno>> {
+    let mut world = empty(template)?;
+    world.sit_down(Role::Root)?;
+    world.sit_down(Role::ReadOnly)?;
+    let (owner, reader) = (&world.seats[0], &world.seats[1]);
+    let (attr, handle) =
+        ask(owner, |session| session.create(&CX, Ino::ROOT, Name::new(b"z")?, 0o644, RW))?;
+    let write = |at: u64| ask(owner, |session| Ok(session.write(&CX, attr.ino, handle, at, b"x")));
+    write(5 << 30)?.map_err(|error| error.to_string())?;
+    ask(reader, |session| {
+        let handle = session.open(&CX, attr.ino, OpenFlags::READ)?;
+        session.map(&CX, attr.ino, handle, 0, 1 << 20)?;
+        session.map(&CX, attr.ino, handle, 8 << 30, 64 << 30)
+    })?;
+    Ok(write(40 << 30)?.err())
+}
+
+/// How many flushes are made by clients themselves, with all others waiting, of `count` syncs that
+/// are asked for at once.
 fn many_syncs(template: &Template, count: u64) -> Outcome<u64> {
     let world = empty(template)?;
     let volume = world.volume.as_ref().ok_or("there is no volume")?;

@@ -1,10 +1,10 @@
-//! The judge of what clients are told: a model that does every call in the order in which the server does
-//! them, and what each answer that was given commits the volume to.
+//! The judge of what clients are told: a model that does every call in the order in which the
+//! server does them, and what each answer that was given commits the volume to.
 //!
-//! The volume's lock puts all calls in one order, so each answer has to be the model's. What a kernel shows from
-//! its caches may be older, as long as nobody was told of what has changed since: each inode has a
-//! *clock* that says up to which change of which inode whoever goes by it knows, and an answer that is given
-//! raises the world's *floor* to what its call knew.
+//! The volume's lock puts all calls in one order, so each answer has to be the model's. What a
+//! kernel shows from its caches may be older, as long as nobody was told of what has changed since:
+//! each inode has a *clock* that says up to which change of which inode whoever goes by it knows,
+//! and an answer that is given raises the world's *floor* to what its call knew.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -73,8 +73,13 @@ pub struct Mirror {
     /// Whoever sees what a name was last changed to knows this.
     names: BTreeMap<(Ino, u8), Clock>,
     floor: Clock,
-    /// A process has ended, and with it times that calls had set by themselves.
-    lags: bool,
+    /// Inodes up to this one lived when a process ended, and with it times that calls had set by
+    /// themselves.
+    lags_to: Ino,
+    /// Of these, those whose times were all set since.
+    timely: BTreeSet<Ino>,
+    /// The last inode that was heard of.
+    latest: Ino,
 }
 
 impl Mirror {
@@ -83,7 +88,19 @@ impl Mirror {
         let base = model.clone();
         let (known, names, floor) = (BTreeMap::new(), BTreeMap::new(), Clock::new());
         let effects = Vec::new();
-        Mirror { model, base, effects, synced: 0, calls: 0, known, names, floor, lags: false }
+        Mirror {
+            model,
+            base,
+            effects,
+            synced: 0,
+            calls: 0,
+            known,
+            names,
+            floor,
+            lags_to: Ino(0),
+            timely: BTreeSet::new(),
+            latest: Ino(3),
+        }
     }
 
     /// The number of the last call.
@@ -120,8 +137,8 @@ impl Mirror {
         }
     }
 
-    /// Does `call` in the model and compares; `by_kernel`: what is asked by a mount's kernel, which learns of no
-    /// btime.
+    /// Does `call` in the model and compares; `by_kernel`: what is asked by a mount's kernel, which
+    /// learns of no btime.
     ///
     /// # Errors
     /// How the answers differ.
@@ -137,7 +154,17 @@ impl Mirror {
         self.involved(call, &mut involved);
         let model = call.ask(&mut self.model, cx, Side::Model);
         let admissible: Vec<Errno> = self.model.admissible().to_vec();
-        let lax = Lax { times: self.lags, birth: by_kernel };
+        if let Ok(Answer::Attr(attr) | Answer::Created(attr, _)) = &model {
+            self.latest = self.latest.max(attr.ino);
+        }
+        let shown = match &model {
+            Ok(Answer::Attr(attr) | Answer::Created(attr, _)) => attr.ino,
+            _ => Ino(0),
+        };
+        if model.is_ok() && matches!(call, Call::Setattr { set, .. } if set.size.is_some()) {
+            self.timely.insert(shown);
+        }
+        let lax = Lax { times: self.lags(shown), birth: by_kernel };
         if !agree(served, &model, &admissible, lax) {
             return Err(format!("{call:?} was answered {served:?} where the model says {model:?}"));
         }
@@ -169,9 +196,11 @@ impl Mirror {
             _ => call.nodes()[0].map(|node| node.model),
         };
         let judged = self.note(model, &involved, rewritten);
+        self.timely.extend(rewritten.filter(|ino| judged.changed.contains(ino)));
         // A directory changes with the names in it.
         for (parent, name) in call.names().into_iter().flatten() {
             if judged.changed.contains(&parent.model) {
+                self.timely.insert(parent.model);
                 self.names.insert((parent.model, name), judged.sees.clone());
             }
         }
@@ -231,8 +260,8 @@ impl Mirror {
         Judged { model, sees, changed }
     }
 
-    /// Whether what a kernel learned of `ino` by the call number `learned` may still be shown. Of the calls
-    /// `flying`, its own mount's, it has no answer yet.
+    /// Whether what a kernel learned of `ino` by the call number `learned` may still be shown. Of
+    /// the calls `flying`, its own mount's, it has no answer yet.
     ///
     /// # Errors
     /// What was told of in the meantime.
@@ -262,9 +291,9 @@ impl Mirror {
         }
     }
 
-    /// Whether times may be older than the model's.
-    pub fn lags(&self) -> bool {
-        self.lags
+    /// Whether times of `ino` may be older than the model's.
+    pub fn lags(&self, ino: Ino) -> bool {
+        ino <= self.lags_to && !self.timely.contains(&ino)
     }
 
     /// Somebody has seen how `ino` is now, without having asked.
@@ -310,8 +339,9 @@ impl Mirror {
         self.model.getattr(&cx, node.model).ok()
     }
 
-    /// The server's process ended, maybe within `flying`, a call that was not answered. `is` is what its next
-    /// process finds. Returns whether the model can follow: of what is there in part it has no idea.
+    /// The server's process ended, maybe within `flying`, a call that was not answered. `is` is
+    /// what its next process finds. Returns whether the model can follow: of what is there in part
+    /// it has no idea.
     ///
     /// # Errors
     /// How that differs from what must be.
@@ -340,7 +370,8 @@ impl Mirror {
         self.known.clear();
         self.names.clear();
         self.floor.clear();
-        self.lags = true;
+        self.lags_to = self.latest;
+        self.timely.clear();
         Ok(true)
     }
 

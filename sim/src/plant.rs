@@ -1,5 +1,5 @@
-//! Defects that are planted, to see that the judges find them. None is in the product: each is one of the
-//! machine, of a carrier, of who serves carriers, or of a kernel.
+//! Defects that are planted, to see that the judges find them. None is in the product: each is one
+//! of the machine, of a carrier, of who serves carriers, or of a kernel.
 
 /// A defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,12 +24,14 @@ pub enum Plant {
     SwallowedError,
     /// A View shows what it showed when it was last looked at.
     StaleView,
+    /// Permissions are not checked.
+    UncheckedUser,
     /// A hostile client's locks are not counted.
     EndlessLocks,
 }
 
 /// All of them.
-pub const PLANTS: [Plant; 11] = [
+pub const PLANTS: [Plant; 12] = [
     Plant::LostRing,
     Plant::KeptAttributes,
     Plant::KeptPages,
@@ -40,5 +42,6 @@ pub const PLANTS: [Plant; 11] = [
     Plant::DroppedNeighbour,
     Plant::SwallowedError,
     Plant::StaleView,
+    Plant::UncheckedUser,
     Plant::EndlessLocks,
 ];

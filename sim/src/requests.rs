@@ -1,5 +1,5 @@
-//! What clients ask for. A request is encoded and put into the client's line, from which the server takes it when the world
-//! comes to it (`serve`).
+//! What clients ask for. A request is encoded and put into the client's line, from which the server
+//! takes it when the world comes to it (`serve`).
 
 use atoll_server::{LockKind, LockOwner, LockRange, LockRequest};
 use atoll_vfs::OpenFlags;
@@ -145,8 +145,8 @@ impl World {
         self.note(&[8, id, seat.0]);
     }
 
-    /// A program of a mount closes a file: its processes let go of their locks one after the other, and then the
-    /// kernel of the file, when nothing it has asked of it is under way.
+    /// A program of a mount closes a file: its processes let go of their locks one after the other,
+    /// and then the kernel of the file, when nothing it has asked of it is under way.
     fn close(&mut self, at: usize, call: &Call) {
         let Some(file) = call.file() else { return };
         let seat = self.seats[at].id;

@@ -9,8 +9,8 @@ use atoll_server::rights::identity::{Access, SessionId};
 use atoll_server::rights::limits::Limits;
 use atoll_server::route::router::Router;
 use atoll_server::{Credentials, Session};
-use atoll_transport::view::{Attributes, ViewReader};
-use atoll_vfs::{Context, Errno, Ino, Result, Timespec};
+use atoll_vfs::view::ViewReader;
+use atoll_vfs::{Context, Ino, Result, Timespec};
 
 use crate::call::{Answer, Call, File, Node};
 use crate::carrier::{Line, Reply};
@@ -129,24 +129,6 @@ impl Role {
     pub fn context(self, now: Timespec) -> Context {
         Context { uid: self.uid(), gid: self.uid(), now }
     }
-
-    /// Whether the server may refuse it so what the model, which judges nobody, would do. The volume may
-    /// be full, too, for all.
-    pub fn may_be_refused(self, call: &Call, error: Errno) -> bool {
-        match error {
-            Errno::ENOSPC => call.has_effect(),
-            Errno::EROFS => self.is_read_only() && call.has_effect(),
-            // Linux has no attributes of users at symbolic links.
-            Errno::EPERM if matches!(call, Call::Setxattr { .. } | Call::Removexattr { .. }) => {
-                true
-            }
-            // A file without a name is for those who have it open.
-            Errno::ENOENT => self.uid() != 0 && matches!(call, Call::Link { .. }),
-            // What it was not given, or not any more: a directory may have moved out of its sight.
-            Errno::EACCES | Errno::EPERM | Errno::ESTALE => self.uid() != 0,
-            _ => false,
-        }
-    }
 }
 
 /// An open file or directory of a seat.
@@ -183,7 +165,7 @@ pub struct Seat {
     /// What it reads without asking.
     pub view: Option<ViewReader<'static>>,
     /// Planted: what it saw there when it last looked.
-    pub seen: BTreeMap<u64, Attributes>,
+    pub seen: BTreeMap<u64, Attr>,
     /// What the client may name; its root first.
     pub nodes: Vec<Node>,
     /// What it has open.

@@ -1,5 +1,5 @@
-//! The server takes requests out of clients' lines, and clients get their answers: both when the seed says so, and the
-//! judges look at each.
+//! The server takes requests out of clients' lines, and clients get their answers: both when the
+//! seed says so, and the judges look at each.
 
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use crate::carrier::{Letter, Reply};
 use crate::codec::{self, Manners, open_reply};
 use crate::locks::Asked;
 use crate::plant::Plant;
+use crate::rights;
 use crate::seat::{Arrived, Begun, HOSTILE_LOCKS, Made, Opened, Pending, Seat, Stage, What};
 use crate::world::{Outcome, World, trace};
 
@@ -275,15 +276,14 @@ impl World {
             return Ok(made);
         }
         if let Err(error) = &answer
-            && (closed.is_some() || role.may_be_refused(&made.call, *error))
+            && (closed.is_some() || rights::may_refuse(&mut self.mirror, role, &made.call, *error))
         {
             // The model has no part in it.
             made.answer = answer;
             return Ok(made);
         }
-        if let (Call::Write { len, .. }, Ok(Answer::Wrote(wrote))) = (&mut made.call, &answer) {
-            // The volume was full.
-            *len = (*len).min(*wrote as u32);
+        if answer.is_ok() && !rights::allows(&mut self.mirror, role, &made.call) {
+            return Err(format!("user {} was allowed {:?}", role.uid(), made.call));
         }
         let judged = self.mirror.judge(&arrived.cx, &made.call, &answer, role.is_mount())?;
         // The last to close a file without a name ends it.
@@ -340,7 +340,8 @@ impl World {
         Ok(())
     }
 
-    /// Whether `call` may be answered EIO: the device failed meanwhile, or before, and takes no changes any more.
+    /// Whether `call` may be answered EIO: the device failed meanwhile, or before, and takes no
+    /// changes any more.
     fn may_fail(&self, call: &Call, arrived: &Arrived<'_>) -> bool {
         arrived.failed || call.has_effect() && self.disk.has_failed()
     }
@@ -405,8 +406,8 @@ impl World {
         Ok(())
     }
 
-    /// A mount's cut of a file is answered after a second, whatever its own kernel has not let go of: that may wait for
-    /// the answer (docs/PROTOCOL.md, "What is not so").
+    /// A mount's cut of a file is answered after a second, whatever its own kernel has not let go
+    /// of: that may wait for the answer (docs/PROTOCOL.md, "What is not so").
     fn is_stuck_cut(&self, at: usize, made: &Made) -> bool {
         let cuts = matches!(made.call, Call::Setattr { set, .. } if set.size.is_some());
         let waited = made.held.is_some_and(|since| self.now() >= since + STUCK);
@@ -427,8 +428,8 @@ impl World {
                 self.send_call(at, Call::Release { file }, Manners::default());
             }
             What::Call(made) => {
-                // Two who read one page through two kernels may see a change in either order; that a file is
-                // closed says nothing of it.
+                // Two who read one page through two kernels may see a change in either order; that
+                // a file is closed says nothing of it.
                 let silent = made.manners.for_cache || made.call.closes();
                 if !silent && !self.is_stuck_cut(at, &made) {
                     self.mirror.told(&made.sees);

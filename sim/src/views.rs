@@ -1,15 +1,15 @@
-//! Views: memory in which clients find answers without asking. Nothing is in them but what is true just now, what
-//! everybody may be told of, and what the session may read.
+//! Views: memory in which clients find answers without asking. Nothing is in them but what is true
+//! just now, what everybody may be told of, and what the session may read.
 
 use std::any::Any;
 use std::cell::RefCell;
 
 use atoll_server::host::ViewMemory;
 use atoll_transport::Shared;
-use atoll_transport::view::{Attributes, Entry, Malformed, Size, ViewReader, ViewWriter};
-use atoll_vfs::{Attr, Errno, Timespec};
+use atoll_vfs::view::{Entry, Malformed, Size, ViewReader, ViewWriter};
+use atoll_vfs::Errno;
 
-use crate::call::{Lax, Node};
+use crate::call::Lax;
 use crate::plant::Plant;
 use crate::world::{Outcome, World, trace};
 
@@ -75,24 +75,6 @@ impl Drop for View {
     }
 }
 
-fn attr_of(node: Node, shown: &Attributes) -> Attr {
-    let time = |(sec, nsec)| Timespec { sec, nsec };
-    Attr {
-        ino: node.served,
-        mode: shown.mode,
-        nlink: shown.nlink,
-        uid: shown.uid,
-        gid: shown.gid,
-        rdev: shown.rdev,
-        size: shown.size,
-        blocks: shown.blocks,
-        atime: time(shown.atime),
-        mtime: time(shown.mtime),
-        ctime: time(shown.ctime),
-        btime: time(shown.btime),
-    }
-}
-
 impl World {
     /// The client number `at` looks at all that its View says of what it knows.
     pub(crate) fn look(&mut self, at: usize) -> Outcome<()> {
@@ -100,16 +82,20 @@ impl World {
         let (Some(view), id) = (seat.view, seat.id) else { return Ok(()) };
         let nodes = seat.nodes.clone();
         let is_stale = self.options.plant == Some(Plant::StaleView);
-        let (mut found, lax) = (0, Lax { times: self.mirror.lags(), birth: false });
+        let mut found = 0;
         for &node in &nodes {
             let ino = node.served.0;
+            let lax = Lax { times: self.mirror.lags(node.model), birth: false };
             let model = self.mirror.attr(node);
+            if model.is_none() && self.disk.has_failed() {
+                // A device that failed may keep what was to go with its last handle.
+                continue;
+            }
             let late = if is_stale { self.seats[at].seen.remove(&ino) } else { None };
             if let Some(shown) = late.or(view.attr(ino)) {
                 if is_stale {
                     self.seats[at].seen.extend(view.attr(ino).map(|shown| (ino, shown)));
                 }
-                let shown = attr_of(node, &shown);
                 if model.is_none_or(|model| lax.seen(&model) != lax.seen(&shown)) {
                     return Err(format!("a View shows {shown:?}, where the model has {model:?}"));
                 }

@@ -11,6 +11,7 @@ use atoll_server::checkpoints::Checkpointer;
 use atoll_server::host::Host;
 use atoll_server::leases::caches::Lends;
 use atoll_server::revocable::Revocable;
+use atoll_server::rights::identity::Identity;
 use atoll_server::route::kernel::{Kernel as KernelRoute, KernelOptions};
 use atoll_server::route::router::{Router, serve_next};
 use atoll_server::syncs::Syncer;
@@ -269,8 +270,10 @@ impl World {
     pub(crate) fn sit_down(&mut self, role: Role) -> Outcome<()> {
         let Some(volume) = &self.volume else { return Ok(()) };
         let mut access = role.access();
-        if self.options.plant == Some(Plant::EndlessLocks) {
-            access.limits.locks = usize::MAX;
+        match self.options.plant {
+            Some(Plant::EndlessLocks) => access.limits.locks = usize::MAX,
+            Some(Plant::UncheckedUser) => access.identity = Identity::Checked,
+            _ => {}
         }
         let session = volume.session(role.peer(), access);
         let mut session = match session {

@@ -68,6 +68,7 @@ fn what_is_planted_is_found() {
             Plant::LostRing | Plant::HostileFirst => "waits for ever",
             // By who waits for a lock, or is refused one, with nothing in the way.
             Plant::LeakedSession => "Asked {",
+            Plant::UncheckedUser => "was allowed",
             Plant::StaleView => "a View shows",
             Plant::DroppedNeighbour => "is dropped",
             Plant::EndlessLocks => "a client has",

@@ -26,9 +26,9 @@ const ALONE: u32 = 64;
 #[derive(Debug)]
 pub struct Broken(pub &'static str);
 
-/// From whom the latest requests came. A sync of one who has been alone for a while holds up nobody, and is
-/// made at once: the syncer would have to be woken, and to wake this thread. It is so of lanes for one
-/// producer only: who comes behind the sync is then the one who asked for it.
+/// The lane that the latest requests came by. A sync of a client that has been alone for a while holds
+/// up nobody, and is made at once: the syncer would have to be woken, and to wake this thread. A lane
+/// has one producer, so that what comes behind the sync is from the client that asked for it.
 #[derive(Debug, Default)]
 pub struct Latest {
     /// The client's socket, and its lane.
