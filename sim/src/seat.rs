@@ -10,7 +10,7 @@ use atoll_server::rights::limits::Limits;
 use atoll_server::route::router::Router;
 use atoll_server::{Credentials, Session};
 use atoll_vfs::view::ViewReader;
-use atoll_vfs::{Context, Ino, Result, Timespec};
+use atoll_vfs::{Attr, Context, Ino, Result, Timespec};
 
 use crate::call::{Answer, Call, File, Node};
 use crate::carrier::{Line, Reply};
