@@ -1,5 +1,6 @@
-//! What a request costs without waiting: client, ring, router, session and file system in one thread, for a
-//! profiler. `cargo run --release -p atoll-bench --example requests [OPERATION [COUNT]]`
+//! What a request costs without waiting: client, ring, router, session and file system in one
+//! thread, for a profiler.
+//! `cargo run --release -p atoll-bench --example requests [OPERATION [COUNT]]`
 
 use std::time::Instant;
 

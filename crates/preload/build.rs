@@ -39,12 +39,12 @@ fn hash(path: &Path, hasher: &mut DefaultHasher) -> io::Result<()> {
     entries.iter().try_for_each(|entry| hash(entry, hasher))
 }
 
-/// Builds the backend, optimised and without unwinding whatever the profile, in a folder of its own.
-/// What it needs from elsewhere has been fetched for the command as well.
+/// Builds the backend, optimised and without unwinding whatever the profile, in a folder of its
+/// own. What it needs from elsewhere has been fetched for the command as well.
 ///
-/// Cargo goes by the times of files. Those of a folder that was copied, or put back from an archive,
-/// with its times can be later than those of sources that were never built there. So a crate whose
-/// content is not what was built last is built anew, whatever the times.
+/// Cargo goes by the times of files. Those of a folder that was copied, or put back from an
+/// archive, with its times can be later than those of sources that were never built there. So a
+/// crate whose content is not what was built last is built anew, whatever the times.
 fn backend(out: &Path) -> PathBuf {
     println!("cargo::rerun-if-changed=../../Cargo.lock");
     println!("cargo::rerun-if-changed=../../Cargo.toml");

@@ -95,7 +95,8 @@ impl MappedFile {
     }
 }
 
-/// The pieces of `len` bytes at `at`, each within a page: its page, where it begins there and in all, and its length.
+/// The pieces of `len` bytes at `at`, each within a page: its page, where it begins there and in
+/// all, and its length.
 fn pieces(at: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize, usize)> {
     let mut done = 0;
     std::iter::from_fn(move || {

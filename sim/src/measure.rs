@@ -276,8 +276,8 @@ fn deep_subtree(template: &Template, depth: u32) -> Outcome<Duration> {
     Ok(took / times)
 }
 
-/// How many bytes were counted when an empty file was mapped, and how many are in memory when `len` bytes are
-/// written to it then.
+/// How many bytes were counted when an empty file was mapped, and how many are in memory when `len`
+/// bytes are written to it then.
 fn mapped_growth(template: &Template, len: usize) -> Outcome<(u64, u64)> {
     let mut world = empty(template)?;
     world.sit_down(Role::User)?;
@@ -291,7 +291,8 @@ fn mapped_growth(template: &Template, len: usize) -> Outcome<(u64, u64)> {
     Ok((counted, world.machine.paged()))
 }
 
-/// What a write beyond 4 GiB comes to when another, who may only read the file, has mapped much of it.
+/// What a write beyond 4 GiB comes to when another, who may only read the file, has mapped much of
+/// it.
 fn mapped_by_reader(template: &Template) -> Outcome<Option<Errno>> {
     let mut world = empty(template)?;
     world.sit_down(Role::Root)?;

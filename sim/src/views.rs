@@ -6,8 +6,8 @@ use std::cell::RefCell;
 
 use atoll_server::host::ViewMemory;
 use atoll_transport::Shared;
-use atoll_vfs::view::{Entry, Malformed, Size, ViewReader, ViewWriter};
 use atoll_vfs::Errno;
+use atoll_vfs::view::{Entry, Malformed, Size, ViewReader, ViewWriter};
 
 use crate::call::Lax;
 use crate::plant::Plant;

@@ -1,4 +1,5 @@
-//! A short run of the simulation: nothing is found, the same seed is the same run, and what is planted is found.
+//! A short run of the simulation: nothing is found, the same seed is the same run, and what is
+//! planted is found.
 
 use atoll_sim::plant::{PLANTS, Plant};
 use atoll_sim::schedule::run;
@@ -81,8 +82,8 @@ fn what_is_planted_is_found() {
     }
 }
 
-/// What is measured of hostile clients can be measured: one whose mount never lets go is waited for once, for the
-/// gate's patience and for as long as an ended mount is drained.
+/// What is measured of hostile clients can be measured: one whose mount never lets go is waited for
+/// once, for the gate's patience and for as long as an ended mount is drained.
 #[test]
 fn hostile_clients_are_measured() {
     let findings = atoll_sim::measure::all(&Template::default()).unwrap();

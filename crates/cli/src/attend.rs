@@ -35,8 +35,8 @@ pub struct Attachment {
 pub struct CommandSide<'a>(pub &'a OwnedFd);
 
 impl CommandSide<'_> {
-    /// Waits until the server is ready for the next step, and returns the place of a server for what was
-    /// mounted last that was started for it. Fails without words: the server has said why.
+    /// Waits until the server is ready for the next step, and returns the place of a server for
+    /// what was mounted last that was started for it. Fails without words: the server has said why.
     pub fn wait(&self) -> Result<Option<Address>, Failure> {
         let (message, _) = control::receive(self.0).map_err(|_| Failure::new(""))?;
         let socket = message.get(1..).filter(|socket| !socket.is_empty());
@@ -44,7 +44,8 @@ impl CommandSide<'_> {
         Ok(socket.map(|socket| Address { socket, volume: String::new() }))
     }
 
-    /// Hands over a mounted `device`. In a user namespace `owner` is the user and group that own all.
+    /// Hands over a mounted `device`. In a user namespace `owner` is the user and group that own
+    /// all.
     pub fn hand_over(
         &self,
         device: BorrowedFd<'_>,
@@ -125,8 +126,8 @@ struct Session {
 }
 
 impl Session {
-    /// Begins it, with a server of its own if need be: this process's server `number`, whose socket is
-    /// not below one of `hidden`.
+    /// Begins it, with a server of its own if need be: this process's server `number`, whose socket
+    /// is not below one of `hidden`.
     fn open(attachment: &Attachment, number: usize, hidden: &[&Path]) -> Result<Session, Failure> {
         if let Some(place) = &attachment.served {
             let connection = Connection::open(place).map_err(Failure::new)?;

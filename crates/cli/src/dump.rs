@@ -12,8 +12,8 @@ use crate::volume::{self, Access};
 
 /// Show everything on disk, element by element, for debugging.
 ///
-/// Damaged elements are shown as such. Metadata is shown as it is once the journal is replayed; file
-/// data is not shown. docs/FORMAT.md explains the elements.
+/// Damaged elements are shown as such. Metadata is shown as it is once the journal is replayed;
+/// file data is not shown. docs/FORMAT.md explains the elements.
 #[derive(clap::Args)]
 pub struct Args {
     /// Show the journal's records, and of the rest only what other options name.

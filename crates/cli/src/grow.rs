@@ -16,8 +16,9 @@ use crate::volume;
 
 /// Make a volume larger.
 ///
-/// Its file is made longer with --size; a volume on a block device takes what the device has got. The journal
-/// grows with the volume. Nothing is lost whatever happens meanwhile. Volumes cannot be made smaller.
+/// Its file is made longer with --size; a volume on a block device takes what the device has got.
+/// The journal grows with the volume. Nothing is lost whatever happens meanwhile. Volumes cannot be
+/// made smaller.
 #[derive(clap::Args)]
 pub struct Args {
     /// The volume's new size, as 64M or 2T; all of the file or device if not given.

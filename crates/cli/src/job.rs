@@ -148,8 +148,9 @@ impl JobState {
         }
     }
 
-    /// Stops with the command, for the shell to see, which continues both; but not when somebody stopped the
-    /// command alone: who does that continues it alone, and nobody would continue this process.
+    /// Stops with the command, for the shell to see, which continues both; but not when somebody
+    /// stopped the command alone: who does that continues it alone, and nobody would continue this
+    /// process.
     fn stop_if_asked(&mut self) {
         if self.stopped && std::mem::take(&mut self.asked_to_stop) {
             stop_with(self.command);
@@ -172,7 +173,8 @@ impl JobState {
         }
     }
 
-    /// How long to wait for the next event, if not for ever; `None` when there is nothing to wait for.
+    /// How long to wait for the next event, if not for ever; `None` when there is nothing to wait
+    /// for.
     fn next_wait(&mut self) -> Option<Option<Timespec>> {
         let Some(ended) = self.ended else { return Some(None) };
         if !self.server_running {

@@ -1,9 +1,9 @@
 //! The command `atoll`: makes volumes, checks them, looks into them, mounts them, and runs programs
 //! on them.
 //!
-//! One file per command, named after it. [`volume`] opens volumes for all of them, [`location`] names
-//! places inside them, [`tree`] has their files as the system's are; [`attend`] and [`job`] are the
-//! two processes behind `run`; [`signals`] are as they were found.
+//! One file per command, named after it. [`volume`] opens volumes for all of them, [`location`]
+//! names places inside them, [`tree`] has their files as the system's are; [`attend`] and [`job`]
+//! are the two processes behind `run`; [`signals`] are as they were found.
 #![deny(unsafe_code)]
 
 mod attend;
@@ -40,7 +40,8 @@ use clap::{Parser, Subcommand};
 
 use failure::{Failure, Outcome};
 
-/// Files in a volume: fast, crash-safe storage for isolated programs, in one ordinary file or device.
+/// Files in a volume: fast, crash-safe storage for isolated programs, in one ordinary file or
+/// device.
 #[derive(Parser)]
 #[command(name = "atoll", version, arg_required_else_help = true)]
 #[command(after_help = "A place inside a volume is written VOLUME:/path.\n\n\

@@ -20,19 +20,19 @@ use crate::volume::{self, Access, Atime};
 
 /// Show a volume's files in a directory, until it is unmounted.
 ///
-/// A volume that `atoll serve` serves is named by the server's socket: SOCKET, or SOCKET/VOLUME if it
-/// serves several.
+/// A volume that `atoll serve` serves is named by the server's socket: SOCKET, or SOCKET/VOLUME if
+/// it serves several.
 ///
-/// atoll returns once the volume can be used, and serves it in the background. `atoll umount DIRECTORY`
-/// ends that; so does SIGTERM to the process that serves. Users other than the superuser need the package fuse3,
-/// and are the only ones to see the files.
+/// atoll returns once the volume can be used, and serves it in the background.
+/// `atoll umount DIRECTORY` ends that; so does SIGTERM to the process that serves. Users other than
+/// the superuser need the package fuse3, and are the only ones to see the files.
 #[derive(clap::Args)]
 pub struct Args {
     /// Take no changes.
     #[arg(short, long)]
     read_only: bool,
-    /// What reading does to the time of last access of files and directories: nothing if not given. What
-    /// programs read again and again from memory may be counted when they open it next.
+    /// What reading does to the time of last access of files and directories: nothing if not given.
+    /// What programs read again and again from memory may be counted when they open it next.
     #[arg(long, value_name = "WHEN")]
     atime: Option<Atime>,
     /// Serve in the foreground, until Ctrl-C or unmounted.
@@ -187,8 +187,8 @@ fn attach(
     )))
 }
 
-/// Mounts at `target`, and returns the device by which it is served. A user who may not mount has the helper do
-/// it.
+/// Mounts at `target`, and returns the device by which it is served. A user who may not mount has
+/// the helper do it.
 fn mount_at(target: &Path, options: &MountOptions) -> Result<OwnedFd, Box<dyn std::error::Error>> {
     if !rustix::process::geteuid().is_root() {
         return Ok(mount::mount_by_helper(target, options)?);

@@ -1,4 +1,5 @@
-//! What is found damaged in volumes while they are used: said at once, where whoever runs them looks.
+//! What is found damaged in volumes while they are used: said at once, where whoever runs them
+//! looks.
 
 use std::io::Write as _;
 use std::os::unix::net::UnixDatagram;
@@ -26,8 +27,8 @@ pub fn go_to(destination: Destination) {
     DESTINATION.store(destination as u8, Ordering::Relaxed);
 }
 
-/// Says what is found in the volume at `path`. It is there for as long as the process, for which a process
-/// opens few enough volumes.
+/// Says what is found in the volume at `path`. It is there for as long as the process, for which a
+/// process opens few enough volumes.
 pub fn listener(path: &Path) -> &'static dyn Listener {
     Box::leak(Box::new(Speaker { path: path.to_owned() }))
 }

@@ -28,8 +28,8 @@ pub struct PrivateServer {
 }
 
 impl PrivateServer {
-    /// Opens the volume at `path` and serves it: this process's server `number`. The socket is not below
-    /// one of `hidden`.
+    /// Opens the volume at `path` and serves it: this process's server `number`. The socket is not
+    /// below one of `hidden`.
     pub fn start(
         path: &Path,
         access: volume::Access,

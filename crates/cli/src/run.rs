@@ -1,10 +1,10 @@
 //! `atoll run`: a program with volumes in its file tree.
 //!
 //! Three processes share the work. This one, which the shell sees, waits, passes signals on and
-//! ends with the program's status ([`job`](crate::job)). The *server* owns the volumes and serves them
-//! ([`attend`]); it has a session of its own, so that neither the terminal nor job control stops it
-//! while programs still use it. The *command* enters a private mount namespace, mounts, and
-//! becomes the program.
+//! ends with the program's status ([`job`](crate::job)). The *server* owns the volumes and serves
+//! them ([`attend`]); it has a session of its own, so that neither the terminal nor job control
+//! stops it while programs still use it. The *command* enters a private mount namespace, mounts,
+//! and becomes the program.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, PipeWriter, Write};
@@ -38,18 +38,18 @@ const DEFAULT_PATH: &str = "/vol";
 /// The program, and everything that it starts, finds each volume at its PATH; nobody else sees it
 /// there. With no volume named, ./atoll.vol is used at /vol, and made if it is missing.
 ///
-/// atoll ends when the last process that sees the volumes has ended, with the status of COMMAND: its
-/// own, or 128 and the number of the signal that killed it. 125: atoll itself failed; 126: COMMAND
-/// cannot be run; 127: COMMAND was not found.
+/// atoll ends when the last process that sees the volumes has ended, with the status of COMMAND:
+/// its own, or 128 and the number of the signal that killed it. 125: atoll itself failed; 126:
+/// COMMAND cannot be run; 127: COMMAND was not found.
 #[derive(clap::Args)]
 pub struct Args {
     /// A volume, and the directory where it appears (/vol); `:ro` after both for looking only. A
-    /// directory below / need not exist. A volume that `atoll serve` serves is named by the server's
-    /// socket: SOCKET, or SOCKET/VOLUME if it serves several.
+    /// directory below / need not exist. A volume that `atoll serve` serves is named by the
+    /// server's socket: SOCKET, or SOCKET/VOLUME if it serves several.
     #[arg(short, long = "volume", value_name = "VOLUME[:PATH[:ro]]")]
     volumes: Vec<OsString>,
-    /// What reading does to the time of last access of files and directories: nothing if not given. What
-    /// a program reads again and again from memory may be counted when it is opened next.
+    /// What reading does to the time of last access of files and directories: nothing if not given.
+    /// What a program reads again and again from memory may be counted when it is opened next.
     #[arg(long, value_name = "WHEN")]
     atime: Option<Atime>,
     /// Say nothing about the volume that is used by default.
@@ -256,8 +256,8 @@ fn mount_all(attachments: &[Attachment], line: &CommandSide<'_>) -> Result<OsStr
             source: &attachment.volume,
             read_only: attachment.access == Access::Read,
             owner,
-            // Others' server knows who may do what; in a user namespace the kernel cannot be told. Who
-            // owns the volume may do what the modes of its files say.
+            // Others' server knows who may do what; in a user namespace the kernel cannot be told.
+            // Who owns the volume may do what the modes of its files say.
             checked: attachment.served.is_none() || !namespace.is_user(),
             access_times: attachment.access_times,
         };
@@ -267,8 +267,9 @@ fn mount_all(attachments: &[Attachment], line: &CommandSide<'_>) -> Result<OsStr
         drop(device);
         let own = line.wait()?;
         if let Some(place) = attachment.served.as_ref().or(own.as_ref()) {
-            // Until the kernel has asked for them, the root's owner is one that a user namespace does
-            // not know, and whose directories nobody there may write. A failure shows by itself.
+            // Until the kernel has asked for them, the root's owner is one that a user namespace
+            // does not know, and whose directories nobody there may write. A failure shows by
+            // itself.
             if let Ok(root) = std::fs::metadata(&attachment.target) {
                 let owner = namespace.is_user().then_some(owner);
                 let mount = match (attachment.access, &attachment.served) {

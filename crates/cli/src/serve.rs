@@ -21,17 +21,18 @@ use crate::volume::{self, Access, Atime};
 
 /// Serve volumes to many programs at once, until Ctrl-C or SIGTERM.
 ///
-/// Programs reach a volume with `atoll run -v SOCKET/VOLUME:PATH` and `atoll mount SOCKET/VOLUME
-/// DIRECTORY`; /VOLUME is not needed where only one is served. All see each other's changes at once.
+/// Programs reach a volume with `atoll run -v SOCKET/VOLUME:PATH` and
+/// `atoll mount SOCKET/VOLUME DIRECTORY`; /VOLUME is not needed where only one is served. All see
+/// each other's changes at once.
 ///
 /// The superuser and the user who runs the server may do everything, others what --allow says. A
 /// rule is WHO=ACCESS[,volume=NAME][,path=DIRECTORY]. WHO: uid:NUMBER, gid:NUMBER, user:NAME,
-/// group:NAME or all. ACCESS: deny, ro or rw. With path= the client gets that directory as its root.
-/// The first rule that fits decides.
+/// group:NAME or all. ACCESS: deny, ro or rw. With path= the client gets that directory as its
+/// root. The first rule that fits decides.
 ///
-/// It runs in the foreground, tells a service manager when it is ready (sd_notify), and once it is, keeps
-/// access to nothing but the volumes and the socket. SIGHUP changes nothing. The socket's file stays;
-/// the next server replaces it.
+/// It runs in the foreground, tells a service manager when it is ready (sd_notify), and once it is,
+/// keeps access to nothing but the volumes and the socket. SIGHUP changes nothing. The socket's
+/// file stays; the next server replaces it.
 #[derive(clap::Args)]
 pub struct Args {
     /// A volume, and its name for clients: without NAME= that of its file, without the extension;
@@ -47,12 +48,13 @@ pub struct Args {
     /// More rules, one a line, after those of --allow; # begins a comment.
     #[arg(long, value_name = "FILE")]
     allow_from: Option<PathBuf>,
-    /// How long the thread of a volume, and that of each mount, looks for requests before it sleeps, in
-    /// microseconds. More answers sooner what comes seldom, and uses more of a processor.
+    /// How long the thread of a volume, and that of each mount, looks for requests before it
+    /// sleeps, in microseconds. More answers sooner what comes seldom, and uses more of a
+    /// processor.
     #[arg(long, value_name = "MICROSECONDS", default_value_t = SPIN.as_micros() as u64)]
     spin: u64,
-    /// What reading does to the time of last access of files and directories. What programs read again and
-    /// again without asking the server may be counted when they open it next.
+    /// What reading does to the time of last access of files and directories. What programs read
+    /// again and again without asking the server may be counted when they open it next.
     #[arg(long, value_name = "WHEN", env = "ATOLL_ATIME", default_value = "noatime")]
     atime: Atime,
     /// What is logged: error, warn, info, debug or trace; per module as in
@@ -207,8 +209,8 @@ fn rules_of(path: &Path) -> Result<Vec<Rule>, Failure> {
         .collect()
 }
 
-/// Messages go to standard error, a line each, begun with their level; under systemd in its own way, so
-/// that the journal has the level as well.
+/// Messages go to standard error, a line each, begun with their level; under systemd in its own
+/// way, so that the journal has the level as well.
 fn start_log(filter: &str) -> Result<(), Failure> {
     let journal = std::env::var_os("JOURNAL_STREAM").is_some();
     env_logger::Builder::new()

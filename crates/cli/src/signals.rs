@@ -1,5 +1,6 @@
-//! The effects of signals as whoever started this process left them: what nohup(1), or a shell that starts
-//! something in the background, has ignored stays ignored, here and in the program that `atoll run` becomes.
+//! The effects of signals as whoever started this process left them: what nohup(1), or a shell that
+//! starts something in the background, has ignored stays ignored, here and in the program that
+//! `atoll run` becomes.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -85,7 +86,8 @@ impl SignalSet {
     }
 }
 
-/// The next signal out of `descriptor`, and whether the kernel has sent it, as it does for a terminal.
+/// The next signal out of `descriptor`, and whether the kernel has sent it, as it does for a
+/// terminal.
 pub fn next(descriptor: &OwnedFd) -> Option<(Signal, bool)> {
     let mut info = [0; size_of::<libc::signalfd_siginfo>()];
     rustix::io::read(descriptor, &mut info).ok().filter(|&len| len == info.len())?;
@@ -101,7 +103,8 @@ static IGNORED: AtomicU64 = AtomicU64::new(0);
 extern "C" fn look() {
     for number in [libc::SIGPIPE, libc::SIGCHLD, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
         let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: it changes nothing, and there is room for what it writes; zeros are an action too.
+        // SAFETY: it changes nothing, and there is room for what it writes; zeros are an action
+        // too.
         let action = unsafe {
             libc::sigaction(number, std::ptr::null(), action.as_mut_ptr());
             action.assume_init()
@@ -112,8 +115,8 @@ extern "C" fn look() {
     }
 }
 
-// SAFETY: the C library calls what stands in this section once, before `main`, and `look` needs nothing that
-// is made ready later.
+// SAFETY: the C library calls what stands in this section once, before `main`, and `look` needs
+// nothing that is made ready later.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOOK: extern "C" fn() = look;
@@ -123,7 +126,8 @@ pub fn was_ignored(signal: Signal) -> bool {
     IGNORED.load(Ordering::Relaxed) & 1 << (signal.as_raw() - 1) != 0
 }
 
-/// The signals that ask a server or a mount to end: SIGTERM, and of `others` those that were not ignored.
+/// The signals that ask a server or a mount to end: SIGTERM, and of `others` those that were not
+/// ignored.
 pub fn ending(others: &[Signal]) -> SignalSet {
     let heard = others.iter().copied().filter(|&signal| !was_ignored(signal));
     SignalSet::new(heard.chain([Signal::TERM]))
@@ -139,8 +143,8 @@ unsafe fn act(signal: Signal, action: libc::sighandler_t) -> io::Result<()> {
     if before == libc::SIG_ERR { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Has this process told of the end of its children: where whoever started it ignored SIGCHLD, they would end
-/// without a status, and nobody could wait for them.
+/// Has this process told of the end of its children: where whoever started it ignored SIGCHLD, they
+/// would end without a status, and nobody could wait for them.
 ///
 /// # Errors
 /// What sigaction(2) says.
@@ -165,8 +169,8 @@ pub fn exec(program: &mut Command) -> io::Error {
     program.exec()
 }
 
-/// The terminal of this process and the group in its foreground, if `child` has a group of its own and one of the
-/// two is that: a shell with jobs of its own, which suspends itself alone.
+/// The terminal of this process and the group in its foreground, if `child` has a group of its own
+/// and one of the two is that: a shell with jobs of its own, which suspends itself alone.
 fn shared_terminal(child: Pid) -> Option<(File, Pid)> {
     let group = getpgid(Some(child)).ok().filter(|&group| group != getpgrp())?;
     let terminal = File::open("/dev/tty").ok()?;
@@ -174,14 +178,14 @@ fn shared_terminal(child: Pid) -> Option<(File, Pid)> {
     [group, getpgrp()].contains(&foreground).then_some((terminal, foreground))
 }
 
-/// Whether `child`, which has stopped, is what somebody at the terminal of this process works with, though it has
-/// a group of its own.
+/// Whether `child`, which has stopped, is what somebody at the terminal of this process works with,
+/// though it has a group of its own.
 pub fn has_terminal(child: Pid) -> bool {
     shared_terminal(child).is_some()
 }
 
-/// Stops this process as `child` was stopped. When it goes on, and somebody has given it the terminal, `child` has
-/// that again if it had it.
+/// Stops this process as `child` was stopped. When it goes on, and somebody has given it the
+/// terminal, `child` has that again if it had it.
 pub fn stop_with(child: Pid) {
     let shared = shared_terminal(child);
     // It cannot fail.

@@ -12,8 +12,8 @@ use crate::volume::{self, Access};
 
 /// Give a volume's free space back to where it is stored.
 ///
-/// A file takes less space afterwards; a block device may forget what is not in use, as with fstrim(8).
-/// Volumes in files give back most of what is freed by themselves.
+/// A file takes less space afterwards; a block device may forget what is not in use, as with
+/// fstrim(8). Volumes in files give back most of what is freed by themselves.
 #[derive(clap::Args)]
 pub struct Args {
     /// Print JSON for programs; sizes are in bytes.

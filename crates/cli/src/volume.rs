@@ -51,8 +51,8 @@ impl From<Atime> for AccessTimes {
     }
 }
 
-/// What reading does by `asked` to times of last access of `volume`, which a server has if `served`: then the
-/// server says so, and nothing may have been asked.
+/// What reading does by `asked` to times of last access of `volume`, which a server has if
+/// `served`: then the server says so, and nothing may have been asked.
 pub fn access_times(
     asked: Option<Atime>,
     volume: &Path,
@@ -141,8 +141,8 @@ pub fn open_device(path: &Path, access: Access) -> Result<HostDevice, Failure> {
     })
 }
 
-/// Opens the volume at `path` and recovers what the last process to use it had not written home. What is found
-/// damaged, then or later, is [said](notes).
+/// Opens the volume at `path` and recovers what the last process to use it had not written home.
+/// What is found damaged, then or later, is [said](notes).
 pub fn open(path: &Path, access: Access) -> Result<Volume, Failure> {
     let device = open_device(path, access)?;
     let mount = storage::mounting(&device, access == Access::Read);

@@ -1,4 +1,5 @@
-//! The interposer where things are not as usual: Views, servers that die, users without rights, no room.
+//! The interposer where things are not as usual: Views, servers that die, users without rights, no
+//! room.
 #![allow(missing_docs)]
 
 mod common;
@@ -12,8 +13,8 @@ use common::{as_user, atoll, folder, fsck, need, ok, script_ok, volume};
 use nix::sys::signal::{Signal, kill};
 use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
 
-/// What the programs of these tests begin with: which memory of the server's the process has, and calls
-/// until it must have a View.
+/// What the programs of these tests begin with: which memory of the server's the process has, and
+/// calls until it must have a View.
 const BEGIN: &str = r#"
 import errno, os, resource, socket, sys, threading, time
 def has(what): return 'memfd:atoll-' + what in open('/proc/self/maps').read()
@@ -252,7 +253,8 @@ print('done')
     };
     assert_eq!(by_user(""), "done\n");
     served.script("test $(stat -c %u:%a /vol/home/f) = 65534:0; rm /vol/home/f");
-    // In a user namespace of its own again, below that of `atoll run`, where it can still be nobody else.
+    // In a user namespace of its own again, below that of `atoll run`, where it can still be nobody
+    // else.
     need("unshare", "util-linux");
     let deeper = arguments.replace("timeout", "unshare --user timeout");
     let script = format!("./atoll run -v s:/vol -- {deeper}");
@@ -343,8 +345,8 @@ print(has('ring'), flush=True); sys.stdin.readline()
     served.end();
 }
 
-/// A child has nothing of a connection that another thread was making when it was forked, and nothing
-/// in it waits for that thread.
+/// A child has nothing of a connection that another thread was making when it was forked, and
+/// nothing in it waits for that thread.
 #[test]
 fn forks_while_a_thread_connects() {
     let served = Served::new();
@@ -422,8 +424,8 @@ fn a_volume_for_looking_is_read_by_all_ways() {
         dir.path(),
         "cd /vol; head -c 8192 /dev/zero | tr '\\0' l > f; mkdir d; echo x > d/x",
     );
-    // Opened by the kernel without a request, used through it, the ring and the View, mapped, inherited,
-    // duplicated.
+    // Opened by the kernel without a request, used through it, the ring and the View, mapped,
+    // inherited, duplicated.
     let text = r#"
 import mmap, subprocess
 for i in range(30):

@@ -1,4 +1,5 @@
-//! What is wrong with a medium is said: by what opens a volume, by a check, and by servers when they come to it.
+//! What is wrong with a medium is said: by what opens a volume, by a check, and by servers when
+//! they come to it.
 #![allow(missing_docs)]
 
 mod common;
@@ -105,8 +106,8 @@ fn servers_say_what_they_find_later() {
     }
 }
 
-/// A damaged record that the last sync covers looks like a sync that was cut short. Whatever opens the volume says
-/// so, and a check does in the same words.
+/// A damaged record that the last sync covers looks like a sync that was cut short. Whatever opens
+/// the volume says so, and a check does in the same words.
 #[test]
 fn a_check_says_what_a_mount_says() {
     let dir = folder();

@@ -147,8 +147,8 @@ fn a_memory_of_another_version_is_refused() {
     served.end();
 }
 
-/// The server of one command: its mount alone changes names, which the kernel remembers, and data is seen
-/// from everywhere.
+/// The server of one command: its mount alone changes names, which the kernel remembers, and data
+/// is seen from everywhere.
 #[test]
 fn a_private_server_has_one_mount() {
     use std::io::{BufRead, BufReader, Write};

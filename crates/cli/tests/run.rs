@@ -275,7 +275,8 @@ fn is_stopped(pid: i32) -> bool {
     stat.rsplit_once(") ").unwrap().1.starts_with('T')
 }
 
-/// What stops atoll, or its group as a terminal does, stops both, and what continues atoll continues both.
+/// What stops atoll, or its group as a terminal does, stops both, and what continues atoll
+/// continues both.
 #[test]
 fn stops_pass_through() {
     let dir = folder();
@@ -328,8 +329,8 @@ fn the_program_alone_is_stopped_and_continued() {
     }
 }
 
-/// A shell that has jobs of its own, and the terminal, suspends itself alone: the shell before it goes on, and
-/// gives the terminal back.
+/// A shell that has jobs of its own, and the terminal, suspends itself alone: the shell before it
+/// goes on, and gives the terminal back.
 #[test]
 fn a_shell_suspends_itself() {
     need("script", "bsdutils");
@@ -368,8 +369,8 @@ fn a_shell_suspends_itself() {
 fn the_terminal_passes_through() {
     need("script", "bsdutils");
     let dir = folder();
-    // script(1) runs its command on a terminal of its own, and sends what it reads to it. It does so
-    // through a shell, which must not stay to be interrupted itself.
+    // script(1) runs its command on a terminal of its own, and sends what it reads to it. It does
+    // so through a shell, which must not stay to be interrupted itself.
     let inner = format!(
         "exec {} {} run -q -- bash -c 'tty -s && echo is-a-terminal; stty size > /dev/null && read -r line && echo got-$line; \
          trap \"echo interrupted; exit 9\" INT; echo waiting; while :; do sleep 0.05; done'",

@@ -23,8 +23,8 @@ struct Served {
 }
 
 impl Served {
-    /// Serves `arguments` in a folder with the volumes a.vol and b.vol at the socket `s`, and returns
-    /// when it is ready.
+    /// Serves `arguments` in a folder with the volumes a.vol and b.vol at the socket `s`, and
+    /// returns when it is ready.
     fn start(arguments: &[&str]) -> Served {
         let dir = folder();
         std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
@@ -384,8 +384,8 @@ for n in itertools.count():
     }
 }
 
-/// Whoever holds the session of a mount is killed: what programs had open by it is closed, files without
-/// a name are given back, and locks are free.
+/// Whoever holds the session of a mount is killed: what programs had open by it is closed, files
+/// without a name are given back, and locks are free.
 #[test]
 fn a_mount_that_is_killed_leaves_nothing() {
     need("flock", "util-linux");
@@ -453,8 +453,8 @@ os.chdir('/')
     served.stop();
 }
 
-/// docs/PROTOCOL.md: sendfile(2) ends where the kernel last knew the end of the file to be, which it learns by
-/// fstat(2).
+/// docs/PROTOCOL.md: sendfile(2) ends where the kernel last knew the end of the file to be, which
+/// it learns by fstat(2).
 #[test]
 fn sendfile_of_what_another_client_made_longer() {
     use rustix::fs::sendfile;

@@ -1,5 +1,6 @@
-//! Whatever signals are ignored or blocked where atoll is started, as under nohup(1), in a shell's background or
-//! below a service manager: it ends, with the right status, and programs find the signals as they were.
+//! Whatever signals are ignored or blocked where atoll is started, as under nohup(1), in a shell's
+//! background or below a service manager: it ends, with the right status, and programs find the
+//! signals as they were.
 #![allow(missing_docs)]
 
 mod common;

@@ -79,7 +79,8 @@ fn file_handles_are_good_for_kernels_that_never_saw_the_file() {
     }
     let ways = Ways::new("handles.c");
     for (i, way) in ways::all().into_iter().enumerate() {
-        // The files of one way lie in a directory that the next does not see: it is mounted anew each time.
+        // The files of one way lie in a directory that the next does not see: it is mounted anew
+        // each time.
         let kept = ways.path().join(format!("kept{i}")).display().to_string();
         let make = ways.run(way, &["make", "{}", &kept]);
         assert_eq!(make, "end\n", "{way:?}");

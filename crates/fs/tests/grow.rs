@@ -124,8 +124,9 @@ fn a_crash_leaves_the_old_size_or_the_new() {
     }
 }
 
-/// A volume whose new journal is larger than what has storage from the start, on hosts with more and more
-/// room: it grows, or stays as it was and says that there is no storage; never anything between.
+/// A volume whose new journal is larger than what has storage from the start, on hosts with more
+/// and more room: it grows, or stays as it was and says that there is no storage; never anything
+/// between.
 #[test]
 fn a_full_host_grows_a_volume_whole_or_not_at_all() {
     const AFTER: u64 = 16 * 2 * RING_BLOCKS_STORED;

@@ -1,9 +1,10 @@
 //! What only a host has: files and disks as block devices, memory maps, confinement, FUSE mounts,
 //! namespaces.
 //!
-//! [`client`] is how programs find a server, by the messages of [`control`], where descriptors are passed; [`shm`] is memory shared
-//! with another process, `spin` how both sides look for each other's words before they sleep. Unsafe
-//! code is denied here but in the modules that say why they need it.
+//! [`client`] is how programs find a server, by the messages of [`control`], where descriptors are
+//! passed; [`shm`] is memory shared with another process, `spin` how both sides look for each
+//! other's words before they sleep. Unsafe code is denied here but in the modules that say why they
+//! need it.
 #![cfg_attr(
     feature = "server",
     doc = "

@@ -35,8 +35,8 @@ pub fn fork(child: impl FnOnce() -> u8) -> io::Result<Pid> {
     }
 }
 
-/// Closes descriptors that this process has inherited by [`fork`] and another uses. Nothing in this process uses
-/// their numbers again: it ends without running destructors.
+/// Closes descriptors that this process has inherited by [`fork`] and another uses. Nothing in this
+/// process uses their numbers again: it ends without running destructors.
 pub fn close<const N: usize>(inherited: [BorrowedFd<'_>; N]) {
     for fd in inherited {
         // SAFETY: as above.
@@ -50,8 +50,9 @@ pub(crate) fn unshare(namespaces: UnshareFlags) -> rustix::io::Result<()> {
     unsafe { rustix::thread::unshare_unsafe(namespaces) }
 }
 
-/// The processor that this thread runs on. The C library asks the kernel's vDSO, which it has found when the process
-/// began; rustix would look for it only now, by calls that a confined server may not make.
+/// The processor that this thread runs on. The C library asks the kernel's vDSO, which it has found
+/// when the process began; rustix would look for it only now, by calls that a confined server may
+/// not make.
 pub(crate) fn processor() -> io::Result<usize> {
     // SAFETY: it takes nothing.
     let number = unsafe { libc::sched_getcpu() };
@@ -64,7 +65,8 @@ pub(crate) fn user(name: &CStr) -> Option<u32> {
     let mut buf = vec![0; NAMES];
     let mut entry = MaybeUninit::uninit();
     let (at, len) = (buf.as_mut_ptr(), buf.len());
-    // SAFETY: there is room for what it writes; where it says that it has found the user, the entry is whole.
+    // SAFETY: there is room for what it writes; where it says that it has found the user, the entry
+    // is whole.
     unsafe {
         libc::getpwnam_r(name.as_ptr(), entry.as_mut_ptr(), at, len, &mut found);
         (!found.is_null()).then(|| entry.assume_init().pw_uid)

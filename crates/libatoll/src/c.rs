@@ -12,8 +12,8 @@
 //! buffers of the length given, structures of the C library's own layout. A null pointer is
 //! `EFAULT`, except where the C call gives it a meaning.
 
-/// Defines calls for C, each by what it does with the volume, `on_path` or `on_descriptor`, or by the call that does
-/// it for others. One that takes no pointer is `safe`.
+/// Defines calls for C, each by what it does with the volume, `on_path` or `on_descriptor`, or by
+/// the call that does it for others. One that takes no pointer is `safe`.
 macro_rules! calls {
     () => {};
     (
@@ -181,8 +181,8 @@ fn check_buffer(data: *const c_void, len: usize) -> Result<(), Error> {
 /// The `AT_` flags of a call that knows those in `known`.
 #[inline]
 fn at_flags(flags: c_int, known: AtFlags) -> Result<AtFlags, Error> {
-    // Linux has one numbering of these flags for all machines, and it is the core's. AT_NO_AUTOMOUNT
-    // and the AT_STATX_ bits mean nothing here.
+    // Linux has one numbering of these flags for all machines, and it is the core's.
+    // AT_NO_AUTOMOUNT and the AT_STATX_ bits mean nothing here.
     let ignored = (libc::AT_NO_AUTOMOUNT | 0x6000) as u32;
     let flags = AtFlags::from_bits_retain(flags as u32 & !ignored);
     if known.contains(flags) { Ok(flags) } else { Err(Error(libc::EINVAL)) }

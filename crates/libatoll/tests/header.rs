@@ -1,5 +1,5 @@
-//! The header declares what the library defines, with the same arguments and results; and C's structures
-//! and numbers are those that Rust takes them for.
+//! The header declares what the library defines, with the same arguments and results; and C's
+//! structures and numbers are those that Rust takes them for.
 
 mod common;
 

@@ -32,8 +32,8 @@ const CLOSED_MAX: usize = 64;
 /// How many are given back whenever one is adopted: more than one, so that they do not pile up.
 const GIVEN_BACK: usize = 2;
 
-/// The most bytes of the View: a mebibyte of pages in five has room for their attributes and so on. The
-/// system gives memory for what is used of it.
+/// The most bytes of the View: a mebibyte of pages in five has room for their attributes and so on.
+/// The system gives memory for what is used of it.
 const VIEW: u32 = 5 << 20;
 /// The longest read that the server puts into a View.
 const SHORT: usize = 32 << 10;
@@ -119,8 +119,8 @@ impl Session {
         ring.descriptors().map(|fd| fd.as_raw_fd())
     }
 
-    /// Nothing is made or asked of the server that would give this process descriptors or memory, from here
-    /// until [`go_on`](Self::go_on).
+    /// Nothing is made or asked of the server that would give this process descriptors or memory,
+    /// from here until [`go_on`](Self::go_on).
     pub fn stand_still(&self) {
         self.ring_lock.take();
     }
@@ -186,8 +186,9 @@ impl Session {
         answer
     }
 
-    /// Makes a call on a lane that nobody uses. `None` when the kernel is to make it: all are in use, or the
-    /// server is lost. `EBADF` or `ESTALE` when the server does not know the file any more.
+    /// Makes a call on a lane that nobody uses. `None` when the kernel is to make it: all are in
+    /// use, or the server is lost. `EBADF` or `ESTALE` when the server does not know the file any
+    /// more.
     pub fn call<R>(
         &self,
         call: impl FnOnce(&mut Files, &Context) -> Result<R, Errno>,
@@ -270,7 +271,8 @@ impl Session {
     }
 
     /// Takes note that an adopted file is used no more. Called also from a signal handler that has
-    /// interrupted anything here: what cannot be noted at once the server keeps until the session ends.
+    /// interrupted anything here: what cannot be noted at once the server keeps until the session
+    /// ends.
     pub fn closed(&self, ino: Ino, handle: Handle) {
         if let Some(answers) = self.answers.get() {
             answers.closed(ino, handle);

@@ -1,5 +1,5 @@
-//! Memory of this library's own: the program may have called us in the middle of its malloc(3), from a
-//! signal handler, and after fork(2) the C library's locks and this library's differ.
+//! Memory of this library's own: the program may have called us in the middle of its malloc(3),
+//! from a signal handler, and after fork(2) the C library's locks and this library's differ.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -27,8 +27,8 @@ impl Heap {
         Heap { lock: Lock::new(), state }
     }
 
-    /// Begins anew in a child, whose parent may have been anywhere in here. What was allocated before
-    /// stays as it is.
+    /// Begins anew in a child, whose parent may have been anywhere in here. What was allocated
+    /// before stays as it is.
     ///
     /// # Safety
     /// No other thread of this process is in this library.

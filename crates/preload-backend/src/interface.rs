@@ -134,8 +134,8 @@ const BY_KERNEL: isize = number("ATOLL_BY_KERNEL") as isize;
 const CLOSED: isize = number("ATOLL_CLOSED") as isize;
 /// Servers that a process is connected to.
 const SESSIONS: usize = 8;
-/// Above what programs usually have, so that none expects to get these numbers; as a rule the kernel's
-/// table has them without growing.
+/// Above what programs usually have, so that none expects to get these numbers; as a rule the
+/// kernel's table has them without growing.
 const DESCRIPTORS_END: u64 = 1024;
 const DESCRIPTORS: usize = SESSIONS * 3;
 
@@ -318,7 +318,8 @@ unsafe extern "C" fn read(
     }))
 }
 
-/// The bytes of `iov` in one piece, if there is one, or copied to `copy`; `None` if they are too many.
+/// The bytes of `iov` in one piece, if there is one, or copied to `copy`; `None` if they are too
+/// many.
 ///
 /// # Safety
 /// As [`buffers`].

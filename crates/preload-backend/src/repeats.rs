@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
 /// What is remembered: about as much as the View will have room for.
 const PLACES: usize = 1024;
-/// Repeated requests after which there should be a View. To begin one costs 180 us, as much as some 300
-/// requests that it answers instead; most processes make fewer in their lives.
+/// Repeated requests after which there should be a View. To begin one costs 180 us, as much as some
+/// 300 requests that it answers instead; most processes make fewer in their lives.
 const ENOUGH: u32 = 256;
 
 /// What was asked for lately. Threads share it; what they lose between them only puts the View off.

@@ -1,9 +1,9 @@
 //! Which server has which mount: what `atoll run` tells the programs by a variable.
 //!
-//! A line for each mount: the device number of its file system in hexadecimal, what it is for (`rw`, `ro`;
-//! `own` is `rw` and the volume's one mount, `fixed` is `ro` of what nobody changes), the user and
-//! group that are shown as the owners of everything (`UID:GID`, or `-`), and the server's socket with the
-//! volume's name, separated by blanks.
+//! A line for each mount: the device number of its file system in hexadecimal, what it is for
+//! (`rw`, `ro`; `own` is `rw` and the volume's one mount, `fixed` is `ro` of what nobody changes),
+//! the user and group that are shown as the owners of everything (`UID:GID`, or `-`), and the
+//! server's socket with the volume's name, separated by blanks.
 
 /// A server, and the mount that it is the server of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

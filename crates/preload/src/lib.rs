@@ -1,5 +1,5 @@
-//! The interposer of programs under `atoll run`: a shared library in C that the dynamic linker loads
-//! into every program (`LD_PRELOAD`).
+//! The interposer of programs under `atoll run`: a shared library in C that the dynamic linker
+//! loads into every program (`LD_PRELOAD`).
 //!
 //! Every file is opened through the kernel, on a FUSE mount, so that descriptors are real:
 //! duplication, fork, exec, locks, names in /proc and whatever else the kernel does with them
@@ -22,25 +22,28 @@
 //!
 //! # What it takes where
 //!
-//! Only files on mounts that a server serves: `atoll run` names them in [`SERVERS`]. A process connects
-//! when it has made some calls on them, and adopts a file when it has used it more than once: what is
-//! opened, read and closed is best left to the kernel. Each process has a connection of its own, a child
-//! another. If there is none to be had, or it is lost, the kernel makes the calls. One that asks for the
-//! same attributes and pages again and again is given a View, in which it finds them without asking.
+//! Only files on mounts that a server serves: `atoll run` names them in [`SERVERS`]. A process
+//! connects when it has made some calls on them, and adopts a file when it has used it more than
+//! once: what is opened, read and closed is best left to the kernel. Each process has a connection
+//! of its own, a child another. If there is none to be had, or it is lost, the kernel makes the
+//! calls. One that asks for the same attributes and pages again and again is given a View, in which
+//! it finds them without asking.
 //!
 //! # What is different
 //!
-//! - A buffer that is not mapped is SIGSEGV and not EFAULT, unless it is where no program has anything.
-//! - What a process maps it reads and writes through the kernel from then on. What *others* write past
-//!   the kernel, or it by another open of the same file, is not seen in the mapping, as with any other
-//!   client of the server.
+//! - A buffer that is not mapped is SIGSEGV and not EFAULT, unless it is where no program has
+//!   anything.
+//! - What a process maps it reads and writes through the kernel from then on. What *others* write
+//!   past the kernel, or it by another open of the same file, is not seen in the mapping, as with
+//!   any other client of the server.
 //! - The descriptors that the library needs have high numbers, and cannot be closed.
-//! - fork(2) waits while another thread makes the connection: a millisecond or two, some seconds where the
-//!   server does not answer.
+//! - fork(2) waits while another thread makes the connection: a millisecond or two, some seconds
+//!   where the server does not answer.
 //! - A program that makes system calls in its own machine code (io_uring's library does), on
-//!   descriptors that it also uses through the C library, can see a stale offset or O_APPEND. Where it
-//!   closes one in that way and opens another file by its number, the library takes that for the old one
-//!   until the server says that it was closed, which it is not asked while the View has what is wanted.
+//!   descriptors that it also uses through the C library, can see a stale offset or O_APPEND. Where
+//!   it closes one in that way and opens another file by its number, the library takes that for the
+//!   old one until the server says that it was closed, which it is not asked while the View has
+//!   what is wanted.
 //! - A program with the address sanitizer's shared library insists on its being the first, and
 //!   refuses to run: `atoll run --no-preload`.
 //! - The dynamic linker says of 32-bit programs that it ignores the library.
@@ -62,7 +65,8 @@ pub const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/preload.so"
 /// The variable that names it to the dynamic linker.
 pub const VARIABLE: &str = "LD_PRELOAD";
 
-/// The variable that tells it which mounts have which servers; see the crate `atoll-preload-backend`.
+/// The variable that tells it which mounts have which servers; see the crate
+/// `atoll-preload-backend`.
 pub const SERVERS: &str = "ATOLL_SERVERS";
 
 /// What a mount is for.
@@ -78,9 +82,10 @@ pub enum Use {
     Unchanging,
 }
 
-/// The part of the value of [`SERVERS`] about one mount: its device number, what it is for,
-/// the user and group that it shows as the owners of everything, if so, and `place`: the server's
-/// socket, and the volume's name there. Empty if it cannot be said, and the kernel is to make all calls.
+/// The part of the value of [`SERVERS`] about one mount: its device number, what it is for, the
+/// user and group that it shows as the owners of everything, if so, and `place`: the server's
+/// socket, and the volume's name there. Empty if it cannot be said, and the kernel is to make all
+/// calls.
 pub fn server(
     device: u64,
     mount: Use,
@@ -110,9 +115,9 @@ pub fn place(hidden: &[&Path]) -> io::Result<PathBuf> {
     in_directory(hidden, place_in)
 }
 
-/// Does `act` in the first directory where it succeeds of those that this user has for what programs under
-/// `atoll run` need and nobody else can change: in /run for the superuser, else in the user's runtime
-/// directory, or in /tmp. One below one of `hidden` will not do.
+/// Does `act` in the first directory where it succeeds of those that this user has for what
+/// programs under `atoll run` need and nobody else can change: in /run for the superuser, else in
+/// the user's runtime directory, or in /tmp. One below one of `hidden` will not do.
 ///
 /// # Errors
 /// Why none of these directories would do: the last one's reason.
@@ -211,8 +216,8 @@ fn is_there(path: &Path, uid: u32) -> bool {
     sound(&file).unwrap_or(false) && file.read_to_end(&mut found).is_ok() && found == LIBRARY
 }
 
-/// The value of [`VARIABLE`] with the library at `path` after what is in it `already`. Last, because
-/// others insist on being the first.
+/// The value of [`VARIABLE`] with the library at `path` after what is in it `already`. Last,
+/// because others insist on being the first.
 pub fn variable(already: Option<&OsStr>, path: &Path) -> OsString {
     let already = already.unwrap_or_default();
     let separates = |b: &u8| b.is_ascii_whitespace() || *b == b':';

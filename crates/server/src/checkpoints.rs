@@ -1,9 +1,9 @@
 //! Checkpoints: made in steps by a task of the volume, between the calls of its clients.
 //!
-//! Without it some client's call finds the journal full, and everybody waits until all changed metadata is
-//! home and flushed. Each call that leaves the volume looks whether a checkpoint is due, and wakes the task,
-//! the volume's checkpointer. That takes step after step, each under the lock, and waits for the device and
-//! for the syncer without it.
+//! Without it some client's call finds the journal full, and everybody waits until all changed
+//! metadata is home and flushed. Each call that leaves the volume looks whether a checkpoint is
+//! due, and wakes the task, the volume's checkpointer. That takes step after step, each under the
+//! lock, and waits for the device and for the syncer without it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;

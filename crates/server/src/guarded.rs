@@ -106,11 +106,13 @@ impl<F: FileSystem> Guarded<F> {
         result
     }
 
-    /// `by` has read `ino`, which counts: sets its time of last access, if that is due, and tells of it.
+    /// `by` has read `ino`, which counts: sets its time of last access, if that is due, and tells
+    /// of it.
     pub(crate) fn accessed(&mut self, cx: &Context, by: SessionId, ino: Ino) {
         if self.fs.accessed(cx, ino) {
             self.changed = true;
-            // A kernel knows that a read of its own may set it, but not if it asks for the attributes meanwhile.
+            // A kernel knows that a read of its own may set it, but not if it asks for the
+            // attributes meanwhile.
             self.tell(by, Change::Unexpected(ino));
         }
     }

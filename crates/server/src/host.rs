@@ -1,6 +1,6 @@
-//! What the server asks of the machine that it runs on: time, randomness, memory that clients map, and
-//! threads to be woken. The server itself has no clock, starts no thread and makes no system call, so that
-//! all of it can run in one thread from one seed.
+//! What the server asks of the machine that it runs on: time, randomness, memory that clients map,
+//! and threads to be woken. The server itself has no clock, starts no thread and makes no system
+//! call, so that all of it can run in one thread from one seed.
 
 use std::any::Any;
 use std::time::Duration;
@@ -25,9 +25,9 @@ pub trait Host: Send + Sync {
     /// `EIO` when there is nothing random.
     fn random(&self, bytes: &mut [u8]) -> Result<()>;
 
-    /// Calls `begin` and returns when what that was given has been called, maybe by another thread. For
-    /// calls that no carrier has brought, whose callers have nothing else to do. While the caller panics it does
-    /// nothing.
+    /// Calls `begin` and returns when what that was given has been called, maybe by another thread.
+    /// For calls that no carrier has brought, whose callers have nothing else to do. While the
+    /// caller panics it does nothing.
     fn wait(&self, begin: &mut dyn FnMut(Done));
 
     /// Memory for the content of a file that clients map: zeros.
@@ -36,7 +36,8 @@ pub trait Host: Send + Sync {
     /// `ENOSYS` where the machine has no such memory; `EMFILE`, `ENOMEM`.
     fn pages(&self) -> Result<Box<dyn Pages>>;
 
-    /// A View of at most `bytes`, in memory that clients can only read; `None` when that is too little.
+    /// A View of at most `bytes`, in memory that clients can only read; `None` when that is too
+    /// little.
     ///
     /// # Errors
     /// Those of making memory.
@@ -73,7 +74,8 @@ pub trait Pages: Any + Send {
     /// What the machine says.
     fn zero(&self, from: u64, to: u64) -> Result<()>;
 
-    /// The first offset at or after `at` that is not known to be zeros; [`PAGES_LEN`] when there is none.
+    /// The first offset at or after `at` that is not known to be zeros; [`PAGES_LEN`] when there is
+    /// none.
     ///
     /// # Errors
     /// What the machine says.

@@ -1,16 +1,17 @@
 //! Many clients on one volume.
 //!
-//! A request comes by a carrier, and goes one way: [`route`] -> [`session`] -> [`volume`] -> the file system, and
-//! what it has changed to [`leases`]. Read in this order:
+//! A request comes by a carrier, and goes one way: [`route`] -> [`session`] -> [`volume`] -> the
+//! file system, and what it has changed to [`leases`]. Read in this order:
 //!
 //! 1. [`host`]: the machine below; [`task`]: what is done beside the requests.
 //! 2. [`volume`]: what all clients share; `guarded`, what its lock guards.
 //! 3. [`rights`]: what a client may do. `open`: which inodes and open files it may name.
-//! 4. [`session`]: one client's view of the volume, and its calls: `concerns`, what each verb is about;
-//!    `call`, how one begins; `permission`, what it may do; `shown`, what comes of it; then `verbs`.
+//! 4. [`session`]: one client's view of the volume, and its calls: `concerns`, what each verb is
+//!    about; `call`, how one begins; `permission`, what it may do; `shown`, what comes of it; then
+//!    `verbs`.
 //! 5. [`leases`]: who must hear of a change, and is waited for.
-//! 6. [`locks`], those of fcntl(2) and flock(2); [`mapped`], the files that clients have mapped; [`syncs`] and
-//!    [`checkpoints`], which make durable.
+//! 6. [`locks`], those of fcntl(2) and flock(2); [`mapped`], the files that clients have mapped;
+//!    [`syncs`] and [`checkpoints`], which make durable.
 //! 7. [`route`]: carriers, the router above them, and what a client needs that is a kernel.
 //!
 //! # What holds

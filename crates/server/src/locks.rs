@@ -1,8 +1,8 @@
 //! The locks of fcntl(2) and flock(2), of all clients of one volume.
 //!
-//! A lock of fcntl(2) covers bytes and belongs to a process, as its client names it; one of flock(2)
-//! covers the file and belongs to an open file. The two kinds do not see each other, as on Linux.
-//! Locks are advice: reading and writing does not look at them.
+//! A lock of fcntl(2) covers bytes and belongs to a process, as its client names it; one of
+//! flock(2) covers the file and belongs to an open file. The two kinds do not see each other, as on
+//! Linux. Locks are advice: reading and writing does not look at them.
 //!
 //! Who waits is granted in the order of asking, as soon as nothing that is held is in the way; a
 //! request that need not wait does not queue behind those that do. A request of fcntl(2) that would
@@ -332,9 +332,9 @@ impl LockTable {
         (result, wakes)
     }
 
-    /// The open file `through` of `session` is no more, and with it what was asked for through it: the locks of
-    /// an open file description, whose owner is named nowhere else. Those of a process have gone when
-    /// it closed its last descriptor of the file.
+    /// The open file `through` of `session` is no more, and with it what was asked for through it:
+    /// the locks of an open file description, whose owner is named nowhere else. Those of a process
+    /// have gone when it closed its last descriptor of the file.
     pub fn release(&mut self, key: Key, session: SessionId, through: u64) -> Wakes {
         let mut wakes = Wakes::default();
         let Some(file) = self.files.get_mut(&key) else { return wakes };

@@ -1,7 +1,7 @@
 //! Files that clients have mapped: memory that is the content for everybody.
 //!
-//! The first mapping of a part of a file copies that part into memory (`Pages`) whose descriptor the
-//! client gets and maps. From then on, for as long as any client has it:
+//! The first mapping of a part of a file copies that part into memory (`Pages`) whose descriptor
+//! the client gets and maps. From then on, for as long as any client has it:
 //!
 //! - Reads by anybody come from the memory, so that a store is seen as soon as it is made.
 //! - What is written, cut off or punched out is so in the file system and in the memory.
@@ -70,8 +70,8 @@ impl<F: FileSystem> Guarded<F> {
         !self.mapped.files.is_empty() && self.mapped.files.contains_key(&ino)
     }
 
-    /// Begins to map `ino` for `by`, or goes on with it: brings at most [`STEP`] bytes of `range`, a
-    /// multiple of [`CHUNK`], into memory. Says what is mapped when all is there.
+    /// Begins to map `ino` for `by`, or goes on with it: brings at most [`STEP`] bytes of `range`,
+    /// a multiple of [`CHUNK`], into memory. Says what is mapped when all is there.
     fn map(
         &mut self,
         cx: &Context,
@@ -223,8 +223,8 @@ impl<F: FileSystem> Guarded<F> {
         }
     }
 
-    /// Writes back what was stored into `ino` from `at` on, at most [`STEP`] bytes of it. Returns where
-    /// to go on, `None` at the end.
+    /// Writes back what was stored into `ino` from `at` on, at most [`STEP`] bytes of it. Returns
+    /// where to go on, `None` at the end.
     fn write_back_step(&mut self, cx: &Context, ino: Ino, at: u64) -> Result<Option<u64>> {
         let Guarded { fs, mapped, .. } = self;
         let Some(file) = mapped.files.get(&ino).filter(|file| file.stores) else {
@@ -345,9 +345,9 @@ impl<F: FileSystem + Send> Volume<F> {
         }
     }
 
-    /// What `give` makes of the memory that is the content of a mapped file, to be given to a client, and
-    /// whether it is for stores too. An offset in it is the same offset in the file; only what was mapped with
-    /// [`Session::map`] is in it, and nothing beyond the end of the file
+    /// What `give` makes of the memory that is the content of a mapped file, to be given to a
+    /// client, and whether it is for stores too. An offset in it is the same offset in the file;
+    /// only what was mapped with [`Session::map`] is in it, and nothing beyond the end of the file
     /// stays.
     ///
     /// # Errors
@@ -477,8 +477,8 @@ impl<F: FileSystem + Send> Volume<F> {
 }
 
 impl<F: FileSystem + Send> Session<F> {
-    /// Maps `len` bytes of an open file from `offset` on, for loads and, if it is open for writing too,
-    /// for stores, which all others see at once (see the [module](self)).
+    /// Maps `len` bytes of an open file from `offset` on, for loads and, if it is open for writing
+    /// too, for stores, which all others see at once (see the [module](self)).
     ///
     /// # Errors
     /// `EBADF`; `EACCES` for a file that is not open for reading; `EINVAL` for no bytes; `EFBIG`;

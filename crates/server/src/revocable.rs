@@ -1,7 +1,7 @@
 //! A session that can be taken away from whoever serves it.
 //!
-//! The thread that answers a FUSE mount sleeps in the kernel until a program asks for something. When
-//! the client goes, its files are to be closed at once, whatever that thread is doing.
+//! The thread that answers a FUSE mount sleeps in the kernel until a program asks for something.
+//! When the client goes, its files are to be closed at once, whatever that thread is doing.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -34,8 +34,8 @@ impl<S> Revocable<S> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts the session in, unless its place has been revoked meanwhile: then it is dropped and false
-    /// returned.
+    /// Puts the session in, unless its place has been revoked meanwhile: then it is dropped and
+    /// false returned.
     pub fn begin(&self, session: S) -> bool {
         let mut place = self.place();
         let empty = matches!(*place, Contents::Empty);

@@ -51,8 +51,8 @@ pub use own::Lent;
 pub struct Session<F: FileSystem + Send> {
     pub(crate) volume: Arc<Volume<F>>,
     pub(crate) judge: Judge,
-    /// Whether a call returns only when the kernels of mounts have taken what it goes by. Otherwise whoever
-    /// carries the answer waits, for what `needs` says.
+    /// Whether a call returns only when the kernels of mounts have taken what it goes by. Otherwise
+    /// whoever carries the answer waits, for what `needs` says.
     pub(crate) waits: bool,
     pub(crate) needs: RefCell<Option<Ticket>>,
     pub(crate) own: Own,
@@ -114,9 +114,10 @@ impl<F: FileSystem + Send> Session<F> {
         &self.own.access
     }
 
-    /// Begins the session's View, of at most `most` bytes, and returns what `give` makes of its memory, for the client to map:
-    /// what the client asks for from here on is put there and kept true until the session ends. `None`
-    /// when `most` or the limits leave no room for one, or the session has one.
+    /// Begins the session's View, of at most `most` bytes, and returns what `give` makes of its
+    /// memory, for the client to map: what the client asks for from here on is put there and kept
+    /// true until the session ends. `None` when `most` or the limits leave no room for one, or the
+    /// session has one.
     ///
     /// # Errors
     /// What making the memory says, and what `give` does; `EIO` after a panic in the file system.
@@ -153,9 +154,9 @@ impl<F: FileSystem + Send> Session<F> {
         self.needs.get_mut().take()
     }
 
-    /// From now on the session's client is a kernel, which remembers what it is told of what `lends` says.
-    /// Before anything was asked. `mount` is woken when there is something to tell it, and fenced when it does
-    /// not forget in time.
+    /// From now on the session's client is a kernel, which remembers what it is told of what
+    /// `lends` says. Before anything was asked. `mount` is woken when there is something to tell
+    /// it, and fenced when it does not forget in time.
     ///
     /// # Errors
     /// `EIO` after a panic in the file system.
@@ -168,7 +169,8 @@ impl<F: FileSystem + Send> Session<F> {
         Ok(cache)
     }
 
-    /// From now on what is opened can be adopted by sessions that [`Access::adopts_offered`] allows it.
+    /// From now on what is opened can be adopted by sessions that [`Access::adopts_offered`] allows
+    /// it.
     pub fn offer(&mut self) {
         self.own.offers = true;
     }
@@ -183,8 +185,8 @@ impl<F: FileSystem + Send> Session<F> {
         self.own.lent.take()
     }
 
-    /// Whether the kernel may keep pages of `ino`, the client's number, beyond an open file of it, and
-    /// whether it may read it through its page cache.
+    /// Whether the kernel may keep pages of `ino`, the client's number, beyond an open file of it,
+    /// and whether it may read it through its page cache.
     pub fn keeps_pages(&self, ino: Ino) -> (bool, bool) {
         let (Some(cache), Ok(ino)) = (&self.own.cache, self.own.inodes.inner(ino)) else {
             return (false, false);

@@ -1,8 +1,10 @@
-//! Syncs: who asks for one is answered when it is done, and meanwhile nobody waits for it but who asked.
+//! Syncs: who asks for one is answered when it is done, and meanwhile nobody waits for it but who
+//! asked.
 //!
-//! A volume's syncer is one [`Task`]. It takes everybody who has asked, begins one sync for all of them
-//! under the volume's lock, waits for the device without the lock, and ends it. Who asks meanwhile shares the
-//! next one, so that however many ask, there are never more flushes than one under way and one to come:
+//! A volume's syncer is one [`Task`]. It takes everybody who has asked, begins one sync for all of
+//! them under the volume's lock, waits for the device without the lock, and ends it. Who asks
+//! meanwhile shares the next one, so that however many ask, there are never more flushes than one
+//! under way and one to come:
 //!
 //! ```text
 //!     ask, ask ---> queue ---> | begin |  flush  | end | ---> answers
@@ -10,8 +12,8 @@
 //!     other calls        ..........|.........|............        (under the lock: begin and end)
 //! ```
 //!
-//! Every sync covers the whole volume, as the file seam has it: one that begins after a request covers what
-//! the request asked for.
+//! Every sync covers the whole volume, as the file seam has it: one that begins after a request
+//! covers what the request asked for.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -112,16 +114,16 @@ impl<F: FileSystem + Send> Volume<F> {
         self.syncs.is_served()
     }
 
-    /// Calls `then` when everything is durable that has been done until now: by the syncer later, or at
-    /// once, where there is none to take it. With `data_only`, timestamps may be left behind.
+    /// Calls `then` when everything is durable that has been done until now: by the syncer later,
+    /// or at once, where there is none to take it. With `data_only`, timestamps may be left behind.
     pub fn sync_later(&self, data_only: bool, then: Then) {
         if let Err(then) = self.syncs.ask(Waiter { data_only, then }) {
             then(self.sync_whole(self.host.now()));
         }
     }
 
-    /// Waits until everything is durable that has been done until now. With `data_only`, timestamps may be
-    /// left behind.
+    /// Waits until everything is durable that has been done until now. With `data_only`, timestamps
+    /// may be left behind.
     ///
     /// # Errors
     /// Those of [`FileSystem::syncfs`].

@@ -120,8 +120,8 @@ impl<F: FileSystem + Send> Volume<F> {
         })
     }
 
-    /// Has a mount cut off when its kernel has not let go of what it caches for this long after others have
-    /// changed it. At first that is ten seconds.
+    /// Has a mount cut off when its kernel has not let go of what it caches for this long after
+    /// others have changed it. At first that is ten seconds.
     pub fn set_patience(&self, patience: std::time::Duration) {
         self.gate.set_patience(patience);
     }
@@ -153,7 +153,8 @@ impl<F: FileSystem + Send> Volume<F> {
         &self.name
     }
 
-    /// The absolute path of the socket at which clients get the memory of mapped files, if there is one.
+    /// The absolute path of the socket at which clients get the memory of mapped files, if there is
+    /// one.
     pub fn address(&self) -> Option<&[u8]> {
         self.address.get().map(Vec::as_slice)
     }
@@ -169,9 +170,9 @@ impl<F: FileSystem + Send> Volume<F> {
     }
 
     /// Takes the file system out, when every session has ended and every other holder of this
-    /// volume has let go of it; otherwise gives the volume back. `Ok(None)` after a panic in the file
-    /// system: what it holds in memory may be half of a change and must not be written. It then
-    /// has been dropped, and recovers from its journal when it is mounted again.
+    /// volume has let go of it; otherwise gives the volume back. `Ok(None)` after a panic in the
+    /// file system: what it holds in memory may be half of a change and must not be written. It
+    /// then has been dropped, and recovers from its journal when it is mounted again.
     pub fn into_inner(self: Arc<Self>) -> std::result::Result<Option<F>, Arc<Self>> {
         let Volume { state, host, .. } = Arc::try_unwrap(self)?;
         Ok(match state.into_inner() {
@@ -196,8 +197,8 @@ impl<F: FileSystem + Send> Volume<F> {
         self.sync(false)
     }
 
-    /// As [`lock`](Self::lock), for a call whose answer waits until the kernels of all mounts have forgotten
-    /// what it belies. The call says what it goes by.
+    /// As [`lock`](Self::lock), for a call whose answer waits until the kernels of all mounts have
+    /// forgotten what it belies. The call says what it goes by.
     ///
     /// # Errors
     /// `EIO` after a panic in the file system.

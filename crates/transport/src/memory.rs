@@ -133,7 +133,8 @@ impl Memory for Shared<'_> {
         Shared::write(self, at, data);
     }
 
-    /// One look at the place for all words: one for each took a request and its answer 170 instructions.
+    /// One look at the place for all words: one for each took a request and its answer 170
+    /// instructions.
     #[inline]
     fn read_message(&self, at: usize, out: &mut [u8]) {
         let words = self.words(at, out.len().div_ceil(8));

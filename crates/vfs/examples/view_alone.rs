@@ -1,6 +1,8 @@
-//! What reads of a View cost on this machine: `cargo run --release -p atoll-vfs --example view_alone`.
+//! What reads of a View cost on this machine:
+//! `cargo run --release -p atoll-vfs --example view_alone`.
 //!
-//! An argument picks one kind of read and a second one the number of reads, for counting instructions.
+//! An argument picks one kind of read and a second one the number of reads, for counting
+//! instructions.
 
 use std::hint::black_box;
 use std::time::Instant;

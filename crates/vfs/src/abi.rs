@@ -3,8 +3,8 @@
 /// The header of what a program's descriptor and the server's socket carry.
 pub const HEADER: &str = include_str!("abi.h");
 
-/// Who shows it may have the memory of a mapped file: sixteen random bytes, which a program is told of an
-/// open file that it has.
+/// Who shows it may have the memory of a mapped file: sixteen random bytes, which a program is told
+/// of an open file that it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MapToken(pub [u8; 16]);
 

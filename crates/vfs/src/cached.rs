@@ -3,8 +3,8 @@
 //! Read in this order: [`LiveView`] what keeps a View readable, [`OpenFiles`] which files are
 //! open for reading, [`Answers`] what the two say, [`Cached`] the file system.
 //!
-//! The View is the truth at the moment it is read (docs/PROTOCOL.md), so that nothing here ever has to be
-//! dropped: not after a write of this client's own, not after one of another's.
+//! The View is the truth at the moment it is read (docs/PROTOCOL.md), so that nothing here ever has
+//! to be dropped: not after a write of this client's own, not after one of another's.
 
 mod open;
 
@@ -17,13 +17,14 @@ use crate::filesystem::FileSystem;
 use crate::types::*;
 use crate::view::ViewReader;
 
-/// The most bytes of a read that are looked for in the View: what is longer is worth a request. It bounds
-/// how long a read takes that is overtaken by writes again and again.
+/// The most bytes of a read that are looked for in the View: what is longer is worth a request. It
+/// bounds how long a read takes that is overtaken by writes again and again.
 pub const READ_MAX: usize = 64 << 10;
 
 /// A View with what keeps it readable: its memory mapped, its server alive.
 pub trait LiveView {
-    /// What to read it by; `None` once the connection to the server is known to be lost, for ever after.
+    /// What to read it by; `None` once the connection to the server is known to be lost, for ever
+    /// after.
     fn reader(&self) -> Option<&ViewReader<'_>>;
 
     /// The server gave no answer: whether the connection is lost should be found out.
@@ -115,11 +116,11 @@ impl<V: LiveView> Answers<V> {
     }
 }
 
-/// A [`FileSystem`] whose lookup, getattr and read are answered from a View where it has the answer, and by
-/// `F`, a client of the server that fills the View, where it has not.
+/// A [`FileSystem`] whose lookup, getattr and read are answered from a View where it has the
+/// answer, and by `F`, a client of the server that fills the View, where it has not.
 ///
-/// The View says what the session's own identity may see; the [`Context`] of a call that the View answers
-/// has no part in it. A client that acts for others looks names up in it for itself only:
+/// The View says what the session's own identity may see; the [`Context`] of a call that the View
+/// answers has no part in it. A client that acts for others looks names up in it for itself only:
 /// [`for_caller`](Self::for_caller).
 ///
 /// Threads of one program share a View and [`OpenFiles`], each with a client of its own.
@@ -136,8 +137,9 @@ impl<F: FileSystem, V: LiveView> Cached<F, V> {
         Cached { inner, answers: Answers::new(view, open), caller: None }
     }
 
-    /// Looks names up in the View only for calls of this user and group: where the server lets the client
-    /// act for others, it judges them by what they may see, and the View is the client's own.
+    /// Looks names up in the View only for calls of this user and group: where the server lets the
+    /// client act for others, it judges them by what they may see, and the View is the client's
+    /// own.
     #[must_use]
     pub fn for_caller(self, uid: u32, gid: u32) -> Self {
         Cached { caller: Some((uid, gid)), ..self }

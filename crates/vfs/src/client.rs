@@ -1,8 +1,8 @@
 //! The asking side of the file seam: a [`FileSystem`] whose calls go as FUSE messages over a
 //! [`Transport`].
 //!
-//! Nothing that the server says is trusted further than its meaning: lengths, names, times and types
-//! are checked, and what is none of these is `EIO`.
+//! Nothing that the server says is trusted further than its meaning: lengths, names, times and
+//! types are checked, and what is none of these is `EIO`.
 
 mod call;
 mod session;
@@ -45,13 +45,13 @@ const FORGETS: usize = 32;
 /// - A call whose server is lost, or breaks the protocol, is `EIO`; it may have been carried out or
 ///   not. So are error numbers that [`Errno`] does not know. What a server has not implemented is
 ///   `EOPNOTSUPP`.
-/// - Reads and writes larger than server and transport carry at once are several requests, each atomic
-///   by itself.
+/// - Reads and writes larger than server and transport carry at once are several requests, each
+///   atomic by itself.
 /// - [`forget`](FileSystem::forget) gathers what is forgotten and tells the server now and then.
-/// - [`release`](FileSystem::release) of an open file does not wait for the server, as in Linux: the
-///   storage of an unlinked file may come back a moment later.
-/// - The time of a call is the server's unless [`Extensions::TIME`] was agreed, the identity whatever the
-///   server knows of this process.
+/// - [`release`](FileSystem::release) of an open file does not wait for the server, as in Linux:
+///   the storage of an unlinked file may come back a moment later.
+/// - The time of a call is the server's unless [`Extensions::TIME`] was agreed, the identity
+///   whatever the server knows of this process.
 ///
 /// With a server that has none of Atoll's extensions, also:
 /// - [`Attr::btime`] is 0.
@@ -67,8 +67,8 @@ pub struct Client<T> {
     truncates: bool,
     max_data: usize,
     unique: u64,
-    /// Open files by their handles, and whether they have APPEND at a server that does not say where
-    /// appended data went.
+    /// Open files by their handles, and whether they have APPEND at a server that does not say
+    /// where appended data went.
     open: BTreeMap<u64, (Ino, bool)>,
     /// Requests whose answer nobody needs, the oldest first.
     unread: VecDeque<Token>,
@@ -135,8 +135,8 @@ impl<T: Transport> Client<T> {
         Ok((attr, handle))
     }
 
-    /// Uses an open file of another session of the volume, by its `token`: a handle with the same rights,
-    /// which is `EBADF` from the moment that the original is closed.
+    /// Uses an open file of another session of the volume, by its `token`: a handle with the same
+    /// rights, which is `EBADF` from the moment that the original is closed.
     ///
     /// # Errors
     /// `EBADF` for a token that is none; `EMFILE`; `EOPNOTSUPP` when the server knows no tokens.
@@ -147,8 +147,8 @@ impl<T: Transport> Client<T> {
         Ok(Handle(OpenOut::load(self.body()).fh))
     }
 
-    /// Uses what another session of the volume has open of `ino` with these rights, READ and WRITE, as
-    /// [`adopt`](Self::adopt) does: of several the latest.
+    /// Uses what another session of the volume has open of `ino` with these rights, READ and WRITE,
+    /// as [`adopt`](Self::adopt) does: of several the latest.
     ///
     /// # Errors
     /// As `adopt`; `EBADF` also when nothing is open so, or this session may not do that.
@@ -160,8 +160,8 @@ impl<T: Transport> Client<T> {
         Ok(Handle(OpenOut::load(self.body()).fh))
     }
 
-    /// Writes at the end of the file, wherever that is by then, through a handle without APPEND. What is
-    /// larger than server and transport carry at once is written in part.
+    /// Writes at the end of the file, wherever that is by then, through a handle without APPEND.
+    /// What is larger than server and transport carry at once is written in part.
     ///
     /// # Errors
     /// Those of [`write`](FileSystem::write); `EOPNOTSUPP` when the server does not append.
@@ -239,8 +239,8 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Lists one batch of entries, to the end of `emit`'s patience. Returns where to go on, or `None`
-    /// when that is over.
+    /// Lists one batch of entries, to the end of `emit`'s patience. Returns where to go on, or
+    /// `None` when that is over.
     fn list(
         &mut self,
         cx: &Context,

@@ -110,8 +110,8 @@ pub trait FileSystem {
     /// the same kind and, if a directory, empty; or as `flags` say. Two names of one file: nothing.
     ///
     /// # Errors
-    /// `ENOENT`, `EEXIST`, `EISDIR`, `ENOTDIR`, `ENOTEMPTY`, `EMLINK`; `EINVAL` for moving a directory into
-    /// itself or for both flags.
+    /// `ENOENT`, `EEXIST`, `EISDIR`, `ENOTDIR`, `ENOTEMPTY`, `EMLINK`; `EINVAL` for moving a
+    /// directory into itself or for both flags.
     fn rename(
         &mut self,
         cx: &Context,
@@ -175,13 +175,13 @@ pub trait FileSystem {
         buf: &mut [u8],
     ) -> Result<usize>;
 
-    /// `ino` has been read, listed or followed: sets atime to [`Context::now`], and nothing else, if it
-    /// [is due](Attr::access_is_due). Returns whether it has.
+    /// `ino` has been read, listed or followed: sets atime to [`Context::now`], and nothing else,
+    /// if it [is due](Attr::access_is_due). Returns whether it has.
     ///
-    /// For who has access times [`Relatime`](AccessTimes::Relatime), after each call that reads. Where it cannot
-    /// be set (a volume that takes no changes, an error of the device) it is not, and nobody is told: what was
-    /// read is read. A crash may lose it, as any time that a call sets by itself. Implementors whose other side
-    /// does this leave it out.
+    /// For who has access times [`Relatime`](AccessTimes::Relatime), after each call that reads.
+    /// Where it cannot be set (a volume that takes no changes, an error of the device) it is not,
+    /// and nobody is told: what was read is read. A crash may lose it, as any time that a call sets
+    /// by itself. Implementors whose other side does this leave it out.
     #[inline]
     fn accessed(&mut self, cx: &Context, ino: Ino) -> bool {
         let _ = (cx, ino);
@@ -281,13 +281,15 @@ pub trait FileSystem {
     /// As [`fsync`](Self::fsync).
     fn syncfs(&mut self, cx: &Context) -> Result<()>;
 
-    /// Begins a [`syncfs`](Self::syncfs) of which the waiting is done without the file system: others go
-    /// on with it meanwhile. With `data_only`, timestamps may be left behind. What was done before this
-    /// call is durable when the sync has ended; of what is done later nothing is said.
+    /// Begins a [`syncfs`](Self::syncfs) of which the waiting is done without the file system:
+    /// others go on with it meanwhile. With `data_only`, timestamps may be left behind. What was
+    /// done before this call is durable when the sync has ended; of what is done later nothing is
+    /// said.
     ///
     /// `None`: it has ended already. That is the answer of those who cannot wait elsewhere, after a
-    /// whole [`syncfs`](Self::syncfs), and of those who can while another sync is under way: who shares
-    /// one among many has one at a time. A sync that is never ended holds up nothing and promises nothing.
+    /// whole [`syncfs`](Self::syncfs), and of those who can while another sync is under way: who
+    /// shares one among many has one at a time. A sync that is never ended holds up nothing and
+    /// promises nothing.
     ///
     /// # Errors
     /// As [`fsync`](Self::fsync).
@@ -296,8 +298,9 @@ pub trait FileSystem {
         self.syncfs(cx).map(|()| None)
     }
 
-    /// Ends what [`begin_sync`](Self::begin_sync) began and [`PendingSync::flush`] waited for, which came to
-    /// `flushed`. There may be more to be waited for, and ended in the same way; `None`: everything is durable.
+    /// Ends what [`begin_sync`](Self::begin_sync) began and [`PendingSync::flush`] waited for,
+    /// which came to `flushed`. There may be more to be waited for, and ended in the same way;
+    /// `None`: everything is durable.
     ///
     /// # Errors
     /// That of `flushed`, and as [`fsync`](Self::fsync): the sync has failed.
@@ -306,15 +309,16 @@ pub trait FileSystem {
         flushed.map(|()| None)
     }
 
-    /// Whether [`checkpoint_step`](Self::checkpoint_step)s are worth their while: some call will have to do
-    /// the work, with everybody waiting, unless it is done before.
+    /// Whether [`checkpoint_step`](Self::checkpoint_step)s are worth their while: some call will
+    /// have to do the work, with everybody waiting, unless it is done before.
     fn checkpoint_due(&self) -> bool {
         false
     }
 
-    /// Takes a step of the checkpoint that is under way, or begins one: the work that keeps the file system's
-    /// journal short, done between the calls of others, by whoever has a thread to spare. `flushed`: what the
-    /// flush came to that the last step left to the caller. A step takes a fraction of a millisecond.
+    /// Takes a step of the checkpoint that is under way, or begins one: the work that keeps the
+    /// file system's journal short, done between the calls of others, by whoever has a thread to
+    /// spare. `flushed`: what the flush came to that the last step left to the caller. A step takes
+    /// a fraction of a millisecond.
     ///
     /// A crash between two steps loses nothing.
     ///

@@ -30,8 +30,8 @@ pub struct Inline<F, C> {
 }
 
 impl<F: FileSystem, C: FnMut() -> Timespec> Inline<F, C> {
-    /// Puts `fs` behind a server with `options`, on a transport that carries as much data as the server
-    /// takes.
+    /// Puts `fs` behind a server with `options`, on a transport that carries as much data as the
+    /// server takes.
     pub fn new(fs: F, options: ServerOptions, clock: C) -> Self {
         Inline {
             fs,

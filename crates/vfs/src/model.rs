@@ -6,8 +6,9 @@
 //!
 //! - Where several errors apply, the model returns one; [`ModelFs::admissible`] lists all.
 //! - A block that was allocated or zeroed with `fallocate` and not written since is a hole to
-//!   [`SeekTo`]; [`ModelFs::seek_admits`] accepts data as well. It also accepts data for a hole in the
-//!   same 64 KiB of a file as something that is stored: a file system may allocate around a write.
+//!   [`SeekTo`]; [`ModelFs::seek_admits`] accepts data as well. It also accepts data for a hole in
+//!   the same 64 KiB of a file as something that is stored: a file system may allocate around a
+//!   write.
 //! - Setting a size, and opening with TRUNC, set mtime and ctime even when the size was the same,
 //!   as ftruncate(2) does. So does every `fallocate` that succeeds.
 //! - A write of no bytes changes nothing.

@@ -1,5 +1,5 @@
-//! The serving side of the file seam: one request as bytes, one call of a [`FileSystem`], one reply as
-//! bytes.
+//! The serving side of the file seam: one request as bytes, one call of a [`FileSystem`], one reply
+//! as bytes.
 //!
 //! Straight from bytes to the call: no request but those for a link's target, for extended
 //! attributes and for a listing with attributes allocates, and those use one buffer that is kept,
@@ -39,8 +39,8 @@ const FEATURES: u64 = FUSE_ASYNC_READ
 pub struct ServerOptions {
     /// The most data of one request or reply, in bytes.
     pub max_data: u32,
-    /// The extensions to agree to. With [`Extensions::TIME`] the client says what time it is: only for
-    /// clients that are trusted.
+    /// The extensions to agree to. With [`Extensions::TIME`] the client says what time it is: only
+    /// for clients that are trusted.
     pub extensions: Extensions,
     /// For how many seconds the client may rely on names and attributes.
     pub valid: u64,
@@ -122,13 +122,14 @@ impl Server {
         self.agreed
     }
 
-    /// Carries out the request in `message` and `data`, and writes the reply to the front of `reply`,
-    /// and of `room`, if it brings data. Both are only written, and `data` is only passed on, so that
-    /// `data` and `room` may be memory that the client changes meanwhile; `message` must not be.
+    /// Carries out the request in `message` and `data`, and writes the reply to the front of
+    /// `reply`, and of `room`, if it brings data. Both are only written, and `data` is only passed
+    /// on, so that `data` and `room` may be memory that the client changes meanwhile; `message`
+    /// must not be.
     ///
     /// # Errors
-    /// [`Malformed`], when there is nothing that an answer could be addressed to: what to do is to end
-    /// the session. Whatever else is wrong is answered with an error.
+    /// [`Malformed`], when there is nothing that an answer could be addressed to: what to do is to
+    /// end the session. Whatever else is wrong is answered with an error.
     ///
     /// # Panics
     /// When `reply` is shorter than [`REPLY_MAX`].
@@ -146,8 +147,8 @@ impl Server {
         self.answer(fs, caller, &message, reply, room)
     }
 
-    /// As [`serve`](Self::serve), for a message that was decoded already by a caller that answers some
-    /// requests itself, such as those for locks.
+    /// As [`serve`](Self::serve), for a message that was decoded already by a caller that answers
+    /// some requests itself, such as those for locks.
     ///
     /// # Errors
     /// As [`serve`](Self::serve).
@@ -398,8 +399,8 @@ impl Server {
     }
 }
 
-/// What is asked of an open. A client that did not agree to [`Extensions::APPEND`] finds the end of the
-/// file itself, as the kernel does, and may clear O_APPEND at any time without saying so.
+/// What is asked of an open. A client that did not agree to [`Extensions::APPEND`] finds the end of
+/// the file itself, as the kernel does, and may clear O_APPEND at any time without saying so.
 #[inline]
 fn opened(bits: u32, agreed: Extensions) -> OpenFlags {
     let flags = open_flags(bits);

@@ -22,7 +22,8 @@ impl PendingSync {
         PendingSync { id, flush: Some(Box::new(flush)) }
     }
 
-    /// The sync `id`, which would take the file system for long, and goes on after a turn of others.
+    /// The sync `id`, which would take the file system for long, and goes on after a turn of
+    /// others.
     pub fn turn(id: SyncId) -> PendingSync {
         PendingSync { id, flush: None }
     }

@@ -14,7 +14,8 @@ pub const SYMLINK_MAX: usize = 4095;
 pub const XATTR_SIZE_MAX: usize = 65536;
 /// The largest total of the names of a file's extended attributes, each with its NUL, in bytes.
 pub const XATTR_LIST_MAX: usize = 65536;
-/// The most hard links to what is no directory (what ext4's successors and the field's tools expect to fit).
+/// The most hard links to what is no directory (what ext4's successors and the field's tools expect
+/// to fit).
 pub const LINK_MAX: u32 = 65000;
 
 /// An inode number. 0 is never one; a number is never used again after its file is gone.
@@ -199,8 +200,8 @@ impl Attr {
         self.mtime >= self.atime || self.ctime >= self.atime
     }
 
-    /// Whether reading at `now` sets atime where access times are [`AccessTimes::Relatime`]: Linux's
-    /// `relatime_need_update`, and not to what it is.
+    /// Whether reading at `now` sets atime where access times are [`AccessTimes::Relatime`]:
+    /// Linux's `relatime_need_update`, and not to what it is.
     #[inline]
     pub fn access_is_due(&self, now: Timespec) -> bool {
         (self.changed_since_access() || now.sec.saturating_sub(self.atime.sec) >= A_DAY)

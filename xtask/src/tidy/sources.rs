@@ -9,26 +9,6 @@ const LINES_MAX: usize = 800;
 /// A line of C, and a comment of Rust, is as long as rustfmt makes a line of Rust.
 const COLUMNS_MAX: usize = 100;
 
-/// Folders whose comments in Rust may still be wider.
-const WIDE: [&str; 16] = [
-    "crates/cli/",
-    "crates/fs/",
-    "crates/host/src/fuse/",
-    "crates/host/src/lib.rs",
-    "crates/host/src/server/",
-    "crates/host/src/shm/view.rs",
-    "crates/libatoll/",
-    "crates/posix/",
-    "crates/preload-backend/",
-    "crates/preload/",
-    "crates/server/",
-    "crates/transport/examples/",
-    "crates/transport/src/view/",
-    "crates/vfs/",
-    "sim/",
-    "tests/",
-];
-
 /// Crates that run anywhere: no host, no unsafe code at all.
 const NO_STD: [&str; 4] = ["crates/block", "crates/vfs", "crates/fs", "crates/posix"];
 
@@ -92,10 +72,8 @@ fn columns(path: &str, text: &str, of: impl Fn(&str) -> bool, problems: &mut Vec
 
 fn source(path: &str, text: &str, problems: &mut Vec<Problem>) {
     common(path, text, problems);
-    if !WIDE.iter().any(|folder| path.starts_with(folder)) {
-        let is_comment = |line: &str| line.trim_start().starts_with("//");
-        columns(path, text, is_comment, problems);
-    }
+    let is_comment = |line: &str| line.trim_start().starts_with("//");
+    columns(path, text, is_comment, problems);
     if !text.starts_with("//!") && !path.ends_with("/tests.rs") {
         problems.push(Problem::new(path, 1, "must begin with `//!` and what the file is"));
     }

@@ -14,8 +14,9 @@ pub use tempfile::TempDir;
 /// Says that this process is the inner half of a test, which `atoll run` has started.
 const INNER: &str = "ATOLL_TEST_INNER";
 
-/// `env` with arguments that give what it runs the usual effects of all signals, and none blocked: a shell
-/// cannot trap one that was ignored when it began, as some are where tests run in the background.
+/// `env` with arguments that give what it runs the usual effects of all signals, and none blocked:
+/// a shell cannot trap one that was ignored when it began, as some are where tests run in the
+/// background.
 pub const USUAL: [&str; 2] = ["env", "--default-signal"];
 
 /// The binary that is tested, with the usual effects of signals.

@@ -97,8 +97,9 @@ pub struct MountOptions<'a> {
     /// The kernel checks permissions, by the owners and modes that it is told; otherwise whoever
     /// serves does.
     pub checked: bool,
-    /// What reading does to times of last access, as the table of mounts shows it: the kernel leaves it to whoever
-    /// serves. Where that is not known, that nobody sets them is the safe thing to say.
+    /// What reading does to times of last access, as the table of mounts shows it: the kernel
+    /// leaves it to whoever serves. Where that is not known, that nobody sets them is the safe
+    /// thing to say.
     pub access_times: AccessTimes,
 }
 

@@ -37,10 +37,11 @@ pub const MAX_WRITE: u32 = 1 << 20;
 /// What may come before the data of a request: the kernel wants this much room beside it.
 const REQUEST_ROOM: usize = 4096;
 
-/// How long requests are still answered, with an error, so that a notification that waits for them ends.
+/// How long requests are still answered, with an error, so that a notification that waits for them
+/// ends.
 const DRAIN: Duration = Duration::from_secs(2);
-/// The pause before the kernel is told once more of an inode that it does not know yet; the next is twice as
-/// long, up to the longest.
+/// The pause before the kernel is told once more of an inode that it does not know yet; the next is
+/// twice as long, up to the longest.
 const RETRY: Duration = Duration::from_micros(20);
 const RETRY_MAX: Duration = Duration::from_millis(5);
 
@@ -77,7 +78,8 @@ impl Mount for Line {
 }
 
 impl Line {
-    /// Sends a reply. A request that the kernel has given up meanwhile is no error; then this is false.
+    /// Sends a reply. A request that the kernel has given up meanwhile is no error; then this is
+    /// false.
     fn send(&self, message: &[u8], data: &[u8]) -> io::Result<bool> {
         let parts = [IoSlice::new(message), IoSlice::new(data)];
         match rustix::io::writev(&self.device, &parts) {
@@ -336,8 +338,8 @@ impl Device {
         if line.fenced.load(Ordering::Relaxed) {
             return Ok(false);
         }
-        // A program that asks for one thing after the other finds this thread awake. Who hangs up revokes the
-        // session as well, so that it need not be looked for here.
+        // A program that asks for one thing after the other finds this thread awake. Who hangs up
+        // revokes the session as well, so that it need not be looked for here.
         spin.begin();
         while !limit.is_zero() {
             if poll(&mut [device()], Some(&Timespec::default())) == Ok(1) {

@@ -10,11 +10,11 @@
 //!
 //! Nor can another process of its user look into its memory, which holds every client's files.
 //!
-//! A call that is not on the list ends the process: code that makes it is not ours, and the
-//! volumes lose nothing by the end of a process (docs/RELIABILITY.md), which a service manager starts
-//! anew. The exceptions are calls that the standard libraries try and can do without, among them those
-//! that open files (traces of a panic, settings of the memory allocator): to them the kernel seems not
-//! to have these calls.
+//! A call that is not on the list ends the process: code that makes it is not ours, and the volumes
+//! lose nothing by the end of a process (docs/RELIABILITY.md), which a service manager starts anew.
+//! The exceptions are calls that the standard libraries try and can do without, among them those
+//! that open files (traces of a panic, settings of the memory allocator): to them the kernel seems
+//! not to have these calls.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -34,7 +34,8 @@ use seccompiler::{
 
 use super::pages;
 
-/// The newest version of Landlock whose rights are asked for; an older kernel gives those that it has.
+/// The newest version of Landlock whose rights are asked for; an older kernel gives those that it
+/// has.
 const LANDLOCK: ABI = ABI::V6;
 
 /// Why the server could not be confined.
@@ -76,8 +77,8 @@ pub enum Landlocked {
     No,
 }
 
-/// Confines this process, which must have one thread; all later ones are confined with it. There is no
-/// way back.
+/// Confines this process, which must have one thread; all later ones are confined with it. There is
+/// no way back.
 ///
 /// # Errors
 /// See [`ConfineError`]; the process may be confined in part and should end.
@@ -305,8 +306,8 @@ fn filters(descriptors: Option<RawFd>) -> Filters {
     Ok([absent.try_into()?, allowed.try_into()?])
 }
 
-/// Leaves the calls that the server makes; with `descriptors`, a directory that is open, also openat(2)
-/// in it.
+/// Leaves the calls that the server makes; with `descriptors`, a directory that is open, also
+/// openat(2) in it.
 ///
 /// # Errors
 /// [`ConfineError::Filter`].

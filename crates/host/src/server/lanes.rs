@@ -26,9 +26,10 @@ const ALONE: u32 = 64;
 #[derive(Debug)]
 pub struct Broken(pub &'static str);
 
-/// The lane that the latest requests came by. A sync of a client that has been alone for a while holds
-/// up nobody, and is made at once: the syncer would have to be woken, and to wake this thread. A lane
-/// has one producer, so that what comes behind the sync is from the client that asked for it.
+/// The lane that the latest requests came by. A sync of a client that has been alone for a while
+/// holds up nobody, and is made at once: the syncer would have to be woken, and to wake this
+/// thread. A lane has one producer, so that what comes behind the sync is from the client that
+/// asked for it.
 #[derive(Debug, Default)]
 pub struct Latest {
     /// The client's socket, and its lane.
@@ -69,8 +70,8 @@ pub struct Lanes {
 }
 
 impl Lanes {
-    /// The lanes in the `memory` of the client at `socket`. `bell` is rung when answers that waited are to be
-    /// given: by the next [`turn`](Self::turn).
+    /// The lanes in the `memory` of the client at `socket`. `bell` is rung when answers that waited
+    /// are to be given: by the next [`turn`](Self::turn).
     ///
     /// # Errors
     /// When the memory makes no sense.
@@ -132,7 +133,8 @@ impl Lanes {
         Ok(any)
     }
 
-    /// Says that nobody looks; returns whether that may be so. If not, a request has come meanwhile.
+    /// Says that nobody looks; returns whether that may be so. If not, a request has come
+    /// meanwhile.
     pub fn fall_asleep(&mut self) -> bool {
         self.channel.fall_asleep()
     }
@@ -153,7 +155,8 @@ struct Waiting {
 
 /// What the wait of an answer has come to.
 struct Outcome {
-    /// The number of the error that the answer has become, or 0; before it has come to anything [`WAITS`].
+    /// The number of the error that the answer has become, or 0; before it has come to anything
+    /// [`WAITS`].
     error: AtomicI32,
     bell: Doorbell,
 }

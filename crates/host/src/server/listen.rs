@@ -1,8 +1,8 @@
 //! The control thread: accepts clients, hears what they want, begins and ends their sessions.
 //!
-//! One thread watches all sockets and never waits for a single client: what a client is slow with costs
-//! itself alone. Each mounted session is served by a thread of its own, those with rings by the worker
-//! of their volume.
+//! One thread watches all sockets and never waits for a single client: what a client is slow with
+//! costs itself alone. Each mounted session is served by a thread of its own, those with rings by
+//! the worker of their volume.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -36,8 +36,8 @@ pub const CONNECTIONS_PER_USER: usize = 64;
 const GREETING: Duration = Duration::from_secs(10);
 /// The most clients that are accepted before the others are looked at again.
 const ACCEPT_BATCH: usize = 16;
-/// How often sessions whose client has gone are looked at, until their thread has ended too; and how long
-/// nobody is accepted when the system had no descriptor for one.
+/// How often sessions whose client has gone are looked at, until their thread has ended too; and
+/// how long nobody is accepted when the system had no descriptor for one.
 const SWEEP: Duration = Duration::from_millis(200);
 /// The most programs that wait for stores to be durable.
 const SYNCS_MAX: usize = 64;
@@ -483,8 +483,8 @@ impl<F: FileSystem + Send> Connected<F> {
     }
 }
 
-/// Gives the client of a ring, whose session is in `place`, the View that it asks for. Returns whether it
-/// may: one that has a View, or takes no answers, breaks the protocol.
+/// Gives the client of a ring, whose session is in `place`, the View that it asks for. Returns
+/// whether it may: one that has a View, or takes no answers, breaks the protocol.
 fn show<F: FileSystem + Send>(
     socket: &OwnedFd,
     place: &Revocable<Session<F>>,
@@ -506,8 +506,8 @@ fn show<F: FileSystem + Send>(
     sent.is_ok()
 }
 
-/// Ends a connection for both sides, and for whoever in this process waits for its end. What was sent
-/// before arrives.
+/// Ends a connection for both sides, and for whoever in this process waits for its end. What was
+/// sent before arrives.
 pub(super) fn hang_up(socket: &OwnedFd) {
     // Fails where the other side was faster.
     let _ = rustix::net::shutdown(socket, Shutdown::Both);

@@ -94,8 +94,8 @@ pub fn open_view<F: FileSystem + Send>(
     })
 }
 
-/// A descriptor of the memory that is the content of a mapped file, and whether it is for stores too; see
-/// [`Volume::mapped_memory`].
+/// A descriptor of the memory that is the content of a mapped file, and whether it is for stores
+/// too; see [`Volume::mapped_memory`].
 ///
 /// # Errors
 /// `ESTALE` if nobody has the file mapped any more; `EMFILE`, `ENFILE`.

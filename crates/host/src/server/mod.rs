@@ -1,11 +1,12 @@
 //! Volumes served on this machine: what a server of `atoll_server` volumes needs of a host.
 //!
 //! How clients come to a session: [`bind`] makes the socket, [`listen`] is the thread that watches
-//! it, [`control`] has the messages, `mount` and `worker` serve, the latter [`lanes`] of rings, `placement` says where a worker runs.
-//! [`sole`] serves a volume to one mount alone. `upkeep` has the threads that every served volume needs, of which
-//! `tasks` runs what makes syncs and checkpoints; `machine` is the machine below the volumes, `pages` the
-//! memory of mapped files; [`peer`] says who a client is and [`rules`] what it may do;
-//! [`notify`] tells the service manager, and [`confine`] leaves the process nothing but this.
+//! it, [`control`] has the messages, `mount` and `worker` serve, the latter [`lanes`] of rings,
+//! `placement` says where a worker runs. [`sole`] serves a volume to one mount alone. `upkeep` has
+//! the threads that every served volume needs, of which `tasks` runs what makes syncs and
+//! checkpoints; `machine` is the machine below the volumes, `pages` the memory of mapped files;
+//! [`peer`] says who a client is and [`rules`] what it may do; [`notify`] tells the service
+//! manager, and [`confine`] leaves the process nothing but this.
 
 pub mod bind;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]

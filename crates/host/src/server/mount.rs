@@ -47,8 +47,8 @@ pub(super) fn is_fuse(fd: &OwnedFd) -> bool {
 
 impl<F: FileSystem + Send + 'static> Mount<F> {
     /// As whom the requests act. The kernel puts the true identity into each, but a user can be the
-    /// kernel's master in a user namespace or a virtual machine's: only the superuser's word counts, and
-    /// that of who owns the volume.
+    /// kernel's master in a user namespace or a virtual machine's: only the superuser's word
+    /// counts, and that of who owns the volume.
     fn identity(&self) -> Identity {
         let root = self.peer.uid == 0 && !self.single_owner;
         if root || self.grant.owns { Identity::Checked } else { Identity::Peer }

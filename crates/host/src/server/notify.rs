@@ -1,6 +1,6 @@
-//! Telling the service manager how the server is doing: the protocol of sd_notify(3), which is one datagram.
-//! Its socket is connected once, before the server confines itself and may connect to nothing, and never blocks;
-//! the libraries for this connect for every message.
+//! Telling the service manager how the server is doing: the protocol of sd_notify(3), which is one
+//! datagram. Its socket is connected once, before the server confines itself and may connect to
+//! nothing, and never blocks; the libraries for this connect for every message.
 
 use std::ffi::OsStr;
 use std::io;

@@ -1,12 +1,14 @@
 //! Memory that stands for a file's content and that clients map: a memfd for each mapped file.
 //!
 //! Whoever has its descriptor changes it at any time. So it is only copied from and to, by system
-//! calls, which fail where a mapping would fault. Its length is fixed from the start, beyond any file's:
-//! nobody's mapping of it can lose its pages, and it takes memory only where something was written.
+//! calls, which fail where a mapping would fault. Its length is fixed from the start, beyond any
+//! file's: nobody's mapping of it can lose its pages, and it takes memory only where something was
+//! written.
 //!
-//! Each client gets an open file description of its own, with no more rights than its open file has.
-//! By them the kernel tells, also after fork, exec and SIGKILL, whether any client still has the memory,
-//! mapped or not: a write lease (fcntl(2), F_SETLEASE) is only given where there is no other.
+//! Each client gets an open file description of its own, with no more rights than its open file
+//! has. By them the kernel tells, also after fork, exec and SIGKILL, whether any client still has
+//! the memory, mapped or not: a write lease (fcntl(2), F_SETLEASE) is only given where there is no
+//! other.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -26,16 +28,16 @@ const F_SETSIG: libc::c_int = 10;
 /// /proc/self/fd, by which descriptors are opened anew: opened before the process is confined.
 static DESCRIPTORS: OnceLock<Option<OwnedFd>> = OnceLock::new();
 
-/// How descriptors are opened anew, for reading only and for both: the seccomp filter lets pass just
-/// these flags.
+/// How descriptors are opened anew, for reading only and for both: the seccomp filter lets pass
+/// just these flags.
 pub(super) const REOPEN: [OFlags; 2] = {
     // The system call layer adds the second.
     let always = OFlags::CLOEXEC.union(OFlags::LARGEFILE);
     [OFlags::RDONLY.union(always), OFlags::RDWR.union(always)]
 };
 
-/// The directory through which descriptors are opened anew; `None` without /proc, or where files are
-/// limited in length (RLIMIT_FSIZE), which would limit the memory too.
+/// The directory through which descriptors are opened anew; `None` without /proc, or where files
+/// are limited in length (RLIMIT_FSIZE), which would limit the memory too.
 pub(super) fn descriptors() -> Option<&'static OwnedFd> {
     let open = || {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize);
@@ -74,9 +76,8 @@ impl Pages {
         rustix::fs::fcntl_add_seals(&first, seals)?;
         // The kernel does not count the description that memfd_create(2) makes.
         let own = reopen(&first, true)?;
-        // A client that opens the memory once more while the lease is held has this signal sent, which
-        // is ignored, and not SIGIO, which would end the process.
-        // SAFETY: takes two numbers.
+        // A client that opens the memory once more while the lease is held has this signal sent,
+        // which is ignored, and not SIGIO, which would end the process. SAFETY: takes two numbers.
         if unsafe { libc::fcntl(own.as_raw_fd(), F_SETSIG, libc::SIGURG) } != 0 {
             return Err(io::Error::last_os_error());
         }

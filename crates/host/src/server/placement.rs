@@ -1,9 +1,10 @@
 //! Where a worker runs: not on the processor of the clients that it serves.
 //!
-//! Two that wait for each other on one processor take turns, while another one may idle. The scheduler
-//! puts whom it wakes on an idle processor if it finds one, but two that yield to each other it leaves
-//! together for longer than many a program runs. So the worker looks when requests come: if nearly all
-//! come while it has given its processor to another thread, it moves to another one.
+//! Two that wait for each other on one processor take turns, while another one may idle. The
+//! scheduler puts whom it wakes on an idle processor if it finds one, but two that yield to each
+//! other it leaves together for longer than many a program runs. So the worker looks when requests
+//! come: if nearly all come while it has given its processor to another thread, it moves to another
+//! one.
 //!
 //! That is a guess. The other thread may be no client, and the other processors as busy, so that
 //! moves become rare when they are of no use. A client can bring them about, which costs it its own
@@ -41,8 +42,8 @@ impl Placement {
         Placement { score: 0, rest: REST_MIN, until: None }
     }
 
-    /// Takes note of a request, which came while another thread had this processor if `gave_way`. Returns
-    /// whether the worker is to move, for which it asks the time.
+    /// Takes note of a request, which came while another thread had this processor if `gave_way`.
+    /// Returns whether the worker is to move, for which it asks the time.
     #[inline]
     pub fn served(&mut self, gave_way: bool, now: impl FnOnce() -> Instant) -> bool {
         if !gave_way {
@@ -73,12 +74,13 @@ impl Placement {
     }
 }
 
-/// Has the calling thread go on on another processor, if it may run on others. Where it may run stays as
-/// it is, but is what it was asked for from then on: a set of processors of its control group that
-/// grows later does not become its own.
+/// Has the calling thread go on on another processor, if it may run on others. Where it may run
+/// stays as it is, but is what it was asked for from then on: a set of processors of its control
+/// group that grows later does not become its own.
 ///
 /// # Errors
-/// What sched_setaffinity(2) says; sched_getaffinity(2) fails where there are more than 1,024 processors.
+/// What sched_setaffinity(2) says; sched_getaffinity(2) fails where there are more than 1,024
+/// processors.
 pub(super) fn leave() -> io::Result<()> {
     let allowed = sched_getaffinity(None)?;
     let mut others = allowed;

@@ -4,10 +4,10 @@
 //!
 //! | part | is |
 //! |---|---|
-//! | WHO | `uid:NUMBER`, `gid:NUMBER` (effective or supplementary), `user:NAME`, `group:NAME`, or `all` |
+//! | WHO | `uid:NUMBER`, `gid:NUMBER` (one of its groups), `user:NAME`, `group:NAME`, or `all` |
 //! | ACCESS | `deny`, `ro` or `rw` |
 //! | `volume=` | the volume that the rule is about; without it all of them |
-//! | `path=` | the directory of the volume that the client gets as its root; without it the volume's |
+//! | `path=` | the directory of the volume that the client gets as its root; else the volume's |
 //!
 //! Behind the last rule stand two more that are never written: the superuser and the server's own
 //! user may do everything, and nobody else anything.
@@ -127,8 +127,9 @@ pub struct Grant {
     pub mode: Mode,
     /// Its root, as a directory of the volume from the root.
     pub path: String,
-    /// The volume is its own. Its one mount may act as whoever it says, permissions having been checked, and
-    /// alone changes names and takes locks: its kernel may remember the names, and keeps the locks.
+    /// The volume is its own. Its one mount may act as whoever it says, permissions having been
+    /// checked, and alone changes names and takes locks: its kernel may remember the names, and
+    /// keeps the locks.
     pub owns: bool,
     /// Nobody changes the volume while it is served, this client included.
     pub unchanging: bool,
@@ -148,15 +149,16 @@ impl Rules {
         Rules { rules, own, private: None }
     }
 
-    /// Those of a server that the user `own` has for volumes of his own and programs that he starts. The
-    /// kernel is to check permissions on its mounts, which in a user namespace only it can. With
-    /// [`Mode::Read`] the volumes are open for looking only, and locked against all who would change them.
+    /// Those of a server that the user `own` has for volumes of his own and programs that he
+    /// starts. The kernel is to check permissions on its mounts, which in a user namespace only it
+    /// can. With [`Mode::Read`] the volumes are open for looking only, and locked against all who
+    /// would change them.
     pub fn private(own: u32, mode: Mode) -> Rules {
         Rules { rules: Vec::new(), own, private: Some(mode) }
     }
 
-    /// Whether anybody could get in besides the server's own user and the superuser, so that the socket
-    /// must be open to all and the rules decide.
+    /// Whether anybody could get in besides the server's own user and the superuser, so that the
+    /// socket must be open to all and the rules decide.
     pub fn admit_others(&self) -> bool {
         self.rules.iter().any(|rule| rule.mode.is_some())
     }

@@ -29,13 +29,13 @@ pub struct Ended<F> {
 }
 
 impl<F: FileSystem + Send + 'static> SoleServer<F> {
-    /// Answers the kernel's first request on `device`, which is mounted: when this returns, programs can use
-    /// the mount point as soon as [`run`](Self::run) is called. The kernel checks permissions. With
-    /// `read_only` nothing of `fs` changes.
+    /// Answers the kernel's first request on `device`, which is mounted: when this returns,
+    /// programs can use the mount point as soon as [`run`](Self::run) is called. The kernel checks
+    /// permissions. With `read_only` nothing of `fs` changes.
     ///
     /// # Errors
-    /// When `device` is not mounted, the kernel's FUSE is too old, or there are no threads left; then the file
-    /// system is left as a crash would leave it.
+    /// When `device` is not mounted, the kernel's FUSE is too old, or there are no threads left;
+    /// then the file system is left as a crash would leave it.
     pub fn start(
         fs: F,
         device: OwnedFd,

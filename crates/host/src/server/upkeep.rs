@@ -1,4 +1,5 @@
-//! What a volume needs as long as it is served: its syncs, its checkpoints, and commits at intervals.
+//! What a volume needs as long as it is served: its syncs, its checkpoints, and commits at
+//! intervals.
 
 use std::io;
 use std::sync::Arc;
@@ -15,11 +16,12 @@ use atoll_vfs::FileSystem;
 use super::machine::now;
 use super::tasks::Running;
 
-/// How often changes are made durable that no client has asked to be: the kernel does not tell a FUSE server
-/// of sync(2) or syncfs(2).
+/// How often changes are made durable that no client has asked to be: the kernel does not tell a
+/// FUSE server of sync(2) or syncfs(2).
 const COMMIT_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The threads of one volume. When this is dropped they end, in this order: each may need those after it.
+/// The threads of one volume. When this is dropped they end, in this order: each may need those
+/// after it.
 pub(super) struct Upkeep {
     _committer: Committer,
     _checkpointer: Running,

@@ -1,10 +1,10 @@
 //! A volume's worker: one thread that answers the requests of all rings.
 //!
-//! It goes round: a batch of requests of each lane ([`Lanes::turn`]), then the next client, so that nobody
-//! waits longer than for one batch of every other lane. With nothing to do it spins for some time, then
-//! tells all clients that it sleeps, looks once more, and blocks until a doorbell rings. From the processor
-//! of a client that waits for it, it moves away (`placement`). A client that breaks the protocol loses its
-//! connection; the others notice nothing.
+//! It goes round: a batch of requests of each lane ([`Lanes::turn`]), then the next client, so that
+//! nobody waits longer than for one batch of every other lane. With nothing to do it spins for some
+//! time, then tells all clients that it sleeps, looks once more, and blocks until a doorbell rings.
+//! From the processor of a client that waits for it, it moves away (`placement`). A client that
+//! breaks the protocol loses its connection; the others notice nothing.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -132,8 +132,8 @@ struct Round {
     latest: Latest,
 }
 
-/// Answers until nothing has come for as long as `round` says, and then returns true, but only for so
-/// many rounds, since there may be newcomers.
+/// Answers until nothing has come for as long as `round` says, and then returns true, but only for
+/// so many rounds, since there may be newcomers.
 fn poll_rings<F: FileSystem + Send>(clients: &mut Vec<RingClient<F>>, round: &mut Round) -> bool {
     for _ in 0..ROUNDS_MAX {
         if clients.is_empty() {

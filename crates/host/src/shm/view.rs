@@ -23,7 +23,8 @@ const VIEW_MAX: usize = 1 << 30;
 #[cfg(feature = "server")]
 #[derive(Debug)]
 pub(crate) struct WrittenView {
-    /// Not really for ever: as long as `memory`, which is dropped after it. Nothing of it may be moved out.
+    /// Not really for ever: as long as `memory`, which is dropped after it. Nothing of it may be
+    /// moved out.
     writer: ViewWriter<'static>,
     memory: SharedMemory,
     size: Size,
@@ -84,8 +85,8 @@ impl std::fmt::Debug for MappedView {
 }
 
 impl MappedView {
-    /// Maps the View that a server sent, and closes its descriptor. `alive` says whether the server is
-    /// still there, without blocking.
+    /// Maps the View that a server sent, and closes its descriptor. `alive` says whether the server
+    /// is still there, without blocking.
     ///
     /// # Errors
     /// `InvalidInput` for what is no View or could change its length; what mmap(2) says.
@@ -117,8 +118,9 @@ impl MappedView {
 }
 
 impl LiveView for MappedView {
-    /// A server that shuts down or ends the session closes the View by itself. Of one that was killed
-    /// this learns after at most 256 reads; until then the View says what was true when it died.
+    /// A server that shuts down or ends the session closes the View by itself. Of one that was
+    /// killed this learns after at most 256 reads; until then the View says what was true when it
+    /// died.
     #[inline]
     fn reader(&self) -> Option<&ViewReader<'_>> {
         // Counts that are lost between threads only put a look off.

@@ -1,49 +1,51 @@
 //! What the kernels of a volume's mounts may remember, and how it is taken back.
 //!
-//! A kernel may remember the attributes of an inode that an answer said to be valid, and the pages that
-//! it has read for its page cache. What each mount has been lent so is in a table, and when a call
-//! changes it, the mount's kernel is told to forget before that call, or any that could have seen the
-//! change, is answered (see [`gate`](crate::leases::gate) and `needs`).
+//! A kernel may remember the attributes of an inode that an answer said to be valid, and the pages
+//! that it has read for its page cache. What each mount has been lent so is in a table, and when a
+//! call changes it, the mount's kernel is told to forget before that call, or any that could have
+//! seen the change, is answered (see [`gate`](crate::leases::gate) and `needs`).
 //!
 //! # Why no kernel shows what is old
 //!
-//! - What is lent is noted under the volume's lock, by the call that found it out; a change looks into
-//!   the table under the same lock. So each answer is from before a change, and then the change finds
-//!   the note, or from after it.
-//! - *An answer on its way* that a notification overtakes: the kernel gives every inode a version that the
-//!   notification raises, and does not take attributes that were asked for before. A page that is being read
-//!   is locked, and the notification waits for it.
-//! - *An inode that the kernel does not know yet*, since the answer with which it learns of it is on its
-//!   way: the notification fails with ENOENT and is repeated until the kernel has learned of the inode, or has
-//!   said that it has forgotten it (FORGET), for which the table counts how often it was given.
-//! - *A size that is not taken*: attributes that a notification overtakes the kernel drops, and goes on with
-//!   the size that it had, be it from before changes that have returned; then a read through the page cache ends
-//!   too early. So who reads a file so is told when it becomes longer, and how long
-//!   (FUSE_NOTIFY_STORE of its last byte), and asks for the size before it reads where it has none
-//!   (FUSE_AUTO_INVAL_DATA): a file may have become shorter too.
+//! - What is lent is noted under the volume's lock, by the call that found it out; a change looks
+//!   into the table under the same lock. So each answer is from before a change, and then the
+//!   change finds the note, or from after it.
+//! - *An answer on its way* that a notification overtakes: the kernel gives every inode a version
+//!   that the notification raises, and does not take attributes that were asked for before. A page
+//!   that is being read is locked, and the notification waits for it.
+//! - *An inode that the kernel does not know yet*, since the answer with which it learns of it is
+//!   on its way: the notification fails with ENOENT and is repeated until the kernel has learned of
+//!   the inode, or has said that it has forgotten it (FORGET), for which the table counts how often
+//!   it was given.
+//! - *A size that is not taken*: attributes that a notification overtakes the kernel drops, and
+//!   goes on with the size that it had, be it from before changes that have returned; then a read
+//!   through the page cache ends too early. So who reads a file so is told when it becomes longer,
+//!   and how long (FUSE_NOTIFY_STORE of its last byte), and asks for the size before it reads where
+//!   it has none (FUSE_AUTO_INVAL_DATA): a file may have become shorter too.
 //! - *An answer that waits* for other notifications lends nothing, see [`KernelCache::hold`].
-//! - What a mount changes by itself its own kernel knows of, except that a write through one descriptor may
-//!   race with a read for the page cache through another, and that set-ID bits go: these are told to it too.
+//! - What a mount changes by itself its own kernel knows of, except that a write through one
+//!   descriptor may race with a read for the page cache through another, and that set-ID bits go:
+//!   these are told to it too.
 //!
 //! Names are not lent. Linux can be told to forget one only with its directory's lock held
-//! (FUSE_NOTIFY_INVAL_ENTRY), which a change in that directory through the same mount holds until it is
-//! answered: two mounts that remove names from one directory would wait for each other. It can be told
-//! without locks to look up all names again (FUSE_NOTIFY_INC_EPOCH, Linux 6.16), but it does so by
-//! dropping them: an open file's name in /proc is then `(deleted)`, getcwd(2) fails until somebody
-//! has walked to the directory again, and what is mounted below is unmounted.
+//! (FUSE_NOTIFY_INVAL_ENTRY), which a change in that directory through the same mount holds until
+//! it is answered: two mounts that remove names from one directory would wait for each other. It
+//! can be told without locks to look up all names again (FUSE_NOTIFY_INC_EPOCH, Linux 6.16), but it
+//! does so by dropping them: an open file's name in /proc is then `(deleted)`, getcwd(2) fails
+//! until somebody has walked to the directory again, and what is mounted below is unmounted.
 //!
 //! # What it costs
 //!
-//! What was taken back from a mount is not lent to it again for `REST`, so that the two do not chase each
-//! other. A volume without mounts pays one comparison for each change.
+//! What was taken back from a mount is not lent to it again for `REST`, so that the two do not
+//! chase each other. A volume without mounts pays one comparison for each change.
 //!
-//! Pages are lent to mounts of the superuser and of the server's own user. Whoever serves a page of a
-//! mount badly can make a notification wait for ever in the kernel, which no signal ends: a thread of
-//! the server. Notifications of attributes wait for nobody.
+//! Pages are lent to mounts of the superuser and of the server's own user. Whoever serves a page of
+//! a mount badly can make a notification wait for ever in the kernel, which no signal ends: a
+//! thread of the server. Notifications of attributes wait for nobody.
 //!
-//! The mount that is a volume's only client is lent everything for ever ([`Lends::All`]), of which no account is
-//! kept: what changes it changes itself. It is told of the attributes that its own calls change without its
-//! kernel thinking of it.
+//! The mount that is a volume's only client is lent everything for ever ([`Lends::All`]), of which
+//! no account is kept: what changes it changes itself. It is told of the attributes that its own
+//! calls change without its kernel thinking of it.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -138,8 +140,8 @@ impl KernelCache {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The kernel is given `ino` with its attributes. Says whether it may keep them, which with `lend` it
-    /// may if nothing is in the way.
+    /// The kernel is given `ino` with its attributes. Says whether it may keep them, which with
+    /// `lend` it may if nothing is in the way.
     pub(crate) fn given(&self, ino: Ino, lend: bool) -> bool {
         if self.lends == Lends::All {
             return lend;
@@ -221,8 +223,8 @@ impl KernelCache {
         }
     }
 
-    /// The answer that gives `ino` is not sent yet: until [`release`](Self::release) the kernel cannot
-    /// learn of it. It must not say that the attributes are valid.
+    /// The answer that gives `ino` is not sent yet: until [`release`](Self::release) the kernel
+    /// cannot learn of it. It must not say that the attributes are valid.
     pub fn hold(&self, ino: Ino) {
         self.forget(ino, 1);
     }
@@ -300,8 +302,8 @@ impl KernelCache {
         Cut { port: self.port, ino }
     }
 
-    /// The session ends: the kernel is to forget all that it was lent, since a file that is open, or mapped,
-    /// shows its pages for as long as it likes.
+    /// The session ends: the kernel is to forget all that it was lent, since a file that is open,
+    /// or mapped, shows its pages for as long as it likes.
     fn retire(&self) {
         let mut lent = Vec::new();
         for (&ino, known) in &mut self.table().known {
@@ -328,8 +330,8 @@ impl KernelCache {
         self.gate.next(self.port)
     }
 
-    /// Whether the kernel, which does not know the inode of `notice`, is to be told once more, `after` it was
-    /// told first.
+    /// Whether the kernel, which does not know the inode of `notice`, is to be told once more,
+    /// `after` it was told first.
     pub fn is_coming(&self, notice: &Notice, after: Duration) -> bool {
         // At the end nobody says what the kernel has forgotten.
         self.table().known.contains_key(&self.inner(notice.ino))

@@ -1,17 +1,19 @@
 //! What the kernels of a volume's mounts are being told, and who waits for it.
 //!
-//! What is told to a mount is written by a thread of its own, its notifier: the kernel may make it wait
-//! for the mount's own requests. Answers that depend on it wait here, as calls to make when it is
-//! done: the threads that serve go on, since it may be their next answer that the kernel waits for. Which
-//! those are says `needs`.
+//! What is told to a mount is written by a thread of its own, its notifier: the kernel may make it
+//! wait for the mount's own requests. Answers that depend on it wait here, as calls to make when it
+//! is done: the threads that serve go on, since it may be their next answer that the kernel waits
+//! for. Which those are says `needs`.
 //!
-//! How long that takes must not decide what is seen. A mount that somebody has waited for longer than
-//! `PATIENCE` is *fenced*: its requests are answered with errors from then on, it is told to forget all
-//! that it was lent, and the answers go out when it has, or when its device is given up. So old data is
-//! left only to one who has taken the mount's requests for himself and answers them not.
+//! How long that takes must not decide what is seen. A mount that somebody has waited for longer
+//! than `PATIENCE` is *fenced*: its requests are answered with errors from then on, it is told to
+//! forget all that it was lent, and the answers go out when it has, or when its device is given up.
+//! So old data is left only to one who has taken the mount's requests for himself and answers them
+//! not.
 //!
-//! Two mounts that cut the same file wait for each other if both have stores to write back, which the
-//! kernel holds back until the cut is answered. Where that is so for `STUCK`, the older cut is answered.
+//! Two mounts that cut the same file wait for each other if both have stores to write back, which
+//! the kernel holds back until the cut is answered. Where that is so for `STUCK`, the older cut is
+//! answered.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -24,8 +26,8 @@ use crate::host::{Bell, Done as Then, Host};
 use crate::leases::needs::{Involved, Needs};
 pub use crate::leases::needs::{PortId, Ticket};
 
-/// The longest that an answer waits for the kernel of a mount that is not fenced: far longer than one
-/// that is alive takes on the busiest machine.
+/// The longest that an answer waits for the kernel of a mount that is not fenced: far longer than
+/// one that is alive takes on the busiest machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// After what time two mounts that seem to wait for each other are taken to do so.
 const STUCK: Duration = Duration::from_secs(1);
@@ -140,8 +142,8 @@ impl Inner {
         fences
     }
 
-    /// Takes out the oldest cut that waits only for mounts that themselves wait for the answer to a cut of
-    /// the file that they are being told of.
+    /// Takes out the oldest cut that waits only for mounts that themselves wait for the answer to a
+    /// cut of the file that they are being told of.
     fn stuck(&mut self, now: Duration) -> Option<Then> {
         let at = self.waiting.iter().position(|waiting| {
             let old = waiting.cut.is_some() && now >= waiting.since + STUCK;
@@ -318,8 +320,8 @@ impl Gate {
         ready.into_iter().for_each(|then| then());
     }
 
-    /// What the answer to a call has to wait for that goes by `involved`; `None` for nothing. To be asked when
-    /// everything that it changes has been told, and before the next call.
+    /// What the answer to a call has to wait for that goes by `involved`; `None` for nothing. To be
+    /// asked when everything that it changes has been told, and before the next call.
     #[inline]
     pub(crate) fn ticket(&self, involved: &Involved) -> Option<Ticket> {
         if self.is_open() { None } else { self.closed(involved) }
@@ -351,7 +353,8 @@ impl Gate {
         }
     }
 
-    /// Calls `then` when what `ticket` says is done, from another thread, or now. It must not block.
+    /// Calls `then` when what `ticket` says is done, from another thread, or now. It must not
+    /// block.
     pub fn after(&self, ticket: Ticket, then: impl FnOnce() + Send + 'static) {
         self.after_cut(ticket, None, then);
     }
@@ -384,8 +387,8 @@ impl Gate {
         is_first
     }
 
-    /// Looks after deadlines: fences who is late. Returns when to look again if nobody wakes the keeper, and
-    /// nothing when there is no mount any more, and nobody keeps the gate.
+    /// Looks after deadlines: fences who is late. Returns when to look again if nobody wakes the
+    /// keeper, and nothing when there is no mount any more, and nobody keeps the gate.
     pub fn tend(&self) -> Option<Option<Duration>> {
         let mut inner = self.inner();
         while !inner.ports.is_empty() || !inner.waiting.is_empty() {
@@ -451,8 +454,8 @@ mod tests {
         assert_eq!(gate.next(a), Next::Over);
     }
 
-    /// Calls on a few inodes, some changes that kernels are told of: the answer to each waits for what it, and all changes
-    /// that it follows from, have told, and for nothing else.
+    /// Calls on a few inodes, some changes that kernels are told of: the answer to each waits for
+    /// what it, and all changes that it follows from, have told, and for nothing else.
     #[test]
     fn answers_wait_for_what_they_go_by() {
         use std::collections::BTreeSet;

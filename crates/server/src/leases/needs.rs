@@ -1,28 +1,32 @@
-//! Which notices an answer waits for: those of the inodes that it goes by, and no others. A mount that is late to
-//! forget one file holds up nobody who works on another.
+//! Which notices an answer waits for: those of the inodes that it goes by, and no others. A mount
+//! that is late to forget one file holds up nobody who works on another.
 //!
 //! # Why that is enough
 //!
-//! A kernel shows what is old of an inode from a change until it has taken the notice of that. Until then
-//! nobody may learn of the change. Whoever could has called for that inode, since a call goes by nothing but the
-//! inodes that it names and finds; and whoever has not called for it does not know whether the change was before his own
-//! call. The answer of each call waits for the notices of all inodes that it went by ([`Involved`]): those that it
-//! has caused, and those that were on the way.
+//! A kernel shows what is old of an inode from a change until it has taken the notice of that.
+//! Until then nobody may learn of the change. Whoever could has called for that inode, since a call
+//! goes by nothing but the inodes that it names and finds; and whoever has not called for it does
+//! not know whether the change was before his own call. The answer of each call waits for the
+//! notices of all inodes that it went by ([`Involved`]): those that it has caused, and those that
+//! were on the way.
 //!
-//! A change of several inodes is one: who sees it in one of them knows what it was made from. So what a change had to wait
-//! for, all the inodes that it went by are waited for ([`Needs::join`]): after a link of a file that a kernel still shows as it was,
-//! who looks into the directory waits for that kernel, though nobody has cached the directory. What only looks
-//! joins nothing: what it saw is known when its answer is given, and that waits.
+//! A change of several inodes is one: who sees it in one of them knows what it was made from. So
+//! what a change had to wait for, all the inodes that it went by are waited for ([`Needs::join`]):
+//! after a link of a file that a kernel still shows as it was, who looks into the directory waits
+//! for that kernel, though nobody has cached the directory. What only looks joins nothing: what it
+//! saw is known when its answer is given, and that waits.
 //!
 //! Calls that say nothing of what they go by, such as statfs(2), wait for everything.
 //!
-//! All of it under the volume's lock, under which notices are queued too: no other call comes between.
+//! All of it under the volume's lock, under which notices are queued too: no other call comes
+//! between.
 
 use std::collections::HashMap;
 
 use atoll_vfs::Ino;
 
-/// The most inodes that a call goes by: a rename's two directories, what it moves and what it replaces.
+/// The most inodes that a call goes by: a rename's two directories, what it moves and what it
+/// replaces.
 const INVOLVED_MAX: usize = 4;
 /// So many inodes may be remembered before those whose notices are done are looked for.
 const PRUNE_MIN: usize = 1024;
@@ -142,7 +146,8 @@ impl Needs {
         all
     }
 
-    /// Whoever goes by an inode of a call that has changed something waits for `all`, as its answer does.
+    /// Whoever goes by an inode of a call that has changed something waits for `all`, as its answer
+    /// does.
     pub fn join(&mut self, involved: &Involved, all: &Ticket) {
         for &ino in involved.inodes() {
             self.by_inode.insert(ino, all.clone());

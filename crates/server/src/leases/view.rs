@@ -2,33 +2,33 @@
 //!
 //! # Why a View says the truth
 //!
-//! Every call of every session holds the volume's lock from before it looks or changes to after it has
-//! done what follows, and nobody else touches the Views: they are guarded by the same lock.
+//! Every call of every session holds the volume's lock from before it looks or changes to after it
+//! has done what follows, and nobody else touches the Views: they are guarded by the same lock.
 //!
-//! - *What a call found out* is put into the View of its own session before the lock is released: no
-//!   change can come between the finding and the putting.
-//! - *What a call has changed* is dropped from the Views of all sessions, its own included, before the
-//!   lock is released; what is then put into its own is what is true after the change. Between the change
-//!   and the last drop nothing new is put anywhere, and whoever asks the server waits for the lock. So
-//!   nobody learns of the change before no View says the old any more: what is read from a View meanwhile is
-//!   ordered before the change.
-//! - A reader that copies several records compares the sequence of the first in the end. A change of
-//!   content drops the attributes with the pages, so that whoever has read pages of which some were dropped
-//!   and filled again finds the attributes changed.
+//! - *What a call found out* is put into the View of its own session before the lock is released:
+//!   no change can come between the finding and the putting.
+//! - *What a call has changed* is dropped from the Views of all sessions, its own included, before
+//!   the lock is released; what is then put into its own is what is true after the change. Between
+//!   the change and the last drop nothing new is put anywhere, and whoever asks the server waits
+//!   for the lock. So nobody learns of the change before no View says the old any more: what is
+//!   read from a View meanwhile is ordered before the change.
+//! - A reader that copies several records compares the sequence of the first in the end. A change
+//!   of content drops the attributes with the pages, so that whoever has read pages of which some
+//!   were dropped and filled again finds the attributes changed.
 //!
 //! # Why a client sees nothing that it may not
 //!
 //! - Numbers in a View are the session's own; what is outside of its subtree has none.
-//! - Attributes are put of inodes that the session may name, and go when it may not any more. A name is
-//!   found only with the attributes of what it names ([`ViewReader::lookup_attr`]), so that a client never
-//!   finds in its View an inode that the server would refuse.
+//! - Attributes are put of inodes that the session may name, and go when it may not any more. A
+//!   name is found only with the attributes of what it names ([`ViewReader::lookup_attr`]), so that
+//!   a client never finds in its View an inode that the server would refuse.
 //! - Entries are put after search permission was granted to the session's own identity; when the
-//!   directory's mode or owner changes all its entries are dropped. When a directory is moved, a session
-//!   with a subtree loses all entries, since the directory may be outside now.
-//! - Pages are put by a read through a handle with the right to, and dropped when the last such handle is
-//!   closed, or for an adopted one the original of it: [`Guarded::begin_reading`],
-//!   [`Guarded::end_reading`]. They are copied from the server's memory, never from memory that a client can
-//!   change.
+//!   directory's mode or owner changes all its entries are dropped. When a directory is moved, a
+//!   session with a subtree loses all entries, since the directory may be outside now.
+//! - Pages are put by a read through a handle with the right to, and dropped when the last such
+//!   handle is closed, or for an adopted one the original of it: [`Guarded::begin_reading`],
+//!   [`Guarded::end_reading`]. They are copied from the server's memory, never from memory that a
+//!   client can change.
 //!
 //! [`ViewReader::lookup_attr`]: atoll_vfs::view::ViewReader::lookup_attr
 
@@ -118,15 +118,18 @@ fn shows(relatime: bool, attr: &Attr) -> bool {
     !due || attr.file_type() != FileType::Regular
 }
 
-/// The Views of a volume's sessions. All that takes a session's [`ViewId`] does nothing without one.
+/// The Views of a volume's sessions. All that takes a session's [`ViewId`] does nothing without
+/// one.
 pub(crate) struct Views {
     places: Vec<Option<SessionView>>,
     count: usize,
     /// A page on its way; allocated with the first View.
     page: Vec<u8>,
-    /// Of an inode of which a kernel may show what was, nothing is put: what is put is what others see at once.
+    /// Of an inode of which a kernel may show what was, nothing is put: what is put is what others
+    /// see at once.
     gate: Arc<Gate>,
-    /// Reading sets times of last access: files whose next read does are not shown, so that it comes here.
+    /// Reading sets times of last access: files whose next read does are not shown, so that it
+    /// comes here.
     relatime: bool,
 }
 
@@ -231,7 +234,8 @@ impl Views {
         }
     }
 
-    /// The session has `count` handles less by which `ino` may be read. With the last one its pages go.
+    /// The session has `count` handles less by which `ino` may be read. With the last one its pages
+    /// go.
     pub fn unreadable(&mut self, id: ViewId, ino: Ino, count: usize) {
         let Some(view) = self.of(Some(id)) else { return };
         let Some(readable) = view.readable.get_mut(&ino) else { return };
@@ -253,8 +257,8 @@ impl Views {
                 .is_some_and(|(key, writer)| writer.has_page(key, offset / PAGE as u64))
     }
 
-    /// The session has read or written `len` bytes of `open` at `offset`, and may read them: puts the
-    /// pages and the attributes that are not there, read from `fs`.
+    /// The session has read or written `len` bytes of `open` at `offset`, and may read them: puts
+    /// the pages and the attributes that are not there, read from `fs`.
     pub fn filled(
         &mut self,
         fs: &mut impl FileSystem,

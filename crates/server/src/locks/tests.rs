@@ -357,7 +357,8 @@ fn flock_converts_as_linux_does() {
     assert_eq!(done(table.set(&fcntl, 9)), Ok(()));
 }
 
-/// What a session that ends lets in is let in by the order of files, whatever the table's own order is.
+/// What a session that ends lets in is let in by the order of files, whatever the table's own order
+/// is.
 #[test]
 fn who_waited_for_a_session_is_told_in_order() {
     let mut table = LockTable::default();

@@ -1,20 +1,20 @@
-//! Open files that one session lends to others: a descriptor on a mount, which the same program uses
-//! through a ring.
+//! Open files that one session lends to others: a descriptor on a mount, which the same program
+//! uses through a ring.
 //!
-//! Whoever has a descriptor of an open file can learn its *token* from the mount's session, 128 random
-//! bits, and *adopt* the file in another session by it: that gives a handle with the rights of the
-//! original, and nothing more. A token is thus worth what a descriptor is, and can be guessed as little.
-//! It ends with the original, and so does every handle that was adopted by it: they keep nothing
-//! open, and what is unlinked goes when its last descriptor is closed. What the adopters' Views show
-//! on their account is dropped before the closing call returns; hence each file that is lent knows
-//! these Views.
+//! Whoever has a descriptor of an open file can learn its *token* from the mount's session, 128
+//! random bits, and *adopt* the file in another session by it: that gives a handle with the rights
+//! of the original, and nothing more. A token is thus worth what a descriptor is, and can be
+//! guessed as little. It ends with the original, and so does every handle that was adopted by it:
+//! they keep nothing open, and what is unlinked goes when its last descriptor is closed. What the
+//! adopters' Views show on their account is dropped before the closing call returns; hence each
+//! file that is lent knows these Views.
 //!
-//! A session that has a directory of the volume as its root adopts only from sessions with the same one:
-//! a descriptor from elsewhere gives it nothing.
+//! A session that has a directory of the volume as its root adopts only from sessions with the same
+//! one: a descriptor from elsewhere gives it nothing.
 //!
-//! A session can also *offer* all that it has open to the others that its owner has: they adopt by inode and
-//! rights what is open so, without asking for a token. So it is between the mount of a volume that its
-//! owner alone uses and the owner's programs, who could open the volume itself.
+//! A session can also *offer* all that it has open to the others that its owner has: they adopt by
+//! inode and rights what is open so, without asking for a token. So it is between the mount of a
+//! volume that its owner alone uses and the owner's programs, who could open the volume itself.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -51,7 +51,8 @@ struct Lent {
     viewers: Vec<(ViewId, usize)>,
 }
 
-/// The open files of a volume that others may adopt. There are at most as many as there are open files.
+/// The open files of a volume that others may adopt. There are at most as many as there are open
+/// files.
 #[derive(Debug, Default)]
 pub(crate) struct Tokens {
     slots: Vec<Slot>,
@@ -62,7 +63,8 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
-    /// Gives `open`, of a session with the root `top`, a token, and says what its origin is from now on.
+    /// Gives `open`, of a session with the root `top`, a token, and says what its origin is from
+    /// now on.
     ///
     /// # Errors
     /// `EBADF` for what was adopted itself; `EIO` when the system has no random numbers.
@@ -114,8 +116,8 @@ impl Tokens {
         self.adopt_from(slot, top)
     }
 
-    /// What is offered of `ino` and open with these rights and no others, the latest if there are several,
-    /// as [`adopt`](Self::adopt).
+    /// What is offered of `ino` and open with these rights and no others, the latest if there are
+    /// several, as [`adopt`](Self::adopt).
     ///
     /// # Errors
     /// `EBADF` when there is none, or it comes from outside of `top`.
@@ -159,8 +161,8 @@ impl Tokens {
         if place.turn != turn { None } else { place.lent.as_mut().map(|lent| &mut lent.viewers) }
     }
 
-    /// Notes that `view` may show what `open`, an adopted file, lets it, until [`end`](Self::end) says
-    /// otherwise. Returns whether that is so: the original is open.
+    /// Notes that `view` may show what `open`, an adopted file, lets it, until [`end`](Self::end)
+    /// says otherwise. Returns whether that is so: the original is open.
     pub fn shown(&mut self, open: &Open, view: ViewId) -> bool {
         let Some(viewers) = self.viewers(open) else { return false };
         // At the most one for each session.
@@ -182,8 +184,8 @@ impl Tokens {
         true
     }
 
-    /// Takes the token of a file that is being closed away. Returns the Views that showed it to sessions
-    /// which had adopted it, and how often each of them had.
+    /// Takes the token of a file that is being closed away. Returns the Views that showed it to
+    /// sessions which had adopted it, and how often each of them had.
     #[must_use = "what these Views show is to be dropped"]
     pub fn end(&mut self, open: &Open) -> Vec<(ViewId, usize)> {
         let Origin::Lent(slot) = open.origin else { return Vec::new() };

@@ -19,9 +19,9 @@ pub enum Identity {
     /// As the peer, whatever a call's [`Context`](atoll_vfs::Context) says.
     #[default]
     Peer,
-    /// As the user and group in each call's [`Context`](atoll_vfs::Context), with the peer's supplementary groups if
-    /// they are the peer's own. Only for a peer that may become any user: root in the initial
-    /// user namespace.
+    /// As the user and group in each call's [`Context`](atoll_vfs::Context), with the peer's
+    /// supplementary groups if they are the peer's own. Only for a peer that may become any user:
+    /// root in the initial user namespace.
     Caller,
     /// As [`Identity::Caller`], and permissions have been checked already: for a FUSE mount of such
     /// a peer with `default_permissions`, where the kernel, who knows all groups of the caller,
@@ -39,8 +39,8 @@ pub struct Access {
     /// The directory that the session has as its root, a path from the volume's root; `None` for
     /// the whole volume. Symbolic links in it are not followed, and `..` is none.
     pub subtree: Option<PathBuf>,
-    /// Refuse to make, remove and rename with `EPERM`: names are for another session to change, which
-    /// is not told of what others do to them.
+    /// Refuse to make, remove and rename with `EPERM`: names are for another session to change,
+    /// which is not told of what others do to them.
     pub names_fixed: bool,
     /// Adopt whatever a session that offers it has open. For who owns the volume.
     pub adopts_offered: bool,

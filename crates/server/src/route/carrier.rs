@@ -1,11 +1,11 @@
-//! What brings requests and takes answers: the lane of a ring, the kernel's FUSE device, a queue of a virtual
-//! machine, a socket. A carrier knows nothing of files. What it brings goes one way:
+//! What brings requests and takes answers: the lane of a ring, the kernel's FUSE device, a queue of
+//! a virtual machine, a socket. A carrier knows nothing of files. What it brings goes one way:
 //!
 //! ```text
 //!     carrier.take -> router -> session -> volume
 //!                       |
-//!                       +-> carrier.answer              the answer is there, or none is due
-//!                       +-> carrier.hold -> Held        it waits: for a lock, a sync, the kernels of mounts
+//!                       +-> carrier.answer         the answer is there, or none is due
+//!                       +-> carrier.hold -> Held   it waits: for a lock, a sync, kernels of mounts
 //! ```
 
 use atoll_vfs::Result;
@@ -15,8 +15,8 @@ use atoll_vfs::Result;
 pub struct Incoming<'a> {
     /// Its message, which nobody changes, with its data behind it where those come in one piece.
     pub message: &'a [u8],
-    /// Its data, if that comes apart from the message. The client may change it meanwhile: it is passed on and
-    /// not looked at.
+    /// Its data, if that comes apart from the message. The client may change it meanwhile: it is
+    /// passed on and not looked at.
     pub data: &'a [u8],
     /// The place for the data of its answer, which is only written.
     pub room: &'a mut [u8],
@@ -38,14 +38,14 @@ pub trait Carrier {
     /// The request.
     fn incoming(&mut self, slot: &Self::Slot) -> Incoming<'_>;
 
-    /// Whether nobody but this client has sent requests for a while, and none of its own can be behind this
-    /// one: what it waits for holds up nobody.
+    /// Whether nobody but this client has sent requests for a while, and none of its own can be
+    /// behind this one: what it waits for holds up nobody.
     fn is_alone(&self) -> bool {
         false
     }
 
-    /// Gives the answer: `message`, and `data` bytes in the room. An empty message says that none is due.
-    /// Returns whether somebody still wants it.
+    /// Gives the answer: `message`, and `data` bytes in the room. An empty message says that none
+    /// is due. Returns whether somebody still wants it.
     ///
     /// # Errors
     /// As [`take`](Self::take).
@@ -62,7 +62,7 @@ pub trait Carrier {
 
 /// An answer that waits.
 pub trait Held: Send {
-    /// Gives the answer, or the error that it has become. Returns whether somebody still wants it. It must not
-    /// block.
+    /// Gives the answer, or the error that it has become. Returns whether somebody still wants it.
+    /// It must not block.
     fn release(self: Box<Self>, outcome: Result<()>) -> bool;
 }

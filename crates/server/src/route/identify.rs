@@ -1,8 +1,8 @@
-//! What a program may ask of a descriptor: which open file of which session it is, and on a mount of a
-//! server, to map it.
+//! What a program may ask of a descriptor: which open file of which session it is, and on a mount
+//! of a server, to map it.
 //!
-//! An ioctl(2), which any file system that is not Atoll's answers with an error. With a connection to the
-//! server of one's own the token allows what the descriptor does.
+//! An ioctl(2), which any file system that is not Atoll's answers with an error. With a connection
+//! to the server of one's own the token allows what the descriptor does.
 
 use atoll_vfs::abi;
 

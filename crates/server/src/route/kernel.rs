@@ -1,39 +1,41 @@
-//! A client that is a kernel: what only a kernel asks for, and what it is told that it may keep. `/dev/fuse`
-//! brings its requests, or a queue of a virtual machine.
+//! A client that is a kernel: what only a kernel asks for, and what it is told that it may keep.
+//! `/dev/fuse` brings its requests, or a queue of a virtual machine.
 //!
 //! # Choices
 //!
-//! - **The kernel caches what it can be told to forget**: attributes, and the pages of files. When another
-//!   client changes them the kernel is notified before that client's call returns
-//!   ([`caches`](crate::leases::caches)), so that the next system call sees it. Names are looked up each
-//!   time, unless no other client changes them ([`Others`]). Files opened to be read only go through the page cache, all others are read and written
-//!   directly (`FOPEN_DIRECT_IO`). Shared mappings are allowed (`FUSE_DIRECT_IO_ALLOW_MMAP`, Linux 6.6):
-//!   what other clients write is seen in them, what is stored into them is seen by others when the kernel
-//!   writes it back. A program that asks by ioctl(2) gets the server's memory of the file to map instead
+//! - **The kernel caches what it can be told to forget**: attributes, and the pages of files. When
+//!   another client changes them the kernel is notified before that client's call returns
+//!   ([`caches`](crate::leases::caches)), so that the next system call sees it. Names are looked up
+//!   each time, unless no other client changes them ([`Others`]). Files opened to be read only go
+//!   through the page cache, all others are read and written directly (`FOPEN_DIRECT_IO`). Shared
+//!   mappings are allowed (`FUSE_DIRECT_IO_ALLOW_MMAP`, Linux 6.6): what other clients write is
+//!   seen in them, what is stored into them is seen by others when the kernel writes it back. A
+//!   program that asks by ioctl(2) gets the server's memory of the file to map instead
 //!   (`identify::MAP`).
-//! - **Where there is no other client the kernel's caches are kept for ever**: names, that there are none,
-//!   attributes, pages, listings, link targets. All files go through the page cache.
+//! - **Where there is no other client the kernel's caches are kept for ever**: names, that there
+//!   are none, attributes, pages, listings, link targets. All files go through the page cache.
 //! - **No write-back cache.** A write(2) that has returned has reached the file system, so that it
 //!   survives the end of this process; dirty pages in the kernel would be lost with it. Stores
 //!   into a shared mapping reach the file system at msync(2), munmap(2) or exit, as POSIX has it.
-//! - **Writes by O_DSYNC are durable when they are answered**: after one through the page cache the kernel asks for
-//!   a sync, after a direct one it does not.
-//! - **An answer that waits holds up nobody**: it is sent by whoever
-//!   ends the wait. What a notification may wait for, reads for the page cache and its writing back, is
-//!   answered at once. So two programs that read one page through the caches of two mounts, while a
-//!   third is writing it, may see the change in either order.
+//! - **Writes by O_DSYNC are durable when they are answered**: after one through the page cache the
+//!   kernel asks for a sync, after a direct one it does not.
+//! - **An answer that waits holds up nobody**: it is sent by whoever ends the wait. What a
+//!   notification may wait for, reads for the page cache and its writing back, is answered at once.
+//!   So two programs that read one page through the caches of two mounts, while a third is writing
+//!   it, may see the change in either order.
 //! - **O_APPEND is the server's**: the kernel says with each write whether the file has the flag
 //!   just then, and the end of the file is found where the write happens. Its own idea of the end,
-//!   which may be old, is not used. What one write(2) appends is in one piece up to what one request carries.
-//! - **Locks are the volume's** (`FUSE_POSIX_LOCKS`, `FUSE_FLOCK_LOCKS`). A request that waits
-//!   is answered when the lock is granted, by the thread that freed it. A
-//!   signal makes the kernel send INTERRUPT, upon which the waiting request is answered with
-//!   `EINTR`: the program's handler runs, or it dies. Where no other client takes any the kernel keeps
-//!   them itself, and closing a file needs no answer (FLUSH is `ENOSYS`).
-//! - **What never changes is opened without a word** ([`KernelOptions::unchanging`]): OPEN and OPENDIR are
-//!   `ENOSYS`, upon which the kernel asks no more, and names files by their inodes alone. Where files
-//!   are written it cannot be so: it is by the answer to OPEN that O_APPEND passes the page cache by,
-//!   and RELEASE says when an unlinked file goes.
+//!   which may be old, is not used. What one write(2) appends is in one piece up to what one
+//!   request carries.
+//! - **Locks are the volume's** (`FUSE_POSIX_LOCKS`, `FUSE_FLOCK_LOCKS`). A request that waits is
+//!   answered when the lock is granted, by the thread that freed it. A signal makes the kernel send
+//!   INTERRUPT, upon which the waiting request is answered with `EINTR`: the program's handler
+//!   runs, or it dies. Where no other client takes any the kernel keeps them itself, and closing a
+//!   file needs no answer (FLUSH is `ENOSYS`).
+//! - **What never changes is opened without a word** ([`KernelOptions::unchanging`]): OPEN and
+//!   OPENDIR are `ENOSYS`, upon which the kernel asks no more, and names files by their inodes
+//!   alone. Where files are written it cannot be so: it is by the answer to OPEN that O_APPEND
+//!   passes the page cache by, and RELEASE says when an unlinked file goes.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -75,9 +77,9 @@ const OPENS_ALONE: u64 = 1 << 17 | 1 << 24;
 /// Features that need names to be kept.
 const CACHING: u64 = 1 << 13 | 1 << 14; // READDIRPLUS, and by the kernel's choice
 
-/// Whoever reads through the page cache asks for the size first where it was told to forget that, and pages
-/// go when the file is seen to have changed, as do those that sendfile(2) has read. The targets of symbolic
-/// links, which never change, are kept, unless following one is to be counted.
+/// Whoever reads through the page cache asks for the size first where it was told to forget that,
+/// and pages go when the file is seen to have changed, as do those that sendfile(2) has read. The
+/// targets of symbolic links, which never change, are kept, unless following one is to be counted.
 const FORGETTING: u64 = FUSE_AUTO_INVAL_DATA | FUSE_CACHE_SYMLINKS;
 const FUSE_AUTO_INVAL_DATA: u64 = 1 << 12;
 const FUSE_CACHE_SYMLINKS: u64 = 1 << 23;
@@ -88,7 +90,8 @@ const FOPEN_CACHE_DIR: u32 = 1 << 3;
 const FUSE_READ_LOCKOWNER: u32 = 1 << 1;
 const FUSE_WRITE_CACHE: u32 = 1;
 const FUSE_IOCTL_DIR: u32 = 1 << 4;
-// Flags of open(2) and kinds of locks on every architecture that Atoll runs on (asm-generic/fcntl.h).
+// Flags of open(2) and kinds of locks on every architecture that Atoll runs on
+// (asm-generic/fcntl.h).
 const O_ACCMODE: u32 = 3;
 const O_TRUNC: u32 = 0o1000;
 const O_DIRECT: u32 = if cfg!(target_arch = "aarch64") { 0o200000 } else { 0o40000 };
@@ -96,9 +99,9 @@ const F_RDLCK: u32 = 0;
 const F_WRLCK: u32 = 1;
 const F_UNLCK: u32 = 2;
 
-/// How long the kernel relies on attributes, in seconds. Changes are told: this only bounds what the kernel
-/// itself gets wrong, which takes the attributes of a directory from an answer that it has
-/// overtaken by a change of its own.
+/// How long the kernel relies on attributes, in seconds. Changes are told: this only bounds what
+/// the kernel itself gets wrong, which takes the attributes of a directory from an answer that it
+/// has overtaken by a change of its own.
 const ATTR_VALID: u64 = 1;
 /// How long the kernel relies on what only it changes, or nobody, in seconds: as long as it likes.
 const FOR_EVER: u64 = 365 * 24 * 60 * 60;
@@ -109,8 +112,8 @@ pub enum Others {
     /// Anybody.
     #[default]
     Any,
-    /// Programs by rings, which change no names and take no locks: the kernel may remember names, and that there
-    /// are none, and keeps the locks.
+    /// Programs by rings, which change no names and take no locks: the kernel may remember names,
+    /// and that there are none, and keeps the locks.
     Rings,
     /// Nobody: the kernel may rely on all that it learns.
     None,
@@ -123,8 +126,8 @@ pub struct KernelOptions {
     pub owner: Option<(u32, u32)>,
     /// Who uses the volume beside this mount.
     pub others: Others,
-    /// Nothing of the volume changes while it is mounted: the kernel may rely on all that it learns, and
-    /// opens and closes by itself.
+    /// Nothing of the volume changes while it is mounted: the kernel may rely on all that it
+    /// learns, and opens and closes by itself.
     pub unchanging: bool,
 }
 
@@ -242,8 +245,8 @@ impl Kernel {
             }
             _ => return self.pass(session, codec, (message, request, caller), out, room),
         };
-        // What is mapped from now on, no kernel may have in its cache; and an error says as much of a
-        // file as success. The kernel has a lock on what it writes back.
+        // What is mapped from now on, no kernel may have in its cache; and an error says as much of
+        // a file as success. The kernel has a lock on what it writes back.
         later.ticket = session.take_needs().filter(|_| !back);
         let mut answer = finish(unique, result, reply);
         if data > 0 {
@@ -255,8 +258,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// The answer to what programs ask of a descriptor, in `room`. The kernel copies as many bytes of the
-    /// argument, and of the answer, as the request's number says.
+    /// The answer to what programs ask of a descriptor, in `room`. The kernel copies as many bytes
+    /// of the argument, and of the answer, as the request's number says.
     fn ioctl<F: FileSystem + Send>(
         &self,
         session: &mut Session<F>,

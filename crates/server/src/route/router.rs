@@ -1,9 +1,10 @@
 //! The one way of a request from whatever brings it to its session, and of its answer back.
 //!
-//! The codec's server turns bytes into verbs. What is not a verb is answered here: syncs, which the syncer
-//! makes; appends whose client says so with each write; files that are adopted from other sessions; locks
-//! that are waited for; and answers that have to wait until the kernels of mounts have forgotten what they
-//! belie. What only a kernel asks for, and what it may keep, is in [`kernel`](crate::route::kernel).
+//! The codec's server turns bytes into verbs. What is not a verb is answered here: syncs, which the
+//! syncer makes; appends whose client says so with each write; files that are adopted from other
+//! sessions; locks that are waited for; and answers that have to wait until the kernels of mounts
+//! have forgotten what they belie. What only a kernel asks for, and what it may keep, is in
+//! [`kernel`](crate::route::kernel).
 
 use atoll_vfs::server::{Caller, Identity, Reply, Server, ServerOptions};
 use atoll_vfs::wire::files::{O_APPEND, OpenOut, WriteOut, open_flags};
@@ -42,8 +43,8 @@ impl Router {
         self.codec.agreed().is_some()
     }
 
-    /// Carries out a request and writes the message of the answer. The answer may not go out before what it
-    /// waits for has come.
+    /// Carries out a request and writes the message of the answer. The answer may not go out before
+    /// what it waits for has come.
     ///
     /// # Errors
     /// For what is no message.

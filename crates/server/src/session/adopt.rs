@@ -7,8 +7,8 @@ use crate::open::tokens::{Token, Tokens};
 use crate::session::Session;
 
 impl<F: FileSystem + Send> Session<F> {
-    /// The token of an open file, by which another session can [`adopt`](Self::adopt) it. To be told
-    /// to whoever has a descriptor of it, and to nobody else.
+    /// The token of an open file, by which another session can [`adopt`](Self::adopt) it. To be
+    /// told to whoever has a descriptor of it, and to nobody else.
     ///
     /// # Errors
     /// `EBADF`, also for a handle that was adopted.
@@ -21,9 +21,9 @@ impl<F: FileSystem + Send> Session<F> {
     }
 
     /// Makes another session's open file one of this session's too: a handle with the same rights,
-    /// which is `EBADF` from the moment that the original is closed. It counts as an open file until it
-    /// is released. Where this session may only look it cannot be written either (`EROFS`); one with a
-    /// subtree adopts only from sessions with the same.
+    /// which is `EBADF` from the moment that the original is closed. It counts as an open file
+    /// until it is released. Where this session may only look it cannot be written either
+    /// (`EROFS`); one with a subtree adopts only from sessions with the same.
     ///
     /// # Errors
     /// `EBADF` for a token that is none, has ended or comes from outside of the subtree; `EMFILE`.
@@ -31,8 +31,8 @@ impl<F: FileSystem + Send> Session<F> {
         self.adopt_by(|tokens, top| tokens.adopt(token, top))
     }
 
-    /// The same for what a session of the same owner has open of `ino` with these rights, READ and WRITE, if
-    /// `Access::adopts_offered`.
+    /// The same for what a session of the same owner has open of `ino` with these rights, READ and
+    /// WRITE, if `Access::adopts_offered`.
     ///
     /// # Errors
     /// `EBADF` when there is none or this session may not; `EMFILE`.

@@ -76,9 +76,9 @@ impl<F: FileSystem + Send> Session<F> {
         Ok((call, dir, attr))
     }
 
-    /// Makes a call through `open`, which another session may have closed: `act`, which gets the call
-    /// where it stands. To move one takes longer than the rest of its beginning, and these calls are
-    /// the shortest.
+    /// Makes a call through `open`, which another session may have closed: `act`, which gets the
+    /// call where it stands. To move one takes longer than the rest of its beginning, and these
+    /// calls are the shortest.
     ///
     /// # Errors
     /// As [`call`](Self::call); `EBADF`; those of `act`.

@@ -1,10 +1,11 @@
 //! Files that a kernel uses without having opened them.
 //!
-//! The kernel of a mount where nothing changes opens and closes by itself: it has looked at the permissions,
-//! and asks for the content of an inode with handle 0, which is nobody's otherwise. What it asks for is
-//! then opened for reading by the session, once, and *stands* for all that the kernel has open of it, until
-//! the kernel forgets the inode or many others were used since. That takes nothing from anybody: no
-//! file goes, and what was closed here is opened again when it is asked for.
+//! The kernel of a mount where nothing changes opens and closes by itself: it has looked at the
+//! permissions, and asks for the content of an inode with handle 0, which is nobody's otherwise.
+//! What it asks for is then opened for reading by the session, once, and *stands* for all that the
+//! kernel has open of it, until the kernel forgets the inode or many others were used since. That
+//! takes nothing from anybody: no file goes, and what was closed here is opened again when it is
+//! asked for.
 
 use atoll_vfs::{Context, FileSystem, Handle, Ino, OpenFlags, Result};
 
@@ -14,8 +15,8 @@ use crate::session::Session;
 const STANDING_MAX: usize = if cfg!(test) { 4 } else { 16_384 };
 
 impl<F: FileSystem + Send> Session<F> {
-    /// From now on handle 0 stands for a file that may be read, or a directory. For a client who has checked
-    /// the permissions, of a volume that nobody changes.
+    /// From now on handle 0 stands for a file that may be read, or a directory. For a client who
+    /// has checked the permissions, of a volume that nobody changes.
     pub fn open_nothing(&mut self) {
         self.own.standing.get_or_insert_default();
     }

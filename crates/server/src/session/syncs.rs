@@ -7,8 +7,8 @@ use crate::session::concerns::LOOK;
 use crate::syncs::queue::Ask;
 
 impl<F: FileSystem + Send> Session<F> {
-    /// Does everything that `ask` takes but the sync itself, for `Volume::sync_later`. Returns whether
-    /// timestamps may be left behind.
+    /// Does everything that `ask` takes but the sync itself, for `Volume::sync_later`. Returns
+    /// whether timestamps may be left behind.
     ///
     /// # Errors
     /// Those of [`FileSystem::fsync`] and of writing back what was stored into mappings.

@@ -19,8 +19,8 @@ pub(crate) enum At {
 
 /// What only a carrier of requests knows to ask for.
 impl<F: FileSystem + Send> Session<F> {
-    /// Writes at the end of the file, atomically, through a handle without APPEND: for a client that
-    /// says O_APPEND with each write.
+    /// Writes at the end of the file, atomically, through a handle without APPEND: for a client
+    /// that says O_APPEND with each write.
     ///
     /// # Errors
     /// Those of [`FileSystem::write`].

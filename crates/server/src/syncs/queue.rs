@@ -8,7 +8,8 @@ use atoll_vfs::{Handle, Result};
 
 use crate::host::Bell;
 
-/// The most that wait for the next sync. Who comes then makes a whole one by itself, under the lock.
+/// The most that wait for the next sync. Who comes then makes a whole one by itself, under the
+/// lock.
 pub(crate) const QUEUE_MAX: usize = 4096;
 
 /// Is told what a sync came to, by the syncer: it must not block.

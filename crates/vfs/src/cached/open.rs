@@ -17,8 +17,8 @@ struct Slot {
     handle: AtomicU64,
 }
 
-/// Open files of a program, shared by its threads, of fixed size. A handle may be missing, if another has
-/// its place; it is then not read from the View.
+/// Open files of a program, shared by its threads, of fixed size. A handle may be missing, if
+/// another has its place; it is then not read from the View.
 pub struct OpenFiles {
     slots: Box<[Slot]>,
 }
@@ -56,13 +56,14 @@ impl OpenFiles {
         }
     }
 
-    /// Whether `handle` of `ino` is known to be open for reading. Threads that use a handle while others
-    /// close it, or others put theirs in its place, may be told no.
+    /// Whether `handle` of `ino` is known to be open for reading. Threads that use a handle while
+    /// others close it, or others put theirs in its place, may be told no.
     #[inline]
     pub(super) fn contains(&self, ino: Ino, handle: Handle) -> bool {
         let slot = self.slot(handle);
-        // The number of a handle is not used twice, so that the two belong together, but for a caller who
-        // takes the handle that is just being put here for one of the inode that was here before.
+        // The number of a handle is not used twice, so that the two belong together, but for a
+        // caller who takes the handle that is just being put here for one of the inode that was
+        // here before.
         slot.ino.load(Ordering::Acquire) == ino.0 && slot.handle.load(Ordering::Relaxed) == handle.0
     }
 }

@@ -140,8 +140,8 @@ impl<T: Transport> Client<T> {
         Ok(())
     }
 
-    /// As [`try_call`](Self::try_call), where a transport that does not carry it is an error like any
-    /// other.
+    /// As [`try_call`](Self::try_call), where a transport that does not carry it is an error like
+    /// any other.
     #[inline]
     pub(super) fn call(
         &mut self,

@@ -195,8 +195,8 @@ impl Content {
         }
     }
 
-    /// Whether `answer` is a right one for a seek, given that a `Zero` block may count as either, and
-    /// so may a hole that has a block beside it in the same [`WINDOW`].
+    /// Whether `answer` is a right one for a seek, given that a `Zero` block may count as either,
+    /// and so may a hole that has a block beside it in the same [`WINDOW`].
     pub(super) fn seek_admits(&self, offset: u64, to: SeekTo, answer: Result<u64>) -> bool {
         if offset >= self.size {
             return answer == Err(Errno::ENXIO);

@@ -7,8 +7,8 @@ use crate::filesystem::FileSystem;
 use crate::types::*;
 use crate::wire::directory::{direntplus_size, get_dirent, put_dirent, put_direntplus};
 
-/// Writes the entries from the place that `cookie` names to `room`. Returns the bytes written, 0 at the
-/// end of the directory.
+/// Writes the entries from the place that `cookie` names to `room`. Returns the bytes written, 0 at
+/// the end of the directory.
 ///
 /// # Errors
 /// `EINVAL` when there is no room for a single entry, and those of [`FileSystem::readdir`].
@@ -37,9 +37,9 @@ pub(super) fn plain<F: FileSystem + ?Sized>(
     }
 }
 
-/// As [`plain`], from `(directory, handle, cookie)` and with the attributes of each entry but `.` and
-/// `..`, which is a lookup that the client forgets and that it may rely on for `valid` seconds. An entry that may
-/// not be looked up comes without.
+/// As [`plain`], from `(directory, handle, cookie)` and with the attributes of each entry but `.`
+/// and `..`, which is a lookup that the client forgets and that it may rely on for `valid` seconds.
+/// An entry that may not be looked up comes without.
 ///
 /// The names wait in `scratch` meanwhile, never in `room`, which the client may be changing.
 pub(super) fn with_attributes<F: FileSystem + ?Sized>(

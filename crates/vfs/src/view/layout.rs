@@ -64,7 +64,8 @@ pub mod attr {
     pub const ATIME_MTIME_NSEC: usize = 7;
     /// Nanoseconds of the last change of attributes, and above them of creation.
     pub const CTIME_BTIME_NSEC: usize = 8;
-    /// Seconds of the last access, then of the changes of content and of attributes, then of creation.
+    /// Seconds of the last access, then of the changes of content and of attributes, then of
+    /// creation.
     pub const SECONDS: usize = 9;
 }
 
@@ -140,7 +141,8 @@ pub struct Size {
 }
 
 impl Size {
-    /// The largest View within `bytes`, most of it pages; `None` if `bytes` is less than about 50 KiB.
+    /// The largest View within `bytes`, most of it pages; `None` if `bytes` is less than about 50
+    /// KiB.
     pub fn within(bytes: usize) -> Option<Size> {
         (3..=24).rev().map(|bits| Size::for_pages(1 << bits)).find(|size| size.bytes() <= bytes)
     }

@@ -5,8 +5,8 @@
 //! being changed; `reader` the client's half; `ways` and `writer` the server's half. Every field,
 //! and why a client sees the truth and nothing else, is in docs/PROTOCOL.md.
 //!
-//! The client trusts the server, never the reverse: the server makes the memory, the client can map it
-//! only for reading, and the server decides nothing by what is in it.
+//! The client trusts the server, never the reverse: the server makes the memory, the client can map
+//! it only for reading, and the server decides nothing by what is in it.
 
 mod copy;
 mod layout;

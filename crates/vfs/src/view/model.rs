@@ -1,4 +1,5 @@
-//! The View's use of memory under every interleaving, and every stale load, that its orderings allow.
+//! The View's use of memory under every interleaving, and every stale load, that its orderings
+//! allow.
 //!
 //! Data are words here, as they are under Miri. Readers try once: what a retry sees is another run.
 
@@ -64,7 +65,8 @@ fn with<T: Send + Sync + 'static>(
 
 fn check(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    // Every run of these few steps is tried; more of them than expected is an error, not a long wait.
+    // Every run of these few steps is tried; more of them than expected is an error, not a long
+    // wait.
     builder.max_branches = 200;
     builder.check(model);
 }
@@ -104,8 +106,8 @@ fn a_record_never_goes_back() {
     });
 }
 
-/// A change of two records that are both emptied before either is put: nobody sees the new state of one
-/// and then the old state of the other.
+/// A change of two records that are both emptied before either is put: nobody sees the new state of
+/// one and then the old state of the other.
 #[test]
 fn a_change_is_seen_at_once() {
     check(|| {
@@ -161,8 +163,8 @@ fn a_read_has_one_size() {
     });
 }
 
-/// An entry counts only under the generation that it was put under; whoever sees what came after the
-/// next one began does not find it.
+/// An entry counts only under the generation that it was put under; whoever sees what came after
+/// the next one began does not find it.
 #[test]
 fn a_generation_ends_its_entries() {
     #[derive(Default)]

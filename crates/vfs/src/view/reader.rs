@@ -11,8 +11,8 @@ use super::sequence::{begin, unchanged};
 use super::ways::Used;
 use crate::types::Attr;
 
-/// How often a record is looked at while the server is changing it. A round trip is the way out, and
-/// waits for the change.
+/// How often a record is looked at while the server is changing it. A round trip is the way out,
+/// and waits for the change.
 const TRIES: usize = 32;
 
 /// What a View knows of a name.
@@ -74,8 +74,8 @@ fn whole<T>(record: &[AtomicU64], sequence: u64, value: T) -> Result<T, Not> {
 
 impl<'a> ViewReader<'a> {
     /// Reads the View in `memory`, which the server made. `hints` is memory of
-    /// [`hint_bytes`](Size::hint_bytes) bytes or more that this side may write and the server reads: by it
-    /// the server keeps what is used.
+    /// [`hint_bytes`](Size::hint_bytes) bytes or more that this side may write and the server
+    /// reads: by it the server keeps what is used.
     ///
     /// # Errors
     /// [`Malformed`]; [`Malformed::Length`] also for too little memory for hints.
@@ -127,8 +127,8 @@ impl<'a> ViewReader<'a> {
         .map(|child| if child == 0 { Entry::Missing } else { Entry::Found(child) })
     }
 
-    /// What `name` is in the directory `parent`, and the attributes that it had at that moment; `None`
-    /// inside if there is no such name.
+    /// What `name` is in the directory `parent`, and the attributes that it had at that moment;
+    /// `None` inside if there is no such name.
     #[inline]
     pub fn lookup_attr(&self, parent: u64, name: &[u8]) -> Option<Option<Attr>> {
         let hash = self.hash(parent, name)?;
@@ -156,9 +156,9 @@ impl<'a> ViewReader<'a> {
         .map(|found| found.map(|(child, words)| attr_from(child, &words)))
     }
 
-    /// Fills `buf` with the bytes of `ino` from `offset`, short only at the end of file, and returns how
-    /// many: all of them, and the length of the file, as they were at one moment. `None` also when only
-    /// some of the pages are there; `buf` may have been written to then.
+    /// Fills `buf` with the bytes of `ino` from `offset`, short only at the end of file, and
+    /// returns how many: all of them, and the length of the file, as they were at one moment.
+    /// `None` also when only some of the pages are there; `buf` may have been written to then.
     ///
     /// The View holds pages of what the session may read, not what each of its descriptors may:
     /// whoever calls has a descriptor that is open for reading.
@@ -242,8 +242,8 @@ impl<'a> ViewReader<'a> {
         name: &[u8],
         hash: u64,
     ) -> Result<(&'a [AtomicU64], u64), Not> {
-        // Before the record: an entry of this generation was put before the next one began, so it was
-        // true now or later.
+        // Before the record: an entry of this generation was put before the next one began, so it
+        // was true now or later.
         let generation = self.tables.generation(parent).load(Ordering::Acquire);
         let layout = &self.tables.layout;
         let (table, words, records, hints) = if name.len() <= SHORT_NAME_MAX {

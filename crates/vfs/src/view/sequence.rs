@@ -1,9 +1,9 @@
 //! The sequence word of a record: even while the record can be read, odd while it cannot.
 //!
-//! Boehm, "Can Seqlocks Get Along with Programming Language Memory Models?", MSPC 2012: the reader's
-//! first load acquires, so that it sees what was written before the word became even; the fence
-//! before its second load, with the one behind [`hold`], makes it see the word odd, or later, if it saw
-//! a single byte of what was written after.
+//! Boehm, "Can Seqlocks Get Along with Programming Language Memory Models?", MSPC 2012: the
+//! reader's first load acquires, so that it sees what was written before the word became even; the
+//! fence before its second load, with the one behind [`hold`], makes it see the word odd, or later,
+//! if it saw a single byte of what was written after.
 //!
 //! There is one writer. The functions are generic so that a model checker can stand in for memory.
 

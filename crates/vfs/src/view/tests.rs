@@ -1,4 +1,5 @@
-//! Tests of the View: the layout as documented, one thread against a naive map, and threads that hammer.
+//! Tests of the View: the layout as documented, one thread against a naive map, and threads that
+//! hammer.
 #[cfg(not(miri))]
 use core::cell::RefCell;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -63,7 +64,8 @@ fn a_change_during_a_copy() {
     assert_eq!(r.read(5, 0, &mut buf[..PAGE]), Some(PAGE));
     assert_eq!(buf[..PAGE], [2; PAGE]);
 
-    // While the second page is copied the first is written: neither its old content nor the old size.
+    // While the second page is copied the first is written: neither its old content nor the old
+    // size.
     let (mut w, r) = start();
     during(Box::new(move || {
         w.drop_attr(5);
@@ -450,8 +452,8 @@ proptest! {
     }
 }
 
-/// Two Views of one volume; a change writes one number as a file's size and all over its content, and
-/// gives it to a name. Whoever has seen a number, in either View, sees none before it.
+/// Two Views of one volume; a change writes one number as a file's size and all over its content,
+/// and gives it to a name. Whoever has seen a number, in either View, sees none before it.
 #[test]
 fn readers_see_the_truth_in_order() {
     const ROUNDS: u64 = if cfg!(miri) { 2 } else { 20_000 };

@@ -1,10 +1,11 @@
 //! Which record of a set holds what, and which is given up for another: the server's own copy.
 //!
-//! Static re-reference interval prediction (SRRIP; Jaleel, Theobald, Steely, Emer, "High Performance
-//! Cache Replacement Using Re-Reference Interval Prediction", ISCA 2010): two bits a record, made for
-//! sets. What is new is expected to be used late, so that a scan replaces itself; what was used is
-//! kept. `atoll-block`'s S3-FIFO does not fit here: it orders one pool in queues and is told of each
-//! hit, whereas the hits of a View happen in another process, which leaves a word behind at most.
+//! Static re-reference interval prediction (SRRIP; Jaleel, Theobald, Steely, Emer, "High
+//! Performance Cache Replacement Using Re-Reference Interval Prediction", ISCA 2010): two bits a
+//! record, made for sets. What is new is expected to be used late, so that a scan replaces itself;
+//! what was used is kept. `atoll-block`'s S3-FIFO does not fit here: it orders one pool in queues
+//! and is told of each hit, whereas the hits of a View happen in another process, which leaves a
+//! word behind at most.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -19,8 +20,8 @@ const DISTANT: u8 = 3;
 /// What is expected of a record that is new.
 const NEW: u8 = 2;
 
-/// What the client has used, in its own memory: words that are not 0. Nothing but the choice of what
-/// to give up depends on them.
+/// What the client has used, in its own memory: words that are not 0. Nothing but the choice of
+/// what to give up depends on them.
 #[derive(Clone, Copy, Debug)]
 pub struct Used<'a> {
     pub memory: Option<Shared<'a>>,
@@ -55,8 +56,8 @@ impl<'a> Used<'a> {
     }
 }
 
-/// The keys of a table's records, and how far away the next use of each is expected. The default of `K`
-/// is the key of an empty record.
+/// The keys of a table's records, and how far away the next use of each is expected. The default of
+/// `K` is the key of an empty record.
 #[derive(Debug)]
 pub struct Ways<'a, K, const W: usize> {
     table: Table<W>,

@@ -23,16 +23,17 @@ const NONE: u32 = u32::MAX;
 /// With the volume locked all the while:
 ///
 /// 1. change the file system;
-/// 2. in the Views of *all* sessions, drop every attribute, entry and page that it may have altered;
+/// 2. in the Views of *all* sessions, drop every attribute, entry and page that it may have
+///    altered;
 /// 3. put what is true now.
 ///
-/// So nobody sees any of what a change made in a View while somebody can still see any of what it ended,
-/// and whoever asks the server in between waits for the lock. A change of a file's content or length,
-/// however small, drops its attributes, even if they come out the same: [`read`](super::ViewReader::read)
-/// relies on it.
+/// So nobody sees any of what a change made in a View while somebody can still see any of what it
+/// ended, and whoever asks the server in between waits for the lock. A change of a file's content
+/// or length, however small, drops its attributes, even if they come out the same:
+/// [`read`](super::ViewReader::read) relies on it.
 ///
-/// What is only found out (by a lookup, getattr or read that a session asked for and was allowed) is
-/// put without more, under the lock too.
+/// What is only found out (by a lookup, getattr or read that a session asked for and was allowed)
+/// is put without more, under the lock too.
 #[derive(Debug)]
 pub struct ViewWriter<'a> {
     tables: Tables<'a>,
@@ -62,10 +63,11 @@ fn empty(record: &[AtomicU64]) {
 }
 
 impl<'a> ViewWriter<'a> {
-    /// A View of `size` in `memory`, of exactly [`Size::bytes`], which is all zeros. `hints` is what the
-    /// client gave to [`ViewReader::new`](super::ViewReader::new), if it did.
+    /// A View of `size` in `memory`, of exactly [`Size::bytes`], which is all zeros. `hints` is
+    /// what the client gave to [`ViewReader::new`](super::ViewReader::new), if it did.
     ///
-    /// All memory that this half ever uses, [`private_bytes`](Self::private_bytes), is allocated now.
+    /// All memory that this half ever uses, [`private_bytes`](Self::private_bytes), is allocated
+    /// now.
     ///
     /// # Errors
     /// [`Malformed`]; [`Malformed::Length`] also for too little memory for hints.
@@ -99,7 +101,8 @@ impl<'a> ViewWriter<'a> {
         let [generations, attrs, entries, long_entries, pages] =
             [size.generations, size.attrs, size.entries, size.long_entries, size.pages]
                 .map(|count| count as usize);
-        // The table has room for twice its content, so that it never grows, rounded up to a power of two.
+        // The table has room for twice its content, so that it never grows, rounded up to a power
+        // of two.
         let file = (16 + 1) * 2 * 2 * 8 / 7;
         generations * 8
             + (attrs + entries + long_entries) * (8 + 1)
@@ -167,8 +170,8 @@ impl<'a> ViewWriter<'a> {
 
     /// The page `block` of `ino` is `data`, at most a page, and zeros after it.
     ///
-    /// `data` is in the server's own memory: what a client can still change must not become what others
-    /// read.
+    /// `data` is in the server's own memory: what a client can still change must not become what
+    /// others read.
     pub fn put_page(&mut self, ino: u64, block: u64, data: &[u8]) {
         assert!(ino != 0 && data.len() <= PAGE);
         let number = match self.pages.find(page_position(ino, block), (ino, block)) {
@@ -221,13 +224,13 @@ impl<'a> ViewWriter<'a> {
     pub fn drop_entries(&mut self, parent: u64) {
         let slot = parent as usize & (self.generations.len() - 1);
         self.generations[slot] += 1;
-        // The change that follows is seen by nobody who does not see this: a reader learns of it by way
-        // of a release.
+        // The change that follows is seen by nobody who does not see this: a reader learns of it by
+        // way of a release.
         self.tables.generations[slot].store(self.generations[slot], Ordering::Release);
     }
 
-    /// Drops the pages of `ino` whose numbers are in `blocks`, in time proportional to the range or to the
-    /// pages of `ino` that are here, whichever are fewer.
+    /// Drops the pages of `ino` whose numbers are in `blocks`, in time proportional to the range or
+    /// to the pages of `ino` that are here, whichever are fewer.
     pub fn drop_pages(&mut self, ino: u64, blocks: Range<u64>) {
         self.each_page(ino, blocks, Self::remove_page);
     }

@@ -78,9 +78,9 @@ fixed! {
         padding: u32,
         spare: [u32; 6],
     }
-    /// A time after what FUSE defines: the btime that follows a [`RawAttr`] when that is agreed, and
-    /// the client's time in a request. Named after the structure of the same layout, which FUSE uses
-    /// for STATX.
+    /// A time after what FUSE defines: the btime that follows a [`RawAttr`] when that is agreed,
+    /// and the client's time in a request. Named after the structure of the same layout, which FUSE
+    /// uses for STATX.
     Time = "fuse_sx_time" 16 {
         tv_sec: u64,
         tv_nsec: u32,
@@ -150,8 +150,8 @@ impl From<&Attr> for RawAttr {
 }
 
 impl RawAttr {
-    /// The attributes of the inode that requests name `ino` (servers may show users another number),
-    /// or `None` if they are none: times that do not exist, a mode without a type.
+    /// The attributes of the inode that requests name `ino` (servers may show users another
+    /// number), or `None` if they are none: times that do not exist, a mode without a type.
     #[inline]
     pub fn checked(&self, ino: Ino, btime: Timespec) -> Option<Attr> {
         FileType::from_mode(self.mode)?;
@@ -176,7 +176,8 @@ impl RawAttr {
 }
 
 impl EntryOut {
-    /// The answer that tells of `attr`, and that the name and this may be relied on for `valid` seconds.
+    /// The answer that tells of `attr`, and that the name and this may be relied on for `valid`
+    /// seconds.
     #[inline]
     pub fn new(attr: &Attr, valid: u64) -> Self {
         EntryOut {

@@ -36,8 +36,9 @@ pub fn put_dirent(entry: &DirEntry<'_>, out: &mut [u8], at: usize) -> Option<usi
     Some(at + out.len())
 }
 
-/// Writes `entry` with its attributes, if they are known, to `out` from `at`, if that fits: they may be relied on
-/// for `valid` seconds. With `btime`, the time of creation follows the attributes. Returns where it ends.
+/// Writes `entry` with its attributes, if they are known, to `out` from `at`, if that fits: they
+/// may be relied on for `valid` seconds. With `btime`, the time of creation follows the attributes.
+/// Returns where it ends.
 pub fn put_direntplus(
     entry: &DirEntry<'_>,
     attr: Option<&Attr>,

@@ -132,8 +132,8 @@ pub const O_SYNC: u32 = 0o4000000 | O_DSYNC;
 /// Of open(2) on Linux: in [`ReadIn::flags`], a read that sets no time of last access.
 pub const O_NOATIME: u32 = 0o1000000;
 
-/// The flags of open(2) that say `flags`. The access mode 3, which Linux has for descriptors that can
-/// neither be read nor written, says just that.
+/// The flags of open(2) that say `flags`. The access mode 3, which Linux has for descriptors that
+/// can neither be read nor written, says just that.
 #[inline]
 pub fn open_bits(flags: OpenFlags) -> u32 {
     let mut bits = match (flags.contains(OpenFlags::READ), flags.contains(OpenFlags::WRITE)) {

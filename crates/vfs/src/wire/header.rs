@@ -17,7 +17,8 @@ fixed! {
         total_extlen: u16,
         padding: u16,
     }
-    /// The front of a reply. `len` counts message and data; `error` is 0 or a negative error number.
+    /// The front of a reply. `len` counts message and data; `error` is 0 or a negative error
+    /// number.
     OutHeader = "fuse_out_header" 16 {
         len: u32,
         error: i32,
@@ -30,8 +31,8 @@ fixed! {
     }
 }
 
-/// The extension that carries the client's time: an [`ExtHeader`] and a [`super::attributes::Time`].
-/// Far from the numbers that FUSE has given out (0 to 32).
+/// The extension that carries the client's time: an [`ExtHeader`] and a
+/// [`super::attributes::Time`]. Far from the numbers that FUSE has given out (0 to 32).
 pub const EXT_TIME: u32 = 0x4154_0001;
 /// The length of the extension that carries the time, in bytes.
 pub const EXT_TIME_SIZE: usize = ExtHeader::SIZE + super::attributes::Time::SIZE;
@@ -43,8 +44,8 @@ pub(super) fn put_time(time: Timespec, out: &mut [u8]) {
     super::attributes::Time::from(time).store(&mut out[ExtHeader::SIZE..]);
 }
 
-/// The client's time among `extensions`, if there is one and it is a time. What is unknown is passed
-/// over.
+/// The client's time among `extensions`, if there is one and it is a time. What is unknown is
+/// passed over.
 pub(super) fn find_time(mut extensions: &[u8]) -> Option<Timespec> {
     // Each turn passes over at least eight bytes.
     while let Some((header, rest)) = ExtHeader::get(extensions) {

@@ -1,4 +1,5 @@
-//! Locks: messages only, for servers that keep a table of locks. No file system behind the seam does.
+//! Locks: messages only, for servers that keep a table of locks. No file system behind the seam
+//! does.
 
 use super::fixed::fixed;
 

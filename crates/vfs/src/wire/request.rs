@@ -167,8 +167,8 @@ fn xattr(bytes: &[u8]) -> Result<(&[u8], &[u8])> {
 }
 
 impl<'a> Message<'a> {
-    /// Reads a message and its data. Bytes that a newer FUSE has added after what is known are passed
-    /// over.
+    /// Reads a message and its data. Bytes that a newer FUSE has added after what is known are
+    /// passed over.
     ///
     /// # Errors
     /// [`Malformed`] when the header is cut off, or counts other lengths than these.
@@ -194,8 +194,8 @@ impl<'a> Request<'a> {
     /// What `opcode` asks with the arguments in `body` and with `data`.
     ///
     /// # Errors
-    /// `ENOSYS` for an opcode that is not known; `EINVAL` for arguments that are cut off; the errors of
-    /// [`Name::new`].
+    /// `ENOSYS` for an opcode that is not known; `EINVAL` for arguments that are cut off; the
+    /// errors of [`Name::new`].
     #[inline]
     pub fn decode(opcode: u32, body: &'a [u8], data: &'a [u8]) -> Result<Request<'a>> {
         Ok(match opcode {
@@ -313,8 +313,9 @@ impl<'a> Request<'a> {
     }
 
     /// Writes the message that asks this to the front of `out`. Of `header` counts what the message
-    /// itself does not say. Returns its length, or `None` when `out` is too short or the whole longer
-    /// than 4 GiB; [`REQUEST_MAX`](super::REQUEST_MAX) bytes are enough for all but a long BATCH_FORGET.
+    /// itself does not say. Returns its length, or `None` when `out` is too short or the whole
+    /// longer than 4 GiB; [`REQUEST_MAX`](super::REQUEST_MAX) bytes are enough for all but a long
+    /// BATCH_FORGET.
     #[inline]
     pub fn encode(
         &self,

@@ -61,8 +61,8 @@ constants! { u64:
     FUSE_INIT_EXT = 1 << 30, "`flags2` is valid.";
 }
 
-/// The highest bit of `flags2`: [`InitIn::atoll`] or [`InitOut::atoll`] is valid. Both are needed, so
-/// that FUSE may give either out some day and nothing is misunderstood.
+/// The highest bit of `flags2`: [`InitIn::atoll`] or [`InitOut::atoll`] is valid. Both are needed,
+/// so that FUSE may give either out some day and nothing is misunderstood.
 pub const FLAGS2_ATOLL: u32 = 1 << 31;
 
 bitflags! {
@@ -72,8 +72,8 @@ bitflags! {
         /// Every `fuse_attr` that ends an `fuse_entry_out` or `fuse_attr_out` is followed by the
         /// btime in 16 bytes: a [`Time`](super::attributes::Time).
         const BTIME = 1;
-        /// The server appends what is written to a file that was opened with O_APPEND, and says where
-        /// the first byte went: eight bytes after `fuse_write_out`.
+        /// The server appends what is written to a file that was opened with O_APPEND, and says
+        /// where the first byte went: eight bytes after `fuse_write_out`.
         const APPEND = 2;
         /// Requests end with the client's time, which is the time of the call: see
         /// [`EXT_TIME`](super::header::EXT_TIME).
