@@ -48,13 +48,13 @@ impl View {
     /// The memory cannot hold it.
     pub fn new() -> Result<View, Malformed> {
         let memory = memory();
-        Ok(View { memory, writer: ViewWriter::new(memory, SIZE, None)? })
+        Ok(View { memory, writer: ViewWriter::new(memory, SIZE)? })
     }
 
     /// The client's half of a View that the machine has made.
     pub fn reader(memory: &dyn Any) -> Option<ViewReader<'static>> {
         let view = memory.downcast_ref::<View>()?;
-        ViewReader::new(view.memory, None).ok()
+        ViewReader::new(view.memory).ok()
     }
 }
 

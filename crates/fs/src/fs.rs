@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use atoll_block::Addressable;
+use atoll_block::{Addressable, BlockError};
 use atoll_vfs::{Context, Errno, Handle, Ino, OpenFlags, StatFs, Timespec};
 
 use crate::allocation::RESERVED_BLOCKS;
@@ -108,8 +108,12 @@ impl<M: Addressable> Fs<M> {
     /// they kept are removed.
     ///
     /// # Errors
-    /// The device's: the volume is then as after the end of a process.
+    /// The device's, those of an earlier commit or checkpoint too: the volume is then as after the
+    /// end of a process.
     pub fn unmount(mut self) -> Result<M> {
+        if self.store.has_failed() {
+            return Err(BlockError::Io.into());
+        }
         if !self.store.is_read_only() {
             self.handles.clear();
             self.flush_times()?;

@@ -232,6 +232,8 @@ fn a_failed_device_is_remembered() {
         let again = Fs::mount(again.unmount().unwrap(), &options(incarnation)).unwrap();
         assert_eq!(again.notes(), [], "told once");
     }
+    // An unmount that succeeds says that everything is durable.
+    assert_eq!(fs.unmount().map(drop), Err(FsError::Device(BlockError::Io)));
 }
 
 /// A write that failed stays in the memory above the device, and flushes that succeed later say

@@ -40,9 +40,9 @@ const FEW: u64 = 64;
 
 fn main() {
     let size = Size::for_pages(16384);
-    let (memory, hints) = (memory(size.bytes()), memory(size.hint_bytes()));
-    let mut writer = ViewWriter::new(memory, size, Some(hints)).expect("a View");
-    let reader = ViewReader::new(memory, Some(hints)).expect("the View");
+    let memory = memory(size.bytes());
+    let mut writer = ViewWriter::new(memory, size).expect("a View");
+    let reader = ViewReader::new(memory).expect("the View");
     let names: Vec<String> = (0..1000).map(|n| format!("name-of-file-{n}")).collect();
     let long: Vec<String> = (0..1000).map(|n| format!("{n:0>200}")).collect();
     for ino in 1..=1000u64 {

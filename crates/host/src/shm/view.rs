@@ -39,7 +39,7 @@ impl WrittenView {
     pub(crate) fn new(bytes: usize) -> io::Result<Option<Self>> {
         let Some(size) = Size::within(bytes) else { return Ok(None) };
         let memory = SharedMemory::create_read_only("atoll-view", size.bytes())?;
-        let writer = ViewWriter::new(memory.shared, size, None)
+        let writer = ViewWriter::new(memory.shared, size)
             .map_err(|_| io::Error::other("memory does not fit a View"))?;
         Ok(Some(WrittenView { writer, memory, size }))
     }
@@ -95,7 +95,7 @@ impl MappedView {
         alive: impl Fn() -> bool + Send + Sync + 'static,
     ) -> io::Result<Arc<Self>> {
         let memory = ReadOnlyMemory::attach(file, VIEW_MAX)?;
-        let reader = ViewReader::new(memory.shared, None)
+        let reader = ViewReader::new(memory.shared)
             .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "not a View"))?;
         let (lost, reads, alive) = (AtomicBool::new(false), AtomicU32::new(0), Box::new(alive));
         Ok(Arc::new(MappedView { reader, memory, lost, reads, alive }))

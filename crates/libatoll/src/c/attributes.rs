@@ -1,6 +1,6 @@
 //! Attributes: the stat, access, chmod, chown, utimens, truncate and statvfs families.
 
-use core::ffi::{c_char, c_int};
+use core::ffi::{c_char, c_int, c_ulong};
 
 use atoll_posix::attributes::Target;
 use atoll_posix::{AT_FDCWD, AccessMode, AtFlags};
@@ -129,6 +129,9 @@ calls! {
     };
 }
 
+/// The flag of statvfs(3), which the crate libc does not have for every C library.
+const ST_RELATIME: c_ulong = 4096;
+
 /// One time of utimensat(2).
 fn set_time(time: &libc::timespec) -> Result<Option<SetTime>, Error> {
     match time.tv_nsec {
@@ -232,7 +235,7 @@ unsafe fn put_statvfs(
     out.f_namemax = stat.name_max.into();
     out.f_flag = match access_times {
         AccessTimes::Noatime => libc::ST_NOATIME,
-        AccessTimes::Relatime => libc::ST_RELATIME,
+        AccessTimes::Relatime => ST_RELATIME,
     };
     Ok(0)
 }

@@ -164,12 +164,6 @@ impl Size {
         Layout::of(*self).length
     }
 
-    /// Bytes of the memory by which the client tells the server what it uses.
-    pub fn hint_bytes(&self) -> usize {
-        let hints = Layout::of(*self).hints;
-        ((hints.pages + self.pages as usize) * 4).next_multiple_of(PAGE)
-    }
-
     fn valid(&self) -> bool {
         [self.generations, self.attrs, self.entries, self.long_entries, self.pages]
             .iter()
@@ -204,15 +198,6 @@ impl<const W: usize> Table<W> {
     }
 }
 
-/// The first hint of each table.
-#[derive(Clone, Copy, Debug)]
-pub struct Hints {
-    pub attrs: usize,
-    pub entries: usize,
-    pub long_entries: usize,
-    pub pages: usize,
-}
-
 /// The places that follow from a [`Size`].
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
@@ -227,7 +212,6 @@ pub struct Layout {
     pub pages_at: usize,
     pub data_at: usize,
     pub length: usize,
-    pub hints: Hints,
 }
 
 impl Layout {
@@ -254,12 +238,6 @@ impl Layout {
             pages_at,
             data_at,
             length: data_at + pages * PAGE,
-            hints: Hints {
-                attrs: 0,
-                entries: attrs,
-                long_entries: attrs + entries,
-                pages: attrs + entries + long_entries,
-            },
         }
     }
 }

@@ -8,7 +8,6 @@ use atoll_transport::Shared;
 use super::copy::copy_out;
 use super::layout::*;
 use super::sequence::{begin, unchanged};
-use super::ways::Used;
 use crate::types::Attr;
 
 /// How often a record is looked at while the server is changing it. A round trip is the way out,
@@ -31,7 +30,6 @@ pub enum Entry {
 #[derive(Clone, Copy, Debug)]
 pub struct ViewReader<'a> {
     tables: Tables<'a>,
-    hints: Option<Shared<'a>>,
 }
 
 /// An attempt that was not answered.
@@ -73,19 +71,12 @@ fn whole<T>(record: &[AtomicU64], sequence: u64, value: T) -> Result<T, Not> {
 }
 
 impl<'a> ViewReader<'a> {
-    /// Reads the View in `memory`, which the server made. `hints` is memory of
-    /// [`hint_bytes`](Size::hint_bytes) bytes or more that this side may write and the server
-    /// reads: by it the server keeps what is used.
+    /// Reads the View in `memory`, which the server made.
     ///
     /// # Errors
-    /// [`Malformed`]; [`Malformed::Length`] also for too little memory for hints.
-    pub fn new(memory: Shared<'a>, hints: Option<Shared<'a>>) -> Result<Self, Malformed> {
-        let tables = Tables::open(memory)?;
-        let words = tables.layout.hints.pages + tables.layout.pages.records();
-        if hints.is_some_and(|hints| hints.len() < words * 4) {
-            return Err(Malformed::Length);
-        }
-        Ok(ViewReader { tables, hints })
+    /// [`Malformed`].
+    pub fn new(memory: Shared<'a>) -> Result<Self, Malformed> {
+        Ok(ViewReader { tables: Tables::open(memory)? })
     }
 
     /// Whether the server keeps the View true. Once false it stays so, and nothing is found.
@@ -199,7 +190,6 @@ impl<'a> ViewReader<'a> {
                 }
                 copy_out(&self.tables.data, number * PAGE + within, out);
                 whole(record, sequence, ())?;
-                self.used(self.tables.layout.hints.pages, number);
                 return Ok(());
             }
         }
@@ -220,7 +210,6 @@ impl<'a> ViewReader<'a> {
                 if get(record, attr::INO) != ino {
                     return Err(Not::Now);
                 }
-                self.used(self.tables.layout.hints.attrs, number);
                 return Ok((record, sequence));
             }
         }
@@ -246,15 +235,10 @@ impl<'a> ViewReader<'a> {
         // was true now or later.
         let generation = self.tables.generation(parent).load(Ordering::Acquire);
         let layout = &self.tables.layout;
-        let (table, words, records, hints) = if name.len() <= SHORT_NAME_MAX {
-            (layout.entries, ENTRY_WORDS, self.tables.entries, layout.hints.entries)
+        let (table, words, records) = if name.len() <= SHORT_NAME_MAX {
+            (layout.entries, ENTRY_WORDS, self.tables.entries)
         } else {
-            (
-                layout.long_entries,
-                LONG_ENTRY_WORDS,
-                self.tables.long_entries,
-                layout.hints.long_entries,
-            )
+            (layout.long_entries, LONG_ENTRY_WORDS, self.tables.long_entries)
         };
         let key = hash_length(hash, name);
         for nth in 0..WAYS {
@@ -272,15 +256,9 @@ impl<'a> ViewReader<'a> {
                 if !same {
                     return Err(Not::There);
                 }
-                self.used(hints, number);
                 return Ok((record, sequence));
             }
         }
         Err(Not::There)
-    }
-
-    #[inline(always)]
-    fn used(&self, first: usize, record: usize) {
-        Used { memory: self.hints, first }.mark(record);
     }
 }

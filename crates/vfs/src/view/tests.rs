@@ -99,9 +99,8 @@ fn memory(len: usize) -> Shared<'static> {
 
 fn pair(size: Size) -> (ViewWriter<'static>, ViewReader<'static>) {
     let memory = memory(size.bytes());
-    let hints = Some(self::memory(size.hint_bytes()));
-    let writer = ViewWriter::new(memory, size, hints).unwrap();
-    (writer, ViewReader::new(memory, hints).unwrap())
+    let writer = ViewWriter::new(memory, size).unwrap();
+    (writer, ViewReader::new(memory).unwrap())
 }
 
 const SMALL: Size = Size { generations: 8, attrs: 8, entries: 8, long_entries: 8, pages: 16 };
@@ -233,47 +232,41 @@ fn pages_are_dropped_with_their_inode() {
     assert_eq!(r.attr(5), None);
 }
 
-/// A file as large as the View fits; more of it drives itself out, not what is used.
+/// A file as large as the View fits; of what is put beyond that, each drives out what is oldest.
 #[test]
 #[cfg_attr(miri, ignore = "one thread, many pages")]
-fn replacement_keeps_what_is_used() {
+fn the_oldest_is_given_up() {
     let size = Size { pages: 256, ..SMALL };
     let (mut w, r) = pair(size);
     w.put_attr(5, &sized(1 << 40));
-    w.put_attr(6, &sized(1 << 40));
     for block in 0..256 {
         w.put_page(5, block, &[5]);
     }
     assert_eq!(w.pages_of(5), 256);
-    let mut byte = [0];
-    for _ in 0..8 {
-        for block in 0..128 {
-            assert_eq!(r.read(5, block * 4096, &mut byte), Some(1));
-        }
-        for block in 0..64 {
-            w.put_page(6, block * 17, &[6]);
+    for block in 256..1000 {
+        w.put_page(5, block, &[5]);
+        assert!(!w.has_page(5, block - 256), "{block}");
+        assert_eq!(w.pages_of(5), 256);
+        let (oldest, newest) = (block - 255, block);
+        for block in [oldest, newest] {
+            assert_eq!(r.read(5, block * 4096, &mut [0]), Some(1), "{block}");
         }
     }
-    let kept = (0..128).filter(|&block| w.has_page(5, block)).count();
-    assert_eq!(kept, 128);
-    assert_eq!(w.pages_of(5) + w.pages_of(6), 256);
 }
 
 #[test]
 fn other_memory_is_refused() {
     let memory = memory(SMALL.bytes());
-    assert_eq!(ViewReader::new(memory, None).err(), Some(Malformed::Magic));
+    assert_eq!(ViewReader::new(memory).err(), Some(Malformed::Magic));
     let short = memory.part(0, 64).unwrap();
-    assert_eq!(ViewReader::new(short, None).err(), Some(Malformed::Length));
-    assert_eq!(ViewWriter::new(short, SMALL, None).err(), Some(Malformed::Length));
+    assert_eq!(ViewReader::new(short).err(), Some(Malformed::Length));
+    assert_eq!(ViewWriter::new(short, SMALL).err(), Some(Malformed::Length));
     for pages in [0, 4, 9, 1 << 25] {
         let size = Size { pages, ..SMALL };
-        assert_eq!(ViewWriter::new(memory, size, None).err(), Some(Malformed::Size));
+        assert_eq!(ViewWriter::new(memory, size).err(), Some(Malformed::Size));
     }
-    assert_eq!(ViewWriter::new(memory, SMALL, Some(short)).err(), Some(Malformed::Length));
-    let _writer = ViewWriter::new(memory, SMALL, None).unwrap();
-    assert!(ViewReader::new(memory, None).is_ok());
-    assert_eq!(ViewReader::new(memory, Some(short)).err(), Some(Malformed::Length));
+    let _writer = ViewWriter::new(memory, SMALL).unwrap();
+    assert!(ViewReader::new(memory).is_ok());
     for (at, value, error) in [
         (header::VERSION, 2, Malformed::Version(2)),
         (header::PAGES, 24, Malformed::Size),
@@ -283,7 +276,7 @@ fn other_memory_is_refused() {
     ] {
         let word = memory.u32(at);
         let before = word.swap(value, Ordering::Relaxed);
-        assert_eq!(ViewReader::new(memory, None).err(), Some(error));
+        assert_eq!(ViewReader::new(memory).err(), Some(error));
         word.store(before, Ordering::Relaxed);
     }
 }

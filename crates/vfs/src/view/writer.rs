@@ -11,7 +11,7 @@ use hashbrown::{DefaultHashBuilder, HashMap};
 use super::copy::copy_in;
 use super::layout::*;
 use super::sequence::{hold, publish};
-use super::ways::{Used, Ways};
+use super::ways::Ways;
 use crate::types::Attr;
 
 /// The end of a list.
@@ -37,10 +37,10 @@ const NONE: u32 = u32::MAX;
 #[derive(Debug)]
 pub struct ViewWriter<'a> {
     tables: Tables<'a>,
-    attrs: Ways<'a, u64, WAYS>,
-    entries: Ways<'a, u64, WAYS>,
-    long_entries: Ways<'a, u64, WAYS>,
-    pages: Ways<'a, (u64, u64), PAGE_WAYS>,
+    attrs: Ways<u64, WAYS>,
+    entries: Ways<u64, WAYS>,
+    long_entries: Ways<u64, WAYS>,
+    pages: Ways<(u64, u64), PAGE_WAYS>,
     generations: Vec<u64>,
     /// The pages of each inode: the first of a list, and how many.
     files: HashMap<u64, (u32, u32)>,
@@ -63,33 +63,22 @@ fn empty(record: &[AtomicU64]) {
 }
 
 impl<'a> ViewWriter<'a> {
-    /// A View of `size` in `memory`, of exactly [`Size::bytes`], which is all zeros. `hints` is
-    /// what the client gave to [`ViewReader::new`](super::ViewReader::new), if it did.
+    /// A View of `size` in `memory`, of exactly [`Size::bytes`], which is all zeros.
     ///
-    /// All memory that this half ever uses, [`private_bytes`](Self::private_bytes), is allocated
-    /// now.
+    /// All memory that this half ever uses is allocated now.
     ///
     /// # Errors
-    /// [`Malformed`]; [`Malformed::Length`] also for too little memory for hints.
-    pub fn new(
-        memory: Shared<'a>,
-        size: Size,
-        hints: Option<Shared<'a>>,
-    ) -> Result<Self, Malformed> {
+    /// [`Malformed`].
+    pub fn new(memory: Shared<'a>, size: Size) -> Result<Self, Malformed> {
         let tables = Tables::format(memory, size)?;
         let layout = tables.layout;
-        let first = layout.hints;
-        if hints.is_some_and(|hints| hints.len() < (first.pages + layout.pages.records()) * 4) {
-            return Err(Malformed::Length);
-        }
-        let used = |first| Used { memory: hints, first };
         let pages = layout.pages.records();
         Ok(ViewWriter {
             tables,
-            attrs: Ways::new(layout.attrs, used(first.attrs)),
-            entries: Ways::new(layout.entries, used(first.entries)),
-            long_entries: Ways::new(layout.long_entries, used(first.long_entries)),
-            pages: Ways::new(layout.pages, used(first.pages)),
+            attrs: Ways::new(layout.attrs),
+            entries: Ways::new(layout.entries),
+            long_entries: Ways::new(layout.long_entries),
+            pages: Ways::new(layout.pages),
             generations: vec![0; tables.generations.len()],
             files: HashMap::with_capacity_and_hasher(2 * pages, DefaultHashBuilder::default()),
             links: vec![[NONE; 2]; pages],
@@ -97,7 +86,8 @@ impl<'a> ViewWriter<'a> {
     }
 
     /// Bytes of private memory of a View of `size` at most.
-    pub fn private_bytes(size: Size) -> usize {
+    #[cfg(test)]
+    pub(super) fn private_bytes(size: Size) -> usize {
         let [generations, attrs, entries, long_entries, pages] =
             [size.generations, size.attrs, size.entries, size.long_entries, size.pages]
                 .map(|count| count as usize);
@@ -199,7 +189,7 @@ impl<'a> ViewWriter<'a> {
 
     /// The number of pages of `ino` that are here.
     #[cfg(test)]
-    pub fn pages_of(&self, ino: u64) -> usize {
+    pub(super) fn pages_of(&self, ino: u64) -> usize {
         self.files.get(&ino).map_or(0, |&(_, count)| count as usize)
     }
 
@@ -244,11 +234,11 @@ impl<'a> ViewWriter<'a> {
 
     /// Room in everything that could grow.
     #[cfg(test)]
-    pub fn private_capacity(&self) -> [usize; 2] {
+    pub(super) fn private_capacity(&self) -> [usize; 2] {
         [self.files.capacity(), self.links.capacity()]
     }
 
-    fn entry_table(&mut self, name: &[u8]) -> (&mut Ways<'a, u64, WAYS>, &'a [AtomicU64], usize) {
+    fn entry_table(&mut self, name: &[u8]) -> (&mut Ways<u64, WAYS>, &'a [AtomicU64], usize) {
         if name.len() <= SHORT_NAME_MAX {
             (&mut self.entries, self.tables.entries, ENTRY_WORDS)
         } else {
