@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -69,13 +69,21 @@ impl Step {
                 None => break,
             }
         }
-        // A process that waits for an unserved mount cannot be killed: it gets an answer first.
-        for connection in fuse_connections().difference(&before) {
-            let _ = std::fs::write(connection.join("abort"), "1");
-        }
-        program("pkill").args(["-KILL", "-P", &child.id().to_string()]).succeeds();
+        let started = descendants(child.id());
+        program("kill").arg("-KILL").args(started.iter().map(u32::to_string)).succeeds();
         let _ = child.kill();
         let _ = child.wait();
+        let end = Instant::now() + GONE;
+        while started.iter().any(|&pid| is_there(pid)) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        // A process that waits for an unserved mount cannot be killed: it gets an answer first.
+        // While nothing hangs no mount is touched: others may have made some meanwhile.
+        for pid in started.into_iter().filter(|&pid| is_there(pid)) {
+            for connection in fuse_mounts(pid).difference(&before) {
+                let _ = std::fs::write(Path::new(CONNECTIONS).join(connection).join("abort"), "1");
+            }
+        }
         Err(self.failure(&format!("did not end within {} minutes", most.as_secs() / 60)))
     }
 
@@ -126,17 +134,51 @@ pub fn target_is_there(target: &str) -> Result<(), Failure> {
     Err(Failure(format!("the Rust target {target} is missing; run: rustup target add {target}")))
 }
 
-/// The connections of FUSE mounts, as far as we may see them.
-fn fuse_connections() -> BTreeSet<PathBuf> {
-    const CONNECTIONS: &str = "/sys/fs/fuse/connections";
+/// How long processes that were killed have to end, unless something holds them.
+const GONE: Duration = Duration::from_secs(2);
+/// Where the kernel has a folder for each connection of FUSE.
+const CONNECTIONS: &str = "/sys/fs/fuse/connections";
+
+/// The numbers of all connections of FUSE.
+fn fuse_connections() -> BTreeSet<String> {
     // It may be there already.
     program("mount").args(["-t", "fusectl", "none", CONNECTIONS]).succeeds();
-    std::fs::read_dir(CONNECTIONS)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path())
-        .collect()
+    let names = |entry: std::fs::DirEntry| entry.file_name().into_string().ok();
+    std::fs::read_dir(CONNECTIONS).into_iter().flatten().flatten().filter_map(names).collect()
+}
+
+/// The numbers of the connections of FUSE whose mounts the process `pid` sees.
+fn fuse_mounts(pid: u32) -> BTreeSet<String> {
+    let mounts = std::fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+    // The third field is the device number, whose minor names the connection.
+    let minor = |line: &str| Some(line.split(' ').nth(2)?.strip_prefix("0:")?.to_owned());
+    mounts.lines().filter(|line| line.contains(" - fuse")).filter_map(minor).collect()
+}
+
+/// The parent of the process `pid`, unless it has ended.
+fn parent(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Behind the name, which is in parentheses and may have any character: the state, the parent.
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    (fields.next()? != "Z").then(|| fields.next()?.parse().ok())?
+}
+
+fn is_there(pid: u32) -> bool {
+    parent(pid).is_some()
+}
+
+/// The processes that `pid` has started, and those that they have.
+fn descendants(pid: u32) -> Vec<u32> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let parents: Vec<(u32, u32)> = pids.filter_map(|pid| Some((pid, parent(pid)?))).collect();
+    let mut found = vec![pid];
+    let mut at = 0;
+    while let Some(&pid) = found.get(at) {
+        found.extend(parents.iter().filter(|(_, parent)| *parent == pid).map(|(child, _)| *child));
+        at += 1;
+    }
+    found.split_off(1)
 }
 
 /// Steps with names, and how long each took.
@@ -175,7 +217,8 @@ mod tests {
     fn what_takes_too_long_is_killed_with_what_it_started() {
         let file = std::env::temp_dir().join(format!("atoll-xtask-{}", std::process::id()));
         let inner = format!("sleep 2; touch '{}'", file.display());
-        let shell = program("sh").args(["-c", "sh -c \"$0\"; true", &inner]);
+        let script = r#"sh -c 'sh -c "$0"; true' "$0"; true"#;
+        let shell = program("sh").args(["-c", script, &inner]);
         let Failure(reason) = shell.run_within(Duration::from_millis(300)).unwrap_err();
         assert!(reason.ends_with("did not end within 0 minutes"), "{reason}");
         std::thread::sleep(Duration::from_secs(3));
