@@ -3,7 +3,8 @@
 use atoll_server::{LockKind, LockOwner, LockRange, LockRequest, SessionId};
 use atoll_vfs::Ino;
 
-/// Locks of fcntl(2) are within so many bytes, or end with the file: all bytes beyond are one more.
+/// Locks of fcntl(2) are within this many bytes, or end with the file: all bytes beyond are one
+/// more.
 pub const BYTES: u64 = 8;
 
 /// The owner of a lock: a session, and its number of a process or of an open file.

@@ -118,7 +118,7 @@ impl Mirror {
         self.synced = effects.max(self.synced);
     }
 
-    /// An answer has been given to somebody who knows `sees` by it.
+    /// An answer has been given to a client, which knows `sees` by it.
     pub fn told(&mut self, sees: &Clock) {
         join(&mut self.floor, sees);
     }

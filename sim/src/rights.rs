@@ -139,7 +139,7 @@ pub fn may_refuse(mirror: &mut Mirror, role: Role, call: &Call, error: Errno) ->
             };
             !allows(mirror, role, &bare)
         }
-        // A file without a name is for those who have it open.
+        // A file without a name is for clients that have it open.
         Errno::ENOENT if matches!(call, Call::Link { .. }) => {
             !role.is_free() && attr.is_some_and(|attr| attr.nlink == 0)
         }

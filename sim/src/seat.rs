@@ -35,7 +35,7 @@ pub enum Role {
     Subtree,
     /// The superuser, who may only look.
     ReadOnly,
-    /// A user who sends what nobody should, and names what he was never given.
+    /// A user who sends messages that nobody should, and names inodes that he was never given.
     Hostile,
     /// The same with the kernel of a mount, who may only look, and takes all locks that he gets.
     HostileMount,

@@ -1,4 +1,5 @@
-//! The world of one schedule: a volume and its machine, those who use it, and what happens next.
+//! The world of one schedule: a volume and its machine, the clients that use it, and what happens
+//! next.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -57,7 +57,7 @@ pub enum LockOwner {
 /// A client's request for a lock of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockRequest {
-    /// For whom.
+    /// The owner for whom it is.
     pub owner: LockOwner,
     /// Which bytes; not looked at for [`LockOwner::OpenFile`].
     pub range: LockRange,

@@ -57,7 +57,7 @@ impl<S> Revocable<S> {
     /// Ends the session, after the call that it is in.
     pub fn revoke(&self) {
         let session = std::mem::replace(&mut *self.place(), Contents::Revoked);
-        // With its place unlocked: its end may answer others, who wait for its locks.
+        // With its place unlocked: its end may answer other clients, which wait for its locks.
         drop(session);
     }
 }

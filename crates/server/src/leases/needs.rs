@@ -1,5 +1,5 @@
 //! Which notices an answer waits for: those of the inodes that it goes by, and no others. A mount
-//! that is late to forget one file holds up nobody who works on another.
+//! that is late to forget one file holds up no client that works on another.
 //!
 //! # Why that is enough
 //!

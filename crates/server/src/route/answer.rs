@@ -67,7 +67,7 @@ pub(crate) struct Later {
     pub lock: Option<Arc<Wait>>,
 }
 
-/// Writes the header of an answer whose body, of so many bytes, is written.
+/// Writes the header of an answer whose body is written; `result` has the body's length.
 pub fn finish(unique: u64, result: Result<usize>, reply: &mut [u8]) -> Reply {
     let (body, error) = result.map_or_else(|error| (0, -error.raw()), |body| (body, 0));
     let message = OutHeader::SIZE + body;

@@ -191,7 +191,7 @@ impl Kernel {
         let back = matches!(request,
             Request::Write { args, .. } if args.write_flags & FUSE_WRITE_CACHE != 0);
         let result = match request {
-            // It is asked for the sake of locks, and once.
+            // The kernel asks for it for the sake of locks, and once.
             Request::Flush(_) if self.options.others != Others::Any => Err(Errno::ENOSYS),
             Request::Open(_) | Request::Opendir(_) if session.opens_nothing() => Err(Errno::ENOSYS),
             Request::Flush(args) => {

@@ -132,11 +132,11 @@ fn opened(reply: &mut [u8], handle: Handle) -> usize {
 pub enum Ended<E> {
     /// Its carrier says so.
     Carrier(E),
-    /// It has sent bytes that are no message.
+    /// The client has sent bytes that are no message.
     Malformed,
-    /// Its session was revoked.
+    /// The client's session was revoked.
     Revoked,
-    /// It has said that it ends.
+    /// The client has said that it ends.
     Destroyed,
 }
 

@@ -100,7 +100,7 @@ mod tests {
         let (_, look) = own.adopt_open(ino, OpenFlags::READ).unwrap();
         assert_eq!(read(&mut own, ino, look).unwrap(), b"text");
         assert_eq!(own.write(&CX, ino, look, 0, b"x").map(drop), Err(Errno::EBADF));
-        // It goes with its original, which alone keeps the file.
+        // The adopted handle goes with its original, which alone keeps the file.
         mount.unlink(&CX, Ino::ROOT, name).unwrap();
         for handle in [before, writing, looking] {
             assert_eq!(read(&mut own, ino, look).unwrap(), b"text");

@@ -288,7 +288,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         let above = call.allowed(dir)?;
         call.may_make(dir, new_name, above.as_ref())?;
         if !call.own.inodes.all() {
-            // A file without a name is the affair of those who have it open.
+            // Only a session that has it open may give a name to a file without one.
             let attr = call.state.fs.getattr(&call.cx, source)?;
             if attr.nlink == 0 && !call.own.inodes.is_open(source) {
                 return Err(Errno::ENOENT);
