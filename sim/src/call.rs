@@ -1,4 +1,4 @@
-//! What clients ask, in words that the served volume and the model both understand.
+//! The calls of clients, in words that the served volume and the model both understand.
 
 use atoll_tests::ops::fill_bytes;
 use atoll_vfs::{
@@ -15,7 +15,7 @@ pub struct Twin<T> {
     pub model: T,
 }
 
-/// Of which of the two a call is asked.
+/// The one of the two that a call is asked of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// A session of the server.
@@ -40,16 +40,16 @@ pub type Node = Twin<Ino>;
 /// An open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct File {
-    /// What is open.
+    /// The inode that is open.
     pub node: Node,
-    /// By what.
+    /// The handle by which it is open.
     pub handle: Twin<Handle>,
 }
 
 /// Names are of one letter.
 pub type Letter = u8;
 
-/// One that no name has.
+/// A letter that no name has.
 const NO_LETTER: Letter = b'-';
 
 /// A call. The fields are the arguments of the verb of that name in [`FileSystem`].
@@ -126,7 +126,7 @@ pub enum Call {
         offset: u64,
         len: u32,
         fill: u32,
-        /// At the end of the file, wherever that is; what is written is as if it were at `offset`.
+        /// At the end of the file, wherever that is; the bytes are those of a write at `offset`.
         append: bool,
     },
     Fallocate {
@@ -164,14 +164,14 @@ pub enum Call {
     },
 }
 
-/// What a call that succeeds is answered.
+/// The answer to a call that succeeds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Attributes.
     Attr(Attr),
     /// An open file.
     Opened(Handle),
-    /// One that was made, perhaps.
+    /// An open file that was made, perhaps.
     Created(Attr, Handle),
     /// Content, a target or a value.
     Bytes(Vec<u8>),
@@ -386,14 +386,14 @@ fn list(fs: &mut impl FileSystem, cx: &Context, ino: Ino, handle: Handle) -> Res
     Ok(Answer::Names(names))
 }
 
-/// What both sides say alike of an inode: numbers, storage and the size of a directory are their
-/// own.
+/// The attributes of an inode that both sides must agree on: numbers, storage and the size of a
+/// directory are their own.
 pub fn shown(attr: &Attr) -> Attr {
     let size = if attr.file_type() == FileType::Directory { 0 } else { attr.size };
     Attr { ino: Ino(0), blocks: 0, size, ..*attr }
 }
 
-/// What of attributes is not compared.
+/// The attributes that are not compared.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lax {
     /// The times of the last changes, which may lag behind after the end of a process.
@@ -403,7 +403,7 @@ pub struct Lax {
 }
 
 impl Lax {
-    /// What is.
+    /// The attributes that are compared.
     pub fn seen(self, attr: &Attr) -> Attr {
         let mut attr = shown(attr);
         if self.times {

@@ -1,7 +1,7 @@
-//! What carries the requests of one client: the third carrier of the server, after the ring's lane
-//! and the FUSE device. Requests lie in it until the world comes to them, and whatever becomes of
-//! their answers is put into an [`Outbox`] in the order in which it happens, from which the world
-//! gives them in any other.
+//! The carrier of one client's requests: the third of the server, after the ring's lane and the
+//! FUSE device. Requests lie in it until the world comes to them. News of their answers is put into
+//! an [`Outbox`] in the order in which it happens; from there the world gives the answers in any
+//! other.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,27 +22,27 @@ pub struct Parcel {
     pub room: usize,
 }
 
-/// What became of a request.
+/// News of the answer to a request.
 pub enum Letter {
     /// The answer is there; an empty message says that none is due.
     Answered {
-        /// Of which request.
+        /// The number of the request.
         id: u64,
         /// The answer.
         reply: Reply,
     },
     /// The answer is there, and waits.
     Held {
-        /// Of which request.
+        /// The number of the request.
         id: u64,
-        /// What it is if all goes well.
+        /// The answer if all goes well.
         reply: Reply,
     },
-    /// It waits no more.
+    /// The answer waits no more.
     Released {
-        /// Of which request.
+        /// The number of the request.
         id: u64,
-        /// What the wait came to.
+        /// The outcome of the wait.
         outcome: Result<()>,
     },
 }
@@ -56,7 +56,7 @@ pub struct Reply {
     pub data: Vec<u8>,
 }
 
-/// What became of the requests of all clients, in the order in which it happened.
+/// The news of all clients' requests, in the order in which it happened.
 #[derive(Clone, Default)]
 pub struct Outbox(Arc<Mutex<Vec<Letter>>>);
 
@@ -93,14 +93,14 @@ pub struct Line {
     outbox: Outbox,
     /// Somebody is at the other end.
     is_up: Arc<AtomicBool>,
-    /// Said of the request that is taken next.
+    /// The answer of [`Carrier::is_alone`] for the request that is taken next.
     pub is_alone: bool,
-    /// A lock or a sync is asked for just now: what it waits for is no kernel.
+    /// A lock or a sync is asked for just now: its answer waits for others than kernels.
     pub waits_for_others: bool,
 }
 
 impl Line {
-    /// One with nothing in it.
+    /// A line with nothing in it.
     pub fn new(outbox: &Outbox, manner: Manner) -> Line {
         Line {
             manner,
@@ -122,12 +122,12 @@ impl Line {
         self.requests.push_back(parcel);
     }
 
-    /// One comes that a device gives before all others.
+    /// A request comes that a device gives before all others.
     pub fn push_interrupt(&mut self, parcel: Parcel) {
         self.interrupts.push_back(parcel);
     }
 
-    /// One comes that a device gives when it likes.
+    /// A request comes that a device gives when it likes.
     pub fn push_forget(&mut self, parcel: Parcel) {
         match self.manner.is_device {
             true => self.forgets.push_back(parcel),
@@ -135,8 +135,8 @@ impl Line {
         }
     }
 
-    /// What is to be taken next: a request to forget, if there is one and `forgets_first`, or the
-    /// next other. Its number.
+    /// Chooses the request to be taken next: one to forget, if there is one and `forgets_first`, or
+    /// the next other. Returns its number.
     pub fn choose(&mut self, forgets_first: bool) -> Option<u64> {
         self.forgets_first = forgets_first || self.requests.is_empty();
         let first = match self.forgets.front() {
@@ -192,7 +192,7 @@ impl Carrier for Line {
             None => self.requests.pop_front(),
         };
         let Some(parcel) = parcel else { return Ok(None) };
-        // What another answer has left in it is nobody's.
+        // No answer may show what another has left in the room.
         self.room.clear();
         self.room.resize(parcel.room, 0xa5);
         let id = parcel.id;
@@ -238,7 +238,7 @@ impl Carrier for Line {
 /// An answer that waits.
 struct Waiting {
     id: u64,
-    /// Nowhere if it was given already.
+    /// `None` if the answer was given already.
     outbox: Option<Outbox>,
     is_up: Arc<AtomicBool>,
 }

@@ -20,7 +20,7 @@ use crate::call::{Answer, Call, Side};
 use crate::carrier::{Parcel, Reply};
 use crate::world::Outcome;
 
-// What Linux's FUSE has and the server does not tell of.
+// Numbers of Linux's FUSE that the server does not tell of.
 const F_RDLCK: u32 = 0;
 const F_WRLCK: u32 = 1;
 const F_UNLCK: u32 = 2;
@@ -44,7 +44,7 @@ pub enum Dialect {
     Kernel,
 }
 
-/// What is known of a request beside the call.
+/// The manner of a request beside the call.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Manners {
     /// It is read for the kernel's page cache.
@@ -55,18 +55,18 @@ pub struct Manners {
     pub appends: bool,
 }
 
-/// Who asks, and under which number.
+/// The client that asks, and the number of its request.
 #[derive(Clone, Copy, Debug)]
 pub struct Asker {
     /// How it speaks.
     pub dialect: Dialect,
-    /// As whom.
+    /// The user that asks.
     pub uid: u32,
     /// The world's number of the request.
     pub id: u64,
 }
 
-/// What an answer says beside the call's.
+/// The parts of an answer beside the call's own.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Beside {
     /// The attributes may be kept.
@@ -105,7 +105,7 @@ impl Asker {
         Parcel { id, message, data, room }
     }
 
-    /// What a session begins with.
+    /// The request that a session begins with.
     pub fn init(&self) -> Parcel {
         let args = match self.dialect {
             Dialect::Client => InitIn::new(1 | 1 << 3 | 1 << 22, Extensions::all()),
@@ -314,7 +314,7 @@ impl Reader<'_> {
 /// The error of an answer to the request `id`, or its body.
 ///
 /// # Errors
-/// It is no answer to that.
+/// It is no answer to that request.
 pub fn open_reply(id: u64, reply: &Reply) -> Outcome<Result<&[u8]>> {
     let (header, body) = OutHeader::get(&reply.message).ok_or("an answer without a header")?;
     if header.unique != unique(id) {
@@ -351,10 +351,10 @@ pub fn begun(id: u64, reply: &Reply, dialect: Dialect) -> Outcome<()> {
     }
 }
 
-/// What the answer to `call` says.
+/// Reads the answer to `call`.
 ///
 /// # Errors
-/// It is none.
+/// It is no answer.
 pub fn answer(
     call: &Call,
     id: u64,

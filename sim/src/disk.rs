@@ -34,7 +34,7 @@ pub struct Disk {
     lies: bool,
     /// How many calls have failed.
     errors: Arc<AtomicU64>,
-    /// A flush was one of them, or was one that is waited for without a lock.
+    /// A flush has failed, maybe one that is waited for without a lock.
     lost: Arc<AtomicBool>,
 }
 
@@ -64,7 +64,7 @@ impl Disk {
         self.lost.store(true, Ordering::Relaxed);
     }
 
-    /// Whether one has: what was not durable may never be.
+    /// Whether a flush has failed: data that was not durable may never be.
     pub fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed)
     }
@@ -81,8 +81,8 @@ impl Disk {
         result
     }
 
-    /// What a flush comes to: each who flushes is told of one that has failed, as Linux tells each
-    /// opening of a file.
+    /// The outcome of a flush: each later flush reports one that has failed, as Linux reports it to
+    /// each opening of a file.
     fn told(&self, result: Result<()>) -> Result<()> {
         if self.is_lost() { Err(BlockError::Io) } else { result }
     }

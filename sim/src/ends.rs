@@ -98,7 +98,7 @@ impl World {
     pub(crate) fn finish(&mut self) -> Outcome<()> {
         self.disk.device().faults.read_errors.clear();
         let way = self.rng.within(0..4);
-        // What cannot be made durable cannot be unmounted.
+        // A volume that cannot be made durable cannot be unmounted.
         let way = if self.disk.has_failed() { way.min(2) } else { way };
         match way {
             0 => self.process_end(None)?,
@@ -161,7 +161,7 @@ impl World {
             return Err(format!("somebody waits for ever: the {} does not end", job.name()));
         }
         self.jobs.clear();
-        // Those that wait for kernels of mounts hold the volume no more than a carrier would.
+        // Answers that wait for kernels of mounts hold the volume no more than a carrier would.
         self.ghosts.iter().for_each(|ghost| ghost.cache.give_up());
         self.ghosts.clear();
         let fs = volume.into_inner().map_err(|_| "somebody still holds the volume".to_string())?;
@@ -193,7 +193,7 @@ fn sound(device: &mut FaultDevice, incarnation: [u8; 16]) -> Outcome<()> {
     }
 }
 
-/// Mounts what is on `device`.
+/// Mounts the volume on `device`.
 ///
 /// # Errors
 /// It cannot be mounted.

@@ -1,4 +1,4 @@
-//! What clients ask next, by chance.
+//! The next calls of clients, by chance.
 
 use atoll_tests::rng::Rng;
 use atoll_vfs::{FallocateMode, OpenFlags, RenameFlags, SetAttr, SetTime, Timespec};

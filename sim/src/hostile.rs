@@ -14,8 +14,8 @@ use crate::world::{Outcome, World, trace};
 /// Makes a number that stands for nothing that a session gives out.
 const NEVER: u64 = 1 << 40;
 
-/// Requests that name an entry of the directory they are about, or open it: for whoever could walk
-/// there.
+/// Requests that name an entry of the directory they are about, or open it: for clients that could
+/// walk there.
 const BY_DIRECTORY: [u32; 14] = [
     FUSE_OPEN,
     FUSE_LOOKUP,
@@ -59,8 +59,8 @@ fn words(rng: &mut Rng) -> Vec<u8> {
     bytes
 }
 
-/// A message that nobody should send, of one who may make changes or not, and may guess numbers
-/// that he was not given.
+/// A message that nobody should send, of a client that may make changes if `changes`, and may guess
+/// numbers that it was not given if `guesses`.
 fn message(rng: &mut Rng, unique: u64, changes: bool, guesses: bool) -> (u32, Vec<u8>) {
     let opcode = match rng.within(0..12) {
         0 => rng.number() as u32,
@@ -69,7 +69,7 @@ fn message(rng: &mut Rng, unique: u64, changes: bool, guesses: bool) -> (u32, Ve
     };
     let by_directory = BY_DIRECTORY.contains(&opcode);
     let nodeid = match rng.within(0..5) {
-        // Who changes nothing may name it.
+        // A client that changes nothing may name the root.
         0 if !changes && opcode != FUSE_OPENDIR => 1,
         _ if by_directory => rng.number() | NEVER,
         0 => 0,
@@ -83,7 +83,7 @@ fn message(rng: &mut Rng, unique: u64, changes: bool, guesses: bool) -> (u32, Ve
         body[..8].copy_from_slice(&value.to_le_bytes());
     };
     match opcode {
-        // What is open it may close, and then the model would have to know.
+        // With a valid handle it could close a file, and then the model would have to know.
         FUSE_RELEASE | FUSE_RELEASEDIR | FUSE_SETLK | FUSE_SETLKW | FUSE_FLUSH | FUSE_READ
         | FUSE_WRITE | FUSE_FALLOCATE | FUSE_IOCTL | FUSE_LSEEK | FUSE_FSYNC => {
             first(&mut body, rng.within(0..9) << 32 | 0xdead);
@@ -129,7 +129,7 @@ impl World {
         let id = self.next_id;
         let seat = &self.seats[at];
         let (changes, is_mount) = (!seat.role.is_read_only(), seat.role.is_mount());
-        // Who was given nothing guesses nothing that he may name.
+        // A client that was given nothing guesses nothing that it may name.
         let is_given =
             |pending: &Pending| pending.seat == seat.id && !matches!(pending.what, What::Raw(_));
         let guesses = !changes || seat.nodes.len() == 1 && !self.pending.iter().any(is_given);
@@ -160,7 +160,7 @@ impl World {
         self.note(&[17, id, opcode.into()]);
     }
 
-    /// What was sent is answered.
+    /// The message that was sent is answered.
     pub(crate) fn raw_arrived(&self, at: usize, unique: u64, arrived: &Arrived<'_>) -> Outcome<()> {
         let Arrived { id, reply, .. } = arrived;
         if reply.message.is_empty() {

@@ -1,4 +1,4 @@
-//! The volume's own work, taken step by step: syncer and checkpointer, and whoever keeps the gate.
+//! The volume's own work, taken step by step: syncer and checkpointer, and the keeper of the gate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// One that has not begun.
+    /// A job that has not begun.
     pub fn new(task: Box<dyn Task>, bell: Arc<Rung>) -> Job {
         Job { task, bell, state: JobState::Ready }
     }
@@ -59,8 +59,8 @@ impl Job {
         }
     }
 
-    /// The device ends a flush, or the task takes a step. Returns false if a flush has failed;
-    /// `swallows`: and nobody is told.
+    /// The device ends a flush, or the task takes a step. Returns false if a flush has failed; with
+    /// `swallows` the task is not told.
     pub fn turn(&mut self, now: Duration, swallows: bool) -> bool {
         let flushed = match std::mem::replace(&mut self.state, JobState::Ready) {
             JobState::Flushing(flush) => {
@@ -86,7 +86,7 @@ impl Job {
     }
 }
 
-/// Who looks after the deadlines of mounts.
+/// The keeper of the gate, which looks after the deadlines of mounts.
 pub struct Keeper {
     gate: Arc<Gate>,
     bell: Arc<Rung>,

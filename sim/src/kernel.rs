@@ -1,7 +1,7 @@
 //! The kernel of a mount, as far as it caches: attributes and pages, by the rules of Linux's FUSE.
 //!
-//! What it keeps is only *when* it learned something, by the number of a call: that the answer was
-//! right then has been judged already.
+//! It keeps only *when* it learned something, by the number of a call: that the answer was right
+//! then has been judged already.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use atoll_vfs::Ino;
 use crate::call::Node;
 use crate::machine::Rung;
 
-/// How long a mount that ends has requests answered, so that its kernel can take what it is told.
+/// How long a mount that ends has requests answered, so that its kernel can take its notices.
 const DRAIN: Duration = Duration::from_secs(2);
-/// The pause before it is told once more of an inode that it does not know yet: longer than that of
-/// a real notifier, which would take thousands of turns until its mount is fenced.
+/// The pause before it gets a notice again of an inode that it does not know yet: longer than that
+/// of a real notifier, which would take thousands of turns until its mount is fenced.
 const RETRY: Duration = Duration::from_millis(100);
 
 /// An inode that the kernel knows.
@@ -28,12 +28,12 @@ struct Known {
     count: u64,
     /// The kernel's version when something made answers old that were on their way.
     version: u64,
-    /// By which call it learned what it has.
+    /// The calls by which it learned the attributes and the pages that it has.
     attributes: Option<u64>,
     pages: Option<u64>,
     /// Reads for the page cache that are on their way: the page is locked.
     reading: u32,
-    /// Its own calls wait for these, and then drop what they brought.
+    /// Its own calls wait for these reads, and then drop what they brought.
     doomed: bool,
 }
 
@@ -46,33 +46,33 @@ impl Known {
 
 /// One mount's kernel.
 pub struct Kernel {
-    /// What the server has lent it.
+    /// Its leases.
     pub cache: Arc<KernelCache>,
-    /// Rung when there is something to tell it.
+    /// Rung when there is a notice for it.
     pub bell: Arc<Rung>,
     /// It takes no notices, until its mount is given up.
     pub stubborn: bool,
-    /// What it shows is to be right: it has not lied itself.
+    /// It has not lied itself, so what it shows is to be right.
     pub is_believed: bool,
     known: BTreeMap<u64, Known>,
     /// Raised by whatever makes answers on their way old.
     version: u64,
-    /// What it is told, and since when.
+    /// The notice that is written to it, and since when.
     telling: Option<(Notice, Duration)>,
-    /// Not told again before this.
+    /// The notice is not repeated before this.
     again: Duration,
     /// When its mount ended.
     ended: Option<Duration>,
     /// Its own calls to which it never got an answer.
     pub unanswered: Vec<u64>,
-    /// It is told nothing any more.
+    /// It gets no more notices.
     pub over: bool,
     /// It forgets attributes when it says so, and pages; planted ones do not.
     pub forgets: (bool, bool),
 }
 
 impl Kernel {
-    /// One that knows the root of its mount.
+    /// A kernel that knows the root of its mount.
     pub fn new(cache: Arc<KernelCache>, bell: Arc<Rung>, root: Node) -> Kernel {
         let known = Known { count: u64::MAX, ..Known::new(root) };
         Kernel {
@@ -140,7 +140,7 @@ impl Kernel {
             known.reading = known.reading.saturating_sub(1);
             let learned = learned.filter(|_| !known.doomed);
             known.doomed &= known.reading > 0;
-            // What it had before is of another place in the file.
+            // The pages that it had before are of another place in the file.
             known.pages = match (known.pages, learned) {
                 (Some(had), Some(learned)) => Some(had.min(learned)),
                 (had, learned) => had.or(learned),
@@ -155,7 +155,7 @@ impl Kernel {
         }
     }
 
-    /// By which call it learned the attributes of `ino` that it shows without asking.
+    /// The call by which it learned the attributes of `ino` that it shows without asking.
     pub fn attributes(&self, ino: Ino) -> Option<u64> {
         self.known.get(&ino.0)?.attributes
     }
@@ -165,8 +165,8 @@ impl Kernel {
         self.known.get(&ino.0)?.pages
     }
 
-    /// What it shows without asking: inodes of the model, by which call it learned that, and
-    /// whether it is the content.
+    /// The data that it shows without asking: inodes of the model, the call by which it learned
+    /// each, and whether it is the content.
     pub fn shows(&self) -> impl Iterator<Item = (Ino, u64, bool)> + '_ {
         self.known.values().filter(|_| self.is_believed).flat_map(|known| {
             let attributes = known.attributes.map(|learned| (known.node.model, learned, false));
@@ -228,7 +228,7 @@ impl Kernel {
         } else {
             match self.cache.next() {
                 Next::Tell(notice) => self.telling = Some((notice, now)),
-                // It is rung for what comes after it has looked.
+                // The bell rings again for notices that come after this look.
                 Next::Nothing => self.bell.hear(),
                 Next::Over => self.give_up(),
             }

@@ -4,7 +4,7 @@
 //! says who uses the volume, [`call`] what they ask and [`generate`] by which chance; `requests` is
 //! how they ask, [`codec`] in which messages, [`carrier`] what brings these to the server's router
 //! and `serve` how they are answered; [`views`] is what clients read without asking; `hostile` what
-//! those send who keep to no rule; [`kernel`] is what a mount's kernel remembers, [`jobs`] the
+//! clients send that keep to no rule; [`kernel`] is what a mount's kernel remembers, [`jobs`] the
 //! server's own work, [`machine`] and [`disk`] what is below; `ends` is how clients, processes and
 //! the power go. The judges are [`mirror`] for answers, caches and what a crash leaves, [`rights`]
 //! for permissions, [`locks`] for locks, and the scheduler itself for progress. [`plant`] has the

@@ -1,19 +1,20 @@
-//! The judge of locks: every byte by itself, each with all who hold it.
+//! The judge of locks: every byte by itself, each with all its holders.
 
 use atoll_server::{LockKind, LockOwner, LockRange, LockRequest, SessionId};
 use atoll_vfs::Ino;
 
-/// Locks of fcntl(2) are within so many bytes, or end with the file: all bytes beyond are one more.
+/// Locks of fcntl(2) are within this many bytes, or end with the file: all bytes beyond are one
+/// more.
 pub const BYTES: u64 = 8;
 
-/// Whose a lock is: a session, and its number of a process or of an open file.
+/// The owner of a lock: a session, and its number of a process or of an open file.
 pub type Owner = (SessionId, LockOwner, u64);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Held {
     ino: Ino,
     owner: Owner,
-    /// Those from [`BYTES`] on see each other all.
+    /// All bytes from [`BYTES`] on see each other.
     byte: u64,
     kind: LockKind,
 }
@@ -21,11 +22,11 @@ struct Held {
 /// A request, of an inode of the model.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
-    /// Of what.
+    /// The inode.
     pub ino: Ino,
-    /// By whom.
+    /// The owner that asks.
     pub owner: Owner,
-    /// What.
+    /// The kind and the range.
     pub request: LockRequest,
 }
 
@@ -84,7 +85,7 @@ impl Locks {
         }
     }
 
-    /// What was asked for is done.
+    /// The request is carried out.
     pub fn set(&mut self, asked: &Asked) {
         let bytes = asked.bytes();
         self.held.retain(|held| {

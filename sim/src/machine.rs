@@ -22,7 +22,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// One whose chance comes from `seed`.
+    /// A machine whose chance comes from `seed`.
     pub fn new(seed: u64) -> Machine {
         Machine {
             micros: AtomicU64::new(0),

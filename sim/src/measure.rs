@@ -1,7 +1,7 @@
-//! What hostile clients cost others, in what a machine cannot hurry: simulated time, and calls'
-//! work.
+//! The cost of hostile clients to others, in what a machine cannot hurry: simulated time, and
+//! calls' work.
 //!
-//! These are known, and no failures: the server bounds some of them only by its limits.
+//! These costs are known, and no failures: the server bounds some of them only by its limits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -33,7 +33,7 @@ pub type Finding = (&'static str, String);
 /// All of them.
 ///
 /// # Errors
-/// What goes wrong on the way.
+/// The first thing that goes wrong on the way.
 pub fn all(template: &Template) -> Outcome<Vec<Finding>> {
     let mut findings = Vec::new();
     for mounts in [1, 2, 4, 8] {
@@ -105,8 +105,8 @@ fn ask<T>(
     answer.map_err(|error| error.to_string())
 }
 
-/// How long a client waits that changes a file once after each of `mounts` has cached it, one after
-/// the other, none of which ever takes a notice.
+/// How long a client waits that changes a file once after each of so many `mounts`, one after the
+/// other, has cached it; none of them ever takes a notice.
 fn late_mounts(template: &Template, mounts: u32) -> Outcome<Duration> {
     let mut world = empty(template)?;
     let mut waited = Duration::ZERO;
@@ -202,7 +202,7 @@ fn many_locks(template: &Template, count: u64, waiters: u64) -> Outcome<Duration
     Ok(began.elapsed() / (2 * times))
 }
 
-/// Bytes of memory of this process that no file is in.
+/// Bytes of this process's memory that belong to no file.
 fn memory() -> Option<usize> {
     let words = std::fs::read_to_string("/proc/self/statm").ok()?;
     let mut words = words.split(' ').skip(1).map(str::parse::<usize>);
@@ -227,7 +227,7 @@ fn large_room(template: &Template, room: usize) -> Outcome<Option<usize>> {
     Ok(memory().zip(before).map(|(after, before)| after.saturating_sub(before)))
 }
 
-/// How long a lookup takes of a client who is in `groups` groups.
+/// How long a lookup by a client in `groups` groups takes.
 fn many_groups(template: &Template, groups: u32) -> Outcome<Duration> {
     let world = empty(template)?;
     let volume = world.volume.as_ref().ok_or("there is no volume")?;
@@ -246,8 +246,7 @@ fn many_groups(template: &Template, groups: u32) -> Outcome<Duration> {
     Ok(began.elapsed() / times)
 }
 
-/// How many calls of the file system a lookup in a directory `depth` deep makes when somebody has
-/// moved a directory, in time.
+/// How long a lookup in a directory `depth` deep takes when somebody has moved a directory.
 fn deep_subtree(template: &Template, depth: u32) -> Outcome<Duration> {
     let mut world = empty(template)?;
     world.sit_down(Role::Root)?;
@@ -291,8 +290,8 @@ fn mapped_growth(template: &Template, len: usize) -> Outcome<(u64, u64)> {
     Ok((counted, world.machine.paged()))
 }
 
-/// What a write beyond 4 GiB comes to when another, who may only read the file, has mapped much of
-/// it.
+/// The error, if any, of a write beyond 4 GiB when another client, which may only read the file,
+/// has mapped much of it.
 fn mapped_by_reader(template: &Template) -> Outcome<Option<Errno>> {
     let mut world = empty(template)?;
     world.sit_down(Role::Root)?;
@@ -310,8 +309,8 @@ fn mapped_by_reader(template: &Template) -> Outcome<Option<Errno>> {
     Ok(write(40 << 30)?.err())
 }
 
-/// How many flushes are made by clients themselves, with all others waiting, of `count` syncs that
-/// are asked for at once.
+/// How many of `count` syncs that are asked for at once the clients make themselves, with all
+/// others waiting.
 fn many_syncs(template: &Template, count: u64) -> Outcome<u64> {
     let world = empty(template)?;
     let volume = world.volume.as_ref().ok_or("there is no volume")?;

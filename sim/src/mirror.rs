@@ -1,10 +1,10 @@
 //! The judge of what clients are told: a model that does every call in the order in which the
 //! server does them, and what each answer that was given commits the volume to.
 //!
-//! The volume's lock puts all calls in one order, so each answer has to be the model's. What a
-//! kernel shows from its caches may be older, as long as nobody was told of what has changed since:
-//! each inode has a *clock* that says up to which change of which inode whoever goes by it knows,
-//! and an answer that is given raises the world's *floor* to what its call knew.
+//! The volume's lock puts all calls in one order, so each answer has to be the model's. A kernel
+//! may show older data from its caches, as long as nobody was told of the changes since: each inode
+//! has a *clock* that says up to which change of which inode a call that goes by it knows, and an
+//! answer that is given raises the world's *floor* to what its call knew.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,24 +36,24 @@ enum Effect {
     End,
 }
 
-/// What is known of an inode.
+/// The record of an inode.
 #[derive(Default)]
 struct Known {
     attr: Option<Attr>,
     /// The calls that changed its attributes, and its content.
     attributes: Vec<u64>,
     content: Vec<u64>,
-    /// Whoever goes by it knows this.
+    /// A call that goes by it knows this.
     follows: Clock,
-    /// Whoever sees what it was last changed to knows this.
+    /// A client that sees its last change knows this.
     last: Clock,
 }
 
-/// What a call came to.
+/// The outcome of a call.
 pub struct Judged {
     /// The model's answer.
     pub model: Result<Answer>,
-    /// What whoever gets the answer knows.
+    /// The knowledge that the answer gives its client.
     pub sees: Clock,
     /// The inodes whose attributes or content it changed.
     pub changed: Vec<Ino>,
@@ -70,11 +70,11 @@ pub struct Mirror {
     /// Calls that were judged.
     calls: u64,
     known: BTreeMap<Ino, Known>,
-    /// Whoever sees what a name was last changed to knows this.
+    /// A client that sees the last change of a name knows this.
     names: BTreeMap<(Ino, u8), Clock>,
     floor: Clock,
-    /// Inodes up to this one lived when a process ended, and with it times that calls had set by
-    /// themselves.
+    /// Inodes up to this one lived when a process ended: times that calls had set by themselves may
+    /// be lost.
     lags_to: Ino,
     /// Of these, those whose times were all set since.
     timely: BTreeSet<Ino>,
@@ -113,12 +113,12 @@ impl Mirror {
         self.effects.len()
     }
 
-    /// A sync that covers so many effects has been answered.
+    /// A sync that covers this many effects has been answered.
     pub fn synced(&mut self, effects: usize) {
         self.synced = effects.max(self.synced);
     }
 
-    /// An answer has been given to somebody who knows `sees` by it.
+    /// An answer has been given to a client, which knows `sees` by it.
     pub fn told(&mut self, sees: &Clock) {
         join(&mut self.floor, sees);
     }
@@ -137,8 +137,8 @@ impl Mirror {
         }
     }
 
-    /// Does `call` in the model and compares; `by_kernel`: what is asked by a mount's kernel, which
-    /// learns of no btime.
+    /// Does `call` in the model and compares; with `by_kernel` it is asked by a mount's kernel,
+    /// which learns of no btime.
     ///
     /// # Errors
     /// How the answers differ.
@@ -212,11 +212,11 @@ impl Mirror {
         let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
         let file = open.file;
         let call = if open.is_dir { Call::Releasedir { file } } else { Call::Release { file } };
-        // What was closed before is closed.
+        // A file that was closed before stays so.
         if call.ask(&mut self.model, &cx, Side::Model).is_ok() {
             self.effects.push(Effect::Call(cx, call));
         }
-        // One without a name goes with who had it open.
+        // A file without a name goes with the client that had it open.
         let attr = self.model.getattr(&cx, file.node.model).ok().map(|attr| shown(&attr));
         if let Some(known) = self.known.get_mut(&file.node.model) {
             known.attr = attr;
@@ -264,7 +264,7 @@ impl Mirror {
     /// the calls `flying`, its own mount's, it has no answer yet.
     ///
     /// # Errors
-    /// What was told of in the meantime.
+    /// The change that was told of in the meantime.
     pub fn may_show(
         &self,
         ino: Ino,
@@ -296,21 +296,21 @@ impl Mirror {
         ino <= self.lags_to && !self.timely.contains(&ino)
     }
 
-    /// Somebody has seen how `ino` is now, without having asked.
+    /// A client has seen how `ino` is now, without having asked.
     pub fn told_of(&mut self, ino: Ino) {
         if let Some(known) = self.known.get(&ino) {
             join(&mut self.floor, &known.last);
         }
     }
 
-    /// Somebody has seen what a name stands for now, and nothing else of its directory.
+    /// A client has seen what a name stands for now, and nothing else of its directory.
     pub fn told_of_name(&mut self, parent: Ino, name: u8) {
         if let Some(last) = self.names.get(&(parent, name)) {
             join(&mut self.floor, last);
         }
     }
 
-    /// What the model has under a name.
+    /// The inode that the model has under a name.
     ///
     /// # Errors
     /// The verb's.
@@ -340,8 +340,8 @@ impl Mirror {
     }
 
     /// The server's process ended, maybe within `flying`, a call that was not answered. `is` is
-    /// what its next process finds. Returns whether the model can follow: of what is there in part
-    /// it has no idea.
+    /// what its next process finds. Returns whether the model can follow: it has no idea of a call
+    /// that was done in part.
     ///
     /// # Errors
     /// How that differs from what must be.
@@ -375,7 +375,7 @@ impl Mirror {
         Ok(true)
     }
 
-    /// `call` may have come to something, as the last of all.
+    /// `call` may have had an effect, as the last of all.
     pub fn may_follow(&mut self, cx: &Context, call: &Call) {
         self.effects.push(Effect::Call(*cx, *call));
     }

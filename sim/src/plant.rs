@@ -1,5 +1,5 @@
 //! Defects that are planted, to see that the judges find them. None is in the product: each is one
-//! of the machine, of a carrier, of who serves carriers, or of a kernel.
+//! of the machine, of a carrier, of the world that serves carriers, or of a kernel.
 
 /// A defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub enum Plant {
     KeptAttributes,
     /// Kernels say that they have forgotten pages, and have not.
     KeptPages,
-    /// Answers are given before the kernels have taken what they are told.
+    /// Answers are given before the kernels have taken their notices.
     HastyAnswer,
     /// The device says that it has flushed, and has not.
     LyingFlush,

@@ -1,5 +1,5 @@
-//! What clients ask for. A request is encoded and put into the client's line, from which the server
-//! takes it when the world comes to it (`serve`).
+//! The requests of clients. A request is encoded and put into the client's line, from which the
+//! server takes it when the world comes to it (`serve`).
 
 use atoll_server::{LockKind, LockOwner, LockRange, LockRequest};
 use atoll_vfs::OpenFlags;
@@ -71,7 +71,7 @@ impl World {
                 Call::Read { .. } => manners.for_cache && kernel.pages(ino).is_some(),
                 _ => false,
             };
-            // The kernel says what it knows; that is judged whether somebody asks or not.
+            // The kernel answers from its cache, which is judged whether somebody asks or not.
             if is_shown {
                 return;
             }
@@ -87,7 +87,7 @@ impl World {
         if let Call::Open { flags, .. } | Call::Create { flags, .. } = call {
             manners.appends = flags.contains(OpenFlags::APPEND);
         }
-        // What the model is asked is what the server is asked.
+        // The model is asked what the server is asked.
         let call = match call {
             Call::Open { node, flags } => {
                 Call::Open { node, flags: opened_with(flags, dialect) - OpenFlags::EXCL }
@@ -145,8 +145,8 @@ impl World {
         self.note(&[8, id, seat.0]);
     }
 
-    /// A program of a mount closes a file: its processes let go of their locks one after the other,
-    /// and then the kernel of the file, when nothing it has asked of it is under way.
+    /// A program of a mount closes a file, when no request for it is under way: its processes let
+    /// go of their locks one after the other, and then the kernel of the file.
     fn close(&mut self, at: usize, call: &Call) {
         let Some(file) = call.file() else { return };
         let seat = self.seats[at].id;

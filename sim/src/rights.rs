@@ -11,7 +11,7 @@ const READ: u32 = 4;
 const WRITE: u32 = 2;
 const SEARCH: u32 = 1;
 
-/// What opening with `flags` takes.
+/// The rights that opening with `flags` takes.
 fn opening(flags: OpenFlags) -> u32 {
     let mut wants = 0;
     if flags.contains(OpenFlags::READ) {
@@ -39,8 +39,8 @@ impl Caller<'_> {
         attr.mode >> shift & wants == wants
     }
 
-    /// Whether he has `wants` on a node of this type. Others, and none, are for the model to
-    /// refuse.
+    /// Whether he has `wants` on a node of this type. Other types, and missing nodes, are for the
+    /// model to refuse.
     fn may(&mut self, node: Node, file_type: FileType, wants: u32) -> bool {
         let attr = self.mirror.attr(node).filter(|attr| attr.file_type() == file_type);
         attr.is_none_or(|attr| self.has(&attr, wants))
@@ -108,7 +108,7 @@ impl Caller<'_> {
             Call::Getxattr { node, .. } => {
                 self.may_in(node, READ) && self.may(node, FileType::Regular, READ)
             }
-            // Whoever has it open, or knows it, may.
+            // A client that has it open, or knows it, may.
             _ => true,
         }
     }
@@ -119,8 +119,8 @@ pub fn allows(mirror: &mut Mirror, role: Role, call: &Call) -> bool {
     role.is_free() || Caller { uid: role.uid(), mirror }.is_allowed(call)
 }
 
-/// Whether the server may refuse so what the model, which judges nobody, would do. The volume is
-/// never full.
+/// Whether the server may refuse with `error` what the model, which judges nobody, would do. The
+/// volume is never full.
 pub fn may_refuse(mirror: &mut Mirror, role: Role, call: &Call, error: Errno) -> bool {
     let node = call.nodes()[0];
     let attr = node.and_then(|node| mirror.attr(node));
@@ -139,11 +139,12 @@ pub fn may_refuse(mirror: &mut Mirror, role: Role, call: &Call, error: Errno) ->
             };
             !allows(mirror, role, &bare)
         }
-        // A file without a name is for those who have it open.
+        // A file without a name is for clients that have it open.
         Errno::ENOENT if matches!(call, Call::Link { .. }) => {
             !role.is_free() && attr.is_some_and(|attr| attr.nlink == 0)
         }
-        // What has moved out of its sight; or it has forgotten what it still names.
+        // The inode has moved out of the client's sight; or the client has forgotten it and still
+        // names it.
         Errno::ESTALE => role.is_subtree() || role.is_hostile(),
         _ => false,
     }

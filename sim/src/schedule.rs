@@ -1,4 +1,4 @@
-//! Who is next: each turn the seed chooses among all that could happen.
+//! The order of events: each turn the seed chooses among all that could happen.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -15,7 +15,7 @@ const SLOTS: usize = 3;
 /// The same of a hostile one, which does not take its answers.
 const HOSTILE_SLOTS: usize = 6;
 
-/// What can happen next.
+/// The events that can happen next.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
     /// A client asks for something.
@@ -52,14 +52,14 @@ pub(crate) enum Event {
     ProcessEnd,
 }
 
-/// What a schedule came to.
+/// The outcome of a schedule.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// Everything that happened and was answered, as a number.
     pub digest: u64,
-    /// How often what happened.
+    /// How often each thing happened.
     pub counts: Counts,
-    /// What went wrong.
+    /// The first thing that went wrong.
     pub failure: Option<String>,
 }
 
@@ -70,7 +70,7 @@ pub fn run(template: &Template, seed: u64, options: Options) -> Report {
         let mut world = World::new(template, seed, options)?;
         let result = world.run();
         digest = (world.digest(), world.counts);
-        // What a world that failed holds is in any state, and so is its end.
+        // The parts of a world that failed are in any state, and dropping them may fail too.
         if result.is_err() {
             std::mem::forget(world)
         }
@@ -105,7 +105,7 @@ impl World {
     fn rest(&mut self) -> Outcome<()> {
         trace!(self, "everything comes to rest");
         for turn in 0..REST_MAX {
-            // Who waits for a lock waits for as long as another likes.
+            // A request for a lock waits for as long as another client likes.
             if self.pending.iter().all(|pending| self.may_wait(pending)) {
                 self.counts.longest_rest = self.counts.longest_rest.max(turn.into());
                 return Ok(());
@@ -126,7 +126,8 @@ impl World {
         Err(format!("somebody waits for ever: {}", waits.collect::<Vec<_>>().join("; ")))
     }
 
-    /// Who waits for a lock waits for as long as another likes, and who is hostile for ever.
+    /// Whether a request may wait at rest: one for a lock as long as another likes, one of a
+    /// hostile client for ever.
     fn may_wait(&self, pending: &Pending) -> bool {
         let waits = matches!(pending.what, What::Lock(_)) && pending.stage == Stage::Held;
         waits || self.is_hostile(pending)
@@ -296,7 +297,7 @@ impl World {
         self.note(&[20, of_flush.into(), blocks]);
     }
 
-    /// Nothing can happen before it is later.
+    /// Nothing can happen before it is later: lets that time pass.
     fn wait_for_time(&mut self) {
         let now = self.now();
         let jobs = self.jobs.iter().filter_map(|job| job.until());
@@ -310,14 +311,14 @@ impl World {
         self.note(&[7, pass.as_micros() as u64]);
     }
 
-    /// What kernels show without asking is not older than what anybody was told.
+    /// Judges that what kernels show without asking is not older than what anybody was told.
     fn judge_kernels(&mut self) -> Outcome<()> {
         let seats =
             self.seats.iter().filter_map(|seat| Some((seat.kernel.as_ref()?, Some(seat.id))));
         let ghosts = self.ghosts.iter().map(|ghost| (ghost, None));
         for (kernel, seat) in seats.chain(ghosts) {
             let own = self.pending.iter().filter(|pending| Some(pending.seat) == seat);
-            // Of what is held nobody has been told: all wait for the same, but for syncs.
+            // Nobody has been told of answers that are held: all wait for the same, but for syncs.
             let own = own.filter(|pending| pending.stage == Stage::Due || pending.syncs());
             let mut flying = kernel.unanswered.clone();
             flying.extend(own.filter_map(Pending::number));
@@ -329,7 +330,7 @@ impl World {
         Ok(())
     }
 
-    /// Whoever waits for a lock has another's in the way.
+    /// Judges that each request that waits for a lock has another's in the way.
     pub(crate) fn judge_locks(&self) -> Outcome<()> {
         for pending in &self.pending {
             if let What::Lock(asked) = &pending.what

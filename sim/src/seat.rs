@@ -1,4 +1,4 @@
-//! Those who use the volume: clients of their own, and mounts with a kernel between.
+//! The users of the volume: clients of their own, and mounts with a kernel between.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::kernel::Kernel;
 use crate::locks::Asked;
 use crate::mirror::Clock;
 
-/// Who a client is.
+/// The role of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The superuser, without a kernel.
@@ -35,13 +35,13 @@ pub enum Role {
     Subtree,
     /// The superuser, who may only look.
     ReadOnly,
-    /// A user who sends what nobody should, and names what he was never given.
+    /// A user who sends messages that nobody should, and names inodes that he was never given.
     Hostile,
     /// The same with the kernel of a mount, who may only look, and takes all locks that he gets.
     HostileMount,
 }
 
-/// All who may be there, who caches most twice as likely.
+/// All roles, the one that caches most twice as likely.
 pub const ROLES: [Role; 9] = [
     Role::Root,
     Role::Mount,
@@ -54,7 +54,7 @@ pub const ROLES: [Role; 9] = [
     Role::HostileMount,
 ];
 
-/// Those who meet at one file: mounts, and who changes it.
+/// The roles that meet at one file: mounts, and clients that change it.
 pub const MEETING: [Role; 9] = [
     Role::Mount,
     Role::Mount,
@@ -71,7 +71,7 @@ pub const MEETING: [Role; 9] = [
 pub const HOSTILE_LOCKS: usize = 3;
 
 impl Role {
-    /// As whom it calls.
+    /// The user that its calls name.
     pub fn uid(self) -> u32 {
         match self {
             Role::Root | Role::Mount | Role::ReadOnly => 0,
@@ -110,7 +110,7 @@ impl Role {
         matches!(self, Role::Subtree | Role::SubtreeMount)
     }
 
-    /// What it is granted.
+    /// The access that it is granted.
     pub fn access(self) -> Access {
         let subtree = self.is_subtree().then(|| "s".into());
         let mut limits = Limits::default();
@@ -148,38 +148,38 @@ pub struct Opened {
     pub usable: bool,
 }
 
-/// One session, and who is on its other side.
+/// One session, and the client on its other side.
 pub struct Seat {
     /// The session, which serving it borrows and its end takes away.
     pub place: Revocable<Session<Fs<Disk>>>,
     /// The way of its requests.
     pub router: Router,
-    /// What brings them.
+    /// The carrier of its requests.
     pub line: Line,
     /// Its name.
     pub id: SessionId,
-    /// Who uses it.
+    /// The role of its client.
     pub role: Role,
-    /// Of a mount.
+    /// The kernel of a mount.
     pub kernel: Option<Kernel>,
-    /// What it reads without asking.
+    /// The View that it reads without asking.
     pub view: Option<ViewReader<'static>>,
     /// Planted: what it saw there when it last looked.
     pub seen: BTreeMap<u64, Attr>,
-    /// What the client may name; its root first.
+    /// The nodes that the client may name; its root first.
     pub nodes: Vec<Node>,
-    /// What it has open.
+    /// Its open files.
     pub files: Vec<Opened>,
     /// A hostile one that takes no answers.
     pub takes_none: bool,
     /// A hostile one that keeps to the rules, and takes all locks that it gets.
     pub hoards: bool,
-    /// A hostile one that has broken off: what it is answered means nothing any more.
+    /// A hostile one that has broken off: its answers mean nothing any more.
     pub is_lost: bool,
 }
 
 impl Seat {
-    /// Who asks the request `id`.
+    /// The asker of the request `id`.
     pub fn asker(&self, id: u64) -> Asker {
         Asker { dialect: self.role.dialect(), uid: self.role.uid(), id }
     }
@@ -193,15 +193,15 @@ pub struct Made {
     pub manners: Manners,
     /// The answer, by the client's numbers.
     pub answer: Result<Answer>,
-    /// What the answer says besides.
+    /// The parts of the answer beside the call's own.
     pub beside: Beside,
     /// Its number among the calls, when the server has done it.
     pub number: Option<u64>,
-    /// What whoever gets the answer knows by it.
+    /// The knowledge that the answer gives its client.
     pub sees: Clock,
     /// The inodes that it changed.
     pub changed: Vec<Ino>,
-    /// What the client may name by it.
+    /// The node that the client may name by it.
     pub node: Option<Node>,
     /// The version of the kernel when it was sent.
     pub version: u64,
@@ -211,7 +211,7 @@ pub struct Made {
     pub held: Option<Duration>,
 }
 
-/// What a request that was not answered yet asked for.
+/// The thing that an unanswered request asks for.
 pub enum What {
     /// A call.
     Call(Box<Made>),
@@ -219,7 +219,7 @@ pub enum What {
     Sync(Option<File>, Option<Begun>),
     /// A lock that may be waited for.
     Lock(Asked),
-    /// A process closes a file, and then the next, or the file is.
+    /// A process closes a file; then the next process does, or the file is closed.
     Flush(File, u64),
     /// Something that means nothing, under this number.
     Raw(u64),
@@ -251,7 +251,7 @@ pub struct Pending {
     pub id: u64,
     /// The session.
     pub seat: SessionId,
-    /// What was asked.
+    /// The thing asked for.
     pub what: What,
     /// How far it is.
     pub stage: Stage,
@@ -274,7 +274,7 @@ impl Pending {
     }
 }
 
-/// What a request came to, by its answer.
+/// The outcome of a request, by its answer.
 pub struct Arrived<'a> {
     /// Its number.
     pub id: u64,
@@ -282,7 +282,7 @@ pub struct Arrived<'a> {
     pub reply: &'a Reply,
     /// It may not be given yet.
     pub held: bool,
-    /// As whom it was done, and when.
+    /// The context in which it was done.
     pub cx: Context,
     /// The device failed meanwhile.
     pub failed: bool,

@@ -134,7 +134,7 @@ impl World {
         Ok(())
     }
 
-    /// What the request `own` lets go of it lets go of before it lets others in.
+    /// The request `own` lets go of its locks before it lets others in.
     fn let_go_first(&mut self, own: u64, letters: &[Letter]) -> Outcome<()> {
         let reply = letters.iter().find_map(|letter| match letter {
             Letter::Answered { id, reply } | Letter::Held { id, reply } if *id == own => {
@@ -176,7 +176,8 @@ impl World {
             What::Call(made) => {
                 if let Call::Release { file } = made.call {
                     let (handle, ino) = (file.handle.served.0, file.node.model);
-                    // What cannot be noted on a device that failed is closed all the same.
+                    // A close that cannot be noted on a device that failed closes the file all the
+                    // same.
                     if matches!(open_reply(own, reply)?, Ok(_) | Err(Errno::EIO)) {
                         self.locks.drop_all((session, LockOwner::OpenFile, handle), ino);
                     }
@@ -252,7 +253,7 @@ impl World {
         trace!(self, "request {} is done: {answer:?}{}", arrived.id, held(arrived));
         self.note(&[19, arrived.id, number_of(&answer), u64::from(arrived.held)]);
         made.beside = beside;
-        // A device that failed may keep what was to go with its last handle.
+        // A device that failed may keep a file that was to go with its last handle.
         let mut is_gone = |node| self.mirror.attr(node).is_none();
         if self.disk.has_failed() && made.call.nodes().into_iter().flatten().any(&mut is_gone) {
             made.answer = Err(Errno::EIO);
@@ -278,7 +279,7 @@ impl World {
         if let Err(error) = &answer
             && (closed.is_some() || rights::may_refuse(&mut self.mirror, role, &made.call, *error))
         {
-            // The model has no part in it.
+            // The model does not do this call.
             made.answer = answer;
             return Ok(made);
         }
@@ -303,7 +304,7 @@ impl World {
         Ok(made)
     }
 
-    /// Returns whether it is more than an error.
+    /// Judges the answer to a sync. Returns whether it is more than an error.
     fn sync_arrived(
         &mut self,
         at: usize,
@@ -331,7 +332,7 @@ impl World {
         Begun { effects: self.mirror.effects(), is_late: self.disk.is_lost() }
     }
 
-    /// Somebody is told that what a sync covers is durable.
+    /// A client is told that all that a sync covers is durable.
     fn durable(&mut self, begun: Begun) -> Outcome<()> {
         if begun.is_late {
             return Err("a sync is answered as if none had failed".into());
@@ -362,7 +363,7 @@ impl World {
         Ok(What::Lock(asked))
     }
 
-    /// What the answer to the request `id` has waited for has come.
+    /// The wait of the answer to the request `id` is over.
     fn released(&mut self, id: u64, outcome: Result<()>) -> Outcome<()> {
         let troubled = self.disk.has_failed();
         let Some(pending) = self.pending(id) else { return Ok(()) };
@@ -406,8 +407,8 @@ impl World {
         Ok(())
     }
 
-    /// A mount's cut of a file is answered after a second, whatever its own kernel has not let go
-    /// of: that may wait for the answer (docs/PROTOCOL.md, "What is not so").
+    /// A mount's cut of a file is answered after a second, whatever its own kernel has not
+    /// forgotten: that kernel may wait for the answer (docs/PROTOCOL.md, "What is not so").
     fn is_stuck_cut(&self, at: usize, made: &Made) -> bool {
         let cuts = matches!(made.call, Call::Setattr { set, .. } if set.size.is_some());
         let waited = made.held.is_some_and(|since| self.now() >= since + STUCK);
@@ -428,8 +429,8 @@ impl World {
                 self.send_call(at, Call::Release { file }, Manners::default());
             }
             What::Call(made) => {
-                // Two who read one page through two kernels may see a change in either order; that
-                // a file is closed says nothing of it.
+                // Two programs that read one page through two kernels may see a change in either
+                // order; the close of a file says nothing of it.
                 let silent = made.manners.for_cache || made.call.closes();
                 if !silent && !self.is_stuck_cut(at, &made) {
                     self.mirror.told(&made.sees);
@@ -440,7 +441,7 @@ impl World {
     }
 }
 
-/// After which time the older of two cuts is answered that wait for each other.
+/// The time after which the older of two cuts that wait for each other is answered.
 const STUCK: Duration = Duration::from_secs(1);
 
 fn held(arrived: &Arrived<'_>) -> &'static str {
@@ -453,12 +454,12 @@ impl Seat {
         self.files.iter().filter(|open| open.usable)
     }
 
-    /// What is known of an open file.
+    /// The record of an open file.
     pub fn opened(&self, file: &File) -> Option<&Opened> {
         self.files.iter().find(|open| open.file == *file)
     }
 
-    /// What the server has given, before the client is told: files count as open from now on.
+    /// Notes what the server has given, before the client is told: files count as open from now on.
     fn learned(
         &mut self,
         call: &Call,

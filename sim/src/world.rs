@@ -1,4 +1,5 @@
-//! The world of one schedule: a volume and its machine, those who use it, and what happens next.
+//! The world of one schedule: a volume and its machine, the clients that use it, and what happens
+//! next.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +38,7 @@ use crate::plant::Plant;
 use crate::seat::{MEETING, Pending, ROLES, Role, Seat};
 use crate::views::View;
 
-/// What went wrong.
+/// A result, or what went wrong.
 pub type Outcome<T> = Result<T, String>;
 
 /// The life of the machine's memory until the power is lost.
@@ -79,12 +80,12 @@ impl Default for Template {
     }
 }
 
-/// What a schedule is to be like.
+/// The options of a schedule.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Turns in which requests are made.
     pub turns: u64,
-    /// What is planted.
+    /// The planted defect.
     pub plant: Option<Plant>,
     /// Say what happens.
     pub trace: bool,
@@ -107,13 +108,13 @@ pub struct World {
     pub(crate) jobs: Vec<Job>,
     pub(crate) keeper: Option<Keeper>,
     pub(crate) seats: Vec<Seat>,
-    /// The kernels of mounts that have ended and that are still being told.
+    /// The kernels of mounts that have ended, which still get notices.
     pub(crate) ghosts: Vec<Kernel>,
     /// Planted: sessions that nobody ends.
     pub(crate) leaked: Vec<Seat>,
     pub(crate) pending: Vec<Pending>,
     pub(crate) outbox: Outbox,
-    /// Answers that may be given, and what they have waited for came to.
+    /// Answers that may be given, and the outcomes of their waits.
     pub(crate) due: Vec<(u64, FsResult<()>)>,
     pub(crate) mirror: Mirror,
     pub(crate) locks: Locks,
@@ -122,11 +123,11 @@ pub struct World {
     /// The model cannot follow any more.
     pub(crate) over: bool,
     digest: Xxh3Default,
-    /// What happened, in numbers.
+    /// The events so far, in numbers.
     pub counts: Counts,
 }
 
-/// What a schedule came to.
+/// The outcome of a schedule, in numbers.
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(missing_docs)]
 pub struct Counts {
@@ -151,11 +152,11 @@ pub struct Counts {
     pub errors: u64,
     /// Answers that were found in Views.
     pub looks: u64,
-    /// What hostile clients sent.
+    /// Messages that hostile clients sent.
     pub attacks: u64,
     /// Hostile clients that the server has dropped.
     pub dropped: u64,
-    /// What hostile clients were refused, having too much.
+    /// Requests refused to hostile clients that have too much.
     pub bounded: u64,
 }
 
@@ -184,7 +185,7 @@ impl Counts {
     }
 }
 
-/// Says what happens, where that is asked for.
+/// Prints what happens, where that is asked for.
 macro_rules! trace {
     ($world:expr, $($what:tt)*) => {
         if $world.options.trace {
@@ -198,7 +199,7 @@ impl World {
     /// The world of `seed`.
     ///
     /// # Errors
-    /// What goes wrong already.
+    /// The server cannot begin.
     pub fn new(template: &Template, seed: u64, options: Options) -> Outcome<World> {
         let mut rng = Rng::new(seed ^ u64::from_be_bytes(*b"schedule"));
         let heavy = rng.chance(10);
@@ -372,12 +373,12 @@ impl World {
         numbers.iter().for_each(|number| self.digest.update(&number.to_le_bytes()));
     }
 
-    /// What happened until now, as a number.
+    /// All events until now, as a number.
     pub fn digest(&self) -> u64 {
         self.digest.digest()
     }
 
-    /// How long it has been.
+    /// The time since the world began.
     pub(crate) fn now(&self) -> Duration {
         self.machine.uptime()
     }

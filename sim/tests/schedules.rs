@@ -16,7 +16,7 @@ fn nothing_is_found() {
         assert_eq!(report.failure, None, "cargo xtask sim --seed {seed} --count 1 --trace");
         counts.add(&report.counts);
     }
-    // Whoever changes what is generated sees here that something is still tried.
+    // After a change of what is generated, this shows that everything is still tried.
     let least = SCHEDULES / 50;
     for (what, count) in [
         ("calls", counts.calls),
@@ -67,7 +67,7 @@ fn what_is_planted_is_found() {
         println!("{plant:?}: after {schedules} schedules: {words}");
         let wanted = match plant {
             Plant::LostRing | Plant::HostileFirst => "waits for ever",
-            // By who waits for a lock, or is refused one, with nothing in the way.
+            // By a request that waits for a lock, or is refused one, with nothing in the way.
             Plant::LeakedSession => "Asked {",
             Plant::UncheckedUser => "was allowed",
             Plant::StaleView => "a View shows",
@@ -82,8 +82,8 @@ fn what_is_planted_is_found() {
     }
 }
 
-/// What is measured of hostile clients can be measured: one whose mount never lets go is waited for
-/// once, for the gate's patience and for as long as an ended mount is drained.
+/// The costs of hostile clients can be measured: others wait once for a mount that never takes its
+/// notices, for the gate's patience and for as long as an ended mount is drained.
 #[test]
 fn hostile_clients_are_measured() {
     let findings = atoll_sim::measure::all(&Template::default()).unwrap();

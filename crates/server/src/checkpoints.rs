@@ -1,9 +1,9 @@
 //! Checkpoints: made in steps by a task of the volume, between the calls of its clients.
 //!
-//! Without it some client's call finds the journal full, and everybody waits until all changed
-//! metadata is home and flushed. Each call that leaves the volume looks whether a checkpoint is
-//! due, and wakes the task, the volume's checkpointer. That takes step after step, each under the
-//! lock, and waits for the device and for the syncer without it.
+//! Without the task some client's call finds the journal full, and all clients wait until all
+//! changed metadata is home and flushed. Each call that leaves the volume looks whether a
+//! checkpoint is due, and wakes the task, the volume's checkpointer. It takes one step after
+//! another, each under the lock, and waits for the device and for the syncer without the lock.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
@@ -18,11 +18,11 @@ use crate::host::Bell;
 use crate::task::{PAUSE, Step, Task};
 use crate::volume::Volume;
 
-/// A volume's checkpointer. When it ends, the unmount does what it leaves.
+/// A volume's checkpointer. When it ends, the unmount does the rest.
 pub struct Checkpointer<F: FileSystem + Send> {
     volume: Arc<Volume<F>>,
     bell: Arc<dyn Bell>,
-    /// What came of the sync that it waits for.
+    /// The outcome of the sync that it waits for.
     sync: Option<Arc<Mutex<Option<Result<()>>>>>,
 }
 
@@ -85,7 +85,7 @@ impl<F: FileSystem + Send> Task for Checkpointer<F> {
         if !checkpoints.asked.load(Ordering::Relaxed) {
             return Step::Wait;
         }
-        // A panic in the file system ends the volume: its lock says so to whoever comes.
+        // A panic in the file system ends the volume: its lock then gives every caller an error.
         let step = catch_unwind(AssertUnwindSafe(|| self.advance(flushed)));
         step.ok().and_then(Result::ok).unwrap_or_else(|| {
             log::error!("a checkpoint of {} failed", self.volume.name());

@@ -1,4 +1,4 @@
-//! What a volume's lock guards, and what is done with several of its parts at once.
+//! The state that a volume's lock guards, and operations on several of its parts at once.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::open::tokens::Tokens;
 use crate::rights::identity::SessionId;
 use crate::rights::privileges::Plain;
 
-/// What the volume's lock guards.
+/// The state that the volume's lock guards.
 pub(crate) struct Guarded<F> {
     pub(crate) fs: F,
     /// Whether anything has changed since everything was last durable.
@@ -30,11 +30,11 @@ pub(crate) struct Guarded<F> {
     pub(crate) mapped: Mappings,
     pub(crate) views: Views,
     pub(crate) caches: Caches,
-    /// What the call under way goes by.
+    /// The inodes that the call under way goes by.
     pub(crate) involved: Involved,
     pub(crate) gate: Arc<Gate>,
     pub(crate) host: Arc<dyn Host>,
-    /// What was told, for tests that listen.
+    /// The changes told, for tests that listen.
     #[cfg(test)]
     pub(crate) told: Option<Vec<String>>,
 }
@@ -47,7 +47,8 @@ impl<F> Guarded<F> {
         if self.told.is_some() {
             return true;
         }
-        // A mount that has ended is none of the caches any more, but may not have forgotten yet.
+        // A mount that has ended is no longer among the caches, but its notices may not be done
+        // yet.
         let kernels = self.caches.listens() || !self.gate.is_open();
         self.views.listens() || kernels
     }
@@ -58,7 +59,7 @@ impl<F> Guarded<F> {
         self.observed() || self.mapped.listens() && self.mapped.files.contains_key(&ino)
     }
 
-    /// `by` has made `change`: everybody who must hear of it does, here and nowhere else.
+    /// Tells all observers of `change`, which `by` has made. Nothing else tells them.
     #[inline]
     pub(crate) fn tell(&mut self, by: SessionId, change: Change<'_>) {
         if let Some(ino) = change.ino() {
@@ -66,7 +67,7 @@ impl<F> Guarded<F> {
         }
         self.views.changed(by, &change);
         self.caches.changed(by, &change);
-        // Last: what is in it clients see at once, and then nothing older anywhere.
+        // Last: clients see mapped memory at once, and then nothing older anywhere.
         self.mapped.changed(by, &change);
         #[cfg(test)]
         if let Some(told) = &mut self.told {
@@ -86,10 +87,10 @@ impl<F: FileSystem> Guarded<F> {
         self.tokens.check(open)
     }
 
-    /// Closes a handle, and tells of the inode that goes with it.
+    /// Closes a handle, and tells of its inode if that is gone with it.
     pub(crate) fn close(&mut self, cx: &Context, by: SessionId, open: &Open) -> Result<()> {
         if let Origin::Adopted { .. } = open.origin {
-            // The file system has its handle from another.
+            // The file system's handle belongs to the original.
             return Ok(());
         }
         for (view, count) in self.tokens.end(open) {
@@ -106,12 +107,12 @@ impl<F: FileSystem> Guarded<F> {
         result
     }
 
-    /// `by` has read `ino`, which counts: sets its time of last access, if that is due, and tells
-    /// of it.
+    /// `by` has read `ino` in a way that counts as an access: sets its time of last access, if that
+    /// is due, and tells of it.
     pub(crate) fn accessed(&mut self, cx: &Context, by: SessionId, ino: Ino) {
         if self.fs.accessed(cx, ino) {
             self.changed = true;
-            // A kernel knows that a read of its own may set it, but not if it asks for the
+            // A kernel knows that its own read may set the time, but not if it asks for the
             // attributes meanwhile.
             self.tell(by, Change::Unexpected(ino));
         }
@@ -122,7 +123,7 @@ impl<F: FileSystem> Guarded<F> {
         self.relatime && self.fs.getattr(cx, ino).is_ok_and(|attr| attr.access_is_due(cx.now))
     }
 
-    /// Tells that `ino` is gone, if it is. Returns whether.
+    /// Tells that `ino` is gone, if it is. Returns whether it is.
     pub(crate) fn tell_gone(&mut self, cx: &Context, by: SessionId, ino: Ino) -> bool {
         let is_gone = self.fs.getattr(cx, ino) == Err(Errno::ESTALE);
         if is_gone {
@@ -142,11 +143,11 @@ impl<F: FileSystem> Guarded<F> {
         }
     }
 
-    /// The session has `open` no more.
+    /// The session no longer has `open`.
     pub(crate) fn end_reading(&mut self, id: Option<ViewId>, open: &Open) {
         let Some(id) = id.filter(|_| open.is_readable()) else { return };
         let adopted = matches!(open.origin, Origin::Adopted { .. });
-        // If the original has gone before, it has taken this along.
+        // If the original was closed first, its close has ended this reading too.
         if !adopted || self.tokens.hidden(open, id) {
             self.views.unreadable(id, open.ino, 1);
         }

@@ -1,6 +1,6 @@
-//! Who must hear of a change: Views and the kernels of mounts (and mapped files, in `mapped`). What
-//! they keep is lent to them until they are told; an answer waits at the [`gate`] until the kernels
-//! that it depends on have heard. Nothing here calls the volume.
+//! The observers of changes: Views and the kernels of mounts (and mapped files, in `mapped`).
+//! Kernels keep data by leases until these are invalidated; an answer waits at the [`gate`] until
+//! the kernels that it depends on have taken their notices. Nothing here calls the volume.
 
 pub mod caches;
 pub mod gate;

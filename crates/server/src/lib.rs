@@ -3,13 +3,14 @@
 //! A request comes by a carrier, and goes one way: [`route`] -> [`session`] -> [`volume`] -> the
 //! file system, and what it has changed to [`leases`]. Read in this order:
 //!
-//! 1. [`host`]: the machine below; [`task`]: what is done beside the requests.
+//! 1. [`host`]: the machine below; [`task`]: the work beside the requests.
 //! 2. [`volume`]: what all clients share; `guarded`, what its lock guards.
 //! 3. [`rights`]: what a client may do. `open`: which inodes and open files it may name.
 //! 4. [`session`]: one client's view of the volume, and its calls: `concerns`, what each verb is
 //!    about; `call`, how one begins; `permission`, what it may do; `shown`, what comes of it; then
 //!    `verbs`.
-//! 5. [`leases`]: who must hear of a change, and is waited for.
+//! 5. [`leases`]: the observers of changes, and the answers that wait until kernels are
+//!    invalidated.
 //! 6. [`locks`], those of fcntl(2) and flock(2); [`mapped`], the files that clients have mapped;
 //!    [`syncs`] and [`checkpoints`], which make durable.
 //! 7. [`route`]: carriers, the router above them, and what a client needs that is a kernel.
@@ -19,8 +20,8 @@
 //! - A client reaches the volume through its [`Session`] alone, whatever carries its requests.
 //!   All sessions of a volume work on one file system behind one lock: what a call has done is
 //!   seen by every later call of every client.
-//! - What a client names, a handle or an inode number, was given to this very session; anything
-//!   else is `EBADF` or `ESTALE`.
+//! - A handle or an inode number that a client names was given to this very session; any other is
+//!   `EBADF` or `ESTALE`.
 //! - When a session ends, however its client ended, its files are closed, its locks dropped.
 //! - A panic in the file system ends the volume, not the process: every later call is `EIO`, and
 //!   what is half changed in memory is never written.

@@ -4,7 +4,7 @@
 //! flock(2) covers the file and belongs to an open file. The two kinds do not see each other, as on
 //! Linux. Locks are advice: reading and writing does not look at them.
 //!
-//! Who waits is granted in the order of asking, as soon as nothing that is held is in the way; a
+//! Waiting requests are granted in the order of asking, as soon as no held lock is in the way; a
 //! request that need not wait does not queue behind those that do. A request of fcntl(2) that would
 //! close a circle of waiting owners is refused with `EDEADLK`.
 //!
@@ -45,7 +45,7 @@ impl LockRange {
     }
 }
 
-/// Whose a lock is.
+/// The owner of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LockOwner {
     /// fcntl(2): a process, by a number that its client chose.
@@ -54,20 +54,20 @@ pub enum LockOwner {
     OpenFile,
 }
 
-/// What a client asks of the locks of a file.
+/// A client's request for a lock of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockRequest {
-    /// For whom.
+    /// The owner for whom it is.
     pub owner: LockOwner,
     /// Which bytes; not looked at for [`LockOwner::OpenFile`].
     pub range: LockRange,
-    /// What to hold; `None` to let go.
+    /// The kind to hold; `None` to let go.
     pub kind: Option<LockKind>,
     /// The process, for others' [`Holder`].
     pub pid: u32,
 }
 
-/// Whose lock is in the way: what F_GETLK tells.
+/// The lock that is in the way, as F_GETLK tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// Its kind.
@@ -82,7 +82,7 @@ pub struct Holder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WaitId(u64);
 
-/// What became of a request that may wait.
+/// The outcome of a request that may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waited {
     /// It was granted at once; its callback is dropped uncalled.
@@ -92,9 +92,9 @@ pub enum Waited {
 }
 
 /// Told of the outcome of a request that waited: `EINTR` when it was cancelled or its session
-/// ended, `ENOLCK` when its session's limit was reached meanwhile. Called on the thread of whoever
-/// freed the lock, with no lock of the volume held; it must not wait for anything. It may be
-/// called before the call that queued it has returned.
+/// ended, `ENOLCK` when its session's limit was reached meanwhile. Called on the thread that freed
+/// the lock, with no lock of the volume held; it must not wait for anything. It may be called
+/// before the call that queued it has returned.
 pub type Wake = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// The two kinds of locks of a file, which do not see each other.
@@ -114,7 +114,7 @@ pub(crate) struct Owner {
 /// The locks of one kind of one file.
 pub(crate) type Key = (Ino, Family);
 
-/// What is asked for, with the owner spelt out.
+/// A request with its owner spelt out.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ask {
     pub key: Key,
@@ -158,7 +158,8 @@ impl FileLocks {
         })
     }
 
-    /// What `owner` would hold after setting `range` to what `new` asks, in order and merged.
+    /// The locks that `owner` would hold after setting `range` to what `new` asks, in order and
+    /// merged.
     fn after(&self, owner: Owner, range: LockRange, new: Option<&Ask>) -> Vec<Held> {
         let mut own = Vec::new();
         for held in self.held.iter().filter(|held| held.owner == owner) {
@@ -191,7 +192,7 @@ impl FileLocks {
     }
 }
 
-/// What to call once the table is unlocked.
+/// The callbacks to call once the table is unlocked.
 #[must_use]
 #[derive(Default)]
 pub(crate) struct Wakes(Vec<(Wake, Result<()>)>);
@@ -247,7 +248,7 @@ impl LockTable {
         (result, wakes)
     }
 
-    /// As [`set`](Self::set); what is in the way is waited for.
+    /// As [`set`](Self::set), but waits for the locks that are in the way.
     ///
     /// # Errors
     /// `EDEADLK`, `ENOLCK`.
@@ -280,7 +281,7 @@ impl LockTable {
         Ok(id)
     }
 
-    /// Whether somebody whom `ask` would wait for waits, in the end, for the owner of `ask`.
+    /// Whether an owner that `ask` would wait for waits, in the end, for the owner of `ask`.
     fn closes_circle(&self, ask: &Ask) -> bool {
         let mut seen = HashSet::new();
         let mut next: Vec<Owner> = match self.files.get(&ask.key) {
@@ -332,8 +333,8 @@ impl LockTable {
         (result, wakes)
     }
 
-    /// The open file `through` of `session` is no more, and with it what was asked for through it:
-    /// the locks of an open file description, whose owner is named nowhere else. Those of a process
+    /// Drops the locks that `session` asked for through the open file `through`, which is closed:
+    /// those of an open file description, whose owner is named nowhere else. Those of a process
     /// have gone when it closed its last descriptor of the file.
     pub fn release(&mut self, key: Key, session: SessionId, through: u64) -> Wakes {
         let mut wakes = Wakes::default();
@@ -389,7 +390,7 @@ impl LockTable {
             }
         }
         self.counts.remove(&session);
-        // Whoever waits is woken in an order that depends on nothing but the requests.
+        // Waiting requests are woken in an order that depends on nothing but the requests.
         freed.sort_unstable();
         for key in freed {
             self.grant(key, &mut wakes);
@@ -401,9 +402,9 @@ impl LockTable {
         self.counts.get(&session).copied().unwrap_or(0)
     }
 
-    /// flock(2) of what is held already: nothing for the same kind (true), and for the
-    /// other kind the old lock is let go of first, as Linux does, since two who each hold a shared
-    /// lock and ask for an exclusive one would wait for each other.
+    /// flock(2) by an owner that holds a lock already: for the same kind nothing is done (true),
+    /// for the other kind the old lock is let go of first, as Linux does, since two owners that
+    /// each hold a shared lock and ask for an exclusive one would wait for each other.
     fn convert(&mut self, ask: &Ask, wakes: &mut Wakes) -> bool {
         if ask.key.1 != Family::Flock {
             return false;
@@ -453,7 +454,7 @@ impl LockTable {
         }
     }
 
-    /// Grants what waits and need not any more, in the order of asking.
+    /// Grants the waiting requests that need not wait any more, in the order of asking.
     fn grant(&mut self, key: Key, wakes: &mut Wakes) {
         let mut at = 0;
         while let Some(file) = self.files.get(&key) {
@@ -464,8 +465,8 @@ impl LockTable {
             }
             let id = waiting.id;
             let own = |held: &Held| held.owner == waiting.ask.owner;
-            // What is granted may replace an exclusive lock of the same owner by a shared one, for
-            // which those before it in the queue waited.
+            // A granted request may replace an exclusive lock of the same owner by a shared one,
+            // for which requests before it in the queue waited.
             let again = waiting.ask.kind == LockKind::Shared && file.held.iter().any(own);
             let Some(Waiting { ask, limit, wake, .. }) = self.take_waiting(key, id) else { break };
             let granted = self.apply(key, ask.owner, ask.range, Some(&ask), limit);

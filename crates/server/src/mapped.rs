@@ -4,9 +4,9 @@
 //! the client gets and maps. From then on, for as long as any client has it:
 //!
 //! - Reads by anybody come from the memory, so that a store is seen as soon as it is made.
-//! - What is written, cut off or punched out is so in the file system and in the memory.
-//! - What clients have stored is found by comparing the memory with the file system, and written
-//!   there: for fsync(2) and msync(2), when a session that has the file mapped ends, every
+//! - Writes, cuts and punched holes change the file system and the memory.
+//! - Stores of clients are found by comparing the memory with the file system, and written back:
+//!   for fsync(2) and msync(2), when a session that has the file mapped ends, every
 //!   [`WRITE_BACK_INTERVAL`] (less often where comparing would take more than a fiftieth of the
 //!   time), and when the server ends as it should.
 //! - No cache of the server's holds data of the file (see `Guarded::is_mapped`).
@@ -17,8 +17,8 @@
 //!
 //! Stores beyond the end of the file go nowhere: they are zeros again when the file gets there.
 //!
-//! Memory that clients may change is copied and then looked at. What a client does to it with its
-//! descriptor instead of a store is the same as a store.
+//! The server copies memory that clients may change before it looks at it. A client's change of the
+//! memory by its descriptor is the same as a store.
 
 use std::any::Any;
 use std::collections::{BTreeSet, HashMap};
@@ -43,35 +43,36 @@ pub(crate) mod files;
 pub use atoll_vfs::abi::MapToken;
 pub use files::Mapping;
 
-/// How long a store waits at most until it is written back without anybody's asking.
+/// The longest that a store waits until it is written back without anybody's asking.
 pub const WRITE_BACK_INTERVAL: Duration = Duration::from_secs(1);
 /// The most bytes of files that the mappings of one volume may have in memory.
 pub const MAPPED_MAX: u64 = 4 << 30;
 /// The most files of one volume that are mapped; each takes a descriptor.
 pub const MAPPED_FILES_MAX: usize = 1024;
 
-/// How much longer than comparing a file takes it is left alone.
+/// A file is left alone for this many times as long as comparing it took.
 const REST: u32 = 50;
-/// What is mapped is a multiple of this, so that the list of what is stays short.
+/// The unit of mapped parts, so that their list stays short.
 const CHUNK: u64 = 64 << 10;
-/// What is copied or compared before others have their turn at the volume.
+/// Bytes that are copied or compared before others have their turn at the volume.
 const STEP: u64 = 1 << 20;
 /// The unit in which stores are found.
 const PAGE: usize = 4096;
-/// How many times the memory is found unused before it is let go of: whoever was told the token has
-/// to have the time to come for it.
+/// How many times the memory is found unused before it is let go of: a client that was told the
+/// token needs time to come for it.
 const GRACE: u32 = 2;
 
 impl<F: FileSystem> Guarded<F> {
     /// Whether clients may change the content of `ino` without a call: nothing that has been read
-    /// of it stays true. One that becomes so is told as a change of all its content.
+    /// of it stays true. When a file becomes mapped, that is told as a change of all its content.
     #[inline]
     pub(crate) fn is_mapped(&self, ino: Ino) -> bool {
         !self.mapped.files.is_empty() && self.mapped.files.contains_key(&ino)
     }
 
     /// Begins to map `ino` for `by`, or goes on with it: brings at most [`STEP`] bytes of `range`,
-    /// a multiple of [`CHUNK`], into memory. Says what is mapped when all is there.
+    /// a multiple of [`CHUNK`], into memory. Returns the tokens, one for loads and one for stores
+    /// too, when all is there.
     fn map(
         &mut self,
         cx: &Context,
@@ -167,7 +168,7 @@ impl<F: FileSystem> Guarded<F> {
         Ok(())
     }
 
-    /// Ends the mapping of `ino` by all.
+    /// Ends the mapping of `ino` by all sessions.
     fn end_mapping(&mut self, cx: &Context, ino: Ino) {
         let Some(file) = self.mapped.files.remove(&ino) else { return };
         self.mapped.tokens.remove(&file.reader);
@@ -176,7 +177,7 @@ impl<F: FileSystem> Guarded<F> {
         let _ = self.close(cx, SessionId::VOLUME, &file.open);
     }
 
-    /// Puts what is mapped of `ino` in the place of what was read at `offset` from the file system.
+    /// Replaces what was read at `offset` from the file system by the mapped parts of `ino`.
     /// Returns whether `ino` is mapped.
     #[inline]
     pub(crate) fn read_mapped(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<bool> {
@@ -191,9 +192,8 @@ impl<F: FileSystem> Guarded<F> {
         Ok(true)
     }
 
-    /// The size of `ino`, of which `by` is about to change what lies before `end`, if somebody has
-    /// to hear how long it was: its mappings, or another client's kernel that reads it through its
-    /// page cache.
+    /// The size of `ino` before `by` changes content up to `end`, if an observer has to hear how
+    /// long it was: its mappings, or another client's kernel that reads it through its page cache.
     ///
     /// # Errors
     /// `ENOMEM` where what its mappings may have in memory does not allow it to grow so far.
@@ -319,7 +319,7 @@ fn write_all<F: FileSystem>(
     Ok(())
 }
 
-/// As whom the volume itself works.
+/// The context with which the volume itself works.
 fn volume_context(now: Timespec) -> Context {
     Context { uid: 0, gid: 0, now }
 }
@@ -345,10 +345,10 @@ impl<F: FileSystem + Send> Volume<F> {
         }
     }
 
-    /// What `give` makes of the memory that is the content of a mapped file, to be given to a
-    /// client, and whether it is for stores too. An offset in it is the same offset in the file;
-    /// only what was mapped with [`Session::map`] is in it, and nothing beyond the end of the file
-    /// stays.
+    /// Passes the memory that is the content of a mapped file to `give`, for a client. Returns the
+    /// result, and whether the memory is for stores too. An offset in the memory is the same offset
+    /// in the file; only what was mapped with [`Session::map`] is in it, and nothing beyond the end
+    /// of the file stays.
     ///
     /// # Errors
     /// `ESTALE` if nobody has the file mapped any more; those of `give`.
@@ -400,7 +400,8 @@ impl<F: FileSystem + Send> Volume<F> {
         Ok(())
     }
 
-    /// Writes back what was stored into the files that `chosen` says of by whom they are mapped.
+    /// Writes back what was stored into the files that `chosen` picks by the sessions that map
+    /// them.
     fn write_back_some(
         &self,
         now: Timespec,
@@ -448,7 +449,7 @@ impl<F: FileSystem + Send> Volume<F> {
             let Guarded { fs, mapped, .. } = &mut *guard;
             let mut due = Vec::new();
             for (ino, file) in &mut mapped.files {
-                // What lies beyond the end takes no memory for long.
+                // Stores beyond the end take no memory for long.
                 let size = fs.getattr(&volume_context(now), *ino)?.size;
                 file.pages.zero(size.next_multiple_of(PAGE as u64), PAGES_LEN)?;
                 file.unused = file.grace == 0 && !file.pages.is_shared();
@@ -467,7 +468,7 @@ impl<F: FileSystem + Send> Volume<F> {
             let Some(file) = state.mapped.files.get_mut(&ino) else { continue };
             let ended = self.host.uptime();
             file.rests = Some(ended + ended.saturating_sub(begun) * REST);
-            // What was stored before the last client let go has been written back.
+            // Stores from before the last client let go have been written back.
             if unused && file.unused {
                 state.end_mapping(&volume_context(now), ino);
             }
@@ -506,7 +507,7 @@ impl<F: FileSystem + Send> Session<F> {
         // No kernel has it in its cache when this is answered.
         let mut call = self.enter(cx, LOOK)?;
         call.state.involved.add(open.ino);
-        // Loads are nobody's calls: as on Linux it is mapping that counts.
+        // Loads are no calls: as on Linux, mapping counts as the access.
         let counts = !call.own.access.read_only && !flags.contains(OpenFlags::NOATIME);
         if call.state.relatime && counts {
             call.state.accessed(&call.cx, call.own.id, open.ino);

@@ -1,4 +1,4 @@
-//! A session that can be taken away from whoever serves it.
+//! A session that can be taken away from the thread that serves it.
 //!
 //! The thread that answers a FUSE mount sleeps in the kernel until a program asks for something.
 //! When the client goes, its files are to be closed at once, whatever that thread is doing.
@@ -13,7 +13,7 @@ enum Contents<S> {
     Revoked,
 }
 
-/// A place for one session, which several hold: one serves it, another may end it.
+/// A place for one session, which several threads hold: one serves it, another may end it.
 pub struct Revocable<S>(Arc<Mutex<Contents<S>>>);
 
 impl<S> Clone for Revocable<S> {
@@ -57,7 +57,7 @@ impl<S> Revocable<S> {
     /// Ends the session, after the call that it is in.
     pub fn revoke(&self) {
         let session = std::mem::replace(&mut *self.place(), Contents::Revoked);
-        // With its place unlocked: its end may answer others, who wait for its locks.
+        // With its place unlocked: its end may answer other clients, which wait for its locks.
         drop(session);
     }
 }

@@ -1,5 +1,5 @@
-//! Who a client is, what it may do, and how much. Judges, and changes nothing: it knows no session
-//! and no volume.
+//! A client's identity, its rights, and its limits. This module judges and changes nothing: it
+//! knows no session and no volume.
 
 pub mod identity;
 pub mod limits;

@@ -1,6 +1,6 @@
-//! The way of a request from what brings it to its session, and of its answer back: [`carrier`] is
-//! the seam to rings, devices and sockets, [`router`] answers what is not a verb, [`kernel`] what
-//! only a kernel asks; an [`answer`] that has to `wait` is given when it may.
+//! The way of a request from its carrier to its session, and of its answer back: [`carrier`] is the
+//! seam to rings, devices and sockets, [`router`] answers what is not a verb, [`kernel`] what only
+//! a kernel asks; an [`answer`] that has to `wait` is given when it may.
 
 pub mod answer;
 pub mod carrier;

@@ -42,7 +42,7 @@ pub use own::Lent;
 /// numbers are those that this session gave out, permissions are enforced and the root is the
 /// directory that the client was granted.
 ///
-/// To what [`FileSystem`] says the session adds `EACCES` and `EPERM` where permissions refuse,
+/// To the errors of [`FileSystem`] the session adds `EACCES` and `EPERM` where permissions refuse,
 /// `EROFS` for a read-only session, `EMFILE` beyond its open files, and `ESTALE` for an inode
 /// number that it does not know.
 ///
@@ -51,8 +51,8 @@ pub use own::Lent;
 pub struct Session<F: FileSystem + Send> {
     pub(crate) volume: Arc<Volume<F>>,
     pub(crate) judge: Judge,
-    /// Whether a call returns only when the kernels of mounts have taken what it goes by. Otherwise
-    /// whoever carries the answer waits, for what `needs` says.
+    /// Whether a call returns only when the kernels of mounts have taken the notices that it waits
+    /// for. Otherwise the carrier of the answer waits, for the ticket in `needs`.
     pub(crate) waits: bool,
     pub(crate) needs: RefCell<Option<Ticket>>,
     pub(crate) own: Own,
@@ -69,7 +69,7 @@ impl<F: FileSystem + Send> Session<F> {
             Some(path) => find_directory(&mut volume.lock()?.fs, path)?,
             None => Ino::ROOT,
         };
-        // Who may search every directory of the whole volume can reach every inode.
+        // A client that may search every directory of the whole volume can reach every inode.
         let all = peer.uid == 0;
         let limit = access.limits.inodes.max(access.limits.open_files.saturating_mul(2)).max(2);
         Ok(Session {
@@ -104,12 +104,12 @@ impl<F: FileSystem + Send> Session<F> {
         &self.volume
     }
 
-    /// Whom the kernel attests the client to be.
+    /// The client's identity, as the kernel attests it.
     pub fn peer(&self) -> &Credentials {
         &self.own.peer
     }
 
-    /// What the session was granted.
+    /// The access that the session was granted.
     pub fn access(&self) -> &Access {
         &self.own.access
     }
@@ -120,7 +120,7 @@ impl<F: FileSystem + Send> Session<F> {
     /// session has one.
     ///
     /// # Errors
-    /// What making the memory says, and what `give` does; `EIO` after a panic in the file system.
+    /// Those of making the memory, and of `give`; `EIO` after a panic in the file system.
     pub fn begin_view<T>(
         &mut self,
         most: usize,
@@ -142,21 +142,21 @@ impl<F: FileSystem + Send> Session<F> {
         Ok(Some(given))
     }
 
-    /// From now on who carries the answers waits before they are given, for what
-    /// [`take_needs`](Self::take_needs) says, so that this session does not.
+    /// From now on the carrier of the answers waits before it gives them, for the ticket of
+    /// [`take_needs`](Self::take_needs), so that this session does not.
     pub fn carried(&mut self) {
         self.waits = false;
     }
 
-    /// What the answer to the calls since the last time has to wait for.
+    /// The ticket of the answer to the calls since the last time.
     #[inline]
     pub fn take_needs(&mut self) -> Option<Ticket> {
         self.needs.get_mut().take()
     }
 
-    /// From now on the session's client is a kernel, which remembers what it is told of what
-    /// `lends` says. Before anything was asked. `mount` is woken when there is something to tell
-    /// it, and fenced when it does not forget in time.
+    /// From now on the session's client is a kernel, which may have the leases that `lends` says.
+    /// To be called before any request. `mount` is woken when there is a notice for it, and fenced
+    /// when its kernel does not forget in time.
     ///
     /// # Errors
     /// `EIO` after a panic in the file system.
@@ -169,8 +169,8 @@ impl<F: FileSystem + Send> Session<F> {
         Ok(cache)
     }
 
-    /// From now on what is opened can be adopted by sessions that [`Access::adopts_offered`] allows
-    /// it.
+    /// From now on files that this session opens can be adopted by sessions that
+    /// [`Access::adopts_offered`] allows it.
     pub fn offer(&mut self) {
         self.own.offers = true;
     }
@@ -180,7 +180,7 @@ impl<F: FileSystem + Send> Session<F> {
         self.own.for_cache = yes;
     }
 
-    /// What the kernel learns by the answer to the last call.
+    /// The inode that the answer to the last call gives the kernel, with its lease.
     pub fn take_lent(&mut self) -> Option<Lent> {
         self.own.lent.take()
     }
@@ -201,7 +201,8 @@ impl<F: FileSystem + Send> Session<F> {
         (!counts, !state.is_mapped(ino))
     }
 
-    /// What is in the way of `request`, if anything: F_GETLK. Its kind must be one to hold.
+    /// The lock in the way of `request`, if there is one: F_GETLK. The request's kind must be one
+    /// to hold.
     ///
     /// # Errors
     /// `EBADF`, `EINVAL`.
@@ -243,7 +244,7 @@ impl<F: FileSystem + Send> Session<F> {
     /// outcome unless it is known at once.
     ///
     /// # Errors
-    /// As [`setlk`](Self::setlk), and `EDEADLK` when those who are in the way wait for this owner.
+    /// As [`setlk`](Self::setlk), and `EDEADLK` when the owners in the way wait for this owner.
     pub fn setlkw(
         &mut self,
         ino: Ino,
@@ -339,7 +340,7 @@ impl<F: FileSystem + Send> Session<F> {
     }
 
     fn locks(&self) -> MutexGuard<'_, LockTable> {
-        // Nothing of others runs inside, and each change is whole.
+        // No caller's code runs under this lock, and each change is whole.
         self.volume.locks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -382,7 +383,8 @@ impl<F: FileSystem + Send> Drop for Session<F> {
         let wakes = self.locks().end(self.own.id);
         wakes.call();
         self.volume.write_back_session(self.own.id, self.volume.host.now());
-        // After a panic in the file system there is nothing left to be closed, but for the View.
+        // After a panic in the file system there is nothing left to be closed but the View and the
+        // leases.
         let mut guard = match self.volume.state.lock() {
             Ok(guard) => guard,
             Err(poisoned) => {

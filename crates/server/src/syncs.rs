@@ -1,9 +1,9 @@
-//! Syncs: who asks for one is answered when it is done, and meanwhile nobody waits for it but who
-//! asked.
+//! Syncs: a request for one is answered when it is done, and meanwhile nobody waits for it but the
+//! client that asked.
 //!
-//! A volume's syncer is one [`Task`]. It takes everybody who has asked, begins one sync for all of
-//! them under the volume's lock, waits for the device without the lock, and ends it. Who asks
-//! meanwhile shares the next one, so that however many ask, there are never more flushes than one
+//! A volume's syncer is one [`Task`]. It takes all requests so far, begins one sync for all of them
+//! under the volume's lock, waits for the device without the lock, and ends it. Requests that come
+//! meanwhile share the next one, so that however many come, there are never more flushes than one
 //! under way and one to come:
 //!
 //! ```text
@@ -33,7 +33,7 @@ use crate::volume::Volume;
 /// A volume's syncer.
 pub struct Syncer<F: FileSystem + Send> {
     volume: Arc<Volume<F>>,
-    /// Who is answered when the sync that is under way ends.
+    /// The requests that are answered when the sync under way ends.
     waiters: Vec<Waiter>,
     /// A flush has been asked for.
     flushes: bool,
@@ -71,9 +71,9 @@ impl<F: FileSystem + Send> Task for Syncer<F> {
     }
 
     fn step(&mut self, flushed: Option<(SyncId, Result<()>)>) -> Step {
-        // A panic in the file system ends the volume: its lock says so to whoever comes.
+        // A panic in the file system ends the volume: its lock then gives every caller an error.
         if std::mem::take(&mut self.flushes) && flushed.is_none() {
-            // What is not durable stays so until the next sync.
+            // Data that is not durable stays so until the next sync.
             self.answer(Err(Errno::EIO));
         }
         if flushed.is_none() {
@@ -104,7 +104,7 @@ impl<F: FileSystem + Send> Task for Syncer<F> {
 }
 
 impl<F: FileSystem + Send> Volume<F> {
-    /// Has the syncer end, when everybody who has asked is answered.
+    /// Has the syncer end, when all requests so far are answered.
     pub fn close_syncs(&self) {
         self.syncs.close();
     }
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(told.try_iter().filter(|outcome| *outcome == Ok(())).count(), asked);
     }
 
-    /// After a panic in the file system whoever asks is told, and whoever waits.
+    /// After a panic in the file system each request gets an error, new or waiting.
     #[test]
     fn a_lost_volume_syncs_nothing() {
         let volume = volume();
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(volume.sync(false), Err(Errno::EIO));
     }
 
-    /// Whoever is answered may panic: the others are answered all the same.
+    /// A callback that gets an answer may panic: the others are answered all the same.
     #[test]
     fn an_answer_that_panics_is_lost_alone() {
         let volume = volume();

@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use atoll_vfs::{PendingSync, Result, SyncId};
 
-/// The pause between two pieces of work, for those who wait for the volume's lock: it goes to
-/// whoever asks first, and without a pause that is mostly who had it.
+/// The pause between two pieces of work, for others that wait for the volume's lock: it goes to the
+/// thread that asks first, and without a pause that is mostly the one that had it.
 pub(crate) const PAUSE: Duration = Duration::from_micros(50);
 
-/// What a [`Task`] is to be given before its next step.
+/// The event that a [`Task`] waits for before its next step.
 #[derive(Debug)]
 pub enum Step {
-    /// A reason: somebody wakes it.
+    /// A wake-up.
     Wait,
     /// Some time, in which others have their turn.
     Pause(Duration),
-    /// What this flush came to. It is waited for without any lock.
+    /// The outcome of this flush, which is waited for without any lock.
     Flush(PendingSync),
     /// Nothing: it has ended.
     Over,
@@ -25,11 +25,11 @@ pub enum Step {
 
 /// Work in steps.
 pub trait Task: Send {
-    /// What it does, in a word.
+    /// Its work, in a word.
     fn name(&self) -> &'static str;
 
-    /// Takes the next step, which waits for locks and nothing else. `flushed` is what the flush
-    /// came to that the last one asked for; after one of which nobody knows, and without a flush,
-    /// it is `None`.
+    /// Takes the next step, which waits for locks and nothing else. `flushed` is the outcome of the
+    /// flush that the last step asked for; without a flush, and after one whose outcome nobody
+    /// knows, it is `None`.
     fn step(&mut self, flushed: Option<(SyncId, Result<()>)>) -> Step;
 }

@@ -1,4 +1,4 @@
-//! What all clients of one volume share.
+//! The state that all clients of one volume share.
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
@@ -36,12 +36,12 @@ pub struct Volume<F> {
     address: OnceLock<Vec<u8>>,
 }
 
-/// Who waits for what a call has to wait for.
+/// The side that waits for the ticket of a call.
 #[derive(Clone, Copy)]
 pub(crate) enum Waits<'a> {
     /// The call.
     Here,
-    /// Who carries the answers of a session.
+    /// The carrier of a session's answers.
     Carrier(&'a RefCell<Option<Ticket>>),
 }
 
@@ -120,13 +120,14 @@ impl<F: FileSystem + Send> Volume<F> {
         })
     }
 
-    /// Has a mount cut off when its kernel has not let go of what it caches for this long after
-    /// others have changed it. At first that is ten seconds.
+    /// Has a mount fenced when its kernel has not forgotten what it caches this long after others
+    /// have changed it. At first that is ten seconds.
     pub fn set_patience(&self, patience: std::time::Duration) {
         self.gate.set_patience(patience);
     }
 
-    /// Says what reading does to times of last access; at first nothing. Before there are sessions.
+    /// Sets what reading does to times of last access; at first nothing. To be called before there
+    /// are sessions.
     ///
     /// # Errors
     /// `EIO` after a panic in the file system.
@@ -143,12 +144,12 @@ impl<F: FileSystem + Send> Volume<F> {
         &self.host
     }
 
-    /// What its mounts are being told, and who waits for it.
+    /// The notices to its mounts, and the answers that wait for them.
     pub fn gate(&self) -> &Arc<Gate> {
         &self.gate
     }
 
-    /// What clients call the volume.
+    /// The name that clients have for the volume.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -159,9 +160,9 @@ impl<F: FileSystem + Send> Volume<F> {
         self.address.get().map(Vec::as_slice)
     }
 
-    /// Says where that is, once.
+    /// Sets that path, once.
     pub fn set_address(&self, path: &Path) {
-        // A second time it stays what it is.
+        // A second call changes nothing.
         let _ = self.address.set(path.as_os_str().as_encoded_bytes().to_vec());
     }
 
@@ -198,7 +199,7 @@ impl<F: FileSystem + Send> Volume<F> {
     }
 
     /// As [`lock`](Self::lock), for a call whose answer waits until the kernels of all mounts have
-    /// forgotten what it belies. The call says what it goes by.
+    /// forgotten what the answer belies. The call says which inodes it goes by.
     ///
     /// # Errors
     /// `EIO` after a panic in the file system.
@@ -209,7 +210,7 @@ impl<F: FileSystem + Send> Volume<F> {
         Ok(Entered { state: Some(state), volume: self, waits })
     }
 
-    /// What the lock guards.
+    /// The state that the lock guards.
     ///
     /// # Errors
     /// `EIO` after a panic in the file system.

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::host::Bell;
 
-/// What wakes a volume's checkpointer.
+/// Requests to a volume's checkpointer, and its bell.
 #[derive(Default)]
 pub(crate) struct Checkpoints {
     /// Somebody has asked since the last checkpoint.

@@ -1,33 +1,34 @@
-//! What the kernels of a volume's mounts may remember, and how it is taken back.
+//! The leases of a volume's mounts: what their kernels may remember, and how it is invalidated.
 //!
 //! A kernel may remember the attributes of an inode that an answer said to be valid, and the pages
-//! that it has read for its page cache. What each mount has been lent so is in a table, and when a
-//! call changes it, the mount's kernel is told to forget before that call, or any that could have
-//! seen the change, is answered (see [`gate`](crate::leases::gate) and `needs`).
+//! that it has read for its page cache. Each mount has a table of these leases. When a call changes
+//! an inode, the leases on it are invalidated before that call, or any that could have seen the
+//! change, is answered (see [`gate`](crate::leases::gate) and `needs`).
 //!
-//! # Why no kernel shows what is old
+//! # Why no kernel shows old data
 //!
-//! - What is lent is noted under the volume's lock, by the call that found it out; a change looks
+//! - A lease is noted under the volume's lock, by the call that found out its data; a change looks
 //!   into the table under the same lock. So each answer is from before a change, and then the
 //!   change finds the note, or from after it.
-//! - *An answer on its way* that a notification overtakes: the kernel gives every inode a version
-//!   that the notification raises, and does not take attributes that were asked for before. A page
-//!   that is being read is locked, and the notification waits for it.
+//! - *An answer on its way* that a notice overtakes: the kernel gives every inode a version that
+//!   the notice raises, and does not take attributes that were asked for before. A page that is
+//!   being read is locked, and the notice waits for it.
 //! - *An inode that the kernel does not know yet*, since the answer with which it learns of it is
-//!   on its way: the notification fails with ENOENT and is repeated until the kernel has learned of
-//!   the inode, or has said that it has forgotten it (FORGET), for which the table counts how often
-//!   it was given.
-//! - *A size that is not taken*: attributes that a notification overtakes the kernel drops, and
-//!   goes on with the size that it had, be it from before changes that have returned; then a read
-//!   through the page cache ends too early. So who reads a file so is told when it becomes longer,
-//!   and how long (FUSE_NOTIFY_STORE of its last byte), and asks for the size before it reads where
-//!   it has none (FUSE_AUTO_INVAL_DATA): a file may have become shorter too.
-//! - *An answer that waits* for other notifications lends nothing, see [`KernelCache::hold`].
-//! - What a mount changes by itself its own kernel knows of, except that a write through one
-//!   descriptor may race with a read for the page cache through another, and that set-ID bits go:
-//!   these are told to it too.
+//!   on its way: the notice fails with ENOENT and is repeated until the kernel has learned of the
+//!   inode, or has said that it has forgotten it (FORGET), for which the table counts how often it
+//!   was given.
+//! - *A size that is not taken*: the kernel drops attributes that a notice overtakes, and goes on
+//!   with the size that it had, even one from before changes that have returned; then a read
+//!   through the page cache ends too early. So a kernel that reads a file through its page cache is
+//!   told when the file becomes longer, and how long (FUSE_NOTIFY_STORE of its last byte), and asks
+//!   for the size before it reads where it has none (FUSE_AUTO_INVAL_DATA): a file may have become
+//!   shorter too.
+//! - *An answer that waits* for other notices gives no lease, see [`KernelCache::hold`].
+//! - A mount's own kernel knows what the mount changes, except that a write through one descriptor
+//!   may race with a read for the page cache through another, and that set-ID bits go: these are
+//!   invalidated too.
 //!
-//! Names are not lent. Linux can be told to forget one only with its directory's lock held
+//! There are no leases on names. Linux can invalidate one only with its directory's lock held
 //! (FUSE_NOTIFY_INVAL_ENTRY), which a change in that directory through the same mount holds until
 //! it is answered: two mounts that remove names from one directory would wait for each other. It
 //! can be told without locks to look up all names again (FUSE_NOTIFY_INC_EPOCH, Linux 6.16), but it
@@ -36,16 +37,16 @@
 //!
 //! # What it costs
 //!
-//! What was taken back from a mount is not lent to it again for `REST`, so that the two do not
+//! A mount gets no new lease on what was invalidated for `REST`, so that leases and notices do not
 //! chase each other. A volume without mounts pays one comparison for each change.
 //!
-//! Pages are lent to mounts of the superuser and of the server's own user. Whoever serves a page of
-//! a mount badly can make a notification wait for ever in the kernel, which no signal ends: a
-//! thread of the server. Notifications of attributes wait for nobody.
+//! Mounts of the superuser and of the server's own user get leases on pages. A process that serves
+//! a mount's page badly can make a notice wait for ever in the kernel, which no signal ends, and
+//! with it a thread of the server. Notices of attributes wait for nobody.
 //!
-//! The mount that is a volume's only client is lent everything for ever ([`Lends::All`]), of which
-//! no account is kept: what changes it changes itself. It is told of the attributes that its own
-//! calls change without its kernel thinking of it.
+//! The mount that is a volume's only client has a lease on everything for ever ([`Lends::All`]), of
+//! which no account is kept: it makes all changes itself. It gets notices of the attributes that
+//! its own calls change without its kernel expecting it.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -58,34 +59,35 @@ use crate::leases::gate::{Cut, Gate, Mount, Next, Notice, PortId};
 use crate::leases::observer::{Change, Content, Now, Observer};
 use crate::rights::identity::SessionId;
 
-/// How long what was taken back is not lent again.
+/// How long an invalidated inode is not leased again.
 const REST: Duration = Duration::from_millis(100);
-/// Inodes that a mount's table has at most; what a kernel learns of beyond is never lent.
+/// The most inodes in a mount's table; those that a kernel learns of beyond are never leased.
 const TABLE_MAX: usize = 1 << 18;
-/// How long it is tried after the end of the session.
+/// How long a notice is repeated after the end of the session.
 const LAST_RETRIES: Duration = Duration::from_millis(100);
 
-/// What the kernel of a mount may be lent.
+/// The leases that the kernel of a mount may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lends {
     /// Attributes.
     Attributes,
     /// The pages of files too.
     Pages,
-    /// Whatever it asks for, names and listings included: the volume has no other client.
+    /// Everything that it asks for, names and listings included: the volume has no other client.
     All,
 }
 
-/// An inode of which a kernel has been told.
+/// An inode that a kernel may know.
 #[derive(Default)]
 struct Known {
-    /// How often it was given, less what the kernel took back: with 0 it has no such inode.
+    /// How often it was given, less how often the kernel forgot it: with 0 the kernel has no such
+    /// inode.
     count: u64,
     attributes: bool,
     pages: bool,
     /// Open files that are read through the page cache.
     buffered: u32,
-    /// Not lent again before this uptime of the host.
+    /// Not leased again before this uptime of the host.
     rests: Option<Duration>,
 }
 
@@ -103,13 +105,13 @@ impl Known {
 struct Table {
     /// By the volume's numbers.
     known: HashMap<Ino, Known>,
-    /// There was no room once: what is not in it the kernel may know all the same.
+    /// There was no room once: the kernel may know inodes that are not in the table.
     full: bool,
     /// Handles of files that are read through the page cache.
     buffered: HashMap<u64, Ino>,
 }
 
-/// What one mount's kernel has been lent.
+/// The leases of one mount's kernel.
 pub struct KernelCache {
     session: SessionId,
     /// The volume's number of the session's root.
@@ -129,19 +131,19 @@ impl KernelCache {
         mount: Arc<dyn Mount>,
     ) -> Self {
         let mut table = Table::default();
-        // The kernel has it from the start, and never forgets it.
+        // The kernel has the root from the start, and never forgets it.
         table.known.insert(top, Known { count: u64::MAX, ..Known::default() });
         let (gate, port) = (Arc::clone(gate), gate.begin(mount));
         KernelCache { session, top, port, gate, table: Mutex::new(table), lends }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        // Nothing of others runs inside, and each change is whole.
+        // No caller's code runs under this lock, and each change is whole.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The kernel is given `ino` with its attributes. Says whether it may keep them, which with
-    /// `lend` it may if nothing is in the way.
+    /// The kernel is given `ino` with its attributes. Returns whether it may keep them: with `lend`
+    /// it may, if nothing is in the way.
     pub(crate) fn given(&self, ino: Ino, lend: bool) -> bool {
         if self.lends == Lends::All {
             return lend;
@@ -164,7 +166,7 @@ impl KernelCache {
         lend
     }
 
-    /// The kernel is told the attributes of `ino`. Says whether it may keep them.
+    /// The kernel is given the attributes of `ino`. Returns whether it may keep them.
     pub(crate) fn shown(&self, ino: Ino) -> bool {
         if self.lends == Lends::All {
             return true;
@@ -180,7 +182,7 @@ impl KernelCache {
     }
 
     /// The kernel is sent a part of `ino` for its page cache. If clients change the file without a
-    /// call, as `mapped` says, it is to forget it at once.
+    /// call, as `mapped` says, the part is invalidated at once.
     pub(crate) fn sent_pages(&self, ino: Ino, mapped: bool) {
         if self.lends != Lends::Pages {
             return;
@@ -194,7 +196,7 @@ impl KernelCache {
         }
     }
 
-    /// Whether the kernel is told of all changes to what it has of `ino` in its page cache.
+    /// Whether the kernel may keep pages of `ino`, since it hears of all changes to them.
     pub fn keeps_pages(&self, ino: Ino) -> bool {
         match self.lends {
             Lends::Attributes => false,
@@ -224,12 +226,12 @@ impl KernelCache {
     }
 
     /// The answer that gives `ino` is not sent yet: until [`release`](Self::release) the kernel
-    /// cannot learn of it. It must not say that the attributes are valid.
+    /// cannot learn of the inode. The answer must not say that the attributes are valid.
     pub fn hold(&self, ino: Ino) {
         self.forget(ino, 1);
     }
 
-    /// It is sent now.
+    /// The answer is sent now.
     pub fn release(&self, ino: Ino) {
         self.given(ino, false);
     }
@@ -242,7 +244,8 @@ impl KernelCache {
         if ino == Ino::ROOT.0 { self.top } else { Ino(ino) }
     }
 
-    /// Takes back what of `ino` has changed.
+    /// Invalidates the pages of `ino` and with them its attributes, or the attributes alone, if
+    /// leased.
     fn revoke(&self, ino: Ino, pages: bool) {
         let mut table = self.table();
         if self.lends != Lends::All {
@@ -272,7 +275,7 @@ impl KernelCache {
         }
     }
 
-    /// The kernel closes what it had opened.
+    /// The kernel closes a file that it had opened.
     pub fn closed(&self, handle: u64) {
         let mut table = self.table();
         if let Some(ino) = table.buffered.remove(&handle)
@@ -282,7 +285,7 @@ impl KernelCache {
         }
     }
 
-    /// `ino` is of `size` bytes now, longer than before, of which `last` is the last one.
+    /// `ino` has grown to `size` bytes, of which `last` is the last one.
     fn grew(&self, ino: Ino, size: u64, last: u8) {
         let mut table = self.table();
         if let Some(known) = table.known.get_mut(&ino).filter(|known| known.buffered > 0) {
@@ -297,13 +300,13 @@ impl KernelCache {
         self.table().known.get(&ino).is_some_and(|known| known.buffered > 0)
     }
 
-    /// The answer to a cut of `ino`, the mount's number, is what the kernel waits for.
+    /// A cut of `ino`, the mount's number, whose answer the kernel waits for.
     pub fn cut(&self, ino: u64) -> Cut {
         Cut { port: self.port, ino }
     }
 
-    /// The session ends: the kernel is to forget all that it was lent, since a file that is open,
-    /// or mapped, shows its pages for as long as it likes.
+    /// The session ends: all its leases are invalidated, since a file that is open, or mapped,
+    /// shows its pages for as long as it likes.
     fn retire(&self) {
         let mut lent = Vec::new();
         for (&ino, known) in &mut self.table().known {
@@ -312,7 +315,7 @@ impl KernelCache {
             }
             (known.attributes, known.pages) = (false, false);
         }
-        // In an order that depends on nothing but what was lent.
+        // In an order that depends on nothing but the leases.
         lent.sort_unstable();
         for (ino, pages) in lent {
             self.gate.tell(self.port, ino, self.notice(ino, pages));
@@ -325,30 +328,30 @@ impl KernelCache {
         self.gate.end(self.port);
     }
 
-    /// What the kernel is to be told next, by the mount's notifier.
+    /// The next step of the mount's notifier.
     pub fn next(&self) -> Next {
         self.gate.next(self.port)
     }
 
-    /// Whether the kernel, which does not know the inode of `notice`, is to be told once more,
-    /// `after` it was told first.
+    /// Whether to repeat `notice`, whose inode the kernel does not know, this long `after` it was
+    /// first written.
     pub fn is_coming(&self, notice: &Notice, after: Duration) -> bool {
-        // At the end nobody says what the kernel has forgotten.
+        // At the end no FORGET says what the kernel has forgotten.
         self.table().known.contains_key(&self.inner(notice.ino))
             && !(self.gate.is_ending(self.port) && after > LAST_RETRIES)
     }
 
-    /// The kernel has taken what [`next`](Self::next) gave.
+    /// The kernel has taken the notice that [`next`](Self::next) gave.
     pub fn told(&self) {
         self.gate.told(self.port);
     }
 }
 
-/// What the kernels of all mounts of a volume have been lent.
+/// The leases of all mounts of a volume.
 #[derive(Default)]
 pub(crate) struct Caches {
     mounts: Vec<Arc<KernelCache>>,
-    /// That of the only client, which others change nothing of.
+    /// The leases of the only client: nobody else changes anything.
     sole: Option<Arc<KernelCache>>,
 }
 
@@ -360,7 +363,7 @@ impl Caches {
         }
     }
 
-    /// No change is told to the mount any more: it forgets all that it was lent, and ends.
+    /// The mount hears of no further change: its leases are invalidated, and it ends.
     pub fn end(&mut self, cache: &Arc<KernelCache>) {
         self.mounts.retain(|other| !Arc::ptr_eq(other, cache));
         self.sole.take_if(|other| Arc::ptr_eq(other, cache));
@@ -385,8 +388,7 @@ impl Caches {
         if let Some((_, size)) = content.grew {
             self.others(by).for_each(|mount| mount.grew(ino, size, last));
         }
-        // Whoever reads for the writer's own page cache meanwhile may have got what was there
-        // before.
+        // A read for the writer's own page cache may meanwhile have got the old content.
         if !of_cache {
             for mount in self.mounts.iter().filter(|mount| mount.session == by) {
                 mount.revoke(ino, true);
@@ -405,8 +407,8 @@ impl Observer for Caches {
         !self.mounts.is_empty()
     }
 
-    /// Takes back what `change` has made untrue, from all but the mount that has made it and so
-    /// knows.
+    /// Invalidates what `change` has made untrue, for all mounts but the one that has made it and
+    /// so knows.
     #[inline]
     fn changed(&mut self, by: SessionId, change: &Change<'_>) {
         match change {
@@ -414,7 +416,7 @@ impl Observer for Caches {
                 let own = self.sole.iter().filter(|sole| sole.session == by);
                 self.mounts.iter().chain(own).for_each(|mount| mount.revoke(*ino, false));
             }
-            // Names are not lent, nor is there an inode that a kernel could show.
+            // There are no leases on names, and no kernel can show an inode that is gone.
             Change::Moved | Change::Gone(_) => {}
             _ if self.mounts.is_empty() => {}
             Change::Content(content) => self.content_changed(by, content),

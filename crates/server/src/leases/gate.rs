@@ -1,15 +1,15 @@
-//! What the kernels of a volume's mounts are being told, and who waits for it.
+//! The notices to the kernels of a volume's mounts, and the answers that wait for them.
 //!
-//! What is told to a mount is written by a thread of its own, its notifier: the kernel may make it
-//! wait for the mount's own requests. Answers that depend on it wait here, as calls to make when it
-//! is done: the threads that serve go on, since it may be their next answer that the kernel waits
-//! for. Which those are says `needs`.
+//! A mount's notices are written by a thread of its own, its notifier: the kernel may make it wait
+//! for the mount's own requests. Answers that depend on a notice wait here, as callbacks for when
+//! it is done; the threads that serve go on, since the kernel may wait for their next answer.
+//! `needs` says which answers depend on which notices.
 //!
-//! How long that takes must not decide what is seen. A mount that somebody has waited for longer
-//! than `PATIENCE` is *fenced*: its requests are answered with errors from then on, it is told to
-//! forget all that it was lent, and the answers go out when it has, or when its device is given up.
-//! So old data is left only to one who has taken the mount's requests for himself and answers them
-//! not.
+//! How long a notice takes must not decide what clients see. A mount for which an answer has waited
+//! longer than `PATIENCE` is *fenced*: its requests are answered with errors from then on, all its
+//! leases are invalidated, and the answers go out when that is done, or when its device is given
+//! up. So old data is left only to a process that has taken the mount's requests for itself and
+//! does not answer them.
 //!
 //! Two mounts that cut the same file wait for each other if both have stores to write back, which
 //! the kernel holds back until the cut is answered. Where that is so for `STUCK`, the older cut is
@@ -29,13 +29,13 @@ pub use crate::leases::needs::{PortId, Ticket};
 /// The longest that an answer waits for the kernel of a mount that is not fenced: far longer than
 /// one that is alive takes on the busiest machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
-/// After what time two mounts that seem to wait for each other are taken to do so.
+/// The time after which two mounts that seem to wait for each other are taken to do so.
 const STUCK: Duration = Duration::from_secs(1);
 
-/// What a mount's kernel is to forget of the inode with the mount's number `ino`.
+/// An order to a mount's kernel to forget what it has of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// The mount's number of it.
+    /// The mount's number of the inode.
     pub ino: u64,
     /// The content too, not only the attributes.
     pub pages: bool,
@@ -43,16 +43,16 @@ pub struct Notice {
     pub grown: Option<(u64, u8)>,
 }
 
-/// What is on the way to one mount.
+/// The notices on the way to one mount.
 struct Port {
     id: PortId,
     queue: VecDeque<Notice>,
-    /// Notices that were ever queued, and that the kernel has taken.
+    /// How many notices were ever queued, and how many of them the kernel has taken.
     queued: u64,
     done: u64,
-    /// What its kernel is being told just now.
+    /// The notice that is being written just now.
     telling: Option<Notice>,
-    /// It kept somebody waiting for too long, and is to end.
+    /// It kept an answer waiting for too long, and is to end.
     fenced: bool,
     /// Nothing more is queued: it ends with its last notice.
     ending: bool,
@@ -61,22 +61,23 @@ struct Port {
 
 /// A mount, as far as it is told of changes. Neither call may block.
 pub trait Mount: Bell {
-    /// It has kept somebody waiting for too long: it is to end, soon and by itself.
+    /// It has kept an answer waiting for too long: it is to end, soon and by itself.
     fn fence(&self);
 }
 
-/// What a mount's notifier is to do. It is woken when there is more.
+/// The next step of a mount's notifier, which is woken when there is more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Tell the kernel this, and say [`told`](Gate::told).
+    /// Write this notice to the kernel, then call [`told`](Gate::told).
     Tell(Notice),
     /// Wait until it is woken.
     Nothing,
-    /// End: nothing more will be told.
+    /// End: there will be no more notices.
     Over,
 }
 
-/// A file that an answer cuts, which a mount's kernel does not write back to until it has it.
+/// A file that a call has cut, to which a mount's kernel writes nothing back until it has the
+/// answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// The mount.
@@ -93,7 +94,7 @@ struct Waiting {
     then: Then,
 }
 
-/// Whether the kernels of the mounts at `ports` have taken what `ticket` says.
+/// Whether the kernels of the mounts at `ports` have taken the notices of `ticket`.
 fn is_done(ports: &[Port], ticket: &Ticket) -> bool {
     ticket.0.iter().all(|(id, seq)| {
         let port = ports.iter().find(|port| port.id == *id);
@@ -107,7 +108,7 @@ struct Inner {
     waiting: Vec<Waiting>,
     needs: Needs,
     next: u64,
-    /// Wakes whoever looks after deadlines.
+    /// Wakes the keeper, which looks after deadlines.
     keeper: Option<Arc<dyn Bell>>,
 }
 
@@ -126,7 +127,8 @@ impl Inner {
         }
     }
 
-    /// The mounts that somebody has waited for too long: what fences them.
+    /// Marks the mounts that an answer has waited for too long as fenced, and returns them to be
+    /// told.
     fn fence_late(&mut self, now: Duration, patience: Duration) -> Vec<Arc<dyn Mount>> {
         let Inner { ports, waiting, .. } = self;
         let late = waiting.iter().filter(|waiting| now >= waiting.since + patience);
@@ -143,7 +145,7 @@ impl Inner {
     }
 
     /// Takes out the oldest cut that waits only for mounts that themselves wait for the answer to a
-    /// cut of the file that they are being told of.
+    /// cut of the file that their notice is about.
     fn stuck(&mut self, now: Duration) -> Option<Then> {
         let at = self.waiting.iter().position(|waiting| {
             let old = waiting.cut.is_some() && now >= waiting.since + STUCK;
@@ -161,7 +163,7 @@ impl Inner {
         notice.pages && self.waiting.iter().any(|waiting| waiting.cut == cut)
     }
 
-    /// How long nothing is late or stuck.
+    /// How long it takes until something may be late or stuck.
     fn next_look(&self, now: Duration, patience: Duration) -> Option<Duration> {
         let is_late = |waiting: &Waiting| now >= waiting.since + patience;
         let next = |waiting: &Waiting| {
@@ -173,7 +175,7 @@ impl Inner {
         next.map(|next| next.saturating_sub(now))
     }
 
-    /// Takes out what waits no more.
+    /// Takes out the answers that need not wait any more.
     fn ready(&mut self) -> Vec<Then> {
         let all = std::mem::take(&mut self.waiting);
         let (done, waiting): (Vec<_>, Vec<_>) =
@@ -183,9 +185,9 @@ impl Inner {
     }
 }
 
-/// A volume's notifications, and the answers that wait for them.
+/// A volume's notices, and the answers that wait for them.
 pub struct Gate {
-    /// How many notices somebody would have to wait for.
+    /// How many notices are queued and not done.
     busy: AtomicUsize,
     inner: Mutex<Inner>,
     /// In milliseconds.
@@ -203,7 +205,7 @@ impl Gate {
         }
     }
 
-    /// The host's.
+    /// The uptime of the host.
     pub(crate) fn uptime(&self) -> Duration {
         self.host.uptime()
     }
@@ -213,17 +215,17 @@ impl Gate {
         self.patience.store(patience.as_millis() as u64, Ordering::Relaxed);
     }
 
-    /// How long it is waited for a mount until it is fenced.
+    /// How long answers wait for a mount until it is fenced.
     pub fn patience(&self) -> Duration {
         Duration::from_millis(self.patience.load(Ordering::Relaxed))
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        // Nothing of others runs inside, and each change is whole.
+        // No caller's code runs under this lock, and each change is whole.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether everything that has been told has arrived.
+    /// Whether every notice is done.
     #[inline]
     pub fn is_open(&self) -> bool {
         self.busy.load(Ordering::Acquire) == 0
@@ -240,7 +242,7 @@ impl Gate {
         id
     }
 
-    /// Nothing more will be told to the mount: with the last notice it ends.
+    /// The mount gets no more notices: it ends with the last one.
     pub fn finish(&self, id: PortId) {
         if let Some(port) = self.inner().port(id) {
             port.ending = true;
@@ -262,17 +264,17 @@ impl Gate {
         ready.into_iter().for_each(|then| then());
     }
 
-    /// Whether the mount is to end.
+    /// Whether the mount is fenced, or gone.
     pub fn is_fenced(&self, id: PortId) -> bool {
         self.inner().port(id).is_none_or(|port| port.fenced)
     }
 
-    /// Whether it does.
+    /// Whether the mount ends with its last notice, or is gone.
     pub fn is_ending(&self, id: PortId) -> bool {
         self.inner().port(id).is_none_or(|port| port.ending)
     }
 
-    /// Has the mount told `notice`, of the volume's inode `ino`. Returns at once.
+    /// Queues `notice`, about the volume's inode `ino`, for the mount. Returns at once.
     pub fn tell(&self, id: PortId, ino: Ino, notice: Notice) {
         let mut inner = self.inner();
         if let Some(port) = inner.port(id) {
@@ -307,7 +309,7 @@ impl Gate {
         }
     }
 
-    /// The kernel has taken what `next` gave.
+    /// The kernel has taken the notice that `next` gave.
     pub fn told(&self, id: PortId) {
         let ready = {
             let mut inner = self.inner();
@@ -320,8 +322,8 @@ impl Gate {
         ready.into_iter().for_each(|then| then());
     }
 
-    /// What the answer to a call has to wait for that goes by `involved`; `None` for nothing. To be
-    /// asked when everything that it changes has been told, and before the next call.
+    /// The ticket for the answer to a call that goes by `involved`; `None` if it need not wait. To
+    /// be asked for when the notices of all its changes are queued, and before the next call.
     #[inline]
     pub(crate) fn ticket(&self, involved: &Involved) -> Option<Ticket> {
         if self.is_open() { None } else { self.closed(involved) }
@@ -344,7 +346,7 @@ impl Gate {
         Some(ticket)
     }
 
-    /// Whether no kernel shows what is old of `ino`.
+    /// Whether no kernel shows old data of `ino`.
     #[inline]
     pub fn is_free(&self, ino: Ino) -> bool {
         self.is_open() || {
@@ -353,8 +355,8 @@ impl Gate {
         }
     }
 
-    /// Calls `then` when what `ticket` says is done, from another thread, or now. It must not
-    /// block.
+    /// The barrier: calls `then` when the notices of `ticket` are done, from another thread, or
+    /// now. `then` must not block.
     pub fn after(&self, ticket: Ticket, then: impl FnOnce() + Send + 'static) {
         self.after_cut(ticket, None, then);
     }
@@ -379,7 +381,7 @@ impl Gate {
     }
 
     /// From now on `keeper` is woken when there is a new deadline to look after, by
-    /// [`tend`](Self::tend). Returns false if somebody does already.
+    /// [`tend`](Self::tend). Returns false if the gate has a keeper already.
     pub fn keep(&self, keeper: Arc<dyn Bell>) -> bool {
         let mut inner = self.inner();
         let is_first = inner.keeper.is_none();
@@ -387,8 +389,9 @@ impl Gate {
         is_first
     }
 
-    /// Looks after deadlines: fences who is late. Returns when to look again if nobody wakes the
-    /// keeper, and nothing when there is no mount any more, and nobody keeps the gate.
+    /// Looks after deadlines: fences the mounts that are late. Returns when to look again unless
+    /// the keeper is woken before; `None` when there is no mount any more, upon which the gate has
+    /// no keeper.
     pub fn tend(&self) -> Option<Option<Duration>> {
         let mut inner = self.inner();
         while !inner.ports.is_empty() || !inner.waiting.is_empty() {
@@ -417,7 +420,7 @@ mod tests {
     const INO: Ino = Ino(7);
     const NOTICE: Notice = Notice { ino: 7, pages: true, grown: None };
 
-    /// A gate that somebody keeps, and its clock.
+    /// A gate with a keeper, and its clock.
     fn gate() -> (Arc<StillHost>, Gate) {
         let host = Arc::new(StillHost::default());
         let gate = Gate::new(Arc::<StillHost>::clone(&host));
@@ -439,7 +442,7 @@ mod tests {
         let (done, waiting) = std::sync::mpsc::channel();
         let ticket = gate.ticket(&Involved::default()).unwrap();
         gate.after(ticket, move || done.send(()).unwrap());
-        // What comes later is not waited for.
+        // The answer does not wait for later notices.
         gate.tell(a, INO, NOTICE);
         assert_eq!(gate.next(a), Next::Tell(NOTICE));
         gate.told(a);
@@ -454,15 +457,15 @@ mod tests {
         assert_eq!(gate.next(a), Next::Over);
     }
 
-    /// Calls on a few inodes, some changes that kernels are told of: the answer to each waits for
-    /// what it, and all changes that it follows from, have told, and for nothing else.
+    /// Calls on a few inodes, some of them changes with notices: each answer waits for the notices
+    /// of its own call and of all changes that it follows from, and for no others.
     #[test]
     fn answers_wait_for_what_they_go_by() {
         use std::collections::BTreeSet;
         let (_, gate) = gate();
         let ports = [mount(&gate), mount(&gate)];
         let (mut told, mut done) = ([0; 2], [0; 2]);
-        // For each inode, which notices a call that goes by it follows from.
+        // For each inode, the notices that a call which goes by it follows from.
         let mut follows: [BTreeSet<(usize, u64)>; 6] = Default::default();
         let mut seed = 1u64;
         let mut random = |below: u64| {

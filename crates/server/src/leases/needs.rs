@@ -1,25 +1,25 @@
 //! Which notices an answer waits for: those of the inodes that it goes by, and no others. A mount
-//! that is late to forget one file holds up nobody who works on another.
+//! that is late to forget one file holds up no client that works on another.
 //!
 //! # Why that is enough
 //!
-//! A kernel shows what is old of an inode from a change until it has taken the notice of that.
-//! Until then nobody may learn of the change. Whoever could has called for that inode, since a call
-//! goes by nothing but the inodes that it names and finds; and whoever has not called for it does
-//! not know whether the change was before his own call. The answer of each call waits for the
+//! A kernel shows old data of an inode from a change until it has taken the notice of the change.
+//! Until then nobody may learn of it. Only a client that has called for that inode could, since a
+//! call goes by nothing but the inodes that it names and finds; a client that has not called for it
+//! does not know whether the change was before its own call. The answer of each call waits for the
 //! notices of all inodes that it went by ([`Involved`]): those that it has caused, and those that
 //! were on the way.
 //!
-//! A change of several inodes is one: who sees it in one of them knows what it was made from. So
-//! what a change had to wait for, all the inodes that it went by are waited for ([`Needs::join`]):
-//! after a link of a file that a kernel still shows as it was, who looks into the directory waits
-//! for that kernel, though nobody has cached the directory. What only looks joins nothing: what it
-//! saw is known when its answer is given, and that waits.
+//! A change of several inodes is one: a client that sees it in one of them knows what it was made
+//! from. So each inode that a change went by gets all notices that the change had to wait for
+//! ([`Needs::join`]): after a link of a file that a kernel still shows as it was, a call that looks
+//! into the directory waits for that kernel, though nobody has cached the directory. A call that
+//! only looks joins nothing: its client learns what it saw from its answer, and that waits.
 //!
-//! Calls that say nothing of what they go by, such as statfs(2), wait for everything.
+//! Calls that say nothing of what they go by, such as statfs(2), wait for all notices.
 //!
-//! All of it under the volume's lock, under which notices are queued too: no other call comes
-//! between.
+//! All of this happens under the volume's lock, under which notices are queued too: no other call
+//! comes between.
 
 use std::collections::HashMap;
 
@@ -28,14 +28,14 @@ use atoll_vfs::Ino;
 /// The most inodes that a call goes by: a rename's two directories, what it moves and what it
 /// replaces.
 const INVOLVED_MAX: usize = 4;
-/// So many inodes may be remembered before those whose notices are done are looked for.
+/// This many inodes may be remembered before those whose notices are done are dropped.
 const PRUNE_MIN: usize = 1024;
 
 /// Names a mount in its volume's [`Gate`](crate::leases::gate::Gate); never used twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortId(pub(crate) u64);
 
-/// What has to be done before an answer is given: for each mount, how many of its notices.
+/// The notices that have to be done before an answer is given: for each mount, how many.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ticket(pub(crate) Vec<(PortId, u64)>);
 
@@ -47,7 +47,7 @@ impl Ticket {
         }
     }
 
-    /// This, and all that `other` waits for.
+    /// Adds all notices of `other`.
     pub fn merge(&mut self, other: &Ticket) {
         other.0.iter().for_each(|&need| self.add(need));
     }
@@ -76,7 +76,7 @@ impl Involved {
         (self.count, self.open, self.changes) = (0, false, false);
     }
 
-    /// It goes by `ino`.
+    /// The call goes by `ino`.
     #[inline]
     pub fn add(&mut self, ino: Ino) {
         if self.inodes[..self.count].contains(&ino) {
@@ -91,44 +91,45 @@ impl Involved {
         }
     }
 
-    /// It goes by more than is said.
+    /// The call goes by more than it says.
     pub fn add_all(&mut self) {
         self.open = true;
     }
 
-    /// It has changed `ino`.
+    /// The call has changed `ino`.
     #[inline]
     pub fn change(&mut self, ino: Ino) {
         self.changes = true;
         self.add(ino);
     }
 
-    /// What it is known to go by.
+    /// The inodes that the call is known to go by.
     pub fn inodes(&self) -> &[Ino] {
         &self.inodes[..self.count]
     }
 
-    /// Whether it may go by anything else.
+    /// Whether the call may go by others.
     pub fn is_open(&self) -> bool {
         self.open || self.count == 0
     }
 
-    /// Whether it has changed anything.
+    /// Whether the call has changed anything.
     pub fn changes(&self) -> bool {
         self.changes
     }
 }
 
-/// For each inode the notices that are on the way and that whoever goes by it waits for.
+/// For each inode the notices on the way that a call which goes by it waits for.
 #[derive(Debug, Default)]
 pub(crate) struct Needs {
     by_inode: HashMap<Ino, Ticket>,
-    /// How many there may be until it is looked for what is done.
+    /// How many inodes there may be until those that are done are dropped.
     room: usize,
 }
 
 impl Needs {
-    /// Whoever goes by `ino` waits for `need`. `is_done` says what nobody has to wait for any more.
+    /// From now on a call that goes by `ino` waits for `need`. `is_done` says which tickets nobody
+    /// has to wait for any more.
     pub fn add(&mut self, ino: Ino, need: (PortId, u64), is_done: impl Fn(&Ticket) -> bool) {
         if self.by_inode.len() >= self.room.max(PRUNE_MIN) {
             self.by_inode.retain(|_, ticket| !is_done(ticket));
@@ -137,7 +138,7 @@ impl Needs {
         self.by_inode.entry(ino).or_default().add(need);
     }
 
-    /// What whoever goes by `inodes` waits for, done or not.
+    /// The notices that a call which goes by `inodes` waits for, done or not.
     pub fn of(&self, inodes: &[Ino]) -> Ticket {
         let mut all = Ticket::default();
         for ticket in inodes.iter().filter_map(|ino| self.by_inode.get(ino)) {
@@ -146,15 +147,15 @@ impl Needs {
         all
     }
 
-    /// Whoever goes by an inode of a call that has changed something waits for `all`, as its answer
-    /// does.
+    /// From now on a call that goes by an inode of a changing call waits for `all`, as that call's
+    /// answer does.
     pub fn join(&mut self, involved: &Involved, all: &Ticket) {
         for &ino in involved.inodes() {
             self.by_inode.insert(ino, all.clone());
         }
     }
 
-    /// Everything is done.
+    /// All notices are done.
     pub fn clear(&mut self) {
         if self.by_inode.len() > PRUNE_MIN {
             *self = Needs::default();

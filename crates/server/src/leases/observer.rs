@@ -1,4 +1,4 @@
-//! Who must hear of a change: one interface for all that show a client what the volume has.
+//! The observers of changes: one interface for all that show a client what the volume has.
 //!
 //! A call that changes something says so in one place, `Guarded::tell`, which calls each
 //! [`Observer`]: the Views, the kernels of mounts, the memory of mapped files. None of them is
@@ -9,19 +9,19 @@ use atoll_vfs::Ino;
 
 use crate::rights::identity::SessionId;
 
-/// What a call has changed. Inode numbers are the volume's own, whatever a session's subtree.
+/// A change that a call has made. Inode numbers are the volume's own, whatever a session's subtree.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change<'a> {
     /// Attributes of the inode: mode, owner, times, links, extended attributes.
     Attributes(Ino),
-    /// The same, in a way that the kernel whose call it was does not think of: the access that a
-    /// read is, set-ID bits and capabilities that a write takes.
+    /// The same, in a way that the calling kernel does not expect: the time of access that a read
+    /// sets, set-ID bits and capabilities that a write takes.
     Unexpected(Ino),
     /// The mode or owner of a directory, and so who may search it.
     Rights(Ino),
     /// The content of a file, and with it its attributes.
     Content(Content<'a>),
-    /// What `name` stands for in the directory `parent`, existence included, and the attributes of
+    /// The inode that `name` stands for in the directory `parent`, if any, and the attributes of
     /// the directory. Those of the inodes concerned follow.
     Entry {
         /// The directory.
@@ -45,27 +45,27 @@ pub(crate) struct Content<'a> {
     pub offset: u64,
     /// How many.
     pub len: u64,
-    /// What is there now.
+    /// The content that is there now.
     pub now: Now<'a>,
     /// The file became longer: how long it was, and how long it is. Only where
     /// `Guarded::size_before` has said how long it was.
     pub grew: Option<(u64, u64)>,
 }
 
-/// What a part of a file has become.
+/// The new content of a part of a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Now<'a> {
     /// These bytes, which are what the page cache of the caller's kernel has if they are `cached`
     /// there.
     Bytes {
-        /// They.
+        /// The bytes.
         data: &'a [u8],
-        /// Whether they come from there.
+        /// Whether they come from that page cache.
         cached: bool,
     },
     /// Zeros, or nothing.
     Zeros,
-    /// What it was before, with zeros after it; or what the file's mappings have in memory.
+    /// The same as before, with zeros after it; or what the file's mappings have in memory.
     Same,
 }
 
@@ -97,7 +97,7 @@ pub(crate) trait Observer {
 
 #[cfg(test)]
 impl Change<'_> {
-    /// It in words, for tests.
+    /// The change in words, for tests.
     pub fn words(&self) -> String {
         match *self {
             Change::Attributes(ino) => format!("attributes {ino}"),
@@ -135,7 +135,7 @@ mod tests {
         Name::new(name.as_bytes()).unwrap()
     }
 
-    /// Every verb that changes something says all of it, and what only looks says nothing.
+    /// Every verb that changes something says all of it, and one that only looks says nothing.
     #[test]
     fn every_change_is_told() {
         let volume = crate::testing::volume();

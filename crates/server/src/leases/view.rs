@@ -1,32 +1,32 @@
-//! What a volume's sessions have in their Views, kept true.
+//! The Views of a volume's sessions, kept true.
 //!
 //! # Why a View says the truth
 //!
 //! Every call of every session holds the volume's lock from before it looks or changes to after it
 //! has done what follows, and nobody else touches the Views: they are guarded by the same lock.
 //!
-//! - *What a call found out* is put into the View of its own session before the lock is released:
-//!   no change can come between the finding and the putting.
-//! - *What a call has changed* is dropped from the Views of all sessions, its own included, before
-//!   the lock is released; what is then put into its own is what is true after the change. Between
-//!   the change and the last drop nothing new is put anywhere, and whoever asks the server waits
-//!   for the lock. So nobody learns of the change before no View says the old any more: what is
-//!   read from a View meanwhile is ordered before the change.
+//! - *Data that a call has found* is put into the View of its own session before the lock is
+//!   released: no change can come between the finding and the putting.
+//! - *Data that a call has changed* is dropped from the Views of all sessions, its own included,
+//!   before the lock is released; its own then gets what is true after the change. Between the
+//!   change and the last drop nothing new is put anywhere, and clients that ask the server wait for
+//!   the lock. So nobody learns of the change while a View still has the old data: a read from a
+//!   View meanwhile is ordered before the change.
 //! - A reader that copies several records compares the sequence of the first in the end. A change
-//!   of content drops the attributes with the pages, so that whoever has read pages of which some
-//!   were dropped and filled again finds the attributes changed.
+//!   of content drops the attributes with the pages, so that a reader of pages of which some were
+//!   dropped and filled again finds the attributes changed.
 //!
 //! # Why a client sees nothing that it may not
 //!
 //! - Numbers in a View are the session's own; what is outside of its subtree has none.
-//! - Attributes are put of inodes that the session may name, and go when it may not any more. A
-//!   name is found only with the attributes of what it names ([`ViewReader::lookup_attr`]), so that
-//!   a client never finds in its View an inode that the server would refuse.
+//! - Attributes are put only for inodes that the session may name, and dropped when it may not any
+//!   more. A name is found only with the attributes of what it names ([`ViewReader::lookup_attr`]),
+//!   so that a client never finds in its View an inode that the server would refuse.
 //! - Entries are put after search permission was granted to the session's own identity; when the
 //!   directory's mode or owner changes all its entries are dropped. When a directory is moved, a
 //!   session with a subtree loses all entries, since the directory may be outside now.
-//! - Pages are put by a read through a handle with the right to, and dropped when the last such
-//!   handle is closed, or for an adopted one the original of it: [`Guarded::begin_reading`],
+//! - Pages are put by a read through a handle with the right to read, and dropped when the last
+//!   such handle is closed, or for an adopted one its original: [`Guarded::begin_reading`],
 //!   [`Guarded::end_reading`]. They are copied from the server's memory, never from memory that a
 //!   client can change.
 //!
@@ -45,7 +45,7 @@ use crate::leases::observer::{Change, Content, Observer};
 use crate::open::handles::Open;
 use crate::rights::identity::SessionId;
 
-/// The most bytes of a read or write that are put into the View: what is longer is worth a request.
+/// The most bytes of a read or write that are put into the View: a longer one is worth a request.
 const FILL_MAX: usize = 32 << 10;
 
 /// Names a View of a volume: its place in [`Views`].
@@ -95,7 +95,7 @@ impl SessionView {
         }
     }
 
-    /// Directories have been moved: of a subtree all entries go.
+    /// Directories have been moved: a session with a subtree loses all entries.
     fn moved(&mut self) {
         if self.top != Ino::ROOT {
             for generation in 0..self.view.size().generations {
@@ -118,18 +118,18 @@ fn shows(relatime: bool, attr: &Attr) -> bool {
     !due || attr.file_type() != FileType::Regular
 }
 
-/// The Views of a volume's sessions. All that takes a session's [`ViewId`] does nothing without
-/// one.
+/// The Views of a volume's sessions. Every function that takes a session's [`ViewId`] does nothing
+/// without one.
 pub(crate) struct Views {
     places: Vec<Option<SessionView>>,
     count: usize,
     /// A page on its way; allocated with the first View.
     page: Vec<u8>,
-    /// Of an inode of which a kernel may show what was, nothing is put: what is put is what others
-    /// see at once.
+    /// Nothing is put of an inode of which a kernel may still show old data: clients see at once
+    /// what is put.
     gate: Arc<Gate>,
-    /// Reading sets times of last access: files whose next read does are not shown, so that it
-    /// comes here.
+    /// Reading sets times of last access: files whose next read would set it are not shown, so that
+    /// the read comes here.
     relatime: bool,
 }
 
@@ -194,7 +194,7 @@ impl Views {
         }
     }
 
-    /// The session, which may search `dir`, has found `name` in it, and may name what it names.
+    /// The session, which may search `dir`, has found `name` in it, and may name the inode found.
     pub fn found_entry(&mut self, id: Option<ViewId>, dir: Ino, name: Name<'_>, attr: &Attr) {
         let shows = shows(self.relatime, attr);
         let Some(view) = self.filling(id, &[dir, attr.ino]).and_then(|id| self.of(id)) else {
@@ -248,7 +248,8 @@ impl Views {
         }
     }
 
-    /// Whether what a write of `len` bytes at `offset` of `ino` will drop is worth putting back.
+    /// Whether the pages that a write of `len` bytes at `offset` of `ino` will drop are worth
+    /// putting back.
     #[inline]
     pub fn has(&mut self, id: Option<ViewId>, ino: Ino, offset: u64, len: usize) -> bool {
         len <= FILL_MAX
@@ -276,7 +277,7 @@ impl Views {
         }
         debug_assert!(view.readable.contains_key(&open.ino), "pages that nothing would drop");
         let writer = view.view.writer();
-        // What fails is not put; whoever wants to know why will ask.
+        // Data that cannot be read is not put; a client that wants to know why will ask.
         if !writer.has_attr(key) {
             let Ok(attr) = fs.getattr(cx, open.ino) else { return };
             if !shows(self.relatime, &attr) {
@@ -302,7 +303,7 @@ impl Observer for Views {
         self.count > 0
     }
 
-    /// Drops what is not true any more from the Views of all sessions.
+    /// Drops what `change` has made untrue from the Views of all sessions.
     #[inline]
     fn changed(&mut self, _by: SessionId, change: &Change<'_>) {
         for view in self.places.iter_mut().flatten() {

@@ -62,7 +62,7 @@ struct Waiter {
 
 #[derive(Default)]
 struct Model {
-    /// Who has a byte of a file locked, and how.
+    /// The owners that have a byte of a file locked, and how.
     bytes: HashMap<(u64, usize), Vec<(Owner, LockKind)>>,
     waiting: Vec<Waiter>,
     outcomes: Vec<(WaitId, Result<()>)>,
@@ -154,7 +154,7 @@ fn sorted(
     out
 }
 
-/// What the table's own books must say.
+/// Checks that the table's own books are right.
 fn check_books(table: &LockTable) {
     let mut counts: HashMap<SessionId, usize> = HashMap::new();
     let mut waits = 0;
@@ -327,7 +327,7 @@ fn the_table_is_bounded() {
     let other = ask(2, Family::Fcntl, LockKind::Exclusive, LockRange::ALL);
     let outcomes = Outcomes::default();
     assert_eq!(done(table.set_or_wait(&other, 0, wake(&outcomes, 0))), Err(Errno::ENOLCK));
-    // What makes it smaller is never refused.
+    // A request that makes the table smaller is never refused.
     let all = ask(1, Family::Fcntl, LockKind::Shared, LockRange::ALL);
     assert_eq!(done(table.set(&all, 10)), Ok(()));
     assert_eq!(table.count(SessionId(1)), 1);
@@ -341,14 +341,13 @@ fn flock_converts_as_linux_does() {
     let flock = |session, kind| ask(session, Family::Flock, kind, LockRange::ALL);
     assert_eq!(done(table.set(&flock(1, Shared), 9)), Ok(()));
     assert_eq!(done(table.set(&flock(2, Shared), 9)), Ok(()));
-    // Both want to be alone. The first lets go of its shared lock and waits, by which the second
-    // gets what it asks for.
+    // Both want to be alone. The first lets go of its shared lock and waits for the second.
     let outcomes = Outcomes::default();
     let first = done(table.set_or_wait(&flock(1, Exclusive), 9, wake(&outcomes, 1)));
     assert!(matches!(first, Ok(Waited::Queued(_))));
     let second = done(table.set_or_wait(&flock(2, Exclusive), 9, wake(&outcomes, 2)));
     assert!(matches!(second, Ok(Waited::Queued(_))));
-    // The second let go as well, whereupon the first was granted.
+    // The second let go as well, upon which the first was granted.
     assert_eq!(*outcomes.lock().unwrap(), [(1, Ok(()))]);
     table.end(SessionId(1)).call();
     assert_eq!(*outcomes.lock().unwrap(), [(1, Ok(())), (2, Ok(()))]);
@@ -357,8 +356,8 @@ fn flock_converts_as_linux_does() {
     assert_eq!(done(table.set(&fcntl, 9)), Ok(()));
 }
 
-/// What a session that ends lets in is let in by the order of files, whatever the table's own order
-/// is.
+/// Requests that a session's end lets in are granted by the order of files, whatever the table's
+/// own order is.
 #[test]
 fn who_waited_for_a_session_is_told_in_order() {
     let mut table = LockTable::default();

@@ -1,4 +1,4 @@
-//! Which files are mapped, and what of them is in memory.
+//! Which files are mapped, and which parts of them are in memory.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -19,11 +19,11 @@ pub(crate) fn new_token(host: &dyn Host) -> Result<MapToken> {
     Ok(MapToken(bytes))
 }
 
-/// What a client is told that wants to map an open file.
+/// The answer to a client that wants to map an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    /// With it the memory is had from `Volume::mapped_memory`, and what was stored is made
-    /// durable by `Volume::sync_mapped`.
+    /// For it `Volume::mapped_memory` gives the memory, and `Volume::sync_mapped` makes stores
+    /// durable.
     pub token: MapToken,
     /// Whether stores are allowed.
     pub writable: bool,
@@ -34,7 +34,7 @@ pub(crate) struct File {
     pub pages: Box<dyn Pages>,
     /// Keeps the inode while it is mapped.
     pub open: Open,
-    /// What is in memory, in order and apart from each other: elsewhere the memory says nothing.
+    /// The parts in memory, in order and apart from each other: elsewhere the memory says nothing.
     pub covered: Vec<Range<u64>>,
     pub reader: MapToken,
     pub writer: MapToken,
@@ -54,7 +54,7 @@ pub(crate) struct File {
 pub(crate) struct Mappings {
     pub files: HashMap<Ino, File>,
     pub tokens: HashMap<MapToken, Ino>,
-    /// Files whose memory could not be changed as they were: it is their content no more.
+    /// Files whose memory could not follow a change: it is their content no more.
     pub lost: Vec<Ino>,
 }
 
@@ -96,7 +96,7 @@ impl File {
         });
     }
 
-    /// What of `range` is in memory.
+    /// The parts of `range` that are in memory.
     pub fn within(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
         let from = self.covered.partition_point(|covered| covered.end <= range.start);
         self.covered[from..]

@@ -2,7 +2,7 @@
 
 use atoll_vfs::{Errno, Handle, Ino, OpenFlags, Result};
 
-/// What a client's handle stands for.
+/// The open file or directory that a client's handle stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Open {
     /// The volume's number of the inode.
@@ -11,16 +11,16 @@ pub(crate) struct Open {
     pub handle: Handle,
     /// The rights of an open file; `None` for a directory.
     pub flags: Option<OpenFlags>,
-    /// Whose it is.
+    /// The session that opened it.
     pub origin: Origin,
 }
 
-/// Whose an open file is; see [`Tokens`](crate::open::tokens::Tokens).
+/// The session that opened a file; see [`Tokens`](crate::open::tokens::Tokens).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// The session's own.
     Own,
-    /// Its own, and there is a token for it, in this place.
+    /// The session's own, which others may adopt from this place.
     Lent(u32),
     /// Another session's, which had the place's turn.
     Adopted {
@@ -70,7 +70,7 @@ impl Handles {
         Handle(u64::from(*turn) << 32 | u64::from(slot))
     }
 
-    /// What `handle` of `ino` stands for.
+    /// The open file or directory that `handle` of `ino` stands for.
     ///
     /// # Errors
     /// `EBADF`.
@@ -94,7 +94,7 @@ impl Handles {
         })
     }
 
-    /// Notes whose `handle`, which is open, is from now on.
+    /// Sets the origin of `handle`, which is open.
     pub fn set_origin(&mut self, handle: Handle, origin: Origin) {
         if let Some((_, Some(open))) = self.slots.get_mut(handle.0 as u32 as usize) {
             open.origin = origin;

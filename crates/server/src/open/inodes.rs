@@ -1,12 +1,13 @@
 //! Which inodes a session may name.
 //!
-//! A client names inodes by number, and numbers can be guessed. Who may search every directory
-//! of the volume anyway, root with the whole volume, may name every inode. Everybody else may name
-//! what the session has given out: the results of lookup and of the calls that make files.
+//! A client names inodes by number, and numbers can be guessed. A client that may search every
+//! directory of the volume anyway, root with the whole volume, may name every inode. All others may
+//! name the inodes that the session has given out: the results of lookup and of the calls that make
+//! files.
 //!
-//! What was given is remembered in a table of bounded size. When it is full the second chance goes
-//! round: an inode that was not named since the last round and is not open is forgotten. Naming a
-//! forgotten file is `ESTALE`, upon which a client looks its path up again. A forgotten directory
+//! The session remembers these in a table of bounded size. When it is full, inodes get a second
+//! chance in turn: one that was not named since the last round and is not open is forgotten. Naming
+//! a forgotten file is `ESTALE`, upon which a client looks its path up again. A forgotten directory
 //! is admitted again if the caller may search the way up from it to the session's root.
 //!
 //! A directory that another client moves out of the subtree of a session is no longer inside, and
@@ -49,7 +50,7 @@ pub(crate) struct Inodes {
     slots: Vec<Slot>,
     free: Vec<usize>,
     hand: usize,
-    /// What was forgotten since somebody asked, if anybody does.
+    /// Inodes forgotten and not asked for yet, if anybody asks.
     forgotten: Option<Vec<Ino>>,
 }
 
@@ -147,8 +148,8 @@ impl Inodes {
         Ok(ino)
     }
 
-    /// Walks up from the directory `ino` to the session's root; with `caller`, who must be allowed
-    /// to search every directory on the way.
+    /// Walks up from the directory `ino` to the session's root; with `caller`, that caller must be
+    /// allowed to search every directory on the way.
     fn climb(
         &self,
         fs: &mut impl FileSystem,
@@ -161,7 +162,8 @@ impl Inodes {
         for _ in 0..DEPTH_MAX {
             let above = match fs.lookup(cx, at, up) {
                 Ok(above) => above,
-                // What cannot be proven to be inside may not be told from what does not exist.
+                // An inode that cannot be proven to be inside must look like one that does not
+                // exist.
                 Err(Errno::EIO) => return Err(Errno::EIO),
                 Err(Errno::ENOTDIR) if caller.is_none() => return Err(Errno::ENOTDIR),
                 Err(_) => return Err(Errno::ESTALE),

@@ -1,13 +1,13 @@
-//! What stands for files that a kernel uses without having opened them.
+//! The table of implicit opens, of files that a kernel uses without having opened them.
 
 use std::collections::{HashMap, VecDeque};
 
 use atoll_vfs::{Handle, Ino};
 
-/// What stands for the files of a session, by the client's numbers.
+/// The implicit opens of a session, by the client's numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Standing {
     pub handles: HashMap<Ino, (Handle, bool)>,
-    /// The oldest first. What does not stand any more is passed over.
+    /// The oldest first. Those that were closed since are passed over.
     pub order: VecDeque<Ino>,
 }

@@ -1,20 +1,20 @@
 //! Open files that one session lends to others: a descriptor on a mount, which the same program
 //! uses through a ring.
 //!
-//! Whoever has a descriptor of an open file can learn its *token* from the mount's session, 128
+//! A program with a descriptor of an open file can learn its *token* from the mount's session, 128
 //! random bits, and *adopt* the file in another session by it: that gives a handle with the rights
 //! of the original, and nothing more. A token is thus worth what a descriptor is, and can be
 //! guessed as little. It ends with the original, and so does every handle that was adopted by it:
-//! they keep nothing open, and what is unlinked goes when its last descriptor is closed. What the
-//! adopters' Views show on their account is dropped before the closing call returns; hence each
+//! these keep nothing open, and an unlinked file goes when its last descriptor is closed. Pages
+//! that the adopters' Views show by them are dropped before the closing call returns; hence each
 //! file that is lent knows these Views.
 //!
 //! A session that has a directory of the volume as its root adopts only from sessions with the same
 //! one: a descriptor from elsewhere gives it nothing.
 //!
-//! A session can also *offer* all that it has open to the others that its owner has: they adopt by
-//! inode and rights what is open so, without asking for a token. So it is between the mount of a
-//! volume that its owner alone uses and the owner's programs, who could open the volume itself.
+//! A session can also *offer* all that it has open to its owner's other sessions: they adopt a file
+//! by inode and rights, without asking for a token. The mount of a volume that its owner alone uses
+//! offers its files so to the owner's programs, which could open the volume itself.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -25,7 +25,7 @@ use crate::host::Host;
 use crate::leases::view::ViewId;
 use crate::open::handles::{Open, Origin};
 
-/// What an open file may be used for.
+/// The flags that say what an open file may be used for.
 const RIGHTS: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
 /// Names an open file to other sessions of the volume.
@@ -42,7 +42,7 @@ struct Slot {
 #[derive(Debug)]
 struct Lent {
     token: Option<Token>,
-    /// Known by its inode.
+    /// Others may adopt it by its inode.
     offered: bool,
     open: Open,
     /// The lender's root.
@@ -58,16 +58,15 @@ pub(crate) struct Tokens {
     slots: Vec<Slot>,
     free: Vec<u32>,
     slot_of: HashMap<Token, u32>,
-    /// What is offered, the latest last.
+    /// The offered files, the latest last.
     offered: HashMap<Ino, Vec<u32>>,
 }
 
 impl Tokens {
-    /// Gives `open`, of a session with the root `top`, a token, and says what its origin is from
-    /// now on.
+    /// Gives `open`, of a session with the root `top`, a token, and returns its origin from now on.
     ///
     /// # Errors
-    /// `EBADF` for what was adopted itself; `EIO` when the system has no random numbers.
+    /// `EBADF` for a file that was adopted itself; `EIO` when the system has no random numbers.
     pub fn lend(&mut self, host: &dyn Host, open: &Open, top: Ino) -> Result<(Token, Origin)> {
         let slot = match open.origin {
             Origin::Adopted { .. } => return Err(Errno::EBADF),
@@ -87,7 +86,7 @@ impl Tokens {
         Ok((token, Origin::Lent(slot)))
     }
 
-    /// Offers `open`, which was just opened, by its inode, and says what its origin is from now on.
+    /// Offers `open`, which was just opened, by its inode, and returns its origin from now on.
     pub fn offer(&mut self, open: &Open, top: Ino) -> Origin {
         let slot = self.place(open, top);
         if let Some(lent) = &mut self.slots[slot as usize].lent {
@@ -116,8 +115,8 @@ impl Tokens {
         self.adopt_from(slot, top)
     }
 
-    /// What is offered of `ino` and open with these rights and no others, the latest if there are
-    /// several, as [`adopt`](Self::adopt).
+    /// As [`adopt`](Self::adopt), for the latest offered file of `ino` that is open with these
+    /// rights and no others.
     ///
     /// # Errors
     /// `EBADF` when there is none, or it comes from outside of `top`.
@@ -161,8 +160,8 @@ impl Tokens {
         if place.turn != turn { None } else { place.lent.as_mut().map(|lent| &mut lent.viewers) }
     }
 
-    /// Notes that `view` may show what `open`, an adopted file, lets it, until [`end`](Self::end)
-    /// says otherwise. Returns whether that is so: the original is open.
+    /// Notes that `view` may show pages of `open`, an adopted file, until [`end`](Self::end).
+    /// Returns whether it may: the original is open.
     pub fn shown(&mut self, open: &Open, view: ViewId) -> bool {
         let Some(viewers) = self.viewers(open) else { return false };
         // At the most one for each session.
@@ -184,7 +183,7 @@ impl Tokens {
         true
     }
 
-    /// Takes the token of a file that is being closed away. Returns the Views that showed it to
+    /// Takes away the token of a file that is being closed. Returns the Views that showed it to
     /// sessions which had adopted it, and how often each of them had.
     #[must_use = "what these Views show is to be dropped"]
     pub fn end(&mut self, open: &Open) -> Vec<(ViewId, usize)> {

@@ -1,4 +1,4 @@
-//! Who a session is, and what it is granted.
+//! A session's identity, and the access that it is granted.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ impl SessionId {
     pub const VOLUME: SessionId = SessionId(0);
 }
 
-/// As whom the calls of a session act.
+/// The identity with which the calls of a session act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Identity {
     /// As the peer, whatever a call's [`Context`](atoll_vfs::Context) says.
@@ -29,20 +29,20 @@ pub enum Identity {
     Checked,
 }
 
-/// What a session is granted.
+/// The access that a session is granted.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
-    /// As whom calls act.
+    /// The identity with which calls act.
     pub identity: Identity,
     /// Refuse changes with `EROFS`.
     pub read_only: bool,
     /// The directory that the session has as its root, a path from the volume's root; `None` for
-    /// the whole volume. Symbolic links in it are not followed, and `..` is none.
+    /// the whole volume. Symbolic links in it are not followed, and `..` is refused.
     pub subtree: Option<PathBuf>,
     /// Refuse to make, remove and rename with `EPERM`: names are for another session to change,
     /// which is not told of what others do to them.
     pub names_fixed: bool,
-    /// Adopt whatever a session that offers it has open. For who owns the volume.
+    /// Adopt whatever a session that offers it has open. For the volume's owner.
     pub adopts_offered: bool,
     /// How much it may use.
     pub limits: Limits,

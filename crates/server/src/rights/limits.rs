@@ -1,6 +1,6 @@
 //! How much of the server one client may use.
 
-/// What one session may hold at a time. Every figure bounds memory of the server.
+/// The most that one session may hold at a time. Every figure bounds memory of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Open files and directories; one more is `EMFILE`.
@@ -8,7 +8,7 @@ pub struct Limits {
     /// Inode numbers that the server remembers to have given out. Beyond it the least recently
     /// given are forgotten: a file that is not open has to be looked up again (`ESTALE` before).
     /// Unlimited for clients that may name every inode anyway. Never taken as less than twice
-    /// `open_files`, since what is open is not forgotten.
+    /// `open_files`, since open inodes are not forgotten.
     pub inodes: usize,
     /// Locks held and waited for, ranges of fcntl(2) and flock(2) together; one more is `ENOLCK`.
     pub locks: usize,

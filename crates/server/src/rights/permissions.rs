@@ -1,4 +1,4 @@
-//! What a caller may do: Linux's rules where identities differ.
+//! The rights of a caller: Linux's rules where identities differ.
 //!
 //! The permission bits themselves are judged by [`ModeBits`]; here is which of them each verb asks
 //! for, what a caller may set, and what it loses by setting.
@@ -9,7 +9,7 @@ use atoll_vfs::{Attr, Context, Errno, FileType, Result, SetAttr, SetTime};
 use crate::rights::identity::Identity;
 use crate::rights::privileges::without_set_ids;
 
-/// Who a client is, as the kernel attests it (`SO_PEERCRED`, `SO_PEERGROUPS`).
+/// A client's identity, as the kernel attests it (`SO_PEERCRED`, `SO_PEERGROUPS`).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Credentials {
     /// Effective user.
@@ -22,17 +22,17 @@ pub struct Credentials {
     pub pid: u32,
 }
 
-/// As whom the calls of a session are judged.
+/// The identity by which the calls of a session are judged.
 pub(crate) struct Judge {
     peer: atoll_posix::Credentials,
     identity: Identity,
     /// With the peer's groups.
     own: ModeBits,
-    /// With none, for others for whom the peer speaks.
+    /// With no groups, for other users for whom the peer speaks.
     other: ModeBits,
 }
 
-/// As whom one call is judged.
+/// The identity by which one call is judged.
 pub(crate) struct Caller<'j> {
     who: atoll_posix::Credentials,
     bits: &'j ModeBits,
@@ -58,7 +58,7 @@ impl Judge {
         }
     }
 
-    /// Whom `cx`, a result of [`context`](Self::context), speaks for.
+    /// The caller that `cx`, a result of [`context`](Self::context), speaks for.
     #[inline]
     pub(crate) fn caller(&self, cx: &Context) -> Caller<'_> {
         let who = atoll_posix::Credentials { uid: cx.uid, gid: cx.gid };
@@ -94,7 +94,8 @@ impl Caller<'_> {
         if self.is_free() { Ok(()) } else { self.bits.access(self.who, attr, mode) }
     }
 
-    /// Whether the caller may look names up in `dir`. What is no directory the file system refuses.
+    /// Whether the caller may look names up in `dir`. The file system refuses anything but a
+    /// directory.
     ///
     /// # Errors
     /// `EACCES`.
@@ -171,7 +172,8 @@ impl Caller<'_> {
         Ok(())
     }
 
-    /// Who may write a file may set both its times to the present; else only its owner sets any.
+    /// A caller that may write a file may set both its times to the present; else only its owner
+    /// sets any.
     fn set_times(&self, attr: &Attr, set: &SetAttr, writing: bool) -> Result<()> {
         match (set.atime, set.mtime) {
             (None, None) => Ok(()),

@@ -1,4 +1,5 @@
-//! What a change of a file's content or owner takes from it: set-ID bits and capabilities.
+//! The privileges that a change of a file's content or owner takes from it: set-ID bits and
+//! capabilities.
 
 use std::collections::HashSet;
 

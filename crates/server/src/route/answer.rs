@@ -12,14 +12,14 @@ use crate::leases::gate::{Cut, Ticket};
 use crate::route::wait::Wait;
 use crate::session::Session;
 
-/// What has become of the latest request. It is filled in where it stands: to hand it up through
+/// The outcome of the latest request. It is filled in where it stands: handing it up through
 /// results took as long as the processor takes to load what it has just stored in other pieces.
 pub(crate) struct Routed {
     /// A place for the message of the answer.
     pub message: [u8; REPLY_MAX],
     /// The lengths of the answer.
     pub reply: Reply,
-    /// What the answer waits for.
+    /// The answer's wait, if it has to wait.
     pub wait: Option<Arc<Wait>>,
     /// The inode that the answer gives to a mount's kernel.
     pub entry: Option<Ino>,
@@ -54,7 +54,7 @@ impl Routed {
     }
 }
 
-/// What an answer has to wait for, before it does.
+/// The events that an answer has to wait for, before it does.
 #[derive(Default)]
 pub(crate) struct Later {
     /// A sync, and whether timestamps may be left behind.
@@ -67,7 +67,7 @@ pub(crate) struct Later {
     pub lock: Option<Arc<Wait>>,
 }
 
-/// Writes the header of an answer whose body, of so many bytes, is written.
+/// Writes the header of an answer whose body is written; `result` has the body's length.
 pub fn finish(unique: u64, result: Result<usize>, reply: &mut [u8]) -> Reply {
     let (body, error) = result.map_or_else(|error| (0, -error.raw()), |body| (body, 0));
     let message = OutHeader::SIZE + body;
@@ -75,8 +75,8 @@ pub fn finish(unique: u64, result: Result<usize>, reply: &mut [u8]) -> Reply {
     Reply { message, data: 0 }
 }
 
-/// Makes of an answer that was kept, whose message this is, one that says `error` and nothing else:
-/// it has no data any more.
+/// Makes of a held answer, whose message this is, one that says `error` and nothing else: it has no
+/// data any more.
 pub fn fail(message: &mut Vec<u8>, error: Errno) {
     let unique = OutHeader::load(message).unique;
     let failed = finish(unique, Err(error), message);

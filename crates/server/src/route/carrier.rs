@@ -1,5 +1,5 @@
-//! What brings requests and takes answers: the lane of a ring, the kernel's FUSE device, a queue of
-//! a virtual machine, a socket. A carrier knows nothing of files. What it brings goes one way:
+//! A carrier brings requests and takes answers: the lane of a ring, the kernel's FUSE device, a
+//! queue of a virtual machine, a socket. It knows nothing of files. Its requests go one way:
 //!
 //! ```text
 //!     carrier.take -> router -> session -> volume
@@ -13,7 +13,7 @@ use atoll_vfs::Result;
 /// A request with its pieces of memory.
 #[derive(Debug)]
 pub struct Incoming<'a> {
-    /// Its message, which nobody changes, with its data behind it where those come in one piece.
+    /// Its message, which nobody changes, with its data behind it where both come in one piece.
     pub message: &'a [u8],
     /// Its data, if that comes apart from the message. The client may change it meanwhile: it is
     /// passed on and not looked at.
@@ -22,11 +22,11 @@ pub struct Incoming<'a> {
     pub room: &'a mut [u8],
 }
 
-/// What brings the requests of one client.
+/// The carrier of one client's requests.
 pub trait Carrier {
     /// Names a request until it has its answer.
     type Slot;
-    /// Why it brings nothing any more.
+    /// The reason why it brings nothing any more.
     type Error;
 
     /// Takes the next request; `None` when none has come.
@@ -39,7 +39,7 @@ pub trait Carrier {
     fn incoming(&mut self, slot: &Self::Slot) -> Incoming<'_>;
 
     /// Whether nobody but this client has sent requests for a while, and none of its own can be
-    /// behind this one: what it waits for holds up nobody.
+    /// behind this one: waiting for this one holds up nobody.
     fn is_alone(&self) -> bool {
         false
     }

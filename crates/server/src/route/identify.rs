@@ -1,8 +1,8 @@
-//! What a program may ask of a descriptor: which open file of which session it is, and on a mount
-//! of a server, to map it.
+//! Requests of a program about a descriptor: to say which open file of which session it is, and, on
+//! a mount of a server, to map it.
 //!
-//! An ioctl(2), which any file system that is not Atoll's answers with an error. With a connection
-//! to the server of one's own the token allows what the descriptor does.
+//! Each is an ioctl(2), which any file system that is not Atoll's answers with an error. To a
+//! program with its own connection to the server, the token allows what the descriptor does.
 
 use atoll_vfs::abi;
 
@@ -59,7 +59,7 @@ pub(crate) struct Identity {
     pub ino: u64,
     /// Its handle.
     pub handle: u64,
-    /// By which it can be used through a ring; zeros where there are none.
+    /// The token by which it can be used through a ring; zeros where there are none.
     pub token: [u64; 2],
 }
 
@@ -81,8 +81,8 @@ impl Identity {
     }
 }
 
-/// The number of the request to map: `_IOWR('A', 0xf6, ...)` of Linux. Its argument says in the
-/// beginning which bytes, and is the answer afterwards, in the machine's byte order:
+/// The number of the request to map: `_IOWR('A', 0xf6, ...)` of Linux. Its argument says at first
+/// which bytes, and is the answer afterwards, in the machine's byte order:
 ///
 /// ```text
 /// magic u32 | version u32 | offset u64 | length u64
@@ -90,7 +90,7 @@ impl Identity {
 /// ```
 ///
 /// The address is the path of the server's socket, where the token is exchanged for the memory
-/// (`control`). Whoever can make the request has the open file.
+/// (`control`). A program that can make the request has the open file.
 pub(crate) const MAP: u32 = number("ATOLL_MAP") as u32;
 /// Bytes of its argument.
 pub(crate) const MAP_SIZE: usize = number("ATOLL_MAP_SIZE");

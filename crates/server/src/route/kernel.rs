@@ -1,41 +1,41 @@
-//! A client that is a kernel: what only a kernel asks for, and what it is told that it may keep.
+//! A client that is a kernel: the requests that only a kernel makes, and the leases that it gets.
 //! `/dev/fuse` brings its requests, or a queue of a virtual machine.
 //!
 //! # Choices
 //!
-//! - **The kernel caches what it can be told to forget**: attributes, and the pages of files. When
-//!   another client changes them the kernel is notified before that client's call returns
+//! - **The kernel caches what can be invalidated**: attributes, and the pages of files. When
+//!   another client changes them they are invalidated before that client's call returns
 //!   ([`caches`](crate::leases::caches)), so that the next system call sees it. Names are looked up
-//!   each time, unless no other client changes them ([`Others`]). Files opened to be read only go
+//!   each time, unless no other client changes them ([`Others`]). Files opened only to be read go
 //!   through the page cache, all others are read and written directly (`FOPEN_DIRECT_IO`). Shared
 //!   mappings are allowed (`FUSE_DIRECT_IO_ALLOW_MMAP`, Linux 6.6): what other clients write is
 //!   seen in them, what is stored into them is seen by others when the kernel writes it back. A
 //!   program that asks by ioctl(2) gets the server's memory of the file to map instead
 //!   (`identify::MAP`).
-//! - **Where there is no other client the kernel's caches are kept for ever**: names, that there
-//!   are none, attributes, pages, listings, link targets. All files go through the page cache.
+//! - **Where there is no other client the kernel's caches are kept for ever**: names, missing
+//!   names, attributes, pages, listings, link targets. All files go through the page cache.
 //! - **No write-back cache.** A write(2) that has returned has reached the file system, so that it
 //!   survives the end of this process; dirty pages in the kernel would be lost with it. Stores
 //!   into a shared mapping reach the file system at msync(2), munmap(2) or exit, as POSIX has it.
 //! - **Writes by O_DSYNC are durable when they are answered**: after one through the page cache the
 //!   kernel asks for a sync, after a direct one it does not.
-//! - **An answer that waits holds up nobody**: it is sent by whoever ends the wait. What a
-//!   notification may wait for, reads for the page cache and its writing back, is answered at once.
-//!   So two programs that read one page through the caches of two mounts, while a third is writing
-//!   it, may see the change in either order.
+//! - **An answer that waits holds up nobody**: it is sent by the thread that ends the wait.
+//!   Requests that a notice may wait for, reads for the page cache and its writing back, are
+//!   answered at once. So two programs that read one page through the caches of two mounts, while a
+//!   third is writing it, may see the change in either order.
 //! - **O_APPEND is the server's**: the kernel says with each write whether the file has the flag
-//!   just then, and the end of the file is found where the write happens. Its own idea of the end,
-//!   which may be old, is not used. What one write(2) appends is in one piece up to what one
-//!   request carries.
+//!   just then, and the end of the file is found where the write happens. The kernel's own idea of
+//!   the end, which may be old, is not used. One write(2) appends its data in one piece, up to what
+//!   one request carries.
 //! - **Locks are the volume's** (`FUSE_POSIX_LOCKS`, `FUSE_FLOCK_LOCKS`). A request that waits is
 //!   answered when the lock is granted, by the thread that freed it. A signal makes the kernel send
 //!   INTERRUPT, upon which the waiting request is answered with `EINTR`: the program's handler
-//!   runs, or it dies. Where no other client takes any the kernel keeps them itself, and closing a
-//!   file needs no answer (FLUSH is `ENOSYS`).
-//! - **What never changes is opened without a word** ([`KernelOptions::unchanging`]): OPEN and
+//!   runs, or it dies. Where no other client takes locks the kernel keeps them itself, and closing
+//!   a file needs no answer (FLUSH is `ENOSYS`).
+//! - **Where nothing changes, opens are implicit** ([`KernelOptions::unchanging`]): OPEN and
 //!   OPENDIR are `ENOSYS`, upon which the kernel asks no more, and names files by their inodes
-//!   alone. Where files are written it cannot be so: it is by the answer to OPEN that O_APPEND
-//!   passes the page cache by, and RELEASE says when an unlinked file goes.
+//!   alone. Where files are written they cannot be: the answer to OPEN makes O_APPEND pass the page
+//!   cache by, and RELEASE says when an unlinked file goes.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -77,9 +77,10 @@ const OPENS_ALONE: u64 = 1 << 17 | 1 << 24;
 /// Features that need names to be kept.
 const CACHING: u64 = 1 << 13 | 1 << 14; // READDIRPLUS, and by the kernel's choice
 
-/// Whoever reads through the page cache asks for the size first where it was told to forget that,
-/// and pages go when the file is seen to have changed, as do those that sendfile(2) has read. The
-/// targets of symbolic links, which never change, are kept, unless following one is to be counted.
+/// Before it reads through the page cache the kernel asks for the size where that was invalidated,
+/// and it drops pages when it sees that the file has changed, also those that sendfile(2) has read.
+/// The targets of symbolic links, which never change, are kept, unless following one is to be
+/// counted.
 const FORGETTING: u64 = FUSE_AUTO_INVAL_DATA | FUSE_CACHE_SYMLINKS;
 const FUSE_AUTO_INVAL_DATA: u64 = 1 << 12;
 const FUSE_CACHE_SYMLINKS: u64 = 1 << 23;
@@ -99,21 +100,21 @@ const F_RDLCK: u32 = 0;
 const F_WRLCK: u32 = 1;
 const F_UNLCK: u32 = 2;
 
-/// How long the kernel relies on attributes, in seconds. Changes are told: this only bounds what
-/// the kernel itself gets wrong, which takes the attributes of a directory from an answer that it
+/// How long the kernel relies on attributes, in seconds. Changes are invalidated: this only bounds
+/// an error of the kernel itself, which takes the attributes of a directory from an answer that it
 /// has overtaken by a change of its own.
 const ATTR_VALID: u64 = 1;
 /// How long the kernel relies on what only it changes, or nobody, in seconds: as long as it likes.
 const FOR_EVER: u64 = 365 * 24 * 60 * 60;
 
-/// Who else uses the volume.
+/// The other users of the volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Others {
     /// Anybody.
     #[default]
     Any,
-    /// Programs by rings, which change no names and take no locks: the kernel may remember names,
-    /// and that there are none, and keeps the locks.
+    /// Programs by rings, which change no names and take no locks: the kernel may remember names
+    /// and missing names, and keeps the locks.
     Rings,
     /// Nobody: the kernel may rely on all that it learns.
     None,
@@ -124,7 +125,7 @@ pub enum Others {
 pub struct KernelOptions {
     /// Show every file as owned by this user and group, for a user namespace that knows no others.
     pub owner: Option<(u32, u32)>,
-    /// Who uses the volume beside this mount.
+    /// The users of the volume beside this mount.
     pub others: Others,
     /// Nothing of the volume changes while it is mounted: the kernel may rely on all that it
     /// learns, and opens and closes by itself.
@@ -159,7 +160,7 @@ fn lock(pending: &Mutex<Pending>) -> MutexGuard<'_, Pending> {
 /// The kernel at the other end.
 pub struct Kernel {
     options: KernelOptions,
-    /// What it has been lent.
+    /// Its leases.
     pub(crate) cache: Arc<KernelCache>,
     pending: Arc<Mutex<Pending>>,
 }
@@ -190,7 +191,7 @@ impl Kernel {
         let back = matches!(request,
             Request::Write { args, .. } if args.write_flags & FUSE_WRITE_CACHE != 0);
         let result = match request {
-            // It is asked for the sake of locks, and once.
+            // The kernel asks for it for the sake of locks, and once.
             Request::Flush(_) if self.options.others != Others::Any => Err(Errno::ENOSYS),
             Request::Open(_) | Request::Opendir(_) if session.opens_nothing() => Err(Errno::ENOSYS),
             Request::Flush(args) => {
@@ -217,7 +218,7 @@ impl Kernel {
                 })
             }
             Request::Interrupt(args) => {
-                // What no longer waits has its answer on the way.
+                // A request that no longer waits has its answer on the way.
                 let waiting = lock(&self.pending).waits.get(&args.unique).copied();
                 if let Some(id) = waiting {
                     session.cancel(id);
@@ -245,7 +246,7 @@ impl Kernel {
             }
             _ => return self.pass(session, codec, (message, request, caller), out, room),
         };
-        // What is mapped from now on, no kernel may have in its cache; and an error says as much of
+        // No kernel may have in its cache what is mapped from now on; and an error says as much of
         // a file as success. The kernel has a lock on what it writes back.
         later.ticket = session.take_needs().filter(|_| !back);
         let mut answer = finish(unique, result, reply);
@@ -258,8 +259,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// The answer to what programs ask of a descriptor, in `room`. The kernel copies as many bytes
-    /// of the argument, and of the answer, as the request's number says.
+    /// The answer, in `room`, to a program's request about a descriptor. The kernel copies as many
+    /// bytes of the argument, and of the answer, as the request's number says.
     fn ioctl<F: FileSystem + Send>(
         &self,
         session: &mut Session<F>,
@@ -284,7 +285,7 @@ impl Kernel {
             }
             identify::MAP => {
                 let (offset, len) = identify::map_range(argument).ok_or(Errno::ENOTTY)?;
-                // What does not change the kernel may map as well.
+                // The kernel itself may map files that do not change.
                 if session.volume().address().is_none() || self.options.unchanging {
                     return Err(Errno::ENOTTY);
                 }
@@ -364,7 +365,7 @@ impl Kernel {
         if matches!(request, Request::Setattr(args) if args.valid & FATTR_SIZE != 0) {
             later.cut = Some(self.cache.cut(message.header.nodeid));
         }
-        // An answer that waits lends nothing.
+        // An answer that waits gives no lease.
         if later.ticket.is_none() {
             self.lend(shown, reply);
         }
@@ -425,7 +426,7 @@ impl Kernel {
                     out.open_flags |= FOPEN_KEEP_CACHE;
                 }
                 if others == Others::None {
-                    // It knows all that is written.
+                    // The kernel knows all that is written.
                 } else if to_read && cached {
                     self.cache.buffered(message.header.nodeid, out.fh);
                 } else {

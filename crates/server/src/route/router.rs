@@ -1,9 +1,9 @@
-//! The one way of a request from whatever brings it to its session, and of its answer back.
+//! The one way of a request from its carrier to its session, and of its answer back.
 //!
-//! The codec's server turns bytes into verbs. What is not a verb is answered here: syncs, which the
-//! syncer makes; appends whose client says so with each write; files that are adopted from other
-//! sessions; locks that are waited for; and answers that have to wait until the kernels of mounts
-//! have forgotten what they belie. What only a kernel asks for, and what it may keep, is in
+//! The codec's server turns bytes into verbs. The router answers what is not a verb: syncs, which
+//! the syncer makes; appends whose client says so with each write; files that are adopted from
+//! other sessions; locks that are waited for; and it holds answers that have to wait until the
+//! kernels of mounts are invalidated. The requests that only a kernel makes, and its leases, are in
 //! [`kernel`](crate::route::kernel).
 
 use atoll_vfs::server::{Caller, Identity, Reply, Server, ServerOptions};
@@ -47,7 +47,7 @@ impl Router {
     /// what it waits for has come.
     ///
     /// # Errors
-    /// For what is no message.
+    /// For bytes that are no message.
     #[inline]
     pub(crate) fn route<F: FileSystem + Send>(
         &mut self,
@@ -88,7 +88,7 @@ impl Router {
             (Ok(Request::AdoptOpen(args)), _) => session
                 .adopt_open(Ino(header.nodeid), open_flags(args.flags))
                 .map(|(_, handle)| opened(reply, handle)),
-            // It says at each write whether it is to be at the end, as the kernel does.
+            // The client says with each write whether it goes to the end, as the kernel does.
             (Ok(Request::Write { args, data }), _)
                 if args.flags & O_APPEND != 0
                     && codec.agreed().is_some_and(|a| a.contains(Extensions::APPEND)) =>
@@ -132,11 +132,11 @@ fn opened(reply: &mut [u8], handle: Handle) -> usize {
 pub enum Ended<E> {
     /// Its carrier says so.
     Carrier(E),
-    /// It has sent what is no message.
+    /// The client has sent bytes that are no message.
     Malformed,
-    /// Its session was revoked.
+    /// The client's session was revoked.
     Revoked,
-    /// It has said that it ends.
+    /// The client has said that it ends.
     Destroyed,
 }
 

@@ -1,4 +1,4 @@
-//! What an answer waits for.
+//! The wait of an answer.
 
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +10,7 @@ use crate::route::carrier::Held;
 
 /// An answer that waits, for several things at the same time.
 pub(crate) struct Wait {
-    /// How many have not come; the answer's being held is one.
+    /// How many events have not come; that the answer is held is one of them.
     left: AtomicU32,
     /// The number of the error that it has become, or 0.
     error: AtomicI32,
@@ -20,7 +20,7 @@ pub(crate) struct Wait {
 }
 
 impl Wait {
-    /// For what was asked with [`more`](Self::more), and the answer.
+    /// A wait for the events added by [`more`](Self::more), and for the answer to be held.
     pub fn new(entry: Option<(Arc<KernelCache>, Ino)>) -> Arc<Wait> {
         if let Some((cache, ino)) = &entry {
             cache.hold(*ino);
@@ -29,13 +29,13 @@ impl Wait {
         Arc::new(Wait { left, error, held: Mutex::default(), entry })
     }
 
-    /// Something more to wait for, which is to call [`come`](Self::come).
+    /// Adds an event to wait for, which is to call [`come`](Self::come).
     pub fn more(self: &Arc<Self>) -> Arc<Wait> {
         self.left.fetch_add(1, Ordering::Relaxed);
         Arc::clone(self)
     }
 
-    /// Something has come.
+    /// An event has come.
     pub fn come(&self, outcome: Result<()>) {
         if let Err(error) = outcome {
             self.error.store(error.raw(), Ordering::Relaxed);
@@ -61,7 +61,7 @@ impl Wait {
             0 => Ok(()),
             error => Err(Errno::from_raw(error).unwrap_or(Errno::EIO)),
         };
-        // What the kernel never learns of it does not have to forget.
+        // A kernel does not have to forget an inode that it never learns of.
         if !held.release(outcome)
             && let Some((cache, ino)) = &self.entry
         {

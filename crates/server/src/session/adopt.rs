@@ -1,4 +1,4 @@
-//! Using what other sessions have open, which only a carrier of requests knows to ask for.
+//! Using files that other sessions have open, which only a carrier of requests knows to ask for.
 
 use atoll_vfs::{Errno, FileSystem, Handle, Ino, OpenFlags, Result};
 
@@ -8,7 +8,7 @@ use crate::session::Session;
 
 impl<F: FileSystem + Send> Session<F> {
     /// The token of an open file, by which another session can [`adopt`](Self::adopt) it. To be
-    /// told to whoever has a descriptor of it, and to nobody else.
+    /// told to a program that has a descriptor of it, and to nobody else.
     ///
     /// # Errors
     /// `EBADF`, also for a handle that was adopted.
@@ -22,8 +22,8 @@ impl<F: FileSystem + Send> Session<F> {
 
     /// Makes another session's open file one of this session's too: a handle with the same rights,
     /// which is `EBADF` from the moment that the original is closed. It counts as an open file
-    /// until it is released. Where this session may only look it cannot be written either
-    /// (`EROFS`); one with a subtree adopts only from sessions with the same.
+    /// until it is released. A session that may only look cannot write to it either (`EROFS`); one
+    /// with a subtree adopts only from sessions with the same.
     ///
     /// # Errors
     /// `EBADF` for a token that is none, has ended or comes from outside of the subtree; `EMFILE`.
@@ -31,8 +31,8 @@ impl<F: FileSystem + Send> Session<F> {
         self.adopt_by(|tokens, top| tokens.adopt(token, top))
     }
 
-    /// The same for what a session of the same owner has open of `ino` with these rights, READ and
-    /// WRITE, if `Access::adopts_offered`.
+    /// The same for a file of inode `ino` that a session of the same owner has open with these
+    /// rights, READ and WRITE, if `Access::adopts_offered`.
     ///
     /// # Errors
     /// `EBADF` when there is none or this session may not; `EMFILE`.
@@ -85,7 +85,7 @@ mod tests {
             who.read(&CX, ino, handle, 0, &mut bytes).map(|len| bytes[..len].to_vec())
         };
         let name = Name::new(b"f").unwrap();
-        // Before it is offered nothing is.
+        // A file that was opened before the offer is not offered.
         let (attr, before) = mount.create(&CX, Ino::ROOT, name, 0o600, RW).unwrap();
         assert_eq!(own.adopt_open(attr.ino, RW), Err(Errno::EBADF));
         mount.offer();
@@ -100,7 +100,7 @@ mod tests {
         let (_, look) = own.adopt_open(ino, OpenFlags::READ).unwrap();
         assert_eq!(read(&mut own, ino, look).unwrap(), b"text");
         assert_eq!(own.write(&CX, ino, look, 0, b"x").map(drop), Err(Errno::EBADF));
-        // It goes with its original, which alone keeps the file.
+        // The adopted handle goes with its original, which alone keeps the file.
         mount.unlink(&CX, Ino::ROOT, name).unwrap();
         for handle in [before, writing, looking] {
             assert_eq!(read(&mut own, ino, look).unwrap(), b"text");

@@ -1,8 +1,8 @@
 //! A call under way: how each begins and ends under the volume's lock.
 //!
-//! What a call passes through are steps on one thing, and not file systems over each other: what
-//! one has looked up the next needs too. If the judge of permissions and those who tell of changes
-//! looked for themselves, an unlink would have two lookups, and take a tenth longer.
+//! A call passes through steps on one thing, and not through file systems over each other: each
+//! step needs what the one before has looked up. If the judge of permissions and the observers of
+//! changes looked for themselves, an unlink would have two lookups, and take a tenth longer.
 
 use atoll_posix::AccessMode;
 use atoll_vfs::{Attr, Context, FileSystem, Ino, Result};
@@ -15,17 +15,17 @@ use crate::session::concerns::Concerns;
 use crate::session::own::Own;
 use crate::volume::{Entered, Waits};
 
-/// A call that has the volume's lock. It gives it back when it is dropped.
+/// A call that holds the volume's lock, until it is dropped.
 pub(crate) struct Call<'a, F: FileSystem> {
-    /// What the lock guards.
+    /// The state that the lock guards.
     pub state: Entered<'a, F>,
     /// With the identity by which the call is judged.
     pub cx: Context,
-    /// Whom it speaks for.
+    /// The caller that it speaks for.
     pub caller: Caller<'a>,
-    /// What the session has of its own.
+    /// The session's own state.
     pub own: &'a mut Own,
-    /// What its verb asks of the directory that it works in.
+    /// The rights that its verb needs on the directory that it works in.
     pub rights: AccessMode,
 }
 
@@ -77,7 +77,7 @@ impl<F: FileSystem + Send> Session<F> {
     }
 
     /// Makes a call through `open`, which another session may have closed: `act`, which gets the
-    /// call where it stands. To move one takes longer than the rest of its beginning, and these
+    /// call where it stands. Moving a call takes longer than the rest of its beginning, and these
     /// calls are the shortest.
     ///
     /// # Errors
@@ -152,7 +152,7 @@ mod tests {
 
     const CX: Context = Context { uid: 0, gid: 0, now: atoll_vfs::Timespec { sec: 0, nsec: 0 } };
 
-    /// What a verb is about decides what refuses it, and in which order.
+    /// The concerns of a verb decide what refuses it, and in which order.
     #[test]
     fn refusals() {
         let volume = crate::testing::volume();

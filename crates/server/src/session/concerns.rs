@@ -1,25 +1,25 @@
-//! What each verb asks of its session before it does anything: a line for each.
+//! The concerns of each verb, which its session checks before it does anything: a line for each.
 //!
-//! Who may use an inode or a handle at all is asked for each that a verb names (`open`); what its
-//! caller may do with files, apart from the directory that the verb works in, depends on what it
-//! finds there and stands in the verb itself.
+//! The right to use an inode or a handle at all is checked for each that a verb names (`open`); its
+//! caller's rights on files, apart from the directory that the verb works in, depend on what it
+//! finds there and are checked in the verb itself.
 
 use atoll_posix::AccessMode;
 
-/// What a verb is about.
+/// The parts of a verb that its session may refuse.
 #[derive(Clone, Copy)]
 pub(crate) struct Concerns {
-    /// Something: `EROFS` for a session that may only look.
+    /// It changes something: `EROFS` for a session that may only look.
     pub changes: bool,
-    /// Names: `EPERM` for a session that may not change any.
+    /// It changes names: `EPERM` for a session that may not change any.
     pub names: bool,
-    /// An open file more: `EMFILE` beyond the session's limit.
+    /// It opens one more file: `EMFILE` beyond the session's limit.
     pub opens: bool,
-    /// Working in a directory, which has to allow its caller this: `EACCES`.
+    /// It works in a directory, which has to allow its caller this: `EACCES`.
     pub rights: AccessMode,
 }
 
-/// The bits of directories that make new names.
+/// The rights on a directory that making a name needs.
 pub(crate) const MAKING: AccessMode = AccessMode::WRITE.union(AccessMode::EXECUTE);
 
 const SEARCH: AccessMode = AccessMode::EXECUTE;
@@ -42,9 +42,9 @@ pub(crate) const MAKE: Concerns = verb(true, true, false, SEARCH);
 pub(crate) const REMOVE: Concerns = verb(true, true, false, SEARCH);
 pub(crate) const RENAME: Concerns = verb(true, true, false, SEARCH);
 pub(crate) const LINK: Concerns = verb(true, true, false, SEARCH);
-/// To write or cut it is a change too.
+/// Opening to write or to cut is a change too.
 pub(crate) const OPEN: Concerns = verb(false, false, true, NONE);
-/// To make the name, to write and to cut are changes too.
+/// Making the name, writing and cutting are changes too.
 pub(crate) const CREATE: Concerns = verb(false, false, true, SEARCH);
 pub(crate) const TMPFILE: Concerns = verb(true, false, true, MAKING);
 pub(crate) const OPENDIR: Concerns = verb(false, false, true, AccessMode::READ);

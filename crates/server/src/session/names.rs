@@ -30,8 +30,8 @@ impl<F: FileSystem + Send> Session<F> {
         call.given(dir, name, attr)
     }
 
-    /// What `.` is of what is no directory: the kernel of a mount so finds the inode of a file
-    /// handle.
+    /// Looks `.` up in an inode that is no directory: so the kernel of a mount finds the inode of a
+    /// file handle.
     pub(crate) fn itself(&mut self, cx: &Context, ino: Ino) -> Result<Option<Attr>> {
         let (mut call, inner) = match self.call_on(cx, LOOK, ino) {
             Err(Errno::ESTALE) => return Ok(None),

@@ -1,4 +1,4 @@
-//! What a session has of its own, without the volume.
+//! A session's own state, without the volume.
 
 use std::sync::Arc;
 
@@ -13,18 +13,18 @@ use crate::rights::identity::{Access, Identity, SessionId};
 use crate::rights::permissions::Credentials;
 use crate::session::concerns::Concerns;
 
-/// What a mount's kernel learns by an answer.
+/// An inode that an answer gives a mount's kernel, and the lease on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lent {
-    /// Of this inode, by the volume's number.
+    /// The inode, by the volume's number.
     pub ino: Ino,
-    /// It is given the inode once more.
+    /// The kernel is given the inode once more.
     pub entry: bool,
-    /// It may keep the attributes.
+    /// The kernel may keep the attributes.
     pub valid: bool,
 }
 
-/// What a session has of its own.
+/// A session's own state.
 pub(crate) struct Own {
     pub id: SessionId,
     pub peer: Credentials,
@@ -32,15 +32,15 @@ pub(crate) struct Own {
     pub inodes: Inodes,
     pub handles: Handles,
     pub view: Option<ViewId>,
-    /// Of a mount: what its kernel remembers.
+    /// Of a mount: the leases of its kernel.
     pub cache: Option<Arc<KernelCache>>,
-    /// What the last call has found for it.
+    /// Of a mount: the inode that the last call has found for its kernel.
     pub lent: Option<Lent>,
     /// Of a mount: the next read is for its kernel's page cache.
     pub for_cache: bool,
     /// Of a mount: the next call is by a descriptor with O_NOATIME.
     pub noatime: bool,
-    /// Of a mount whose kernel opens by itself: what stands for its files.
+    /// Of a mount whose opens are implicit: the handles that stand for its files.
     pub standing: Option<Standing>,
     /// Whether the sessions of the same owner may adopt what it has open, by inode.
     pub offers: bool,
@@ -84,8 +84,8 @@ impl Own {
         self.handles.insert(open)
     }
 
-    /// Whether a read by `open` counts as an access. A kernel says with each whether it
-    /// does, since O_NOATIME can be changed; others say so when they open.
+    /// Whether a read by `open` counts as an access. A kernel says with each read whether it does,
+    /// since O_NOATIME can be changed; other clients say so when they open.
     #[inline]
     pub fn counts(&self, open: &Open) -> bool {
         let without_trace = match self.cache {
@@ -95,7 +95,7 @@ impl Own {
         !without_trace && !self.access.read_only
     }
 
-    /// The View, if entries that a caller with `cx` may see are entries that the client itself may.
+    /// The View, if the client itself may see the entries that a caller with `cx` may see.
     #[inline]
     pub fn view_of(&self, cx: &Context) -> Option<ViewId> {
         let checked = self.access.identity == Identity::Checked;

@@ -1,4 +1,5 @@
-//! What the caller of a call may do with what it names, and what its changes take from a file.
+//! The rights of a call's caller on what it names, and the privileges that its changes take from a
+//! file.
 
 use atoll_posix::AccessMode;
 use atoll_vfs::{Attr, Errno, FileSystem, FileType, Ino, Name, OpenFlags, Result};
@@ -18,8 +19,8 @@ pub(crate) fn open_mode(flags: OpenFlags) -> AccessMode {
 }
 
 impl<F: FileSystem> Call<'_, F> {
-    /// The attributes of `dir` if the caller is judged by them, having been found to allow what the
-    /// verb asks of a directory.
+    /// The attributes of `dir` if the caller is judged by them, once they are found to allow what
+    /// the verb asks of a directory.
     ///
     /// # Errors
     /// `EACCES`, `ENOTDIR`.
@@ -73,7 +74,8 @@ impl<F: FileSystem> Call<'_, F> {
         Ok(Some(victim))
     }
 
-    /// Takes from a file what a change of its content takes: set-ID bits and capabilities.
+    /// Takes from a file the privileges that a change of its content takes: set-ID bits and
+    /// capabilities.
     pub fn drop_privileges(&mut self, ino: Ino) -> Result<()> {
         let Call { state, cx, caller, own, .. } = self;
         let Guarded { fs, plain, .. } = &mut **state;

@@ -1,5 +1,5 @@
-//! What a call tells of its changes, and what its client is given to know: numbers of inodes, what
-//! goes into its View, and, if it is a kernel, what it may remember.
+//! The changes that a call tells of, and the data that its client is given: numbers of inodes,
+//! records of its View, and, if it is a kernel, leases.
 
 use atoll_vfs::{Attr, FileSystem, Handle, Ino, Name, OpenFlags, Result};
 
@@ -46,7 +46,7 @@ impl<F: FileSystem> Call<'_, F> {
     /// Shows a directory that has just changed to the session that changed it, and most likely goes
     /// on in it.
     pub fn show_again(&mut self, dir: Ino) {
-        // It tells what the call has changed besides.
+        // The attributes tell of the call's other changes too, whose notices must be done.
         if self.own.view.is_some()
             && self.state.gate.is_open()
             && let Ok(attr) = self.state.fs.getattr(&self.cx, dir)
@@ -55,7 +55,8 @@ impl<F: FileSystem> Call<'_, F> {
         }
     }
 
-    /// The client is given the attributes of an inode that it may name: they as it sees them.
+    /// Gives the client the attributes of an inode that it may name. Returns them as the client
+    /// sees them.
     #[inline]
     pub fn shown(&mut self, attr: Attr) -> Attr {
         let Call { state, own, .. } = self;
@@ -76,8 +77,8 @@ impl<F: FileSystem> Call<'_, F> {
         Ok(())
     }
 
-    /// The same for what has just been opened by the file system's `handle`, which otherwise is
-    /// closed.
+    /// The same for a file that has just been opened by the file system's `handle`, which is closed
+    /// on an error.
     ///
     /// # Errors
     /// As [`give`](Self::give).
@@ -90,8 +91,8 @@ impl<F: FileSystem> Call<'_, F> {
         given
     }
 
-    /// The client, which may name it, is told what inode `name` is in `dir`, to keep its attributes
-    /// if `lend`: they as it sees them.
+    /// Gives the client, which may name it, the inode that `name` is in `dir`, to keep its
+    /// attributes if `lend`. Returns them as the client sees them.
     #[inline]
     pub fn entry(&mut self, dir: Ino, name: Name<'_>, attr: Attr, lend: bool) -> Attr {
         let Call { state, cx, own, .. } = self;
@@ -100,7 +101,8 @@ impl<F: FileSystem> Call<'_, F> {
         own.inodes.shown(attr)
     }
 
-    /// Both: the client is given the inode that `name` is in `dir`.
+    /// Both: gives the client the inode that `name` is in `dir`, to name and to keep its
+    /// attributes.
     ///
     /// # Errors
     /// As [`give`](Self::give).

@@ -1,10 +1,10 @@
-//! Files that a kernel uses without having opened them.
+//! Implicit opens: files that a kernel uses without having opened them.
 //!
 //! The kernel of a mount where nothing changes opens and closes by itself: it has looked at the
 //! permissions, and asks for the content of an inode with handle 0, which is nobody's otherwise.
-//! What it asks for is then opened for reading by the session, once, and *stands* for all that the
-//! kernel has open of it, until the kernel forgets the inode or many others were used since. That
-//! takes nothing from anybody: no file goes, and what was closed here is opened again when it is
+//! The session then opens the inode for reading, once, and its handle *stands* for all that the
+//! kernel has open of it, until the kernel forgets the inode or has used many others since. Closing
+//! it takes nothing from anybody: no file goes, and the session opens the inode again when it is
 //! asked for.
 
 use atoll_vfs::{Context, FileSystem, Handle, Ino, OpenFlags, Result};
@@ -15,13 +15,13 @@ use crate::session::Session;
 const STANDING_MAX: usize = if cfg!(test) { 4 } else { 16_384 };
 
 impl<F: FileSystem + Send> Session<F> {
-    /// From now on handle 0 stands for a file that may be read, or a directory. For a client who
+    /// From now on handle 0 stands for a file that may be read, or a directory. For a client that
     /// has checked the permissions, of a volume that nobody changes.
     pub fn open_nothing(&mut self) {
         self.own.standing.get_or_insert_default();
     }
 
-    /// Whether the client opens by itself.
+    /// Whether the client's opens are implicit.
     pub fn opens_nothing(&self) -> bool {
         self.own.standing.is_some()
     }
@@ -55,7 +55,7 @@ impl<F: FileSystem + Send> Session<F> {
         Ok(handle)
     }
 
-    /// Closes what stands for `ino`, the client's number.
+    /// Closes the implicit open of `ino`, the client's number.
     pub(crate) fn stand_down(&mut self, ino: Ino) {
         let stood = self.own.standing.as_mut().and_then(|standing| standing.handles.remove(&ino));
         let Some((handle, file)) = stood else { return };
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(read(&mut kernel, Ino::ROOT, NONE), Err(Errno::EBADF));
         assert_eq!(read(&mut kernel, Ino(999), NONE), Err(Errno::ESTALE));
 
-        // What stands can be adopted until it does not.
+        // An implicit open can be adopted until it is closed.
         let token = kernel.token(inos[0], NONE).unwrap();
         let mut adopter = session();
         let (ino, adopted) = adopter.adopt(token).unwrap();

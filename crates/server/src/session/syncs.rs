@@ -1,4 +1,4 @@
-//! What a session does before a sync.
+//! The work of a session before a sync.
 
 use atoll_vfs::{Context, FileSystem, Ino, Result};
 
@@ -22,7 +22,7 @@ impl<F: FileSystem + Send> Session<F> {
             Ask::Directory(handle) => self.listing(ino, handle).map(|_| false),
             Ask::All => {
                 self.volume.write_back(cx.now)?;
-                // What was written back may be of any file.
+                // The stores written back may be of any file.
                 self.enter(cx, LOOK).map(|_| false)
             }
         }

@@ -5,8 +5,8 @@
 //! ([`call`](crate::session::call)). It judges the caller
 //! ([`permission`](crate::session::permission)), calls the file system, and tells what it has
 //! changed and shows what it has found ([`shown`](crate::session::shown)), so that nothing can come
-//! between the judgement and the act. Each says what inodes it goes by (`involved`): who does not
-//! waits for more.
+//! between the judgement and the act. Each says which inodes it goes by (`involved`): one that does
+//! not waits for all notices.
 
 use atoll_posix::AccessMode;
 use atoll_vfs::{
@@ -253,7 +253,8 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         if from != to && directories().next().is_some() {
             call.state.moves += 1;
             call.tell(Change::Moved);
-            // What this session can name in both directories is inside, and so is what it moved.
+            // This session can name entries of both directories, so they are inside, and so is what
+            // it moved.
             for attr in directories() {
                 call.own.inodes.moved_inside(attr.ino, call.state.moves);
             }
@@ -287,7 +288,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         let above = call.allowed(dir)?;
         call.may_make(dir, new_name, above.as_ref())?;
         if !call.own.inodes.all() {
-            // A file without a name is the affair of those who have it open.
+            // Only a session that has it open may give a name to a file without one.
             let attr = call.state.fs.getattr(&call.cx, source)?;
             if attr.nlink == 0 && !call.own.inodes.is_open(source) {
                 return Err(Errno::ENOENT);
@@ -376,7 +377,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             call.tell_content(emptied(attr.ino));
         }
         call.give_open(attr.ino, handle, flags)?;
-        // Whoever opens it to write will do so.
+        // A client that opens it to write will change its attributes.
         let shown = call.entry(dir, name, attr, !flags.contains(OpenFlags::WRITE));
         let open = call.opened(attr.ino, handle, flags);
         drop(call);

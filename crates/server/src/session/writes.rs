@@ -17,7 +17,7 @@ pub(crate) enum At {
     Within(u64),
 }
 
-/// What only a carrier of requests knows to ask for.
+/// Writes that only a carrier of requests knows to ask for.
 impl<F: FileSystem + Send> Session<F> {
     /// Writes at the end of the file, atomically, through a handle without APPEND: for a client
     /// that says O_APPEND with each write.
@@ -62,7 +62,7 @@ impl<F: FileSystem + Send> Session<F> {
         let open = self.file(ino, handle)?;
         self.call_by(cx, CHANGE, &open, |call| {
             let mut data = &data[..data.len().min(call.own.access.limits.transfer)];
-            // What cannot be written takes nothing.
+            // A write that cannot be made takes no privileges.
             if open.flags.is_some_and(|flags| flags.contains(OpenFlags::WRITE)) && !data.is_empty()
             {
                 call.drop_privileges(open.ino)?;

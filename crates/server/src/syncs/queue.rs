@@ -1,4 +1,4 @@
-//! Who waits for the next sync.
+//! The requests that wait for the next sync.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -8,19 +8,19 @@ use atoll_vfs::{Handle, Result};
 
 use crate::host::Bell;
 
-/// The most that wait for the next sync. Who comes then makes a whole one by itself, under the
+/// The most requests that wait for the next sync. One more makes a whole sync by itself, under the
 /// lock.
 pub(crate) const QUEUE_MAX: usize = 4096;
 
-/// Is told what a sync came to, by the syncer: it must not block.
+/// Called with the outcome of a sync, by the syncer: it must not block.
 pub type Then = Box<dyn FnOnce(Result<()>) + Send>;
 
-/// What a request asks to be durable.
+/// The data that a request asks to be durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
     /// A file: fsync(2), fdatasync(2).
     File {
-        /// By which it is open.
+        /// The handle by which it is open.
         handle: Handle,
         /// Timestamps may be left behind.
         data_only: bool,
@@ -32,7 +32,7 @@ pub enum Ask {
 }
 
 impl Ask {
-    /// What `request` asks for, if it is one for a sync.
+    /// The sync that `request` asks for, if it asks for one.
     pub fn of(request: &Request<'_>) -> Option<Ask> {
         match request {
             Request::Fsync(args) => Some(Ask::File {
@@ -46,7 +46,7 @@ impl Ask {
     }
 }
 
-/// One that waits for a sync.
+/// A request that waits for a sync.
 pub(crate) struct Waiter {
     pub data_only: bool,
     pub then: Then,
@@ -55,11 +55,11 @@ pub(crate) struct Waiter {
 #[derive(Default)]
 pub(crate) struct Queue {
     pub waiters: Vec<Waiter>,
-    /// The server ends: whoever has asked is still served.
+    /// The server ends: the requests so far are still served.
     pub closed: bool,
 }
 
-/// Those who wait for a sync of a volume.
+/// The requests that wait for a sync of a volume.
 #[derive(Default)]
 pub(crate) struct Syncs {
     pub queue: Mutex<Queue>,
@@ -69,7 +69,7 @@ pub(crate) struct Syncs {
 
 impl Syncs {
     pub fn queue(&self) -> MutexGuard<'_, Queue> {
-        // Nothing of others runs inside, and each change is whole.
+        // No caller's code runs under this lock, and each change is whole.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -90,7 +90,7 @@ impl Syncs {
         self.syncer.get().is_some()
     }
 
-    /// Nobody can ask any more. Whoever has asked is still served.
+    /// Refuses requests from now on. Those so far are still served.
     pub fn close(&self) {
         self.queue().closed = true;
         if let Some(syncer) = self.syncer.get() {
