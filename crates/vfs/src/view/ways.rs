@@ -1,7 +1,7 @@
 //! Which record of a set holds what, and which is given up for another: the server's own copy.
 //!
-//! The records of a full set are given up in turn, the one filled longest ago first. The server
-//! does not see what clients find in a View, so that it cannot keep what they use most.
+//! A full set gives up the record that its new key looks at first. Of consecutive pages that is the
+//! oldest. The server does not see what clients find in a View, so it cannot keep what they use.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -13,14 +13,11 @@ use super::layout::Table;
 pub struct Ways<K, const W: usize> {
     table: Table<W>,
     keys: Vec<K>,
-    /// Which record of each set is given up next.
-    next: Vec<u8>,
 }
 
 impl<K: Copy + Default + PartialEq, const W: usize> Ways<K, W> {
     pub fn new(table: Table<W>) -> Self {
-        let count = table.records();
-        Ways { table, keys: vec![K::default(); count], next: vec![0; count / W] }
+        Ways { table, keys: vec![K::default(); table.records()] }
     }
 
     /// The record that holds `key`, which belongs at `position`.
@@ -36,16 +33,10 @@ impl<K: Copy + Default + PartialEq, const W: usize> Ways<K, W> {
 
     /// A record for `key`, which none holds, and the key that it held before, if any.
     pub fn insert(&mut self, position: u64, key: K) -> (usize, Option<K>) {
-        let record = self.find(position, K::default()).unwrap_or_else(|| self.give_up(position));
+        let free = self.find(position, K::default());
+        let record = free.unwrap_or_else(|| self.table.record(position, 0));
         let before = core::mem::replace(&mut self.keys[record], key);
         (record, (before != K::default()).then_some(before))
-    }
-
-    fn give_up(&mut self, position: u64) -> usize {
-        let set = self.table.record(position, 0) / W;
-        let next = self.next[set];
-        self.next[set] = (next + 1) % W as u8;
-        set * W + next as usize
     }
 
     /// `record` is empty from now on.
