@@ -34,7 +34,7 @@ const FEATURES: u64 = FUSE_ASYNC_READ
     | FUSE_MAX_PAGES
     | FUSE_INIT_EXT;
 
-/// What a server agrees to.
+/// The terms that a server agrees to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerOptions {
     /// The most data of one request or reply, in bytes.

@@ -97,7 +97,7 @@ impl<'a> Name<'a> {
     }
 }
 
-/// What an inode is.
+/// The type of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum FileType {
@@ -152,7 +152,7 @@ impl FileType {
     }
 }
 
-/// What stat(2) tells of an inode.
+/// The attributes of an inode, as of stat(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {
     /// Inode number.
@@ -297,7 +297,7 @@ bitflags! {
     }
 }
 
-/// What lseek(2) looks for.
+/// The target of lseek(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeekTo {
     /// The first byte at or after the offset that is stored.
