@@ -212,7 +212,7 @@ impl Attr {
 /// After how many seconds reading sets atime again, though nothing has changed.
 const A_DAY: i64 = 24 * 60 * 60;
 
-/// What reading does to [`Attr::atime`].
+/// The effect of reading on [`Attr::atime`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AccessTimes {
     /// Nothing.
@@ -329,7 +329,7 @@ pub struct DirEntry<'a> {
     pub name: &'a [u8],
 }
 
-/// What statfs(2) tells.
+/// The answer of statfs(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct StatFs {
     /// Bytes in a block.
