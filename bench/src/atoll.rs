@@ -38,7 +38,7 @@ fn options(flags: u32, bytes: u64, cache: usize) -> AtollOptions {
     }
 }
 
-/// What the library's last call had to say, if `result` is a failure.
+/// The message of the library's last call, if `result` is a failure.
 fn explained(result: i32) -> Result<(), Broken> {
     if result == 0 {
         return Ok(());

@@ -6,7 +6,7 @@
 use std::ffi::CStr;
 use std::io;
 
-/// What fstat(2) tells, as far as workloads look at it.
+/// The answer of fstat(2), as far as workloads look at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// Inode number.

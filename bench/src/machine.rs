@@ -1,4 +1,4 @@
-//! What the numbers were taken on, and how quiet it was.
+//! The machine that the numbers were taken on, and how quiet it was.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -85,7 +85,7 @@ pub struct Outcomes {
 }
 
 impl Outcomes {
-    /// What failed, one line each. A process killed for want of memory is a result where memory is
+    /// The failures, one line each. A process killed for want of memory is a result where memory is
     /// what is measured, unless it is the least demanding point.
     pub fn failures(&self) -> Vec<String> {
         let mut lines = Vec::new();

@@ -1,4 +1,4 @@
-//! What one measurement gives.
+//! The record of one measurement.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

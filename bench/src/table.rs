@@ -5,7 +5,7 @@ mod server;
 
 use crate::subject::Subject;
 
-/// What a number counts.
+/// The unit of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Microseconds.
@@ -75,7 +75,7 @@ pub struct Workload {
     pub name: &'static str,
     /// What it does, for the table's head.
     pub title: &'static str,
-    /// What varies from point to point.
+    /// The quantity that varies from point to point.
     pub axis: &'static str,
     /// The points.
     pub points: &'static [u64],

@@ -19,7 +19,7 @@ use crate::processor::Usage;
 use crate::record::Broken;
 use crate::workloads::Run;
 
-/// What a thread reaches the server by.
+/// The client by which a thread reaches the server.
 type Way = CachedClient;
 
 /// Connects to the only volume behind `socket`, for up to as many threads as a workload has.

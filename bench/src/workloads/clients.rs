@@ -317,7 +317,7 @@ pub fn processes(
     result
 }
 
-/// What each of the processes does.
+/// The work of each process.
 pub fn process<C: Calls>(calls: &mut C, run: &Run, number: u64) -> Result<(), Broken> {
     let gate = || {
         println!("gate");

@@ -119,7 +119,7 @@ fn timed_by_itself(
     Ok(())
 }
 
-/// What a program that ended with success wrote.
+/// The output of a program that ended with success.
 fn finished(output: Output, program: &str) -> Result<String, Broken> {
     if !output.status.success() {
         let errors = String::from_utf8_lossy(&output.stderr);

@@ -16,7 +16,7 @@ const WRITE: usize = 64 << 10;
 /// The writer's file: it begins anew at its end.
 const FILE: u64 = 256 << 20;
 
-/// What each of the two has taken for its calls.
+/// The times that each of the two has taken for its calls.
 type Times = Vec<Duration>;
 
 /// Writes `rate` bytes a second into one file until `end`; the time that it lost it makes up for.

@@ -1,4 +1,4 @@
-//! What durability costs.
+//! The cost of durability.
 
 use crate::calls::{Calls, O_APPEND, O_CREAT, O_RDONLY, O_WRONLY};
 use crate::record::Broken;

@@ -66,7 +66,7 @@ impl Job {
     /// Takes signals over from here on: they wait to be passed on.
     ///
     /// # Errors
-    /// What signalfd(2) says.
+    /// Those of signalfd(2).
     pub fn prepare() -> io::Result<Job> {
         let taken = SignalSet::new(PASSED.into_iter().chain([Signal::CHILD]));
         let before = taken.block()?;
@@ -76,7 +76,7 @@ impl Job {
     /// Blocks what was blocked and no more, in a process that is about to run a program.
     ///
     /// # Errors
-    /// What sigprocmask(2) says.
+    /// Those of sigprocmask(2).
     pub fn restore_signals(&self) -> io::Result<()> {
         self.before.block_only()
     }

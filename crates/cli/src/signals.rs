@@ -45,7 +45,7 @@ impl SignalSet {
     /// Blocks them in this thread, and those that it will start. Returns what was blocked before.
     ///
     /// # Errors
-    /// What sigprocmask(2) says.
+    /// Those of sigprocmask(2).
     pub fn block(&self) -> io::Result<SignalSet> {
         let mut before = SignalSet::new([]);
         // SAFETY: two sets. The number of an error is returned.
@@ -58,7 +58,7 @@ impl SignalSet {
     /// Blocks these in this thread, and no others.
     ///
     /// # Errors
-    /// What sigprocmask(2) says.
+    /// Those of sigprocmask(2).
     pub fn block_only(&self) -> io::Result<()> {
         // SAFETY: a set, and nothing to write to.
         match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) } {
@@ -76,7 +76,7 @@ impl SignalSet {
     /// What gives them, while they are blocked, to who reads it: never waiting, by [`next`].
     ///
     /// # Errors
-    /// What signalfd(2) says.
+    /// Those of signalfd(2).
     pub fn descriptor(&self) -> io::Result<OwnedFd> {
         // SAFETY: a set; the descriptor is new, and nobody's yet.
         unsafe {

@@ -218,7 +218,7 @@ fn copying_in_and_out_keeps_everything() {
     assert_eq!(run(path, &["cat", "one.vol:/tree/a/file"]), "content\n");
     run(path, &["cp", "-r", "one.vol:/tree/a", "one.vol:/a2"]);
     assert_eq!(run(path, &["cat", "one.vol:/a2/b/second name"]), "content\n");
-    // What makes no sense is refused.
+    // Commands that make no sense are refused.
     assert!(refuse(path, &["cp", "tree", "one.vol:/"], 1).contains("-r"));
     assert!(
         refuse(path, &["cp", "-r", "one.vol:/tree", "one.vol:/tree/a"], 1).contains("into itself")
@@ -309,7 +309,7 @@ fn growing_and_dumping() {
     // The journal has grown with it, to a sixteenth.
     assert!(info["free"].as_u64().unwrap() > 595 << 20);
     assert_eq!(run(path, &["cat", "v.vol:/a name"]), "some content");
-    // What was added can be used.
+    // The added space can be used.
     std::fs::write(path.join("large"), vec![7; 100 << 20]).unwrap();
     run(path, &["cp", "large", "v.vol:/large"]);
     fsck(&path.join("v.vol"));

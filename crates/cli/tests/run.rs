@@ -302,7 +302,7 @@ fn stops_pass_through() {
     }
 }
 
-/// Who stops the program alone, and continues it alone, need not know of atoll.
+/// The program can be stopped and continued alone, by a user who knows nothing of atoll.
 #[test]
 fn the_program_alone_is_stopped_and_continued() {
     let dir = folder();

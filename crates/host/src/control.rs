@@ -40,7 +40,7 @@ use rustix::net::{
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 
-/// What every message begins with.
+/// The beginning of every message.
 pub const MAGIC: u32 = number("ATOLL_CONTROL_MAGIC") as u32;
 /// The version of these messages and of what the descriptors carry. Another is refused.
 pub const VERSION: u16 = number("ATOLL_CONTROL_VERSION") as u16;
@@ -82,7 +82,7 @@ pub(crate) fn socket(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-/// What a client may do with a volume.
+/// The rights of a client on a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mode {
     /// Look.
@@ -100,7 +100,7 @@ pub enum Kind {
     Ring,
 }
 
-/// What a client asks for.
+/// The request of a client for a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// How files will be asked for.
@@ -242,7 +242,7 @@ pub enum Ask {
 }
 
 impl Ask {
-    /// What stands between the kind and the token.
+    /// The bytes between the kind and the token.
     const ZEROS: [u8; 5] = [0; 5];
     const SIZE: usize = HEAD + 1 + size_of_val(&Self::ZEROS) + size_of::<MapToken>();
 
@@ -332,7 +332,7 @@ impl Answer {
 /// inherit them.
 ///
 /// # Errors
-/// What socketpair(2) says.
+/// Those of socketpair(2).
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC;
     Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)

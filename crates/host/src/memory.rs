@@ -10,7 +10,7 @@ use rustix::process::{Resource, getrlimit};
 const MOST: u64 = 512 << 20;
 /// The part of the memory that a cache takes.
 const PART: u64 = 32;
-/// What counts as little memory.
+/// Memory up to this is little.
 const LITTLE: u64 = 64 << 20;
 
 /// A bound for cached metadata, in bytes: a part of the memory that this process may have, by the

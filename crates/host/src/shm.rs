@@ -1,7 +1,7 @@
 //! Memory that two processes share and neither can pull away from the other: sealed memfds, the
 //! doorbell of a sleeping server, and how a client waits.
 //!
-//! What a peer made is checked before it is mapped: [`SharedMemory::attach`].
+//! Memory that a peer made is checked before it is mapped: [`SharedMemory::attach`].
 #![allow(unsafe_code)]
 
 mod view;

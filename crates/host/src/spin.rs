@@ -45,7 +45,7 @@ const CROWDED: Duration = Duration::from_micros(500);
 const CROWDED_WITHIN: u32 = 64;
 const CROWDED_FOR: u32 = 32;
 
-/// What a thread that waits is to do next.
+/// The next step of a thread that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Look,
@@ -90,7 +90,7 @@ impl Pace {
         (self.began, self.yielded, self.given) = (None, false, false);
     }
 
-    /// What to do at `now`, in a wait of at most `limit`.
+    /// The step at `now`, in a wait of at most `limit`.
     fn step(&mut self, now: Instant, limit: Duration) -> Step {
         self.given = false;
         let (began, next) = *self.began.get_or_insert((now, now + self.between));

@@ -23,7 +23,7 @@ use atoll_vfs::Errno;
 
 use crate::volume::Volume;
 
-/// What goes into errno.
+/// The number that goes into errno.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Error(pub i32);
 

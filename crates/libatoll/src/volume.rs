@@ -48,7 +48,7 @@ impl atoll_vfs::FileSystem for FileSystem {
 /// A mounted volume, with the descriptors and the working directory of its user.
 pub type Volume = Posix<FileSystem, HostClock>;
 
-/// What a volume is stored on.
+/// The storage of a volume.
 #[derive(Debug)]
 pub enum Device {
     /// Memory of this process.

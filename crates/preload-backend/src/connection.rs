@@ -38,7 +38,7 @@ const VIEW: u32 = 5 << 20;
 /// The longest read that the server puts into a View.
 const SHORT: usize = 32 << 10;
 
-/// What carries calls to the server.
+/// The client that carries calls to the server.
 pub type Files = Client<Lane<SharedMemory, Wait>>;
 
 struct LanePlace {
@@ -55,7 +55,7 @@ struct Closed {
 pub struct Session {
     /// The device number of the mount.
     pub device: u64,
-    /// Whom the mount shows as the owner of everything.
+    /// The user and group that the mount shows as the owner of everything.
     pub owner: Option<(u32, u32)>,
     cx: Context,
     lanes: [LanePlace; LANES as usize],

@@ -309,7 +309,7 @@ unsafe extern "C" fn read(
                         break;
                     }
                 }
-                // What was read before counts.
+                // Bytes that were read before count.
                 Err(_) if done > 0 => break,
                 Err(error) => return Err(error),
             }

@@ -12,7 +12,7 @@ pub struct ServedMount<'t> {
     pub device: u64,
     /// Whether it is mounted for looking only.
     pub read_only: bool,
-    /// Whom the mount shows as the owner of everything.
+    /// The user and group that the mount shows as the owner of everything.
     pub owner: Option<(u32, u32)>,
     /// SOCKET or SOCKET/VOLUME.
     pub place: &'t str,

@@ -69,7 +69,7 @@ pub const VARIABLE: &str = "LD_PRELOAD";
 /// `atoll-preload-backend`.
 pub const SERVERS: &str = "ATOLL_SERVERS";
 
-/// What a mount is for.
+/// The purpose of a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     /// For changes, among other mounts.

@@ -431,7 +431,7 @@ impl<T: Transport> FileSystem for Client<T> {
                     }
                 }
                 Err(Failed::TooLarge) if self.narrower(size) => {}
-                // What was read before counts, as with read(2).
+                // Bytes that were read before count, as with read(2).
                 Err(_) if done > 0 => return Ok(done),
                 Err(error) => return Err(error.into()),
             }

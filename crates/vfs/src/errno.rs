@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// What a [`FileSystem`](crate::FileSystem) call returns.
+/// The result of a [`FileSystem`](crate::FileSystem) call.
 pub type Result<T> = core::result::Result<T, Errno>;
 
 macro_rules! errnos {

@@ -34,7 +34,7 @@ const FEATURES: u64 = FUSE_ASYNC_READ
     | FUSE_MAX_PAGES
     | FUSE_INIT_EXT;
 
-/// What a server agrees to.
+/// The terms that a server agrees to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerOptions {
     /// The most data of one request or reply, in bytes.
@@ -54,7 +54,7 @@ impl Default for ServerOptions {
     }
 }
 
-/// Who asks, by what is known beside the message.
+/// The caller, by what is known beside the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Identity {
     /// This user and group, whatever the message says.
@@ -71,7 +71,7 @@ pub enum Identity {
 /// What the server knows of a request beside its message.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller {
-    /// Who asks.
+    /// The caller.
     pub identity: Identity,
     /// The time of the call, unless [`Extensions::TIME`] was agreed.
     pub now: Timespec,
@@ -256,7 +256,7 @@ impl Server {
         Ok(())
     }
 
-    /// What is asked less often.
+    /// The rarer requests.
     #[allow(clippy::too_many_arguments)]
     fn carry_out_other<F: FileSystem + ?Sized>(
         &mut self,

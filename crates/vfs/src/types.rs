@@ -97,7 +97,7 @@ impl<'a> Name<'a> {
     }
 }
 
-/// What an inode is.
+/// The type of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum FileType {
@@ -152,7 +152,7 @@ impl FileType {
     }
 }
 
-/// What stat(2) tells of an inode.
+/// The attributes of an inode, as of stat(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {
     /// Inode number.
@@ -212,7 +212,7 @@ impl Attr {
 /// After how many seconds reading sets atime again, though nothing has changed.
 const A_DAY: i64 = 24 * 60 * 60;
 
-/// What reading does to [`Attr::atime`].
+/// The effect of reading on [`Attr::atime`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AccessTimes {
     /// Nothing.
@@ -297,7 +297,7 @@ bitflags! {
     }
 }
 
-/// What lseek(2) looks for.
+/// The target of lseek(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeekTo {
     /// The first byte at or after the offset that is stored.
@@ -329,7 +329,7 @@ pub struct DirEntry<'a> {
     pub name: &'a [u8],
 }
 
-/// What statfs(2) tells.
+/// The answer of statfs(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct StatFs {
     /// Bytes in a block.

@@ -26,7 +26,7 @@ fn time() -> impl Strategy<Value = Timespec> {
     (any::<i64>(), 0..1_000_000_000_u32).prop_map(|(sec, nsec)| Timespec { sec, nsec })
 }
 
-/// What requests point to.
+/// The bytes that requests point to.
 #[derive(Clone, Debug)]
 struct Parts {
     name: Vec<u8>,

@@ -19,7 +19,7 @@ pub trait Tree {
     fn meta(&mut self, path: &Path, follow: bool) -> io::Result<Attr>;
     /// The names in a directory, without the dots, sorted.
     fn list(&mut self, path: &Path) -> io::Result<Vec<OsString>>;
-    /// What a symbolic link says.
+    /// The target of a symbolic link.
     fn read_link(&mut self, path: &Path) -> io::Result<OsString>;
     /// Opens a regular file for reading.
     fn open(&mut self, path: &Path) -> io::Result<i32>;

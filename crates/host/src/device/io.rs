@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use atoll_block::BlockError;
 use rustix::io::Errno;
 
-/// What an error of the kernel means to the user of a device.
+/// The device's error for an error of the kernel.
 pub(super) fn block_error(errno: Errno) -> BlockError {
     match errno {
         // A quota or the limits of the file system beneath are a lack of room too.

@@ -18,7 +18,7 @@ pub(super) fn disk_sequence(device: BorrowedFd<'_>) -> Option<u64> {
     unsafe { ioctl(device, Getter::<BLKGETDISKSEQ, u64>::new()) }.ok()
 }
 
-/// What tells an inode from an earlier one with the same number.
+/// The number that tells an inode from an earlier one with the same number.
 pub(super) fn inode_generation(file: BorrowedFd<'_>) -> Option<u32> {
     // The call stores an int, though its number says long.
     let mut generation = [0u32; 2];

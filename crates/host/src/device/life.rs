@@ -82,7 +82,7 @@ pub(super) fn boot() -> Option<[u8; 16]> {
     parse_uuid(&std::fs::read(BOOT_ID).ok()?)
 }
 
-/// What names a life.
+/// The facts that name a life.
 struct Evidence(Vec<u8>);
 
 impl Evidence {

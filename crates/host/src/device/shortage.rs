@@ -14,7 +14,7 @@ const MISS: u32 = 256;
 /// How many of them are left after any number of misses.
 const MISSES_MAX: u32 = 4 * MISS;
 
-/// What the looks of one device found.
+/// The findings of one device's looks.
 #[derive(Debug)]
 pub(super) struct Shortage {
     /// Loads and stores until the next look.

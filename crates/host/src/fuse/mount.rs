@@ -144,7 +144,7 @@ pub fn mount(device: impl AsFd, target: &Path, options: &MountOptions) -> Result
 /// and its server goes on until they are closed.
 ///
 /// # Errors
-/// What umount(2) says; `EINVAL` when nothing is mounted there.
+/// Those of umount(2); `EINVAL` when nothing is mounted there.
 pub fn detach(target: &Path) -> io::Result<()> {
     Ok(rustix::mount::unmount(target, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?)
 }
@@ -152,7 +152,7 @@ pub fn detach(target: &Path) -> io::Result<()> {
 /// Unmounts the file system at `target`, unless programs use it.
 ///
 /// # Errors
-/// What umount(2) says: `EBUSY` when it is in use, `EINVAL` when nothing is mounted there.
+/// Those of umount(2): `EBUSY` when it is in use, `EINVAL` when nothing is mounted there.
 pub fn unmount(target: &Path) -> io::Result<()> {
     Ok(rustix::mount::unmount(target, UnmountFlags::NOFOLLOW)?)
 }
@@ -246,7 +246,7 @@ pub struct Mounted {
     pub kind: String,
 }
 
-/// What is mounted in this mount namespace, the latest last.
+/// The mounts of this mount namespace, the latest last.
 ///
 /// # Errors
 /// When /proc is not mounted.

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use atoll_server::leases::gate::Notice;
 
-/// What a kernel said to a [`Notice`].
+/// The kernel's answer to a [`Notice`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Told {
     /// It has forgotten.

@@ -184,7 +184,7 @@ pub struct SharedMount<F: FileSystem + Send + 'static> {
     device: Device,
     /// Writes notifications until the session ends.
     notifier: Option<JoinHandle<()>>,
-    /// What the kernel has been lent.
+    /// The kernel's leases.
     cache: Arc<KernelCache>,
 }
 

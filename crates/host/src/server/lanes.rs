@@ -19,7 +19,7 @@ use crate::shm::{Doorbell, SharedMemory, wake};
 
 /// Requests of one lane that are answered before the next lane has its turn.
 const BATCH: usize = 8;
-/// Who has sent so many requests in a row is alone.
+/// A client that has sent so many requests in a row is alone.
 const ALONE: u32 = 64;
 
 /// Why a client is served no more, in words for the log.
@@ -153,7 +153,7 @@ struct Waiting {
     outcome: Arc<Outcome>,
 }
 
-/// What the wait of an answer has come to.
+/// The outcome of an answer's wait.
 struct Outcome {
     /// The number of the error that the answer has become, or 0; before it has come to anything
     /// [`WAITS`].

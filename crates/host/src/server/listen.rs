@@ -80,7 +80,7 @@ enum Stage<F: FileSystem + Send> {
     },
 }
 
-/// Who serves a session.
+/// The thread that serves a session.
 enum By {
     /// A thread of its own.
     Thread(JoinHandle<()>),
@@ -88,7 +88,7 @@ enum By {
     Worker(usize),
 }
 
-/// What is to become of a client.
+/// The next step for a client.
 #[derive(PartialEq, Eq)]
 enum Next {
     Stay,
@@ -408,7 +408,7 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
         {
             return Ok(volume);
         }
-        // Who may not use a volume is not told that it is there.
+        // A client that may not use a volume does not learn of it.
         let names: Vec<&str> = self
             .volumes
             .iter()

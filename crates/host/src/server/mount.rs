@@ -24,7 +24,7 @@ const FIRST_REQUEST: Duration = Duration::from_secs(5);
 /// The number of /dev/fuse: Linux assigns it (Documentation/admin-guide/devices.txt).
 const DEVICE: (u32, u32) = (10, 229);
 
-/// What a mount needs to be served.
+/// The parts by which a mount is served.
 pub(super) struct Mount<F: FileSystem + Send> {
     pub volume: Arc<Volume<F>>,
     pub peer: Credentials,

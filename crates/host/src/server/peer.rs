@@ -14,7 +14,7 @@ const GROUPS_MAX: usize = 65536;
 /// another user namespace come as this one's: its superuser is none here.
 ///
 /// # Errors
-/// What getsockopt(2) says of SO_PEERCRED and SO_PEERGROUPS.
+/// Those of getsockopt(2) for SO_PEERCRED and SO_PEERGROUPS.
 pub fn credentials(socket: impl AsFd) -> io::Result<Credentials> {
     let ucred = rustix::net::sockopt::socket_peercred(&socket)?;
     Ok(Credentials {

@@ -27,7 +27,7 @@ const REST_MAX: Duration = Duration::from_secs(1);
 /// After so many times the rest without a reason, moves count as useful again.
 const SETTLED: u32 = 8;
 
-/// What a worker knows of where it runs.
+/// A worker's knowledge of where it runs.
 #[derive(Debug)]
 pub(super) struct Placement {
     score: u32,

@@ -20,7 +20,7 @@ use atoll_server::Credentials;
 
 use crate::process;
 
-/// Whom a rule is about.
+/// The clients that a rule is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Who {
     User(u32),
@@ -39,7 +39,7 @@ pub struct Rule {
     path: String,
 }
 
-/// What was wrong with a rule's text, in words.
+/// The fault of a rule's text, in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleError(String);
 
@@ -120,7 +120,7 @@ fn is_plain(path: &str) -> bool {
     })
 }
 
-/// What the rules give one client of one volume.
+/// The rights that the rules give one client of one volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The most that it may do.

@@ -44,7 +44,7 @@ impl WrittenView {
         Ok(Some(WrittenView { writer, memory, size }))
     }
 
-    /// What to write it by.
+    /// Its writer.
     #[inline]
     pub(crate) fn writer(&mut self) -> &mut ViewWriter<'static> {
         &mut self.writer
@@ -104,7 +104,7 @@ impl MappedView {
     /// Has no child inherit the mapping: it would be the parent's View.
     ///
     /// # Errors
-    /// What madvise(2) says.
+    /// Those of madvise(2).
     pub fn keep_from_children(&self) -> io::Result<()> {
         self.memory.pages.keep_from_children()
     }

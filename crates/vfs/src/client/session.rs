@@ -18,7 +18,7 @@ use crate::wire::{Extensions, Fixed, REPLY_MAX, REQUEST_MAX, Request};
 const FEATURES: u64 =
     FUSE_ASYNC_READ | FUSE_ATOMIC_O_TRUNC | FUSE_EXPORT_SUPPORT | FUSE_BIG_WRITES | FUSE_MAX_PAGES;
 
-/// What a client offers.
+/// The terms that a client offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientOptions {
     /// The most data of one request or reply, in bytes; at least 4096 are used.

@@ -1,4 +1,4 @@
-//! What a regular file holds: a length and a sparse map of blocks.
+//! The content of a regular file: a length and a sparse map of blocks.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;

@@ -100,14 +100,14 @@ pub enum SnapshotError {
         verb: &'static str,
         /// The path it was about.
         path: String,
-        /// What it returned.
+        /// The error that it returned.
         error: Errno,
     },
     /// Two calls contradicted each other.
     Inconsistent {
         /// The path it was about.
         path: String,
-        /// What was wrong.
+        /// The contradiction.
         what: String,
     },
 }
@@ -161,7 +161,7 @@ impl Snapshot {
         hash.0
     }
 
-    /// What differs from `expected`, at most `limit` lines; empty if nothing does.
+    /// The differences from `expected`, at most `limit` lines; empty if nothing does.
     pub fn differences(&self, expected: &Snapshot, limit: usize) -> Vec<String> {
         let mut lines = Vec::new();
         for (path, node) in &self.nodes {

@@ -191,7 +191,7 @@ impl EntryOut {
 }
 
 impl SetattrIn {
-    /// What asks for the changes in `set`.
+    /// The arguments that ask for the changes in `set`.
     pub fn new(handle: Option<u64>, set: &SetAttr) -> Self {
         let mut args = SetattrIn::default();
         if let Some(fh) = handle {

@@ -135,7 +135,7 @@ requests! {
 /// A message of a client.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Message<'a> {
-    /// What is in front.
+    /// The header in front.
     pub header: InHeader,
     /// The client's time, if it said one.
     pub time: Option<Timespec>,
@@ -217,7 +217,7 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// What is asked less often.
+    /// The rarer requests.
     fn decode_other(opcode: u32, body: &'a [u8], data: &'a [u8]) -> Result<Request<'a>> {
         Ok(match opcode {
             FUSE_BATCH_FORGET => {
@@ -302,7 +302,7 @@ impl<'a> Request<'a> {
         !matches!(self, Request::Forget(_) | Request::BatchForget(_))
     }
 
-    /// What goes as data.
+    /// The bytes that go as data.
     pub const fn data(&self) -> &'a [u8] {
         match *self {
             Request::Write { data, .. } => data,

@@ -82,7 +82,7 @@ bitflags! {
 }
 
 impl InitIn {
-    /// What a client offers.
+    /// The offer of a client.
     pub fn new(flags: u64, extensions: Extensions) -> Self {
         let mut args = InitIn {
             major: MAJOR,
