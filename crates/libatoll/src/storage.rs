@@ -8,6 +8,7 @@ use atoll_fs::{FormatOptions, MountOptions};
 use atoll_host::device::{self, HostDevice, OpenError, OpenOptions};
 use atoll_host::memory;
 use atoll_posix::{Clock, Credentials};
+use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::clock::HostClock;
 
@@ -53,7 +54,11 @@ pub fn empty(device: &mut HostDevice) -> Result<(), BlockError> {
 /// When the host has no random numbers.
 pub fn new_volume(owner: Credentials) -> io::Result<FormatOptions<'static>> {
     let mut random = [0; 32];
-    io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut random)?;
+    // No file: a root directory may have no devices.
+    let got = getrandom(&mut random[..], GetRandomFlags::empty())?;
+    if got < random.len() {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
     let mut options = FormatOptions {
         now: HostClock.now(),
         uid: owner.uid,
