@@ -1,4 +1,4 @@
-//! What reads of a View cost on this machine:
+//! The cost of reads of a View on this machine:
 //! `cargo run --release -p atoll-vfs --example view_alone`.
 //!
 //! An argument picks one kind of read and a second one the number of reads, for counting

@@ -3,8 +3,8 @@
 /// The header of what a program's descriptor and the server's socket carry.
 pub const HEADER: &str = include_str!("abi.h");
 
-/// Who shows it may have the memory of a mapped file: sixteen random bytes, which a program is told
-/// of an open file that it has.
+/// Sixteen random bytes that the server tells a program of a file which it has open. A client that
+/// shows them may have the memory of the mapped file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MapToken(pub [u8; 16]);
 
@@ -30,7 +30,7 @@ pub const fn number(header: &str, name: &str) -> i64 {
     panic!("the header does not define it");
 }
 
-/// What follows `prefix` in `text`, if that begins so.
+/// The rest of `text` after `prefix`, if `text` begins with it.
 const fn after<'t>(text: &'t [u8], prefix: &[u8]) -> Option<&'t [u8]> {
     let Some((head, rest)) = text.split_at_checked(prefix.len()) else { return None };
     let mut i = 0;

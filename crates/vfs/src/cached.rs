@@ -23,11 +23,10 @@ pub const READ_MAX: usize = 64 << 10;
 
 /// A View with what keeps it readable: its memory mapped, its server alive.
 pub trait LiveView {
-    /// What to read it by; `None` once the connection to the server is known to be lost, for ever
-    /// after.
+    /// A reader of the View; `None` for ever once the connection to the server is known to be lost.
     fn reader(&self) -> Option<&ViewReader<'_>>;
 
-    /// The server gave no answer: whether the connection is lost should be found out.
+    /// The server gave no answer: the implementor should find out whether the connection is lost.
     fn suspect(&self) {}
 }
 
@@ -62,9 +61,9 @@ impl<V: LiveView + ?Sized> LiveView for Arc<V> {
     }
 }
 
-/// What a View answers by itself. Threads share it, and whoever gets `None` asks the server.
+/// The answers of a View. Threads share it; a thread that gets `None` asks the server.
 ///
-/// The View says what the session's own identity may see.
+/// The View shows only what the session's own identity may see.
 #[derive(Debug)]
 pub struct Answers<V> {
     view: V,
@@ -145,12 +144,12 @@ impl<F: FileSystem, V: LiveView> Cached<F, V> {
         Cached { caller: Some((uid, gid)), ..self }
     }
 
-    /// Who is asked for what the View does not have.
+    /// The file system that is asked for what the View does not have.
     pub fn inner(&mut self) -> &mut F {
         &mut self.inner
     }
 
-    /// The one who is asked, alone.
+    /// The file system that is asked, alone.
     pub fn into_inner(self) -> F {
         self.inner
     }
@@ -160,12 +159,12 @@ impl<F: FileSystem, V: LiveView> Cached<F, V> {
         &self.answers.view
     }
 
-    /// What it answers.
+    /// The answers of the View.
     pub fn answers(&self) -> &Answers<V> {
         &self.answers
     }
 
-    /// An answer of the server's, to be looked at for signs that there is none any more.
+    /// Looks at an answer of the server for signs that the server is gone.
     #[inline]
     fn answered<T>(&self, answer: Result<T>) -> Result<T> {
         if matches!(answer, Err(Errno::EIO)) {

@@ -41,13 +41,13 @@ const FORGETS: usize = 32;
 
 /// A file system on the other side of a [`Transport`].
 ///
-/// What differs from the contract of [`FileSystem`]:
+/// Differences from the contract of [`FileSystem`]:
 /// - A call whose server is lost, or breaks the protocol, is `EIO`; it may have been carried out or
-///   not. So are error numbers that [`Errno`] does not know. What a server has not implemented is
-///   `EOPNOTSUPP`.
+///   not. Error numbers that [`Errno`] does not know are `EIO` too. A call that the server has not
+///   implemented is `EOPNOTSUPP`.
 /// - Reads and writes larger than server and transport carry at once are several requests, each
 ///   atomic by itself.
-/// - [`forget`](FileSystem::forget) gathers what is forgotten and tells the server now and then.
+/// - [`forget`](FileSystem::forget) gathers forgotten inodes and tells the server now and then.
 /// - [`release`](FileSystem::release) of an open file does not wait for the server, as in Linux:
 ///   the storage of an unlinked file may come back a moment later.
 /// - The time of a call is the server's unless [`Extensions::TIME`] was agreed, the identity
@@ -161,7 +161,7 @@ impl<T: Transport> Client<T> {
     }
 
     /// Writes at the end of the file, wherever that is by then, through a handle without APPEND.
-    /// What is larger than server and transport carry at once is written in part.
+    /// Data larger than server and transport carry at once is written in part.
     ///
     /// # Errors
     /// Those of [`write`](FileSystem::write); `EOPNOTSUPP` when the server does not append.

@@ -282,14 +282,13 @@ pub trait FileSystem {
     fn syncfs(&mut self, cx: &Context) -> Result<()>;
 
     /// Begins a [`syncfs`](Self::syncfs) of which the waiting is done without the file system:
-    /// others go on with it meanwhile. With `data_only`, timestamps may be left behind. What was
-    /// done before this call is durable when the sync has ended; of what is done later nothing is
-    /// said.
+    /// other calls use it meanwhile. With `data_only`, timestamps may be left behind. Changes made
+    /// before this call are durable when the sync has ended; later ones may or may not be.
     ///
-    /// `None`: it has ended already. That is the answer of those who cannot wait elsewhere, after a
-    /// whole [`syncfs`](Self::syncfs), and of those who can while another sync is under way: who
-    /// shares one among many has one at a time. A sync that is never ended holds up nothing and
-    /// promises nothing.
+    /// `None`: the sync has ended already. A file system that cannot wait elsewhere answers so,
+    /// after a whole [`syncfs`](Self::syncfs); one that can does too while another sync is under
+    /// way, so a caller that shares one sync among many clients has one at a time. A sync that is
+    /// never ended holds up nothing and promises nothing.
     ///
     /// # Errors
     /// As [`fsync`](Self::fsync).

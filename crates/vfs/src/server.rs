@@ -64,11 +64,11 @@ pub enum Identity {
         /// The group.
         gid: u32,
     },
-    /// Whom the message names: for a peer that may be anybody, such as the kernel.
+    /// The identity that the message names: for a peer that may be anybody, such as the kernel.
     FromHeader,
 }
 
-/// What the server knows of a request beside its message.
+/// The server's knowledge of a request beside its message.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller {
     /// The caller.
@@ -117,7 +117,7 @@ impl Server {
         Server { options, agreed: None, scratch: Vec::new() }
     }
 
-    /// What the client and this server have agreed to beyond FUSE; `None` before INIT.
+    /// The extensions to FUSE that the client and this server have agreed to; `None` before INIT.
     pub fn agreed(&self) -> Option<Extensions> {
         self.agreed
     }
@@ -399,8 +399,8 @@ impl Server {
     }
 }
 
-/// What is asked of an open. A client that did not agree to [`Extensions::APPEND`] finds the end of
-/// the file itself, as the kernel does, and may clear O_APPEND at any time without saying so.
+/// The flags of an open. A client that did not agree to [`Extensions::APPEND`] finds the end of the
+/// file itself, as the kernel does, and may clear O_APPEND at any time without saying so.
 #[inline]
 fn opened(bits: u32, agreed: Extensions) -> OpenFlags {
     let flags = open_flags(bits);

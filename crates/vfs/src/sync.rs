@@ -33,13 +33,13 @@ impl PendingSync {
         self.flush.is_none()
     }
 
-    /// Waits. What it returns is for [`FileSystem::end_sync`](crate::FileSystem::end_sync).
+    /// Waits. Its result is for [`FileSystem::end_sync`](crate::FileSystem::end_sync).
     pub fn flush(self) -> (SyncId, Result<()>) {
         (self.id, self.flush.map_or(Ok(()), |flush| flush()))
     }
 }
 
-/// What a [`checkpoint_step`](crate::FileSystem::checkpoint_step) came to.
+/// The outcome of a [`checkpoint_step`](crate::FileSystem::checkpoint_step).
 #[derive(Debug)]
 pub enum CheckpointStep {
     /// The checkpoint has ended: the next step begins another.

@@ -46,7 +46,8 @@ pub struct Timespec {
     pub nsec: u32,
 }
 
-/// Who asks, and when. Implementors never read a clock and never ask who the process is.
+/// The caller of an operation, and its time. Implementors never read a clock and never ask who the
+/// process is.
 ///
 /// Nothing behind the seam checks permissions by itself: that is a layer above, where identities
 /// are known to be true.

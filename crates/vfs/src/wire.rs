@@ -7,8 +7,8 @@
 //! Read in this order: [`fixed`] how structures are declared; [`header`] what is in front of every
 //! message, [`opcode`] the requests' numbers, [`session`] what both sides agree on first; the
 //! arguments and answers by theme: [`attributes`], [`names`], [`files`], [`directory`], [`xattrs`],
-//! [`locks`], [`adopt`]; [`request`] all requests as one type. What each is for, and what Atoll
-//! adds, is in docs/PROTOCOL-MESSAGES.md.
+//! [`locks`], [`adopt`]; [`request`] all requests as one type. docs/PROTOCOL-MESSAGES.md explains
+//! each, and Atoll's additions.
 
 pub mod adopt;
 pub mod attributes;

@@ -119,7 +119,7 @@ fn compare(ours: &Layout, theirs: &(usize, Fields)) {
             let here = at == *offset && len == size;
             at += len;
             let own = if *own == "kind" { "type" } else { own };
-            // What became meaningful in a newer header than Atoll knows is 0 here.
+            // A field that became meaningful in a newer header than Atoll knows is 0 here.
             here && (own == field || is_filler(own))
         });
         assert!(found, "{name}.{field} is missing");

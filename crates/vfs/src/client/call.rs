@@ -33,7 +33,7 @@ impl From<Failed> for Errno {
     }
 }
 
-/// What a server says with error number `raw`, which is not 0.
+/// The error that a server means by error number `raw`, which is not 0.
 fn error(raw: i32) -> Errno {
     match raw.checked_neg().and_then(Errno::from_raw) {
         // The seam has no such error: a file system cannot do it, or can.

@@ -75,7 +75,7 @@ impl<T: Transport> Client<T> {
         Ok(client)
     }
 
-    /// What was agreed beyond FUSE.
+    /// The agreed extensions to FUSE.
     pub fn agreed(&self) -> Extensions {
         self.agreed
     }

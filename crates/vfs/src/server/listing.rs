@@ -30,7 +30,7 @@ pub(super) fn plain<F: FileSystem + ?Sized>(
         !full
     });
     match listed {
-        // What has been listed counts; the next request will meet the error again.
+        // Entries already listed are answered; the next request will meet the error again.
         Err(error) if at == 0 => Err(error),
         _ if full && at == 0 => Err(Errno::EINVAL),
         _ => Ok(at),

@@ -155,7 +155,7 @@ pub fn open_bits(flags: OpenFlags) -> u32 {
     bits
 }
 
-/// What the flags of open(2) ask of the seam.
+/// The seam's flags for those of open(2).
 #[inline]
 pub fn open_flags(bits: u32) -> OpenFlags {
     let mut flags = match bits & O_ACCMODE {

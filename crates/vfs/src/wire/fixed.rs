@@ -60,7 +60,7 @@ impl<T: Fixed, const N: usize> Fixed for [T; N] {
     }
 }
 
-/// What a structure looks like, for comparing it with linux/fuse.h.
+/// The layout of a structure, for comparing it with linux/fuse.h.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
     /// Its name in linux/fuse.h.

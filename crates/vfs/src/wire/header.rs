@@ -1,4 +1,4 @@
-//! What every request and every reply begins with, and what a request may end with.
+//! The headers of requests and replies, and the extensions that a request may end with.
 
 use super::fixed::{Fixed, fixed};
 use crate::types::Timespec;
@@ -44,7 +44,7 @@ pub(super) fn put_time(time: Timespec, out: &mut [u8]) {
     super::attributes::Time::from(time).store(&mut out[ExtHeader::SIZE..]);
 }
 
-/// The client's time among `extensions`, if there is one and it is a time. What is unknown is
+/// The client's time among `extensions`, if there is one and it is a time. Unknown extensions are
 /// passed over.
 pub(super) fn find_time(mut extensions: &[u8]) -> Option<Timespec> {
     // Each turn passes over at least eight bytes.

@@ -72,7 +72,7 @@ macro_rules! requests {
 }
 
 requests! {
-    /// What is asked: the arguments as they came, names checked, nothing copied but numbers.
+    /// A request: its arguments as they came, names checked, nothing copied but numbers.
     #[derive(Clone, Copy, Debug, PartialEq)]
     #[allow(missing_docs)]
     pub enum Request<'a> {
@@ -139,7 +139,7 @@ pub struct Message<'a> {
     pub header: InHeader,
     /// The client's time, if it said one.
     pub time: Option<Timespec>,
-    /// What it asks, or the error to answer.
+    /// The request, or the error to answer.
     pub request: Result<Request<'a>>,
 }
 
@@ -148,7 +148,7 @@ fn args<T: Fixed>(bytes: &[u8]) -> Result<(T, &[u8])> {
     T::get(bytes).ok_or(Errno::EINVAL)
 }
 
-/// What is data: at the end of the message, or beside it.
+/// The data of a request: at the end of the message, or beside it.
 #[inline]
 fn payload<'a>(rest: &'a [u8], data: &'a [u8]) -> Result<&'a [u8]> {
     match (rest.is_empty(), data.is_empty()) {
@@ -286,7 +286,7 @@ impl<'a> Request<'a> {
             }
             FUSE_REMOVEXATTR => Request::Removexattr { name: xattr(body)?.0 },
             FUSE_INIT if body.len() < InitIn::SIZE => {
-                // What came before FUSE 7.36, and what another major version begins with.
+                // The whole message before FUSE 7.36, and its beginning in another major version.
                 let mut whole = [0; InitIn::SIZE];
                 let old = body.get(..INIT_IN_OLD_SIZE).ok_or(Errno::EINVAL)?;
                 whole[..INIT_IN_OLD_SIZE].copy_from_slice(old);
