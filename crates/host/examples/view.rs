@@ -1,7 +1,7 @@
-//! What reads cost that a View answers, and what Views cost those who change something:
+//! The cost of reads that a View answers, and the cost of Views for sessions that change something:
 //! `cargo run --release -p atoll-host --example view [NAME COUNT]`.
 //!
-//! With a name and a count, only that is run, so often: for counting instructions.
+//! With a name and a count, only that measurement is run, COUNT times: for counting instructions.
 
 use std::time::Instant;
 
@@ -96,7 +96,7 @@ fn main() {
             assert!(writer.unlink(&CX, Ino::ROOT, other).is_ok());
         });
     }
-    // What a miss costs the server more than without a View: the page is put as well.
+    // The extra cost of a miss for the server, compared with no View: it also puts the page there.
     let (mut session, _view) = views.pop().expect("a session");
     let handle = session.open(&CX, attr.ino, RW).expect("open");
     session.write(&CX, attr.ino, handle, 0, &[1; PAGE]).expect("write");

@@ -53,7 +53,7 @@ pub const MESSAGE_MAX: usize = 1024;
 /// The most descriptors with a message.
 pub const DESCRIPTORS_MAX: usize = 4;
 
-/// What the interposer, in C, says of the messages about mapped files, and of their answers.
+/// A number that the interposer's C header gives to a message about mapped files, or its answer.
 const fn number(name: &str) -> usize {
     abi::number(abi::HEADER, name) as usize
 }
@@ -105,7 +105,7 @@ pub enum Kind {
 pub struct Hello {
     /// How files will be asked for.
     pub kind: Kind,
-    /// What it wants to do; it gets that or less.
+    /// The access that it asks for; it gets that or less.
     pub mode: Mode,
     /// The volume; empty for the only one.
     pub volume: String,
@@ -116,7 +116,7 @@ pub struct Hello {
     pub view: bool,
 }
 
-/// What the server says to it.
+/// The server's messages to a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The session has begun.
@@ -232,12 +232,12 @@ impl Hello {
     }
 }
 
-/// What a program asks for that has mapped a file (`server::mapped`).
+/// The request of a program that has mapped a file (`server::mapped`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
     /// The memory.
     Memory(MapToken),
-    /// That what was stored until now be durable.
+    /// To make durable all that was stored until now.
     Sync(MapToken),
 }
 

@@ -1,5 +1,5 @@
-//! What only a host has: files and disks as block devices, memory maps, confinement, FUSE mounts,
-//! namespaces.
+//! The parts that only a host has: files and disks as block devices, memory maps, confinement, FUSE
+//! mounts, namespaces.
 //!
 //! [`client`] is how programs find a server, by the messages of [`control`], where descriptors are
 //! passed; [`shm`] is memory shared with another process, `spin` how both sides look for each

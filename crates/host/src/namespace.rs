@@ -1,8 +1,8 @@
 //! A private view of the file tree, in which a program finds a volume mounted.
 //!
 //! A process enters a mount namespace of its own ([`Namespace::enter`]), and with it a user
-//! namespace where it is no superuser. What it mounts there nobody else sees, and it goes when the
-//! last process of the namespace ends.
+//! namespace where it is no superuser. Nobody else sees what it mounts there, and these mounts go
+//! when the last process of the namespace ends.
 //!
 //! A mount point that does not exist is made to appear without touching the directory that it is
 //! missing from ([`Namespace::mount_point`]): an empty file system in memory is laid over that
@@ -43,7 +43,7 @@ pub enum NamespaceError {
     Failed(&'static str, PathBuf, io::Error),
 }
 
-/// What a setting of the kernel under /proc/sys says, if it is there.
+/// The value of a kernel setting under /proc/sys, if it is there.
 fn setting(path: &str) -> Option<String> {
     Some(std::fs::read_to_string(Path::new("/proc/sys").join(path)).ok()?.trim().to_owned())
 }
@@ -123,7 +123,7 @@ impl Namespace {
         } else {
             privileged.map_err(|errno| NamespaceError::Refused(errno.into()))?;
         }
-        // What others mount and unmount still shows here, what is mounted here shows nowhere else.
+        // Mounts and unmounts elsewhere still show here; mounts made here show nowhere else.
         let flags = MountPropagationFlags::REC | MountPropagationFlags::DOWNSTREAM;
         rustix::mount::mount_change("/", flags)
             .map_err(|errno| NamespaceError::Refused(errno.into()))?;

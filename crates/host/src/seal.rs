@@ -14,7 +14,7 @@
 //! Everything else ends it with SIGSYS: among other things whatever opens, maps, unmaps or protects
 //! memory, grows the heap, makes a process or thread, or touches the network. There is no way back.
 //!
-//! What follows for the program:
+//! The consequences for the program:
 //! - Memory is reserved before: [`reserve_memory`]. An allocation that the reserve cannot serve
 //!   ends the process.
 //! - Its volumes are opened with [`OpenOptions::sealable`](crate::device::OpenOptions), which has
@@ -66,8 +66,8 @@ impl core::fmt::Display for SealError {
 
 impl core::error::Error for SealError {}
 
-/// What a sealed process keeps of its volumes. Taken from their devices before these move into
-/// file systems.
+/// The descriptors and mappings of its volumes that a sealed process keeps. They are taken from the
+/// devices before these move into file systems.
 #[derive(Clone, Debug, Default)]
 pub struct Permissions {
     /// Descriptors, each with the length in bytes of its volume.

@@ -296,8 +296,8 @@ pub fn wake<M: Mapped>(memory: &M, at: usize) {
     let _ = futex::wake(memory.shared().u32(at), futex::Flags::empty(), u32::MAX >> 1);
 }
 
-/// What wakes a server that sleeps: an eventfd, which the server makes and its client gets. Clones
-/// mean the same one.
+/// An eventfd that wakes a sleeping server; the server makes it and its client gets it. Clones mean
+/// the same one.
 #[derive(Clone, Debug)]
 pub struct Doorbell(Arc<OwnedFd>);
 

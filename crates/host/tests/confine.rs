@@ -1,4 +1,4 @@
-//! What a confined server can still do, and that everything else fails or ends it.
+//! Tests of what a confined server can still do, and that everything else fails or ends it.
 //!
 //! Each case runs in a process of its own: this test program again, told by the environment. It has
 //! a `main` of its own, since the test harness starts threads and a process is confined before it
@@ -22,11 +22,11 @@ fn main() -> ExitCode {
     if let Some(case) = std::env::var_os(CASE) {
         return part(case.to_str().unwrap());
     }
-    // What must work, and end with success.
+    // The cases that must work, and end with success.
     for case in ["serve", "no-file", "no-file-by-landlock", "no-privileges", "a-thread"] {
         assert_eq!(run(case), (Some(0), None), "{case}");
     }
-    // What must end the process.
+    // The cases that must end the process.
     for case in ["socket", "exec", "fork", "code", "kill-another", "move-another"] {
         assert_eq!(run(case), (None, Some(SIGSYS)), "{case}");
     }

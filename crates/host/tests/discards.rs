@@ -96,8 +96,8 @@ fn only_files_that_may_be_written_give_back() {
     });
 }
 
-/// What the medium has is something else than what the host remembers of it, as after an error of
-/// writing back: here, a disk whose content changes below it.
+/// The medium differs from what the host remembers of it, as after an error of writing back: here,
+/// a disk whose content changes below it.
 #[test]
 fn what_is_forgotten_is_read_from_the_medium() {
     with_disks(|folder| {

@@ -31,7 +31,7 @@ fn life(path: &Path) -> [u8; 16] {
     found[0]
 }
 
-/// What does not touch the memory: other names, other mounts, another namespace.
+/// Changes that do not touch the memory: other names, other mounts, another namespace.
 fn stays(path: &Path, elsewhere: &Path) {
     let before = life(path);
     assert_eq!(life(path), before);

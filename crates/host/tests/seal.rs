@@ -1,4 +1,4 @@
-//! What a sealed process can still do, and that everything else ends it.
+//! Tests of what a sealed process can still do, and that everything else ends it.
 //!
 //! Each case runs in a process of its own: this test program again, told by the environment. It has
 //! a `main` of its own, since a seal holds for all threads, and one of the test harness's would end
@@ -168,7 +168,7 @@ fn devices_that_call_more_are_refused() {
     }
 }
 
-/// What a forbidden call is given.
+/// The arguments of forbidden calls.
 struct Victim {
     /// The volume's descriptor.
     volume: i64,

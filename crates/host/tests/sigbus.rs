@@ -1,4 +1,5 @@
-//! What a mapping answers by SIGBUS: an error for a volume; for everything else what it was.
+//! The answer to SIGBUS in a mapping: an error for a volume; for everything else the same as
+//! before.
 //!
 //! Cases that end a process, or need a file system of their own, run in a process of their own:
 //! this test program again, told by the environment.

@@ -170,8 +170,8 @@ impl FileDevice {
         }
     }
 
-    /// Makes the unflushed blocks among `blocks` durable by writing them again. What could not be
-    /// made so stays listed, and is tried again by the next flush.
+    /// Makes the unflushed blocks among `blocks` durable by writing them again. A block for which
+    /// that fails stays listed, and the next flush tries again.
     fn rewrite(&mut self, blocks: Range<u64>) -> Result<(), BlockError> {
         let Durability::Rewrite { synced, dirty, buffer } = &mut self.durability else {
             return Ok(());

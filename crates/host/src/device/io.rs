@@ -97,7 +97,7 @@ fn is_disk(file: BorrowedFd<'_>) -> bool {
 pub(super) fn forget_cached(file: BorrowedFd<'_>) -> Result<(), BlockError> {
     const TRIES: u32 = 40;
     const PAUSE: std::time::Duration = std::time::Duration::from_millis(5);
-    // What memory holds is the medium there.
+    // Such a file's medium is memory itself.
     if super::life::is_memory(file) {
         return Ok(());
     }

@@ -1,5 +1,5 @@
-//! What ioctl(2), and a call that has no name in the libraries, tell of a file or block device. All
-//! of it may be unknown to the kernel, or to the file system: then there is nothing.
+//! The facts about a file or block device from ioctl(2), and from a call that has no name in the
+//! libraries. The kernel or the file system may know none of them: then there is no answer.
 #![allow(unsafe_code)]
 
 use std::os::fd::BorrowedFd;

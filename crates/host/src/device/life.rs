@@ -3,9 +3,9 @@
 //! After the end of a process, recovery must know whether everything that was stored is still
 //! there, or only what is durable. It is there if the memory is: the same boot, and on it the same
 //! instance of the file system and of the disks below it, since a file system that is shut down, or
-//! a disk that is pulled out, loses what was not written without a reboot. What names all of that
-//! is hashed. Where something of it cannot be known, there is no name, and only what is durable
-//! counts: a wrong "another" costs what was not synced, a wrong "the same" what was.
+//! a disk that is pulled out, loses what was not written without a reboot. The name is a hash of
+//! all that identifies these. Where a part cannot be known, there is no name, and only what is
+//! durable counts: a wrong "another" costs what was not synced, a wrong "the same" what was.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -227,8 +227,8 @@ fn sysfs_inode(path: &Path) -> Option<u64> {
     is_sysfs.then_some(inode)
 }
 
-/// What a virtual machine's host changes whenever it continues a saved state of its memory: two
-/// machines from one image have the same boot ID. `None` where the host does not tell.
+/// The number that a virtual machine's host changes whenever it continues a saved state of its
+/// memory: two machines from one image have the same boot ID. `None` where the host does not tell.
 fn machine_generation(vmclock: &Path) -> Option<u64> {
     use std::io::Read;
     const MAGIC: &[u8] = b"VCLK";

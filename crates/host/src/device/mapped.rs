@@ -219,7 +219,8 @@ impl MappedDevice {
     }
 
     /// Looks whether memory is short, if that is due, and while it is, whether to move `range` by a
-    /// call. What goes through the mapping from piece to piece is read ahead then.
+    /// call. While it is short, accesses that go through the mapping from piece to piece are read
+    /// ahead.
     #[cold]
     fn attend(&mut self, range: &core::ops::Range<usize>, is_load: bool) -> bool {
         if self.past_cache.is_some() {

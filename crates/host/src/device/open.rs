@@ -34,8 +34,8 @@ pub enum Create {
     New,
 }
 
-/// What to open, and how. A volume's storage is always locked, by whatever name it is
-/// reached: by one writer alone, or by any number of readers (`claims`).
+/// How to open a device. A volume's storage is always locked, by whatever name it is reached: by
+/// one writer alone, or by any number of readers (`claims`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenOptions {
     /// How the storage is reached.

@@ -2,8 +2,8 @@
 //! that have none, or where a disk and its file are reached by users who may not open the other.
 //!
 //! A mark names a process: a hash of the boot, the namespace of its number, that number, and when
-//! it started. Only on the same boot and in the same namespace can be told whether it lives. What a
-//! process elsewhere left looks the same as after a crash, and so it is taken.
+//! it started. Whether the process lives can be found out only on the same boot and in the same
+//! namespace. A mark from elsewhere looks like one left by a crash, and so the volume is taken.
 
 use std::os::unix::fs::MetadataExt;
 

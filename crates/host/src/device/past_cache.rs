@@ -14,8 +14,8 @@ const PIECE: usize = 16 * BLOCK_SIZE;
 #[repr(align(4096))]
 struct Aligned([u8; PIECE]);
 
-/// An opening of a file whose reads go to the medium (O_DIRECT). What the cache has that was never
-/// written is written by the kernel first.
+/// An opening of a file whose reads go to the medium (O_DIRECT). The kernel first writes the
+/// cache's dirty pages.
 pub(super) struct PastCache {
     buffer: Box<Aligned>,
 }

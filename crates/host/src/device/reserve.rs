@@ -206,8 +206,8 @@ fn place(piece: u64) -> (usize, u8) {
     ((piece / 8) as usize, 1 << (piece % 8))
 }
 
-/// Whether `range` lies in one piece, whose bit is set. What spans several is looked at when
-/// asking.
+/// Whether `range` lies in one piece, whose bit is set. A range over several pieces is looked at
+/// when asking.
 #[inline]
 fn is_set(bits: &[u8], range: &Range<u64>) -> bool {
     let first = range.start / PIECE;
@@ -296,7 +296,7 @@ mod tests {
         assert!(reserve.covers(&(0..1)));
     }
 
-    /// What an earlier process stored is not touched, wherever in a piece it is.
+    /// The content that an earlier process stored is not touched, wherever in a piece it is.
     #[test]
     fn content_stays() {
         let file = tempfile::tempfile().unwrap();

@@ -1,7 +1,7 @@
 //! Serves volumes to the Linux kernel, so that every program can use them.
 //!
 //! Read in this order: [`mount`] is the system's side, the device and the mount point; [`shared`]
-//! serves a session to the kernel, with `notices` for what that is told.
+//! serves a session to the kernel, with `notices` for the notices that invalidate its caches.
 
 pub mod mount;
 mod notices;

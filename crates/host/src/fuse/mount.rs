@@ -85,7 +85,7 @@ pub fn open_device() -> Result<OwnedFd, MountError> {
     }
 }
 
-/// What the table of mounts and the kernel are told of a mount.
+/// The properties of a mount that the kernel gets and the table of mounts shows.
 #[derive(Clone, Debug)]
 pub struct MountOptions<'a> {
     /// The volume, as the table of mounts shows it.
@@ -94,12 +94,12 @@ pub struct MountOptions<'a> {
     pub read_only: bool,
     /// The user and group that mount.
     pub owner: (u32, u32),
-    /// The kernel checks permissions, by the owners and modes that it is told; otherwise whoever
-    /// serves does.
+    /// The kernel checks permissions, by the owners and modes that it gets; otherwise the server
+    /// does.
     pub checked: bool,
-    /// What reading does to times of last access, as the table of mounts shows it: the kernel
-    /// leaves it to whoever serves. Where that is not known, that nobody sets them is the safe
-    /// thing to say.
+    /// The effect of reading on times of last access, as the table of mounts shows it: the kernel
+    /// leaves them to the server. Where the effect is not known, the safe answer is that nobody
+    /// sets them.
     pub access_times: AccessTimes,
 }
 
@@ -217,7 +217,7 @@ pub fn mount_by_helper(target: &Path, options: &MountOptions) -> io::Result<Owne
 /// Unmounts what the helper has mounted at `target`, or with `detach` takes it out of sight.
 ///
 /// # Errors
-/// What the helper says, or that it is missing.
+/// The helper's message, or that it is missing.
 pub fn unmount_by_helper(target: &Path, detach: bool) -> io::Result<()> {
     let mut command = std::process::Command::new(helper()?);
     command.arg("-u");
@@ -265,7 +265,7 @@ fn parse_mount(line: &[u8]) -> Option<Mounted> {
     Some(Mounted { source, target, kind })
 }
 
-/// Takes back the kernel's escapes: a backslash and three octal digits.
+/// Undoes the kernel's escapes: a backslash and three octal digits.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;

@@ -34,33 +34,33 @@ use crate::spin::Spin;
 
 /// The largest read or write of one request, in bytes.
 pub const MAX_WRITE: u32 = 1 << 20;
-/// What may come before the data of a request: the kernel wants this much room beside it.
+/// The room for what precedes a request's data: the kernel wants this much beside it.
 const REQUEST_ROOM: usize = 4096;
 
 /// How long requests are still answered, with an error, so that a notification that waits for them
 /// ends.
 const DRAIN: Duration = Duration::from_secs(2);
-/// The pause before the kernel is told once more of an inode that it does not know yet; the next is
-/// twice as long, up to the longest.
+/// The pause before a notice about an inode that the kernel does not know yet is sent again; the
+/// next pause is twice as long, up to the longest.
 const RETRY: Duration = Duration::from_micros(20);
 const RETRY_MAX: Duration = Duration::from_millis(5);
 
 /// How a session is served to the kernel.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SharedOptions {
-    /// What the kernel may rely on.
+    /// The options that say what the kernel may rely on.
     pub kernel: KernelOptions,
     /// How long to look for the next request before sleeping, which takes a processor as long.
     pub spin: Duration,
 }
 
-/// What those who answer requests share.
+/// The state that the threads that answer requests share.
 struct Line {
     device: OwnedFd,
     /// The mount is to end: said for a thread that is awake, and for one that sleeps.
     fenced: AtomicBool,
     fence: Doorbell,
-    /// Rung when the notifier has something to tell.
+    /// Rung when the notifier has notices to send.
     told: ThreadBell,
 }
 
@@ -338,8 +338,8 @@ impl Device {
         if line.fenced.load(Ordering::Relaxed) {
             return Ok(false);
         }
-        // A program that asks for one thing after the other finds this thread awake. Who hangs up
-        // revokes the session as well, so that it need not be looked for here.
+        // A program that asks for one thing after the other finds this thread awake. A hang-up also
+        // revokes the session, so this loop need not look for one.
         spin.begin();
         while !limit.is_zero() {
             if poll(&mut [device()], Some(&Timespec::default())) == Ok(1) {
@@ -369,7 +369,7 @@ impl Device {
     }
 }
 
-/// Tells the kernel what there is to tell, until the session has ended and all is told.
+/// Sends notices to the kernel, until the session has ended and all are sent.
 fn notify(cache: &KernelCache, line: &Line) {
     loop {
         match cache.next() {

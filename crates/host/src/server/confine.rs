@@ -71,7 +71,7 @@ impl std::error::Error for ConfineError {}
 pub enum Landlocked {
     /// All that was asked for.
     Fully,
-    /// What an older version has: files, but not all of the rest.
+    /// The part that an older version has: files, but not all of the rest.
     Partly,
     /// Nothing: the kernel has none, or it is off. seccomp alone keeps the server from files.
     No,
@@ -234,7 +234,7 @@ const ALLOWED: &[i64] = &[
 const MISSING: &[i64] = &[
     // glibc then uses clone, whose flags can be looked at.
     libc::SYS_clone3,
-    // Whoever opens files here does it for traces and settings.
+    // A library opens files here for traces and settings.
     #[cfg(target_arch = "x86_64")]
     libc::SYS_open,
     libc::SYS_openat,

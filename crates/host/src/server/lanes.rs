@@ -170,7 +170,7 @@ impl Outcome {
     }
 }
 
-/// What has the worker look for the outcome.
+/// The answer's release, which has the worker look for the outcome.
 struct Release(Arc<Outcome>);
 
 impl Held for Release {

@@ -50,7 +50,8 @@ pub struct SocketServer<F: FileSystem + Send + 'static> {
     rules: Rules,
     volumes: Vec<Arc<Volume<F>>>,
     clients: Vec<Connected<F>>,
-    /// Accepts nobody until then: it could not, and would be told again at once.
+    /// Accepts nobody until then: accept(2) would fail, and poll(2) would report the client again
+    /// at once.
     rests: Option<Instant>,
     /// Threads of sessions that have ended: the kernel still holds a mount of them somewhere.
     lingering: Vec<(u32, JoinHandle<()>)>,
@@ -132,7 +133,7 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
     /// [`Volume::into_inner`]).
     ///
     /// # Errors
-    /// What poll(2) says; then too the file systems are left as a crash would leave them.
+    /// The error of poll(2); the file systems are then left as a crash would leave them.
     pub fn run(mut self, stop: BorrowedFd<'_>) -> io::Result<Vec<(String, Option<F>)>> {
         while !self.turn(stop)? {}
         Ok(self.shut_down())
@@ -209,8 +210,8 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
         }
     }
 
-    /// Whether there is room for `peer`. What it may do is told when it has said what it wants: an
-    /// answer before that would be lost with the connection.
+    /// Whether there is room for `peer`. Its access is answered only after its request: an earlier
+    /// answer would be lost with the connection.
     fn admit(&self, peer: &Credentials) -> Result<(), String> {
         let all = self.clients.len() + self.lingering.len();
         let own = self.clients.iter().filter(|client| client.peer.uid == peer.uid).count()
@@ -281,7 +282,7 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
         }
     }
 
-    /// Answers a program that has mapped a file. What it knows shows that it may.
+    /// Answers a program that has mapped a file. The token that it knows shows that it may ask.
     fn answer(&self, client: &Connected<F>, ask: Ask) -> Result<(), String> {
         let (Ask::Memory(token) | Ask::Sync(token)) = ask;
         let volume = self.volumes.iter().find(|volume| volume.has_mapped(token));
@@ -506,8 +507,8 @@ fn show<F: FileSystem + Send>(
     sent.is_ok()
 }
 
-/// Ends a connection for both sides, and for whoever in this process waits for its end. What was
-/// sent before arrives.
+/// Ends a connection for both sides, and for any thread of this process that waits for its end.
+/// Data sent before still arrives.
 pub(super) fn hang_up(socket: &OwnedFd) {
     // Fails where the other side was faster.
     let _ = rustix::net::shutdown(socket, Shutdown::Both);

@@ -18,7 +18,7 @@ pub(super) fn errno_of(error: std::io::Error) -> Errno {
     error.raw_os_error().and_then(Errno::from_raw).unwrap_or(Errno::EIO)
 }
 
-/// The time of day. What is below reads no clock: this is where it is read.
+/// The time of day. The layers below read no clock: it is read here.
 pub fn now() -> Timespec {
     match SystemTime::now().duration_since(UNIX_EPOCH) {
         Ok(since) => Timespec { sec: since.as_secs() as i64, nsec: since.subsec_nanos() },

@@ -1,12 +1,12 @@
 //! Memory that stands for a file's content and that clients map: a memfd for each mapped file.
 //!
-//! Whoever has its descriptor changes it at any time. So it is only copied from and to, by system
-//! calls, which fail where a mapping would fault. Its length is fixed from the start, beyond any
-//! file's: nobody's mapping of it can lose its pages, and it takes memory only where something was
-//! written.
+//! A client that has its descriptor may change it at any time. So the server only copies from and
+//! to it, by system calls, which fail where a mapping would fault. Its length is fixed from the
+//! start, beyond any file's: nobody's mapping of it can lose its pages, and it takes memory only
+//! where something was written.
 //!
 //! Each client gets an open file description of its own, with no more rights than its open file
-//! has. By them the kernel tells, also after fork, exec and SIGKILL, whether any client still has
+//! has. By these the kernel knows, also after fork, exec and SIGKILL, whether any client still has
 //! the memory, mapped or not: a write lease (fcntl(2), F_SETLEASE) is only given where there is no
 //! other.
 #![allow(unsafe_code)]

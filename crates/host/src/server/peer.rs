@@ -1,4 +1,4 @@
-//! Who is at the other end of a UNIX socket, as the kernel attests it.
+//! The process at the other end of a UNIX socket, as the kernel attests it.
 #![allow(unsafe_code)]
 
 use std::io;

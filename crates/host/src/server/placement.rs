@@ -79,7 +79,7 @@ impl Placement {
 /// group that grows later does not become its own.
 ///
 /// # Errors
-/// What sched_setaffinity(2) says; sched_getaffinity(2) fails where there are more than 1,024
+/// The error of sched_setaffinity(2); sched_getaffinity(2) fails where there are more than 1,024
 /// processors.
 pub(super) fn leave() -> io::Result<()> {
     let allowed = sched_getaffinity(None)?;

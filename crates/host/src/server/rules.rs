@@ -1,4 +1,4 @@
-//! Who may use which volume, and how: rules, of which the first that fits a client decides.
+//! The rules of who may use which volume, and how: the first rule that fits a client decides.
 //!
 //! A rule is a line of text: `WHO=ACCESS[,volume=NAME][,path=DIRECTORY]`.
 //!

@@ -9,7 +9,7 @@ use std::time::Duration;
 use atoll_server::host::Bell;
 use atoll_server::task::{Step, Task};
 
-/// What one thread waits for, and any may ring. It stays rung until the thread has waited.
+/// A bell that one thread waits for and any may ring. It stays rung until the thread has waited.
 #[derive(Debug, Default)]
 pub(crate) struct ThreadBell {
     rung: Mutex<bool>,

@@ -1,5 +1,4 @@
-//! What a volume needs as long as it is served: its syncs, its checkpoints, and commits at
-//! intervals.
+//! The upkeep of a volume while it is served: its syncs, its checkpoints, and commits at intervals.
 
 use std::io;
 use std::sync::Arc;
@@ -66,14 +65,15 @@ impl Drop for Committer {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
-            // A panic there has ended the volume, which is told when the file system is taken out.
+            // A panic there has ended the volume, which is reported when the file system is taken
+            // out.
             let _ = thread.join();
         }
     }
 }
 
-/// Makes changes durable at intervals, until `stopped`'s other end is dropped. What is stored into
-/// mapped files is written back more often.
+/// Makes changes durable at intervals, until `stopped`'s other end is dropped. Stores into mapped
+/// files are written back more often.
 fn commit_at_intervals<F: FileSystem + Send>(volume: &Volume<F>, stopped: &Receiver<()>) {
     let mut committed = Instant::now();
     while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(WRITE_BACK_INTERVAL) {

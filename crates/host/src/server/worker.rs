@@ -170,7 +170,7 @@ fn poll_rings<F: FileSystem + Send>(clients: &mut Vec<RingClient<F>>, round: &mu
 
 /// Blocks until somebody rings, unless a request has come meanwhile.
 fn sleep<F: FileSystem + Send>(clients: &mut [RingClient<F>], bell: &Doorbell) {
-    // All are told: whoever submits from here on rings.
+    // All clients see that the worker sleeps: one that submits from here on rings.
     let mut quiet = true;
     for client in clients.iter_mut() {
         quiet &= client.lanes.fall_asleep();

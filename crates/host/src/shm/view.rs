@@ -35,7 +35,7 @@ impl WrittenView {
     /// The largest View within `bytes`; `None` when that is too little for any.
     ///
     /// # Errors
-    /// What making its memory says.
+    /// The error of making its memory.
     pub(crate) fn new(bytes: usize) -> io::Result<Option<Self>> {
         let Some(size) = Size::within(bytes) else { return Ok(None) };
         let memory = SharedMemory::create_read_only("atoll-view", size.bytes())?;
