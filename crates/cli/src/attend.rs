@@ -26,7 +26,7 @@ pub struct Attachment {
     pub target: PathBuf,
     /// Whether it may be changed.
     pub access: Access,
-    /// What reading does to times of last access, as far as it is known here.
+    /// The effect of reading on times of last access, as far as it is known here.
     pub access_times: AccessTimes,
 }
 

@@ -66,7 +66,7 @@ pub fn run(args: &Args) -> Outcome {
     Ok(0)
 }
 
-/// What is there, or what is wrong with it.
+/// The value of `result` by `show`, or its error.
 fn or_error<T, E: fmt::Debug>(result: &Result<T, E>, show: impl FnOnce(&T) -> Value) -> Value {
     match result {
         Ok(value) => show(value),

@@ -1,4 +1,4 @@
-//! What a command that could not do its work says, and the status that it ends with.
+//! The message of a command that could not do its work, and the status that it ends with.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ pub const RUN_NOT_FOUND: u8 = 127;
 /// Why a command failed, in a sentence for the person who gave it.
 #[derive(Debug)]
 pub struct Failure {
-    /// What was wrong and what to do; empty when all has been said already.
+    /// The error and its remedy; empty when the command has printed them already.
     pub message: String,
     /// The status to end with.
     pub status: u8,
@@ -46,5 +46,5 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What a command ends with: its status, or why it failed.
+/// The end of a command: its status, or why it failed.
 pub type Outcome = Result<u8, Failure>;

@@ -41,7 +41,7 @@ pub struct Job {
     before: SignalSet,
 }
 
-/// What is known of the two processes.
+/// The known state of the two processes.
 struct JobState {
     command: Pid,
     server: Pid,
@@ -119,7 +119,7 @@ impl Job {
                 }
             }
             while let Some((signal, by_terminal)) = signals::next(&self.signals) {
-                // What the terminal sends reaches the command by itself.
+                // Signals of the terminal reach the command by themselves.
                 if signal != Signal::CHILD {
                     state.take(signal, by_terminal);
                 }

@@ -1,5 +1,5 @@
-//! What is found damaged in volumes while they are used: said at once, where whoever runs them
-//! looks.
+//! Reports of damage found in volumes while they are used: printed at once, where the user of the
+//! volume looks.
 
 use std::io::Write as _;
 use std::os::unix::net::UnixDatagram;

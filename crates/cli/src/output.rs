@@ -1,4 +1,4 @@
-//! What commands print: JSON for programs, dates and modes for people.
+//! The output of commands: JSON for programs, dates and modes for people.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};

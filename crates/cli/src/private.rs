@@ -80,7 +80,7 @@ impl PrivateServer {
         let PrivateServer { path, place, stop, thread } = self;
         drop(stop);
         let ended = thread.join();
-        // What is left of it would be replaced by the next process of this number.
+        // The next process of this number would replace a socket that is left.
         let _ = std::fs::remove_file(&place.socket);
         let volume = match ended {
             Ok(Ok(mut volumes)) => volumes.pop().and_then(|(_, volume)| volume),

@@ -256,8 +256,8 @@ fn mount_all(attachments: &[Attachment], line: &CommandSide<'_>) -> Result<OsStr
             source: &attachment.volume,
             read_only: attachment.access == Access::Read,
             owner,
-            // Others' server knows who may do what; in a user namespace the kernel cannot be told.
-            // Who owns the volume may do what the modes of its files say.
+            // The server of a served volume knows who may do what; in a user namespace the kernel
+            // cannot be told. The owner of a volume may do what the modes of its files say.
             checked: attachment.served.is_none() || !namespace.is_user(),
             access_times: attachment.access_times,
         };

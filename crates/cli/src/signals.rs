@@ -18,7 +18,7 @@ use rustix::termios::{tcgetpgrp, tcsetpgrp};
 #[derive(Clone, Copy)]
 pub struct SignalSet(libc::sigset_t);
 
-/// What a call of the C library came to that says -1 when it has failed.
+/// The result of a call of the C library that returns -1 when it fails.
 fn done(result: i32) -> io::Result<i32> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
@@ -73,7 +73,8 @@ impl SignalSet {
         unsafe { libc::sigwait(&self.0, &mut 0) == 0 }
     }
 
-    /// What gives them, while they are blocked, to who reads it: never waiting, by [`next`].
+    /// A descriptor that gives these signals to its reader while they are blocked; [`next`] reads
+    /// it without waiting.
     ///
     /// # Errors
     /// Those of signalfd(2).
@@ -147,7 +148,7 @@ unsafe fn act(signal: Signal, action: libc::sighandler_t) -> io::Result<()> {
 /// would end without a status, and nobody could wait for them.
 ///
 /// # Errors
-/// What sigaction(2) says.
+/// Those of sigaction(2).
 pub fn mind_children() -> io::Result<()> {
     // SAFETY: the default action runs no code.
     unsafe { act(Signal::CHILD, libc::SIG_DFL) }

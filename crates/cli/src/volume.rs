@@ -33,7 +33,7 @@ pub enum Access {
     Write,
 }
 
-/// What reading does to times of last access, in the words of mount(8).
+/// The effect of reading on times of last access, in the words of mount(8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Atime {
     /// Nothing.
@@ -51,8 +51,8 @@ impl From<Atime> for AccessTimes {
     }
 }
 
-/// What reading does by `asked` to times of last access of `volume`, which a server has if
-/// `served`: then the server says so, and nothing may have been asked.
+/// The effect of reading on times of last access of `volume`, from the option `asked`. If a server
+/// has the volume (`served`), the server decides it, and the option may not be given.
 pub fn access_times(
     asked: Option<Atime>,
     volume: &Path,
@@ -142,7 +142,7 @@ pub fn open_device(path: &Path, access: Access) -> Result<HostDevice, Failure> {
 }
 
 /// Opens the volume at `path` and recovers what the last process to use it had not written home.
-/// What is found damaged, then or later, is [said](notes).
+/// Damage found then or later is [printed](notes).
 pub fn open(path: &Path, access: Access) -> Result<Volume, Failure> {
     let device = open_device(path, access)?;
     let mount = storage::mounting(&device, access == Access::Read);
@@ -239,7 +239,7 @@ pub fn create(path: &Path, options: &CreateOptions<'_>) -> Result<Volume, Failur
             _ => failed(&error),
         })?;
         if existing.is_some() {
-            // What held something else.
+            // It may have held something else.
             storage::empty(&mut device).map_err(|error| failed(&error))?;
         }
         format(path, &mut device, options)?;

@@ -81,7 +81,7 @@ fn mkfs_makes_volumes_where_nothing_is_lost() {
         1u64 << 40
     );
 
-    // What cannot be is not begun.
+    // A volume that cannot be made is not begun.
     let said = refuse(path, &["mkfs", "--size", "64K", "tiny"], 1);
     assert!(said.contains("too small"), "{said}");
     refuse(path, &["mkfs", "--label", &"l".repeat(65), "long"], 1);

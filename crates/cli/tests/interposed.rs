@@ -13,7 +13,7 @@ use common::{as_user, atoll, folder, fsck, need, ok, script_ok, volume};
 use nix::sys::signal::{Signal, kill};
 use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
 
-/// What the programs of these tests begin with: which memory of the server's the process has, and
+/// The beginning of the programs of these tests: which memory of the server's the process has, and
 /// calls until it must have a View.
 const BEGIN: &str = r#"
 import errno, os, resource, socket, sys, threading, time
@@ -49,7 +49,7 @@ fn program(dir: &Path, text: &str) -> [String; 6] {
     ["timeout", "-s", "KILL", "60", "python3", &path].map(str::to_owned)
 }
 
-/// What holds wherever a program finds /vol, which has nothing yet.
+/// Checks that hold wherever a program finds /vol, which has nothing yet.
 const VIEWS: &str = r#"
 import subprocess
 fd = make('/vol/f', b'a')
@@ -117,7 +117,7 @@ fn views_of_a_volume_of_ones_own() {
         assert_eq!(ok(command.args(&arguments)), "done\n");
     };
     run(VIEWS);
-    // What is adopted by its inode may be another's, and is adopted again when that is closed.
+    // A file adopted by its inode may use another's handle; it is adopted again when that closes.
     run(r#"
 a = make('/vol/a', b'a')
 b, looking = os.open('/vol/a', os.O_RDWR), os.open('/vol/a', os.O_RDONLY)

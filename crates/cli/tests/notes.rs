@@ -1,5 +1,5 @@
-//! What is wrong with a medium is said: by what opens a volume, by a check, and by servers when
-//! they come to it.
+//! Errors of a medium are reported: by commands that open a volume, by a check, and by servers when
+//! they meet one.
 #![allow(missing_docs)]
 
 mod common;

@@ -34,7 +34,7 @@ fn a_mark_says_who_has_a_volume() {
     }
     let kept = std::fs::read(path.join("seen.vol")).unwrap();
     assert!(kept == std::fs::read(&file).unwrap(), "nothing was changed");
-    // Who has crashed has nothing any more, nor has who let it go.
+    // A server that has crashed holds its volume no more, nor does one that released it.
     server.kill().unwrap();
     server.wait().unwrap();
     ok(atoll().current_dir(path).args(["mkdir", "seen.vol:/x"]));

@@ -1,4 +1,4 @@
-//! What programs may expect of files, held against a volume that the kernel serves to them.
+//! Tests of what programs may expect of files, on a volume that the kernel serves to them.
 #![allow(missing_docs)]
 
 mod common;
@@ -122,7 +122,7 @@ inside! {
             b.write_all(b"bb").unwrap();
         }
         assert_eq!(fs::read("log").unwrap(), b"abb".repeat(10));
-        // The flag can be taken back, and then offsets count again.
+        // The flag can be cleared, and then offsets count again.
         // (By the C library's function, as programs do.)
         nix::fcntl::fcntl(&a, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::empty())).unwrap();
         a.write_all_at(b"X", 0).unwrap();

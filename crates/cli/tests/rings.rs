@@ -99,7 +99,7 @@ fn a_view_may_be_asked_for_later() {
     let view = ring.begin_view(1 << 20).unwrap();
     view.keep_from_children().unwrap();
     assert!(ring.is_alive());
-    // What was open already is in it like the rest.
+    // A file that was open already is in the View like the rest.
     let mut page = [0; 4096];
     let shown = |at, page: &mut [u8]| view.reader().unwrap().read(attr.ino.0, at, page);
     assert_eq!(shown(4096, &mut page), None);

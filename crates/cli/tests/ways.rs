@@ -1,4 +1,4 @@
-//! What files are for programs, in every way in which they come to a volume.
+//! The behaviour of files for programs, in every way in which programs come to a volume.
 #![allow(missing_docs)]
 
 mod common;
@@ -19,7 +19,7 @@ fn copies_are_whole_however_they_are_made() {
     Ways::new("copies.c").all("end\n", &["{}"]);
 }
 
-/// Whose mount's kernel is not told what to forget of pages.
+/// The kernel of such a user's mount gets no notices to invalidate pages.
 #[test]
 fn copies_of_a_user_without_rights_are_whole() {
     if !geteuid().is_root() {
@@ -100,7 +100,7 @@ fn times_of_last_access_are_set_as_the_option_says() {
         let arguments = [kind, "{}", "shown"];
         assert_eq!(ways.run(way, &arguments[..2 + usize::from(own)]), "end\n", "{way:?}");
     }
-    // What one mount sets the others show, and keep their pages.
+    // A time that one mount sets, the others show; they keep their pages.
     let two = ["-v", "s:/other"];
     assert_eq!(ways.run_with(Way::ServedKernel, &two, &["two", "{}", "/other"]), "end\n");
     ways.end();

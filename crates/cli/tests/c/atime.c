@@ -1,4 +1,4 @@
-/* What reading does to times of last access.
+/* The effect of reading on times of last access.
  *
  *   atime relatime DIRECTORY [shown]     they are set when they are due, and only then; and the
  *                                        table of mounts says so
@@ -176,7 +176,7 @@ static void try(struct way way) {
     check(way, "when it lies ahead", before, false);
 }
 
-/* What is open all the time is read after each change too. */
+/* A file that stays open is read after each change too. */
 static void kept_open(struct way way, bool writes_itself) {
     int fd = open(file, writes_itself ? O_RDWR : O_RDONLY);
     int writer = writes_itself ? fd : open(file, O_WRONLY);
@@ -200,13 +200,13 @@ static bool resident(void *map) {
     must(mincore(map, SIZE, pages) == 0, "mincore");
     return pages[0] & 1;
 }
-/* A read that is not for a page cache: it is answered when all have been told. */
+/* A read that is not for a page cache: it is answered when all kernels have invalidated. */
 static void read_here(const char *path) {
     int fd = open(path, O_RDWR);
     must(fd >= 0 && pread(fd, bytes, 1, 0) == 1 && close(fd) == 0, "pread");
 }
-/* Has the time due, and a kernel know that by heart: what was taken back is not lent again for
- * some time. */
+/* Has the time due, and a kernel keep that by a lease: after an invalidation it gets no new lease
+ * for some time. */
 static void prepare(const char *path, int seconds) {
     set(file, 1000000000 + seconds);
     usleep(150000);
@@ -243,7 +243,7 @@ int main(int argc, char **argv) {
     snprintf(listed, sizeof listed, "%s/listed", argv[2]);
     snprintf(name, sizeof name, "%s/name", argv[2]);
     snprintf(target, sizeof target, "%s/target", argv[2]);
-    /* One that nobody has mapped: pages of that are lent to no kernel. */
+    /* A file that nobody has mapped: no kernel gets a lease on pages of a mapped one. */
     must(unlink(file) == 0 || errno == ENOENT, "unlink");
     int fd = open(file, O_WRONLY | O_CREAT | O_EXCL, 0600);
     memset(bytes, 'a', SIZE);

@@ -1,6 +1,6 @@
-/* What a program may do with descriptors and offsets, with everything that it sees printed: run in
- * an empty directory of two file systems, its output is the same. Its argument is that directory;
- * with more it is one of its own children. */
+/* Does all that a program may do with descriptors and offsets, and prints everything that it sees:
+ * run in an empty directory of two file systems, its output is the same. Its argument is that
+ * directory; with more it is one of its own children. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -27,7 +27,7 @@
 
 extern char **environ;
 static const char *me;
-/* What no call can be given, and no compiler is to see. */
+/* A bad address and a negative number, which the compiler is not to see. */
 static char *volatile nowhere;
 static volatile int negative = -1;
 static FILE *some(FILE *file) { return file ? file : (abort(), NULL); }

@@ -40,7 +40,7 @@ void use_at(const char *file);
 
 static int fd;
 
-/* What a child does: as much as is needed to have a connection of its own. */
+/* The work of a child: as much as is needed to have a connection of its own. */
 static int work(void *what) {
     char bytes[8];
     struct stat attr;

@@ -80,7 +80,7 @@ static void fill(unsigned char *to, long n) {
     uint64_t word = random64() | 1;
     for (long i = 0; i < n; i++) to[i] = (word >> (i % 8 * 8)) + i / 8;
 }
-/* What the file becomes when `n` bytes stand at `at`. */
+/* Writes `n` bytes at `at` to the model of the file. */
 static void put(long at, const unsigned char *from, long n) {
     if (at > size) memset(model + size, 0, at - size);
     memmove(model + at, from, n);

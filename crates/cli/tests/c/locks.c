@@ -113,7 +113,7 @@ static void hold(enum kind kind, unsigned c) {
     cases[c].first(fd);
     must(write(pipes[1], "r", 1) == 1 && read(pipes[2], &byte, 1) == 1, "a pipe");
     cases[c].then(fd);
-    /* What does not end it is to be enough. */
+    /* A `then` that does not end the process must free the lock by itself. */
     if (cases[c].then != nothing) pause();
     _exit(0);
 }
@@ -135,7 +135,7 @@ int main(int argc, char **argv) {
             pid_t holder = fork();
             if (holder == 0) hold(kind, c);
             must(read(pipes[0], &byte, 1) == 1, cases[c].name);
-            /* What is told of a close may come a little later. */
+            /* The server may learn of a close a little later. */
             int fd = open_it(0), got = -1;
             for (int i = 0; i < (cases[c].held[kind] ? 1 : 400) && got < 0; i++) {
                 if (i) usleep(5000);

@@ -1,4 +1,4 @@
-//! What the tests of the command share: a folder, volumes, running the real binary.
+//! Shared by the tests of the command: a folder, volumes, running the real binary.
 #![allow(dead_code, missing_docs)]
 
 pub mod served;

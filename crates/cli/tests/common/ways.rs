@@ -89,7 +89,8 @@ impl Ways {
         self.served.path()
     }
 
-    /// What the program prints, which must succeed. `{}` in `arguments` is the volume's directory.
+    /// The output of the program, which must succeed. `{}` in `arguments` is the volume's
+    /// directory.
     #[track_caller]
     pub fn run(&self, way: Way, arguments: &[&str]) -> String {
         self.run_with(way, &[], arguments)
