@@ -139,12 +139,18 @@ impl Line {
     /// the next other. Returns its number.
     pub fn choose(&mut self, forgets_first: bool) -> Option<u64> {
         self.forgets_first = forgets_first || self.requests.is_empty();
-        let first = match self.forgets.front() {
-            _ if !self.interrupts.is_empty() => self.interrupts.front(),
-            Some(parcel) if self.forgets_first => Some(parcel),
-            _ => self.requests.front(),
-        };
-        first.map(|parcel| parcel.id)
+        self.next().front().map(|parcel| parcel.id)
+    }
+
+    /// The queue that the next request is taken from.
+    fn next(&mut self) -> &mut VecDeque<Parcel> {
+        if !self.interrupts.is_empty() {
+            &mut self.interrupts
+        } else if self.forgets_first && !self.forgets.is_empty() {
+            &mut self.forgets
+        } else {
+            &mut self.requests
+        }
     }
 
     /// How many requests wait to be taken.
@@ -185,13 +191,7 @@ impl Carrier for Line {
     type Error = std::convert::Infallible;
 
     fn take(&mut self) -> std::result::Result<Option<u64>, Self::Error> {
-        let forgets = self.forgets_first && !self.forgets.is_empty();
-        let parcel = match self.interrupts.pop_front() {
-            Some(parcel) => Some(parcel),
-            None if forgets => self.forgets.pop_front(),
-            None => self.requests.pop_front(),
-        };
-        let Some(parcel) = parcel else { return Ok(None) };
+        let Some(parcel) = self.next().pop_front() else { return Ok(None) };
         // No answer may show what another has left in the room.
         self.room.clear();
         self.room.resize(parcel.room, 0xa5);

@@ -391,10 +391,7 @@ pub fn answer(
         Call::Open { .. } | Call::Opendir { .. } => Answer::Opened(reader.open(&mut beside)?),
         Call::Create { .. } => {
             let attr = reader.entry(&mut beside)?;
-            let valid = beside.valid;
-            let handle = reader.open(&mut beside)?;
-            beside.valid = valid;
-            Answer::Created(attr, handle)
+            Answer::Created(attr, reader.open(&mut beside)?)
         }
         Call::Readlink { .. } | Call::Read { .. } | Call::Getxattr { .. } => {
             Answer::Bytes(data.clone())

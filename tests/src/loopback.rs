@@ -12,13 +12,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use atoll_server::Session;
 use atoll_server::host::Bell;
 use atoll_server::revocable::Revocable;
+use atoll_server::route::answer::fail;
 use atoll_server::route::carrier::{Carrier, Held, Incoming};
 use atoll_server::route::router::{Router, serve_next};
 use atoll_server::syncs::Syncer;
 use atoll_server::task::{Step, Task};
 use atoll_transport::{Lost, Received, SendError, Token, Transport};
-use atoll_vfs::wire::header::OutHeader;
-use atoll_vfs::wire::{Fixed, REQUEST_MAX};
+use atoll_vfs::wire::REQUEST_MAX;
 use atoll_vfs::{FileSystem, ServerOptions};
 
 /// The most requests whose answers wait to be received.
@@ -50,6 +50,12 @@ struct Last {
     answers: Answers,
 }
 
+impl Last {
+    fn letter(&self, message: &[u8], data: usize) -> Letter {
+        Letter { message: message.to_vec(), data: self.room[..data].to_vec() }
+    }
+}
+
 impl Carrier for Last {
     type Slot = u64;
     type Error = Infallible;
@@ -64,13 +70,12 @@ impl Carrier for Last {
     }
 
     fn answer(&mut self, token: u64, message: &[u8], data: usize) -> Result<bool, Infallible> {
-        let letter = Letter { message: message.to_vec(), data: self.room[..data].to_vec() };
-        self.answers.all().insert(token, letter);
+        self.answers.all().insert(token, self.letter(message, data));
         Ok(true)
     }
 
     fn hold(&mut self, token: u64, message: &[u8], data: usize) -> Box<dyn Held> {
-        let letter = Letter { message: message.to_vec(), data: self.room[..data].to_vec() };
+        let letter = self.letter(message, data);
         Box::new(Waiting { token, letter, answers: self.answers.clone() })
     }
 }
@@ -84,11 +89,8 @@ struct Waiting {
 impl Held for Waiting {
     fn release(mut self: Box<Self>, outcome: atoll_vfs::Result<()>) -> bool {
         if let Err(error) = outcome {
-            let OutHeader { unique, .. } = OutHeader::load(&self.letter.message);
-            let (len, error) = (OutHeader::SIZE as u32, -error.raw());
-            self.letter.message.truncate(OutHeader::SIZE);
+            fail(&mut self.letter.message, error);
             self.letter.data.clear();
-            OutHeader { len, error, unique }.store(&mut self.letter.message);
         }
         self.answers.all().insert(self.token, self.letter);
         true
@@ -180,9 +182,6 @@ impl<F: FileSystem + Send> Transport for Loopback<F> {
     ) -> Result<Received, Lost> {
         self.wait(&token)?;
         let letter = self.carrier.answers.all().remove(&token.0).ok_or(Lost)?;
-        let (m, d) = (letter.message.len().min(message.len()), letter.data.len().min(data.len()));
-        message[..m].copy_from_slice(&letter.message[..m]);
-        data[..d].copy_from_slice(&letter.data[..d]);
-        Ok(Received { message: m, data: d })
+        Ok(Received::copy((&letter.message, &letter.data), message, data))
     }
 }

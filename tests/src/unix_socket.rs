@@ -173,9 +173,6 @@ impl Transport for SocketTransport {
     ) -> std::result::Result<Received, Lost> {
         self.wait(&token)?;
         let (from, bytes) = self.answers.remove(&token.0).ok_or(Lost)?;
-        let (m, d) = (from.len().min(message.len()), bytes.len().min(data.len()));
-        message[..m].copy_from_slice(&from[..m]);
-        data[..d].copy_from_slice(&bytes[..d]);
-        Ok(Received { message: m, data: d })
+        Ok(Received::copy((&from, &bytes), message, data))
     }
 }

@@ -149,12 +149,6 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
         &self.fs
     }
 
-    /// The file system below, for calls that POSIX does not have.
-    pub fn fs_mut(&mut self) -> &mut F {
-        self.remembered.forget();
-        &mut self.fs
-    }
-
     /// Closes every descriptor and gives the file system back. Errors of closing are dropped: a
     /// caller that needs durability has synced before.
     pub fn into_fs(mut self) -> F {

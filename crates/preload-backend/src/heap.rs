@@ -31,7 +31,8 @@ impl Heap {
     /// before stays as it is.
     ///
     /// # Safety
-    /// No other thread of this process is in this library.
+    /// No other thread of this process is in this library. What was allocated before is not freed
+    /// from here on: the allocator knows its neighbours no more.
     pub unsafe fn restart(&self) {
         self.lock.reset();
         // SAFETY: as the caller promises.

@@ -35,6 +35,19 @@ pub struct Received {
     pub data: usize,
 }
 
+impl Received {
+    /// Copies an answer that is kept to the front of a caller's buffers, as much as they have room
+    /// for.
+    pub fn copy(answer: (&[u8], &[u8]), message: &mut [u8], data: &mut [u8]) -> Received {
+        let copy = |from: &[u8], to: &mut [u8]| {
+            let len = from.len().min(to.len());
+            to[..len].copy_from_slice(&from[..len]);
+            len
+        };
+        Received { message: copy(answer.0, message), data: copy(answer.1, data) }
+    }
+}
+
 /// A way to a server: requests go out, answers come back, in any order.
 ///
 /// A request and an answer are each a *message*, which is small and is copied, and *data*, which

@@ -86,13 +86,6 @@ impl<F: FileSystem, C: FnMut() -> Timespec> Transport for Inline<F, C> {
         data: &mut [u8],
     ) -> Result<Received, Lost> {
         let (reply, place) = self.answers.remove(&token.0).ok_or(Lost)?;
-        Ok(Received { message: cut(&reply, message), data: cut(&place, data) })
+        Ok(Received::copy((&reply, &place), message, data))
     }
-}
-
-/// Copies what fits of `from` to the front of `to`. Returns its length.
-fn cut(from: &[u8], to: &mut [u8]) -> usize {
-    let len = from.len().min(to.len());
-    to[..len].copy_from_slice(&from[..len]);
-    len
 }
