@@ -43,15 +43,18 @@ struct Place {
     journal_blocks: u64,
     /// Blocks that are left free; a file takes the others, which nobody writes to.
     left: Option<u64>,
+    /// Blocks for which the host has storage before the crash.
+    host: Option<u64>,
 }
 
 /// With room; so full that freed blocks are wanted at once; with the first group full; with the
-/// first nearly full, and the second not made yet.
-const PLACES: [Place; 4] = [
-    Place { name: "roomy", blocks: 1024, journal_blocks: 256, left: None },
-    Place { name: "full", blocks: 288, journal_blocks: 128, left: Some(52) },
-    Place { name: "groups", blocks: 33_000, journal_blocks: 128, left: Some(660) },
-    Place { name: "next-group", blocks: 33_000, journal_blocks: 128, left: Some(616) },
+/// first nearly full, and the second not made yet; on a host that is nearly full.
+const PLACES: [Place; 5] = [
+    Place { name: "roomy", blocks: 1024, journal_blocks: 256, left: None, host: None },
+    Place { name: "full", blocks: 288, journal_blocks: 128, left: Some(52), host: None },
+    Place { name: "groups", blocks: 33_000, journal_blocks: 128, left: Some(660), host: None },
+    Place { name: "next-group", blocks: 33_000, journal_blocks: 128, left: Some(616), host: None },
+    Place { name: "full-host", blocks: 1024, journal_blocks: 256, left: None, host: Some(24) },
 ];
 
 /// How syncs are made, and how freed space is discarded, by its name in a case.
@@ -152,7 +155,7 @@ impl Case {
             }
             (rng.chance(50), steps)
         };
-        let place = rng.pick(&[0, 0, 0, 1, 1, 1, 2, 3]);
+        let place = rng.pick(&[0, 0, 0, 1, 1, 1, 2, 3, 4]);
         let discards = if rng.chance(25) { rng.within(1..4) as usize } else { 0 };
         let syncing = if halves { 4 + discards } else { discards };
         let caches = (rng.within(0..3) as usize, rng.within(0..3) as usize);
@@ -250,7 +253,8 @@ pub fn try_case(
         // Time for syncs in halves to end.
         ops.extend(vec![Op::Statfs; 16]);
     }
-    let device = FaultDevice::from_image(image.clone());
+    let mut device = FaultDevice::from_image(image.clone());
+    device.faults.free_blocks = PLACES[case.place].host;
     // Slow enough for a few operations to come between.
     let halves = Halves::new(number, if case.in_halves() { 100 } else { 0 }).going_on(30);
     let pair = |fs| Differential::going_on(fs, rest.clone());

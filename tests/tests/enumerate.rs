@@ -8,8 +8,9 @@ use atoll_tests::rng::environment;
 
 /// Sequences that chance may leave out: a block that goes from file data to a node within a window,
 /// recovered in less memory than before; data in the journal that newer data has made void; blocks
-/// that are freed and taken again between the halves of a commit, allocated before it or long ago.
-const KNOWN: [&str; 9] = [
+/// that are freed and taken again between the halves of a commit, allocated before it or long ago;
+/// data that is newer than the journal's and has no record; data of a write that was undone.
+const KNOWN: [&str; 11] = [
     "roomy/whole/64M/64K/temporary,setxattr-many,syncfs",
     "roomy/halves/64M/64K/temporary,setxattr-many,syncfs",
     "roomy/whole/64M/64M/overwrite,fsync,write-300k,syncfs",
@@ -19,6 +20,8 @@ const KNOWN: [&str; 9] = [
     "roomy/halves/64M/64M/write-300k,syncfs,truncate-write,write-300k",
     "roomy/halves/64M/64M/write-300k,syncfs,append,tmpfile-link",
     "roomy/whole/64M/64M/truncate-down,extend",
+    "roomy/halves/64M/64M/overwrite-part,fdatasync,overwrite-large,fdatasync,mkdir",
+    "full-host/halves/64M/64M/write-300k,setxattr-many,syncfs,chmod-chown,syncfs",
 ];
 
 fn failure(case: &Case, seed: u64, event: usize, error: &str) -> String {
@@ -49,13 +52,13 @@ fn known_sequences() {
 #[test]
 fn pairs_and_triples() {
     let depth = Depth { stride: 8, losses: 1, further: 8 };
-    let plan = Run { images: 8_000, seed: 1, threads: 1, depth };
+    let plan = Run { images: 12_000, seed: 1, threads: 1, depth };
     match run(&plan, |_, _| {}) {
         Err((case, event, error)) => panic!("{}", failure(&case, plan.seed, event, &error)),
         Ok((cases, tried)) => {
             println!("{cases} cases: {tried:?}");
-            assert!(cases > 100 && tried.in_recovery > 300 && tried.halves > 20);
-            assert!(tried.out_of_space > 10, "no volume was ever full");
+            assert!(cases > 80 && tried.in_recovery > 300 && tried.halves > 20);
+            assert!(tried.out_of_space > 5, "no volume was ever full");
         }
     }
 }

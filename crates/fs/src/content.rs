@@ -1,6 +1,6 @@
 //! Content and attributes of single inodes.
 
-use atoll_block::{Addressable, BLOCK_SIZE};
+use atoll_block::{Addressable, BLOCK_SIZE, BlockError};
 use atoll_vfs::filesystem::{FILE_SIZE_MAX, checked_end};
 use atoll_vfs::{
     Attr, Context, Errno, FallocateMode, FileType, Handle, Ino, OpenFlags, SeekTo, SetAttr,
@@ -98,18 +98,20 @@ impl<M: Addressable> Fs<M> {
         data: &[u8],
     ) -> Result<Written> {
         let mut done = 0;
+        let mut most = WRITE_MAX;
         while done < data.len() {
             let at = offset + done as u64;
             let rest = &data[done..];
-            let whole = rest.len().min(WRITE_MAX as usize);
-            // If all of it does not fit, perhaps its first block does.
-            let one = rest.len().min((BLOCK - at % BLOCK) as usize);
-            let n = match self.write_chunk(slot, at, &rest[..whole]) {
-                Err(FsError::Full) if one < whole => self.write_chunk(slot, at, &rest[..one]),
-                other => other,
-            };
-            match n {
+            let over = if most < WRITE_MAX { at % BLOCK } else { 0 };
+            let chunk = rest.len().min((most - over) as usize);
+            match self.write_chunk(slot, at, &rest[..chunk]) {
                 Ok(n) => done += n,
+                // If all of it does not fit, perhaps half of it does.
+                Err(FsError::Full | FsError::Device(BlockError::NoSpace))
+                    if chunk as u64 > BLOCK - at % BLOCK =>
+                {
+                    most = (chunk as u64 / 2).next_multiple_of(BLOCK);
+                }
                 Err(e) if done == 0 => return Err(e),
                 Err(_) => break,
             }

@@ -5,6 +5,8 @@
 //! content. Bytes of the last block beyond the end of file are never trusted: they are zeroed when
 //! the file grows over them.
 
+use alloc::vec::Vec;
+
 use atoll_block::{Addressable, BLOCK_SIZE, BlockError, BlockIndex};
 
 use crate::allocation::Goal;
@@ -67,7 +69,7 @@ impl<M: Addressable> Store<M> {
 
     /// Writes at most [`WRITE_MAX`] bytes to a file within a transaction and updates its record.
     /// Returns how many were written: all, unless they go to so many places that their record would
-    /// become too long.
+    /// become too long. After an error the file is what it was.
     pub fn write_file(&mut self, inode: &mut Inode, offset: u64, data: &[u8]) -> Result<usize> {
         debug_assert!(data.len() as u64 <= WRITE_MAX);
         let size = inode.record.size;
@@ -76,8 +78,17 @@ impl<M: Addressable> Store<M> {
             self.zero_tail(inode, offset)?;
         }
         let mut done = 0;
+        let mut in_place = Vec::new();
         while done < data.len() {
-            done += self.write_run(inode, offset + done as u64, &data[done..])?;
+            let at = offset + done as u64;
+            done += match self.mapping(inode, at / BLOCK)? {
+                Mapping::Mapped(e) if !e.unwritten => {
+                    let n = (e.end() * BLOCK - at).min((data.len() - done) as u64) as usize;
+                    in_place.push((address(&e, at), done..done + n));
+                    n
+                }
+                found => self.write_run(inode, found, at, &data[done..])?,
+            };
             if done > 0 && !self.has_room() {
                 break;
             }
@@ -87,19 +98,24 @@ impl<M: Addressable> Store<M> {
         if inode.record.size != size || inode.record.blocks != blocks {
             self.update_size(inode)?;
         }
+        // What is stored here cannot be taken back: it comes when there was space for all the rest.
+        for (at, part) in in_place {
+            self.store_data(at, &data[part])?;
+        }
         Ok(done)
     }
 
-    /// Writes to one extent or hole and returns how many bytes went there.
-    fn write_run(&mut self, inode: &mut Inode, at: u64, data: &[u8]) -> Result<usize> {
+    /// Writes to one unwritten extent or hole and returns how many bytes went there.
+    fn write_run(
+        &mut self,
+        inode: &mut Inode,
+        found: Mapping,
+        at: u64,
+        data: &[u8],
+    ) -> Result<usize> {
         let file_block = at / BLOCK;
         let blocks_end = (at + data.len() as u64).div_ceil(BLOCK);
-        match self.mapping(inode, file_block)? {
-            Mapping::Mapped(e) if !e.unwritten => {
-                let n = (e.end() * BLOCK - at).min(data.len() as u64) as usize;
-                self.store_data(address(&e, at), &data[..n])?;
-                Ok(n)
-            }
+        match found {
             Mapping::Mapped(e) => {
                 let part = e.clip(file_block, blocks_end).unwrap_or(e);
                 let n = self.fill(&part, at, data)?;

@@ -364,7 +364,10 @@ impl<M: Addressable> Store<M> {
                 let _ = rebuilt;
             }
         }
-        for (start, _) in t.allocated.drain(..) {
+        for (start, len) in t.allocated.drain(..) {
+            // No file's any more: a commit that carried what was stored there would have recovery
+            // write it over what the blocks come to hold.
+            self.commits.dirty_data.forget(start, len);
             self.allocator.data_hint = self.allocator.data_hint.min(start);
         }
         for (group, full) in t.refilled.drain(..).rev() {

@@ -515,3 +515,34 @@ fn a_failure_between_pieces_is_told() {
     assert_eq!(fs.syncfs(&CX), Err(Errno::EIO));
     assert_eq!(go_on(&mut fs, sync).map(drop), Err(Errno::EIO));
 }
+
+/// Data alone is durable by a commit in halves whose mark covers no record that another did not:
+/// what the journal had of it before is void.
+#[test]
+fn newer_data_without_a_record_is_not_taken_back() {
+    for operations in 0..3 {
+        let mut fs = volume();
+        let (ino, handle) = file(&mut fs, "f", MUCH);
+        fs.syncfs(&CX).unwrap();
+        // Little: it goes to the journal with the mark.
+        fs.write(&CX, ino, handle, 0, &[b'a'; 4096]).unwrap();
+        fs.fsync(&CX, ino, handle, true).unwrap();
+        fs.write(&CX, ino, handle, 0, &vec![b'b'; MUCH]).unwrap();
+        let mut next = fs.begin_sync(&CX, true).unwrap();
+        for at in 0..operations {
+            fs.mkdir(&CX, Ino::ROOT, name(&format!("d{at}")), 0o755).unwrap();
+        }
+        while let Some(sync) = next.take() {
+            next = go_on(&mut fs, sync).unwrap();
+        }
+        for survival in [Survival::None, Survival::All] {
+            let device = FaultDevice::from_image(fs.device().power_loss(survival));
+            let mut fs = Fs::mount(device, &mount_options_after_power_loss()).unwrap();
+            let attr = fs.lookup(&CX, Ino::ROOT, name("f")).unwrap();
+            let handle = fs.open(&CX, attr.ino, OpenFlags::READ).unwrap();
+            let mut got = vec![0; MUCH];
+            fs.read(&CX, attr.ino, handle, 0, &mut got).unwrap();
+            assert!(got.iter().all(|&byte| byte == b'b'), "{operations} operations, {survival:?}");
+        }
+    }
+}

@@ -36,7 +36,7 @@ const MORE_FILES: std::ops::Range<u8> = 40..64;
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
 /// The names of the operations.
-pub const OPERATIONS: [&str; 49] = [
+pub const OPERATIONS: [&str; 51] = [
     "create",
     "create-many",
     "mkdir",
@@ -61,6 +61,8 @@ pub const OPERATIONS: [&str; 49] = [
     "write-64k",
     "write-300k",
     "overwrite",
+    "overwrite-part",
+    "overwrite-large",
     "append",
     "write-beyond",
     "truncate-down",
@@ -93,7 +95,7 @@ pub const SYNCS: [&str; 3] = ["syncfs", "fsync", "fdatasync"];
 
 /// Sequences of three that meet in the same blocks: each one of the first, then one of the second,
 /// then one of the third.
-pub const FAMILIES: [[&[&str]; 3]; 4] = [
+pub const FAMILIES: [[&[&str]; 3]; 5] = [
     // File data is given up soon after it was written, and its blocks are taken by others.
     [
         &["write-300k", "write-64k", "append", "overwrite", "allocate-beyond", "replace"],
@@ -118,6 +120,12 @@ pub const FAMILIES: [[&[&str]; 3]; 4] = [
         &["write-300k", "write-64k"],
         &["append", "write-64k", "tmpfile-link", "extend", "replace", "unlink-open-close"],
         &["truncate-write", "write-beyond", "overwrite", "unlink-large", "rename", "temporary"],
+    ],
+    // Data that went to the journal with the mark is overwritten where it lies, without a record.
+    [
+        &["overwrite-part", "overwrite", "write-4k"],
+        &["overwrite-large", "overwrite-part", "overwrite"],
+        &["mkdir", "chmod-chown", "create", "overwrite-part"],
     ],
 ];
 
@@ -194,6 +202,9 @@ pub fn calls(name: &str, step: u32) -> Option<Vec<Op>> {
         "write-64k" => on(HOLES, write(8192, 65536)),
         "write-300k" => on(MIDDLE, write(1000, 300 << 10)),
         "overwrite" => on(MIDDLE, write(0, 20_000)),
+        // The same blocks: little enough for the journal, and too much.
+        "overwrite-part" => on(LARGE, write(10_000, 5000)),
+        "overwrite-large" => on(LARGE, write(0, 66_000)),
         "append" => {
             let flags = RW | OpenFlags::APPEND;
             vec![Op::Open { node: MIDDLE, file: 0, flags }, write(0, 3000), close]

@@ -305,18 +305,18 @@ pub fn extent<M: Addressable>(
     // Where a mark covers less than all before it, its coverage ends at an earlier record.
     let mut before = None;
     let end = scan(device, superblock, from, |_, record| {
-        if let Some(position) = record.covers() {
+        // A mark cannot cover what comes behind it.
+        let covered = record.covers().filter(|&position| position <= record.end.position);
+        if let Some(position) = covered {
             if position == record.end.position {
                 (committed, before) = (record.end, None);
-            } else if position < record.end.position
-                && position > before.unwrap_or(committed.position)
-            {
+            } else if position > before.unwrap_or(committed.position) {
                 before = Some(position);
-            } else {
-                return Ok(true);
             }
+            // Also where the mark covers no record that was not: what was flushed before it may be
+            // data alone, newer than an entry of the journal.
             if record.is_flushed_mark() {
-                void_before = position;
+                void_before = void_before.max(position);
             }
         }
         Ok(true)
