@@ -45,7 +45,7 @@ fi
 
 if ! command -v cargo >/dev/null; then
     # rustup's own place, before the shell has read its profile.
-    if [ -x "$HOME/.cargo/bin/cargo" ]; then
+    if [ -x "${HOME:-}/.cargo/bin/cargo" ]; then
         echo "$0: Rust is installed but not on PATH; run: . \"\$HOME/.cargo/env\"" >&2
     else
         echo "$0: Rust is missing; install it as https://rustup.rs says" >&2

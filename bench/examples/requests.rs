@@ -11,6 +11,7 @@ use atoll_host::server::lanes::{Lanes, Latest};
 use atoll_host::shm::{Doorbell, SharedMemory};
 use atoll_posix::{Clock, OFlags, Options, Posix};
 use atoll_server::revocable::Revocable;
+use atoll_server::route::share::BATCH;
 use atoll_server::{Access, Credentials, Identity, Session};
 use atoll_transport::Lost;
 use atoll_transport::channel::{ClientChannel, Config, Layout, WaitStrategy};
@@ -26,7 +27,8 @@ struct Inline {
 
 impl WaitStrategy<SharedMemory> for Inline {
     fn spin(&mut self, _round: u32) -> bool {
-        self.lanes.turn(&self.place, &mut self.latest).expect("the client keeps to the rules")
+        let turn = self.lanes.turn(&self.place, &mut self.latest, BATCH);
+        turn.expect("the client keeps to the rules").units > 0
     }
 
     fn park(&mut self, _: &SharedMemory, _: usize, _: u32) -> Result<(), Lost> {

@@ -3,13 +3,14 @@
 //! Read in this order: [`table`] what is measured and what is aimed at; [`subject`] the file
 //! systems and [`calls`] what they are asked to do; [`workloads`]; [`child`] one measurement in a
 //! process of its own; [`measure`] all of them, interleaved; [`goals`], [`report`] and [`plot`]
-//! what comes out.
+//! what comes out; [`hostile`] a server under attack.
 #![deny(unsafe_code)]
 
 mod atoll;
 mod calls;
 mod child;
 mod goals;
+mod hostile;
 mod limit;
 mod machine;
 mod measure;
@@ -50,6 +51,14 @@ enum Command {
     Embedded(Options),
     /// Atoll in a process of its own, for many programs
     Server(Options),
+    /// A server under attack by strangers, for the program of another user
+    Hostile(hostile::Options),
+    /// A stranger; a process that the attacks start
+    #[command(hide = true)]
+    Attack(hostile::Part),
+    /// Whom the attacks are to hit, or a newcomer
+    #[command(hide = true)]
+    Victim(hostile::Visit),
     /// One measurement; the process that the others start again and again
     #[command(hide = true)]
     Child(child::Order),
@@ -90,6 +99,9 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Embedded(options) => suite(&EMBEDDED, &options),
         Command::Server(options) => suite(&SERVER, &options),
+        Command::Hostile(options) => hostile::run(&options),
+        Command::Attack(part) => part.play(),
+        Command::Victim(visit) => visit.pay(),
         Command::Child(order) => child::obey(&order).and_then(|record| {
             println!("{}", serde_json::to_string(&record).map_err(|e| Broken(e.to_string()))?);
             Ok(())

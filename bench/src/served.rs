@@ -18,7 +18,7 @@ pub use remote::{Remote, null_call};
 const MOUNT_POINT: &str = "/atoll";
 
 /// The command `atoll`, in the profile of this program.
-fn program() -> Result<PathBuf, Broken> {
+pub fn program() -> Result<PathBuf, Broken> {
     Ok(std::env::current_exe()?.with_file_name("atoll"))
 }
 

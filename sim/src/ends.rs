@@ -166,6 +166,7 @@ impl World {
         self.ghosts.clear();
         let fs = volume.into_inner().map_err(|_| "somebody still holds the volume".to_string())?;
         let fs = fs.ok_or("the file system panicked")?;
+        self.judge_accounts()?;
         let unmounted = fs.unmount();
         if self.disk.has_failed() {
             // Nothing more is written home, whatever unmounting says.

@@ -7,8 +7,9 @@
 //! clients send that keep to no rule; [`kernel`] is what a mount's kernel remembers, [`jobs`] the
 //! server's own work, [`machine`] and [`disk`] what is below; `ends` is how clients, processes and
 //! the power go. The judges are [`mirror`] for answers, caches and what a crash leaves, [`rights`]
-//! for permissions, [`locks`] for locks, and the scheduler itself for progress. [`plant`] has the
-//! defects that they must find; [`measure`] what hostile clients cost others today.
+//! for permissions, [`locks`] for locks, the scheduler itself for progress, and `sharing` for how
+//! long strangers make others wait. [`plant`] has the defects that the judges must find;
+//! [`measure`] what hostile clients cost others today.
 #![forbid(unsafe_code)]
 
 pub mod call;
@@ -30,5 +31,6 @@ pub mod rights;
 pub mod schedule;
 pub mod seat;
 mod serve;
+mod sharing;
 pub mod views;
 pub mod world;

@@ -20,6 +20,7 @@ use atoll_vfs::{Context, Errno, FileSystem, Ino, Name, OpenFlags, RenameFlags, T
 
 use crate::codec::{Asker, Dialect};
 use crate::disk::Disk;
+use crate::plant::Plant;
 use crate::schedule::Event;
 use crate::seat::{Role, Seat};
 use crate::world::{Options, Outcome, Template, World};
@@ -37,7 +38,7 @@ pub type Finding = (&'static str, String);
 pub fn all(template: &Template) -> Outcome<Vec<Finding>> {
     let mut findings = Vec::new();
     for mounts in [1, 2, 4, 8] {
-        let waited = late_mounts(template, mounts)?;
+        let waited = late_mounts(template, mounts, None)?;
         let what = format!("{mounts} in a row: one change each waits {waited:.1?} in all");
         findings.push(("mounts that never let go", what));
     }
@@ -82,8 +83,12 @@ pub fn all(template: &Template) -> Outcome<Vec<Finding>> {
 }
 
 /// A world with nobody in it.
-fn empty(template: &Template) -> Outcome<World> {
-    let mut world = World::new(template, 1, Options::default())?;
+pub(crate) fn empty(template: &Template) -> Outcome<World> {
+    empty_with(template, None)
+}
+
+fn empty_with(template: &Template, plant: Option<Plant>) -> Outcome<World> {
+    let mut world = World::new(template, 1, Options { plant, ..Options::default() })?;
     while !world.seats.is_empty() {
         world.stand_up(0, true);
     }
@@ -107,8 +112,12 @@ fn ask<T>(
 
 /// How long a client waits that changes a file once after each of so many `mounts`, one after the
 /// other, has cached it; none of them ever takes a notice.
-fn late_mounts(template: &Template, mounts: u32) -> Outcome<Duration> {
-    let mut world = empty(template)?;
+pub(crate) fn late_mounts(
+    template: &Template,
+    mounts: u32,
+    plant: Option<Plant>,
+) -> Outcome<Duration> {
+    let mut world = empty_with(template, plant)?;
     let mut waited = Duration::ZERO;
     world.sit_down(Role::Root)?;
     for _ in 0..mounts {

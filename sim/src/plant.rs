@@ -28,10 +28,18 @@ pub enum Plant {
     UncheckedUser,
     /// A hostile client's locks are not counted.
     EndlessLocks,
+    /// The carrier gives each connection so many requests, whatever time these take.
+    TurnsByRequests,
+    /// A user has as many shares of the time as it has connections.
+    ConnectionsAsUsers,
+    /// Mounts of all users are waited for like the superuser's.
+    TrustedStrangers,
+    /// What a session took of its user's share is not given back.
+    KeptCharges,
 }
 
 /// All of them.
-pub const PLANTS: [Plant; 12] = [
+pub const PLANTS: [Plant; 16] = [
     Plant::LostRing,
     Plant::KeptAttributes,
     Plant::KeptPages,
@@ -44,4 +52,8 @@ pub const PLANTS: [Plant; 12] = [
     Plant::StaleView,
     Plant::UncheckedUser,
     Plant::EndlessLocks,
+    Plant::TurnsByRequests,
+    Plant::ConnectionsAsUsers,
+    Plant::TrustedStrangers,
+    Plant::KeptCharges,
 ];

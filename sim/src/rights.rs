@@ -54,6 +54,15 @@ impl Caller<'_> {
         self.mirror.attr(node).is_none_or(|attr| attr.uid == self.uid)
     }
 
+    /// Whether he could copy the file as well as give it a name, or it is his.
+    fn may_link(&mut self, node: Node) -> bool {
+        let Some(attr) = self.mirror.attr(node) else { return true };
+        let is_plain = attr.file_type() == FileType::Regular;
+        let is_set_id = attr.mode & 0o4000 != 0 || attr.mode & 0o2010 == 0o2010;
+        let copies = is_plain && !is_set_id && self.has(&attr, READ | WRITE);
+        copies || attr.uid == self.uid
+    }
+
     fn named(&mut self, dir: Node, name: Letter) -> Option<Attr> {
         let model = self.mirror.lookup(dir, name).ok()?;
         self.mirror.attr(Node { served: model, model })
@@ -66,8 +75,10 @@ impl Caller<'_> {
             | Call::Mkdir { parent, .. }
             | Call::Symlink { parent, .. }
             | Call::Unlink { parent, .. }
-            | Call::Rmdir { parent, .. }
-            | Call::Link { parent, .. } => self.may_in(parent, WRITE | SEARCH),
+            | Call::Rmdir { parent, .. } => self.may_in(parent, WRITE | SEARCH),
+            Call::Link { node, parent, .. } => {
+                self.may_in(parent, WRITE | SEARCH) && self.may_link(node)
+            }
             Call::Rename { parent, name, new_parent, new_name, .. } => {
                 let (moved, other) = (self.named(parent, name), self.named(new_parent, new_name));
                 let is_same = moved.map(|attr| attr.ino) == other.map(|attr| attr.ino);

@@ -3,13 +3,18 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
+use atoll_tests::rng::Rng;
+
 use crate::disk;
 use crate::plant::Plant;
 use crate::seat::{Pending, Stage, What};
+use crate::sharing;
 use crate::world::{Counts, Options, Outcome, Template, World, trace};
 
 /// The most turns that everything takes to come to rest when nobody asks for anything more.
 const REST_MAX: u32 = 4000;
+/// Of so many schedules one shows how users share the server's time.
+const STRANGERS_EVERY: u64 = 10;
 /// The most requests of a client that have no answer yet.
 const SLOTS: usize = 3;
 /// The same of a hostile one, which does not take its answers.
@@ -69,6 +74,11 @@ pub fn run(template: &Template, seed: u64, options: Options) -> Report {
     let result = catch_unwind(AssertUnwindSafe(|| {
         let mut world = World::new(template, seed, options)?;
         let result = world.run();
+        if result.is_ok() && seed.is_multiple_of(STRANGERS_EVERY) {
+            let mut rng = Rng::new(seed ^ u64::from_be_bytes(*b"strangrs"));
+            sharing::judge(template, &mut rng, options.plant)?;
+            sharing::judge_mounts(template, &mut rng, options.plant)?;
+        }
         digest = (world.digest(), world.counts);
         // The parts of a world that failed are in any state, and dropping them may fail too.
         if result.is_err() {

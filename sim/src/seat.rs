@@ -122,7 +122,7 @@ impl Role {
 
     /// Its credentials.
     pub fn peer(self) -> Credentials {
-        Credentials { uid: self.uid(), gid: self.uid(), groups: Vec::new(), pid: 1 }
+        Credentials { uid: self.uid(), gid: self.uid(), groups: [].into(), pid: 1 }
     }
 
     /// The context of its calls.

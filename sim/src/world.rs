@@ -12,6 +12,7 @@ use atoll_server::checkpoints::Checkpointer;
 use atoll_server::host::Host;
 use atoll_server::leases::caches::Lends;
 use atoll_server::revocable::Revocable;
+use atoll_server::rights::accounts::{Account, Accounts, Resource, Shares};
 use atoll_server::rights::identity::Identity;
 use atoll_server::route::kernel::{Kernel as KernelRoute, KernelOptions};
 use atoll_server::route::router::{Router, serve_next};
@@ -118,6 +119,9 @@ pub struct World {
     pub(crate) due: Vec<(u64, FsResult<()>)>,
     pub(crate) mirror: Mirror,
     pub(crate) locks: Locks,
+    /// What each user has of the server.
+    accounts: Accounts,
+    open_accounts: Vec<Arc<Account>>,
     pub(crate) subtree: Ino,
     pub(crate) next_id: u64,
     /// The model cannot follow any more.
@@ -229,6 +233,8 @@ impl World {
             due: Vec::new(),
             mirror: Mirror::new(template.model.clone()),
             locks: Locks::default(),
+            accounts: Accounts::new(Shares::UNLIMITED),
+            open_accounts: Vec::new(),
             subtree: template.subtree,
             next_id: 1,
             over: false,
@@ -255,6 +261,8 @@ impl World {
         let checkpointer = Checkpointer::new(&volume, Arc::<Rung>::clone(&bell));
         self.jobs.push(Job::new(Box::new(checkpointer), bell));
         self.volume = Some(volume);
+        self.accounts = Accounts::new(Shares::UNLIMITED);
+        self.open_accounts.clear();
         for _ in 0..self.rng.within(1..5) {
             self.arrive()?;
         }
@@ -276,6 +284,14 @@ impl World {
             Some(Plant::UncheckedUser) => access.identity = Identity::Checked,
             _ => {}
         }
+        if !role.is_free() {
+            let account = self.accounts.open(role.uid(), Shares::UNLIMITED);
+            if self.options.plant == Some(Plant::KeptCharges) {
+                std::mem::forget(account.charge(Resource::Memory, 1));
+            }
+            access.account = Some(Arc::clone(&account));
+            self.open_accounts.push(account);
+        }
         let session = volume.session(role.peer(), access);
         let mut session = match session {
             Ok(session) => session,
@@ -296,7 +312,8 @@ impl World {
         let root = Node { served: Ino::ROOT, model };
         let kernel = if role.is_mount() {
             let bell = Arc::new(Rung::default());
-            let is_full = role == Role::Mount;
+            let is_full =
+                role == Role::Mount || self.options.plant == Some(Plant::TrustedStrangers);
             let lends = if is_full { Lends::Pages } else { Lends::Attributes };
             let cache = session.begin_cache(lends, Arc::<Rung>::clone(&bell) as _);
             let cache = cache.map_err(|error| format!("a mount is refused: {error}"))?;
@@ -349,6 +366,19 @@ impl World {
         self.begin_talk(&mut seat)?;
         self.seats.push(seat);
         self.note(&[1, id.0, role as u64]);
+        Ok(())
+    }
+
+    /// Judges that nobody has anything of the server once all have left.
+    pub(crate) fn judge_accounts(&self) -> Outcome<()> {
+        for account in &self.open_accounts {
+            for resource in [Resource::Connections, Resource::Memory, Resource::OpenFiles] {
+                let has = account.has(resource);
+                if has > 0 {
+                    return Err(format!("user {} has left, with {has} {resource}", account.uid()));
+                }
+            }
+        }
         Ok(())
     }
 

@@ -20,7 +20,7 @@ pub fn root() -> Credentials {
 
 /// Another user, with a group beside its own.
 pub fn user() -> Credentials {
-    Credentials { uid: 1000, gid: 1000, groups: vec![2000], pid: 77 }
+    Credentials { uid: 1000, gid: 1000, groups: [2000].into(), pid: 77 }
 }
 
 /// A call of the superuser.

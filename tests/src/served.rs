@@ -1,6 +1,7 @@
 //! A volume with a server in this process, for clients through its socket and through mounts.
 
 use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use atoll_host::client::{Address, Connection, Ring};
 use atoll_host::fuse::mount;
 use atoll_host::server::bind::bind;
-use atoll_host::server::listen::SocketServer;
+use atoll_host::server::listen::{Door, SocketServer};
 use atoll_host::server::rules::{Mode, Rules};
 use atoll_server::{Access, Credentials, Identity, Session, Volume};
 use atoll_transport::channel::Config;
@@ -20,6 +21,25 @@ use tempfile::TempDir;
 
 /// How long a server looks for requests before it sleeps: so little that it does both.
 pub const SPIN: Duration = Duration::from_micros(50);
+
+/// A user that no process of a test runs as.
+const NOBODYS: u32 = 0x7fff_0000;
+
+/// Calls `act` in a thread that a server of [`Served::to_strangers`] does not trust: of the user
+/// `uid` where this process is the superuser's, else of this process's own.
+///
+/// # Panics
+/// When `act` does.
+pub fn as_stranger<T: Send>(uid: u32, act: impl FnOnce() -> T + Send) -> T {
+    let strange = || {
+        if nix::unistd::geteuid().is_root() {
+            let user = rustix::process::Uid::from_raw(uid);
+            rustix::thread::set_thread_res_uid(user, user, user).expect("another user");
+        }
+        act()
+    };
+    std::thread::scope(|scope| scope.spawn(strange).join().expect("it failed"))
+}
 
 /// Gives this thread a mount namespace of its own. False, and says so, where mounting is not
 /// permitted.
@@ -64,13 +84,29 @@ impl<F: FileSystem + Send + 'static> Served<F> {
     /// # Panics
     /// When it cannot be served.
     pub fn new(fs: F) -> Served<F> {
+        Served::by(fs, Rules::new(Vec::new(), nix::unistd::getuid().as_raw()))
+    }
+
+    /// Serves `fs` to everybody, as a user that is nobody's own: see [`as_stranger`].
+    ///
+    /// # Panics
+    /// When it cannot be served.
+    pub fn to_strangers(fs: F) -> Served<F> {
+        let served = Served::by(fs, Rules::new(vec!["all=rw".parse().expect("a rule")], NOBODYS));
+        let all = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(served.folder.path(), all).expect("a folder");
+        served
+    }
+
+    fn by(fs: F, rules: Rules) -> Served<F> {
         let folder = tempfile::tempdir().expect("a folder");
         let volume = atoll_host::server::volume(fs, "v");
-        let listener = bind(&folder.path().join("s"), false).expect("a socket");
+        let others = rules.admit_others();
+        let listener = bind(&folder.path().join("s"), others).expect("a socket");
         let (stopped, stop) = std::io::pipe().expect("a pipe");
-        let rules = Rules::new(Vec::new(), nix::unistd::getuid().as_raw());
+        let door = Door { listener, rules };
         let server =
-            SocketServer::new(listener, rules, vec![Arc::clone(&volume)], SPIN).expect("a server");
+            SocketServer::new(vec![door], None, vec![Arc::clone(&volume)], SPIN).expect("a server");
         let thread = std::thread::spawn(move || server.run(stopped.as_fd()));
         Served {
             volume: Some(volume),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use atoll_block::RamDevice;
 use atoll_fs::{CheckOptions, Fs, MountOptions, check};
+use atoll_server::rights::accounts::{Account, Accounts, Resource, Shares};
 use atoll_server::{Access, Credentials, Limits, MapToken, Session, Volume};
 use atoll_tests::fixtures::volume;
 use atoll_tests::subject::{RW, name};
@@ -329,4 +330,86 @@ fn limits() {
     assert_eq!(read(&mut b, sparse, 0, 1 << 20), [4; 1 << 20]);
     resize(&mut b, filler.0, 0);
     volume.sync_mapped(token, NOW).unwrap();
+}
+
+/// A session of the user 7 with an account, which may have at most 1 MiB mapped.
+fn reader(volume: &Arc<Volume<Real>>) -> (Session<Real>, Arc<Account>) {
+    let account = Accounts::new(Shares::UNLIMITED).open(7, Shares::UNLIMITED);
+    let limits = Limits { mapped: 1 << 20, ..Limits::default() };
+    let access = Access { limits, account: Some(Arc::clone(&account)), ..Access::default() };
+    let peer = Credentials { uid: 7, gid: 7, ..Credentials::default() };
+    (volume.session(peer, access).unwrap(), account)
+}
+
+fn open(session: &mut Session<Real>, named: &str, flags: OpenFlags) -> (Ino, Handle) {
+    let ino = session.lookup(&cx(), Ino::ROOT, name(named)).unwrap().ino;
+    (ino, session.open(&cx(), ino, flags).unwrap())
+}
+
+/// What is written into a mapped file is memory of who has mapped it, within that user's bounds.
+#[test]
+fn growth_counts() {
+    let volume = volume_of(4096);
+    let mut owner = session(&volume);
+    let file = create(&mut owner, "f");
+    let all = SetAttr { mode: Some(0o666), ..SetAttr::default() };
+    owner.setattr(&cx(), file.0, None, &all).unwrap();
+    let (mut user, account) = reader(&volume);
+    let has = || account.has(Resource::Memory);
+    let in_user = open(&mut user, "f", RW);
+    let before = has();
+    // Where there is no file yet there is nothing to count, nor for one that only gets longer.
+    let (memory, token) = map(&mut user, in_user, 1 << 40);
+    assert_eq!(has(), before);
+    resize(&mut owner, file.0, 5 << 30);
+    owner.write(&cx(), file.0, file.1, (5 << 30) - 1, b"x").unwrap();
+    assert_eq!(has(), before + (64 << 10));
+    // What is written again counts once.
+    for _ in 0..20 {
+        owner.write(&cx(), file.0, file.1, (5 << 30) - 9, &[2; 8]).unwrap();
+        user.write(&cx(), in_user.0, in_user.1, 0, &[1; 3 << 18]).unwrap();
+    }
+    assert_eq!(has(), before + (64 << 10) + (3 << 18));
+    // The user's own write is refused.
+    let refused = user.write(&cx(), in_user.0, in_user.1, 1 << 30, &[3; 1 << 18]);
+    assert_eq!(refused.map(drop), Err(Errno::ENOMEM));
+    assert_eq!(read(&mut owner, file, 1 << 30, 8), [0; 8]);
+    // The owner's goes on: it is the mapping that ends, with what was stored.
+    pwrite(&memory, b"stored", 0).unwrap();
+    owner.write(&cx(), file.0, file.1, 1 << 30, &[3; 1 << 18]).unwrap();
+    assert_eq!(read(&mut owner, file, 1 << 30, 8), [3; 8]);
+    assert_eq!(read(&mut owner, file, 0, 8), *b"stored\x01\x01");
+    assert_eq!(volume.sync_mapped(token, NOW), Err(Errno::ESTALE));
+    owner.write(&cx(), file.0, file.1, 0, b"owners").unwrap();
+    assert_eq!(in_memory(&memory, 0, 8), *b"stored\x01\x01");
+    // What the user has kept counts, for later mappings too, as long as it is there.
+    volume.tend_mappings(NOW).unwrap();
+    assert_eq!(has(), before + (64 << 10) + (3 << 18));
+    let (again, _) = map(&mut user, in_user, 1 << 18);
+    assert_eq!(in_memory(&again, 0, 6), *b"owners");
+    drop(memory);
+    volume.tend_mappings(NOW).unwrap();
+    assert_eq!(has(), before + (1 << 18));
+    drop((user, again));
+    for _ in 0..4 {
+        volume.tend_mappings(NOW).unwrap();
+    }
+    assert_eq!(has(), 0);
+}
+
+/// A list of parts is searched by every write, so that it is bounded.
+#[test]
+fn a_file_is_mapped_in_so_many_parts() {
+    let volume = volume_of(1024);
+    let mut a = session(&volume);
+    let file = create(&mut a, "f");
+    let parts = (0u64..1 << 20).take_while(|part| {
+        a.map(&cx(), file.0, file.1, part << 17, PAGE)
+            .map_err(|e| assert_eq!(e, Errno::ENOMEM))
+            .is_ok()
+    });
+    let parts = parts.count();
+    assert!((1000..10_000).contains(&parts), "{parts}");
+    // Those that it has can grow.
+    a.map(&cx(), file.0, file.1, 1 << 16, PAGE).unwrap();
 }

@@ -9,6 +9,8 @@ const WARNINGS: [&str; 5] = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror"]
 /// The interposer defines functions of the C library: names of older ones, without their
 /// attributes.
 const INTERPOSER: [&str; 2] = ["-Wno-missing-attributes", "-Wno-deprecated-declarations"];
+/// Where the headers are that programs include.
+const INCLUDES: [&str; 4] = ["-I", "crates/libatoll/include", "-I", "crates/libatoll/sqlite"];
 /// The first gcc whose analyzer this code was made to pass.
 const ANALYZER: u32 = 12;
 
@@ -22,7 +24,7 @@ pub fn check() -> Result<(), Failure> {
     let is_analyzed = version.is_some_and(|version: u32| version >= ANALYZER);
     let mut failed = Vec::new();
     for source in &sources {
-        let mut gcc = program("gcc").args(WARNINGS).args(["-I", "crates/libatoll/include"]);
+        let mut gcc = program("gcc").args(WARNINGS).args(INCLUDES);
         if source.starts_with("crates/preload/") {
             gcc = gcc.args(INTERPOSER);
         }
@@ -40,7 +42,8 @@ pub fn check() -> Result<(), Failure> {
         .args(["--quiet", "--std=c11", "--language=c", "--error-exitcode=1", "--inline-suppr"])
         .args(["--enable=warning,performance,portability", "--suppress=missingIncludeSystem"])
         // The array of variable length that it recommends instead takes the same stack.
-        .args(["--suppress=allocaCalled", "-I", "crates/libatoll/include"])
+        .arg("--suppress=allocaCalled")
+        .args(INCLUDES)
         .args(&sources)
         .run()
 }

@@ -70,7 +70,7 @@ fn owner(message: &[u8]) -> Option<(u32, u32)> {
 pub fn attend(attachments: &[Attachment], line: &OwnedFd) -> u8 {
     let mut status = 0;
     let mut complain = |failure: Failure| {
-        eprintln!("atoll: {failure}");
+        say!("{failure}");
         status = RUN_FAILED;
     };
     leave_terminal();

@@ -38,7 +38,7 @@ pub fn run(args: &Args) -> Outcome {
             Ok(()) => {}
             Err(Error::Read(errno)) => {
                 let error = error(errno);
-                eprintln!("atoll: cannot read {}: {error}", Location::Volume(path, inside));
+                say!("cannot read {}: {error}", Location::Volume(path, inside));
                 status = FAILED;
             }
             // A reader that has gone away wanted no more.

@@ -3,6 +3,7 @@
 use clap::CommandFactory;
 
 use crate::failure::Outcome;
+use crate::output;
 
 /// Print a shell's completion script.
 ///
@@ -16,6 +17,9 @@ pub struct Args {
 /// Prints it.
 pub fn run(args: &Args) -> Outcome {
     let mut command = crate::Cli::command();
-    clap_complete::generate(args.shell, &mut command, "atoll", &mut std::io::stdout());
+    // Into memory, since it panics where it cannot write.
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut command, "atoll", &mut script);
+    output::print(&script)?;
     Ok(0)
 }

@@ -86,9 +86,16 @@ pub fn run(args: &Args) -> Outcome {
         (false, true) => ("repaired", CORRECTED),
         (false, false) => ("damaged", FSCK_UNCORRECTED),
     };
+    // The bits of fsck(8) add up: what was found, and that it could not be said.
+    let unsaid = |failure: Failure| failure.with_status(status | FSCK_OPERATIONAL);
+    say(args, &report, name).map_err(unsaid)?;
+    Ok(status)
+}
+
+fn say(args: &Args, report: &Report, name: &'static str) -> Result<(), Failure> {
     let shown = args.volume.display();
     if args.json {
-        output::json(&json(args, &report, name))?;
+        output::json(&json(args, report, name))?;
     } else if !report.is_clean() || !args.quiet || !report.notes.is_empty() {
         output::line(report.to_string().as_bytes())?;
         let verdict = match name {
@@ -98,7 +105,7 @@ pub fn run(args: &Args) -> Outcome {
         };
         output::line(verdict.as_bytes())?;
     }
-    Ok(status)
+    Ok(())
 }
 
 fn check(args: &Args) -> Result<Report, Failure> {

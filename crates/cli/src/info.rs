@@ -1,5 +1,7 @@
 //! `atoll info`: what is known of a volume as a whole.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use atoll_block::BLOCK_SIZE;
@@ -47,10 +49,11 @@ pub fn run(args: &Args) -> Outcome {
     let sb = &info.superblock;
     let bytes = |blocks: u64| blocks * BLOCK_SIZE as u64;
     let end = sb.label.iter().position(|&byte| byte == 0).unwrap_or(sb.label.len());
+    let label = OsStr::from_bytes(&sb.label[..end]);
     let info = Info {
         volume: output::text(args.volume.as_os_str()),
         uuid: output::uuid(&sb.uuid),
-        label: String::from_utf8_lossy(&sb.label[..end]).into_owned(),
+        label: output::text(label),
         created: format!("{}Z", output::date(sb.created).replace(' ', "T")),
         size: bytes(sb.block_count),
         free: bytes(info.free_blocks),
@@ -68,8 +71,8 @@ pub fn run(args: &Args) -> Outcome {
         return Ok(0);
     }
     for (name, value) in [
-        ("volume", info.volume),
-        ("label", if info.label.is_empty() { "none".to_owned() } else { info.label }),
+        ("volume", output::shown(args.volume.as_os_str())),
+        ("label", if end == 0 { "none".to_owned() } else { output::shown(label) }),
         ("UUID", info.uuid),
         ("made", format!("{} UTC", output::date(sb.created))),
         ("size", size::show(info.size)),

@@ -165,8 +165,8 @@ impl JobState {
             self.server_running = false;
             self.server_failed = status != 0;
             if let Some(signal) = signal {
-                eprintln!(
-                    "atoll: the process that serves the volume was killed (signal {signal}); what had been \
+                say!(
+                    "the process that serves the volume was killed (signal {signal}); what had been \
                      written is safe, and is there when the volume is used again"
                 );
             }
@@ -201,14 +201,14 @@ impl JobState {
     fn tell(&self) {
         let rest = self.rest();
         if rest.is_empty() {
-            eprintln!("atoll: closing the volume");
+            say!("closing the volume");
             return;
         }
         let names: Vec<String> =
             rest.iter().take(8).map(|(pid, name)| format!("{name} ({pid})")).collect();
         let more = if rest.len() > names.len() { ", ..." } else { "" };
-        eprintln!(
-            "atoll: the command has ended; waiting for what it left running on the volume: {}{more}. \
+        say!(
+            "the command has ended; waiting for what it left running on the volume: {}{more}. \
              Interrupt (Ctrl-C) to end it",
             names.join(", ")
         );

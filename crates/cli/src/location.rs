@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::failure::Failure;
 
@@ -17,8 +17,8 @@ pub enum Location {
 }
 
 impl Location {
-    /// Reads a place: what stands before the first `:/` is a volume; without one the whole is a
-    /// path of the system.
+    /// Reads a place: what stands before the first `:/`, or before a colon at the end, is a volume;
+    /// without one the whole is a path of the system.
     pub fn parse(text: &OsStr) -> Location {
         let bytes = text.as_bytes();
         match bytes.windows(2).position(|pair| pair == b":/") {
@@ -26,7 +26,20 @@ impl Location {
                 PathBuf::from(OsStr::from_bytes(&bytes[..at])),
                 PathBuf::from(OsStr::from_bytes(&bytes[at + 1..])),
             ),
-            _ => Location::Host(PathBuf::from(text)),
+            _ => match bytes.split_last() {
+                Some((b':', volume)) if !volume.is_empty() => {
+                    Location::Volume(PathBuf::from(OsStr::from_bytes(volume)), "/".into())
+                }
+                _ => Location::Host(PathBuf::from(text)),
+            },
+        }
+    }
+
+    /// The place at `path` in the same tree.
+    pub fn at(&self, path: &Path) -> Location {
+        match self {
+            Location::Volume(volume, _) => Location::Volume(volume.clone(), path.to_owned()),
+            Location::Host(_) => Location::Host(path.to_owned()),
         }
     }
 }
@@ -47,11 +60,7 @@ pub fn in_volume(text: &OsStr) -> Result<(PathBuf, PathBuf), Failure> {
         Location::Host(path) if path.as_os_str().is_empty() => {
             Err(Failure::new("name a place in a volume as VOLUME:/path"))
         }
-        Location::Host(volume) => {
-            let text = volume.as_os_str().as_bytes();
-            let volume = text.strip_suffix(b":").unwrap_or(text);
-            Ok((PathBuf::from(OsStr::from_bytes(volume)), PathBuf::from("/")))
-        }
+        Location::Host(volume) => Ok((volume, PathBuf::from("/"))),
     }
 }
 
@@ -70,7 +79,9 @@ mod tests {
         assert_eq!(parse("a.vol:/x:/y"), Location::Volume("a.vol".into(), "/x:/y".into()));
         assert_eq!(parse("plain/file"), Location::Host("plain/file".into()));
         assert_eq!(parse("a:b"), Location::Host("a:b".into()));
+        assert_eq!(parse("a.vol:"), Location::Volume("a.vol".into(), "/".into()));
         assert_eq!(parse(":/x"), Location::Host(":/x".into()));
+        assert_eq!(parse(":"), Location::Host(":".into()));
         let volume = |text: &str| in_volume(OsStr::new(text)).ok();
         assert_eq!(volume("a.vol"), Some(("a.vol".into(), "/".into())));
         assert_eq!(volume("a.vol:"), Some(("a.vol".into(), "/".into())));

@@ -27,7 +27,7 @@ pub struct Args {
     /// List subdirectories too.
     #[arg(short = 'R')]
     recursive: bool,
-    /// Print JSON for programs.
+    /// Print JSON for programs. In names a byte that is no UTF-8 is `\xNN`, and a backslash is two.
     #[arg(long)]
     json: bool,
     /// What to list.
@@ -79,7 +79,7 @@ struct Listing<'a> {
 
 impl Listing<'_> {
     fn complain(&mut self, path: &Path, error: &std::io::Error) {
-        eprintln!("atoll: cannot list {}: {error}", path.display());
+        say!("cannot list {}: {error}", path.display());
         *self.status = FAILED;
     }
 
@@ -106,7 +106,7 @@ impl Listing<'_> {
             }
         };
         if heading && !self.args.json {
-            output::line(&[path.as_os_str().as_bytes(), b":"].concat())?;
+            output::line(&[&*output::to_print(path.as_os_str().as_bytes()), b":"].concat())?;
         }
         let mut below = Vec::new();
         for name in names {
@@ -163,7 +163,7 @@ impl Listing<'_> {
             return Ok(());
         }
         if !self.args.long {
-            return output::line(name);
+            return output::line(&output::to_print(name));
         }
         let mut line = format!(
             "{} {:>3} {:>5} {:>5} {:>12} {} ",
@@ -175,10 +175,10 @@ impl Listing<'_> {
             output::date(meta.mtime),
         )
         .into_bytes();
-        line.extend_from_slice(name);
+        line.extend_from_slice(&output::to_print(name));
         if let Some(target) = target {
             line.extend_from_slice(b" -> ");
-            line.extend_from_slice(target.as_bytes());
+            line.extend_from_slice(&output::to_print(target.as_bytes()));
         }
         output::line(&line)
     }

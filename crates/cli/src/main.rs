@@ -6,6 +6,9 @@
 //! are the two processes behind `run`; [`signals`] are as they were found.
 #![deny(unsafe_code)]
 
+#[macro_use]
+mod say;
+
 mod attend;
 mod cat;
 mod completions;
@@ -17,6 +20,7 @@ mod grow;
 mod info;
 mod job;
 mod location;
+mod logging;
 mod ls;
 mod man;
 mod mkdir;
@@ -107,7 +111,7 @@ fn main() -> std::process::ExitCode {
         Ok(status) => status.into(),
         Err(Failure { message, status }) => {
             if !message.is_empty() {
-                eprintln!("atoll: {message}");
+                say!("{message}");
             }
             status.into()
         }

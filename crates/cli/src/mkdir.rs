@@ -34,7 +34,7 @@ pub fn run(args: &Args) -> Outcome {
                 Errno::ENOENT => "; make missing parents with -p",
                 _ => "",
             };
-            eprintln!("atoll: cannot make {}: {error}{hint}", Location::Volume(volume, inside));
+            say!("cannot make {}: {error}{hint}", Location::Volume(volume, inside));
             status = FAILED;
         }
     }

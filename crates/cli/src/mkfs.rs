@@ -11,11 +11,12 @@ use crate::volume::{self, CreateOptions};
 
 /// Make a volume in a new file, an empty file, or a block device.
 ///
-/// A file grows with what is in the volume: it takes only the space that is used. What holds data
-/// already is left alone without --force.
+/// A file grows with what is in the volume: it takes the space that is used, and from the start up
+/// to 50 MiB for the journal. What holds data already is left alone without --force.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The volume's size, as 64M or 2T; 1G for a new file, all of what is there otherwise.
+    /// The volume's size, as 64M or 2T; 1G for a new file, all of what is there otherwise. A file
+    /// that is longer is cut.
     #[arg(short, long, value_parser = size::parse)]
     size: Option<u64>,
     /// A name for people, at most 64 bytes.

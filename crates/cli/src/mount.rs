@@ -63,7 +63,7 @@ pub fn run(args: &Args) -> Outcome {
     };
     if args.foreground {
         return serve(&mut || {
-            eprintln!("atoll: {} is at {}; Ctrl-C unmounts it", volume.display(), target.display());
+            say!("{} is at {}; Ctrl-C unmounts it", volume.display(), target.display());
         });
     }
     let (reader, writer) =
@@ -75,7 +75,7 @@ pub fn run(args: &Args) -> Outcome {
             let _ = (&writer).write_all(b"+");
         });
         outcome.unwrap_or_else(|failure| {
-            eprintln!("atoll: {failure}");
+            say!("{failure}");
             failure.status
         })
     })
@@ -226,9 +226,7 @@ fn unmount_when_asked(signals: SignalSet, target: &Path) {
             }
             asked = true;
             if detach(&target).is_ok() {
-                eprintln!(
-                    "atoll: unmounted; programs that have files open keep them (again: end at once)"
-                );
+                say!("unmounted; programs that have files open keep them (again: end at once)");
             }
         }
     });

@@ -1,7 +1,8 @@
 //! The output of commands: JSON for programs, dates and modes for people.
 
+use std::borrow::Cow;
 use std::ffi::OsStr;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 
 use atoll_vfs::{FileType, Timespec};
@@ -17,23 +18,53 @@ pub fn json(value: &impl Serialize) -> Result<(), Failure> {
 
 /// Prints a line. A reader that has gone away wanted no more.
 pub fn line(text: &[u8]) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    let written = out.write_all(text).and_then(|()| out.write_all(b"\n"));
+    print(&[text, b"\n"].concat())
+}
+
+/// Prints lines, which end as such.
+pub fn print(lines: &[u8]) -> Result<(), Failure> {
+    let written = io::stdout().write_all(lines);
     match written {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::new("")),
         other => other.map_err(|error| Failure::new(format!("cannot write the output: {error}"))),
     }
 }
 
-/// `name` as text; bytes that are no UTF-8 become `\xNN`.
+/// `name` as text for programs: bytes that are no UTF-8 become `\xNN`, and a backslash becomes two,
+/// so that no two names are one text.
 pub fn text(name: &OsStr) -> String {
-    name.as_bytes()
-        .utf8_chunks()
-        .flat_map(|chunk| {
-            let bad = chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}"));
-            std::iter::once(chunk.valid().to_owned()).chain(bad)
-        })
-        .collect()
+    escaped(name, |c| c == '\\')
+}
+
+/// `name` for people: what would steer a terminal becomes `\xNN`, as do bytes that are no UTF-8.
+pub fn shown(name: &OsStr) -> String {
+    escaped(name, char::is_control)
+}
+
+/// `name` for standard output: raw, unless a person looks.
+pub fn to_print(name: &[u8]) -> Cow<'_, [u8]> {
+    match io::stdout().is_terminal() {
+        true => Cow::Owned(shown(OsStr::from_bytes(name)).into_bytes()),
+        false => Cow::Borrowed(name),
+    }
+}
+
+fn escaped(name: &OsStr, special: impl Fn(char) -> bool) -> String {
+    let mut out = String::new();
+    let escape = |out: &mut String, bytes: &[u8]| {
+        bytes.iter().for_each(|byte| out.push_str(&format!("\\x{byte:02x}")));
+    };
+    for chunk in name.as_bytes().utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\\' if special(c) => out.push_str("\\\\"),
+                c if special(c) => escape(&mut out, c.encode_utf8(&mut [0; 4]).as_bytes()),
+                c => out.push(c),
+            }
+        }
+        escape(&mut out, chunk.invalid());
+    }
+    out
 }
 
 /// Type and permissions as ls(1) writes them.
@@ -122,6 +153,8 @@ mod tests {
         assert_eq!(mode(FileType::Regular, 0o6644), "-rwSr-Sr--");
         assert_eq!(mode(FileType::Symlink, 0o755), "lrwxr-xr-x");
         assert_eq!(text(OsStr::from_bytes(b"a\xff\xfeb\xc3\xa4")), "a\\xff\\xfeb\u{e4}");
+        assert_ne!(text(OsStr::from_bytes(b"a\xff")), text(OsStr::from_bytes(b"a\\xff")));
+        assert_eq!(shown(OsStr::from_bytes(b"a\x1b[2J\\\xff")), "a\\x1b[2J\\\\xff");
         assert_eq!(uuid(&[0xab; 16]), "abababab-abab-abab-abab-abababababab");
     }
 }

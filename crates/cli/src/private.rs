@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use atoll_host::client::Address;
 use atoll_host::server::SPIN;
 use atoll_host::server::bind::bind;
-use atoll_host::server::listen::SocketServer;
+use atoll_host::server::listen::{Door, SocketServer};
 use atoll_host::server::rules::{Mode, Rules};
 use atoll_vfs::AccessTimes;
 
@@ -63,7 +63,9 @@ impl PrivateServer {
             volume::Access::Read => Mode::Read,
             volume::Access::Write => Mode::Write,
         };
-        let server = SocketServer::new(listener, Rules::private(own, mode), vec![served], SPIN)
+        let door = Door { listener, rules: Rules::private(own, mode) };
+        // Its clients are programs that this process has started: no broker.
+        let server = SocketServer::new(vec![door], None, vec![served], SPIN)
             .map_err(|error| cannot(&error))?;
         let (stopped, stop) = io::pipe().map_err(|error| cannot(&error))?;
         let thread = std::thread::spawn(move || server.run(stopped.as_fd()));

@@ -8,8 +8,8 @@ use std::vec::IntoIter;
 use atoll_posix::{AT_FDCWD, AtFlags, Errno, OFlags};
 use atoll_vfs::FileSystem;
 
-use crate::failure::{FAILED, Outcome};
-use crate::location::{self, Location, LocationArg};
+use crate::failure::{FAILED, Failure, Outcome};
+use crate::location::{Location, LocationArg};
 use crate::tree::{VolumeTree, error, names};
 use crate::volume;
 
@@ -31,7 +31,13 @@ pub struct Args {
 pub fn run(args: &Args) -> Outcome {
     let mut status = 0;
     for text in &args.places {
-        let (volume, inside) = location::in_volume(text)?;
+        // Whoever names a file of the system does not mean all that is in it.
+        let Location::Volume(volume, inside) = Location::parse(text) else {
+            return Err(Failure::new(format!(
+                "{0} names no place in a volume: write VOLUME:/PATH; {0}:/ is all that is in it",
+                text.display()
+            )));
+        };
         let mut tree = volume::write_tree(&volume)?;
         let result = remove(&mut tree, &inside, args.recursive);
         volume::close_tree(&volume, tree)?;
@@ -44,7 +50,7 @@ pub fn run(args: &Args) -> Outcome {
                     Errno::EISDIR => "; remove directories with -r",
                     _ => "",
                 };
-                eprintln!("atoll: cannot remove {place}: {error}{hint}");
+                say!("cannot remove {place}: {error}{hint}");
                 status = FAILED;
             }
             Ok(()) => {}

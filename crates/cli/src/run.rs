@@ -94,10 +94,15 @@ fn attachment(
             )));
         }
     };
-    let volume = cwd.join(OsStr::from_bytes(volume));
+    let (volume, target) = (cwd.join(OsStr::from_bytes(volume)), normal(&cwd.join(target)));
+    if target == Path::new("/") {
+        return Err(Failure::new(format!(
+            "`-v {shown}` would hide all other files, the program's among them; give a directory below /"
+        )));
+    }
     let served = Address::find(&volume);
     let access_times = volume::access_times(atime, &volume, served.is_some())?;
-    Ok(Attachment { served, volume, target: normal(&cwd.join(target)), access, access_times })
+    Ok(Attachment { served, volume, target, access, access_times })
 }
 
 /// `path`, absolute, without `.`; `..` is taken by name.
@@ -129,22 +134,28 @@ fn attempt(args: &Args) -> Outcome {
         let volume = cwd.join(DEFAULT_VOLUME);
         let made = match std::fs::symlink_metadata(&volume) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let made = volume::create(&volume, &CreateOptions::default())?;
-                volume::close(&volume, made)?;
-                true
+                match volume::create(&volume, &CreateOptions::default()) {
+                    Ok(made) => {
+                        volume::close(&volume, made)?;
+                        true
+                    }
+                    // Another process was faster.
+                    Err(_) if volume.exists() => false,
+                    Err(failure) => return Err(failure),
+                }
             }
             _ => false,
         };
         if !args.quiet {
             let what = if made {
                 format!(
-                    "made the volume ./{DEFAULT_VOLUME} ({}, takes only the space that is used)",
+                    "made the volume ./{DEFAULT_VOLUME} ({}, takes 50 MiB and then what is used)",
                     size::show(DEFAULT_SIZE)
                 )
             } else {
                 format!("using the volume ./{DEFAULT_VOLUME}")
             };
-            eprintln!("atoll: {what}; it is at {DEFAULT_PATH}");
+            say!("{what}; it is at {DEFAULT_PATH}");
         }
         attachments.push(Attachment {
             volume,
@@ -155,7 +166,18 @@ fn attempt(args: &Args) -> Outcome {
         });
     }
     for text in &args.volumes {
-        attachments.push(attachment(text, args.volumes.len() == 1, &cwd, args.atime)?);
+        let new = attachment(text, args.volumes.len() == 1, &cwd, args.atime)?;
+        let file = new.volume.canonicalize().ok().filter(|_| new.served.is_none());
+        let alone = |a: &Attachment| a.access == Access::Write || new.access == Access::Write;
+        let same = |a: &Attachment| a.volume.canonicalize().ok() == file && alone(a);
+        if file.is_some() && attachments.iter().any(same) {
+            return Err(Failure::new(format!(
+                "`-v {}` names a volume for the second time, which can be done for looking only (`:ro`). A \
+                 symbolic link can show it at another place",
+                text.display()
+            )));
+        }
+        attachments.push(new);
     }
 
     let failed = |error: io::Error| Failure::new(format!("cannot start a process: {error}"));
@@ -175,7 +197,7 @@ fn attempt(args: &Args) -> Outcome {
             Err(failure) => failure.with_status(RUN_FAILED),
         };
         if !failure.message.is_empty() {
-            eprintln!("atoll: {failure}");
+            say!("{failure}");
         }
         failure.status
     });
@@ -235,8 +257,8 @@ fn preload(program: &mut std::process::Command, attachments: &[Attachment], quie
             program.env(atoll_preload::VARIABLE, value);
         }
         Err(error) if !quiet => {
-            eprintln!(
-                "atoll: all calls go through the kernel, since there is no place for the library: {error}"
+            say!(
+                "all calls go through the kernel, since there is no place for the library: {error}"
             );
         }
         Err(_) => {}
@@ -304,7 +326,7 @@ mod tests {
             read("a:b:./x/../y", true).ok(),
             Some(expect("/home/u/a:b", "/home/u/y", Access::Write))
         );
-        for wrong in [":", "a:", ":/vol", ""] {
+        for wrong in [":", "a:", ":/vol", "", "a:/", "a:/x/.."] {
             assert!(read(wrong, true).is_err(), "{wrong}");
         }
         assert!(read("a.vol", false).is_err());

@@ -1,6 +1,5 @@
 //! `atoll serve`: volumes for many programs at once.
 
-use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -8,15 +7,19 @@ use std::time::Duration;
 
 use atoll_host::server::SPIN;
 use atoll_host::server::bind::bind;
+use atoll_host::server::broker;
 use atoll_host::server::confine::{self, Landlocked};
-use atoll_host::server::listen::SocketServer;
-use atoll_host::server::notify::Notify;
-use atoll_host::server::rules::{Rule, Rules};
+use atoll_host::server::jail::Jail;
+use atoll_host::server::listen::{Door, SocketServer};
+use atoll_host::server::notify::{self, Notify};
+use atoll_host::server::rules::{Limit, Rule, RuleError, Rules};
 use rustix::process::Signal;
 
 use crate::failure::{Failure, Outcome};
+use crate::logging::{self, Log};
 use crate::notes;
 use crate::signals;
+use crate::size;
 use crate::volume::{self, Access, Atime};
 
 /// Serve volumes to many programs at once, until Ctrl-C or SIGTERM.
@@ -25,10 +28,17 @@ use crate::volume::{self, Access, Atime};
 /// `atoll mount SOCKET/VOLUME DIRECTORY`; /VOLUME is not needed where only one is served. All see
 /// each other's changes at once.
 ///
-/// The superuser and the user who runs the server may do everything, others what --allow says. A
-/// rule is WHO=ACCESS[,volume=NAME][,path=DIRECTORY]. WHO: uid:NUMBER, gid:NUMBER, user:NAME,
-/// group:NAME or all. ACCESS: deny, ro or rw. With path= the client gets that directory as its
-/// root. The first rule that fits decides.
+/// What a client may do is what the first rule of --allow says that fits it, also of the superuser;
+/// where none fits, the superuser and the user who runs the server may do everything, others
+/// nothing. A rule is WHO=ACCESS[,volume=NAME][,path=DIRECTORY][,socket=PATH]. WHO: uid:NUMBER,
+/// gid:NUMBER, user:NAME, group:NAME or all. ACCESS: deny, ro or rw. With path= the client gets
+/// that directory as its root; with socket= the rule is for those who come by that socket.
+///
+/// A user may take so much of the server as --limit says, over all of its connections. A limit is
+/// WHO,RESOURCE=NUMBER[,...] with connections=, memory= or open-files=, or with operations= or
+/// bytes= in a second; WHO is as in a rule, for each of these users, or `together` for all users.
+/// Of each resource the first limit that names it counts. The superuser and the server's own user
+/// have no limit but those.
 ///
 /// It runs in the foreground, tells a service manager when it is ready (sd_notify), and once it is,
 /// keeps access to nothing but the volumes and the socket. SIGHUP changes nothing. The socket's
@@ -39,15 +49,22 @@ pub struct Args {
     /// `:ro` after it for looking only.
     #[arg(required = true, value_name = "[NAME=]VOLUME[:ro]")]
     volumes: Vec<Source>,
-    /// Where clients find the server.
+    /// Where clients find the server; several, each with rules of its own.
     #[arg(long, value_name = "PATH", default_value = "atoll.sock")]
-    socket: PathBuf,
+    socket: Vec<PathBuf>,
     /// Let others in.
     #[arg(long, value_name = "RULE")]
     allow: Vec<Rule>,
-    /// More rules, one a line, after those of --allow; # begins a comment.
+    /// More rules, one a line, after those of --allow, and limits, after the word `limit`; # begins
+    /// a comment.
     #[arg(long, value_name = "FILE")]
     allow_from: Option<PathBuf>,
+    /// Let a user, or all together, take no more of the server than this.
+    #[arg(long, value_name = "LIMIT", value_parser = limit_from)]
+    limit: Vec<Limit>,
+    /// Let the superuser do only what a rule says, as all others.
+    #[arg(long)]
+    no_superuser: bool,
     /// How long the thread of a volume, and that of each mount, looks for requests before it
     /// sleeps, in microseconds. More answers sooner what comes seldom, and uses more of a
     /// processor.
@@ -57,10 +74,39 @@ pub struct Args {
     /// again and again without asking the server may be counted when they open it next.
     #[arg(long, value_name = "WHEN", env = "ATOLL_ATIME", default_value = "noatime")]
     atime: Atime,
+    /// Do not serve where the kernel has no Landlock, or an older one, and seccomp would have to do
+    /// alone what that cannot.
+    #[arg(long)]
+    require_landlock: bool,
+    /// Whether the server leaves the system's root directory and network for an empty place of its
+    /// own before it serves: it takes the superuser's rights, which are dropped then.
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    jail: JailWhen,
     /// What is logged: error, warn, info, debug or trace; per module as in
     /// `info,atoll_host::server=debug`.
     #[arg(long, value_name = "LEVEL", env = "ATOLL_LOG", default_value = "info")]
     log_level: String,
+}
+
+/// Whether the server goes to an empty place.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum JailWhen {
+    /// Where it may.
+    Auto,
+    /// Or it does not serve.
+    Require,
+    /// No.
+    Off,
+}
+
+impl From<JailWhen> for Jail {
+    fn from(when: JailWhen) -> Jail {
+        match when {
+            JailWhen::Auto => Jail::Auto,
+            JailWhen::Require => Jail::Require,
+            JailWhen::Off => Jail::Off,
+        }
+    }
 }
 
 /// A volume to serve.
@@ -94,16 +140,28 @@ impl FromStr for Source {
 
 /// Serves.
 pub fn run(args: &Args) -> Outcome {
-    start_log(&args.log_level)?;
+    let mut log = logging::start(&args.log_level)?;
+    let outcome = serve(args, &mut log);
+    log.finish();
+    outcome
+}
+
+fn serve(args: &Args, log: &mut Log) -> Outcome {
     notes::go_to(notes::Destination::Log);
     let cannot =
         |what: &str, error: &dyn std::fmt::Display| Failure::new(format!("cannot {what}: {error}"));
     let own = rustix::process::geteuid().as_raw();
-    let mut rules = args.allow.clone();
+    let (mut rules, mut limits) = (args.allow.clone(), args.limit.clone());
     if let Some(path) = &args.allow_from {
-        rules.extend(rules_of(path)?);
+        let (more_rules, more_limits) = rules_of(path)?;
+        rules.extend(more_rules);
+        limits.extend(more_limits);
     }
-    let rules = Rules::new(rules, own);
+    let rules = rules_by_socket(&args.socket, &rules)?.into_iter().map(|rules| {
+        let rules = Rules::new(rules, own).with_limits(limits.clone());
+        if args.no_superuser { rules.without_superuser() } else { rules }
+    });
+    let rules: Vec<Rules> = rules.collect();
     for (at, source) in args.volumes.iter().enumerate() {
         if args.volumes[..at].iter().any(|other| other.name == source.name) {
             return Err(Failure::new(format!(
@@ -121,19 +179,27 @@ pub fn run(args: &Args) -> Outcome {
     let notify = Notify::connect(std::env::var_os("NOTIFY_SOCKET").as_deref())
         .map_err(|error| cannot("reach the service manager at NOTIFY_SOCKET", &error))?;
     raise_descriptor_limit();
+    // Before there is anything that it must not have.
+    let served = args.volumes.iter().map(|source| source.name.clone()).collect();
+    let broker = broker::start(rules.clone(), served)
+        .map_err(|error| cannot("start the process that receives from clients", &error))?;
 
     let mut paths = Vec::new();
     let mut volumes = Vec::new();
-    let listener = (|| {
+    let doors = (|| {
         for source in &args.volumes {
             let path = volume::absolute(&source.path)?;
             volumes.push((source.name.clone(), volume::open(&path, source.access)?));
             paths.push(path);
         }
-        bind(&args.socket, rules.admit_others()).map_err(Failure::new)
+        let bind = |(path, rules): (&PathBuf, &Rules)| {
+            let listener = bind(path, rules.admit_others()).map_err(Failure::new)?;
+            Ok(Door { listener, rules: rules.clone() })
+        };
+        args.socket.iter().zip(&rules).map(bind).collect::<Result<Vec<Door>, Failure>>()
     })();
-    let listener = match listener {
-        Ok(listener) => listener,
+    let doors = match doors {
+        Ok(doors) => doors,
         Err(failure) => {
             for ((_, volume), path) in volumes.into_iter().zip(&paths) {
                 volume::close(path, volume)?;
@@ -142,11 +208,26 @@ pub fn run(args: &Args) -> Outcome {
         }
     };
     let names = volumes.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
-    log::info!("serving {names} at {}", args.socket.display());
-    // While it can be asked for.
-    let address = std::path::absolute(&args.socket);
-    let landlocked = confine::confine().map_err(|error| cannot("confine the server", &error))?;
-    match landlocked {
+    let sockets = args.socket.iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
+    log::info!("serving {names} at {}", sockets.join(", "));
+    // By which programs come for the memory of what they map: one that all may connect to, if there
+    // is one. It is made absolute while that can be asked for.
+    let open = rules.iter().position(Rules::admit_others).unwrap_or(0);
+    let address = std::path::absolute(&args.socket[open]);
+    let confined =
+        confine::confine(args.jail.into()).map_err(|error| cannot("confine the server", &error))?;
+    if let Err(error) = &confined.jailed {
+        log::debug!("the server has no root directory and namespaces of its own: {error}");
+    }
+    if args.require_landlock && confined.landlocked != Landlocked::Fully {
+        for ((_, volume), path) in volumes.into_iter().zip(&paths) {
+            volume::close(path, volume)?;
+        }
+        return Err(Failure::new(
+            "the kernel has no Landlock, or an older one, and --require-landlock asks for all of it",
+        ));
+    }
+    match confined.landlocked {
         Landlocked::Fully => log::debug!("confined by seccomp and Landlock"),
         Landlocked::Partly => {
             log::info!("the kernel's Landlock is an older one; seccomp does the rest")
@@ -156,6 +237,7 @@ pub fn run(args: &Args) -> Outcome {
         }
     }
 
+    log.serve().map_err(|error| cannot("write a log", &error))?;
     let volumes = volumes
         .into_iter()
         .map(|(name, volume)| {
@@ -169,8 +251,15 @@ pub fn run(args: &Args) -> Outcome {
             Ok(volume)
         })
         .collect::<Result<_, Failure>>()?;
-    let server = SocketServer::new(listener, rules, volumes, Duration::from_micros(args.spin))
+    let spin = Duration::from_micros(args.spin);
+    let mut server = SocketServer::new(doors, Some(broker), volumes, spin)
         .map_err(|error| cannot("start serving", &error))?;
+    let variable = |name| std::env::var_os(name);
+    let (usec, pid) = (variable("WATCHDOG_USEC"), variable("WATCHDOG_PID"));
+    if let Some(every) = notify::watched(usec.as_deref(), pid.as_deref()) {
+        let notify = notify.clone();
+        server.watch(every, move || notify.alive());
+    }
     notify.ready(&format!("serving {names}"));
     let ended = server.run(stop.as_fd());
     notify.stopping();
@@ -197,45 +286,47 @@ pub fn run(args: &Args) -> Outcome {
     outcome
 }
 
-/// The rules in the file at `path`.
-fn rules_of(path: &Path) -> Result<Vec<Rule>, Failure> {
+/// The rules and limits in the file at `path`.
+fn rules_of(path: &Path) -> Result<(Vec<Rule>, Vec<Limit>), Failure> {
     let failed =
         |error: &dyn std::fmt::Display| Failure::new(format!("{}: {error}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
-    text.lines()
-        .map(|line| line.split_once('#').map_or(line, |(rule, _)| rule).trim())
-        .filter(|rule| !rule.is_empty())
-        .map(|rule| rule.parse().map_err(|error| failed(&error)))
-        .collect()
+    let (mut rules, mut limits) = (Vec::new(), Vec::new());
+    for line in text.lines() {
+        let line = line.split_once('#').map_or(line, |(line, _)| line).trim();
+        if let Some(limit) = line.strip_prefix("limit ") {
+            limits.push(limit_from(limit.trim()).map_err(|error| failed(&error))?);
+        } else if !line.is_empty() {
+            rules.push(line.parse().map_err(|error| failed(&error))?);
+        }
+    }
+    Ok((rules, limits))
 }
 
-/// Messages go to standard error, a line each, begun with their level; under systemd in its own
-/// way, so that the journal has the level as well.
-fn start_log(filter: &str) -> Result<(), Failure> {
-    let journal = std::env::var_os("JOURNAL_STREAM").is_some();
-    env_logger::Builder::new()
-        .parse_filters(filter)
-        .format(move |out, record| {
-            if journal {
-                // sd-daemon(3): the levels of syslog(3).
-                let level = match record.level() {
-                    log::Level::Error => 3,
-                    log::Level::Warn => 4,
-                    log::Level::Info => 6,
-                    log::Level::Debug | log::Level::Trace => 7,
-                };
-                writeln!(out, "<{level}>{}", record.args())
-            } else {
-                writeln!(
-                    out,
-                    "atoll: {}: {}",
-                    record.level().as_str().to_lowercase(),
-                    record.args()
-                )
-            }
-        })
-        .try_init()
-        .map_err(Failure::new)
+fn limit_from(text: &str) -> Result<Limit, RuleError> {
+    Limit::parse(text, size::parse)
+}
+
+/// The rules for each of `sockets`.
+fn rules_by_socket(sockets: &[PathBuf], rules: &[Rule]) -> Result<Vec<Vec<Rule>>, Failure> {
+    for (at, socket) in sockets.iter().enumerate() {
+        if sockets[..at].contains(socket) {
+            return Err(Failure::new(format!("--socket {} is given twice", socket.display())));
+        }
+    }
+    for socket in rules.iter().filter_map(Rule::socket) {
+        if !sockets.iter().any(|known| known == socket) {
+            return Err(Failure::new(format!(
+                "a rule is about the socket {}, which no --socket names so",
+                socket.display()
+            )));
+        }
+    }
+    let of = |socket: &PathBuf| {
+        let fits = |rule: &&Rule| rule.socket().is_none_or(|its| its == socket);
+        rules.iter().filter(fits).cloned().collect()
+    };
+    Ok(sockets.iter().map(of).collect())
 }
 
 /// A client takes up to three descriptors.

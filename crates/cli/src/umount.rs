@@ -11,6 +11,9 @@ use crate::volume;
 /// How long the server may take to close the volume before this command says that it waits.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// Symbolic links that are followed to the mount point.
+const LINKS_MAX: u32 = 40;
+
 /// How long a lazy unmount waits, should nobody use the volume.
 const LAZY: Duration = Duration::from_millis(500);
 
@@ -28,20 +31,23 @@ pub struct Args {
 /// Unmounts.
 pub fn run(args: &Args) -> Outcome {
     let shown = args.directory.display();
-    // Not by asking the volume, whose server may have gone.
-    let target = match args.directory.parent() {
-        Some(parent) if args.directory.file_name().is_some() => {
-            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-            parent
-                .canonicalize()
-                .map(|parent| parent.join(args.directory.file_name().unwrap_or_default()))
+    let table = |error| Failure::new(format!("cannot read the table of mounts: {error}"));
+    let mut target = args.directory.clone();
+    let mut mounted = None;
+    for _ in 0..LINKS_MAX {
+        target = itself(&target)
+            .map_err(|error| Failure::new(format!("cannot unmount {shown}: {error}")))?;
+        mounted = mount::mounted_at(&target).map_err(table)?;
+        // What is no mount point can be asked whether it is a link to one.
+        if mounted.is_some() {
+            break;
         }
-        _ => args.directory.canonicalize(),
+        let Ok(link) = std::fs::read_link(&target) else { break };
+        target.pop();
+        target.push(link);
     }
-    .map_err(|error| Failure::new(format!("cannot unmount {shown}: {error}")))?;
-    let mounted = mount::mounted_at(&target)
-        .map_err(|error| Failure::new(format!("cannot read the table of mounts: {error}")))?
-        .ok_or_else(|| Failure::new(format!("no volume is mounted at {shown}")))?;
+    let mounted =
+        mounted.ok_or_else(|| Failure::new(format!("no volume is mounted at {shown}")))?;
     let result = match (rustix::process::geteuid().is_root(), args.lazy) {
         (true, true) => mount::detach(&target),
         (true, false) => mount::unmount(&target),
@@ -63,6 +69,18 @@ pub fn run(args: &Args) -> Outcome {
     Ok(0)
 }
 
+/// `path` from the root without links, but for its last part, which is not asked: a volume that is
+/// mounted there may have lost its server.
+fn itself(path: &Path) -> std::io::Result<PathBuf> {
+    match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) => {
+            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+            Ok(parent.canonicalize()?.join(name))
+        }
+        _ => path.canonicalize(),
+    }
+}
+
 /// Waits until no process has the volume open any more, at most so long.
 fn wait_closed(volume: &Path, at_most: Option<Duration>) {
     let start = Instant::now();
@@ -72,7 +90,7 @@ fn wait_closed(volume: &Path, at_most: Option<Duration>) {
             return;
         }
         if !told && start.elapsed() > PATIENCE {
-            eprintln!("atoll: waiting until {} is closed", volume.display());
+            say!("waiting until {} is closed", volume.display());
             told = true;
         }
         std::thread::sleep(Duration::from_millis(10));

@@ -7,9 +7,10 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 use atoll::storage;
-use atoll_block::{BLOCK_SIZE, BlockError, BlockIndex};
+use atoll_block::{BLOCK_SIZE, BlockDevice, BlockError, BlockIndex};
 use atoll_fs::{BLOCK_COUNT_MIN, Corruption, FormatOptions, Fs, FsError, MountOptions};
-use atoll_host::device::{self, Create, HostDevice, OpenError, OpenOptions};
+use atoll_host::client::Address;
+use atoll_host::device::{self, HostDevice, NewFile, OpenError, OpenOptions};
 use atoll_posix::Credentials;
 use atoll_vfs::AccessTimes;
 
@@ -21,7 +22,7 @@ use crate::tree::{VolumeTree, tree};
 /// A volume that this process has open.
 pub type Volume = Fs<HostDevice>;
 
-/// The size of a volume when none is given, in bytes. It takes only the space that is used.
+/// The size of a volume when none is given, in bytes. It takes the space that is used.
 pub const DEFAULT_SIZE: u64 = 1 << 30;
 
 /// How a volume is opened.
@@ -76,6 +77,12 @@ pub fn absolute(path: &Path) -> Result<PathBuf, Failure> {
 pub fn cannot_open(path: &Path, error: OpenError) -> Failure {
     let shown = path.display();
     let hint = match error {
+        // A path below a socket, or the socket.
+        _ if Address::find(path).is_some() => {
+            "; it is a server's: `atoll run` and `atoll mount` take it, for this command end the server and \
+             name the volume's file"
+                .to_owned()
+        }
         OpenError::NotFound => format!("; make a volume with `atoll mkfs {shown}`"),
         OpenError::PermissionDenied => "; its permissions do not allow you to".to_owned(),
         _ => String::new(),
@@ -185,6 +192,17 @@ pub fn is_in_use(path: &Path) -> bool {
     locked == Err(rustix::io::Errno::WOULDBLOCK)
 }
 
+/// Whether the file or disk at `path` is a volume, of whatever version and in whatever state.
+pub fn is_volume(path: &Path) -> io::Result<bool> {
+    let mut block = [0; BLOCK_SIZE];
+    match File::open(path)?.read_exact_at(&mut block, 0) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
+        read => read?,
+    }
+    let parsed = atoll_fs::layout::Superblock::parse(&block, BlockIndex(0), u64::MAX);
+    Ok(!matches!(parsed, Err(FsError::Corrupt(Corruption::NotAVolume))))
+}
+
 /// How to make a volume.
 #[derive(Clone, Debug, Default)]
 pub struct CreateOptions<'a> {
@@ -198,11 +216,11 @@ pub struct CreateOptions<'a> {
     pub journal: Option<u64>,
 }
 
-/// Makes a volume in a new file, an empty one, or a block device, and opens it.
+/// Makes a volume in a new file, an empty one, or a block device, and opens it. A new file has its
+/// name once it is a volume.
 ///
 /// Whatever holds data is left alone unless `force` is given.
 pub fn create(path: &Path, options: &CreateOptions<'_>) -> Result<Volume, Failure> {
-    let shown = path.display();
     if let Some(size) = options.size
         && size < BLOCK_COUNT_MIN * BLOCK_SIZE as u64
     {
@@ -212,45 +230,87 @@ pub fn create(path: &Path, options: &CreateOptions<'_>) -> Result<Volume, Failur
             size::show(BLOCK_COUNT_MIN * BLOCK_SIZE as u64)
         )));
     }
-    let failed =
-        |error: &dyn fmt::Display| Failure::new(format!("cannot make the volume {shown}: {error}"));
-    let existing = match std::fs::metadata(path) {
-        Ok(found) => Some(found),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => return Err(failed(&error)),
-    };
-    if let Some(found) = &existing
-        && !options.force
-    {
+    let failed = cannot_make(path);
+    match std::fs::metadata(path) {
+        Ok(found) => create_over(path, &found, options),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let new = NewFile::make(path).map_err(|error| failed(&error))?;
+            let size = options.size.unwrap_or(DEFAULT_SIZE);
+            let device = open_blank(path, new.path(), Some(size))?;
+            let volume = make(path, device, options)?;
+            new.give().map_err(|error| failed(&error))?;
+            Ok(volume)
+        }
+        Err(error) => Err(failed(&error)),
+    }
+}
+
+fn cannot_make(path: &Path) -> impl Fn(&dyn fmt::Display) -> Failure {
+    move |error| Failure::new(format!("cannot make the volume {}: {error}", path.display()))
+}
+
+/// Makes a volume of what is there.
+fn create_over(
+    path: &Path,
+    found: &Metadata,
+    options: &CreateOptions<'_>,
+) -> Result<Volume, Failure> {
+    let failed = cannot_make(path);
+    if !options.force {
         refuse_content(path, found)?;
     }
-    let empty = existing.as_ref().is_none_or(|found| found.is_file() && found.len() == 0);
-    let size = options.size.or(empty.then_some(DEFAULT_SIZE));
-    let open = OpenOptions {
-        create: if existing.is_some() { Create::Never } else { Create::New },
-        blocks: size.map(|size| size / BLOCK_SIZE as u64),
-        ..OpenOptions::default()
+    let size = options.size.or((found.is_file() && found.len() == 0).then_some(DEFAULT_SIZE));
+    let mut device = open_blank(path, path, size)?;
+    let is_taken = |device: &mut HostDevice| {
+        let taken = !options.force && storage::was_taken(device).map_err(|error| failed(&error))?;
+        if taken { refuse_content(path, found) } else { Ok(()) }
     };
-    let result = (|| {
-        let mut device = storage::open(path, &open).map_err(|error| match error {
+    // Blank before it was locked.
+    is_taken(&mut device)?;
+    let (length, size) = (device.block_count() * BLOCK_SIZE as u64, size.unwrap_or(u64::MAX));
+    if length / BLOCK_SIZE as u64 > size / BLOCK_SIZE as u64 {
+        if !found.is_file() {
+            return Err(failed(&format!(
+                "the device has {}, and a volume takes all of it; give no --size, or make a partition",
+                size::show(length)
+            )));
+        }
+        File::options()
+            .write(true)
+            .open(path)
+            .and_then(|file| file.set_len(size / BLOCK_SIZE as u64 * BLOCK_SIZE as u64))
+            .map_err(|error| failed(&error))?;
+        drop(device);
+        device = open_blank(path, path, Some(size))?;
+        is_taken(&mut device)?;
+    }
+    // It may have held something else.
+    storage::empty(&mut device).map_err(|error| failed(&error))?;
+    make(path, device, options)
+}
+
+/// Opens the file at `place` for the volume that will be at `path`, `size` bytes long at least.
+fn open_blank(path: &Path, place: &Path, size: Option<u64>) -> Result<HostDevice, Failure> {
+    let blocks = size.map(|size| size / BLOCK_SIZE as u64);
+    let failed = cannot_make(path);
+    storage::open(place, &OpenOptions { blocks, ..OpenOptions::default() }).map_err(|error| {
+        match error {
             OpenError::TooSmall { .. } => {
                 failed(&format!("{error}; give a smaller --size, or none"))
             }
             _ => failed(&error),
-        })?;
-        if existing.is_some() {
-            // It may have held something else.
-            storage::empty(&mut device).map_err(|error| failed(&error))?;
         }
-        format(path, &mut device, options)?;
-        let mount = storage::mounting(&device, false);
-        Fs::mount(device, &mount).map_err(|error| unusable(path, error))
-    })();
-    if result.is_err() && existing.is_none() {
-        // Made here, and no use to anybody.
-        let _ = std::fs::remove_file(path);
-    }
-    result
+    })
+}
+
+fn make(
+    path: &Path,
+    mut device: HostDevice,
+    options: &CreateOptions<'_>,
+) -> Result<Volume, Failure> {
+    format(path, &mut device, options)?;
+    let mount = storage::mounting(&device, false);
+    Fs::mount(device, &mount).map_err(|error| unusable(path, error))
 }
 
 fn format(
@@ -292,8 +352,6 @@ fn refuse_content(path: &Path, found: &Metadata) -> Result<(), Failure> {
     if device::is_blank(path).map_err(failed)? {
         return Ok(());
     }
-    let mut block = [0; BLOCK_SIZE];
-    let is_volume = File::open(path).and_then(|file| file.read_exact_at(&mut block, 0)).is_ok()
-        && atoll_fs::layout::Superblock::parse(&block, BlockIndex(0), u64::MAX).is_ok();
+    let is_volume = is_volume(path).map_err(failed)?;
     Err(refused(if is_volume { "is an Atoll volume already" } else { "holds data" }))
 }

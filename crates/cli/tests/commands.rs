@@ -484,7 +484,11 @@ fn mounting_by_an_ordinary_user() {
         until [ -e /proc/$sleeper/cwd/file ]; do sleep 0.05; done
         ! ./atoll umount point 2> said; grep -q 'programs use it' said; ./atoll umount --lazy point
         kill $sleeper; wait || true; until ./atoll ls v.vol 2> /dev/null; do sleep 0.05; done
-        ./atoll mount v.vol point; cat point/file; ./atoll umount point; ./atoll cat v.vol:/file; ./atoll fsck -q v.vol";
+        ./atoll mount v.vol point; cat point/file; ./atoll umount point; ./atoll cat v.vol:/file; ./atoll fsck -q v.vol
+        for name in 'a,b' 'a\\b' 'a b' \"$(printf 'a\\377')\"; do
+            mv v.vol \"$name\"; ln -s point link; ./atoll mount \"$name\" link; ln point/file point/another
+            ./atoll umount link; ./atoll rm \"$name:/another\"; rm link; mv \"$name\" v.vol
+        done; ./atoll fsck -q v.vol";
     let printed = ok(&mut common::as_user(path, "666", script));
     assert_eq!(printed, "v.vol: a volume of 16 MiB\nfile\nmine\nmine\n");
 }

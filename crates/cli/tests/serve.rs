@@ -5,146 +5,12 @@ mod common;
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixDatagram;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::Duration;
+use std::process::{Command, Stdio};
 
-use common::{TempDir, as_user, atoll, fails, folder, fsck, need, ok, volume, wait_until};
+use common::serving::Served;
+use common::{as_user, atoll, fails, folder, fsck, need, ok, volume, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-
-/// A server, ended with its value.
-struct Served {
-    child: Child,
-    log: PathBuf,
-    /// Where the programs of tests run: clients of other users reach it too.
-    dir: TempDir,
-}
-
-impl Served {
-    /// Serves `arguments` in a folder with the volumes a.vol and b.vol at the socket `s`, and
-    /// returns when it is ready.
-    fn start(arguments: &[&str]) -> Served {
-        let dir = folder();
-        std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
-        for name in ["a.vol", "b.vol"] {
-            volume(dir.path(), name, "32M");
-        }
-        // Where another user can reach it.
-        std::fs::copy(env!("CARGO_BIN_EXE_atoll"), dir.path().join("atoll")).unwrap();
-        Served::again(dir, arguments)
-    }
-
-    fn again(dir: TempDir, arguments: &[&str]) -> Served {
-        let log = dir.path().join("log");
-        let notify = UnixDatagram::bind(dir.path().join("notify")).unwrap();
-        notify.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        let child = atoll()
-            .current_dir(dir.path())
-            .args(["serve", "--socket", "s"])
-            .args(arguments)
-            .env("NOTIFY_SOCKET", dir.path().join("notify"))
-            .stdin(Stdio::null())
-            .stderr(std::fs::File::create(&log).unwrap())
-            .spawn()
-            .unwrap();
-        let served = Served { child, log, dir };
-        let mut said = [0; 256];
-        let length = notify.recv(&mut said).unwrap_or_else(|error| {
-            panic!("not ready: {error}; it said: {}", std::fs::read_to_string(&served.log).unwrap())
-        });
-        assert!(said[..length].starts_with(b"READY=1\n"));
-        std::fs::remove_file(served.dir.path().join("notify")).unwrap();
-        served
-    }
-
-    fn path(&self) -> &Path {
-        self.dir.path()
-    }
-
-    fn log(&self) -> String {
-        std::fs::read_to_string(&self.log).unwrap()
-    }
-
-    /// A shell script with the volume `at` (SOCKET[/VOLUME][:PATH[:ro]]).
-    fn run(&self, at: &str, script: &str) -> Command {
-        let mut command = atoll();
-        command.current_dir(self.path()).args(["run", "-v", at, "--", "sh", "-ec", script]);
-        command
-    }
-
-    /// The same as the user nobody.
-    fn run_as_user(&self, at: &str, script: &str) -> Command {
-        as_user(self.path(), "666", &format!("./atoll run -v {at} -- sh -ec '{script}'"))
-    }
-
-    /// A shell that waits for commands.
-    fn shell(&self, at: &str) -> Shell {
-        let mut child = atoll()
-            .current_dir(self.path())
-            .args(["run", "-v", at, "--", "sh"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let (input, output) = (child.stdin.take(), child.stdout.take().unwrap());
-        Shell { child, input, output }
-    }
-
-    /// Asks the server to end, and looks at what it leaves.
-    fn stop(mut self) -> TempDir {
-        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM).unwrap();
-        let status = self.child.wait().unwrap();
-        assert!(status.success(), "{status}: {}", self.log());
-        for name in ["a.vol", "b.vol"] {
-            fsck(&self.path().join(name));
-        }
-        std::mem::replace(&mut self.dir, folder())
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// A shell on a volume.
-struct Shell {
-    child: Child,
-    input: Option<ChildStdin>,
-    output: ChildStdout,
-}
-
-impl Shell {
-    /// Runs a command and returns what it printed, without the last newline, and ` !` if it failed.
-    fn does(&mut self, command: &str) -> String {
-        let line = format!("{{ {command}\n}} 2>&1 || echo '!'; echo .\n");
-        self.input.as_mut().unwrap().write_all(line.as_bytes()).unwrap();
-        let mut said = Vec::new();
-        let mut byte = [0];
-        while !said.ends_with(b".\n") {
-            assert_eq!(self.output.read(&mut byte).unwrap(), 1, "{command}");
-            said.push(byte[0]);
-        }
-        said.truncate(said.len() - 2);
-        String::from_utf8(said).unwrap().trim_end().replace('\n', " ")
-    }
-
-    fn end(mut self) {
-        drop(self.input.take());
-        assert!(self.child.wait().unwrap().success());
-    }
-}
-
-impl Drop for Shell {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 #[test]
 fn what_one_program_does_the_other_sees() {
@@ -486,26 +352,11 @@ fn sendfile_of_what_another_client_made_longer() {
 
 #[test]
 fn strangers_at_the_socket_lose_only_their_own_connection() {
-    use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, send, socket};
     let served = Served::start(&["a.vol"]);
     let mut user = served.shell("s:/vol");
     assert_eq!(user.does("echo here > /vol/f"), "");
-    let address = UnixAddr::new(&served.path().join("s")).unwrap();
-    let dial = || {
-        use std::os::fd::AsRawFd;
-        let flags = SockFlag::SOCK_CLOEXEC;
-        let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
-        connect(fd.as_raw_fd(), &address).unwrap();
-        fd
-    };
-    let answer = |message: &[u8]| {
-        use std::os::fd::AsRawFd;
-        let fd = dial();
-        let _ = send(fd.as_raw_fd(), message, nix::sys::socket::MsgFlags::MSG_NOSIGNAL);
-        let mut said = [0; 2048];
-        let length = nix::unistd::read(&fd, &mut said).unwrap_or(0);
-        String::from_utf8_lossy(&said[..length]).into_owned()
-    };
+    let dial = || served.dial();
+    let answer = |message: &[u8]| served.answer(message);
     assert!(answer(b"GET / HTTP/1.1\r\n").contains("no message of Atoll"));
     assert!(answer(b"atol\x63\0\x01\x01\0\0\0\0").contains("version 99"));
     assert!(answer(b"atol\x01\0\x07\x01\0\0\0\0").contains("no meaning"));
@@ -518,43 +369,4 @@ fn strangers_at_the_socket_lose_only_their_own_connection() {
     drop(silent);
     user.end();
     served.stop();
-}
-
-/// The unit file, as systemd reads it, and where there is none, by its form.
-#[test]
-fn the_unit_file() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist/atoll@.service");
-    let text = std::fs::read_to_string(path).unwrap();
-    let mut section = "";
-    let mut start = "";
-    for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        if let Some(name) = line.strip_prefix('[') {
-            section = name.strip_suffix(']').unwrap();
-            assert!(["Unit", "Service", "Install"].contains(&section), "{line}");
-            continue;
-        }
-        let (key, value) = line.split_once('=').unwrap_or_else(|| panic!("{line}"));
-        assert!(key.chars().all(|c| c.is_ascii_alphanumeric()) && !section.is_empty(), "{line}");
-        if key == "ExecStart" {
-            start = value;
-        }
-    }
-    // Its command line is one of ours: the volume, which is not there, is all that is wrong.
-    let arguments: Vec<_> = start
-        .split(' ')
-        .skip(1)
-        .map(|arg| arg.replace("%i", "x").replace("${RULES}", "/dev/null"))
-        .collect();
-    let said = fails(atoll().args(&arguments), 1);
-    assert!(said.contains("cannot open the volume /var/lib/atoll/x.vol"), "{said}");
-
-    let dir = folder();
-    let unit = dir.path().join("atoll@.service");
-    std::fs::write(&unit, text.replace("/usr/bin/atoll", env!("CARGO_BIN_EXE_atoll"))).unwrap();
-    let Ok(output) = Command::new("systemd-analyze").arg("verify").arg(&unit).output() else {
-        println!("no systemd here");
-        return;
-    };
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.is_empty(), "{said}");
 }

@@ -6,6 +6,7 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -138,12 +139,15 @@ fn a_server_ends_when_it_is_asked_to() {
                 .spawn()
                 .unwrap();
             wait_until("it serves", || dir.path().join("s").exists());
-            assert!(children(child.id(), "atoll").is_empty());
+            // What receives from clients ends with it.
+            let helpers = children(child.id(), "atoll");
             // It has no terminal to lose.
             send(&child, Signal::SIGHUP);
             stays(&mut child, &[Signal::SIGINT], &way);
             send(&child, signal);
             assert!(ended(&mut child).success(), "{way:?} {signal}");
+            let gone = |pid: &i32| !Path::new(&format!("/proc/{pid}")).exists();
+            wait_until("its helpers have ended", || helpers.iter().all(gone));
             fsck(&vol);
         }
     }

@@ -11,10 +11,12 @@ use atoll_transport::channel::{ClientChannel, Config, Lane, Layout};
 use atoll_vfs::client::{Client, ClientOptions};
 use atoll_vfs::{Cached, OpenFiles};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{SocketAddrUnix, SocketFlags};
 
 use crate::control::{self, Answer, Hello, Kind, Mode, ViewAsk, socket};
+#[cfg(feature = "server")]
+use crate::expected::{self, Unexpected};
 use crate::shm::{Doorbell, MappedView, SharedMemory, SpinThenSleep, above};
 
 /// How a client connects to its server.
@@ -43,6 +45,9 @@ pub enum ConnectError {
     NoServer(PathBuf),
     /// The socket cannot be used.
     Failed(PathBuf, io::Error),
+    /// The server is not one that this process expects.
+    #[cfg(feature = "server")]
+    Unexpected(PathBuf, Unexpected),
     /// The server said no, and why.
     Refused(PathBuf, String),
     /// The server has gone, or what it said could not be understood.
@@ -63,6 +68,10 @@ impl fmt::Display for ConnectError {
                     f.write_str("; whoever runs it can let others in with --allow")?;
                 }
                 Ok(())
+            }
+            #[cfg(feature = "server")]
+            ConnectError::Unexpected(path, why) => {
+                write!(f, "the server at {} is not trusted: {why}", path.display())
             }
             ConnectError::Refused(path, why) => {
                 write!(f, "the server at {} refused: {why}", path.display())
@@ -114,19 +123,30 @@ pub struct Connection {
     options: ConnectOptions,
 }
 
+/// The usual number of users that a user namespace does not have (/proc/sys/kernel/overflowuid).
+/// Where it is another one, such a client is refused a ring by servers that do not trust it.
+const OVERFLOW_UID: u32 = 65534;
+
 impl Connection {
-    /// Connects; the server learns who this process is.
+    /// Connects to a server of whom this process expects there ([`SERVER_USER`]). The server learns
+    /// who this process is.
+    ///
+    /// [`SERVER_USER`]: crate::expected::SERVER_USER
+    ///
+    /// # Errors
+    /// [`ConnectError::NoServer`], [`ConnectError::Failed`], [`ConnectError::Unexpected`].
+    #[cfg(feature = "server")]
+    pub fn open(place: &Address) -> Result<Connection, ConnectError> {
+        let connection = Connection::open_with(place, ConnectOptions::default())?;
+        expected::check(&connection.socket, &place.socket)
+            .map_err(|why| ConnectError::Unexpected(place.socket.clone(), why))?;
+        Ok(connection)
+    }
+
+    /// Connects with `options`, whoever the server is: to one that is known by other means.
     ///
     /// # Errors
     /// [`ConnectError::NoServer`], [`ConnectError::Failed`].
-    pub fn open(place: &Address) -> Result<Connection, ConnectError> {
-        Connection::open_with(place, ConnectOptions::default())
-    }
-
-    /// As [`open`](Self::open), with `options`.
-    ///
-    /// # Errors
-    /// As there.
     pub fn open_with(place: &Address, options: ConnectOptions) -> Result<Connection, ConnectError> {
         let path = &place.socket;
         let failed =
@@ -173,7 +193,12 @@ impl Connection {
         let failed = |error| ConnectError::Failed(self.place.socket.clone(), error);
         let unfit = || failed(io::ErrorKind::InvalidInput.into());
         let layout = Layout::new(config).ok_or_else(unfit)?;
-        let memory = SharedMemory::create_above("atoll-ring", layout.total(), self.options.lowest)
+        // A server of another user may not trust this one. In a user namespace that has no number
+        // for it, it seems to be the user of this number, which this one may have as well.
+        let peer = socket_peercred(&self.socket).map_err(|errno| failed(errno.into()))?;
+        let demands = peer.uid != rustix::process::geteuid() || peer.uid.as_raw() == OVERFLOW_UID;
+        let lowest = self.options.lowest;
+        let memory = SharedMemory::create_above("atoll-ring", layout.total(), lowest, demands)
             .map_err(failed)?;
         let channel = ClientChannel::create(memory.clone(), config).ok_or_else(unfit)?;
         let volume = self.place.volume.clone();
@@ -184,9 +209,13 @@ impl Connection {
             let path = self.place.socket.clone();
             return Err(ConnectError::Lost(path, "it has sent no doorbell".to_owned()));
         };
-        let doorbell =
-            above(doorbell, self.options.lowest).map_err(|errno| failed(errno.into()))?;
+        let doorbell = above(doorbell, lowest).map_err(|errno| failed(errno.into()))?;
         let doorbell = Doorbell::from_server(doorbell);
+        if demands {
+            memory.fix().map_err(failed)?;
+            // The server looks at it now.
+            doorbell.ring();
+        }
         let connection = Arc::new(self);
         let view = received.next().map(|memory| map_view(&connection, memory)).transpose()?;
         Ok(Ring { connection, channel, doorbell, view, open: Arc::default(), next: 0, spin: None })

@@ -361,9 +361,19 @@ pub fn send(socket: impl AsFd, message: &[u8], descriptors: &[BorrowedFd<'_>]) -
 /// `UnexpectedEof` when the other end is gone; `InvalidData` for a message or descriptors beyond
 /// the limits; what recvmsg(2) says.
 pub fn receive(socket: impl AsFd) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+    receive_most(socket, MESSAGE_MAX, true)
+}
+
+/// As [`receive`], a message of at most `most` bytes. Without `all` a message is good of which this
+/// process had no descriptors left for some.
+pub(crate) fn receive_most(
+    socket: impl AsFd,
+    most: usize,
+    all: bool,
+) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut message = vec![0; MESSAGE_MAX];
+    let mut message = vec![0; most];
     let received = rustix::io::retry_on_intr(|| {
         rustix::net::recvmsg(
             &socket,
@@ -381,7 +391,8 @@ pub fn receive(socket: impl AsFd) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     if received.bytes == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+    let cut = received.flags.contains(ReturnFlags::TRUNC);
+    if cut || all && received.flags.contains(ReturnFlags::CTRUNC) {
         return Err(io::ErrorKind::InvalidData.into());
     }
     message.truncate(received.bytes);

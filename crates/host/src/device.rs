@@ -17,6 +17,7 @@ mod ioctls;
 mod life;
 mod mapped;
 mod mapping;
+mod naming;
 mod open;
 mod openings;
 mod owner;
@@ -28,6 +29,7 @@ mod writeback;
 pub use blank::is_blank;
 pub use file::FileDevice;
 pub use mapped::MappedDevice;
+pub use naming::NewFile;
 pub use open::{Access, Create, OpenError, OpenOptions, open};
 pub use owner::{living_owner, owner};
 
@@ -54,6 +56,13 @@ impl HostDevice {
     /// cannot be known.
     pub fn incarnation(&self) -> [u8; 16] {
         life::incarnation(self.file())
+    }
+
+    /// Lets others have the storage, also while a process that was forked since it was opened has
+    /// copies of the descriptor or the mapping. It is not to be changed any more.
+    pub fn unlock(&self) {
+        // Closing does the same if this is the last copy.
+        let _ = rustix::fs::flock(self.file(), rustix::fs::FlockOperation::Unlock);
     }
 
     /// Whether discards give storage back at little cost: it is a file, in a file system that can

@@ -11,7 +11,7 @@
 With the feature `server`: [`device`] gives a volume's storage as a block device; [`seal`] confines a
 process to it. [`memory`] says how much a cache may take. [`fuse`] serves a file system to the kernel;
 [`namespace`] gives a program a private view of the file tree; [`process`] splits this process in two.
-[`server`] serves volumes to many programs."
+[`server`] serves volumes to many programs; [`expected`] is whose server a client trusts."
 )]
 #![deny(unsafe_code)]
 
@@ -19,6 +19,8 @@ pub mod client;
 pub mod control;
 #[cfg(feature = "server")]
 pub mod device;
+#[cfg(feature = "server")]
+pub mod expected;
 #[cfg(feature = "server")]
 pub mod fuse;
 #[cfg(feature = "server")]
@@ -39,3 +41,5 @@ pub mod server;
 pub mod shm;
 #[cfg(target_os = "linux")]
 mod spin;
+#[cfg(feature = "server")]
+mod unmapped;

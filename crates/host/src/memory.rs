@@ -17,11 +17,16 @@ const LITTLE: u64 = 64 << 20;
 /// machine, its control group and its resource limits, and never more than 512 MiB. The kernel's
 /// own caches of inodes and names have no such bound.
 pub fn cache_bytes() -> usize {
+    (most() / PART).min(MOST) as usize
+}
+
+/// The memory that this process may have, in bytes: by the machine, its control group and its
+/// resource limits.
+pub(crate) fn most() -> u64 {
     let info = rustix::system::sysinfo();
     let ram = (info.totalram as u64).saturating_mul(u64::from(info.mem_unit.max(1)));
     let limits = [Resource::As, Resource::Data].map(|resource| getrlimit(resource).current);
-    let least = limits.into_iter().flatten().chain(own_group_limit()).fold(ram, u64::min);
-    (least / PART).min(MOST) as usize
+    limits.into_iter().flatten().chain(own_group_limit()).fold(ram, u64::min)
 }
 
 /// Whether the control group of this process allows so little memory that what it writes to files

@@ -19,11 +19,25 @@ const NAMES: usize = 1 << 20;
 /// When this process has more than one thread, whose locks the child would inherit locked for
 /// ever; or what fork(2) says.
 pub fn fork(child: impl FnOnce() -> u8) -> io::Result<Pid> {
-    if std::fs::read_dir("/proc/self/task")?.count() != 1 {
+    let threads = std::fs::read_dir("/proc/self/task")
+        .map_err(|error| io::Error::other(format!("/proc is not mounted: {error}")))?;
+    if threads.count() != 1 {
         return Err(io::Error::other("a process with threads cannot be split"));
     }
-    // SAFETY: this is the only thread, so that no lock can be held by another and everything that
-    // the child finds in memory is whole.
+    // SAFETY: this is the only thread.
+    unsafe { split(child) }
+}
+
+/// As [`fork`], without a look at the threads.
+///
+/// # Errors
+/// What fork(2) says.
+///
+/// # Safety
+/// This process has one thread, so that no lock can be held by another and everything that the
+/// child finds in memory is whole.
+pub(crate) unsafe fn split(child: impl FnOnce() -> u8) -> io::Result<Pid> {
+    // SAFETY: as the caller promises.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
@@ -33,6 +47,47 @@ pub fn fork(child: impl FnOnce() -> u8) -> io::Result<Pid> {
         }
         child => Pid::from_raw(child).ok_or_else(|| io::ErrorKind::InvalidData.into()),
     }
+}
+
+/// Closes all descriptors of this process but `kept`, and never waits where others have what they
+/// stand for open too. Values that own them are forgotten with this process: it ends without
+/// running destructors of what it has inherited.
+pub(crate) fn close_others(kept: &[BorrowedFd<'_>]) {
+    let mut kept: Vec<u32> = kept.iter().map(|fd| fd.as_raw_fd().unsigned_abs()).collect();
+    kept.sort_unstable();
+    let mut from = 0;
+    for end in kept.into_iter().chain([u32::MAX]) {
+        if from < end {
+            close_range(from, end - 1);
+        }
+        from = end.saturating_add(1);
+    }
+}
+
+fn close_range(from: u32, to: u32) {
+    // SAFETY: nothing in this process uses these numbers again.
+    if unsafe { libc::syscall(libc::SYS_close_range, from, to, 0) } == 0 {
+        return;
+    }
+    // Before Linux 5.9.
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let most = u32::try_from(limit.unwrap_or(1 << 20)).unwrap_or(u32::MAX);
+    for fd in from..=to.min(most) {
+        // SAFETY: as above.
+        unsafe { libc::close(fd.cast_signed()) };
+    }
+}
+
+/// Has this process killed when its parent ends, if that is still `parent`.
+///
+/// # Errors
+/// Those of prctl(2); `NotFound` when the parent has ended before.
+pub(crate) fn die_with(parent: Pid) -> io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    if rustix::process::getppid() != Some(parent) {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    Ok(())
 }
 
 /// Closes descriptors that this process has inherited by [`fork`] and another uses. Nothing in this

@@ -1,7 +1,9 @@
 //! Memory that two processes share and neither can pull away from the other: sealed memfds, the
 //! doorbell of a sleeping server, and how a client waits.
 //!
-//! Memory that a peer made is checked before it is mapped: [`SharedMemory::attach`].
+//! Memory that a peer made is checked before it is mapped: [`SharedMemory::attach`]. A stranger's
+//! is used only when none of its pages can go any more, nor come for the server to pay for:
+//! `SharedMemory::is_fixed`.
 #![allow(unsafe_code)]
 
 mod view;
@@ -16,7 +18,7 @@ use std::time::Duration;
 use atoll_transport::channel::{Mapped, WaitStrategy};
 use atoll_transport::{Lost, Memory, Shared};
 use rustix::event::EventfdFlags;
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::ReadWriteFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::thread::futex;
@@ -30,6 +32,11 @@ pub(crate) use view::WrittenView;
 /// The `f_type` of a memfd, unless its pages are huge: such may be missing when they are touched.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 const PAGE: usize = 4096;
+/// Of memory whose length does not change.
+const LENGTH: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+/// Of memory that nobody maps for writing any more, nor writes to by system calls, nor punches
+/// holes into. Mappings made before go on.
+const MAPPED: SealFlags = SealFlags::FUTURE_WRITE.union(SealFlags::SEAL);
 
 fn refused(reason: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, reason)
@@ -132,15 +139,64 @@ impl SharedMemory {
     /// # Errors
     /// The errors of memfd_create(2), ftruncate(2), mmap(2) and fcntl(2).
     pub fn create(name: &str, len: usize) -> io::Result<Self> {
-        Self::make(name, len, SealFlags::empty(), 0)
+        Self::make(name, len, LENGTH | SealFlags::SEAL, 0)
     }
 
-    /// As [`create`](Self::create); the descriptor has the number `lowest` or a higher one.
+    /// As [`create`](Self::create); the descriptor has the number `lowest` or a higher one. For a
+    /// server that `demands` it all pages are there at once, so that they are this process's, and
+    /// [`fix`](Self::fix) is to be called when the server has mapped them.
     ///
     /// # Errors
-    /// As there.
-    pub(crate) fn create_above(name: &str, len: usize, lowest: i32) -> io::Result<Self> {
-        Self::make(name, len, SealFlags::empty(), lowest)
+    /// As there, and `ENOSPC` or `ENOMEM` for the pages.
+    pub(crate) fn create_above(
+        name: &str,
+        len: usize,
+        lowest: i32,
+        demands: bool,
+    ) -> io::Result<Self> {
+        if !demands {
+            return Self::make(name, len, LENGTH | SealFlags::SEAL, lowest);
+        }
+        let memory = Self::make(name, len, LENGTH, lowest)?;
+        let fill = || {
+            rustix::fs::fallocate(&memory.map.file, FallocateFlags::empty(), 0, memory.len() as u64)
+        };
+        rustix::io::retry_on_intr(fill)?;
+        Ok(memory)
+    }
+
+    /// Has nobody map the memory for writing any more, write to it by system calls or punch holes
+    /// into it. It can still be written through the mappings that there are.
+    ///
+    /// # Errors
+    /// `EPERM` when it was made for a server that does not demand it.
+    pub(crate) fn fix(&self) -> io::Result<()> {
+        Ok(rustix::fs::fcntl_add_seals(&self.map.file, MAPPED)?)
+    }
+
+    /// Whether its peer has [fixed](Self::fix) it, with all of its pages there: then an access
+    /// never allocates one, and never waits for one that is being taken away. Never blocks.
+    #[cfg(feature = "server")]
+    pub(crate) fn is_fixed(&self) -> bool {
+        let file = &self.map.file;
+        let sealed =
+            rustix::fs::fcntl_get_seals(file).is_ok_and(|seals| seals.contains(LENGTH | MAPPED));
+        // After the seals: none goes any more.
+        sealed && self.is_whole()
+    }
+
+    /// Whether all of its pages are there now.
+    #[cfg(feature = "server")]
+    pub(crate) fn is_whole(&self) -> bool {
+        rustix::fs::fstat(&self.map.file)
+            .is_ok_and(|stat| stat.st_blocks as u64 * 512 >= self.len() as u64)
+    }
+
+    /// Whether its peer can never fix it, since it can be sealed no more.
+    #[cfg(feature = "server")]
+    pub(crate) fn never_fixed(&self) -> bool {
+        rustix::fs::fcntl_get_seals(&self.map.file)
+            .is_ok_and(|seals| seals.contains(SealFlags::SEAL) && !self.is_fixed())
     }
 
     /// Has no child inherit the mapping: it would be the parent's.
@@ -158,7 +214,7 @@ impl SharedMemory {
     /// As there.
     #[cfg(feature = "server")]
     pub(crate) fn create_read_only(name: &str, len: usize) -> io::Result<Self> {
-        Self::make(name, len, SealFlags::FUTURE_WRITE, 0)
+        Self::make(name, len, LENGTH | MAPPED, 0)
     }
 
     fn make(name: &str, len: usize, seals: SealFlags, lowest: i32) -> io::Result<Self> {
@@ -174,8 +230,7 @@ impl SharedMemory {
         let file = above(file, lowest)?;
         rustix::fs::ftruncate(&file, len as u64)?;
         let memory = Self::map(file, len, ProtFlags::READ | ProtFlags::WRITE)?;
-        let fixed = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-        rustix::fs::fcntl_add_seals(&memory.map.file, fixed | seals)?;
+        rustix::fs::fcntl_add_seals(&memory.map.file, seals)?;
         Ok(memory)
     }
 
@@ -193,9 +248,8 @@ impl SharedMemory {
         if rustix::fs::fstatfs(file)?.f_type as u64 != TMPFS_MAGIC {
             return Err(refused("shared memory must be a memfd with pages of the usual size"));
         }
-        // Only memfds can have them.
-        let fixed = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-        if !rustix::fs::fcntl_get_seals(file).is_ok_and(|seals| seals.contains(fixed)) {
+        // Only memfds can have them, and nobody takes them away.
+        if !rustix::fs::fcntl_get_seals(file).is_ok_and(|seals| seals.contains(LENGTH)) {
             return Err(refused("shared memory must be sealed against changes of its length"));
         }
         // After the seals: it does not change any more.
@@ -289,11 +343,12 @@ impl Memory for SharedMemory {
     }
 }
 
-/// Wakes the threads that sleep on the word at `at`, in any process: what
-/// [`complete`](atoll_transport::channel::ServerChannel::complete) asks for.
+/// Wakes a thread that sleeps on the word at `at`, in any process: what
+/// [`complete`](atoll_transport::channel::ServerChannel::complete) asks for. A slot is one
+/// thread's: a client that has others sleep there waits for them itself.
 pub fn wake<M: Mapped>(memory: &M, at: usize) {
     // Fails only for addresses that are not mapped.
-    let _ = futex::wake(memory.shared().u32(at), futex::Flags::empty(), u32::MAX >> 1);
+    let _ = futex::wake(memory.shared().u32(at), futex::Flags::empty(), 1);
 }
 
 /// An eventfd that wakes a sleeping server; the server makes it and its client gets it. Clones mean
@@ -444,7 +499,7 @@ mod tests {
         let fixed = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         let sealing = MemfdFlags::ALLOW_SEALING;
         assert!(SharedMemory::attach(memfd(sealing, 8192, fixed), 8192).is_ok());
-        for missing in [SealFlags::SHRINK, SealFlags::GROW, SealFlags::SEAL] {
+        for missing in [SealFlags::SHRINK, SealFlags::GROW] {
             assert_eq!(kind(memfd(sealing, 8192, fixed - missing)), refused);
         }
         for len in [0, 4095, 4097, 12288] {
@@ -452,6 +507,49 @@ mod tests {
         }
         assert_eq!(kind(tempfile::tempfile().unwrap().into()), refused);
         assert_eq!(kind(Doorbell::new().unwrap().as_fd().try_clone_to_owned().unwrap()), refused);
+    }
+
+    /// Once both sides have mapped it, no page goes and none has to come.
+    #[cfg(feature = "server")]
+    #[test]
+    fn fixed_memory_has_its_pages_and_keeps_them() {
+        let len = 64 << 10;
+        let make = |demands| SharedMemory::create_above("test", len, 0, demands).unwrap();
+        let attach = |ours: &SharedMemory| SharedMemory::attach(dup(ours).unwrap(), len).unwrap();
+        let punch = |memory: &SharedMemory| {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(memory, flags, 4096, 4096)
+        };
+        let ours = make(true);
+        let theirs = attach(&ours);
+        assert!(!theirs.is_fixed() && !theirs.never_fixed());
+        ours.fix().unwrap();
+        assert!(theirs.is_fixed() && !theirs.never_fixed());
+        assert_eq!(punch(&ours), Err(rustix::io::Errno::PERM));
+        let Pages { base, len: mapped } = ours.map.pages;
+        // SAFETY: it takes pages out of the memory, if it may; nobody has a reference to them.
+        let removed = unsafe {
+            rustix::mm::madvise(base.as_ptr().cast(), mapped, rustix::mm::Advice::LinuxRemove)
+        };
+        assert_eq!(removed, Err(rustix::io::Errno::PERM));
+        assert!(rustix::io::pwrite(&ours, b"x", 0).is_err());
+        assert!(SharedMemory::attach(dup(&ours).unwrap(), len).is_err(), "mapped for writing");
+        ours.store32(8192, 7, Ordering::Relaxed);
+        theirs.store32(8196, 8, Ordering::Relaxed);
+        assert_eq!(
+            (theirs.load32(8192, Ordering::Relaxed), ours.load32(8196, Ordering::Relaxed)),
+            (7, 8)
+        );
+        // With a hole it is sealed, and not fixed.
+        let ours = make(true);
+        let theirs = attach(&ours);
+        punch(&ours).unwrap();
+        ours.fix().unwrap();
+        assert!(!theirs.is_fixed() && theirs.never_fixed());
+        // For a server that does not ask for it.
+        let ours = make(false);
+        let theirs = attach(&ours);
+        assert!(!theirs.is_fixed() && theirs.never_fixed() && ours.fix().is_err());
     }
 
     #[test]

@@ -9,13 +9,18 @@
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpListener;
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode};
 
 use atoll_host::server::confine::{Landlocked, confine, drop_privileges, filter_calls, landlock};
+use atoll_host::server::jail::Jail;
 
+/// asm-generic/fcntl.h.
+const F_SETSIG: i32 = 10;
 const CASE: &str = "ATOLL_CONFINE_CASE";
+const SIGABRT: i32 = 6;
 const SIGSYS: i32 = 31;
 
 fn main() -> ExitCode {
@@ -23,14 +28,26 @@ fn main() -> ExitCode {
         return part(case.to_str().unwrap());
     }
     // The cases that must work, and end with success.
-    for case in ["serve", "no-file", "no-file-by-landlock", "no-privileges", "a-thread"] {
+    for case in ["serve", "no-file", "no-file-by-landlock", "no-privileges", "a-thread", "jail"] {
         assert_eq!(run(case), (Some(0), None), "{case}");
     }
     // The cases that must end the process.
-    for case in ["socket", "exec", "fork", "code", "kill-another", "move-another"] {
+    for case in [
+        "socket",
+        "exec",
+        "fork",
+        "code",
+        "kill-another",
+        "move-another",
+        "signal-another",
+        "own-by-another",
+        "signal-of-choice",
+    ] {
         assert_eq!(run(case), (None, Some(SIGSYS)), "{case}");
     }
-    println!("test result: ok. 11 passed");
+    // A panic that ends the process ends it by the signal that says so.
+    assert_eq!(run("abort"), (None, Some(SIGABRT)));
+    println!("test result: ok. 16 passed");
     ExitCode::SUCCESS
 }
 
@@ -64,12 +81,18 @@ fn part(case: &str) -> ExitCode {
             }
             return ExitCode::SUCCESS;
         }
-        "socket" | "fork" | "exec" | "code" | "kill-another" | "move-another" => {
-            filter_calls(None).unwrap()
+        "jail" => {
+            let superuser = rustix::process::geteuid().is_root();
+            match confine(Jail::Require) {
+                // As where a container keeps namespaces from its superuser.
+                Err(error) => println!("no jail here: {error}"),
+                Ok(_) => assert!(superuser),
+            }
         }
-        _ => {
-            confine().unwrap();
+        "serve" | "no-file" | "a-thread" => {
+            confine(Jail::Auto).unwrap();
         }
+        _ => filter_calls(None).unwrap(),
     }
     match case {
         "serve" => {
@@ -99,6 +122,20 @@ fn part(case: &str) -> ExitCode {
                 .spawn(|| File::open("/etc/passwd").is_err());
             assert!(inner.unwrap().join().unwrap());
         }
+        "jail" => {}
+        "abort" => std::process::abort(),
+        // SAFETY: these take numbers.
+        "signal-another" => unsafe {
+            libc::syscall(libc::SYS_tgkill, libc::getppid(), libc::getppid(), libc::SIGCONT);
+        },
+        // SAFETY: as above.
+        "own-by-another" => unsafe {
+            libc::fcntl(a.as_raw_fd(), libc::F_SETOWN, 1);
+        },
+        // SAFETY: as above.
+        "signal-of-choice" => unsafe {
+            libc::fcntl(a.as_raw_fd(), F_SETSIG, libc::SIGKILL);
+        },
         "socket" => drop(TcpListener::bind("127.0.0.1:0")),
         "fork" | "exec" => drop(Command::new("/bin/true").status()),
         "code" => {

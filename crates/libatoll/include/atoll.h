@@ -6,7 +6,7 @@
  * those of the C library. Beside the errors of those calls there are
  *   EBADF and ENODEV  no volume is mounted (calls on descriptors; other calls)
  *   EIO               the device failed, or a defect of this library was caught
- *   EDEADLK           called by a signal handler that interrupted another call
+ *   EDEADLK           called by a signal handler that interrupted another call of its thread
  *
  * Descriptors are numbers of this library, no descriptors of the kernel: they go to its calls only.
  * The numbers begin at 3 unless the mount says otherwise, so that those of the standard streams are
@@ -20,8 +20,15 @@
  *
  * Signals: the calls are not async-signal-safe.
  *
- * fork: a volume belongs to the process that mounted it. In the child no volume is mounted, and
- * nothing that it does reaches the parent's; it may mount one of its own.
+ * fork: a volume belongs to the process that mounted it, and so do its locks. In the child no
+ * volume is mounted, and nothing that it does reaches the parent's; it may mount one of its own. A
+ * volume in a file or device stays in use (EBUSY) after a parent that was killed, not after one
+ * that has unmounted it, until the children that it forked since the mount have ended or called
+ * exec. A server sees the parent's end at once; with children of vfork, clone or _Fork, when those
+ * have ended or called exec.
+ *
+ * Linking: cc program.c -latoll, or cc program.c libatoll.a -lgcc_s -lutil -lrt -lpthread -lm -ldl
+ * (Rust's own libraries). With SQLite add atoll_sqlite.c and -lsqlite3 in front.
  */
 #ifndef ATOLL_H
 #define ATOLL_H
@@ -35,6 +42,7 @@
 #include <sys/time.h>
 #include <sys/types.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifdef __cplusplus
@@ -65,7 +73,7 @@ struct atoll_options {
     gid_t gid;             /* group of what is created */
 };
 
-#define ATOLL_OPTIONS {.size = sizeof(struct atoll_options)}
+#define ATOLL_OPTIONS {sizeof(struct atoll_options), 0, 0, 0, 0, 0, 0}
 
 /* Makes a volume in the file or block device `path`. A file that is missing is made if
  * volume_bytes is given. Fails with EEXIST if the file holds something, unless forced. */
@@ -96,6 +104,10 @@ int atoll_seal(size_t reserve_bytes);
  * to do. Stays until the next one fails. */
 const char *atoll_error(void);
 
+/* 1 if a server serves the mounted volume, so that other processes may use it at the same time; 0
+ * if this process has it alone. */
+int atoll_is_served(void);
+
 /* ---- descriptors ---- */
 
 int atoll_open(const char *path, int flags, ...);
@@ -105,6 +117,13 @@ int atoll_close(int fd);
 int atoll_dup(int fd);
 int atoll_dup2(int fd, int to);
 int atoll_dup3(int fd, int to, int flags);
+/* Locks: F_GETLK, F_SETLK, F_SETLKW belong to the process, F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW
+ * and atoll_flock to the open file. Where a server serves the volume they hold among all that use
+ * it, through mounts and under `atoll run` too, and are gone when the process is; otherwise among
+ * this process's own descriptors. A call that waits looks every millisecond, lets other threads
+ * call, and ends with EINTR when a signal's handler has run, SA_RESTART or not. While a file of a
+ * server is locked, F_SETFL does not change its O_APPEND (EBUSY). ENOLCK: too many locks, or a
+ * server that has none for this client. */
 int atoll_fcntl(int fd, int command, ...);
 int atoll_flock(int fd, int operation);
 

@@ -15,10 +15,6 @@ struct node {
     ino_t ino;
     int files;
 
-    /* Locks of the database: readers, and the one file that has each of the others. */
-    int shared;
-    struct file *reserved, *pending, *exclusive;
-
     /* The index of the write-ahead log, in pieces of equal size, and its locks: how many files hold
      * one shared, or -1 if one file holds it alone. */
     char **regions;
@@ -89,61 +85,69 @@ static int file_size(sqlite3_file *base, sqlite3_int64 *size) {
 
 /* ---- locks of the database ---- */
 
+/* The bytes that every SQLite locks on Unix, so that programs under `atoll run` and on mounts see
+ * these locks, and these programs theirs. They belong to the open file: connections of a process
+ * exclude one another like those of several. */
+enum { PENDING = 0x40000000, RESERVED = PENDING + 1, SHARED = PENDING + 2, SHARED_SIZE = 510 };
+
+static int range_lock(struct file *file, int type, off_t start, off_t len) {
+    struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = start, .l_len = len};
+    if (atoll_fcntl(file->fd, F_OFD_SETLK, &lock) == 0) return SQLITE_OK;
+    return errno == EAGAIN ? SQLITE_BUSY
+                           : (type == F_UNLCK ? SQLITE_IOERR_UNLOCK : SQLITE_IOERR_LOCK);
+}
+
 static int file_lock(sqlite3_file *base, int level) {
     struct file *file = (struct file *)base;
-    struct node *node = file->node;
-    if (file->level >= level) return SQLITE_OK;
     int result = SQLITE_OK;
-    sqlite3_mutex_enter(mutex());
+    if (file->level >= level) return SQLITE_OK;
     if (level == SQLITE_LOCK_SHARED) {
-        if (node->pending || node->exclusive) {
-            result = SQLITE_BUSY;
-        } else {
-            node->shared++;
-            file->level = SQLITE_LOCK_SHARED;
+        /* Pending keeps new readers out. */
+        result = range_lock(file, F_RDLCK, PENDING, 1);
+        if (result == SQLITE_OK) {
+            result = range_lock(file, F_RDLCK, SHARED, SHARED_SIZE);
+            int unlocked = range_lock(file, F_UNLCK, PENDING, 1);
+            if (result == SQLITE_OK) result = unlocked;
         }
-    } else if (node->reserved && node->reserved != file) {
-        result = SQLITE_BUSY;
     } else if (level == SQLITE_LOCK_RESERVED) {
-        node->reserved = file;
-        file->level = SQLITE_LOCK_RESERVED;
-    } else if ((node->pending && node->pending != file) ||
-               (node->exclusive && node->exclusive != file)) {
-        result = SQLITE_BUSY;
+        result = range_lock(file, F_WRLCK, RESERVED, 1);
     } else {
-        /* Pending keeps new readers out; with the last one gone the lock is exclusive. */
-        node->pending = file;
-        file->level = SQLITE_LOCK_PENDING;
-        if (node->shared > 1) {
-            result = SQLITE_BUSY;
-        } else {
-            node->exclusive = file;
-            file->level = SQLITE_LOCK_EXCLUSIVE;
+        if (file->level < SQLITE_LOCK_PENDING) {
+            result = range_lock(file, F_WRLCK, PENDING, 1);
+            if (result != SQLITE_OK) return result;
+            file->level = SQLITE_LOCK_PENDING;
         }
+        /* With the last reader gone the lock is exclusive. */
+        result = range_lock(file, F_WRLCK, SHARED, SHARED_SIZE);
     }
-    sqlite3_mutex_leave(mutex());
+    if (result == SQLITE_OK) file->level = level;
     return result;
 }
 
 static int file_unlock(sqlite3_file *base, int level) {
     struct file *file = (struct file *)base;
-    struct node *node = file->node;
+    int result = SQLITE_OK;
     if (file->level <= level) return SQLITE_OK;
-    sqlite3_mutex_enter(mutex());
-    if (node->reserved == file) node->reserved = NULL;
-    if (node->pending == file) node->pending = NULL;
-    if (node->exclusive == file) node->exclusive = NULL;
-    if (level == SQLITE_LOCK_NONE) node->shared--;
+    if (level == SQLITE_LOCK_SHARED) {
+        if (file->level == SQLITE_LOCK_EXCLUSIVE)
+            result = range_lock(file, F_RDLCK, SHARED, SHARED_SIZE);
+        int unlocked = range_lock(file, F_UNLCK, PENDING, 2);
+        if (result == SQLITE_OK) result = unlocked;
+    } else {
+        result = range_lock(file, F_UNLCK, PENDING, 2 + SHARED_SIZE);
+    }
     file->level = level;
-    sqlite3_mutex_leave(mutex());
-    return SQLITE_OK;
+    return result;
 }
 
 static int file_check_reserved_lock(sqlite3_file *base, int *result) {
-    struct node *node = ((struct file *)base)->node;
-    sqlite3_mutex_enter(mutex());
-    *result = node->reserved || node->pending || node->exclusive;
-    sqlite3_mutex_leave(mutex());
+    struct file *file = (struct file *)base;
+    struct flock lock = {
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = RESERVED, .l_len = 1};
+    *result = file->level >= SQLITE_LOCK_RESERVED;
+    if (*result) return SQLITE_OK;
+    if (atoll_fcntl(file->fd, F_OFD_GETLK, &lock) != 0) return SQLITE_IOERR_CHECKRESERVEDLOCK;
+    *result = lock.l_type != F_UNLCK;
     return SQLITE_OK;
 }
 
@@ -296,25 +300,25 @@ static int file_close(sqlite3_file *base) {
     return atoll_close(file->fd) == 0 ? SQLITE_OK : SQLITE_IOERR_CLOSE;
 }
 
+/* What every file has. */
+#define FILE_METHODS                                                                        \
+    .xClose = file_close, .xRead = file_read, .xWrite = file_write,                         \
+    .xTruncate = file_truncate, .xSync = file_sync, .xFileSize = file_size,                 \
+    .xLock = file_lock, .xUnlock = file_unlock,                                             \
+    .xCheckReservedLock = file_check_reserved_lock, .xFileControl = file_control,           \
+    .xSectorSize = file_sector_size, .xDeviceCharacteristics = file_characteristics
+
 static const sqlite3_io_methods methods = {
     .iVersion = 2,
-    .xClose = file_close,
-    .xRead = file_read,
-    .xWrite = file_write,
-    .xTruncate = file_truncate,
-    .xSync = file_sync,
-    .xFileSize = file_size,
-    .xLock = file_lock,
-    .xUnlock = file_unlock,
-    .xCheckReservedLock = file_check_reserved_lock,
-    .xFileControl = file_control,
-    .xSectorSize = file_sector_size,
-    .xDeviceCharacteristics = file_characteristics,
+    FILE_METHODS,
     .xShmMap = shm_map,
     .xShmLock = shm_lock,
     .xShmBarrier = shm_barrier,
     .xShmUnmap = shm_unmap,
 };
+
+/* The index of the log is memory of this process, which others who use the volume do not see. */
+static const sqlite3_io_methods served_methods = {.iVersion = 1, FILE_METHODS};
 
 static int vfs_open(sqlite3_vfs *vfs, const char *name, sqlite3_file *base, int flags, int *out) {
     struct file *file = (struct file *)base;
@@ -341,7 +345,7 @@ static int vfs_open(sqlite3_vfs *vfs, const char *name, sqlite3_file *base, int 
         return SQLITE_IOERR;
     }
     if (out) *out = flags;
-    file->base.pMethods = &methods;
+    file->base.pMethods = atoll_is_served() == 1 ? &served_methods : &methods;
     return SQLITE_OK;
 }
 

@@ -64,6 +64,7 @@ macro_rules! calls {
 pub mod attributes;
 pub mod directories;
 pub mod files;
+pub mod locks;
 pub mod mounting;
 pub mod names;
 pub mod xattr;

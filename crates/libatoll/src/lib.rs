@@ -19,5 +19,7 @@ pub mod clock;
 pub mod process;
 pub mod storage;
 pub mod volume;
+#[allow(unsafe_code, reason = "takes memory that may not be had")]
+mod zeros;
 
 pub use volume::{MountError, MountOptions, Volume};

@@ -6,17 +6,19 @@
 //!
 //! # Signals
 //! The calls are not async-signal-safe. One made by a signal handler that interrupted another one
-//! is refused with `EDEADLK` while the process has a single thread, and waits for ever afterwards.
+//! of its thread is refused with `EDEADLK`: the word of the lock says which thread has it.
 //!
 //! # Fork
 //! A volume belongs to the process that mounted it. The lock and the pointer to the volume lie in
 //! a page that the kernel gives to a child filled with zeros, so that the child finds no volume
 //! mounted: calls on descriptors are `EBADF`, others `ENODEV`, and neither memory nor volume is
-//! touched. It may mount a volume of its own.
+//! touched. It may mount a volume of its own. A child closes its copies of what connects its parent
+//! with a server, so that the server sees the parent's end.
 
 use core::cell::Cell;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use atoll_vfs::Errno;
@@ -35,9 +37,31 @@ impl From<Errno> for Error {
 }
 
 const UNLOCKED: u32 = 0;
-const LOCKED: u32 = 1;
-/// Locked, and someone sleeps until it is not.
-const CONTENDED: u32 = 2;
+/// Locked by the only thread. Other numbers name the thread that has the lock.
+const ALONE: u32 = 1;
+/// Set where someone sleeps until it is not locked.
+const CONTENDED: u32 = 1 << 31;
+
+thread_local! {
+    static THREAD: Cell<u32> = const { Cell::new(UNLOCKED) };
+}
+
+/// The number of this thread, from 2 on.
+#[inline]
+fn thread() -> u32 {
+    match THREAD.get() {
+        UNLOCKED => number_thread(),
+        number => number,
+    }
+}
+
+#[cold]
+fn number_thread() -> u32 {
+    static THREADS: AtomicU32 = AtomicU32::new(0);
+    let number = THREADS.fetch_add(1, Ordering::Relaxed) % (CONTENDED - 2) + 2;
+    THREAD.set(number);
+    number
+}
 
 /// The state that threads share and a child does not inherit.
 struct Shared {
@@ -48,6 +72,8 @@ struct Shared {
     broken: AtomicBool,
     /// Guarded by `lock`.
     volume: Cell<*mut Volume>,
+    /// The number of the mount. Guarded by `lock`.
+    mount: Cell<u64>,
 }
 
 /// Null until the first mount.
@@ -90,37 +116,43 @@ impl Shared {
             if self.lock.load(Ordering::Relaxed) != UNLOCKED {
                 return Err(Error(libc::EDEADLK));
             }
-            self.lock.store(LOCKED, Ordering::Relaxed);
+            self.lock.store(ALONE, Ordering::Relaxed);
             return Ok(());
         }
+        let thread = thread();
         let free =
-            self.lock.compare_exchange(UNLOCKED, LOCKED, Ordering::Acquire, Ordering::Relaxed);
-        if free.is_err() {
-            self.wait();
-        }
-        Ok(())
+            self.lock.compare_exchange(UNLOCKED, thread, Ordering::Acquire, Ordering::Relaxed);
+        if free.is_ok() { Ok(()) } else { self.wait(thread) }
     }
 
     #[cold]
-    fn wait(&self) {
+    fn wait(&self, thread: u32) -> Result<(), Error> {
+        // The word tells the owner and is set in one step: a handler of a signal cannot find the
+        // lock taken by its own thread and not know it.
+        if self.lock.load(Ordering::Relaxed) & !CONTENDED == thread {
+            return Err(Error(libc::EDEADLK));
+        }
         // Most calls are over within a microsecond.
         for _ in 0..200 {
-            if self.lock.load(Ordering::Relaxed) == UNLOCKED {
-                let free = self.lock.compare_exchange(
-                    UNLOCKED,
-                    LOCKED,
-                    Ordering::Acquire,
-                    Ordering::Relaxed,
-                );
-                if free.is_ok() {
-                    return;
-                }
+            if self.take(UNLOCKED, thread) {
+                return Ok(());
             }
             core::hint::spin_loop();
         }
-        while self.lock.swap(CONTENDED, Ordering::Acquire) != UNLOCKED {
+        loop {
+            let now = self.lock.load(Ordering::Relaxed);
+            // Others may sleep still, which the word does not say any more.
+            if now == UNLOCKED && self.take(now, thread | CONTENDED) {
+                return Ok(());
+            }
+            if now == UNLOCKED {
+                continue;
+            }
             if !self.may_sleep.load(Ordering::Relaxed) {
                 core::hint::spin_loop();
+                continue;
+            }
+            if now & CONTENDED == 0 && !self.take(now, now | CONTENDED) {
                 continue;
             }
             // SAFETY: the futex word lives as long as the process; no timeout is given.
@@ -129,18 +161,24 @@ impl Shared {
                     libc::SYS_futex,
                     self.lock.as_ptr(),
                     libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
-                    CONTENDED,
+                    now | CONTENDED,
                     ptr::null::<libc::timespec>(),
                 );
             }
         }
     }
 
+    #[inline]
+    fn take(&self, from: u32, to: u32) -> bool {
+        self.lock.load(Ordering::Relaxed) == from
+            && self.lock.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
     #[inline(always)]
     fn release(&self) {
         if single_threaded::get() {
             self.lock.store(UNLOCKED, Ordering::Relaxed);
-        } else if self.lock.swap(UNLOCKED, Ordering::Release) == CONTENDED {
+        } else if self.lock.swap(UNLOCKED, Ordering::Release) & CONTENDED != 0 {
             self.wake();
         }
     }
@@ -236,6 +274,9 @@ pub fn install(volume: Box<Volume>) -> Result<(), (Box<Volume>, Error)> {
         return Err((volume, Error(libc::EBUSY)));
     }
     shared.volume.set(Box::into_raw(volume));
+    shared.mount.set(shared.mount.get() + 1);
+    // SAFETY: set just now, and guarded by the lock.
+    keep_from_children(crate::volume::descriptors(unsafe { &*shared.volume.get() }));
     shared.broken.store(false, Ordering::Relaxed);
     shared.may_sleep.store(true, Ordering::Relaxed);
     shared.release();
@@ -247,6 +288,14 @@ pub fn is_mounted() -> bool {
     with_pointer(|pointer| !pointer.is_null()).unwrap_or(false)
 }
 
+/// The number of the process's mount, the first of which is 1: to be asked within
+/// [`with_volume`], by those who keep something of a volume.
+pub fn mount_number() -> u64 {
+    let shared = SHARED.load(Ordering::Acquire);
+    // SAFETY: once set, the pointer is never freed, and the caller has the lock.
+    if shared.is_null() { 0 } else { unsafe { &*shared }.mount.get() }
+}
+
 /// Takes the process's volume out.
 ///
 /// # Errors
@@ -256,6 +305,8 @@ pub fn remove() -> Result<Volume, Error> {
     if taken.is_null() {
         return Err(Error(libc::ENODEV));
     }
+    // Before they are closed: the numbers may be those of other files then.
+    keep_from_children(&[]);
     // SAFETY: the pointer came from Box::into_raw in `install`, and nobody else can have it now.
     Ok(*unsafe { Box::from_raw(taken) })
 }
@@ -273,6 +324,33 @@ fn with_pointer<R>(body: impl FnOnce(&mut *mut Volume) -> R) -> Result<R, Error>
     shared.volume.set(pointer);
     shared.release();
     Ok(result)
+}
+
+/// Descriptors that children of fork(3) close, or -1. A server takes a client for ended when the
+/// last copy is closed.
+static KEPT: [AtomicI32; 3] = [const { AtomicI32::new(-1) }; 3];
+
+/// Has the children that are made from here on close `descriptors`, and no others.
+fn keep_from_children(descriptors: &[RawFd]) {
+    static REGISTERED: AtomicBool = AtomicBool::new(false);
+    for (index, kept) in KEPT.iter().enumerate() {
+        kept.store(descriptors.get(index).copied().unwrap_or(-1), Ordering::Relaxed);
+    }
+    if !descriptors.is_empty() && !REGISTERED.swap(true, Ordering::Relaxed) {
+        // SAFETY: the function is one for a child with one thread.
+        unsafe { libc::pthread_atfork(None, None, Some(close_in_child)) };
+    }
+}
+
+unsafe extern "C" fn close_in_child() {
+    for kept in &KEPT {
+        let descriptor = kept.swap(-1, Ordering::Relaxed);
+        if descriptor >= 0 {
+            // SAFETY: it is the child's copy, whose owner it does not have: its volume's pointer
+            // lay in the page that is zeros now.
+            unsafe { libc::close(descriptor) };
+        }
+    }
 }
 
 /// From now on no thread of the process may sleep in the kernel: waiters spin.

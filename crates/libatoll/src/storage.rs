@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use atoll_block::{BlockDevice, BlockError, BlockIndex};
+use atoll_block::{BLOCK_SIZE, BlockDevice, BlockError, BlockIndex};
 use atoll_fs::{FormatOptions, MountOptions};
 use atoll_host::device::{self, HostDevice, OpenError, OpenOptions};
 use atoll_host::memory;
@@ -24,6 +24,17 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<HostDevice, OpenError>
         Some(pid) => Err(OpenError::InUse { pid: Some(pid) }),
         None => Ok(device),
     }
+}
+
+/// Whether `device`, which was blank before it was locked, holds something by now: another process
+/// has made a volume there.
+///
+/// # Errors
+/// The device's.
+pub fn was_taken(device: &mut HostDevice) -> Result<bool, BlockError> {
+    let mut block = [0; BLOCK_SIZE];
+    device.read(BlockIndex(0), &mut block)?;
+    Ok(block.iter().any(|&byte| byte != 0))
 }
 
 /// How a volume on `device` is mounted, with as much memory as this machine can spare.

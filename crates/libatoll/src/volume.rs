@@ -1,9 +1,10 @@
 //! Which file system, on which device: the one place where both are chosen.
 
 use core::fmt;
+use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 
-use atoll_block::{BLOCK_SIZE, BlockDevice, RamDevice, memory_of_variants};
+use atoll_block::{BLOCK_SIZE, BlockDevice, BlockError, RamDevice, memory_of_variants};
 use atoll_fs::{Corruption, Fs, FsError};
 use atoll_host::client::{Address, CachedClient, ConnectError, Connection};
 use atoll_host::device::{self, Access, Create, HostDevice, OpenError, OpenOptions};
@@ -12,10 +13,11 @@ use atoll_host::seal::{self, Permissions, SealError};
 use atoll_host::server::rules::Mode;
 use atoll_posix::{Credentials, Options, Posix};
 use atoll_transport::channel::Config;
-use atoll_vfs::{AccessTimes, Errno};
+use atoll_vfs::{AccessTimes, Errno, Locks};
 
 use crate::clock::HostClock;
 use crate::storage;
+use crate::zeros::zeros;
 
 /// The file system of the library.
 // A process has one, and asks it all the time: no box.
@@ -23,21 +25,26 @@ use crate::storage;
 pub enum FileSystem {
     /// A volume that this process owns.
     Own(Fs<Device>),
-    /// One that a server serves.
-    Served(CachedClient),
+    /// One that a server serves, with the descriptors by which it is reached.
+    Served(CachedClient, [RawFd; 3]),
 }
 
 macro_rules! by_variant {
     ($self:ident $verb:ident ($($arg:ident),*)) => {
         match $self {
             FileSystem::Own(fs) => atoll_vfs::FileSystem::$verb(fs, $($arg),*),
-            FileSystem::Served(client) => atoll_vfs::FileSystem::$verb(client, $($arg),*),
+            FileSystem::Served(client, _) => atoll_vfs::FileSystem::$verb(client, $($arg),*),
         }
     };
 }
 
 impl atoll_vfs::FileSystem for FileSystem {
     atoll_vfs::verbs!(by_variant: all);
+
+    #[inline]
+    fn shared_locks(&mut self) -> Option<&mut dyn Locks> {
+        by_variant!(self shared_locks ())
+    }
 
     #[inline]
     fn checkpoint_due(&self) -> bool {
@@ -212,11 +219,18 @@ pub fn mkfs(path: &Path, options: &FormatOptions) -> Result<(), MountError> {
     let place = path.display().to_string();
     let empty = std::fs::metadata(path).map_or(true, |found| found.is_file() && found.len() == 0);
     // Before it is opened, which may make it longer. What cannot be looked into cannot be opened.
-    if !empty && !options.force && device::is_blank(path).is_ok_and(|blank| !blank) {
+    let taken = || {
         let message = format!("{place}: holds something already; force to overwrite it");
-        return Err(MountError::new(libc::EEXIST, message));
+        MountError::new(libc::EEXIST, message)
+    };
+    if !empty && !options.force && device::is_blank(path).is_ok_and(|blank| !blank) {
+        return Err(taken());
     }
     let mut device = storage::open(path, &open).map_err(|error| MountError::open(path, error))?;
+    let is_taken = |error: BlockError| MountError::fs(&place, error.into());
+    if !options.force && storage::was_taken(&mut device).map_err(is_taken)? {
+        return Err(taken());
+    }
     if !empty {
         // What held something else.
         storage::empty(&mut device).map_err(|error| MountError::fs(&place, error.into()))?;
@@ -233,7 +247,11 @@ pub fn mkfs(path: &Path, options: &FormatOptions) -> Result<(), MountError> {
 pub fn mount(options: &MountOptions) -> Result<Volume, MountError> {
     let (device, place) = match &options.storage {
         Storage::Ram(bytes) => {
-            let mut device = Device::Ram(RamDevice::new(bytes / BLOCK_SIZE as u64));
+            let bytes = zeros(bytes - bytes % BLOCK_SIZE as u64).ok_or_else(|| {
+                let message = format!("{bytes} bytes of memory are not to be had");
+                MountError::new(libc::ENOMEM, message)
+            })?;
+            let mut device = Device::Ram(RamDevice::from_bytes(bytes));
             let place = "volume in memory".to_owned();
             format(&mut device, &place, options.credentials)?;
             (device, place)
@@ -279,7 +297,7 @@ fn attach(place: &Address, options: &MountOptions) -> Result<Volume, MountError>
     let explained = |error: ConnectError| {
         let errno = match &error {
             ConnectError::NoServer(_) => libc::ECONNREFUSED,
-            ConnectError::Refused(..) => libc::EACCES,
+            ConnectError::Refused(..) | ConnectError::Unexpected(..) => libc::EACCES,
             ConnectError::Failed(_, error) => error.raw_os_error().unwrap_or(libc::EIO),
             ConnectError::Lost(..) => libc::EIO,
         };
@@ -300,7 +318,8 @@ fn attach(place: &Address, options: &MountOptions) -> Result<Volume, MountError>
     let client = ring.cached().ok_or_else(|| {
         MountError::new(libc::EIO, format!("{place}: the server ended the session"))
     })?;
-    Ok(user_of(FileSystem::Served(client), options, false))
+    let descriptors = ring.descriptors().map(|descriptor| descriptor.as_raw_fd());
+    Ok(user_of(FileSystem::Served(client, descriptors), options, false))
 }
 
 fn shown(path: &Path) -> String {
@@ -325,13 +344,31 @@ fn host_device(path: &Path, access: Access, options: &MountOptions) -> Result<De
 pub fn unmount(volume: Volume) -> Result<(), MountError> {
     match volume.into_fs() {
         FileSystem::Own(fs) => {
-            fs.unmount().map(drop).map_err(|error| MountError::fs("unmount", error))
+            let device = fs.unmount().map_err(|error| MountError::fs("unmount", error))?;
+            if let Device::Host(device) = &device {
+                device.unlock();
+            }
+            Ok(())
         }
-        FileSystem::Served(client) => {
+        FileSystem::Served(client, _) => {
             client.into_inner().disconnect();
             Ok(())
         }
     }
+}
+
+/// The descriptors by which the server learns of this process's end: no other process may have
+/// them.
+pub fn descriptors(volume: &Volume) -> &[RawFd] {
+    match volume.fs() {
+        FileSystem::Own(_) => &[],
+        FileSystem::Served(_, descriptors) => descriptors,
+    }
+}
+
+/// Whether a server has the volume, which other processes may use too.
+pub fn is_served(volume: &Volume) -> bool {
+    matches!(volume.fs(), FileSystem::Served(..))
 }
 
 /// Seals the process: it keeps this volume, its standard output, and nothing else of the host. See

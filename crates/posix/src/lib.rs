@@ -7,8 +7,8 @@
 //! `i32` as in C.
 //!
 //! Read in this order: [`flags`] the arguments, [`table`] descriptors and open file descriptions,
-//! [`walk`] paths, [`open`], [`io`], [`names`], [`attributes`], [`xattr`], [`directory`], [`cwd`];
-//! [`policy`] judges permissions.
+//! [`walk`] paths, [`open`], [`io`], [`locks`], [`names`], [`attributes`], [`xattr`],
+//! [`directory`], [`cwd`]; [`policy`] judges permissions.
 //!
 //! Nothing here reads a clock: the owner gives a [`Clock`], asked once for each call that changes
 //! something. Nothing here blocks, and no call allocates unless a path has symbolic links in it or
@@ -28,6 +28,7 @@ pub mod cwd;
 pub mod directory;
 pub mod flags;
 pub mod io;
+pub mod locks;
 pub mod names;
 pub mod open;
 pub mod policy;
@@ -109,6 +110,7 @@ pub struct Posix<F: FileSystem, C: Clock, P: Policy = Unchecked> {
     clock: C,
     policy: P,
     table: Table,
+    locks: locks::Locks,
     cwd: WorkingDirectory,
     umask: u32,
     credentials: Credentials,
@@ -134,6 +136,7 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
             clock,
             policy,
             table: Table::new(options.first_descriptor, options.descriptor_limit),
+            locks: locks::Locks::default(),
             cwd: WorkingDirectory::root(),
             umask: options.umask & 0o777,
             credentials: options.credentials,

@@ -4,7 +4,7 @@ use atoll_vfs::{Attr, Errno, FileSystem, FileType, Handle, Ino, OpenFlags, Resul
 
 use crate::flags::{AT_FDCWD, AccessMode, OFlags};
 use crate::policy::Policy;
-use crate::table::{Flock, Held, OpenFile};
+use crate::table::{Held, OpenFile};
 use crate::walk::{Last, Walk};
 use crate::{Clock, Posix};
 
@@ -143,8 +143,12 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
     /// # Errors
     /// `EBADF`, `EIO`.
     pub fn close(&mut self, fd: i32) -> Result<()> {
+        self.unlock_closing(fd);
         match self.table.remove(fd)? {
-            Some(file) => self.release(file.ino, file.held),
+            Some(file) => {
+                self.unlock_last(&file);
+                self.release(file.ino, file.held)
+            }
             None => Ok(()),
         }
     }
@@ -196,8 +200,11 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
             return Err(Errno::EINVAL);
         }
         let close_on_exec = flags.contains(OFlags::CLOEXEC);
+        self.table.get(fd)?;
+        self.unlock_closing(to);
         if let Some(before) = self.table.replace(fd, to, close_on_exec)? {
             // As dup2(2) says, errors of the close are not reported.
+            self.unlock_last(&before);
             let _ = self.release(before.ino, before.held);
         }
         Ok(to)
@@ -238,7 +245,8 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
     /// fcntl(2) with F_SETFL: [`OFlags::SETTABLE`] are taken from `flags`, others ignored.
     ///
     /// # Errors
-    /// `EBADF`, `ENFILE`; `EPERM` for NOATIME of another's file.
+    /// `EBADF`, `ENFILE`; `EPERM` for NOATIME of another's file; `EBUSY` for APPEND while a server
+    /// keeps locks of the file.
     pub fn set_status_flags(&mut self, fd: i32, flags: OFlags) -> Result<()> {
         let file = self.table.get(fd)?;
         file.not_path_only()?;
@@ -250,6 +258,10 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
         }
         let append_changes = (before ^ status).contains(OFlags::APPEND);
         if let (Held::File(old), true) = (held, append_changes) {
+            if self.fs.shared_locks().is_some() && self.has_locks(self.table.get(fd)?) {
+                // The server lets go of what was locked through the handle.
+                return Err(Errno::EBUSY);
+            }
             let new = self.reopen(ino, old, status)?;
             self.table.get_mut(fd)?.held = Held::File(new);
         }
@@ -263,15 +275,6 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
         let new = self.fs.open(&cx, ino, rights(status))?;
         self.fs.release(&cx, ino, old)?;
         Ok(new)
-    }
-
-    /// flock(2), which never waits here.
-    ///
-    /// # Errors
-    /// `EBADF`; `EAGAIN` (EWOULDBLOCK) if another open file description has a lock in the way.
-    pub fn flock(&mut self, fd: i32, lock: Flock) -> Result<()> {
-        self.table.get(fd)?.not_path_only()?;
-        self.table.set_flock(fd, lock)
     }
 }
 

@@ -3,7 +3,7 @@
 //! An embedded volume belongs to its one program, which may do everything: [`Unchecked`], and the
 //! checks cost nothing. Where identities differ, [`ModeBits`] or another policy judges.
 
-use alloc::vec::Vec;
+use alloc::sync::Arc;
 
 use atoll_vfs::{Attr, Errno, FileType, Result};
 
@@ -86,13 +86,13 @@ impl Policy for Unchecked {
 /// The permission bits of each file decide, as POSIX says; user 0 may do everything.
 #[derive(Clone, Debug, Default)]
 pub struct ModeBits {
-    /// The groups of the caller beside its effective one.
-    pub groups: Vec<u32>,
+    /// The groups of the caller beside its effective one, in ascending order.
+    pub groups: Arc<[u32]>,
 }
 
 impl ModeBits {
     fn in_group(&self, who: Credentials, gid: u32) -> bool {
-        who.gid == gid || self.groups.contains(&gid)
+        who.gid == gid || self.groups.binary_search(&gid).is_ok()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use atoll_vfs::{Errno, Handle, Ino, OpenFlags, Result};
+use atoll_vfs::{Errno, Handle, Ino, LockKind, OpenFlags, Result};
 
 use crate::flags::OFlags;
 
@@ -17,17 +17,6 @@ pub(crate) enum Held {
     Directory(Handle),
 }
 
-/// The lock of flock(2) that an open file description has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flock {
-    /// None.
-    Unlocked,
-    /// One of many.
-    Shared,
-    /// The only one.
-    Exclusive,
-}
-
 /// An open file description, which descriptors made by dup(2) share.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
@@ -35,7 +24,10 @@ pub(crate) struct OpenFile {
     references: u32,
     /// The rights of read and write: READ and WRITE, for regular files only.
     pub rights: OpenFlags,
-    pub flock: Flock,
+    /// Its lock of flock(2); where a server keeps it, that there may be one.
+    pub flock: Option<LockKind>,
+    /// Its number as an owner of locks of fcntl(2), or 0.
+    pub owner: u64,
     pub status: OFlags,
     pub held: Held,
     pub ino: Ino,
@@ -57,7 +49,8 @@ impl OpenFile {
         OpenFile {
             references: 1,
             rights,
-            flock: Flock::Unlocked,
+            flock: None,
+            owner: 0,
             status: status & OFlags::STATUS,
             held,
             ino,
@@ -249,22 +242,36 @@ impl Table {
         self.slots[index] = FREE_SLOT;
         self.used[index / 64] &= !(1 << (index % 64));
         self.lowest_free = self.lowest_free.min(index);
-        let file = &mut self.files[file_index as usize];
-        file.references -= 1;
+        Ok(self.let_go(file_index as usize))
+    }
+
+    /// Keeps the open file description of `fd` as a descriptor does, until
+    /// [`let_go`](Self::let_go) is told of what is returned.
+    pub fn hold(&mut self, fd: i32) -> Result<usize> {
+        self.get_mut(fd)?.references += 1;
+        self.file_index(fd)
+    }
+
+    /// Takes one reference from the description at `index`. Returns it if that was the last.
+    pub fn let_go(&mut self, index: usize) -> Option<OpenFile> {
+        let file = self.files.get_mut(index)?;
+        file.references = file.references.saturating_sub(1);
         if file.references > 0 {
-            return Ok(None);
+            return None;
         }
         let unused = OpenFile {
             references: 0,
             rights: OpenFlags::empty(),
-            flock: Flock::Unlocked,
+            flock: None,
+            owner: 0,
             status: OFlags::empty(),
             held: Held::Nothing,
             ino: file.ino,
             offset: 0,
         };
-        self.unused_files.push(file_index);
-        Ok(Some(core::mem::replace(file, unused)))
+        let file = core::mem::replace(file, unused);
+        self.unused_files.push(index as u32);
+        Some(file)
     }
 
     pub fn close_on_exec(&self, fd: i32) -> Result<bool> {
@@ -280,12 +287,12 @@ impl Table {
     }
 
     /// Sets the flock of the description of `fd`, if no other description of its file conflicts.
-    pub fn set_flock(&mut self, fd: i32, lock: Flock) -> Result<()> {
+    pub fn set_flock(&mut self, fd: i32, lock: Option<LockKind>) -> Result<()> {
         let index = self.file_index(fd)?;
         let ino = self.get(fd)?.ino;
         let conflicts = |other: &OpenFile| {
-            lock == Flock::Exclusive && other.flock != Flock::Unlocked
-                || lock == Flock::Shared && other.flock == Flock::Exclusive
+            let exclusive = Some(LockKind::Exclusive);
+            lock == exclusive && other.flock.is_some() || lock.is_some() && other.flock == exclusive
         };
         let others = self.files.iter().enumerate();
         if others.filter(|(i, f)| *i != index && f.ino == ino).any(|(_, f)| conflicts(f)) {

@@ -2,12 +2,12 @@
 //! working directory.
 
 use atoll_posix::attributes::Target;
-use atoll_posix::table::Flock;
+use atoll_posix::locks::RecordLock;
 use atoll_posix::{
     AT_FDCWD, AccessMode, AtFlags, Credentials, Errno, ModeBits, OFlags, Options, Posix, Whence,
 };
 use atoll_vfs::model::ModelFs;
-use atoll_vfs::{AccessTimes, Attr, FallocateMode, SetTime, Timespec, XattrFlags};
+use atoll_vfs::{AccessTimes, Attr, FallocateMode, LockKind, SetTime, Timespec, XattrFlags};
 
 type Tested = Posix<ModelFs, fn() -> Timespec>;
 
@@ -264,17 +264,70 @@ fn whole_file_locks() {
     let open = |px: &mut Tested| px.open(b"/f", OFlags::RDWR, 0).expect("it is there");
     let (a, b) = (open(&mut px), open(&mut px));
     let c = px.dup(a).expect("room");
-    px.flock(a, Flock::Shared).expect("free");
-    px.flock(b, Flock::Shared).expect("shared");
-    assert_eq!(px.flock(c, Flock::Exclusive), Err(Errno::EAGAIN));
+    let (shared, exclusive) = (Some(LockKind::Shared), Some(LockKind::Exclusive));
+    let flock =
+        |px: &mut Tested, fd, kind| px.flock(fd, kind, false).map(|wait| assert!(wait.is_none()));
+    flock(&mut px, a, shared).expect("free");
+    flock(&mut px, b, shared).expect("shared");
+    assert_eq!(flock(&mut px, c, exclusive), Err(Errno::EAGAIN));
     px.close(b).expect("it is open");
-    px.flock(c, Flock::Exclusive).expect("its own lock");
+    flock(&mut px, c, exclusive).expect("its own lock");
     let d = open(&mut px);
-    assert_eq!(px.flock(d, Flock::Shared), Err(Errno::EAGAIN));
+    assert_eq!(flock(&mut px, d, shared), Err(Errno::EAGAIN));
     px.close(a).expect("it is open");
-    assert_eq!(px.flock(d, Flock::Shared), Err(Errno::EAGAIN), "c has it still");
+    assert_eq!(flock(&mut px, d, shared), Err(Errno::EAGAIN), "c has it still");
     px.close(c).expect("it is open");
-    px.flock(d, Flock::Shared).expect("free");
+    flock(&mut px, d, shared).expect("free");
+}
+
+#[test]
+fn locks_of_bytes() {
+    let mut px = posix();
+    touch(&mut px, b"/f");
+    let open = |px: &mut Tested| px.open(b"/f", OFlags::RDWR, 0).expect("it is there");
+    let (a, b) = (open(&mut px), open(&mut px));
+    let of = |of_description, kind, start, len| RecordLock {
+        kind,
+        whence: Whence::Set,
+        start,
+        len,
+        pid: 7,
+        of_description,
+    };
+    let (shared, exclusive) = (Some(LockKind::Shared), Some(LockKind::Exclusive));
+    let set =
+        |px: &mut Tested, fd, lock| px.lock(fd, &lock, false).map(|wait| assert!(wait.is_none()));
+    // Those of the process do not see each other, those of descriptions do.
+    set(&mut px, a, of(false, exclusive, 0, 10)).expect("free");
+    set(&mut px, b, of(false, exclusive, 0, 10)).expect("its own");
+    assert_eq!(set(&mut px, a, of(true, shared, 9, 1)), Err(Errno::EAGAIN));
+    set(&mut px, a, of(true, exclusive, 10, 0)).expect("free");
+    assert_eq!(set(&mut px, b, of(true, shared, 1 << 40, 1)), Err(Errno::EAGAIN));
+    let found = px.lock_in_the_way(b, &of(false, shared, 5, 100)).expect("open");
+    let found = found.map(|lock| (lock.kind, lock.start, lock.len, lock.pid));
+    assert_eq!(found, Some((exclusive, 10, 0, u32::MAX)));
+    // A piece out of the middle, and another kind there.
+    set(&mut px, a, of(true, None, 20, 10)).expect("its own");
+    set(&mut px, b, of(true, exclusive, 20, 10)).expect("free");
+    assert_eq!(set(&mut px, b, of(true, exclusive, 19, 1)), Err(Errno::EAGAIN));
+    assert_eq!(set(&mut px, b, of(true, exclusive, 30, 1)), Err(Errno::EAGAIN));
+    set(&mut px, a, of(true, shared, 10, 5)).expect("its own");
+    set(&mut px, b, of(true, shared, 10, 5)).expect("both only read");
+    assert_eq!(set(&mut px, b, of(true, shared, 10, 6)), Err(Errno::EAGAIN));
+    // The process's go with any descriptor of the file, a description's with its last.
+    let c = px.dup(a).expect("room");
+    let d = open(&mut px);
+    px.close(d).expect("it is open");
+    set(&mut px, b, of(true, exclusive, 0, 10)).expect("free");
+    px.close(a).expect("it is open");
+    assert_eq!(set(&mut px, b, of(true, exclusive, 15, 1)), Err(Errno::EAGAIN));
+    px.close(c).expect("it is open");
+    set(&mut px, b, of(true, exclusive, 15, 1)).expect("free");
+    // What the file is not open for, and what is no range.
+    let reader = px.open(b"/f", OFlags::empty(), 0).expect("it is there");
+    assert_eq!(set(&mut px, reader, of(false, exclusive, 0, 1)), Err(Errno::EBADF));
+    assert_eq!(set(&mut px, reader, of(false, shared, -1, 1)), Err(Errno::EINVAL));
+    assert_eq!(set(&mut px, reader, of(false, shared, i64::MAX, 2)), Err(Errno::EOVERFLOW));
 }
 
 #[test]
@@ -299,7 +352,7 @@ fn mode_bits_decide() {
     let root = Credentials { uid: 0, gid: 0 };
     let user = Credentials { uid: 7, gid: 7 };
     let other = Credentials { uid: 8, gid: 8 };
-    let policy = ModeBits { groups: vec![9] };
+    let policy = ModeBits { groups: [9].into() };
     let mut px = Posix::with_policy(ModelFs::default(), clock, &Options::default(), policy);
     px.mkdir(b"/tmp", 0o777).expect("root may");
     px.chmod(Target::path(b"/tmp"), 0o1777).expect("root may");
@@ -486,7 +539,7 @@ fn what_reads_sets_the_time_of_last_access_when_that_is_due() {
 
 #[test]
 fn leaving_no_trace_is_for_owners() {
-    let policy = ModeBits { groups: Vec::new() };
+    let policy = ModeBits::default();
     let options = Options::default();
     let mut px =
         Posix::with_policy(ModelFs::default(), clock as fn() -> Timespec, &options, policy);

@@ -49,14 +49,18 @@
 //! - The dynamic linker says of 32-bit programs that it ignores the library.
 #![forbid(unsafe_code)]
 
+mod places;
+
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::hash::{DefaultHasher, Hasher};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+pub use places::in_directory;
+use places::refused;
 use rustix::fs::{OFlags, StatVfsMountFlags};
 
 /// The shared library, for 64-bit programs of this machine's C library.
@@ -115,62 +119,8 @@ pub fn place(hidden: &[&Path]) -> io::Result<PathBuf> {
     in_directory(hidden, place_in)
 }
 
-/// Does `act` in the first directory where it succeeds of those that this user has for what
-/// programs under `atoll run` need and nobody else can change: in /run for the superuser, else in
-/// the user's runtime directory, or in /tmp. One below one of `hidden` will not do.
-///
-/// # Errors
-/// Why none of these directories would do: the last one's reason.
-pub fn in_directory<T>(
-    hidden: &[&Path],
-    mut act: impl FnMut(&Path) -> io::Result<T>,
-) -> io::Result<T> {
-    let uid = rustix::process::geteuid().as_raw();
-    let mut dirs = Vec::new();
-    if uid == 0 {
-        dirs.push(PathBuf::from("/run/atoll"));
-    }
-    if let Some(dir) = std::env::var_os("XDG_RUNTIME_DIR") {
-        dirs.push(PathBuf::from(dir).join("atoll"));
-    }
-    dirs.extend(
-        ["/tmp", "/dev/shm", "/var/tmp"].map(|dir| Path::new(dir).join(format!("atoll-{uid}"))),
-    );
-    let mut failed = io::Error::other("no directory would do");
-    for dir in dirs {
-        if !loadable(&dir) || hidden.iter().any(|hidden| dir.starts_with(hidden)) {
-            continue;
-        }
-        match make_own(&dir, uid).and_then(|()| act(&dir)) {
-            Ok(done) => return Ok(done),
-            Err(error) => failed = error,
-        }
-    }
-    Err(failed)
-}
-
-/// Whether the dynamic linker can read the name: blanks and colons separate names.
-fn loadable(dir: &Path) -> bool {
-    let name = dir.as_os_str().as_bytes();
-    dir.is_absolute() && !name.iter().any(|b| b.is_ascii_whitespace() || b":$".contains(b))
-}
-
-/// Makes a directory that is there already, or is not, this user's own.
-fn make_own(dir: &Path, uid: u32) -> io::Result<()> {
-    match DirBuilder::new().mode(0o755).create(dir) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
-    }
-    let meta = fs::symlink_metadata(dir)?;
-    if !meta.is_dir() || meta.uid() != uid || meta.mode() & 0o022 != 0 {
-        return Err(refused(dir, "can be changed by others"));
-    }
-    Ok(())
-}
-
-fn refused(dir: &Path, why: &str) -> io::Error {
-    io::Error::other(format!("{} {why}", dir.display()))
-}
+/// The mode of the library, whatever the umask: every user's programs load it.
+const MODE: u32 = 0o755;
 
 fn place_in(dir: &Path) -> io::Result<PathBuf> {
     if rustix::fs::statvfs(dir)?.f_flag.contains(StatVfsMountFlags::NOEXEC) {
@@ -190,9 +140,11 @@ fn place_in(dir: &Path) -> io::Result<PathBuf> {
     let written = OpenOptions::new()
         .write(true)
         .create_new(true)
-        .mode(0o755)
         .open(&new)
-        .and_then(|mut file| file.write_all(LIBRARY))
+        .and_then(|mut file| {
+            file.set_permissions(Permissions::from_mode(MODE))?;
+            file.write_all(LIBRARY)
+        })
         .and_then(|()| fs::rename(&new, &path));
     if written.is_err() {
         let _ = fs::remove_file(&new);
@@ -209,7 +161,10 @@ fn is_there(path: &Path, uid: u32) -> bool {
     let sound = |file: &File| {
         let meta = file.metadata()?;
         Ok::<_, io::Error>(
-            meta.is_file() && meta.uid() == uid && meta.len() == LIBRARY.len() as u64,
+            meta.is_file()
+                && meta.uid() == uid
+                && meta.mode() & MODE == MODE
+                && meta.len() == LIBRARY.len() as u64,
         )
     };
     let mut found = Vec::with_capacity(LIBRARY.len());
@@ -234,8 +189,6 @@ pub fn variable(already: Option<&OsStr>, path: &Path) -> OsString {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{PermissionsExt, symlink};
-
     use super::*;
 
     #[test]
@@ -254,34 +207,24 @@ mod tests {
         let other = place(&[path.parent().unwrap()]).unwrap();
         assert!(!other.starts_with(path.parent().unwrap()), "{}", other.display());
         place(&[Path::new("/")]).unwrap_err();
-        assert!(loadable(Path::new("/run/a")));
-        for unfit in ["run", "/a b", "/a:b", "/$LIB"] {
-            assert!(!loadable(Path::new(unfit)), "{unfit}");
-        }
     }
 
     #[test]
-    fn only_a_file_that_nobody_else_can_change_is_used() {
-        let uid = rustix::process::geteuid().as_raw();
+    fn only_a_file_that_is_whole_is_used() {
         let folder = tempfile::tempdir().unwrap();
-        let dir = folder.path().join("dir");
-        let put = |dir, uid| make_own(dir, uid).and_then(|()| place_in(dir));
-        let path = put(&dir, uid).unwrap();
+        let path = place_in(folder.path()).unwrap();
         assert!(fs::read(&path).unwrap() == LIBRARY);
         let before = fs::metadata(&path).unwrap();
-        assert_eq!(put(&dir, uid).unwrap(), path);
+        assert_eq!(place_in(folder.path()).unwrap(), path);
         assert_eq!(fs::metadata(&path).unwrap().ino(), before.ino(), "it is used again");
+        // As a strict umask leaves it.
+        fs::set_permissions(&path, Permissions::from_mode(0o700)).unwrap();
+        place_in(folder.path()).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o755);
         // Something else of that name is replaced.
         fs::write(&path, vec![0; LIBRARY.len()]).unwrap();
-        put(&dir, uid).unwrap();
+        place_in(folder.path()).unwrap();
         assert!(fs::read(&path).unwrap() == LIBRARY);
-        assert_eq!(fs::read_dir(&dir).unwrap().count(), 1, "nothing is left behind");
-
-        fs::set_permissions(&dir, PermissionsExt::from_mode(0o777)).unwrap();
-        put(&dir, uid).unwrap_err();
-        put(&dir, uid + 1).unwrap_err();
-        let link = folder.path().join("link");
-        symlink(folder.path(), &link).unwrap();
-        put(&link, uid).unwrap_err();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left behind");
     }
 }

@@ -6,4 +6,5 @@ pub mod caches;
 pub mod gate;
 pub(crate) mod needs;
 pub(crate) mod observer;
+pub(crate) mod trust;
 pub(crate) mod view;

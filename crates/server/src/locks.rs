@@ -8,14 +8,20 @@
 //! request that need not wait does not queue behind those that do. A request of fcntl(2) that would
 //! close a circle of waiting owners is refused with `EDEADLK`.
 //!
-//! Every entry, held or waiting, counts against its session's limit, so that the table is bounded
-//! by the sessions' limits together.
+//! Every entry, held or waiting, counts against its session's limit, and against that of its user,
+//! so that the table is bounded by the users' limits together. What a call costs grows with what
+//! its own session has and with what is in its way, and not with what others have: all calls of a
+//! volume that are about locks wait for each other. A session that has never asked for a lock does
+//! not come here at all.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+mod held;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use atoll_vfs::{Errno, Ino, Result};
 
 use crate::rights::identity::SessionId;
+use held::{Held, HeldLocks, steps};
 
 /// Shared or exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +111,7 @@ pub(crate) enum Family {
 }
 
 /// An owner, among those of all sessions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Owner {
     pub session: SessionId,
     pub number: u64,
@@ -126,17 +132,7 @@ pub(crate) struct Ask {
     pub through: u64,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Held {
-    range: LockRange,
-    kind: LockKind,
-    owner: Owner,
-    pid: u32,
-    through: u64,
-}
-
 struct Waiting {
-    id: WaitId,
     ask: Ask,
     limit: usize,
     wake: Wake,
@@ -144,52 +140,42 @@ struct Waiting {
 
 #[derive(Default)]
 struct FileLocks {
-    held: Vec<Held>,
-    waiting: VecDeque<Waiting>,
+    held: HeldLocks,
+    /// In the order of asking.
+    waiting: BTreeMap<WaitId, Waiting>,
 }
 
-impl FileLocks {
-    /// The locks that keep `ask` from being granted.
-    fn in_the_way<'a>(&'a self, ask: &'a Ask) -> impl Iterator<Item = &'a Held> {
-        self.held.iter().filter(|held| {
-            held.owner != ask.owner
-                && held.range.overlaps(ask.range)
-                && (held.kind == LockKind::Exclusive || ask.kind == LockKind::Exclusive)
-        })
-    }
-
-    /// The locks that `owner` would hold after setting `range` to what `new` asks, in order and
-    /// merged.
-    fn after(&self, owner: Owner, range: LockRange, new: Option<&Ask>) -> Vec<Held> {
-        let mut own = Vec::new();
-        for held in self.held.iter().filter(|held| held.owner == owner) {
-            if !held.range.overlaps(range) {
-                own.push(*held);
-                continue;
-            }
-            if held.range.start < range.start {
-                let left = LockRange { start: held.range.start, end: range.start - 1 };
-                own.push(Held { range: left, ..*held });
-            }
-            if held.range.end > range.end {
-                let right = LockRange { start: range.end + 1, end: held.range.end };
-                own.push(Held { range: right, ..*held });
-            }
+/// The pieces that an owner has of what was `near`, after setting `range` to what `new` asks, in
+/// order and merged.
+fn after(near: &[Held], owner: Owner, range: LockRange, new: Option<&Ask>) -> Vec<Held> {
+    let mut own = Vec::new();
+    for held in near {
+        if !held.range.overlaps(range) {
+            own.push(*held);
+            continue;
         }
-        if let Some(&Ask { kind, pid, through, .. }) = new {
-            own.push(Held { range, kind, owner, pid, through });
+        if held.range.start < range.start {
+            let left = LockRange { start: held.range.start, end: range.start - 1 };
+            own.push(Held { range: left, ..*held });
         }
-        own.sort_by_key(|held| held.range.start);
-        own.dedup_by(|next, held| {
-            let joins =
-                held.kind == next.kind && held.range.end.checked_add(1) == Some(next.range.start);
-            if joins {
-                held.range.end = next.range.end;
-            }
-            joins
-        });
-        own
+        if held.range.end > range.end {
+            let right = LockRange { start: range.end + 1, end: held.range.end };
+            own.push(Held { range: right, ..*held });
+        }
     }
+    if let Some(&Ask { kind, pid, through, .. }) = new {
+        own.push(Held { range, kind, owner, pid, through });
+    }
+    own.sort_by_key(|held| held.range.start);
+    own.dedup_by(|next, held| {
+        let joins =
+            held.kind == next.kind && held.range.end.checked_add(1) == Some(next.range.start);
+        if joins {
+            held.range.end = next.range.end;
+        }
+        joins
+    });
+    own
 }
 
 /// The callbacks to call once the table is unlocked.
@@ -206,27 +192,40 @@ impl Wakes {
     }
 }
 
-/// How many waiting requests a search for a circle looks at. A circle that is longer is not found,
-/// and its waiters have to be interrupted.
+/// How many waiting requests and holders a search for a circle looks at. A circle that is longer is
+/// not found, and its waiters have to be interrupted.
 const SEARCH_MAX: usize = 1024;
+/// A user's sessions together may have so many times what one may.
+const USER_SESSIONS: usize = 4;
 
 /// All locks of one volume.
 #[derive(Default)]
 pub(crate) struct LockTable {
     files: HashMap<Key, FileLocks>,
-    /// Entries held and waiting by session.
+    /// Entries held and waiting by session, and by user.
     counts: HashMap<SessionId, usize>,
+    of_users: HashMap<u32, usize>,
+    /// The sessions that came here, and their users.
+    users: HashMap<SessionId, u32>,
+    /// The files of which a session holds locks.
+    files_of: BTreeSet<(SessionId, Key)>,
     /// Where each waiting request is.
     waits: BTreeMap<WaitId, (Key, Owner)>,
-    /// The requests that each owner waits for.
+    /// The requests that each owner waits for, and each session.
     waits_of: HashMap<Owner, Vec<WaitId>>,
+    waits_by: BTreeSet<(SessionId, WaitId)>,
     next_wait: u64,
 }
 
 impl LockTable {
-    /// The lock that keeps `ask` from being granted, if one does.
+    /// Takes note of a session of the user `uid`, before its first request.
+    pub(crate) fn begin(&mut self, session: SessionId, uid: u32) {
+        self.users.insert(session, uid);
+    }
+
+    /// The first lock that keeps `ask` from being granted, if one does.
     pub(crate) fn test(&self, ask: &Ask) -> Option<Holder> {
-        let held = self.files.get(&ask.key)?.in_the_way(ask).next()?;
+        let held = self.files.get(&ask.key)?.held.first_in_the_way(ask)?;
         Some(Holder { kind: held.kind, range: held.range, pid: held.pid })
     }
 
@@ -243,9 +242,11 @@ impl LockTable {
             return (Err(Errno::EAGAIN), wakes);
         }
         let result = self.apply(ask.key, ask.owner, ask.range, Some(ask), limit);
-        // A lock that became a shared one may let others in.
-        self.grant(ask.key, &mut wakes);
-        (result, wakes)
+        if result == Ok(true) {
+            // A lock that became a shared one may let others in.
+            self.grant(ask.key, ask.range, &mut wakes);
+        }
+        (result.map(drop), wakes)
     }
 
     /// As [`set`](Self::set), but waits for the locks that are in the way.
@@ -265,7 +266,7 @@ impl LockTable {
     }
 
     fn wait(&mut self, ask: &Ask, limit: usize, wake: Wake) -> Result<WaitId> {
-        if self.count(ask.owner.session) >= limit {
+        if !self.has_room(ask.owner.session, self.count(ask.owner.session) + 1, limit) {
             return Err(Errno::ENOLCK);
         }
         if ask.key.1 == Family::Fcntl && self.closes_circle(ask) {
@@ -274,10 +275,11 @@ impl LockTable {
         let id = WaitId(self.next_wait);
         self.next_wait += 1;
         let file = self.files.entry(ask.key).or_default();
-        file.waiting.push_back(Waiting { id, ask: *ask, limit, wake });
+        file.waiting.insert(id, Waiting { ask: *ask, limit, wake });
         self.waits.insert(id, (ask.key, ask.owner));
         self.waits_of.entry(ask.owner).or_default().push(id);
-        *self.counts.entry(ask.owner.session).or_default() += 1;
+        self.waits_by.insert((ask.owner.session, id));
+        self.set_count(ask.owner.session, self.count(ask.owner.session) + 1);
         Ok(id)
     }
 
@@ -285,7 +287,9 @@ impl LockTable {
     fn closes_circle(&self, ask: &Ask) -> bool {
         let mut seen = HashSet::new();
         let mut next: Vec<Owner> = match self.files.get(&ask.key) {
-            Some(file) => file.in_the_way(ask).map(|held| held.owner).collect(),
+            Some(file) => {
+                file.held.in_the_way(ask).take(SEARCH_MAX).map(|held| held.owner).collect()
+            }
             None => return false,
         };
         let mut looked_at = 0;
@@ -304,10 +308,11 @@ impl LockTable {
                 let Some(file) = self.waits.get(id).and_then(|(key, _)| self.files.get(key)) else {
                     continue;
                 };
-                let Some(waiting) = file.waiting.iter().find(|waiting| waiting.id == *id) else {
-                    continue;
-                };
-                next.extend(file.in_the_way(&waiting.ask).map(|held| held.owner));
+                let Some(waiting) = file.waiting.get(id) else { continue };
+                let most = SEARCH_MAX - looked_at;
+                let before = next.len();
+                next.extend(file.held.in_the_way(&waiting.ask).take(most).map(|held| held.owner));
+                looked_at += next.len() - before;
             }
         }
         false
@@ -329,8 +334,10 @@ impl LockTable {
             return (Ok(()), wakes);
         }
         let result = self.apply(key, owner, range, None, limit);
-        self.grant(key, &mut wakes);
-        (result, wakes)
+        if result == Ok(true) {
+            self.grant(key, range, &mut wakes);
+        }
+        (result.map(drop), wakes)
     }
 
     /// Drops the locks that `session` asked for through the open file `through`, which is closed:
@@ -338,15 +345,31 @@ impl LockTable {
     /// have gone when it closed its last descriptor of the file.
     pub fn release(&mut self, key: Key, session: SessionId, through: u64) -> Wakes {
         let mut wakes = Wakes::default();
-        let Some(file) = self.files.get_mut(&key) else { return wakes };
-        let before = file.held.len();
-        file.held.retain(|held| held.owner.session != session || held.through != through);
-        let gone = before - file.held.len();
-        if gone > 0 {
-            self.set_count(session, self.count(session).saturating_sub(gone));
-            self.grant(key, &mut wakes);
+        if self.files_of.contains(&(session, key)) {
+            self.drop_held(key, session, |held| held.through == through, &mut wakes);
         }
         wakes
+    }
+
+    /// Drops the locks of `session` of one file that are `such`.
+    fn drop_held(
+        &mut self,
+        key: Key,
+        session: SessionId,
+        such: impl Fn(&Held) -> bool,
+        wakes: &mut Wakes,
+    ) {
+        let Some(file) = self.files.get_mut(&key) else { return };
+        let gone = file.held.of_session(session).filter(|held| such(held));
+        let gone: Vec<Held> = gone.copied().collect();
+        gone.iter().for_each(|held| file.held.remove(held));
+        self.set_count(session, self.count(session).saturating_sub(gone.len()));
+        self.note_file(key, session);
+        let start = gone.iter().map(|held| held.range.start).min();
+        let end = gone.iter().map(|held| held.range.end).max();
+        if let (Some(start), Some(end)) = (start, end) {
+            self.grant(key, LockRange { start, end }, wakes);
+        }
     }
 
     /// Ends a waiting request of `session`. One that was granted meanwhile is left as it is.
@@ -368,33 +391,20 @@ impl LockTable {
     /// Drops everything of `session`.
     pub(crate) fn end(&mut self, session: SessionId) -> Wakes {
         let mut wakes = Wakes::default();
-        if self.count(session) == 0 {
-            return wakes;
-        }
-        let own: Vec<WaitId> = self
-            .waits
-            .iter()
-            .filter(|(_, (_, owner))| owner.session == session)
-            .map(|(id, _)| *id)
-            .collect();
+        let own = self.waits_by.range((session, WaitId(0))..=(session, WaitId(u64::MAX)));
+        let own: Vec<WaitId> = own.map(|(_, id)| *steps::count(id)).collect();
         for id in own {
             let cancelled = self.cancel(session, id);
             wakes.0.extend(cancelled.0);
         }
-        let mut freed = Vec::new();
-        for (key, file) in &mut self.files {
-            let before = file.held.len();
-            file.held.retain(|held| held.owner.session != session);
-            if file.held.len() != before {
-                freed.push(*key);
-            }
-        }
-        self.counts.remove(&session);
         // Waiting requests are woken in an order that depends on nothing but the requests.
-        freed.sort_unstable();
-        for key in freed {
-            self.grant(key, &mut wakes);
+        let first = (session, (Ino(0), Family::Fcntl));
+        let last = (session, (Ino(u64::MAX), Family::Flock));
+        let files: Vec<Key> = self.files_of.range(first..=last).map(|(_, key)| *key).collect();
+        for key in files {
+            self.drop_held(key, session, |_| true, &mut wakes);
         }
+        self.users.remove(&session);
         wakes
     }
 
@@ -410,19 +420,19 @@ impl LockTable {
             return false;
         }
         let Some(file) = self.files.get(&ask.key) else { return false };
-        match file.held.iter().find(|held| held.owner == ask.owner) {
+        match file.held.around(ask.owner, ask.range).first() {
             Some(held) if held.kind == ask.kind => true,
             Some(_) => {
                 // Letting go of a whole lock leaves no pieces, and so cannot fail.
                 let _ = self.apply(ask.key, ask.owner, ask.range, None, usize::MAX);
-                self.grant(ask.key, wakes);
+                self.grant(ask.key, ask.range, wakes);
                 false
             }
             None => false,
         }
     }
 
-    /// Makes `range` of `owner` what `new` asks.
+    /// Makes `range` of `owner` what `new` asks. Returns whether that may let others in.
     fn apply(
         &mut self,
         key: Key,
@@ -430,23 +440,58 @@ impl LockTable {
         range: LockRange,
         new: Option<&Ask>,
         limit: usize,
-    ) -> Result<()> {
+    ) -> Result<bool> {
+        let session = owner.session;
         let file = self.files.entry(key).or_default();
-        let own = file.after(owner, range, new);
-        let before = file.held.iter().filter(|held| held.owner == owner).count();
-        let total = self.counts.get(&owner.session).copied().unwrap_or(0);
-        let after = total - before + own.len();
-        if after > total && after > limit {
+        let near = file.held.around(owner, range);
+        let own = after(&near, owner, range, new);
+        let total = self.counts.get(&session).copied().unwrap_or(0);
+        let after = total - near.len() + own.len();
+        if after > total && !self.has_room(session, after, limit) {
             self.drop_if_empty(key);
             return Err(Errno::ENOLCK);
         }
-        file.held.retain(|held| held.owner != owner);
-        file.held.extend(own);
-        self.set_count(owner.session, after);
-        Ok(())
+        let Some(file) = self.files.get_mut(&key) else { return Ok(false) };
+        near.iter().for_each(|held| file.held.remove(held));
+        own.into_iter().for_each(|held| file.held.insert(held));
+        self.set_count(session, after);
+        self.note_file(key, session);
+        self.drop_if_empty(key);
+        let weaker = |held: &Held| match new {
+            None => true,
+            Some(new) => new.kind == LockKind::Shared && held.kind == LockKind::Exclusive,
+        };
+        Ok(near.iter().any(|held| held.range.overlaps(range) && weaker(held)))
+    }
+
+    /// Takes note of whether `session` holds locks of a file.
+    fn note_file(&mut self, key: Key, session: SessionId) {
+        let holds = |file: &FileLocks| file.held.of_session(session).next().is_some();
+        if self.files.get(&key).is_some_and(holds) {
+            self.files_of.insert((session, key));
+        } else {
+            self.files_of.remove(&(session, key));
+        }
+    }
+
+    fn user(&self, session: SessionId) -> u32 {
+        self.users.get(&session).copied().unwrap_or_default()
+    }
+
+    /// Whether `session`, one of which may have at most `limit` entries, may have `count`.
+    fn has_room(&self, session: SessionId, count: usize, limit: usize) -> bool {
+        let user = self.of_users.get(&self.user(session)).copied().unwrap_or(0);
+        let user = user - self.count(session) + count;
+        count <= limit && user <= limit.saturating_mul(USER_SESSIONS)
     }
 
     fn set_count(&mut self, session: SessionId, count: usize) {
+        let (user, before) = (self.user(session), self.count(session));
+        let of_user = self.of_users.entry(user).or_default();
+        *of_user = *of_user + count - before;
+        if *of_user == 0 {
+            self.of_users.remove(&user);
+        }
         if count == 0 {
             self.counts.remove(&session);
         } else {
@@ -454,35 +499,37 @@ impl LockTable {
         }
     }
 
-    /// Grants the waiting requests that need not wait any more, in the order of asking.
-    fn grant(&mut self, key: Key, wakes: &mut Wakes) {
-        let mut at = 0;
+    /// Grants the waiting requests that need not wait any more, in the order of asking, when locks
+    /// of `freed` have gone or become shared ones.
+    fn grant(&mut self, key: Key, freed: LockRange, wakes: &mut Wakes) {
+        let mut freed = vec![freed];
+        let mut at = WaitId(0);
         while let Some(file) = self.files.get(&key) {
-            let Some(waiting) = file.waiting.get(at) else { break };
-            if file.in_the_way(&waiting.ask).next().is_some() {
-                at += 1;
-                continue;
-            }
-            let id = waiting.id;
-            let own = |held: &Held| held.owner == waiting.ask.owner;
+            let waiting = file.waiting.range(at..).map(steps::count);
+            let next = waiting.into_iter().find(|(_, waiting)| {
+                freed.iter().any(|freed| freed.overlaps(waiting.ask.range))
+                    && file.held.in_the_way(&waiting.ask).next().is_none()
+            });
+            let Some((&id, _)) = next else { break };
+            let Some(Waiting { ask, limit, wake }) = self.take_waiting(key, id) else { break };
             // A granted request may replace an exclusive lock of the same owner by a shared one,
             // for which requests before it in the queue waited.
-            let again = waiting.ask.kind == LockKind::Shared && file.held.iter().any(own);
-            let Some(Waiting { ask, limit, wake, .. }) = self.take_waiting(key, id) else { break };
             let granted = self.apply(key, ask.owner, ask.range, Some(&ask), limit);
-            if again {
-                at = 0;
+            at = id;
+            if granted == Ok(true) {
+                freed.push(ask.range);
+                at = WaitId(0);
             }
-            wakes.0.push((wake, granted));
+            wakes.0.push((wake, granted.map(drop)));
         }
         self.drop_if_empty(key);
     }
 
     fn take_waiting(&mut self, key: Key, id: WaitId) -> Option<Waiting> {
         let file = self.files.get_mut(&key)?;
-        let at = file.waiting.iter().position(|waiting| waiting.id == id)?;
-        let waiting = file.waiting.remove(at)?;
+        let waiting = file.waiting.remove(&id)?;
         self.waits.remove(&id);
+        self.waits_by.remove(&(waiting.ask.owner.session, id));
         let owner = waiting.ask.owner;
         if let Some(own) = self.waits_of.get_mut(&owner) {
             own.retain(|other| *other != id);

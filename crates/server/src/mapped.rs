@@ -21,6 +21,7 @@
 //! memory by its descriptor is the same as a store.
 
 use std::any::Any;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::time::Duration;
@@ -30,10 +31,9 @@ use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, OpenFlags, Result, Seek
 use crate::guarded::Guarded;
 use crate::host::PAGES_LEN;
 use crate::leases::observer::{Change, Content, Now};
-use crate::mapped::files::{File, length, new_token, overlap};
+use crate::mapped::files::{File, Mapper, Orphan, Parts, length, new_token, overlap};
 use crate::open::handles::{Open, Origin};
-use crate::rights::identity::SessionId;
-use crate::rights::limits::Limits;
+use crate::rights::identity::{Access, SessionId};
 use crate::session::Session;
 use crate::session::concerns::LOOK;
 use crate::volume::{Volume, Waits};
@@ -79,14 +79,15 @@ impl<F: FileSystem> Guarded<F> {
         by: SessionId,
         ino: Ino,
         range: &Range<u64>,
-        limits: &Limits,
+        access: &Access,
     ) -> Result<Option<(MapToken, MapToken)>> {
         let files = &self.mapped.files;
         let known = files.get(&ino);
         if !known.is_some_and(|file| file.sessions.contains_key(&by)) {
             let own = files.values().filter(|file| file.sessions.contains_key(&by)).count();
-            let room = known.is_some() || files.len() < MAPPED_FILES_MAX;
-            if own >= limits.mapped_files || !room {
+            let all = files.len() + self.mapped.orphans.len();
+            let room = known.is_some() || all < MAPPED_FILES_MAX;
+            if own >= access.limits.mapped_files || !room {
                 return Err(Errno::ENOMEM);
             }
         }
@@ -94,25 +95,31 @@ impl<F: FileSystem> Guarded<F> {
             self.begin_mapping(cx, by, ino)?;
         }
         let size = self.fs.getattr(cx, ino)?.size;
-        let all: u64 = self.mapped.files.values().flat_map(|file| file.sessions.values()).sum();
-        let own: u64 = self.mapped.files.values().filter_map(|file| file.sessions.get(&by)).sum();
+        let (all, others) = (self.mapped.bytes(), self.mapped.bytes_of(by, ino));
         let Guarded { fs, mapped, .. } = self;
         let file = mapped.files.get_mut(&ino).ok_or(Errno::EIO)?;
         file.grace = GRACE;
         file.unused = false;
-        let charged = file.sessions.entry(by).or_default();
-        let before = *charged;
-        let Some(mut gap) = file.gap(range) else {
+        let mapper = match file.sessions.entry(by) {
+            Entry::Occupied(mapper) => mapper.into_mut(),
+            Entry::Vacant(place) => place.insert(Mapper::new(cx.uid, access)?),
+        };
+        mapper.uid = cx.uid;
+        let Some(mut gap) = file.covered.gap(range) else {
             return Ok(Some((file.reader, file.writer)));
         };
         // Beyond the end there is nothing to copy.
         if gap.start < size {
             gap.end = gap.end.min(gap.start + STEP);
         }
-        let bytes = length(&overlap(&gap, &(0..size)));
-        if own + bytes > limits.mapped || all + bytes > MAPPED_MAX {
+        // In whole chunks, as writes are counted.
+        let counted = overlap(&gap, &(0..size.next_multiple_of(CHUNK)));
+        let bytes = length(&counted);
+        let own = others + mapper.bytes + bytes;
+        if own > access.limits.mapped || all + bytes > MAPPED_MAX {
             return Err(Errno::ENOMEM);
         }
+        mapper.count(bytes)?;
         // Clients may have written where nothing of the file was.
         file.pages.zero(gap.start, gap.end)?;
         let mut buffer = vec![0; CHUNK as usize];
@@ -135,9 +142,11 @@ impl<F: FileSystem> Guarded<F> {
             file.pages.write(at, &part[..read])?;
             at += read as u64;
         }
-        file.sessions.insert(by, before + bytes);
-        file.add(gap);
-        Ok(file.gap(range).is_none().then_some((file.reader, file.writer)))
+        file.covered.add(gap)?;
+        if bytes > 0 {
+            file.counted.add(counted)?;
+        }
+        Ok(file.covered.gap(range).is_none().then_some((file.reader, file.writer)))
     }
 
     fn begin_mapping(&mut self, cx: &Context, by: SessionId, ino: Ino) -> Result<()> {
@@ -152,7 +161,8 @@ impl<F: FileSystem> Guarded<F> {
         let file = File {
             pages,
             open: Open { ino, handle, flags: Some(flags), origin: Origin::Own },
-            covered: Vec::new(),
+            covered: Parts::default(),
+            counted: Parts::default(),
             reader,
             writer,
             sessions: HashMap::new(),
@@ -168,9 +178,14 @@ impl<F: FileSystem> Guarded<F> {
         Ok(())
     }
 
-    /// Ends the mapping of `ino` by all sessions.
+    /// Ends the mapping of `ino` by all sessions. Who still has the memory keeps it, and it counts
+    /// on: as after a crash of the server it belongs to no file any more, and msync(2) says EIO.
     fn end_mapping(&mut self, cx: &Context, ino: Ino) {
         let Some(file) = self.mapped.files.remove(&ino) else { return };
+        if !file.unused {
+            let mappers = file.sessions.into_values().collect();
+            self.mapped.orphans.push(Orphan { pages: file.pages, mappers });
+        }
         self.mapped.tokens.remove(&file.reader);
         self.mapped.tokens.remove(&file.writer);
         // The file was open for this alone.
@@ -192,27 +207,56 @@ impl<F: FileSystem> Guarded<F> {
         Ok(true)
     }
 
-    /// The size of `ino` before `by` changes content up to `end`, if an observer has to hear how
-    /// long it was: its mappings, or another client's kernel that reads it through its page cache.
+    /// The size of `ino` before `by` changes its content, and writes `range` of it, if an observer
+    /// has to hear how long it was: its mappings, or another client's kernel that reads it through
+    /// its page cache.
+    ///
+    /// What is written takes memory where the file is mapped, and counts as that of who has mapped
+    /// it. Where they may have no more their mapping is let go of, so that nobody's mapping keeps
+    /// another from writing.
     ///
     /// # Errors
-    /// `ENOMEM` where what its mappings may have in memory does not allow it to grow so far.
+    /// `ENOMEM` where there is no room, and nobody but the writing user has it mapped.
     pub(crate) fn size_before(
         &mut self,
         cx: &Context,
         by: SessionId,
         ino: Ino,
-        end: u64,
+        range: Range<u64>,
     ) -> Result<Option<u64>> {
         let mapped = self.is_mapped(ino);
         if !mapped && !self.caches.is_buffered(by, ino) {
             return Ok(None);
         }
-        let size = self.fs.getattr(cx, ino)?.size;
-        if mapped && end > size && self.mapped.files[&ino].bytes(end) > MAPPED_MAX {
-            return Err(Errno::ENOMEM);
+        if mapped {
+            self.count_write(cx, ino, &range)?;
         }
-        Ok(Some(size))
+        Ok(Some(self.fs.getattr(cx, ino)?.size))
+    }
+
+    fn count_write(&mut self, cx: &Context, ino: Ino, range: &Range<u64>) -> Result<()> {
+        let Some(mut file) = self.mapped.files.remove(&ino) else { return Ok(()) };
+        let own: u64 = file.sessions.values().map(|mapper| mapper.bytes).sum();
+        let room = MAPPED_MAX.saturating_sub(self.mapped.bytes() + own);
+        let counted = file.count(range, CHUNK, |id| self.mapped.bytes_of(id, ino), room);
+        let others = file.sessions.values().any(|mapper| mapper.uid != cx.uid);
+        self.mapped.files.insert(ino, file);
+        match counted {
+            Err(_) if others => self.let_go(cx, ino),
+            counted => counted,
+        }
+    }
+
+    /// Writes back what was stored into `ino`, and ends its mapping, though clients have it.
+    fn let_go(&mut self, cx: &Context, ino: Ino) -> Result<()> {
+        let own = volume_context(cx.now);
+        let mut at = Some(0);
+        while let Some(from) = at {
+            at = self.write_back_step(&own, ino, from)?;
+        }
+        log::warn!("inode {} is not mapped any more: its mappings have all they may", ino.0);
+        self.end_mapping(&own, ino);
+        Ok(())
     }
 
     /// Tells of a change of content, and ends the mappings in which it could not be made.
@@ -325,21 +369,21 @@ fn volume_context(now: Timespec) -> Context {
 }
 
 impl<F: FileSystem + Send> Volume<F> {
-    /// Maps `range` of `ino` for the session `by`, within `limits`.
+    /// Maps `range` of `ino` for the session `by`, within what `access` allows.
     pub(crate) fn map(
         &self,
         cx: &Context,
         by: SessionId,
         ino: Ino,
         range: Range<u64>,
-        limits: &Limits,
+        access: &Access,
     ) -> Result<(MapToken, MapToken)> {
         if range.end > PAGES_LEN {
             return Err(Errno::EFBIG);
         }
         let range = range.start / CHUNK * CHUNK..range.end.next_multiple_of(CHUNK);
         loop {
-            if let Some(tokens) = self.lock()?.map(cx, by, ino, &range, limits)? {
+            if let Some(tokens) = self.lock()?.map(cx, by, ino, &range, access)? {
                 return Ok(tokens);
             }
         }
@@ -384,7 +428,7 @@ impl<F: FileSystem + Send> Volume<F> {
         self.write_back_file(ino, now)?;
         self.sync(false)?;
         // No kernel shows the times of before when this returns.
-        self.enter(Waits::Here)?.involved.add(ino);
+        self.enter(Waits::Here, 0)?.involved.add(ino);
         Ok(())
     }
 
@@ -405,7 +449,7 @@ impl<F: FileSystem + Send> Volume<F> {
     fn write_back_some(
         &self,
         now: Timespec,
-        chosen: impl Fn(&HashMap<SessionId, u64>) -> bool,
+        chosen: impl Fn(&HashMap<SessionId, Mapper>) -> bool,
     ) -> Result<()> {
         // In order, so that one history of calls has one history of writes.
         let files: BTreeSet<Ino> = {
@@ -447,6 +491,7 @@ impl<F: FileSystem + Send> Volume<F> {
         let due: Vec<(Ino, bool)> = {
             let mut guard = self.lock()?;
             let Guarded { fs, mapped, .. } = &mut *guard;
+            mapped.orphans.retain(|orphan| orphan.pages.is_shared());
             let mut due = Vec::new();
             for (ino, file) in &mut mapped.files {
                 // Stores beyond the end take no memory for long.
@@ -502,8 +547,9 @@ impl<F: FileSystem + Send> Session<F> {
             return Err(Errno::EINVAL);
         }
         let writable = flags.contains(OpenFlags::WRITE) && !self.own.access.read_only;
-        let (id, limits) = (self.own.id, &self.own.access.limits);
-        let (reader, writer) = self.volume.map(cx, id, open.ino, offset..end, limits)?;
+        let (id, access) = (self.own.id, &self.own.access);
+        let judged = self.judge.context(cx);
+        let (reader, writer) = self.volume.map(&judged, id, open.ino, offset..end, access)?;
         // No kernel has it in its cache when this is answered.
         let mut call = self.enter(cx, LOOK)?;
         call.state.involved.add(open.ino);

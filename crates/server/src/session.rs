@@ -23,20 +23,27 @@ use atoll_vfs::{
 };
 
 use crate::guarded::Guarded;
-use crate::leases::caches::{KernelCache, Lends};
+use crate::leases::caches::{KNOWN_BYTES, KernelCache, Lends};
 use crate::leases::gate::{Mount, Ticket};
 use crate::locks::{
     Ask, Family, Holder, LockKind, LockOwner, LockRange, LockRequest, LockTable, Owner, WaitId,
     Waited, Wake, Wakes,
 };
-use crate::open::handles::Handles;
-use crate::open::inodes::Inodes;
+use crate::open::handles::{Handles, OPEN_BYTES};
+use crate::open::inodes::{Inodes, SLOT_BYTES};
+use crate::rights::accounts::{Account, Charge, Resource, Room};
 use crate::rights::identity::{Access, SessionId};
 use crate::rights::permissions::{Credentials, Judge};
+use crate::rights::rates::Meter;
 use crate::session::own::Own;
 use crate::volume::Volume;
 
 pub use own::Lent;
+
+/// The smallest View that is worth having, in bytes.
+const VIEW_MIN: usize = 64 << 10;
+/// The server's index of a View takes no more than such a part of it.
+const VIEW_INDEX: u64 = 16;
 
 /// One client's view of a [`Volume`]: a [`FileSystem`] of its own, in which handles and inode
 /// numbers are those that this session gave out, permissions are enforced and the root is the
@@ -55,6 +62,9 @@ pub struct Session<F: FileSystem + Send> {
     /// for. Otherwise the carrier of the answer waits, for the ticket in `needs`.
     pub(crate) waits: bool,
     pub(crate) needs: RefCell<Option<Ticket>>,
+    meter: Option<Arc<Meter>>,
+    /// Whether it has ever asked for a lock.
+    locks: bool,
     pub(crate) own: Own,
 }
 
@@ -72,13 +82,22 @@ impl<F: FileSystem + Send> Session<F> {
         // A client that may search every directory of the whole volume can reach every inode.
         let all = peer.uid == 0;
         let limit = access.limits.inodes.max(access.limits.open_files.saturating_mul(2)).max(2);
+        let now = volume.host.uptime();
+        volume.counts(peer.uid, false);
+        let meter = volume.meters.open(peer.uid, access.limits.rates, now);
+        let account = access.account.as_ref();
+        let room = |each| Room::new(account, Resource::Memory, each);
+        let opens = [Room::new(account, Resource::OpenFiles, 1), room(OPEN_BYTES)];
         Ok(Session {
+            meter,
+            locks: false,
             judge: Judge::new(&peer, access.identity),
             waits: true,
             needs: RefCell::default(),
             own: Own {
-                inodes: Inodes::new(top, all, limit),
+                inodes: Inodes::new(top, all, limit, room(SLOT_BYTES)),
                 handles: Handles::default(),
+                opens,
                 view: None,
                 cache: None,
                 lent: None,
@@ -109,6 +128,11 @@ impl<F: FileSystem + Send> Session<F> {
         &self.own.peer
     }
 
+    /// Measures what the client's user asks for, if its rate is limited: its carrier heeds it.
+    pub fn meter(&self) -> Option<&Arc<Meter>> {
+        self.meter.as_ref()
+    }
+
     /// The access that the session was granted.
     pub fn access(&self) -> &Access {
         &self.own.access
@@ -117,10 +141,11 @@ impl<F: FileSystem + Send> Session<F> {
     /// Begins the session's View, of at most `most` bytes, and returns what `give` makes of its
     /// memory, for the client to map: what the client asks for from here on is put there and kept
     /// true until the session ends. `None` when `most` or the limits leave no room for one, or the
-    /// session has one.
+    /// session has one. Where the user's share does not allow it the View is smaller.
     ///
     /// # Errors
-    /// Those of making the memory, and of `give`; `EIO` after a panic in the file system.
+    /// `ENOMEM` when the user's share has nothing left for one; those of making the memory, and of
+    /// `give`; `EIO` after a panic in the file system.
     pub fn begin_view<T>(
         &mut self,
         most: usize,
@@ -131,9 +156,16 @@ impl<F: FileSystem + Send> Session<F> {
         }
         let mut state = self.volume.lock()?;
         let most = most.min(self.own.access.limits.view);
+        let (most, charge) = match &self.own.access.account {
+            Some(account) => {
+                let (most, charge) = view_within(most, account)?;
+                (most, Some(charge))
+            }
+            None => (most, None),
+        };
         let Some(view) = self.volume.host.view(most)? else { return Ok(None) };
         let given = give(&*view)?;
-        let id = state.views.begin(view, self.own.inodes.top());
+        let id = state.views.begin(view, self.own.inodes.top(), charge);
         self.own.view = Some(id);
         self.own.inodes.tell_forgotten();
         for open in self.own.handles.iter() {
@@ -154,7 +186,8 @@ impl<F: FileSystem + Send> Session<F> {
         self.needs.get_mut().take()
     }
 
-    /// From now on the session's client is a kernel, which may have the leases that `lends` says.
+    /// From now on the session's client is a kernel, which may have the leases that `lends` says:
+    /// attributes for users who are not trusted.
     /// To be called before any request. `mount` is woken when there is a notice for it, and fenced
     /// when its kernel does not forget in time.
     ///
@@ -163,7 +196,10 @@ impl<F: FileSystem + Send> Session<F> {
     pub fn begin_cache(&mut self, lends: Lends, mount: Arc<dyn Mount>) -> Result<Arc<KernelCache>> {
         let top = self.own.inodes.top();
         let mut state = self.volume.lock()?;
-        let cache = Arc::new(KernelCache::new(self.own.id, top, &self.volume.gate, lends, mount));
+        let untrusted = (lends == Lends::Attributes).then_some(self.own.peer.uid);
+        let room = Room::new(self.own.access.account.as_ref(), Resource::Memory, KNOWN_BYTES);
+        let (id, gate) = (self.own.id, &self.volume.gate);
+        let cache = Arc::new(KernelCache::new(id, top, gate, lends, untrusted, mount, room));
         state.caches.begin(&cache);
         self.own.cache = Some(Arc::clone(&cache));
         Ok(cache)
@@ -226,6 +262,7 @@ impl<F: FileSystem + Send> Session<F> {
     pub fn setlk(&mut self, ino: Ino, handle: Handle, request: &LockRequest) -> Result<()> {
         let (result, wakes) = {
             let (key, owner, range) = self.place(ino, handle, request)?;
+            self.begin_locks();
             let limit = self.own.access.limits.locks;
             match request.kind {
                 None => self.locks().unset(key, owner, range, limit),
@@ -257,6 +294,7 @@ impl<F: FileSystem + Send> Session<F> {
         };
         let (key, owner, range) = self.place(ino, handle, request)?;
         self.check_right(ino, handle, request.owner, kind)?;
+        self.begin_locks();
         let ask = Ask { key, owner, range, kind, pid: request.pid, through: handle.0 };
         let (result, wakes) = self.locks().set_or_wait(&ask, self.own.access.limits.locks, wake);
         wakes.call();
@@ -278,19 +316,32 @@ impl<F: FileSystem + Send> Session<F> {
     pub fn flush(&mut self, ino: Ino, handle: Handle, process: u64) -> Result<()> {
         let ino = self.own.inodes.inner(ino)?;
         self.own.handles.get(ino, handle)?;
-        let owner = Owner { session: self.own.id, number: process };
-        self.unlock_all(ino, Family::Fcntl, owner);
+        if self.locks {
+            let owner = Owner { session: self.own.id, number: process };
+            self.unlock_all(ino, Family::Fcntl, owner);
+        }
         Ok(())
     }
 
     /// Drops what was locked through `handle`, which was closed.
     pub(crate) fn unlock_closed(&self, ino: Ino, handle: Handle) {
+        if !self.locks {
+            return;
+        }
         let wakes = {
             let mut locks = self.locks();
             [Family::Fcntl, Family::Flock]
                 .map(|family| locks.release((ino, family), self.own.id, handle.0))
         };
         wakes.into_iter().for_each(Wakes::call);
+    }
+
+    /// The table is to know the session.
+    fn begin_locks(&mut self) {
+        if !self.locks {
+            self.locks().begin(self.own.id, self.own.peer.uid);
+            self.locks = true;
+        }
     }
 
     /// Drops whatever `owner` holds of one kind on a file.
@@ -357,6 +408,20 @@ impl<F: FileSystem + Send> Volume<F> {
     }
 }
 
+/// The largest View within `most` bytes that `account` allows, and what it takes with the server's
+/// index of it.
+fn view_within(most: usize, account: &Arc<Account>) -> Result<(usize, Charge)> {
+    let mut most = most;
+    while most >= VIEW_MIN {
+        let bytes = most as u64 + most as u64 / VIEW_INDEX;
+        if let Ok(charge) = account.charge_spare(Resource::Memory, bytes) {
+            return Ok((most, charge));
+        }
+        most /= 2;
+    }
+    Err(Errno::ENOMEM)
+}
+
 /// The directory at `path` from the volume's root.
 fn find_directory(fs: &mut impl FileSystem, path: &Path) -> Result<Ino> {
     // Nothing is changed, and the file system judges nobody.
@@ -380,8 +445,11 @@ fn find_directory(fs: &mut impl FileSystem, path: &Path) -> Result<Ino> {
 
 impl<F: FileSystem + Send> Drop for Session<F> {
     fn drop(&mut self) {
-        let wakes = self.locks().end(self.own.id);
-        wakes.call();
+        self.volume.counts(self.own.peer.uid, true);
+        if self.locks {
+            let wakes = self.locks().end(self.own.id);
+            wakes.call();
+        }
         self.volume.write_back_session(self.own.id, self.volume.host.now());
         // After a panic in the file system there is nothing left to be closed but the View and the
         // leases.

@@ -78,7 +78,7 @@ impl<F: FileSystem + Send> Task for Syncer<F> {
         }
         if flushed.is_none() {
             let mut queue = self.volume.syncs.queue();
-            self.waiters.append(&mut queue.waiters);
+            self.waiters.append(&mut queue.take());
             if self.waiters.is_empty() {
                 return if queue.closed { Step::Over } else { Step::Wait };
             }
@@ -117,8 +117,15 @@ impl<F: FileSystem + Send> Volume<F> {
     /// Calls `then` when everything is durable that has been done until now: by the syncer later,
     /// or at once, where there is none to take it. With `data_only`, timestamps may be left behind.
     pub fn sync_later(&self, data_only: bool, then: Then) {
-        if let Err(then) = self.syncs.ask(Waiter { data_only, then }) {
-            then(self.sync_whole(self.host.now()));
+        self.sync_for(None, data_only, then);
+    }
+
+    /// The same for the user `uid`; `EAGAIN` when too many requests of that user wait.
+    pub(crate) fn sync_for(&self, uid: Option<u32>, data_only: bool, then: Then) {
+        match self.syncs.ask(Waiter { uid, data_only, then }) {
+            Ok(()) => {}
+            Err((then, Some(error))) => then(Err(error)),
+            Err((then, None)) => then(self.sync_whole(self.host.now())),
         }
     }
 
@@ -202,16 +209,18 @@ mod tests {
         let volume = volume();
         let (then, told) = answers();
         let mut syncer = Syncer::new(&volume, Arc::new(Noted::default()));
-        let mut asked = 0;
-        while volume.syncs.ask(Waiter { data_only: false, then: then() }).is_ok() {
-            asked += 1;
-            assert!(asked <= QUEUE_MAX, "nothing bounds it");
+        for _ in 0..2 {
+            (0..QUEUE_MAX).for_each(|_| volume.sync_for(Some(7), false, then()));
+            assert!(told.try_recv().is_err());
+            volume.sync_for(Some(7), false, then());
+            assert_eq!(told.try_recv(), Ok(Err(Errno::EAGAIN)), "and nothing is synced at once");
+            // Others are not concerned.
+            volume.sync_for(Some(8), false, then());
+            volume.sync_later(false, then());
+            run(&mut syncer);
+            let done = told.try_iter().filter(|outcome| *outcome == Ok(())).count();
+            assert_eq!(done, QUEUE_MAX + 2);
         }
-        assert_eq!(asked, QUEUE_MAX);
-        volume.sync_later(false, then());
-        assert_eq!(told.try_recv(), Ok(Ok(())), "beyond the queue at once");
-        run(&mut syncer);
-        assert_eq!(told.try_iter().filter(|outcome| *outcome == Ok(())).count(), asked);
     }
 
     /// After a panic in the file system each request gets an error, new or waiting.

@@ -1,10 +1,13 @@
 //! The state that all clients of one volume share.
 
+mod turns;
+
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use atoll_vfs::{AccessTimes, Errno, FileSystem, Result, Timespec};
 
@@ -20,19 +23,27 @@ use crate::mapped::files::Mappings;
 use crate::open::tokens::Tokens;
 use crate::rights::identity::SessionId;
 use crate::rights::privileges::Plain;
+use crate::rights::rates::Meters;
 use crate::syncs::queue::Syncs;
+use turns::Turns;
 
 /// A mounted file system that many sessions share. It lives as long as a session or a holder of
 /// the [`Arc`].
 pub struct Volume<F> {
     name: String,
     pub(crate) state: Mutex<Guarded<F>>,
+    turns: Turns,
     pub(crate) locks: Mutex<LockTable>,
     pub(crate) host: Arc<dyn Host>,
     pub(crate) gate: Arc<Gate>,
     pub(crate) syncs: Syncs,
     pub(crate) checkpoints: Checkpoints,
+    pub(crate) meters: Meters,
     next_session: AtomicU64,
+    /// The sessions of each user.
+    users: Mutex<HashMap<u32, usize>>,
+    /// Whether several users have sessions.
+    shared: AtomicBool,
     address: OnceLock<Vec<u8>>,
 }
 
@@ -110,12 +121,16 @@ impl<F: FileSystem + Send> Volume<F> {
                 #[cfg(test)]
                 told: None,
             }),
+            turns: Turns::default(),
             locks: Mutex::new(LockTable::default()),
             host,
             gate,
             syncs: Syncs::default(),
             checkpoints: Checkpoints::default(),
+            meters: Meters::default(),
             next_session: AtomicU64::new(1),
+            users: Mutex::default(),
+            shared: AtomicBool::new(false),
             address: OnceLock::new(),
         })
     }
@@ -166,6 +181,20 @@ impl<F: FileSystem + Send> Volume<F> {
         let _ = self.address.set(path.as_os_str().as_encoded_bytes().to_vec());
     }
 
+    /// A session of the user `uid` begins, or with `ends` ends.
+    pub(crate) fn counts(&self, uid: u32, ends: bool) {
+        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = users.entry(uid).or_default();
+        *count = if ends { count.saturating_sub(1) } else { *count + 1 };
+        users.retain(|_, count| *count > 0);
+        self.shared.store(users.len() > 1, Ordering::Relaxed);
+    }
+
+    /// Whether several users have sessions: what takes long is then not done under the lock.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn next_session(&self) -> SessionId {
         SessionId(self.next_session.fetch_add(1, Ordering::Relaxed))
     }
@@ -198,14 +227,14 @@ impl<F: FileSystem + Send> Volume<F> {
         self.sync(false)
     }
 
-    /// As [`lock`](Self::lock), for a call whose answer waits until the kernels of all mounts have
-    /// forgotten what the answer belies. The call says which inodes it goes by.
+    /// As [`lock`](Self::lock), for a call of the user `uid` whose answer waits until the kernels
+    /// of all mounts have forgotten what the answer belies. The call says which inodes it goes by.
     ///
     /// # Errors
     /// `EIO` after a panic in the file system.
     #[inline]
-    pub(crate) fn enter<'a>(&'a self, waits: Waits<'a>) -> Result<Entered<'a, F>> {
-        let mut state = self.lock()?;
+    pub(crate) fn enter<'a>(&'a self, waits: Waits<'a>, uid: u32) -> Result<Entered<'a, F>> {
+        let mut state = self.turns.take(&self.state, uid, |begin| self.host.wait(begin))?;
         state.involved.begin();
         Ok(Entered { state: Some(state), volume: self, waits })
     }
@@ -217,5 +246,27 @@ impl<F: FileSystem + Send> Volume<F> {
     #[inline]
     pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Guarded<F>>> {
         self.state.lock().map_err(|_| Errno::EIO)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Access, Credentials};
+
+    /// A client that sends much is alone only while no other user is there, who may be idle now.
+    #[test]
+    fn several_users_share_a_volume() {
+        let volume = crate::testing::volume();
+        let session = |uid| {
+            volume
+                .session(Credentials { uid, ..Credentials::default() }, Access::default())
+                .unwrap()
+        };
+        let (_a, _b) = (session(1), session(1));
+        assert!(!volume.is_shared());
+        let other = session(2);
+        assert!(volume.is_shared());
+        drop(other);
+        assert!(!volume.is_shared());
     }
 }

@@ -14,6 +14,7 @@ use alloc::vec::Vec;
 pub use self::open::OpenFiles;
 use crate::errno::{Errno, Result};
 use crate::filesystem::FileSystem;
+use crate::locks::Locks;
 use crate::types::*;
 use crate::view::ViewReader;
 
@@ -193,6 +194,10 @@ impl<F: FileSystem, V: LiveView> FileSystem for Cached<F, V> {
     crate::verbs!(answered: setattr readlink mknod mkdir symlink unlink rmdir rename link write
         fallocate seek fsync opendir readdir releasedir fsyncdir syncfs statfs setxattr getxattr
         listxattr removexattr);
+
+    fn shared_locks(&mut self) -> Option<&mut dyn Locks> {
+        self.inner.shared_locks()
+    }
 
     #[inline]
     fn lookup(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<Attr> {

@@ -5,6 +5,7 @@
 //! types are checked, and what is none of these is `EIO`.
 
 mod call;
+mod locks;
 mod session;
 
 use alloc::collections::{BTreeMap, VecDeque};
@@ -14,6 +15,7 @@ use atoll_transport::{Token, Transport};
 
 use crate::errno::{Errno, Result};
 use crate::filesystem::FileSystem;
+use crate::locks::Locks;
 use crate::types::*;
 use crate::wire::adopt::AdoptIn;
 use crate::wire::attributes::{AttrOut, EntryOut, GetattrIn, SetattrIn, StatfsOut, Time};
@@ -72,6 +74,8 @@ pub struct Client<T> {
     open: BTreeMap<u64, (Ino, bool)>,
     /// Requests whose answer nobody needs, the oldest first.
     unread: VecDeque<Token>,
+    /// How many requests wait for locks.
+    waits: u32,
     forgets: Vec<u8>,
     listing: Vec<u8>,
     request: [u8; REQUEST_MAX],
@@ -275,6 +279,10 @@ impl<T: Transport> Client<T> {
 }
 
 impl<T: Transport> FileSystem for Client<T> {
+    fn shared_locks(&mut self) -> Option<&mut dyn Locks> {
+        Some(self)
+    }
+
     fn lookup(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<Attr> {
         self.entry(cx, parent, &Request::Lookup { name }, 0)
     }

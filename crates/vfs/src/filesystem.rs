@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use crate::errno::{Errno, Result};
+use crate::locks::Locks;
 use crate::sync::{CheckpointStep, PendingSync, SyncId};
 use crate::types::*;
 
@@ -364,6 +365,12 @@ pub trait FileSystem {
     /// # Errors
     /// `ENODATA`.
     fn removexattr(&mut self, cx: &Context, ino: Ino, name: &[u8]) -> Result<()>;
+
+    /// The locks of files, where processes share the file system through a server. `None`: whoever
+    /// calls this is alone, and keeps locks himself.
+    fn shared_locks(&mut self) -> Option<&mut dyn Locks> {
+        None
+    }
 }
 
 /// The largest size of a file that implementors accept, in bytes: lseek(2) offsets are signed.

@@ -2,9 +2,10 @@
 //! as bytes.
 //!
 //! Straight from bytes to the call: no request but those for a link's target, for extended
-//! attributes and for a listing with attributes allocates, and those use one buffer that is kept,
-//! which the file system itself fills (to at most [`XATTR_SIZE_MAX`] bytes) or which is as long as
-//! the room for the reply.
+//! attributes and for a listing with attributes allocates. Those use one buffer, which the file
+//! system itself fills (to at most [`XATTR_SIZE_MAX`] bytes), or a listing (to at most
+//! `LISTING_MAX`), however much room the client has. Of the buffer only `KEPT` bytes stay:
+//! there is one for each lane of each client.
 
 mod listing;
 
@@ -22,6 +23,11 @@ use crate::wire::opcode::{FUSE_BATCH_FORGET, FUSE_FORGET};
 use crate::wire::session::*;
 use crate::wire::xattrs::GetxattrOut;
 use crate::wire::{Extensions, Fixed, Malformed, Message, REPLY_MAX, Request};
+
+/// The most bytes of one answer that lists a directory, whatever room there is for it.
+const LISTING_MAX: usize = 64 << 10;
+/// The most bytes of a session's buffer that stay after a request.
+const KEPT: usize = 4096;
 
 /// The FUSE features that a server agrees to.
 const FEATURES: u64 = FUSE_ASYNC_READ
@@ -251,7 +257,12 @@ impl Server {
                 put_open(out, fs.open(cx, ino, flags)?);
             }
             Request::Release(args) => fs.release(cx, ino, Handle(args.fh))?,
-            _ => return self.carry_out_other(fs, cx, ino, request, agreed, out, room),
+            _ => {
+                let result = self.carry_out_other(fs, cx, ino, request, agreed, out, room);
+                self.scratch.clear();
+                self.scratch.shrink_to(KEPT);
+                return result;
+            }
         }
         Ok(())
     }
@@ -321,11 +332,11 @@ impl Server {
             }
             Request::Opendir(_) => put_open(out, fs.opendir(cx, ino)?),
             Request::Readdir(args) => {
-                let room = room.get_mut(..args.size as usize).ok_or(Errno::EINVAL)?;
+                let room = listed(room, args.size)?;
                 out.data = listing::plain(fs, cx, ino, Handle(args.fh), args.offset, room)?;
             }
             Request::Readdirplus(args) => {
-                let room = room.get_mut(..args.size as usize).ok_or(Errno::EINVAL)?;
+                let room = listed(room, args.size)?;
                 let from = (ino, Handle(args.fh), args.offset);
                 let how = (out.valid, btime);
                 out.data = listing::with_attributes(fs, cx, from, how, &mut self.scratch, room)?;
@@ -399,6 +410,13 @@ impl Server {
     }
 }
 
+/// The part of `room` that a listing may fill.
+fn listed(room: &mut [u8], size: u32) -> Result<&mut [u8]> {
+    let room = room.get_mut(..size as usize).ok_or(Errno::EINVAL)?;
+    let most = room.len().min(LISTING_MAX);
+    Ok(&mut room[..most])
+}
+
 /// The flags of an open. A client that did not agree to [`Extensions::APPEND`] finds the end of the
 /// file itself, as the kernel does, and may clear O_APPEND at any time without saying so.
 #[inline]
@@ -443,4 +461,71 @@ fn finish(unique: u64, result: Result<()>, out: Out<'_>) -> Reply {
     let len = (reply.message + reply.data) as u32;
     OutHeader { len, error, unique }.store(out.message);
     reply
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::ModelFs;
+    use crate::wire::files::ReadIn;
+    use crate::wire::header::InHeader;
+    use crate::wire::opcode::{FUSE_GETXATTR, FUSE_READDIR, FUSE_READDIRPLUS};
+    use crate::wire::xattrs::GetxattrIn;
+
+    /// However much room a client has, what one request takes of the server's memory is bounded,
+    /// and hardly any of it stays.
+    #[test]
+    fn room_costs_the_server_nothing() {
+        let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
+        let mut fs = ModelFs::new(0o755, cx.now);
+        let names = 2000;
+        for i in 0..names {
+            let name = alloc::format!("a-name-of-some-length-{i}");
+            fs.mkdir(&cx, Ino::ROOT, Name::new(name.as_bytes()).unwrap(), 0o700).unwrap();
+        }
+        fs.setxattr(&cx, Ino::ROOT, b"user.long", &[7; 40_000], XattrFlags::empty()).unwrap();
+        let handle = fs.opendir(&cx, Ino::ROOT).unwrap();
+        let mut server = Server::new(ServerOptions::default());
+        server.agreed = Some(Extensions::empty());
+        let mut room = alloc::vec![0; 4 << 20];
+        let mut reply = [0; REPLY_MAX];
+        let caller = Caller { identity: Identity::FromHeader, now: cx.now };
+        let mut ask = |opcode, args: &[u8], room: &mut [u8]| {
+            let len = InHeader::SIZE + args.len();
+            let mut message = alloc::vec![0; len];
+            InHeader { len: len as u32, opcode, unique: 1, nodeid: 1, ..InHeader::default() }
+                .store(&mut message);
+            message[InHeader::SIZE..].copy_from_slice(args);
+            let answer = server.serve(&mut fs, &caller, &message, &[], &mut reply, room).unwrap();
+            assert_eq!(OutHeader::load(&reply).error, 0);
+            assert!(server.scratch.capacity() <= KEPT, "{}", server.scratch.capacity());
+            answer.data
+        };
+        for (opcode, front) in [(FUSE_READDIR, 0), (FUSE_READDIRPLUS, EntryOut::SIZE)] {
+            let (mut offset, mut found) = (0, 0);
+            loop {
+                let size = room.len() as u32;
+                let args = ReadIn { fh: handle.0, offset, size, ..ReadIn::default() };
+                let mut bytes = [0; ReadIn::SIZE];
+                args.store(&mut bytes);
+                let len = ask(opcode, &bytes, &mut room);
+                assert!(len <= LISTING_MAX, "{len}");
+                if len == 0 {
+                    break;
+                }
+                let mut at = 0;
+                while at < len {
+                    let (entry, rest) =
+                        crate::wire::directory::get_dirent(&room[at + front..len]).unwrap();
+                    (offset, found) = (entry.cookie, found + 1);
+                    at = len - rest.len();
+                }
+            }
+            assert_eq!(found, names + 2);
+        }
+        let mut args = alloc::vec![0; GetxattrIn::SIZE];
+        GetxattrIn { size: room.len() as u32, padding: 0 }.store(&mut args);
+        args.extend(b"user.long\0");
+        assert_eq!(ask(FUSE_GETXATTR, &args, &mut room), 40_000);
+    }
 }

@@ -59,10 +59,10 @@ pub struct SeamClient<F> {
 /// # Errors
 /// The file system's.
 pub fn prepare(fs: &mut impl FileSystem, kept: bool) -> Result<()> {
-    fs.mkdir(&CX, Ino::ROOT, name(DIRECTORY), 0o755)?;
-    let keep = if kept { Some(fs.mkdir(&CX, Ino::ROOT, name(KEPT), 0o755)?.ino) } else { None };
+    fs.mkdir(&CX, Ino::ROOT, name(DIRECTORY), 0o777)?;
+    let keep = if kept { Some(fs.mkdir(&CX, Ino::ROOT, name(KEPT), 0o777)?.ino) } else { None };
     for named in &NAMED[..FILES] {
-        let mode = FileType::Regular.mode_bits() | 0o644;
+        let mode = FileType::Regular.mode_bits() | 0o666;
         let file = fs.mknod(&CX, Ino::ROOT, name(named), mode, 0)?.ino;
         if let Some(keep) = keep {
             fs.link(&CX, file, keep, name(named))?;

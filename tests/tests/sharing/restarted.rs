@@ -10,7 +10,7 @@ use atoll_fs::{CheckOptions, FormatOptions, Fs, MountOptions, check, format};
 use atoll_host::client::{Address, Connection};
 use atoll_host::device::{self, Access, Create, HostDevice, OpenOptions};
 use atoll_host::server::bind::bind;
-use atoll_host::server::listen::SocketServer;
+use atoll_host::server::listen::{Door, SocketServer};
 use atoll_host::server::rules::Rules as Grants;
 use atoll_tests::differential::{replay, seeds};
 use atoll_tests::linear::checker;
@@ -22,7 +22,7 @@ use atoll_tests::linear::spec::{Kernel, Rules};
 use atoll_vfs::Errno;
 
 use super::LIMIT;
-use super::served::{SPIN, ring};
+use super::served::{SPIN, owned, ring};
 
 /// How a server's process learns which volume it serves.
 const TASK: &str = "ATOLL_SHARED_VOLUME";
@@ -53,8 +53,9 @@ fn server() {
     let fs = Fs::mount(device, &options).expect("mount");
     let listener = bind(&folder.join("s"), false).expect("a socket");
     let grants = Grants::new(Vec::new(), nix::unistd::getuid().as_raw());
+    let door = Door { listener, rules: grants };
     let server =
-        SocketServer::new(listener, grants, vec![atoll_host::server::volume(fs, "v")], SPIN)
+        SocketServer::new(vec![door], None, vec![atoll_host::server::volume(fs, "v")], SPIN)
             .expect("a server");
     server.run(std::io::stdin().as_fd()).expect("to serve");
 }
@@ -95,8 +96,7 @@ impl Drop for Running {
 fn one(seed: u64, folder: &Path) -> Result<(usize, Overlap), String> {
     let mapped = seed.is_multiple_of(2);
     let mut device = open(folder, mapped);
-    format(&mut device, &FormatOptions { journal_blocks: Some(128), ..FormatOptions::default() })
-        .expect("format");
+    format(&mut device, &FormatOptions { journal_blocks: Some(128), ..owned() }).expect("format");
     drop(device);
     let mut running = Running::start(folder, mapped);
     let socket: PathBuf = folder.join("s");

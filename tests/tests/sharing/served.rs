@@ -12,9 +12,15 @@ pub type Real = Dawdling<Fs<RamDevice>>;
 /// Blocks of a volume.
 const BLOCKS: u64 = 4096;
 
+/// A volume's root that is the user's who runs the tests: a server judges its clients.
+pub fn owned() -> FormatOptions<'static> {
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    FormatOptions { uid: uid.as_raw(), gid: gid.as_raw(), ..FormatOptions::default() }
+}
+
 pub fn volume() -> Real {
     let mut device = RamDevice::new(BLOCKS);
-    format(&mut device, &FormatOptions::default()).expect("format");
+    format(&mut device, &owned()).expect("format");
     Dawdling::new(Fs::mount(device, &MountOptions::default()).expect("mount"))
 }
 

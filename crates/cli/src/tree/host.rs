@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions, Permissions};
-use std::io;
+use std::io::{self, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -13,7 +13,8 @@ use std::path::Path;
 use atoll_vfs::{Attr, FileType, Ino, Timespec};
 use rustix::fs::{AtFlags, CWD, Mode, SeekFrom, Timestamps, XattrFlags};
 
-use super::Tree;
+use super::{Meta, Tree};
+use crate::volume;
 
 /// The system's file tree, as this process sees it.
 #[derive(Default)]
@@ -39,10 +40,10 @@ fn timespec(time: Timespec) -> rustix::fs::Timespec {
 }
 
 impl Tree for HostTree {
-    fn meta(&mut self, path: &Path, follow: bool) -> io::Result<Attr> {
+    fn meta(&mut self, path: &Path, follow: bool) -> io::Result<Meta> {
         let found = if follow { path.metadata()? } else { path.symlink_metadata()? };
         let time = |sec, nsec| Timespec { sec, nsec: nsec as u32 };
-        Ok(Attr {
+        let attr = Attr {
             ino: Ino(found.ino()),
             mode: found.mode(),
             nlink: found.nlink() as u32,
@@ -56,7 +57,8 @@ impl Tree for HostTree {
             mtime: time(found.mtime(), found.mtime_nsec()),
             ctime: time(found.ctime(), found.ctime_nsec()),
             btime: Timespec::default(),
-        })
+        };
+        Ok(Meta { attr, device: found.dev() })
     }
 
     fn list(&mut self, path: &Path) -> io::Result<Vec<OsString>> {
@@ -78,8 +80,12 @@ impl Tree for HostTree {
     }
 
     fn create(&mut self, path: &Path, mode: u32) -> io::Result<i32> {
-        let file =
-            OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(path)?;
+        let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
+        Ok(self.opened(file))
+    }
+
+    fn overwrite(&mut self, path: &Path) -> io::Result<i32> {
+        let file = OpenOptions::new().write(true).truncate(true).open(path)?;
         Ok(self.opened(file))
     }
 
@@ -94,7 +100,12 @@ impl Tree for HostTree {
     }
 
     fn write(&mut self, file: i32, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.file(file)?.write_all_at(data, offset)
+        let mut file = self.file(file)?;
+        match file.write_all_at(data, offset) {
+            // Pipes and terminals have no offsets; what is written to them comes in order.
+            Err(error) if error.raw_os_error() == Some(libc::ESPIPE) => file.write_all(data),
+            written => written,
+        }
     }
 
     fn next_data(&mut self, file: i32, offset: u64) -> io::Result<Option<(u64, u64)>> {
@@ -111,6 +122,10 @@ impl Tree for HostTree {
         };
         let end = rustix::fs::seek(file, SeekFrom::Hole(start))?;
         Ok(Some((start, end)))
+    }
+
+    fn len(&mut self, file: i32) -> io::Result<u64> {
+        Ok(self.file(file)?.metadata()?.len())
     }
 
     fn set_len(&mut self, file: i32, len: u64) -> io::Result<()> {
@@ -177,6 +192,14 @@ impl Tree for HostTree {
 
     fn set_attribute(&mut self, path: &Path, name: &OsStr, value: &[u8]) -> io::Result<()> {
         Ok(rustix::fs::lsetxattr(path, name.as_bytes(), value, XattrFlags::empty())?)
+    }
+
+    fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+        std::fs::rename(from, to)
+    }
+
+    fn is_volume(&mut self, path: &Path) -> io::Result<bool> {
+        volume::is_volume(path)
     }
 
     fn unlink(&mut self, path: &Path) -> io::Result<()> {

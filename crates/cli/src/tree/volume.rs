@@ -12,7 +12,7 @@ use atoll_vfs::{
     XattrFlags,
 };
 
-use super::Tree;
+use super::{Meta, Tree};
 
 /// A volume's tree of files, used by this process's user.
 pub type VolumeTree<F> = Posix<F, fn() -> Timespec>;
@@ -63,9 +63,10 @@ fn unfollowed(path: &Path) -> Target<'_> {
 }
 
 impl<F: FileSystem> Tree for VolumeTree<F> {
-    fn meta(&mut self, path: &Path, follow: bool) -> io::Result<Attr> {
+    fn meta(&mut self, path: &Path, follow: bool) -> io::Result<Meta> {
         let path = bytes(path);
-        if follow { self.stat(path) } else { self.lstat(path) }.map_err(error)
+        let attr = if follow { self.stat(path) } else { self.lstat(path) }.map_err(error)?;
+        Ok(Meta { attr, device: 0 })
     }
 
     fn list(&mut self, path: &Path) -> io::Result<Vec<OsString>> {
@@ -85,8 +86,13 @@ impl<F: FileSystem> Tree for VolumeTree<F> {
     }
 
     fn create(&mut self, path: &Path, mode: u32) -> io::Result<i32> {
-        let flags = OFlags::WRONLY | OFlags::CREAT | OFlags::TRUNC;
+        let flags = OFlags::WRONLY | OFlags::CREAT | OFlags::EXCL;
         self.open(bytes(path), flags, mode).map_err(error)
+    }
+
+    fn overwrite(&mut self, path: &Path) -> io::Result<i32> {
+        let flags = OFlags::WRONLY | OFlags::TRUNC;
+        self.open(bytes(path), flags, 0).map_err(error)
     }
 
     fn read(&mut self, file: i32, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
@@ -110,6 +116,10 @@ impl<F: FileSystem> Tree for VolumeTree<F> {
         };
         let end = self.lseek(file, start, Whence::Hole).map_err(error)?;
         Ok(Some((start as u64, end as u64)))
+    }
+
+    fn len(&mut self, file: i32) -> io::Result<u64> {
+        self.fstat(file).map(|attr| attr.size).map_err(error)
     }
 
     fn set_len(&mut self, file: i32, len: u64) -> io::Result<()> {
@@ -166,6 +176,15 @@ impl<F: FileSystem> Tree for VolumeTree<F> {
         self.setxattr(unfollowed(path), name.as_bytes(), value, flags).map_err(error)
     }
 
+    fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+        self.rename(bytes(from), bytes(to)).map_err(error)
+    }
+
+    fn is_volume(&mut self, _path: &Path) -> io::Result<bool> {
+        // A file like any other: no command takes a volume within a volume.
+        Ok(false)
+    }
+
     fn unlink(&mut self, path: &Path) -> io::Result<()> {
         self.unlink(bytes(path)).map_err(error)
     }
@@ -200,7 +219,7 @@ mod tests {
         tree.set_attribute(p("/a/f"), "user.x".as_ref(), b"value").unwrap();
         let attributes = tree.attributes(p("/a/f")).unwrap();
         assert_eq!(attributes, [("user.x".into(), b"value".to_vec())]);
-        let mut attr = tree.meta(p("/a/f"), true).unwrap();
+        let mut attr = tree.meta(p("/a/f"), true).unwrap().attr;
         (attr.mode, attr.uid, attr.gid) = (FileType::Regular.mode_bits() | 0o6755, 7, 8);
         attr.mtime = Timespec { sec: 5, nsec: 6 };
         tree.set_meta(p("/a/f"), &attr, true).unwrap();

@@ -2,6 +2,7 @@
 #![allow(dead_code, missing_docs)]
 
 pub mod served;
+pub mod serving;
 pub mod ways;
 
 use std::ffi::OsStr;

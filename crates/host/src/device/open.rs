@@ -9,6 +9,7 @@ use rustix::fs::{FileType, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
 use super::claims::Claims;
+use super::naming::NewFile;
 use super::{FileDevice, HostDevice, MappedDevice};
 
 /// How the storage is reached.
@@ -134,7 +135,8 @@ impl core::fmt::Display for OpenError {
                 write!(f, "{bytes} bytes long, where {needed} are needed")
             }
             OpenError::NotMappable => f.write_str(
-                "it cannot be mapped into memory here; open it for direct access instead",
+                "it cannot be mapped into memory: its file system cannot, or this process may not have as much \
+                 memory as the volume is large (`ulimit -v`)",
             ),
             OpenError::NoSpace => f.write_str("no space for a file of that size"),
             OpenError::FileSizeLimit { limit } => write!(
@@ -162,17 +164,30 @@ pub(super) fn host(call: &'static str) -> impl Fn(Errno) -> OpenError {
     }
 }
 
-/// Opens the storage at `path`.
+/// Opens the storage at `path`. A file that is made has this name once it is locked and as long as
+/// was asked.
 ///
 /// # Errors
-/// See [`OpenError`]. A file that was made here and could not be used is removed again.
+/// See [`OpenError`]. What was there stays, and nothing else is.
 pub fn open(path: &Path, options: &OpenOptions) -> Result<HostDevice, OpenError> {
-    let (fd, created) = open_or_create(path, options)?;
-    let device = open_file(path, fd, options);
-    if device.is_err() && created {
-        let _ = std::fs::remove_file(path);
+    if options.create == Create::New {
+        return make(path, options);
     }
-    device
+    match (open_existing(path, options), options.create) {
+        (Err(OpenError::NotFound), Create::IfMissing) => match make(path, options) {
+            // Another process was faster.
+            Err(OpenError::Exists) => open_existing(path, options),
+            made => made,
+        },
+        (opened, _) => opened,
+    }
+}
+
+fn make(path: &Path, options: &OpenOptions) -> Result<HostDevice, OpenError> {
+    let new = NewFile::make(path)?;
+    let device = open_existing(new.path(), options)?;
+    new.give()?;
+    Ok(device)
 }
 
 fn flags(options: &OpenOptions) -> OFlags {
@@ -181,16 +196,9 @@ fn flags(options: &OpenOptions) -> OFlags {
     access | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY
 }
 
-fn open_or_create(path: &Path, options: &OpenOptions) -> Result<(OwnedFd, bool), OpenError> {
-    let open = |flags| rustix::fs::open(path, flags, Mode::from_raw_mode(0o666));
-    if options.create != Create::New {
-        match open(flags(options)) {
-            Err(Errno::NOENT) if options.create == Create::IfMissing => {}
-            outcome => return Ok((outcome.map_err(host("open"))?, false)),
-        }
-    }
-    let fd = open(flags(options) | OFlags::CREATE | OFlags::EXCL).map_err(host("open"))?;
-    Ok((fd, true))
+fn open_existing(path: &Path, options: &OpenOptions) -> Result<HostDevice, OpenError> {
+    let fd = rustix::fs::open(path, flags(options), Mode::empty()).map_err(host("open"))?;
+    open_file(path, fd, options)
 }
 
 fn open_file(path: &Path, fd: OwnedFd, options: &OpenOptions) -> Result<HostDevice, OpenError> {
@@ -204,7 +212,18 @@ fn open_file(path: &Path, fd: OwnedFd, options: &OpenOptions) -> Result<HostDevi
     let needed = BlockIndex(options.blocks.unwrap_or(1));
     let needed = needed.0.checked_mul(BLOCK_SIZE as u64).ok_or(OpenError::NoSpace)?;
     let mut bytes = rustix::fs::seek(&fd, SeekFrom::End(0)).map_err(host("lseek"))?;
-    if bytes < needed && options.blocks.is_some() && is_file && !options.read_only {
+    let writable = !options.read_only;
+    let lengthen = bytes < needed && options.blocks.is_some() && is_file && writable;
+    if writable && is_file {
+        // A write beyond the limit would be answered by SIGXFSZ.
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+        if let Some(limit) = limit
+            && limit < if lengthen { needed } else { bytes }
+        {
+            return Err(OpenError::FileSizeLimit { limit });
+        }
+    }
+    if lengthen {
         rustix::fs::ftruncate(&fd, needed).map_err(host("ftruncate"))?;
         bytes = needed;
     }
@@ -212,16 +231,6 @@ fn open_file(path: &Path, fd: OwnedFd, options: &OpenOptions) -> Result<HostDevi
         return Err(OpenError::TooSmall { bytes, needed });
     }
     let blocks = bytes / BLOCK_SIZE as u64;
-    let writable = !options.read_only;
-    if writable && is_file {
-        // A write beyond the limit would be answered by SIGXFSZ.
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
-        if let Some(limit) = limit
-            && limit < bytes
-        {
-            return Err(OpenError::FileSizeLimit { limit });
-        }
-    }
     let flushed_by = match options.flusher && writable && !options.sealable {
         true => {
             let again = || open_again(path, &stat, options, OFlags::empty()).map(File::from);

@@ -1,6 +1,6 @@
 //! The system's side of a FUSE mount: the device, the mount point, the table of mounts.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsStr, OsString};
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -188,19 +188,25 @@ pub fn helper() -> io::Result<PathBuf> {
 /// That the helper is missing, or what it says.
 pub fn mount_by_helper(target: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
     let (line, helpers_line) = UnixStream::pair()?;
-    // A comma in the name would end it.
-    let source = options.source.to_string_lossy().replace(',', "_");
-    let mut text = format!("fsname={source},subtype=atoll,nosuid,nodev");
-    if options.access_times == AccessTimes::Noatime {
-        text.push_str(",noatime");
+    let mut text = b"fsname=".to_vec();
+    for &byte in options.source.as_os_str().as_bytes() {
+        // A comma in the name would end it.
+        if matches!(byte, b',' | b'\\') {
+            text.push(b'\\');
+        }
+        text.push(byte);
     }
-    text.push_str(if options.read_only { ",ro" } else { ",rw" });
+    let mut text = OsString::from_vec(text);
+    text.push(",subtype=atoll,nosuid,nodev");
+    if options.access_times == AccessTimes::Noatime {
+        text.push(",noatime");
+    }
+    text.push(if options.read_only { ",ro" } else { ",rw" });
     if options.checked {
-        text.push_str(",default_permissions");
+        text.push(",default_permissions");
     }
     let output = std::process::Command::new(helper()?)
-        .args(["-o", &text, "--"])
-        .arg(target)
+        .args([OsStr::new("-o"), &text, OsStr::new("--"), target.as_os_str()])
         // It sends the device through the descriptor of that number, here its standard input.
         .env("_FUSE_COMMFD", "0")
         .stdin(OwnedFd::from(helpers_line))
@@ -258,7 +264,7 @@ pub fn mounts() -> io::Result<Vec<Mounted>> {
 /// One line of /proc/self/mounts: fields between blanks, with blanks inside them escaped.
 fn parse_mount(line: &[u8]) -> Option<Mounted> {
     let mut fields = line.split(|&b| b == b' ');
-    let path = |field: &[u8]| PathBuf::from(std::ffi::OsString::from_vec(unescape(field)));
+    let path = |field: &[u8]| PathBuf::from(OsString::from_vec(unescape(field)));
     let source = path(fields.next().filter(|f| !f.is_empty())?);
     let target = path(fields.next()?);
     let kind = String::from_utf8_lossy(fields.next()?).into_owned();

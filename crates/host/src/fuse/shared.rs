@@ -11,10 +11,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use atoll_server::Session;
-use atoll_server::host::Bell;
+use atoll_server::host::{Bell, Host};
 use atoll_server::leases::caches::{KernelCache, Lends};
 use atoll_server::leases::gate::{Gate, Mount, Next};
 use atoll_server::revocable::Revocable;
+use atoll_server::rights::accounts::{Account, Charge, Resource};
+use atoll_server::rights::rates::{Meter, Work};
 use atoll_server::route::answer::{fail, finish};
 use atoll_server::route::carrier::{Carrier, Held, Incoming};
 use atoll_server::route::kernel::{Kernel, KernelOptions, Others};
@@ -36,6 +38,10 @@ use crate::spin::Spin;
 pub const MAX_WRITE: u32 = 1 << 20;
 /// The room for what precedes a request's data: the kernel wants this much beside it.
 const REQUEST_ROOM: usize = 4096;
+/// Bytes that a mount takes: its two buffers, its two threads and what they have of the server.
+const MOUNT_BYTES: u64 = 2 * MAX_WRITE as u64 + (128 << 10);
+/// Bytes that an answer takes while it waits, without its data.
+const HELD: usize = 512;
 
 /// How long requests are still answered, with an error, so that a notification that waits for them
 /// ends.
@@ -102,6 +108,7 @@ struct Waiting {
     line: Arc<Line>,
     message: Vec<u8>,
     data: Vec<u8>,
+    _charge: Option<Charge>,
 }
 
 impl Held for Waiting {
@@ -123,6 +130,10 @@ struct Device {
     len: usize,
     room: Vec<u8>,
     requests: Arc<AtomicU64>,
+    /// Measures the user, if its rate is limited, by the uptime of the host.
+    meter: Option<(Arc<Meter>, Arc<dyn Host>)>,
+    /// Pays for answers that wait.
+    account: Option<Arc<Account>>,
     spin: Spin,
     /// How long it looks for the next request before it sleeps.
     limit: Duration,
@@ -144,6 +155,7 @@ impl Carrier for Device {
                 Ok(len) => {
                     self.requests.fetch_add(1, Ordering::Relaxed);
                     self.len = len;
+                    self.note(Work { operations: 1, bytes: len as u64 });
                     return Ok(Some(()));
                 }
                 // The request was interrupted before it could be read; or whoever passed the device
@@ -168,12 +180,26 @@ impl Carrier for Device {
         if message.is_empty() {
             return Ok(true);
         }
+        self.note(Work { operations: 0, bytes: data as u64 });
         self.line.send(message, &self.room[..data]).map_err(Some)
     }
 
     fn hold(&mut self, (): (), message: &[u8], data: usize) -> Box<dyn Held> {
-        let (message, data) = (message.to_vec(), self.room[..data].to_vec());
-        Box::new(Waiting { line: Arc::clone(&self.line), message, data })
+        let line = Arc::clone(&self.line);
+        let mut message = message.to_vec();
+        let bytes = (HELD + data) as u64;
+        let charge = self.account.as_ref().map(|account| account.charge(Resource::Memory, bytes));
+        match charge.transpose() {
+            Ok(_charge) => {
+                let data = self.room[..data].to_vec();
+                Box::new(Waiting { line, message, data, _charge })
+            }
+            // There is no place to keep it.
+            Err(_) => {
+                fail(&mut message, Errno::ENOMEM);
+                Box::new(Waiting { line, message, data: Vec::new(), _charge: None })
+            }
+        }
     }
 }
 
@@ -186,6 +212,7 @@ pub struct SharedMount<F: FileSystem + Send + 'static> {
     notifier: Option<JoinHandle<()>>,
     /// The kernel's leases.
     cache: Arc<KernelCache>,
+    _charge: Option<Charge>,
 }
 
 impl<F: FileSystem + Send + 'static> SharedMount<F> {
@@ -226,7 +253,11 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             }
             // See `caches` for why not everybody's.
             let uid = session.peer().uid;
+            let host = session.volume().host();
+            let meter = session.meter().map(|meter| (Arc::clone(meter), Arc::clone(host)));
             let lends = match options.kernel.others {
+                // Its FORGETs are read late, and answers would wait for them.
+                _ if meter.is_some() => Lends::Nothing,
                 Others::None => Lends::All,
                 _ if uid == 0 || uid == rustix::process::geteuid().as_raw() => Lends::Pages,
                 _ => Lends::Attributes,
@@ -234,9 +265,12 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             let cache = session
                 .begin_cache(lends, mount)
                 .map_err(|error| io::Error::from_raw_os_error(error.raw()))?;
-            Ok::<_, io::Error>((cache, Arc::clone(session.volume().gate())))
+            let account = session.access().account.clone();
+            Ok::<_, io::Error>((cache, Arc::clone(session.volume().gate()), meter, account))
         });
-        let (cache, gate) = begun.ok_or(io::ErrorKind::NotConnected)??;
+        let (cache, gate, meter, account) = begun.ok_or(io::ErrorKind::NotConnected)??;
+        let charge = account.as_ref().map(|account| account.charge(Resource::Memory, MOUNT_BYTES));
+        let charge = charge.transpose().map_err(|error| io::Error::other(error.to_string()))?;
         let (told, way) = (Arc::clone(&cache), Arc::clone(&line));
         let notifier = std::thread::Builder::new()
             .name("notifier".to_owned())
@@ -251,12 +285,15 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             request: vec![0; MAX_WRITE as usize + REQUEST_ROOM],
             len: 0,
             room: vec![0; MAX_WRITE as usize],
+            account,
             requests: Arc::default(),
+            meter,
             spin: Spin::of_calls(),
             limit: options.spin,
         };
         let router = Router::of_kernel(agrees, kernel);
-        let mut mount = SharedMount { session, router, device, notifier: Some(notifier), cache };
+        let notifier = Some(notifier);
+        let mut mount = SharedMount { session, router, device, notifier, cache, _charge: charge };
         // A kernel of a later major version asks twice.
         for _ in 0..2 {
             if !mount.router.has_begun() && !mount.turn()? {
@@ -331,8 +368,38 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
 }
 
 impl Device {
+    /// Takes note of what the user has had done.
+    fn note(&self, work: Work) {
+        if let Some((meter, _)) = &self.meter {
+            meter.note(work);
+        }
+    }
+
+    /// Waits until the user may ask for more; false when the client has hung up, or the mount is to
+    /// end.
+    fn rest(&self) -> io::Result<bool> {
+        let Some((meter, host)) = &self.meter else { return Ok(true) };
+        loop {
+            let wait = meter.wait(host.uptime());
+            if wait.is_zero() {
+                return Ok(true);
+            }
+            let wait = Timespec::try_from(wait).ok();
+            let mut watched = vec![PollFd::new(&self.line.fence, PollFlags::IN)];
+            watched.extend(self.hang_up.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
+            match poll(&mut watched, wait.as_ref()) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => return Ok(false),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
     /// Waits for a request; false when the client has hung up, or the mount is to end.
     fn wait(&mut self) -> io::Result<bool> {
+        if !self.rest()? {
+            return Ok(false);
+        }
         let Device { line, spin, limit, hang_up, .. } = self;
         let device = || PollFd::new(&line.device, PollFlags::IN);
         if line.fenced.load(Ordering::Relaxed) {

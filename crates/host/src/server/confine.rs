@@ -7,6 +7,7 @@
 //!   in /proc/self/fd, by which the memory of mapped files is opened anew, where there is Landlock)
 //! - no network but its socket, no other process, no new program, no executable memory
 //! - no capability, and none by way of set-user-ID programs
+//! - where it had the rights for it, no directory and no network that are the system's (`jail`)
 //!
 //! Nor can another process of its user look into its memory, which holds every client's files.
 //!
@@ -32,7 +33,8 @@ use seccompiler::{
     SeccompFilter, SeccompRule,
 };
 
-use super::pages;
+use super::jail::{self, Jail};
+use super::{pages, shares};
 
 /// The newest version of Landlock whose rights are asked for; an older kernel gives those that it
 /// has.
@@ -49,6 +51,8 @@ pub enum ConfineError {
     Filter(seccompiler::Error),
     /// Landlock is there, but failed.
     Landlock(landlock::RulesetError),
+    /// There is no jail to be had, and it was required.
+    Jail(io::Error),
 }
 
 impl fmt::Display for ConfineError {
@@ -60,6 +64,11 @@ impl fmt::Display for ConfineError {
                 write!(f, "the seccomp filter could not be set: {error}")
             }
             ConfineError::Landlock(error) => write!(f, "Landlock failed: {error}"),
+            ConfineError::Jail(error) => write!(
+                f,
+                "it cannot have a root directory and namespaces of its own, which --jail=require \
+                 asks for: {error}; it takes the superuser's rights"
+            ),
         }
     }
 }
@@ -77,12 +86,21 @@ pub enum Landlocked {
     No,
 }
 
+/// How far a process is confined.
+#[derive(Debug)]
+pub struct Confined {
+    /// By Landlock.
+    pub landlocked: Landlocked,
+    /// In a jail; the error is why not.
+    pub jailed: io::Result<()>,
+}
+
 /// Confines this process, which must have one thread; all later ones are confined with it. There is
 /// no way back.
 ///
 /// # Errors
 /// See [`ConfineError`]; the process may be confined in part and should end.
-pub fn confine() -> Result<Landlocked, ConfineError> {
+pub fn confine(jail: Jail) -> Result<Confined, ConfineError> {
     let threads = std::fs::read_dir("/proc/self/task")
         .map_err(|error| ConfineError::Refused("count the threads", error))?;
     if threads.count() != 1 {
@@ -90,11 +108,21 @@ pub fn confine() -> Result<Landlocked, ConfineError> {
     }
     // The memory of mapped files is opened anew through it.
     let descriptors = pages::descriptors().map(AsRawFd::as_raw_fd);
+    // What clients may take is found out while the system says what there is.
+    shares::memory();
+    let jailed = match jail {
+        Jail::Off => Err(io::Error::other("it is turned off")),
+        Jail::Auto | Jail::Require => jail::enter().map_err(io::Error::from),
+    };
+    let jailed = match (jailed, jail) {
+        (Err(error), Jail::Require) => return Err(ConfineError::Jail(error)),
+        (jailed, _) => jailed,
+    };
     drop_privileges()?;
     let landlocked = landlock()?;
     // Without Landlock it would lead to every file.
     filter_calls(descriptors.filter(|_| landlocked != Landlocked::No))?;
-    Ok(landlocked)
+    Ok(Confined { landlocked, jailed })
 }
 
 /// No capabilities, no way to new ones, no core dumps, no look from outside.
@@ -166,7 +194,6 @@ const ALLOWED: &[i64] = &[
     libc::SYS_getcpu,
     libc::SYS_gettid,
     libc::SYS_getpid,
-    libc::SYS_tgkill,
     libc::SYS_exit,
     libc::SYS_exit_group,
     libc::SYS_restart_syscall,
@@ -204,7 +231,6 @@ const ALLOWED: &[i64] = &[
     libc::SYS_fadvise64,
     libc::SYS_fstat,
     libc::SYS_fstatfs,
-    libc::SYS_fcntl,
     libc::SYS_flock,
     libc::SYS_close,
     libc::SYS_dup,
@@ -253,6 +279,18 @@ const MISSING: &[i64] = &[
     libc::SYS_membarrier,
 ];
 
+/// What is asked of fcntl(2). Not F_SETOWN, by which a descriptor sends other processes signals.
+const FCNTL: &[i32] = &[
+    libc::F_GETFD,
+    libc::F_SETFD,
+    libc::F_GETFL,
+    libc::F_SETFL,
+    libc::F_DUPFD_CLOEXEC,
+    libc::F_ADD_SEALS,
+    libc::F_GET_SEALS,
+    libc::F_SETLEASE,
+];
+
 /// glibc names its mappings with this prctl(2).
 const PR_SET_VMA: u64 = 0x5356_4d41;
 
@@ -282,6 +320,14 @@ fn filters(descriptors: Option<RawFd>) -> Filters {
         libc::SYS_prctl,
         vec![only(is(0, libc::PR_SET_NAME as u64))?, only(is(0, PR_SET_VMA))?],
     );
+    // abort(3), and a panic that ends the process.
+    rules.insert(libc::SYS_tgkill, vec![only(is(0, u64::from(std::process::id())))?]);
+    let mut fcntl =
+        FCNTL.iter().map(|&what| only(is(1, what as u64))).collect::<Result<Vec<_>, _>>()?;
+    // The signal of a lease's end, which does nothing.
+    let harmless = is(2, libc::SIGURG as u64)?;
+    fcntl.push(SeccompRule::new(vec![is(1, pages::F_SETSIG as u64)?, harmless])?);
+    rules.insert(libc::SYS_fcntl, fcntl);
     // A worker moves itself, and nobody else.
     rules.insert(libc::SYS_sched_setaffinity, vec![only(is(0, 0))?]);
     rules.insert(libc::SYS_fchmod, vec![only(is(1, 0o600))?]);

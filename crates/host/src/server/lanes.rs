@@ -8,9 +8,11 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use atoll_server::Session;
 use atoll_server::revocable::Revocable;
+use atoll_server::rights::rates::Work;
 use atoll_server::route::answer::fail;
 use atoll_server::route::carrier::{Carrier, Held, Incoming};
 use atoll_server::route::router::{Ended, Router, serve};
+use atoll_server::route::share::UNIT;
 use atoll_transport::channel::{AttachError, Limits, Request as Slot, ServerChannel};
 use atoll_vfs::server::ServerOptions;
 use atoll_vfs::{Errno, FileSystem, Result};
@@ -18,7 +20,15 @@ use atoll_vfs::{Errno, FileSystem, Result};
 use crate::shm::{Doorbell, SharedMemory, wake};
 
 /// Requests of one lane that are answered before the next lane has its turn.
-const BATCH: usize = 8;
+const BATCH: u32 = 8;
+/// Bytes that a client of a ring takes: descriptors, its session, this.
+pub(super) const CLIENT_BYTES: u64 = 16 << 10;
+/// Bytes that a lane takes: its router, with what that keeps of its buffer.
+const LANE_BYTES: u64 = 5 << 10;
+/// Bytes that an answer takes while it waits.
+const HELD_BYTES: u64 = 384;
+/// Bytes that a byte of page tables maps.
+const MAPPED_BY_A_BYTE: u64 = 512;
 /// A client that has sent so many requests in a row is alone.
 const ALONE: u32 = 64;
 
@@ -56,11 +66,32 @@ impl Latest {
     }
 }
 
+/// What was done in a client's turn.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Turn {
+    /// Units of work, see [`share`](atoll_server::route::share).
+    pub units: u32,
+    /// Requests, and bytes of their data and of the places for their answers'.
+    pub work: Work,
+}
+
+impl Turn {
+    #[inline]
+    fn note(&mut self, slot: &Slot) {
+        let bytes = slot.data().len + slot.room().len;
+        self.units += 1 + (bytes / UNIT) as u32;
+        self.work.operations += 1;
+        self.work.bytes += bytes as u64;
+    }
+}
+
 /// The server's half of one client's ring.
 pub struct Lanes {
     channel: ServerChannel<SharedMemory>,
     /// One for each lane, since each begins with an INIT of its own.
     routers: Vec<Router>,
+    /// The lane whose turn is next.
+    next: usize,
     /// The message of the request that is being served.
     message: Vec<u8>,
     held: Vec<Waiting>,
@@ -84,10 +115,20 @@ impl Lanes {
         let lanes = channel.layout().config().lanes;
         let routers = (0..lanes).map(|_| Router::new(ServerOptions::default())).collect();
         let message = vec![0; channel.layout().message_max()];
-        Ok(Lanes { channel, routers, message, held: Vec::new(), bell, socket })
+        let (next, held) = (0, Vec::new());
+        Ok(Lanes { channel, routers, next, message, held, bell, socket })
     }
 
-    /// Gives each lane its batch. Returns whether there was anything.
+    /// Bytes of the server's memory that the client takes at most by its lanes, beside
+    /// [`CLIENT_BYTES`].
+    pub(super) fn cost(&self) -> u64 {
+        let layout = self.channel.layout();
+        let (lanes, slots) = (u64::from(layout.config().lanes), u64::from(layout.config().slots));
+        let tables = layout.total() as u64 / MAPPED_BY_A_BYTE;
+        tables + lanes * (LANE_BYTES + slots * HELD_BYTES)
+    }
+
+    /// Gives the lanes their batches, as many as `most` units of work allow. Returns the work.
     ///
     /// # Errors
     /// The client is to be served no more.
@@ -95,26 +136,46 @@ impl Lanes {
         &mut self,
         place: &Revocable<Session<F>>,
         latest: &mut Latest,
-    ) -> std::result::Result<bool, Broken> {
-        let mut any = !self.held.is_empty() && self.release()?;
-        let Lanes { channel, routers, message, held, bell, socket } = self;
-        for (lane, router) in (0..).zip(routers) {
+        most: u32,
+    ) -> std::result::Result<Turn, Broken> {
+        // A panic costs this client its session, and nobody else.
+        let turn = catch_unwind(AssertUnwindSafe(|| self.serve(place, latest, most)));
+        turn.unwrap_or(Err(Broken("met an internal error")))
+    }
+
+    fn serve<F: FileSystem + Send>(
+        &mut self,
+        place: &Revocable<Session<F>>,
+        latest: &mut Latest,
+        most: u32,
+    ) -> std::result::Result<Turn, Broken> {
+        let mut turn = Turn::default();
+        if !self.held.is_empty() && self.release()? {
+            turn.units = 1;
+        }
+        let Lanes { channel, routers, next, message, held, bell, socket } = self;
+        for _ in 0..routers.len() {
+            let at = if *next < routers.len() { *next } else { 0 };
+            *next = at + 1;
+            let router = &mut routers[at];
+            let lane = at as u32;
             let mut lane = Lane { channel, lane, message, held, bell, latest, socket: *socket };
             for _ in 0..BATCH {
                 // A look that finds nothing sets up nothing.
                 let Some(slot) = lane.take()? else { break };
-                any = true;
-                let served =
-                    catch_unwind(AssertUnwindSafe(|| serve(&mut lane, slot, router, place)));
-                match served.map_err(|_| Broken("met an internal error"))? {
+                turn.note(&slot);
+                match serve(&mut lane, slot, router, place) {
                     Ok(()) | Err(Ended::Destroyed) => {}
                     Err(Ended::Carrier(broken)) => return Err(broken),
                     Err(Ended::Malformed) => return Err(Broken("sent no FUSE message")),
                     Err(Ended::Revoked) => return Err(Broken("was not expected any more")),
                 }
+                if turn.units >= most {
+                    return Ok(turn);
+                }
             }
         }
-        Ok(any)
+        Ok(turn)
     }
 
     /// Gives the answers that wait no more. Returns whether there were any.

@@ -1,8 +1,10 @@
-//! The control thread: accepts clients, hears what they want, begins and ends their sessions.
+//! The control thread: hears what clients want, begins and ends their sessions.
 //!
 //! One thread watches all sockets and never waits for a single client: what a client is slow with
-//! costs itself alone. Each mounted session is served by a thread of its own, those with rings by
-//! the worker of their volume.
+//! costs itself alone. Where it serves others than its own user's programs it neither receives from
+//! clients nor closes what they have sent, nor the last descriptor of their sockets: the
+//! [`broker`](super::broker) does. Each mounted session is served by a thread of its own, those
+//! with rings by the worker of their volume.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,71 +16,110 @@ use std::time::{Duration, Instant};
 use atoll_vfs::FileSystem;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{Shutdown, SocketFlags};
+use rustix::net::Shutdown;
 
-use super::control::{self, Answer, Ask, Hello, Kind, ViewAsk};
+use super::control::{self, Answer, Ask, Hello, Kind as Asked, ViewAsk};
+use super::ends::Ends;
+use super::line::{self, Head, Kind, Line, Mail};
 use super::machine::{self, now};
 use super::mount::{Mount, is_fuse};
 use super::peer;
+use super::porch::{Bounds, Caller, Places, Porch, Turned, standing};
 use super::rules::{Grant, Mode, Rules};
+use super::shares;
 use super::upkeep::Upkeep;
-use super::worker::{Newcomer, Worker};
+use super::watchdog::Watchdog;
+use super::worker::{Newcomer as RingNewcomer, Worker};
 use atoll_server::Credentials;
 use atoll_server::Session;
 use atoll_server::revocable::Revocable;
-use atoll_server::{Access, Identity, Volume};
+use atoll_server::rights::accounts::{Account, Accounts, Charge, Resource, Shares};
+use atoll_server::{Access, Identity, Limits, Volume};
 
-/// The most clients at a time, those that have not yet said what they want included.
-pub const CONNECTIONS_MAX: usize = 512;
+/// The most sessions at a time. The last third is for the superuser and the server's own user.
+pub const CONNECTIONS_MAX: usize = 1536;
 /// The most of one user. The superuser and the server's own user may have all.
 pub const CONNECTIONS_PER_USER: usize = 64;
-/// How long a client may take to say what it wants.
-const GREETING: Duration = Duration::from_secs(10);
-/// The most clients that are accepted before the others are looked at again.
-const ACCEPT_BATCH: usize = 16;
-/// How often sessions whose client has gone are looked at, until their thread has ended too; and
-/// how long nobody is accepted when the system had no descriptor for one.
-const SWEEP: Duration = Duration::from_millis(200);
+/// Descriptors that a session takes at most, with those that it needs for a moment.
+const DESCRIPTORS: u64 = 4;
+/// How often sessions whose client has gone are looked at, until nothing uses them any more: soon
+/// at first, then ever less often.
+const SWEEP: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(200)];
+/// Messages of the broker's that are read before anything else is looked at.
+const MAIL_BATCH: usize = 64;
 /// The most programs that wait for stores to be durable.
-const SYNCS_MAX: usize = 64;
+const SYNCS: Bounds = [(64, 64), (8, 64), (8, 32)];
+/// The most bytes that one read or write moves while others wait: what clients agree to.
+const TRANSFER: usize = 1 << 20;
 /// How long a session that is just beginning may keep the server from shutting down.
 const SHUTDOWN: Duration = Duration::from_secs(10);
 
-/// A server of volumes to the clients of one socket.
+/// A way in: a socket, and what those may do who come by it.
+pub struct Door {
+    /// The socket, which listens.
+    pub listener: OwnedFd,
+    /// The rules for it.
+    pub rules: Rules,
+}
+
+/// A server of volumes to the clients of its sockets.
 pub struct SocketServer<F: FileSystem + Send + 'static> {
-    listener: OwnedFd,
-    rules: Rules,
+    /// Before all else: its threads use what is below.
+    ends: Ends,
+    entrance: Entrance,
+    doors: Vec<(Arc<OwnedFd>, Rules)>,
     volumes: Vec<Arc<Volume<F>>>,
+    accounts: Accounts,
     clients: Vec<Connected<F>>,
-    /// Accepts nobody until then: accept(2) would fail, and poll(2) would report the client again
-    /// at once.
-    rests: Option<Instant>,
-    /// Threads of sessions that have ended: the kernel still holds a mount of them somewhere.
-    lingering: Vec<(u32, JoinHandle<()>)>,
+    parting: Vec<Parting>,
+    /// How long until they are looked at again.
+    pause: Duration,
     /// One for each volume, in their order.
     workers: Vec<Worker<F>>,
     /// One for each volume.
     upkeep: Vec<Upkeep>,
-    /// Counts the programs that wait for stores to be durable.
-    syncs: Arc<()>,
+    syncs: Places,
     /// Counts the mounts.
     mounts: Arc<()>,
     spin: Duration,
+    watchdog: Option<Watchdog>,
 }
 
-struct Connected<F: FileSystem + Send> {
+/// How it is learnt what clients want.
+enum Entrance {
+    /// They are this user's own programs, and this thread receives it.
+    Own(Box<Porch>),
+    /// A broker does, which has a name for each client.
+    Broker(Line),
+}
+
+/// A client that has said what it wants.
+struct Newcomer {
+    id: u64,
+    door: usize,
     socket: Arc<OwnedFd>,
     peer: Credentials,
-    stage: Stage<F>,
 }
 
-enum Stage<F: FileSystem + Send> {
-    /// It has until then to say what it wants.
-    Greeting(Instant),
-    Serving {
-        place: Revocable<Session<F>>,
-        by: By,
-    },
+/// A client that has a session.
+struct Connected<F: FileSystem + Send> {
+    client: Newcomer,
+    /// It has said something, which the broker is to receive.
+    spoke: bool,
+    place: Revocable<Session<F>>,
+    by: By,
+    charge: Charge,
+}
+
+/// A client that has none any more, until nothing uses its socket but this.
+struct Parting {
+    id: u64,
+    door: usize,
+    socket: Arc<OwnedFd>,
+    /// It may still serve: the kernel holds a mount of it somewhere.
+    thread: Option<JoinHandle<()>>,
+    trusted: bool,
+    _charge: Option<Charge>,
 }
 
 /// The thread that serves a session.
@@ -97,35 +138,77 @@ enum Next {
 }
 
 impl<F: FileSystem + Send + 'static> SocketServer<F> {
-    /// Serves `volumes`, each by its name, to those whom `rules` let in through `listener`. Their
+    /// Serves `volumes`, each by its name, to those whom the rules of `doors` let in. The volumes'
     /// workers, and the threads that serve mounts, look for requests for `spin` before they sleep.
+    ///
+    /// What clients say is received by `broker`, which has been started with the same rules and
+    /// names; without one by this server itself, which is safe only if all clients are this user's
+    /// own programs: any other could have it hang.
     ///
     /// # Errors
     /// When there are no descriptors or threads left.
     pub fn new(
-        listener: OwnedFd,
-        rules: Rules,
+        doors: Vec<Door>,
+        broker: Option<Line>,
         volumes: Vec<Arc<Volume<F>>>,
         spin: Duration,
     ) -> io::Result<SocketServer<F>> {
         let start = |volume| Worker::start(volume, spin);
         let workers = volumes.iter().map(start).collect::<io::Result<_>>()?;
         let upkeep = volumes.iter().map(Upkeep::start).collect::<io::Result<_>>()?;
-        let (clients, lingering) = (Vec::new(), Vec::new());
-        let syncs = Arc::new(());
+        let entrance = match broker {
+            Some(line) => Entrance::Broker(line),
+            None => {
+                let rules = doors.iter().map(|door| door.rules.clone()).collect();
+                let names = volumes.iter().map(|volume| volume.name().to_owned()).collect();
+                Entrance::Own(Box::new(Porch::new(rules, names, 0)))
+            }
+        };
+        let door = |Door { listener, rules }| (Arc::new(listener), rules);
+        let doors: Vec<_> = doors.into_iter().map(door).collect();
+        let limit = match &entrance {
+            Entrance::Own(_) => line::descriptors(),
+            Entrance::Broker(line) => line.limit,
+        };
+        let connections = (limit / DESCRIPTORS).min(CONNECTIONS_MAX as u64);
+        let of_all = Shares { connections, ..shares::of_all() };
+        let totals = doors.iter().map(|(_, rules): &(_, Rules)| rules.total(of_all));
+        let most = totals.fold(of_all, shares::least);
         Ok(SocketServer {
-            listener,
-            rules,
+            ends: Ends::default(),
+            entrance,
+            doors,
             volumes,
-            clients,
-            rests: None,
-            lingering,
+            accounts: Accounts::new(most),
+            clients: Vec::new(),
+            parting: Vec::new(),
+            pause: SWEEP[0],
             workers,
             upkeep,
-            syncs,
+            syncs: Places::new(SYNCS),
             mounts: Arc::default(),
             spin,
+            watchdog: None,
         })
+    }
+
+    /// Has it call `tell` at intervals of `every`, while neither its threads nor those of its
+    /// volumes hang.
+    pub fn watch(&mut self, every: Duration, tell: impl FnMut() + Send + 'static) {
+        self.watchdog = Some(Watchdog::new(every, Box::new(tell)));
+    }
+
+    fn look_after_threads(&mut self, now: Instant) {
+        let SocketServer { watchdog, workers, upkeep, .. } = self;
+        let live = || {
+            let workers_live = workers.iter().all(Worker::lives);
+            workers.iter().for_each(|worker| worker.sweep()());
+            // All are asked.
+            upkeep.iter().fold(workers_live, |live, upkeep| upkeep.lives() && live)
+        };
+        if let Some(watchdog) = watchdog {
+            watchdog.look(now, live);
+        }
     }
 
     /// Serves until `stop` can be read, then ends all sessions and gives the file systems back, to
@@ -133,157 +216,259 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
     /// [`Volume::into_inner`]).
     ///
     /// # Errors
-    /// The error of poll(2); the file systems are then left as a crash would leave them.
+    /// The error of poll(2), or that there is no broker any more and will be none; the file systems
+    /// are then left as a crash would leave them.
     pub fn run(mut self, stop: BorrowedFd<'_>) -> io::Result<Vec<(String, Option<F>)>> {
-        while !self.turn(stop)? {}
-        Ok(self.shut_down())
+        loop {
+            match self.turn(stop) {
+                Ok(false) => {}
+                Ok(true) => return Ok(self.shut_down()),
+                Err(error) => {
+                    if let Entrance::Broker(_) = self.entrance {
+                        // It has sockets that nobody closes but the end of this process.
+                        std::mem::forget(self);
+                    }
+                    return Err(error);
+                }
+            }
+        }
     }
 
     /// Waits for something to happen, and deals with it. Returns whether to stop.
     fn turn(&mut self, stop: BorrowedFd<'_>) -> io::Result<bool> {
         let now = Instant::now();
-        let deadline = self.clients.iter().filter_map(Connected::deadline).min();
-        let sweep = (!self.lingering.is_empty()).then_some(now + SWEEP);
-        self.rests = self.rests.filter(|&until| until > now);
-        let next = deadline.into_iter().chain(sweep).chain(self.rests).min();
-        let wait = next.and_then(|at| Timespec::try_from(at.saturating_duration_since(now)).ok());
-        // Beyond the limit clients wait in the backlog.
-        let all = self.clients.len() + self.lingering.len();
-        let accepting = all < CONNECTIONS_MAX && self.rests.is_none();
+        self.look_after_threads(now);
         let mut watched = vec![PollFd::new(&stop, PollFlags::IN)];
-        watched.extend(self.clients.iter().map(|c| PollFd::new(&*c.socket, PollFlags::IN)));
-        if accepting {
-            watched.push(PollFd::new(&self.listener, PollFlags::IN));
-        }
+        let deadline = match &mut self.entrance {
+            Entrance::Own(porch) => {
+                let accepts = porch.accepts(now);
+                let callers = porch.callers.iter().map(|caller| &caller.socket);
+                watched.extend(callers.map(|socket| PollFd::new(socket, PollFlags::IN)));
+                let doors = self.doors.iter().filter(|_| accepts);
+                watched.extend(doors.map(|(door, _)| PollFd::new(&**door, PollFlags::IN)));
+                porch.deadline()
+            }
+            Entrance::Broker(line) => {
+                watched.extend(line.watched());
+                None
+            }
+        };
+        let clients = watched.len();
+        watched.extend(self.clients.iter().map(|client| {
+            let events = if client.spoke { PollFlags::empty() } else { PollFlags::IN };
+            PollFd::new(&*client.client.socket, events)
+        }));
+        let sweep = (!self.parting.is_empty()).then(|| now + self.pause);
+        let watchdog = self.watchdog.as_ref().map(Watchdog::due);
+        let next = deadline.into_iter().chain(sweep).chain(watchdog).min();
+        let wait = next.and_then(|at| Timespec::try_from(at.saturating_duration_since(now)).ok());
         match poll(&mut watched, wait.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
-        let ready: Vec<bool> = watched.iter().map(|fd| !fd.revents().is_empty()).collect();
+        let ready: Vec<PollFlags> = watched.iter().map(PollFd::revents).collect();
         drop(watched);
-        if ready[0] {
+        if !ready[0].is_empty() {
             return Ok(true);
         }
-        let asked = accepting && ready.last() == Some(&true);
         let mut remaining = Vec::with_capacity(self.clients.len());
-        // They were watched in this order, after `stop`.
-        for (mut client, &ready) in std::mem::take(&mut self.clients).into_iter().zip(&ready[1..]) {
-            let next = if ready { self.hear(&mut client) } else { client.overdue() };
+        // They were watched in this order.
+        for (mut client, &ready) in
+            std::mem::take(&mut self.clients).into_iter().zip(&ready[clients..])
+        {
+            let next = if ready.is_empty() { Next::Stay } else { self.hear(&mut client, ready) };
             match next {
                 Next::Stay => remaining.push(client),
                 Next::End => self.end(client),
             }
         }
         self.clients = remaining;
-        self.lingering.retain(|(_, thread)| !thread.is_finished());
-        if asked {
-            self.accept();
+        let ready: Vec<bool> = ready[1..clients].iter().map(|ready| !ready.is_empty()).collect();
+        match &self.entrance {
+            Entrance::Own(_) => self.look_at_porch(&ready),
+            Entrance::Broker(_) if ready[1] => {
+                return Err(io::Error::other("the process that keeps the broker has ended"));
+            }
+            Entrance::Broker(_) => self.hear_broker(),
         }
+        self.let_go();
         Ok(false)
     }
 
-    fn accept(&mut self) {
-        for _ in 0..ACCEPT_BATCH {
-            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-            let socket = match rustix::net::accept_with(&self.listener, flags) {
-                Ok(socket) => socket,
-                Err(Errno::AGAIN) => return,
+    /// Receives from those that wait, where this thread does that; `ready` is of those that wait,
+    /// then of the doors, if they were looked at.
+    fn look_at_porch(&mut self, ready: &[bool]) {
+        let Entrance::Own(porch) = &mut self.entrance else { return };
+        let now = Instant::now();
+        let (callers, doors) = ready.split_at(porch.callers.len());
+        let mut news = Vec::new();
+        for at in (0..callers.len()).rev().filter(|&at| callers[at]) {
+            let received = control::receive(&porch.callers[at].socket);
+            if !received.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock) {
+                news.push((porch.callers.remove(at), received));
+            }
+        }
+        // The sockets of those that are late close here.
+        drop(porch.overdue(now));
+        for (at, _) in doors.iter().enumerate().filter(|(_, ready)| **ready) {
+            for turned in porch.accept(&self.doors[at].0, at, now) {
+                let Turned { uid, pid, why, .. } = turned;
+                log::warn!(user = uid; "process {pid} of user {uid} is refused: {why}");
+            }
+        }
+        for (Caller { id, door, socket, uid, pid, .. }, received) in news.into_iter().rev() {
+            match received {
+                Ok((message, descriptors)) => {
+                    self.greet(id, door, socket, &message, descriptors);
+                }
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
+                Err(error) => log::warn!(user = uid; "process {pid} of user {uid}: {error}"),
+            }
+        }
+    }
+
+    /// Does what the broker says.
+    fn hear_broker(&mut self) {
+        let Entrance::Broker(line) = &mut self.entrance else { return };
+        line.flush();
+        let mails: Vec<Mail> = std::iter::from_fn(|| line.next()).take(MAIL_BATCH).collect();
+        for Mail { head, message, descriptors } in mails {
+            match head.kind {
+                Kind::Began => self.introduce(head.id),
+                Kind::Note => log::warn!("{}", String::from_utf8_lossy(&message)),
+                Kind::Newcomer => {
+                    let mut descriptors = descriptors.into_iter();
+                    match descriptors.next() {
+                        Some(socket) => {
+                            let (door, rest) = (head.door as usize, descriptors.collect());
+                            self.greet(head.id, door, socket, &message, rest);
+                        }
+                        // There was no descriptor left for it.
+                        None => self.bury(head.id, head.door as usize, None),
+                    }
+                }
+                Kind::Said | Kind::Silence | Kind::Broken => {
+                    let Some(at) = self.clients.iter().position(|c| c.client.id == head.id) else {
+                        continue;
+                    };
+                    let client = &mut self.clients[at];
+                    client.spoke = false;
+                    let next = match head.kind {
+                        Kind::Said => said(client, &message),
+                        Kind::Silence => Next::Stay,
+                        _ => Next::End,
+                    };
+                    if next == Next::End {
+                        let client = self.clients.swap_remove(at);
+                        self.end(client);
+                    }
+                }
+                Kind::Door | Kind::Receive | Kind::Bury => {}
+            }
+        }
+    }
+
+    /// Tells a broker that has begun all that it has to know.
+    fn introduce(&mut self, life: u64) {
+        let Entrance::Broker(line) = &mut self.entrance else { return };
+        if life > 0 {
+            log::warn!("the process that receives from clients has ended; another has begun");
+        }
+        for (at, (listener, _)) in self.doors.iter().enumerate() {
+            let head = Head { kind: Kind::Door, door: at as u32, id: 0 };
+            line.say(head, Some(Arc::clone(listener)));
+        }
+        for Connected { client, spoke, .. } in &self.clients {
+            if *spoke {
+                let head = Head { kind: Kind::Receive, door: client.door as u32, id: client.id };
+                line.say(head, Some(Arc::clone(&client.socket)));
+            }
+        }
+    }
+
+    /// Deals with what a client has to say in its session, or that it has gone.
+    fn hear(&mut self, client: &mut Connected<F>, ready: PollFlags) -> Next {
+        if ready.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) {
+            return Next::End;
+        }
+        let Newcomer { id, door, socket, peer } = &client.client;
+        match &mut self.entrance {
+            Entrance::Broker(line) => {
+                client.spoke = true;
+                let head = Head { kind: Kind::Receive, door: *door as u32, id: *id };
+                line.say(head, Some(Arc::clone(socket)));
+                Next::Stay
+            }
+            Entrance::Own(_) => match control::receive(&**socket) {
+                Ok((message, _)) => said(client, &message),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Next::Stay,
                 Err(error) => {
-                    log::warn!("a client could not be accepted: {error}");
-                    self.rests = Some(Instant::now() + SWEEP);
-                    return;
+                    if error.kind() != io::ErrorKind::UnexpectedEof {
+                        let Credentials { pid, uid, .. } = peer;
+                        log::warn!(user = *uid; "process {pid} of user {uid}: {error}");
+                    }
+                    Next::End
                 }
-            };
-            let peer = match peer::credentials(&socket) {
-                Ok(peer) => peer,
-                Err(error) => {
-                    log::warn!("the kernel does not say who a client is: {error}");
-                    continue;
-                }
-            };
-            if let Err(why) = self.admit(&peer) {
-                refuse(&socket, &peer, &why);
-                continue;
-            }
-            let stage = Stage::Greeting(Instant::now() + GREETING);
-            self.clients.push(Connected { socket: Arc::new(socket), peer, stage });
+            },
         }
     }
 
-    /// Whether there is room for `peer`. Its access is answered only after its request: an earlier
-    /// answer would be lost with the connection.
-    fn admit(&self, peer: &Credentials) -> Result<(), String> {
-        let all = self.clients.len() + self.lingering.len();
-        let own = self.clients.iter().filter(|client| client.peer.uid == peer.uid).count()
-            + self.lingering.iter().filter(|(uid, _)| *uid == peer.uid).count();
-        let most = if self.rules.is_trusted(peer) { CONNECTIONS_MAX } else { CONNECTIONS_PER_USER };
-        if own >= most || all >= CONNECTIONS_MAX {
-            return Err(format!("too many clients: user {} has {own} of at most {most}", peer.uid));
+    /// Deals with the first message of a client.
+    fn greet(
+        &mut self,
+        id: u64,
+        door: usize,
+        socket: OwnedFd,
+        message: &[u8],
+        descriptors: Vec<OwnedFd>,
+    ) {
+        let socket = Arc::new(socket);
+        let peer = match peer::credentials(&*socket) {
+            Ok(peer) if door < self.doors.len() => self.doors[door].1.identify(peer),
+            // It has no name.
+            _ => return self.bury(id, door, Some(socket)),
+        };
+        let client = Newcomer { id, door, socket, peer };
+        if let Some(ask) = Ask::decode(message) {
+            if let Err(why) = self.answer(&client, ask) {
+                let refused = Answer::Refused(why).encode();
+                // One that does not listen is not waited for.
+                let _ = control::send(&client.socket, &refused, &[]);
+            }
+            return self.part(client, None, None);
         }
-        Ok(())
+        match self.begin(&client, message, descriptors) {
+            Ok((place, by, charge)) => {
+                self.clients.push(Connected { client, spoke: false, place, by, charge });
+            }
+            Err(why) => {
+                refuse(&client.socket, &client.peer, &why);
+                self.part(client, None, None);
+            }
+        }
     }
 
-    fn unwelcome(&self, peer: &Credentials) -> String {
-        format!(
-            "user {} may not use it; whoever runs the server can allow it with --allow uid:{}=rw",
-            peer.uid, peer.uid
-        )
-    }
-
-    /// Deals with what a client has sent, or that it has gone.
-    fn hear(&self, client: &mut Connected<F>) -> Next {
-        let received = control::receive(&*client.socket);
-        if let Err(error) = &received
-            && error.kind() == io::ErrorKind::WouldBlock
-        {
-            return Next::Stay;
+    /// Whether there is room for one more session of `peer`'s.
+    fn admit(&self, door: usize, peer: &Credentials) -> Result<Charge, String> {
+        let rules = &self.doors[door].1;
+        let usual = Shares { connections: CONNECTIONS_PER_USER as u64, ..shares::of_user() };
+        let most = rules.limits(peer, usual).unwrap_or(Shares::UNLIMITED);
+        let account = self.accounts.open(peer.uid, most);
+        let charge = account
+            .charge(Resource::Connections, 1)
+            .map_err(|why| format!("too many clients: {why}"))?;
+        let ruled = |door: usize, peer: &Credentials| !self.doors[door].1.is_trusted(peer);
+        let others = self.clients.iter().filter(|c| ruled(c.client.door, &c.client.peer)).count()
+            + self.parting.iter().filter(|parting| !parting.trusted).count();
+        let most = self.accounts.most(Resource::Connections) as usize;
+        if !rules.is_trusted(peer) && others >= most - most / 3 {
+            return Err(format!("too many clients: {others}"));
         }
-        match (&client.stage, received) {
-            (_, Err(error)) => {
-                if error.kind() != io::ErrorKind::UnexpectedEof {
-                    log::warn!("process {} of user {}: {error}", client.peer.pid, client.peer.uid);
-                }
-                Next::End
-            }
-            (Stage::Serving { place, by }, Ok((message, _))) => {
-                if let (By::Worker(_), Some(ask)) = (by, ViewAsk::decode(&message))
-                    && show(&client.socket, place, ask)
-                {
-                    log::debug!("process {} has asked for a View", client.peer.pid);
-                    return Next::Stay;
-                }
-                log::warn!(
-                    "process {} of user {} broke the protocol; its session ends",
-                    client.peer.pid,
-                    client.peer.uid
-                );
-                Next::End
-            }
-            (Stage::Greeting(_), Ok((message, descriptors))) => {
-                if let Some(ask) = Ask::decode(&message) {
-                    if let Err(why) = self.answer(client, ask) {
-                        let refused = Answer::Refused(why).encode();
-                        // One that does not listen is not waited for.
-                        let _ = control::send(&client.socket, &refused, &[]);
-                    }
-                    return Next::End;
-                }
-                match self.begin(client, &message, descriptors) {
-                    Ok(stage) => {
-                        client.stage = stage;
-                        Next::Stay
-                    }
-                    Err(why) => {
-                        refuse(&client.socket, &client.peer, &why);
-                        Next::End
-                    }
-                }
-            }
-        }
+        Ok(charge)
     }
 
     /// Answers a program that has mapped a file. The token that it knows shows that it may ask.
-    fn answer(&self, client: &Connected<F>, ask: Ask) -> Result<(), String> {
+    fn answer(&self, client: &Newcomer, ask: Ask) -> Result<(), String> {
         let (Ask::Memory(token) | Ask::Sync(token)) = ask;
         let volume = self.volumes.iter().find(|volume| volume.has_mapped(token));
         let volume = volume.ok_or("it is not mapped any more")?;
@@ -300,10 +485,10 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
             .map_err(|error| say(&error));
         }
         // It waits for the device, as others must not.
-        let turn = Arc::clone(&self.syncs);
-        if Arc::strong_count(&turn) > SYNCS_MAX {
-            return Err("too many wait already".to_owned());
-        }
+        let names = self.volumes.iter().map(|volume| volume.name());
+        let standing = standing(&self.doors[client.door].1, names, &client.peer);
+        let turn = self.syncs.take(standing, client.peer.uid);
+        let turn = turn.map_err(|_| "too many wait already".to_owned())?;
         let (volume, socket) = (Arc::clone(volume), Arc::clone(&client.socket));
         let sync = move || {
             let answer = match volume.sync_mapped(token, now()) {
@@ -321,16 +506,15 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
     /// Begins the session that a client has asked for. The error is for the client.
     fn begin(
         &self,
-        client: &Connected<F>,
+        client: &Newcomer,
         message: &[u8],
         descriptors: Vec<OwnedFd>,
-    ) -> Result<Stage<F>, String> {
+    ) -> Result<(Revocable<Session<F>>, By, Charge), String> {
         let hello = Hello::decode(message).map_err(|error| error.to_string())?;
-        let (at, volume) = self.volume(&client.peer, &hello.volume)?;
-        let mut grant = self
-            .rules
-            .grant(&client.peer, volume.name())
-            .ok_or_else(|| self.unwelcome(&client.peer))?;
+        let rules = &self.doors[client.door].1;
+        let (at, volume) = self.volume(rules, &client.peer, &hello.volume)?;
+        let mut grant =
+            rules.grant(&client.peer, volume.name()).ok_or_else(|| rules.refusal(&client.peer))?;
         if hello.mode == Mode::Write && grant.mode == Mode::Read {
             return Err(format!(
                 "user {} may only look into the volume {}; ask for it read-only (`:ro`)",
@@ -339,14 +523,19 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
             ));
         }
         grant.mode = hello.mode;
+        let charge = self.admit(client.door, &client.peer)?;
+        let (trusted, account) = (rules.is_trusted(&client.peer), Arc::clone(charge.account()));
+        // Whom no limit binds takes what it likes.
+        let account = rules.limits(&client.peer, Shares::UNLIMITED).map(|_| account);
         let place = Revocable::default();
         match hello.kind {
-            Kind::Ring => {
+            Asked::Ring => {
                 let Ok([memory]) = <[OwnedFd; 1]>::try_from(descriptors) else {
                     return Err("no memory for a ring was handed over".to_owned());
                 };
                 let peer = client.peer.clone();
                 log::info!(
+                    user = peer.uid;
                     "process {} of user {} connects to {}",
                     peer.pid,
                     peer.uid,
@@ -354,11 +543,19 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
                 );
                 let socket = Arc::clone(&client.socket);
                 let (view, kept) = (hello.view, place.clone());
-                let newcomer = Newcomer { peer, grant, memory, socket, place: kept, view };
-                self.workers[at].admit(newcomer);
-                Ok(Stage::Serving { place, by: By::Worker(at) })
+                self.workers[at].admit(RingNewcomer {
+                    peer,
+                    grant,
+                    account,
+                    memory,
+                    socket,
+                    place: kept,
+                    view,
+                    trusted,
+                });
+                Ok((place, By::Worker(at), charge))
             }
-            Kind::Mount => {
+            Asked::Mount => {
                 let device = match <[OwnedFd; 1]>::try_from(descriptors) {
                     Ok([device]) if is_fuse(&device) => device,
                     _ => return Err("what was handed over is not the device of FUSE".to_owned()),
@@ -374,6 +571,7 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
                     volume: Arc::clone(volume),
                     peer: peer.clone(),
                     grant,
+                    account,
                     single_owner: hello.single_owner,
                     device,
                     socket: Arc::clone(&socket),
@@ -381,9 +579,10 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
                     spin: self.spin,
                 };
                 let serve = move || {
-                    log::info!("process {} of user {} mounts {name}", peer.pid, peer.uid);
+                    let Credentials { pid, uid, .. } = peer;
+                    log::info!(user = uid; "process {pid} of user {uid} mounts {name}");
                     match mount.serve() {
-                        Ok(()) => log::info!("process {} has ended with {name}", peer.pid),
+                        Ok(()) => log::info!(user = uid; "process {pid} has ended with {name}"),
                         Err(why) => refuse(&socket, &peer, &why),
                     }
                     // This too the control thread sees.
@@ -394,15 +593,20 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
                     .name("mount".to_owned())
                     .spawn(serve)
                     .map_err(|error| format!("the server has no thread left: {error}"))?;
-                Ok(Stage::Serving { place, by: By::Thread(thread) })
+                Ok((place, By::Thread(thread), charge))
             }
         }
     }
 
     /// The volume of that name, or the only one.
-    fn volume(&self, peer: &Credentials, name: &str) -> Result<(usize, &Arc<Volume<F>>), String> {
-        if !self.volumes.iter().any(|volume| self.rules.grant(peer, volume.name()).is_some()) {
-            return Err(self.unwelcome(peer));
+    fn volume(
+        &self,
+        rules: &Rules,
+        peer: &Credentials,
+        name: &str,
+    ) -> Result<(usize, &Arc<Volume<F>>), String> {
+        if !self.volumes.iter().any(|volume| rules.grant(peer, volume.name()).is_some()) {
+            return Err(rules.refusal(peer));
         }
         if let Some(volume) =
             self.volumes.iter().enumerate().find(|(_, volume)| volume.name() == name)
@@ -414,7 +618,7 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
             .volumes
             .iter()
             .map(|volume| volume.name())
-            .filter(|name| self.rules.grant(peer, name).is_some())
+            .filter(|name| rules.grant(peer, name).is_some())
             .collect();
         match &*self.volumes {
             [only] if name.is_empty() => Ok((0, only)),
@@ -425,28 +629,69 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
         }
     }
 
-    /// Ends a client's session, if it has one, and its connection.
-    fn end(&mut self, client: Connected<F>) {
-        if let Stage::Serving { place, by } = client.stage {
-            hang_up(&client.socket);
+    /// Ends a client's session and its connection, without waiting for either.
+    fn end(&mut self, connected: Connected<F>) {
+        let Connected { client, place, by, charge, .. } = connected;
+        hang_up(&client.socket);
+        // The client is counted until its session has ended.
+        let socket = Arc::clone(&client.socket);
+        let (sweep, thread) = match by {
+            By::Thread(thread) => (None, Some(thread)),
+            By::Worker(at) => (Some(self.workers[at].sweep()), None),
+        };
+        self.ends.run(client.peer.uid, move || {
             place.revoke();
-            match by {
-                By::Thread(thread) if thread.is_finished() => {}
-                By::Thread(thread) => self.lingering.push((client.peer.uid, thread)),
-                By::Worker(at) => self.workers[at].sweep(),
+            if let Some(sweep) = sweep {
+                sweep();
             }
+            drop(socket);
+        });
+        self.part(client, thread, Some(charge));
+    }
+
+    /// Lets go of a client's socket once nothing uses it any more, `thread` included.
+    fn part(&mut self, client: Newcomer, thread: Option<JoinHandle<()>>, charge: Option<Charge>) {
+        let trusted = self.doors[client.door].1.is_trusted(&client.peer);
+        let Newcomer { id, door, socket, .. } = client;
+        self.parting.push(Parting { id, door, socket, thread, trusted, _charge: charge });
+        self.pause = SWEEP[0];
+    }
+
+    /// Has the sockets closed that nothing else uses.
+    fn let_go(&mut self) {
+        let idle = |parting: &mut Parting| {
+            // Nobody but this thread has one that it could make more of.
+            Arc::strong_count(&parting.socket) == 1
+                && parting.thread.as_ref().is_none_or(JoinHandle::is_finished)
+        };
+        let idle: Vec<Parting> = self.parting.extract_if(.., idle).collect();
+        self.pause = if idle.is_empty() { (self.pause * 2).min(SWEEP[1]) } else { SWEEP[0] };
+        for Parting { id, door, socket, .. } in idle {
+            self.bury(id, door, Some(socket));
+        }
+    }
+
+    /// Has a socket closed for the last time: where strangers are let in, by another process.
+    fn bury(&mut self, id: u64, door: usize, socket: Option<Arc<OwnedFd>>) {
+        if let Entrance::Broker(line) = &mut self.entrance {
+            line.say(Head { kind: Kind::Bury, door: door as u32, id }, socket);
         }
     }
 
     /// Ends everything and takes the file systems out.
-    fn shut_down(self) -> Vec<(String, Option<F>)> {
-        let SocketServer { listener, volumes, clients, workers, upkeep, .. } = self;
-        drop(listener);
-        for client in clients {
-            if let Stage::Serving { place, .. } = client.stage {
-                hang_up(&client.socket);
-                place.revoke();
-            }
+    fn shut_down(mut self) -> Vec<(String, Option<F>)> {
+        for client in std::mem::take(&mut self.clients) {
+            self.end(client);
+        }
+        let SocketServer { ends, entrance, doors, volumes, parting, workers, upkeep, .. } = self;
+        for (listener, _) in &doors {
+            // Others may have it too.
+            let _ = rustix::net::shutdown(listener, Shutdown::Both);
+        }
+        drop(ends);
+        if let Entrance::Broker(_) = entrance {
+            // The end of this process closes them, which waits for nobody.
+            std::mem::forget((parting, entrance));
         }
         drop(workers);
         drop(upkeep);
@@ -468,20 +713,18 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
     }
 }
 
-impl<F: FileSystem + Send> Connected<F> {
-    fn deadline(&self) -> Option<Instant> {
-        match self.stage {
-            Stage::Greeting(deadline) => Some(deadline),
-            Stage::Serving { .. } => None,
-        }
+/// Deals with a message in a session.
+fn said<F: FileSystem + Send>(connected: &Connected<F>, message: &[u8]) -> Next {
+    let Connected { client: Newcomer { socket, peer, .. }, place, by, .. } = connected;
+    if let (By::Worker(_), Some(ask)) = (by, ViewAsk::decode(message))
+        && show(socket, place, ask)
+    {
+        log::debug!("process {} has asked for a View", peer.pid);
+        return Next::Stay;
     }
-
-    fn overdue(&self) -> Next {
-        match self.deadline() {
-            Some(deadline) if Instant::now() >= deadline => Next::End,
-            _ => Next::Stay,
-        }
-    }
+    let Credentials { pid, uid, .. } = peer;
+    log::warn!(user = *uid; "process {pid} of user {uid} broke the protocol; its session ends");
+    Next::End
 }
 
 /// Gives the client of a ring, whose session is in `place`, the View that it asks for. Returns
@@ -514,12 +757,13 @@ pub(super) fn hang_up(socket: &OwnedFd) {
     let _ = rustix::net::shutdown(socket, Shutdown::Both);
 }
 
-/// Begins the session of `peer` that `grant` allows. The error is for the client.
+/// Begins the session of `peer` that `grant` allows, on `account`. The error is for the client.
 pub(super) fn session<F: FileSystem + Send>(
     volume: &Arc<Volume<F>>,
     peer: &Credentials,
     grant: &Grant,
     identity: Identity,
+    account: Option<&Arc<Account>>,
 ) -> Result<Session<F>, String> {
     let access = Access {
         identity,
@@ -527,7 +771,8 @@ pub(super) fn session<F: FileSystem + Send>(
         subtree: (grant.path != "/").then(|| PathBuf::from(&grant.path)),
         names_fixed: grant.owns && identity != Identity::Checked,
         adopts_offered: grant.owns,
-        ..Access::default()
+        account: account.map(Arc::clone),
+        limits: Limits { rates: grant.rates, transfer: TRANSFER, ..Limits::default() },
     };
     volume.session(peer.clone(), access).map_err(|error| {
         format!("the directory {} of the volume cannot be used: {error}", grant.path)
@@ -536,6 +781,7 @@ pub(super) fn session<F: FileSystem + Send>(
 
 /// Tells a client why it gets nothing. One that does not listen is not waited for.
 pub(super) fn refuse(socket: &OwnedFd, peer: &Credentials, why: &str) {
-    log::warn!("process {} of user {} is refused: {why}", peer.pid, peer.uid);
+    let Credentials { pid, uid, .. } = peer;
+    log::warn!(user = *uid; "process {pid} of user {uid} is refused: {why}");
     let _ = control::send(socket, &Answer::Refused(why.to_owned()).encode(), &[]);
 }

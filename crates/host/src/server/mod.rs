@@ -1,17 +1,25 @@
 //! Volumes served on this machine: what a server of `atoll_server` volumes needs of a host.
 //!
-//! How clients come to a session: [`bind`] makes the socket, [`listen`] is the thread that watches
-//! it, [`control`] has the messages, `mount` and `worker` serve, the latter [`lanes`] of rings,
-//! `placement` says where a worker runs. [`sole`] serves a volume to one mount alone. `upkeep` has
-//! the threads that every served volume needs, of which `tasks` runs what makes syncs and
-//! checkpoints; `machine` is the machine below the volumes, `pages` the memory of mapped files;
-//! [`peer`] says who a client is and [`rules`] what it may do; [`notify`] tells the service
-//! manager, and [`confine`] leaves the process nothing but this.
+//! How clients come to a session: [`bind`] makes the socket, `porch` is where they wait until they
+//! have said what they want, [`broker`] the process that receives it, by a [`mod@line`] to
+//! [`listen`], the thread that begins and ends sessions. [`control`] has the messages, `mount` and
+//! `worker` serve, the latter [`lanes`] of rings, `placement` says where a worker runs, in `ends`
+//! sessions end. [`sole`] serves a volume to one mount alone. `upkeep` has the threads that every
+//! served volume needs, of which `tasks` runs what makes syncs and checkpoints; `machine` is the
+//! machine below the volumes, `pages` the memory of mapped files; [`peer`] says who a client is and
+//! [`rules`] what it may do and take; [`notify`] tells the service manager, `watchdog` that the
+//! threads live; [`confine`] leaves the process nothing but this, in a place of its own ([`jail`]).
 
+mod arrivals;
 pub mod bind;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+pub mod broker;
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub mod confine;
+mod ends;
+pub mod jail;
 pub mod lanes;
+pub mod line;
 pub mod listen;
 pub(crate) mod machine;
 mod mount;
@@ -19,10 +27,13 @@ pub mod notify;
 mod pages;
 pub mod peer;
 mod placement;
+mod porch;
 pub mod rules;
+mod shares;
 pub mod sole;
 pub(crate) mod tasks;
 mod upkeep;
+mod watchdog;
 mod worker;
 
 use std::sync::Arc;

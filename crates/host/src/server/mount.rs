@@ -16,6 +16,7 @@ use crate::fuse::shared::{SharedMount, SharedOptions};
 use atoll_server::Credentials;
 use atoll_server::Session;
 use atoll_server::revocable::Revocable;
+use atoll_server::rights::accounts::Account;
 use atoll_server::route::kernel::{KernelOptions, Others};
 use atoll_server::{Identity, Volume};
 
@@ -29,6 +30,7 @@ pub(super) struct Mount<F: FileSystem + Send> {
     pub volume: Arc<Volume<F>>,
     pub peer: Credentials,
     pub grant: Grant,
+    pub account: Option<Arc<Account>>,
     pub single_owner: bool,
     pub device: OwnedFd,
     pub socket: Arc<OwnedFd>,
@@ -57,7 +59,8 @@ impl<F: FileSystem + Send + 'static> Mount<F> {
     /// Begins the session, tells the client, and serves until nothing is mounted any more. The
     /// error is for the client.
     pub fn serve(self) -> Result<(), String> {
-        let session = session(&self.volume, &self.peer, &self.grant, self.identity())?;
+        let session =
+            session(&self.volume, &self.peer, &self.grant, self.identity(), self.account.as_ref())?;
         drop(self.volume);
         if !self.place.begin(session) {
             return Err("the server shuts down".to_owned());
@@ -84,7 +87,7 @@ impl<F: FileSystem + Send + 'static> Mount<F> {
             return Ok(());
         }
         if let Err(error) = mount.run() {
-            log::warn!("a mount of user {} failed: {error}", self.peer.uid);
+            log::warn!(user = self.peer.uid; "a mount of user {} failed: {error}", self.peer.uid);
         }
         // Its files are closed before the client is told that it has ended.
         self.place.revoke();

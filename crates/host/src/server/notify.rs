@@ -7,11 +7,13 @@ use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// The way to the service manager, if there is one.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Notify {
-    socket: Option<UnixDatagram>,
+    socket: Option<Arc<UnixDatagram>>,
 }
 
 impl Notify {
@@ -32,7 +34,7 @@ impl Notify {
         socket.connect_addr(&address)?;
         // A manager that reads nothing must not hold the server up.
         socket.set_nonblocking(true)?;
-        Ok(Notify { socket: Some(socket) })
+        Ok(Notify { socket: Some(Arc::new(socket)) })
     }
 
     /// Clients are served from now on. `status` is for people.
@@ -45,6 +47,11 @@ impl Notify {
         self.tell("STOPPING=1");
     }
 
+    /// The server lives. The manager wants to hear it again and again: [`watched`].
+    pub fn alive(&self) {
+        self.tell("WATCHDOG=1");
+    }
+
     fn tell(&self, state: &str) {
         if let Some(socket) = &self.socket
             && let Err(error) = socket.send(state.as_bytes())
@@ -54,9 +61,32 @@ impl Notify {
     }
 }
 
+/// How often the manager is to be told that this process lives, if it wants to know: a third of the
+/// time after which it takes the process for dead, which `usec`, the content of WATCHDOG_USEC, says
+/// in microseconds. `pid`, of WATCHDOG_PID, is the process that is meant.
+pub fn watched(usec: Option<&OsStr>, pid: Option<&OsStr>) -> Option<Duration> {
+    let number = |text: &OsStr| text.to_str()?.parse::<u64>().ok();
+    let meant = pid.is_none_or(|pid| number(pid) == Some(std::process::id().into()));
+    let usec = usec.and_then(number).filter(|&usec| usec > 0 && meant)?;
+    Some(Duration::from_micros(usec) / 3)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_is_watched_and_how_often() {
+        let own = std::process::id().to_string();
+        let watched =
+            |usec, pid: Option<&str>| watched(Some(OsStr::new(usec)), pid.map(OsStr::new));
+        assert_eq!(watched("3000000", None), Some(Duration::from_secs(1)));
+        assert_eq!(watched("3000000", Some(&own)), Some(Duration::from_secs(1)));
+        assert_eq!(watched("3000000", Some("1")), None, "another process is meant");
+        assert_eq!(watched("0", None), None);
+        assert_eq!(watched("soon", None), None);
+        assert_eq!(super::watched(None, None), None);
+    }
 
     #[test]
     fn paths_and_abstract_names() {

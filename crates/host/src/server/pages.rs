@@ -23,7 +23,7 @@ use rustix::io::Errno as RawErrno;
 use super::machine::errno_of;
 
 /// The request of fcntl(2) that says which signal a lease sends (asm-generic/fcntl.h).
-const F_SETSIG: libc::c_int = 10;
+pub(super) const F_SETSIG: libc::c_int = 10;
 
 /// /proc/self/fd, by which descriptors are opened anew: opened before the process is confined.
 static DESCRIPTORS: OnceLock<Option<OwnedFd>> = OnceLock::new();

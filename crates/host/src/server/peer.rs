@@ -20,7 +20,7 @@ pub fn credentials(socket: impl AsFd) -> io::Result<Credentials> {
     Ok(Credentials {
         uid: ucred.uid.as_raw(),
         gid: ucred.gid.as_raw(),
-        groups: groups(&socket)?,
+        groups: groups(&socket)?.into(),
         pid: ucred.pid.as_raw_nonzero().get().unsigned_abs(),
     })
 }
@@ -72,6 +72,6 @@ mod tests {
         assert_eq!(peer.gid, rustix::process::getegid().as_raw());
         let mine: Vec<u32> =
             rustix::process::getgroups().unwrap().iter().map(|gid| gid.as_raw()).collect();
-        assert_eq!(peer.groups, mine);
+        assert_eq!(*peer.groups, *mine);
     }
 }

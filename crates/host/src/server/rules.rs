@@ -8,117 +8,26 @@
 //! | ACCESS | `deny`, `ro` or `rw` |
 //! | `volume=` | the volume that the rule is about; without it all of them |
 //! | `path=` | the directory of the volume that the client gets as its root; else the volume's |
+//! | `socket=` | the socket by which the client came; without it any |
 //!
 //! Behind the last rule stand two more that are never written: the superuser and the server's own
-//! user may do everything, and nobody else anything.
+//! user may do everything, and nobody else anything. [`Rules::without_superuser`] leaves the
+//! superuser's out.
+//!
+//! A peer for whose user or group the server's user namespace has no number may do nothing, and is
+//! nobody that a rule names.
 
-use std::ffi::CString;
-use std::fmt;
+mod limit;
+mod rule;
 
 pub use super::control::Mode;
 use atoll_server::Credentials;
+use atoll_server::rights::accounts::Shares;
+use atoll_server::rights::rates::Rates;
+pub use limit::Limit;
+pub use rule::{Rule, RuleError};
 
-use crate::process;
-
-/// The clients that a rule is about.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Who {
-    User(u32),
-    Group(u32),
-    All,
-}
-
-/// One rule.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
-    who: Who,
-    /// `None` denies.
-    mode: Option<Mode>,
-    volume: Option<String>,
-    /// Absolute, of plain components.
-    path: String,
-}
-
-/// The fault of a rule's text, in words.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RuleError(String);
-
-impl fmt::Display for RuleError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for RuleError {}
-
-impl std::str::FromStr for Rule {
-    type Err = RuleError;
-
-    fn from_str(text: &str) -> Result<Rule, RuleError> {
-        let wrong = |what: String| {
-            RuleError(format!("{what}; a rule is WHO=ACCESS, for example uid:1000=rw or all=ro"))
-        };
-        let (who, rest) =
-            text.split_once('=').ok_or_else(|| wrong(format!("the rule `{text}` has no `=`")))?;
-        let mut parts = rest.split(',');
-        let mode = match parts.next() {
-            Some("deny") => None,
-            Some("ro") => Some(Mode::Read),
-            Some("rw") => Some(Mode::Write),
-            other => {
-                return Err(wrong(format!(
-                    "`{}` is no access: deny, ro or rw",
-                    other.unwrap_or_default()
-                )));
-            }
-        };
-        let mut rule =
-            Rule { who: who_from(who).map_err(wrong)?, mode, volume: None, path: "/".to_owned() };
-        for part in parts {
-            match part.split_once('=') {
-                Some(("volume", name)) if !name.is_empty() => rule.volume = Some(name.to_owned()),
-                Some(("path", path)) if is_plain(path) => rule.path = path.to_owned(),
-                Some(("path", path)) => {
-                    return Err(wrong(format!(
-                        "`{path}` is no directory from the root without . and .."
-                    )));
-                }
-                _ => {
-                    return Err(wrong(format!(
-                        "`{part}` is neither volume=NAME nor path=DIRECTORY"
-                    )));
-                }
-            }
-        }
-        Ok(rule)
-    }
-}
-
-fn who_from(text: &str) -> Result<Who, String> {
-    let number = |text: &str| {
-        text.parse::<u32>().map_err(|_| format!("`{text}` is no number of a user or group"))
-    };
-    match text.split_once(':') {
-        None if text == "all" => Ok(Who::All),
-        Some(("uid", text)) => number(text).map(Who::User),
-        Some(("gid", text)) => number(text).map(Who::Group),
-        Some((kind @ ("user" | "group"), name)) => {
-            let text = CString::new(name).unwrap_or_default();
-            let found = match kind {
-                "user" => process::user(&text).map(Who::User),
-                _ => process::group(&text).map(Who::Group),
-            };
-            found.ok_or_else(|| format!("there is no {kind} {name}"))
-        }
-        _ => Err(format!("`{text}` is nobody: uid:N, gid:N, user:NAME, group:NAME or all")),
-    }
-}
-
-fn is_plain(path: &str) -> bool {
-    path.strip_prefix('/').is_some_and(|rest| {
-        rest.is_empty() || rest.split('/').all(|name| !matches!(name, "" | "." | ".."))
-    })
-}
+use crate::unmapped::Unmapped;
 
 /// The rights that the rules give one client of one volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,28 +42,76 @@ pub struct Grant {
     pub owns: bool,
     /// Nobody changes the volume while it is served, this client included.
     pub unchanging: bool,
+    /// What its user may ask for in a second.
+    pub rates: Rates,
 }
 
 /// All rules of a server.
 #[derive(Clone, Debug)]
 pub struct Rules {
     rules: Vec<Rule>,
+    limits: Vec<Limit>,
     own: u32,
+    /// Whether the superuser may do what no rule gives.
+    superuser: bool,
     private: Option<Mode>,
+    unmapped: Unmapped,
 }
 
 impl Rules {
     /// `rules`, the first first, of a server that runs as the user `own`.
     pub fn new(rules: Vec<Rule>, own: u32) -> Rules {
-        Rules { rules, own, private: None }
+        Rules {
+            rules,
+            limits: Vec::new(),
+            own,
+            superuser: true,
+            private: None,
+            unmapped: Unmapped::read(),
+        }
     }
 
     /// Those of a server that the user `own` has for volumes of his own and programs that he
     /// starts. The kernel is to check permissions on its mounts, which in a user namespace only it
     /// can. With [`Mode::Read`] the volumes are open for looking only, and locked against all who
-    /// would change them.
+    /// would change them. Its socket must be this user's alone: then the kernel, which knows
+    /// everybody apart, lets nobody else connect.
     pub fn private(own: u32, mode: Mode) -> Rules {
-        Rules { rules: Vec::new(), own, private: Some(mode) }
+        Rules { private: Some(mode), unmapped: Unmapped::default(), ..Rules::new(Vec::new(), own) }
+    }
+
+    /// These, where the superuser may do only what a rule gives, also of a server that is his own.
+    pub fn without_superuser(self) -> Rules {
+        Rules { superuser: false, ..self }
+    }
+
+    /// These, with `limits` of what users may take of the server: of each resource the first that
+    /// fits and names it counts.
+    pub fn with_limits(self, limits: Vec<Limit>) -> Rules {
+        Rules { limits, ..self }
+    }
+
+    /// What `peer` may take of the server, over all of its connections: as limits say, else as
+    /// `usual`. `None` is as much as there is, for the superuser and the server's own user if no
+    /// limit fits them.
+    pub fn limits(&self, peer: &Credentials, usual: Shares) -> Option<Shares> {
+        let fitting = self.limits.iter().filter(|limit| limit.fits(peer));
+        match (self.is_trusted(peer), fitting.clone().next()) {
+            (true, None) => None,
+            (true, Some(_)) => Some(limit::shares(fitting, Shares::UNLIMITED)),
+            (false, _) => Some(limit::shares(fitting, usual)),
+        }
+    }
+
+    /// What `peer` may ask for in a second: without a limit as much as there is.
+    fn rates(&self, peer: &Credentials) -> Rates {
+        limit::rates(self.limits.iter().filter(|limit| limit.fits(peer)))
+    }
+
+    /// What all users together may take of the server: as limits of `together` say, else as
+    /// `usual`.
+    pub fn total(&self, usual: Shares) -> Shares {
+        limit::shares(self.limits.iter().filter(|limit| limit.is_of_all()), usual)
     }
 
     /// Whether anybody could get in besides the server's own user and the superuser, so that the
@@ -163,31 +120,60 @@ impl Rules {
         self.rules.iter().any(|rule| rule.mode.is_some())
     }
 
-    /// Whether `peer` is the superuser or the server's own user.
+    /// Whether `peer` is the superuser or the server's own user, to whom everything is given that
+    /// no rule is about.
     pub fn is_trusted(&self, peer: &Credentials) -> bool {
-        peer.uid == 0 || peer.uid == self.own
+        self.knows(peer) && if peer.uid == 0 { self.superuser } else { peer.uid == self.own }
+    }
+
+    /// Whether the numbers of `peer`'s user and group are theirs alone.
+    fn knows(&self, peer: &Credentials) -> bool {
+        !self.unmapped.has_user(peer.uid) && !self.unmapped.has_group(peer.gid)
+    }
+
+    /// `peer` without the supplementary groups whose number may be any group's.
+    pub(super) fn identify(&self, mut peer: Credentials) -> Credentials {
+        if peer.groups.iter().any(|&gid| self.unmapped.has_group(gid)) {
+            let groups = peer.groups.iter().copied();
+            peer.groups = groups.filter(|&gid| !self.unmapped.has_group(gid)).collect();
+        }
+        peer
+    }
+
+    /// Why `peer` may use nothing, in words for it.
+    pub(super) fn refusal(&self, peer: &Credentials) -> String {
+        let Credentials { uid, gid, .. } = peer;
+        if !self.knows(peer) {
+            return format!(
+                "the server's user namespace has no number for your user or group, only {uid}:{gid} \
+                 for all such; run the server where it has"
+            );
+        }
+        format!(
+            "user {uid} may not use it; whoever runs the server can allow it with --allow uid:{uid}=rw"
+        )
     }
 
     /// What `peer` may do with the volume `name`; `None` is nothing.
     pub fn grant(&self, peer: &Credentials, name: &str) -> Option<Grant> {
+        if !self.knows(peer) {
+            return None;
+        }
         let fits = |rule: &&Rule| {
-            rule.volume.as_deref().is_none_or(|volume| volume == name)
-                && match rule.who {
-                    Who::User(uid) => peer.uid == uid,
-                    Who::Group(gid) => peer.gid == gid || peer.groups.contains(&gid),
-                    Who::All => true,
-                }
+            rule.volume.as_deref().is_none_or(|volume| volume == name) && rule.who.fits(peer)
         };
+        let rates = self.rates(peer);
         match self.rules.iter().find(fits) {
             Some(rule) => {
                 let path = rule.path.clone();
-                rule.mode.map(|mode| Grant { mode, path, owns: false, unchanging: false })
+                rule.mode.map(|mode| Grant { mode, path, owns: false, unchanging: false, rates })
             }
             None if self.is_trusted(peer) => Some(Grant {
                 mode: self.private.unwrap_or(Mode::Write),
                 path: "/".to_owned(),
                 owns: self.private.is_some(),
                 unchanging: self.private == Some(Mode::Read),
+                rates,
             }),
             None => None,
         }
@@ -199,7 +185,7 @@ mod tests {
     use super::*;
 
     fn peer(uid: u32, gid: u32, groups: &[u32]) -> Credentials {
-        Credentials { pid: 1, uid, gid, groups: groups.to_vec() }
+        Credentials { pid: 1, uid, gid, groups: groups.into() }
     }
 
     fn rules(texts: &[&str]) -> Rules {
@@ -243,31 +229,66 @@ mod tests {
         for (mode, unchanging) in [(Mode::Read, true), (Mode::Write, false)] {
             let rules = Rules::private(500, mode);
             let path = "/".to_owned();
-            let grant = Some(Grant { mode, path, owns: true, unchanging });
+            let rates = Rates::default();
+            let grant = Some(Grant { mode, path, owns: true, unchanging, rates });
             assert_eq!(rules.grant(&peer(500, 9, &[]), "a"), grant);
             assert_eq!(rules.grant(&peer(501, 500, &[]), "a"), None);
         }
     }
 
     #[test]
-    fn what_is_no_rule_is_said() {
-        for text in [
-            "",
-            "=",
-            "uid:1",
-            "uid:x=ro",
-            "uid=ro",
-            "all=rx",
-            "all=",
-            "who=ro",
-            "all=ro,path=a",
-            "all=ro,path=/a/../b",
-            "all=ro,path=/a/",
-            "all=ro,volume=",
-            "all=ro,x=y",
-            "user:no-such-user=ro",
-        ] {
-            assert!(text.parse::<Rule>().is_err(), "{text}");
-        }
+    fn one_who_may_be_anybody_is_nobody() {
+        let mut rules = rules(&["uid:65534=rw", "gid:65534=rw", "uid:7=ro", "gid:9=rw", "all=ro"]);
+        let nobody = peer(65534, 9, &[]);
+        rules.own = 65534;
+        rules.unmapped = Unmapped::default();
+        assert!(rules.is_trusted(&nobody), "where all have their number it is one like others");
+        rules.unmapped = Unmapped::both(65534);
+        assert!(!rules.is_trusted(&nobody));
+        assert_eq!(rules.grant(&nobody, "a"), None);
+        assert_eq!(rules.grant(&peer(7, 65534, &[]), "a"), None);
+        assert!(rules.refusal(&nobody).contains("namespace"));
+        let known = rules.identify(peer(7, 8, &[65534, 5]));
+        assert_eq!(*known.groups, [5]);
+        assert_eq!(rules.grant(&known, "a").unwrap().mode, Mode::Read);
+        let root = peer(0, 0, &[]);
+        assert!(rules.is_trusted(&root) && rules.grant(&root, "a").is_some());
+    }
+
+    #[test]
+    fn the_superuser_can_be_one_like_others() {
+        let strict = rules(&["uid:7=rw", "uid:0=ro,volume=a"]).without_superuser();
+        let root = peer(0, 0, &[]);
+        assert!(!strict.is_trusted(&root));
+        assert_eq!(strict.grant(&root, "a").unwrap().mode, Mode::Read);
+        assert_eq!(strict.grant(&root, "b"), None);
+        assert!(strict.grant(&peer(500, 9, &[]), "b").is_some(), "the own user is still its own");
+    }
+
+    #[test]
+    fn of_each_resource_the_first_limit_that_names_it_counts() {
+        let size = |text: &str| text.parse::<u64>().map_err(|error| error.to_string());
+        let limits = [
+            "uid:7,connections=3",
+            "gid:100,connections=5,memory=1000",
+            "all,open-files=9,memory=2000,operations=50/s",
+            "together,memory=5000",
+        ];
+        let limits = limits.map(|text| Limit::parse(text, size).unwrap()).to_vec();
+        let rules = rules(&[]).with_limits(limits);
+        let usual = Shares { connections: 64, ..Shares::UNLIMITED };
+        let of = |peer: &Credentials| rules.limits(peer, usual).unwrap();
+        assert_eq!(of(&peer(7, 100, &[])), Shares { connections: 3, memory: 1000, open_files: 9 });
+        assert_eq!(of(&peer(7, 1, &[])), Shares { connections: 3, memory: 2000, open_files: 9 });
+        assert_eq!(of(&peer(8, 1, &[])), Shares { connections: 64, memory: 2000, open_files: 9 });
+        // All are all.
+        let root = Shares { connections: u64::MAX, memory: 2000, open_files: 9 };
+        assert_eq!(of(&peer(0, 0, &[])), root);
+        let rates = Rates { operations: Some(50), bytes: None };
+        assert_eq!(rules.grant(&peer(500, 1, &[]), "a").unwrap().rates, rates);
+        assert_eq!(rules.total(usual), Shares { memory: 5000, ..usual });
+        let without = Rules::new(Vec::new(), 500);
+        assert_eq!(without.limits(&peer(8, 1, &[]), usual), Some(usual));
+        assert_eq!(without.limits(&peer(500, 1, &[]), usual), None);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -22,7 +23,7 @@ const COMMIT_INTERVAL: Duration = Duration::from_secs(30);
 /// The threads of one volume. When this is dropped they end, in this order: each may need those
 /// after it.
 pub(super) struct Upkeep {
-    _committer: Committer,
+    committer: Committer,
     _checkpointer: Running,
     _syncer: Running,
 }
@@ -42,11 +43,19 @@ impl Upkeep {
         let close = move || closed.close_checkpoints();
         let checkpointer = Running::start(|bell| Checkpointer::new(volume, bell), close)?;
         let committer = Committer::start(volume)?;
-        Ok(Upkeep { _committer: committer, _checkpointer: checkpointer, _syncer: syncer })
+        Ok(Upkeep { committer, _checkpointer: checkpointer, _syncer: syncer })
+    }
+
+    /// Whether the thread that commits, which needs the volume and those of syncs, has gone round
+    /// since this was asked last. It does every second.
+    pub(super) fn lives(&self) -> bool {
+        self.committer.lives.swap(false, Ordering::Relaxed)
     }
 }
 
 struct Committer {
+    /// Set in each round.
+    lives: Arc<AtomicBool>,
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -54,10 +63,11 @@ struct Committer {
 impl Committer {
     fn start<F: FileSystem + Send + 'static>(volume: &Arc<Volume<F>>) -> io::Result<Committer> {
         let (stop, stopped) = channel();
-        let volume = Arc::clone(volume);
-        let commit = move || commit_at_intervals(&volume, &stopped);
+        let lives = Arc::new(AtomicBool::new(true));
+        let (volume, rounds) = (Arc::clone(volume), Arc::clone(&lives));
+        let commit = move || commit_at_intervals(&volume, &stopped, &rounds);
         let thread = std::thread::Builder::new().name("committer".to_owned()).spawn(commit)?;
-        Ok(Committer { stop: Some(stop), thread: Some(thread) })
+        Ok(Committer { lives, stop: Some(stop), thread: Some(thread) })
     }
 }
 
@@ -73,10 +83,15 @@ impl Drop for Committer {
 }
 
 /// Makes changes durable at intervals, until `stopped`'s other end is dropped. Stores into mapped
-/// files are written back more often.
-fn commit_at_intervals<F: FileSystem + Send>(volume: &Volume<F>, stopped: &Receiver<()>) {
+/// files are written back more often. Each round sets `lives`.
+fn commit_at_intervals<F: FileSystem + Send>(
+    volume: &Volume<F>,
+    stopped: &Receiver<()>,
+    lives: &AtomicBool,
+) {
     let mut committed = Instant::now();
     while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(WRITE_BACK_INTERVAL) {
+        lives.store(true, Ordering::Relaxed);
         if let Err(error) = volume.tend_mappings(now()) {
             log::error!("stores into files of {} could not be written: {error}", volume.name());
         }

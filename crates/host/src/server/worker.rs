@@ -1,25 +1,32 @@
 //! A volume's worker: one thread that answers the requests of all rings.
 //!
-//! It goes round: a batch of requests of each lane ([`Lanes::turn`]), then the next client, so that
-//! nobody waits longer than for one batch of every other lane. With nothing to do it spins for some
-//! time, then tells all clients that it sleeps, looks once more, and blocks until a doorbell rings.
+//! It goes round: some requests of a client ([`Lanes::turn`]), then the next client; [`Share`] says
+//! how many, so that users share its time. One whose rate is limited, and used up, is left alone.
+//! With nothing to do it spins for some time, then tells all clients that it sleeps, looks once
+//! more, and blocks until a doorbell rings.
 //! From the processor of a client that waits for it, it moves away (`placement`). A client that
 //! breaks the protocol loses its connection; the others notice nothing.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use atoll_server::host::Host;
 use atoll_server::revocable::Revocable;
+use atoll_server::rights::accounts::{Account, Charge, Resource};
+use atoll_server::rights::rates::Meter;
+use atoll_server::route::share::{Served, Share};
 use atoll_server::{Credentials, Identity, Session, Volume};
 use atoll_transport::channel::Limits;
-use atoll_vfs::FileSystem;
-use rustix::event::{PollFd, PollFlags, poll};
+use atoll_vfs::{Errno, FileSystem};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::arrivals::{self, Arrivals, Arriving};
 use super::control::{self, Answer};
-use super::lanes::{Broken, Lanes, Latest};
+use super::lanes::{self, Broken, Lanes, Latest};
 use super::listen::{hang_up, refuse, session};
 use super::machine;
 use super::placement::{self, Placement};
@@ -27,29 +34,65 @@ use super::rules::Grant;
 use crate::shm::{Doorbell, SharedMemory};
 use crate::spin::Spin;
 
-/// Rounds between two looks at who has come and gone.
-const ROUNDS_MAX: u32 = 1 << 14;
+/// Rounds between two looks at one of those whose memory is not fixed yet.
+const ROUNDS_OF_ARRIVALS: u32 = 16;
 
 /// A client that wants to be served through a ring in `memory`.
 pub(super) struct Newcomer<F: FileSystem + Send> {
     pub peer: Credentials,
     pub grant: Grant,
+    pub account: Option<Arc<Account>>,
     pub memory: OwnedFd,
     pub socket: Arc<OwnedFd>,
     pub place: Revocable<Session<F>>,
     pub view: bool,
+    /// Whether its memory is used as it is.
+    pub trusted: bool,
 }
 
 struct RingClient<F: FileSystem + Send> {
     lanes: Lanes,
     doorbell: Doorbell,
     newcomer: Newcomer<F>,
+    /// Measures the client's user, if its rate is limited.
+    meter: Option<Arc<Meter>>,
+    /// It is not looked at before.
+    resumes: Option<Duration>,
+    _charges: [Option<Charge>; 2],
+}
+
+impl<F: FileSystem + Send> RingClient<F> {
+    /// A client that has a session.
+    fn new(
+        lanes: Lanes,
+        doorbell: Doorbell,
+        newcomer: Newcomer<F>,
+        _charges: [Option<Charge>; 2],
+    ) -> Self {
+        let meter = newcomer.place.with(|session| session.meter().cloned()).flatten();
+        RingClient { lanes, doorbell, newcomer, meter, resumes: None, _charges }
+    }
+}
+
+/// Calls the worker to look at who has come and gone: said for one that is awake, and for one that
+/// sleeps.
+#[derive(Clone)]
+struct Call {
+    called: Arc<AtomicBool>,
+    bell: Doorbell,
+}
+
+impl Call {
+    fn call(&self) {
+        self.called.store(true, Ordering::Release);
+        self.bell.ring();
+    }
 }
 
 /// The way to a volume's worker, which ends with it.
 pub(super) struct Worker<F: FileSystem + Send> {
     newcomers: Option<Sender<Newcomer<F>>>,
-    bell: Doorbell,
+    call: Call,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -60,12 +103,12 @@ impl<F: FileSystem + Send + 'static> Worker<F> {
     /// When there are no descriptors or threads left.
     pub fn start(volume: &Arc<Volume<F>>, spin: Duration) -> std::io::Result<Worker<F>> {
         let (newcomers, arriving) = channel();
-        let bell = Doorbell::new()?;
-        let (volume, woken) = (Arc::clone(volume), bell.clone());
+        let call = Call { called: Arc::default(), bell: Doorbell::new()? };
+        let (volume, called) = (Arc::clone(volume), call.clone());
         let thread = std::thread::Builder::new()
             .name("worker".to_owned())
-            .spawn(move || work(&volume, &arriving, &woken, spin))?;
-        Ok(Worker { newcomers: Some(newcomers), bell, thread: Some(thread) })
+            .spawn(move || work(&volume, &arriving, &called, spin))?;
+        Ok(Worker { newcomers: Some(newcomers), call, thread: Some(thread) })
     }
 
     /// Has the worker begin a session; it tells the client.
@@ -74,19 +117,25 @@ impl<F: FileSystem + Send + 'static> Worker<F> {
             // It takes them as long as this value lives.
             let _ = newcomers.send(newcomer);
         }
-        self.bell.ring();
+        self.call.call();
     }
 
-    /// Has the worker let go of the clients whose session has been revoked.
-    pub fn sweep(&self) {
-        self.bell.ring();
+    /// Whether it has looked around since it was called last.
+    pub fn lives(&self) -> bool {
+        !self.call.called.load(Ordering::Acquire)
+    }
+
+    /// Called, it has the worker let go of the clients whose session has been revoked.
+    pub fn sweep(&self) -> impl FnOnce() + Send + 'static {
+        let call = self.call.clone();
+        move || call.call()
     }
 }
 
 impl<F: FileSystem + Send> Drop for Worker<F> {
     fn drop(&mut self) {
         self.newcomers = None;
-        self.bell.ring();
+        self.call.call();
         if let Some(thread) = self.thread.take() {
             // A panic there has been caught, or is ours: its clients are hung up by their sockets.
             let _ = thread.join();
@@ -97,27 +146,42 @@ impl<F: FileSystem + Send> Drop for Worker<F> {
 fn work<F: FileSystem + Send + 'static>(
     volume: &Arc<Volume<F>>,
     arriving: &Receiver<Newcomer<F>>,
-    bell: &Doorbell,
+    call: &Call,
     spin: Duration,
 ) {
-    let mut clients: Vec<RingClient<F>> = Vec::new();
+    let mut clients: Share<RingClient<F>> = Share::default();
+    let mut arrivals = Arrivals::default();
     let mut round = Round {
         spin: Spin::new(),
         limit: spin,
         placement: Placement::new(),
         latest: Latest::default(),
+        host: Arc::clone(volume.host()),
     };
     loop {
+        // Before the looks: a call that this takes away has sent what they find.
+        call.called.swap(false, Ordering::AcqRel);
         loop {
             match arriving.try_recv() {
-                Ok(newcomer) => clients.extend(begin(volume, bell, newcomer)),
+                Ok(newcomer) => match begin(volume, &call.bell, newcomer) {
+                    Some(Begun::Serving(client)) => {
+                        clients.begin(client.newcomer.peer.uid, client);
+                    }
+                    Some(Begun::Arriving(arriving)) => arrivals.add(arriving),
+                    None => {}
+                },
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => return,
             }
         }
         clients.retain(|client| client.newcomer.place.with(|_| ()).is_some());
-        if poll_rings(&mut clients, &mut round) {
-            sleep(&mut clients, bell);
+        for arriving in arrivals.ready() {
+            if let Some(client) = arrive(&call.bell, arriving) {
+                clients.begin(client.newcomer.peer.uid, client);
+            }
+        }
+        if poll_rings(&mut clients, &mut arrivals, &mut round, &call.called) {
+            sleep(&mut clients, &arrivals, &round, &call.bell);
             round.spin.begin();
         }
     }
@@ -130,32 +194,30 @@ struct Round {
     limit: Duration,
     placement: Placement,
     latest: Latest,
+    /// By whose uptime it shares time.
+    host: Arc<dyn Host>,
 }
 
-/// Answers until nothing has come for as long as `round` says, and then returns true, but only for
-/// so many rounds, since there may be newcomers.
-fn poll_rings<F: FileSystem + Send>(clients: &mut Vec<RingClient<F>>, round: &mut Round) -> bool {
-    for _ in 0..ROUNDS_MAX {
+/// Answers until nothing has come for as long as `round` says, and then returns true; or until it
+/// is `called`.
+fn poll_rings<F: FileSystem + Send>(
+    clients: &mut Share<RingClient<F>>,
+    arrivals: &mut Arrivals<F>,
+    round: &mut Round,
+    called: &AtomicBool,
+) -> bool {
+    let mut rounds = 0u32;
+    while !called.load(Ordering::Acquire) {
+        rounds = rounds.wrapping_add(1);
+        if rounds.is_multiple_of(ROUNDS_OF_ARRIVALS) && arrivals.look() {
+            return false;
+        }
         if clients.is_empty() {
             return true;
         }
-        let mut any = false;
-        clients.retain_mut(|RingClient { lanes, newcomer, .. }| {
-            match lanes.turn(&newcomer.place, &mut round.latest) {
-                Ok(answered) => {
-                    any |= answered;
-                    true
-                }
-                Err(Broken(why)) => {
-                    let peer = &newcomer.peer;
-                    log::warn!("process {} of user {} {why}; its session ends", peer.pid, peer.uid);
-                    // The control thread ends the session.
-                    hang_up(&newcomer.socket);
-                    false
-                }
-            }
-        });
-        if any {
+        let Round { latest, host, .. } = round;
+        let clock = || host.uptime();
+        if clients.round(clock, |client, most| turn(client, most, latest, clock)) {
             if round.placement.served(round.spin.gave_way(), Instant::now) {
                 // Where it may not move it stays.
                 let _ = placement::leave();
@@ -168,26 +230,83 @@ fn poll_rings<F: FileSystem + Send>(clients: &mut Vec<RingClient<F>>, round: &mu
     false
 }
 
-/// Blocks until somebody rings, unless a request has come meanwhile.
-fn sleep<F: FileSystem + Send>(clients: &mut [RingClient<F>], bell: &Doorbell) {
-    // All clients see that the worker sleeps: one that submits from here on rings.
+/// Serves a client for at most so many units of work.
+fn turn<F: FileSystem + Send>(
+    client: &mut RingClient<F>,
+    most: u32,
+    latest: &mut Latest,
+    clock: impl Fn() -> Duration,
+) -> Served {
+    if let Some(meter) = &client.meter {
+        let now = clock();
+        if client.resumes.is_some_and(|resumes| now < resumes) {
+            return Served::Units(0);
+        }
+        let wait = meter.wait(now);
+        client.resumes = (!wait.is_zero()).then(|| now + wait);
+        if client.resumes.is_some() {
+            return Served::Units(0);
+        }
+    }
+    let RingClient { lanes, newcomer, .. } = client;
+    match lanes.turn(&newcomer.place, latest, most) {
+        Ok(turn) => {
+            if let Some(meter) = &client.meter {
+                meter.note(turn.work);
+            }
+            Served::Units(turn.units)
+        }
+        Err(Broken(why)) => {
+            let Credentials { pid, uid, .. } = &newcomer.peer;
+            log::warn!(user = *uid; "process {pid} of user {uid} {why}; its session ends");
+            // The control thread ends the session.
+            hang_up(&newcomer.socket);
+            Served::Gone
+        }
+    }
+}
+
+/// Blocks until somebody rings, or a client may be served again, unless a request has come
+/// meanwhile.
+fn sleep<F: FileSystem + Send>(
+    clients: &mut Share<RingClient<F>>,
+    arrivals: &Arrivals<F>,
+    round: &Round,
+    bell: &Doorbell,
+) {
+    // All clients see that the worker sleeps: one that submits from here on rings. One that is left
+    // alone need not.
     let mut quiet = true;
-    for client in clients.iter_mut() {
+    for client in clients.clients().filter(|client| client.resumes.is_none()) {
         quiet &= client.lanes.fall_asleep();
     }
     if quiet {
+        let resumes = clients.clients().filter_map(|client| client.resumes).min();
+        let wait = resumes.map(|at| at.saturating_sub(round.host.uptime()));
+        let wait = wait.into_iter().chain(arrivals.sleep()).min();
+        let wait = wait.and_then(|wait| Timespec::try_from(wait).ok());
         let mut watched = vec![PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN)];
+        let bells = clients.clients().filter(|client| client.resumes.is_none());
+        watched.extend(bells.map(|c| PollFd::from_borrowed_fd(c.doorbell.as_fd(), PollFlags::IN)));
         watched.extend(
-            clients.iter().map(|c| PollFd::from_borrowed_fd(c.doorbell.as_fd(), PollFlags::IN)),
+            arrivals.doorbells().map(|bell| PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN)),
         );
         // Whatever it says, the next round looks at everything.
-        let _ = poll(&mut watched, None);
+        let _ = poll(&mut watched, wait.as_ref());
+        arrivals.silence();
     }
     bell.silence();
-    for client in clients {
+    for client in clients.clients() {
         client.lanes.wake_up();
         client.doorbell.silence();
     }
+}
+
+/// A client that has a session.
+enum Begun<F: FileSystem + Send> {
+    Serving(RingClient<F>),
+    /// When its memory is fixed.
+    Arriving(Arriving<F>),
 }
 
 /// Begins a session and tells the client.
@@ -195,23 +314,32 @@ fn begin<F: FileSystem + Send + 'static>(
     volume: &Arc<Volume<F>>,
     bell: &Doorbell,
     newcomer: Newcomer<F>,
-) -> Option<RingClient<F>> {
+) -> Option<Begun<F>> {
     let attempt = |newcomer: &Newcomer<F>| -> Result<_, String> {
+        // What it takes in any case, so that it hears the reason.
+        let charge = charge(newcomer, lanes::CLIENT_BYTES)?;
         let memory = newcomer.memory.try_clone().map_err(|error| error.to_string())?;
         let memory = SharedMemory::attach(memory, Limits::default().total)
             .map_err(|error| format!("the memory cannot be used: {error}"))?;
-        let lanes = Lanes::attach(memory, newcomer.socket.as_raw_fd(), bell.clone())
-            .map_err(|error| error.to_string())?;
+        let lanes = if newcomer.trusted || memory.is_fixed() {
+            Some(attach(memory.clone(), newcomer, bell)?)
+        } else if memory.never_fixed() || !memory.is_whole() {
+            return Err(arrivals::UNFIT.to_owned());
+        } else {
+            arrivals::front(&newcomer.memory).map_err(|error| error.to_string())?;
+            None
+        };
         let doorbell = Doorbell::new().map_err(|error| error.to_string())?;
         let grant = &newcomer.grant;
         let root = newcomer.peer.uid == 0;
         let identity = if root { Identity::Caller } else { Identity::Peer };
-        let mut session = session(volume, &newcomer.peer, grant, identity)?;
-        let view = match newcomer.view {
-            true => {
-                machine::open_view(&mut session, usize::MAX).map_err(|error| error.to_string())?
-            }
-            false => None,
+        let mut session =
+            session(volume, &newcomer.peer, grant, identity, newcomer.account.as_ref())?;
+        let view = match newcomer.view.then(|| machine::open_view(&mut session, usize::MAX)) {
+            Some(Ok(view)) => view,
+            // It goes on without.
+            None | Some(Err(Errno::ENOMEM)) => None,
+            Some(Err(error)) => return Err(error.to_string()),
         };
         session.carried();
         if !newcomer.place.begin(session) {
@@ -221,14 +349,60 @@ fn begin<F: FileSystem + Send + 'static>(
         let mut handed = vec![doorbell.as_fd()];
         handed.extend(view.as_ref().map(AsFd::as_fd));
         control::send(&*newcomer.socket, &granted, &handed).map_err(|error| error.to_string())?;
-        Ok((lanes, doorbell))
+        Ok((memory, lanes, doorbell, charge))
     };
     match attempt(&newcomer) {
-        Ok((lanes, doorbell)) => Some(RingClient { lanes, doorbell, newcomer }),
+        Ok((_, Some((lanes, of_lanes)), doorbell, charge)) => {
+            let charges = [charge, of_lanes];
+            Some(Begun::Serving(RingClient::new(lanes, doorbell, newcomer, charges)))
+        }
+        Ok((memory, None, doorbell, charge)) => {
+            Some(Begun::Arriving(Arriving::new(memory, doorbell, newcomer, charge)))
+        }
         Err(why) => {
             refuse(&newcomer.socket, &newcomer.peer, &why);
             hang_up(&newcomer.socket);
             None
         }
     }
+}
+
+/// The lanes in a client's memory, and what they take of its user's share.
+fn attach<F: FileSystem + Send>(
+    memory: SharedMemory,
+    newcomer: &Newcomer<F>,
+    bell: &Doorbell,
+) -> Result<(Lanes, Option<Charge>), String> {
+    let lanes = Lanes::attach(memory, newcomer.socket.as_raw_fd(), bell.clone())
+        .map_err(|error| error.to_string())?;
+    let charge = charge(newcomer, lanes.cost())?;
+    Ok((lanes, charge))
+}
+
+/// So many bytes of the share of a client's user.
+fn charge<F: FileSystem + Send>(
+    newcomer: &Newcomer<F>,
+    bytes: u64,
+) -> Result<Option<Charge>, String> {
+    let charge = |account: &Arc<Account>| account.charge(Resource::Memory, bytes);
+    newcomer.account.as_ref().map(charge).transpose().map_err(|error| error.to_string())
+}
+
+/// Begins to serve a client whose memory is fixed; one that took too long is dropped.
+fn arrive<F: FileSystem + Send>(bell: &Doorbell, arriving: Arriving<F>) -> Option<RingClient<F>> {
+    let Arriving { memory, doorbell, newcomer, charge, .. } = arriving;
+    let why = match memory.is_fixed() {
+        true => match attach(memory, &newcomer, bell) {
+            Ok((lanes, of_lanes)) => {
+                return Some(RingClient::new(lanes, doorbell, newcomer, [charge, of_lanes]));
+            }
+            Err(why) => why,
+        },
+        false => "the memory was not sealed in time, or has holes".to_owned(),
+    };
+    let Credentials { pid, uid, .. } = &newcomer.peer;
+    log::warn!(user = *uid; "process {pid} of user {uid}: {why}; its session ends");
+    // The control thread ends the session.
+    hang_up(&newcomer.socket);
+    None
 }

@@ -7,11 +7,32 @@ use atoll_posix::{DirStream, OFlags};
 use libc::{size_t, ssize_t};
 
 use super::{bytes, fail, finish, on_descriptor, on_path, output, zero};
-use crate::process::Error;
+use crate::process::{self, Error};
+use crate::volume::Volume;
 
 /// An open directory: `ATOLL_DIR` in C. One stream is used by one thread at a time.
 #[derive(Debug)]
-pub struct Dir(DirStream);
+pub struct Dir {
+    stream: DirStream,
+    /// The mount whose volume it is of: after that its descriptor may be another file.
+    mount: u64,
+}
+
+impl Dir {
+    fn new(stream: DirStream) -> *mut Dir {
+        Box::into_raw(Box::new(Dir { stream, mount: process::mount_number() }))
+    }
+}
+
+/// Runs `call` if the volume of a stream is still mounted.
+fn on_its_volume<R>(
+    mount: u64,
+    call: impl FnOnce(&mut Volume) -> Result<R, Error>,
+) -> Result<R, Error> {
+    process::with_volume(libc::EBADF, |volume| {
+        if process::mount_number() == mount { call(volume) } else { Err(Error(libc::EBADF)) }
+    })
+}
 
 // Records are handed out as the C library's structure.
 const _: () = assert!(
@@ -33,12 +54,12 @@ calls! {
         let path = bytes(path)?;
         let fd = volume.open(path, OFlags::DIRECTORY | OFlags::CLOEXEC, 0)?;
         let stream = volume.fdopendir(fd)?;
-        Ok(Box::into_raw(Box::new(Dir(stream))))
+        Ok(Dir::new(stream))
     };
 
     /// fdopendir(3).
     safe fn atoll_fdopendir(fd: c_int) -> *mut Dir
-        = on_descriptor |volume| Ok(Box::into_raw(Box::new(Dir(volume.fdopendir(fd)?))));
+        = on_descriptor |volume| Ok(Dir::new(volume.fdopendir(fd)?));
 }
 
 /// readdir(3). The entry stays until the next call on the stream.
@@ -49,14 +70,14 @@ calls! {
 pub unsafe extern "C" fn atoll_readdir(dir: *mut Dir) -> *mut libc::dirent {
     // SAFETY: as the caller says.
     match unsafe { dir.as_mut() } {
-        Some(dir) if dir.0.has_buffered() => next_buffered(dir),
+        Some(dir) if dir.stream.has_buffered() => next_buffered(dir),
         dir => read_ahead(dir),
     }
 }
 
 #[inline(always)]
 fn next_buffered(dir: &mut Dir) -> *mut libc::dirent {
-    match dir.0.next_record() {
+    match dir.stream.next_record() {
         Some(record) => record.as_mut_ptr().cast(),
         None => ptr::null_mut(),
     }
@@ -67,7 +88,7 @@ fn next_buffered(dir: &mut Dir) -> *mut libc::dirent {
 #[inline(never)]
 fn read_ahead(dir: Option<&mut Dir>) -> *mut libc::dirent {
     let Some(dir) = dir else { return fail(Error(libc::EBADF)) };
-    match crate::process::with_volume(libc::EBADF, |volume| Ok(dir.0.fill(volume)?)) {
+    match on_its_volume(dir.mount, |volume| Ok(dir.stream.fill(volume)?)) {
         Ok(true) => next_buffered(dir),
         Ok(false) => ptr::null_mut(),
         Err(error) => fail(error),
@@ -85,7 +106,7 @@ pub unsafe extern "C" fn atoll_closedir(dir: *mut Dir) -> c_int {
     }
     // SAFETY: as the caller says.
     let dir = unsafe { Box::from_raw(dir) };
-    on_descriptor(|volume| zero(volume.closedir(dir.0)))
+    finish(on_its_volume(dir.mount, |volume| zero(volume.closedir(dir.stream))))
 }
 
 /// rewinddir(3).
@@ -106,7 +127,7 @@ pub unsafe extern "C" fn atoll_rewinddir(dir: *mut Dir) {
 pub unsafe extern "C" fn atoll_telldir(dir: *mut Dir) -> c_long {
     // SAFETY: as the caller says.
     match unsafe { dir.as_ref() } {
-        Some(dir) => dir.0.tell() as c_long,
+        Some(dir) => dir.stream.tell() as c_long,
         None => fail(Error(libc::EBADF)),
     }
 }
@@ -120,9 +141,7 @@ pub unsafe extern "C" fn atoll_seekdir(dir: *mut Dir, place: c_long) {
     // SAFETY: as the caller says.
     let Some(dir) = (unsafe { dir.as_mut() }) else { return };
     // The call cannot tell of a failure; a stream whose descriptor is gone fails at its next read.
-    let _ = crate::process::with_volume(libc::EBADF, |volume| {
-        Ok(dir.0.seek(volume, place.max(0) as u64)?)
-    });
+    let _ = on_its_volume(dir.mount, |volume| Ok(dir.stream.seek(volume, place.max(0) as u64)?));
 }
 
 /// dirfd(3).
@@ -132,7 +151,7 @@ pub unsafe extern "C" fn atoll_seekdir(dir: *mut Dir, place: c_long) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn atoll_dirfd(dir: *mut Dir) -> c_int {
     // SAFETY: as the caller says.
-    finish(unsafe { dir.as_ref() }.map(|dir| dir.0.fd()).ok_or(Error(libc::EINVAL)))
+    finish(unsafe { dir.as_ref() }.map(|dir| dir.stream.fd()).ok_or(Error(libc::EINVAL)))
 }
 
 calls! {

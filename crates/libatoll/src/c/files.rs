@@ -1,12 +1,12 @@
 //! Opening, reading, writing and what else acts on descriptors.
 
-use core::ffi::{c_char, c_int, c_long, c_short, c_void};
+use core::ffi::{c_char, c_int, c_long, c_void};
 
-use atoll_posix::table::Flock;
 use atoll_posix::{AT_FDCWD, OFlags, Whence};
 use atoll_vfs::{Errno, FallocateMode};
 use libc::{iovec, mode_t, off_t, size_t, ssize_t};
 
+use super::locks::record_lock;
 use super::{Outcome, bytes, finish, input, on_descriptor, on_path, output, zero};
 use crate::process::Error;
 use crate::volume::Volume;
@@ -95,60 +95,27 @@ pub extern "C" fn atoll_dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     on_descriptor(|volume| Ok(volume.dup3(fd, to, flags_from_host(flags))?))
 }
 
-calls! {
-    /// fcntl(2): `F_DUPFD`, `F_DUPFD_CLOEXEC`, `F_GETFD`, `F_SETFD`, `F_GETFL`, `F_SETFL`, and the
-    /// record locks, which a process can always have since no other one shares the volume.
-    fn atoll_fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int = on_descriptor |volume| {
-        let value = argument as c_int;
-        match command {
-            libc::F_DUPFD => Ok(volume.dup_from(fd, value, false)?),
-            libc::F_DUPFD_CLOEXEC => Ok(volume.dup_from(fd, value, true)?),
-            libc::F_GETFD => Ok(c_int::from(volume.descriptor_flags(fd)?)),
-            libc::F_SETFD => zero(volume.set_descriptor_flags(fd, value & libc::FD_CLOEXEC != 0)),
-            libc::F_GETFL => Ok(flags_to_host(volume.status_flags(fd)?)),
-            libc::F_SETFL => zero(volume.set_status_flags(fd, flags_from_host(value))),
-            libc::F_GETLK | libc::F_SETLK | libc::F_SETLKW => {
-                volume.status_flags(fd)?;
-                // SAFETY: the argument of these commands points to a struct flock.
-                record_lock(command, argument as *mut libc::flock)
-            }
-            _ => Err(Error(libc::EINVAL)),
-        }
-    };
-}
-
+/// fcntl(2): `F_DUPFD`, `F_DUPFD_CLOEXEC`, `F_GETFD`, `F_SETFD`, `F_GETFL`, `F_SETFL`, and the
+/// record locks, of the process and (`F_OFD_`) of open file descriptions.
+///
 /// # Safety
-/// `lock` is null or a structure to read and write.
-unsafe fn record_lock(command: c_int, lock: *mut libc::flock) -> Result<c_int, Error> {
-    // SAFETY: as the caller says.
-    let Some(lock) = (unsafe { lock.as_mut() }) else { return Err(Error(libc::EFAULT)) };
-    let kinds = [libc::F_RDLCK as c_short, libc::F_WRLCK as c_short, libc::F_UNLCK as c_short];
-    if !kinds.contains(&lock.l_type) {
-        return Err(Error(libc::EINVAL));
-    }
-    if command == libc::F_GETLK {
-        lock.l_type = libc::F_UNLCK as c_short;
-    }
-    Ok(0)
-}
-
-/// flock(2). Waiting for a lock looks for it every millisecond.
+/// See [`c`](super); `argument` is a pointer where the command takes one.
 #[unsafe(no_mangle)]
-pub extern "C" fn atoll_flock(fd: c_int, operation: c_int) -> c_int {
-    let lock = match operation & !libc::LOCK_NB {
-        libc::LOCK_SH => Flock::Shared,
-        libc::LOCK_EX => Flock::Exclusive,
-        libc::LOCK_UN => Flock::Unlocked,
-        _ => return finish(Err(Error(libc::EINVAL))),
-    };
-    loop {
-        let result =
-            crate::process::with_volume(libc::EBADF, |volume| zero(volume.flock(fd, lock)));
-        if result != Err(Error(libc::EAGAIN)) || operation & libc::LOCK_NB != 0 {
-            return finish(result);
-        }
-        std::thread::sleep(core::time::Duration::from_millis(1));
+pub unsafe extern "C" fn atoll_fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
+    // SAFETY: the argument of a command for locks points to a struct flock.
+    if let Some(result) = unsafe { record_lock(fd, command, argument as *mut libc::flock) } {
+        return finish(result);
     }
+    let value = argument as c_int;
+    on_descriptor(|volume| match command {
+        libc::F_DUPFD => Ok(volume.dup_from(fd, value, false)?),
+        libc::F_DUPFD_CLOEXEC => Ok(volume.dup_from(fd, value, true)?),
+        libc::F_GETFD => Ok(c_int::from(volume.descriptor_flags(fd)?)),
+        libc::F_SETFD => zero(volume.set_descriptor_flags(fd, value & libc::FD_CLOEXEC != 0)),
+        libc::F_GETFL => Ok(flags_to_host(volume.status_flags(fd)?)),
+        libc::F_SETFL => zero(volume.set_status_flags(fd, flags_from_host(value))),
+        _ => Err(Error(libc::EINVAL)),
+    })
 }
 
 calls! {

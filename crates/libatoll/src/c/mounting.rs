@@ -145,7 +145,7 @@ pub unsafe extern "C" fn atoll_mkfs(path: *const c_char, options: *const AtollOp
             )
         };
         if path.is_null() {
-            return Err(Error(libc::EFAULT));
+            return Err(explain(MountError::new(libc::EFAULT, "no path of a volume was given")));
         }
         made().map_err(explain).map(|()| 0)
     }))
@@ -199,12 +199,20 @@ fn busy() -> MountError {
     )
 }
 
+/// Explains why there is no volume to be used.
+fn unmounted(error: Error) -> Error {
+    match error.0 {
+        libc::ENODEV => explain(MountError::new(error.0, "this process has mounted no volume")),
+        _ => error,
+    }
+}
+
 /// Closes every descriptor, makes everything durable and unmounts the volume. Streams of
 /// `atoll_opendir` that are still open may only be given to `atoll_closedir` afterwards.
 #[unsafe(no_mangle)]
 pub extern "C" fn atoll_unmount() -> c_int {
     finish(guarded(|| {
-        let volume = process::remove()?;
+        let volume = process::remove().map_err(unmounted)?;
         volume::unmount(volume).map_err(explain).map(|()| 0)
     }))
 }
@@ -215,9 +223,11 @@ pub extern "C" fn atoll_unmount() -> c_int {
 /// `_exit`.
 #[unsafe(no_mangle)]
 pub extern "C" fn atoll_seal(reserve_bytes: usize) -> c_int {
-    finish(process::with_volume(libc::ENODEV, |volume| {
+    let sealed = process::with_volume(libc::ENODEV, |volume| {
         volume::seal(volume, reserve_bytes).map_err(explain)?;
         process::forbid_sleep();
         Ok(0)
-    }))
+    });
+    // Memory is not to be asked for once it is sealed, but then there is a volume.
+    finish(sealed.map_err(unmounted))
 }

@@ -85,6 +85,21 @@ static void descriptors(void) {
     FAILS(atoll_flock(separate, LOCK_SH | LOCK_NB), EWOULDBLOCK);
     CHECK(atoll_flock(other, LOCK_UN) == 0 && atoll_flock(separate, LOCK_SH | LOCK_NB) == 0);
     FAILS(atoll_flock(fd, 77), EINVAL);
+    struct flock of_file = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 4, .l_len = 2};
+    int second = atoll_open("/file", O_RDWR);
+    CHECK(atoll_fcntl(fd, F_SETLK, &(struct flock){.l_type = F_UNLCK}) == 0);
+    CHECK(atoll_fcntl(second, F_OFD_SETLK, &of_file) == 0);
+    FAILS(atoll_fcntl(fd, F_SETLK, &(struct flock){.l_type = F_WRLCK}), EAGAIN);
+    lock = (struct flock){.l_type = F_RDLCK, .l_whence = SEEK_END, .l_start = -1, .l_len = -9999};
+    FAILS(atoll_fcntl(fd, F_GETLK, &lock), EINVAL);
+    lock = (struct flock){.l_type = F_RDLCK, .l_whence = SEEK_SET};
+    CHECK(atoll_fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type == F_WRLCK && lock.l_pid == -1);
+    CHECK(lock.l_start == 4 && lock.l_len == 2);
+    CHECK(atoll_close(second) == 0);
+    CHECK(atoll_fcntl(fd, F_SETLKW, &(struct flock){.l_type = F_WRLCK}) == 0);
+    FAILS(atoll_fcntl(fd, F_SETLK, (struct flock *)NULL), EFAULT);
+    FAILS(atoll_fcntl(fd, F_SETLK, &(struct flock){.l_type = 99}), EINVAL);
+    CHECK(atoll_is_served() == 0);
     for (int i = 4; i < 11; i++) atoll_close(i);
 
     CHECK(atoll_ftruncate(fd, 1 << 20) == 0);
@@ -382,9 +397,25 @@ static void handler(int signal) {
     if (atoll_lseek(3, 0, SEEK_SET) == -1) handler_errno = errno;
 }
 
-/* A read that faults runs the handler inside a call: it is refused instead of hanging. */
-static void interrupted(void) {
-    if (access("/proc/self/status", F_OK) != 0) return;
+static int ended[2];
+
+static void *idle(void *argument) {
+    char byte;
+    CHECK(read(ended[0], &byte, 1) == 0);
+    return argument;
+}
+
+/* The handler runs inside a call: it is refused instead of hanging, also beside other threads. */
+static void interrupted(int threads) {
+    pthread_t thread;
+    handler_errno = 0;
+    if (threads > 1) {
+        sigset_t alarm, before;
+        sigemptyset(&alarm), sigaddset(&alarm, SIGALRM);
+        CHECK(pipe(ended) == 0 && !pthread_sigmask(SIG_BLOCK, &alarm, &before));
+        CHECK(!pthread_create(&thread, NULL, idle, NULL));
+        CHECK(!pthread_sigmask(SIG_SETMASK, &before, NULL));
+    }
     int fd = atoll_open("/kept", O_RDWR);
     struct sigaction action = {.sa_handler = handler};
     CHECK(sigaction(SIGALRM, &action, NULL) == 0);
@@ -398,7 +429,35 @@ static void interrupted(void) {
     CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0);
     CHECK(handler_errno == EDEADLK);
     free(big);
+    if (threads > 1) CHECK(close(ended[1]) == 0 && !pthread_join(thread, NULL));
     CHECK(atoll_close(fd) == 0);
+}
+
+/* A child keeps nothing from who unmounts. A stream of one mount means nothing to the next. */
+static void again(const char *volume, const struct atoll_options *options) {
+    CHECK(atoll_mount(volume, options) == 0);
+    ATOLL_DIR *before = atoll_opendir("/");
+    CHECK(before && atoll_readdir(before));
+    pid_t child = fork();
+    if (child == 0) for (;;) pause();
+    CHECK(atoll_unmount() == 0 && atoll_mount(volume, options) == 0);
+    int fd = atoll_open("/again", O_CREAT | O_RDWR, 0600);
+    CHECK(fd == atoll_dirfd(before));
+    FAILS(atoll_closedir(before), EBADF);
+    CHECK(atoll_write(fd, "x", 1) == 1 && atoll_unlink("/again") == 0);
+    CHECK(kill(child, SIGKILL) == 0 && atoll_unmount() == 0);
+}
+
+/* Memory that is not there is an error. */
+static void too_large(void) {
+    struct atoll_options options = ATOLL_OPTIONS;
+    options.flags = ATOLL_RAM;
+    uint64_t sizes[] = {UINT64_MAX, (uint64_t)1 << 62, (uint64_t)1 << 46};
+    for (int i = 0; i < 3; i++) {
+        options.volume_bytes = sizes[i];
+        FAILS(atoll_mount(NULL, &options), ENOMEM);
+        CHECK(strstr(atoll_error(), "memory"));
+    }
 }
 
 /* With ATOLL_RELATIME, and not otherwise, reading sets the time of last access, if that is due. */
@@ -437,6 +496,11 @@ int main(int argc, char **argv) {
     FAILS(atoll_open("/x", O_RDONLY), ENODEV);
     FAILS(atoll_close(3), EBADF);
     FAILS(atoll_unmount(), ENODEV);
+    CHECK(strstr(atoll_error(), "no volume"));
+    FAILS(atoll_mkfs(NULL, &options), EFAULT);
+    CHECK(strstr(atoll_error(), "no path"));
+    FAILS(atoll_seal(0), ENODEV);
+    CHECK(strstr(atoll_error(), "no volume"));
     FAILS(atoll_mount("/nowhere/none", NULL), ENOENT);
     CHECK(strstr(atoll_error(), "/nowhere/none"));
     struct atoll_options wrong = options;
@@ -472,7 +536,8 @@ int main(int argc, char **argv) {
     attributes();
     directories();
     forked();
-    interrupted();
+    interrupted(1);
+    interrupted(2);
     threads();
 
     int left = atoll_open("/kept", O_RDONLY);
@@ -493,6 +558,8 @@ int main(int argc, char **argv) {
     }
     options.first_descriptor = 0;
     access_times(volume, options);
+    again(volume, &options);
+    too_large();
     puts("conforms");
     return 0;
 }

@@ -40,7 +40,8 @@
 //! A mount gets no new lease on what was invalidated for `REST`, so that leases and notices do not
 //! chase each other. A volume without mounts pays one comparison for each change.
 //!
-//! Mounts of the superuser and of the server's own user get leases on pages. A process that serves
+//! Mounts of the superuser and of the server's own user get leases on pages. Those of a user whose
+//! mount has not forgotten get none at all for a while (`trust`). A process that serves
 //! a mount's page badly can make a notice wait for ever in the kernel, which no signal ends, and
 //! with it a thread of the server. Notices of attributes wait for nobody.
 //!
@@ -57,18 +58,23 @@ use atoll_vfs::Ino;
 
 use crate::leases::gate::{Cut, Gate, Mount, Next, Notice, PortId};
 use crate::leases::observer::{Change, Content, Now, Observer};
+use crate::rights::accounts::Room;
 use crate::rights::identity::SessionId;
 
 /// How long an invalidated inode is not leased again.
 const REST: Duration = Duration::from_millis(100);
 /// The most inodes in a mount's table; those that a kernel learns of beyond are never leased.
 const TABLE_MAX: usize = 1 << 18;
+/// Bytes of the server's memory that an inode in the table takes, with a notice of it.
+pub(crate) const KNOWN_BYTES: u64 = 192;
 /// How long a notice is repeated after the end of the session.
 const LAST_RETRIES: Duration = Duration::from_millis(100);
 
 /// The leases that the kernel of a mount may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lends {
+    /// Nothing.
+    Nothing,
     /// Attributes.
     Attributes,
     /// The pages of files too.
@@ -109,6 +115,8 @@ struct Table {
     full: bool,
     /// Handles of files that are read through the page cache.
     buffered: HashMap<u64, Ino>,
+    /// What the user's share allows of inodes.
+    room: Room,
 }
 
 /// The leases of one mount's kernel.
@@ -128,12 +136,14 @@ impl KernelCache {
         top: Ino,
         gate: &Arc<Gate>,
         lends: Lends,
+        untrusted: Option<u32>,
         mount: Arc<dyn Mount>,
+        room: Room,
     ) -> Self {
-        let mut table = Table::default();
+        let mut table = Table { room, ..Table::default() };
         // The kernel has the root from the start, and never forgets it.
         table.known.insert(top, Known { count: u64::MAX, ..Known::default() });
-        let (gate, port) = (Arc::clone(gate), gate.begin(mount));
+        let (gate, port) = (Arc::clone(gate), gate.begin(mount, untrusted));
         KernelCache { session, top, port, gate, table: Mutex::new(table), lends }
     }
 
@@ -142,19 +152,24 @@ impl KernelCache {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn may_lend(&self) -> bool {
+        self.lends != Lends::Nothing && self.gate.lends(self.port)
+    }
+
     /// The kernel is given `ino` with its attributes. Returns whether it may keep them: with `lend`
     /// it may, if nothing is in the way.
     pub(crate) fn given(&self, ino: Ino, lend: bool) -> bool {
         if self.lends == Lends::All {
             return lend;
         }
-        let lend = lend && !self.gate.is_fenced(self.port);
+        let lend = lend && self.may_lend();
         let mut table = self.table();
-        let Table { known, full, .. } = &mut *table;
-        let room = !*full && known.len() < TABLE_MAX;
+        let Table { known, full, room, .. } = &mut *table;
+        let count = known.len();
+        let mut has_room = || !*full && count < TABLE_MAX && room.have(count).is_ok();
         let known = match known.entry(ino) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(place) if room => place.insert(Known::default()),
+            Entry::Vacant(place) if has_room() => place.insert(Known::default()),
             Entry::Vacant(_) => {
                 *full = true;
                 return false;
@@ -171,7 +186,7 @@ impl KernelCache {
         if self.lends == Lends::All {
             return true;
         }
-        if self.gate.is_fenced(self.port) {
+        if !self.may_lend() {
             return false;
         }
         let mut table = self.table();
@@ -199,7 +214,7 @@ impl KernelCache {
     /// Whether the kernel may keep pages of `ino`, since it hears of all changes to them.
     pub fn keeps_pages(&self, ino: Ino) -> bool {
         match self.lends {
-            Lends::Attributes => false,
+            Lends::Nothing | Lends::Attributes => false,
             Lends::Pages => {
                 !self.gate.is_fenced(self.port)
                     && self
@@ -214,13 +229,16 @@ impl KernelCache {
 
     /// The kernel has forgotten `ino`, which it had been given `count` times.
     pub(crate) fn forget(&self, ino: Ino, count: u64) {
-        if let Entry::Occupied(mut known) = self.table().known.entry(ino)
+        let mut table = self.table();
+        if let Entry::Occupied(mut known) = table.known.entry(ino)
             && ino != self.top
         {
             let left = known.get().count.saturating_sub(count);
             known.get_mut().count = left;
             if left == 0 {
                 known.remove();
+                let count = table.known.len();
+                table.room.keep(count);
             }
         }
     }

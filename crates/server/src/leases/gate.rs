@@ -11,6 +11,11 @@
 //! up. So old data is left only to a process that has taken the mount's requests for itself and
 //! does not answer them.
 //!
+//! Anybody who may mount can build a kernel that never forgets, or take from it the requests that
+//! say so. So a mount of a user who is not trusted is waited for `UNTRUSTED` at most; and when it
+//! is fenced, trust in its user is withdrawn: mounts of that user get no leases for a while, so
+//! that nothing waits for them, and are hardly waited for where they still have some.
+//!
 //! Two mounts that cut the same file wait for each other if both have stores to write back, which
 //! the kernel holds back until the cut is answered. Where that is so for `STUCK`, the older cut is
 //! answered.
@@ -25,10 +30,16 @@ use atoll_vfs::Ino;
 use crate::host::{Bell, Done as Then, Host};
 use crate::leases::needs::{Involved, Needs};
 pub use crate::leases::needs::{PortId, Ticket};
+use crate::leases::trust::Trust;
 
 /// The longest that an answer waits for the kernel of a mount that is not fenced: far longer than
 /// one that is alive takes on the busiest machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// The same for a mount of a user who is not trusted. Its leases are of attributes, which its
+/// kernel keeps for no longer than that.
+const UNTRUSTED: Duration = Duration::from_secs(1);
+/// The same for one of a user in whom trust is withdrawn.
+const DISTRUSTED: Duration = Duration::from_millis(20);
 /// The time after which two mounts that seem to wait for each other are taken to do so.
 const STUCK: Duration = Duration::from_secs(1);
 
@@ -56,6 +67,8 @@ struct Port {
     fenced: bool,
     /// Nothing more is queued: it ends with its last notice.
     ending: bool,
+    /// Its user, if that is not one who is trusted whatever he does.
+    uid: Option<u32>,
     mount: Arc<dyn Mount>,
 }
 
@@ -107,6 +120,7 @@ struct Inner {
     ports: Vec<Port>,
     waiting: Vec<Waiting>,
     needs: Needs,
+    trust: Trust,
     next: u64,
     /// Wakes the keeper, which looks after deadlines.
     keeper: Option<Arc<dyn Bell>>,
@@ -127,18 +141,47 @@ impl Inner {
         }
     }
 
+    /// How long answers wait for the mount at `port` when those for a trusted one wait `patience`.
+    fn patience(&self, port: &Port, now: Duration, patience: Duration) -> Duration {
+        match port.uid {
+            None => patience,
+            Some(uid) if self.trust.is_withdrawn(uid, now) => patience.min(DISTRUSTED),
+            Some(_) => patience.min(UNTRUSTED),
+        }
+    }
+
+    /// The mounts that `waiting` waits for and that are not fenced, and when they are to be.
+    fn deadlines(
+        &self,
+        waiting: &Waiting,
+        now: Duration,
+        patience: Duration,
+    ) -> impl Iterator<Item = (PortId, Duration)> {
+        waiting.ticket.0.iter().filter_map(move |(id, seq)| {
+            let port = self.ports.iter().find(|port| port.id == *id)?;
+            let waits = !port.fenced && port.done < *seq;
+            waits.then(|| (*id, waiting.since + self.patience(port, now, patience)))
+        })
+    }
+
     /// Marks the mounts that an answer has waited for too long as fenced, and returns them to be
     /// told.
     fn fence_late(&mut self, now: Duration, patience: Duration) -> Vec<Arc<dyn Mount>> {
-        let Inner { ports, waiting, .. } = self;
-        let late = waiting.iter().filter(|waiting| now >= waiting.since + patience);
+        let all = self.waiting.iter().flat_map(|waiting| self.deadlines(waiting, now, patience));
+        let late: Vec<PortId> = all.filter(|(_, until)| now >= *until).map(|(id, _)| id).collect();
         let mut fences = Vec::new();
-        for (id, seq) in late.flat_map(|waiting| &waiting.ticket.0) {
-            let port = ports.iter_mut().find(|port| port.id == *id);
-            if let Some(port) = port.filter(|port| !port.fenced && port.done < *seq) {
-                log::warn!("a mount does not let go of what it caches; it is cut off");
-                port.fenced = true;
-                fences.push(Arc::clone(&port.mount));
+        for id in late {
+            let Some(port) = self.port(id).filter(|port| !port.fenced) else { continue };
+            port.fenced = true;
+            fences.push(Arc::clone(&port.mount));
+            match port.uid {
+                None => log::warn!("a mount does not let go of what it caches; it is cut off"),
+                Some(uid) => {
+                    log::warn!(
+                        "a mount of user {uid} does not let go of what it caches; it is cut off"
+                    );
+                    self.trust.withdraw(uid, now);
+                }
             }
         }
         fences
@@ -165,11 +208,10 @@ impl Inner {
 
     /// How long it takes until something may be late or stuck.
     fn next_look(&self, now: Duration, patience: Duration) -> Option<Duration> {
-        let is_late = |waiting: &Waiting| now >= waiting.since + patience;
         let next = |waiting: &Waiting| {
             let cut = waiting.cut.map(|_| (waiting.since + STUCK).max(now + STUCK / 10));
-            let late = (!is_late(waiting)).then(|| waiting.since + patience);
-            cut.into_iter().chain(late).min()
+            let late = self.deadlines(waiting, now, patience).map(|(_, until)| until);
+            late.chain(cut).min()
         };
         let next = self.waiting.iter().filter_map(next).min();
         next.map(|next| next.saturating_sub(now))
@@ -231,14 +273,16 @@ impl Gate {
         self.busy.load(Ordering::Acquire) == 0
     }
 
-    /// A new mount, which is fenced at most once.
-    pub(crate) fn begin(&self, mount: Arc<dyn Mount>) -> PortId {
+    /// A new mount, which is fenced at most once; of the user `uid` unless that is one who is
+    /// trusted whatever he does.
+    pub(crate) fn begin(&self, mount: Arc<dyn Mount>, uid: Option<u32>) -> PortId {
         let mut inner = self.inner();
         let id = PortId(inner.next);
         inner.next += 1;
         let queue = VecDeque::new();
         let (telling, fenced, ending) = (None, false, false);
-        inner.ports.push(Port { id, queue, queued: 0, done: 0, telling, fenced, ending, mount });
+        let port = Port { id, queue, queued: 0, done: 0, telling, fenced, ending, uid, mount };
+        inner.ports.push(port);
         id
     }
 
@@ -265,8 +309,16 @@ impl Gate {
     }
 
     /// Whether the mount is fenced, or gone.
-    pub fn is_fenced(&self, id: PortId) -> bool {
+    pub(crate) fn is_fenced(&self, id: PortId) -> bool {
         self.inner().port(id).is_none_or(|port| port.fenced)
+    }
+
+    /// Whether the mount may have new leases.
+    pub(crate) fn lends(&self, id: PortId) -> bool {
+        let now = self.uptime();
+        let mut inner = self.inner();
+        let Some(port) = inner.port(id).filter(|port| !port.fenced) else { return false };
+        port.uid.is_none_or(|uid| !inner.trust.is_withdrawn(uid, now))
     }
 
     /// Whether the mount ends with its last notice, or is gone.
@@ -429,7 +481,7 @@ mod tests {
     }
 
     fn mount(gate: &Gate) -> PortId {
-        gate.begin(Arc::new(Noted::default()))
+        gate.begin(Arc::new(Noted::default()), None)
     }
 
     #[test]
@@ -534,8 +586,10 @@ mod tests {
         for ends in [true, false] {
             let (host, gate) = gate();
             let (late, prompt) = (Arc::new(Noted::default()), Arc::new(Noted::default()));
-            let (a, b) =
-                (gate.begin(Arc::<Noted>::clone(&late)), gate.begin(Arc::<Noted>::clone(&prompt)));
+            let (a, b) = (
+                gate.begin(Arc::<Noted>::clone(&late), None),
+                gate.begin(Arc::<Noted>::clone(&prompt), None),
+            );
             gate.tell(a, INO, NOTICE);
             gate.tell(b, INO, NOTICE);
             gate.next(b);
@@ -575,12 +629,47 @@ mod tests {
         }
     }
 
+    /// A user's mounts that lie, one after the other, make an answer wait once; other users' mounts
+    /// are as they were.
+    #[test]
+    fn who_lies_is_not_waited_for_again() {
+        let (host, gate) = gate();
+        let ports = [7, 7, 7, 8].map(|uid| gate.begin(Arc::new(Noted::default()), Some(uid)));
+        let honest = mount(&gate);
+        // An answer waits for the mount at `port`, which never forgets; returns for how long.
+        let wait = |port: PortId| {
+            gate.tell(port, INO, NOTICE);
+            gate.after(gate.ticket(&Involved::default()).unwrap(), || {});
+            let mut waited = Duration::ZERO;
+            while !gate.is_fenced(port) {
+                let next = gate.tend().unwrap().unwrap();
+                host.pass(next);
+                waited += next;
+                gate.tend();
+            }
+            gate.end(port);
+            waited
+        };
+        assert!(ports.iter().chain([&honest]).all(|&port| gate.lends(port)));
+        assert_eq!(wait(ports[0]), UNTRUSTED);
+        assert!(!gate.lends(ports[1]) && gate.lends(ports[3]) && gate.lends(honest));
+        assert_eq!(wait(ports[1]), DISTRUSTED, "it had a lease before");
+        assert_eq!(wait(ports[3]), UNTRUSTED, "another user");
+        host.pass(crate::leases::trust::WITHDRAWN);
+        assert!(gate.lends(ports[2]));
+        assert_eq!(wait(honest), PATIENCE);
+        let again = mount(&gate);
+        assert!(gate.lends(again), "a trusted user stays so");
+        gate.end(again);
+        gate.end(ports[2]);
+    }
+
     /// Of two mounts that cut one file, and write nothing back before, the older cut is answered.
     #[test]
     fn cuts_that_wait_for_each_other() {
         let (host, gate) = gate();
         let mount = Arc::new(Noted::default());
-        let ports = [0, 1].map(|_| gate.begin(Arc::<Noted>::clone(&mount)));
+        let ports = [0, 1].map(|_| gate.begin(Arc::<Noted>::clone(&mount), None));
         let (done, waiting) = std::sync::mpsc::channel();
         for (i, port) in ports.into_iter().enumerate() {
             gate.tell(ports[1 - i], INO, NOTICE);

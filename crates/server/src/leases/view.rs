@@ -43,6 +43,7 @@ use crate::host::ViewMemory;
 use crate::leases::gate::Gate;
 use crate::leases::observer::{Change, Content, Observer};
 use crate::open::handles::Open;
+use crate::rights::accounts::Charge;
 use crate::rights::identity::SessionId;
 
 /// The most bytes of a read or write that are put into the View: a longer one is worth a request.
@@ -58,6 +59,8 @@ struct SessionView {
     top: Ino,
     /// How many handles of each inode may be read, by which it may have pages.
     readable: HashMap<Ino, usize>,
+    /// What the View takes of its user's share.
+    _charge: Option<Charge>,
 }
 
 impl SessionView {
@@ -144,13 +147,14 @@ impl Views {
     }
 
     /// Begins a View in memory of its own for a session whose root is `top`.
-    pub fn begin(&mut self, view: Box<dyn ViewMemory>, top: Ino) -> ViewId {
+    pub fn begin(&mut self, view: Box<dyn ViewMemory>, top: Ino, charge: Option<Charge>) -> ViewId {
         let free = self.places.iter().position(Option::is_none);
         let at = free.unwrap_or_else(|| {
             self.places.push(None);
             self.places.len() - 1
         });
-        self.places[at] = Some(SessionView { view, top, readable: HashMap::new() });
+        self.places[at] =
+            Some(SessionView { view, top, readable: HashMap::new(), _charge: charge });
         self.count += 1;
         self.page.resize(PAGE, 0);
         ViewId(at)

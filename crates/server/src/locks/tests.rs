@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use proptest::prelude::*;
 
 use super::*;
+use crate::locks::held::steps;
 
 /// Bytes that the model tells apart; the last stands for all from there to the end.
 const BYTES: usize = 12;
@@ -43,6 +44,11 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (0..FILES, owner()).prop_map(|(file, owner)| Op::Close { file, owner }),
         1 => (0..SESSIONS).prop_map(|session| Op::End { session }),
     ]
+}
+
+/// All that these tests use.
+fn sessions() -> impl Iterator<Item = SessionId> {
+    (0..100).map(SessionId)
 }
 
 fn range(from: usize, to: usize) -> LockRange {
@@ -127,7 +133,7 @@ impl Model {
 fn expand(table: &LockTable) -> HashMap<(u64, usize), Vec<(Owner, LockKind)>> {
     let mut bytes: HashMap<(u64, usize), Vec<(Owner, LockKind)>> = HashMap::new();
     for ((ino, _), file) in &table.files {
-        for held in &file.held {
+        for held in sessions().flat_map(|session| file.held.of_session(session)) {
             for byte in 0..BYTES {
                 if held.range.start <= byte as u64 && byte as u64 <= held.range.end {
                     bytes.entry((ino.0, byte)).or_default().push((held.owner, held.kind));
@@ -158,11 +164,15 @@ fn sorted(
 fn check_books(table: &LockTable) {
     let mut counts: HashMap<SessionId, usize> = HashMap::new();
     let mut waits = 0;
-    for file in table.files.values() {
+    let mut files = BTreeSet::new();
+    for (key, file) in &table.files {
         assert!(!file.held.is_empty() || !file.waiting.is_empty(), "an empty file is kept");
-        for held in &file.held {
+        let all: Vec<Held> =
+            sessions().flat_map(|session| file.held.of_session(session)).copied().collect();
+        files.extend(all.iter().map(|held| (held.owner.session, *key)));
+        for held in &all {
             *counts.entry(held.owner.session).or_default() += 1;
-            let twice = file.held.iter().filter(|other| {
+            let twice = all.iter().filter(|other| {
                 other.owner == held.owner
                     && (other.range.overlaps(held.range)
                         || other.kind == held.kind
@@ -170,13 +180,17 @@ fn check_books(table: &LockTable) {
             });
             assert_eq!(twice.count(), 1, "an owner's locks overlap or could be one");
         }
-        for waiting in &file.waiting {
+        for (id, waiting) in &file.waiting {
             *counts.entry(waiting.ask.owner.session).or_default() += 1;
-            assert!(table.waits.contains_key(&waiting.id));
+            assert!(table.waits.contains_key(id));
+            assert!(table.waits_by.contains(&(waiting.ask.owner.session, *id)));
             waits += 1;
         }
     }
+    assert_eq!(files, table.files_of);
     assert_eq!(counts, table.counts);
+    assert_eq!(counts.values().sum::<usize>(), table.of_users.values().sum::<usize>());
+    assert_eq!(waits, table.waits_by.len());
     assert_eq!(waits, table.waits.len());
     assert_eq!(waits, table.waits_of.values().map(Vec::len).sum::<usize>());
 }
@@ -244,7 +258,11 @@ fn run(ops: &[Op]) {
                 match table.test(&ask) {
                     Some(holder) => {
                         assert!(!blockers.is_empty());
-                        assert!(holder.range.overlaps(range(from, to)));
+                        // The first, as F_GETLK has it.
+                        let blocked =
+                            |at: &usize| !model.blockers(file, owner, kind, *at, *at).is_empty();
+                        let first = (from..=to).find(blocked).unwrap();
+                        assert!(holder.range.overlaps(range(first, first)), "{holder:?}, {first}");
                     }
                     None => assert!(blockers.is_empty()),
                 }
@@ -292,6 +310,7 @@ fn run(ops: &[Op]) {
         table.end(SessionId(session)).call();
     }
     assert!(table.files.is_empty() && table.counts.is_empty() && table.waits_of.is_empty());
+    assert!(table.files_of.is_empty() && table.of_users.is_empty() && table.waits_by.is_empty());
 }
 
 proptest! {
@@ -373,4 +392,93 @@ fn who_waited_for_a_session_is_told_in_order() {
     table.end(SessionId(1)).call();
     let told: Vec<u64> = outcomes.lock().unwrap().iter().map(|(ino, _)| *ino).collect();
     assert_eq!(told, (1..=40).collect::<Vec<_>>());
+}
+
+/// What a call looks at does not grow with what others hold and wait for, on the same file or not.
+#[test]
+fn others_do_not_make_a_call_cost_more() {
+    const HELD: u64 = 4000;
+    let mut table = LockTable::default();
+    let outcomes = Outcomes::default();
+    (2..=3).for_each(|session| table.begin(SessionId(session), 1000));
+    let byte = |byte| LockRange { start: byte, end: byte };
+    let mut costs = Vec::new();
+    for crowded in [false, true] {
+        if crowded {
+            for i in 0..HELD {
+                // Others hold bytes each for itself, some of them the same, and wait for the last.
+                let mut ask = ask(2, Family::Fcntl, LockKind::Shared, byte(10 + 2 * i));
+                ask.owner.number = i % 2000;
+                assert_eq!(done(table.set(&ask, usize::MAX)), Ok(()));
+                let far = Ask { key: (Ino(6), Family::Fcntl), ..ask };
+                assert_eq!(done(table.set(&far, usize::MAX)), Ok(()));
+            }
+            let last = Ask {
+                kind: LockKind::Exclusive,
+                ..ask(3, Family::Fcntl, LockKind::Shared, byte(10))
+            };
+            for i in 0..HELD {
+                let mut ask = last;
+                ask.owner.number = i;
+                let waited = done(table.set_or_wait(&ask, usize::MAX, wake(&outcomes, i)));
+                assert!(matches!(waited, Ok(Waited::Queued(_))));
+            }
+        }
+        steps::take();
+        let own = ask(1, Family::Fcntl, LockKind::Exclusive, byte(1));
+        let mut cost = vec![];
+        assert_eq!(done(table.set(&own, 9)), Ok(()));
+        cost.push(("set", steps::take()));
+        let blocked = Ask { owner: Owner { session: SessionId(9), number: 1 }, ..own };
+        let waited = done(table.set_or_wait(&blocked, 9, wake(&outcomes, 9999)));
+        assert!(matches!(waited, Ok(Waited::Queued(_))));
+        cost.push(("wait", steps::take()));
+        assert!(table.test(&Ask { kind: LockKind::Shared, ..blocked }).is_some());
+        cost.push(("test", steps::take()));
+        table.end(SessionId(9)).call();
+        cost.push(("end", steps::take()));
+        // Nothing of it is held.
+        let other = byte(11);
+        assert_eq!(done(table.unset(own.key, own.owner, other, 9)), Ok(()));
+        cost.push(("unset nothing", steps::take()));
+        table.release(own.key, SessionId(7), 1).call();
+        cost.push(("close", steps::take()));
+        table.release((Ino(99), Family::Fcntl), SessionId(1), 1).call();
+        cost.push(("close another", steps::take()));
+        costs.push(cost);
+        table.end(SessionId(1)).call();
+        steps::take();
+    }
+    for ((what, alone), (_, crowded)) in costs[0].iter().zip(&costs[1]) {
+        assert!(*crowded <= alone + 20, "{what}: {alone}, among others {crowded}");
+    }
+    // What a session has costs that session.
+    table.end(SessionId(2)).call();
+    let ended = steps::take();
+    assert!(ended < 30 * HELD, "{ended}");
+    check_books(&table);
+}
+
+/// However many sessions a user has, all of them together have a bound.
+#[test]
+fn a_user_has_a_bound() {
+    let mut table = LockTable::default();
+    (1..=9).for_each(|session| table.begin(SessionId(session), 1000 + u32::from(session == 9)));
+    let mut taken = 0;
+    for session in 1..9 {
+        for byte in 0..10 {
+            let byte = LockRange { start: 2 * byte, end: 2 * byte };
+            let ask = ask(session, Family::Fcntl, LockKind::Shared, byte);
+            taken += usize::from(done(table.set(&ask, 10)).is_ok());
+        }
+    }
+    assert_eq!(taken, 10 * USER_SESSIONS);
+    let more = ask(5, Family::Fcntl, LockKind::Shared, LockRange::ALL);
+    let outcomes = Outcomes::default();
+    assert_eq!(done(table.set_or_wait(&more, 10, wake(&outcomes, 0))), Err(Errno::ENOLCK));
+    let other = ask(9, Family::Fcntl, LockKind::Shared, LockRange::ALL);
+    assert_eq!(done(table.set(&other, 10)), Ok(()));
+    table.end(SessionId(1)).call();
+    assert_eq!(done(table.set(&more, 10)), Ok(()));
+    check_books(&table);
 }

@@ -10,7 +10,11 @@ use atoll_vfs::{Errno, Ino, Result};
 use crate::host::{Host, PAGES_LEN, Pages};
 use crate::leases::observer::{Change, Content, Now, Observer};
 use crate::open::handles::Open;
-use crate::rights::identity::SessionId;
+use crate::rights::accounts::{Account, Charge, Resource};
+use crate::rights::identity::{Access, SessionId};
+
+/// The most parts of a file that do not touch: an entry for each is searched and kept.
+const PARTS_MAX: usize = 4096;
 
 /// A token that nobody has been told of.
 pub(crate) fn new_token(host: &dyn Host) -> Result<MapToken> {
@@ -34,12 +38,15 @@ pub(crate) struct File {
     pub pages: Box<dyn Pages>,
     /// Keeps the inode while it is mapped.
     pub open: Open,
-    /// The parts in memory, in order and apart from each other: elsewhere the memory says nothing.
-    pub covered: Vec<Range<u64>>,
+    /// The parts in memory: elsewhere the memory says nothing.
+    pub covered: Parts,
+    /// The parts of these that may take memory and are counted: not what is beyond the end of the
+    /// file, and what has never been written.
+    pub counted: Parts,
     pub reader: MapToken,
     pub writer: MapToken,
-    /// Sessions that have mapped it, and how many bytes each has brought into memory.
-    pub sessions: HashMap<SessionId, u64>,
+    /// Sessions that have mapped it.
+    pub sessions: HashMap<SessionId, Mapper>,
     /// Whether a client could have stored something.
     pub stores: bool,
     pub grace: u32,
@@ -49,6 +56,45 @@ pub(crate) struct File {
     pub unused: bool,
 }
 
+/// A session that has a file mapped.
+pub(crate) struct Mapper {
+    /// The user on whose behalf it last did.
+    pub uid: u32,
+    /// Bytes of memory that count as the session's.
+    pub bytes: u64,
+    /// The most that it may have in all files.
+    pub most: u64,
+    /// What they take of its user's share.
+    pub charge: Option<Charge>,
+}
+
+impl Mapper {
+    pub fn new(uid: u32, access: &Access) -> Result<Mapper> {
+        let none = |account| Account::charge(account, Resource::Memory, 0);
+        let charge = access.account.as_ref().map(none).transpose().map_err(|_| Errno::ENOMEM)?;
+        Ok(Mapper { uid, bytes: 0, most: access.limits.mapped, charge })
+    }
+
+    /// Counts `bytes` more.
+    ///
+    /// # Errors
+    /// `ENOMEM` beyond the user's share.
+    pub fn count(&mut self, bytes: u64) -> Result<()> {
+        self.charge
+            .as_mut()
+            .map_or(Ok(()), |charge| charge.grow(bytes))
+            .map_err(|_| Errno::ENOMEM)?;
+        self.bytes += bytes;
+        Ok(())
+    }
+}
+
+/// Memory that is no file's content any more and that clients still have: it counts on.
+pub(crate) struct Orphan {
+    pub pages: Box<dyn Pages>,
+    pub mappers: Vec<Mapper>,
+}
+
 /// The mapped files of a volume.
 #[derive(Default)]
 pub(crate) struct Mappings {
@@ -56,6 +102,7 @@ pub(crate) struct Mappings {
     pub tokens: HashMap<MapToken, Ino>,
     /// Files whose memory could not follow a change: it is their content no more.
     pub lost: Vec<Ino>,
+    pub orphans: Vec<Orphan>,
 }
 
 pub(crate) fn overlap(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {
@@ -67,47 +114,94 @@ pub(crate) fn length(range: &Range<u64>) -> u64 {
     range.end.saturating_sub(range.start)
 }
 
-impl File {
-    /// The first part of `range` that is not in memory.
+/// Parts of a file, in order and apart from each other.
+#[derive(Default)]
+pub(crate) struct Parts(Vec<Range<u64>>);
+
+impl Parts {
+    /// The first part of `range` that is not among them.
     pub fn gap(&self, range: &Range<u64>) -> Option<Range<u64>> {
         let mut at = range.start;
-        for covered in &self.covered {
-            if covered.end <= at {
-                continue;
+        let from = self.0.partition_point(|part| part.end <= at);
+        for part in &self.0[from..] {
+            if part.start > at {
+                return (at < range.end).then(|| at..part.start.min(range.end));
             }
-            if covered.start > at {
-                return (at < range.end).then(|| at..covered.start.min(range.end));
-            }
-            at = covered.end;
+            at = part.end;
         }
         (at < range.end).then_some(at..range.end)
     }
 
-    /// Notes that `range`, a gap, is in memory.
-    pub fn add(&mut self, range: Range<u64>) {
-        let at = self.covered.partition_point(|covered| covered.start < range.start);
-        self.covered.insert(at, range);
-        self.covered.dedup_by(|next, before| {
-            let joined = before.end == next.start;
-            if joined {
-                before.end = next.end;
-            }
-            joined
-        });
+    /// Adds `range`, a gap.
+    ///
+    /// # Errors
+    /// `ENOMEM` when there are too many that do not touch.
+    pub fn add(&mut self, range: Range<u64>) -> Result<()> {
+        let at = self.0.partition_point(|part| part.start < range.start);
+        let joins = at > 0 && self.0[at - 1].end == range.start;
+        let joined = self.0.get(at).is_some_and(|next| next.start == range.end);
+        match (joins, joined) {
+            (true, true) => self.0[at - 1].end = self.0.remove(at).end,
+            (true, false) => self.0[at - 1].end = range.end,
+            (false, true) => self.0[at].start = range.start,
+            (false, false) if self.0.len() >= PARTS_MAX => return Err(Errno::ENOMEM),
+            (false, false) => self.0.insert(at, range),
+        }
+        Ok(())
     }
 
-    /// The parts of `range` that are in memory.
+    /// Those within `range`.
     pub fn within(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
-        let from = self.covered.partition_point(|covered| covered.end <= range.start);
-        self.covered[from..]
+        let from = self.0.partition_point(|part| part.end <= range.start);
+        self.0[from..]
             .iter()
-            .map(move |covered| overlap(covered, &range))
+            .map(move |part| overlap(part, &range))
             .take_while(|part| part.start < part.end)
     }
+}
 
-    /// Bytes of a file of `size` that are in memory.
-    pub fn bytes(&self, size: u64) -> u64 {
-        self.within(0..size).map(|part| length(&part)).sum()
+impl File {
+    /// The parts of `range` that are in memory.
+    pub fn within(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.covered.within(range)
+    }
+
+    /// Counts what of `range`, in whole units of `unit`, will take memory and is not counted yet,
+    /// as that of a session that has the file mapped. `others` says how many bytes that session has
+    /// in other files; `room` is left for all.
+    ///
+    /// # Errors
+    /// `ENOMEM` where there is no room for it.
+    pub fn count(
+        &mut self,
+        range: &Range<u64>,
+        unit: u64,
+        others: impl Fn(SessionId) -> u64,
+        room: u64,
+    ) -> Result<()> {
+        let range = range.start / unit * unit..range.end.next_multiple_of(unit);
+        let covered: Vec<_> = self.covered.within(range).collect();
+        let mut room = room;
+        for part in covered {
+            while let Some(gap) = self.counted.gap(&part) {
+                let bytes = length(&gap);
+                // The first that has room for it, in an order that depends on nothing else.
+                let mut mappers: Vec<_> = self.sessions.iter_mut().collect();
+                mappers.sort_by_key(|(id, _)| **id);
+                let fits = |id: SessionId, mapper: &Mapper| {
+                    others(id).saturating_add(mapper.bytes).saturating_add(bytes) <= mapper.most
+                };
+                let counts = |(id, mapper): (&SessionId, &mut Mapper)| {
+                    fits(*id, mapper) && mapper.count(bytes).is_ok()
+                };
+                if bytes > room || !mappers.into_iter().any(counts) {
+                    return Err(Errno::ENOMEM);
+                }
+                room -= bytes;
+                self.counted.add(gap)?;
+            }
+        }
+        Ok(())
     }
 
     /// Puts into memory what a change has made of the content.
@@ -141,6 +235,18 @@ impl File {
 }
 
 impl Mappings {
+    /// Bytes in memory that count, of all files and of what was let go of.
+    pub fn bytes(&self) -> u64 {
+        let files = self.files.values().flat_map(|file| file.sessions.values());
+        files.chain(self.orphans.iter().flat_map(|orphan| &orphan.mappers)).map(|m| m.bytes).sum()
+    }
+
+    /// Bytes that count as those of the session `by`, but for those of `ino`.
+    pub fn bytes_of(&self, by: SessionId, ino: Ino) -> u64 {
+        let files = self.files.iter().filter(|(at, _)| **at != ino);
+        files.filter_map(|(_, file)| file.sessions.get(&by)).map(|mapper| mapper.bytes).sum()
+    }
+
     pub fn file(&self, token: MapToken) -> Result<(Ino, &File)> {
         let ino = *self.tokens.get(&token).ok_or(Errno::ESTALE)?;
         self.files.get(&ino).map(|file| (ino, file)).ok_or(Errno::ESTALE)

@@ -39,6 +39,10 @@ impl Open {
     }
 }
 
+/// Bytes of the server's memory that an open file takes: here, in the file system, and for those
+/// that adopt it.
+pub(crate) const OPEN_BYTES: u64 = 256;
+
 /// Slots of open files. A client's handle is the slot's number and how often it was used, so that
 /// one that was closed is not taken for the next in its place.
 #[derive(Debug, Default)]

@@ -19,10 +19,15 @@ use std::collections::HashMap;
 use atoll_vfs::{Attr, Context, Errno, FileSystem, Ino, Name, Result};
 
 use crate::leases::needs::Involved;
+use crate::rights::accounts::Room;
 use crate::rights::permissions::Caller;
 
-/// The longest way up that is walked, so that a deep tree cannot hold up all others.
-const DEPTH_MAX: usize = 4096;
+/// The longest way up that is walked, so that a deep tree cannot hold up all others: less than a
+/// millisecond.
+const DEPTH_MAX: usize = 1024;
+
+/// Bytes of the server's memory that a slot takes, with what finds it.
+pub(crate) const SLOT_BYTES: u64 = 112;
 
 #[derive(Debug)]
 struct Slot {
@@ -46,6 +51,8 @@ pub(crate) struct Inodes {
     /// Whether every inode of the volume may be named.
     all: bool,
     limit: usize,
+    /// What the user's share allows within that.
+    room: Room,
     slot_of: HashMap<Ino, usize>,
     slots: Vec<Slot>,
     free: Vec<usize>,
@@ -55,11 +62,12 @@ pub(crate) struct Inodes {
 }
 
 impl Inodes {
-    pub(crate) fn new(top: Ino, all: bool, limit: usize) -> Self {
+    pub(crate) fn new(top: Ino, all: bool, limit: usize, room: Room) -> Self {
         Inodes {
             top,
             all: all && top == Ino::ROOT,
             limit,
+            room,
             slot_of: HashMap::new(),
             slots: Vec::new(),
             free: Vec::new(),
@@ -185,7 +193,7 @@ impl Inodes {
     /// Notes that the client is given `ino` once more.
     ///
     /// # Errors
-    /// `ENFILE` when every inode in the table is open, which the limits rule out.
+    /// `ENFILE` when every inode in the table is open: the user's share has no room for more.
     pub(crate) fn give(&mut self, ino: Ino, moves: u64) -> Result<()> {
         if self.all || ino == self.top {
             return Ok(());
@@ -269,7 +277,8 @@ impl Inodes {
     }
 
     fn remember(&mut self, ino: Ino, moves: u64) -> Result<usize> {
-        if self.slot_of.len() >= self.limit {
+        let full = self.slot_of.len() >= self.limit;
+        if full || self.free.is_empty() && self.room.have(self.slots.len() + 1).is_err() {
             self.make_room()?;
         }
         let new = Slot { ino: Some(ino), count: 0, open: 0, named: true, moves };

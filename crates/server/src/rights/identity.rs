@@ -1,7 +1,9 @@
 //! A session's identity, and the access that it is granted.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use crate::rights::accounts::Account;
 use crate::rights::limits::Limits;
 
 /// Names a session of a volume; never used twice in the life of the process.
@@ -46,4 +48,7 @@ pub struct Access {
     pub adopts_offered: bool,
     /// How much it may use.
     pub limits: Limits,
+    /// The account of its user, whose share bounds all sessions of the user; `None` for one that
+    /// has no bound but `limits`.
+    pub account: Option<Arc<Account>>,
 }

@@ -1,5 +1,7 @@
 //! How much of the server one client may use.
 
+use crate::rights::rates::Rates;
+
 /// The most that one session may hold at a time. Every figure bounds memory of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -20,6 +22,8 @@ pub struct Limits {
     pub mapped_files: usize,
     /// Bytes of the View of a session that is served through a ring; 0 for none.
     pub view: usize,
+    /// Requests and bytes in a second, which all sessions of the client's user share.
+    pub rates: Rates,
 }
 
 impl Default for Limits {
@@ -32,6 +36,7 @@ impl Default for Limits {
             mapped: 1 << 30,
             mapped_files: 256,
             view: 16 << 20,
+            rates: Rates::default(),
         }
     }
 }

@@ -3,6 +3,8 @@
 //! The permission bits themselves are judged by [`ModeBits`]; here is which of them each verb asks
 //! for, what a caller may set, and what it loses by setting.
 
+use std::sync::Arc;
+
 use atoll_posix::{AccessMode, ModeBits, Policy};
 use atoll_vfs::{Attr, Context, Errno, FileType, Result, SetAttr, SetTime};
 
@@ -16,8 +18,8 @@ pub struct Credentials {
     pub uid: u32,
     /// Effective group.
     pub gid: u32,
-    /// Supplementary groups.
-    pub groups: Vec<u32>,
+    /// Supplementary groups. There may be 65,536: they are kept once.
+    pub groups: Arc<[u32]>,
     /// Process, for messages.
     pub pid: u32,
 }
@@ -41,10 +43,19 @@ pub(crate) struct Caller<'j> {
 
 impl Judge {
     pub(crate) fn new(peer: &Credentials, identity: Identity) -> Judge {
+        // The kernel gives them in order.
+        let groups = match peer.groups.is_sorted() {
+            true => Arc::clone(&peer.groups),
+            false => {
+                let mut groups = peer.groups.to_vec();
+                groups.sort_unstable();
+                groups.into()
+            }
+        };
         Judge {
             peer: atoll_posix::Credentials { uid: peer.uid, gid: peer.gid },
             identity,
-            own: ModeBits { groups: peer.groups.clone() },
+            own: ModeBits { groups },
             other: ModeBits::default(),
         }
     }
@@ -116,6 +127,21 @@ impl Caller<'_> {
         }
         self.access(dir, AccessMode::WRITE | AccessMode::EXECUTE)?;
         self.bits.remove(self.who, dir, victim)
+    }
+
+    /// Whether the caller may give the file of `attr` one more name: its owner, and whoever could
+    /// copy it as well, as Linux has it with `fs.protected_hardlinks`. Others would keep a file
+    /// from being deleted, and a set-user-ID program from being replaced.
+    ///
+    /// # Errors
+    /// `EPERM`.
+    pub(crate) fn link(&self, attr: &Attr) -> Result<()> {
+        let mode = attr.mode;
+        let plain = attr.file_type() == FileType::Regular
+            && mode & 0o4000 == 0
+            && mode & 0o2010 != 0o2010
+            && self.access(attr, AccessMode::READ | AccessMode::WRITE).is_ok();
+        if plain || self.is_free() { Ok(()) } else { self.bits.own(self.who, attr) }
     }
 
     /// The permission bits that the caller gives a new file in `dir` by asking for `mode`: no

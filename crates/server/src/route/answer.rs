@@ -98,7 +98,8 @@ fn waits<F: FileSystem + Send>(
     }
     if let Some(data_only) = sync {
         let one = wait.more();
-        session.volume().sync_later(data_only, Box::new(move |outcome| one.come(outcome)));
+        let then = Box::new(move |outcome| one.come(outcome));
+        session.volume().sync_for(Some(session.peer().uid), data_only, then);
     }
     wait
 }

@@ -37,8 +37,7 @@
 //!   alone. Where files are written they cannot be: the answer to OPEN makes O_APPEND pass the page
 //!   cache by, and RELEASE says when an unlinked file goes.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use atoll_vfs::server::{Caller, Reply, Server};
 use atoll_vfs::wire::attributes::{AttrOut, EntryOut, FATTR_SIZE, RawAttr};
@@ -46,7 +45,6 @@ use atoll_vfs::wire::files::{
     IoctlIn, IoctlOut, O_APPEND, O_DSYNC, O_NOATIME, O_SYNC, OpenOut, WriteOut,
 };
 use atoll_vfs::wire::header::{InHeader, OutHeader};
-use atoll_vfs::wire::locks::{FUSE_LK_FLOCK, FileLock, LkIn, LkOut};
 use atoll_vfs::wire::opcode::{
     FUSE_CREATE, FUSE_GETATTR, FUSE_INIT, FUSE_LINK, FUSE_LOOKUP, FUSE_MKDIR, FUSE_MKNOD,
     FUSE_OPEN, FUSE_OPENDIR, FUSE_RELEASE, FUSE_SETATTR, FUSE_SYMLINK, FUSE_TMPFILE,
@@ -56,10 +54,9 @@ use atoll_vfs::wire::{Fixed, Malformed, Message, Request};
 use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, Result};
 
 use crate::leases::caches::KernelCache;
-use crate::locks::{Holder, LockKind, LockOwner, LockRange, LockRequest, WaitId, Waited};
 use crate::route::answer::{Later, Routed, finish};
 use crate::route::identify;
-use crate::route::wait::Wait;
+use crate::route::locks::LockRequests;
 use crate::session::{Lent, Session};
 
 // Features of linux/fuse.h that only a server with locks, direct files and set-ID rules offers.
@@ -91,14 +88,10 @@ const FOPEN_CACHE_DIR: u32 = 1 << 3;
 const FUSE_READ_LOCKOWNER: u32 = 1 << 1;
 const FUSE_WRITE_CACHE: u32 = 1;
 const FUSE_IOCTL_DIR: u32 = 1 << 4;
-// Flags of open(2) and kinds of locks on every architecture that Atoll runs on
-// (asm-generic/fcntl.h).
+// Flags of open(2) on every architecture that Atoll runs on (asm-generic/fcntl.h).
 const O_ACCMODE: u32 = 3;
 const O_TRUNC: u32 = 0o1000;
 const O_DIRECT: u32 = if cfg!(target_arch = "aarch64") { 0o200000 } else { 0o40000 };
-const F_RDLCK: u32 = 0;
-const F_WRLCK: u32 = 1;
-const F_UNLCK: u32 = 2;
 
 /// How long the kernel relies on attributes, in seconds. Changes are invalidated: this only bounds
 /// an error of the kernel itself, which takes the attributes of a directory from an answer that it
@@ -144,25 +137,12 @@ impl KernelOptions {
     }
 }
 
-/// The requests of the kernel that wait for locks.
-#[derive(Default)]
-struct Pending {
-    /// By the kernel's number of the request.
-    waits: HashMap<u64, WaitId>,
-    /// Answered before the call that queued them returned.
-    early: HashSet<u64>,
-}
-
-fn lock(pending: &Mutex<Pending>) -> MutexGuard<'_, Pending> {
-    pending.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The kernel at the other end.
 pub struct Kernel {
     options: KernelOptions,
     /// Its leases.
     pub(crate) cache: Arc<KernelCache>,
-    pending: Arc<Mutex<Pending>>,
+    locks: LockRequests,
 }
 
 /// Where an answer has attributes, and what the kernel learns by them.
@@ -171,7 +151,7 @@ type Shown = Option<(usize, Lent)>;
 impl Kernel {
     /// The kernel of a session that has begun `cache`.
     pub fn new(cache: Arc<KernelCache>, options: KernelOptions) -> Kernel {
-        Kernel { options, cache, pending: Arc::default() }
+        Kernel { options, cache, locks: LockRequests::default() }
     }
 
     pub(crate) fn route<F: FileSystem + Send>(
@@ -194,20 +174,9 @@ impl Kernel {
             // The kernel asks for it for the sake of locks, and once.
             Request::Flush(_) if self.options.others != Others::Any => Err(Errno::ENOSYS),
             Request::Open(_) | Request::Opendir(_) if session.opens_nothing() => Err(Errno::ENOSYS),
-            Request::Flush(args) => {
-                session.flush(ino, Handle(args.fh), args.lock_owner).map(|()| 0)
+            request if LockRequests::takes(request) => {
+                self.locks.answer(session, (unique, ino), request, reply, &mut later)
             }
-            Request::Getlk(args) => getlk(session, ino, args).map(|lk| {
-                LkOut { lk }.store(&mut reply[OutHeader::SIZE..]);
-                LkOut::SIZE
-            }),
-            Request::Setlk(args) => lock_request(args)
-                .and_then(|wanted| session.setlk(ino, Handle(args.fh), &wanted))
-                .map(|()| 0),
-            Request::Setlkw(args) => self.setlkw(session, unique, ino, args).map(|wait| {
-                later.lock = wait;
-                0
-            }),
             Request::Ioctl(args) => {
                 let argument = raw.get(InHeader::SIZE + IoctlIn::SIZE..).unwrap_or_default();
                 let answered = self.ioctl(session, (ino, args, argument), &cx, room);
@@ -218,11 +187,7 @@ impl Kernel {
                 })
             }
             Request::Interrupt(args) => {
-                // A request that no longer waits has its answer on the way.
-                let waiting = lock(&self.pending).waits.get(&args.unique).copied();
-                if let Some(id) = waiting {
-                    session.cancel(id);
-                }
+                self.locks.interrupt(session, args.unique);
                 out.set(session, Reply { message: 0, data: 0 }, &mut later, None);
                 return Ok(());
             }
@@ -461,73 +426,4 @@ impl Kernel {
             attr.store(place);
         }
     }
-
-    /// Takes a lock; returns what it waits for, if it does.
-    fn setlkw<F: FileSystem + Send>(
-        &self,
-        session: &mut Session<F>,
-        unique: u64,
-        ino: Ino,
-        args: &LkIn,
-    ) -> Result<Option<Arc<Wait>>> {
-        let wanted = lock_request(args)?;
-        let wait = Wait::new(None);
-        let (pending, one) = (Arc::clone(&self.pending), wait.more());
-        let wake = move |outcome| {
-            let mut pending = lock(&pending);
-            if pending.waits.remove(&unique).is_none() {
-                pending.early.insert(unique);
-            }
-            drop(pending);
-            one.come(outcome);
-        };
-        match session.setlkw(ino, Handle(args.fh), &wanted, Box::new(wake))? {
-            Waited::Granted => Ok(None),
-            Waited::Queued(id) => {
-                let mut pending = lock(&self.pending);
-                if !pending.early.remove(&unique) {
-                    pending.waits.insert(unique, id);
-                }
-                Ok(Some(wait))
-            }
-        }
-    }
-}
-
-fn getlk<F: FileSystem + Send>(
-    session: &mut Session<F>,
-    ino: Ino,
-    args: &LkIn,
-) -> Result<FileLock> {
-    let wanted = lock_request(args)?;
-    Ok(match session.getlk(ino, Handle(args.fh), &wanted)? {
-        Some(Holder { kind, range, pid }) => FileLock {
-            start: range.start,
-            end: range.end.min(i64::MAX as u64),
-            kind: match kind {
-                LockKind::Shared => F_RDLCK,
-                LockKind::Exclusive => F_WRLCK,
-            },
-            pid,
-        },
-        None => FileLock { kind: F_UNLCK, ..args.lk },
-    })
-}
-
-fn lock_request(args: &LkIn) -> Result<LockRequest> {
-    let kind = match args.lk.kind {
-        F_RDLCK => Some(LockKind::Shared),
-        F_WRLCK => Some(LockKind::Exclusive),
-        F_UNLCK => None,
-        _ => return Err(Errno::EINVAL),
-    };
-    let owner = if args.lk_flags & FUSE_LK_FLOCK != 0 {
-        LockOwner::OpenFile
-    } else {
-        LockOwner::Process(args.owner)
-    };
-    // The kernel's largest offset stands for the end of the file wherever it will be.
-    let end = if args.lk.end >= i64::MAX as u64 { u64::MAX } else { args.lk.end };
-    let range = LockRange { start: args.lk.start, end };
-    Ok(LockRequest { owner, range, kind, pid: args.lk.pid })
 }

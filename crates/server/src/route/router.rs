@@ -2,7 +2,7 @@
 //!
 //! The codec's server turns bytes into verbs. The router answers what is not a verb: syncs, which
 //! the syncer makes; appends whose client says so with each write; files that are adopted from
-//! other sessions; locks that are waited for; and it holds answers that have to wait until the
+//! other sessions; locks (`locks`, beside this); and it holds answers that have to wait until the
 //! kernels of mounts are invalidated. The requests that only a kernel makes, and its leases, are in
 //! [`kernel`](crate::route::kernel).
 
@@ -10,13 +10,14 @@ use atoll_vfs::server::{Caller, Identity, Reply, Server, ServerOptions};
 use atoll_vfs::wire::files::{O_APPEND, OpenOut, WriteOut, open_flags};
 use atoll_vfs::wire::header::OutHeader;
 use atoll_vfs::wire::{Extensions, Fixed, Malformed, Message, Request};
-use atoll_vfs::{Context, FileSystem, Handle, Ino};
+use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino};
 
 use crate::open::tokens::Token;
 use crate::revocable::Revocable;
 use crate::route::answer::{Later, Routed, finish};
 use crate::route::carrier::{Carrier, Incoming};
 use crate::route::kernel::Kernel;
+use crate::route::locks::LockRequests;
 use crate::session::Session;
 use crate::syncs::Ask;
 
@@ -24,13 +25,16 @@ use crate::syncs::Ask;
 pub struct Router {
     codec: Server,
     kernel: Option<Kernel>,
+    /// What a program waits for; a kernel has its own.
+    locks: LockRequests,
     out: Routed,
 }
 
 impl Router {
     /// For a program, which agrees to `options`.
     pub fn new(options: ServerOptions) -> Router {
-        Router { codec: Server::new(options), kernel: None, out: Routed::default() }
+        let (locks, out) = (LockRequests::default(), Routed::default());
+        Router { codec: Server::new(options), kernel: None, locks, out }
     }
 
     /// For the kernel of a mount.
@@ -64,12 +68,12 @@ impl Router {
         let cx = Context { uid: header.uid, gid: header.gid, now };
         let caller = Caller { identity: Identity::FromHeader, now };
         let mut later = Later::default();
-        let Router { codec, kernel, out } = self;
+        let Router { codec, kernel, locks, out } = self;
         let reply = &mut out.message;
         let result = match (&message.request, kernel) {
             (Ok(request), _)
                 if let Some(ask) = Ask::of(request)
-                    && !is_alone
+                    && (!is_alone || session.volume().is_shared())
                     && session.volume().has_syncer()
                     && codec.agreed().is_some() =>
             {
@@ -81,6 +85,20 @@ impl Router {
             (Ok(request), Some(kernel)) => {
                 let asked = (raw, message, request, &caller);
                 return kernel.route(session, codec, asked, out, room);
+            }
+            (Ok(request), _) if LockRequests::takes(request) && codec.agreed().is_some() => {
+                // Where the owner's programs have a mount, its kernel keeps the locks.
+                if session.access().adopts_offered {
+                    Err(Errno::ENOLCK)
+                } else {
+                    let of = (header.unique, Ino(header.nodeid));
+                    locks.answer(session, of, request, reply, &mut later)
+                }
+            }
+            (Ok(Request::Interrupt(args)), _) => {
+                locks.interrupt(session, args.unique);
+                out.set(session, Reply { message: 0, data: 0 }, &mut later, None);
+                return Ok(());
             }
             (Ok(Request::Adopt(args)), _) => {
                 session.adopt(Token(args.token)).map(|(_, handle)| opened(reply, handle))

@@ -9,6 +9,7 @@ use crate::leases::view::{ViewId, Views};
 use crate::open::handles::{Handles, Open};
 use crate::open::inodes::Inodes;
 use crate::open::standing::Standing;
+use crate::rights::accounts::Room;
 use crate::rights::identity::{Access, Identity, SessionId};
 use crate::rights::permissions::Credentials;
 use crate::session::concerns::Concerns;
@@ -31,6 +32,8 @@ pub(crate) struct Own {
     pub access: Access,
     pub inodes: Inodes,
     pub handles: Handles,
+    /// The user's share of what they take, as open files and as memory.
+    pub opens: [Room; 2],
     pub view: Option<ViewId>,
     /// Of a mount: the leases of its kernel.
     pub cache: Option<Arc<KernelCache>>,
@@ -50,21 +53,29 @@ impl Own {
     /// Refuses a verb beyond the session's limits: one more open file, or a change of names.
     ///
     /// # Errors
-    /// `EMFILE`, `EPERM`.
+    /// `EMFILE`, `ENFILE`, `EPERM`.
     #[inline]
-    pub fn may_begin(&self, verb: Concerns) -> Result<()> {
+    pub fn may_begin(&mut self, verb: Concerns) -> Result<()> {
         if verb.opens {
             self.check_room()?;
         }
         if verb.names { self.may_name() } else { Ok(()) }
     }
 
-    /// Refuses one more open file, if it is one too many.
-    pub fn check_room(&self) -> Result<()> {
-        if self.handles.len() >= self.access.limits.open_files {
+    /// Refuses one more open file, if it is one too many: for the session `EMFILE`, for its user
+    /// `ENFILE`.
+    pub fn check_room(&mut self) -> Result<()> {
+        let count = self.handles.len();
+        if count >= self.access.limits.open_files {
             return Err(Errno::EMFILE);
         }
-        Ok(())
+        self.opens.iter_mut().try_for_each(|room| room.have(count + 1)).map_err(|_| Errno::ENFILE)
+    }
+
+    /// A file has been closed.
+    pub fn closed(&mut self) {
+        let count = self.handles.len();
+        self.opens.iter_mut().for_each(|room| room.keep(count));
     }
 
     /// Refuses a session that may not change names.

@@ -44,6 +44,7 @@ impl<F: FileSystem + Send> Session<F> {
         let ino = self.own.inodes.inner(ino)?;
         let open = self.own.handles.remove(ino, handle, file)?;
         self.unlock_closed(ino, handle);
+        self.own.closed();
         self.own.inodes.closed(ino);
         let mut state = self.volume.lock()?;
         self.own.drop_forgotten(&mut state.views);
@@ -133,9 +134,6 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         }
         // A handle of a directory says nothing that the file system would want to know.
         let handle = open.filter(|open| open.flags.is_some()).map(|open| open.handle);
-        if let Some(size) = set.size {
-            call.size_before(inner, size)?;
-        }
         let attr = call.state.fs.setattr(&call.cx, inner, handle, &set)?;
         if call.state.content_observed(inner) {
             let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
@@ -287,10 +285,11 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         let dir = call.inside(new_parent)?;
         let above = call.allowed(dir)?;
         call.may_make(dir, new_name, above.as_ref())?;
-        if !call.own.inodes.all() {
-            // Only a session that has it open may give a name to a file without one.
+        if !call.own.inodes.all() || !call.caller.is_free() {
             let attr = call.state.fs.getattr(&call.cx, source)?;
-            if attr.nlink == 0 && !call.own.inodes.is_open(source) {
+            call.caller.link(&attr)?;
+            // Only a session that has it open may give a name to a file without one.
+            if attr.nlink == 0 && !call.own.inodes.all() && !call.own.inodes.is_open(source) {
                 return Err(Errno::ENOENT);
             }
         }
@@ -441,7 +440,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             }
             let end = offset.saturating_add(len);
             let grows = if mode.contains(FallocateMode::KEEP_SIZE) { 0 } else { end };
-            let was = call.size_before(open.ino, grows)?;
+            let was = call.size_before(open.ino)?;
             call.state.fs.fallocate(&call.cx, open.ino, open.handle, offset, len, mode)?;
             if call.state.content_observed(open.ino) {
                 let zeros = mode.intersects(FallocateMode::PUNCH_HOLE | FallocateMode::ZERO_RANGE);

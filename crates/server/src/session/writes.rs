@@ -80,7 +80,7 @@ impl<F: FileSystem + Send> Session<F> {
             };
             let end = offset.saturating_add(data.len() as u64);
             let of_cache = matches!(at, At::Within(_));
-            let was = state.size_before(cx, own.id, open.ino, end)?;
+            let was = state.size_before(cx, own.id, open.ino, offset..end)?;
             let had = state.views.has(own.view, open.ino, offset, data.len());
             let written = state.fs.write(cx, open.ino, open.handle, offset, data)?;
             if written.len > 0 && state.content_observed(open.ino) {

@@ -1,15 +1,16 @@
 //! The requests that wait for the next sync.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use atoll_vfs::wire::Request;
 use atoll_vfs::wire::files::FUSE_FSYNC_FDATASYNC;
-use atoll_vfs::{Handle, Result};
+use atoll_vfs::{Errno, Handle, Result};
 
 use crate::host::Bell;
 
-/// The most requests that wait for the next sync. One more makes a whole sync by itself, under the
-/// lock.
+/// The most requests of one user that wait for the next sync; one more is `EAGAIN`. To sync for it
+/// at once would hold up all others, under the lock.
 pub(crate) const QUEUE_MAX: usize = 4096;
 
 /// Called with the outcome of a sync, by the syncer: it must not block.
@@ -48,6 +49,8 @@ impl Ask {
 
 /// A request that waits for a sync.
 pub(crate) struct Waiter {
+    /// The user; `None` for the server's own.
+    pub uid: Option<u32>,
     pub data_only: bool,
     pub then: Then,
 }
@@ -55,8 +58,18 @@ pub(crate) struct Waiter {
 #[derive(Default)]
 pub(crate) struct Queue {
     pub waiters: Vec<Waiter>,
+    /// How many of them are each user's.
+    of_users: HashMap<u32, usize>,
     /// The server ends: the requests so far are still served.
     pub closed: bool,
+}
+
+impl Queue {
+    /// Takes the requests so far.
+    pub fn take(&mut self) -> Vec<Waiter> {
+        self.of_users.clear();
+        std::mem::take(&mut self.waiters)
+    }
 }
 
 /// The requests that wait for a sync of a volume.
@@ -73,12 +86,20 @@ impl Syncs {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a waiter, or gives it back: there is no syncer, or too many wait.
-    pub fn ask(&self, waiter: Waiter) -> std::result::Result<(), Then> {
-        let Some(syncer) = self.syncer.get() else { return Err(waiter.then) };
+    /// Queues a waiter, or gives it back with an outcome: too many of its user wait. Without one
+    /// there is no syncer.
+    pub fn ask(&self, waiter: Waiter) -> std::result::Result<(), (Then, Option<Errno>)> {
+        let Some(syncer) = self.syncer.get() else { return Err((waiter.then, None)) };
         let mut queue = self.queue();
-        if queue.closed || queue.waiters.len() >= QUEUE_MAX {
-            return Err(waiter.then);
+        if queue.closed {
+            return Err((waiter.then, None));
+        }
+        if let Some(uid) = waiter.uid {
+            let own = queue.of_users.entry(uid).or_default();
+            if *own >= QUEUE_MAX {
+                return Err((waiter.then, Some(Errno::EAGAIN)));
+            }
+            *own += 1;
         }
         queue.waiters.push(waiter);
         drop(queue);

@@ -34,7 +34,7 @@ impl From<Failed> for Errno {
 }
 
 /// The error that a server means by error number `raw`, which is not 0.
-fn error(raw: i32) -> Errno {
+pub(super) fn error(raw: i32) -> Errno {
     match raw.checked_neg().and_then(Errno::from_raw) {
         // The seam has no such error: a file system cannot do it, or can.
         Some(Errno::ENOSYS) => Errno::EOPNOTSUPP,
@@ -81,7 +81,7 @@ impl<T: Transport> Client<T> {
 
     /// Sends `request`, whose answer may bring at most `room` bytes of data.
     #[inline]
-    fn send(
+    pub(super) fn send(
         &mut self,
         cx: &Context,
         ino: Ino,

@@ -52,6 +52,7 @@ impl<T: Transport> Client<T> {
             unique: 0,
             open: BTreeMap::new(),
             unread: VecDeque::new(),
+            waits: 0,
             forgets: Vec::new(),
             listing: Vec::new(),
             request: [0; REQUEST_MAX],

@@ -1,5 +1,5 @@
 //! Locks: messages only, for servers that keep a table of locks. No file system behind the seam
-//! does.
+//! does; the asking side is [`Locks`](crate::locks::Locks).
 
 use super::fixed::fixed;
 
@@ -27,3 +27,12 @@ fixed! {
 
 /// Of [`LkIn::lk_flags`]: a lock of flock(2), not of fcntl(2).
 pub const FUSE_LK_FLOCK: u32 = 1;
+
+/// Of [`FileLock::kind`]: shared.
+pub const F_RDLCK: u32 = 0;
+/// Of [`FileLock::kind`]: exclusive.
+pub const F_WRLCK: u32 = 1;
+/// Of [`FileLock::kind`]: none.
+pub const F_UNLCK: u32 = 2;
+/// Of [`FileLock::end`]: the end of the file, wherever it will be.
+pub const LK_END: u64 = i64::MAX as u64;

@@ -1,0 +1,74 @@
+//! Programs that are linked with the C library, as clients of a server: their locks hold among all
+//! who use the volume.
+#![allow(missing_docs)]
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use common::served::Served;
+use common::{need, ok};
+
+/// Compiles `sources` of the library's tests, with `libraries`.
+fn compile(served: &Served, sources: &[&str], libraries: &[&str]) -> PathBuf {
+    need("cc", "gcc libc6-dev");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../libatoll");
+    let test = std::env::current_exe().unwrap();
+    let library = test.parent().unwrap().join("libatoll.a");
+    assert!(library.exists(), "no {}", library.display());
+    let program = served.path().join("program");
+    let mut cc = Command::new("cc");
+    cc.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
+    cc.arg("-I").arg(folder.join("include")).arg("-I").arg(folder.join("sqlite"));
+    cc.args(sources.iter().map(|source| folder.join(source))).arg(library);
+    cc.args(["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl"]).args(libraries);
+    ok(&mut cc);
+    program
+}
+
+#[test]
+fn locks_hold_among_processes() {
+    let served = Served::new();
+    let program = compile(&served, &["tests/c/served.c"], &[]);
+    let said = ok(Command::new(program).arg(served.socket()));
+    assert_eq!(said, "refused\nexcluded\n");
+}
+
+#[test]
+fn locks_of_an_unmodified_program_hold() {
+    need("python3", "python3");
+    let served = Served::new();
+    let program = compile(&served, &["tests/c/served.c"], &[]);
+    let script = "import fcntl, sys; file = open('/vol/lock', 'w')\n\
+        fcntl.lockf(file, fcntl.LOCK_EX); fcntl.flock(file, fcntl.LOCK_EX)\n\
+        print('has both', flush=True); sys.stdin.read()";
+    let mut holder = served
+        .run(&[])
+        .args(["python3", "-c", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    BufReader::new(holder.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "has both\n");
+    let found = ok(Command::new(program).arg(served.socket()).arg("held"));
+    assert_eq!(found, "held\n");
+    drop(holder.stdin.take());
+    assert!(holder.wait().unwrap().success());
+}
+
+#[test]
+fn databases_are_shared() {
+    assert!(Path::new("/usr/include/sqlite3.h").exists(), "install libsqlite3-dev");
+    let served = Served::new();
+    let sources = ["tests/c/inserts.c", "sqlite/atoll_sqlite.c"];
+    let program = compile(&served, &sources, &["-lsqlite3"]);
+    for journal in ["delete", "truncate", "persist", "wal"] {
+        let said = ok(Command::new(&program).arg(served.socket()).arg(journal));
+        assert_eq!(said, "whole\n");
+        served.script("rm -f /vol/t.db*");
+    }
+}

@@ -1,0 +1,168 @@
+//! The locks that are held, of one kind of one file: found by their owner, and by their bytes.
+//!
+//! Locks of one owner do not overlap, and neither do exclusive ones of all owners. Shared ones may,
+//! and are kept by how long they are, in powers of two: those of one length that reach into a range
+//! begin in it, or at most so far before it.
+
+use std::collections::BTreeMap;
+
+use super::{Ask, LockKind, LockRange, Owner};
+use crate::rights::identity::SessionId;
+
+/// A lock that is held.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held {
+    pub range: LockRange,
+    pub kind: LockKind,
+    pub owner: Owner,
+    pub pid: u32,
+    pub through: u64,
+}
+
+/// The lock before all others of a session.
+fn first(session: SessionId) -> (Owner, u64) {
+    (Owner { session, number: 0 }, 0)
+}
+
+/// The lock behind all others of a session.
+fn last(session: SessionId) -> (Owner, u64) {
+    (Owner { session, number: u64::MAX }, u64::MAX)
+}
+
+/// The power of two that `range` is at least as long as.
+fn class(range: LockRange) -> u32 {
+    (u128::from(range.end - range.start) + 1).ilog2()
+}
+
+/// Locks that are held.
+#[derive(Default)]
+pub(super) struct HeldLocks {
+    /// By owner and first byte.
+    all: BTreeMap<(Owner, u64), Held>,
+    /// The exclusive ones by first byte: the last, and the owner.
+    exclusive: BTreeMap<u64, (u64, Owner)>,
+    /// The shared ones by length, first byte and owner: the last byte.
+    shared: BTreeMap<(u32, u64, Owner), u64>,
+    /// The lengths that there are.
+    classes: u128,
+}
+
+impl HeldLocks {
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Those of `session`, in the order of owners and bytes.
+    pub fn of_session(&self, session: SessionId) -> impl Iterator<Item = &Held> {
+        self.all.range(first(session)..=last(session)).map(|(_, held)| steps::count(held))
+    }
+
+    /// Those of `owner` that overlap `range` or touch it, in the order of bytes.
+    pub fn around(&self, owner: Owner, range: LockRange) -> Vec<Held> {
+        let (from, to) = ((owner, 0), (owner, range.end.saturating_add(1)));
+        let near = self.all.range(from..=to).rev().map(|(_, held)| steps::count(held));
+        let near = near.take_while(|held| held.range.end.saturating_add(1) >= range.start);
+        let mut near: Vec<Held> = near.copied().collect();
+        near.reverse();
+        near
+    }
+
+    pub fn insert(&mut self, held: Held) {
+        let Held { range, owner, .. } = held;
+        self.all.insert((owner, range.start), held);
+        match held.kind {
+            LockKind::Exclusive => {
+                self.exclusive.insert(range.start, (range.end, owner));
+            }
+            LockKind::Shared => {
+                self.shared.insert((class(range), range.start, owner), range.end);
+                self.classes |= 1 << class(range);
+            }
+        }
+    }
+
+    pub fn remove(&mut self, held: &Held) {
+        let Held { range, owner, .. } = *held;
+        self.all.remove(&(owner, range.start));
+        match held.kind {
+            LockKind::Exclusive => {
+                self.exclusive.remove(&range.start);
+            }
+            LockKind::Shared => {
+                let class = class(range);
+                self.shared.remove(&(class, range.start, owner));
+                let (least, _) = first(SessionId(0));
+                let next = self.shared.range((class, 0, least)..).next();
+                if next.is_none_or(|((other, ..), _)| *other != class) {
+                    self.classes &= !(1 << class);
+                }
+            }
+        }
+    }
+
+    /// The locks that keep `ask` from being granted.
+    pub fn in_the_way<'a>(&'a self, ask: &'a Ask) -> impl Iterator<Item = &'a Held> {
+        let range = ask.range;
+        let exclusive = self.exclusive.range(..=range.end).rev();
+        let exclusive = exclusive.map(steps::count);
+        let exclusive = exclusive.take_while(move |(_, (end, _))| *end >= range.start);
+        let exclusive = exclusive.map(|(&start, &(_, owner))| (owner, start));
+        let classes = if ask.kind == LockKind::Exclusive { self.classes } else { 0 };
+        let classes = (0..=64).filter(move |class| classes & 1 << class != 0);
+        let shared = classes.flat_map(move |class| self.reaching(class, range));
+        exclusive
+            .chain(shared)
+            .filter(|(owner, _)| *owner != ask.owner)
+            .filter_map(|place| self.all.get(&place))
+    }
+
+    /// The first lock, in the order of bytes, that keeps `ask` from being granted.
+    pub fn first_in_the_way(&self, ask: &Ask) -> Option<&Held> {
+        let range = ask.range;
+        let anothers = |(owner, _): &(Owner, u64)| *owner != ask.owner;
+        // They do not overlap: one that begins before may reach into it.
+        let before = self.exclusive.range(..range.start).next_back();
+        let within = self.exclusive.range(range.start..=range.end);
+        let exclusive = before.into_iter().chain(within).map(steps::count);
+        let mut exclusive = exclusive
+            .filter(|(_, (end, _))| *end >= range.start)
+            .map(|(&start, &(_, owner))| (owner, start));
+        let classes = if ask.kind == LockKind::Exclusive { self.classes } else { 0 };
+        let classes = (0..=64).filter(move |class| classes & 1 << class != 0);
+        let shared = classes.filter_map(|class| self.reaching(class, range).find(anothers));
+        let first =
+            exclusive.find(anothers).into_iter().chain(shared).min_by_key(|place| place.1)?;
+        self.all.get(&first)
+    }
+
+    /// The shared locks of one length that overlap `range`.
+    fn reaching(&self, class: u32, range: LockRange) -> impl Iterator<Item = (Owner, u64)> {
+        let longest = (1u128 << (class + 1)) - 1;
+        let before = u64::try_from(longest - 1).unwrap_or(u64::MAX);
+        let from = (class, range.start.saturating_sub(before), first(SessionId(0)).0);
+        let to = (class, range.end, last(SessionId(u64::MAX)).0);
+        let near = self.shared.range(from..=to).map(steps::count);
+        near.filter(move |(_, end)| **end >= range.start)
+            .map(|(&(_, start, owner), _)| (owner, start))
+    }
+}
+
+/// Counts what is looked at, for tests of what a search costs.
+pub(super) mod steps {
+    #[cfg(test)]
+    thread_local!(static COUNT: std::cell::Cell<u64> = const { std::cell::Cell::new(0) });
+
+    /// Passes on something that is looked at.
+    #[inline]
+    pub fn count<T>(thing: T) -> T {
+        #[cfg(test)]
+        COUNT.set(COUNT.get() + 1);
+        thing
+    }
+
+    /// How many things were looked at since the last time.
+    #[cfg(test)]
+    pub fn take() -> u64 {
+        COUNT.take()
+    }
+}
