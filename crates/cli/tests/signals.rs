@@ -5,6 +5,7 @@
 
 mod common;
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -136,6 +137,7 @@ fn a_server_ends_when_it_is_asked_to() {
             let mut child = atoll_under(&way)
                 .current_dir(dir.path())
                 .args(["serve", "v.vol", "--socket", "s"])
+                .stderr(File::create(dir.path().join("log")).unwrap())
                 .spawn()
                 .unwrap();
             wait_until("it serves", || dir.path().join("s").exists());
@@ -145,7 +147,9 @@ fn a_server_ends_when_it_is_asked_to() {
             send(&child, Signal::SIGHUP);
             stays(&mut child, &[Signal::SIGINT], &way);
             send(&child, signal);
-            assert!(ended(&mut child).success(), "{way:?} {signal}");
+            let status = ended(&mut child);
+            let log = std::fs::read_to_string(dir.path().join("log")).unwrap();
+            assert!(status.success(), "{way:?} {signal}: {status}, {log}");
             let gone = |pid: &i32| !Path::new(&format!("/proc/{pid}")).exists();
             wait_until("its helpers have ended", || helpers.iter().all(gone));
             fsck(&vol);
