@@ -2,8 +2,8 @@
 //! floods it, nor has a thread that serves wait.
 //!
 //! Of one kind of message (a place of the program) about one user only some are said at a time,
-//! then one that says how many were left out; and only some about all users together. Another thread
-//! than those that serve writes them, and what it has no room for is counted.
+//! then one that says how many were left out; and only some about all users together. Another
+//! thread than those that serve writes them, and what it has no room for is counted.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -29,8 +29,8 @@ const LONGEST: usize = 2000;
 /// How long what waits may take to be written when the server ends.
 const END: Duration = Duration::from_secs(1);
 
-/// The log of this process. When it is dropped, what waits is written, and what was left out said; or
-/// that is given up after a second.
+/// The log of this process. When it is dropped, what waits is written, and what was left out said;
+/// or that is given up after a second.
 pub struct Log {
     shared: Arc<Shared>,
     /// Hangs up when the thread that writes has ended.

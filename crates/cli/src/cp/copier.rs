@@ -1,6 +1,6 @@
 //! Copying one tree. The source is opened before its target is touched, and what a target held is
 //! there until its copy is whole: a copy of what exists is made beside it, as
-//! `.atoll-cp-PROCESS-NUMBER`, and takes its name then. One that a killed process leaves keeps that.
+//! `.atoll-cp-PROCESS-NUMBER`, and takes its name then. A process that is killed leaves it there.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -75,8 +75,8 @@ fn asked(lock: &libc::flock, of_description: bool) -> Result<RecordLock, Error> 
     Ok(RecordLock { kind, whence, start: lock.l_start, len: lock.l_len, pid, of_description })
 }
 
-/// Runs `call` on the volume that was mounted as number `mount`; if there is none yet, on that which
-/// is mounted, whose number it becomes. A descriptor of one mount means nothing to the next.
+/// Runs `call` on the volume that was mounted as number `mount`; if there is none yet, on that
+/// which is mounted, whose number it becomes. A descriptor of one mount means nothing to the next.
 fn with_mount<R>(
     mount: &mut Option<u64>,
     call: impl FnOnce(&mut Volume) -> Result<R, Error>,
