@@ -22,7 +22,7 @@ use std::time::Duration;
 use crate::record::Broken;
 use attacks::{ATTACKS, Attack};
 use report::Row;
-use stage::{Actor, Peak, STRANGER, Stage, VICTIM};
+use stage::{Peak, STRANGER, Stage, VICTIM};
 
 pub use attacks::Part;
 pub use victim::Visit;
@@ -126,10 +126,13 @@ fn measure(attack: &'static Attack, options: &Options, row: &mut Row) -> Result<
     let mut newcomer = visit(&stage, "come")?;
     newcomer.begin()?;
     victim.begin()?;
-    let mut notes = Vec::new();
-    row.newcomer_ms = said(&mut newcomer, patience, "newcomer", &mut notes)?;
-    row.under = said(&mut victim, patience, "victim", &mut notes)?;
-    notes.extend(strangers.iter().filter_map(|stranger| stranger.note()));
+    if let Some(text) = newcomer.answer(patience)? {
+        row.newcomer_ms = found(&text, "newcomer", &mut row.failure);
+    }
+    if let Some(text) = victim.answer(patience)? {
+        row.under = found(&text, "victim", &mut row.failure);
+    }
+    let notes: Vec<String> = strangers.iter().filter_map(|stranger| stranger.note()).collect();
     row.notes = notes.join("; ");
     (row.memory_mib, row.shared_mib) = peak.end();
     // A stranger takes its mounts down, by which the kernel lets go of whoever waits for them.
@@ -140,19 +143,18 @@ fn measure(attack: &'static Attack, options: &Options, row: &mut Row) -> Result<
     Ok(())
 }
 
-/// What `actor` found; `None` when that is a failure, or comes too late.
-fn said<T: serde::de::DeserializeOwned>(
-    actor: &mut Actor,
-    patience: Duration,
+/// What an actor found, from its line `text`. To answer late is a result; that a call of its
+/// failed, or read what it did not write, is a failure of the server.
+fn found<T: serde::de::DeserializeOwned>(
+    text: &str,
     who: &str,
-    notes: &mut Vec<String>,
-) -> Result<Option<T>, Broken> {
-    let Some(text) = actor.answer(patience)? else { return Ok(None) };
-    let found = parse(&text);
+    failure: &mut Option<String>,
+) -> Option<T> {
+    let found = parse(text);
     if let Err(Broken(why)) = &found {
-        notes.push(format!("{who}: {why}"));
+        failure.get_or_insert_with(|| format!("{who}: {why}"));
     }
-    Ok(found.ok())
+    found.ok()
 }
 
 fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, Broken> {
@@ -160,5 +162,23 @@ fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, Broken> {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(why)) => Err(Broken(why)),
         Err(_) => Err(Broken(format!("it said `{}`", text.trim()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_victim_that_fails_is_a_failure_of_the_run() {
+        let mut failure = None;
+        assert_eq!(found::<f64>(r#"{"Ok":1.5}"#, "newcomer", &mut failure), Some(1.5));
+        assert_eq!(failure, None);
+        assert_eq!(
+            found::<f64>(r#"{"Err":"page 3 is not its own"}"#, "victim", &mut failure),
+            None
+        );
+        assert_eq!(found::<f64>("panicked", "newcomer", &mut failure), None);
+        assert_eq!(failure.as_deref(), Some("victim: page 3 is not its own"));
     }
 }

@@ -4,7 +4,7 @@
 //! These costs are known, and no failures: the server bounds some of them only by its limits.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use atoll_fs::Fs;
@@ -76,9 +76,6 @@ pub fn all(template: &Template) -> Outcome<Vec<Finding>> {
         Some(error) => format!("its owner's writes beyond 4 GiB come to \"{error}\""),
     };
     findings.push(("who may only look maps 64 GiB of a file", what));
-    let alone = many_syncs(template, 5000)?;
-    let what = format!("{alone} of 5000 are made under the lock");
-    findings.push(("syncs beyond the queue", what));
     Ok(findings)
 }
 
@@ -316,22 +313,4 @@ fn mapped_by_reader(template: &Template) -> Outcome<Option<Errno>> {
         session.map(&CX, attr.ino, handle, 8 << 30, 64 << 30)
     })?;
     Ok(write(40 << 30)?.err())
-}
-
-/// How many of `count` syncs that are asked for at once the clients make themselves, with all
-/// others waiting.
-fn many_syncs(template: &Template, count: u64) -> Outcome<u64> {
-    let world = empty(template)?;
-    let volume = world.volume.as_ref().ok_or("there is no volume")?;
-    let done = Arc::new(AtomicU64::new(0));
-    for _ in 0..count {
-        let done = Arc::clone(&done);
-        volume.sync_later(
-            false,
-            Box::new(move |_| {
-                done.fetch_add(1, Ordering::Relaxed);
-            }),
-        );
-    }
-    Ok(done.load(Ordering::Relaxed))
 }

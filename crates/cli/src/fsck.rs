@@ -93,7 +93,7 @@ pub fn run(args: &Args) -> Outcome {
 }
 
 fn say(args: &Args, report: &Report, name: &'static str) -> Result<(), Failure> {
-    let shown = args.volume.display();
+    let shown = output::shown(args.volume.as_os_str());
     if args.json {
         output::json(&json(args, report, name))?;
     } else if !report.is_clean() || !args.quiet || !report.notes.is_empty() {

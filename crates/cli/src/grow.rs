@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use atoll::storage;
-use atoll_block::BLOCK_SIZE;
 use atoll_fs::{FsError, MountOptions};
 use atoll_host::device::{OpenError, OpenOptions};
 use serde::Serialize;
@@ -41,21 +40,21 @@ struct Result {
 /// Grows it.
 pub fn run(args: &Args) -> Outcome {
     let path = &args.volume;
-    let shown = path.display();
+    let shown = output::shown(path.as_os_str());
     // Looked at before its file is made longer, which happens to volumes only.
     let mut device = volume::open_device(path, volume::Access::Read)?;
     let now = atoll_fs::read_superblock(&mut device)
         .map_err(|error| volume::unusable(path, error))?
         .block_count;
     drop(device);
-    let blocks = args.size.map(|size| size / BLOCK_SIZE as u64);
+    let blocks = args.size.map(size::to_blocks);
     if let Some(blocks) = blocks
         && blocks < now
     {
         return Err(Failure::new(format!(
             "{shown} has {}, and volumes cannot be made smaller; make a new one of that size, and copy with \
              `atoll cp -r {shown}:/ NEW:/`",
-            size::show(now * BLOCK_SIZE as u64)
+            size::show(size::of_blocks(now))
         )));
     }
     let options = OpenOptions { blocks, ..OpenOptions::default() };
@@ -72,7 +71,7 @@ pub fn run(args: &Args) -> Outcome {
         FsError::Device(error) => Failure::new(format!("cannot grow {shown}: {error}")),
         error => volume::unusable(path, error),
     })?;
-    let (before, after) = (grown.before * BLOCK_SIZE as u64, grown.after * BLOCK_SIZE as u64);
+    let (before, after) = (size::of_blocks(grown.before), size::of_blocks(grown.after));
     if args.json {
         output::json(&Result { volume: output::text(path.as_os_str()), before, after })?;
     } else if before == after {

@@ -47,7 +47,6 @@ pub fn run(args: &Args) -> Outcome {
     let notes = volume.notes().iter().map(ToString::to_string).collect();
     volume::close(&args.volume, volume)?;
     let sb = &info.superblock;
-    let bytes = |blocks: u64| blocks * BLOCK_SIZE as u64;
     let end = sb.label.iter().position(|&byte| byte == 0).unwrap_or(sb.label.len());
     let label = OsStr::from_bytes(&sb.label[..end]);
     let info = Info {
@@ -55,11 +54,11 @@ pub fn run(args: &Args) -> Outcome {
         uuid: output::uuid(&sb.uuid),
         label: output::text(label),
         created: format!("{}Z", output::date(sb.created).replace(' ', "T")),
-        size: bytes(sb.block_count),
-        free: bytes(info.free_blocks),
+        size: size::of_blocks(sb.block_count),
+        free: size::of_blocks(info.free_blocks),
         inodes: info.inodes,
         tree_height: info.tree_height,
-        journal: bytes(sb.ring_blocks),
+        journal: size::of_blocks(sb.ring_blocks),
         block_size: BLOCK_SIZE as u64,
         format: atoll_fs::layout::VERSION,
         groups: sb.group_count(),

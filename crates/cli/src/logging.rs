@@ -2,11 +2,12 @@
 //! floods it, nor has a thread that serves wait.
 //!
 //! Of one kind of message (a place of the program) about one user only some are said at a time,
-//! then one that says how many were left out. Another thread than those that serve writes them, and
-//! what it has no room for is counted.
+//! then one that says how many were left out; and only some about all users together. Another
+//! thread than those that serve writes them, and what it has no room for is counted.
 
 use std::collections::HashMap;
 use std::io::Write;
+use std::panic::PanicHookInfo;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,7 +20,7 @@ use crate::failure::Failure;
 const WINDOW: Duration = Duration::from_secs(10);
 /// The most messages of one kind about one user in that time.
 const ALIKE: u32 = 50;
-/// The most messages in that time.
+/// The most messages about users in that time.
 const MOST: u32 = 500;
 /// The most messages that wait to be written.
 const WAITING: usize = 128;
@@ -28,7 +29,8 @@ const LONGEST: usize = 2000;
 /// How long what waits may take to be written when the server ends.
 const END: Duration = Duration::from_secs(1);
 
-/// The log of this process.
+/// The log of this process. When it is dropped, what waits is written, and what was left out said;
+/// or that is given up after a second.
 pub struct Log {
     shared: Arc<Shared>,
     /// Hangs up when the thread that writes has ended.
@@ -69,15 +71,17 @@ impl Log {
         })?;
         self.written = Some(written);
         self.shared.lock().queue = Some(sender);
-        std::panic::set_hook(Box::new(|info| log::error!("{info}")));
+        let shared = Arc::clone(&self.shared);
+        std::panic::set_hook(Box::new(move |info| shared.say_panic(info)));
         Ok(())
     }
+}
 
-    /// Has all written that waits, and what was left out said, or gives up after a second.
-    pub fn finish(self) {
+impl Drop for Log {
+    fn drop(&mut self) {
         // The thread ends when it has all.
         self.shared.lock().queue = None;
-        if let Some(written) = self.written {
+        if let Some(written) = self.written.take() {
             let _ = written.recv_timeout(END);
         }
     }
@@ -124,6 +128,7 @@ struct Said {
 #[derive(Debug, Default)]
 struct Limiter {
     kinds: HashMap<Kind, Said>,
+    /// About users.
     all: u32,
     /// Of kinds that were not there yet when there was room for no more.
     others: u64,
@@ -136,12 +141,16 @@ impl Limiter {
     /// Whether `text` may be said.
     fn admit(&mut self, kind: Kind, now: Instant, text: &dyn std::fmt::Display) -> bool {
         self.since.get_or_insert(now);
-        if self.all >= MOST && !self.kinds.contains_key(&kind) {
+        // Users are many, and what they have said must not hide what the server says of itself. Of
+        // that there are as many kinds as places in the program.
+        let (_, _, user) = kind;
+        let full = user.is_some() && self.all >= MOST;
+        if full && !self.kinds.contains_key(&kind) {
             self.others += 1;
             return false;
         }
         let said = self.kinds.entry(kind).or_default();
-        if self.all >= MOST || said.times >= ALIKE {
+        if full || said.times >= ALIKE {
             if said.left_out == 0 {
                 said.example = text.to_string();
             }
@@ -149,7 +158,7 @@ impl Limiter {
             return false;
         }
         said.times += 1;
-        self.all += 1;
+        self.all += u32::from(user.is_some());
         true
     }
 
@@ -210,6 +219,12 @@ impl Shared {
         {
             limiter.unwritten += 1;
         }
+    }
+
+    /// Says that a thread has panicked, whatever the filter lets through.
+    fn say_panic(&self, info: &PanicHookInfo<'_>) {
+        let line = info.location().map(|at| at.line());
+        self.say(Level::Error, (Some("panic"), line, None), info);
     }
 
     /// Writes what comes, until nothing more can.
@@ -285,6 +300,68 @@ mod tests {
         assert!(limiter.kinds.len() <= MOST as usize);
         let summary = limiter.end();
         assert!(summary.iter().any(|text| text.contains("too many of others")), "{summary:?}");
+    }
+
+    #[test]
+    fn users_hide_nothing_about_the_server() {
+        let (mut limiter, now) = (Limiter::default(), Instant::now());
+        let server = |line| (Some("here"), Some(line), None);
+        let said = |limiter: &mut Limiter, kind| {
+            (0..1000).filter(|_| limiter.admit(kind, now, &"x")).count()
+        };
+        // What it says takes no room from them either.
+        for line in 0..100 {
+            assert_eq!(said(&mut limiter, server(line)), ALIKE as usize);
+        }
+        let users: usize = (0..100).map(|user| said(&mut limiter, kind(1, user))).sum();
+        assert_eq!(users, MOST as usize);
+        assert_eq!(said(&mut limiter, server(100)), ALIKE as usize);
+        assert_eq!(said(&mut limiter, server(0)), 0);
+    }
+
+    /// Also where the filter lets nothing through, as here, where there is none.
+    #[test]
+    fn panics_are_said() {
+        let (sender, queue) = sync_channel(WAITING);
+        let state = State { limiter: Limiter::default(), queue: Some(sender) };
+        let shared = Arc::new(Shared { form: Form::Terminal, state: Mutex::new(state) });
+        let filter = env_logger::Builder::new().parse_filters("off").build();
+        let logger = Logger { filter, shared: Arc::clone(&shared) };
+        let error = Record::builder().level(Level::Error).args(format_args!("x")).build();
+        log::Log::log(&logger, &error);
+        let usual = Arc::new(std::panic::take_hook());
+        let (others, says) = (Arc::clone(&usual), Arc::clone(&shared));
+        std::panic::set_hook(Box::new(move |info| {
+            others(info);
+            says.say_panic(info);
+        }));
+        std::panic::catch_unwind(|| panic!("it broke")).unwrap_err();
+        std::panic::set_hook(Box::new(move |info| usual(info)));
+        shared.lock().queue = None;
+        let mut lines = Vec::new();
+        shared.write(&queue, |line| lines.push(line.to_owned()));
+        assert!(lines.iter().any(|line| line.contains("error") && line.contains("it broke")));
+        assert!(!lines.contains(&"atoll: error: x\n".to_owned()));
+    }
+
+    #[test]
+    fn what_waits_is_written_when_the_log_is_dropped() {
+        let (sender, queue) = sync_channel(WAITING);
+        let (writes, written) = sync_channel::<()>(0);
+        let state = State { limiter: Limiter::default(), queue: Some(sender) };
+        let shared = Arc::new(Shared { form: Form::Terminal, state: Mutex::new(state) });
+        let log = Log { shared: Arc::clone(&shared), written: Some(written) };
+        shared.say(Level::Info, kind(1, 1), &"last");
+        let (ended, all) = sync_channel(1);
+        std::thread::spawn(move || {
+            let mut lines = Vec::new();
+            shared.write(&queue, |line| lines.push(line.to_owned()));
+            drop(writes);
+            ended.send(lines)
+        });
+        drop(log);
+        let lines = all.recv_timeout(Duration::from_secs(30)).unwrap();
+        assert_eq!(lines, ["atoll: info: last\n"]);
     }
 
     #[test]

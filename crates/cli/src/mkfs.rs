@@ -54,7 +54,7 @@ pub fn run(args: &Args) -> Outcome {
     let volume = volume::create(&args.volume, &options)?;
     let info = volume.info();
     volume::close(&args.volume, volume)?;
-    let size = info.superblock.block_count * atoll_block::BLOCK_SIZE as u64;
+    let size = size::of_blocks(info.superblock.block_count);
     if args.json {
         output::json(&Made {
             volume: output::text(args.volume.as_os_str()),
@@ -63,9 +63,8 @@ pub fn run(args: &Args) -> Outcome {
             size,
         })?;
     } else {
-        output::line(
-            format!("{}: a volume of {}", args.volume.display(), size::show(size)).as_bytes(),
-        )?;
+        let shown = output::shown(args.volume.as_os_str());
+        output::line(format!("{shown}: a volume of {}", size::show(size)).as_bytes())?;
     }
     Ok(0)
 }

@@ -1,7 +1,6 @@
 //! Reports of damage found in volumes while they are used: printed at once, where the user of the
 //! volume looks.
 
-use std::io::Write as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -48,7 +47,7 @@ impl Listener for Speaker {
         } else if destination == Destination::System as u8 {
             let _ = to_system_log(&text);
         } else {
-            let _ = writeln!(std::io::stderr(), "atoll: {text}");
+            say!("{text}");
         }
     }
 }

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::sync::OnceLock;
 
 use atoll_vfs::{FileType, Timespec};
 use serde::Serialize;
@@ -43,7 +44,8 @@ pub fn shown(name: &OsStr) -> String {
 
 /// `name` for standard output: raw, unless a person looks.
 pub fn to_print(name: &[u8]) -> Cow<'_, [u8]> {
-    match io::stdout().is_terminal() {
+    static PERSON: OnceLock<bool> = OnceLock::new();
+    match PERSON.get_or_init(|| io::stdout().is_terminal()) {
         true => Cow::Owned(shown(OsStr::from_bytes(name)).into_bytes()),
         false => Cow::Borrowed(name),
     }

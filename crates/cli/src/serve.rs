@@ -16,11 +16,11 @@ use atoll_host::server::rules::{Limit, Rule, RuleError, Rules};
 use rustix::process::Signal;
 
 use crate::failure::{Failure, Outcome};
-use crate::logging::{self, Log};
+use crate::logging;
 use crate::notes;
 use crate::signals;
 use crate::size;
-use crate::volume::{self, Access, Atime};
+use crate::volume::{self, Access, Atime, Volume};
 
 /// Serve volumes to many programs at once, until Ctrl-C or SIGTERM.
 ///
@@ -140,13 +140,8 @@ impl FromStr for Source {
 
 /// Serves.
 pub fn run(args: &Args) -> Outcome {
+    // Dropped last, it has all written.
     let mut log = logging::start(&args.log_level)?;
-    let outcome = serve(args, &mut log);
-    log.finish();
-    outcome
-}
-
-fn serve(args: &Args, log: &mut Log) -> Outcome {
     notes::go_to(notes::Destination::Log);
     let cannot =
         |what: &str, error: &dyn std::fmt::Display| Failure::new(format!("cannot {what}: {error}"));
@@ -200,12 +195,7 @@ fn serve(args: &Args, log: &mut Log) -> Outcome {
     })();
     let doors = match doors {
         Ok(doors) => doors,
-        Err(failure) => {
-            for ((_, volume), path) in volumes.into_iter().zip(&paths) {
-                volume::close(path, volume)?;
-            }
-            return Err(failure);
-        }
+        Err(failure) => return Err(give_up(volumes, &paths, failure)),
     };
     let names = volumes.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
     let sockets = args.socket.iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
@@ -214,18 +204,20 @@ fn serve(args: &Args, log: &mut Log) -> Outcome {
     // is one. It is made absolute while that can be asked for.
     let open = rules.iter().position(Rules::admit_others).unwrap_or(0);
     let address = std::path::absolute(&args.socket[open]);
-    let confined =
-        confine::confine(args.jail.into()).map_err(|error| cannot("confine the server", &error))?;
+    let confined = match confine::confine(args.jail.into()) {
+        Ok(confined) => confined,
+        Err(error) => {
+            return Err(give_up(volumes, &paths, cannot("confine the server", &error)));
+        }
+    };
     if let Err(error) = &confined.jailed {
         log::debug!("the server has no root directory and namespaces of its own: {error}");
     }
     if args.require_landlock && confined.landlocked != Landlocked::Fully {
-        for ((_, volume), path) in volumes.into_iter().zip(&paths) {
-            volume::close(path, volume)?;
-        }
-        return Err(Failure::new(
+        let failure = Failure::new(
             "the kernel has no Landlock, or an older one, and --require-landlock asks for all of it",
-        ));
+        );
+        return Err(give_up(volumes, &paths, failure));
     }
     match confined.landlocked {
         Landlocked::Fully => log::debug!("confined by seccomp and Landlock"),
@@ -237,7 +229,9 @@ fn serve(args: &Args, log: &mut Log) -> Outcome {
         }
     }
 
-    log.serve().map_err(|error| cannot("write a log", &error))?;
+    if let Err(error) = log.serve() {
+        return Err(give_up(volumes, &paths, cannot("write a log", &error)));
+    }
     let volumes = volumes
         .into_iter()
         .map(|(name, volume)| {
@@ -284,6 +278,16 @@ fn serve(args: &Args, log: &mut Log) -> Outcome {
         }
     }
     outcome
+}
+
+/// Closes all of `volumes`, though one cannot be, and returns why they are not served.
+fn give_up(volumes: Vec<(String, Volume)>, paths: &[PathBuf], why: Failure) -> Failure {
+    for ((_, volume), path) in volumes.into_iter().zip(paths) {
+        if let Err(failure) = volume::close(path, volume) {
+            log::error!("{failure}");
+        }
+    }
+    why
 }
 
 /// The rules and limits in the file at `path`.
@@ -341,6 +345,7 @@ fn raise_descriptor_limit() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::volume::CreateOptions;
 
     #[test]
     fn names_of_volumes() {
@@ -357,5 +362,21 @@ mod tests {
         for wrong in ["", "x=", "=a", "/", "a:b=c", ":ro"] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
+    }
+
+    /// Also behind one that cannot be closed.
+    #[test]
+    fn all_volumes_are_closed_when_they_are_not_served() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths = ["cut", "whole"].map(|name| folder.path().join(name));
+        let options = CreateOptions { size: Some(16 << 20), ..CreateOptions::default() };
+        let open = |path: &PathBuf| ("v".to_owned(), volume::create(path, &options).unwrap());
+        let volumes = paths.iter().map(open).collect();
+        let cut = std::fs::File::options().write(true).open(&paths[0]).unwrap();
+        cut.set_len(0).unwrap();
+        assert_eq!(give_up(volumes, &paths, Failure::new("why")).message, "why");
+        let mut device = volume::open_device(&paths[1], Access::Read).unwrap();
+        let report = atoll_fs::check(&mut device, &atoll_fs::CheckOptions::default()).unwrap();
+        assert!(report.clean_unmount && report.is_clean());
     }
 }

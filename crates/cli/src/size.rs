@@ -1,4 +1,6 @@
-//! Sizes as people write them: `64M`, `1.5G`, `4096`.
+//! Sizes as people write them: `64M`, `1.5G`, `4096`; and as volumes have them, in blocks.
+
+use atoll_block::BLOCK_SIZE;
 
 /// The suffixes and the power of two that each stands for.
 const SUFFIXES: [(char, u32); 6] =
@@ -34,6 +36,16 @@ pub fn parse(text: &str) -> Result<u64, String> {
         .and_then(|bytes| bytes.checked_add(part * unit / 10u128.pow(fraction.len() as u32)))
         .ok_or_else(wrong)?;
     u64::try_from(bytes).map_err(|_| format!("`{text}` is too large"))
+}
+
+/// The whole blocks in so many bytes.
+pub fn to_blocks(bytes: u64) -> u64 {
+    bytes / BLOCK_SIZE as u64
+}
+
+/// The bytes of so many blocks.
+pub fn of_blocks(blocks: u64) -> u64 {
+    blocks * BLOCK_SIZE as u64
 }
 
 /// `bytes` for people: three digits and a unit.

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use atoll_block::BLOCK_SIZE;
 use serde::Serialize;
 
 use crate::failure::{Failure, Outcome};
@@ -32,12 +31,12 @@ struct Trimmed {
 /// Trims it.
 pub fn run(args: &Args) -> Outcome {
     let path = &args.volume;
-    let shown = path.display();
+    let shown = output::shown(path.as_os_str());
     let mut volume = volume::open(path, Access::Write)?;
     let trimmed = volume.trim();
     volume::close(path, volume)?;
     let blocks = trimmed.map_err(|error| Failure::new(format!("cannot trim {shown}: {error}")))?;
-    let trimmed = blocks * BLOCK_SIZE as u64;
+    let trimmed = size::of_blocks(blocks);
     if args.json {
         output::json(&Trimmed { volume: output::text(path.as_os_str()), trimmed })?;
     } else {

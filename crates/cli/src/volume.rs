@@ -192,11 +192,13 @@ pub fn is_in_use(path: &Path) -> bool {
     locked == Err(rustix::io::Errno::WOULDBLOCK)
 }
 
-/// Whether the file or disk at `path` is a volume, of whatever version and in whatever state.
+/// Whether the file or disk at `path` is a volume, of whatever version and in whatever state. One
+/// that this user may not read is none of the user's volumes.
 pub fn is_volume(path: &Path) -> io::Result<bool> {
+    use io::ErrorKind::{PermissionDenied, UnexpectedEof};
     let mut block = [0; BLOCK_SIZE];
-    match File::open(path)?.read_exact_at(&mut block, 0) {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
+    match File::open(path).and_then(|file| file.read_exact_at(&mut block, 0)) {
+        Err(error) if matches!(error.kind(), PermissionDenied | UnexpectedEof) => return Ok(false),
         read => read?,
     }
     let parsed = atoll_fs::layout::Superblock::parse(&block, BlockIndex(0), u64::MAX);
@@ -222,12 +224,12 @@ pub struct CreateOptions<'a> {
 /// Whatever holds data is left alone unless `force` is given.
 pub fn create(path: &Path, options: &CreateOptions<'_>) -> Result<Volume, Failure> {
     if let Some(size) = options.size
-        && size < BLOCK_COUNT_MIN * BLOCK_SIZE as u64
+        && size < size::of_blocks(BLOCK_COUNT_MIN)
     {
         return Err(Failure::new(format!(
             "a volume of {} is too small; the smallest has {}",
             size::show(size),
-            size::show(BLOCK_COUNT_MIN * BLOCK_SIZE as u64)
+            size::show(size::of_blocks(BLOCK_COUNT_MIN))
         )));
     }
     let failed = cannot_make(path);
@@ -267,21 +269,21 @@ fn create_over(
     };
     // Blank before it was locked.
     is_taken(&mut device)?;
-    let (length, size) = (device.block_count() * BLOCK_SIZE as u64, size.unwrap_or(u64::MAX));
-    if length / BLOCK_SIZE as u64 > size / BLOCK_SIZE as u64 {
+    let (length, blocks) = (device.block_count(), size.map_or(u64::MAX, size::to_blocks));
+    if length > blocks {
         if !found.is_file() {
             return Err(failed(&format!(
                 "the device has {}, and a volume takes all of it; give no --size, or make a partition",
-                size::show(length)
+                size::show(size::of_blocks(length))
             )));
         }
         File::options()
             .write(true)
             .open(path)
-            .and_then(|file| file.set_len(size / BLOCK_SIZE as u64 * BLOCK_SIZE as u64))
+            .and_then(|file| file.set_len(size::of_blocks(blocks)))
             .map_err(|error| failed(&error))?;
         drop(device);
-        device = open_blank(path, path, Some(size))?;
+        device = open_blank(path, path, size)?;
         is_taken(&mut device)?;
     }
     // It may have held something else.
@@ -291,7 +293,7 @@ fn create_over(
 
 /// Opens the file at `place` for the volume that will be at `path`, `size` bytes long at least.
 fn open_blank(path: &Path, place: &Path, size: Option<u64>) -> Result<HostDevice, Failure> {
-    let blocks = size.map(|size| size / BLOCK_SIZE as u64);
+    let blocks = size.map(size::to_blocks);
     let failed = cannot_make(path);
     storage::open(place, &OpenOptions { blocks, ..OpenOptions::default() }).map_err(|error| {
         match error {
@@ -323,7 +325,7 @@ fn format(
     let gid = rustix::process::getegid().as_raw();
     let format = FormatOptions {
         label: options.label,
-        journal_blocks: options.journal.map(|bytes| bytes / BLOCK_SIZE as u64),
+        journal_blocks: options.journal.map(size::to_blocks),
         ..storage::new_volume(Credentials { uid, gid })
             .map_err(|error| Failure::new(format!("no random numbers: {error}")))?
     };
@@ -331,7 +333,7 @@ fn format(
         FsError::Unsuitable => Failure::new(format!(
             "cannot make the volume {shown}: it needs at least {}, a label of at most 64 bytes, and a journal \
              that fits in it",
-            size::show(BLOCK_COUNT_MIN * BLOCK_SIZE as u64)
+            size::show(size::of_blocks(BLOCK_COUNT_MIN))
         )),
         error => Failure::new(format!("cannot make the volume {shown}: {error}")),
     })

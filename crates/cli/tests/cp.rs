@@ -5,11 +5,11 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use common::{atoll, fails, folder, fsck, ok, volume};
+use common::{atoll, fails, folder, fsck, need, ok, volume};
 
 fn run(dir: &Path, args: &[&str]) -> String {
     ok(atoll().current_dir(dir).args(args))
@@ -251,4 +251,86 @@ fn links_and_devices_that_are_named() {
     run(path, &["cp", "f", "d"]);
     assert!(!path.join("d/f").is_symlink());
     assert_eq!(std::fs::read(path.join("aim")).unwrap(), b"new");
+}
+
+/// A copy that cannot take the name of what is there does not stay beside it, nor are the other
+/// names of its original made names of what is there.
+#[test]
+fn a_copy_that_gets_no_name_leaves_nothing() {
+    let dir = folder();
+    let path = dir.path();
+    std::fs::create_dir_all(path.join("from/d")).unwrap();
+    std::fs::create_dir_all(path.join("to/d")).unwrap();
+    std::fs::write(path.join("from/d/first"), "new").unwrap();
+    std::fs::hard_link(path.join("from/d/first"), path.join("from/d/second")).unwrap();
+    for name in ["first", "second"] {
+        std::fs::write(path.join("to/d").join(name), "old").unwrap();
+    }
+    need("unshare", "util-linux");
+    let mut command = Command::new("unshare");
+    command.current_dir(path).args(["--user", "--map-root-user", "--mount", "sh", "-ec"]);
+    // What is mounted on something keeps its name.
+    command.arg("mount --bind to/d/first to/d/first; exec \"$0\" cp -r from/d to");
+    let said = fails(command.arg(env!("CARGO_BIN_EXE_atoll")), 1);
+    assert!(said.contains("d/first: ") && said.contains("busy"), "{said}");
+    assert!(!said.contains("second"), "{said}");
+    let expected = [("first", "old"), ("second", "new")];
+    let expected = expected.map(|(name, content)| (name.to_owned(), content.as_bytes().to_vec()));
+    assert_eq!(files(&path.join("to/d")), BTreeMap::from(expected));
+}
+
+/// Nobody's volume is a file that the user may not read: it is replaced like any other.
+#[test]
+fn a_file_that_cannot_be_read_is_replaced() {
+    let dir = folder();
+    let path = dir.path();
+    std::fs::write(path.join("f"), "new").unwrap();
+    std::fs::write(path.join("secret"), "old").unwrap();
+    std::fs::set_permissions(path.join("secret"), PermissionsExt::from_mode(0o200)).unwrap();
+    let script = "exec \"$0\" cp f secret";
+    let mut command = if rustix::process::geteuid().is_root() {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o777)).unwrap();
+        need("setpriv", "util-linux");
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", script]);
+        command
+    } else {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    };
+    // Where the binary lies may be no place of that user's.
+    let atoll = path.join("atoll");
+    std::fs::copy(env!("CARGO_BIN_EXE_atoll"), &atoll).unwrap();
+    ok(command.current_dir(path).arg("./atoll"));
+    assert_eq!(std::fs::read(path.join("secret")).unwrap(), b"new");
+}
+
+/// Names are others' choice: in what is said of them nothing steers a terminal or begins a line.
+#[test]
+fn names_in_messages_are_plain() {
+    let dir = folder();
+    let path = dir.path();
+    volume(path, "v.vol", "16M");
+    let name = "a\x1b[2J\nb\u{9b}c";
+    std::fs::create_dir(path.join("d")).unwrap();
+    std::fs::write(path.join("d").join(name), "").unwrap();
+    let inside = format!("v.vol:/{name}");
+    for args in [
+        &["ls", &inside][..],
+        &["cat", &inside],
+        &["rm", &inside],
+        &["mkdir", &format!("{inside}/x")],
+        &["cp", &inside, "x"],
+        &["cp", &format!("d/{name}"), "v.vol:/none/"],
+        &["cp", &format!("d/{name}"), &format!("v.vol:/none/{name}")],
+        &["info", name],
+    ] {
+        let said = refuse(path, args);
+        let (line, end) = said.split_at(said.len() - 1);
+        assert!(end == "\n" && !line.contains(char::is_control), "{args:?}: {line:?}");
+        let names = args.iter().any(|arg| *arg == inside || *arg == name);
+        let plain = "a\\x1b[2J\\x0ab\\xc2\\x9bc";
+        assert!(!names || line.contains(plain), "{args:?}: {line:?}");
+    }
 }

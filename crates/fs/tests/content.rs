@@ -1,22 +1,10 @@
 //! File content against a plain array of bytes, and the return of all space.
+mod common;
+
 use atoll_block::{BLOCK_SIZE, FaultDevice, RamDevice};
 use atoll_fs::{CheckOptions, FormatOptions, Fs, MountOptions, check, format};
 use atoll_vfs::*;
-
-const CX: Context = Context { uid: 0, gid: 0, now: Timespec { sec: 5, nsec: 6 } };
-const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
-
-/// xorshift64: the same seed, the same run.
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % n
-    }
-}
+use common::*;
 
 fn fresh(blocks: u64) -> Fs<RamDevice> {
     let mut device = RamDevice::new(blocks);
@@ -150,7 +138,7 @@ fn step(fs: &mut Fs<RamDevice>, ino: Ino, handle: Handle, rng: &mut Rng, expecte
 #[test]
 fn content_is_what_was_written() {
     for seed in 1..40 {
-        let mut rng = Rng(seed * 7919);
+        let mut rng = Rng::new(seed);
         let mut fs = fresh(2000);
         let before = fs.statfs(&CX).unwrap();
         let name = Name::new(b"f").unwrap();

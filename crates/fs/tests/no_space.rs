@@ -5,24 +5,9 @@ use atoll_block::fault::Survival;
 use atoll_block::{BLOCK_SIZE, FaultDevice};
 use atoll_fs::{CheckOptions, FormatOptions, Fs, MountOptions, check, format};
 use atoll_vfs::{
-    CheckpointStep, Errno, FallocateMode, FileSystem, Handle, Ino, Name, OpenFlags, SetAttr,
-    XattrFlags,
+    CheckpointStep, Errno, FallocateMode, FileSystem, Handle, Ino, Name, SetAttr, XattrFlags,
 };
 use common::*;
-
-const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
-
-/// xorshift64: the same seed, the same run.
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % n
-    }
-}
 
 fn volume(blocks: u64) -> Fs<FaultDevice> {
     let mut device = FaultDevice::new(blocks);
@@ -72,7 +57,7 @@ fn write(
 fn a_write_changes_what_it_answers_and_no_more() {
     let (mut nothing, mut short) = (0, 0);
     for seed in 1..40 {
-        let mut rng = Rng(seed * 7919);
+        let mut rng = Rng::new(seed);
         // By turns the volume is full, and its host.
         let mut fs = volume(if seed % 2 == 0 { 500 } else { 2000 });
         let file = create(&mut fs, "f");

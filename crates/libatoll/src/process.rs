@@ -276,7 +276,7 @@ pub fn install(volume: Box<Volume>) -> Result<(), (Box<Volume>, Error)> {
     shared.volume.set(Box::into_raw(volume));
     shared.mount.set(shared.mount.get() + 1);
     // SAFETY: set just now, and guarded by the lock.
-    keep_from_children(crate::volume::descriptors(unsafe { &*shared.volume.get() }));
+    shared.keep_from_children(crate::volume::descriptors(unsafe { &*shared.volume.get() }));
     shared.broken.store(false, Ordering::Relaxed);
     shared.may_sleep.store(true, Ordering::Relaxed);
     shared.release();
@@ -285,7 +285,7 @@ pub fn install(volume: Box<Volume>) -> Result<(), (Box<Volume>, Error)> {
 
 /// Whether this process has a volume mounted.
 pub fn is_mounted() -> bool {
-    with_pointer(|pointer| !pointer.is_null()).unwrap_or(false)
+    with_pointer(|_, pointer| !pointer.is_null()).unwrap_or(false)
 }
 
 /// The number of the process's mount, the first of which is 1: to be asked within
@@ -301,17 +301,20 @@ pub fn mount_number() -> u64 {
 /// # Errors
 /// `ENODEV` if there is none.
 pub fn remove() -> Result<Volume, Error> {
-    let taken = with_pointer(|pointer| core::mem::replace(pointer, ptr::null_mut()))?;
+    let taken = with_pointer(|shared, pointer| {
+        // Before they are closed: the numbers may be those of other files then. Another thread may
+        // mount as soon as the lock is free, and has descriptors to keep.
+        shared.keep_from_children(&[]);
+        core::mem::replace(pointer, ptr::null_mut())
+    })?;
     if taken.is_null() {
         return Err(Error(libc::ENODEV));
     }
-    // Before they are closed: the numbers may be those of other files then.
-    keep_from_children(&[]);
     // SAFETY: the pointer came from Box::into_raw in `install`, and nobody else can have it now.
     Ok(*unsafe { Box::from_raw(taken) })
 }
 
-fn with_pointer<R>(body: impl FnOnce(&mut *mut Volume) -> R) -> Result<R, Error> {
+fn with_pointer<R>(body: impl FnOnce(&Shared, &mut *mut Volume) -> R) -> Result<R, Error> {
     let shared = SHARED.load(Ordering::Acquire);
     if shared.is_null() {
         return Err(Error(libc::ENODEV));
@@ -320,7 +323,7 @@ fn with_pointer<R>(body: impl FnOnce(&mut *mut Volume) -> R) -> Result<R, Error>
     let shared = unsafe { &*shared };
     shared.acquire()?;
     let mut pointer = shared.volume.get();
-    let result = body(&mut pointer);
+    let result = body(shared, &mut pointer);
     shared.volume.set(pointer);
     shared.release();
     Ok(result)
@@ -330,15 +333,19 @@ fn with_pointer<R>(body: impl FnOnce(&mut *mut Volume) -> R) -> Result<R, Error>
 /// last copy is closed.
 static KEPT: [AtomicI32; 3] = [const { AtomicI32::new(-1) }; 3];
 
-/// Has the children that are made from here on close `descriptors`, and no others.
-fn keep_from_children(descriptors: &[RawFd]) {
-    static REGISTERED: AtomicBool = AtomicBool::new(false);
-    for (index, kept) in KEPT.iter().enumerate() {
-        kept.store(descriptors.get(index).copied().unwrap_or(-1), Ordering::Relaxed);
-    }
-    if !descriptors.is_empty() && !REGISTERED.swap(true, Ordering::Relaxed) {
-        // SAFETY: the function is one for a child with one thread.
-        unsafe { libc::pthread_atfork(None, None, Some(close_in_child)) };
+impl Shared {
+    /// Has the children that are made from here on close `descriptors`, and no others. The caller
+    /// has the lock.
+    fn keep_from_children(&self, descriptors: &[RawFd]) {
+        static REGISTERED: AtomicBool = AtomicBool::new(false);
+        debug_assert_ne!(self.lock.load(Ordering::Relaxed), UNLOCKED, "they are the volume's");
+        for (index, kept) in KEPT.iter().enumerate() {
+            kept.store(descriptors.get(index).copied().unwrap_or(-1), Ordering::Relaxed);
+        }
+        if !descriptors.is_empty() && !REGISTERED.swap(true, Ordering::Relaxed) {
+            // SAFETY: the function is one for a child with one thread.
+            unsafe { libc::pthread_atfork(None, None, Some(close_in_child)) };
+        }
     }
 }
 

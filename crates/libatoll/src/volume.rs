@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use atoll_block::{BLOCK_SIZE, BlockDevice, BlockError, RamDevice, memory_of_variants};
 use atoll_fs::{Corruption, Fs, FsError};
 use atoll_host::client::{Address, CachedClient, ConnectError, Connection};
-use atoll_host::device::{self, Access, Create, HostDevice, OpenError, OpenOptions};
+use atoll_host::device::{self, Access, HostDevice, NewFile, OpenError, OpenOptions};
 use atoll_host::memory;
 use atoll_host::seal::{self, Permissions, SealError};
 use atoll_host::server::rules::Mode;
@@ -206,27 +206,46 @@ fn format(device: &mut Device, place: &str, owner: Credentials) -> Result<(), Mo
     atoll_fs::format(device, &options).map_err(|error| MountError::fs(place, error))
 }
 
-/// Makes a volume in the host file or block device `path`.
+/// Makes a volume in the host file or block device `path`. A new file has its name once it is a
+/// volume.
 ///
 /// # Errors
 /// `EEXIST` for a file that holds something, without `force`; else what was wrong.
 pub fn mkfs(path: &Path, options: &FormatOptions) -> Result<(), MountError> {
+    let failed = |error| MountError::open(path, error);
+    let missing =
+        std::fs::metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
+    if !missing || options.volume_bytes == 0 {
+        return make(path, path, options);
+    }
+    match NewFile::make(path) {
+        // Another process was faster.
+        Err(OpenError::Exists) => make(path, path, options),
+        new => {
+            let new = new.map_err(failed)?;
+            make(path, new.path(), options)?;
+            new.give().map_err(failed)
+        }
+    }
+}
+
+/// Makes the volume that will be at `path` in the file at `at`.
+fn make(path: &Path, at: &Path, options: &FormatOptions) -> Result<(), MountError> {
     let open = OpenOptions {
-        create: if options.volume_bytes > 0 { Create::IfMissing } else { Create::Never },
         blocks: (options.volume_bytes > 0).then_some(options.volume_bytes / BLOCK_SIZE as u64),
         ..OpenOptions::default()
     };
     let place = path.display().to_string();
-    let empty = std::fs::metadata(path).map_or(true, |found| found.is_file() && found.len() == 0);
+    let empty = std::fs::metadata(at).map_or(true, |found| found.is_file() && found.len() == 0);
     // Before it is opened, which may make it longer. What cannot be looked into cannot be opened.
     let taken = || {
         let message = format!("{place}: holds something already; force to overwrite it");
         MountError::new(libc::EEXIST, message)
     };
-    if !empty && !options.force && device::is_blank(path).is_ok_and(|blank| !blank) {
+    if !empty && !options.force && device::is_blank(at).is_ok_and(|blank| !blank) {
         return Err(taken());
     }
-    let mut device = storage::open(path, &open).map_err(|error| MountError::open(path, error))?;
+    let mut device = storage::open(at, &open).map_err(|error| MountError::open(path, error))?;
     let is_taken = |error: BlockError| MountError::fs(&place, error.into());
     if !options.force && storage::was_taken(&mut device).map_err(is_taken)? {
         return Err(taken());

@@ -25,13 +25,16 @@ const MODE: u32 = 0o711;
 /// Why none of these directories would do: the last one's reason.
 pub fn in_directory<T>(hidden: &[&Path], act: impl FnMut(&Path) -> io::Result<T>) -> io::Result<T> {
     let uid = rustix::process::geteuid().as_raw();
-    let mut own = Vec::new();
-    if uid == 0 {
-        own.push(PathBuf::from("/run"));
-    }
-    own.extend(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from));
-    own.push(PathBuf::from(format!("/run/user/{uid}")));
-    first(uid, &own, &SHARED.map(Path::new), hidden, act)
+    let named = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    first(uid, &own_bases(uid, named), &SHARED.map(Path::new), hidden, act)
+}
+
+/// Where only the user `uid` may make directories, each once: most sessions name the usual one.
+fn own_bases(uid: u32, named: Option<PathBuf>) -> Vec<PathBuf> {
+    let usual = PathBuf::from(format!("/run/user/{uid}"));
+    let named = named.filter(|named| *named != usual);
+    let run = (uid == 0).then(|| PathBuf::from("/run"));
+    run.into_iter().chain(named).chain([usual]).collect()
 }
 
 /// Of the directories of the user `uid` in those that are his `own`, and then in those that are
@@ -144,6 +147,14 @@ mod tests {
         for unfit in ["run", "/a b", "/a:b", "/$LIB"] {
             assert!(!loadable(Path::new(unfit)), "{unfit}");
         }
+    }
+
+    #[test]
+    fn each_place_is_tried_once() {
+        let bases = |uid, named: &str| own_bases(uid, Some(named.into()));
+        assert_eq!(bases(7, "/run/user/7/"), [PathBuf::from("/run/user/7")]);
+        assert_eq!(bases(7, "/own"), ["/own", "/run/user/7"].map(PathBuf::from));
+        assert_eq!(own_bases(0, None), ["/run", "/run/user/0"].map(PathBuf::from));
     }
 
     #[test]

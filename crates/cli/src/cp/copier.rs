@@ -1,5 +1,6 @@
 //! Copying one tree. The source is opened before its target is touched, and what a target held is
-//! there until its copy is whole: a copy of what exists is made beside it, and takes its name then.
+//! there until its copy is whole: a copy of what exists is made beside it, as
+//! `.atoll-cp-PROCESS-NUMBER`, and takes its name then. A process that is killed leaves it there.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -75,7 +76,7 @@ pub struct Copier {
     from: End,
     to: End,
     options: Options,
-    /// The copies of files that have more names, by the original.
+    /// The copies of files that have more names, by the original: each by a name that it has.
     links: HashMap<(u64, u64), PathBuf>,
     failed: bool,
     buffer: Vec<u8>,
@@ -237,7 +238,12 @@ impl Copier {
                 None => self.to.tree.borrow_mut().make_dir(&target, item.meta.mode | 0o700),
             };
         }
-        let Some(there) = there else { return self.make(item, &source, &target, &target, bar) };
+        let Some(there) = there else {
+            self.make(item, &source, &target, bar)?;
+            let whole = self.attributes_of_new(item, &source, &target);
+            self.note_name(item, &target);
+            return whole;
+        };
         if there.is_dir() {
             return Err(io::Error::from_raw_os_error(libc::EISDIR));
         }
@@ -252,12 +258,24 @@ impl Copier {
             self.spare_volumes(&target)?;
         }
         let beside = self.beside(&target);
-        let made = self.make(item, &source, &beside, &target, bar);
-        let mut to = self.to.tree.borrow_mut();
-        match to.meta(&beside, false) {
-            // Another name of what was there keeps it.
-            Ok(_) => to.rename(&beside, &target).and(made),
-            Err(_) => made,
+        self.make(item, &source, &beside, bar)?;
+        let whole = self.attributes_of_new(item, &source, &beside);
+        // Another name of what was there keeps it.
+        let renamed = self.to.tree.borrow_mut().rename(&beside, &target);
+        match renamed {
+            Ok(()) => self.note_name(item, &target),
+            Err(_) => {
+                // The reason that it has no other name is said.
+                let _ = self.to.tree.borrow_mut().unlink(&beside);
+            }
+        }
+        renamed.and(whole)
+    }
+
+    /// Has the other names of the original become names of its copy, which is at `target` now.
+    fn note_name(&mut self, item: &Item, target: &Path) {
+        if item.meta.nlink > 1 {
+            self.links.entry(item.meta.id()).or_insert_with(|| target.to_owned());
         }
     }
 
@@ -318,14 +336,13 @@ impl Copier {
         }
     }
 
-    /// Makes a copy of what is no directory with the new name `name`, which will become `target`.
-    /// A copy whose bytes are not all there does not stay.
+    /// Makes a copy of what is no directory with the new name `name`, without its attributes. A
+    /// copy whose bytes are not all there does not stay.
     fn make(
         &mut self,
         item: &Item,
         source: &Path,
         name: &Path,
-        target: &Path,
         bar: &ProgressBar,
     ) -> io::Result<()> {
         let meta = &item.meta;
@@ -336,17 +353,22 @@ impl Copier {
             return self.to.tree.borrow_mut().hard_link(first, name);
         }
         match meta.file_type() {
-            FileType::Regular => self.content(source, name, Put::New, bar)?,
+            FileType::Regular => self.content(source, name, Put::New, bar),
             FileType::Symlink => {
                 let link = self.from.tree.borrow_mut().read_link(source)?;
-                self.to.tree.borrow_mut().make_link(name, &link)?;
+                self.to.tree.borrow_mut().make_link(name, &link)
             }
-            _ => self.to.tree.borrow_mut().make_node(name, meta)?,
+            _ => self.to.tree.borrow_mut().make_node(name, meta),
         }
-        if meta.nlink > 1 {
-            self.links.insert(meta.id(), target.to_owned());
+    }
+
+    /// Gives what [`make`](Copier::make) has made its attributes, unless it is another name of a
+    /// copy, which has them.
+    fn attributes_of_new(&mut self, item: &Item, source: &Path, name: &Path) -> io::Result<()> {
+        if self.links.contains_key(&item.meta.id()) {
+            return Ok(());
         }
-        self.attributes(source, name, meta)
+        self.attributes(source, name, &item.meta)
     }
 
     fn content(

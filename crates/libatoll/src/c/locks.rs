@@ -75,18 +75,32 @@ fn asked(lock: &libc::flock, of_description: bool) -> Result<RecordLock, Error> 
     Ok(RecordLock { kind, whence, start: lock.l_start, len: lock.l_len, pid, of_description })
 }
 
+/// Runs `call` on the volume that was mounted as number `mount`; if there is none yet, on that
+/// which is mounted, whose number it becomes. A descriptor of one mount means nothing to the next.
+fn with_mount<R>(
+    mount: &mut Option<u64>,
+    call: impl FnOnce(&mut Volume) -> Result<R, Error>,
+) -> Result<R, Error> {
+    with_volume(libc::EBADF, |volume| {
+        let now = process::mount_number();
+        if *mount.get_or_insert(now) != now {
+            return Err(Error(libc::EBADF));
+        }
+        call(volume)
+    })
+}
+
 /// Begins to take a lock, and waits for it. Other threads use the volume meanwhile; a signal whose
 /// handler has run ends it with `EINTR`.
 fn locked(
     waits: bool,
     mut begin: impl FnMut(&mut Volume) -> Result<Option<Waiting>, Errno>,
 ) -> Result<c_int, Error> {
+    let mut mount = None;
     loop {
-        let begun =
-            with_volume(libc::EBADF, |volume| Ok((begin(volume)?, process::mount_number())));
-        match begun {
-            Ok((None, _)) => return Ok(0),
-            Ok((Some(waiting), mount)) => return wait(waiting, mount),
+        match with_mount(&mut mount, |volume| Ok(begin(volume)?)) {
+            Ok(None) => return Ok(0),
+            Ok(Some(waiting)) => return wait(waiting, mount),
             // Nobody tells when it is free.
             Err(Error(libc::EAGAIN)) if waits && sleep() => {}
             Err(Error(libc::EAGAIN)) if waits => return Err(Error(libc::EINTR)),
@@ -96,15 +110,12 @@ fn locked(
 }
 
 /// Waits for a lock of the volume that was mounted as number `mount`.
-fn wait(waiting: Waiting, mount: u64) -> Result<c_int, Error> {
+fn wait(waiting: Waiting, mut mount: Option<u64>) -> Result<c_int, Error> {
     let mut waiting = Some(waiting);
     let mut given_up = false;
     while let Some(waits) = waiting {
         let interrupted = !sleep();
-        waiting = with_volume(libc::EBADF, |volume| {
-            if process::mount_number() != mount {
-                return Err(Error(libc::EBADF));
-            }
+        waiting = with_mount(&mut mount, |volume| {
             if interrupted && !given_up {
                 given_up = true;
                 volume.interrupt(&waits);

@@ -2,32 +2,14 @@
  * where MODE is mapped, pread or ram. */
 #define _GNU_SOURCE
 #include "atoll.h"
+#include "check.h"
 
-#include <errno.h>
 #include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include <stdatomic.h>
 #include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
-
-#define CHECK(condition)                                                                      \
-    do {                                                                                      \
-        if (!(condition)) {                                                                   \
-            fprintf(stderr, "%s:%d: not so: %s (errno %d: %s)\n", __FILE__, __LINE__,         \
-                    #condition, errno, strerror(errno));                                      \
-            exit(1);                                                                          \
-        }                                                                                     \
-    } while (0)
-
-/* The call fails with this errno. */
-#define FAILS(call, number)                                                                   \
-    do {                                                                                      \
-        errno = 0;                                                                            \
-        CHECK((call) == -1);                                                                  \
-        CHECK(errno == (number));                                                             \
-    } while (0)
 
 static void descriptors(void) {
     char buf[32];
@@ -438,8 +420,12 @@ static void again(const char *volume, const struct atoll_options *options) {
     CHECK(atoll_mount(volume, options) == 0);
     ATOLL_DIR *before = atoll_opendir("/");
     CHECK(before && atoll_readdir(before));
-    pid_t child = fork();
-    if (child == 0) for (;;) pause();
+    pid_t parent = getpid(), child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        end_with(parent);
+        for (;;) pause();
+    }
     CHECK(atoll_unmount() == 0 && atoll_mount(volume, options) == 0);
     int fd = atoll_open("/again", O_CREAT | O_RDWR, 0600);
     CHECK(fd == atoll_dirfd(before));
@@ -448,8 +434,57 @@ static void again(const char *volume, const struct atoll_options *options) {
     CHECK(kill(child, SIGKILL) == 0 && atoll_unmount() == 0);
 }
 
-/* Memory that is not there is an error. */
+static _Atomic long waits_as;
+static int second;
+
+static void *waiter(void *argument) {
+    waits_as = syscall(SYS_gettid);
+    FAILS(atoll_flock(second, LOCK_EX), EBADF);
+    return argument;
+}
+
+/* How often the thread has slept. */
+static long sleeps(long thread) {
+    char name[64], line[128];
+    long times = -1;
+    snprintf(name, sizeof name, "/proc/self/task/%ld/status", thread);
+    FILE *status = fopen(name, "r");
+    CHECK(status);
+    while (fgets(line, sizeof line, status))
+        if (!strncmp(line, "voluntary_ctxt_switches:", 24)) times = atol(line + 24);
+    CHECK(fclose(status) == 0 && times >= 0);
+    return times;
+}
+
+/* A thread that waits for a lock gets none of the volume that is mounted next, though that has a
+ * file of the same descriptor. */
+static void waiting(const char *volume, const struct atoll_options *options) {
+    for (int round = 0; round < 20; round++) {
+        CHECK(atoll_mount(volume, options) == 0);
+        int first = atoll_open("/waiting", O_CREAT | O_RDWR, 0600);
+        CHECK(atoll_flock(first, LOCK_EX) == 0);
+        second = atoll_open("/waiting", O_RDWR);
+        waits_as = 0;
+        pthread_t thread;
+        CHECK(!pthread_create(&thread, NULL, waiter, NULL));
+        while (!waits_as) usleep(100);
+        /* It does nothing but look, and sleep. */
+        for (long before = sleeps(waits_as); sleeps(waits_as) < before + 3;) usleep(100);
+        CHECK(atoll_unmount() == 0 && atoll_mount(volume, options) == 0);
+        CHECK(atoll_open("/waiting", O_CREAT | O_RDWR, 0600) == first);
+        CHECK(atoll_open("/waiting", O_RDWR) == second);
+        CHECK(!pthread_join(thread, NULL) && atoll_unmount() == 0);
+    }
+}
+
+/* Memory that is not there is an error, also on a machine that gives out what it does not have. */
 static void too_large(void) {
+    struct rlimit before, little;
+    CHECK(getrlimit(RLIMIT_AS, &before) == 0);
+    little = before;
+    little.rlim_cur = (rlim_t)1 << 40;
+    if (before.rlim_max < little.rlim_cur) little.rlim_cur = before.rlim_max;
+    CHECK(setrlimit(RLIMIT_AS, &little) == 0);
     struct atoll_options options = ATOLL_OPTIONS;
     options.flags = ATOLL_RAM;
     uint64_t sizes[] = {UINT64_MAX, (uint64_t)1 << 62, (uint64_t)1 << 46};
@@ -458,6 +493,7 @@ static void too_large(void) {
         FAILS(atoll_mount(NULL, &options), ENOMEM);
         CHECK(strstr(atoll_error(), "memory"));
     }
+    CHECK(setrlimit(RLIMIT_AS, &before) == 0);
 }
 
 /* With ATOLL_RELATIME, and not otherwise, reading sets the time of last access, if that is due. */
@@ -518,6 +554,13 @@ int main(int argc, char **argv) {
         CHECK(held >= 0 && pwrite(held, "x", 1, 20 << 20) == 1 && !ftruncate(held, 40 << 20));
         FAILS(atoll_mkfs(volume, &options), EEXIST);
         CHECK(lseek(held, 0, SEEK_END) == 40 << 20 && !ftruncate(held, 0) && !close(held));
+        /* One that cannot be made leaves no file. */
+        CHECK(unlink(volume) == 0);
+        struct atoll_options tiny = options;
+        tiny.volume_bytes = 8192;
+        FAILS(atoll_mkfs(volume, &tiny), EINVAL);
+        CHECK(strstr(atoll_error(), volume));
+        FAILS(access(volume, F_OK), ENOENT);
         CHECK(atoll_mkfs(volume, &options) == 0);
         FAILS(atoll_mkfs(volume, &options), EEXIST);
         options.flags = ATOLL_FORCE;
@@ -559,6 +602,7 @@ int main(int argc, char **argv) {
     options.first_descriptor = 0;
     access_times(volume, options);
     again(volume, &options);
+    waiting(volume, &options);
     too_large();
     puts("conforms");
     return 0;

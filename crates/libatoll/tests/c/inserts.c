@@ -42,7 +42,9 @@ static int end(void) { return sqlite3_close(db) != SQLITE_OK || atoll_unmount() 
 int main(int argc, char **argv) {
     if (argc != 3) return 2;
     for (int i = 0; i < PROCESSES; i++) {
-        if (fork() > 0) continue;
+        pid_t child = fork();
+        if (child < 0) return 1;
+        if (child > 0) continue;
         begin(argv[1], argv[2]);
         does("create table if not exists t(a integer primary key, x blob)", NULL);
         for (int row = 0; row < ROWS; row++)

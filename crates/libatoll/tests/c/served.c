@@ -2,33 +2,12 @@
  * both locks of /lock. */
 #define _GNU_SOURCE
 #include "atoll.h"
+#include "check.h"
 
-#include <errno.h>
 #include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
-#include <sys/prctl.h>
 #include <sys/time.h>
 #include <sys/wait.h>
-
-#define CHECK(condition)                                                                      \
-    do {                                                                                      \
-        if (!(condition)) {                                                                   \
-            fprintf(stderr, "%s:%d: not so: %s (errno %d: %s)\n", __FILE__, __LINE__,         \
-                    #condition, errno, strerror(errno));                                      \
-            exit(1);                                                                          \
-        }                                                                                     \
-    } while (0)
-
-#define FAILS(call, number)                                                                   \
-    do {                                                                                      \
-        errno = 0;                                                                            \
-        CHECK((call) == -1);                                                                  \
-        CHECK(errno == (number));                                                             \
-    } while (0)
 
 static const char *place;
 
@@ -138,14 +117,20 @@ static void other(int parent) {
 
 /* A process that is killed has no locks, though a child of it lives on. */
 static void killed(void) {
-    pid_t child, parent = fork();
+    pid_t tester = getpid(), child, parent = fork();
     CHECK(parent >= 0);
     if (parent == 0) {
+        end_with(tester);
         mount();
         int fd = atoll_open("/lock", O_RDWR);
         CHECK(set(fd, F_SETLK, F_WRLCK, 0, 0) == 0 && atoll_flock(fd, LOCK_EX) == 0);
         child = fork();
-        if (child == 0) for (;;) pause();
+        CHECK(child >= 0);
+        if (child == 0) {
+            /* It outlives its parent, which is killed. */
+            alarm(600);
+            for (;;) pause();
+        }
         CHECK(write(ours[1], &child, sizeof child) == sizeof child);
         for (;;) pause();
     }
@@ -173,8 +158,7 @@ int main(int argc, char **argv) {
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
-        /* Nobody waits for what a check that failed has left. */
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        end_with(parent);
         other(parent);
         return 0;
     }

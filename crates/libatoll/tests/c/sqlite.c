@@ -3,24 +3,11 @@
 #define _GNU_SOURCE
 #include "../../sqlite/atoll_sqlite.h"
 #include "atoll.h"
+#include "check.h"
 
-#include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sqlite3.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-
-#define CHECK(condition)                                                                      \
-    do {                                                                                      \
-        if (!(condition)) {                                                                   \
-            fprintf(stderr, "%s:%d: not so: %s (%s)\n", __FILE__, __LINE__, #condition,       \
-                    strerror(errno));                                                         \
-            exit(1);                                                                          \
-        }                                                                                     \
-    } while (0)
 
 static const char *journal;
 
