@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -16,15 +16,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use atoll_host::client::{Address, Connection};
-use atoll_host::control::{self, Mode};
+use atoll_host::control::{self, Answer, Hello, Mode};
 use atoll_transport::channel::Config;
-use common::{TempDir, as_user, atoll, children, folder, fsck, ok, volume, wait_until};
+use atoll_transport::channel::layout::header;
+use common::{TempDir, as_user, atoll, children, folder, fsck, need, ok, volume, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket};
 use nix::unistd::Pid;
 
 /// The socket, for the process that is hostile.
 const SOCKET: &str = "ATOLL_HOSTILE";
+/// The same, for the process that receives no answer.
+const DEAF: &str = "ATOLL_DEAF";
 /// How many it hands over: more than the greeters that one user may have.
 const MESSAGES: usize = 9;
 const GREETERS: usize = 4;
@@ -377,4 +380,117 @@ fn a_broker_that_ends_is_replaced() {
     drop(served);
     let gone = |pid: &i32| !Path::new(&format!("/proc/{pid}")).exists();
     wait_until("all have ended", || helpers.iter().all(gone));
+}
+
+/// How many descriptors a process has open.
+fn descriptors(pid: i32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
+}
+
+/// The server is sometimes faster to send a client away than the greeter to say that it has handed
+/// it on.
+#[test]
+fn those_who_are_sent_away_leave_nothing() {
+    let _alone = alone();
+    let served = Served::start(&[]);
+    let processes = || {
+        let [cradle, broker] = served.helpers().unwrap();
+        [served.child.id() as i32, cradle, broker]
+    };
+    ok(&mut served.run("echo here > /vol/f"));
+    let socket = served.path().join("s");
+    let before = processes().map(descriptors);
+    for _ in 0..1000 {
+        // It is not what a client begins with.
+        control::send(&dial(&socket), b"junk", &[]).unwrap();
+    }
+    let left = || processes().map(descriptors).iter().zip(before).all(|(&now, then)| now <= then);
+    wait_until("nothing is left of them", left);
+    served.stop();
+}
+
+/// The process of a user of its own that receives no answer.
+fn deaf_at(served: &Served) -> Command {
+    need("setpriv", "util-linux");
+    let mut command = Command::new("setpriv");
+    command
+        .current_dir(served.path())
+        .args(["--reuid=1000", "--regid=1000", "--clear-groups", "./hostile"])
+        .args(["--exact", "deaf", "--nocapture", "--test-threads=1"])
+        .env(DEAF, served.path().join("s"));
+    command
+}
+
+/// An answer that has not been received has descriptors of the server's on their way, and a user
+/// may have a number of these.
+#[test]
+fn answers_that_nobody_receives_count() {
+    let _alone = alone();
+    if !nix::unistd::geteuid().is_root() {
+        // The server's own user may have any number.
+        return;
+    }
+    let rules = ["--allow", "uid:1000=rw", "--limit", "uid:1000,connections=4"];
+    let served = Served::start(&rules);
+    std::fs::copy(std::env::current_exe().unwrap(), served.path().join("hostile")).unwrap();
+    let granted = |said: &str| {
+        let (_, count) = said.split_once("granted ")?;
+        count.trim().parse::<usize>().ok()
+    };
+    let mut deaf = deaf_at(&served);
+    let mut deaf = deaf.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(deaf.stdout.take().unwrap()).lines();
+    let said = lines.find_map(|line| granted(&line.unwrap()));
+    assert_eq!(said, Some(4), "{}", served.log());
+    let more = || {
+        let output = deaf_at(&served).stdin(Stdio::null()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        said.lines().find_map(granted).unwrap_or_else(|| panic!("{said}"))
+    };
+    assert_eq!(more(), 0);
+    assert_eq!(ok(&mut served.run("echo here")), "here\n");
+    drop(deaf.stdin.take());
+    deaf.wait().unwrap();
+    wait_until("its places are free again", || more() == 4);
+    served.stop();
+}
+
+/// Not a test, but the process of one that receives no answer.
+#[test]
+fn deaf() {
+    let Some(socket) = std::env::var_os(DEAF) else { return };
+    let granted: Vec<OwnedFd> =
+        (0..8).filter_map(|_| session_unheard(Path::new(&socket))).collect();
+    println!("granted {}", granted.len());
+    let _ = std::io::stdin().read(&mut [0; 1]);
+}
+
+/// The socket of a session whose answer has been looked at, but not received.
+fn session_unheard(path: &Path) -> Option<OwnedFd> {
+    use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+    use nix::sys::socket::{MsgFlags, Shutdown, recv, shutdown};
+    let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+    let memory = memfd_create("test", flags).unwrap();
+    fallocate(&memory, FallocateFlags::empty(), 0, 1 << 20).unwrap();
+    let file = File::from(memory);
+    file.write_all_at(&header::MAGIC_VALUE.to_ne_bytes(), 0).unwrap();
+    file.write_all_at(&header::VERSION_VALUE.to_ne_bytes(), header::VERSION as u64).unwrap();
+    let fixed = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
+    fcntl(&file, FcntlArg::F_ADD_SEALS(fixed)).unwrap();
+    let client = dial(path);
+    let hello = Hello {
+        kind: control::Kind::Ring,
+        mode: Mode::Write,
+        volume: String::new(),
+        single_owner: false,
+        view: false,
+    };
+    control::send(&client, &hello.encode(), &[file.as_fd()]).unwrap();
+    let mut said = [0; 256];
+    let length = recv(client.as_raw_fd(), &mut said, MsgFlags::MSG_PEEK).unwrap();
+    let answer = Answer::decode(&said[..length]);
+    // The session ends, and nothing of the answer goes by it.
+    shutdown(client.as_raw_fd(), Shutdown::Both).unwrap();
+    matches!(answer, Ok(Answer::Granted(_))).then_some(client)
 }

@@ -56,7 +56,12 @@ impl NewFile {
         let (path, name) = (&self.path, &self.name);
         match rustix::fs::renameat_with(CWD, path, CWD, name, RenameFlags::NOREPLACE) {
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {}
-            renamed => return renamed.map_err(host("rename")),
+            Ok(()) => {
+                // The name beside is another's from now on.
+                std::mem::forget(self);
+                return Ok(());
+            }
+            Err(errno) => return Err(host("rename")(errno)),
         }
         // A file system of the network, or of old. The other name is removed on drop.
         match rustix::fs::link(path, name) {
@@ -65,7 +70,9 @@ impl NewFile {
         }
         // Neither: the name is taken by a file of our own, which is replaced.
         exclusively(name).map_err(host("open"))?;
-        rustix::fs::rename(path, name).map_err(host("rename"))
+        rustix::fs::rename(path, name).map_err(host("rename"))?;
+        std::mem::forget(self);
+        Ok(())
     }
 }
 

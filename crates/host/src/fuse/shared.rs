@@ -187,8 +187,11 @@ impl Carrier for Device {
     fn hold(&mut self, (): (), message: &[u8], data: usize) -> Box<dyn Held> {
         let line = Arc::clone(&self.line);
         let mut message = message.to_vec();
+        // An answer without data is kept in any case: what it is about has been done. There are no
+        // more of them than threads that wait.
         let bytes = (HELD + data) as u64;
-        let charge = self.account.as_ref().map(|account| account.charge(Resource::Memory, bytes));
+        let account = self.account.as_ref().filter(|_| data > 0);
+        let charge = account.map(|account| account.charge(Resource::Memory, bytes));
         match charge.transpose() {
             Ok(_charge) => {
                 let data = self.room[..data].to_vec();

@@ -14,7 +14,7 @@ use atoll_transport::channel::AttachError;
 use atoll_transport::channel::layout::header;
 use atoll_vfs::FileSystem;
 
-use super::worker::Newcomer;
+use super::worker::{Kept, Newcomer};
 use crate::shm::{Doorbell, SharedMemory};
 
 /// How long a client may take to fix its memory.
@@ -31,6 +31,8 @@ pub(super) struct Arriving<F: FileSystem + Send> {
     pub newcomer: Newcomer<F>,
     pub charge: Option<Charge>,
     until: Instant,
+    /// Dropped last, when nothing else has the memory.
+    pub kept: Kept,
 }
 
 impl<F: FileSystem + Send> Arriving<F> {
@@ -41,7 +43,8 @@ impl<F: FileSystem + Send> Arriving<F> {
         newcomer: Newcomer<F>,
         charge: Option<Charge>,
     ) -> Self {
-        Arriving { memory, doorbell, newcomer, charge, until: Instant::now() + PATIENCE }
+        let kept = Kept::new(memory.clone(), &newcomer.remains);
+        Arriving { memory, doorbell, newcomer, charge, until: Instant::now() + PATIENCE, kept }
     }
 }
 
@@ -101,9 +104,10 @@ impl<F: FileSystem + Send> Arrivals<F> {
         }
     }
 
-    /// How long to sleep at most.
+    /// How long to sleep at most, until one has taken too long.
     pub fn sleep(&self) -> Option<Duration> {
-        (!self.waiting.is_empty()).then_some(PATIENCE)
+        let until = self.waiting.iter().map(|one| one.until).min()?;
+        Some(until.saturating_duration_since(Instant::now()))
     }
 }
 

@@ -28,6 +28,7 @@ mod greeter;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -38,6 +39,7 @@ use rustix::process::{Pid, PidfdFlags, WaitOptions, getpid, pidfd_open, waitpid}
 
 use atoll_server::rights::accounts::Charge;
 
+use self::greeter::Child;
 use super::control;
 use super::line::{self, Head, Kind, Line, Mail};
 use super::listen::hang_up;
@@ -51,8 +53,8 @@ const GREETERS: Bounds = [(16, 16), (4, 64), (4, 16)];
 /// The most reapers of one user at a time, and how many sockets make a second one begin.
 const REAPERS: usize = 4;
 const GRAVES: usize = 64;
-/// Messages of the server's that are read before anything else is looked at.
-const MAIL_BATCH: usize = 64;
+/// So many sockets of one user wait for no reaper that hangs: one more begins.
+const GRAVES_MAX: usize = 1024;
 /// How often refusals of one user are told to the server, and of how many users.
 const NOTES: Duration = Duration::from_secs(1);
 const NOTED: usize = 16;
@@ -123,7 +125,8 @@ fn serve(
 ) -> io::Result<()> {
     process::die_with(cradle)?;
     control::send(line, &Head { kind: Kind::Began, door: 0, id: life }.encode(&[]), &[])?;
-    let mut broker = Broker {
+    // Its end closes what it has received, and may not be made to wait by closing it before.
+    let mut broker = ManuallyDrop::new(Broker {
         line,
         doors: BTreeMap::new(),
         // Numbers of clients are never used twice, whichever broker gave them.
@@ -136,7 +139,7 @@ fn serve(
         reapers: Vec::new(),
         notes: Notes::default(),
         retry: None,
-    };
+    });
     while broker.turn()? {}
     Ok(())
 }
@@ -163,21 +166,6 @@ struct Reception {
     sync: Option<OwnedFd>,
     child: Child,
     _place: Charge,
-}
-
-struct Child {
-    pid: Pid,
-    pidfd: OwnedFd,
-}
-
-impl Child {
-    fn new(pid: Pid) -> io::Result<Child> {
-        Ok(Child { pid, pidfd: pidfd_open(pid, PidfdFlags::empty())? })
-    }
-
-    fn is_over(&self) -> bool {
-        matches!(waitpid(Some(self.pid), WaitOptions::NOHANG), Ok(Some(_)) | Err(_))
-    }
 }
 
 struct Broker<'a> {
@@ -275,7 +263,7 @@ impl Broker<'_> {
 
     /// Does what the server says. Returns whether there is one.
     fn hear_server(&mut self) -> io::Result<bool> {
-        for _ in 0..MAIL_BATCH {
+        for _ in 0..line::BATCH {
             let mut more = [PollFd::new(self.line, PollFlags::IN)];
             if poll(&mut more, Some(&Timespec::default())) != Ok(1) {
                 break;
@@ -305,8 +293,13 @@ impl Broker<'_> {
                 self.held.entry(head.id).or_insert(Held { socket, user });
                 self.asked.push((head.id, peer.uid, standing));
             }
+            // It had no descriptor left for the socket, which may be here all the same.
+            (Kind::Receive, None) => match self.held.get(&head.id) {
+                Some(held) => self.asked.push((head.id, held.user.1, held.user.0)),
+                None => self.say(Kind::Silence, head.id),
+            },
             (Kind::Bury, descriptor) => {
-                let held = self.held.remove(&head.id);
+                let held = self.held.remove(&head.id).or_else(|| self.received_by_server(head.id));
                 let user = match (&held, &descriptor) {
                     (Some(held), _) => held.user,
                     (None, Some(socket)) => match peer::credentials(socket) {
@@ -324,6 +317,20 @@ impl Broker<'_> {
         }
     }
 
+    /// The client of that number, if its greeter has handed it on and has not said so yet: the
+    /// server was faster.
+    fn received_by_server(&mut self, id: u64) -> Option<Held> {
+        let reception = self.receptions.iter_mut().find(|reception| reception.id == id)?;
+        let Caller { socket, standing, uid, .. } = reception.caller.take()?;
+        Some(Held { socket, user: user(standing, uid) })
+    }
+
+    fn say(&self, kind: Kind, id: u64) {
+        let said = Head { kind, door: 0, id }.encode(&[]);
+        // A server that listens to none of so many does not miss one.
+        let _ = rustix::net::send(self.line, &said, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
+
     /// Has greeters receive what was said by those of `spoke`, and in sessions.
     fn receive(&mut self, spoke: &[u64]) {
         for (id, uid, standing) in std::mem::take(&mut self.asked) {
@@ -334,9 +341,13 @@ impl Broker<'_> {
                 continue;
             };
             match greeter::start(&held.socket, self.line, None, id) {
-                Ok((pid, sync)) => self.receptions.extend(Child::new(pid).ok().map(|child| {
-                    Reception { id, caller: None, sync: Some(sync), child, _place: place }
-                })),
+                Ok((child, sync)) => self.receptions.push(Reception {
+                    id,
+                    caller: None,
+                    sync: Some(sync),
+                    child,
+                    _place: place,
+                }),
                 Err(_) => {
                     self.asked.push((id, uid, standing));
                     self.retry = Some(Instant::now() + RETRY);
@@ -360,8 +371,7 @@ impl Broker<'_> {
                 caller.stalled = true;
                 continue;
             };
-            let started = greeter::start(&caller.socket, self.line, Some(caller.door as u32), id);
-            match started.and_then(|(pid, sync)| Ok((Child::new(pid)?, sync))) {
+            match greeter::start(&caller.socket, self.line, Some(caller.door as u32), id) {
                 Ok((child, sync)) => {
                     let caller = Some(self.porch.callers.remove(at));
                     self.receptions.push(Reception {
@@ -413,17 +423,17 @@ impl Broker<'_> {
             (None, Outcome::Handed) => {}
             (None, outcome) => {
                 let kind = if outcome == Outcome::Silence { Kind::Silence } else { Kind::Broken };
-                let said = Head { kind, door: 0, id }.encode(&[]);
-                // A server that listens to none of so many does not miss one.
-                let _ =
-                    rustix::net::send(self.line, &said, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+                self.say(kind, id);
             }
             (Some(Caller { socket, standing, uid, .. }), Outcome::Handed) => {
                 self.held.insert(id, Held { socket, user: user(standing, uid) });
             }
             (Some(caller), Outcome::Silence) => self.porch.callers.push(caller),
-            (Some(caller), Outcome::Broken) => {
-                let why = "what was sent is too much, or has too many descriptors";
+            (Some(caller), outcome) => {
+                let why = match outcome {
+                    Outcome::Unheard => "the server could not be handed what was sent",
+                    _ => "what was sent is too much, or has too many descriptors",
+                };
                 self.notes.add(caller.uid, caller.pid, why);
                 hang_up(&caller.socket);
                 self.bury(user(caller.standing, caller.uid), caller.socket);
@@ -435,13 +445,14 @@ impl Broker<'_> {
     fn reap(&mut self) {
         for (user, sockets) in std::mem::take(&mut self.graves) {
             let busy = self.reapers.iter().filter(|(whose, _)| *whose == user).count();
-            let wait = busy > 0 && (busy >= REAPERS || sockets.len() < GRAVES);
+            let few = sockets.len() < if busy < REAPERS { GRAVES } else { GRAVES_MAX };
+            let wait = busy > 0 && few;
             if wait {
                 self.graves.insert(user, sockets);
                 continue;
             }
             match greeter::close_last(sockets) {
-                Ok(pid) => self.reapers.extend(Child::new(pid).ok().map(|child| (user, child))),
+                Ok(child) => self.reapers.push((user, child)),
                 Err(sockets) => {
                     self.graves.insert(user, sockets);
                     self.retry = Some(Instant::now() + RETRY);

@@ -8,11 +8,18 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::OFlags;
 
 use super::control;
+
+/// Messages that either end reads before it looks at anything else.
+pub(super) const BATCH: usize = 64;
+
+/// How long what cannot be sent is not tried again.
+const RETRY: Duration = Duration::from_millis(100);
 
 /// What a message is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +116,8 @@ pub struct Line {
     cradle: OwnedFd,
     /// What the broker has not taken yet.
     out: VecDeque<(Head, Option<Arc<OwnedFd>>)>,
+    /// The system cannot send it, though there is room on the line.
+    stuck: bool,
     /// As [`descriptors`] said before the server was confined.
     pub(super) limit: u64,
 }
@@ -123,12 +132,13 @@ impl Line {
     pub(super) fn new(end: OwnedFd, cradle: OwnedFd) -> io::Result<Line> {
         let flags = rustix::fs::fcntl_getfl(&end)?;
         rustix::fs::fcntl_setfl(&end, flags | OFlags::NONBLOCK)?;
-        Ok(Line { end, cradle, out: VecDeque::new(), limit: descriptors() })
+        Ok(Line { end, cradle, out: VecDeque::new(), stuck: false, limit: descriptors() })
     }
 
     /// What is to be watched: the line, and whether anybody keeps it.
     pub(super) fn watched(&self) -> [PollFd<'_>; 2] {
-        let out = if self.out.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
+        let waits = self.out.is_empty() || self.stuck;
+        let out = if waits { PollFlags::empty() } else { PollFlags::OUT };
         let line = PollFd::new(&self.end, PollFlags::IN | out);
         [line, PollFd::new(&self.cradle, PollFlags::IN)]
     }
@@ -139,11 +149,19 @@ impl Line {
         self.flush();
     }
 
+    /// When to try again what the system cannot send for want of memory, or of descriptors that may
+    /// be on their way.
+    pub(super) fn retry(&self) -> Option<Duration> {
+        self.stuck.then_some(RETRY)
+    }
+
     /// Says what has not been said.
     pub(super) fn flush(&mut self) {
+        self.stuck = false;
         while let Some((head, descriptor)) = self.out.front() {
             let handed: Option<BorrowedFd<'_>> = descriptor.as_ref().map(|fd| fd.as_fd());
-            if control::send(&self.end, &head.encode(&[]), handed.as_slice()).is_err() {
+            if let Err(error) = control::send(&self.end, &head.encode(&[]), handed.as_slice()) {
+                self.stuck = error.kind() != io::ErrorKind::WouldBlock;
                 return;
             }
             // What is on its way is open there.
@@ -201,6 +219,11 @@ mod tests {
             line.flush();
         }
         assert!(line.out.is_empty());
+        // Nobody is at the other end, and room for more does not change that.
+        assert!(line.retry().is_none());
+        drop(theirs);
+        line.say(Head { kind: Kind::Bury, door: 0, id: 0 }, None);
+        assert!(line.retry().is_some());
         // All descriptors of the client's have gone by now.
         assert_eq!(control::receive(&other).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }

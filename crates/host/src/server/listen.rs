@@ -8,8 +8,10 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -24,12 +26,12 @@ use super::line::{self, Head, Kind, Line, Mail};
 use super::machine::{self, now};
 use super::mount::{Mount, is_fuse};
 use super::peer;
-use super::porch::{Bounds, Caller, Places, Porch, Turned, standing};
+use super::porch::{Bounds, Caller, Places, Porch, Standing, Turned, standing};
 use super::rules::{Grant, Mode, Rules};
 use super::shares;
 use super::upkeep::Upkeep;
 use super::watchdog::Watchdog;
-use super::worker::{Newcomer as RingNewcomer, Worker};
+use super::worker::{Newcomer as RingNewcomer, Remains, Worker};
 use atoll_server::Credentials;
 use atoll_server::Session;
 use atoll_server::revocable::Revocable;
@@ -45,10 +47,10 @@ const DESCRIPTORS: u64 = 4;
 /// How often sessions whose client has gone are looked at, until nothing uses them any more: soon
 /// at first, then ever less often.
 const SWEEP: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(200)];
-/// Messages of the broker's that are read before anything else is looked at.
-const MAIL_BATCH: usize = 64;
 /// The most programs that wait for stores to be durable.
 const SYNCS: Bounds = [(64, 64), (8, 64), (8, 32)];
+/// The most programs that have asked for a mapped file's memory and have not received it.
+const ASKS: Bounds = [(256, 256), (64, 512), (16, 32)];
 /// The most bytes that one read or write moves while others wait: what clients agree to.
 const TRANSFER: usize = 1 << 20;
 /// How long a session that is just beginning may keep the server from shutting down.
@@ -79,6 +81,7 @@ pub struct SocketServer<F: FileSystem + Send + 'static> {
     /// One for each volume.
     upkeep: Vec<Upkeep>,
     syncs: Places,
+    asks: Places,
     /// Counts the mounts.
     mounts: Arc<()>,
     spin: Duration,
@@ -119,15 +122,17 @@ struct Parting {
     /// It may still serve: the kernel holds a mount of it somewhere.
     thread: Option<JoinHandle<()>>,
     trusted: bool,
-    _charge: Option<Charge>,
+    /// It counts for its user until it has received all that it was handed: what is on its way is
+    /// the server's.
+    charge: Option<Charge>,
 }
 
 /// The thread that serves a session.
 enum By {
     /// A thread of its own.
     Thread(JoinHandle<()>),
-    /// The worker of this volume.
-    Worker(usize),
+    /// The worker of this volume, and what it leaves of the client.
+    Worker(usize, Receiver<Remains>),
 }
 
 /// The next step for a client.
@@ -186,6 +191,7 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
             workers,
             upkeep,
             syncs: Places::new(SYNCS),
+            asks: Places::new(ASKS),
             mounts: Arc::default(),
             spin,
             watchdog: None,
@@ -250,7 +256,7 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
             }
             Entrance::Broker(line) => {
                 watched.extend(line.watched());
-                None
+                line.retry().map(|wait| now + wait)
             }
         };
         let clients = watched.len();
@@ -289,7 +295,8 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
             Entrance::Broker(_) if ready[1] => {
                 return Err(io::Error::other("the process that keeps the broker has ended"));
             }
-            Entrance::Broker(_) => self.hear_broker(),
+            Entrance::Broker(line) if ready[0] || line.retry().is_some() => self.hear_broker(),
+            Entrance::Broker(_) => {}
         }
         self.let_go();
         Ok(false)
@@ -331,7 +338,7 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
     fn hear_broker(&mut self) {
         let Entrance::Broker(line) = &mut self.entrance else { return };
         line.flush();
-        let mails: Vec<Mail> = std::iter::from_fn(|| line.next()).take(MAIL_BATCH).collect();
+        let mails: Vec<Mail> = std::iter::from_fn(|| line.next()).take(line::BATCH).collect();
         for Mail { head, message, descriptors } in mails {
             match head.kind {
                 Kind::Began => self.introduce(head.id),
@@ -430,14 +437,27 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
         };
         let client = Newcomer { id, door, socket, peer };
         if let Some(ask) = Ask::decode(message) {
-            if let Err(why) = self.answer(&client, ask) {
+            let names = self.volumes.iter().map(|volume| volume.name());
+            let standing = standing(&self.doors[door].1, names, &client.peer);
+            let place = self.asks.take(standing, client.peer.uid);
+            let answered = match &place {
+                Ok(_) => self.answer(&client, ask, standing),
+                Err(_) => Err("too many answers have not been received".to_owned()),
+            };
+            if let Err(why) = answered {
                 let refused = Answer::Refused(why).encode();
                 // One that does not listen is not waited for.
                 let _ = control::send(&client.socket, &refused, &[]);
             }
-            return self.part(client, None, None);
+            return self.part(client, None, place.ok());
         }
-        match self.begin(&client, message, descriptors) {
+        let mut descriptors = descriptors;
+        let begun = self.begin(&client, message, &mut descriptors);
+        if !descriptors.is_empty() {
+            // To free their pages may take long.
+            self.ends.run(client.peer.uid, move || drop(descriptors));
+        }
+        match begun {
             Ok((place, by, charge)) => {
                 self.clients.push(Connected { client, spoke: false, place, by, charge });
             }
@@ -458,8 +478,9 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
             .charge(Resource::Connections, 1)
             .map_err(|why| format!("too many clients: {why}"))?;
         let ruled = |door: usize, peer: &Credentials| !self.doors[door].1.is_trusted(peer);
+        let counts = |parting: &&Parting| !parting.trusted && parting.charge.is_some();
         let others = self.clients.iter().filter(|c| ruled(c.client.door, &c.client.peer)).count()
-            + self.parting.iter().filter(|parting| !parting.trusted).count();
+            + self.parting.iter().filter(counts).count();
         let most = self.accounts.most(Resource::Connections) as usize;
         if !rules.is_trusted(peer) && others >= most - most / 3 {
             return Err(format!("too many clients: {others}"));
@@ -468,7 +489,7 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
     }
 
     /// Answers a program that has mapped a file. The token that it knows shows that it may ask.
-    fn answer(&self, client: &Newcomer, ask: Ask) -> Result<(), String> {
+    fn answer(&self, client: &Newcomer, ask: Ask, standing: Standing) -> Result<(), String> {
         let (Ask::Memory(token) | Ask::Sync(token)) = ask;
         let volume = self.volumes.iter().find(|volume| volume.has_mapped(token));
         let volume = volume.ok_or("it is not mapped any more")?;
@@ -485,8 +506,6 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
             .map_err(|error| say(&error));
         }
         // It waits for the device, as others must not.
-        let names = self.volumes.iter().map(|volume| volume.name());
-        let standing = standing(&self.doors[client.door].1, names, &client.peer);
         let turn = self.syncs.take(standing, client.peer.uid);
         let turn = turn.map_err(|_| "too many wait already".to_owned())?;
         let (volume, socket) = (Arc::clone(volume), Arc::clone(&client.socket));
@@ -508,7 +527,7 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
         &self,
         client: &Newcomer,
         message: &[u8],
-        descriptors: Vec<OwnedFd>,
+        descriptors: &mut Vec<OwnedFd>,
     ) -> Result<(Revocable<Session<F>>, By, Charge), String> {
         let hello = Hello::decode(message).map_err(|error| error.to_string())?;
         let rules = &self.doors[client.door].1;
@@ -530,9 +549,10 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
         let place = Revocable::default();
         match hello.kind {
             Asked::Ring => {
-                let Ok([memory]) = <[OwnedFd; 1]>::try_from(descriptors) else {
-                    return Err("no memory for a ring was handed over".to_owned());
-                };
+                if descriptors.len() != 1 {
+                    return Err("no memory that is fit for a ring was handed over".to_owned());
+                }
+                let memory = descriptors.remove(0);
                 let peer = client.peer.clone();
                 log::info!(
                     user = peer.uid;
@@ -543,6 +563,7 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
                 );
                 let socket = Arc::clone(&client.socket);
                 let (view, kept) = (hello.view, place.clone());
+                let (remains, left) = channel();
                 self.workers[at].admit(RingNewcomer {
                     peer,
                     grant,
@@ -552,12 +573,13 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
                     place: kept,
                     view,
                     trusted,
+                    remains,
                 });
-                Ok((place, By::Worker(at), charge))
+                Ok((place, By::Worker(at, left), charge))
             }
             Asked::Mount => {
-                let device = match <[OwnedFd; 1]>::try_from(descriptors) {
-                    Ok([device]) if is_fuse(&device) => device,
+                let device = match &descriptors[..] {
+                    [device] if is_fuse(device) => descriptors.remove(0),
                     _ => return Err("what was handed over is not the device of FUSE".to_owned()),
                 };
                 let turn = Arc::clone(&self.mounts);
@@ -637,14 +659,20 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
         let socket = Arc::clone(&client.socket);
         let (sweep, thread) = match by {
             By::Thread(thread) => (None, Some(thread)),
-            By::Worker(at) => (Some(self.workers[at].sweep()), None),
+            By::Worker(at, remains) => (Some((self.workers[at].sweep(), remains)), None),
         };
         self.ends.run(client.peer.uid, move || {
-            place.revoke();
-            if let Some(sweep) = sweep {
+            // The worker lets go of it even if the session cannot be ended.
+            let revoked = catch_unwind(AssertUnwindSafe(|| place.revoke()));
+            if let Some((sweep, remains)) = sweep {
                 sweep();
+                // To free them may take long, which the worker has no time for.
+                drop(remains.iter().collect::<Vec<Remains>>());
             }
             drop(socket);
+            if let Err(panic) = revoked {
+                resume_unwind(panic);
+            }
         });
         self.part(client, thread, Some(charge));
     }
@@ -653,7 +681,7 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
     fn part(&mut self, client: Newcomer, thread: Option<JoinHandle<()>>, charge: Option<Charge>) {
         let trusted = self.doors[client.door].1.is_trusted(&client.peer);
         let Newcomer { id, door, socket, .. } = client;
-        self.parting.push(Parting { id, door, socket, thread, trusted, _charge: charge });
+        self.parting.push(Parting { id, door, socket, thread, trusted, charge });
         self.pause = SWEEP[0];
     }
 
@@ -663,6 +691,7 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
             // Nobody but this thread has one that it could make more of.
             Arc::strong_count(&parting.socket) == 1
                 && parting.thread.as_ref().is_none_or(JoinHandle::is_finished)
+                && (parting.charge.is_none() || peer::has_received(&*parting.socket))
         };
         let idle: Vec<Parting> = self.parting.extract_if(.., idle).collect();
         self.pause = if idle.is_empty() { (self.pause * 2).min(SWEEP[1]) } else { SWEEP[0] };
@@ -716,7 +745,7 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
 /// Deals with a message in a session.
 fn said<F: FileSystem + Send>(connected: &Connected<F>, message: &[u8]) -> Next {
     let Connected { client: Newcomer { socket, peer, .. }, place, by, .. } = connected;
-    if let (By::Worker(_), Some(ask)) = (by, ViewAsk::decode(message))
+    if let (By::Worker(..), Some(ask)) = (by, ViewAsk::decode(message))
         && show(socket, place, ask)
     {
         log::debug!("process {} has asked for a View", peer.pid);

@@ -25,6 +25,27 @@ pub fn credentials(socket: impl AsFd) -> io::Result<Credentials> {
     })
 }
 
+/// Whether the process at `socket`'s other end has received all that was sent to it, or cannot any
+/// more. So it is where the kernel does not say.
+pub(super) fn has_received(socket: impl AsFd) -> bool {
+    // linux/socket.h and linux/sock_diag.h; before Linux 4.12 there is none.
+    const SO_MEMINFO: libc::c_int = 55;
+    const SK_MEMINFO_WMEM_ALLOC: usize = 2;
+    let mut memory = [0u32; 9];
+    let mut length = size_of_val(&memory) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes, which `memory` has.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_MEMINFO,
+            memory.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    result != 0 || memory[SK_MEMINFO_WMEM_ALLOC] == 0
+}
+
 /// SO_PEERGROUPS, which no crate wraps.
 fn groups(socket: &impl AsFd) -> io::Result<Vec<u32>> {
     let mut groups: Vec<u32> = vec![0; 64];
@@ -62,6 +83,24 @@ fn groups(socket: &impl AsFd) -> io::Result<Vec<u32>> {
 mod tests {
     use super::*;
     use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn what_has_not_been_received_is_known() {
+        let (ours, theirs) = crate::control::pair().unwrap();
+        let send = || crate::control::send(&ours, b"one", &[ours.as_fd()]).unwrap();
+        assert!(has_received(&ours));
+        send();
+        assert!(!has_received(&ours));
+        crate::control::receive(&theirs).unwrap();
+        assert!(has_received(&ours));
+        send();
+        // Who only shuts down can still receive it.
+        rustix::net::shutdown(&theirs, rustix::net::Shutdown::Both).unwrap();
+        rustix::net::shutdown(&ours, rustix::net::Shutdown::Both).unwrap();
+        assert!(!has_received(&ours));
+        drop(theirs);
+        assert!(has_received(&ours));
+    }
 
     #[test]
     fn this_process() {

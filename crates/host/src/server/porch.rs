@@ -208,7 +208,7 @@ impl Porch {
     fn most_patient(&self, standing: Standing, uid: u32) -> Option<usize> {
         let alike = || self.callers.iter().enumerate().filter(|(_, c)| c.standing == standing);
         let of = |uid: u32| alike().filter(|(_, caller)| caller.uid == uid).count();
-        // The first has waited longest.
+        // The first of a user has connected first.
         let (most, at) = alike().map(|(at, c)| (of(c.uid), usize::MAX - at)).max()?;
         (most > of(uid) + 1).then_some(usize::MAX - at)
     }

@@ -1,6 +1,6 @@
 //! The rules of who may use which volume, and how: the first rule that fits a client decides.
 //!
-//! A rule is a line of text: `WHO=ACCESS[,volume=NAME][,path=DIRECTORY]`.
+//! A rule is a line of text: `WHO=ACCESS[,volume=NAME][,path=DIRECTORY][,socket=PATH]`.
 //!
 //! | part | is |
 //! |---|---|

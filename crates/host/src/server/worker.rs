@@ -48,6 +48,32 @@ pub(super) struct Newcomer<F: FileSystem + Send> {
     pub view: bool,
     /// Whether its memory is used as it is.
     pub trusted: bool,
+    /// Takes what is left of it when the worker has let go of it.
+    pub remains: Sender<Remains>,
+}
+
+/// The memory of a client that the worker has let go of: to free its pages takes long.
+pub(super) type Remains = Box<dyn Send>;
+
+/// A client's memory. Whoever drops it, it is freed where its [`Remains`] are.
+pub(super) struct Kept {
+    memory: Option<SharedMemory>,
+    to: Sender<Remains>,
+}
+
+impl Kept {
+    pub(super) fn new(memory: SharedMemory, to: &Sender<Remains>) -> Kept {
+        Kept { memory: Some(memory), to: to.clone() }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if let Some(memory) = self.memory.take() {
+            // Where nobody takes it, it is freed here.
+            let _ = self.to.send(Box::new(memory));
+        }
+    }
 }
 
 struct RingClient<F: FileSystem + Send> {
@@ -59,6 +85,8 @@ struct RingClient<F: FileSystem + Send> {
     /// It is not looked at before.
     resumes: Option<Duration>,
     _charges: [Option<Charge>; 2],
+    /// Dropped last, when nothing else has the memory.
+    _kept: Kept,
 }
 
 impl<F: FileSystem + Send> RingClient<F> {
@@ -68,9 +96,10 @@ impl<F: FileSystem + Send> RingClient<F> {
         doorbell: Doorbell,
         newcomer: Newcomer<F>,
         _charges: [Option<Charge>; 2],
+        _kept: Kept,
     ) -> Self {
         let meter = newcomer.place.with(|session| session.meter().cloned()).flatten();
-        RingClient { lanes, doorbell, newcomer, meter, resumes: None, _charges }
+        RingClient { lanes, doorbell, newcomer, meter, resumes: None, _charges, _kept }
     }
 }
 
@@ -79,13 +108,30 @@ impl<F: FileSystem + Send> RingClient<F> {
 #[derive(Clone)]
 struct Call {
     called: Arc<AtomicBool>,
+    /// Set each time that the worker looks.
+    looked: Arc<AtomicBool>,
     bell: Doorbell,
 }
 
 impl Call {
+    fn new() -> std::io::Result<Call> {
+        Ok(Call { called: Arc::default(), looked: Arc::default(), bell: Doorbell::new()? })
+    }
+
     fn call(&self) {
         self.called.store(true, Ordering::Release);
         self.bell.ring();
+    }
+
+    /// The worker is about to look.
+    fn answer(&self) {
+        self.called.swap(false, Ordering::AcqRel);
+        self.looked.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the worker has looked since this was asked last.
+    fn has_looked(&self) -> bool {
+        self.looked.swap(false, Ordering::Relaxed)
     }
 }
 
@@ -103,7 +149,7 @@ impl<F: FileSystem + Send + 'static> Worker<F> {
     /// When there are no descriptors or threads left.
     pub fn start(volume: &Arc<Volume<F>>, spin: Duration) -> std::io::Result<Worker<F>> {
         let (newcomers, arriving) = channel();
-        let call = Call { called: Arc::default(), bell: Doorbell::new()? };
+        let call = Call::new()?;
         let (volume, called) = (Arc::clone(volume), call.clone());
         let thread = std::thread::Builder::new()
             .name("worker".to_owned())
@@ -120,9 +166,9 @@ impl<F: FileSystem + Send + 'static> Worker<F> {
         self.call.call();
     }
 
-    /// Whether it has looked around since it was called last.
+    /// Whether it has looked around since this was asked last. It does when it is called.
     pub fn lives(&self) -> bool {
-        !self.call.called.load(Ordering::Acquire)
+        self.call.has_looked()
     }
 
     /// Called, it has the worker let go of the clients whose session has been revoked.
@@ -160,7 +206,7 @@ fn work<F: FileSystem + Send + 'static>(
     };
     loop {
         // Before the looks: a call that this takes away has sent what they find.
-        call.called.swap(false, Ordering::AcqRel);
+        call.answer();
         loop {
             match arriving.try_recv() {
                 Ok(newcomer) => match begin(volume, &call.bell, newcomer) {
@@ -352,9 +398,9 @@ fn begin<F: FileSystem + Send + 'static>(
         Ok((memory, lanes, doorbell, charge))
     };
     match attempt(&newcomer) {
-        Ok((_, Some((lanes, of_lanes)), doorbell, charge)) => {
-            let charges = [charge, of_lanes];
-            Some(Begun::Serving(RingClient::new(lanes, doorbell, newcomer, charges)))
+        Ok((memory, Some((lanes, of_lanes)), doorbell, charge)) => {
+            let (charges, kept) = ([charge, of_lanes], Kept::new(memory, &newcomer.remains));
+            Some(Begun::Serving(RingClient::new(lanes, doorbell, newcomer, charges, kept)))
         }
         Ok((memory, None, doorbell, charge)) => {
             Some(Begun::Arriving(Arriving::new(memory, doorbell, newcomer, charge)))
@@ -362,6 +408,7 @@ fn begin<F: FileSystem + Send + 'static>(
         Err(why) => {
             refuse(&newcomer.socket, &newcomer.peer, &why);
             hang_up(&newcomer.socket);
+            let _ = newcomer.remains.send(Box::new(newcomer.memory));
             None
         }
     }
@@ -390,11 +437,12 @@ fn charge<F: FileSystem + Send>(
 
 /// Begins to serve a client whose memory is fixed; one that took too long is dropped.
 fn arrive<F: FileSystem + Send>(bell: &Doorbell, arriving: Arriving<F>) -> Option<RingClient<F>> {
-    let Arriving { memory, doorbell, newcomer, charge, .. } = arriving;
+    let Arriving { memory, doorbell, newcomer, charge, kept, .. } = arriving;
     let why = match memory.is_fixed() {
         true => match attach(memory, &newcomer, bell) {
             Ok((lanes, of_lanes)) => {
-                return Some(RingClient::new(lanes, doorbell, newcomer, [charge, of_lanes]));
+                let charges = [charge, of_lanes];
+                return Some(RingClient::new(lanes, doorbell, newcomer, charges, kept));
             }
             Err(why) => why,
         },
@@ -405,4 +453,42 @@ fn arrive<F: FileSystem + Send>(bell: &Doorbell, arriving: Arriving<F>) -> Optio
     // The control thread ends the session.
     hang_up(&newcomer.socket);
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Calls come as often as sessions end: one that has not been heard yet says nothing about the
+    /// worker, and one that has been heard does.
+    #[test]
+    fn a_worker_lives_if_it_has_looked() {
+        let call = Call::new().unwrap();
+        assert!(!call.has_looked());
+        call.answer();
+        call.call();
+        assert!(call.has_looked(), "it is busy");
+        assert!(!call.has_looked(), "it hangs");
+        call.answer();
+        assert!(call.has_looked());
+        assert!(!call.called.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn memory_is_freed_by_others() {
+        let memory = SharedMemory::create("test", 4096).unwrap();
+        let file = memory.as_fd().try_clone_to_owned().unwrap();
+        let (remains, left) = channel();
+        let kept = Kept::new(memory, &remains);
+        drop(remains);
+        assert!(left.try_recv().is_err());
+        drop(kept);
+        assert!(left.recv().is_ok(), "the memory");
+        assert!(left.recv().is_err(), "all of it");
+        drop(file);
+        // A server that ends takes nothing.
+        let (remains, left) = channel();
+        drop(left);
+        drop(Kept::new(SharedMemory::create("test", 4096).unwrap(), &remains));
+    }
 }

@@ -66,8 +66,9 @@ const ALLOWED: &[i64] = &[
     libc::SYS_writev,
     libc::SYS_close,
     libc::SYS_close_range,
-    libc::SYS_fcntl,
     libc::SYS_fstat,
+    // Of the memory of a ring, which greeters cut at its end.
+    libc::SYS_ftruncate,
     libc::SYS_accept4,
     libc::SYS_socketpair,
     libc::SYS_getsockopt,
@@ -88,6 +89,10 @@ const MISSING: &[i64] = &[
     libc::SYS_membarrier,
     libc::SYS_sched_getaffinity,
 ];
+
+/// What is asked of fcntl(2).
+const FCNTL: &[i32] =
+    &[libc::F_GETFD, libc::F_GETFL, libc::F_SETFL, libc::F_DUPFD_CLOEXEC, libc::F_GET_SEALS];
 
 /// The kinds of namespaces, and what a thread would be made with.
 const NO_PROCESS: i32 = libc::CLONE_NEWUSER
@@ -113,11 +118,12 @@ fn filter() -> Result<[BpfProgram; 2], seccompiler::Error> {
     rules.insert(libc::SYS_mmap, vec![only(is_clear(2, libc::PROT_EXEC))?]);
     rules.insert(libc::SYS_mprotect, vec![only(is_clear(2, libc::PROT_EXEC))?]);
     rules.insert(libc::SYS_clone, vec![only(is_clear(0, NO_PROCESS))?]);
-    let death = libc::PR_SET_PDEATHSIG as u64;
-    rules.insert(
-        libc::SYS_prctl,
-        vec![only(SeccompCondition::new(0, ArgLen::Dword, Op::Eq, death))?],
-    );
+    let is = |argument, value: i32| {
+        SeccompCondition::new(argument, ArgLen::Dword, Op::Eq, value as u32 as u64)
+    };
+    rules.insert(libc::SYS_prctl, vec![only(is(0, libc::PR_SET_PDEATHSIG))?]);
+    let fcntl = FCNTL.iter().map(|&what| only(is(1, what)));
+    rules.insert(libc::SYS_fcntl, fcntl.collect::<Result<_, _>>()?);
     let arch: seccompiler::TargetArch = std::env::consts::ARCH.try_into()?;
     let (kill, missing) = (SeccompAction::KillProcess, SeccompAction::Errno(libc::ENOSYS as u32));
     let allowed = SeccompFilter::new(rules, kill, SeccompAction::Allow, arch)?;

@@ -9,7 +9,9 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{OFlags, SealFlags};
 use rustix::net::RecvFlags;
-use rustix::process::{Pid, WaitOptions, waitpid};
+use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, waitpid};
+
+use atoll_transport::channel::Limits;
 
 use crate::process;
 use crate::server::control;
@@ -25,22 +27,43 @@ pub(super) enum Outcome {
     Silence,
     /// It cannot be received, or the client has gone.
     Broken,
+    /// The server could not be told.
+    Unheard,
 }
 
 const READY: u8 = b'r';
 
+const GO: u8 = b'g';
+
+/// A child, and the way to learn of its end.
+pub(super) struct Child {
+    pid: Pid,
+    pub(super) pidfd: OwnedFd,
+}
+
+impl Child {
+    pub(super) fn is_over(&self) -> bool {
+        matches!(waitpid(Some(self.pid), WaitOptions::NOHANG), Ok(Some(_)) | Err(_))
+    }
+}
+
 /// Has a child run `work` that has open `kept` and the line to the broker that `work` is given, and
-/// whose other end is returned. All else is closed in the child when this returns.
-fn begin(kept: &[&OwnedFd], work: impl FnOnce(&OwnedFd) -> u8) -> io::Result<(Pid, OwnedFd)> {
+/// whose other end is returned. All else is closed in the child when this returns. It does not
+/// begin before the broker can learn of its end.
+fn begin(kept: &[&OwnedFd], work: impl FnOnce(&OwnedFd) -> u8) -> io::Result<(Child, OwnedFd)> {
     let (ours, theirs) = control::pair()?;
     // The child closes everything by number, and drops nothing.
     let theirs = ManuallyDrop::new(theirs);
     let child = || {
         let all: Vec<_> = kept.iter().map(|fd| fd.as_fd()).chain([theirs.as_fd()]).collect();
         process::close_others(&all);
-        match rustix::io::write(&*theirs, &[READY]) {
-            Ok(_) => work(&theirs),
-            Err(_) => 1,
+        let told = rustix::io::write(&*theirs, &[READY]);
+        let mut said = [0; 1];
+        match told.and_then(|_| rustix::io::retry_on_intr(|| rustix::io::read(&*theirs, &mut said)))
+        {
+            Ok(1) => work(&theirs),
+            // The broker has no use for it.
+            _ => 1,
         }
     };
     // SAFETY: the broker has one thread, and starts none.
@@ -48,12 +71,21 @@ fn begin(kept: &[&OwnedFd], work: impl FnOnce(&OwnedFd) -> u8) -> io::Result<(Pi
     drop(ManuallyDrop::into_inner(theirs));
     let pid = forked?;
     // The child has nothing to wait for before it says so; that it has died is said as well.
-    match rustix::io::retry_on_intr(|| rustix::io::read(&ours, &mut [0; 1])) {
-        Ok(1) => Ok((pid, ours)),
-        _ => {
-            // It has received nothing that its end could wait for.
+    let ready = match rustix::io::retry_on_intr(|| rustix::io::read(&ours, &mut [0; 1])) {
+        Ok(1) => pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    };
+    let begun = ready.and_then(|pidfd| {
+        rustix::io::write(&ours, &[GO])?;
+        Ok(pidfd)
+    });
+    match begun {
+        Ok(pidfd) => Ok((Child { pid, pidfd }, ours)),
+        Err(error) => {
+            // It has received nothing that its end could wait for, and ends when it hears nothing.
+            drop(ours);
             let _ = rustix::io::retry_on_intr(|| waitpid(Some(pid), WaitOptions::empty()));
-            Err(io::ErrorKind::UnexpectedEof.into())
+            Err(error)
         }
     }
 }
@@ -65,7 +97,7 @@ pub(super) fn start(
     line: &OwnedFd,
     door: Option<u32>,
     id: u64,
-) -> io::Result<(Pid, OwnedFd)> {
+) -> io::Result<(Child, OwnedFd)> {
     begin(&[socket, line], |sync| {
         let outcome = greet(socket, line, door, id);
         // The broker is there, or nobody cares.
@@ -80,6 +112,7 @@ pub(super) fn outcome(sync: &OwnedFd) -> Option<Outcome> {
     match rustix::net::recv(sync, &mut said, RecvFlags::DONTWAIT) {
         Ok((1, _)) if said[0] == Outcome::Handed as u8 => Some(Outcome::Handed),
         Ok((1, _)) if said[0] == Outcome::Silence as u8 => Some(Outcome::Silence),
+        Ok((1, _)) if said[0] == Outcome::Unheard as u8 => Some(Outcome::Unheard),
         Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => None,
         _ => Some(Outcome::Broken),
     }
@@ -98,13 +131,14 @@ fn greet(socket: &OwnedFd, line: &OwnedFd, door: Option<u32>, id: u64) -> Outcom
     };
     if let (Some(_), [one]) = (door, &descriptors[..])
         && may_be_closed(one)
+        && is_fit(one)
     {
         handed.push(one.as_fd());
     }
     let head = Head { kind, door: door.unwrap_or_default(), id };
     match control::send(line, &head.encode(&message), &handed) {
         Ok(()) => Outcome::Handed,
-        Err(_) => Outcome::Broken,
+        Err(_) => Outcome::Unheard,
     }
 }
 
@@ -118,9 +152,23 @@ fn may_be_closed(fd: &OwnedFd) -> bool {
             && is_fuse(fd)
 }
 
+/// Whether `fd`, if it is memory, is as long as a ring may be: to free more takes the server long.
+/// Pages beyond its end are taken away, of which none can come back: by what remains the server
+/// sees whether all within are there. May wait for the client, which has the same memory.
+fn is_fit(fd: &OwnedFd) -> bool {
+    let Ok(seals) = rustix::fs::fcntl_get_seals(fd) else { return true };
+    if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
+        return true;
+    }
+    rustix::fs::fstat(fd).is_ok_and(|stat| {
+        let length = stat.st_size as u64;
+        length <= Limits::default().total as u64 && rustix::fs::ftruncate(fd, length).is_ok()
+    })
+}
+
 /// Closes `sockets`, of which there may be no other descriptors: a child closes them last, by its
 /// end. Gives them back where there is no child.
-pub(super) fn close_last(sockets: Vec<OwnedFd>) -> Result<Pid, Vec<OwnedFd>> {
+pub(super) fn close_last(sockets: Vec<OwnedFd>) -> Result<Child, Vec<OwnedFd>> {
     let kept: Vec<&OwnedFd> = sockets.iter().collect();
     let begun = begin(&kept, |sync| {
         // Until the broker has closed its own.
@@ -128,10 +176,10 @@ pub(super) fn close_last(sockets: Vec<OwnedFd>) -> Result<Pid, Vec<OwnedFd>> {
         0
     });
     match begun {
-        Ok((pid, sync)) => {
+        Ok((child, sync)) => {
             drop(sockets);
             drop(sync);
-            Ok(pid)
+            Ok(child)
         }
         Err(_) => Err(sockets),
     }
@@ -141,6 +189,36 @@ pub(super) fn close_last(sockets: Vec<OwnedFd>) -> Result<Pid, Vec<OwnedFd>> {
 mod tests {
     use super::*;
     use rustix::fs::MemfdFlags;
+
+    /// Pages beyond the end made memory with holes look whole.
+    #[test]
+    fn memory_is_handed_on_without_pages_beyond_its_end() {
+        use rustix::fs::{FallocateFlags, fallocate};
+        let fixed = SealFlags::SHRINK | SealFlags::GROW;
+        let memory = |length| {
+            let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+            let memory = rustix::fs::memfd_create("test", flags).unwrap();
+            rustix::fs::ftruncate(&memory, length).unwrap();
+            memory
+        };
+        let stored = |memory: &OwnedFd| rustix::fs::fstat(memory).unwrap().st_blocks as u64 * 512;
+        let hollow = memory(1 << 20);
+        fallocate(&hollow, FallocateFlags::KEEP_SIZE, 1 << 20, 2 << 20).unwrap();
+        rustix::fs::fcntl_add_seals(&hollow, fixed).unwrap();
+        assert_eq!(stored(&hollow), 2 << 20);
+        assert!(is_fit(&hollow));
+        assert_eq!(stored(&hollow), 0);
+        // They stay away.
+        assert!(fallocate(&hollow, FallocateFlags::KEEP_SIZE, 1 << 20, 4096).is_err());
+        let whole = memory(1 << 20);
+        fallocate(&whole, FallocateFlags::empty(), 0, 1 << 20).unwrap();
+        rustix::fs::fcntl_add_seals(&whole, fixed).unwrap();
+        assert!(is_fit(&whole));
+        assert_eq!(stored(&whole), 1 << 20);
+        let long = memory(Limits::default().total as u64 + 4096);
+        rustix::fs::fcntl_add_seals(&long, fixed).unwrap();
+        assert!(!is_fit(&long));
+    }
 
     #[test]
     fn only_what_the_server_has_use_for() {
