@@ -200,7 +200,11 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
         self.table.get_mut(fd)?.flock = Some(LockKind::Shared);
         self.locks.any = true;
         let wanted = Lock { owner: LockOwner::OpenFile, kind, start: 0, end: u64::MAX, pid: 0 };
-        self.ask(fd, ino, handle, &wanted, waits)
+        let asked = self.ask(fd, ino, handle, &wanted, waits)?;
+        if kind.is_none() {
+            self.table.get_mut(fd)?.flock = None;
+        }
+        Ok(asked)
     }
 
     /// Looks for the outcome of a lock that is waited for. It comes back while there is none. The
@@ -281,7 +285,7 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
         Ok(file.owner)
     }
 
-    /// Whether locks go with the handle of `fd`.
+    /// Whether locks go with the handle of `file`.
     pub(crate) fn has_locks(&self, file: &OpenFile) -> bool {
         file.flock.is_some() || file.owner != PROCESS || self.locks.at_server.contains(&file.ino)
     }

@@ -18,19 +18,11 @@ mod held;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+pub use atoll_vfs::LockKind;
 use atoll_vfs::{Errno, Ino, Result};
 
 use crate::rights::identity::SessionId;
 use held::{Held, HeldLocks, steps};
-
-/// Shared or exclusive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LockKind {
-    /// F_RDLCK, LOCK_SH.
-    Shared,
-    /// F_WRLCK, LOCK_EX.
-    Exclusive,
-}
 
 /// The bytes that a lock of fcntl(2) covers, both ends included; `u64::MAX` is the end of the file
 /// wherever it will be.

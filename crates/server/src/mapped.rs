@@ -29,7 +29,7 @@ use std::time::Duration;
 use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, OpenFlags, Result, SeekTo, Timespec};
 
 use crate::guarded::Guarded;
-use crate::host::PAGES_LEN;
+use crate::host::{PAGES_LEN, Pages};
 use crate::leases::observer::{Change, Content, Now};
 use crate::mapped::files::{File, Mapper, Orphan, Parts, length, new_token, overlap};
 use crate::open::handles::{Open, Origin};
@@ -119,28 +119,15 @@ impl<F: FileSystem> Guarded<F> {
         if own > access.limits.mapped || all + bytes > MAPPED_MAX {
             return Err(Errno::ENOMEM);
         }
+        if !file.covered.takes(&gap) || bytes > 0 && !file.counted.takes(&counted) {
+            return Err(Errno::ENOMEM);
+        }
         mapper.count(bytes)?;
-        // Clients may have written where nothing of the file was.
-        file.pages.zero(gap.start, gap.end)?;
-        let mut buffer = vec![0; CHUNK as usize];
-        let mut at = gap.start;
-        while at < gap.end.min(size) {
-            match fs.seek(cx, ino, file.open.handle, at, SeekTo::Data) {
-                Ok(data) => at = data,
-                Err(Errno::ENXIO) => break,
-                Err(error) => return Err(error),
-            }
-            let end = gap.end.min(size).min(at.saturating_add(CHUNK));
-            if at >= end {
-                break;
-            }
-            let part = &mut buffer[..(end - at) as usize];
-            let read = fs.read(cx, ino, file.open.handle, at, part)?;
-            if read == 0 {
-                break;
-            }
-            file.pages.write(at, &part[..read])?;
-            at += read as u64;
+        if let Err(error) = fill(fs, cx, file.open, &*file.pages, &gap, size) {
+            // What was copied is nobody's, and takes no memory.
+            let _ = file.pages.zero(gap.start, gap.end);
+            mapper.uncount(bytes);
+            return Err(error);
         }
         file.covered.add(gap)?;
         if bytes > 0 {
@@ -242,21 +229,27 @@ impl<F: FileSystem> Guarded<F> {
         let others = file.sessions.values().any(|mapper| mapper.uid != cx.uid);
         self.mapped.files.insert(ino, file);
         match counted {
-            Err(_) if others => self.let_go(cx, ino),
+            Err(_) if others => {
+                self.let_go(cx, ino);
+                Ok(())
+            }
             counted => counted,
         }
     }
 
     /// Writes back what was stored into `ino`, and ends its mapping, though clients have it.
-    fn let_go(&mut self, cx: &Context, ino: Ino) -> Result<()> {
+    fn let_go(&mut self, cx: &Context, ino: Ino) {
         let own = volume_context(cx.now);
         let mut at = Some(0);
         while let Some(from) = at {
-            at = self.write_back_step(&own, ino, from)?;
+            // Another's stores that find no space are no fault of this write.
+            at = self.write_back_step(&own, ino, from).unwrap_or_else(|error| {
+                log::error!("stores into inode {} are lost: {error}", ino.0);
+                None
+            });
         }
         log::warn!("inode {} is not mapped any more: its mappings have all they may", ino.0);
         self.end_mapping(&own, ino);
-        Ok(())
     }
 
     /// Tells of a change of content, and ends the mappings in which it could not be made.
@@ -343,6 +336,40 @@ impl<F: FileSystem> Guarded<F> {
             self.end_mapping(&cx, ino);
         }
     }
+}
+
+/// Brings what the file system has of `gap`, a part of a file of `size` bytes, into `pages`.
+fn fill<F: FileSystem>(
+    fs: &mut F,
+    cx: &Context,
+    open: Open,
+    pages: &dyn Pages,
+    gap: &Range<u64>,
+    size: u64,
+) -> Result<()> {
+    // Clients may have written where nothing of the file was.
+    pages.zero(gap.start, gap.end)?;
+    let mut buffer = vec![0; CHUNK as usize];
+    let mut at = gap.start;
+    while at < gap.end.min(size) {
+        match fs.seek(cx, open.ino, open.handle, at, SeekTo::Data) {
+            Ok(data) => at = data,
+            Err(Errno::ENXIO) => break,
+            Err(error) => return Err(error),
+        }
+        let end = gap.end.min(size).min(at.saturating_add(CHUNK));
+        if at >= end {
+            break;
+        }
+        let part = &mut buffer[..(end - at) as usize];
+        let read = fs.read(cx, open.ino, open.handle, at, part)?;
+        if read == 0 {
+            break;
+        }
+        pages.write(at, &part[..read])?;
+        at += read as u64;
+    }
+    Ok(())
 }
 
 fn write_all<F: FileSystem>(
@@ -559,5 +586,47 @@ impl<F: FileSystem + Send> Session<F> {
             call.state.accessed(&call.cx, call.own.id, open.ino);
         }
         Ok(Mapping { token: if writable { writer } else { reader }, writable })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use atoll_vfs::Name;
+    use atoll_vfs::model::ModelFs;
+
+    use super::*;
+    use crate::rights::accounts::{Accounts, Resource, Shares};
+    use crate::testing::StillHost;
+    use crate::{Credentials, Volume};
+
+    const CX: Context = Context { uid: 0, gid: 0, now: Timespec { sec: 0, nsec: 0 } };
+
+    /// A mapping that fails takes nothing of its user's share, and a write that ends behind all
+    /// that a file can have leaves the volume alive.
+    #[test]
+    fn what_fails_is_not_charged() {
+        let host = Arc::new(StillHost::default());
+        let volume = Volume::new(ModelFs::default(), "v", Arc::<StillHost>::clone(&host));
+        let account = Accounts::new(Shares::UNLIMITED).open(1, Shares::UNLIMITED);
+        let access = Access { account: Some(Arc::clone(&account)), ..Access::default() };
+        let mut session = volume.session(Credentials::default(), access).unwrap();
+        let flags = OpenFlags::READ | OpenFlags::WRITE;
+        let name = Name::new(b"f").unwrap();
+        let (attr, handle) = session.create(&CX, Ino::ROOT, name, 0o600, flags).unwrap();
+        session.write(&CX, attr.ino, handle, 0, b"content").unwrap();
+        let before = account.has(Resource::Memory);
+        host.fill(true);
+        for _ in 0..3 {
+            assert_eq!(session.map(&CX, attr.ino, handle, 0, 1), Err(Errno::ENOMEM));
+            assert_eq!(account.has(Resource::Memory), before);
+        }
+        host.fill(false);
+        session.map(&CX, attr.ino, handle, 0, 1).unwrap();
+        assert_eq!(account.has(Resource::Memory), before + CHUNK);
+        assert!(session.write(&CX, attr.ino, handle, u64::MAX - 2, b"far away").is_err());
+        assert!(session.write(&CX, attr.ino, handle, 1, b"on").is_ok());
+        assert_eq!(account.has(Resource::Memory), before + CHUNK);
     }
 }

@@ -157,6 +157,8 @@ impl<F: FileSystem + Send> Session<F> {
         let mut state = self.volume.lock()?;
         let most = most.min(self.own.access.limits.view);
         let (most, charge) = match &self.own.access.account {
+            // That is no lack of what the user may have.
+            Some(_) if most < VIEW_MIN => return Ok(None),
             Some(account) => {
                 let (most, charge) = view_within(most, account)?;
                 (most, Some(charge))
@@ -471,5 +473,28 @@ impl<F: FileSystem + Send> Drop for Session<F> {
             // Whatever one says, the rest are closed.
             let _ = state.close(&cx, self.own.id, &open);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::rights::accounts::{Accounts, Shares};
+    use crate::rights::limits::Limits;
+
+    use super::*;
+
+    #[test]
+    fn no_view_is_another_thing_than_no_memory() {
+        let volume = crate::testing::volume();
+        let begin = |memory, view| {
+            let most = Shares { memory, ..Shares::UNLIMITED };
+            let account = Some(Accounts::new(Shares::UNLIMITED).open(1, most));
+            let limits = Limits { view, ..Limits::default() };
+            let access = Access { limits, account, ..Access::default() };
+            let mut session = volume.session(Credentials::default(), access).unwrap();
+            session.begin_view(VIEW_MIN, |_| Ok(()))
+        };
+        assert_eq!(begin(u64::MAX, VIEW_MIN - 1), Ok(None), "the limits leave no room");
+        assert_eq!(begin(0, VIEW_MIN), Err(Errno::ENOMEM), "the share has nothing left");
     }
 }

@@ -1,14 +1,16 @@
-//! A machine for unit tests: its clock goes when it is told to, and it has no memory to map.
+//! A machine for unit tests: its clock goes when it is told to, and its memory fails when it is.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use atoll_vfs::model::ModelFs;
 use atoll_vfs::{Errno, Result, Timespec};
 
 use crate::Volume;
-use crate::host::{Bell, Done, Host, Pages, ViewMemory};
+use crate::host::{Bell, Done, Host, PAGES_LEN, Pages, ViewMemory};
 use crate::leases::gate::Mount;
 
 /// The machine.
@@ -16,9 +18,15 @@ use crate::leases::gate::Mount;
 pub(crate) struct StillHost {
     millis: AtomicU64,
     random: AtomicU64,
+    /// Memory takes nothing that is written.
+    full: Arc<AtomicBool>,
 }
 
 impl StillHost {
+    pub fn fill(&self, full: bool) {
+        self.full.store(full, Ordering::Relaxed);
+    }
+
     pub fn pass(&self, time: Duration) {
         self.millis.fetch_add(time.as_millis() as u64, Ordering::Relaxed);
     }
@@ -49,11 +57,50 @@ impl Host for StillHost {
     }
 
     fn pages(&self) -> Result<Box<dyn Pages>> {
-        Err(Errno::ENOSYS)
+        Ok(Box::new(Bytes { bytes: Mutex::default(), full: Arc::clone(&self.full) }))
     }
 
     fn view(&self, _: usize) -> Result<Option<Box<dyn ViewMemory>>> {
         Ok(None)
+    }
+}
+
+/// Memory for the content of a file, byte by byte.
+#[derive(Debug)]
+struct Bytes {
+    bytes: Mutex<BTreeMap<u64, u8>>,
+    full: Arc<AtomicBool>,
+}
+
+impl Pages for Bytes {
+    fn read(&self, at: u64, to: &mut [u8]) -> Result<()> {
+        let bytes = self.bytes.lock().unwrap();
+        to.fill(0);
+        let there = bytes.range(at..at + to.len() as u64);
+        there.for_each(|(place, byte)| to[(place - at) as usize] = *byte);
+        Ok(())
+    }
+
+    fn write(&self, at: u64, from: &[u8]) -> Result<()> {
+        if self.full.load(Ordering::Relaxed) {
+            return Err(Errno::ENOMEM);
+        }
+        self.bytes.lock().unwrap().extend((at..).zip(from.iter().copied()));
+        Ok(())
+    }
+
+    fn zero(&self, from: u64, to: u64) -> Result<()> {
+        let gone: Range<u64> = from..to.max(from);
+        self.bytes.lock().unwrap().retain(|at, _| !gone.contains(at));
+        Ok(())
+    }
+
+    fn next_data(&self, at: u64) -> Result<u64> {
+        Ok(self.bytes.lock().unwrap().range(at..).next().map_or(PAGES_LEN, |(at, _)| *at))
+    }
+
+    fn is_shared(&self) -> bool {
+        true
     }
 }
 

@@ -162,6 +162,10 @@ impl KernelCache {
         if self.lends == Lends::All {
             return lend;
         }
+        // Nothing is ever invalidated where nothing is lent.
+        if self.lends == Lends::Nothing {
+            return false;
+        }
         let lend = lend && self.may_lend();
         let mut table = self.table();
         let Table { known, full, room, .. } = &mut *table;

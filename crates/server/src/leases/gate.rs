@@ -124,6 +124,8 @@ struct Inner {
     next: u64,
     /// Wakes the keeper, which looks after deadlines.
     keeper: Option<Arc<dyn Bell>>,
+    /// The host's uptime when the keeper looks next without being woken.
+    look: Option<Duration>,
 }
 
 impl Inner {
@@ -206,15 +208,18 @@ impl Inner {
         notice.pages && self.waiting.iter().any(|waiting| waiting.cut == cut)
     }
 
+    /// The host's uptime when `waiting` may be late or stuck.
+    fn look_at(&self, waiting: &Waiting, now: Duration, patience: Duration) -> Option<Duration> {
+        let cut = waiting.cut.map(|_| (waiting.since + STUCK).max(now + STUCK / 10));
+        let late = self.deadlines(waiting, now, patience).map(|(_, until)| until);
+        late.chain(cut).min()
+    }
+
     /// How long it takes until something may be late or stuck.
-    fn next_look(&self, now: Duration, patience: Duration) -> Option<Duration> {
-        let next = |waiting: &Waiting| {
-            let cut = waiting.cut.map(|_| (waiting.since + STUCK).max(now + STUCK / 10));
-            let late = self.deadlines(waiting, now, patience).map(|(_, until)| until);
-            late.chain(cut).min()
-        };
-        let next = self.waiting.iter().filter_map(next).min();
-        next.map(|next| next.saturating_sub(now))
+    fn next_look(&mut self, now: Duration, patience: Duration) -> Option<Duration> {
+        let next = |waiting: &Waiting| self.look_at(waiting, now, patience);
+        self.look = self.waiting.iter().filter_map(next).min();
+        self.look.map(|next| next.saturating_sub(now))
     }
 
     /// Takes out the answers that need not wait any more.
@@ -315,10 +320,10 @@ impl Gate {
 
     /// Whether the mount may have new leases.
     pub(crate) fn lends(&self, id: PortId) -> bool {
-        let now = self.uptime();
         let mut inner = self.inner();
         let Some(port) = inner.port(id).filter(|port| !port.fenced) else { return false };
-        port.uid.is_none_or(|uid| !inner.trust.is_withdrawn(uid, now))
+        // Only for users who may lose trust is the time of any use.
+        port.uid.is_none_or(|uid| !inner.trust.is_withdrawn(uid, self.uptime()))
     }
 
     /// Whether the mount ends with its last notice, or is gone.
@@ -426,8 +431,14 @@ impl Gate {
             return then();
         }
         let since = self.uptime();
-        inner.waiting.push(Waiting { ticket, since, cut, then: Box::new(then) });
-        if inner.waiting.len() == 1 || cut.is_some() {
+        let waiting = Waiting { ticket, since, cut, then: Box::new(then) };
+        let look = inner.look_at(&waiting, since, self.patience());
+        inner.waiting.push(waiting);
+        // A keeper that sleeps until an earlier time comes by itself.
+        if let Some(look) = look
+            && inner.look.is_none_or(|next| look < next)
+        {
+            inner.look = Some(look);
             inner.wake_keeper();
         }
     }
@@ -437,6 +448,9 @@ impl Gate {
     pub fn keep(&self, keeper: Arc<dyn Bell>) -> bool {
         let mut inner = self.inner();
         let is_first = inner.keeper.is_none();
+        if is_first {
+            inner.look = None;
+        }
         inner.keeper.get_or_insert(keeper);
         is_first
     }
@@ -578,6 +592,36 @@ mod tests {
         }
         assert!(waited.iter().all(|&times| times > 1000), "{waited:?}");
         ports.into_iter().for_each(|port| gate.end(port));
+    }
+
+    /// An answer that waits for a mount of less patience than those before it is looked after in
+    /// time.
+    #[test]
+    fn the_keeper_hears_of_an_earlier_deadline() {
+        let host = Arc::new(StillHost::default());
+        let gate = Gate::new(Arc::<StillHost>::clone(&host));
+        let bell = Arc::new(Noted::default());
+        assert!(gate.keep(Arc::<Noted>::clone(&bell)));
+        let trusted = mount(&gate);
+        let other = gate.begin(Arc::new(Noted::default()), Some(7));
+        gate.tell(trusted, INO, NOTICE);
+        gate.tell(other, INO, NOTICE);
+        let wakes = |port, cut| {
+            gate.after_cut(Ticket(vec![(port, 1)]), cut, || {});
+            bell.was_rung()
+        };
+        assert!(wakes(trusted, None), "the first");
+        assert_eq!(gate.tend(), Some(Some(PATIENCE)));
+        host.pass(Duration::from_millis(1));
+        assert!(!wakes(trusted, None), "it is late after the first");
+        assert!(wakes(other, None));
+        assert_eq!(gate.tend(), Some(Some(UNTRUSTED)));
+        host.pass(UNTRUSTED);
+        assert_eq!(gate.tend(), Some(Some(PATIENCE - UNTRUSTED - Duration::from_millis(1))));
+        assert!(gate.is_fenced(other) && !gate.is_fenced(trusted));
+        assert!(wakes(trusted, Some(Cut { port: other, ino: 7 })), "it may be stuck soon");
+        gate.end(trusted);
+        gate.end(other);
     }
 
     /// However long it takes, an answer goes out when the mount has forgotten, or has ended.

@@ -87,6 +87,14 @@ impl Mapper {
         self.bytes += bytes;
         Ok(())
     }
+
+    /// Counts `bytes` no more.
+    pub fn uncount(&mut self, bytes: u64) {
+        if let Some(charge) = &mut self.charge {
+            charge.shrink(bytes);
+        }
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
 }
 
 /// Memory that is no file's content any more and that clients still have: it counts on.
@@ -130,6 +138,14 @@ impl Parts {
             at = part.end;
         }
         (at < range.end).then_some(at..range.end)
+    }
+
+    /// Whether `range`, a gap, can be added.
+    pub fn takes(&self, range: &Range<u64>) -> bool {
+        let at = self.0.partition_point(|part| part.start < range.start);
+        let joins = at > 0 && self.0[at - 1].end == range.start;
+        let joined = self.0.get(at).is_some_and(|next| next.start == range.end);
+        joins || joined || self.0.len() < PARTS_MAX
     }
 
     /// Adds `range`, a gap.
@@ -179,11 +195,17 @@ impl File {
         others: impl Fn(SessionId) -> u64,
         room: u64,
     ) -> Result<()> {
-        let range = range.start / unit * unit..range.end.next_multiple_of(unit);
+        // A write may end behind every byte that a file can have, and then fails later.
+        let end = range.end.checked_next_multiple_of(unit).unwrap_or(u64::MAX);
+        let range = range.start / unit * unit..end;
         let covered: Vec<_> = self.covered.within(range).collect();
         let mut room = room;
         for part in covered {
             while let Some(gap) = self.counted.gap(&part) {
+                // Nothing is charged for what cannot be noted.
+                if !self.counted.takes(&gap) {
+                    return Err(Errno::ENOMEM);
+                }
                 let bytes = length(&gap);
                 // The first that has room for it, in an order that depends on nothing else.
                 let mut mappers: Vec<_> = self.sessions.iter_mut().collect();

@@ -267,8 +267,12 @@ impl Room {
     pub fn have(&mut self, places: usize) -> Result<(), Exhausted> {
         match &mut self.charge {
             Some(charge) if places as u64 * self.each > charge.amount => {
-                let wanted = (places as u64).next_multiple_of(PIECE) * self.each;
-                charge.grow(wanted - charge.amount)
+                let places = places as u64;
+                let wanted = places.next_multiple_of(PIECE) * self.each;
+                // Of a share that has no whole piece left, what there is.
+                charge
+                    .grow(wanted - charge.amount)
+                    .or_else(|_| charge.grow(places * self.each - charge.amount))
             }
             _ => Ok(()),
         }
@@ -388,12 +392,20 @@ mod tests {
         room.have(16).unwrap();
         assert_eq!(account.has(Resource::Memory), 160);
         room.have(81).unwrap();
-        assert!(room.have(97).is_err());
         room.have(96).unwrap();
         assert_eq!(account.has(Resource::Memory), 960);
+        // The last places are fewer than a piece.
+        room.have(97).unwrap();
+        assert_eq!(account.has(Resource::Memory), 970);
+        assert!(room.have(101).is_err());
+        room.have(100).unwrap();
+        assert_eq!(account.has(Resource::Memory), 1000);
+        let mut few = Room::new(Some(&account), Resource::OpenFiles, 1);
+        (1..=7).for_each(|places| few.have(places).unwrap());
+        assert!(few.have(8).is_err());
+        room.keep(85);
         room.keep(81);
-        room.keep(80);
-        assert_eq!(account.has(Resource::Memory), 960);
+        assert_eq!(account.has(Resource::Memory), 1000);
         room.keep(64);
         assert_eq!(account.has(Resource::Memory), 640);
         drop(room);

@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_vfs::wire::header::OutHeader;
 use atoll_vfs::wire::locks::{
-    F_RDLCK, F_UNLCK, F_WRLCK, FUSE_LK_FLOCK, FileLock, LK_END, LkIn, LkOut,
+    F_UNLCK, FUSE_LK_FLOCK, FileLock, LK_END, LkIn, LkOut, code_of, kind_of,
 };
 use atoll_vfs::wire::{Fixed, Request};
 use atoll_vfs::{Errno, FileSystem, Handle, Ino, Result};
 
-use crate::locks::{Holder, LockKind, LockOwner, LockRange, LockRequest, WaitId, Waited};
+use crate::locks::{Holder, LockOwner, LockRange, LockRequest, WaitId, Waited};
 use crate::route::answer::Later;
 use crate::route::wait::Wait;
 use crate::session::Session;
@@ -117,10 +117,7 @@ fn getlk<F: FileSystem + Send>(
         Some(Holder { kind, range, pid }) => FileLock {
             start: range.start,
             end: range.end.min(LK_END),
-            kind: match kind {
-                LockKind::Shared => F_RDLCK,
-                LockKind::Exclusive => F_WRLCK,
-            },
+            kind: code_of(Some(kind)),
             pid,
         },
         None => FileLock { kind: F_UNLCK, ..args.lk },
@@ -128,18 +125,17 @@ fn getlk<F: FileSystem + Send>(
 }
 
 fn wanted(args: &LkIn) -> Result<LockRequest> {
-    let kind = match args.lk.kind {
-        F_RDLCK => Some(LockKind::Shared),
-        F_WRLCK => Some(LockKind::Exclusive),
-        F_UNLCK => None,
-        _ => return Err(Errno::EINVAL),
-    };
+    let kind = kind_of(args.lk.kind).ok_or(Errno::EINVAL)?;
     let owner = if args.lk_flags & FUSE_LK_FLOCK != 0 {
         LockOwner::OpenFile
     } else {
         LockOwner::Process(args.owner)
     };
     let end = if args.lk.end >= LK_END { u64::MAX } else { args.lk.end };
+    // No file has such a byte, and no answer could name it.
+    if args.lk.start > LK_END {
+        return Err(Errno::EINVAL);
+    }
     let range = LockRange { start: args.lk.start, end };
     Ok(LockRequest { owner, range, kind, pid: args.lk.pid })
 }
@@ -148,6 +144,7 @@ fn wanted(args: &LkIn) -> Result<LockRequest> {
 mod tests {
     use atoll_vfs::model::ModelFs;
     use atoll_vfs::wire::REPLY_MAX;
+    use atoll_vfs::wire::locks::F_WRLCK;
     use atoll_vfs::{Context, Name, OpenFlags, Timespec};
 
     use super::*;
@@ -165,6 +162,17 @@ mod tests {
         let (mut reply, mut later) = ([0; REPLY_MAX], Later::default());
         let answered = requests.answer(session, of, request, &mut reply, &mut later);
         (answered, later.lock.is_some())
+    }
+
+    #[test]
+    fn a_lock_begins_where_files_have_bytes() {
+        let at = |start| {
+            let lk = FileLock { start, end: u64::MAX, kind: F_WRLCK, pid: 1 };
+            wanted(&LkIn { lk, ..LkIn::default() }).map(|wanted| wanted.range)
+        };
+        assert_eq!(at(LK_END), Ok(LockRange { start: LK_END, end: u64::MAX }));
+        assert_eq!(at(LK_END + 1), Err(Errno::EINVAL));
+        assert_eq!(at(u64::MAX), Err(Errno::EINVAL));
     }
 
     #[test]

@@ -233,7 +233,10 @@ impl<C> User<C> {
                 return any;
             }
             // All that have work have used their time, which nobody else of the user wants.
-            if self.left > 0 && (any || owed) {
+            if self.left > 0 && (any || owed.is_some()) {
+                if let Some(least) = owed.filter(|_| !any) {
+                    self.forgive(least);
+                }
                 continue;
             }
             if any || !(worked || self.worked) || self.left <= NS - patience || !self.linger(turn) {
@@ -248,14 +251,14 @@ impl<C> User<C> {
     }
 
     /// Gives each client a turn, from the one whose turn is next, as long as the user has time.
-    /// Returns whether any had work, and whether any has work and no time.
+    /// Returns whether any had work, and the least that any owes which has no time.
     fn pass<T: FnMut() -> Duration, S: FnMut(&mut C, u32) -> Served>(
         &mut self,
         turn: &mut Turn<T, S>,
-    ) -> (bool, bool) {
+    ) -> (bool, Option<i64>) {
         let measured = turn.at.is_some();
         let shared = measured && self.clients.len() > 1;
-        let (mut any, mut owed) = (false, false);
+        let (mut any, mut owed) = (false, None::<i64>);
         for _ in 0..self.clients.len() {
             if self.next >= self.clients.len() {
                 self.next = 0;
@@ -265,7 +268,7 @@ impl<C> User<C> {
             if shared {
                 client.left = (client.left + CLIENT).min(NS);
                 if client.left <= 0 {
-                    owed = true;
+                    owed = Some(owed.map_or(-client.left, |least| least.min(-client.left)));
                     self.next += 1;
                     continue;
                 }
@@ -288,6 +291,15 @@ impl<C> User<C> {
             }
         }
         (any, owed)
+    }
+
+    /// Nobody but clients that owe has anything to do: takes off at once what passes without work
+    /// would, until one of them, which owes `least`, is due with the next.
+    fn forgive(&mut self, least: i64) {
+        let passes = least / CLIENT;
+        for client in self.clients.iter_mut().filter(|client| client.left < 0) {
+            client.left = (client.left + passes * CLIENT).min(0);
+        }
     }
 
     /// Waits for the next request of one who has just been answered. Returns whether it came.
@@ -459,6 +471,40 @@ mod tests {
         scene.run(500_000 * US);
         let (used, _) = scene.used.borrow()[&1];
         assert!(used > 485_000 * US, "{used:?}");
+    }
+
+    /// One that has taken long is served again as soon as nobody else of its user has work, after
+    /// a few looks.
+    #[test]
+    fn who_owes_much_costs_no_passes() {
+        let mut share: Share<u32> = Share::default();
+        (0..2).for_each(|client| share.begin(1, client));
+        share.begin(2, 2);
+        let (now, asked) = (Cell::new(Duration::ZERO), Cell::new(0));
+        let (long, done) = (Cell::new(false), Cell::new(0));
+        let mut rounds = |count| {
+            for _ in 0..count {
+                let serve = |client: &mut u32, _| {
+                    asked.set(asked.get() + 1);
+                    if *client == 1 && long.get() {
+                        return Served::Units(0);
+                    }
+                    let slow = *client == 0 && long.get();
+                    let quick = if *client == 2 { QUANTUM } else { US };
+                    now.set(now.get() + if slow { 400 * QUANTUM } else { quick });
+                    done.set(done.get() + u32::from(slow));
+                    Served::Units(1)
+                };
+                share.round(|| now.get(), serve);
+            }
+        };
+        rounds(3);
+        long.set(true);
+        asked.set(0);
+        // Until it has paid for the first one to its user's share, it has the second.
+        rounds(1100);
+        assert!(done.get() >= 2, "{}", done.get());
+        assert!(asked.get() < 2000, "{}", asked.get());
     }
 
     #[test]

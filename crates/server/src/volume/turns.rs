@@ -97,6 +97,10 @@ impl Turns {
         wait: impl FnOnce(&mut dyn FnMut(Done)),
     ) -> Result<MutexGuard<'a, T>> {
         for _ in 0..TRIES {
+            // A line does not end within so short a time.
+            if self.waiting.load(Ordering::Relaxed) > 0 {
+                break;
+            }
             std::hint::spin_loop();
             if let Some(taken) = self.attempt(lock) {
                 return taken;

@@ -6,11 +6,11 @@ use super::Client;
 use super::call::error;
 use crate::errno::{Errno, Result};
 use crate::filesystem::FileSystem;
-use crate::locks::{Lock, LockKind, LockOwner, LockWait, Locks};
+use crate::locks::{Lock, LockOwner, LockWait, Locks};
 use crate::types::{Context, Handle, Ino, Timespec};
 use crate::wire::files::FlushIn;
 use crate::wire::header::OutHeader;
-use crate::wire::locks::{F_RDLCK, F_UNLCK, F_WRLCK, FUSE_LK_FLOCK, FileLock, LK_END, LkIn, LkOut};
+use crate::wire::locks::{FUSE_LK_FLOCK, FileLock, LK_END, LkIn, LkOut, code_of, kind_of};
 use crate::wire::session::InterruptIn;
 use crate::wire::{Fixed, Request};
 
@@ -28,11 +28,7 @@ fn no_locks(error: Errno) -> Errno {
 }
 
 fn arguments(handle: Handle, lock: &Lock) -> LkIn {
-    let kind = match lock.kind {
-        Some(LockKind::Shared) => F_RDLCK,
-        Some(LockKind::Exclusive) => F_WRLCK,
-        None => F_UNLCK,
-    };
+    let kind = code_of(lock.kind);
     let (owner, lk_flags) = match lock.owner {
         LockOwner::Record(number) => (number, 0),
         LockOwner::OpenFile => (0, FUSE_LK_FLOCK),
@@ -46,12 +42,7 @@ impl<T: Transport> Locks for Client<T> {
         let request = Request::Getlk(arguments(handle, lock));
         self.call(&NOBODY, ino, &request, LkOut::SIZE, &mut []).map_err(no_locks)?;
         let FileLock { start, end, kind, pid } = LkOut::load(self.body()).lk;
-        let kind = match kind {
-            F_UNLCK => return Ok(None),
-            F_RDLCK => LockKind::Shared,
-            F_WRLCK => LockKind::Exclusive,
-            _ => return Err(Errno::EIO),
-        };
+        let Some(kind) = kind_of(kind).ok_or(Errno::EIO)? else { return Ok(None) };
         if start > end {
             return Err(Errno::EIO);
         }
@@ -79,7 +70,10 @@ impl<T: Transport> Locks for Client<T> {
         if !self.transport.ready(&wait.token).map_err(|_| Errno::EIO)? {
             wait.looks = wait.looks.wrapping_add(1);
             if wait.looks.is_multiple_of(LOOKS) {
-                self.statfs(&NOBODY)?;
+                // An error is an answer too. Of a server that is lost the transport tells, here at
+                // the latest: the lock may be granted as long as it does not.
+                let _ = self.statfs(&NOBODY);
+                self.transport.ready(&wait.token).map_err(|_| Errno::EIO)?;
             }
             return Ok(Some(wait));
         }

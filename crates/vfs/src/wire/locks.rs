@@ -2,6 +2,7 @@
 //! does; the asking side is [`Locks`](crate::locks::Locks).
 
 use super::fixed::fixed;
+use crate::locks::LockKind;
 
 fixed! {
     /// A range and how it is locked.
@@ -34,5 +35,25 @@ pub const F_RDLCK: u32 = 0;
 pub const F_WRLCK: u32 = 1;
 /// Of [`FileLock::kind`]: none.
 pub const F_UNLCK: u32 = 2;
+/// The kind that `code`, of [`FileLock::kind`], stands for, with `None` for [`F_UNLCK`]; `None` for
+/// a code that stands for nothing.
+pub fn kind_of(code: u32) -> Option<Option<LockKind>> {
+    match code {
+        F_RDLCK => Some(Some(LockKind::Shared)),
+        F_WRLCK => Some(Some(LockKind::Exclusive)),
+        F_UNLCK => Some(None),
+        _ => None,
+    }
+}
+
+/// What [`FileLock::kind`] says for `kind`.
+pub fn code_of(kind: Option<LockKind>) -> u32 {
+    match kind {
+        Some(LockKind::Shared) => F_RDLCK,
+        Some(LockKind::Exclusive) => F_WRLCK,
+        None => F_UNLCK,
+    }
+}
+
 /// Of [`FileLock::end`]: the end of the file, wherever it will be.
 pub const LK_END: u64 = i64::MAX as u64;
