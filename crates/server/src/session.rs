@@ -14,12 +14,12 @@ mod verbs;
 mod writes;
 
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::path::{Component, Path};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use atoll_vfs::{
-    Context, Errno, FileSystem, FileType, Handle, Ino, Name, OpenFlags, Result, Timespec,
+    Context, Errno, FileSystem, FileType, Handle, Ino, Name, OpenFlags, Rest, Result, Timespec,
 };
 
 use crate::guarded::Guarded;
@@ -62,6 +62,8 @@ pub struct Session<F: FileSystem + Send> {
     /// for. Otherwise the carrier of the answer waits, for the ticket in `needs`.
     pub(crate) waits: bool,
     pub(crate) needs: RefCell<Option<Ticket>>,
+    /// The rest of the last call that left one.
+    pub(crate) left: Cell<Option<Rest>>,
     meter: Option<Arc<Meter>>,
     /// Whether it has ever asked for a lock.
     locks: bool,
@@ -94,6 +96,7 @@ impl<F: FileSystem + Send> Session<F> {
             judge: Judge::new(&peer, access.identity),
             waits: true,
             needs: RefCell::default(),
+            left: Cell::default(),
             own: Own {
                 inodes: Inodes::new(top, all, limit, room(SLOT_BYTES)),
                 handles: Handles::default(),
@@ -184,6 +187,15 @@ impl<F: FileSystem + Send> Session<F> {
     #[inline]
     pub fn take_needs(&mut self) -> Option<Ticket> {
         self.needs.get_mut().take()
+    }
+
+    /// The inode whose blocks the answer to the last call waits for.
+    #[inline]
+    pub(crate) fn take_left(&self) -> Option<Ino> {
+        match self.left.take() {
+            Some(Rest::Blocks(ino)) => Some(ino),
+            _ => None,
+        }
     }
 
     /// From now on the session's client is a kernel, which may have the leases that `lends` says:
@@ -469,7 +481,7 @@ impl<F: FileSystem + Send> Drop for Session<F> {
         for open in self.own.handles.drain() {
             state.end_reading(self.own.view, &open);
             // Whatever one says, the rest are closed.
-            let _ = state.close(&cx, self.own.id, &open);
+            let _ = state.close(&cx, (self.own.id, self.own.peer.uid), &open);
         }
     }
 }
