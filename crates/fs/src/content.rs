@@ -339,8 +339,10 @@ impl<M: Addressable> Fs<M> {
     /// Allocates the holes of a range, or of a part of it in steps.
     fn reserve(&mut self, slot: u32, offset: u64, end: u64, keep_size: bool) -> Result<()> {
         let stop = end.div_ceil(BLOCK);
+        // The host may take long for storage, so a step sets no more aside than a write takes.
+        let most = if self.left.in_steps { WRITE_MAX / BLOCK } else { u64::MAX };
         self.in_steps(slot, false, (offset / BLOCK, stop), |store, inode, at| {
-            store.preallocate(inode, at, stop)
+            store.preallocate(inode, at, stop.min(at.saturating_add(most)))
         })?;
         let end = match self.left.rest {
             Some(Rest::From(offset)) => end.min(offset),

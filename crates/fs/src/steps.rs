@@ -111,7 +111,7 @@ mod tests {
         Timespec,
     };
 
-    use crate::file::FREE_BUDGET;
+    use crate::file::{FREE_BUDGET, WRITE_MAX};
     use crate::{CheckOptions, FormatOptions, Fs, MountOptions, check, format};
 
     const CX: Context = Context { uid: 0, gid: 0, now: Timespec { sec: 1, nsec: 0 } };
@@ -213,6 +213,18 @@ mod tests {
         }
         assert!(parts > 10, "{parts}");
         assert_eq!(fs.getattr(&CX, ino).unwrap().blocks, 0);
+        // The host may take long for each block, so it is blocks that count.
+        let (mut at, most) = (0, WRITE_MAX / 4096);
+        loop {
+            let before = fs.info().free_blocks;
+            let all = FallocateMode::ZERO_RANGE;
+            fs.fallocate(&CX, ino, handle, at, (8 << 20) - at, all).unwrap();
+            let taken = before.saturating_sub(fs.info().free_blocks);
+            assert!(taken <= most + 8, "{taken} blocks in one hold");
+            let Some(Rest::From(next)) = fs.take_rest() else { break };
+            at = next;
+        }
+        assert_eq!(fs.getattr(&CX, ino).unwrap().blocks, (8 << 20) / 512);
         fs.release(&CX, ino, handle).unwrap();
         for text in ["cut", "holes"] {
             fs.unlink(&CX, Ino::ROOT, name(text)).unwrap();

@@ -21,6 +21,9 @@ use crate::volume::Volume;
 /// The number by which the remover stands in line, which no user has.
 const REMOVER: u32 = u32::MAX;
 
+/// The steps that a call takes in one turn of its client: some 100 microseconds.
+const PART: u32 = 2;
+
 #[derive(Default)]
 struct Queue {
     /// The inodes that each user has left, the user whose turn is next first.
@@ -163,6 +166,16 @@ impl<F: FileSystem + Send> Volume<F> {
             self.checkpoints.ask();
         }
         done
+    }
+
+    /// As [`free_first`](Self::free_first), a part of it.
+    pub(crate) fn free_part(&self, uid: u32, ino: Ino) -> Result<()> {
+        for _ in 0..PART {
+            if self.free_step(uid, ino)? {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Frees what calls have left of `ino`, for a call of the user `uid` that cannot be made

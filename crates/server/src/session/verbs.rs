@@ -53,10 +53,14 @@ impl<F: FileSystem + Send> Session<F> {
     }
 
     /// Whether a call whose result this is has to be made once more: it could not be made before
-    /// blocks were freed that its file had left, which now they are.
+    /// blocks were freed that its file had left, which now they are. If the carrier takes requests
+    /// back it is made in a later turn.
     pub(crate) fn goes_on<T>(&self, result: &Result<T>) -> Result<bool> {
         match self.left.get() {
             Some(Rest::After(ino)) if result.is_err() => {
+                if self.yields() {
+                    return self.volume.free_part(self.own.peer.uid, ino).map(|()| false);
+                }
                 self.left.take();
                 self.volume.free_first(self.own.peer.uid, ino).map(|()| true)
             }
@@ -492,12 +496,20 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         mode: FallocateMode,
     ) -> Result<()> {
         let open = self.file(ino, handle)?;
-        let (mut offset, mut len) = (offset, len);
+        let end = offset.saturating_add(len);
+        let (mut offset, mut len) = (self.part(offset), len);
+        if len > 0 {
+            len = end.saturating_sub(offset);
+        }
         loop {
             let result = self.allocate(cx, &open, (offset, len), mode);
             match result {
+                Ok(Some(next)) if self.yields() => {
+                    self.left.set(Some(Rest::From(next)));
+                    return Ok(());
+                }
                 Ok(Some(next)) => {
-                    len = offset.saturating_add(len).saturating_sub(next);
+                    len = end.saturating_sub(next);
                     offset = next;
                 }
                 _ if self.goes_on(&result)? => {}
