@@ -165,7 +165,7 @@ fn work<F: FileSystem + Send + 'static>(
             match arriving.try_recv() {
                 Ok(newcomer) => match begin(volume, &call.bell, newcomer) {
                     Some(Begun::Serving(client)) => {
-                        clients.begin(client.newcomer.peer.uid, client);
+                        clients.begin(client.newcomer.peer.uid, *client);
                     }
                     Some(Begun::Arriving(arriving)) => arrivals.add(arriving),
                     None => {}
@@ -304,7 +304,7 @@ fn sleep<F: FileSystem + Send>(
 
 /// A client that has a session.
 enum Begun<F: FileSystem + Send> {
-    Serving(RingClient<F>),
+    Serving(Box<RingClient<F>>),
     /// When its memory is fixed.
     Arriving(Arriving<F>),
 }
@@ -354,7 +354,7 @@ fn begin<F: FileSystem + Send + 'static>(
     match attempt(&newcomer) {
         Ok((_, Some((lanes, of_lanes)), doorbell, charge)) => {
             let charges = [charge, of_lanes];
-            Some(Begun::Serving(RingClient::new(lanes, doorbell, newcomer, charges)))
+            Some(Begun::Serving(Box::new(RingClient::new(lanes, doorbell, newcomer, charges))))
         }
         Ok((memory, None, doorbell, charge)) => {
             Some(Begun::Arriving(Arriving::new(memory, doorbell, newcomer, charge)))
