@@ -57,6 +57,7 @@ pub const ATTACKS: &[Attack] = &[
     attack("syncs", "fsync and zeroing on all slots", Who::Allowed, flood::syncs),
     attack("holes", "holes in the ring's memory", Who::Allowed, rings::holes),
     attack("huge", "large files made, cut and removed", Who::Allowed, rings::huge),
+    attack("scattered", "files of 100,000 extents cut and removed", Who::Allowed, rings::scattered),
     attack("deep", "renames at the bottom of 5,000 directories", Who::Allowed, rings::deep),
     attack("groups", "sessions of a member of 65,536 groups", Who::Member, rings::groups),
     attack("sessions", "as many sessions as there may be, and more", Who::Allowed, rings::sessions),

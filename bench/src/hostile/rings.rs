@@ -147,6 +147,45 @@ pub fn huge(scene: &Scene) -> Result<(), Broken> {
     Ok(())
 }
 
+/// Files of many extents, made before: one is cut and made longer, one punched, one removed.
+pub fn scattered(scene: &Scene) -> Result<(), Broken> {
+    let mut ring = connect(&scene.socket, &Config::default()).map_err(Broken)?;
+    let mut client = ring.client().ok_or_else(|| Broken("no lane".into()))?;
+    let extents: u64 = if scene.smoke { 1000 } else { 100_000 };
+    let make = |client: &mut Way, own: &str| {
+        let flags = OpenFlags::READ | OpenFlags::WRITE;
+        let made = client.create(&CX, Ino::ROOT, name(own)?, 0o600, flags);
+        let (attr, handle) = made.map_err(failed)?;
+        // So far apart that nothing between them is filled.
+        for at in 0..extents {
+            client.write(&CX, attr.ino, handle, at * 40_960, &[1; 4096]).map_err(failed)?;
+        }
+        Ok::<_, Broken>((attr.ino, handle))
+    };
+    let files = ["cut", "punched", "removed"];
+    let mut made = Vec::new();
+    for own in files {
+        made.push(make(&mut client, own)?);
+    }
+    scene.ready();
+    loop {
+        let (ino, handle) = made[0];
+        let size = |size| SetAttr { size: Some(size), ..SetAttr::default() };
+        client.setattr(&CX, ino, Some(handle), &size(1)).map_err(failed)?;
+        client.setattr(&CX, ino, Some(handle), &size(1 << 40)).map_err(failed)?;
+        let (ino, handle) = made[1];
+        let punches = FallocateMode::PUNCH_HOLE | FallocateMode::KEEP_SIZE;
+        client.fallocate(&CX, ino, handle, 0, 1 << 40, punches).map_err(failed)?;
+        for (own, (ino, handle)) in files.into_iter().zip(made.drain(..)) {
+            client.unlink(&CX, Ino::ROOT, name(own)?).map_err(failed)?;
+            client.release(&CX, ino, handle).map_err(failed)?;
+        }
+        for own in files {
+            made.push(make(&mut client, own)?);
+        }
+    }
+}
+
 /// Directories renamed at the bottom of a deep tree, for which all above are looked at.
 pub fn deep(scene: &Scene) -> Result<(), Broken> {
     let mut ring = connect(&scene.socket, &Config::default()).map_err(Broken)?;

@@ -3,7 +3,7 @@
 use atoll_block::{Addressable, BLOCK_SIZE, BlockError};
 use atoll_vfs::filesystem::{FILE_SIZE_MAX, checked_end};
 use atoll_vfs::{
-    Attr, Context, Errno, FallocateMode, FileType, Handle, Ino, OpenFlags, SeekTo, SetAttr,
+    Attr, Context, Errno, FallocateMode, FileType, Handle, Ino, OpenFlags, Rest, SeekTo, SetAttr,
     SetTime, Written,
 };
 
@@ -87,6 +87,9 @@ impl<M: Addressable> Fs<M> {
             }
             return Ok(Written { len: data.len(), offset });
         }
+        if end > inode.record.size {
+            self.before_growth(ino, file.slot)?;
+        }
         self.write_slowly(cx, file.slot, offset, data)
     }
 
@@ -149,7 +152,10 @@ impl<M: Addressable> Fs<M> {
     /// `record`, whose block count is not looked at.
     fn truncate(&mut self, slot: u32, record: &InodeRecord) -> Result<()> {
         let size = record.size;
-        let old = self.inodes.get(slot).record.size;
+        let Inode { ino, record: InodeRecord { size: old, .. }, .. } = *self.inodes.get(slot);
+        if size > old {
+            self.before_growth(ino, slot)?;
+        }
         let adopt = |store: &mut Store<M>, inode: &mut Inode| {
             inode.record = InodeRecord { blocks: inode.record.blocks, ..*record };
             let bytes = inode.record.emit();
@@ -163,9 +169,9 @@ impl<M: Addressable> Fs<M> {
             self.inodes.times_written(slot);
             return Ok(());
         }
-        let ino = self.inodes.get(slot).ino;
-        // A file without links is on the list of removals already.
-        let listed = record.nlink == 0;
+        // A file without links is on the list of removals already, and so is one whose last cut is
+        // not done.
+        let listed = record.nlink == 0 || self.left.cut.contains(&ino);
         let done = self.change(slot, true, |store, inode| {
             let done = store.remove_blocks(inode, size.div_ceil(BLOCK), OFFSET_MAX, FREE_BUDGET)?;
             adopt(store, inode)?;
@@ -177,34 +183,31 @@ impl<M: Addressable> Fs<M> {
         self.inodes.times_written(slot);
         // The window counts in which the transaction ended: it may have begun in the one before.
         self.inodes.made_shorter(slot, self.store.window());
-        if !done {
-            self.free_beyond(slot, listed)?;
+        if done && !self.left.cut.contains(&ino) {
+            return Ok(());
         }
-        Ok(())
+        self.free_later(ino, slot)
     }
 
-    /// Frees the blocks beyond the end of a file, in as many transactions as it takes.
-    fn free_beyond(&mut self, slot: u32, listed: bool) -> Result<()> {
-        loop {
-            let done = self.change(slot, true, |store, inode| {
-                let from = inode.record.size.div_ceil(BLOCK);
-                let done = store.remove_blocks(inode, from, OFFSET_MAX, FREE_BUDGET)?;
-                store.update_size(inode)?;
-                if done && !listed {
-                    store.remove(Key::orphan(inode.ino))?;
-                }
-                Ok(done)
-            })?;
-            if done {
-                return Ok(());
+    /// Frees blocks beyond the end of a listed file, as many as one transaction does, and takes it
+    /// out of the list with the last. Returns whether none are left.
+    pub(crate) fn free_beyond(&mut self, slot: u32) -> Result<bool> {
+        self.change(slot, true, |store, inode| {
+            let from = inode.record.size.div_ceil(BLOCK);
+            let done = store.remove_blocks(inode, from, OFFSET_MAX, FREE_BUDGET)?;
+            store.update_size(inode)?;
+            // A file without links stays listed.
+            if done && inode.record.nlink > 0 {
+                store.remove(Key::orphan(inode.ino))?;
             }
-        }
+            Ok(done)
+        })
     }
 
     /// Ends a truncation that a crash interrupted.
     pub(crate) fn finish_truncate(&mut self, ino: Ino) -> Result<()> {
         let slot = self.load(ino)?;
-        self.free_beyond(slot, false)?;
+        while !self.free_beyond(slot)? {}
         self.inodes.rest(slot, self.store.durable_window());
         Ok(())
     }
@@ -296,10 +299,17 @@ impl<M: Addressable> Fs<M> {
         if kind == FallocateMode::PUNCH_HOLE && keep_size {
             self.punch(slot, offset, end)?;
         } else if kind == FallocateMode::ZERO_RANGE {
-            // Reserving may fail for want of space, so it comes first.
+            // Reserving may fail for want of space, so it comes first: of all of it, if it is done
+            // at once.
+            self.before_growth(ino, slot)?;
             self.reserve(slot, offset, end, keep_size)?;
+            let end = self.left.rest.map_or(end, |rest| match rest {
+                Rest::From(offset) => end.min(offset),
+                _ => end,
+            });
             self.zero(slot, offset, end)?;
         } else if kind.is_empty() {
+            self.before_growth(ino, slot)?;
             self.reserve(slot, offset, end, keep_size)?;
         } else {
             return Err(Errno::EOPNOTSUPP.into());
@@ -308,46 +318,63 @@ impl<M: Addressable> Fs<M> {
         Ok(())
     }
 
-    /// Makes a range a hole.
+    /// Makes a range a hole, or a part of it in steps.
     fn punch(&mut self, slot: u32, offset: u64, end: u64) -> Result<()> {
         let (first, last) =
             self.change(slot, true, |store, inode| store.zero_edges(inode, offset, end))?;
-        loop {
-            let done = self.change(slot, true, |store, inode| {
-                let done = store.remove_blocks(inode, first, last, FREE_BUDGET)?;
-                store.update_size(inode)?;
-                Ok(done)
-            })?;
-            if done {
-                return Ok(());
-            }
-        }
+        self.in_steps(slot, true, (first, last), |store, inode, at| {
+            store.free_blocks(inode, at, last)
+        })
     }
 
-    /// Makes a range that has no holes read as zeros.
+    /// Makes a range that has no holes read as zeros, or a part of it in steps.
     fn zero(&mut self, slot: u32, offset: u64, end: u64) -> Result<()> {
-        let (mut at, last) =
+        let (first, last) =
             self.change(slot, true, |store, inode| store.zero_edges(inode, offset, end))?;
-        while at < last {
-            at = self.change(slot, true, |store, inode| store.mark_unwritten(inode, at, last))?;
+        self.in_steps(slot, true, (first, last), |store, inode, at| {
+            store.mark_unwritten(inode, at, last)
+        })
+    }
+
+    /// Allocates the holes of a range, or of a part of it in steps.
+    fn reserve(&mut self, slot: u32, offset: u64, end: u64, keep_size: bool) -> Result<()> {
+        let stop = end.div_ceil(BLOCK);
+        // The host may take long for storage, so a step sets no more aside than a write takes.
+        let most = if self.left.in_steps { WRITE_MAX / BLOCK } else { u64::MAX };
+        self.in_steps(slot, false, (offset / BLOCK, stop), |store, inode, at| {
+            store.preallocate(inode, at, stop.min(at.saturating_add(most)))
+        })?;
+        let end = match self.left.rest {
+            Some(Rest::From(offset)) => end.min(offset),
+            _ => end,
+        };
+        let record = self.inodes.get(slot).record;
+        if !keep_size && end > record.size {
+            self.truncate(slot, &InodeRecord { size: end, ..record })?;
         }
         Ok(())
     }
 
-    /// Allocates the holes of a range.
-    fn reserve(&mut self, slot: u32, offset: u64, end: u64, keep_size: bool) -> Result<()> {
-        let mut at = offset / BLOCK;
-        let stop = end.div_ceil(BLOCK);
-        while at < stop {
-            at = self.change(slot, false, |store, inode| {
-                let next = store.preallocate(inode, at, stop)?;
+    /// Goes over the file blocks `first..last` in transactions, each from where the one before says
+    /// that it has ended: in steps only one, after which there may be a rest.
+    fn in_steps(
+        &mut self,
+        slot: u32,
+        frees_space: bool,
+        (first, last): (u64, u64),
+        mut step: impl FnMut(&mut Store<M>, &mut Inode, u64) -> Result<u64>,
+    ) -> Result<()> {
+        let mut at = first;
+        while at < last {
+            at = self.change(slot, frees_space, |store, inode| {
+                let next = step(store, inode, at)?;
                 store.update_size(inode)?;
                 Ok(next)
             })?;
-        }
-        let record = self.inodes.get(slot).record;
-        if !keep_size && end > record.size {
-            self.truncate(slot, &InodeRecord { size: end, ..record })?;
+            if self.left.in_steps && at < last {
+                self.left.rest = Some(Rest::From(at * BLOCK));
+                break;
+            }
         }
         Ok(())
     }

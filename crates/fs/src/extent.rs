@@ -5,6 +5,7 @@ use atoll_vfs::filesystem::FILE_SIZE_MAX;
 
 use crate::allocation::Goal;
 use crate::error::{Corruption, Result};
+use crate::file::FREE_BUDGET;
 use crate::inode::Extent;
 use crate::key::{Key, Kind, OFFSET_MAX};
 use crate::layout::{Superblock, extent, get32, get64, put32, put64};
@@ -265,6 +266,29 @@ impl<M: Addressable> Store<M> {
         let old = whole.start + (file_block - whole.file_block);
         self.free(old, 1, false)?;
         self.insert_extent(inode, Extent { file_block, start: to, len: 1, unwritten: false })
+    }
+
+    /// Frees blocks of the file within `from..to`, the first first, and no more than one
+    /// transaction takes. Returns where to go on.
+    pub fn free_blocks(&mut self, inode: &mut Inode, from: u64, to: u64) -> Result<u64> {
+        let mut at = from;
+        for _ in 0..FREE_BUDGET {
+            if at >= to || !self.has_room() {
+                break;
+            }
+            at = match self.mapping(inode, at)? {
+                Mapping::Mapped(e) => {
+                    if let Some(part) = e.clip(at, to) {
+                        self.cut_extent(inode, &e, part.file_block, part.end())?;
+                        self.free(part.start, part.len, false)?;
+                        inode.record.blocks = inode.record.blocks.saturating_sub(part.len);
+                    }
+                    e.end()
+                }
+                Mapping::Hole { end, .. } => end,
+            };
+        }
+        Ok(at.min(to))
     }
 
     /// Frees the blocks of the file within `from..to`, the last first: at most `budget` extents of

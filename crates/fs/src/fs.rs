@@ -14,6 +14,7 @@ use crate::inode::InodeRecord;
 use crate::key::{Key, Kind};
 use crate::layout::{self, Superblock, inode as inode_layout};
 use crate::report::MountNote;
+use crate::steps::Left;
 use crate::store::Store;
 use crate::table::InodeTable;
 use crate::volume::{self, MountOptions};
@@ -42,6 +43,7 @@ pub struct Fs<M: Addressable> {
     handles: Vec<OpenFile>,
     free_handles: Vec<u32>,
     times: Option<TimesLeft>,
+    pub(crate) left: Left,
 }
 
 /// A commit in halves that has yet to write timestamps, before its first half.
@@ -97,6 +99,7 @@ impl<M: Addressable> Fs<M> {
             handles: Vec::new(),
             free_handles: Vec::new(),
             times: None,
+            left: Left::default(),
         };
         if !options.read_only {
             fs.finish_removals()?;
@@ -118,6 +121,7 @@ impl<M: Addressable> Fs<M> {
             self.handles.clear();
             self.flush_times()?;
             self.inodes = InodeTable::default();
+            self.left = Left::default();
             self.finish_removals()?;
             self.store.checkpoint_clean()?;
         }
@@ -286,6 +290,9 @@ impl<M: Addressable> Fs<M> {
     }
 
     fn read_record(&mut self, ino: Ino) -> Result<InodeRecord> {
+        if !self.left.dying.is_empty() && self.left.dying.contains(&ino) {
+            return Err(Errno::ESTALE.into());
+        }
         self.store.cache.begin_operation();
         self.store.read_inode(ino)
     }
@@ -365,19 +372,20 @@ impl<M: Addressable> Fs<M> {
 
     /// Removes an inode that was noted as to be removed, in as many transactions as it takes.
     pub(crate) fn remove_orphan(&mut self, ino: Ino) -> Result<()> {
-        loop {
-            let done = self.store.transact(true, |store| {
-                let done = Self::purge(store, ino)?;
-                if done {
-                    store.remove(Key::orphan(ino))?;
-                }
-                Ok(done)
-            })?;
+        while !self.remove_step(ino)? {}
+        self.inodes.remove(ino);
+        Ok(())
+    }
+
+    /// One transaction of a removal that was noted. Returns whether it was the last.
+    pub(crate) fn remove_step(&mut self, ino: Ino) -> Result<bool> {
+        self.store.transact(true, |store| {
+            let done = Self::purge(store, ino)?;
             if done {
-                self.inodes.remove(ino);
-                return Ok(());
+                store.remove(Key::orphan(ino))?;
             }
-        }
+            Ok(done)
+        })
     }
 
     /// Ends removals that were under way when the volume was last used: those of inodes without
@@ -454,7 +462,8 @@ impl<M: Addressable> Fs<M> {
                 // The next mount that may write removes it.
                 return Ok(());
             }
-            return self.remove_orphan(ino);
+            self.left.cut.remove(&ino);
+            return self.remove_later(ino);
         }
         self.inodes.rest(file.slot, self.store.durable_window());
         self.trim_inodes()

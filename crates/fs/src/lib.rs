@@ -56,6 +56,7 @@ mod pair;
 mod recovery;
 mod report;
 mod space;
+mod steps;
 mod store;
 mod superblock;
 mod superblocks;

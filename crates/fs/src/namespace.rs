@@ -164,12 +164,13 @@ impl<M: Addressable> Fs<M> {
             dir.ctime = cx.now;
         }
         let open = self.is_open(entry.ino);
+        let listed = self.left.cut.contains(&entry.ino);
         let gone = self.store.transact(true, |store| {
             store.remove(entry.key)?;
             if is_dir {
                 store.write_inode(parent, &dir)?;
             }
-            Self::unlink_inode(store, entry.ino, &record, open)
+            Self::unlink_inode(store, (entry.ino, listed), &record, open)
         })?;
         if is_dir {
             self.adopt(parent, &dir);
@@ -182,19 +183,22 @@ impl<M: Addressable> Fs<M> {
     }
 
     /// Within a transaction: writes the record of an inode that lost a link, or removes it with the
-    /// last. Returns whether it is gone.
+    /// last. One that is `listed` has blocks left of a cut. Returns whether it is gone.
     fn unlink_inode(
         store: &mut Store<M>,
-        ino: Ino,
+        (ino, listed): (Ino, bool),
         record: &InodeRecord,
         open: bool,
     ) -> Result<bool> {
         if record.nlink == 0 && !open && Self::purge(store, ino)? {
+            if listed {
+                store.remove(Key::orphan(ino))?;
+            }
             return Ok(true);
         }
         // The record must say that removal is due, in case it takes more than one transaction.
         store.write_inode(ino, record)?;
-        if record.nlink == 0 {
+        if record.nlink == 0 && !listed {
             store.insert(Key::orphan(ino), &[])?;
         }
         Ok(false)
@@ -206,7 +210,10 @@ impl<M: Addressable> Fs<M> {
         if gone {
             self.inodes.remove(ino);
         } else if record.nlink == 0 && !open {
-            self.remove_orphan(ino)?;
+            self.remove_later(ino)?;
+        }
+        if record.nlink == 0 && !open {
+            self.left.cut.remove(&ino);
         }
         Ok(())
     }
@@ -228,11 +235,13 @@ impl<M: Addressable> Fs<M> {
             return Err(Errno::EMLINK.into());
         }
         let was_orphan = record.nlink == 0;
+        // It has blocks left of a cut.
+        let listed = self.left.cut.contains(&ino);
         record.nlink += 1;
         record.ctime = cx.now;
         self.store.transact(false, |store| {
             let key = store.new_entry(parent, bytes)?;
-            if was_orphan {
+            if was_orphan && !listed {
                 store.remove(Key::orphan(ino))?;
             }
             store.insert_entry(key, bytes, ino, record.file_type())?;
@@ -387,6 +396,7 @@ impl<M: Addressable> Fs<M> {
                 open = self.is_open(*ino);
             }
         }
+        let listed = new.is_some_and(|n| self.left.cut.contains(&n.ino));
         // One name more takes space, even if another one goes.
         let frees_space = new.is_some();
         let gone = self.store.transact(frees_space, |store| {
@@ -412,7 +422,7 @@ impl<M: Addressable> Fs<M> {
             store.write_inode(old.ino, &moved)?;
             match &other {
                 Some((ino, record)) if exchange => store.write_inode(*ino, record).map(|()| false),
-                Some((ino, record)) => Self::unlink_inode(store, *ino, record, open),
+                Some((ino, record)) => Self::unlink_inode(store, (*ino, listed), record, open),
                 None => Ok(false),
             }
         })?;

@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 use atoll_block::Addressable;
 use atoll_vfs::{
     Attr, CheckpointStep, Context, DirEntry, Errno, FallocateMode, FileSystem, FileType, Handle,
-    Ino, NAME_MAX, Name, OpenFlags, PendingSync, RenameFlags, Result, SYMLINK_MAX, SeekTo, SetAttr,
-    StatFs, SyncId, Written, XATTR_SIZE_MAX, XattrFlags,
+    Ino, NAME_MAX, Name, OpenFlags, PendingSync, RenameFlags, Rest, Result, SYMLINK_MAX, SeekTo,
+    SetAttr, StatFs, SyncId, Written, XATTR_SIZE_MAX, XattrFlags,
 };
 
 use crate::checkpoint::Step;
@@ -370,6 +370,20 @@ impl<M: Addressable> FileSystem for Fs<M> {
             Step::Commit => CheckpointStep::Sync,
             Step::Flush(begun) => CheckpointStep::Wait(pending(begun)),
         })
+    }
+
+    #[inline]
+    fn work_in_steps(&mut self, yes: bool) {
+        self.left.in_steps = yes;
+    }
+
+    #[inline]
+    fn take_rest(&mut self) -> Option<Rest> {
+        self.left.rest.take()
+    }
+
+    fn free_step(&mut self, ino: Ino) -> Result<bool> {
+        Ok(self.free_some(ino)?)
     }
 
     fn statfs(&mut self, _cx: &Context) -> Result<StatFs> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use atoll_vfs::{Context, Errno, FileSystem, Ino, Result};
+use atoll_vfs::{Context, Errno, FileSystem, Ino, Rest, Result};
 
 use crate::host::Host;
 use crate::leases::caches::Caches;
@@ -13,6 +13,7 @@ use crate::leases::view::{ViewId, Views};
 use crate::mapped::files::Mappings;
 use crate::open::handles::{Open, Origin};
 use crate::open::tokens::Tokens;
+use crate::removals::Removals;
 use crate::rights::identity::SessionId;
 use crate::rights::privileges::Plain;
 
@@ -32,6 +33,7 @@ pub(crate) struct Guarded<F> {
     pub(crate) caches: Caches,
     /// The inodes that the call under way goes by.
     pub(crate) involved: Involved,
+    pub(crate) removals: Arc<Removals>,
     pub(crate) gate: Arc<Gate>,
     pub(crate) host: Arc<dyn Host>,
     /// The changes told, for tests that listen.
@@ -87,8 +89,14 @@ impl<F: FileSystem> Guarded<F> {
         self.tokens.check(open)
     }
 
-    /// Closes a handle, and tells of its inode if that is gone with it.
-    pub(crate) fn close(&mut self, cx: &Context, by: SessionId, open: &Open) -> Result<()> {
+    /// Closes a handle for `by`, a session of the user `uid`, and tells of its inode if that is
+    /// gone with it.
+    pub(crate) fn close(
+        &mut self,
+        cx: &Context,
+        (by, uid): (SessionId, u32),
+        open: &Open,
+    ) -> Result<()> {
         if let Origin::Adopted { .. } = open.origin {
             // The file system's handle belongs to the original.
             return Ok(());
@@ -97,10 +105,16 @@ impl<F: FileSystem> Guarded<F> {
             self.views.unreadable(view, open.ino, count);
         }
         self.changed = true;
+        self.fs.work_in_steps(self.removals.are_served());
         let result = match open.flags {
             Some(_) => self.fs.release(cx, open.ino, open.handle),
             None => self.fs.releasedir(cx, open.ino, open.handle),
         };
+        self.fs.work_in_steps(false);
+        // A close is answered at once.
+        if let Some(Rest::Blocks(ino)) = self.fs.take_rest() {
+            self.removals.add(uid, ino);
+        }
         if self.observed() {
             self.tell_gone(cx, by, open.ino);
         }

@@ -35,6 +35,7 @@ pub mod leases;
 pub mod locks;
 pub mod mapped;
 mod open;
+pub mod removals;
 pub mod revocable;
 pub mod rights;
 pub mod route;

@@ -21,6 +21,7 @@
 //! memory by its descriptor is the same as a store.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
@@ -176,7 +177,7 @@ impl<F: FileSystem> Guarded<F> {
         self.mapped.tokens.remove(&file.reader);
         self.mapped.tokens.remove(&file.writer);
         // The file was open for this alone.
-        let _ = self.close(cx, SessionId::VOLUME, &file.open);
+        let _ = self.close(cx, (SessionId::VOLUME, 0), &file.open);
     }
 
     /// Replaces what was read at `offset` from the file system by the mapped parts of `ino`.
@@ -455,7 +456,8 @@ impl<F: FileSystem + Send> Volume<F> {
         self.write_back_file(ino, now)?;
         self.sync(false)?;
         // No kernel shows the times of before when this returns.
-        self.enter(Waits::Here, 0)?.involved.add(ino);
+        let left = Cell::default();
+        self.enter(Waits::Here, 0, &left)?.involved.add(ino);
         Ok(())
     }
 

@@ -14,12 +14,12 @@ mod verbs;
 mod writes;
 
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::path::{Component, Path};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use atoll_vfs::{
-    Context, Errno, FileSystem, FileType, Handle, Ino, Name, OpenFlags, Result, Timespec,
+    Context, Errno, FileSystem, FileType, Handle, Ino, Name, OpenFlags, Rest, Result, Timespec,
 };
 
 use crate::guarded::Guarded;
@@ -62,6 +62,12 @@ pub struct Session<F: FileSystem + Send> {
     /// for. Otherwise the carrier of the answer waits, for the ticket in `needs`.
     pub(crate) waits: bool,
     pub(crate) needs: RefCell<Option<Ticket>>,
+    /// The rest of the last call that left one.
+    pub(crate) left: Cell<Option<Rest>>,
+    /// Where the part of a call begins that is to be done now.
+    from: Option<u64>,
+    /// Whether the carrier takes requests back.
+    yields: bool,
     meter: Option<Arc<Meter>>,
     /// Whether it has ever asked for a lock.
     locks: bool,
@@ -94,6 +100,9 @@ impl<F: FileSystem + Send> Session<F> {
             judge: Judge::new(&peer, access.identity),
             waits: true,
             needs: RefCell::default(),
+            left: Cell::default(),
+            from: None,
+            yields: false,
             own: Own {
                 inodes: Inodes::new(top, all, limit, room(SLOT_BYTES)),
                 handles: Handles::default(),
@@ -186,6 +195,40 @@ impl<F: FileSystem + Send> Session<F> {
     #[inline]
     pub fn take_needs(&mut self) -> Option<Ticket> {
         self.needs.get_mut().take()
+    }
+
+    /// The inode whose blocks the answer to the last call waits for.
+    #[inline]
+    pub(crate) fn take_left(&self) -> Option<Ino> {
+        match self.left.get() {
+            Some(Rest::Blocks(ino)) => {
+                self.left.take();
+                Some(ino)
+            }
+            _ => None,
+        }
+    }
+
+    /// A request begins, of which all was done but this `rest`, if there is one. With `yields` a
+    /// call that takes long does a part, and leaves a rest; without, it does all, and others have
+    /// the volume between the parts.
+    #[inline]
+    pub(crate) fn begins(&mut self, rest: Option<Rest>, yields: bool) {
+        self.from = match rest {
+            Some(Rest::From(offset)) => Some(offset),
+            _ => None,
+        };
+        self.yields = yields;
+    }
+
+    /// Where the part begins, of the bytes from `offset`, that is to be done now.
+    pub(crate) fn part(&mut self, offset: u64) -> u64 {
+        self.from.take().map_or(offset, |from| from.max(offset))
+    }
+
+    /// Whether the rest of the call is for the next turn of its client.
+    pub(crate) fn yields(&self) -> bool {
+        self.yields
     }
 
     /// From now on the session's client is a kernel, which may have the leases that `lends` says:
@@ -471,7 +514,7 @@ impl<F: FileSystem + Send> Drop for Session<F> {
         for open in self.own.handles.drain() {
             state.end_reading(self.own.view, &open);
             // Whatever one says, the rest are closed.
-            let _ = state.close(&cx, self.own.id, &open);
+            let _ = state.close(&cx, (self.own.id, self.own.peer.uid), &open);
         }
     }
 }

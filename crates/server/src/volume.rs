@@ -2,14 +2,14 @@
 
 mod turns;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use atoll_vfs::{AccessTimes, Errno, FileSystem, Result, Timespec};
+use atoll_vfs::{AccessTimes, Errno, FileSystem, Rest, Result, Timespec};
 
 use crate::checkpoints::asked::Checkpoints;
 use crate::guarded::Guarded;
@@ -21,6 +21,7 @@ use crate::leases::view::Views;
 use crate::locks::LockTable;
 use crate::mapped::files::Mappings;
 use crate::open::tokens::Tokens;
+use crate::removals::Removals;
 use crate::rights::identity::SessionId;
 use crate::rights::privileges::Plain;
 use crate::rights::rates::Meters;
@@ -38,6 +39,7 @@ pub struct Volume<F> {
     pub(crate) gate: Arc<Gate>,
     pub(crate) syncs: Syncs,
     pub(crate) checkpoints: Checkpoints,
+    pub(crate) removals: Arc<Removals>,
     pub(crate) meters: Meters,
     next_session: AtomicU64,
     /// The sessions of each user.
@@ -61,6 +63,9 @@ pub(crate) struct Entered<'a, F: FileSystem> {
     state: Option<MutexGuard<'a, Guarded<F>>>,
     volume: &'a Volume<F>,
     waits: Waits<'a>,
+    uid: u32,
+    /// Gets the rest that the call leaves.
+    left: &'a Cell<Option<Rest>>,
 }
 
 impl<F: FileSystem> Deref for Entered<'_, F> {
@@ -79,15 +84,38 @@ impl<F: FileSystem> DerefMut for Entered<'_, F> {
     }
 }
 
+impl<F: FileSystem> Entered<'_, F> {
+    /// Takes the rest of the call; what is to be freed goes to the remover.
+    #[inline]
+    fn leave(&self, state: &mut Guarded<F>) -> Option<Rest> {
+        if !self.volume.removals.are_served() {
+            return None;
+        }
+        state.fs.work_in_steps(false);
+        let rest = state.fs.take_rest();
+        if let Some(Rest::Blocks(ino)) = rest {
+            self.volume.removals.add(self.uid, ino);
+        }
+        rest
+    }
+}
+
 impl<F: FileSystem> Drop for Entered<'_, F> {
     #[inline]
     fn drop(&mut self) {
-        let Some(state) = self.state.take() else { return };
+        let Some(mut state) = self.state.take() else { return };
         if state.fs.checkpoint_due() {
             self.volume.checkpoints.ask();
         }
+        let rest = self.leave(&mut state);
         let ticket = self.volume.gate.ticket(&state.involved);
         drop(state);
+        if let (Some(Rest::Blocks(ino)), Waits::Here) = (rest, self.waits) {
+            let Volume { host, removals, .. } = self.volume;
+            host.wait(&mut |done| removals.after(ino, Box::new(move |_| done())));
+        } else if rest.is_some() {
+            self.left.set(rest);
+        }
         let Some(ticket) = ticket else { return };
         match self.waits {
             Waits::Here => {
@@ -103,6 +131,7 @@ impl<F: FileSystem + Send> Volume<F> {
     /// Shares `fs` on `host`; `name` is what clients and messages call it.
     pub fn new(fs: F, name: impl Into<String>, host: Arc<dyn Host>) -> Arc<Volume<F>> {
         let gate = Arc::new(Gate::new(Arc::clone(&host)));
+        let removals = Arc::<Removals>::default();
         Arc::new(Volume {
             name: name.into(),
             state: Mutex::new(Guarded {
@@ -116,6 +145,7 @@ impl<F: FileSystem + Send> Volume<F> {
                 views: Views::new(&gate),
                 caches: Caches::default(),
                 involved: Involved::default(),
+                removals: Arc::clone(&removals),
                 gate: Arc::clone(&gate),
                 host: Arc::clone(&host),
                 #[cfg(test)]
@@ -127,6 +157,7 @@ impl<F: FileSystem + Send> Volume<F> {
             gate,
             syncs: Syncs::default(),
             checkpoints: Checkpoints::default(),
+            removals,
             meters: Meters::default(),
             next_session: AtomicU64::new(1),
             users: Mutex::default(),
@@ -233,10 +264,27 @@ impl<F: FileSystem + Send> Volume<F> {
     /// # Errors
     /// `EIO` after a panic in the file system.
     #[inline]
-    pub(crate) fn enter<'a>(&'a self, waits: Waits<'a>, uid: u32) -> Result<Entered<'a, F>> {
-        let mut state = self.turns.take(&self.state, uid, |begin| self.host.wait(begin))?;
+    pub(crate) fn enter<'a>(
+        &'a self,
+        waits: Waits<'a>,
+        uid: u32,
+        left: &'a Cell<Option<Rest>>,
+    ) -> Result<Entered<'a, F>> {
+        let mut state = self.take_turn(uid)?;
         state.involved.begin();
-        Ok(Entered { state: Some(state), volume: self, waits })
+        if self.removals.are_served() {
+            state.fs.work_in_steps(true);
+        }
+        Ok(Entered { state: Some(state), volume: self, waits, uid, left })
+    }
+
+    /// The state that the lock guards, when it is the turn of the user `uid`.
+    ///
+    /// # Errors
+    /// `EIO` after a panic in the file system.
+    #[inline]
+    pub(crate) fn take_turn(&self, uid: u32) -> Result<MutexGuard<'_, Guarded<F>>> {
+        self.turns.take(&self.state, uid, |begin| self.host.wait(begin))
     }
 
     /// The state that the lock guards.

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use crate::errno::{Errno, Result};
 use crate::locks::Locks;
-use crate::sync::{CheckpointStep, PendingSync, SyncId};
+use crate::sync::{CheckpointStep, PendingSync, Rest, SyncId};
 use crate::types::*;
 
 /// A file system: FUSE's verbs on inode numbers and one name component at a time.
@@ -326,6 +326,30 @@ pub trait FileSystem {
     /// That of `flushed`, and as [`fsync`](Self::fsync).
     fn checkpoint_step(&mut self, flushed: Option<(SyncId, Result<()>)>) -> Result<CheckpointStep> {
         flushed.map_or(Ok(()), |(_, outcome)| outcome).map(|()| CheckpointStep::Idle)
+    }
+
+    /// With `yes`, calls that free or change more extents than one transaction takes do a part, a
+    /// fraction of a millisecond's work, and say in [`take_rest`](Self::take_rest) what is left:
+    /// for a caller who lets others have the file system between. Without it, as at first, each
+    /// call does all. Most implementors have no such calls.
+    #[inline]
+    fn work_in_steps(&mut self, yes: bool) {
+        let _ = yes;
+    }
+
+    /// The rest of the call that was made last, whatever it returned.
+    #[inline]
+    fn take_rest(&mut self) -> Option<Rest> {
+        None
+    }
+
+    /// Frees some of the blocks that calls have left of `ino`. Returns whether none are left.
+    ///
+    /// # Errors
+    /// `EIO`, `EUCLEAN`: they stay until the next mount.
+    fn free_step(&mut self, ino: Ino) -> Result<bool> {
+        let _ = ino;
+        Ok(true)
     }
 
     /// The state of the whole file system.

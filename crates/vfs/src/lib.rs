@@ -35,5 +35,5 @@ pub use filesystem::FileSystem;
 pub use inline::Inline;
 pub use locks::{Lock, LockKind, LockOwner, LockWait, Locks};
 pub use server::{Server, ServerOptions};
-pub use sync::{CheckpointStep, PendingSync, SyncId};
+pub use sync::{CheckpointStep, PendingSync, Rest, SyncId};
 pub use types::*;

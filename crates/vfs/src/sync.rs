@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use core::fmt;
 
 use crate::errno::Result;
+use crate::types::Ino;
 
 /// Names a sync that has begun to the file system that began it.
 #[derive(Debug, PartialEq, Eq)]
@@ -37,6 +38,19 @@ impl PendingSync {
     pub fn flush(self) -> (SyncId, Result<()>) {
         (self.id, self.flush.map_or(Ok(()), |flush| flush()))
     }
+}
+
+/// The part of a call that is left when the file system works [in
+/// steps](crate::FileSystem::work_in_steps).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// The call has done what it says; blocks of this inode are left to be
+    /// [freed](crate::FileSystem::free_step), which nobody can see but by the space they take.
+    Blocks(Ino),
+    /// Nothing was done: the call can be made when the blocks that this inode has left are freed.
+    After(Ino),
+    /// All was done of the range of the call that lies before this offset.
+    From(u64),
 }
 
 /// The outcome of a [`checkpoint_step`](crate::FileSystem::checkpoint_step).

@@ -8,7 +8,8 @@ macro_rules! verbs {
     ($body:ident: all) => { $crate::verbs! { $body:
         lookup forget getattr setattr readlink mknod mkdir symlink unlink rmdir rename link open
         create tmpfile read accessed write fallocate seek fsync release opendir readdir releasedir
-        fsyncdir syncfs begin_sync end_sync checkpoint_step statfs setxattr getxattr listxattr
+        fsyncdir syncfs begin_sync end_sync checkpoint_step work_in_steps take_rest free_step
+        statfs setxattr getxattr listxattr
         removexattr
     } };
     ($body:ident: $($verb:ident)+) => { $($crate::verbs! { @$verb $body })+ };
@@ -104,6 +105,11 @@ macro_rules! verbs {
     (@checkpoint_step $body:ident) => { $crate::verbs! { @fn $body
         checkpoint_step(flushed: Option<($crate::SyncId, $crate::Result<()>)>)
             -> $crate::Result<$crate::CheckpointStep> } };
+    (@work_in_steps $body:ident) => { $crate::verbs! { @fn $body work_in_steps(yes: bool) -> () } };
+    (@take_rest $body:ident) => { $crate::verbs! { @fn $body
+        take_rest() -> Option<$crate::Rest> } };
+    (@free_step $body:ident) => { $crate::verbs! { @fn $body
+        free_step(ino: $crate::Ino) -> $crate::Result<bool> } };
     (@statfs $body:ident) => { $crate::verbs! { @fn $body
         statfs(cx: &$crate::Context) -> $crate::Result<$crate::StatFs> } };
     (@setxattr $body:ident) => { $crate::verbs! { @fn $body

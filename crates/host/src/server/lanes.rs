@@ -11,11 +11,11 @@ use atoll_server::revocable::Revocable;
 use atoll_server::rights::rates::Work;
 use atoll_server::route::answer::fail;
 use atoll_server::route::carrier::{Carrier, Held, Incoming};
-use atoll_server::route::router::{Ended, Router, serve};
+use atoll_server::route::router::{Ended, Router, serve_from};
 use atoll_server::route::share::UNIT;
 use atoll_transport::channel::{AttachError, Limits, Request as Slot, ServerChannel};
 use atoll_vfs::server::ServerOptions;
-use atoll_vfs::{Errno, FileSystem, Result};
+use atoll_vfs::{Errno, FileSystem, Rest, Result};
 
 use crate::shm::{Doorbell, SharedMemory, wake};
 
@@ -95,6 +95,8 @@ pub struct Lanes {
     /// The message of the request that is being served.
     message: Vec<u8>,
     held: Vec<Waiting>,
+    /// Requests that are done in part.
+    parts: Vec<Part>,
     /// Rung when an answer waits no more.
     bell: Doorbell,
     socket: RawFd,
@@ -115,8 +117,8 @@ impl Lanes {
         let lanes = channel.layout().config().lanes;
         let routers = (0..lanes).map(|_| Router::new(ServerOptions::default())).collect();
         let message = vec![0; channel.layout().message_max()];
-        let (next, held) = (0, Vec::new());
-        Ok(Lanes { channel, routers, next, message, held, bell, socket })
+        let (next, held, parts) = (0, Vec::new(), Vec::new());
+        Ok(Lanes { channel, routers, next, message, held, parts, bell, socket })
     }
 
     /// Bytes of the server's memory that the client takes at most by its lanes, beside
@@ -153,23 +155,32 @@ impl Lanes {
         if !self.held.is_empty() && self.release()? {
             turn.units = 1;
         }
-        let Lanes { channel, routers, next, message, held, bell, socket } = self;
+        let goes_on = std::mem::take(&mut self.parts);
+        let Lanes { channel, routers, next, message, held, parts, bell, socket } = self;
+        for Part { lane: number, slot, message: whole, rest } in goes_on {
+            let Some(router) = routers.get_mut(number as usize) else { continue };
+            message[..whole.len()].copy_from_slice(&whole);
+            let socket = *socket;
+            let mut lane =
+                Lane { channel, lane: number, message, held, parts, bell, latest, socket };
+            turn.units += 1;
+            served(serve_from(&mut lane, slot, Some(rest), router, place))?;
+        }
+        if turn.units >= most {
+            return Ok(turn);
+        }
         for _ in 0..routers.len() {
             let at = if *next < routers.len() { *next } else { 0 };
             *next = at + 1;
             let router = &mut routers[at];
             let lane = at as u32;
-            let mut lane = Lane { channel, lane, message, held, bell, latest, socket: *socket };
+            let socket = *socket;
+            let mut lane = Lane { channel, lane, message, held, parts, bell, latest, socket };
             for _ in 0..BATCH {
                 // A look that finds nothing sets up nothing.
                 let Some(slot) = lane.take()? else { break };
                 turn.note(&slot);
-                match serve(&mut lane, slot, router, place) {
-                    Ok(()) | Err(Ended::Destroyed) => {}
-                    Err(Ended::Carrier(broken)) => return Err(broken),
-                    Err(Ended::Malformed) => return Err(Broken("sent no FUSE message")),
-                    Err(Ended::Revoked) => return Err(Broken("was not expected any more")),
-                }
+                served(serve_from(&mut lane, slot, None, router, place))?;
                 if turn.units >= most {
                     return Ok(turn);
                 }
@@ -204,6 +215,24 @@ impl Lanes {
     pub fn wake_up(&mut self) {
         self.channel.wake_up();
     }
+}
+
+/// What a request that was served means for its client.
+fn served(outcome: std::result::Result<(), Ended<Broken>>) -> std::result::Result<(), Broken> {
+    match outcome {
+        Ok(()) | Err(Ended::Destroyed) => Ok(()),
+        Err(Ended::Carrier(broken)) => Err(broken),
+        Err(Ended::Malformed) => Err(Broken("sent no FUSE message")),
+        Err(Ended::Revoked) => Err(Broken("was not expected any more")),
+    }
+}
+
+/// A request that is done in part.
+struct Part {
+    lane: u32,
+    slot: Slot,
+    message: Vec<u8>,
+    rest: Rest,
 }
 
 /// An answer that waits.
@@ -260,6 +289,7 @@ struct Lane<'a> {
     lane: u32,
     message: &'a mut [u8],
     held: &'a mut Vec<Waiting>,
+    parts: &'a mut Vec<Part>,
     bell: &'a Doorbell,
     latest: &'a mut Latest,
     socket: RawFd,
@@ -290,6 +320,16 @@ impl Carrier for Lane<'_> {
     #[inline]
     fn is_alone(&self) -> bool {
         self.latest.is_alone() && self.held.is_empty()
+    }
+
+    #[inline]
+    fn takes_back(&self) -> bool {
+        true
+    }
+
+    fn put_back(&mut self, slot: Slot, rest: Rest) {
+        let message = self.message[..slot.message_len()].to_vec();
+        self.parts.push(Part { lane: self.lane, slot, message, rest });
     }
 
     #[inline]

@@ -1,4 +1,4 @@
-//! The upkeep of a volume while it is served: its syncs, its checkpoints, and commits at intervals.
+//! The upkeep of a volume while it is served: its syncs, its checkpoints, its removals, and commits at intervals.
 
 use std::io;
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use atoll_server::Volume;
 use atoll_server::checkpoints::Checkpointer;
 use atoll_server::mapped::WRITE_BACK_INTERVAL;
+use atoll_server::removals::Remover;
 use atoll_server::syncs::Syncer;
 use atoll_vfs::FileSystem;
 
@@ -24,6 +25,7 @@ const COMMIT_INTERVAL: Duration = Duration::from_secs(30);
 /// after it.
 pub(super) struct Upkeep {
     committer: Committer,
+    _remover: Running,
     _checkpointer: Running,
     _syncer: Running,
 }
@@ -42,8 +44,11 @@ impl Upkeep {
         let closed = Arc::clone(volume);
         let close = move || closed.close_checkpoints();
         let checkpointer = Running::start(|bell| Checkpointer::new(volume, bell), close)?;
+        let closed = Arc::clone(volume);
+        let close = move || closed.close_removals();
+        let remover = Running::start(|bell| Remover::new(volume, bell), close)?;
         let committer = Committer::start(volume)?;
-        Ok(Upkeep { committer, _checkpointer: checkpointer, _syncer: syncer })
+        Ok(Upkeep { committer, _remover: remover, _checkpointer: checkpointer, _syncer: syncer })
     }
 
     /// Whether the thread that commits, which needs the volume and those of syncs, has gone round

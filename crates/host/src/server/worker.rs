@@ -211,9 +211,9 @@ fn work<F: FileSystem + Send + 'static>(
             match arriving.try_recv() {
                 Ok(newcomer) => match begin(volume, &call.bell, newcomer) {
                     Some(Begun::Serving(client)) => {
-                        clients.begin(client.newcomer.peer.uid, client);
+                        clients.begin(client.newcomer.peer.uid, *client);
                     }
-                    Some(Begun::Arriving(arriving)) => arrivals.add(arriving),
+                    Some(Begun::Arriving(arriving)) => arrivals.add(*arriving),
                     None => {}
                 },
                 Err(TryRecvError::Empty) => break,
@@ -350,9 +350,9 @@ fn sleep<F: FileSystem + Send>(
 
 /// A client that has a session.
 enum Begun<F: FileSystem + Send> {
-    Serving(RingClient<F>),
+    Serving(Box<RingClient<F>>),
     /// When its memory is fixed.
-    Arriving(Arriving<F>),
+    Arriving(Box<Arriving<F>>),
 }
 
 /// Begins a session and tells the client.
@@ -400,10 +400,12 @@ fn begin<F: FileSystem + Send + 'static>(
     match attempt(&newcomer) {
         Ok((memory, Some((lanes, of_lanes)), doorbell, charge)) => {
             let (charges, kept) = ([charge, of_lanes], Kept::new(memory, &newcomer.remains));
-            Some(Begun::Serving(RingClient::new(lanes, doorbell, newcomer, charges, kept)))
+            let client = RingClient::new(lanes, doorbell, newcomer, charges, kept);
+            Some(Begun::Serving(Box::new(client)))
         }
         Ok((memory, None, doorbell, charge)) => {
-            Some(Begun::Arriving(Arriving::new(memory, doorbell, newcomer, charge)))
+            let arriving = Arriving::new(memory, doorbell, newcomer, charge);
+            Some(Begun::Arriving(Box::new(arriving)))
         }
         Err(why) => {
             refuse(&newcomer.socket, &newcomer.peer, &why);

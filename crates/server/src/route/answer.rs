@@ -47,9 +47,10 @@ impl Routed {
         self.reply = reply;
         self.entry = entry.map(|(_, ino)| ino);
         self.is_last = false;
+        let left = session.take_left();
         self.wait = match later {
-            Later { sync: None, ticket: None, lock, .. } => lock.take(),
-            later => Some(waits(session, std::mem::take(later), entry)),
+            Later { sync: None, ticket: None, lock, .. } if left.is_none() => lock.take(),
+            later => Some(waits(session, std::mem::take(later), left, entry)),
         };
     }
 }
@@ -83,11 +84,12 @@ pub fn fail(message: &mut Vec<u8>, error: Errno) {
     message.truncate(failed.message);
 }
 
-/// Begins to wait for a sync or a ticket, and the lock if there is one.
+/// Begins to wait for a sync, a ticket or the blocks of an inode, and the lock if there is one.
 #[cold]
 fn waits<F: FileSystem + Send>(
     session: &Session<F>,
     Later { sync, ticket, cut, lock }: Later,
+    left: Option<Ino>,
     entry: Option<(&Arc<KernelCache>, Ino)>,
 ) -> Arc<Wait> {
     let begin = || Wait::new(entry.map(|(cache, ino)| (Arc::clone(cache), ino)));
@@ -95,6 +97,11 @@ fn waits<F: FileSystem + Send>(
     if let Some(ticket) = ticket {
         let one = wait.more();
         session.volume().gate().after_cut(ticket, cut, move || one.come(Ok(())));
+    }
+    if let Some(ino) = left {
+        let one = wait.more();
+        // The call has done what it says, whatever becomes of the blocks.
+        session.volume().removals.after(ino, Box::new(move |_| one.come(Ok(()))));
     }
     if let Some(data_only) = sync {
         let one = wait.more();

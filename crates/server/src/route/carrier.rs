@@ -5,10 +5,11 @@
 //!     carrier.take -> router -> session -> volume
 //!                       |
 //!                       +-> carrier.answer         the answer is there, or none is due
+//!                       +-> carrier.put_back       a part is done: it comes again
 //!                       +-> carrier.hold -> Held   it waits: for a lock, a sync, kernels of mounts
 //! ```
 
-use atoll_vfs::Result;
+use atoll_vfs::{Rest, Result};
 
 /// A request with its pieces of memory.
 #[derive(Debug)]
@@ -42,6 +43,17 @@ pub trait Carrier {
     /// behind this one: waiting for this one holds up nobody.
     fn is_alone(&self) -> bool {
         false
+    }
+
+    /// Whether it takes requests back that are done in part, for [`put_back`](Self::put_back).
+    fn takes_back(&self) -> bool {
+        false
+    }
+
+    /// Takes a request back, of which a part is done: it is served again from where `rest` says,
+    /// when others have had their turn.
+    fn put_back(&mut self, slot: Self::Slot, rest: Rest) {
+        let _ = (slot, rest);
     }
 
     /// Gives the answer: `message`, and `data` bytes in the room. An empty message says that none

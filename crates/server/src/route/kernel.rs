@@ -331,7 +331,7 @@ impl Kernel {
             later.cut = Some(self.cache.cut(message.header.nodeid));
         }
         // An answer that waits gives no lease.
-        if later.ticket.is_none() {
+        if later.ticket.is_none() && session.left.get().is_none() {
             self.lend(shown, reply);
         }
         let entry = shown.filter(|(_, lent)| lent.entry).map(|(_, lent)| (&self.cache, lent.ino));

@@ -10,7 +10,7 @@ use atoll_vfs::server::{Caller, Identity, Reply, Server, ServerOptions};
 use atoll_vfs::wire::files::{O_APPEND, OpenOut, WriteOut, open_flags};
 use atoll_vfs::wire::header::OutHeader;
 use atoll_vfs::wire::{Extensions, Fixed, Malformed, Message, Request};
-use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino};
+use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, Rest};
 
 use crate::open::tokens::Token;
 use crate::revocable::Revocable;
@@ -184,11 +184,37 @@ pub fn serve<C: Carrier, F: FileSystem + Send>(
     router: &mut Router,
     place: &Revocable<Session<F>>,
 ) -> Result<(), Ended<C::Error>> {
-    let is_alone = carrier.is_alone();
-    place
-        .with(|session| router.route(session, carrier.incoming(&slot), is_alone))
+    serve_from(carrier, slot, None, router, place)
+}
+
+/// The same for a request of which all was done but this `rest`, if there is one.
+///
+/// # Errors
+/// As [`serve`].
+#[inline]
+pub fn serve_from<C: Carrier, F: FileSystem + Send>(
+    carrier: &mut C,
+    slot: C::Slot,
+    rest: Option<Rest>,
+    router: &mut Router,
+    place: &Revocable<Session<F>>,
+) -> Result<(), Ended<C::Error>> {
+    let (is_alone, takes_back) = (carrier.is_alone(), carrier.takes_back());
+    let rest = place
+        .with(|session| {
+            session.begins(rest, takes_back);
+            let routed = router.route(session, carrier.incoming(&slot), is_alone);
+            routed.map(|()| session.left.take())
+        })
         .ok_or(Ended::Revoked)?
         .map_err(|_| Ended::Malformed)?;
+    if let Some(rest) = rest {
+        // Nobody hears of an answer that is none yet. The one that comes of the last part goes by
+        // the same inode, and so waits for the notices of all.
+        router.out.wait = None;
+        carrier.put_back(slot, rest);
+        return Ok(());
+    }
     let Reply { message, data } = router.out.reply;
     let message = &router.out.message[..message];
     match router.out.wait.take() {

@@ -94,7 +94,7 @@ impl<F: FileSystem + Send> Session<F> {
             self.own.may_change()?;
         }
         let waits = if self.waits { Waits::Here } else { Waits::Carrier(&self.needs) };
-        let state = self.volume.enter(waits, self.own.peer.uid)?;
+        let state = self.volume.enter(waits, self.own.peer.uid, &self.left)?;
         let cx = self.judge.context(cx);
         let caller = self.judge.caller(&cx);
         let own = &mut self.own;
@@ -115,7 +115,7 @@ impl<F: FileSystem + Send> Session<F> {
             self.own.may_change()?;
         }
         let waits = if self.waits { Waits::Here } else { Waits::Carrier(&self.needs) };
-        let mut state = self.volume.enter(waits, self.own.peer.uid)?;
+        let mut state = self.volume.enter(waits, self.own.peer.uid, &self.left)?;
         if verb.changes {
             state.changed = true;
         }

@@ -86,7 +86,7 @@ impl<F: FileSystem> Call<'_, F> {
         let given = self.give(ino);
         if given.is_err() {
             let open = Open { ino, handle, flags: Some(flags), origin: Origin::Own };
-            let _ = self.state.close(&self.cx, self.own.id, &open);
+            let _ = self.state.close(&self.cx, (self.own.id, self.own.peer.uid), &open);
         }
         given
     }

@@ -11,7 +11,7 @@
 use atoll_posix::AccessMode;
 use atoll_vfs::{
     Attr, Context, DirEntry, Errno, FallocateMode, FileSystem, FileType, Handle, Ino, Name,
-    OpenFlags, RenameFlags, Result, SeekTo, SetAttr, StatFs, Written, XattrFlags,
+    OpenFlags, RenameFlags, Rest, Result, SeekTo, SetAttr, StatFs, Written, XattrFlags,
 };
 
 use crate::leases::observer::{Change, Content, Now};
@@ -49,52 +49,27 @@ impl<F: FileSystem + Send> Session<F> {
         let mut state = self.volume.lock()?;
         self.own.drop_forgotten(&mut state.views);
         state.end_reading(self.own.view, &open);
-        state.close(cx, self.own.id, &open)
-    }
-}
-
-impl<F: FileSystem + Send> FileSystem for Session<F> {
-    fn lookup(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<Attr> {
-        if self.own.cache.is_some()
-            && name.bytes() == b"."
-            && let Some(attr) = self.itself(cx, parent)?
-        {
-            return Ok(attr);
-        }
-        let (mut call, dir, _) = self.call_in(cx, LOOKUP, parent)?;
-        let found = if dir == call.own.inodes.top() && name.bytes() == b".." {
-            call.state.fs.getattr(&call.cx, dir)
-        } else {
-            call.state.fs.lookup(&call.cx, dir, name)
-        };
-        if found == Err(Errno::ENOENT) {
-            let view = call.own.view_of(&call.cx);
-            call.state.views.found_missing(view, dir, name);
-        }
-        let attr = found?;
-        call.state.involved.add(attr.ino);
-        call.given(dir, name, attr)
+        state.close(cx, (self.own.id, self.own.peer.uid), &open)
     }
 
-    fn forget(&mut self, ino: Ino, count: u64) {
-        self.stand_down(ino);
-        self.own.inodes.forget(ino, count);
-        if let (Ok(inner), Ok(mut state)) = (self.own.inodes.inner(ino), self.volume.lock()) {
-            self.own.drop_forgotten(&mut state.views);
-            state.fs.forget(inner, count);
-            if let Some(cache) = &self.own.cache {
-                cache.forget(inner, count);
+    /// Whether a call whose result this is has to be made once more: it could not be made before
+    /// blocks were freed that its file had left, which now they are. If the carrier takes requests
+    /// back it is made in a later turn.
+    pub(crate) fn goes_on<T>(&self, result: &Result<T>) -> Result<bool> {
+        match self.left.get() {
+            Some(Rest::After(ino)) if result.is_err() => {
+                if self.yields() {
+                    return self.volume.free_part(self.own.peer.uid, ino).map(|()| false);
+                }
+                self.left.take();
+                self.volume.free_first(self.own.peer.uid, ino).map(|()| true)
             }
+            _ => Ok(false),
         }
     }
 
-    fn getattr(&mut self, cx: &Context, ino: Ino) -> Result<Attr> {
-        let (mut call, inner) = self.call_on(cx, LOOK, ino)?;
-        let attr = call.state.fs.getattr(&call.cx, inner)?;
-        Ok(call.shown(attr))
-    }
-
-    fn setattr(
+    /// Sets attributes, once they can be set.
+    fn set(
         &mut self,
         cx: &Context,
         ino: Ino,
@@ -150,6 +125,93 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
             }
         }
         Ok(call.shown(attr))
+    }
+
+    /// A part of a fallocate. Returns where the next one begins, if there is one.
+    fn allocate(
+        &mut self,
+        cx: &Context,
+        open: &Open,
+        (offset, len): (u64, u64),
+        mode: FallocateMode,
+    ) -> Result<Option<u64>> {
+        self.call_by(cx, CHANGE, open, |call| {
+            if open.flags.is_some_and(|flags| flags.contains(OpenFlags::WRITE)) {
+                call.drop_privileges(open.ino)?;
+            }
+            let was = call.size_before(open.ino)?;
+            call.state.fs.fallocate(&call.cx, open.ino, open.handle, offset, len, mode)?;
+            let (len, next) = match call.state.fs.take_rest() {
+                Some(Rest::From(next)) => (next.saturating_sub(offset), Some(next)),
+                _ => (len, None),
+            };
+            let end = offset.saturating_add(len);
+            let grows = if mode.contains(FallocateMode::KEEP_SIZE) { 0 } else { end };
+            if call.state.content_observed(open.ino) {
+                let zeros = mode.intersects(FallocateMode::PUNCH_HOLE | FallocateMode::ZERO_RANGE);
+                let now = if zeros { Now::Zeros } else { Now::Same };
+                let grew = was.map(|was| (was, grows)).filter(|(was, is)| is > was);
+                call.tell_content(Content { ino: open.ino, offset, len, now, grew });
+            }
+            Ok(next)
+        })
+    }
+}
+
+impl<F: FileSystem + Send> FileSystem for Session<F> {
+    fn lookup(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<Attr> {
+        if self.own.cache.is_some()
+            && name.bytes() == b"."
+            && let Some(attr) = self.itself(cx, parent)?
+        {
+            return Ok(attr);
+        }
+        let (mut call, dir, _) = self.call_in(cx, LOOKUP, parent)?;
+        let found = if dir == call.own.inodes.top() && name.bytes() == b".." {
+            call.state.fs.getattr(&call.cx, dir)
+        } else {
+            call.state.fs.lookup(&call.cx, dir, name)
+        };
+        if found == Err(Errno::ENOENT) {
+            let view = call.own.view_of(&call.cx);
+            call.state.views.found_missing(view, dir, name);
+        }
+        let attr = found?;
+        call.state.involved.add(attr.ino);
+        call.given(dir, name, attr)
+    }
+
+    fn forget(&mut self, ino: Ino, count: u64) {
+        self.stand_down(ino);
+        self.own.inodes.forget(ino, count);
+        if let (Ok(inner), Ok(mut state)) = (self.own.inodes.inner(ino), self.volume.lock()) {
+            self.own.drop_forgotten(&mut state.views);
+            state.fs.forget(inner, count);
+            if let Some(cache) = &self.own.cache {
+                cache.forget(inner, count);
+            }
+        }
+    }
+
+    fn getattr(&mut self, cx: &Context, ino: Ino) -> Result<Attr> {
+        let (mut call, inner) = self.call_on(cx, LOOK, ino)?;
+        let attr = call.state.fs.getattr(&call.cx, inner)?;
+        Ok(call.shown(attr))
+    }
+
+    fn setattr(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Option<Handle>,
+        set: &SetAttr,
+    ) -> Result<Attr> {
+        loop {
+            let result = self.set(cx, ino, handle, set);
+            if !self.goes_on(&result)? {
+                return result;
+            }
+        }
     }
 
     fn readlink(&mut self, cx: &Context, ino: Ino, target: &mut Vec<u8>) -> Result<()> {
@@ -434,22 +496,26 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         mode: FallocateMode,
     ) -> Result<()> {
         let open = self.file(ino, handle)?;
-        self.call_by(cx, CHANGE, &open, |call| {
-            if open.flags.is_some_and(|flags| flags.contains(OpenFlags::WRITE)) {
-                call.drop_privileges(open.ino)?;
+        let end = offset.saturating_add(len);
+        let (mut offset, mut len) = (self.part(offset), len);
+        if len > 0 {
+            len = end.saturating_sub(offset);
+        }
+        loop {
+            let result = self.allocate(cx, &open, (offset, len), mode);
+            match result {
+                Ok(Some(next)) if self.yields() => {
+                    self.left.set(Some(Rest::From(next)));
+                    return Ok(());
+                }
+                Ok(Some(next)) => {
+                    len = end.saturating_sub(next);
+                    offset = next;
+                }
+                _ if self.goes_on(&result)? => {}
+                _ => return result.map(drop),
             }
-            let end = offset.saturating_add(len);
-            let grows = if mode.contains(FallocateMode::KEEP_SIZE) { 0 } else { end };
-            let was = call.size_before(open.ino)?;
-            call.state.fs.fallocate(&call.cx, open.ino, open.handle, offset, len, mode)?;
-            if call.state.content_observed(open.ino) {
-                let zeros = mode.intersects(FallocateMode::PUNCH_HOLE | FallocateMode::ZERO_RANGE);
-                let now = if zeros { Now::Zeros } else { Now::Same };
-                let grew = was.map(|was| (was, grows)).filter(|(was, is)| is > was);
-                call.tell_content(Content { ino: open.ino, offset, len, now, grew });
-            }
-            Ok(())
-        })
+        }
     }
 
     fn seek(

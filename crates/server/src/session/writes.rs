@@ -4,6 +4,7 @@ use atoll_vfs::{Context, FileSystem, Handle, Ino, OpenFlags, Result, Written};
 
 use crate::guarded::Guarded;
 use crate::leases::observer::{Content, Now};
+use crate::open::handles::Open;
 use crate::session::Session;
 use crate::session::call::Call;
 use crate::session::concerns::CHANGE;
@@ -60,7 +61,16 @@ impl<F: FileSystem + Send> Session<F> {
         data: &[u8],
     ) -> Result<Written> {
         let open = self.file(ino, handle)?;
-        self.call_by(cx, CHANGE, &open, |call| {
+        loop {
+            let result = self.write_once(cx, &open, &at, data);
+            if !self.goes_on(&result)? {
+                return result;
+            }
+        }
+    }
+
+    fn write_once(&mut self, cx: &Context, open: &Open, at: &At, data: &[u8]) -> Result<Written> {
+        self.call_by(cx, CHANGE, open, |call| {
             let mut data = &data[..data.len().min(call.own.access.limits.transfer)];
             // A write that cannot be made takes no privileges.
             if open.flags.is_some_and(|flags| flags.contains(OpenFlags::WRITE)) && !data.is_empty()
@@ -69,7 +79,7 @@ impl<F: FileSystem + Send> Session<F> {
             }
             let Call { state, cx, own, .. } = call;
             let state: &mut Guarded<F> = state;
-            let offset = match at {
+            let offset = match *at {
                 At::Offset(offset) => offset,
                 At::End => state.fs.getattr(cx, open.ino)?.size,
                 At::Within(offset) => {
@@ -92,7 +102,7 @@ impl<F: FileSystem + Send> Session<F> {
             }
             if had && !state.is_mapped(open.ino) {
                 let Guarded { fs, views, .. } = state;
-                views.filled(fs, cx, own.view, &open, written.offset, written.len);
+                views.filled(fs, cx, own.view, open, written.offset, written.len);
             }
             Ok(written)
         })

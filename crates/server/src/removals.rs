@@ -1,0 +1,291 @@
+//! Removals: the blocks of files that were removed or made shorter, freed in steps by a task of the
+//! volume, between the calls of its clients.
+//!
+//! A file of any number of extents is removed, or cut, by one call, which has its effect at once
+//! and leaves what is left of the file here. The call's answer waits until that is freed, so that
+//! its client finds the space. The task, the volume's remover, stands in line for the volume's lock
+//! as one more user, and takes one step for each user in turn.
+
+use std::collections::{HashMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use atoll_vfs::{Errno, FileSystem, Ino, Result, SyncId};
+
+use crate::host::Bell;
+use crate::syncs::Then;
+use crate::task::{Step, Task};
+use crate::volume::Volume;
+
+/// The number by which the remover stands in line, which no user has.
+const REMOVER: u32 = u32::MAX;
+
+/// The steps that a call takes in one turn of its client: some 100 microseconds.
+const PART: u32 = 2;
+
+#[derive(Default)]
+struct Queue {
+    /// The inodes that each user has left, the user whose turn is next first.
+    users: VecDeque<(u32, VecDeque<Ino>)>,
+    /// Those of all users, and the answers that wait for each.
+    waiting: HashMap<Ino, Vec<Then>>,
+    /// The server ends: the unmount does the rest.
+    closed: bool,
+}
+
+impl Queue {
+    /// Takes the inode whose step is next, and its user.
+    fn next(&mut self) -> Option<(u32, Ino)> {
+        let (uid, mut inos) = self.users.pop_front()?;
+        let ino = inos.pop_front()?;
+        if !inos.is_empty() {
+            self.users.push_back((uid, inos));
+        }
+        Some((uid, ino))
+    }
+
+    /// Puts an inode behind those of the same user, and a user who had none behind the others.
+    fn put(&mut self, uid: u32, ino: Ino) {
+        match self.users.iter_mut().find(|user| user.0 == uid) {
+            Some((_, inos)) => inos.push_back(ino),
+            None => self.users.push_back((uid, VecDeque::from([ino]))),
+        }
+    }
+}
+
+/// The inodes that calls have left.
+#[derive(Default)]
+pub(crate) struct Removals {
+    queue: Mutex<Queue>,
+    remover: OnceLock<Arc<dyn Bell>>,
+}
+
+impl Removals {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        // No caller's code runs under this lock, and each change is whole.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether there is a remover, so that calls may leave something.
+    #[inline]
+    pub fn are_served(&self) -> bool {
+        self.remover.get().is_some()
+    }
+
+    /// A call of the user `uid` has left blocks of `ino`.
+    pub fn add(&self, uid: u32, ino: Ino) {
+        let mut queue = self.queue();
+        if queue.closed || queue.waiting.contains_key(&ino) {
+            return;
+        }
+        queue.waiting.insert(ino, Vec::new());
+        queue.put(uid, ino);
+        drop(queue);
+        if let Some(remover) = self.remover.get() {
+            remover.ring();
+        }
+    }
+
+    /// Calls `then` when nothing is left of `ino`; at once, if that is so.
+    pub fn after(&self, ino: Ino, then: Then) {
+        if let Some(waiting) = self.queue().waiting.get_mut(&ino) {
+            return waiting.push(then);
+        }
+        then(Ok(()));
+    }
+
+    fn close(&self) {
+        let mut queue = self.queue();
+        queue.closed = true;
+        // The calls have done what they said.
+        let all = std::mem::take(&mut queue.waiting);
+        drop(queue);
+        all.into_values().flatten().for_each(|then| then(Ok(())));
+        if let Some(remover) = self.remover.get() {
+            remover.ring();
+        }
+    }
+}
+
+/// A volume's remover.
+pub struct Remover<F: FileSystem + Send> {
+    volume: Arc<Volume<F>>,
+}
+
+impl<F: FileSystem + Send> Remover<F> {
+    /// The one remover of `volume`; `bell` is rung when it has something to do.
+    pub fn new(volume: &Arc<Volume<F>>, bell: Arc<dyn Bell>) -> Remover<F> {
+        // There is no other.
+        let _ = volume.removals.remover.set(bell);
+        Remover { volume: Arc::clone(volume) }
+    }
+}
+
+impl<F: FileSystem + Send> Task for Remover<F> {
+    fn name(&self) -> &'static str {
+        "remover"
+    }
+
+    fn step(&mut self, _: Option<(SyncId, Result<()>)>) -> Step {
+        let removals = &self.volume.removals;
+        let mut queue = removals.queue();
+        if queue.closed {
+            return Step::Over;
+        }
+        let Some((uid, ino)) = queue.next() else { return Step::Wait };
+        drop(queue);
+        // A panic in the file system ends the volume: its lock then gives every caller an error.
+        let stepped = catch_unwind(AssertUnwindSafe(|| self.volume.free_step(REMOVER, ino)));
+        let outcome = match stepped.unwrap_or(Err(Errno::EIO)) {
+            Ok(false) => {
+                removals.queue().put(uid, ino);
+                return Step::Pause(Duration::ZERO);
+            }
+            Ok(true) => Ok(()),
+            Err(error) => Err(error),
+        };
+        let waiting = removals.queue().waiting.remove(&ino).unwrap_or_default();
+        waiting.into_iter().for_each(|then| then(outcome));
+        Step::Pause(Duration::ZERO)
+    }
+}
+
+impl<F: FileSystem + Send> Volume<F> {
+    /// Has the remover end, wherever it is.
+    pub fn close_removals(&self) {
+        self.removals.close();
+    }
+
+    /// One step of what calls have left of `ino`, when it is the turn of the user `uid`.
+    fn free_step(&self, uid: u32, ino: Ino) -> Result<bool> {
+        let mut state = self.take_turn(uid)?;
+        state.changed = true;
+        let done = state.fs.free_step(ino);
+        if state.fs.checkpoint_due() {
+            self.checkpoints.ask();
+        }
+        done
+    }
+
+    /// As [`free_first`](Self::free_first), a part of it.
+    pub(crate) fn free_part(&self, uid: u32, ino: Ino) -> Result<()> {
+        for _ in 0..PART {
+            if self.free_step(uid, ino)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees what calls have left of `ino`, for a call of the user `uid` that cannot be made
+    /// before. Others have the volume between the steps.
+    pub(crate) fn free_first(&self, uid: u32, ino: Ino) -> Result<()> {
+        while !self.free_step(uid, ino)? {}
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use atoll_vfs::model::ModelFs;
+    use atoll_vfs::{Context, Name, Rest, Timespec};
+
+    use super::*;
+    use crate::testing::{Noted, StillHost};
+    use crate::{Access, Credentials};
+
+    const CX: Context = Context { uid: 0, gid: 0, now: Timespec { sec: 0, nsec: 0 } };
+    /// The steps that each removal takes.
+    const STEPS: u32 = 3;
+
+    /// Removals of it take steps.
+    #[derive(Default)]
+    struct Slow {
+        fs: ModelFs,
+        in_steps: bool,
+        rest: Option<Rest>,
+        left: HashMap<Ino, u32>,
+    }
+
+    macro_rules! inner {
+        ($self:ident $verb:ident ($($arg:ident),*)) => { $self.fs.$verb($($arg),*) };
+    }
+
+    impl FileSystem for Slow {
+        atoll_vfs::verbs!(inner: lookup getattr setattr readlink mknod mkdir symlink rmdir rename
+            link open create tmpfile read write fallocate seek fsync release opendir readdir
+            releasedir fsyncdir syncfs statfs setxattr getxattr listxattr removexattr);
+
+        fn unlink(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<()> {
+            let ino = self.fs.lookup(cx, parent, name)?.ino;
+            if self.in_steps {
+                self.left.insert(ino, STEPS);
+                self.rest = Some(Rest::Blocks(ino));
+            }
+            self.fs.unlink(cx, parent, name)
+        }
+
+        fn work_in_steps(&mut self, yes: bool) {
+            self.in_steps = yes;
+        }
+
+        fn take_rest(&mut self) -> Option<Rest> {
+            self.rest.take()
+        }
+
+        fn free_step(&mut self, ino: Ino) -> Result<bool> {
+            let left = self.left.get_mut(&ino).ok_or(Errno::EIO)?;
+            *left -= 1;
+            Ok(*left == 0)
+        }
+    }
+
+    /// Each user in turn, however much one has left; an answer waits for its own removal alone.
+    #[test]
+    fn removals_are_shared_out() {
+        let volume = Volume::new(Slow::default(), "v", Arc::new(StillHost::default()));
+        let bell = Arc::new(Noted::default());
+        let mut remover = Remover::new(&volume, Arc::<Noted>::clone(&bell));
+        let mut next = 0;
+        let (tell, told) = channel();
+        for (uid, files) in [(7, 5), (8, 1)] {
+            let mut session = volume.session(Credentials::default(), Access::default()).unwrap();
+            session.own.peer.uid = uid;
+            session.carried();
+            for _ in 0..files {
+                next += 1;
+                let text = format!("{next}");
+                let name = Name::new(text.as_bytes()).unwrap();
+                session.mknod(&CX, Ino::ROOT, name, 0o100_644, 0).unwrap();
+                assert_eq!(session.take_left(), None);
+                session.unlink(&CX, Ino::ROOT, name).unwrap();
+                let ino = session.take_left().expect("it leaves something");
+                let tell = tell.clone();
+                let then = move |outcome| tell.send((uid, outcome)).unwrap();
+                volume.removals.after(ino, Box::new(then));
+            }
+        }
+        assert!(bell.was_rung() && told.try_recv().is_err());
+        let mut steps = 0;
+        let mut done = Vec::new();
+        while matches!(remover.step(None), Step::Pause(_)) {
+            steps += 1;
+            assert!(!volume.lock().unwrap().fs.in_steps);
+            done.extend(told.try_iter().map(|(uid, outcome)| (uid, outcome, steps)));
+        }
+        assert_eq!(steps, 6 * STEPS);
+        let other = done.iter().find(|done| done.0 == 8).unwrap();
+        assert!(other.1 == Ok(()) && other.2 <= 2 * STEPS, "{done:?}");
+        assert_eq!(done.len(), 6);
+        // What is left at the end is answered, and the unmount's.
+        volume.removals.add(7, Ino(99));
+        let then = move |outcome| tell.send((0, outcome)).unwrap();
+        volume.removals.after(Ino(99), Box::new(then));
+        volume.close_removals();
+        assert_eq!(told.try_recv(), Ok((0, Ok(()))));
+        assert!(matches!(remover.step(None), Step::Over));
+    }
+}
