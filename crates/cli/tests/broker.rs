@@ -402,7 +402,7 @@ fn those_who_are_sent_away_leave_nothing() {
     let before = processes().map(descriptors);
     for _ in 0..1000 {
         // It is not what a client begins with.
-        control::send(&dial(&socket), b"junk", &[]).unwrap();
+        control::send(dial(&socket), b"junk", &[]).unwrap();
     }
     let left = || processes().map(descriptors).iter().zip(before).all(|(&now, then)| now <= then);
     wait_until("nothing is left of them", left);
