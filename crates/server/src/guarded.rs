@@ -13,7 +13,7 @@ use crate::leases::view::{ViewId, Views};
 use crate::mapped::files::Mappings;
 use crate::open::handles::{Open, Origin};
 use crate::open::tokens::Tokens;
-use crate::removals::Removals;
+use crate::removals::queue::Removals;
 use crate::rights::identity::SessionId;
 use crate::rights::privileges::Plain;
 

@@ -21,7 +21,7 @@ use crate::leases::view::Views;
 use crate::locks::LockTable;
 use crate::mapped::files::Mappings;
 use crate::open::tokens::Tokens;
-use crate::removals::Removals;
+use crate::removals::queue::Removals;
 use crate::rights::identity::SessionId;
 use crate::rights::privileges::Plain;
 use crate::rights::rates::Meters;

@@ -1,4 +1,5 @@
-//! The upkeep of a volume while it is served: its syncs, its checkpoints, its removals, and commits at intervals.
+//! The upkeep of a volume while it is served: its syncs, checkpoints and removals, and commits at
+//! intervals.
 
 use std::io;
 use std::sync::Arc;
