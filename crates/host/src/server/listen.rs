@@ -20,13 +20,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 
+use super::asks::Asks;
 use super::control::{self, Answer, Ask, Hello, Kind as Asked, ViewAsk};
 use super::ends::Ends;
 use super::line::{self, Head, Kind, Line, Mail};
-use super::machine::{self, now};
+use super::machine;
 use super::mount::{Mount, is_fuse};
 use super::peer;
-use super::porch::{Bounds, Caller, Places, Porch, Standing, Turned, standing};
+use super::porch::{Caller, Porch, Turned, standing};
 use super::rules::{Grant, Mode, Rules};
 use super::shares;
 use super::upkeep::Upkeep;
@@ -47,10 +48,6 @@ const DESCRIPTORS: u64 = 4;
 /// How often sessions whose client has gone are looked at, until nothing uses them any more: soon
 /// at first, then ever less often.
 const SWEEP: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(200)];
-/// The most programs that wait for stores to be durable.
-const SYNCS: Bounds = [(64, 64), (8, 64), (8, 32)];
-/// The most programs that have asked for a mapped file's memory and have not received it.
-const ASKS: Bounds = [(256, 256), (64, 512), (16, 32)];
 /// The most bytes that one read or write moves while others wait: what clients agree to.
 const TRANSFER: usize = 1 << 20;
 /// How long a session that is just beginning may keep the server from shutting down.
@@ -80,8 +77,7 @@ pub struct SocketServer<F: FileSystem + Send + 'static> {
     workers: Vec<Worker<F>>,
     /// One for each volume.
     upkeep: Vec<Upkeep>,
-    syncs: Places,
-    asks: Places,
+    asks: Asks,
     /// Counts the mounts.
     mounts: Arc<()>,
     spin: Duration,
@@ -190,8 +186,7 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
             pause: SWEEP[0],
             workers,
             upkeep,
-            syncs: Places::new(SYNCS),
-            asks: Places::new(ASKS),
+            asks: Asks::default(),
             mounts: Arc::default(),
             spin,
             watchdog: None,
@@ -439,17 +434,9 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
         if let Some(ask) = Ask::decode(message) {
             let names = self.volumes.iter().map(|volume| volume.name());
             let standing = standing(&self.doors[door].1, names, &client.peer);
-            let place = self.asks.take(standing, client.peer.uid);
-            let answered = match &place {
-                Ok(_) => self.answer(&client, ask, standing),
-                Err(_) => Err("too many answers have not been received".to_owned()),
-            };
-            if let Err(why) = answered {
-                let refused = Answer::Refused(why).encode();
-                // One that does not listen is not waited for.
-                let _ = control::send(&client.socket, &refused, &[]);
-            }
-            return self.part(client, None, place.ok());
+            let place =
+                self.asks.answer(&self.volumes, &client.socket, (standing, client.peer.uid), ask);
+            return self.part(client, None, place);
         }
         let mut descriptors = descriptors;
         let begun = self.begin(&client, message, &mut descriptors);
@@ -486,40 +473,6 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
             return Err(format!("too many clients: {others}"));
         }
         Ok(charge)
-    }
-
-    /// Answers a program that has mapped a file. The token that it knows shows that it may ask.
-    fn answer(&self, client: &Newcomer, ask: Ask, standing: Standing) -> Result<(), String> {
-        let (Ask::Memory(token) | Ask::Sync(token)) = ask;
-        let volume = self.volumes.iter().find(|volume| volume.has_mapped(token));
-        let volume = volume.ok_or("it is not mapped any more")?;
-        let say = |error: &dyn std::fmt::Display| error.to_string();
-        if let Ask::Memory(_) = ask {
-            let (memory, writable) =
-                machine::mapped_memory(volume, token).map_err(|error| say(&error))?;
-            let mode = if writable { Mode::Write } else { Mode::Read };
-            return control::send(
-                &client.socket,
-                &Answer::Granted(mode).encode(),
-                &[memory.as_fd()],
-            )
-            .map_err(|error| say(&error));
-        }
-        // It waits for the device, as others must not.
-        let turn = self.syncs.take(standing, client.peer.uid);
-        let turn = turn.map_err(|_| "too many wait already".to_owned())?;
-        let (volume, socket) = (Arc::clone(volume), Arc::clone(&client.socket));
-        let sync = move || {
-            let answer = match volume.sync_mapped(token, now()) {
-                Ok(()) => Answer::Granted(Mode::Write),
-                Err(error) => Answer::Refused(error.to_string()),
-            };
-            drop(volume);
-            let _ = control::send(&*socket, &answer.encode(), &[]);
-            drop(turn);
-        };
-        let name = std::thread::Builder::new().name("msync".to_owned());
-        name.spawn(sync).map(drop).map_err(|error| say(&error))
     }
 
     /// Begins the session that a client has asked for. The error is for the client.

@@ -1,5 +1,6 @@
 //! The upkeep of a volume while it is served: its syncs, checkpoints and removals, and commits at
 //! intervals.
+//! intervals.
 
 use std::io;
 use std::sync::Arc;
