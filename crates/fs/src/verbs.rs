@@ -376,6 +376,11 @@ impl<M: Addressable> FileSystem for Fs<M> {
         Ok(self.stat_fs())
     }
 
+    fn statfs_below(&mut self, _cx: &Context, dir: Ino) -> Result<StatFs> {
+        let project = self.record(dir)?.project;
+        Ok(self.store.within_quota(project, self.stat_fs()))
+    }
+
     fn setxattr(
         &mut self,
         cx: &Context,
@@ -391,7 +396,7 @@ impl<M: Addressable> FileSystem for Fs<M> {
         let mut record = self.record(ino)?;
         record.ctime = cx.now;
         self.store.transact(false, |store| {
-            store.set_attribute(ino, name, value, flags)?;
+            store.set_attribute(record.project, ino, name, value, flags)?;
             store.write_inode(ino, &record)
         })?;
         self.adopt(ino, &record);
@@ -422,7 +427,7 @@ impl<M: Addressable> FileSystem for Fs<M> {
         let mut record = self.record(ino)?;
         record.ctime = cx.now;
         self.store.transact(true, |store| {
-            store.remove_attribute(ino, name)?;
+            store.remove_attribute(record.project, ino, name)?;
             store.write_inode(ino, &record)
         })?;
         self.adopt(ino, &record);

@@ -516,7 +516,8 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
 
     fn statfs(&mut self, cx: &Context) -> Result<StatFs> {
         let mut call = self.enter(cx, LOOK)?;
-        call.state.fs.statfs(&call.cx)
+        let root = self.root();
+        call.state.fs.statfs_below(&call.cx, root)
     }
 
     fn setxattr(
