@@ -377,7 +377,11 @@ impl<M: Addressable> FileSystem for Fs<M> {
     }
 
     fn statfs_below(&mut self, _cx: &Context, dir: Ino) -> Result<StatFs> {
-        let project = self.record(dir)?.project;
+        let project = match self.store.projects.is_empty() {
+            true => 0,
+            // One that is gone has no quota.
+            false => self.record(dir).map_or(0, |record| record.project),
+        };
         Ok(self.store.within_quota(project, self.stat_fs()))
     }
 

@@ -237,7 +237,8 @@ fn any_operations_leave_the_usage_exact() {
                     let image = fs.device().power_loss(Survival::Seed(rng.below(1 << 40)));
                     assert_clean(&mut FaultDevice::from_image(image.clone()), NEXT, "power lost");
                     let device = FaultDevice::from_image(image);
-                    Fs::mount(device, &mount_options()).unwrap().unmount().unwrap().process_crash()
+                    let options = atoll_fs::MountOptions { incarnation: NEXT, ..mount_options() };
+                    Fs::mount(device, &options).unwrap().unmount().unwrap().process_crash()
                 }
             };
             fs = Fs::mount(FaultDevice::from_image(image), &mount_options()).unwrap();

@@ -338,7 +338,7 @@ pub trait FileSystem {
     /// or less where a quota is for that part.
     ///
     /// # Errors
-    /// `ESTALE`.
+    /// `EIO`.
     fn statfs_below(&mut self, cx: &Context, dir: Ino) -> Result<StatFs> {
         let _ = dir;
         self.statfs(cx)
