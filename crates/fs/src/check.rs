@@ -2,7 +2,8 @@
 //!
 //! A check reads everything that is not file data and writes nothing. In this order: [`view`] the
 //! volume as a mount would see it; [`tree`] every node; [`items`] every item; [`names`] every name
-//! and link; [`projects`] what the inodes of each take; [`space`] every block. [`report`] states the findings, [`repair`] mends them.
+//! and link; [`projects`] what the inodes of each take; [`space`] every block. [`report`] states
+//! the findings, [`repair`] mends them.
 //!
 //! Memory: 1 bit for each block of every group in use, 8 bytes for each node, 128 bytes for each
 //! inode and 32 for each name, and up to twice the length of the journal that is to be replayed. A
