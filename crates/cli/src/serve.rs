@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use atoll_fs::Quota;
 use atoll_host::server::SPIN;
 use atoll_host::server::bind::bind;
 use atoll_host::server::broker;
@@ -13,6 +14,7 @@ use atoll_host::server::jail::Jail;
 use atoll_host::server::listen::{Door, SocketServer};
 use atoll_host::server::notify::{self, Notify};
 use atoll_host::server::rules::{Limit, Rule, RuleError, Rules};
+use atoll_vfs::{Context, Errno, FileSystem, Ino, Name, Timespec};
 use rustix::process::Signal;
 
 use crate::failure::{Failure, Outcome};
@@ -32,7 +34,8 @@ use crate::volume::{self, Access, Atime, Volume};
 /// where none fits, the superuser and the user who runs the server may do everything, others
 /// nothing. A rule is WHO=ACCESS[,volume=NAME][,path=DIRECTORY][,socket=PATH]. WHO: uid:NUMBER,
 /// gid:NUMBER, user:NAME, group:NAME or all. ACCESS: deny, ro or rw. With path= the client gets
-/// that directory as its root; with socket= the rule is for those who come by that socket.
+/// that directory as its root; with socket= the rule is for those who come by that socket. With
+/// quota=BYTES and inodes=NUMBER everybody together may have no more below that directory.
 ///
 /// A user may take so much of the server as --limit says, over all of its connections. A limit is
 /// WHO,RESOURCE=NUMBER[,...] with connections=, memory= or open-files=, or with operations= or
@@ -152,6 +155,7 @@ pub fn run(args: &Args) -> Outcome {
         rules.extend(more_rules);
         limits.extend(more_limits);
     }
+    let all = rules.clone();
     let rules = rules_by_socket(&args.socket, &rules)?.into_iter().map(|rules| {
         let rules = Rules::new(rules, own).with_limits(limits.clone());
         if args.no_superuser { rules.without_superuser() } else { rules }
@@ -186,6 +190,9 @@ pub fn run(args: &Args) -> Outcome {
             let path = volume::absolute(&source.path)?;
             volumes.push((source.name.clone(), volume::open(&path, source.access)?));
             paths.push(path);
+        }
+        for (name, volume) in &mut volumes {
+            set_quotas(name, volume, &all)?;
         }
         let bind = |(path, rules): (&PathBuf, &Rules)| {
             let listener = bind(path, rules.admit_others()).map_err(Failure::new)?;
@@ -305,6 +312,40 @@ fn rules_of(path: &Path) -> Result<(Vec<Rule>, Vec<Limit>), Failure> {
         }
     }
     Ok((rules, limits))
+}
+
+/// Gives the directories of the volume `name` the quotas that `rules` say, and others none.
+fn set_quotas(name: &str, volume: &mut Volume, rules: &[Rule]) -> Result<(), Failure> {
+    let about = |rule: &&Rule| rule.volume().is_none_or(|its| its == name);
+    let mut quotas: Vec<(Ino, Quota)> = Vec::new();
+    for (path, quota) in rules.iter().filter(about).filter_map(Rule::quota) {
+        let failed = |error: Errno| {
+            Failure::new(format!(
+                "the directory {path} of {name} cannot have a quota: {error}; it has to be there before the \
+                 server starts"
+            ))
+        };
+        let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
+        let mut dir = Ino::ROOT;
+        for part in path.split('/').filter(|part| !part.is_empty()) {
+            let found = Name::new(part.as_bytes()).and_then(|part| volume.lookup(&cx, dir, part));
+            dir = found.map_err(failed)?.ino;
+        }
+        let quota = Quota { bytes: quota.bytes, inodes: quota.inodes };
+        match quotas.iter().find(|(other, _)| *other == dir) {
+            Some((_, same)) if *same == quota => {}
+            Some(_) => {
+                return Err(Failure::new(format!("two rules give {path} of {name} other quotas")));
+            }
+            None => quotas.push((dir, quota)),
+        }
+    }
+    volume.set_quotas(&quotas).map_err(|error| match Errno::from(error) {
+        Errno::EINVAL => Failure::new(format!(
+            "directories of {name} with quotas lie within each other; give a quota to one of them"
+        )),
+        error => Failure::new(format!("cannot set the quotas of {name}: {error}")),
+    })
 }
 
 fn limit_from(text: &str) -> Result<Limit, RuleError> {

@@ -106,6 +106,35 @@ fn whose_server_it_is() {
     assert!(server.wait().unwrap().success());
 }
 
+/// A directory takes as much as its quota says, and who has it as root sees what is left.
+#[test]
+fn a_quota_bounds_a_directory() {
+    let dir = folder();
+    volume(dir.path(), "a.vol", "32M");
+    volume(dir.path(), "b.vol", "32M");
+    let rule = "all=rw,path=/home/a,quota=1M,inodes=10";
+    let serve = ["serve", "a.vol", "--socket", "s", "--allow", rule];
+    let said = fails(atoll().current_dir(dir.path()).args(serve), 1);
+    assert!(said.contains("/home/a of a cannot have a quota"), "{said}");
+    ok(atoll().current_dir(dir.path()).args(["mkdir", "-p", "a.vol:/home/a"]));
+    let served = Served::again(dir, &["a.vol", "--allow", rule]);
+    let left = "stat -f -c '%b %f %c %d' /vol";
+    assert_eq!(ok(&mut served.run("s:/vol", left)), "256 255 10 9\n");
+    let fill = "dd if=/dev/zero of=/vol/file bs=64K count=64 2>&1 || stat -c %b /vol/file";
+    let said = ok(&mut served.run("s:/vol", fill));
+    assert!(said.contains("quota exceeded"), "{said}");
+    assert!(said.ends_with("\n2040\n"), "all but a block, for names and records: {said}");
+    let many = "rm /vol/file; for i in 1 2 3 4 5 6 7 8 9 10; do mkdir /vol/$i 2>&1 || break; done";
+    let said = ok(&mut served.run("s:/vol", many));
+    assert!(said.contains("/vol/10") && said.contains("quota exceeded"), "{said}");
+    let dir = served.stop();
+    // Nobody has a quota any more where no rule gives one.
+    let served = Served::again(dir, &["a.vol", "--allow", "all=rw,path=/home/a"]);
+    let more = "mkdir /vol/10 && dd if=/dev/zero of=/vol/file bs=64K count=64 2>/dev/null";
+    ok(&mut served.run("s:/vol", more));
+    served.stop();
+}
+
 /// A user has as many connections as a limit says.
 #[test]
 fn limits_of_users() {

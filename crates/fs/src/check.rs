@@ -2,7 +2,8 @@
 //!
 //! A check reads everything that is not file data and writes nothing. In this order: [`view`] the
 //! volume as a mount would see it; [`tree`] every node; [`items`] every item; [`names`] every name
-//! and link; [`space`] every block. [`report`] states the findings, [`repair`] mends them.
+//! and link; [`projects`] what the inodes of each take; [`space`] every block. [`report`] states
+//! the findings, [`repair`] mends them.
 //!
 //! Memory: 1 bit for each block of every group in use, 8 bytes for each node, 128 bytes for each
 //! inode and 32 for each name, and up to twice the length of the journal that is to be replayed. A
@@ -11,6 +12,7 @@
 mod build;
 mod items;
 mod names;
+mod projects;
 mod repair;
 pub(crate) mod report;
 pub(crate) mod space;
@@ -27,6 +29,7 @@ use atoll_vfs::{FileType, Timespec};
 use crate::error::{FsError, Result};
 use items::{Screen, Sink};
 use names::{Collect, Namespace};
+use projects::Projects;
 use space::Usage;
 use tree::{Step, Tree};
 use view::View;
@@ -94,6 +97,7 @@ pub fn check<M: Addressable>(device: &mut M, options: &CheckOptions) -> Result<R
 struct Volume {
     tree: Tree,
     namespace: Namespace,
+    projects: Projects,
     /// Blocks of nodes and extents.
     usage: Usage,
     orphans: Vec<u64>,
@@ -125,12 +129,14 @@ fn examine<M: Addressable>(
         tree.salvage(view, &usage)?;
     }
     let mut namespace = Namespace::default();
+    let mut projects = Projects::default();
     let mut screen = Screen::new(&view.sb, usage);
-    let mut collect = Collect { namespace: &mut namespace, report };
+    let mut collect = Collect { namespace: &mut namespace, projects: &mut projects, report };
     send(view, &tree, &mut screen, &mut collect)?;
     let Screen { usage, orphans, last_ino, blocks_lost, .. } = screen;
     namespace.check(view, &tree, report);
-    let volume = Volume { tree, namespace, usage, orphans, last_ino, blocks_lost };
+    projects.check(&namespace, report);
+    let volume = Volume { tree, namespace, projects, usage, orphans, last_ino, blocks_lost };
     for &ino in &volume.orphans {
         if !volume.is_orphan(ino) {
             report.add(Finding::Orphan { ino });

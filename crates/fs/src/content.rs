@@ -110,7 +110,7 @@ impl<M: Addressable> Fs<M> {
             match self.write_chunk(slot, at, &rest[..chunk]) {
                 Ok(n) => done += n,
                 // If all of it does not fit, perhaps half of it does.
-                Err(FsError::Full | FsError::Device(BlockError::NoSpace))
+                Err(FsError::Full | FsError::Quota | FsError::Device(BlockError::NoSpace))
                     if chunk as u64 > BLOCK - at % BLOCK =>
                 {
                     most = (chunk as u64 / 2).next_multiple_of(BLOCK);

@@ -96,19 +96,28 @@ impl<M: Addressable> Store<M> {
         }
     }
 
-    /// Adds an entry under the key that [`new_entry`](Self::new_entry) gave for its name.
+    /// Adds an entry under the key that [`new_entry`](Self::new_entry) gave for its name, to a
+    /// directory of `project`.
     pub fn insert_entry(
         &mut self,
+        project: u32,
         key: Key,
         name: &[u8],
         ino: Ino,
         file_type: FileType,
     ) -> Result<()> {
+        self.charge_item(project, dirent::NAME + name.len());
         let mut value = [0; dirent::NAME + atoll_vfs::NAME_MAX];
         put64(&mut value, dirent::INO, ino.0);
         value[dirent::TYPE] = file_type.dirent_type();
         value[dirent::NAME..dirent::NAME + name.len()].copy_from_slice(name);
         self.insert(key, &value[..dirent::NAME + name.len()])
+    }
+
+    /// Removes the entry `name` from a directory of `project`.
+    pub fn remove_entry(&mut self, project: u32, key: Key, name: &[u8]) -> Result<()> {
+        self.discharge_item(project, dirent::NAME + name.len());
+        self.remove(key)
     }
 
     /// Makes an entry name another inode.
@@ -160,7 +169,7 @@ mod tests {
                 for tie in left..DIRENT_TIES {
                     let key = Key::new(Ino::ROOT.0, Kind::Dirent, base + tie);
                     let text = format!("another{tie}");
-                    store.insert_entry(key, text.as_bytes(), file, FileType::Regular)?;
+                    store.insert_entry(0, key, text.as_bytes(), file, FileType::Regular)?;
                 }
                 Ok(())
             })

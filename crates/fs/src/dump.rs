@@ -21,6 +21,7 @@ use crate::journal::{self, Header, ScanEnd};
 use crate::key::{Key, Kind, XATTR_PIECES};
 use crate::layout::{Superblock, VolumeState, get64, magic, map};
 use crate::node;
+use crate::project::Project;
 use crate::xattr;
 
 /// The elements to show.
@@ -84,6 +85,8 @@ pub enum ItemValue<'a> {
     Target(&'a [u8]),
     /// The mark of a file that is to be removed or made shorter.
     Orphan,
+    /// A project; the key's offset is its number.
+    Project(Project),
     /// Bytes that do not parse.
     Malformed(&'a [u8]),
 }
@@ -417,6 +420,7 @@ fn parse_item<'a>(key: Key, value: &'a [u8], sb: &Superblock) -> Result<ItemValu
         Kind::Xattr => ItemValue::AttributePiece(value),
         Kind::Symlink => ItemValue::Target(value),
         Kind::Orphan => ItemValue::Orphan,
+        Kind::Project => ItemValue::Project(Project::parse(key, value)?),
     })
 }
 
@@ -574,6 +578,13 @@ impl fmt::Display for ItemValue<'_> {
             ItemValue::AttributePiece(b) => write!(f, "{} bytes more", b.len()),
             ItemValue::Target(b) => write!(f, "\"{}\"", printable(b)),
             ItemValue::Orphan => f.write_str("to be removed or made shorter"),
+            ItemValue::Project(Project { number, root, usage, complete, .. }) => write!(
+                f,
+                "project {number} of directory {root}: {} bytes, {} inodes{}",
+                usage.bytes,
+                usage.inodes,
+                if *complete { "" } else { ", not complete" }
+            ),
             ItemValue::Malformed(b) => write!(f, "malformed, {} bytes: {}", b.len(), Hex(b)),
         }
     }

@@ -70,6 +70,8 @@ pub enum FsError {
     Unsuitable,
     /// The volume has features that this version may only read.
     ReadOnlyFeatures,
+    /// A quota leaves no room.
+    Quota,
     /// The operation itself is refused.
     Refused(Errno),
 }
@@ -101,6 +103,7 @@ impl From<FsError> for Errno {
             FsError::Device(BlockError::NoSpace) | FsError::Full => Errno::ENOSPC,
             FsError::Device(BlockError::ReadOnly) | FsError::ReadOnlyFeatures => Errno::EROFS,
             FsError::Device(_) => Errno::EIO,
+            FsError::Quota => Errno::EDQUOT,
             FsError::Corrupt(_) => Errno::EUCLEAN,
             FsError::Unsuitable => Errno::EINVAL,
             FsError::Refused(errno) => errno,
@@ -114,6 +117,7 @@ impl fmt::Display for FsError {
             FsError::Device(e) => e.fmt(f),
             FsError::Corrupt(c) => c.fmt(f),
             FsError::Full => f.write_str("no space left on the volume"),
+            FsError::Quota => Errno::EDQUOT.fmt(f),
             FsError::Unsuitable => f.write_str("the device or the options do not suit a volume"),
             FsError::ReadOnlyFeatures => f.write_str(
                 "the volume has features that this version can only read: mount it read-only",

@@ -311,6 +311,7 @@ impl<M: Addressable> Store<M> {
             };
             self.cut_extent(inode, &e, part.file_block, part.end())?;
             self.free(part.start, part.len, false)?;
+            self.discharge_blocks(inode.record.project, part.len);
             inode.record.blocks = inode.record.blocks.saturating_sub(part.len);
             if !self.has_room() {
                 break;

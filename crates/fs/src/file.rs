@@ -130,6 +130,7 @@ impl<M: Addressable> Store<M> {
                     other => other,
                 };
                 let (start, len) = self.allocate_data(goal, last - first)?;
+                self.charge_blocks(inode.record.project, len)?;
                 let part = Extent { file_block: first, start, len, unwritten: false };
                 // The blocks may end before the data: then the rest of the hole is next.
                 let n = match part.end() > file_block {
@@ -152,7 +153,8 @@ impl<M: Addressable> Store<M> {
         let is_dense = inode.record.blocks >= WINDOW_FILE_MIN
             && inode.record.blocks.saturating_mul(WINDOW_DENSITY) >= blocks;
         let last = (from / WINDOW + 1) * WINDOW;
-        if !is_dense || to > blocks.min(last) || self.state.free_blocks < WINDOW_FREE_MIN {
+        let free = self.state.free_blocks.min(self.blocks_left(inode.record.project));
+        if !is_dense || to > blocks.min(last) || free < WINDOW_FREE_MIN {
             return (from, to);
         }
         (from / WINDOW * WINDOW, last.min(blocks))
@@ -255,6 +257,7 @@ impl<M: Addressable> Store<M> {
                 }
                 Mapping::Hole { end, goal, .. } => {
                     let (start, len) = self.allocate_data(goal, end.min(to) - at)?;
+                    self.charge_blocks(inode.record.project, len)?;
                     self.set_aside(start, len)?;
                     let e = Extent { file_block: at, start, len, unwritten: true };
                     self.insert_extent(inode, e)?;

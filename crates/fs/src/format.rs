@@ -68,6 +68,7 @@ pub fn format<M: Addressable>(device: &mut M, options: &FormatOptions<'_>) -> Re
         generation: 1,
         compatible: 0,
         read_compatible: 0,
+        incompatible: 0,
         hash_key: options.hash_key,
         uuid: options.uuid,
         label,

@@ -101,7 +101,10 @@ impl<M: Addressable> Fs<M> {
             times: None,
             left: Left::default(),
         };
+        let projects = fs.store.load_projects();
         if !options.read_only {
+            // For looking they are not needed.
+            projects?;
             fs.finish_removals()?;
         }
         Ok(fs)
@@ -351,6 +354,7 @@ impl<M: Addressable> Fs<M> {
     /// Within a transaction: removes items and blocks of an inode without links, as much as one
     /// transaction may. Returns whether the inode is gone.
     pub(crate) fn purge(store: &mut Store<M>, ino: Ino) -> Result<bool> {
+        let project = store.project_of(ino)?;
         for step in 0..FREE_BUDGET {
             if step > 0 && !store.has_room() {
                 break;
@@ -358,12 +362,16 @@ impl<M: Addressable> Fs<M> {
             let place = store.seek(Key::inode(ino.0).next())?;
             let Some(place) = place.filter(|p| p.key.ino == ino.0) else {
                 store.remove(Key::inode(ino.0))?;
+                store.discharge_inode(project);
                 store.state.inodes = store.state.inodes.saturating_sub(1);
                 return Ok(true);
             };
             if place.key.kind() == Some(Kind::Extent) {
                 let e = store.parse_extent(&place)?;
                 store.free(e.start, e.len, false)?;
+                store.discharge_blocks(project, e.len);
+            } else {
+                store.discharge_item(project, store.value(&place).len());
             }
             store.remove(place.key)?;
         }
@@ -448,6 +456,11 @@ impl<M: Addressable> Fs<M> {
         }
     }
 
+    /// Whether anything is open.
+    pub(crate) fn has_open(&self) -> bool {
+        self.handles.iter().any(|file| file.open)
+    }
+
     /// Closes a handle; with the last one goes an inode without links.
     pub(crate) fn close_handle(&mut self, ino: Ino, handle: Handle) -> Result<()> {
         let file = self.handle(ino, handle)?;
@@ -488,7 +501,8 @@ impl<M: Addressable> Fs<M> {
     /// A record for a new inode in directory `dir`.
     pub(crate) fn new_record(&self, cx: &Context, dir: &InodeRecord, mode: u32) -> InodeRecord {
         const SETGID: u32 = 0o2000;
-        let mut record = InodeRecord { mode, uid: cx.uid, gid: cx.gid, ..InodeRecord::new(cx.now) };
+        let (uid, gid, project) = (cx.uid, cx.gid, dir.project);
+        let mut record = InodeRecord { mode, uid, gid, project, ..InodeRecord::new(cx.now) };
         if dir.mode & SETGID != 0 {
             record.gid = dir.gid;
             if record.is_dir() {

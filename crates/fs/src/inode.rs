@@ -28,6 +28,8 @@ pub struct InodeRecord {
     pub gid: u32,
     /// Device number.
     pub rdev: u32,
+    /// The project that it belongs to; 0: none.
+    pub project: u32,
     /// Length in bytes.
     pub size: u64,
     /// Data blocks allocated.
@@ -53,6 +55,7 @@ impl InodeRecord {
             uid: 0,
             gid: 0,
             rdev: 0,
+            project: 0,
             size: 0,
             blocks: 0,
             parent: 0,
@@ -71,6 +74,7 @@ impl InodeRecord {
         put32(&mut b, inode::UID, self.uid);
         put32(&mut b, inode::GID, self.gid);
         put32(&mut b, inode::RDEV, self.rdev);
+        put32(&mut b, inode::PROJECT, self.project);
         put64(&mut b, inode::SIZE, self.size);
         put64(&mut b, inode::BLOCKS, self.blocks);
         put64(&mut b, inode::PARENT, self.parent);
@@ -95,6 +99,7 @@ impl InodeRecord {
             uid: get32(b, inode::UID),
             gid: get32(b, inode::GID),
             rdev: get32(b, inode::RDEV),
+            project: get32(b, inode::PROJECT),
             size: get64(b, inode::SIZE),
             blocks: get64(b, inode::BLOCKS),
             parent: get64(b, inode::PARENT),

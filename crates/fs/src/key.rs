@@ -18,6 +18,8 @@ pub enum Kind {
     Symlink = 5,
     /// Under inode number 0: a file without links that may still be open; the offset is its number.
     Orphan = 6,
+    /// Under inode number 0: a project; the offset is its number.
+    Project = 7,
 }
 
 const OFFSET_BITS: u32 = 56;
@@ -61,6 +63,11 @@ impl Key {
         Key::new(0, Kind::Orphan, ino.0)
     }
 
+    /// The item of a project.
+    pub const fn project(number: u32) -> Key {
+        Key::new(0, Kind::Project, number as u64)
+    }
+
     /// The kind, if the key has a known one.
     #[inline]
     pub const fn kind(self) -> Option<Kind> {
@@ -71,6 +78,7 @@ impl Key {
             4 => Kind::Xattr,
             5 => Kind::Symlink,
             6 => Kind::Orphan,
+            7 => Kind::Project,
             _ => return None,
         })
     }

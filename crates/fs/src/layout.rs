@@ -118,8 +118,7 @@ pub mod superblock {
     pub const COMPATIBLE: usize = 24;
     /// `u64`: features with which a version without them may read, but not write; none are defined.
     pub const READ_COMPATIBLE: usize = 32;
-    /// `u64`: features with which a version without them must not open the volume; none are
-    /// defined.
+    /// `u64`: features with which a version without them must not open the volume: [`PROJECTS`].
     pub const INCOMPATIBLE: usize = 40;
     /// `u64`: counts how often the superblock was changed; the copy with the higher one counts.
     pub const GENERATION: usize = 48;
@@ -144,6 +143,9 @@ pub mod superblock {
     pub const CREATED: usize = 184;
     /// From here to the end of the first sector: kept for snapshots, 0 until then.
     pub const RESERVED: usize = 200;
+
+    /// Incompatible feature: inodes may belong to projects, of which the volume keeps the usage.
+    pub const PROJECTS: u64 = 1;
 }
 
 /// Offsets of a journal header; the valid one with the highest generation counts.
@@ -323,8 +325,8 @@ pub mod inode {
     pub const GID: usize = 12;
     /// `u32`: device number.
     pub const RDEV: usize = 16;
-    /// `u32`: reserved, 0.
-    pub const FLAGS: usize = 20;
+    /// `u32`: the project that the inode belongs to; 0: none.
+    pub const PROJECT: usize = 20;
     /// `u64`: length in bytes.
     pub const SIZE: usize = 24;
     /// `u64`: data blocks allocated.
@@ -373,6 +375,23 @@ pub mod xattr {
     pub const NAME_LEN: usize = 4;
     /// The name, then the value's first bytes.
     pub const NAME: usize = 5;
+}
+
+/// Offsets in the value of a project item.
+pub mod project {
+    /// `u64`: inode number of the directory that the project is for.
+    pub const ROOT: usize = 0;
+    /// `u64`: bytes that its inodes take.
+    pub const BYTES: usize = 8;
+    /// `u64`: its inodes.
+    pub const INODES: usize = 16;
+    /// `u32`: [`COMPLETE`].
+    pub const FLAGS: usize = 24;
+    /// Length of the value.
+    pub const LEN: usize = 28;
+
+    /// Flag: all that lay below the directory when the project was made belongs to it.
+    pub const COMPLETE: u32 = 1;
 }
 
 const _: () = {

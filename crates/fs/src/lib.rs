@@ -12,6 +12,8 @@
 //! - `node`, `tree`: the B+tree; `bounds`: how long the record of an operation can be
 //! - `inode`, `extent`, `file`, `dir`, `xattr`: the items by kind; `table`: the inodes in memory;
 //!   `cookie`: the place of a name as a listing shows it
+//! - `project`: what the inodes of a directory's project take, and its quota; `quotas`: makes and
+//!   ends projects
 //! - `opening`: the beginning of every use of a volume; `volume`: mount; `recovery`: the journal
 //!   replayed, `overlay`: the same for a mount that must not write; `fs`: a mounted volume; `grow`:
 //!   a larger device
@@ -53,6 +55,8 @@ mod node;
 mod opening;
 mod overlay;
 mod pair;
+mod project;
+mod quotas;
 mod recovery;
 mod report;
 mod space;
@@ -78,6 +82,7 @@ pub use fs::{Fs, VolumeInfo};
 pub use grow::{Grown, grow};
 pub use inode::InodeRecord;
 pub use journal::Header as JournalHeader;
+pub use project::{Project, Quota, Usage};
 pub use report::{Listener, MountNote};
 pub use superblocks::read_superblock;
 pub use volume::{MountOptions, owner};

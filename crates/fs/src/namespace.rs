@@ -60,6 +60,7 @@ impl<M: Addressable> Fs<M> {
         }
         store.state.next_ino += 1;
         store.state.inodes += 1;
+        store.charge_inode(record.project);
         store.insert(Key::inode(ino.0), &record.emit())?;
         Ok(ino)
     }
@@ -92,9 +93,9 @@ impl<M: Addressable> Fs<M> {
             let key = store.new_entry(parent, bytes)?;
             let ino = Self::insert_inode(store, &record)?;
             if !new.target.is_empty() {
-                store.insert_target(ino, new.target)?;
+                store.insert_target(record.project, ino, new.target)?;
             }
-            store.insert_entry(key, bytes, ino, record.file_type())?;
+            store.insert_entry(dir.project, key, bytes, ino, record.file_type())?;
             if is_dir {
                 store.write_inode(parent, &dir_record)?;
             }
@@ -153,6 +154,9 @@ impl<M: Addressable> Fs<M> {
         if record.is_dir() != is_dir {
             return Err(Corruption::Item.into());
         }
+        if is_dir && self.store.is_quota_root(entry.ino) {
+            return Err(Errno::EBUSY.into());
+        }
         if is_dir && !self.store.is_empty_directory(entry.ino)? {
             return Err(Errno::ENOTEMPTY.into());
         }
@@ -166,7 +170,7 @@ impl<M: Addressable> Fs<M> {
         let open = self.is_open(entry.ino);
         let listed = self.left.cut.contains(&entry.ino);
         let gone = self.store.transact(true, |store| {
-            store.remove(entry.key)?;
+            store.remove_entry(dir.project, entry.key, bytes)?;
             if is_dir {
                 store.write_inode(parent, &dir)?;
             }
@@ -226,10 +230,13 @@ impl<M: Addressable> Fs<M> {
         name: Name<'_>,
     ) -> Result<Attr> {
         let bytes = plain(name)?;
-        self.live_directory(parent)?;
+        let dir = self.live_directory(parent)?;
         let mut record = self.record(ino)?;
         if record.is_dir() {
             return Err(Errno::EPERM.into());
+        }
+        if record.project != dir.project {
+            return Err(Errno::EXDEV.into());
         }
         if record.nlink >= LINK_MAX {
             return Err(Errno::EMLINK.into());
@@ -244,7 +251,7 @@ impl<M: Addressable> Fs<M> {
             if was_orphan && !listed {
                 store.remove(Key::orphan(ino))?;
             }
-            store.insert_entry(key, bytes, ino, record.file_type())?;
+            store.insert_entry(dir.project, key, bytes, ino, record.file_type())?;
             store.write_inode(ino, &record)
         })?;
         self.adopt(ino, &record);
@@ -300,8 +307,10 @@ impl<M: Addressable> Fs<M> {
         if exchange && flags.contains(RenameFlags::NOREPLACE) {
             return Err(Errno::EINVAL.into());
         }
-        self.directory(from.0)?;
-        self.live_directory(to.0)?;
+        let project = self.directory(from.0)?.project;
+        if self.live_directory(to.0)?.project != project {
+            return Err(Errno::EXDEV.into());
+        }
         let old = self.entry(from.0, old_name)?;
         self.store.cache.begin_operation();
         let new = self.store.find_entry(to.0, new_name)?;
@@ -309,6 +318,10 @@ impl<M: Addressable> Fs<M> {
         let new_is_dir = new.is_some_and(|n| n.file_type == FileType::Directory);
         if new.is_some() && flags.contains(RenameFlags::NOREPLACE) {
             return Err(Errno::EEXIST.into());
+        }
+        if self.store.is_quota_root(old.ino) || new.is_some_and(|n| self.store.is_quota_root(n.ino))
+        {
+            return Err(Errno::EBUSY.into());
         }
         if old_is_dir && self.is_within(to.0, old.ino, from.0)? {
             return Err(Errno::EINVAL.into());
@@ -334,18 +347,16 @@ impl<M: Addressable> Fs<M> {
                 }
             }
         }
-        self.carry_out_move(cx, from.0, to.0, old, new, new_name, exchange)
+        self.carry_out_move(cx, from.0, to.0, (old, old_name), (new, new_name), exchange)
     }
 
-    #[allow(clippy::too_many_arguments)]
     fn carry_out_move(
         &mut self,
         cx: &Context,
         old_dir: Ino,
         new_dir: Ino,
-        old: Entry,
-        new: Option<Entry>,
-        new_name: &[u8],
+        (old, old_name): (Entry, &[u8]),
+        (new, new_name): (Option<Entry>, &[u8]),
         exchange: bool,
     ) -> Result<()> {
         let is_dir = |e: Entry| e.file_type == FileType::Directory;
@@ -406,13 +417,13 @@ impl<M: Addressable> Fs<M> {
                     if exchange {
                         store.replace_entry(old.key, n.ino, n.file_type)?;
                     } else {
-                        store.remove(old.key)?;
+                        store.remove_entry(from.project, old.key, old_name)?;
                     }
                 }
                 None => {
-                    store.remove(old.key)?;
+                    store.remove_entry(from.project, old.key, old_name)?;
                     let key = store.new_entry(new_dir, new_name)?;
-                    store.insert_entry(key, new_name, old.ino, old.file_type)?;
+                    store.insert_entry(to.project, key, new_name, old.ino, old.file_type)?;
                 }
             }
             store.write_inode(old_dir, &from)?;

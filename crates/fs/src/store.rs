@@ -18,6 +18,7 @@ use crate::journal::{Entry, Header, Journal};
 use crate::layout::{self, Block, Superblock, VolumeState, magic, record};
 use crate::node;
 use crate::overlay::Overlay;
+use crate::project::{Charge, Project};
 use crate::report::{Listener, MountNote};
 use crate::space::{Allocator, Run};
 use crate::tree::Fingers;
@@ -53,8 +54,10 @@ pub(crate) struct Transaction {
     state: VolumeState,
     /// The bytes of the entries in the record, those for freed blocks included.
     pub bytes: usize,
-    /// May take the reserved blocks.
+    /// May take the reserved blocks, and what a quota does not leave.
     pub frees_space: bool,
+    /// The changes of what projects take.
+    pub charges: Vec<Charge>,
 }
 
 /// The volume below the tree: device, journal, cached metadata blocks, free space.
@@ -76,6 +79,8 @@ pub struct Store<M> {
     pub(crate) transaction: Transaction,
     /// The state of commits.
     pub(crate) commits: Commits,
+    /// The volume's projects, by number.
+    pub(crate) projects: Vec<Project>,
     /// The checkpoint that is under way.
     pub(crate) checkpoint: Option<Checkpoint>,
     /// Counts the flushes that checkpoints have waited for.
@@ -113,6 +118,7 @@ impl<M: Addressable> Store<M> {
             discards: Discards::default(),
             transaction: Transaction::default(),
             commits: Commits::new(header, read_only),
+            projects: Vec::new(),
             checkpoint: None,
             checkpoint_flushes: 0,
             notes: Vec::new(),
@@ -295,6 +301,7 @@ impl<M: Addressable> Store<M> {
     }
 
     fn end(&mut self) -> Result<()> {
+        self.put_charges()?;
         self.clear_freed_bits()?;
         let t = &mut self.transaction;
         if !t.changes.is_empty() || t.state != self.state {
@@ -315,6 +322,9 @@ impl<M: Addressable> Store<M> {
         }
         // From here on nothing can fail.
         t.changes.clear();
+        for charge in t.charges.drain(..) {
+            charge.settle(&mut self.projects);
+        }
         t.undo.clear();
         t.refilled.clear();
         for (start, len) in t.allocated.drain(..) {
@@ -375,6 +385,7 @@ impl<M: Addressable> Store<M> {
         }
         t.undo.clear();
         t.freed.clear();
+        t.charges.clear();
         self.state = t.state;
         self.cache.shape += 1;
         self.transaction = t;

@@ -80,6 +80,8 @@ pub struct Superblock {
     pub compatible: u64,
     /// Features with which a version without them may read, but not write.
     pub read_compatible: u64,
+    /// Features with which a version without them must not open the volume.
+    pub incompatible: u64,
     /// The secret key of the hashes of names and of the journal's checksums.
     pub hash_key: [u8; 16],
     /// The volume's UUID.
@@ -91,6 +93,12 @@ pub struct Superblock {
 }
 
 impl Superblock {
+    /// Whether inodes may belong to projects.
+    #[inline]
+    pub fn has_projects(&self) -> bool {
+        self.incompatible & superblock::PROJECTS != 0
+    }
+
     /// The block that holds the copy.
     pub fn copy_index(&self) -> BlockIndex {
         BlockIndex(self.block_count - 1)
@@ -225,6 +233,7 @@ impl Superblock {
         put32(b, superblock::VERSION, VERSION);
         put64(b, superblock::COMPATIBLE, self.compatible);
         put64(b, superblock::READ_COMPATIBLE, self.read_compatible);
+        put64(b, superblock::INCOMPATIBLE, self.incompatible);
         put64(b, superblock::GENERATION, self.generation);
         put64(b, superblock::BLOCK_COUNT, self.block_count);
         put64(b, superblock::RING_START, self.ring_start);
@@ -252,7 +261,7 @@ impl Superblock {
             1 => return Err(Corruption::EarlierVersion.into()),
             _ => return Err(Corruption::Version.into()),
         }
-        if get64(b, superblock::INCOMPATIBLE) != 0 {
+        if get64(b, superblock::INCOMPATIBLE) & !superblock::PROJECTS != 0 {
             return Err(Corruption::Version.into());
         }
         let mut sb = Superblock {
@@ -263,6 +272,7 @@ impl Superblock {
             generation: get64(b, superblock::GENERATION),
             compatible: get64(b, superblock::COMPATIBLE),
             read_compatible: get64(b, superblock::READ_COMPATIBLE),
+            incompatible: get64(b, superblock::INCOMPATIBLE),
             hash_key: [0; 16],
             uuid: [0; 16],
             label: [0; superblock::LABEL_LEN],

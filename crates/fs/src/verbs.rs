@@ -390,6 +390,15 @@ impl<M: Addressable> FileSystem for Fs<M> {
         Ok(self.stat_fs())
     }
 
+    fn statfs_below(&mut self, _cx: &Context, dir: Ino) -> Result<StatFs> {
+        let project = match self.store.projects.is_empty() {
+            true => 0,
+            // One that is gone has no quota.
+            false => self.record(dir).map_or(0, |record| record.project),
+        };
+        Ok(self.store.within_quota(project, self.stat_fs()))
+    }
+
     fn setxattr(
         &mut self,
         cx: &Context,
@@ -405,7 +414,7 @@ impl<M: Addressable> FileSystem for Fs<M> {
         let mut record = self.record(ino)?;
         record.ctime = cx.now;
         self.store.transact(false, |store| {
-            store.set_attribute(ino, name, value, flags)?;
+            store.set_attribute(record.project, ino, name, value, flags)?;
             store.write_inode(ino, &record)
         })?;
         self.adopt(ino, &record);
@@ -436,7 +445,7 @@ impl<M: Addressable> FileSystem for Fs<M> {
         let mut record = self.record(ino)?;
         record.ctime = cx.now;
         self.store.transact(true, |store| {
-            store.remove_attribute(ino, name)?;
+            store.remove_attribute(record.project, ino, name)?;
             store.write_inode(ino, &record)
         })?;
         self.adopt(ino, &record);

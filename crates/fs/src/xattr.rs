@@ -92,26 +92,29 @@ impl<M: Addressable> Store<M> {
 
     /// Removes the pieces of an attribute from `first` on, all of which are before the offset
     /// `end`.
-    fn remove_pieces(&mut self, ino: Ino, first: u64, end: u64) -> Result<()> {
+    fn remove_pieces(&mut self, project: u32, ino: Ino, first: u64, end: u64) -> Result<()> {
         let key = Key::new(ino.0, Kind::Xattr, first);
         while let Some(place) = self.seek(key)? {
             if !place.key.is(ino.0, Kind::Xattr) || place.key.offset() >= end {
                 break;
             }
+            self.discharge_item(project, self.value(&place).len());
             self.remove_next(place.key)?;
         }
         self.mend_at(key)
     }
 
     /// Stores a piece, in place of an old one of any length if `replaces`.
-    fn put_piece(&mut self, key: Key, bytes: &[u8], replaces: bool) -> Result<()> {
+    fn put_piece(&mut self, project: u32, key: Key, bytes: &[u8], replaces: bool) -> Result<()> {
         if replaces && let Some(place) = self.find(key)? {
             if self.value(&place).len() == bytes.len() {
                 self.update(&place, 0, bytes);
                 return Ok(());
             }
+            self.discharge_item(project, self.value(&place).len());
             self.remove_next(key)?;
         }
+        self.charge_item(project, bytes.len());
         if key.offset().is_multiple_of(XATTR_PIECES) {
             self.insert(key, bytes)
         } else {
@@ -119,9 +122,10 @@ impl<M: Addressable> Store<M> {
         }
     }
 
-    /// Sets an attribute within a transaction.
+    /// Sets an attribute of an inode of `project` within a transaction.
     pub fn set_attribute(
         &mut self,
+        project: u32,
         ino: Ino,
         name: &[u8],
         value: &[u8],
@@ -153,14 +157,14 @@ impl<M: Addressable> Store<M> {
         let first = value.len().min(node::VALUE_MAX - head);
         b[head..head + first].copy_from_slice(&value[..first]);
         let key = |piece| Key::new(ino.0, Kind::Xattr, offset + piece);
-        self.put_piece(key(0), &b[..head + first], replaces)?;
+        self.put_piece(project, key(0), &b[..head + first], replaces)?;
         let mut next = 1;
         for bytes in value[first..].chunks(node::VALUE_MAX) {
-            self.put_piece(key(next), bytes, replaces)?;
+            self.put_piece(project, key(next), bytes, replaces)?;
             next += 1;
         }
         if replaces {
-            self.remove_pieces(ino, offset + next, offset + XATTR_PIECES)?;
+            self.remove_pieces(project, ino, offset + next, offset + XATTR_PIECES)?;
         }
         Ok(())
     }
@@ -199,20 +203,21 @@ impl<M: Addressable> Store<M> {
         })
     }
 
-    /// Removes an attribute within a transaction.
-    pub fn remove_attribute(&mut self, ino: Ino, name: &[u8]) -> Result<()> {
+    /// Removes an attribute of an inode of `project` within a transaction.
+    pub fn remove_attribute(&mut self, project: u32, ino: Ino, name: &[u8]) -> Result<()> {
         match self.find_attribute(ino, name)? {
             Ok(place) => {
                 let first = place.key.offset();
-                self.remove_pieces(ino, first, first + XATTR_PIECES)
+                self.remove_pieces(project, ino, first, first + XATTR_PIECES)
             }
             Err(_) => Err(Errno::ENODATA.into()),
         }
     }
 
-    /// Stores a symbolic link's target.
-    pub fn insert_target(&mut self, ino: Ino, target: &[u8]) -> Result<()> {
+    /// Stores the target of a symbolic link of `project`.
+    pub fn insert_target(&mut self, project: u32, ino: Ino, target: &[u8]) -> Result<()> {
         for (piece, bytes) in (0..).zip(target.chunks(node::VALUE_MAX)) {
+            self.charge_item(project, bytes.len());
             let key = Key::new(ino.0, Kind::Symlink, piece);
             if piece == 0 { self.insert(key, bytes)? } else { self.insert_next(key, bytes)? }
         }

@@ -296,7 +296,9 @@ fn features_and_versions_are_respected() {
     for read_only in [true, false] {
         assert_eq!(mount(word(superblock::COMPATIBLE, 1 << 40), read_only), Ok(()));
         let refused = Err(FsError::Corrupt(Corruption::Version));
-        assert_eq!(mount(word(superblock::INCOMPATIBLE, 1), read_only), refused);
+        let known = superblock::PROJECTS;
+        assert_eq!(mount(word(superblock::INCOMPATIBLE, known), read_only), Ok(()));
+        assert_eq!(mount(word(superblock::INCOMPATIBLE, known << 1), read_only), refused);
         assert_eq!(
             mount(word(magic_at, 3 << 32 | u64::from(magic::SUPERBLOCK)), read_only),
             refused

@@ -51,6 +51,7 @@ fn values() -> BTreeMap<String, u64> {
         superblock::LABEL_LEN,
         superblock::CREATED,
         superblock::RESERVED,
+        superblock::PROJECTS,
         journal_header::GENERATION,
         journal_header::INCARNATION,
         journal_header::TAIL,
@@ -118,7 +119,7 @@ fn values() -> BTreeMap<String, u64> {
         inode::UID,
         inode::GID,
         inode::RDEV,
-        inode::FLAGS,
+        inode::PROJECT,
         inode::SIZE,
         inode::BLOCKS,
         inode::PARENT,
@@ -137,6 +138,12 @@ fn values() -> BTreeMap<String, u64> {
         xattr::VALUE_LEN,
         xattr::NAME_LEN,
         xattr::NAME,
+        project::ROOT,
+        project::BYTES,
+        project::INODES,
+        project::FLAGS,
+        project::LEN,
+        project::COMPLETE,
     ]
 }
 

@@ -82,6 +82,7 @@ errnos! {
     EUCLEAN = 117, "structure needs cleaning";
     EOPNOTSUPP = 95, "operation not supported";
     ESTALE = 116, "stale file handle";
+    EDQUOT = 122, "disk quota exceeded";
 }
 
 impl Errno {

@@ -358,6 +358,16 @@ pub trait FileSystem {
     /// `EIO`.
     fn statfs(&mut self, cx: &Context) -> Result<StatFs>;
 
+    /// As [`statfs`](Self::statfs), of the part of the volume below the directory `dir`: the same,
+    /// or less where a quota is for that part.
+    ///
+    /// # Errors
+    /// `EIO`.
+    fn statfs_below(&mut self, cx: &Context, dir: Ino) -> Result<StatFs> {
+        let _ = dir;
+        self.statfs(cx)
+    }
+
     /// Sets the extended attribute `name` (1 to 255 bytes without NUL, namespace included).
     ///
     /// # Errors

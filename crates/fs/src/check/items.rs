@@ -16,6 +16,7 @@ use crate::hash::{dirent_offset, xattr_offset};
 use crate::inode::{Extent, InodeRecord};
 use crate::key::{DIRENT_TIES, Key, Kind, OFFSET_MAX, XATTR_PIECES, XATTR_TIES};
 use crate::layout::{Superblock, node};
+use crate::project::Project;
 use crate::xattr;
 
 /// An inode as its items show it; names come later.
@@ -26,6 +27,8 @@ pub(crate) struct InodeInfo {
     /// Links, blocks and parent as the record says.
     pub stored_links: u32,
     pub stored_parent: u64,
+    /// The project that it belongs to.
+    pub project: u32,
     /// Blocks counted.
     pub blocks: u64,
     /// The file block after the last extent.
@@ -181,7 +184,8 @@ impl Screen {
         let Some(kind) = key.kind().filter(|_| key.ino <= OFFSET_MAX) else {
             return Self::reject(sink, key, ItemFault::Kind);
         };
-        if (key.ino == 0) != (kind == Kind::Orphan) {
+        let is_projects = kind == Kind::Project && self.sb.has_projects();
+        if (key.ino == 0) != (kind == Kind::Orphan || is_projects) {
             return Self::reject(sink, key, ItemFault::Kind);
         }
         if kind != Kind::Xattr {
@@ -189,6 +193,10 @@ impl Screen {
         }
         match kind {
             Kind::Orphan => self.orphan(key, value, sink),
+            Kind::Project => match Project::parse(key, value) {
+                Ok(_) => sink.keep(key, value),
+                Err(_) => Self::reject(sink, key, ItemFault::Value),
+            },
             Kind::Inode => self.record(key, value, sink),
             _ => {
                 let Some(file_type) = self.owner(kind, key, sink)? else {
@@ -230,6 +238,7 @@ impl Screen {
             file_type: record.file_type(),
             stored_links: record.nlink,
             stored_parent: record.parent,
+            project: record.project,
             blocks: c.blocks,
             end_block: c.end_block,
             made_up: c.made_up,

@@ -7,6 +7,7 @@ use atoll_block::Addressable;
 use atoll_vfs::FileType;
 
 use super::items::{InodeInfo, Reach, Sink};
+use super::projects::Projects;
 use super::report::{Finding, Report};
 use super::tree::Tree;
 use super::view::View;
@@ -42,6 +43,7 @@ pub(crate) struct Namespace {
 /// Collects what the screen keeps.
 pub(crate) struct Collect<'a> {
     pub namespace: &'a mut Namespace,
+    pub projects: &'a mut Projects,
     pub report: &'a mut Report,
 }
 
@@ -52,6 +54,7 @@ impl Sink for Collect<'_> {
 
     fn keep(&mut self, key: Key, value: &[u8]) -> Result<()> {
         self.report.count_item(key);
+        self.projects.count(key, value)?;
         if key.kind() == Some(Kind::Dirent) {
             let (ino, file_type, _) = dir::parse(value)?;
             let (dir, offset) = (key.ino, key.offset());

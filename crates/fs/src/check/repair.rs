@@ -13,6 +13,7 @@ use hashbrown::HashSet;
 use super::build::{Builder, Nodes};
 use super::items::{InodeInfo, Reach, Screen, Sink, made_up_record};
 use super::names::{NameInfo, Namespace};
+use super::projects::Projects;
 use super::report::{Finding, Report};
 use super::space::Usage;
 use super::tree::Step;
@@ -76,7 +77,15 @@ fn rebuild<M: Addressable>(
     report: &mut Report,
 ) -> Result<()> {
     let mut volume = examine(view, &mut Report::default(), true)?;
-    let plan = Plan::new(view, &mut volume, options)?;
+    let mut plan = Plan::new(view, &mut volume, options)?;
+    if !volume.projects.is_empty() {
+        // Their items come first, and what their inodes will take is known last.
+        let sb = view.sb.clone();
+        let mut rehearsal =
+            Target::new(&sb, Usage::default(), |_: &mut View<'_, M>, _, _: &Block| Ok(()));
+        let built = emit(view, &volume, &plan, report, false, &mut rehearsal)?;
+        plan.projects = built.projects;
+    }
     report.tree_rebuilt = true;
     report.items_salvaged = volume.tree.salvaged();
     report.blocks_lost = volume.blocks_lost;
@@ -103,7 +112,7 @@ fn write_home<M: Addressable>(
     let mut target = Target::new(&sb, avoid, |view: &mut View<'_, M>, block, data: &Block| {
         Ok(view.device.write(BlockIndex(block), data)?)
     });
-    let tree = emit(view, volume, plan, report, false, &mut target)?;
+    let tree = emit(view, volume, plan, report, false, &mut target)?.tree;
     view.device.flush()?;
     let usage = final_usage(volume, &target);
     put_state(view, &usage, &plan.state(view, &usage, tree, volume))
@@ -150,7 +159,7 @@ fn write_staged<M: Addressable>(
             false => Ok(view.device.write(BlockIndex(block), data)?),
         }
     });
-    let tree = emit(view, volume, plan, report, true, &mut target)?;
+    let tree = emit(view, volume, plan, report, true, &mut target)?.tree;
     let usage = final_usage(volume, &target);
     let state = plan.state(view, &usage, tree, volume);
     usage.write_maps(view, state.groups, true)?;
@@ -237,6 +246,14 @@ where
     }
 }
 
+/// A tree that has been built.
+struct Built {
+    /// Its root and height.
+    tree: (u64, u32),
+    /// What the inodes of each project take.
+    projects: Projects,
+}
+
 /// Sends all items through the screen once more, and those to be kept to a new tree.
 fn emit<'d, M, W>(
     view: &mut View<'d, M>,
@@ -245,7 +262,7 @@ fn emit<'d, M, W>(
     report: &mut Report,
     tight: bool,
     target: &mut Target<'_, W>,
-) -> Result<(u64, u32)>
+) -> Result<Built>
 where
     M: Addressable,
     W: FnMut(&mut View<'d, M>, u64, &Block) -> Result<()>,
@@ -255,8 +272,15 @@ where
         nodes.take(&view.sb, block);
     }
     let mut screen = Screen::new(&view.sb, nodes.clone());
-    let mut fixer =
-        Fixer { volume, additions: &plan.additions, next_name: 0, kept: Vec::new(), lost: 0 };
+    let mut fixer = Fixer {
+        volume,
+        additions: &plan.additions,
+        next_name: 0,
+        kept: Vec::new(),
+        lost: 0,
+        projects: plan.projects.clone(),
+        counted: Projects::default(),
+    };
     let mut builder = Builder::new(tight);
     // The items of the leaf that is being read, to see whether it stays as it is.
     let mut before: Vec<(Key, Vec<u8>)> = Vec::new();
@@ -295,13 +319,13 @@ where
         Ok(())
     })?;
     screen.finish(&mut fixer)?;
-    fixer.add_before(None);
+    fixer.add_before(None)?;
     report.items_lost = fixer.lost;
     let mut output = Output { view, target: &mut *target };
     for (key, value) in fixer.kept {
         builder.push(key, &value, &mut output)?;
     }
-    builder.finish(&mut output)
+    Ok(Built { tree: builder.finish(&mut output)?, projects: fixer.counted })
 }
 
 /// Corrects the items that the screen keeps, and adds missing ones.
@@ -313,21 +337,30 @@ struct Fixer<'a> {
     next_name: usize,
     kept: Vec<(Key, Vec<u8>)>,
     lost: u64,
+    /// What projects are to say that they take.
+    projects: Projects,
+    /// What they take of all that was kept.
+    counted: Projects,
 }
 
 impl Fixer<'_> {
     /// Adds the items that belong before `key`.
-    fn add_before(&mut self, key: Option<Key>) {
+    fn add_before(&mut self, key: Option<Key>) -> Result<()> {
         while let Some(((at, value), rest)) = self.additions.split_first()
             && key.is_none_or(|key| *at < key)
         {
+            self.counted.count(*at, value)?;
             self.kept.push((*at, value.clone()));
             self.additions = rest;
         }
+        Ok(())
     }
 
-    fn fix_record(info: &InodeInfo, value: &[u8]) -> Result<Vec<u8>> {
+    fn fix_record(volume: &Volume, info: &InodeInfo, value: &[u8]) -> Result<Vec<u8>> {
         let mut record = InodeRecord::parse(value)?;
+        if !volume.projects.has(record.project) {
+            record.project = 0;
+        }
         if !info.removed {
             record.nlink = info.links();
             record.blocks = info.blocks;
@@ -348,7 +381,7 @@ impl Sink for Fixer<'_> {
     }
 
     fn keep(&mut self, key: Key, value: &[u8]) -> Result<()> {
-        self.add_before(Some(key));
+        self.add_before(Some(key))?;
         let namespace = &self.volume.namespace;
         let mut value = value.to_vec();
         match key.kind() {
@@ -358,7 +391,7 @@ impl Sink for Fixer<'_> {
                     self.lost += 1;
                     return Ok(());
                 };
-                value = Self::fix_record(info, &value)?;
+                value = Self::fix_record(self.volume, info, &value)?;
             }
             Some(Kind::Dirent) => {
                 let name = namespace.names.get(self.next_name).filter(|n| n.key() == key);
@@ -375,8 +408,10 @@ impl Sink for Fixer<'_> {
                 self.lost += 1;
                 return Ok(());
             }
+            Some(Kind::Project) => value = self.projects.corrected(key, &value)?,
             _ => {}
         }
+        self.counted.count(key, &value)?;
         self.kept.push((key, value));
         Ok(())
     }
@@ -387,6 +422,8 @@ impl Sink for Fixer<'_> {
 /// The additions to the tree: a root, names for inodes without one, and a directory for these.
 struct Plan {
     additions: Vec<(Key, Vec<u8>)>,
+    /// What the inodes of each project take once all is done.
+    projects: Projects,
     /// The keys of the names among them.
     taken: HashSet<(u64, u64)>,
     next_ino: u64,
@@ -402,8 +439,13 @@ impl Plan {
         let next = view.state.map_or(2, |s| s.next_ino);
         let next = if next > OFFSET_MAX { 2 } else { next };
         let next_ino = next.max(volume.last_ino + 1).max(2);
-        let mut plan =
-            Plan { additions: Vec::new(), taken: HashSet::new(), next_ino, reconnected: 0 };
+        let mut plan = Plan {
+            additions: Vec::new(),
+            projects: Projects::default(),
+            taken: HashSet::new(),
+            next_ino,
+            reconnected: 0,
+        };
         if volume.namespace.get(1).is_none() {
             plan.add_inode(volume, 1, 1, options);
         }
@@ -413,7 +455,7 @@ impl Plan {
             if key.kind() == Some(Kind::Inode)
                 && let Some(info) = volume.namespace.get(key.ino)
             {
-                *value = Fixer::fix_record(info, value)?;
+                *value = Fixer::fix_record(volume, info, value)?;
             }
         }
         plan.additions.sort();
@@ -450,6 +492,7 @@ impl Plan {
             file_type,
             stored_links: 0,
             stored_parent: parent,
+            project: 0,
             blocks: 0,
             end_block: 0,
             made_up: true,

@@ -8,6 +8,7 @@ use core::fmt;
 use atoll_vfs::FileType;
 
 use crate::key::{Key, Kind, XATTR_PIECES};
+use crate::project::Usage;
 use crate::report::MountNote;
 
 /// How many findings a report lists; more are counted.
@@ -34,6 +35,7 @@ impl ItemKey {
             4 => "extended attribute",
             5 => "link target",
             6 => "orphan",
+            7 => "project",
             _ => "unknown",
         }
     }
@@ -238,6 +240,22 @@ pub enum Finding {
         /// The right number, by count.
         counted: u64,
     },
+    /// An inode belongs to a project that is not there.
+    NoProject {
+        /// The inode.
+        ino: u64,
+        /// The number of the project.
+        project: u32,
+    },
+    /// The inodes of a project take more or less than it says.
+    Usage {
+        /// The number of the project.
+        project: u32,
+        /// As recorded.
+        stored: Usage,
+        /// As it is, by count.
+        counted: Usage,
+    },
     /// An entry of the list of removals names an inode that is not to be removed.
     Orphan {
         /// The inode.
@@ -420,6 +438,14 @@ impl fmt::Display for Finding {
             Finding::Blocks { ino, stored, counted } => {
                 write!(f, "inode {ino} says it has {stored} blocks, but has {counted}")
             }
+            Finding::NoProject { ino, project } => {
+                write!(f, "inode {ino} belongs to project {project}, which does not exist")
+            }
+            Finding::Usage { project, stored, counted } => write!(
+                f,
+                "project {project} says it has {} bytes and {} inodes, but has {} and {}",
+                stored.bytes, stored.inodes, counted.bytes, counted.inodes
+            ),
             Finding::Orphan { ino } => {
                 write!(f, "inode {ino} is listed for removal, but is not to be removed")
             }

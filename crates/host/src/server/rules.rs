@@ -9,6 +9,7 @@
 //! | `volume=` | the volume that the rule is about; without it all of them |
 //! | `path=` | the directory of the volume that the client gets as its root; else the volume's |
 //! | `socket=` | the socket by which the client came; without it any |
+//! | `quota=`, `inodes=` | the most that all together may have below the directory |
 //!
 //! Behind the last rule stand two more that are never written: the superuser and the server's own
 //! user may do everything, and nobody else anything. [`Rules::without_superuser`] leaves the
@@ -25,7 +26,7 @@ use atoll_server::Credentials;
 use atoll_server::rights::accounts::Shares;
 use atoll_server::rights::rates::Rates;
 pub use limit::Limit;
-pub use rule::{Rule, RuleError};
+pub use rule::{Rule, RuleError, RuleQuota};
 
 use crate::unmapped::Unmapped;
 

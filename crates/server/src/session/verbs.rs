@@ -581,8 +581,9 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
     }
 
     fn statfs(&mut self, cx: &Context) -> Result<StatFs> {
+        let top = self.own.inodes.inner(Ino::ROOT)?;
         let mut call = self.enter(cx, LOOK)?;
-        call.state.fs.statfs(&call.cx)
+        call.state.fs.statfs_below(&call.cx, top)
     }
 
     fn setxattr(

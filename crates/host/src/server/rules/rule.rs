@@ -59,12 +59,32 @@ pub struct Rule {
     /// Absolute, of plain components.
     pub(super) path: String,
     socket: Option<PathBuf>,
+    quota: RuleQuota,
+}
+
+/// The most that everybody together may have below the directory of a rule.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RuleQuota {
+    /// Bytes; `None` is no bound.
+    pub bytes: Option<u64>,
+    /// Inodes; `None` is no bound.
+    pub inodes: Option<u64>,
 }
 
 impl Rule {
     /// The socket that the rule is about, if it is not about all.
     pub fn socket(&self) -> Option<&Path> {
         self.socket.as_deref()
+    }
+
+    /// The volume that the rule is about, if it is not about all.
+    pub fn volume(&self) -> Option<&str> {
+        self.volume.as_deref()
+    }
+
+    /// The quota of its directory, and the directory, if it gives one.
+    pub fn quota(&self) -> Option<(&str, RuleQuota)> {
+        (self.quota != RuleQuota::default()).then_some((&self.path, self.quota))
     }
 }
 
@@ -107,11 +127,25 @@ impl std::str::FromStr for Rule {
             volume: None,
             path: "/".to_owned(),
             socket: None,
+            quota: RuleQuota::default(),
         };
         for part in parts {
             match part.split_once('=') {
                 Some(("volume", name)) if !name.is_empty() => rule.volume = Some(name.to_owned()),
                 Some(("socket", path)) if !path.is_empty() => rule.socket = Some(path.into()),
+                Some(("quota", size)) => {
+                    let bytes = bytes(size);
+                    rule.quota.bytes = Some(
+                        bytes
+                            .ok_or_else(|| wrong(format!("`{size}` is no size, as 64M or 10G")))?,
+                    );
+                }
+                Some(("inodes", number)) => {
+                    let inodes = number.parse();
+                    rule.quota.inodes = Some(
+                        inodes.map_err(|_| wrong(format!("`{number}` is no number of inodes")))?,
+                    );
+                }
                 Some(("path", path)) if is_plain(path) => rule.path = path.to_owned(),
                 Some(("path", path)) => {
                     return Err(wrong(format!(
@@ -120,13 +154,23 @@ impl std::str::FromStr for Rule {
                 }
                 _ => {
                     return Err(wrong(format!(
-                        "`{part}` is none of volume=NAME, path=DIRECTORY and socket=PATH"
+                        "`{part}` is none of volume=NAME, path=DIRECTORY, socket=PATH, quota=BYTES and \
+                         inodes=NUMBER"
                     )));
                 }
             }
         }
         Ok(rule)
     }
+}
+
+/// A number of bytes, with K, M, G or T for the powers of 1024.
+fn bytes(text: &str) -> Option<u64> {
+    let (number, shift) = match text.strip_suffix(['K', 'M', 'G', 'T']) {
+        Some(number) => (number, 10 * (1 + "KMGT".find(&text[number.len()..])?)),
+        None => (text, 0),
+    };
+    number.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
 fn is_plain(path: &str) -> bool {
@@ -157,8 +201,22 @@ mod tests {
             "all=ro,x=y",
             "all=ro,socket=",
             "user:no-such-user=ro",
+            "all=rw,quota=",
+            "all=rw,quota=1X",
+            "all=rw,quota=20000000T",
+            "all=rw,inodes=1K",
         ] {
             assert!(text.parse::<Rule>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_quota_is_of_bytes_and_inodes() {
+        let rule: Rule = "uid:7=rw,path=/a,quota=10G,inodes=100".parse().unwrap();
+        let quota = RuleQuota { bytes: Some(10 << 30), inodes: Some(100) };
+        assert_eq!(rule.quota(), Some(("/a", quota)));
+        assert_eq!("uid:7=rw,path=/a".parse::<Rule>().unwrap().quota(), None);
+        let rule: Rule = "all=rw,quota=5".parse().unwrap();
+        assert_eq!(rule.quota(), Some(("/", RuleQuota { bytes: Some(5), inodes: None })));
     }
 }
