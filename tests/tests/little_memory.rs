@@ -1,6 +1,7 @@
 //! A server that may have little memory, and clients that ask for the most of everything.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use atoll_host::client::{Address, ConnectError, Connection, Ring};
 use atoll_host::control::Mode;
@@ -28,7 +29,8 @@ fn greedy(socket: &Path) -> (Option<Ring>, usize) {
     let ring = match Connection::open(&place).expect("a server").ring(Mode::Write, &config) {
         Ok(ring) => Some(ring),
         Err(ConnectError::Refused(_, why)) => {
-            assert!(why.contains("memory"), "{why}");
+            // Refused ones count for a moment.
+            assert!(why.contains("memory") || why.contains("too many clients"), "{why}");
             None
         }
         Err(error) => panic!("{error}"),
@@ -98,10 +100,16 @@ fn the_greedy_get_their_share_and_others_theirs() {
     // All is given back.
     drop(greedies);
     let again = as_stranger(4000 + users, || {
-        (0..1000).any(|_| {
+        // Their sessions end in a thread of their own.
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(60) {
             let (_ring, opened) = greedy(&socket);
-            opened == OPENS
-        })
+            if opened == OPENS {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        false
     });
     assert!(again, "what the greedy had is still taken");
 }

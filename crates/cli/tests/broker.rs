@@ -370,7 +370,7 @@ fn a_broker_that_ends_is_replaced() {
     let [cradle, broker] = served.helpers().unwrap();
     kill(Pid::from_raw(cradle), Signal::SIGKILL).unwrap();
     assert!(!served.child.wait().unwrap().success());
-    assert!(served.log().contains("has ended"), "{}", served.log());
+    assert!(served.log().contains("keeps the broker has ended"), "{}", served.log());
     wait_until("the broker has ended", || !Path::new(&format!("/proc/{broker}")).exists());
     let dir = std::mem::replace(&mut served.dir, folder());
     let served = Served::again(dir, &[]);

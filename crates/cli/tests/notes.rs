@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Output, Stdio};
 
-use common::{atoll, folder, fsck, ok, volume, wait_until};
+use common::{atoll, folder, fsck, listens, ok, volume, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -76,7 +76,7 @@ fn servers_say_what_they_find_later() {
         match server {
             "serve" => {
                 let child = start(&["serve", "v.vol", "--socket", "s"]);
-                wait_until("it serves", || path.join("s").exists());
+                wait_until("it serves", || listens(&path.join("s")));
                 let script = script("if grep -q damaged log; then exit 1; fi;", "/vol");
                 ok(atoll()
                     .current_dir(path)
@@ -120,7 +120,7 @@ fn a_check_says_what_a_mount_says() {
         .spawn()
         .unwrap();
     let server = ServerProcess(server);
-    wait_until("it serves", || path.join("s").exists());
+    wait_until("it serves", || listens(&path.join("s")));
     let script = "for i in 1 2 3 4 5 6 7 8; do mkdir /vol/$i; done; sync /vol";
     ok(atoll().current_dir(path).args(["run", "-v", "s:/vol", "--", "sh", "-ec", script]));
     drop(server);

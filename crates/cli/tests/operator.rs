@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::serving::Served;
-use common::{as_user, atoll, fails, folder, fsck, ok, volume, wait_until};
+use common::{as_user, atoll, fails, folder, fsck, listens, ok, volume, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -28,7 +28,7 @@ fn one_who_may_be_anybody_is_let_in_by_no_rule() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    wait_until("the server listens", || dir.path().join("s").exists());
+    wait_until("the server listens", || listens(&dir.path().join("s")));
     let mut client = atoll();
     client.current_dir(dir.path()).args(["run", "-v", "s:/vol", "--", "true"]);
     let said = fails(&mut client, 125);
@@ -83,7 +83,7 @@ fn whose_server_it_is() {
         ./atoll mkfs --size 32M u.vol
         exec ./atoll serve u.vol --socket s";
     let mut server = as_user(dir.path(), "666", script).stdin(Stdio::null()).spawn().unwrap();
-    wait_until("the server listens", || dir.path().join("s").exists());
+    wait_until("the server listens", || listens(&dir.path().join("s")));
     let client = |expected: &str| {
         let mut command = atoll();
         command.args(["run", "-v", "s:/vol", "--", "echo", "served"]);

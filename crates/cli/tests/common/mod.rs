@@ -133,6 +133,15 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
+/// Whether a server listens at `path`: its socket is there a little before.
+pub fn listens(path: &Path) -> bool {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let probe = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).expect("a socket");
+    let address = UnixAddr::new(path).expect("a short path");
+    connect(std::os::fd::AsRawFd::as_raw_fd(&probe), &address).is_ok()
+}
+
 /// The processes of that name below the process `parent`.
 pub fn children(parent: u32, name: &str) -> Vec<i32> {
     let all = std::fs::read_dir("/proc").expect("/proc");
