@@ -279,9 +279,7 @@ impl<M: Addressable> Store<M> {
             at = match self.mapping(inode, at)? {
                 Mapping::Mapped(e) => {
                     if let Some(part) = e.clip(at, to) {
-                        self.cut_extent(inode, &e, part.file_block, part.end())?;
-                        self.free(part.start, part.len, false)?;
-                        inode.record.blocks = inode.record.blocks.saturating_sub(part.len);
+                        self.free_part(inode, &e, &part)?;
                     }
                     e.end()
                 }
@@ -289,6 +287,15 @@ impl<M: Addressable> Store<M> {
             };
         }
         Ok(at.min(to))
+    }
+
+    /// Frees `part` of an extent of the file.
+    fn free_part(&mut self, inode: &mut Inode, whole: &Extent, part: &Extent) -> Result<()> {
+        self.cut_extent(inode, whole, part.file_block, part.end())?;
+        self.free(part.start, part.len, false)?;
+        self.discharge_blocks(inode.record.project, part.len);
+        inode.record.blocks = inode.record.blocks.saturating_sub(part.len);
+        Ok(())
     }
 
     /// Frees the blocks of the file within `from..to`, the last first: at most `budget` extents of
@@ -309,10 +316,7 @@ impl<M: Addressable> Store<M> {
             let Some(part) = e.clip(from, to) else {
                 return Ok(true);
             };
-            self.cut_extent(inode, &e, part.file_block, part.end())?;
-            self.free(part.start, part.len, false)?;
-            self.discharge_blocks(inode.record.project, part.len);
-            inode.record.blocks = inode.record.blocks.saturating_sub(part.len);
+            self.free_part(inode, &e, &part)?;
             if !self.has_room() {
                 break;
             }
