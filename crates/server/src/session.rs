@@ -84,8 +84,8 @@ impl<F: FileSystem + Send> Session<F> {
         let limit = access.limits.inodes.max(access.limits.open_files.saturating_mul(2)).max(2);
         let now = volume.host.uptime();
         volume.counts(peer.uid, false);
-        let meter = volume.meters.open(peer.uid, access.limits.rates, now);
         let account = access.account.as_ref();
+        let meter = account.and_then(|account| account.meter(access.limits.rates, now));
         let room = |each| Room::new(account, Resource::Memory, each);
         let opens = [Room::new(account, Resource::OpenFiles, 1), room(OPEN_BYTES)];
         Ok(Session {

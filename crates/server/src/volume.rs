@@ -23,7 +23,6 @@ use crate::mapped::files::Mappings;
 use crate::open::tokens::Tokens;
 use crate::rights::identity::SessionId;
 use crate::rights::privileges::Plain;
-use crate::rights::rates::Meters;
 use crate::syncs::queue::Syncs;
 use turns::Turns;
 
@@ -38,7 +37,6 @@ pub struct Volume<F> {
     pub(crate) gate: Arc<Gate>,
     pub(crate) syncs: Syncs,
     pub(crate) checkpoints: Checkpoints,
-    pub(crate) meters: Meters,
     next_session: AtomicU64,
     /// The sessions of each user.
     users: Mutex<HashMap<u32, usize>>,
@@ -127,7 +125,6 @@ impl<F: FileSystem + Send> Volume<F> {
             gate,
             syncs: Syncs::default(),
             checkpoints: Checkpoints::default(),
-            meters: Meters::default(),
             next_session: AtomicU64::new(1),
             users: Mutex::default(),
             shared: AtomicBool::new(false),
