@@ -52,7 +52,7 @@ impl Host for StillHost {
         Err(Errno::ENOSYS)
     }
 
-    fn view(&self, _: usize) -> Result<Option<Box<dyn ViewMemory>>> {
+    fn view(&self, _: usize, _: bool) -> Result<Option<Box<dyn ViewMemory>>> {
         Ok(None)
     }
 }
