@@ -75,7 +75,7 @@ impl Host for Machine {
         Ok(Box::new(MappedFile { pages, used }))
     }
 
-    fn view(&self, _: usize) -> Result<Option<Box<dyn ViewMemory>>> {
+    fn view(&self, _: usize, _: bool) -> Result<Option<Box<dyn ViewMemory>>> {
         let view = View::new().map_err(|_| Errno::ENOMEM)?;
         Ok(Some(Box::new(view)))
     }

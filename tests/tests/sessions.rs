@@ -1,12 +1,14 @@
 //! Sessions of a shared volume: the contract of the file seam, subtrees, limits, what one session
 //! sees of another, and what a session leaves behind.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use atoll_block::RamDevice;
 use atoll_fs::Fs;
 use atoll_host::shm::MappedView;
+use atoll_server::rights::accounts::{Accounts, Resource, Shares};
 use atoll_server::{
     Access, Credentials, Identity, Limits, LockKind, LockOwner, LockRange, LockRequest, Session,
     Volume, Waited,
@@ -324,6 +326,27 @@ fn a_view_is_the_peers_own() {
     all.setattr(&cx(), own, None, &open).unwrap();
     s.lookup(&by(5, 0), own, name("f")).unwrap();
     assert!(seen("f"));
+}
+
+/// What a View takes is given back when its session ends, and then nobody has it any more, though
+/// the client keeps its descriptor and a mapping.
+#[test]
+fn a_view_that_is_kept_takes_nothing() {
+    let (volume, _all) = owned();
+    let accounts = Accounts::new(Shares::UNLIMITED);
+    let account = accounts.open(1000, Shares { memory: 1 << 30, ..Shares::UNLIMITED });
+    let access = Access { account: Some(Arc::clone(&account)), ..Access::default() };
+    let mut s = volume.session(user(), access).unwrap();
+    let memory = atoll_host::server::open_view(&mut s, 1 << 20).unwrap().unwrap();
+    let kept = memory.try_clone().unwrap();
+    let view = MappedView::attach(memory, || true).unwrap();
+    let own = walk(&mut s, "own").unwrap().ino;
+    assert!(view.reader().unwrap().attr(own.0).is_some());
+    let blocks = || std::fs::File::from(kept.try_clone().unwrap()).metadata().unwrap().blocks();
+    assert!(blocks() > 0 && account.has(Resource::Memory) > 1 << 20);
+    drop(s);
+    assert_eq!((blocks(), account.has(Resource::Memory)), (0, 0));
+    assert!(view.reader().unwrap().attr(own.0).is_none());
 }
 
 // ---- Sharing ----

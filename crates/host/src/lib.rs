@@ -15,6 +15,8 @@ process to it. [`memory`] says how much a cache may take. [`fuse`] serves a file
 )]
 #![deny(unsafe_code)]
 
+#[cfg(feature = "server")]
+mod anew;
 pub mod client;
 pub mod control;
 #[cfg(feature = "server")]

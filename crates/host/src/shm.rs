@@ -208,13 +208,43 @@ impl SharedMemory {
     }
 
     /// As [`create`](Self::create), but only this mapping can be written: who gets the descriptor
-    /// can map it for reading alone, and cannot write by system calls either.
+    /// can map it for reading alone, and cannot write by system calls either. Nor can its maker
+    /// take its pages back from whoever keeps it.
     ///
     /// # Errors
     /// As there.
     #[cfg(feature = "server")]
     pub(crate) fn create_read_only(name: &str, len: usize) -> io::Result<Self> {
         Self::make(name, len, LENGTH | MAPPED, 0)
+    }
+
+    /// As [`create_read_only`](Self::create_read_only), but by its owner and mode, so that this
+    /// process's user is not kept from writing it, and this process can [`clear`](Self::clear) it.
+    ///
+    /// # Errors
+    /// As there; `ENOSYS` where descriptors cannot be opened anew; `EMFILE`, `ENFILE`.
+    #[cfg(feature = "server")]
+    pub(crate) fn create_shown(name: &str, len: usize) -> io::Result<Self> {
+        let mut memory = Self::make(name, len, LENGTH | SealFlags::SEAL, 0)?;
+        let map = Arc::get_mut(&mut memory.map).expect("nobody else has it yet");
+        rustix::fs::fchmod(&map.file, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
+        map.file = crate::anew::reopen(&map.file, false)?;
+        Ok(memory)
+    }
+
+    /// Makes all of it zeros, which take no memory, whoever has it: for memory of
+    /// [`create_shown`](Self::create_shown).
+    ///
+    /// # Errors
+    /// The error of madvise(2).
+    #[cfg(feature = "server")]
+    pub(crate) fn clear(&self) -> io::Result<()> {
+        let Pages { base, len } = self.map.pages;
+        // SAFETY: mapped, and shared memory may change at any time.
+        let remove = || unsafe {
+            rustix::mm::madvise(base.as_ptr().cast(), len, rustix::mm::Advice::LinuxRemove)
+        };
+        Ok(rustix::io::retry_on_intr(remove)?)
     }
 
     fn make(name: &str, len: usize, seals: SealFlags, lowest: i32) -> io::Result<Self> {

@@ -28,7 +28,9 @@ fn main() -> ExitCode {
         return part(case.to_str().unwrap());
     }
     // The cases that must work, and end with success.
-    for case in ["serve", "no-file", "no-file-by-landlock", "no-privileges", "a-thread", "jail"] {
+    for case in
+        ["serve", "view", "no-file", "no-file-by-landlock", "no-privileges", "a-thread", "jail"]
+    {
         assert_eq!(run(case), (Some(0), None), "{case}");
     }
     // The cases that must end the process.
@@ -47,7 +49,7 @@ fn main() -> ExitCode {
     }
     // A panic that ends the process ends it by the signal that says so.
     assert_eq!(run("abort"), (None, Some(SIGABRT)));
-    println!("test result: ok. 16 passed");
+    println!("test result: ok. 17 passed");
     ExitCode::SUCCESS
 }
 
@@ -89,6 +91,14 @@ fn part(case: &str) -> ExitCode {
                 Ok(_) => assert!(superuser),
             }
         }
+        "view" => {
+            use atoll_server::host::Host;
+            let landlocked = confine(Jail::Auto).unwrap().landlocked;
+            // Its memory can be taken back, for which its descriptor has been opened anew.
+            let view = atoll_host::server::Machine.view(1 << 20, true).map(|view| view.is_some());
+            let without = Err(atoll_vfs::Errno::ENOSYS);
+            assert_eq!(view, if landlocked == Landlocked::No { without } else { Ok(true) });
+        }
         "serve" | "no-file" | "a-thread" => {
             confine(Jail::Auto).unwrap();
         }
@@ -122,7 +132,7 @@ fn part(case: &str) -> ExitCode {
                 .spawn(|| File::open("/etc/passwd").is_err());
             assert!(inner.unwrap().join().unwrap());
         }
-        "jail" => {}
+        "jail" | "view" => {}
         "abort" => std::process::abort(),
         // SAFETY: these take numbers.
         "signal-another" => unsafe {

@@ -37,11 +37,12 @@ pub trait Host: Send + Sync {
     fn pages(&self) -> Result<Box<dyn Pages>>;
 
     /// A View of at most `bytes`, in memory that clients can only read; `None` when that is too
-    /// little.
+    /// little. One that is `bounded` takes no memory any more when it has been dropped, though a
+    /// client keeps it.
     ///
     /// # Errors
-    /// Those of making memory.
-    fn view(&self, bytes: usize) -> Result<Option<Box<dyn ViewMemory>>>;
+    /// Those of making memory; `ENOSYS` where the machine has none such.
+    fn view(&self, bytes: usize, bounded: bool) -> Result<Option<Box<dyn ViewMemory>>>;
 }
 
 /// A sleeper that does its work when woken, and then looks whether there is more.

@@ -90,8 +90,8 @@ impl<F: FileSystem + Send> Session<F> {
         let limit = access.limits.inodes.max(access.limits.open_files.saturating_mul(2)).max(2);
         let now = volume.host.uptime();
         volume.counts(peer.uid, false);
-        let meter = volume.meters.open(peer.uid, access.limits.rates, now);
         let account = access.account.as_ref();
+        let meter = account.and_then(|account| account.meter(access.limits.rates, now));
         let room = |each| Room::new(account, Resource::Memory, each);
         let opens = [Room::new(account, Resource::OpenFiles, 1), room(OPEN_BYTES)];
         Ok(Session {
@@ -153,8 +153,9 @@ impl<F: FileSystem + Send> Session<F> {
     /// session has one. Where the user's share does not allow it the View is smaller.
     ///
     /// # Errors
-    /// `ENOMEM` when the user's share has nothing left for one; those of making the memory, and of
-    /// `give`; `EIO` after a panic in the file system.
+    /// `ENOMEM` when the user's share has nothing left for one, `ENOSYS` when the machine has none
+    /// for those who are bound by a share; those of making the memory, and of `give`;
+    /// `EIO` after a panic in the file system.
     pub fn begin_view<T>(
         &mut self,
         most: usize,
@@ -174,7 +175,7 @@ impl<F: FileSystem + Send> Session<F> {
             }
             None => (most, None),
         };
-        let Some(view) = self.volume.host.view(most)? else { return Ok(None) };
+        let Some(view) = self.volume.host.view(most, charge.is_some())? else { return Ok(None) };
         let given = give(&*view)?;
         let id = state.views.begin(view, self.own.inodes.top(), charge);
         self.own.view = Some(id);
@@ -496,18 +497,21 @@ impl<F: FileSystem + Send> Drop for Session<F> {
             wakes.call();
         }
         self.volume.write_back_session(self.own.id, self.volume.host.now());
+        // Dropped when the lock has been released: to take memory from those who have mapped it
+        // takes long when they have mapped it often.
+        let _view;
         // After a panic in the file system there is nothing left to be closed but the View and the
         // leases.
         let mut guard = match self.volume.state.lock() {
             Ok(guard) => guard,
             Err(poisoned) => {
                 let state = &mut *poisoned.into_inner();
-                state.views.end(self.own.view);
+                _view = state.views.end(self.own.view);
                 return self.own.cache.iter().for_each(|cache| state.caches.end(cache));
             }
         };
         let state: &mut Guarded<F> = &mut guard;
-        state.views.end(self.own.view);
+        _view = state.views.end(self.own.view);
         self.own.cache.iter().for_each(|cache| state.caches.end(cache));
         // Closing stamps nothing.
         let cx = Context { uid: 0, gid: 0, now: Timespec::default() };

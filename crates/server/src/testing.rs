@@ -60,7 +60,7 @@ impl Host for StillHost {
         Ok(Box::new(Bytes { bytes: Mutex::default(), full: Arc::clone(&self.full) }))
     }
 
-    fn view(&self, _: usize) -> Result<Option<Box<dyn ViewMemory>>> {
+    fn view(&self, _: usize, _: bool) -> Result<Option<Box<dyn ViewMemory>>> {
         Ok(None)
     }
 }

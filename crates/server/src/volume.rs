@@ -24,7 +24,6 @@ use crate::open::tokens::Tokens;
 use crate::removals::queue::Removals;
 use crate::rights::identity::SessionId;
 use crate::rights::privileges::Plain;
-use crate::rights::rates::Meters;
 use crate::syncs::queue::Syncs;
 use turns::Turns;
 
@@ -40,7 +39,6 @@ pub struct Volume<F> {
     pub(crate) syncs: Syncs,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) removals: Arc<Removals>,
-    pub(crate) meters: Meters,
     next_session: AtomicU64,
     /// The sessions of each user.
     users: Mutex<HashMap<u32, usize>>,
@@ -158,7 +156,6 @@ impl<F: FileSystem + Send> Volume<F> {
             syncs: Syncs::default(),
             checkpoints: Checkpoints::default(),
             removals,
-            meters: Meters::default(),
             next_session: AtomicU64::new(1),
             users: Mutex::default(),
             shared: AtomicBool::new(false),

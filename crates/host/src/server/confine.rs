@@ -4,7 +4,8 @@
 //! volumes, its socket and its log, all of which it has open, it can reach
 //!
 //! - no file: Landlock refuses every path, and seccomp every call that takes one (but for openat(2)
-//!   in /proc/self/fd, by which the memory of mapped files is opened anew, where there is Landlock)
+//!   in /proc/self/fd, by which the memory of mapped files and of Views is opened anew, where there
+//!   is Landlock)
 //! - no network but its socket, no other process, no new program, no executable memory
 //! - no capability, and none by way of set-user-ID programs
 //! - where it had the rights for it, no directory and no network that are the system's (`jail`)
@@ -35,6 +36,7 @@ use seccompiler::{
 
 use super::jail::{self, Jail};
 use super::{pages, shares};
+use crate::anew;
 
 /// The newest version of Landlock whose rights are asked for; an older kernel gives those that it
 /// has.
@@ -106,8 +108,8 @@ pub fn confine(jail: Jail) -> Result<Confined, ConfineError> {
     if threads.count() != 1 {
         return Err(ConfineError::Threads);
     }
-    // The memory of mapped files is opened anew through it.
-    let descriptors = pages::descriptors().map(AsRawFd::as_raw_fd);
+    // The memory of mapped files and of Views is opened anew through it.
+    let descriptors = anew::descriptors().map(AsRawFd::as_raw_fd);
     // What clients may take is found out while the system says what there is.
     shares::memory();
     let jailed = match jail {
@@ -334,7 +336,7 @@ fn filters(descriptors: Option<RawFd>) -> Filters {
     if let Some(directory) = descriptors {
         let mut openat =
             vec![only(SeccompCondition::new(0, ArgLen::Dword, Op::Ne, directory as u32 as u64))?];
-        for flags in pages::REOPEN {
+        for flags in anew::REOPEN {
             openat.push(only(is(2, u64::from(flags.bits())))?);
         }
         rules.insert(libc::SYS_openat, openat);

@@ -44,7 +44,7 @@ pub const CONNECTIONS_MAX: usize = 1536;
 /// The most of one user. The superuser and the server's own user may have all.
 pub const CONNECTIONS_PER_USER: usize = 64;
 /// Descriptors that a session takes at most, with those that it needs for a moment.
-const DESCRIPTORS: u64 = 4;
+const DESCRIPTORS: u64 = 6;
 /// How often sessions whose client has gone are looked at, until nothing uses them any more: soon
 /// at first, then ever less often.
 const SWEEP: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(200)];

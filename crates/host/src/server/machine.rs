@@ -63,8 +63,8 @@ impl Host for Machine {
         Ok(Box::new(Pages::new().map_err(errno_of)?))
     }
 
-    fn view(&self, bytes: usize) -> Result<Option<Box<dyn ViewMemory>>> {
-        let view = WrittenView::new(bytes).map_err(errno_of)?;
+    fn view(&self, bytes: usize, bounded: bool) -> Result<Option<Box<dyn ViewMemory>>> {
+        let view = WrittenView::new(bytes, bounded).map_err(errno_of)?;
         Ok(view.map(|view| Box::new(view) as Box<dyn ViewMemory>))
     }
 }

@@ -13,49 +13,17 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::OnceLock;
 
 use atoll_server::host::PAGES_LEN;
 use atoll_vfs::{Errno, Result};
-use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, SeekFrom};
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, SealFlags, SeekFrom};
 use rustix::io::Errno as RawErrno;
 
 use super::machine::errno_of;
+use crate::anew::reopen;
 
 /// The request of fcntl(2) that says which signal a lease sends (asm-generic/fcntl.h).
 pub(super) const F_SETSIG: libc::c_int = 10;
-
-/// /proc/self/fd, by which descriptors are opened anew: opened before the process is confined.
-static DESCRIPTORS: OnceLock<Option<OwnedFd>> = OnceLock::new();
-
-/// How descriptors are opened anew, for reading only and for both: the seccomp filter lets pass
-/// just these flags.
-pub(super) const REOPEN: [OFlags; 2] = {
-    // The system call layer adds the second.
-    let always = OFlags::CLOEXEC.union(OFlags::LARGEFILE);
-    [OFlags::RDONLY.union(always), OFlags::RDWR.union(always)]
-};
-
-/// The directory through which descriptors are opened anew; `None` without /proc, or where files
-/// are limited in length (RLIMIT_FSIZE), which would limit the memory too.
-pub(super) fn descriptors() -> Option<&'static OwnedFd> {
-    let open = || {
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize);
-        if limit.current.is_some() {
-            return None;
-        }
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        rustix::fs::open("/proc/self/fd", flags, Mode::empty()).ok()
-    };
-    DESCRIPTORS.get_or_init(open).as_ref()
-}
-
-/// Opens the file of `fd` anew, with an open file description of its own.
-fn reopen(fd: &OwnedFd, writable: bool) -> io::Result<OwnedFd> {
-    let directory = descriptors().ok_or(RawErrno::NOSYS)?;
-    let number = fd.as_raw_fd().to_string();
-    Ok(rustix::fs::openat(directory, number, REOPEN[usize::from(writable)], Mode::empty())?)
-}
 
 /// The memory of one file.
 #[derive(Debug)]

@@ -384,7 +384,7 @@ fn begin<F: FileSystem + Send + 'static>(
         let view = match newcomer.view.then(|| machine::open_view(&mut session, usize::MAX)) {
             Some(Ok(view)) => view,
             // It goes on without.
-            None | Some(Err(Errno::ENOMEM)) => None,
+            None | Some(Err(Errno::ENOMEM | Errno::ENOSYS)) => None,
             Some(Err(error)) => return Err(error.to_string()),
         };
         session.carried();

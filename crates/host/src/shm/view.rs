@@ -26,20 +26,41 @@ pub(crate) struct WrittenView {
     /// Not really for ever: as long as `memory`, which is dropped after it. Nothing of it may be
     /// moved out.
     writer: ViewWriter<'static>,
-    memory: SharedMemory,
+    memory: Taken,
     size: Size,
+}
+
+/// The memory of a View, whose pages are taken back when this is dropped. A client that keeps it
+/// would else keep them, and the server would pay for them. A record that it reads meanwhile is all
+/// zeros, or has a sequence that is another in the end.
+#[cfg(feature = "server")]
+#[derive(Debug)]
+struct Taken(SharedMemory);
+
+#[cfg(feature = "server")]
+impl Drop for Taken {
+    fn drop(&mut self) {
+        // What is sealed stays with those who have it: clients whom no limit binds.
+        let _ = self.0.clear();
+    }
 }
 
 #[cfg(feature = "server")]
 impl WrittenView {
-    /// The largest View within `bytes`; `None` when that is too little for any.
+    /// The largest View within `bytes`; `None` when that is too little for any. The memory of one
+    /// that is `bounded` is free when it ends, whoever keeps it.
     ///
     /// # Errors
-    /// The error of making its memory.
-    pub(crate) fn new(bytes: usize) -> io::Result<Option<Self>> {
+    /// The error of making its memory; `ENOSYS` where there is none such.
+    pub(crate) fn new(bytes: usize, bounded: bool) -> io::Result<Option<Self>> {
         let Some(size) = Size::within(bytes) else { return Ok(None) };
-        let memory = SharedMemory::create_read_only("atoll-view", size.bytes())?;
-        let writer = ViewWriter::new(memory.shared, size)
+        let (name, len) = ("atoll-view", size.bytes());
+        let memory = match bounded {
+            true => SharedMemory::create_shown(name, len)?,
+            false => SharedMemory::create_read_only(name, len)?,
+        };
+        let memory = Taken(memory);
+        let writer = ViewWriter::new(memory.0.shared, size)
             .map_err(|_| io::Error::other("memory does not fit a View"))?;
         Ok(Some(WrittenView { writer, memory, size }))
     }
@@ -60,7 +81,7 @@ impl WrittenView {
 impl AsFd for WrittenView {
     /// The memory, for the client: it can only be read.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.memory.as_fd()
+        self.memory.0.as_fd()
     }
 }
 
@@ -134,5 +155,102 @@ impl LiveView for MappedView {
 
     fn suspect(&self) {
         self.look();
+    }
+}
+
+#[cfg(all(test, feature = "server"))]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use atoll_vfs::{Attr, Ino, Timespec};
+    use rustix::fs::{FallocateFlags, Mode, OFlags, SealFlags};
+    use rustix::io::Errno;
+
+    use super::super::Pages;
+    use super::*;
+
+    const LARGE: usize = 1 << 20;
+
+    fn attr() -> Attr {
+        let [atime, mtime, ctime, btime] = [Timespec::default(); 4];
+        let (ino, mode, size) = (Ino(5), 0o100_644, 4096);
+        let (nlink, uid, gid, rdev, blocks) = (1, 0, 0, 0, 8);
+        Attr { ino, mode, nlink, uid, gid, rdev, size, blocks, atime, mtime, ctime, btime }
+    }
+
+    fn blocks(view: &OwnedFd) -> i64 {
+        rustix::fs::fstat(view).unwrap().st_blocks as i64
+    }
+
+    /// A View of which something is put, the descriptor that a client gets, and its mapping.
+    fn given(bounded: bool) -> (WrittenView, OwnedFd, Arc<MappedView>) {
+        let mut view = WrittenView::new(LARGE, bounded).unwrap().unwrap();
+        for ino in 1..100 {
+            view.writer().put_attr(ino, &attr());
+            view.writer().put_page(ino, 0, &[7; 4096]);
+        }
+        let kept = view.as_fd().try_clone_to_owned().unwrap();
+        let mapped = MappedView::attach(kept.try_clone().unwrap(), || true).unwrap();
+        assert!(mapped.reader().unwrap().attr(5).is_some());
+        (view, kept, mapped)
+    }
+
+    #[test]
+    fn one_that_is_kept_takes_no_memory() {
+        let (view, kept, mapped) = given(true);
+        assert!(blocks(&kept) > 0);
+        drop(view);
+        assert_eq!(blocks(&kept), 0);
+        // What it reads now are zeros.
+        let reader = mapped.reader().unwrap();
+        assert!(!reader.is_open() && reader.attr(5).is_none());
+        assert_eq!(reader.read(5, 0, &mut [0; 10]), None);
+        assert_eq!(reader.lookup(1, b"name"), None);
+    }
+
+    #[test]
+    fn a_client_only_reads_it() {
+        for bounded in [false, true] {
+            let (_view, kept, mapped) = given(bounded);
+            assert!(rustix::io::pwrite(&kept, b"x", 0).is_err());
+            assert!(rustix::fs::ftruncate(&kept, 0).is_err());
+            assert!(SharedMemory::attach(kept.try_clone().unwrap(), VIEW_MAX).is_err());
+            for seal in [SealFlags::WRITE, SealFlags::FUTURE_WRITE, SealFlags::SEAL] {
+                assert_eq!(rustix::fs::fcntl_add_seals(&kept, seal), Err(Errno::PERM));
+            }
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            assert!(rustix::fs::fallocate(&kept, flags, 0, 4096).is_err());
+            let Pages { base, len } = mapped.memory.pages;
+            let both = rustix::mm::MprotectFlags::READ | rustix::mm::MprotectFlags::WRITE;
+            // SAFETY: it is refused.
+            let writable = unsafe { rustix::mm::mprotect(base.as_ptr().cast(), len, both) };
+            assert_eq!(writable, Err(Errno::ACCESS));
+        }
+    }
+
+    /// By the descriptor a client finds the file in /proc, which it does not own.
+    #[test]
+    fn no_other_user_opens_it_anew() {
+        let (_view, kept, _mapped) = given(true);
+        let stat = rustix::fs::fstat(&kept).unwrap();
+        assert_eq!(stat.st_mode & 0o777, 0o600);
+        assert_eq!(stat.st_uid, rustix::process::geteuid().as_raw());
+        if stat.st_uid != 0 {
+            return;
+        }
+        // A thread of another user, without the superuser's capabilities.
+        let other = std::thread::spawn(move || {
+            // SAFETY: takes numbers, and is about this thread alone.
+            let changed = unsafe { libc::syscall(libc::SYS_setresuid, 4711, 4711, 4711) };
+            assert_eq!(changed, 0);
+            [OFlags::RDWR, OFlags::WRONLY, OFlags::RDONLY].map(|flags| {
+                let path = format!("/proc/thread-self/fd/{}", kept.as_raw_fd());
+                let opened = rustix::fs::open(path, flags, Mode::empty());
+                (opened.err(), rustix::fs::fchmod(&kept, Mode::from_raw_mode(0o666)).err())
+            })
+        });
+        for refused in other.join().unwrap() {
+            assert_eq!(refused, (Some(Errno::ACCESS), Some(Errno::PERM)));
+        }
     }
 }

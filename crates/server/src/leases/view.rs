@@ -53,13 +53,13 @@ const FILL_MAX: usize = 32 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ViewId(usize);
 
-struct SessionView {
+pub(crate) struct SessionView {
     view: Box<dyn ViewMemory>,
     /// The volume's number of the session's root.
     top: Ino,
     /// How many handles of each inode may be read, by which it may have pages.
     readable: HashMap<Ino, usize>,
-    /// What the View takes of its user's share.
+    /// What the View takes of its user's share; given back after its memory is.
     _charge: Option<Charge>,
 }
 
@@ -160,13 +160,15 @@ impl Views {
         ViewId(at)
     }
 
-    /// Ends a View: nothing in it counts any more.
-    pub fn end(&mut self, id: Option<ViewId>) {
-        if let Some(ViewId(at)) = id
-            && self.places[at].take().is_some()
-        {
-            self.count -= 1;
-        }
+    /// Ends a View: nothing in it counts any more. Its memory, which is returned, is to be dropped
+    /// where nobody waits for that.
+    #[must_use]
+    pub fn end(&mut self, id: Option<ViewId>) -> Option<SessionView> {
+        let ViewId(at) = id?;
+        let mut view = self.places[at].take()?;
+        view.view.writer().close();
+        self.count -= 1;
+        Some(view)
     }
 
     /// The View, if something of `inodes` may be put there.

@@ -1,4 +1,5 @@
-//! How much of the server one user may use, over all of its connections, and all users together.
+//! How much of the server one user may use, over all of its connections to all volumes, and all
+//! users together.
 //!
 //! [`Limits`](crate::rights::limits::Limits) bound one session; a user who opens a thousand of them
 //! is bound here. What is taken is a [`Charge`], which gives back when it is dropped, so that no
@@ -12,6 +13,9 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::rights::rates::{Meter, Meters, Rates};
 
 /// A thing that users have a share of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,6 +144,8 @@ pub struct Account {
 struct Total {
     most: Shares,
     taken: Taken,
+    /// A user in debt finds it in the next account too.
+    meters: Meters,
 }
 
 impl Account {
@@ -172,6 +178,12 @@ impl Account {
         amount: u64,
     ) -> Result<Charge, Exhausted> {
         Charge::new(self, resource, true).of(amount)
+    }
+
+    /// Measures what the user asks for at `now`, an uptime, to which `rates` apply; `None` for one
+    /// who may do as much as there is.
+    pub(crate) fn meter(&self, rates: Rates, now: Duration) -> Option<Arc<Meter>> {
+        self.all.meters.open(self.uid, rates, now)
     }
 }
 
@@ -300,7 +312,7 @@ pub struct Accounts {
 impl Accounts {
     /// All users together have at most `most`.
     pub fn new(most: Shares) -> Accounts {
-        let all = Arc::new(Total { most, taken: Taken::default() });
+        let all = Arc::new(Total { most, taken: Taken::default(), meters: Meters::default() });
         Accounts { all, users: Mutex::default() }
     }
 
@@ -325,6 +337,8 @@ impl Accounts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rights::rates::Work;
+    use crate::{Access, Credentials, Limits};
 
     const MOST: Shares = Shares { connections: 3, memory: 100, open_files: 7 };
 
@@ -411,6 +425,27 @@ mod tests {
         drop(room);
         assert_eq!(account.has(Resource::Memory), 0);
         Room::new(None, Resource::Memory, 10).have(usize::MAX / 10).unwrap();
+    }
+
+    /// A user does not get more by a second volume, nor by coming again.
+    #[test]
+    fn a_rate_is_of_a_user_and_not_of_a_volume() {
+        let accounts = Accounts::new(Shares::UNLIMITED);
+        let rates = Rates { operations: Some(10), bytes: None };
+        let volumes = [crate::testing::volume(), crate::testing::volume()];
+        let begin = |volume: usize, uid| {
+            let account = Some(accounts.open(uid, MOST));
+            let limits = Limits { rates, ..Limits::default() };
+            let access = Access { account, limits, ..Access::default() };
+            volumes[volume].session(Credentials { uid, ..Credentials::default() }, access).unwrap()
+        };
+        let wait = |volume, uid| begin(volume, uid).meter().unwrap().wait(Duration::ZERO);
+        let first = begin(0, 7);
+        first.meter().unwrap().note(Work { operations: 20, bytes: 0 });
+        let owed = Duration::from_secs(1);
+        assert_eq!((wait(0, 7), wait(1, 7), wait(1, 8)), (owed, owed, Duration::ZERO));
+        drop(first);
+        assert_eq!(wait(1, 7), owed);
     }
 
     #[test]

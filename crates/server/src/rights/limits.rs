@@ -22,7 +22,8 @@ pub struct Limits {
     pub mapped_files: usize,
     /// Bytes of the View of a session that is served through a ring; 0 for none.
     pub view: usize,
-    /// Requests and bytes in a second, which all sessions of the client's user share.
+    /// Requests and bytes in a second, which all sessions of an account share; without an account
+    /// there is no bound.
     pub rates: Rates,
 }
 

@@ -1,4 +1,4 @@
-//! How much a user may ask for in a second, over all of its sessions of a volume.
+//! How much a user may ask for in a second, over all of its sessions of all volumes.
 //!
 //! What was done is paid for afterwards: a request's cost is known when it has been answered. The
 //! user whose [`Meter`] is in debt is served again when time has paid the debt. What is not used
@@ -100,7 +100,7 @@ impl Meter {
     }
 }
 
-/// The meters of a volume's users.
+/// The meters of a server's users, whichever volumes they use.
 #[derive(Debug, Default)]
 pub(crate) struct Meters(Mutex<HashMap<u32, Arc<Meter>>>);
 
