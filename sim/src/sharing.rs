@@ -28,8 +28,6 @@ const MOVED: usize = 8 << 10;
 const LARGEST: usize = 1 << 20;
 /// The victim's requests.
 const REQUESTS: u32 = 40;
-/// The first of them, before which the carrier does not know that there is anything to share.
-const UNTIL_MEASURED: u32 = 3;
 
 /// How long all answers together may wait for the mounts of one user that never let go: until the
 /// first is fenced, and for as long as its kernel is given to take its notices.
@@ -80,6 +78,8 @@ pub(crate) fn judge(template: &Template, rng: &mut Rng, plant: Option<Plant>) ->
     world.take_letters(None)?;
     let victim = 1;
     let (now, mut longest, mut answered) = (Cell::new(Duration::ZERO), Duration::ZERO, 0);
+    // In the first round the carrier does not know that there is anything to share.
+    let mut known = None;
     let mut pauses: Vec<Duration> =
         (0..REQUESTS).map(|_| REQUEST * rng.within(0..300) as u32).collect();
     let by_requests = plant == Some(Plant::TurnsByRequests);
@@ -99,7 +99,7 @@ pub(crate) fn judge(template: &Template, rng: &mut Rng, plant: Option<Plant>) ->
                 units += if by_requests { 1 } else { 1 + (client.bytes / UNIT) as u32 };
                 if client.seat == victim {
                     answered += 1;
-                    if answered > UNTIL_MEASURED {
+                    if known.is_some_and(|known| client.since >= known) {
                         longest = longest.max(now.get() - client.since);
                     }
                     client.since = now.get() + pauses.pop().unwrap_or_default();
@@ -110,6 +110,7 @@ pub(crate) fn judge(template: &Template, rng: &mut Rng, plant: Option<Plant>) ->
         if !share.round(|| now.get(), serve) {
             now.set(now.get() + REQUEST);
         }
+        known.get_or_insert(now.get());
     }
     served?;
     // Each user has its time, and may have begun one request more.
