@@ -14,7 +14,9 @@ use atoll_vfs::{Errno, FileSystem, Ino, Result, SyncId};
 
 pub(crate) mod queue;
 
+use crate::guarded::Guarded;
 use crate::host::Bell;
+use crate::syncs::queue::Then;
 use crate::task::{Step, Task};
 use crate::volume::Volume;
 
@@ -52,16 +54,15 @@ impl<F: FileSystem + Send> Task for Remover<F> {
         let Some((uid, ino)) = queue.next() else { return Step::Wait };
         drop(queue);
         // A panic in the file system ends the volume: its lock then gives every caller an error.
-        let stepped = catch_unwind(AssertUnwindSafe(|| self.volume.free_step(REMOVER, ino)));
-        let outcome = match stepped.unwrap_or(Err(Errno::EIO)) {
-            Ok(false) => {
+        let stepped = catch_unwind(AssertUnwindSafe(|| self.volume.removal_step(ino)));
+        let (outcome, waiting) = match stepped.unwrap_or(Err(Errno::EIO)) {
+            Ok(None) => {
                 removals.queue().put(uid, ino);
                 return Step::Pause(Duration::ZERO);
             }
-            Ok(true) => Ok(()),
-            Err(error) => Err(error),
+            Ok(Some(waiting)) => (Ok(()), waiting),
+            Err(error) => (Err(error), removals.end(ino)),
         };
-        let waiting = removals.queue().waiting.remove(&ino).unwrap_or_default();
         waiting.into_iter().for_each(|then| then(outcome));
         Step::Pause(Duration::ZERO)
     }
@@ -75,7 +76,19 @@ impl<F: FileSystem + Send> Volume<F> {
 
     /// One step of what calls have left of `ino`, when it is the turn of the user `uid`.
     fn free_step(&self, uid: u32, ino: Ino) -> Result<bool> {
-        let mut state = self.take_turn(uid)?;
+        self.step_of(&mut *self.take_turn(uid)?, ino)
+    }
+
+    /// The same for the remover. Returns the answers that have waited if nothing is left: a call
+    /// that leaves something of `ino` again finds it in no queue.
+    fn removal_step(&self, ino: Ino) -> Result<Option<Vec<Then>>> {
+        let mut state = self.take_turn(REMOVER)?;
+        let done = self.step_of(&mut state, ino)?;
+        // Under the lock, as each call adds what it leaves.
+        Ok(done.then(|| self.removals.end(ino)))
+    }
+
+    fn step_of(&self, state: &mut Guarded<F>, ino: Ino) -> Result<bool> {
         state.changed = true;
         let done = state.fs.free_step(ino);
         if state.fs.checkpoint_due() {
@@ -158,6 +171,27 @@ mod tests {
             *left -= 1;
             Ok(*left == 0)
         }
+    }
+
+    /// A call may leave something of an inode as soon as its last step has let go of the volume,
+    /// before its answers have been told.
+    #[test]
+    fn what_is_left_again_is_freed_again() {
+        let volume = Volume::new(Slow::default(), "v", Arc::new(StillHost::default()));
+        let mut remover = Remover::new(&volume, Arc::new(Noted::default()));
+        let ino = Ino(9);
+        let leave = || {
+            volume.lock().unwrap().fs.left.insert(ino, 1);
+            volume.removals.add(7, ino);
+        };
+        leave();
+        let (uid, next) = volume.removals.queue().next().unwrap();
+        let waiting = volume.removal_step(next).unwrap().expect("it was the last step");
+        assert_eq!((uid, next, waiting.len()), (7, ino, 0));
+        leave();
+        assert!(matches!(remover.step(None), Step::Pause(_)));
+        assert_eq!(volume.lock().unwrap().fs.left[&ino], 0);
+        assert!(matches!(remover.step(None), Step::Wait));
     }
 
     /// Each user in turn, however much one has left; an answer waits for its own removal alone.

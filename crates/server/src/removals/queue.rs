@@ -79,6 +79,12 @@ impl Removals {
         then(Ok(()));
     }
 
+    /// Nothing is left of `ino`, or nothing more can be done. Returns the answers that wait for it.
+    pub fn end(&self, ino: Ino) -> Vec<Then> {
+        self.queue().waiting.remove(&ino).unwrap_or_default()
+    }
+
+    /// The server ends, and the remover with it.
     pub fn close(&self) {
         let mut queue = self.queue();
         queue.closed = true;
