@@ -271,6 +271,20 @@ impl<M: Addressable> Store<M> {
     /// Frees blocks of the file within `from..to`, the first first, and no more than one
     /// transaction takes. Returns where to go on.
     pub fn free_blocks(&mut self, inode: &mut Inode, from: u64, to: u64) -> Result<u64> {
+        self.over_extents(inode, from, to, |store, inode, whole, part| {
+            store.free_part(inode, whole, &part)
+        })
+    }
+
+    /// Does `step` for the extents of the file within `from..to`, the first first, and for the part
+    /// of each that lies there, for no more than one transaction takes. Returns where to go on.
+    pub fn over_extents(
+        &mut self,
+        inode: &mut Inode,
+        from: u64,
+        to: u64,
+        mut step: impl FnMut(&mut Self, &mut Inode, &Extent, Extent) -> Result<()>,
+    ) -> Result<u64> {
         let mut at = from;
         for _ in 0..FREE_BUDGET {
             if at >= to || !self.has_room() {
@@ -279,7 +293,7 @@ impl<M: Addressable> Store<M> {
             at = match self.mapping(inode, at)? {
                 Mapping::Mapped(e) => {
                     if let Some(part) = e.clip(at, to) {
-                        self.free_part(inode, &e, &part)?;
+                        step(self, inode, &e, part)?;
                     }
                     e.end()
                 }

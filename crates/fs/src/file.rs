@@ -272,22 +272,10 @@ impl<M: Addressable> Store<M> {
     /// Makes a part of the file blocks `from..to` read as zeros without writing to them. Returns
     /// where to go on.
     pub fn mark_unwritten(&mut self, inode: &mut Inode, from: u64, to: u64) -> Result<u64> {
-        let mut at = from;
-        for _ in 0..FREE_BUDGET {
-            if at >= to || !self.has_room() {
-                break;
-            }
-            at = match self.mapping(inode, at)? {
-                Mapping::Mapped(e) => {
-                    if let Some(part) = e.clip(at, to).filter(|_| !e.unwritten) {
-                        self.set_unwritten(inode, &e, part, true)?;
-                    }
-                    e.end()
-                }
-                Mapping::Hole { end, .. } => end,
-            };
-        }
-        Ok(at.min(to))
+        self.over_extents(inode, from, to, |store, inode, whole, part| match whole.unwritten {
+            true => Ok(()),
+            false => store.set_unwritten(inode, whole, part, true),
+        })
     }
 
     /// The next byte at or after `at` that is stored (`data`) or in a hole, before `size`.
