@@ -8,8 +8,8 @@
 //! server's own work, [`machine`] and [`disk`] what is below; `ends` is how clients, processes and
 //! the power go. The judges are [`mirror`] for answers, caches and what a crash leaves, [`rights`]
 //! for permissions, [`locks`] for locks, the scheduler itself for progress, and `sharing` and
-//! `removals` for how long strangers make others wait. [`plant`] has the defects that the judges must find;
-//! [`measure`] what hostile clients cost others today.
+//! `removals` for how long strangers make others wait. [`plant`] has the defects that the judges
+//! must find; [`measure`] what hostile clients cost others today.
 #![forbid(unsafe_code)]
 
 pub mod call;
