@@ -519,13 +519,11 @@ impl<F: FileSystem + Send> Volume<F> {
     pub fn tend_mappings(&self, now: Timespec) -> Result<()> {
         let due: Vec<(Ino, bool)> = {
             let mut guard = self.lock()?;
-            let Guarded { fs, mapped, .. } = &mut *guard;
+            let mapped = &mut guard.mapped;
             mapped.orphans.retain(|orphan| orphan.pages.is_shared());
             let mut due = Vec::new();
             for (ino, file) in &mut mapped.files {
-                // Stores beyond the end take no memory for long.
-                let size = fs.getattr(&volume_context(now), *ino)?.size;
-                file.pages.zero(size.next_multiple_of(PAGE as u64), PAGES_LEN)?;
+                file.pages.rest();
                 file.unused = file.grace == 0 && !file.pages.is_shared();
                 file.grace = file.grace.saturating_sub(1);
                 if file.unused || file.rests.is_none_or(|until| until <= self.host.uptime()) {
