@@ -88,7 +88,16 @@ impl Mapping {
             rustix::mm::madvise(start, to - from, Advice::LinuxPopulateWrite)
         };
         rustix::io::retry_on_intr(bring).map_err(|_| Errno::NOMEM)?;
-        // A page can be gone again, and not every processor has guarded copies.
+        // A page can be gone again.
+        self.replace(at, data)
+    }
+
+    /// As `provide`, for pages that are there already.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn replace(&mut self, at: usize, data: &[u8]) -> Result<(), Errno> {
+        // Not every processor has guarded copies.
         self.store(at, data).or_else(|PageFault| self.store_by_call(at, data))
     }
 
@@ -173,6 +182,8 @@ mod tests {
         part.provide(5, &data).unwrap();
         part.provide(last, &data).unwrap();
         part.provide(last, &[]).unwrap();
+        part.replace(2, b"xyz").unwrap();
+        part.replace(5, &data[..1]).unwrap();
         part.store_by_call(8 * BLOCK_SIZE + 7, &data).unwrap();
         for at in [5, last, 8 * BLOCK_SIZE + 7] {
             let mut read = vec![0; data.len()];

@@ -36,17 +36,13 @@ impl Windows {
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub fn write(
-        &mut self,
-        file: BorrowedFd<'_>,
-        mut at: u64,
-        mut from: &[u8],
-    ) -> Result<(), Errno> {
-        while !from.is_empty() {
-            let len = (WINDOW - at % WINDOW).min(from.len() as u64);
-            let (now, later) = from.split_at(len as usize);
-            self.window(file, at)?.provide((at % WINDOW) as usize, now)?;
-            (at, from) = (at + len, later);
+    pub fn write(&mut self, file: BorrowedFd<'_>, at: u64, from: &[u8]) -> Result<(), Errno> {
+        let mut done = 0;
+        while done < from.len() {
+            let (mapping, within, room) = self.window(file, at + done as u64)?;
+            let now = &from[done..from.len().min(done + room)];
+            mapping.provide(within, now)?;
+            done += now.len();
         }
         Ok(())
     }
@@ -68,8 +64,9 @@ impl Windows {
         stored::parts(file, range, &mut |part| {
             let mut at = part.start;
             while at < part.end {
-                let len = (part.end - at).min(ZEROS.len() as u64);
-                self.write(file, at, &ZEROS[..len as usize])?;
+                let (mapping, within, room) = self.window(file, at)?;
+                let len = (part.end - at).min(room as u64).min(ZEROS.len() as u64);
+                mapping.replace(within, &ZEROS[..len as usize])?;
                 at += len;
             }
             Ok(())
@@ -86,7 +83,12 @@ impl Windows {
         self.0.iter_mut().flatten().for_each(|window| window.used = false);
     }
 
-    fn window(&mut self, file: BorrowedFd<'_>, at: u64) -> Result<&mut Mapping, Errno> {
+    /// The window of `at`, where it is within, and how many bytes there are from there.
+    fn window(
+        &mut self,
+        file: BorrowedFd<'_>,
+        at: u64,
+    ) -> Result<(&mut Mapping, usize, usize), Errno> {
         let index = at / WINDOW;
         let place = &mut self.0[(index % WINDOWS as u64) as usize];
         let window = match place.take() {
@@ -101,6 +103,7 @@ impl Windows {
         };
         let window = place.insert(window);
         window.used = true;
-        Ok(&mut window.mapping)
+        let within = (at % WINDOW) as usize;
+        Ok((&mut window.mapping, within, WINDOW as usize - within))
     }
 }
