@@ -1,15 +1,22 @@
 //! Files that clients have mapped: all others see what one stores, writes or cuts off.
 
+#[path = "mapped/late.rs"]
+mod late;
+
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
 use atoll_block::RamDevice;
 use atoll_fs::{CheckOptions, Fs, MountOptions, check};
 use atoll_server::rights::accounts::{Account, Accounts, Resource, Shares};
 use atoll_server::{Access, Credentials, Limits, MapToken, Session, Volume};
 use atoll_tests::fixtures::volume;
+use atoll_tests::served::in_namespace;
 use atoll_tests::subject::{RW, name};
 use atoll_vfs::*;
+use late::Late;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::io::{pread, pwrite};
 
@@ -412,4 +419,87 @@ fn a_file_is_mapped_in_so_many_parts() {
     assert!((1000..10_000).contains(&parts), "{parts}");
     // Those that it has can grow.
     a.map(&cx(), file.0, file.1, 1 << 16, PAGE).unwrap();
+}
+
+/// write(2) on the memory with a source that its client brings in late has the lock of the
+/// memory's inode for as long. Nothing that others do waits for it.
+#[test]
+fn a_write_whose_source_comes_late_holds_up_nobody() {
+    let act = || {
+        if !in_namespace() {
+            return;
+        }
+        let late = Late::new();
+        let volume = volume_of(4096);
+        let (mut a, mut b, mut c) = (session(&volume), session(&volume), session(&volume));
+        let file = create(&mut a, "f");
+        a.write(&cx(), file.0, file.1, 0, &[1; 9 * PAGE as usize]).unwrap();
+        let mapped = map(&mut a, file, 64 * PAGE);
+        // Beyond the end of the file.
+        pwrite(&mapped.0, &[7; 100], 20 * PAGE).unwrap();
+        let (sender, done) = channel();
+        std::thread::scope(|scope| {
+            let held = scope.spawn(|| late.write(&mapped.0));
+            late.wait();
+            let (volume, memory) = (&volume, &mapped.0);
+            scope.spawn(move || {
+                let done = |what: &str| sender.send(what.to_owned()).unwrap();
+                b.lookup(&cx(), Ino::ROOT, name("f")).unwrap();
+                let file = (file.0, b.open(&cx(), file.0, RW).unwrap());
+                b.write(&cx(), file.0, file.1, PAGE, b"written").unwrap();
+                assert_eq!(in_memory(memory, PAGE, 8), b"written\x01");
+                done("a write");
+                assert_eq!(read(&mut b, file, PAGE, 8), b"written\x01");
+                done("a read");
+                resize(&mut b, file.0, 5 * PAGE + 10);
+                assert_eq!(in_memory(memory, 5 * PAGE, 20), [[1; 10], [0; 10]].concat());
+                done("a cut");
+                resize(&mut b, file.0, 32 * PAGE);
+                assert_eq!(in_memory(memory, 20 * PAGE, 100), [0; 100]);
+                done("growth");
+                let hole = FallocateMode::PUNCH_HOLE | FallocateMode::KEEP_SIZE;
+                b.fallocate(&cx(), file.0, file.1, 3, 2 * PAGE, hole).unwrap();
+                assert_eq!(in_memory(memory, 0, 5), [1, 1, 1, 0, 0]);
+                done("a hole");
+                b.fsync(&cx(), file.0, file.1, false).unwrap();
+                done("fsync");
+                let (second, token) = map(&mut b, file, 128 * PAGE);
+                assert_eq!(in_memory(&second, 0, 5), [1, 1, 1, 0, 0]);
+                volume.sync_mapped(token, NOW).unwrap();
+                done("another mapping, and msync");
+                for _ in 0..5 {
+                    volume.tend_mappings(NOW).unwrap();
+                }
+                done("what comes every second");
+                drop((b, second));
+                drop(a);
+                done("the ends of sessions");
+                let other = create(&mut c, "other");
+                let (other, _) = map(&mut c, other, PAGE);
+                pwrite(&other, b"x", 0).unwrap();
+                volume.write_back(NOW).unwrap();
+                done("another file");
+            });
+            let mut last = "nothing".to_owned();
+            loop {
+                match done.recv_timeout(Duration::from_secs(30)) {
+                    Ok(what) => last = what,
+                    Err(error) => {
+                        // Those who wait could not end.
+                        let waits = !held.is_finished();
+                        late.let_go();
+                        assert!(waits, "the page came");
+                        assert_eq!(
+                            (&*last, error),
+                            ("another file", RecvTimeoutError::Disconnected)
+                        );
+                        assert!(held.join().unwrap().is_err());
+                        break;
+                    }
+                }
+            }
+        });
+    };
+    // The mount namespace is this thread's.
+    std::thread::spawn(act).join().unwrap();
 }

@@ -13,10 +13,10 @@ mod file;
 #[cfg_attr(not(target_arch = "x86_64"), path = "device/unguarded.rs")]
 mod guarded;
 mod io;
-mod ioctls;
+pub(crate) mod ioctls;
 mod life;
 mod mapped;
-mod mapping;
+pub(crate) mod mapping;
 mod naming;
 mod open;
 mod openings;

@@ -56,6 +56,7 @@ pub trait Bell: Send + Sync {
 pub const PAGES_LEN: u64 = 1 << 44;
 
 /// Memory of [`PAGES_LEN`] bytes that stands for a file's content. Clients change it at any time.
+/// Nothing here waits for a client.
 pub trait Pages: Any + Send {
     /// Copies the bytes at `at` to `to`.
     ///
@@ -69,14 +70,14 @@ pub trait Pages: Any + Send {
     /// `ENOMEM`.
     fn write(&self, at: u64, from: &[u8]) -> Result<()>;
 
-    /// Makes `from..to` zeros, which take no memory.
+    /// Makes `from..to` zeros, which take no more memory than what was there.
     ///
     /// # Errors
-    /// Those of the machine.
+    /// Those of the machine; `ENOMEM`.
     fn zero(&self, from: u64, to: u64) -> Result<()>;
 
-    /// The first offset at or after `at` that is not known to be zeros; [`PAGES_LEN`] when there is
-    /// none.
+    /// An offset from `at` on before which there is nothing but zeros, as far as that can be said
+    /// without a long search; [`PAGES_LEN`] when none but zeros follow.
     ///
     /// # Errors
     /// Those of the machine.
@@ -84,6 +85,9 @@ pub trait Pages: Any + Send {
 
     /// Whether a client can still see or change it. Where the machine does not say, one may.
     fn is_shared(&self) -> bool;
+
+    /// Lets go of what has made writes faster and was not needed lately. To be called now and then.
+    fn rest(&self) {}
 }
 
 /// A View's memory. When it is dropped, nothing in it counts any more.

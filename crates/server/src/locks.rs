@@ -15,6 +15,7 @@
 //! not come here at all.
 
 mod held;
+mod lengths;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -23,6 +24,7 @@ use atoll_vfs::{Errno, Ino, Result};
 
 use crate::rights::identity::SessionId;
 use held::{Held, HeldLocks, steps};
+use lengths::Ranges;
 
 /// The bytes that a lock of fcntl(2) covers, both ends included; `u64::MAX` is the end of the file
 /// wherever it will be.
@@ -130,11 +132,42 @@ struct Waiting {
     wake: Wake,
 }
 
-#[derive(Default)]
 struct FileLocks {
     held: HeldLocks,
     /// In the order of asking.
     waiting: BTreeMap<WaitId, Waiting>,
+    /// Those for shared locks, and for exclusive ones, by their bytes.
+    for_shared: Ranges<WaitId>,
+    for_exclusive: Ranges<WaitId>,
+}
+
+impl Default for FileLocks {
+    fn default() -> Self {
+        let none = || Ranges::new(WaitId(0), WaitId(u64::MAX));
+        let (held, waiting) = (HeldLocks::default(), BTreeMap::new());
+        FileLocks { held, waiting, for_shared: none(), for_exclusive: none() }
+    }
+}
+
+impl FileLocks {
+    fn waits(&mut self, kind: LockKind) -> &mut Ranges<WaitId> {
+        match kind {
+            LockKind::Shared => &mut self.for_shared,
+            LockKind::Exclusive => &mut self.for_exclusive,
+        }
+    }
+}
+
+/// Adds to `next` those of `waits` that ask for bytes of `range`. Returns how many it looked at.
+fn add_asking(waits: &Ranges<WaitId>, range: LockRange, next: &mut BTreeSet<WaitId>) -> usize {
+    let mut looks = 0;
+    for (id, asked) in waits.lengths().flat_map(|length| waits.near(length, range)) {
+        looks += 1;
+        if asked.overlaps(range) {
+            next.insert(id);
+        }
+    }
+    looks
 }
 
 /// The pieces that an owner has of what was `near`, after setting `range` to what `new` asks, in
@@ -187,6 +220,9 @@ impl Wakes {
 /// How many waiting requests and holders a search for a circle looks at. A circle that is longer is
 /// not found, and its waiters have to be interrupted.
 const SEARCH_MAX: usize = 1024;
+/// How many waiting requests are looked at again, when one lock goes, since others have been
+/// granted: that takes some 10 ms.
+const LOOKS_MAX: usize = 1 << 16;
 /// A user's sessions together may have so many times what one may.
 const USER_SESSIONS: usize = 4;
 
@@ -204,7 +240,7 @@ pub(crate) struct LockTable {
     /// Where each waiting request is.
     waits: BTreeMap<WaitId, (Key, Owner)>,
     /// The requests that each owner waits for, and each session.
-    waits_of: HashMap<Owner, Vec<WaitId>>,
+    waits_of: HashMap<Owner, BTreeSet<WaitId>>,
     waits_by: BTreeSet<(SessionId, WaitId)>,
     next_wait: u64,
 }
@@ -267,9 +303,10 @@ impl LockTable {
         let id = WaitId(self.next_wait);
         self.next_wait += 1;
         let file = self.files.entry(ask.key).or_default();
+        file.waits(ask.kind).insert(ask.range, id);
         file.waiting.insert(id, Waiting { ask: *ask, limit, wake });
         self.waits.insert(id, (ask.key, ask.owner));
-        self.waits_of.entry(ask.owner).or_default().push(id);
+        self.waits_of.entry(ask.owner).or_default().insert(id);
         self.waits_by.insert((ask.owner.session, id));
         self.set_count(ask.owner.session, self.count(ask.owner.session) + 1);
         Ok(id)
@@ -493,24 +530,36 @@ impl LockTable {
 
     /// Grants the waiting requests that need not wait any more, in the order of asking, when locks
     /// of `freed` have gone or become shared ones.
+    ///
+    /// Each request that asks for freed bytes is looked at once. One that is granted may replace an
+    /// exclusive lock of the same owner by a shared one, for which requests for shared locks waited:
+    /// those are looked at again, also if they come before it. After [`LOOKS_MAX`] such looks a
+    /// request that lets others in is refused (`ENOLCK`).
     fn grant(&mut self, key: Key, freed: LockRange, wakes: &mut Wakes) {
-        let mut freed = vec![freed];
-        let mut at = WaitId(0);
-        while let Some(file) = self.files.get(&key) {
-            let waiting = file.waiting.range(at..).map(steps::count);
-            let next = waiting.into_iter().find(|(_, waiting)| {
-                freed.iter().any(|freed| freed.overlaps(waiting.ask.range))
-                    && file.held.in_the_way(&waiting.ask).next().is_none()
-            });
-            let Some((&id, _)) = next else { break };
-            let Some(Waiting { ask, limit, wake }) = self.take_waiting(key, id) else { break };
-            // A granted request may replace an exclusive lock of the same owner by a shared one,
-            // for which requests before it in the queue waited.
+        let mut next = BTreeSet::new();
+        if let Some(file) = self.files.get(&key) {
+            add_asking(&file.for_shared, freed, &mut next);
+            add_asking(&file.for_exclusive, freed, &mut next);
+        }
+        let mut looks = 0;
+        while let Some(id) = next.pop_first() {
+            let Some(file) = self.files.get(&key) else { break };
+            let Some(waiting) = file.waiting.get(steps::count(&id)) else { continue };
+            let ask = waiting.ask;
+            if file.held.in_the_way(&ask).next().is_some() {
+                continue;
+            }
+            let lets_in = ask.kind == LockKind::Shared && file.held.has_exclusive(&ask);
+            let Some(Waiting { limit, wake, .. }) = self.take_waiting(key, id) else { break };
+            if lets_in && looks >= LOOKS_MAX {
+                wakes.0.push((wake, Err(Errno::ENOLCK)));
+                continue;
+            }
             let granted = self.apply(key, ask.owner, ask.range, Some(&ask), limit);
-            at = id;
-            if granted == Ok(true) {
-                freed.push(ask.range);
-                at = WaitId(0);
+            if granted == Ok(true)
+                && let Some(file) = self.files.get(&key)
+            {
+                looks += add_asking(&file.for_shared, ask.range, &mut next);
             }
             wakes.0.push((wake, granted.map(drop)));
         }
@@ -520,11 +569,12 @@ impl LockTable {
     fn take_waiting(&mut self, key: Key, id: WaitId) -> Option<Waiting> {
         let file = self.files.get_mut(&key)?;
         let waiting = file.waiting.remove(&id)?;
+        file.waits(waiting.ask.kind).remove(waiting.ask.range, id);
         self.waits.remove(&id);
         self.waits_by.remove(&(waiting.ask.owner.session, id));
         let owner = waiting.ask.owner;
         if let Some(own) = self.waits_of.get_mut(&owner) {
-            own.retain(|other| *other != id);
+            own.remove(&id);
             if own.is_empty() {
                 self.waits_of.remove(&owner);
             }

@@ -32,7 +32,7 @@ use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, OpenFlags, Result, Seek
 use crate::guarded::Guarded;
 use crate::host::{PAGES_LEN, Pages};
 use crate::leases::observer::{Change, Content, Now};
-use crate::mapped::files::{File, Mapper, Orphan, Parts, length, new_token, overlap};
+use crate::mapped::files::{File, Leaves, Mapper, Orphan, Parts, length, new_token, overlap};
 use crate::open::handles::{Open, Origin};
 use crate::rights::identity::{Access, SessionId};
 use crate::session::Session;
@@ -59,6 +59,9 @@ const CHUNK: u64 = 64 << 10;
 const STEP: u64 = 1 << 20;
 /// The unit in which stores are found.
 const PAGE: usize = 4096;
+/// What was written back before a mapping ends counts for so long: the call for which it ends may
+/// never be made again.
+const LEAVES: Duration = Duration::from_secs(10);
 /// How many times the memory is found unused before it is let go of: a client that was told the
 /// token needs time to come for it.
 const GRACE: u32 = 2;
@@ -158,6 +161,7 @@ impl<F: FileSystem> Guarded<F> {
             grace: GRACE,
             rests: None,
             unused: false,
+            leaves: None,
         };
         self.mapped.tokens.extend([(reader, ino), (writer, ino)]);
         self.mapped.files.insert(ino, file);
@@ -204,7 +208,8 @@ impl<F: FileSystem> Guarded<F> {
     /// another from writing.
     ///
     /// # Errors
-    /// `ENOMEM` where there is no room, and nobody but the writing user has it mapped.
+    /// `ENOMEM` where there is no room, and nobody but the writing user has it mapped; `EAGAIN` where
+    /// the call is to be made again, see `let_go`.
     pub(crate) fn size_before(
         &mut self,
         cx: &Context,
@@ -230,27 +235,54 @@ impl<F: FileSystem> Guarded<F> {
         let others = file.sessions.values().any(|mapper| mapper.uid != cx.uid);
         self.mapped.files.insert(ino, file);
         match counted {
-            Err(_) if others => {
-                self.let_go(cx, ino);
-                Ok(())
+            Err(_) if others => self.let_go(cx, ino),
+            counted => {
+                if let Some(file) = self.mapped.files.get_mut(&ino) {
+                    file.leaves = None;
+                }
+                counted
             }
-            counted => counted,
         }
     }
 
     /// Writes back what was stored into `ino`, and ends its mapping, though clients have it.
-    fn let_go(&mut self, cx: &Context, ino: Ino) {
-        let own = volume_context(cx.now);
-        let mut at = Some(0);
-        while let Some(from) = at {
-            // Another's stores that find no space are no fault of this write.
-            at = self.write_back_step(&own, ino, from).unwrap_or_else(|error| {
-                log::error!("stores into inode {} are lost: {error}", ino.0);
-                None
-            });
+    ///
+    /// # Errors
+    /// `EAGAIN` where calls leave what takes long: the call is made again when enough
+    /// [steps](Self::leave_step) have been made. What is stored meanwhile where a step has been
+    /// is lost with the mapping.
+    fn let_go(&mut self, cx: &Context, ino: Ino) -> Result<()> {
+        let now = self.host.uptime();
+        let Some(file) = self.mapped.files.get_mut(&ino) else { return Ok(()) };
+        let begun = file.leaves.filter(|leaves| now.saturating_sub(leaves.when) < LEAVES);
+        if begun.is_none_or(|leaves| leaves.from.is_some()) {
+            if begun.is_none() {
+                file.leaves = Some(Leaves { from: Some(0), when: now });
+            }
+            if self.removals.are_served() {
+                self.mapped.first = Some(ino);
+                return Err(Errno::EAGAIN);
+            }
+            while self.leave_step(ino) == Some(false) {}
         }
         log::warn!("inode {} is not mapped any more: its mappings have all they may", ino.0);
-        self.end_mapping(&own, ino);
+        self.end_mapping(&volume_context(cx.now), ino);
+        Ok(())
+    }
+
+    /// A step of writing back what was stored into `ino`, whose mapping is to end. Returns whether
+    /// it was the last; `None` where there is none to be made.
+    pub(crate) fn leave_step(&mut self, ino: Ino) -> Option<bool> {
+        let from = self.mapped.files.get(&ino)?.leaves?.from?;
+        let own = volume_context(self.host.now());
+        let from = self.write_back_step(&own, ino, from).unwrap_or_else(|error| {
+            // Another's stores that find no space are no fault of this write.
+            log::error!("stores into inode {} are lost: {error}", ino.0);
+            None
+        });
+        let when = self.host.uptime();
+        self.mapped.files.get_mut(&ino)?.leaves = Some(Leaves { from, when });
+        Some(from.is_none())
     }
 
     /// Tells of a change of content, and ends the mappings in which it could not be made.
@@ -519,13 +551,11 @@ impl<F: FileSystem + Send> Volume<F> {
     pub fn tend_mappings(&self, now: Timespec) -> Result<()> {
         let due: Vec<(Ino, bool)> = {
             let mut guard = self.lock()?;
-            let Guarded { fs, mapped, .. } = &mut *guard;
+            let mapped = &mut guard.mapped;
             mapped.orphans.retain(|orphan| orphan.pages.is_shared());
             let mut due = Vec::new();
             for (ino, file) in &mut mapped.files {
-                // Stores beyond the end take no memory for long.
-                let size = fs.getattr(&volume_context(now), *ino)?.size;
-                file.pages.zero(size.next_multiple_of(PAGE as u64), PAGES_LEN)?;
+                file.pages.rest();
                 file.unused = file.grace == 0 && !file.pages.is_shared();
                 file.grace = file.grace.saturating_sub(1);
                 if file.unused || file.rests.is_none_or(|until| until <= self.host.uptime()) {
@@ -595,15 +625,68 @@ impl<F: FileSystem + Send> Session<F> {
 mod tests {
     use std::sync::Arc;
 
-    use atoll_vfs::Name;
     use atoll_vfs::model::ModelFs;
+    use atoll_vfs::{Name, Rest};
 
     use super::*;
+    use crate::removals::Remover;
     use crate::rights::accounts::{Accounts, Resource, Shares};
-    use crate::testing::StillHost;
+    use crate::rights::limits::Limits;
+    use crate::testing::{Noted, StillHost};
     use crate::{Credentials, Volume};
 
     const CX: Context = Context { uid: 0, gid: 0, now: Timespec { sec: 0, nsec: 0 } };
+
+    /// What was stored is written back in steps when a mapping has to end, for a write that is made
+    /// again after each.
+    #[test]
+    fn mappings_are_let_go_of_in_steps() {
+        const LEN: u64 = 4 << 20;
+        let volume = crate::testing::volume();
+        let _remover = Remover::new(&volume, Arc::new(Noted::default()));
+        let both = OpenFlags::READ | OpenFlags::WRITE;
+        let mut owner = volume.session(Credentials::default(), Access::default()).unwrap();
+        let name = Name::new(b"f").unwrap();
+        let (attr, handle) = owner.create(&CX, Ino::ROOT, name, 0o666, both).unwrap();
+        for at in (0..LEN).step_by(CHUNK as usize) {
+            owner.write(&CX, attr.ino, handle, at, b"old").unwrap();
+        }
+        owner.write(&CX, attr.ino, handle, LEN - 1, b"!").unwrap();
+        let limits = Limits { mapped: LEN, ..Limits::default() };
+        let other = Credentials { uid: 7, gid: 7, ..Credentials::default() };
+        let mut user = volume.session(other, Access { limits, ..Access::default() }).unwrap();
+        let ino = user.lookup(&CX, Ino::ROOT, name).unwrap().ino;
+        let by = user.open(&CX, ino, both).unwrap();
+        let token = user.map(&CX, ino, by, 0, 2 * LEN).unwrap().token;
+        volume.mapped_memory(token, |_, _| Ok(())).unwrap();
+        let store = |at, data: &[u8]| {
+            volume.lock().unwrap().mapped.files[&attr.ino].pages.write(at, data).unwrap();
+        };
+        store(5, b"first");
+        store(LEN - CHUNK, b"last");
+        owner.carried();
+        let mut turns = 0;
+        let written = loop {
+            owner.begins(None, true);
+            let written = owner.write(&CX, attr.ino, handle, LEN, b"grows");
+            match owner.left.take() {
+                None => break written,
+                Some(rest) => assert_eq!((rest, written.is_err()), (Rest::After(attr.ino), true)),
+            }
+            turns += 1;
+            assert!(volume.has_mapped(token), "until all is written back");
+        };
+        assert_eq!(written.map(|written| written.len), Ok(5));
+        // Two steps a turn.
+        assert_eq!(turns, LEN / STEP / 2);
+        assert!(!volume.has_mapped(token));
+        let mut read = |at| {
+            let mut read = [0; 5];
+            owner.read(&CX, attr.ino, handle, at, &mut read).unwrap();
+            read
+        };
+        assert_eq!([read(5), read(LEN - CHUNK), read(LEN)], [*b"first", *b"last\0", *b"grows"]);
+    }
 
     /// A mapping that fails takes nothing of its user's share, and a write that ends behind all
     /// that a file can have leaves the volume alive.

@@ -74,9 +74,14 @@ impl<F: FileSystem + Send> Volume<F> {
         self.removals.close();
     }
 
-    /// One step of what calls have left of `ino`, when it is the turn of the user `uid`.
+    /// One step of what calls have left of `ino`, or of what a mapping of it has, when it is the
+    /// turn of the user `uid`.
     fn free_step(&self, uid: u32, ino: Ino) -> Result<bool> {
-        self.step_of(&mut *self.take_turn(uid)?, ino)
+        let mut state = self.take_turn(uid)?;
+        match state.leave_step(ino) {
+            Some(done) => Ok(done),
+            None => self.step_of(&mut state, ino),
+        }
     }
 
     /// The same for the remover. Returns the answers that have waited if nothing is left: a call

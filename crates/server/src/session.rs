@@ -489,6 +489,9 @@ fn find_directory(fs: &mut impl FileSystem, path: &Path) -> Result<Ino> {
     Ok(at)
 }
 
+/// How many files a session that ends closes before others have their turn: some 100 us.
+const CLOSED_AT_ONCE: usize = 64;
+
 impl<F: FileSystem + Send> Drop for Session<F> {
     fn drop(&mut self) {
         self.volume.counts(self.own.peer.uid, true);
@@ -515,20 +518,80 @@ impl<F: FileSystem + Send> Drop for Session<F> {
         self.own.cache.iter().for_each(|cache| state.caches.end(cache));
         // Closing stamps nothing.
         let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
-        for open in self.own.handles.drain() {
-            state.end_reading(self.own.view, &open);
-            // Whatever one says, the rest are closed.
-            let _ = state.close(&cx, (self.own.id, self.own.peer.uid), &open);
+        let uid = self.own.peer.uid;
+        let mut handles = self.own.handles.drain().peekable();
+        loop {
+            let state: &mut Guarded<F> = &mut guard;
+            for open in handles.by_ref().take(CLOSED_AT_ONCE) {
+                state.end_reading(self.own.view, &open);
+                // Whatever one says, the rest are closed.
+                let _ = state.close(&cx, (self.own.id, uid), &open);
+            }
+            drop(guard);
+            if handles.peek().is_none() {
+                return;
+            }
+            // Others have their turn.
+            guard = match self.volume.take_turn(uid) {
+                Ok(guard) => guard,
+                // After a panic nothing is left to be closed.
+                Err(_) => return,
+            };
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
+    use atoll_vfs::OpenFlags;
+    use atoll_vfs::model::ModelFs;
+
     use crate::rights::accounts::{Accounts, Shares};
     use crate::rights::limits::Limits;
 
     use super::*;
+
+    /// Others have their turn while a session closes what it has open.
+    #[test]
+    fn many_open_files_are_closed_in_steps() {
+        const FILES: u64 = 2000;
+        let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
+        let volume = crate::testing::volume();
+        let there = |guard: &mut Guarded<ModelFs>| {
+            let all = guard.fs.statfs(&cx).unwrap();
+            all.files - all.files_free
+        };
+        let begun = Instant::now();
+        // The other thread may not come in time, with little luck several times.
+        let seen = loop {
+            let mut session = volume.session(Credentials::default(), Access::default()).unwrap();
+            for _ in 0..FILES {
+                let name = Name::new(b"f").unwrap();
+                let both = OpenFlags::READ | OpenFlags::WRITE;
+                session.create(&cx, Ino::ROOT, name, 0o600, both).unwrap();
+                session.unlink(&cx, Ino::ROOT, name).unwrap();
+            }
+            let full = there(&mut volume.lock().unwrap());
+            assert!(full > FILES);
+            let seen = std::thread::scope(|scope| {
+                scope.spawn(move || drop(session));
+                loop {
+                    let now = there(&mut volume.lock().unwrap());
+                    if now < full {
+                        break now;
+                    }
+                }
+            });
+            let none = there(&mut volume.lock().unwrap());
+            assert_eq!(none, full - FILES);
+            if seen > none || begun.elapsed() > Duration::from_secs(30) {
+                break seen > none;
+            }
+        };
+        assert!(seen, "all are closed at once");
+    }
 
     #[test]
     fn no_view_is_another_thing_than_no_memory() {

@@ -94,7 +94,7 @@ impl<F: FileSystem> Entered<'_, F> {
         if let Some(Rest::Blocks(ino)) = rest {
             self.volume.removals.add(self.uid, ino);
         }
-        rest
+        rest.or(state.mapped.first.take().map(Rest::After))
     }
 }
 

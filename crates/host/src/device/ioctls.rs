@@ -10,6 +10,8 @@ const BLKGETDISKSEQ: Opcode = 0x8008_1280;
 const FS_IOC_GETVERSION: Opcode = rustix::ioctl::opcode::read::<core::ffi::c_long>(b'v', 1);
 const BTRFS_IOC_FS_INFO: Opcode = 0x8400_941f;
 const LOOP_GET_STATUS64: Opcode = 0x4c05;
+/// The number of cachestat(2), on every architecture.
+pub(crate) const SYS_CACHESTAT: libc::c_long = 451;
 
 /// The number of a disk, counted since the host started: each one that is attached, or gets another
 /// medium or backing file, has a new one (Linux 5.15). A partition has that of its disk.
@@ -50,14 +52,29 @@ pub(super) fn loop_file(device: BorrowedFd<'_>) -> Option<(u64, u64)> {
 
 /// How many pages of a file the host caches (Linux 6.5).
 pub(super) fn cached_pages(file: BorrowedFd<'_>) -> Option<u64> {
-    use std::os::fd::AsRawFd;
-    const SYS_CACHESTAT: libc::c_long = 451;
     // All of it.
-    let range = [0u64; 2];
-    // Pages that are cached, dirty, being written, evicted, evicted recently.
+    page_counts(file, 0, 0).map(|counts| counts[0]).ok()
+}
+
+/// How many of the pages that `len` bytes from `offset` on touch are cached, dirty, being written,
+/// evicted, and evicted recently (cachestat(2), Linux 6.5). Takes no lock of the inode's.
+///
+/// # Errors
+/// `ENOSYS`; what the system refuses.
+pub(crate) fn page_counts(
+    file: BorrowedFd<'_>,
+    offset: u64,
+    len: u64,
+) -> Result<[u64; 5], rustix::io::Errno> {
+    use std::os::fd::AsRawFd;
+    let range = [offset, len];
     let mut counts = [0u64; 5];
     // SAFETY: the call reads two numbers and stores five.
     let result =
         unsafe { libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), &range, &mut counts, 0u32) };
-    (result == 0).then_some(counts[0])
+    if result == 0 {
+        return Ok(counts);
+    }
+    let error = std::io::Error::last_os_error().raw_os_error();
+    Err(error.map_or(rustix::io::Errno::NOSYS, rustix::io::Errno::from_raw_os_error))
 }

@@ -37,6 +37,7 @@ use seccompiler::{
 use super::jail::{self, Jail};
 use super::{pages, shares};
 use crate::anew;
+use crate::device::ioctls::SYS_CACHESTAT;
 
 /// The newest version of Landlock whose rights are asked for; an older kernel gives those that it
 /// has.
@@ -231,6 +232,7 @@ const ALLOWED: &[i64] = &[
     libc::SYS_sync_file_range,
     libc::SYS_fallocate,
     libc::SYS_fadvise64,
+    SYS_CACHESTAT,
     libc::SYS_fstat,
     libc::SYS_fstatfs,
     libc::SYS_flock,
@@ -324,6 +326,8 @@ fn filters(descriptors: Option<RawFd>) -> Filters {
     );
     // abort(3), and a panic that ends the process.
     rules.insert(libc::SYS_tgkill, vec![only(is(0, u64::from(std::process::id())))?]);
+    // Memory of its own, where a page may be missing.
+    rules.insert(libc::SYS_process_vm_writev, vec![only(is(0, u64::from(std::process::id())))?]);
     let mut fcntl =
         FCNTL.iter().map(|&what| only(is(1, what as u64))).collect::<Result<Vec<_>, _>>()?;
     // The signal of a lease's end, which does nothing.

@@ -1,9 +1,15 @@
 //! Memory that stands for a file's content and that clients map: a memfd for each mapped file.
 //!
 //! A client that has its descriptor may change it at any time. So the server only copies from and
-//! to it, by system calls, which fail where a mapping would fault. Its length is fixed from the
-//! start, beyond any file's: nobody's mapping of it can lose its pages, and it takes memory only
-//! where something was written.
+//! to it. Its length is fixed from the start, beyond any file's: nobody's mapping of it can lose
+//! its pages, and it takes memory only where something was written.
+//!
+//! A client that may write it can hold the lock of its inode for as long as it likes: write(2) has
+//! it while it brings in what is to be written, which can come from the client itself, by FUSE.
+//! From the moment that a client may have it, the server makes no call that takes that lock,
+//! under which all clients would wait with it: it reads by pread(2), which takes none, stores into
+//! a mapping ([`windows`]), and finds what is there by cachestat(2) ([`stored`]). So
+//! what becomes zeros while clients have it keeps its memory until they have let go.
 //!
 //! Each client gets an open file description of its own, with no more rights than its open file
 //! has. By these the kernel knows, also after fork, exec and SIGKILL, whether any client still has
@@ -11,29 +17,44 @@
 //! other.
 #![allow(unsafe_code)]
 
+mod stored;
+mod windows;
+
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use atoll_server::host::PAGES_LEN;
+use atoll_server::mapped::MAPPED_MAX;
 use atoll_vfs::{Errno, Result};
-use rustix::fs::{FallocateFlags, MemfdFlags, Mode, SealFlags, SeekFrom};
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, SealFlags};
 use rustix::io::Errno as RawErrno;
 
+use self::windows::Windows;
 use super::machine::errno_of;
 use crate::anew::reopen;
 
 /// The request of fcntl(2) that says which signal a lease sends (asm-generic/fcntl.h).
 pub(super) const F_SETSIG: libc::c_int = 10;
 
+/// The most bytes that are made zeros by stores: what the mappings of a volume may have, which
+/// takes half a second.
+const ZEROED_MAX: u64 = MAPPED_MAX;
+
 /// The memory of one file.
 #[derive(Debug)]
-pub(super) struct Pages(OwnedFd);
+pub(super) struct Pages {
+    file: OwnedFd,
+    /// A client may have it, and its inode's lock.
+    out: Cell<bool>,
+    windows: RefCell<Windows>,
+}
 
 impl Pages {
     /// Zeros.
     ///
     /// # Errors
-    /// `ENOSYS` where descriptors cannot be opened anew; `EMFILE`, `ENOMEM`.
+    /// `ENOSYS` where descriptors cannot be opened anew, or pages not be counted; `EMFILE`, `ENOMEM`.
     pub fn new() -> io::Result<Pages> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let first = rustix::fs::memfd_create("atoll-mapped", flags)?;
@@ -49,7 +70,9 @@ impl Pages {
         if unsafe { libc::fcntl(own.as_raw_fd(), F_SETSIG, libc::SIGURG) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        Ok(Pages(own))
+        // Nothing else says where it has pages.
+        stored::pages(own.as_fd(), &(0..PAGES_LEN)).map_err(|_| RawErrno::NOSYS)?;
+        Ok(Pages { file: own, out: Cell::new(false), windows: RefCell::default() })
     }
 
     /// A descriptor to map, and if `writable` to change it.
@@ -57,25 +80,27 @@ impl Pages {
     /// # Errors
     /// `EMFILE`, `ENFILE`.
     pub fn grant(&self, writable: bool) -> io::Result<OwnedFd> {
-        reopen(&self.0, writable)
+        self.out.set(true);
+        reopen(&self.file, writable)
     }
 }
 
 impl atoll_server::host::Pages for Pages {
     fn is_shared(&self) -> bool {
-        let fd = self.0.as_raw_fd();
+        let fd = self.file.as_raw_fd();
         // SAFETY: takes two numbers.
         if unsafe { libc::fcntl(fd, libc::F_SETLEASE, libc::F_WRLCK) } != 0 {
             return true;
         }
         // SAFETY: as above. Without it the lease ends with the descriptor.
         let _ = unsafe { libc::fcntl(fd, libc::F_SETLEASE, libc::F_UNLCK) };
+        self.out.set(false);
         false
     }
 
     fn read(&self, mut at: u64, mut to: &mut [u8]) -> Result<()> {
         while !to.is_empty() {
-            let read = rustix::io::retry_on_intr(|| rustix::io::pread(&self.0, &mut *to, at))
+            let read = rustix::io::retry_on_intr(|| rustix::io::pread(&self.file, &mut *to, at))
                 .map_err(|errno| errno_of(errno.into()))?;
             if read == 0 {
                 return Err(Errno::EIO);
@@ -87,8 +112,12 @@ impl atoll_server::host::Pages for Pages {
     }
 
     fn write(&self, mut at: u64, mut from: &[u8]) -> Result<()> {
+        if self.out.get() {
+            let wrote = self.windows.borrow_mut().write(self.file.as_fd(), at, from);
+            return wrote.map_err(|errno| errno_of(errno.into()));
+        }
         while !from.is_empty() {
-            let written = rustix::io::retry_on_intr(|| rustix::io::pwrite(&self.0, from, at))
+            let written = rustix::io::retry_on_intr(|| rustix::io::pwrite(&self.file, from, at))
                 .map_err(|errno| errno_of(errno.into()))?;
             at += written as u64;
             from = &from[written..];
@@ -101,23 +130,27 @@ impl atoll_server::host::Pages for Pages {
         if from >= to {
             return Ok(());
         }
+        if self.out.get() {
+            let zeroed = self.windows.borrow_mut().zero(self.file.as_fd(), from..to, ZEROED_MAX);
+            return zeroed.map_err(|errno| errno_of(errno.into()));
+        }
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let punch = || rustix::fs::fallocate(&self.0, flags, from, to - from);
+        let punch = || rustix::fs::fallocate(&self.file, flags, from, to - from);
         rustix::io::retry_on_intr(punch).map_err(|errno| errno_of(errno.into()))
     }
 
     fn next_data(&self, at: u64) -> Result<u64> {
-        match rustix::fs::seek(&self.0, SeekFrom::Data(at)) {
-            Ok(next) => Ok(next),
-            Err(RawErrno::NXIO) => Ok(PAGES_LEN),
-            Err(errno) => Err(errno_of(errno.into())),
-        }
+        stored::next(self.file.as_fd(), at).map_err(|errno| errno_of(errno.into()))
+    }
+
+    fn rest(&self) {
+        self.windows.borrow_mut().rest();
     }
 }
 
 impl AsFd for Pages {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.0.as_fd()
+        self.file.as_fd()
     }
 }
 
@@ -147,7 +180,89 @@ mod tests {
         assert_eq!(&byte, b"x");
         assert_eq!(pages.next_data(0).unwrap(), 0);
         pages.zero(0, 4096).unwrap();
-        assert_eq!(pages.next_data(0).unwrap(), PAGES_LEN);
-        assert!(rustix::fs::ftruncate(&pages.0, 0).is_err());
+        assert_eq!(stored(&pages), 0);
+        assert!(rustix::fs::ftruncate(&pages.file, 0).is_err());
+    }
+
+    fn stored(pages: &Pages) -> u64 {
+        stored::pages(pages.as_fd(), &(0..PAGES_LEN)).unwrap()
+    }
+
+    fn byte(pages: &Pages, at: u64) -> u8 {
+        let mut byte = [0];
+        pages.read(at, &mut byte).unwrap();
+        byte[0]
+    }
+
+    /// What a client may have is changed by stores, as far apart as they like.
+    #[test]
+    fn stores_are_as_calls() {
+        let pages = Pages::new().unwrap();
+        let client = pages.grant(true).unwrap();
+        let far = [0, (64 << 20) - 3, 5 << 30, (1 << 43) + 7, PAGES_LEN - 6];
+        for (at, n) in far.into_iter().zip(1..) {
+            pages.write(at, &[n; 6]).unwrap();
+        }
+        for (at, n) in far.into_iter().zip(1..) {
+            assert_eq!([byte(&pages, at), byte(&pages, at + 5)], [n; 2]);
+            let mut seen = [0; 6];
+            rustix::io::pread(&client, &mut seen, at).unwrap();
+            assert_eq!(seen, [n; 6]);
+        }
+        assert_eq!(stored(&pages), 6, "one is in two windows");
+        // A range is zeros to the byte, and takes no page that was not there.
+        rustix::io::pwrite(&client, &[9; 3 * 4096], 5 << 30).unwrap();
+        pages.zero((64 << 20) - 2, (5 << 30) + 4097).unwrap();
+        let after = [(64 << 20) - 3, (64 << 20) - 2, (5 << 30) + 4096, (5 << 30) + 4097];
+        assert_eq!(after.map(|at| byte(&pages, at)), [2, 0, 0, 9]);
+        assert_eq!(stored(&pages), 8);
+        pages.zero(0, u64::MAX).unwrap();
+        assert!(far.into_iter().all(|at| byte(&pages, at) == 0 && byte(&pages, at + 5) == 0));
+        assert_eq!(stored(&pages), 8);
+        for _ in 0..2 * far.len() {
+            pages.rest();
+        }
+        pages.write(1, b"again").unwrap();
+        assert_eq!(byte(&pages, 1), b'a');
+        // When nobody has it, nothing of that is left.
+        drop(client);
+        assert!(!pages.is_shared());
+        pages.zero(0, u64::MAX).unwrap();
+        assert_eq!(stored(&pages), 0);
+    }
+
+    /// What it says is never beyond a page that is there, and gets to it.
+    #[test]
+    fn data_is_found() {
+        let pages = Pages::new().unwrap();
+        let places = [0, 1, 15, 16, 17, 40, 4096, 70_000, 1 << 20, (1 << 30) + 5, (1 << 32) - 1];
+        places.iter().for_each(|page| pages.write(page * 4096 + 1, b"x").unwrap());
+        for from in [0, 1, 4095, 4096, 65_537, 300_000, 1 << 33, 1 << 43] {
+            let next = places.map(|page| page * 4096 + 4095).into_iter().find(|&at| at >= from);
+            let mut at = from;
+            loop {
+                let found = pages.next_data(at).unwrap();
+                assert!(found >= at && next.is_none_or(|next| found <= next), "{from} {found}");
+                // Near it, or as far as one search goes.
+                if found == PAGES_LEN || next.is_some_and(|next| next - found < 65_536) {
+                    break;
+                }
+                assert!(found > at, "{from} {at}");
+                at = found;
+            }
+        }
+    }
+
+    /// Memory that takes longer to make zeros than others should wait.
+    #[test]
+    fn there_is_a_bound_to_what_is_made_zeros() {
+        let pages = Pages::new().unwrap();
+        pages.write(8192, &[1; 3 * 4096]).unwrap();
+        let mut windows = pages.windows.borrow_mut();
+        let zero = |windows: &mut Windows, most| windows.zero(pages.as_fd(), 0..PAGES_LEN, most);
+        assert_eq!(zero(&mut windows, 2 * 4096), Err(RawErrno::NOMEM));
+        assert_eq!(byte(&pages, 8192), 1);
+        zero(&mut windows, 3 * 4096).unwrap();
+        assert_eq!(byte(&pages, 8192), 0);
     }
 }

@@ -35,13 +35,20 @@ pub(crate) struct WrittenView {
 /// zeros, or has a sequence that is another in the end.
 #[cfg(feature = "server")]
 #[derive(Debug)]
-struct Taken(SharedMemory);
+struct Taken {
+    memory: SharedMemory,
+    bounded: bool,
+}
 
 #[cfg(feature = "server")]
 impl Drop for Taken {
     fn drop(&mut self) {
-        // What is sealed stays with those who have it: clients whom no limit binds.
-        let _ = self.0.clear();
+        // What is sealed stays with those who have it: clients whom no limit binds. Not even a
+        // try: their descriptor is for writing, and a write(2) that the seal will refuse can have
+        // the inode's lock for as long as its writer likes.
+        if self.bounded {
+            let _ = self.memory.clear();
+        }
     }
 }
 
@@ -59,8 +66,8 @@ impl WrittenView {
             true => SharedMemory::create_shown(name, len)?,
             false => SharedMemory::create_read_only(name, len)?,
         };
-        let memory = Taken(memory);
-        let writer = ViewWriter::new(memory.0.shared, size)
+        let memory = Taken { memory, bounded };
+        let writer = ViewWriter::new(memory.memory.shared, size)
             .map_err(|_| io::Error::other("memory does not fit a View"))?;
         Ok(Some(WrittenView { writer, memory, size }))
     }
@@ -81,7 +88,7 @@ impl WrittenView {
 impl AsFd for WrittenView {
     /// The memory, for the client: it can only be read.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.memory.0.as_fd()
+        self.memory.memory.as_fd()
     }
 }
 

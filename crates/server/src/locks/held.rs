@@ -1,11 +1,10 @@
 //! The locks that are held, of one kind of one file: found by their owner, and by their bytes.
 //!
-//! Locks of one owner do not overlap, and neither do exclusive ones of all owners. Shared ones may,
-//! and are kept by how long they are, in powers of two: those of one length that reach into a range
-//! begin in it, or at most so far before it.
+//! Locks of one owner do not overlap, and neither do exclusive ones of all owners. Shared ones may.
 
 use std::collections::BTreeMap;
 
+use super::lengths::Ranges;
 use super::{Ask, LockKind, LockRange, Owner};
 use crate::rights::identity::SessionId;
 
@@ -29,22 +28,22 @@ fn last(session: SessionId) -> (Owner, u64) {
     (Owner { session, number: u64::MAX }, u64::MAX)
 }
 
-/// The power of two that `range` is at least as long as.
-fn class(range: LockRange) -> u32 {
-    (u128::from(range.end - range.start) + 1).ilog2()
-}
-
 /// Locks that are held.
-#[derive(Default)]
 pub(super) struct HeldLocks {
     /// By owner and first byte.
     all: BTreeMap<(Owner, u64), Held>,
     /// The exclusive ones by first byte: the last, and the owner.
     exclusive: BTreeMap<u64, (u64, Owner)>,
-    /// The shared ones by length, first byte and owner: the last byte.
-    shared: BTreeMap<(u32, u64, Owner), u64>,
-    /// The lengths that there are.
-    classes: u128,
+    /// The shared ones.
+    shared: Ranges<Owner>,
+}
+
+impl Default for HeldLocks {
+    fn default() -> Self {
+        let owners = (first(SessionId(0)).0, last(SessionId(u64::MAX)).0);
+        let shared = Ranges::new(owners.0, owners.1);
+        HeldLocks { all: BTreeMap::new(), exclusive: BTreeMap::new(), shared }
+    }
 }
 
 impl HeldLocks {
@@ -75,8 +74,7 @@ impl HeldLocks {
                 self.exclusive.insert(range.start, (range.end, owner));
             }
             LockKind::Shared => {
-                self.shared.insert((class(range), range.start, owner), range.end);
-                self.classes |= 1 << class(range);
+                self.shared.insert(range, owner);
             }
         }
     }
@@ -89,13 +87,7 @@ impl HeldLocks {
                 self.exclusive.remove(&range.start);
             }
             LockKind::Shared => {
-                let class = class(range);
-                self.shared.remove(&(class, range.start, owner));
-                let (least, _) = first(SessionId(0));
-                let next = self.shared.range((class, 0, least)..).next();
-                if next.is_none_or(|((other, ..), _)| *other != class) {
-                    self.classes &= !(1 << class);
-                }
+                self.shared.remove(range, owner);
             }
         }
     }
@@ -107,13 +99,19 @@ impl HeldLocks {
         let exclusive = exclusive.map(steps::count);
         let exclusive = exclusive.take_while(move |(_, (end, _))| *end >= range.start);
         let exclusive = exclusive.map(|(&start, &(_, owner))| (owner, start));
-        let classes = if ask.kind == LockKind::Exclusive { self.classes } else { 0 };
-        let classes = (0..=64).filter(move |class| classes & 1 << class != 0);
-        let shared = classes.flat_map(move |class| self.reaching(class, range));
+        let lengths = self.shared.lengths().filter(|_| ask.kind == LockKind::Exclusive);
+        let shared = lengths.flat_map(move |length| self.shared.reaching(length, range));
         exclusive
             .chain(shared)
             .filter(|(owner, _)| *owner != ask.owner)
             .filter_map(|place| self.all.get(&place))
+    }
+
+    /// Whether the owner of `ask`, for whom nothing is in the way, has an exclusive lock of some of
+    /// its bytes: no other has.
+    pub fn has_exclusive(&self, ask: &Ask) -> bool {
+        let last = self.exclusive.range(..=ask.range.end).next_back();
+        last.is_some_and(|(_, (end, _))| *end >= ask.range.start)
     }
 
     /// The first lock, in the order of bytes, that keeps `ask` from being granted.
@@ -127,23 +125,12 @@ impl HeldLocks {
         let mut exclusive = exclusive
             .filter(|(_, (end, _))| *end >= range.start)
             .map(|(&start, &(_, owner))| (owner, start));
-        let classes = if ask.kind == LockKind::Exclusive { self.classes } else { 0 };
-        let classes = (0..=64).filter(move |class| classes & 1 << class != 0);
-        let shared = classes.filter_map(|class| self.reaching(class, range).find(anothers));
+        let lengths = self.shared.lengths().filter(|_| ask.kind == LockKind::Exclusive);
+        let shared =
+            lengths.filter_map(|length| self.shared.reaching(length, range).find(anothers));
         let first =
             exclusive.find(anothers).into_iter().chain(shared).min_by_key(|place| place.1)?;
         self.all.get(&first)
-    }
-
-    /// The shared locks of one length that overlap `range`.
-    fn reaching(&self, class: u32, range: LockRange) -> impl Iterator<Item = (Owner, u64)> {
-        let longest = (1u128 << (class + 1)) - 1;
-        let before = u64::try_from(longest - 1).unwrap_or(u64::MAX);
-        let from = (class, range.start.saturating_sub(before), first(SessionId(0)).0);
-        let to = (class, range.end, last(SessionId(u64::MAX)).0);
-        let near = self.shared.range(from..=to).map(steps::count);
-        near.filter(move |(_, end)| **end >= range.start)
-            .map(|(&(_, start, owner), _)| (owner, start))
     }
 }
 

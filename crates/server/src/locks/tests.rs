@@ -180,6 +180,14 @@ fn check_books(table: &LockTable) {
             });
             assert_eq!(twice.count(), 1, "an owner's locks overlap or could be one");
         }
+        for kind in [LockKind::Shared, LockKind::Exclusive] {
+            let waits =
+                if kind == LockKind::Shared { &file.for_shared } else { &file.for_exclusive };
+            let mut asking = BTreeSet::new();
+            add_asking(waits, LockRange::ALL, &mut asking);
+            let such = file.waiting.iter().filter(|(_, waiting)| waiting.ask.kind == kind);
+            assert_eq!(asking, such.map(|(id, _)| *id).collect());
+        }
         for (id, waiting) in &file.waiting {
             *counts.entry(waiting.ask.owner.session).or_default() += 1;
             assert!(table.waits.contains_key(id));
@@ -192,7 +200,7 @@ fn check_books(table: &LockTable) {
     assert_eq!(counts.values().sum::<usize>(), table.of_users.values().sum::<usize>());
     assert_eq!(waits, table.waits_by.len());
     assert_eq!(waits, table.waits.len());
-    assert_eq!(waits, table.waits_of.values().map(Vec::len).sum::<usize>());
+    assert_eq!(waits, table.waits_of.values().map(BTreeSet::len).sum::<usize>());
 }
 
 type Outcomes = Arc<Mutex<Vec<(u64, Result<()>)>>>;
@@ -481,4 +489,66 @@ fn a_user_has_a_bound() {
     table.end(SessionId(1)).call();
     assert_eq!(done(table.set(&more, 10)), Ok(()));
     check_books(&table);
+}
+
+/// Session 2 has each second byte exclusively and waits to share each with the next one, which
+/// session 3 has; session 5 waits before for `asked`, of which session 4 has a byte. Session 3 lets
+/// go. Returns the outcomes for sessions 2 and 5, and what that looked at.
+fn conversions(count: u64, asked: LockRange) -> (Vec<Result<()>>, Vec<Result<()>>, u64) {
+    use LockKind::{Exclusive, Shared};
+    let byte = |byte| LockRange { start: byte, end: byte };
+    let mut table = LockTable::default();
+    let [converted, before] = [Outcomes::default(), Outcomes::default()];
+    let held = [(2, 10), (3, 11)]
+        .map(|(session, first)| (0..count).map(move |i| (session, first + 2 * i)));
+    for (session, at) in held.into_iter().flatten().chain([(3, 900_000), (4, 800_000)]) {
+        let ask = ask(session, Family::Fcntl, Exclusive, byte(at));
+        assert_eq!(done(table.set(&ask, usize::MAX)), Ok(()));
+    }
+    let mut wait = |session, number, range, outcomes: &Outcomes| {
+        let mut ask = ask(session, Family::Fcntl, Shared, range);
+        ask.owner.number = number;
+        let waited = done(table.set_or_wait(&ask, usize::MAX, wake(outcomes, number)));
+        assert!(matches!(waited, Ok(Waited::Queued(_))));
+    };
+    (0..count).for_each(|number| wait(5, number, asked, &before));
+    for i in 0..count {
+        wait(2, 1, LockRange { start: 10 + 2 * i, end: 11 + 2 * i }, &converted);
+    }
+    steps::take();
+    table.release((Ino(5), Family::Fcntl), SessionId(3), 1).call();
+    let looked_at = steps::take();
+    check_books(&table);
+    assert!(before.lock().unwrap().is_empty());
+    table.release((Ino(5), Family::Fcntl), SessionId(4), 1).call();
+    table.end(SessionId(2)).call();
+    check_books(&table);
+    let [converted, before] = [converted, before]
+        .map(|outcomes| outcomes.lock().unwrap().iter().map(|(_, outcome)| *outcome).collect());
+    (converted, before, looked_at)
+}
+
+/// Each request that is granted lets in some of those that have waited for longer: only these are
+/// looked at again.
+#[test]
+fn those_who_wait_are_not_looked_at_for_each_that_is_granted() {
+    let count = 500;
+    let (converted, before, looked_at) =
+        conversions(count, LockRange { start: 800_000, end: 800_000 });
+    assert_eq!(converted, vec![Ok(()); count as usize]);
+    assert_eq!(before, vec![Ok(()); count as usize]);
+    assert!(looked_at < 20 * count, "{looked_at}");
+}
+
+/// Where each would let in all of them, there is an end.
+#[test]
+fn what_one_lock_lets_in_is_bounded() {
+    let count = 1000;
+    let all = LockRange { start: 0, end: 800_000 };
+    let (converted, before, looked_at) = conversions(count, all);
+    assert_eq!(converted.len(), count as usize);
+    let refused = converted.iter().filter(|outcome| **outcome == Err(Errno::ENOLCK)).count();
+    assert!(refused > 0 && refused < converted.len(), "{refused}");
+    assert_eq!(before, vec![Ok(()); count as usize], "nobody is forgotten");
+    assert!(looked_at < 5 * LOOKS_MAX as u64, "{looked_at}");
 }

@@ -54,6 +54,17 @@ pub(crate) struct File {
     pub rests: Option<Duration>,
     /// Nobody has the memory, nor has been given it since this was found.
     pub unused: bool,
+    /// Its mapping is to end.
+    pub leaves: Option<Leaves>,
+}
+
+/// What was stored is being written back before a mapping ends.
+#[derive(Clone, Copy)]
+pub(crate) struct Leaves {
+    /// What comes from here on is still to be; `None` when nothing is.
+    pub from: Option<u64>,
+    /// The uptime of the host at the last step.
+    pub when: Duration,
 }
 
 /// A session that has a file mapped.
@@ -111,6 +122,8 @@ pub(crate) struct Mappings {
     /// Files whose memory could not follow a change: it is their content no more.
     pub lost: Vec<Ino>,
     pub orphans: Vec<Orphan>,
+    /// The file for which the call has to be made again after a step.
+    pub first: Option<Ino>,
 }
 
 pub(crate) fn overlap(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {
