@@ -14,12 +14,12 @@ use alloc::vec::Vec;
 use crate::errno::{Errno, Result};
 use crate::filesystem::FileSystem;
 use crate::types::*;
-use crate::wire::attributes::{AttrOut, EntryOut, RawAttr, StatfsOut, Time};
+use crate::wire::attributes::{AttrOut, EntryOut, RawAttr, StatfsOut, StatxOut, Time};
 use crate::wire::files::{
     FUSE_FSYNC_FDATASYNC, LseekOut, OpenOut, SEEK_DATA, SEEK_HOLE, WriteOut, open_flags,
 };
 use crate::wire::header::OutHeader;
-use crate::wire::opcode::{FUSE_BATCH_FORGET, FUSE_FORGET};
+use crate::wire::request::is_unanswered;
 use crate::wire::session::*;
 use crate::wire::xattrs::GetxattrOut;
 use crate::wire::{Extensions, Fixed, Malformed, Message, REPLY_MAX, Request};
@@ -192,7 +192,7 @@ impl Server {
                 }
                 self.carry_out(fs, &cx, Ino(header.nodeid), request, &mut out, room)
             }
-            Err(_) if matches!(header.opcode, FUSE_FORGET | FUSE_BATCH_FORGET) => {
+            Err(_) if is_unanswered(header.opcode) => {
                 return Ok(Reply { message: 0, data: 0 });
             }
             Err(error) => Err(*error),
@@ -284,6 +284,12 @@ impl Server {
             Request::Setattr(args) => {
                 let (handle, set) = args.changes().ok_or(Errno::EINVAL)?;
                 put_attr(out, &fs.setattr(cx, ino, handle.map(Handle), &set)?, btime);
+            }
+            // Longer than the message of an answer may be: it goes as data.
+            Request::Statx(_) => {
+                let room = room.get_mut(..StatxOut::SIZE).ok_or(Errno::EINVAL)?;
+                StatxOut::new(&fs.getattr(cx, ino)?, out.valid).store(room);
+                out.data = StatxOut::SIZE;
             }
             Request::Readlink => {
                 self.scratch.clear();

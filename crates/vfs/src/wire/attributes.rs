@@ -86,6 +86,46 @@ fixed! {
         tv_nsec: u32,
         reserved: u32,
     }
+    /// The arguments of STATX.
+    StatxIn = "fuse_statx_in" 24 {
+        getattr_flags: u32,
+        reserved: u32,
+        fh: u64,
+        sx_flags: u32,
+        sx_mask: u32,
+    }
+    /// Attributes of an inode as statx(2) has them.
+    RawStatx = "fuse_statx" 256 {
+        mask: u32,
+        blksize: u32,
+        attributes: u64,
+        nlink: u32,
+        uid: u32,
+        gid: u32,
+        mode: u16,
+        spare0: [u16; 1],
+        ino: u64,
+        size: u64,
+        blocks: u64,
+        attributes_mask: u64,
+        atime: Time,
+        btime: Time,
+        ctime: Time,
+        mtime: Time,
+        rdev_major: u32,
+        rdev_minor: u32,
+        dev_major: u32,
+        dev_minor: u32,
+        spare2: [u64; 14],
+    }
+    /// The answer to STATX: its front is that of [`AttrOut`].
+    StatxOut = "fuse_statx_out" 288 {
+        attr_valid: u64,
+        attr_valid_nsec: u32,
+        flags: u32,
+        spare: [u64; 2],
+        stat: RawStatx,
+    }
 }
 
 constants! { u32:
@@ -172,6 +212,41 @@ impl RawAttr {
             ctime: timespec(self.ctime, self.ctimensec)?,
             btime,
         })
+    }
+}
+
+/// Of [`RawStatx::mask`]: what stat(2) has, and the time of creation.
+const STATX_BASIC_STATS: u32 = 0x7ff;
+const STATX_BTIME: u32 = 0x800;
+
+impl From<&Attr> for RawStatx {
+    fn from(attr: &Attr) -> Self {
+        RawStatx {
+            mask: STATX_BASIC_STATS | STATX_BTIME,
+            blksize: 4096,
+            nlink: attr.nlink,
+            uid: attr.uid,
+            gid: attr.gid,
+            mode: attr.mode as u16,
+            ino: attr.ino.0,
+            size: attr.size,
+            blocks: attr.blocks,
+            atime: attr.atime.into(),
+            btime: attr.btime.into(),
+            ctime: attr.ctime.into(),
+            mtime: attr.mtime.into(),
+            // As a device number of 32 bits is divided in Linux.
+            rdev_major: attr.rdev >> 8 & 0xfff,
+            rdev_minor: attr.rdev & 0xff | attr.rdev >> 12 & 0xf_ff00,
+            ..RawStatx::default()
+        }
+    }
+}
+
+impl StatxOut {
+    /// The answer that tells of `attr`, which may be relied on for `valid` seconds.
+    pub fn new(attr: &Attr, valid: u64) -> Self {
+        StatxOut { attr_valid: valid, stat: attr.into(), ..StatxOut::default() }
     }
 }
 
