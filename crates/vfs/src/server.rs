@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 use crate::errno::{Errno, Result};
 use crate::filesystem::FileSystem;
 use crate::types::*;
-use crate::wire::attributes::{AttrOut, EntryOut, RawAttr, StatfsOut, StatxOut, Time};
+use crate::wire::attributes::{AttrOut, EntryOut, RawAttr, StatfsOut, Time};
 use crate::wire::files::{
     CopyFileRangeIn, CopyFileRangeOut, FUSE_FSYNC_FDATASYNC, LseekOut, OpenOut, SEEK_DATA,
     SEEK_HOLE, WriteOut, open_flags,
@@ -285,12 +285,6 @@ impl Server {
             Request::Setattr(args) => {
                 let (handle, set) = args.changes().ok_or(Errno::EINVAL)?;
                 put_attr(out, &fs.setattr(cx, ino, handle.map(Handle), &set)?, btime);
-            }
-            // Longer than the message of an answer may be: it goes as data.
-            Request::Statx(_) => {
-                let room = room.get_mut(..StatxOut::SIZE).ok_or(Errno::EINVAL)?;
-                StatxOut::new(&fs.getattr(cx, ino)?, out.valid).store(room);
-                out.data = StatxOut::SIZE;
             }
             Request::Readlink => {
                 self.scratch.clear();

@@ -40,7 +40,7 @@
 use std::sync::Arc;
 
 use atoll_vfs::server::{Caller, Reply, Server};
-use atoll_vfs::wire::attributes::{AttrOut, EntryOut, FATTR_SIZE, RawAttr, StatxOut};
+use atoll_vfs::wire::attributes::{AttrOut, EntryOut, FATTR_SIZE, RawAttr};
 use atoll_vfs::wire::files::{
     FOPEN_CACHE_DIR, FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FUSE_IOCTL_DIR, FUSE_READ_LOCKOWNER,
     FUSE_WRITE_CACHE, IoctlIn, IoctlOut, O_APPEND, O_DSYNC, O_NOATIME, O_SYNC, OpenOut, WriteOut,
@@ -174,18 +174,6 @@ impl Kernel {
                     IoctlOut::SIZE
                 })
             }
-            // Its lease is that of the next GETATTR.
-            Request::Statx(_) => session.getattr(&cx, ino).and_then(|attr| {
-                let _ = session.take_lent();
-                let room = room.get_mut(..StatxOut::SIZE).ok_or(Errno::EINVAL)?;
-                let mut out = StatxOut::new(&attr, self.options.valid());
-                if let Some((uid, gid)) = self.options.owner {
-                    (out.stat.uid, out.stat.gid) = (uid, gid);
-                }
-                out.store(room);
-                data = StatxOut::SIZE;
-                Ok(0)
-            }),
             Request::Interrupt(args) => {
                 self.locks.interrupt(session, args.unique);
                 out.set(session, Reply { message: 0, data: 0 }, &mut later, None);

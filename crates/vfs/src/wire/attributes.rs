@@ -215,41 +215,6 @@ impl RawAttr {
     }
 }
 
-/// Of [`RawStatx::mask`]: what stat(2) has, and the time of creation.
-const STATX_BASIC_STATS: u32 = 0x7ff;
-const STATX_BTIME: u32 = 0x800;
-
-impl From<&Attr> for RawStatx {
-    fn from(attr: &Attr) -> Self {
-        RawStatx {
-            mask: STATX_BASIC_STATS | STATX_BTIME,
-            blksize: 4096,
-            nlink: attr.nlink,
-            uid: attr.uid,
-            gid: attr.gid,
-            mode: attr.mode as u16,
-            ino: attr.ino.0,
-            size: attr.size,
-            blocks: attr.blocks,
-            atime: attr.atime.into(),
-            btime: attr.btime.into(),
-            ctime: attr.ctime.into(),
-            mtime: attr.mtime.into(),
-            // As a device number of 32 bits is divided in Linux.
-            rdev_major: attr.rdev >> 8 & 0xfff,
-            rdev_minor: attr.rdev & 0xff | attr.rdev >> 12 & 0xf_ff00,
-            ..RawStatx::default()
-        }
-    }
-}
-
-impl StatxOut {
-    /// The answer that tells of `attr`, which may be relied on for `valid` seconds.
-    pub fn new(attr: &Attr, valid: u64) -> Self {
-        StatxOut { attr_valid: valid, stat: attr.into(), ..StatxOut::default() }
-    }
-}
-
 impl EntryOut {
     /// The answer that tells of `attr`, and that the name and this may be relied on for `valid`
     /// seconds.

@@ -1,8 +1,6 @@
 use std::collections::BTreeMap;
 
 use atoll_vfs::server::{Identity, ServerOptions};
-use atoll_vfs::wire::attributes::StatxIn;
-use atoll_vfs::wire::opcode::FUSE_STATX;
 use atoll_vfs::wire::{Extensions, REPLY_MAX};
 use atoll_vfs::{AccessTimes, Timespec};
 
@@ -74,36 +72,4 @@ fn the_document_says_what_is_agreed() {
         };
         assert_eq!(said.get(&bit).copied().unwrap_or("no"), should, "bit {bit}");
     }
-}
-
-/// What the kernel is told of a file's birth is told of the owner that the mount shows.
-#[test]
-fn statx_is_getattr_with_the_time_of_creation() {
-    let volume = crate::testing::volume();
-    let mut session = volume.session(Credentials::default(), Access::default()).unwrap();
-    let cache = session.begin_cache(Lends::Pages, Arc::new(Noted::default())).unwrap();
-    let options = KernelOptions { owner: Some((7, 8)), ..KernelOptions::default() };
-    let agrees = ServerOptions { extensions: Extensions::empty(), ..ServerOptions::default() };
-    let mut router = Router::of_kernel(agrees, Kernel::new(cache, options));
-    let mut room = [0xaa; StatxOut::SIZE];
-    let incoming = Incoming { message: &offer(), data: &[], room: &mut [] };
-    router.route(&mut session, incoming, true).unwrap();
-    let mut message = [0; InHeader::SIZE + StatxIn::SIZE];
-    let header = InHeader { len: message.len() as u32, opcode: FUSE_STATX, ..InHeader::default() };
-    InHeader { nodeid: 1, ..header }.store(&mut message);
-    let mut ask = |room: &mut [u8]| {
-        let incoming = Incoming { message: &message, data: &[], room };
-        router.route(&mut session, incoming, true).unwrap();
-        let header = OutHeader::load(&router.out.message);
-        (header.error, header.len as usize, router.out.reply)
-    };
-    let len = OutHeader::SIZE + StatxOut::SIZE;
-    let reply = Reply { message: OutHeader::SIZE, data: StatxOut::SIZE };
-    assert_eq!(ask(&mut room), (0, len, reply));
-    let out = StatxOut::load(&room);
-    assert_eq!((out.stat.ino, out.stat.uid, out.stat.gid, out.attr_valid), (1, 7, 8, 0));
-    assert_eq!((out.stat.mask, out.stat.mode), (0xfff, 0o40755));
-    let short = Reply { message: OutHeader::SIZE, data: 0 };
-    let refused = (-Errno::EINVAL.raw(), OutHeader::SIZE, short);
-    assert_eq!(ask(&mut room[..StatxOut::SIZE - 1]), refused);
 }
