@@ -3,7 +3,7 @@
 
 use atoll_vfs::model::ModelFs;
 use atoll_vfs::server::{Caller, Identity, Reply};
-use atoll_vfs::wire::files::{CreateIn, FallocateIn, OpenIn, ReadIn, WriteIn};
+use atoll_vfs::wire::files::{CopyFileRangeIn, CreateIn, FallocateIn, OpenIn, ReadIn, WriteIn};
 use atoll_vfs::wire::header::{InHeader, OutHeader};
 use atoll_vfs::wire::session::InitIn;
 use atoll_vfs::wire::{Extensions, Fixed, Message, REPLY_MAX, Request, opcode};
@@ -106,6 +106,20 @@ fn request(
             let (fh, offset) = (if open { known.1 } else { number(script) }, number(script));
             let size = script.below(ROOM as u64 + 10) as u32;
             ReadIn { fh, offset, size, ..ReadIn::default() }.store(&mut args);
+            place(message, &args);
+        }
+        opcode::FUSE_COPY_FILE_RANGE | opcode::FUSE_COPY_FILE_RANGE_64 => {
+            let mut args = [0; CopyFileRangeIn::SIZE];
+            CopyFileRangeIn {
+                fh_in: known.1,
+                off_in: number(script),
+                nodeid_out: if open { known.0 } else { number(script) },
+                fh_out: if open { known.1 } else { number(script) },
+                off_out: number(script),
+                len: number(script),
+                flags: if script.byte().is_multiple_of(16) { number(script) } else { 0 },
+            }
+            .store(&mut args);
             place(message, &args);
         }
         opcode::FUSE_FALLOCATE => {

@@ -101,6 +101,6 @@ impl<F: FileSystem + Send> FileSystem for Adopting<F> {
     }
 
     atoll_vfs::verbs!(to_inner: lookup getattr setattr readlink mknod mkdir symlink unlink rmdir
-        rename link read write fallocate seek fsync opendir readdir releasedir fsyncdir syncfs statfs
+        rename link read write copy_file_range fallocate seek fsync opendir readdir releasedir fsyncdir syncfs statfs
         setxattr getxattr listxattr removexattr);
 }

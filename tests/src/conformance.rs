@@ -4,6 +4,7 @@
 //! Each gets an empty file system whose root is a directory of mode 0755.
 
 pub mod attrs;
+pub mod copies;
 pub mod data;
 pub mod dirs;
 pub mod handles;
@@ -124,6 +125,13 @@ macro_rules! filesystem_conformance_subjects {
                     blocks_in_any_order
                     handles_share_the_file
                     syncing_changes_nothing;
+                copies:
+                    copies_are_what_was_there
+                    copies_end_at_the_end
+                    copies_within_a_file
+                    copies_of_holes
+                    copy_errors
+                    copies_stamp_times;
                 holes:
                     seek_tells_data_from_holes
                     seek_ends_at_the_end_of_file

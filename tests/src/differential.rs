@@ -120,6 +120,13 @@ impl<F: FileSystem> Differential<F> {
                 }
                 *len = written.len as u32;
             }
+            // As much as could be copied at once; of what is there, that is not nothing.
+            (Outcome::Written(written), Op::Copy { len, .. }) if written.len > 0 => {
+                if written.len as u64 > *len {
+                    return Err(format!("{op:?}: copied {}", written.len));
+                }
+                *len = written.len as u64;
+            }
             _ => {}
         }
         let wanted = self.model_world.apply(&mut self.model, &cx, &op);
@@ -163,6 +170,7 @@ impl<F: FileSystem> Differential<F> {
             }
             Op::Link { node, .. } => quirks.relink || attr(node).is_none_or(|attr| attr.nlink > 0),
             Op::Write { offset, len, .. } => fits(offset + u64::from(len)),
+            Op::Copy { to_offset, len, .. } => fits(to_offset + len),
             Op::Fallocate { offset, len, mode, .. } => {
                 fits(offset + len)
                     && (quirks.zero_range || !mode.contains(FallocateMode::ZERO_RANGE))

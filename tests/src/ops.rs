@@ -115,6 +115,13 @@ pub enum Op {
         len: u32,
         fill: u32,
     },
+    Copy {
+        file: u8,
+        offset: u64,
+        to: u8,
+        to_offset: u64,
+        len: u64,
+    },
     Fallocate {
         file: u8,
         offset: u64,
@@ -326,7 +333,14 @@ impl Op {
                 file: rng.chance(20).then(|| file(rng)),
                 set: set_attr(rng, profile),
             },
-            87..92 => {
+            87..89 => Op::Copy {
+                file: file(rng),
+                offset: offset(rng, profile),
+                to: file(rng),
+                to_offset: offset(rng, profile),
+                len: length(rng, profile.max_write * 2),
+            },
+            89..92 => {
                 let len = if rng.chance(3) { 0 } else { length(rng, profile.max_write * 2) };
                 let mode = match rng.within(0..20) {
                     0..6 => FallocateMode::empty(),
@@ -392,7 +406,7 @@ impl Op {
     /// Whether the operation may be there in part after a crash: a front part of a long write or
     /// allocation.
     pub fn has_parts(&self) -> bool {
-        matches!(self, Op::Write { .. } | Op::Fallocate { .. })
+        matches!(self, Op::Write { .. } | Op::Copy { .. } | Op::Fallocate { .. })
     }
 
     /// Whether the operation may need space, and so fail with `ENOSPC` on a file system that has
@@ -408,6 +422,7 @@ impl Op {
             | Op::Create { .. }
             | Op::Tmpfile { .. }
             | Op::Write { .. }
+            | Op::Copy { .. }
             | Op::Fallocate { .. }
             | Op::Setxattr { .. } => true,
             _ => false,

@@ -171,7 +171,7 @@ fn any_mixture_is_as_with_an_array() {
         let len = random(if turn % 7 == 0 { 90_000 } else { 5000 }) as usize + 1;
         let data = vec![turn as u8 | 1; len];
         let end = at as usize + len;
-        match random(12) {
+        match random(13) {
             0 | 1 if end < SIZE as usize * 2 => {
                 a.write(&cx(), file.0, file.1, at, &data).unwrap();
                 model.resize(model.len().max(end), 0);
@@ -202,6 +202,28 @@ fn any_mixture_is_as_with_an_array() {
                 a.fallocate(&cx(), file.0, file.1, at, len as u64, mode).unwrap();
                 model.resize(model.len().max(end), 0);
                 model[at as usize..end].fill(0);
+            }
+            10 => {
+                let place = |offset| FileAt { ino: file.0, handle: file.1, offset };
+                let (to, stop) = (random(SIZE), end.min(model.len()) as u64);
+                let len = stop.saturating_sub(at);
+                let mut copy =
+                    |done| a.copy_file_range(&cx(), place(at + done), place(to + done), len - done);
+                if at.abs_diff(to) < len {
+                    assert_eq!(copy(0), Err(Errno::EINVAL), "turn {turn}");
+                    continue;
+                }
+                let mut done = 0;
+                while done < len {
+                    let copied = copy(done).unwrap();
+                    assert!(copied > 0, "turn {turn}: {done} of {len}");
+                    done += copied;
+                }
+                let whole = (to + len) as usize;
+                if len > 0 {
+                    model.resize(model.len().max(whole), 0);
+                    model.copy_within(at as usize..stop as usize, to as usize);
+                }
             }
             9 => match random(4) {
                 // From one to all, and to nothing again.

@@ -18,7 +18,7 @@ use atoll_host::fuse::shared::{SharedMount, SharedOptions};
 use atoll_server::route::kernel::{KernelOptions, Others};
 use atoll_server::{Access, Credentials, Identity};
 use atoll_tests::served;
-use rustix::fs::{FlockOperation, fcntl_lock, flock};
+use rustix::fs::{FlockOperation, copy_file_range, fcntl_lock, flock};
 
 const ROUNDS: u64 = 100;
 /// Longer than the kernel reads ahead, and no multiple of anything.
@@ -208,6 +208,29 @@ fn the_only_client_keeps_all_that_it_learns() {
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777);
         assert_eq!(fs::read(&path).unwrap(), b"Short");
     });
+}
+
+/// The bytes of a copy stay in the server: no requests bring them to the kernel and back.
+#[test]
+fn copies_do_not_pass_the_kernel() {
+    for others in [Others::None, Others::Rings, Others::Any] {
+        let test = |root: &Path, requests: &Requests| {
+            let from = File::open(root.join("long")).unwrap();
+            let copy = root.join("copy");
+            let to = File::options().read(true).write(true).create(true).open(&copy).unwrap();
+            // The request, and where others may change the files how long they are.
+            let count = requests.each(|| {
+                let (mut at, mut there) = (7, 3);
+                let copied = copy_file_range(&from, Some(&mut at), &to, Some(&mut there), LONG);
+                assert_eq!(copied, Ok(LONG - 7));
+            });
+            assert!(count <= 3, "{count} requests");
+            let copied = fs::read(&copy).unwrap();
+            assert_eq!(copied[..3], [0; 3]);
+            assert!(copied[3..] == content()[7..]);
+        };
+        with_mount(beside(others, false), test);
+    }
 }
 
 #[test]

@@ -2,14 +2,16 @@
 //!
 //! Read in this order: [`steps`] runs other programs and says how long they took; [`ci`] runs
 //! everything that must pass; [`c`] its checks of the C sources; [`repeat`] finds tests that fail
-//! now and then; [`enumerate`] crashes by the million; [`fuzz`] the fuzzer; [`dist`] makes a
-//! release; [`tidy`] the project's rules about itself.
+//! now and then; [`enumerate`] crashes by the million; [`fuzz`] the fuzzer; [`fuse_header`]
+//! takes a new header of Linux in; [`dist`] makes a release; [`tidy`] the project's rules about
+//! itself.
 #![forbid(unsafe_code)]
 
 mod c;
 mod ci;
 mod dist;
 mod enumerate;
+mod fuse_header;
 mod fuzz;
 mod repeat;
 mod steps;
@@ -66,6 +68,11 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Make the list of FUSE's numbers and structures that the codec is held against
+    FuseHeader {
+        /// Linux's include/uapi/linux/fuse.h
+        header: PathBuf,
+    },
     /// Try crashes of short sequences of operations by the million
     Enumerate(enumerate::Arguments),
     /// Run schedules of server, clients, kernels, device and crashes, each from a seed
@@ -94,6 +101,7 @@ fn main() -> ExitCode {
         Command::Ci => ci::run(),
         Command::Bench { arguments } => bench(&arguments),
         Command::Fuzz { target, arguments } => fuzz::run(target.as_deref(), &arguments),
+        Command::FuseHeader { header } => fuse_header::run(&header),
         Command::Enumerate(arguments) => enumerate::run(&arguments),
         Command::Sim { arguments } => {
             cargo(&["run", "--quiet", "--release", "-p", "atoll-sim", "--"]).args(arguments).run()

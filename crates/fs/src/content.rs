@@ -144,13 +144,13 @@ impl<M: Addressable> Fs<M> {
         Ok(value)
     }
 
-    fn read_only_errno(&self) -> Errno {
+    pub(crate) fn read_only_errno(&self) -> Errno {
         if self.store.has_failed() { Errno::EIO } else { Errno::EROFS }
     }
 
     /// Changes the length of a regular file to `record.size` and the rest of its record to
     /// `record`, whose block count is not looked at.
-    fn truncate(&mut self, slot: u32, record: &InodeRecord) -> Result<()> {
+    pub(crate) fn truncate(&mut self, slot: u32, record: &InodeRecord) -> Result<()> {
         let size = record.size;
         let Inode { ino, record: InodeRecord { size: old, .. }, .. } = *self.inodes.get(slot);
         if size > old {

@@ -17,7 +17,7 @@
 //! - `opening`: the beginning of every use of a volume; `volume`: mount; `recovery`: the journal
 //!   replayed, `overlay`: the same for a mount that must not write; `fs`: a mounted volume; `grow`:
 //!   a larger device
-//! - `namespace`, `content`, `verbs`: the verbs of the file seam
+//! - `namespace`, `content`, `copying`, `verbs`: the verbs of the file seam
 //! - `check`: every rule of the format, checked and restored; `dump`: everything in words
 //!
 //! docs/FORMAT.md has every bit, docs/RELIABILITY.md the argument for the crash contract.
@@ -36,6 +36,7 @@ mod checkpoint;
 mod commit;
 mod content;
 mod cookie;
+mod copying;
 mod dir;
 mod discard;
 mod dump;

@@ -4,9 +4,9 @@ use alloc::vec::Vec;
 
 use atoll_block::Addressable;
 use atoll_vfs::{
-    Attr, CheckpointStep, Context, DirEntry, Errno, FallocateMode, FileSystem, FileType, Handle,
-    Ino, NAME_MAX, Name, OpenFlags, PendingSync, RenameFlags, Rest, Result, SYMLINK_MAX, SeekTo,
-    SetAttr, StatFs, SyncId, Written, XATTR_SIZE_MAX, XattrFlags,
+    Attr, CheckpointStep, Context, DirEntry, Errno, FallocateMode, FileAt, FileSystem, FileType,
+    Handle, Ino, NAME_MAX, Name, OpenFlags, PendingSync, RenameFlags, Rest, Result, SYMLINK_MAX,
+    SeekTo, SetAttr, StatFs, SyncId, Written, XATTR_SIZE_MAX, XattrFlags,
 };
 
 use crate::checkpoint::Step;
@@ -240,6 +240,10 @@ impl<M: Addressable> FileSystem for Fs<M> {
         data: &[u8],
     ) -> Result<Written> {
         Ok(self.do_write(cx, ino, handle, offset, data)?)
+    }
+
+    fn copy_file_range(&mut self, cx: &Context, from: FileAt, to: FileAt, len: u64) -> Result<u64> {
+        Ok(self.do_copy(cx, from, to, len)?)
     }
 
     fn fallocate(

@@ -136,6 +136,8 @@ ssize_t atoll_writev(int fd, const struct iovec *iov, int count);
 ssize_t atoll_preadv(int fd, const struct iovec *iov, int count, off_t offset);
 ssize_t atoll_pwritev(int fd, const struct iovec *iov, int count, off_t offset);
 off_t atoll_lseek(int fd, off_t offset, int whence);
+ssize_t atoll_copy_file_range(int from, off_t *from_at, int to, off_t *to_at, size_t count,
+                              unsigned flags);
 
 int atoll_fsync(int fd);
 int atoll_fdatasync(int fd);

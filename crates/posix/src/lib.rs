@@ -7,7 +7,7 @@
 //! `i32` as in C.
 //!
 //! Read in this order: [`flags`] the arguments, [`table`] descriptors and open file descriptions,
-//! [`walk`] paths, [`open`], [`io`], [`locks`], [`names`], [`attributes`], [`xattr`],
+//! [`walk`] paths, [`open`], [`io`], [`copy`], [`locks`], [`names`], [`attributes`], [`xattr`],
 //! [`directory`], [`cwd`]; [`policy`] judges permissions.
 //!
 //! Nothing here reads a clock: the owner gives a [`Clock`], asked once for each call that changes
@@ -24,6 +24,7 @@ use alloc::vec::Vec;
 use atoll_vfs::{AccessTimes, Context, FileSystem, Ino, Timespec};
 
 pub mod attributes;
+pub mod copy;
 pub mod cwd;
 pub mod directory;
 pub mod flags;

@@ -229,6 +229,42 @@ fn vectors_and_holes() {
 }
 
 #[test]
+fn copies() {
+    let mut px = posix();
+    let flags = OFlags::RDWR | OFlags::CREAT;
+    let mut open = |path: &[u8], more| px.openat(AT_FDCWD, path, flags | more, 0o644).unwrap();
+    let (from, to, append) =
+        (open(b"/f", OFlags::empty()), open(b"/t", OFlags::empty()), open(b"/t", OFlags::APPEND));
+    let data: Vec<u8> = (0..3 << 20).map(|i: u32| (i >> 9) as u8 | 1).collect();
+    assert_eq!(px.write(from, &data), Ok(data.len()));
+    // More than the file system copies at once; the offsets of the descriptors move on.
+    assert_eq!(px.lseek(from, 100, Whence::Set), Ok(100));
+    let rest = data.len() - 100;
+    assert_eq!(px.copy_file_range((from, None), (to, None), usize::MAX), Ok(rest));
+    assert_eq!(px.lseek(from, 0, Whence::Current), Ok(data.len() as i64));
+    assert_eq!(px.lseek(to, 0, Whence::Current), Ok(rest as i64));
+    let mut copy = vec![0; data.len()];
+    assert_eq!(px.pread(to, &mut copy, 0), Ok(rest));
+    assert!(copy[..rest] == data[100..]);
+    assert_eq!(px.copy_file_range((from, None), (to, None), 9), Ok(0));
+    // Offsets beside: the descriptors' own stay.
+    let (mut a, mut b) = (3, 5);
+    assert_eq!(px.copy_file_range((from, Some(&mut a)), (to, Some(&mut b)), 4), Ok(4));
+    assert_eq!((a, b, px.lseek(to, 0, Whence::Current)), (7, 9, Ok(rest as i64)));
+    // What overlaps only by a part that would come later changes nothing.
+    let (mut a, mut b) = (0, 2 << 20);
+    let overlapping = px.copy_file_range((from, Some(&mut a)), (from, Some(&mut b)), 3 << 20);
+    assert_eq!((overlapping, a), (Err(Errno::EINVAL), 0));
+    assert_eq!(px.pread(from, &mut copy, 0), Ok(data.len()));
+    assert!(copy == data);
+    let mut below = -1;
+    let refused = px.copy_file_range((from, Some(&mut below)), (to, None), 1);
+    assert_eq!(refused, Err(Errno::EINVAL));
+    assert_eq!(px.copy_file_range((from, None), (append, None), 1), Err(Errno::EBADF));
+    assert_eq!(px.copy_file_range((99, None), (to, None), 1), Err(Errno::EBADF));
+}
+
+#[test]
 fn extended_attributes() {
     let mut px = posix();
     touch(&mut px, b"/f");

@@ -3,6 +3,7 @@
 mod adopt;
 pub(crate) mod call;
 pub(crate) mod concerns;
+mod copies;
 mod names;
 mod own;
 mod permission;

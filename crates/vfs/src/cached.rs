@@ -192,7 +192,7 @@ macro_rules! answered {
 
 impl<F: FileSystem, V: LiveView> FileSystem for Cached<F, V> {
     crate::verbs!(answered: setattr readlink mknod mkdir symlink unlink rmdir rename link write
-        fallocate seek fsync opendir readdir releasedir fsyncdir syncfs statfs setxattr getxattr
+        copy_file_range fallocate seek fsync opendir readdir releasedir fsyncdir syncfs statfs setxattr getxattr
         listxattr removexattr);
 
     fn shared_locks(&mut self) -> Option<&mut dyn Locks> {

@@ -14,15 +14,16 @@ use alloc::vec::Vec;
 use atoll_transport::{Token, Transport};
 
 use crate::errno::{Errno, Result};
-use crate::filesystem::FileSystem;
+use crate::filesystem::{FileSystem, copy_by_hand};
 use crate::locks::Locks;
 use crate::types::*;
 use crate::wire::adopt::AdoptIn;
 use crate::wire::attributes::{AttrOut, EntryOut, GetattrIn, SetattrIn, StatfsOut, Time};
 use crate::wire::directory::{DIRENT_MAX, get_dirent};
 use crate::wire::files::{
-    CreateIn, FUSE_FSYNC_FDATASYNC, FallocateIn, FsyncIn, LseekIn, LseekOut, O_APPEND, O_CREAT,
-    OpenIn, OpenOut, ReadIn, ReleaseIn, SEEK_DATA, SEEK_HOLE, WriteIn, WriteOut, open_bits,
+    CopyFileRangeIn, CreateIn, FUSE_FSYNC_FDATASYNC, FallocateIn, FsyncIn, LseekIn, LseekOut,
+    O_APPEND, O_CREAT, OpenIn, OpenOut, ReadIn, ReleaseIn, SEEK_DATA, SEEK_HOLE, WriteIn, WriteOut,
+    open_bits,
 };
 use crate::wire::names::{LinkIn, MkdirIn, MknodIn, Rename2In};
 use crate::wire::xattrs::{GetxattrIn, SetxattrIn, xattr_name};
@@ -67,6 +68,8 @@ pub struct Client<T> {
     agreed: Extensions,
     /// Whether the server empties files that are opened with TRUNC.
     truncates: bool,
+    /// Whether the server copies from file to file, as far as is known.
+    copies: bool,
     max_data: usize,
     unique: u64,
     /// Open files by their handles, and whether they have APPEND at a server that does not say
@@ -479,6 +482,33 @@ impl<T: Transport> FileSystem for Client<T> {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    fn copy_file_range(&mut self, cx: &Context, from: FileAt, to: FileAt, len: u64) -> Result<u64> {
+        if self.open.get(&to.handle.0).is_some_and(|open| open.1) {
+            return Err(Errno::EBADF);
+        }
+        if self.copies {
+            let args = CopyFileRangeIn {
+                fh_in: from.handle.0,
+                off_in: from.offset,
+                nodeid_out: to.ino.0,
+                fh_out: to.handle.0,
+                off_out: to.offset,
+                len: len.min(u32::MAX.into()),
+                flags: 0,
+            };
+            let request = Request::CopyFileRange(args);
+            match self.call(cx, from.ino, &request, WriteOut::SIZE, &mut []) {
+                Ok(_) => {
+                    let copied = WriteOut::load(self.body()).size.into();
+                    return if copied <= len { Ok(copied) } else { Err(Errno::EIO) };
+                }
+                Err(Errno::EOPNOTSUPP) => self.copies = false,
+                Err(error) => return Err(error),
+            }
+        }
+        copy_by_hand(self, cx, from, to, len)
     }
 
     fn fallocate(

@@ -1,5 +1,6 @@
 //! The trait of the file seam.
 
+use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::errno::{Errno, Result};
@@ -201,6 +202,20 @@ pub trait FileSystem {
         offset: u64,
         data: &[u8],
     ) -> Result<Written>;
+
+    /// Copies `len` bytes or fewer, as far as the file that they are `from` has them. Returns how
+    /// many: 0 at its end, otherwise at least one. Callers go on from there: a call copies as much
+    /// as it can at once. Holes may become zeros, or holes.
+    ///
+    /// The default reads and writes. It finds a handle with APPEND by where a
+    /// [`write`](Self::write) of nothing would go.
+    ///
+    /// # Errors
+    /// `EBADF` for handles without READ and WRITE, or for one `to` which is only appended;
+    /// `EISDIR`; `EINVAL` where the ranges overlap; those of [`write`](Self::write).
+    fn copy_file_range(&mut self, cx: &Context, from: FileAt, to: FileAt, len: u64) -> Result<u64> {
+        copy_by_hand(self, cx, from, to, len)
+    }
 
     /// Allocates, punches or zeroes a range, as fallocate(2).
     ///
@@ -409,6 +424,56 @@ pub trait FileSystem {
 
 /// The largest size of a file that implementors accept, in bytes: lseek(2) offsets are signed.
 pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
+
+/// The most that one [`copy_file_range`](FileSystem::copy_file_range) copies of what is no hole, in
+/// bytes.
+pub const COPY_MAX: u64 = 1 << 20;
+
+/// How many of `len` bytes are copied to where they may be, if the file that they are `from` has
+/// `size` bytes.
+///
+/// # Errors
+/// `EINVAL` where the ranges overlap; `EFBIG`.
+pub fn copied_len(from: FileAt, to: FileAt, len: u64, size: u64) -> Result<u64> {
+    let len = len.min(size.saturating_sub(from.offset));
+    if len == 0 {
+        return Ok(0);
+    }
+    let apart = from.offset.abs_diff(to.offset);
+    if from.ino == to.ino && apart < len {
+        return Err(Errno::EINVAL);
+    }
+    match FILE_SIZE_MAX.saturating_sub(to.offset) {
+        0 => Err(Errno::EFBIG),
+        room => Ok(len.min(room)),
+    }
+}
+
+/// [`copy_file_range`](FileSystem::copy_file_range) by reading and writing.
+///
+/// # Errors
+/// As there.
+pub fn copy_by_hand<F: FileSystem + ?Sized>(
+    fs: &mut F,
+    cx: &Context,
+    from: FileAt,
+    to: FileAt,
+    len: u64,
+) -> Result<u64> {
+    // Both handles are judged before anything is changed.
+    fs.read(cx, from.ino, from.handle, from.offset, &mut [])?;
+    if fs.write(cx, to.ino, to.handle, to.offset, &[])?.offset != to.offset {
+        return Err(Errno::EBADF);
+    }
+    let size = fs.getattr(cx, from.ino)?.size;
+    let len = copied_len(from, to, len, size)?.min(COPY_MAX);
+    let mut data = vec![0; len as usize];
+    let got = fs.read(cx, from.ino, from.handle, from.offset, &mut data)?;
+    if got == 0 {
+        return Ok(0);
+    }
+    Ok(fs.write(cx, to.ino, to.handle, to.offset, &data[..got])?.len as u64)
+}
 
 /// Checks that `len` bytes at `offset` end within [`FILE_SIZE_MAX`].
 ///

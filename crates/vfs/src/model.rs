@@ -28,7 +28,7 @@ pub use self::snapshot::{
     FileContent, Node, Snapshot, SnapshotError, Times, file_content, snapshot,
 };
 use crate::errno::{Errno, Result};
-use crate::filesystem::{FILE_SIZE_MAX, FileSystem, checked_end};
+use crate::filesystem::{COPY_MAX, FILE_SIZE_MAX, FileSystem, checked_end, copied_len};
 use crate::types::*;
 
 /// The blocks that the model pretends to have.

@@ -16,10 +16,11 @@ use crate::filesystem::FileSystem;
 use crate::types::*;
 use crate::wire::attributes::{AttrOut, EntryOut, RawAttr, StatfsOut, Time};
 use crate::wire::files::{
-    FUSE_FSYNC_FDATASYNC, LseekOut, OpenOut, SEEK_DATA, SEEK_HOLE, WriteOut, open_flags,
+    CopyFileRangeIn, CopyFileRangeOut, FUSE_FSYNC_FDATASYNC, LseekOut, OpenOut, SEEK_DATA,
+    SEEK_HOLE, WriteOut, open_flags,
 };
 use crate::wire::header::OutHeader;
-use crate::wire::opcode::{FUSE_BATCH_FORGET, FUSE_FORGET};
+use crate::wire::request::is_unanswered;
 use crate::wire::session::*;
 use crate::wire::xattrs::GetxattrOut;
 use crate::wire::{Extensions, Fixed, Malformed, Message, REPLY_MAX, Request};
@@ -192,7 +193,7 @@ impl Server {
                 }
                 self.carry_out(fs, &cx, Ino(header.nodeid), request, &mut out, room)
             }
-            Err(_) if matches!(header.opcode, FUSE_FORGET | FUSE_BATCH_FORGET) => {
+            Err(_) if is_unanswered(header.opcode) => {
                 return Ok(Reply { message: 0, data: 0 });
             }
             Err(error) => Err(*error),
@@ -326,6 +327,15 @@ impl Server {
                 let mode = FallocateMode::from_bits(args.mode).ok_or(Errno::EOPNOTSUPP)?;
                 fs.fallocate(cx, ino, Handle(args.fh), args.offset, args.length, mode)?;
             }
+            Request::CopyFileRange(args) => {
+                // The answer counts in 32 bits.
+                let size = self.copy(fs, cx, ino, &args, u32::MAX.into())?;
+                out.put(&WriteOut { size: size as u32, padding: 0 });
+            }
+            Request::CopyFileRange64(args) => {
+                let bytes_copied = self.copy(fs, cx, ino, &args, u64::MAX)?;
+                out.put(&CopyFileRangeOut { bytes_copied });
+            }
             Request::Fsync(args) => {
                 let data_only = args.fsync_flags & FUSE_FSYNC_FDATASYNC != 0;
                 fs.fsync(cx, ino, Handle(args.fh), data_only)?;
@@ -367,6 +377,23 @@ impl Server {
             _ => return Err(Errno::ENOSYS),
         }
         Ok(())
+    }
+
+    fn copy<F: FileSystem + ?Sized>(
+        &mut self,
+        fs: &mut F,
+        cx: &Context,
+        ino: Ino,
+        args: &CopyFileRangeIn,
+        most: u64,
+    ) -> Result<u64> {
+        if args.flags != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let from = FileAt { ino, handle: Handle(args.fh_in), offset: args.off_in };
+        let to =
+            FileAt { ino: Ino(args.nodeid_out), handle: Handle(args.fh_out), offset: args.off_out };
+        fs.copy_file_range(cx, from, to, args.len.min(most))
     }
 
     /// Answers with the buffer, if the client has room, or with its length, if `size` is 0.

@@ -307,6 +307,17 @@ pub enum SeekTo {
     Hole,
 }
 
+/// A place in an open file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileAt {
+    /// The file.
+    pub ino: Ino,
+    /// The handle that it is open by.
+    pub handle: Handle,
+    /// The byte.
+    pub offset: u64,
+}
+
 /// Where a write went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {

@@ -7,7 +7,7 @@
 macro_rules! verbs {
     ($body:ident: all) => { $crate::verbs! { $body:
         lookup forget getattr setattr readlink mknod mkdir symlink unlink rmdir rename link open
-        create tmpfile read accessed write fallocate seek fsync release opendir readdir releasedir
+        create tmpfile read accessed write copy_file_range fallocate seek fsync release opendir readdir releasedir
         fsyncdir syncfs begin_sync end_sync checkpoint_step work_in_steps take_rest free_step
         statfs setxattr getxattr listxattr
         removexattr
@@ -71,6 +71,9 @@ macro_rules! verbs {
     (@write $body:ident) => { $crate::verbs! { @fn $body
         write(cx: &$crate::Context, ino: $crate::Ino, handle: $crate::Handle, offset: u64,
             data: &[u8]) -> $crate::Result<$crate::Written> } };
+    (@copy_file_range $body:ident) => { $crate::verbs! { @fn $body
+        copy_file_range(cx: &$crate::Context, from: $crate::FileAt, to: $crate::FileAt, len: u64)
+            -> $crate::Result<u64> } };
     (@fallocate $body:ident) => { $crate::verbs! { @fn $body
         fallocate(cx: &$crate::Context, ino: $crate::Ino, handle: $crate::Handle, offset: u64,
             len: u64, mode: $crate::FallocateMode) -> $crate::Result<()> } };

@@ -1,137 +1,114 @@
-//! Every structure and number of the wire against linux/fuse.h of the machine.
+//! Every structure and number of the wire, and the tables of docs/PROTOCOL-FUSE.md, against
+//! linux/fuse.h: the list of its names and values that stands beside this.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use atoll_vfs::model::ModelFs;
+use atoll_vfs::server::{Caller, Identity};
 use atoll_vfs::wire::fixed::Layout;
+use atoll_vfs::wire::{Extensions, Fixed, REPLY_MAX};
 use atoll_vfs::wire::{
-    attributes, directory, files, header, locks, names, opcode, session, xattrs,
+    attributes, directory, files, header, locks, mappings, names, notices, opcode, session, xattrs,
 };
+use atoll_vfs::{Errno, Server, ServerOptions, Timespec};
 
-/// Where a field is: offset and length in bytes.
-type Fields = Vec<(String, usize, usize)>;
+/// `cargo xtask fuse-header` makes it.
+const LIST: &str = include_str!("linux_fuse.txt");
+const FUSE: &str = include_str!("../../../docs/PROTOCOL-FUSE.md");
+const MESSAGES: &str = include_str!("../../../docs/PROTOCOL-MESSAGES.md");
 
-/// The structures in `text`, each with its length and fields.
-fn structures(text: &str) -> HashMap<String, (usize, Fields)> {
-    let mut known: HashMap<String, (usize, Fields)> = HashMap::new();
-    let mut open: Option<(String, usize, Fields)> = None;
-    for line in text.lines() {
-        let line = line.split("/*").next().unwrap_or("").trim();
-        let words: Vec<&str> = line.split_whitespace().collect();
-        if let ["struct", name, "{"] = words[..] {
-            open = Some((name.to_owned(), 0, Vec::new()));
-        } else if line == "};" {
-            if let Some((name, size, fields)) = open.take() {
-                known.insert(name, (size, fields));
+/// Structures of linux/fuse.h that the codec has no use for.
+const LEFT_OUT: [(&str, &str); 6] = [
+    ("fuse_backing_map", "of an ioctl(2) of the device, for FUSE_PASSTHROUGH"),
+    ("fuse_direntplus", "an EntryOut and a Dirent"),
+    ("fuse_secctx", "of FUSE_SECURITY_CTX, which is not agreed to"),
+    ("fuse_secctx_header", "of FUSE_SECURITY_CTX"),
+    ("fuse_statfs_out", "nothing but a fuse_kstatfs"),
+    ("fuse_supp_groups", "of FUSE_CREATE_SUPP_GROUP, which is not agreed to"),
+];
+/// Opcodes that say that a message is of another order of bytes.
+const SWAPPED: &str = "BSWAP_RESERVED";
+
+/// A structure: its length, and where its fields are, with their lengths.
+#[derive(Default)]
+struct Structure {
+    size: usize,
+    fields: Vec<(&'static str, usize, usize)>,
+}
+
+/// The structures of the list.
+fn structures() -> BTreeMap<&'static str, Structure> {
+    let mut known = BTreeMap::<_, Structure>::new();
+    let mut last = "";
+    for line in LIST.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let size = |word: &str| word.parse().expect("a number");
+        match words[..] {
+            ["struct", name, len] => {
+                last = name;
+                known.entry(name).or_default().size = size(len);
             }
-        } else if let (Some((_, size, fields)), true) = (&mut open, line.ends_with(';')) {
-            let (kind, name) = match words[..] {
-                ["struct", kind, name] => (kind, name),
-                [kind, name] => (kind, name),
-                _ => continue,
-            };
-            let one = match kind {
-                "uint64_t" | "int64_t" => 8,
-                "uint32_t" | "int32_t" => 4,
-                "uint16_t" | "int16_t" => 2,
-                "uint8_t" | "char" => 1,
-                kind => known.get(kind).map_or(0, |(size, _)| *size),
-            };
-            let name = name.trim_end_matches(';');
-            let (name, count) = match name.split_once('[') {
-                Some((name, count)) => (name, count.trim_end_matches(']').parse().unwrap_or(0)),
-                None => (name, 1),
-            };
-            fields.push((name.to_owned(), *size, one * count));
-            *size += one * count;
+            ["field", name, at, len] => {
+                known.entry(last).or_default().fields.push((name, size(at), size(len)));
+            }
+            _ => {}
         }
     }
     known
 }
 
-/// The value of a number in C: decimal, hexadecimal or a shifted bit.
-fn value(text: &str) -> Option<u64> {
-    let text = text.trim_matches(|c| matches!(c, '(' | ')' | ',')).replace("ULL", "");
-    if let Some((one, bit)) = text.split_once("<<") {
-        return Some(one.trim().parse::<u64>().ok()? << bit.trim().parse::<u32>().ok()?);
-    }
-    text.trim().parse().ok()
-}
-
-/// The numbers in `text`: `#define NAME value` and `NAME = value,`.
-fn numbers(text: &str) -> HashMap<String, u64> {
-    let mut known = HashMap::new();
-    for line in text.lines() {
-        let line = line.split("/*").next().unwrap_or("").trim();
-        let found = match line.strip_prefix("#define ") {
-            Some(rest) => rest.split_once(|c: char| c.is_whitespace()),
-            None => line.split_once('='),
-        };
-        if let Some((name, text)) = found
-            && let Some(value) = value(text.trim())
-        {
-            known.insert(name.trim().to_owned(), value);
-        }
-    }
-    known
+/// The numbers of a kind: `init` (a bit), `opcode`, `notice` or `number`.
+fn numbers(kind: &str) -> BTreeMap<&'static str, u64> {
+    let of_kind = |line: &'static str| {
+        let (name, value) = line.strip_prefix(kind)?.strip_prefix(' ')?.split_once(' ')?;
+        Some((name, value.parse().expect("a number")))
+    };
+    LIST.lines().filter_map(of_kind).collect()
 }
 
 /// Fields that mean nothing, and whose names change when they come to mean something.
 fn is_filler(name: &str) -> bool {
-    ["unused", "padding", "spare", "dummy", "reserved", "__reserved"]
+    let name = name.trim_start_matches('_');
+    ["unused", "padding", "spare", "dummy", "reserved"]
         .iter()
         .any(|filler| name.starts_with(filler))
 }
 
-fn compare(ours: &Layout, theirs: &(usize, Fields)) {
-    let (size, fields) = theirs;
+fn compare(ours: &Layout, theirs: &Structure) {
     let name = ours.c_name;
-    // The form of SETXATTR before FUSE_SETXATTR_EXT, to which Atoll does not agree.
-    if name == "fuse_setxattr_in" {
-        assert_eq!(ours.size, 8);
-    } else {
-        assert_eq!(ours.size, *size, "the length of {name}");
+    // The form of SETXATTR without FUSE_SETXATTR_EXT ends earlier.
+    if (name, ours.size) != ("fuse_setxattr_in", 8) {
+        assert_eq!(ours.size, theirs.size, "the length of {name}");
     }
     let mut at = 0;
+    let mut seen = BTreeSet::new();
     for (field, len) in ours.fields {
         // `type` is no name in Rust; the last unused words of INIT are Atoll's.
         let c_field = if *field == "kind" { "type" } else { field };
-        let theirs = fields.iter().find(|(theirs, ..)| theirs == c_field);
-        match theirs {
+        let found = theirs.fields.iter().find(|(their, ..)| *their == c_field);
+        match found {
             Some((_, offset, size)) if !is_filler(field) => {
                 assert_eq!((at, *len), (*offset, *size), "{name}.{field}");
+                seen.insert(c_field);
             }
             _ => {
-                let inside = fields.iter().any(|(theirs, offset, size)| {
-                    is_filler(theirs) && *offset <= at && at + len <= offset + size
+                let inside = theirs.fields.iter().any(|(their, offset, size)| {
+                    is_filler(their) && *offset <= at && at + len <= offset + size
                 });
-                let newer = *field == "unused" && name == "fuse_init_out";
-                assert!(inside || newer, "{name}.{field} is something else in linux/fuse.h");
+                assert!(inside, "{name}.{field} is something else in linux/fuse.h");
             }
         }
         at += len;
     }
-    for (field, offset, size) in fields
-        .iter()
-        .filter(|(field, offset, _)| !is_filler(field) && *offset < ours.size && field != "name")
-    {
-        let mut at = 0;
-        let found = ours.fields.iter().any(|(own, len)| {
-            let here = at == *offset && len == size;
-            at += len;
-            let own = if *own == "kind" { "type" } else { own };
-            // A field that became meaningful in a newer header than Atoll knows is 0 here.
-            here && (own == field || is_filler(own))
-        });
-        assert!(found, "{name}.{field} is missing");
+    for (field, offset, _) in &theirs.fields {
+        let counts = !is_filler(field) && *offset < ours.size;
+        assert!(!counts || seen.contains(field), "{name}.{field} is missing");
     }
 }
 
 #[test]
-fn layouts_and_numbers_are_those_of_linux() {
-    // Of linux-libc-dev, without which no C library's headers are installed.
-    let text = std::fs::read_to_string("/usr/include/linux/fuse.h")
-        .expect("linux/fuse.h is installed with the C compiler's headers");
-    let structures = structures(&text);
+fn layouts_are_those_of_linux() {
+    let structures = structures();
     let all = [
         header::LAYOUTS,
         attributes::LAYOUTS,
@@ -140,32 +117,134 @@ fn layouts_and_numbers_are_those_of_linux() {
         directory::LAYOUTS,
         xattrs::LAYOUTS,
         locks::LAYOUTS,
+        mappings::LAYOUTS,
+        notices::LAYOUTS,
         session::LAYOUTS,
     ];
-    let mut compared = 0;
+    let mut seen: BTreeSet<&str> = LEFT_OUT.iter().map(|(name, _)| *name).collect();
     for ours in all.into_iter().flatten() {
-        match structures.get(ours.c_name) {
-            Some(theirs) => {
-                compare(ours, theirs);
-                compared += 1;
-            }
-            // Of FUSE 7.39.
-            None => assert_eq!(ours.c_name, "fuse_sx_time"),
-        }
+        compare(ours, &structures[ours.c_name]);
+        seen.insert(ours.c_name);
     }
-    assert!(compared >= 40, "only {compared} structures were found");
-    let numbers = numbers(&text);
-    for (name, value) in
-        [opcode::CONSTANTS, attributes::CONSTANTS, session::CONSTANTS].into_iter().flatten()
-    {
-        assert_eq!(numbers.get(*name), Some(value), "{name}");
-    }
-    let others = [
+    let missing: Vec<_> = structures.keys().filter(|name| !seen.contains(*name)).collect();
+    assert!(missing.is_empty(), "structures that the codec does not have: {missing:?}");
+}
+
+#[test]
+fn numbers_are_those_of_linux() {
+    let of = |kind: &str, ours: &[(&'static str, u64)]| {
+        let theirs: BTreeMap<_, _> =
+            numbers(kind).into_iter().filter(|(name, _)| name.starts_with("FUSE_")).collect();
+        let ours: BTreeMap<_, _> = ours.iter().copied().collect();
+        let theirs: BTreeMap<_, _> = theirs
+            .into_iter()
+            .filter(|(name, _)| !name.contains(SWAPPED))
+            .map(|(name, value)| (name, if kind == "init" { 1 << value } else { value }))
+            .collect();
+        assert_eq!(ours, theirs, "{kind}");
+    };
+    // All of them, and no others.
+    of("init", session::CONSTANTS);
+    of("opcode", opcode::CONSTANTS);
+    of("notice", notices::CONSTANTS);
+    let others = numbers("number");
+    let some = [attributes::CONSTANTS, files::CONSTANTS, mappings::CONSTANTS];
+    let alone = [
         ("FUSE_KERNEL_VERSION", u64::from(session::MAJOR)),
-        ("FUSE_FSYNC_FDATASYNC", files::FUSE_FSYNC_FDATASYNC.into()),
+        ("FUSE_KERNEL_MINOR_VERSION", session::MINOR.into()),
         ("FUSE_LK_FLOCK", locks::FUSE_LK_FLOCK.into()),
     ];
-    for (name, value) in others {
-        assert_eq!(numbers.get(name), Some(&value), "{name}");
+    for (name, value) in some.into_iter().flatten().chain(&alone) {
+        assert_eq!(others.get(name), Some(value), "{name}");
+    }
+}
+
+/// The rows of a document's tables: their cells.
+fn rows(document: &'static str) -> impl Iterator<Item = Vec<&'static str>> {
+    document
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"))
+        .map(|line| line.split('|').map(str::trim).collect())
+}
+
+/// The rows of the section `heading` whose first cell is a number: that and the name.
+fn table(heading: &str) -> BTreeMap<String, u64> {
+    let (_, section) = FUSE.split_once(heading).expect("the heading");
+    let section = section.split_once("\n## ").map_or(section, |(section, _)| section);
+    rows(section)
+        .filter_map(|cells| Some((format!("FUSE_{}", cells[1]), cells[0].parse().ok()?)))
+        .collect()
+}
+
+/// The requests that the first column of a table of PROTOCOL-MESSAGES.md names.
+fn carried_out() -> BTreeSet<String> {
+    let (_, section) = MESSAGES.split_once("\n## Requests").expect("the heading");
+    let section = section.split_once("\n## ").map_or(section, |(section, _)| section);
+    rows(section)
+        .flat_map(|cells| cells[0].split(", ").map(|name| format!("FUSE_{name}")))
+        .collect()
+}
+
+#[test]
+fn the_document_has_every_number() {
+    let named = |kind| {
+        let all = numbers(kind).into_iter().filter(|(name, _)| !name.contains(SWAPPED));
+        all.map(|(name, value)| (name.to_owned(), value)).collect::<BTreeMap<_, _>>()
+    };
+    assert_eq!(table("## Bits of INIT"), named("init"));
+    let notices: BTreeMap<_, _> = table("## Notifications")
+        .into_iter()
+        .map(|(name, value)| (name.replace("FUSE_", "FUSE_NOTIFY_"), value))
+        .collect();
+    assert_eq!(notices, named("notice"));
+    let (refused, carried_out) = (table("## Requests that are not"), carried_out());
+    for (name, value) in named("opcode") {
+        let refused = refused.get(&name.replace("CUSE_", "FUSE_CUSE_"));
+        assert!(refused.is_none_or(|number| *number == value), "{name} is {value}");
+        assert!(
+            refused.is_some() != carried_out.contains(&name),
+            "{name} has its line in one of the two tables of requests"
+        );
+    }
+}
+
+#[test]
+fn what_is_not_carried_out_is_enosys() {
+    let caller = Caller { identity: Identity::FromHeader, now: Timespec::default() };
+    let mut server = Server::new(ServerOptions::default());
+    let (mut reply, mut room) = ([0; REPLY_MAX], [0; 4096]);
+    let mut ask = |opcode: u64, body: &[u8]| {
+        let len = header::InHeader::SIZE + body.len();
+        let head = header::InHeader {
+            len: len as u32,
+            opcode: opcode as u32,
+            nodeid: 1,
+            ..header::InHeader::default()
+        };
+        let mut message = vec![0; len];
+        head.store(&mut message);
+        message[header::InHeader::SIZE..].copy_from_slice(body);
+        let mut fs = ModelFs::default();
+        let answer = server.serve(&mut fs, &caller, &message, &[], &mut reply, &mut room);
+        let answered = answer.expect("a message").message > 0;
+        answered.then(|| header::OutHeader::load(&reply).error)
+    };
+    let mut init = [0; session::InitIn::SIZE];
+    session::InitIn::new(0, Extensions::empty()).store(&mut init);
+    assert_eq!(ask(opcode::FUSE_INIT.into(), &init), Some(0));
+    let refused = table("## Requests that are not");
+    for (name, number) in numbers("opcode") {
+        let arguments = if name == "FUSE_REMOVEMAPPING" { 4 } else { 64 };
+        let answer = ask(number, &[0; 64][..arguments]);
+        let is_refused = refused.contains_key(&name.replace("CUSE_", "FUSE_CUSE_"));
+        match name {
+            "FUSE_NOTIFY_REPLY" | "FUSE_FORGET" => assert_eq!(answer, None, "{name}"),
+            _ if is_refused => assert_eq!(answer, Some(-Errno::ENOSYS.raw()), "{name}"),
+            // Without arguments that mean anything: EINVAL, or nothing is done.
+            _ => {}
+        }
+        if name == "FUSE_DESTROY" {
+            assert_eq!(ask(opcode::FUSE_INIT.into(), &init), Some(0));
+        }
     }
 }

@@ -5,7 +5,9 @@ use atoll_vfs::wire::directory::*;
 use atoll_vfs::wire::files::*;
 use atoll_vfs::wire::header::{InHeader, OutHeader};
 use atoll_vfs::wire::locks::*;
+use atoll_vfs::wire::mappings::*;
 use atoll_vfs::wire::names::*;
+use atoll_vfs::wire::notices::*;
 use atoll_vfs::wire::session::*;
 use atoll_vfs::wire::xattrs::*;
 use atoll_vfs::wire::{Fixed, Malformed, Message, Request};
@@ -97,6 +99,17 @@ fn requests(p: &Parts) -> Vec<Request<'_>> {
         Request::Init(of(p)),
         Request::Destroy,
         Request::Interrupt(of(p)),
+        Request::CopyFileRange(of(p)),
+        Request::CopyFileRange64(of(p)),
+        Request::Statx(of(p)),
+        Request::Setupmapping(of(p)),
+        Request::Removemapping(Unmapped::new(&p.forgets).expect("whole ones")),
+        Request::Poll(of(p)),
+        Request::Bmap(of(p)),
+        Request::Ioctl(of(p)),
+        Request::Adopt(of(p)),
+        Request::AdoptOpen(of(p)),
+        Request::NotifyReply { args: NotifyRetrieveIn { size, ..of(p) }, data },
     ]
 }
 
@@ -161,7 +174,7 @@ proptest! {
 
     #[test]
     fn structures_are_read_as_they_were_written(
-        bytes in proptest::collection::vec(any::<u8>(), 256)
+        bytes in proptest::collection::vec(any::<u8>(), 300)
     ) {
         rewritten::<InHeader>(&bytes);
         rewritten::<OutHeader>(&bytes);
@@ -178,6 +191,21 @@ proptest! {
         rewritten::<InitOut>(&bytes);
         rewritten::<Dirent>(&bytes);
         rewritten::<ForgetOne>(&bytes);
+        rewritten::<StatxOut>(&bytes);
+        rewritten::<CopyFileRangeOut>(&bytes);
+        rewritten::<SetxattrExtIn>(&bytes);
+        rewritten::<RemovemappingOne>(&bytes);
+        rewritten::<IoctlIovec>(&bytes);
+        rewritten::<IoctlOut>(&bytes);
+        rewritten::<PollOut>(&bytes);
+        rewritten::<BmapOut>(&bytes);
+        rewritten::<NotifyPollWakeupOut>(&bytes);
+        rewritten::<NotifyInvalInodeOut>(&bytes);
+        rewritten::<NotifyInvalEntryOut>(&bytes);
+        rewritten::<NotifyDeleteOut>(&bytes);
+        rewritten::<NotifyStoreOut>(&bytes);
+        rewritten::<NotifyRetrieveOut>(&bytes);
+        rewritten::<NotifyPruneOut>(&bytes);
     }
 
     #[test]
@@ -273,6 +301,9 @@ fn refused_messages() {
     assert_eq!(decode(FUSE_SETXATTR, &[0; 8], b""), Ok(Err(Errno::EINVAL)));
     assert_eq!(decode(FUSE_GETXATTR, &[0; 9], b""), Ok(Err(Errno::ERANGE)));
     assert_eq!(decode(FUSE_BATCH_FORGET, &[0xff; 24], b""), Ok(Err(Errno::EINVAL)));
+    assert_eq!(decode(FUSE_REMOVEMAPPING, &[0xff; 20], b""), Ok(Err(Errno::EINVAL)));
+    assert_eq!(decode(FUSE_REMOVEMAPPING, &[0; 5], b""), Ok(Err(Errno::EINVAL)));
+    assert_eq!(decode(FUSE_NOTIFY_REPLY, &[0; 41], b""), Ok(Err(Errno::EINVAL)));
     assert_eq!(Message::decode(&[0; 39], b""), Err(Malformed));
     // More extensions than there is message.
     let mut message = [0; 48];

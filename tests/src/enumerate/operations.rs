@@ -36,7 +36,7 @@ const MORE_FILES: std::ops::Range<u8> = 40..64;
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
 /// The names of the operations.
-pub const OPERATIONS: [&str; 51] = [
+pub const OPERATIONS: [&str; 52] = [
     "create",
     "create-many",
     "mkdir",
@@ -70,6 +70,7 @@ pub const OPERATIONS: [&str; 51] = [
     "truncate-zero",
     "truncate-write",
     "extend",
+    "copy",
     "allocate",
     "allocate-beyond",
     "punch",
@@ -217,6 +218,13 @@ pub fn calls(name: &str, step: u32) -> Option<Vec<Op>> {
             vec![set(MIDDLE, truncate(100)), open(MIDDLE), write(9000, 2000), close]
         }
         "extend" => on(LARGE, write(70_000 + 9000 * u64::from(step), 500)),
+        "copy" => vec![
+            open(LARGE),
+            Op::Open { node: MIDDLE, file: 1, flags: RW },
+            Op::Copy { file: 0, offset: 3000, to: 1, to_offset: 18_000, len: 40_000 },
+            Op::Release { file: 1 },
+            close,
+        ],
         "allocate" => on(SMALL, allocate(0, 50_000, FallocateMode::empty())),
         "allocate-beyond" => on(MIDDLE, allocate(20_000, 60_000, FallocateMode::KEEP_SIZE)),
         "punch" => {

@@ -321,7 +321,7 @@ pub(crate) use to_inner;
 macro_rules! forward_common {
     () => {
         atoll_vfs::verbs!(to_inner: readlink mknod mkdir symlink unlink link getattr create tmpfile
-            fallocate seek fsync release opendir releasedir fsyncdir syncfs statfs setxattr getxattr
+            copy_file_range fallocate seek fsync release opendir releasedir fsyncdir syncfs statfs setxattr getxattr
             listxattr removexattr);
     };
 }

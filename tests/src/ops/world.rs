@@ -1,6 +1,7 @@
 //! A file system under a sequence of operations, and its answers.
 
 use super::*;
+use crate::subject::RW;
 
 /// The outcome of an operation, comparable between file systems.
 #[derive(Clone, Debug, PartialEq)]
@@ -233,6 +234,7 @@ impl World {
             }
             Op::Read { file, .. }
             | Op::Write { file, .. }
+            | Op::Copy { file, .. }
             | Op::Fallocate { file, .. }
             | Op::Seek { file, .. }
             | Op::Fsync { file, .. } => match self.near(file) {
@@ -323,6 +325,13 @@ impl World {
                     written.offset = offset;
                 }
                 Outcome::Written(written)
+            }
+            Op::Copy { offset, to, to_offset, len, .. } => {
+                let from = FileAt { ino, handle, offset };
+                let (ino, handle, _) = self.near(to).unwrap_or((ino, handle, RW));
+                let to = FileAt { ino, handle, offset: to_offset };
+                let len = fs.copy_file_range(cx, from, to, len)? as usize;
+                Outcome::Written(Written { len, offset: to_offset })
             }
             Op::Fallocate { offset, len, mode, .. } => {
                 done(fs.fallocate(cx, ino, handle, offset, len, mode)?)

@@ -13,7 +13,8 @@ use atoll_block::RamDevice;
 use atoll_fs::Fs;
 use atoll_server::{Access, Credentials, Identity, Session};
 use atoll_vfs::{
-    Context, FallocateMode, FileSystem, Ino, Name, OpenFlags, RenameFlags, SetAttr, Timespec,
+    Context, FallocateMode, FileAt, FileSystem, Ino, Name, OpenFlags, RenameFlags, SetAttr,
+    Timespec,
 };
 use nix::mount::{MntFlags, umount2};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -32,6 +33,7 @@ trait Changer {
     fn write(&mut self, at: u64, data: &[u8]);
     fn set_len(&mut self, len: u64);
     fn punch(&mut self, at: u64, len: u64);
+    fn copy(&mut self, from: u64, to: u64, len: u64);
     fn chmod(&mut self, path: &str, mode: u32);
     fn chmod_open(&mut self, mode: u32);
     fn rename(&mut self, from: &str, to: &str);
@@ -83,6 +85,13 @@ impl Changer for Direct {
         self.with_file(|fs, ino, handle| {
             fs.fallocate(&cx(), ino, handle, at, len, mode).unwrap();
         });
+    }
+    fn copy(&mut self, from: u64, to: u64, len: u64) {
+        let fs = &mut self.session;
+        let handle = fs.open(&cx(), self.file, OpenFlags::READ | OpenFlags::WRITE).unwrap();
+        let [from, to] = [from, to].map(|offset| FileAt { ino: self.file, handle, offset });
+        assert_eq!(fs.copy_file_range(&cx(), from, to, len), Ok(len));
+        fs.release(&cx(), self.file, handle).unwrap();
     }
     fn chmod(&mut self, path: &str, mode: u32) {
         let ino = match path {
@@ -141,6 +150,11 @@ impl Changer for Through<'_> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         fallocate(&self.1, flags, at, len).unwrap();
     }
+    fn copy(&mut self, mut from: u64, mut to: u64, len: u64) {
+        let (file, from, to) = (&self.1, Some(&mut from), Some(&mut to));
+        let copied = rustix::fs::copy_file_range(file, from, file, to, len as usize);
+        assert_eq!(copied, Ok(len as usize));
+    }
     fn chmod(&mut self, path: &str, mode: u32) {
         fs::set_permissions(self.at(path), PermissionsExt::from_mode(mode)).unwrap();
     }
@@ -189,6 +203,15 @@ fn round(changer: &mut dyn Changer, cached: &Path, value: u8, pause: Duration) {
     look(&|| {
         assert_eq!(file.metadata().unwrap().len(), len + 10, "appended");
         assert_eq!(byte(&file, len + 9), Some(value), "appended");
+    });
+    changer.copy(20_000, 3000, 1);
+    look(&|| assert_eq!(byte(&file, 3000), Some(value), "copied"));
+    let len = file.metadata().unwrap().len();
+    changer.copy(len - 10, len + 5000, 10);
+    look(&|| {
+        assert_eq!(file.metadata().unwrap().len(), len + 5010, "copied beyond the end");
+        assert_eq!(byte(&file, len + 4999), Some(0), "copied beyond the end");
+        assert_eq!(byte(&file, len + 5009), Some(value), "copied beyond the end");
     });
     changer.set_len(4000);
     look(&|| {

@@ -18,7 +18,7 @@ pub struct Layout<'a> {
 }
 
 /// Documents that go along: all that the README leads to.
-const DOCUMENTS: [&str; 15] = [
+const DOCUMENTS: [&str; 16] = [
     "README.md",
     "CHANGELOG.md",
     "LICENSE-APACHE",
@@ -28,6 +28,7 @@ const DOCUMENTS: [&str; 15] = [
     "docs/GLOSSARY.md",
     "docs/LIMITS.md",
     "docs/PERFORMANCE.md",
+    "docs/PROTOCOL-FUSE.md",
     "docs/PROTOCOL-MESSAGES.md",
     "docs/PROTOCOL.md",
     "docs/RELEASING.md",

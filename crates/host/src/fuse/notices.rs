@@ -4,6 +4,9 @@ use std::os::fd::OwnedFd;
 
 use atoll_vfs::wire::Fixed;
 use atoll_vfs::wire::header::OutHeader;
+use atoll_vfs::wire::notices::{
+    FUSE_NOTIFY_INVAL_INODE, FUSE_NOTIFY_STORE, NotifyInvalInodeOut, NotifyStoreOut,
+};
 use rustix::io::Errno;
 
 use atoll_server::leases::gate::Notice;
@@ -17,41 +20,31 @@ pub(super) enum Told {
     Unknown,
 }
 
-// Numbers of linux/fuse.h.
-const FUSE_NOTIFY_INVAL_INODE: i32 = 2;
-const FUSE_NOTIFY_STORE: i32 = 4;
+/// The longest notification, in bytes.
+const MAX: usize = 64;
 
 /// Has the kernel forget what `notice` says. Blocks while pages that it is to forget are being read
 /// or written back.
 pub(super) fn tell(device: &OwnedFd, notice: Notice) -> Told {
     if let Some((size, last)) = notice.grown {
-        return tell_size(device, notice.ino, size, last);
+        // That a file is of `size` bytes and not fewer, by storing the last one.
+        let body = NotifyStoreOut { nodeid: notice.ino, offset: size - 1, size: 1, padding: 0 };
+        return notify(device, FUSE_NOTIFY_STORE, &body, &[last]);
     }
-    // The attributes go in any case.
-    let (offset, len): (i64, i64) = if notice.pages { (0, 0) } else { (-1, 0) };
-    let mut message = [0; OutHeader::SIZE + 24];
-    let header = OutHeader { len: message.len() as u32, error: FUSE_NOTIFY_INVAL_INODE, unique: 0 };
-    header.store(&mut message);
-    let fields = [notice.ino.to_ne_bytes(), offset.to_ne_bytes(), len.to_ne_bytes()];
-    message[OutHeader::SIZE..].copy_from_slice(fields.as_flattened());
-    notify(device, &message)
+    // The attributes go in any case, and the pages unless the offset is negative.
+    let off = if notice.pages { 0 } else { u64::MAX };
+    let body = NotifyInvalInodeOut { ino: notice.ino, off, len: 0 };
+    notify(device, FUSE_NOTIFY_INVAL_INODE, &body, &[])
 }
 
-/// Has the kernel know that a file is of `size` bytes and not fewer, by storing the last one.
-fn tell_size(device: &OwnedFd, ino: u64, size: u64, last: u8) -> Told {
-    let mut message = [0; OutHeader::SIZE + 25];
-    let header = OutHeader { len: message.len() as u32, error: FUSE_NOTIFY_STORE, unique: 0 };
-    header.store(&mut message);
-    // One byte, and padding.
-    let fields = [ino.to_ne_bytes(), (size - 1).to_ne_bytes()];
-    message[OutHeader::SIZE..][..16].copy_from_slice(fields.as_flattened());
-    message[OutHeader::SIZE + 16..][..4].copy_from_slice(&1u32.to_ne_bytes());
-    message[OutHeader::SIZE + 24] = last;
-    notify(device, &message)
-}
-
-fn notify(device: &OwnedFd, message: &[u8]) -> Told {
-    match rustix::io::write(device, message) {
+fn notify<B: Fixed>(device: &OwnedFd, code: u32, body: &B, rest: &[u8]) -> Told {
+    let mut message = [0; MAX];
+    let at = OutHeader::SIZE + B::SIZE;
+    let len = at + rest.len();
+    OutHeader { len: len as u32, error: code as i32, unique: 0 }.store(&mut message);
+    body.store(&mut message[OutHeader::SIZE..]);
+    message[at..len].copy_from_slice(rest);
+    match rustix::io::write(device, &message[..len]) {
         Err(Errno::NOENT) => Told::Unknown,
         Ok(_) | Err(Errno::NODEV) => Told::Done,
         Err(error) => {

@@ -1,6 +1,6 @@
 //! Opening, reading, writing and what else acts on descriptors.
 
-use core::ffi::{c_char, c_int, c_long, c_void};
+use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
 use atoll_posix::{AT_FDCWD, OFlags, Whence};
 use atoll_vfs::{Errno, FallocateMode};
@@ -251,6 +251,28 @@ calls! {
     /// ftruncate(2).
     safe fn atoll_ftruncate(fd: c_int, length: off_t) -> c_int
         = on_descriptor |volume| zero(volume.ftruncate(fd, length));
+
+    /// copy_file_range(2), within the volume. There are no flags.
+    fn atoll_copy_file_range(from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t,
+        count: size_t, flags: c_uint) -> ssize_t = on_descriptor |volume| {
+        if flags != 0 {
+            return Err(Error(libc::EINVAL));
+        }
+        // They may be one and the same.
+        let [mut from_offset, mut to_offset] = [from_at, to_at].map(|at| {
+            // SAFETY: the caller gives an offset that can be read, or null.
+            unsafe { at.as_ref() }.copied()
+        });
+        let copied = volume.copy_file_range(
+            (from, from_offset.as_mut()), (to, to_offset.as_mut()), count)?;
+        for (at, offset) in [(from_at, from_offset), (to_at, to_offset)] {
+            if let Some(offset) = offset {
+                // SAFETY: it is not null, or there would be no offset; and it can be written.
+                unsafe { *at = offset };
+            }
+        }
+        Ok(copied as ssize_t)
+    };
 
     /// fallocate(2): the modes 0, `FALLOC_FL_KEEP_SIZE`, `FALLOC_FL_PUNCH_HOLE` and
     /// `FALLOC_FL_ZERO_RANGE`.

@@ -93,6 +93,12 @@ static void descriptors(void) {
     CHECK(atoll_fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 8) == 0);
     CHECK(atoll_pread(fd, buf, 9, 0) == 9 && !memcmp(buf, "\0\0\0\0\0\0\0\0", 8) && buf[8]);
     FAILS(atoll_fallocate(fd, FALLOC_FL_COLLAPSE_RANGE, 0, 4096), EOPNOTSUPP);
+    off_t from_at = 8, to_at = 2;
+    CHECK(atoll_copy_file_range(fd, &from_at, fd, &to_at, 3, 0) == 3);
+    CHECK(from_at == 11 && to_at == 5);
+    CHECK(atoll_pread(fd, buf, 11, 0) == 11 && !memcmp(buf + 2, buf + 8, 3) && buf[2]);
+    FAILS(atoll_copy_file_range(fd, &from_at, fd, &to_at, 3, 1), EINVAL);
+    FAILS(atoll_copy_file_range(fd, &from_at, fd, &to_at, 100, 0), EINVAL);
     errno = 0;
     CHECK(atoll_posix_fallocate(fd, 0, 1 << 21) == 0);
     CHECK(atoll_posix_fallocate(fd, 0, 0) == EINVAL && errno == 0);

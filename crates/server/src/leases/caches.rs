@@ -405,6 +405,7 @@ impl Caches {
         }
         let (last, of_cache) = match content.now {
             Now::Bytes { data, cached } => (data.last().copied().unwrap_or(0), cached),
+            Now::Until(last) => (last, false),
             Now::Zeros | Now::Same => (0, true),
         };
         if let Some((_, size)) = content.grew {

@@ -63,6 +63,8 @@ pub(crate) enum Now<'a> {
         /// Whether they come from that page cache.
         cached: bool,
     },
+    /// Bytes that nobody has at hand, of which this is the last. Not of a file that is mapped.
+    Until(u8),
     /// Zeros, or nothing.
     Zeros,
     /// The same as before, with zeros after it; or what the file's mappings have in memory.
@@ -121,8 +123,8 @@ impl Change<'_> {
 #[cfg(test)]
 mod tests {
     use atoll_vfs::{
-        Context, FallocateMode, FileSystem, Name, OpenFlags, RenameFlags, SetAttr, Timespec,
-        XattrFlags,
+        Context, FallocateMode, FileAt, FileSystem, Name, OpenFlags, RenameFlags, SetAttr,
+        Timespec, XattrFlags,
     };
 
     use super::*;
@@ -156,6 +158,10 @@ mod tests {
         told(&["content 2 3+3"]);
         s.fallocate(&cx, f, handle, 1, 2, FallocateMode::empty()).unwrap();
         told(&["content 2 1+2"]);
+        let at = |offset| FileAt { ino: f, handle, offset };
+        assert_eq!(s.copy_file_range(&cx, at(3), at(0), 2), Ok(2));
+        assert_eq!(s.copy_file_range(&cx, at(6), at(0), 2), Ok(0));
+        told(&["content 2 0+2"]);
         s.setattr(&cx, f, None, &SetAttr { size: Some(4), ..set }).unwrap();
         told(&["content 2 from 4"]);
         s.setattr(&cx, f, None, &SetAttr { mode: Some(0o600), ..set }).unwrap();

@@ -256,6 +256,8 @@ impl File {
                 }
                 Ok(())
             }
+            // The mapping ends rather than show what was there.
+            Now::Until(_) => Err(Errno::EIO),
             Now::Zeros => self.zero(at..end.min(PAGES_LEN)),
             Now::Same => Ok(()),
         }

@@ -13,7 +13,7 @@ use std::time::Duration;
 pub struct Rates {
     /// Requests.
     pub operations: Option<u64>,
-    /// Bytes of requests' and answers' data.
+    /// Bytes of requests' and answers' data, and of what is copied from file to file.
     pub bytes: Option<u64>,
 }
 
@@ -22,7 +22,7 @@ pub struct Rates {
 pub struct Work {
     /// Requests.
     pub operations: u64,
-    /// Bytes of data, of requests and answers.
+    /// Bytes of data, of requests and answers, and of what is copied from file to file.
     pub bytes: u64,
 }
 

@@ -42,14 +42,15 @@ use std::sync::Arc;
 use atoll_vfs::server::{Caller, Reply, Server};
 use atoll_vfs::wire::attributes::{AttrOut, EntryOut, FATTR_SIZE, RawAttr};
 use atoll_vfs::wire::files::{
-    IoctlIn, IoctlOut, O_APPEND, O_DSYNC, O_NOATIME, O_SYNC, OpenOut, WriteOut,
+    FOPEN_CACHE_DIR, FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FUSE_IOCTL_DIR, FUSE_READ_LOCKOWNER,
+    FUSE_WRITE_CACHE, IoctlIn, IoctlOut, O_APPEND, O_DSYNC, O_NOATIME, O_SYNC, OpenOut, WriteOut,
 };
 use atoll_vfs::wire::header::{InHeader, OutHeader};
 use atoll_vfs::wire::opcode::{
     FUSE_CREATE, FUSE_GETATTR, FUSE_INIT, FUSE_LINK, FUSE_LOOKUP, FUSE_MKDIR, FUSE_MKNOD,
     FUSE_OPEN, FUSE_OPENDIR, FUSE_RELEASE, FUSE_SETATTR, FUSE_SYMLINK, FUSE_TMPFILE,
 };
-use atoll_vfs::wire::session::InitOut;
+use atoll_vfs::wire::session::*;
 use atoll_vfs::wire::{Fixed, Malformed, Message, Request};
 use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, Result};
 
@@ -60,34 +61,21 @@ use crate::route::locks::LockRequests;
 use crate::session::{Lent, Session};
 
 // Features of linux/fuse.h that only a server with locks, direct files and set-ID rules offers.
-const FUSE_POSIX_LOCKS: u64 = 1 << 1;
-const FUSE_FLOCK_LOCKS: u64 = 1 << 10;
 const LOCKS: u64 = FUSE_POSIX_LOCKS | FUSE_FLOCK_LOCKS;
-const FUSE_ASYNC_DIO: u64 = 1 << 15;
-const FUSE_HANDLE_KILLPRIV_V2: u64 = 1 << 28;
-const FUSE_DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
 const FEATURES: u64 = LOCKS | FUSE_HANDLE_KILLPRIV_V2 | FUSE_DIRECT_IO_ALLOW_MMAP | FORGETTING;
 /// The same for the only client.
 const SOLE_FEATURES: u64 = FUSE_HANDLE_KILLPRIV_V2 | FUSE_ASYNC_DIO | FUSE_CACHE_SYMLINKS;
 /// Offered by a kernel that can do without OPEN and without OPENDIR.
-const OPENS_ALONE: u64 = 1 << 17 | 1 << 24;
+const OPENS_ALONE: u64 = FUSE_NO_OPEN_SUPPORT | FUSE_NO_OPENDIR_SUPPORT;
 /// Features that need names to be kept.
-const CACHING: u64 = 1 << 13 | 1 << 14; // READDIRPLUS, and by the kernel's choice
+const CACHING: u64 = FUSE_DO_READDIRPLUS | FUSE_READDIRPLUS_AUTO;
 
 /// Before it reads through the page cache the kernel asks for the size where that was invalidated,
 /// and it drops pages when it sees that the file has changed, also those that sendfile(2) has read.
 /// The targets of symbolic links, which never change, are kept, unless following one is to be
 /// counted.
 const FORGETTING: u64 = FUSE_AUTO_INVAL_DATA | FUSE_CACHE_SYMLINKS;
-const FUSE_AUTO_INVAL_DATA: u64 = 1 << 12;
-const FUSE_CACHE_SYMLINKS: u64 = 1 << 23;
 
-const FOPEN_DIRECT_IO: u32 = 1;
-const FOPEN_KEEP_CACHE: u32 = 1 << 1;
-const FOPEN_CACHE_DIR: u32 = 1 << 3;
-const FUSE_READ_LOCKOWNER: u32 = 1 << 1;
-const FUSE_WRITE_CACHE: u32 = 1;
-const FUSE_IOCTL_DIR: u32 = 1 << 4;
 // Flags of open(2) on every architecture that Atoll runs on (asm-generic/fcntl.h).
 const O_ACCMODE: u32 = 3;
 const O_TRUNC: u32 = 0o1000;
@@ -427,3 +415,6 @@ impl Kernel {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

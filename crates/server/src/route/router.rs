@@ -27,7 +27,7 @@ pub struct Router {
     kernel: Option<Kernel>,
     /// What a program waits for; a kernel has its own.
     locks: LockRequests,
-    out: Routed,
+    pub(super) out: Routed,
 }
 
 impl Router {

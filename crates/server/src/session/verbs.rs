@@ -10,7 +10,7 @@
 
 use atoll_posix::AccessMode;
 use atoll_vfs::{
-    Attr, Context, DirEntry, Errno, FallocateMode, FileSystem, FileType, Handle, Ino, Name,
+    Attr, Context, DirEntry, Errno, FallocateMode, FileAt, FileSystem, FileType, Handle, Ino, Name,
     OpenFlags, RenameFlags, Rest, Result, SeekTo, SetAttr, StatFs, Written, XattrFlags,
 };
 
@@ -484,6 +484,16 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         data: &[u8],
     ) -> Result<Written> {
         self.write_to(cx, ino, handle, At::Offset(offset), data)
+    }
+
+    fn copy_file_range(&mut self, cx: &Context, from: FileAt, to: FileAt, len: u64) -> Result<u64> {
+        let (source, target) = (self.file(from.ino, from.handle)?, self.file(to.ino, to.handle)?);
+        loop {
+            let result = self.copy_once(cx, (&source, from.offset), (&target, to.offset), len);
+            if !self.goes_on(&result)? {
+                return result;
+            }
+        }
     }
 
     fn fallocate(

@@ -48,6 +48,7 @@ impl<T: Transport> Client<T> {
             transport,
             agreed: Extensions::empty(),
             truncates: false,
+            copies: true,
             max_data: (options.max_data as usize).max(DATA_MIN),
             unique: 0,
             open: BTreeMap::new(),

@@ -1,6 +1,6 @@
 //! The content of a regular file: a length and a sparse map of blocks.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use core::ops::Range;
 
@@ -29,6 +29,9 @@ enum Block {
 pub(super) struct Content {
     size: u64,
     blocks: BTreeMap<u64, Block>,
+    /// The [`WINDOW`]s that have been written into: other blocks of theirs may be there still when
+    /// those that were written are not.
+    written: BTreeSet<u64>,
 }
 
 /// The part of block `index` that `range` covers, relative to the block.
@@ -91,6 +94,35 @@ impl Content {
         self.size = self.size.max(range.end);
     }
 
+    /// Takes the bytes `from` here for those at `offset`, which do not overlap them. Blocks that are
+    /// copied from none, or from zeroed ones, may be holes in the copy.
+    pub(super) fn take(&mut self, offset: u64, source: &Content, from: Range<u64>) {
+        let mut at = from.start;
+        while at < from.end {
+            let to = offset + (at - from.start);
+            // To the next end of a block, here or there.
+            let n = (BLOCK - at % BLOCK).min(BLOCK - to % BLOCK).min(from.end - at);
+            match source.blocks.get(&(at / BLOCK)) {
+                Some(Block::Data(bytes)) => {
+                    let begin = (at % BLOCK) as usize;
+                    self.write(to, &bytes[begin..begin + n as usize]);
+                }
+                _ => match self.blocks.get_mut(&(to / BLOCK)) {
+                    Some(Block::Data(bytes)) => {
+                        let begin = (to % BLOCK) as usize;
+                        Arc::make_mut(bytes)[begin..begin + n as usize].fill(0);
+                    }
+                    _ => {
+                        self.written.insert(to / BLOCK / WINDOW);
+                        self.blocks.entry(to / BLOCK).or_insert(Block::Zero);
+                    }
+                },
+            }
+            self.size = self.size.max(to + n);
+            at += n;
+        }
+    }
+
     /// All of it, as snapshots hold it.
     pub(super) fn to_file_content(&self) -> FileContent {
         let blocks = self.blocks.iter().filter_map(|(&index, block)| match block {
@@ -104,6 +136,7 @@ impl Content {
 
     /// The bytes of a block, made `Data` if it was not.
     fn bytes_mut(&mut self, index: u64) -> &mut [u8; BLOCK as usize] {
+        self.written.insert(index / WINDOW);
         let block = self.blocks.entry(index).or_insert(Block::Zero);
         if matches!(block, Block::Zero) {
             *block = Block::Data(Arc::new([0; BLOCK as usize]));
@@ -117,6 +150,7 @@ impl Content {
     pub(super) fn set_size(&mut self, size: u64) {
         if size < self.size {
             self.blocks.split_off(&size.div_ceil(BLOCK));
+            self.written.split_off(&size.div_ceil(BLOCK * WINDOW));
             let rest = (size % BLOCK) as usize;
             if rest != 0
                 && let Some(Block::Data(bytes)) = self.blocks.get_mut(&(size / BLOCK))
@@ -136,6 +170,9 @@ impl Content {
 
     /// Takes the storage of whole blocks in `range` away and zeroes the rest of it.
     pub(super) fn punch(&mut self, range: Range<u64>) {
+        let window = BLOCK * WINDOW;
+        let gone = range.start.div_ceil(window)..range.end / window;
+        self.written.retain(|index| !gone.contains(index));
         self.zero(&range, true);
     }
 
@@ -196,7 +233,7 @@ impl Content {
     }
 
     /// Whether `answer` is a right one for a seek, given that a `Zero` block may count as either,
-    /// and so may a hole that has a block beside it in the same [`WINDOW`].
+    /// and so may a hole that has, or had, a block beside it in the same [`WINDOW`].
     pub(super) fn seek_admits(&self, offset: u64, to: SeekTo, answer: Result<u64>) -> bool {
         if offset >= self.size {
             return answer == Err(Errno::ENXIO);
@@ -229,7 +266,8 @@ impl Content {
 
     fn may_be_stored(&self, index: u64) -> bool {
         let first = index / WINDOW * WINDOW;
-        self.blocks.range(first..first + WINDOW).next().is_some()
+        self.written.contains(&(index / WINDOW))
+            || self.blocks.range(first..first + WINDOW).next().is_some()
     }
 
     fn any_data(&self, range: Range<u64>) -> bool {

@@ -328,6 +328,33 @@ impl FileSystem for ModelFs {
         Ok(Written { len: data.len(), offset })
     }
 
+    fn copy_file_range(&mut self, cx: &Context, from: FileAt, to: FileAt, len: u64) -> Result<u64> {
+        let size = match self.inodes.get(&from.ino).map(|inode| &inode.body) {
+            Some(Body::File(content)) => content.size(),
+            _ => 0,
+        };
+        let len = copied_len(from, to, len, size);
+        let flags = self.file_flags(to.ino, to.handle);
+        let appends = flags.is_some_and(|flags| flags.contains(OpenFlags::APPEND));
+        let mut reasons = self.file_handle_reasons(from.ino, from.handle, OpenFlags::READ);
+        reasons.extend(self.file_handle_reasons(to.ino, to.handle, OpenFlags::WRITE));
+        reasons.extend([
+            (appends, Errno::EBADF),
+            (len == Err(Errno::EINVAL), Errno::EINVAL),
+            (len == Err(Errno::EFBIG), Errno::EFBIG),
+            // Where a write of nothing would be refused.
+            (to.offset > FILE_SIZE_MAX && len != Ok(0), Errno::EINVAL),
+        ]);
+        self.refuse(&reasons)?;
+        let len = len?.min(COPY_MAX);
+        if len > 0 {
+            let source = self.file(from.ino).clone();
+            self.file(to.ino).take(to.offset, &source, from.offset..from.offset + len);
+            self.inode(to.ino)?.content_changed(cx.now);
+        }
+        Ok(len)
+    }
+
     fn fallocate(
         &mut self,
         cx: &Context,

@@ -86,6 +86,46 @@ fixed! {
         tv_nsec: u32,
         reserved: u32,
     }
+    /// The arguments of STATX.
+    StatxIn = "fuse_statx_in" 24 {
+        getattr_flags: u32,
+        reserved: u32,
+        fh: u64,
+        sx_flags: u32,
+        sx_mask: u32,
+    }
+    /// Attributes of an inode as statx(2) has them.
+    RawStatx = "fuse_statx" 256 {
+        mask: u32,
+        blksize: u32,
+        attributes: u64,
+        nlink: u32,
+        uid: u32,
+        gid: u32,
+        mode: u16,
+        spare0: [u16; 1],
+        ino: u64,
+        size: u64,
+        blocks: u64,
+        attributes_mask: u64,
+        atime: Time,
+        btime: Time,
+        ctime: Time,
+        mtime: Time,
+        rdev_major: u32,
+        rdev_minor: u32,
+        dev_major: u32,
+        dev_minor: u32,
+        spare2: [u64; 14],
+    }
+    /// The answer to STATX: its front is that of [`AttrOut`].
+    StatxOut = "fuse_statx_out" 288 {
+        attr_valid: u64,
+        attr_valid_nsec: u32,
+        flags: u32,
+        spare: [u64; 2],
+        stat: RawStatx,
+    }
 }
 
 constants! { u32:

@@ -1,6 +1,6 @@
 //! Open files.
 
-use super::fixed::fixed;
+use super::fixed::{constants, fixed};
 use crate::types::OpenFlags;
 
 fixed! {
@@ -20,7 +20,7 @@ fixed! {
     OpenOut = "fuse_open_out" 16 {
         fh: u64,
         open_flags: u32,
-        padding: u32,
+        backing_id: i32,
     }
     /// The arguments of READ, READDIR and READDIRPLUS.
     ReadIn = "fuse_read_in" 40 {
@@ -56,6 +56,11 @@ fixed! {
         in_size: u32,
         out_size: u32,
     }
+    /// A piece of a program's memory that IOCTL is to be asked again with.
+    IoctlIovec = "fuse_ioctl_iovec" 16 {
+        base: u64,
+        len: u64,
+    }
     /// The answer to IOCTL; data follows.
     IoctlOut = "fuse_ioctl_out" 16 {
         result: i32,
@@ -82,6 +87,21 @@ fixed! {
     LseekOut = "fuse_lseek_out" 8 {
         offset: u64,
     }
+    /// The arguments of COPY_FILE_RANGE and COPY_FILE_RANGE_64; the header names the inode that is
+    /// read.
+    CopyFileRangeIn = "fuse_copy_file_range_in" 56 {
+        fh_in: u64,
+        off_in: u64,
+        nodeid_out: u64,
+        fh_out: u64,
+        off_out: u64,
+        len: u64,
+        flags: u64,
+    }
+    /// The answer to COPY_FILE_RANGE_64. COPY_FILE_RANGE has that of WRITE.
+    CopyFileRangeOut = "fuse_copy_file_range_out" 8 {
+        bytes_copied: u64,
+    }
     /// The arguments of FSYNC and FSYNCDIR.
     FsyncIn = "fuse_fsync_in" 16 {
         fh: u64,
@@ -102,14 +122,44 @@ fixed! {
         release_flags: u32,
         lock_owner: u64,
     }
+    /// The arguments of POLL.
+    PollIn = "fuse_poll_in" 24 {
+        fh: u64,
+        kh: u64,
+        flags: u32,
+        events: u32,
+    }
+    /// The answer to POLL.
+    PollOut = "fuse_poll_out" 8 {
+        revents: u32,
+        padding: u32,
+    }
+    /// The arguments of BMAP.
+    BmapIn = "fuse_bmap_in" 16 {
+        block: u64,
+        blocksize: u32,
+        padding: u32,
+    }
+    /// The answer to BMAP.
+    BmapOut = "fuse_bmap_out" 8 {
+        block: u64,
+    }
     /// The arguments of SYNCFS.
     SyncfsIn = "fuse_syncfs_in" 8 {
         padding: u64,
     }
 }
 
-/// Of [`FsyncIn::fsync_flags`]: timestamps may be left behind.
-pub const FUSE_FSYNC_FDATASYNC: u32 = 1;
+constants! { u32:
+    FOPEN_DIRECT_IO = 1 << 0, "Of an answer that opens: reads and writes pass the page cache by.";
+    FOPEN_KEEP_CACHE = 1 << 1, "The pages of the file that are cached stay.";
+    FOPEN_CACHE_DIR = 1 << 3, "The listing may be cached.";
+    FUSE_WRITE_CACHE = 1 << 0, "Of WRITE: the kernel writes back pages of a shared mapping.";
+    FUSE_READ_LOCKOWNER = 1 << 1, "Of READ: a program reads, by a descriptor.";
+    FUSE_IOCTL_DIR = 1 << 4, "Of IOCTL: by a descriptor of a directory.";
+    FUSE_FSYNC_FDATASYNC = 1 << 0, "Of FSYNC: timestamps may be left behind.";
+}
+
 /// Of [`LseekIn::whence`].
 pub const SEEK_DATA: u32 = 3;
 /// Of [`LseekIn::whence`].

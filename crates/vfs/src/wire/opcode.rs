@@ -35,15 +35,23 @@ super::fixed::constants! { u32:
     FUSE_ACCESS = 34, "Check permissions.";
     FUSE_CREATE = 35, "Make and open a file.";
     FUSE_INTERRUPT = 36, "Give up a request.";
+    FUSE_BMAP = 37, "The block of a device that a block of a file is.";
     FUSE_DESTROY = 38, "The end of the session.";
     FUSE_IOCTL = 39, "What only this kind of file system knows.";
+    FUSE_POLL = 40, "Whether a descriptor is ready. Atoll's files always are.";
+    FUSE_NOTIFY_REPLY = 41, "The answer to FUSE_NOTIFY_RETRIEVE. Not answered.";
     FUSE_BATCH_FORGET = 42, "Drop references to several inodes. Not answered.";
     FUSE_FALLOCATE = 43, "Allocate, punch or zero a range.";
     FUSE_READDIRPLUS = 44, "List a directory with attributes.";
     FUSE_RENAME2 = 45, "Rename.";
     FUSE_LSEEK = 46, "Find data or a hole.";
+    FUSE_COPY_FILE_RANGE = 47, "Copy from file to file, less than 4 GiB.";
+    FUSE_SETUPMAPPING = 48, "Show a range of a file in the window of memory of a virtual machine.";
+    FUSE_REMOVEMAPPING = 49, "Take ranges out of that window.";
     FUSE_SYNCFS = 50, "Make everything durable.";
     FUSE_TMPFILE = 51, "Make and open a file without a name.";
+    FUSE_STATX = 52, "Attributes, and the time of creation.";
+    FUSE_COPY_FILE_RANGE_64 = 53, "Copy from file to file.";
 }
 
 /// Use an open file of another session. Atoll's own, far from what FUSE counts up from: see

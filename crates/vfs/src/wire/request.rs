@@ -1,18 +1,20 @@
 //! Requests: from bytes to what is asked, and back.
 
 use super::adopt::AdoptIn;
-use super::attributes::{GetattrIn, SetattrIn};
+use super::attributes::{GetattrIn, SetattrIn, StatxIn};
 use super::files::{
-    CreateIn, FallocateIn, FlushIn, FsyncIn, IoctlIn, LseekIn, OpenIn, ReadIn, ReleaseIn, SyncfsIn,
-    WriteIn,
+    BmapIn, CopyFileRangeIn, CreateIn, FallocateIn, FlushIn, FsyncIn, IoctlIn, LseekIn, OpenIn,
+    PollIn, ReadIn, ReleaseIn, SyncfsIn, WriteIn,
 };
 use super::fixed::Fixed;
 use super::header::{EXT_TIME_SIZE, InHeader, find_time, put_time};
 use super::locks::LkIn;
+use super::mappings::{RemovemappingIn, SetupmappingIn, Unmapped};
 use super::names::{
     AccessIn, BatchForgetIn, ForgetIn, Forgets, LinkIn, MkdirIn, MknodIn, Rename2In, RenameIn,
     name, string,
 };
+use super::notices::NotifyRetrieveIn;
 use super::opcode::*;
 use super::session::{INIT_IN_OLD_SIZE, InitIn, InterruptIn};
 use super::xattrs::{GetxattrIn, SetxattrIn};
@@ -101,6 +103,9 @@ requests! {
         /// `name` is 1 byte or more.
         Removexattr { name: &'a [u8] } = FUSE_REMOVEXATTR;
         Destroy = FUSE_DESTROY;
+        Removemapping(Unmapped<'a>) = FUSE_REMOVEMAPPING;
+        /// `data` has the length that `args` say.
+        NotifyReply { args: NotifyRetrieveIn, data: &'a [u8] } = FUSE_NOTIFY_REPLY;
     }
     plain {
         Forget(ForgetIn) = FUSE_FORGET;
@@ -110,6 +115,12 @@ requests! {
         Read(ReadIn) = FUSE_READ;
         Fallocate(FallocateIn) = FUSE_FALLOCATE;
         Lseek(LseekIn) = FUSE_LSEEK;
+        CopyFileRange(CopyFileRangeIn) = FUSE_COPY_FILE_RANGE;
+        CopyFileRange64(CopyFileRangeIn) = FUSE_COPY_FILE_RANGE_64;
+        Statx(StatxIn) = FUSE_STATX;
+        Setupmapping(SetupmappingIn) = FUSE_SETUPMAPPING;
+        Poll(PollIn) = FUSE_POLL;
+        Bmap(BmapIn) = FUSE_BMAP;
         Flush(FlushIn) = FUSE_FLUSH;
         Fsync(FsyncIn) = FUSE_FSYNC;
         Release(ReleaseIn) = FUSE_RELEASE;
@@ -164,6 +175,11 @@ fn xattr(bytes: &[u8]) -> Result<(&[u8], &[u8])> {
         return Err(Errno::ERANGE);
     }
     Ok((name, rest))
+}
+
+/// Whether a request with this number is one that gets no reply, whatever becomes of it.
+pub const fn is_unanswered(opcode: u32) -> bool {
+    matches!(opcode, FUSE_FORGET | FUSE_BATCH_FORGET | FUSE_NOTIFY_REPLY)
 }
 
 impl<'a> Message<'a> {
@@ -293,19 +309,35 @@ impl<'a> Request<'a> {
                 Request::Init(InitIn::load(&whole))
             }
             FUSE_DESTROY => Request::Destroy,
+            FUSE_REMOVEMAPPING => {
+                let (args, rest) = args::<RemovemappingIn>(body)?;
+                let ones = Unmapped::new(rest).ok_or(Errno::EINVAL)?;
+                if ones.count() != args.count as usize {
+                    return Err(Errno::EINVAL);
+                }
+                Request::Removemapping(ones)
+            }
+            FUSE_NOTIFY_REPLY => {
+                let (args, rest) = args::<NotifyRetrieveIn>(body)?;
+                let data = payload(rest, data)?;
+                if data.len() != args.size as usize {
+                    return Err(Errno::EINVAL);
+                }
+                Request::NotifyReply { args, data }
+            }
             _ => return Request::decode_plain(opcode, body),
         })
     }
 
     /// Whether a reply comes.
     pub const fn is_answered(&self) -> bool {
-        !matches!(self, Request::Forget(_) | Request::BatchForget(_))
+        !is_unanswered(self.opcode())
     }
 
     /// The bytes that go as data.
     pub const fn data(&self) -> &'a [u8] {
         match *self {
-            Request::Write { data, .. } => data,
+            Request::Write { data, .. } | Request::NotifyReply { data, .. } => data,
             Request::Symlink { target, .. } => target,
             Request::Setxattr { value, .. } => value,
             _ => &[],
@@ -353,6 +385,11 @@ impl<'a> Request<'a> {
             Request::Setxattr { args, name, .. } => w.put(args).and_then(|()| w.string(name)),
             Request::Getxattr { args, name } => w.put(args).and_then(|()| w.string(name)),
             Request::Removexattr { name } => w.string(name),
+            Request::Removemapping(ones) => {
+                w.put(&RemovemappingIn { count: u32::try_from(ones.count()).ok()? })?;
+                w.bytes(ones.bytes())
+            }
+            Request::NotifyReply { args, .. } => w.put(args),
             plain => plain.encode_plain(&mut w),
         }?;
         if let Some(time) = time {

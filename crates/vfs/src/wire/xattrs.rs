@@ -10,6 +10,13 @@ fixed! {
         size: u32,
         flags: u32,
     }
+    /// The same with FUSE_SETXATTR_EXT.
+    SetxattrExtIn = "fuse_setxattr_in" 16 {
+        size: u32,
+        flags: u32,
+        setxattr_flags: u32,
+        padding: u32,
+    }
     /// The arguments of GETXATTR, where the name follows, and LISTXATTR.
     GetxattrIn = "fuse_getxattr_in" 8 {
         size: u32,

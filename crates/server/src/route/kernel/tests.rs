@@ -1,0 +1,75 @@
+use std::collections::BTreeMap;
+
+use atoll_vfs::server::{Identity, ServerOptions};
+use atoll_vfs::wire::{Extensions, REPLY_MAX};
+use atoll_vfs::{AccessTimes, Timespec};
+
+use super::*;
+use crate::leases::caches::Lends;
+use crate::route::carrier::Incoming;
+use crate::route::router::Router;
+use crate::testing::Noted;
+use crate::{Access, Credentials};
+
+/// The message of an INIT that offers everything.
+fn offer() -> Vec<u8> {
+    let offer = InitIn::new(u64::MAX >> 1, Extensions::empty());
+    let mut message = vec![0; InHeader::SIZE + InitIn::SIZE];
+    let header = InHeader { len: message.len() as u32, opcode: FUSE_INIT, ..InHeader::default() };
+    header.store(&mut message);
+    offer.store(&mut message[InHeader::SIZE..]);
+    message
+}
+
+/// The features that a mount with these options gets of all that there are.
+fn agreed(options: KernelOptions, access_times: AccessTimes) -> u64 {
+    let volume = crate::testing::volume();
+    volume.set_access_times(access_times).unwrap();
+    let mut session = volume.session(Credentials::default(), Access::default()).unwrap();
+    let lends = if options.others == Others::None { Lends::All } else { Lends::Pages };
+    let cache = session.begin_cache(lends, Arc::new(Noted::default())).unwrap();
+    let agrees = ServerOptions { extensions: Extensions::empty(), ..ServerOptions::default() };
+    let mut router = Router::of_kernel(agrees, Kernel::new(cache, options));
+    let incoming = Incoming { message: &offer(), data: &[], room: &mut [] };
+    router.route(&mut session, incoming, true).unwrap();
+    InitOut::load(&router.out.message[OutHeader::SIZE..]).features()
+}
+
+/// docs/PROTOCOL-FUSE.md says of each bit of INIT whether it is agreed to. So it is.
+#[test]
+fn the_document_says_what_is_agreed() {
+    let document = include_str!("../../../../../docs/PROTOCOL-FUSE.md");
+    let (_, table) = document.split_once("## Bits of INIT").unwrap();
+    let table = table.split_once("\n## ").unwrap().0;
+    let said: BTreeMap<u32, &str> = table
+        .lines()
+        .map(|line| line.split('|').map(str::trim).collect::<Vec<_>>())
+        .filter_map(|cells| Some((cells.get(1)?.parse().ok()?, *cells.get(3)?)))
+        .collect();
+
+    let mut reply = [0; REPLY_MAX];
+    let caller = Caller { identity: Identity::FromHeader, now: Timespec::default() };
+    let mut fs = atoll_vfs::model::ModelFs::default();
+    let mut plain = Server::new(ServerOptions::default());
+    plain.serve(&mut fs, &caller, &offer(), &[], &mut reply, &mut []).unwrap();
+    let plain = InitOut::load(&reply[OutHeader::SIZE..]).features();
+    let mut mounts = 0;
+    for others in [Others::Any, Others::Rings, Others::None] {
+        for access_times in [AccessTimes::Noatime, AccessTimes::Relatime] {
+            for unchanging in [false, true] {
+                for owner in [None, Some((1, 1))] {
+                    let options = KernelOptions { owner, others, unchanging };
+                    mounts |= agreed(options, access_times);
+                }
+            }
+        }
+    }
+    for bit in 0..63 {
+        let should = match (plain >> bit & 1, mounts >> bit & 1) {
+            (1, _) => "yes",
+            (_, 1) => "mounts",
+            _ => "no",
+        };
+        assert_eq!(said.get(&bit).copied().unwrap_or("no"), should, "bit {bit}");
+    }
+}
