@@ -15,6 +15,7 @@ use rustix::process::{Signal, WaitOptions};
 
 use crate::failure::{FAILED, Failure, Outcome};
 use crate::notes;
+use crate::served::Served;
 use crate::signals::{self, SignalSet};
 use crate::volume::{self, Access, Atime};
 
@@ -111,18 +112,19 @@ fn serve(
         Failure::new(format!("cannot mount {}: {error}", volume.display()))
     };
     let signals = block_signals().map_err(|error| cannot(&error))?;
-    let fs = volume::open(volume, access)?;
+    let fs = Served::open(volume, access)?;
     let read_only = access == Access::Read;
     let owner = (0, 0);
     let options = MountOptions { source: volume, read_only, owner, checked: true, access_times };
     let device = match mount_at(target, &options) {
         Ok(device) => device,
         Err(error) => {
-            volume::close(volume, fs)?;
+            fs.close(volume)?;
             return Err(cannot(&error));
         }
     };
-    let server = match SoleServer::start(fs, device, read_only, access_times) {
+    let shared = fs.share("volume").map_err(|error| cannot(&error))?;
+    let server = match SoleServer::start(shared, device, read_only, access_times) {
         Ok(server) => server,
         Err(error) => {
             let _ = detach(target);
@@ -138,7 +140,7 @@ fn serve(
         let _ = detach(target);
     }
     match fs {
-        Some(fs) => volume::close(volume, fs)?,
+        Some(fs) => fs.close(volume)?,
         None => return Err(cannot(&"an internal error ended it; what had been written is safe")),
     }
     match error {

@@ -20,9 +20,10 @@ use rustix::process::Signal;
 use crate::failure::{Failure, Outcome};
 use crate::logging;
 use crate::notes;
+use crate::served::Served;
 use crate::signals;
 use crate::size;
-use crate::volume::{self, Access, Atime, Volume};
+use crate::volume::{self, Access, Atime};
 
 /// Serve volumes to many programs at once, until Ctrl-C or SIGTERM.
 ///
@@ -188,7 +189,7 @@ pub fn run(args: &Args) -> Outcome {
     let doors = (|| {
         for source in &args.volumes {
             let path = volume::absolute(&source.path)?;
-            volumes.push((source.name.clone(), volume::open(&path, source.access)?));
+            volumes.push((source.name.clone(), Served::open(&path, source.access)?));
             paths.push(path);
         }
         for (name, volume) in &mut volumes {
@@ -211,7 +212,9 @@ pub fn run(args: &Args) -> Outcome {
     // is one. It is made absolute while that can be asked for.
     let open = rules.iter().position(Rules::admit_others).unwrap_or(0);
     let address = std::path::absolute(&args.socket[open]);
-    let confined = match confine::confine(args.jail.into()) {
+    volumes.iter_mut().for_each(|(_, served)| served.isolate());
+    let directories: Vec<_> = volumes.iter().filter_map(|(_, served)| served.directory()).collect();
+    let confined = match confine::confine(args.jail.into(), &directories) {
         Ok(confined) => confined,
         Err(error) => {
             return Err(give_up(volumes, &paths, cannot("confine the server", &error)));
@@ -242,7 +245,7 @@ pub fn run(args: &Args) -> Outcome {
     let volumes = volumes
         .into_iter()
         .map(|(name, volume)| {
-            let volume = atoll_host::server::volume(volume, name);
+            let volume = volume.share(name).map_err(|error| cannot("start serving", &error))?;
             volume
                 .set_access_times(args.atime.into())
                 .map_err(|error| cannot("start serving", &error))?;
@@ -270,7 +273,7 @@ pub fn run(args: &Args) -> Outcome {
         ended.map_err(|error| cannot("serve", &error))?.into_iter().zip(&paths)
     {
         let closed = match volume {
-            Some(volume) => volume::close(path, volume),
+            Some(volume) => volume.close(path),
             None => Err(Failure::new(format!(
                 "{name} could not be closed after an internal error; what had been written is safe, and \
                  is taken up when it is opened again"
@@ -288,9 +291,9 @@ pub fn run(args: &Args) -> Outcome {
 }
 
 /// Closes all of `volumes`, though one cannot be, and returns why they are not served.
-fn give_up(volumes: Vec<(String, Volume)>, paths: &[PathBuf], why: Failure) -> Failure {
+fn give_up(volumes: Vec<(String, Served)>, paths: &[PathBuf], why: Failure) -> Failure {
     for ((_, volume), path) in volumes.into_iter().zip(paths) {
-        if let Err(failure) = volume::close(path, volume) {
+        if let Err(failure) = volume.close(path) {
             log::error!("{failure}");
         }
     }
@@ -315,8 +318,18 @@ fn rules_of(path: &Path) -> Result<(Vec<Rule>, Vec<Limit>), Failure> {
 }
 
 /// Gives the directories of the volume `name` the quotas that `rules` say, and others none.
-fn set_quotas(name: &str, volume: &mut Volume, rules: &[Rule]) -> Result<(), Failure> {
+fn set_quotas(name: &str, served: &mut Served, rules: &[Rule]) -> Result<(), Failure> {
     let about = |rule: &&Rule| rule.volume().is_none_or(|its| its == name);
+    let volume = match served {
+        Served::Volume(volume) => volume,
+        Served::Directory(_) if rules.iter().filter(about).any(|rule| rule.quota().is_some()) => {
+            return Err(Failure::new(format!(
+                "{name} is a directory of the host, which has no quotas here: give the rule a volume= that is \
+                 no directory, or have the host limit it"
+            )));
+        }
+        Served::Directory(_) => return Ok(()),
+    };
     let mut quotas: Vec<(Ino, Quota)> = Vec::new();
     for (path, quota) in rules.iter().filter(about).filter_map(Rule::quota) {
         let failed = |error: Errno| {
@@ -411,7 +424,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let paths = ["cut", "whole"].map(|name| folder.path().join(name));
         let options = CreateOptions { size: Some(16 << 20), ..CreateOptions::default() };
-        let open = |path: &PathBuf| ("v".to_owned(), volume::create(path, &options).unwrap());
+        let open = |path: &PathBuf| {
+            ("v".to_owned(), Served::Volume(volume::create(path, &options).unwrap()))
+        };
         let volumes = paths.iter().map(open).collect();
         let cut = std::fs::File::options().write(true).open(&paths[0]).unwrap();
         cut.set_len(0).unwrap();

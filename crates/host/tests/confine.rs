@@ -85,7 +85,7 @@ fn part(case: &str) -> ExitCode {
         }
         "jail" => {
             let superuser = rustix::process::geteuid().is_root();
-            match confine(Jail::Require) {
+            match confine(Jail::Require, &[]) {
                 // As where a container keeps namespaces from its superuser.
                 Err(error) => println!("no jail here: {error}"),
                 Ok(_) => assert!(superuser),
@@ -93,14 +93,14 @@ fn part(case: &str) -> ExitCode {
         }
         "view" => {
             use atoll_server::host::Host;
-            let landlocked = confine(Jail::Auto).unwrap().landlocked;
+            let landlocked = confine(Jail::Auto, &[]).unwrap().landlocked;
             // Its memory can be taken back, for which its descriptor has been opened anew.
             let view = atoll_host::server::Machine.view(1 << 20, true).map(|view| view.is_some());
             let without = Err(atoll_vfs::Errno::ENOSYS);
             assert_eq!(view, if landlocked == Landlocked::No { without } else { Ok(true) });
         }
         "serve" | "no-file" | "a-thread" => {
-            confine(Jail::Auto).unwrap();
+            confine(Jail::Auto, &[]).unwrap();
         }
         _ => filter_calls(None).unwrap(),
     }

@@ -161,7 +161,7 @@ impl<F: FileSystem + Send> Session<F> {
         most: usize,
         give: impl FnOnce(&dyn Any) -> Result<T>,
     ) -> Result<Option<T>> {
-        if self.own.view.is_some() {
+        if self.own.view.is_some() || self.volume.is_foreign() {
             return Ok(None);
         }
         let mut state = self.volume.lock()?;
@@ -233,7 +233,7 @@ impl<F: FileSystem + Send> Session<F> {
     }
 
     /// From now on the session's client is a kernel, which may have the leases that `lends` says:
-    /// attributes for users who are not trusted.
+    /// attributes for users who are not trusted; none where others change the volume too.
     /// To be called before any request. `mount` is woken when there is a notice for it, and fenced
     /// when its kernel does not forget in time.
     ///
@@ -241,6 +241,7 @@ impl<F: FileSystem + Send> Session<F> {
     /// `EIO` after a panic in the file system.
     pub fn begin_cache(&mut self, lends: Lends, mount: Arc<dyn Mount>) -> Result<Arc<KernelCache>> {
         let top = self.own.inodes.top();
+        let lends = if self.volume.is_foreign() { Lends::Nothing } else { lends };
         let mut state = self.volume.lock()?;
         let untrusted = (lends == Lends::Attributes).then_some(self.own.peer.uid);
         let room = Room::new(self.own.access.account.as_ref(), Resource::Memory, KNOWN_BYTES);

@@ -21,6 +21,8 @@ pub(crate) struct Plain {
     files: HashSet<Ino>,
     /// The one of them that was asked for last: to find it in the set takes 200 instructions.
     latest: Option<Ino>,
+    /// Others change modes and attributes too: no file is known.
+    unknown: bool,
 }
 
 impl Plain {
@@ -30,7 +32,15 @@ impl Plain {
         self.latest = None;
     }
 
+    /// Of a file system that others change too.
+    pub(crate) fn unknown() -> Plain {
+        Plain { unknown: true, ..Plain::default() }
+    }
+
     fn insert(&mut self, ino: Ino) {
+        if self.unknown {
+            return;
+        }
         if self.files.len() >= PLAIN_MAX {
             self.files.clear();
         }

@@ -1,0 +1,104 @@
+//! The two things that are served: a volume, and a directory of the host.
+
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use atoll_host::directory::{HostDirectory, Options};
+use atoll_vfs::{Context, FileSystem, Ino, Locks, Result as VfsResult, StatFs};
+
+use crate::failure::Failure;
+use crate::volume::{self, Access, Volume};
+
+/// A volume or a directory of the host, open in this process.
+// A server has few of them.
+#[allow(clippy::large_enum_variant)]
+pub enum Served {
+    /// A volume.
+    Volume(Volume),
+    /// A directory of the host.
+    Directory(HostDirectory),
+}
+
+macro_rules! by_variant {
+    ($self:ident $verb:ident ($($arg:ident),*)) => {
+        match $self {
+            Served::Volume(fs) => FileSystem::$verb(fs, $($arg),*),
+            Served::Directory(fs) => FileSystem::$verb(fs, $($arg),*),
+        }
+    };
+}
+
+impl FileSystem for Served {
+    atoll_vfs::verbs!(by_variant: all);
+
+    fn statfs_below(&mut self, cx: &Context, dir: Ino) -> VfsResult<StatFs> {
+        by_variant!(self statfs_below (cx, dir))
+    }
+
+    fn shared_locks(&mut self) -> Option<&mut dyn Locks> {
+        by_variant!(self shared_locks ())
+    }
+
+    #[inline]
+    fn checkpoint_due(&self) -> bool {
+        by_variant!(self checkpoint_due ())
+    }
+}
+
+/// Whether `path` is a directory of the host, and no volume.
+pub fn is_directory(path: &Path) -> bool {
+    path.is_dir()
+}
+
+impl Served {
+    /// Opens what is at `path`.
+    pub fn open(path: &Path, access: Access) -> Result<Served, Failure> {
+        if !is_directory(path) {
+            return volume::open(path, access).map(Served::Volume);
+        }
+        let options = Options { read_only: access == Access::Read, ..Options::default() };
+        HostDirectory::open(path, &options).map(Served::Directory).map_err(|error| {
+            Failure::new(format!("cannot open the directory {}: {error}", path.display()))
+        })
+    }
+
+    /// Closes what was opened at `path`. Everything of a volume is durable afterwards.
+    pub fn close(self, path: &Path) -> Result<(), Failure> {
+        match self {
+            Served::Volume(volume) => volume::close(path, volume),
+            // Its files are the host's, which writes them back as those of its programs.
+            Served::Directory(_) => Ok(()),
+        }
+    }
+
+    /// Has as little of the host in reach as it may: see [`HostDirectory::isolate`].
+    pub fn isolate(&mut self) {
+        if let Served::Directory(directory) = self
+            && let Err(error) = directory.isolate()
+        {
+            log::debug!("a directory of the host has no mount of its own: {error}");
+        }
+    }
+
+    /// The root of a directory of the host.
+    pub fn directory(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Served::Volume(_) => None,
+            Served::Directory(directory) => Some(directory.root()),
+        }
+    }
+
+    /// Shares it as `name` with clients.
+    pub fn share(
+        self,
+        name: impl Into<String>,
+    ) -> Result<Arc<atoll_server::Volume<Served>>, atoll_vfs::Errno> {
+        let foreign = matches!(self, Served::Directory(_));
+        let volume = atoll_host::server::volume(self, name);
+        if foreign {
+            volume.set_foreign()?;
+        }
+        Ok(volume)
+    }
+}
