@@ -19,7 +19,8 @@ use crate::served::Served;
 use crate::signals::{self, SignalSet};
 use crate::volume::{self, Access, Atime};
 
-/// Show a volume's files in a directory, until it is unmounted.
+/// Show a volume's files in a directory, until it is unmounted; or those of another directory, of
+/// which the host's changes are seen at once.
 ///
 /// A volume that `atoll serve` serves is named by the server's socket: SOCKET, or SOCKET/VOLUME if
 /// it serves several.
@@ -39,7 +40,7 @@ pub struct Args {
     /// Serve in the foreground, until Ctrl-C or unmounted.
     #[arg(short, long)]
     foreground: bool,
-    /// The volume, or the socket of a server.
+    /// The volume or directory, or the socket of a server.
     #[arg(value_name = "VOLUME|SOCKET[/VOLUME]")]
     volume: PathBuf,
     /// Where its files are to appear.
@@ -112,7 +113,7 @@ fn serve(
         Failure::new(format!("cannot mount {}: {error}", volume.display()))
     };
     let signals = block_signals().map_err(|error| cannot(&error))?;
-    let fs = Served::open(volume, access)?;
+    let fs = Served::open(volume, access, None)?;
     let read_only = access == Access::Read;
     let owner = (0, 0);
     let options = MountOptions { source: volume, read_only, owner, checked: true, access_times };

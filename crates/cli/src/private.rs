@@ -41,7 +41,7 @@ impl PrivateServer {
         let cannot = |error: &dyn fmt::Display| {
             Failure::new(format!("cannot serve {}: {error}", path.display()))
         };
-        let volume = Served::open(path, access)?;
+        let volume = Served::open(path, access, None)?;
         let name = format!("run-{}-{number}", std::process::id());
         let bound = atoll_preload::in_directory(hidden, |dir| {
             let socket = dir.join(&name);

@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use atoll_host::directory::{HostDirectory, Options};
+use atoll_host::directory::{HostDirectory, Options, Owners};
 use atoll_vfs::{Context, FileSystem, Ino, Locks, Result as VfsResult, StatFs};
 
 use crate::failure::Failure;
@@ -51,13 +51,46 @@ pub fn is_directory(path: &Path) -> bool {
     path.is_dir()
 }
 
+/// All files of a directory are this user's and group's; not given: nobody's, or this process's
+/// user's where that may make none for others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Squash {
+    /// The user.
+    pub uid: Option<u32>,
+    /// The group.
+    pub gid: Option<u32>,
+}
+
+/// The user and group of nobody, as in exports(5).
+const NOBODY: u32 = 65534;
+
+impl Squash {
+    fn owners(self) -> Owners {
+        let (own_uid, own_gid) = match Owners::of_process() {
+            Owners::Kept => (NOBODY, NOBODY),
+            Owners::Squashed { uid, gid } => (uid, gid),
+        };
+        Owners::Squashed { uid: self.uid.unwrap_or(own_uid), gid: self.gid.unwrap_or(own_gid) }
+    }
+}
+
 impl Served {
-    /// Opens what is at `path`.
-    pub fn open(path: &Path, access: Access) -> Result<Served, Failure> {
+    /// Opens what is at `path`. With `squash` it has to be a directory.
+    pub fn open(path: &Path, access: Access, squash: Option<Squash>) -> Result<Served, Failure> {
+        let cannot = |why: &str| Failure::new(format!("cannot serve {}: {why}", path.display()));
         if !is_directory(path) {
+            if squash.is_some() {
+                return Err(cannot("all_squash, anonuid and anongid are for directories"));
+            }
             return volume::open(path, access).map(Served::Volume);
         }
-        let options = Options { read_only: access == Access::Read, ..Options::default() };
+        let owners = squash.map(Squash::owners);
+        let possible = Owners::of_process();
+        if possible != Owners::Kept && owners.is_some_and(|owners| owners != possible) {
+            return Err(cannot("only the superuser can make files for others"));
+        }
+        let read_only = access == Access::Read;
+        let options = Options { read_only, owners, ..Options::default() };
         HostDirectory::open(path, &options).map(Served::Directory).map_err(|error| {
             Failure::new(format!("cannot open the directory {}: {error}", path.display()))
         })

@@ -138,6 +138,32 @@ fn owners_are_the_hosts() {
     served.stop();
 }
 
+/// All files are one user's, and each client's own.
+#[test]
+fn squashed_directories() {
+    let served =
+        Served::again(with_directory(), &["host:all_squash", "a.vol", "--allow", "all=rw"]);
+    let host = served.path().join("host");
+    if is_root() {
+        // The directory has to be that user's too.
+        std::os::unix::fs::chown(&host, Some(65534), Some(65534)).unwrap();
+    }
+    let script = "echo x > /vol/f; chmod 640 /vol/f; stat -c %u /vol/f /vol";
+    let own = nix::unistd::geteuid().as_raw();
+    let said = ok(&mut served.run("s/host:/vol", script));
+    assert_eq!(said, format!("{own}\n{own}\n"));
+    let squashed = if is_root() { 65534 } else { own };
+    assert_eq!(fs::metadata(host.join("f")).unwrap().uid(), squashed);
+    let refused = atoll()
+        .current_dir(served.path())
+        .args(["serve", "--socket", "other", "b.vol:all_squash"])
+        .output()
+        .unwrap();
+    assert!(!refused.status.success());
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("for directories"));
+    served.stop();
+}
+
 /// Without a server that runs already.
 #[test]
 fn a_directory_of_ones_own() {

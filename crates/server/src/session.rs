@@ -531,6 +531,32 @@ mod tests {
 
     use super::*;
 
+    /// Where others change the volume too no client keeps anything.
+    #[test]
+    fn a_foreign_volume_is_lent_to_nobody() {
+        let volume = crate::testing::volume();
+        let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
+        let both = OpenFlags::READ | OpenFlags::WRITE;
+        for foreign in [false, true] {
+            if foreign {
+                volume.set_foreign().unwrap();
+            }
+            let mut session = volume.session(Credentials::default(), Access::default()).unwrap();
+            let mount = Arc::<crate::testing::Noted>::default();
+            let cache = session.begin_cache(Lends::Pages, mount).unwrap();
+            let name = Name::new(b"f").unwrap();
+            let (attr, handle) = session.create(&cx, Ino::ROOT, name, 0o600, both).unwrap();
+            session.getattr(&cx, attr.ino).unwrap();
+            assert_eq!(session.take_lent().is_some_and(|lent| lent.valid), !foreign);
+            assert_eq!(cache.keeps_pages(attr.ino), !foreign);
+            let mapped = session.map(&cx, attr.ino, handle, 0, 1).map(drop);
+            assert_eq!(mapped, if foreign { Err(Errno::ENOSYS) } else { Ok(()) });
+            // Another may have made it a program that takes its owner's rights.
+            session.write(&cx, attr.ino, handle, 0, b"x").unwrap();
+            assert_eq!(volume.lock().unwrap().plain.finds(attr.ino), !foreign);
+        }
+    }
+
     #[test]
     fn no_view_is_another_thing_than_no_memory() {
         let volume = crate::testing::volume();

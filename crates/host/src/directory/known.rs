@@ -21,7 +21,7 @@ const ATTEMPTS: u8 = 4;
 /// The bounds of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Inodes that are known at a time, open ones aside. Each takes some 150 bytes.
+    /// Inodes that are known at a time, open ones aside. Each takes some 200 bytes.
     pub inodes: usize,
     /// Descriptors of directories that are not open.
     pub directories: usize,

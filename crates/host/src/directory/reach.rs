@@ -154,6 +154,9 @@ impl HostDirectory {
             return Ok(parent);
         }
         // The host has moved it.
+        if self.table.get(Ino::ROOT)?.identity == identity {
+            return Ok(Ino::ROOT);
+        }
         let ino = self.table.number(identity).ok_or(Errno::ESTALE)?;
         match self.table.get(ino) {
             Ok(known) if known.identity == identity => Ok(ino),

@@ -48,6 +48,12 @@ impl Plain {
         self.latest = Some(ino);
     }
 
+    /// Whether a write to `ino` would not look.
+    #[cfg(test)]
+    pub(crate) fn finds(&mut self, ino: Ino) -> bool {
+        self.contains(ino)
+    }
+
     #[inline]
     fn contains(&mut self, ino: Ino) -> bool {
         let contains = self.latest == Some(ino) || self.files.contains(&ino);
