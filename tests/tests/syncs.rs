@@ -526,7 +526,8 @@ fn a_write_by_o_dsync_is_durable_when_it_returns() {
         let place = tempfile::tempdir().unwrap();
         let device = mount::open_device().unwrap();
         mount::mount(&device, place.path(), &mount_options(false)).unwrap();
-        let server = SoleServer::start(fs, device, false, AccessTimes::default()).unwrap();
+        let volume = atoll_host::server::volume(fs, "volume");
+        let server = SoleServer::start(volume, device, false, AccessTimes::default()).unwrap();
         let thread = thread::spawn(move || server.run());
         write_durably(place.path(), &control);
         mount::detach(place.path()).unwrap();

@@ -33,6 +33,7 @@ mod progress;
 mod rm;
 mod run;
 mod serve;
+mod served;
 mod signals;
 mod size;
 mod tree;

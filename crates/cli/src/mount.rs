@@ -15,10 +15,12 @@ use rustix::process::{Signal, WaitOptions};
 
 use crate::failure::{FAILED, Failure, Outcome};
 use crate::notes;
+use crate::served::Served;
 use crate::signals::{self, SignalSet};
 use crate::volume::{self, Access, Atime};
 
-/// Show a volume's files in a directory, until it is unmounted.
+/// Show a volume's files in a directory, until it is unmounted; or those of another directory, of
+/// which the host's changes are seen at once.
 ///
 /// A volume that `atoll serve` serves is named by the server's socket: SOCKET, or SOCKET/VOLUME if
 /// it serves several.
@@ -38,7 +40,7 @@ pub struct Args {
     /// Serve in the foreground, until Ctrl-C or unmounted.
     #[arg(short, long)]
     foreground: bool,
-    /// The volume, or the socket of a server.
+    /// The volume or directory, or the socket of a server.
     #[arg(value_name = "VOLUME|SOCKET[/VOLUME]")]
     volume: PathBuf,
     /// Where its files are to appear.
@@ -111,18 +113,19 @@ fn serve(
         Failure::new(format!("cannot mount {}: {error}", volume.display()))
     };
     let signals = block_signals().map_err(|error| cannot(&error))?;
-    let fs = volume::open(volume, access)?;
+    let fs = Served::open(volume, access, None)?;
     let read_only = access == Access::Read;
     let owner = (0, 0);
     let options = MountOptions { source: volume, read_only, owner, checked: true, access_times };
     let device = match mount_at(target, &options) {
         Ok(device) => device,
         Err(error) => {
-            volume::close(volume, fs)?;
+            fs.close(volume)?;
             return Err(cannot(&error));
         }
     };
-    let server = match SoleServer::start(fs, device, read_only, access_times) {
+    let shared = fs.share("volume").map_err(|error| cannot(&error))?;
+    let server = match SoleServer::start(shared, device, read_only, access_times) {
         Ok(server) => server,
         Err(error) => {
             let _ = detach(target);
@@ -138,7 +141,7 @@ fn serve(
         let _ = detach(target);
     }
     match fs {
-        Some(fs) => volume::close(volume, fs)?,
+        Some(fs) => fs.close(volume)?,
         None => return Err(cannot(&"an internal error ended it; what had been written is safe")),
     }
     match error {

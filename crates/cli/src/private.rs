@@ -14,9 +14,10 @@ use atoll_host::server::rules::{Mode, Rules};
 use atoll_vfs::AccessTimes;
 
 use crate::failure::Failure;
-use crate::volume::{self, Volume};
+use crate::served::Served;
+use crate::volume;
 
-type Ended = io::Result<Vec<(String, Option<Volume>)>>;
+type Ended = io::Result<Vec<(String, Option<Served>)>>;
 
 /// The server. Its socket is this user's alone, and goes with it.
 pub struct PrivateServer {
@@ -40,7 +41,7 @@ impl PrivateServer {
         let cannot = |error: &dyn fmt::Display| {
             Failure::new(format!("cannot serve {}: {error}", path.display()))
         };
-        let volume = volume::open(path, access)?;
+        let volume = Served::open(path, access, None)?;
         let name = format!("run-{}-{number}", std::process::id());
         let bound = atoll_preload::in_directory(hidden, |dir| {
             let socket = dir.join(&name);
@@ -49,13 +50,13 @@ impl PrivateServer {
         let (socket, listener) = match bound {
             Ok(bound) => bound,
             Err(error) => {
-                volume::close(path, volume)?;
+                volume.close(path)?;
                 return Err(cannot(&error));
             }
         };
         let place = Address { socket, volume: String::new() };
         let own = rustix::process::geteuid().as_raw();
-        let served = atoll_host::server::volume(volume, "volume".to_owned());
+        let served = volume.share("volume").map_err(|error| cannot(&error))?;
         served.set_address(&place.socket);
         // From here on a failure leaves the volume as a crash would: nothing acknowledged is lost.
         served.set_access_times(access_times).map_err(|error| cannot(&error))?;
@@ -89,7 +90,7 @@ impl PrivateServer {
             _ => None,
         };
         match volume {
-            Some(volume) => volume::close(&path, volume),
+            Some(volume) => volume.close(&path),
             None => Err(Failure::new(format!(
                 "serving {} ended early by an internal error; what had been written before is safe, and is \
                  taken up when the volume is opened again",

@@ -24,6 +24,7 @@ use atoll_vfs::AccessTimes;
 use crate::attend::{self, Attachment, CommandSide};
 use crate::failure::{Failure, Outcome, RUN_FAILED, RUN_NOT_EXECUTABLE, RUN_NOT_FOUND};
 use crate::job::Job;
+use crate::served;
 use crate::signals;
 use crate::size;
 use crate::volume::{self, Access, Atime, CreateOptions, DEFAULT_SIZE};
@@ -43,7 +44,7 @@ const DEFAULT_PATH: &str = "/vol";
 /// COMMAND cannot be run; 127: COMMAND was not found.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A volume, and the directory where it appears (/vol); `:ro` after both for looking only. A
+    /// A volume or a directory, and the directory where it appears (/vol); `:ro` after both for looking only. A
     /// directory below / need not exist. A volume that `atoll serve` serves is named by the
     /// server's socket: SOCKET, or SOCKET/VOLUME if it serves several.
     #[arg(short, long = "volume", value_name = "VOLUME[:PATH[:ro]]")]
@@ -288,6 +289,8 @@ fn mount_all(attachments: &[Attachment], line: &CommandSide<'_>) -> Result<OsStr
         // Only the server may have it now, so that its end is the mount's.
         drop(device);
         let own = line.wait()?;
+        // What the host changes too goes through the kernel alone.
+        let own = own.filter(|_| !served::is_directory(&attachment.volume));
         if let Some(place) = attachment.served.as_ref().or(own.as_ref()) {
             // Until the kernel has asked for them, the root's owner is one that a user namespace
             // does not know, and whose directories nobody there may write. A failure shows by

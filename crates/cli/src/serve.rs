@@ -20,11 +20,12 @@ use rustix::process::Signal;
 use crate::failure::{Failure, Outcome};
 use crate::logging;
 use crate::notes;
+use crate::served::{Served, Squash};
 use crate::signals;
 use crate::size;
-use crate::volume::{self, Access, Atime, Volume};
+use crate::volume::{self, Access, Atime};
 
-/// Serve volumes to many programs at once, until Ctrl-C or SIGTERM.
+/// Serve volumes and directories to many programs at once, until Ctrl-C or SIGTERM.
 ///
 /// Programs reach a volume with `atoll run -v SOCKET/VOLUME:PATH` and
 /// `atoll mount SOCKET/VOLUME DIRECTORY`; /VOLUME is not needed where only one is served. All see
@@ -43,14 +44,20 @@ use crate::volume::{self, Access, Atime, Volume};
 /// Of each resource the first limit that names it counts. The superuser and the server's own user
 /// have no limit but those.
 ///
+/// A directory is served as it is, to programs of the host too. What clients make there is theirs on
+/// the host if the superuser runs the server; otherwise, and with all_squash, it is one user's (the
+/// server's, or anonuid's and anongid's: 65534), and to each client its own. Nothing is served that
+/// is mounted in it, and no devices are made there.
+///
 /// It runs in the foreground, tells a service manager when it is ready (sd_notify), and once it is,
 /// keeps access to nothing but the volumes and the socket. SIGHUP changes nothing. The socket's
 /// file stays; the next server replaces it.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A volume, and its name for clients: without NAME= that of its file, without the extension;
-    /// `:ro` after it for looking only.
-    #[arg(required = true, value_name = "[NAME=]VOLUME[:ro]")]
+    /// A volume or a directory, and its name for clients: without NAME= that of its file, without
+    /// the extension. After it `:ro` for looking only; of a directory also `all_squash`, and
+    /// `anonuid=` and `anongid=`, as in `data:ro,all_squash,anonuid=1000`.
+    #[arg(required = true, value_name = "[NAME=]VOLUME[:OPTION,...]")]
     volumes: Vec<Source>,
     /// Where clients find the server; several, each with rules of its own.
     #[arg(long, value_name = "PATH", default_value = "atoll.sock")]
@@ -118,16 +125,33 @@ struct Source {
     name: String,
     path: PathBuf,
     access: Access,
+    squash: Option<Squash>,
+}
+
+/// Reads the options behind a volume, as in exports(5); `None` when they are none.
+fn options_of(text: &str) -> Option<(Access, Option<Squash>)> {
+    let (mut access, mut squash, mut anonymous) = (Access::Write, None, Squash::default());
+    for option in text.split(',') {
+        match option.split_once('=') {
+            None if option == "ro" => access = Access::Read,
+            None if option == "all_squash" => squash = Some(()),
+            Some(("anonuid", uid)) => anonymous.uid = Some(uid.parse().ok()?),
+            Some(("anongid", gid)) => anonymous.gid = Some(gid.parse().ok()?),
+            _ => return None,
+        }
+    }
+    let named = anonymous != Squash::default();
+    Some((access, (squash.is_some() || named).then_some(anonymous)))
 }
 
 impl FromStr for Source {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Source, String> {
-        let (text, access) = match text.strip_suffix(":ro") {
-            Some(text) => (text, Access::Read),
-            None => (text, Access::Write),
-        };
+        let options = text
+            .rsplit_once(':')
+            .and_then(|(text, options)| options_of(options).map(|options| (text, options)));
+        let (text, (access, squash)) = options.unwrap_or((text, (Access::Write, None)));
         let (name, path) = match text.split_once('=') {
             Some((name, path)) if !name.contains('/') => (Some(name), path),
             _ => (None, text),
@@ -137,7 +161,7 @@ impl FromStr for Source {
         if path.is_empty() || name.is_empty() || name.contains(['/', ':']) {
             return Err("it gives no name for clients; write NAME=VOLUME".to_owned());
         }
-        Ok(Source { name, path: path.into(), access })
+        Ok(Source { name, path: path.into(), access, squash })
     }
 }
 
@@ -188,7 +212,7 @@ pub fn run(args: &Args) -> Outcome {
     let doors = (|| {
         for source in &args.volumes {
             let path = volume::absolute(&source.path)?;
-            volumes.push((source.name.clone(), volume::open(&path, source.access)?));
+            volumes.push((source.name.clone(), Served::open(&path, source.access, source.squash)?));
             paths.push(path);
         }
         for (name, volume) in &mut volumes {
@@ -211,7 +235,9 @@ pub fn run(args: &Args) -> Outcome {
     // is one. It is made absolute while that can be asked for.
     let open = rules.iter().position(Rules::admit_others).unwrap_or(0);
     let address = std::path::absolute(&args.socket[open]);
-    let confined = match confine::confine(args.jail.into()) {
+    volumes.iter_mut().for_each(|(_, served)| served.isolate());
+    let directories: Vec<_> = volumes.iter().filter_map(|(_, served)| served.directory()).collect();
+    let confined = match confine::confine(args.jail.into(), &directories) {
         Ok(confined) => confined,
         Err(error) => {
             return Err(give_up(volumes, &paths, cannot("confine the server", &error)));
@@ -242,7 +268,7 @@ pub fn run(args: &Args) -> Outcome {
     let volumes = volumes
         .into_iter()
         .map(|(name, volume)| {
-            let volume = atoll_host::server::volume(volume, name);
+            let volume = volume.share(name).map_err(|error| cannot("start serving", &error))?;
             volume
                 .set_access_times(args.atime.into())
                 .map_err(|error| cannot("start serving", &error))?;
@@ -270,7 +296,7 @@ pub fn run(args: &Args) -> Outcome {
         ended.map_err(|error| cannot("serve", &error))?.into_iter().zip(&paths)
     {
         let closed = match volume {
-            Some(volume) => volume::close(path, volume),
+            Some(volume) => volume.close(path),
             None => Err(Failure::new(format!(
                 "{name} could not be closed after an internal error; what had been written is safe, and \
                  is taken up when it is opened again"
@@ -288,9 +314,9 @@ pub fn run(args: &Args) -> Outcome {
 }
 
 /// Closes all of `volumes`, though one cannot be, and returns why they are not served.
-fn give_up(volumes: Vec<(String, Volume)>, paths: &[PathBuf], why: Failure) -> Failure {
+fn give_up(volumes: Vec<(String, Served)>, paths: &[PathBuf], why: Failure) -> Failure {
     for ((_, volume), path) in volumes.into_iter().zip(paths) {
-        if let Err(failure) = volume::close(path, volume) {
+        if let Err(failure) = volume.close(path) {
             log::error!("{failure}");
         }
     }
@@ -315,8 +341,18 @@ fn rules_of(path: &Path) -> Result<(Vec<Rule>, Vec<Limit>), Failure> {
 }
 
 /// Gives the directories of the volume `name` the quotas that `rules` say, and others none.
-fn set_quotas(name: &str, volume: &mut Volume, rules: &[Rule]) -> Result<(), Failure> {
+fn set_quotas(name: &str, served: &mut Served, rules: &[Rule]) -> Result<(), Failure> {
     let about = |rule: &&Rule| rule.volume().is_none_or(|its| its == name);
+    let volume = match served {
+        Served::Volume(volume) => volume,
+        Served::Directory(_) if rules.iter().filter(about).any(|rule| rule.quota().is_some()) => {
+            return Err(Failure::new(format!(
+                "{name} is a directory of the host, which has no quotas here: give the rule a volume= that is \
+                 no directory, or have the host limit it"
+            )));
+        }
+        Served::Directory(_) => return Ok(()),
+    };
     let mut quotas: Vec<(Ino, Quota)> = Vec::new();
     for (path, quota) in rules.iter().filter(about).filter_map(Rule::quota) {
         let failed = |error: Errno| {
@@ -400,6 +436,12 @@ mod tests {
         assert_eq!(read("x=/a/data.vol:ro"), expect("x", "/a/data.vol", Access::Read));
         assert_eq!(read("/a=b/data"), expect("data", "/a=b/data", Access::Write));
         assert_eq!(read("./c=d.vol"), expect("c=d", "./c=d.vol", Access::Write));
+        let squash = |text: &str| text.parse::<Source>().unwrap().squash;
+        assert_eq!(squash("d:ro"), None);
+        assert_eq!(squash("d:ro,all_squash"), Some(Squash::default()));
+        let named = Some(Squash { uid: Some(7), gid: Some(8) });
+        assert_eq!(squash("x=/d:anonuid=7,anongid=8"), named);
+        assert!(read("d:rx").is_err() && read("d:anonuid=x").is_err());
         for wrong in ["", "x=", "=a", "/", "a:b=c", ":ro"] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
@@ -411,7 +453,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let paths = ["cut", "whole"].map(|name| folder.path().join(name));
         let options = CreateOptions { size: Some(16 << 20), ..CreateOptions::default() };
-        let open = |path: &PathBuf| ("v".to_owned(), volume::create(path, &options).unwrap());
+        let open = |path: &PathBuf| {
+            ("v".to_owned(), Served::Volume(volume::create(path, &options).unwrap()))
+        };
         let volumes = paths.iter().map(open).collect();
         let cut = std::fs::File::options().write(true).open(&paths[0]).unwrap();
         cut.set_len(0).unwrap();

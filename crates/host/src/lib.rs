@@ -9,7 +9,7 @@
     feature = "server",
     doc = "
 With the feature `server`: [`device`] gives a volume's storage as a block device; [`seal`] confines a
-process to it. [`memory`] says how much a cache may take. [`fuse`] serves a file system to the kernel;
+process to it. [`directory`] is a directory of the host as a file system. [`memory`] says how much a cache may take. [`fuse`] serves a file system to the kernel;
 [`namespace`] gives a program a private view of the file tree; [`process`] splits this process in two.
 [`server`] serves volumes to many programs; [`expected`] is whose server a client trusts."
 )]
@@ -21,6 +21,8 @@ pub mod client;
 pub mod control;
 #[cfg(feature = "server")]
 pub mod device;
+#[cfg(all(feature = "server", target_os = "linux"))]
+pub mod directory;
 #[cfg(feature = "server")]
 pub mod expected;
 #[cfg(feature = "server")]

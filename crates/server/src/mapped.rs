@@ -596,6 +596,9 @@ impl<F: FileSystem + Send> Session<F> {
         offset: u64,
         len: u64,
     ) -> Result<Mapping> {
+        if self.volume.is_foreign() {
+            return Err(Errno::ENOSYS);
+        }
         let open = self.file(ino, handle)?;
         let flags = open.flags.unwrap_or(OpenFlags::empty());
         if !flags.contains(OpenFlags::READ) {

@@ -162,7 +162,7 @@ impl<F: FileSystem + Send> Session<F> {
         most: usize,
         give: impl FnOnce(&dyn Any) -> Result<T>,
     ) -> Result<Option<T>> {
-        if self.own.view.is_some() {
+        if self.own.view.is_some() || self.volume.is_foreign() {
             return Ok(None);
         }
         let mut state = self.volume.lock()?;
@@ -234,7 +234,7 @@ impl<F: FileSystem + Send> Session<F> {
     }
 
     /// From now on the session's client is a kernel, which may have the leases that `lends` says:
-    /// attributes for users who are not trusted.
+    /// attributes for users who are not trusted; none where others change the volume too.
     /// To be called before any request. `mount` is woken when there is a notice for it, and fenced
     /// when its kernel does not forget in time.
     ///
@@ -242,6 +242,7 @@ impl<F: FileSystem + Send> Session<F> {
     /// `EIO` after a panic in the file system.
     pub fn begin_cache(&mut self, lends: Lends, mount: Arc<dyn Mount>) -> Result<Arc<KernelCache>> {
         let top = self.own.inodes.top();
+        let lends = if self.volume.is_foreign() { Lends::Nothing } else { lends };
         let mut state = self.volume.lock()?;
         let untrusted = (lends == Lends::Attributes).then_some(self.own.peer.uid);
         let room = Room::new(self.own.access.account.as_ref(), Resource::Memory, KNOWN_BYTES);
@@ -592,6 +593,32 @@ mod tests {
             }
         };
         assert!(seen, "all are closed at once");
+    }
+
+    /// Where others change the volume too no client keeps anything.
+    #[test]
+    fn a_foreign_volume_is_lent_to_nobody() {
+        let volume = crate::testing::volume();
+        let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
+        let both = OpenFlags::READ | OpenFlags::WRITE;
+        for foreign in [false, true] {
+            if foreign {
+                volume.set_foreign().unwrap();
+            }
+            let mut session = volume.session(Credentials::default(), Access::default()).unwrap();
+            let mount = Arc::<crate::testing::Noted>::default();
+            let cache = session.begin_cache(Lends::Pages, mount).unwrap();
+            let name = Name::new(b"f").unwrap();
+            let (attr, handle) = session.create(&cx, Ino::ROOT, name, 0o600, both).unwrap();
+            session.getattr(&cx, attr.ino).unwrap();
+            assert_eq!(session.take_lent().is_some_and(|lent| lent.valid), !foreign);
+            assert_eq!(cache.keeps_pages(attr.ino), !foreign);
+            let mapped = session.map(&cx, attr.ino, handle, 0, 1).map(drop);
+            assert_eq!(mapped, if foreign { Err(Errno::ENOSYS) } else { Ok(()) });
+            // Another may have made it a program that takes its owner's rights.
+            session.write(&cx, attr.ino, handle, 0, b"x").unwrap();
+            assert_eq!(volume.lock().unwrap().plain.finds(attr.ino), !foreign);
+        }
     }
 
     #[test]

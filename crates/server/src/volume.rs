@@ -45,6 +45,8 @@ pub struct Volume<F> {
     /// Whether several users have sessions.
     shared: AtomicBool,
     address: OnceLock<Vec<u8>>,
+    /// Whether others change the file system too.
+    foreign: AtomicBool,
 }
 
 /// The side that waits for the ticket of a call.
@@ -160,6 +162,7 @@ impl<F: FileSystem + Send> Volume<F> {
             users: Mutex::default(),
             shared: AtomicBool::new(false),
             address: OnceLock::new(),
+            foreign: AtomicBool::new(false),
         })
     }
 
@@ -180,6 +183,24 @@ impl<F: FileSystem + Send> Volume<F> {
         let relatime = state.relatime;
         state.views.set_relatime(relatime);
         Ok(())
+    }
+
+    /// Others change the file system too, without a call of this server: a directory of the host.
+    /// Then no client keeps anything of what it is told. There are no Views, no leases and no memory
+    /// of mapped files; each call asks the file system, and what others have done before it is seen.
+    /// To be called before there are sessions.
+    ///
+    /// # Errors
+    /// `EIO` after a panic in the file system.
+    pub fn set_foreign(&self) -> Result<()> {
+        self.lock()?.plain = Plain::unknown();
+        self.foreign.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether others change the file system too.
+    pub fn is_foreign(&self) -> bool {
+        self.foreign.load(Ordering::Relaxed)
     }
 
     /// The machine that it is served on.

@@ -251,14 +251,19 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
         let mount = Arc::<Line>::clone(&line);
         let begun = session.with(|session| {
             session.carried();
-            if options.kernel.others == Others::Rings {
+            let mut kernel = options.kernel;
+            if session.volume().is_foreign() {
+                // Whoever has it mounted, the host changes it too.
+                (kernel.others, kernel.unchanging) = (Others::Any, false);
+            }
+            if kernel.others == Others::Rings {
                 session.offer();
             }
             // See `caches` for why not everybody's.
             let uid = session.peer().uid;
             let host = session.volume().host();
             let meter = session.meter().map(|meter| (Arc::clone(meter), Arc::clone(host)));
-            let lends = match options.kernel.others {
+            let lends = match kernel.others {
                 // Its FORGETs are read late, and answers would wait for them.
                 _ if meter.is_some() => Lends::Nothing,
                 Others::None => Lends::All,
@@ -269,9 +274,10 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
                 .begin_cache(lends, mount)
                 .map_err(|error| io::Error::from_raw_os_error(error.raw()))?;
             let account = session.access().account.clone();
-            Ok::<_, io::Error>((cache, Arc::clone(session.volume().gate()), meter, account))
+            Ok::<_, io::Error>((kernel, cache, Arc::clone(session.volume().gate()), meter, account))
         });
-        let (cache, gate, meter, account) = begun.ok_or(io::ErrorKind::NotConnected)??;
+        let (kernel_options, cache, gate, meter, account) =
+            begun.ok_or(io::ErrorKind::NotConnected)??;
         let charge = account.as_ref().map(|account| account.charge(Resource::Memory, MOUNT_BYTES));
         let charge = charge.transpose().map_err(|error| io::Error::other(error.to_string()))?;
         let (told, way) = (Arc::clone(&cache), Arc::clone(&line));
@@ -279,8 +285,8 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             .name("notifier".to_owned())
             .spawn(move || notify(&told, &way))?;
         keep(&gate)?;
-        let kernel = Kernel::new(Arc::clone(&cache), options.kernel);
-        let valid = options.kernel.valid();
+        let kernel = Kernel::new(Arc::clone(&cache), kernel_options);
+        let valid = kernel_options.valid();
         let agrees = ServerOptions { max_data: MAX_WRITE, extensions: Extensions::empty(), valid };
         let device = Device {
             line,

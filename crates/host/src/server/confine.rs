@@ -5,9 +5,12 @@
 //!
 //! - no file: Landlock refuses every path, and seccomp every call that takes one (but for openat(2)
 //!   in /proc/self/fd, by which the memory of mapped files and of Views is opened anew, where there
-//!   is Landlock)
+//!   is Landlock). Where directories of the host are served there are those, by Landlock: the calls
+//!   on files are allowed then, which for nothing outside succeed that opens, makes or removes, and
+//!   the superuser's server has each directory as a mount of its own, above which there is nothing
 //! - no network but its socket, no other process, no new program, no executable memory
-//! - no capability, and none by way of set-user-ID programs
+//! - no capability, and none by way of set-user-ID programs; with directories of the host those over
+//!   files, and to make them for others
 //! - where it had the rights for it, no directory and no network that are the system's (`jail`)
 //!
 //! Nor can another process of its user look into its memory, which holds every client's files.
@@ -21,11 +24,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use landlock::{
-    ABI, Access as _, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr,
-    RulesetStatus, Scope,
+    ABI, Access as _, AccessFs, AccessNet, CompatLevel, Compatible, PathBeneath, Ruleset,
+    RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use rustix::thread::{CapabilitySet, CapabilitySets};
@@ -99,11 +102,11 @@ pub struct Confined {
 }
 
 /// Confines this process, which must have one thread; all later ones are confined with it. There is
-/// no way back.
+/// no way back. What lies in `directories` remains in reach.
 ///
 /// # Errors
 /// See [`ConfineError`]; the process may be confined in part and should end.
-pub fn confine(jail: Jail) -> Result<Confined, ConfineError> {
+pub fn confine(jail: Jail, directories: &[BorrowedFd<'_>]) -> Result<Confined, ConfineError> {
     let threads = std::fs::read_dir("/proc/self/task")
         .map_err(|error| ConfineError::Refused("count the threads", error))?;
     if threads.count() != 1 {
@@ -121,10 +124,11 @@ pub fn confine(jail: Jail) -> Result<Confined, ConfineError> {
         (Err(error), Jail::Require) => return Err(ConfineError::Jail(error)),
         (jailed, _) => jailed,
     };
-    drop_privileges()?;
-    let landlocked = landlock()?;
+    drop_privileges_but(if directories.is_empty() { CapabilitySet::empty() } else { OVER_FILES })?;
+    let landlocked = landlock_but(directories)?;
     // Without Landlock it would lead to every file.
-    filter_calls(descriptors.filter(|_| landlocked != Landlocked::No))?;
+    let descriptors = descriptors.filter(|_| landlocked != Landlocked::No);
+    filter(if directories.is_empty() { Files::Anew(descriptors) } else { Files::Directories })?;
     Ok(Confined { landlocked, jailed })
 }
 
@@ -133,6 +137,22 @@ pub fn confine(jail: Jail) -> Result<Confined, ConfineError> {
 /// # Errors
 /// [`ConfineError::Refused`].
 pub fn drop_privileges() -> Result<(), ConfineError> {
+    drop_privileges_but(CapabilitySet::empty())
+}
+
+/// The capabilities of a server of directories of the host: as a user's files are in reach of that
+/// user, all files of a directory are in reach of a server that has them.
+const OVER_FILES: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::DAC_READ_SEARCH)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::FSETID)
+    // To make files as another user; the filter leaves nothing else that these allow.
+    .union(CapabilitySet::SETUID)
+    .union(CapabilitySet::SETGID);
+
+/// As [`drop_privileges`], but for what there is of `kept`.
+fn drop_privileges_but(kept: CapabilitySet) -> Result<(), ConfineError> {
     let refused = |what| move |errno: rustix::io::Errno| ConfineError::Refused(what, errno.into());
     let had = rustix::thread::capabilities(None).map_err(refused("read its capabilities"))?;
     if had.effective.contains(CapabilitySet::SETPCAP) {
@@ -149,12 +169,12 @@ pub fn drop_privileges() -> Result<(), ConfineError> {
         Ok(()) | Err(rustix::io::Errno::INVAL) => {}
         Err(errno) => return Err(refused("drop its capabilities")(errno)),
     }
-    let none = CapabilitySets {
-        effective: CapabilitySet::empty(),
-        permitted: CapabilitySet::empty(),
+    let left = CapabilitySets {
+        effective: had.effective & kept,
+        permitted: had.effective & kept,
         inheritable: CapabilitySet::empty(),
     };
-    rustix::thread::set_capabilities(None, none).map_err(refused("drop its capabilities"))?;
+    rustix::thread::set_capabilities(None, left).map_err(refused("drop its capabilities"))?;
     rustix::thread::set_no_new_privs(true).map_err(refused("forgo new privileges"))?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(refused("become undumpable"))
 }
@@ -164,12 +184,22 @@ pub fn drop_privileges() -> Result<(), ConfineError> {
 /// # Errors
 /// [`ConfineError::Landlock`].
 pub fn landlock() -> Result<Landlocked, ConfineError> {
+    landlock_but(&[])
+}
+
+/// As [`landlock`], but for what lies in `directories`: no program is run there, and no block device
+/// made.
+fn landlock_but(directories: &[BorrowedFd<'_>]) -> Result<Landlocked, ConfineError> {
+    let mut rights = AccessFs::from_all(LANDLOCK);
+    rights.remove(AccessFs::Execute | AccessFs::MakeBlock | AccessFs::IoctlDev);
+    let beneath = directories.iter().map(|fd| Ok(PathBeneath::new(*fd, rights)));
     let status = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(LANDLOCK))
         .and_then(|rules| rules.handle_access(AccessNet::from_all(LANDLOCK)))
         .and_then(|rules| rules.scope(Scope::from_all(LANDLOCK)))
         .and_then(|rules| rules.create())
+        .and_then(|rules| rules.add_rules(beneath))
         .and_then(|rules| rules.restrict_self())
         .map_err(ConfineError::Landlock)?;
     Ok(match status.ruleset {
@@ -260,6 +290,46 @@ const ALLOWED: &[i64] = &[
     libc::SYS_ftruncate,
 ];
 
+/// Calls on the files of a directory of the host. Landlock says which those are.
+const ON_FILES: &[i64] = &[
+    libc::SYS_openat,
+    libc::SYS_openat2,
+    libc::SYS_statx,
+    libc::SYS_newfstatat,
+    libc::SYS_name_to_handle_at,
+    libc::SYS_getdents64,
+    libc::SYS_readlinkat,
+    libc::SYS_mkdirat,
+    libc::SYS_mknodat,
+    libc::SYS_symlinkat,
+    libc::SYS_linkat,
+    libc::SYS_unlinkat,
+    libc::SYS_renameat2,
+    libc::SYS_fchmodat,
+    libc::SYS_fchmod,
+    libc::SYS_fchownat,
+    libc::SYS_utimensat,
+    libc::SYS_fsetxattr,
+    libc::SYS_fgetxattr,
+    libc::SYS_flistxattr,
+    libc::SYS_fremovexattr,
+    libc::SYS_syncfs,
+    // To make them for others.
+    libc::SYS_setfsuid,
+    libc::SYS_setfsgid,
+    libc::SYS_capget,
+    libc::SYS_capset,
+];
+
+/// The files that can be opened.
+#[derive(Clone, Copy)]
+enum Files {
+    /// Those that are open, anew, through this directory, if there is one.
+    Anew(Option<RawFd>),
+    /// Those of directories of the host.
+    Directories,
+}
+
 /// Calls that a library tries and can do without: they fail with ENOSYS.
 const MISSING: &[i64] = &[
     // glibc then uses clone, whose flags can be looked at.
@@ -301,8 +371,11 @@ const PR_SET_VMA: u64 = 0x5356_4d41;
 type Filters = Result<[BpfProgram; 2], seccompiler::Error>;
 
 /// The two filters: of their verdicts the kernel takes the stricter.
-/// With `descriptors`, openat(2) remains for what is opened through that directory.
-fn filters(descriptors: Option<RawFd>) -> Filters {
+fn filters(files: Files) -> Filters {
+    let (descriptors, on_files) = match files {
+        Files::Anew(descriptors) => (descriptors, &[][..]),
+        Files::Directories => (None, ON_FILES),
+    };
     let is_clear = |argument, bits: i32| {
         SeccompCondition::new(argument, ArgLen::Dword, Op::MaskedEq(bits as u64), 0)
     };
@@ -337,6 +410,7 @@ fn filters(descriptors: Option<RawFd>) -> Filters {
     // A worker moves itself, and nobody else.
     rules.insert(libc::SYS_sched_setaffinity, vec![only(is(0, 0))?]);
     rules.insert(libc::SYS_fchmod, vec![only(is(1, 0o600))?]);
+    rules.extend(on_files.iter().map(|call| (*call, Vec::new())));
     if let Some(directory) = descriptors {
         let mut openat =
             vec![only(SeccompCondition::new(0, ArgLen::Dword, Op::Ne, directory as u32 as u64))?];
@@ -348,8 +422,9 @@ fn filters(descriptors: Option<RawFd>) -> Filters {
     let arch: seccompiler::TargetArch = std::env::consts::ARCH.try_into()?;
     let (kill, missing) = (SeccompAction::KillProcess, SeccompAction::Errno(libc::ENOSYS as u32));
     let allowed = SeccompFilter::new(rules, kill, SeccompAction::Allow, arch)?;
+    let absent = MISSING.iter().filter(|call| !on_files.contains(call));
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
-        MISSING.iter().map(|call| (*call, Vec::new())).collect();
+        absent.map(|call| (*call, Vec::new())).collect();
     if let Some(directory) = descriptors {
         let elsewhere = SeccompCondition::new(0, ArgLen::Dword, Op::Ne, directory as u32 as u64);
         rules.insert(libc::SYS_openat, vec![only(elsewhere)?]);
@@ -364,8 +439,12 @@ fn filters(descriptors: Option<RawFd>) -> Filters {
 /// # Errors
 /// [`ConfineError::Filter`].
 pub fn filter_calls(descriptors: Option<RawFd>) -> Result<(), ConfineError> {
+    filter(Files::Anew(descriptors))
+}
+
+fn filter(files: Files) -> Result<(), ConfineError> {
     // Before one of them is in force: making them takes calls too.
-    let filters = filters(descriptors).map_err(ConfineError::Filter)?;
+    let filters = filters(files).map_err(ConfineError::Filter)?;
     // The last one keeps further ones from being set.
     for filter in &filters {
         seccompiler::apply_filter_all_threads(filter).map_err(ConfineError::Filter)?;

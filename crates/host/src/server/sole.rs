@@ -31,19 +31,19 @@ pub struct Ended<F> {
 impl<F: FileSystem + Send + 'static> SoleServer<F> {
     /// Answers the kernel's first request on `device`, which is mounted: when this returns,
     /// programs can use the mount point as soon as [`run`](Self::run) is called. The kernel checks
-    /// permissions. With `read_only` nothing of `fs` changes.
+    /// permissions. With `read_only` nothing of `volume` changes, unless others
+    /// [change it too](Volume::set_foreign).
     ///
     /// # Errors
     /// When `device` is not mounted, the kernel's FUSE is too old, or there are no threads left;
-    /// then the file system is left as a crash would leave it.
+    /// then its file system is left as a crash would leave it.
     pub fn start(
-        fs: F,
+        volume: Arc<Volume<F>>,
         device: OwnedFd,
         read_only: bool,
         access_times: AccessTimes,
     ) -> io::Result<SoleServer<F>> {
         let error = |errno: atoll_vfs::Errno| io::Error::from_raw_os_error(errno.raw());
-        let volume = super::volume(fs, "volume");
         volume.set_access_times(access_times).map_err(error)?;
         let access = Access {
             identity: Identity::Checked,

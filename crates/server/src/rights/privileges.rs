@@ -21,6 +21,8 @@ pub(crate) struct Plain {
     files: HashSet<Ino>,
     /// The one of them that was asked for last: to find it in the set takes 200 instructions.
     latest: Option<Ino>,
+    /// Others change modes and attributes too: no file is known.
+    unknown: bool,
 }
 
 impl Plain {
@@ -30,12 +32,26 @@ impl Plain {
         self.latest = None;
     }
 
+    /// Of a file system that others change too.
+    pub(crate) fn unknown() -> Plain {
+        Plain { unknown: true, ..Plain::default() }
+    }
+
     fn insert(&mut self, ino: Ino) {
+        if self.unknown {
+            return;
+        }
         if self.files.len() >= PLAIN_MAX {
             self.files.clear();
         }
         self.files.insert(ino);
         self.latest = Some(ino);
+    }
+
+    /// Whether a write to `ino` would not look.
+    #[cfg(test)]
+    pub(crate) fn finds(&mut self, ino: Ino) -> bool {
+        self.contains(ino)
     }
 
     #[inline]

@@ -1,0 +1,137 @@
+//! The two things that are served: a volume, and a directory of the host.
+
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use atoll_host::directory::{HostDirectory, Options, Owners};
+use atoll_vfs::{Context, FileSystem, Ino, Locks, Result as VfsResult, StatFs};
+
+use crate::failure::Failure;
+use crate::volume::{self, Access, Volume};
+
+/// A volume or a directory of the host, open in this process.
+// A server has few of them.
+#[allow(clippy::large_enum_variant)]
+pub enum Served {
+    /// A volume.
+    Volume(Volume),
+    /// A directory of the host.
+    Directory(HostDirectory),
+}
+
+macro_rules! by_variant {
+    ($self:ident $verb:ident ($($arg:ident),*)) => {
+        match $self {
+            Served::Volume(fs) => FileSystem::$verb(fs, $($arg),*),
+            Served::Directory(fs) => FileSystem::$verb(fs, $($arg),*),
+        }
+    };
+}
+
+impl FileSystem for Served {
+    atoll_vfs::verbs!(by_variant: all);
+
+    fn statfs_below(&mut self, cx: &Context, dir: Ino) -> VfsResult<StatFs> {
+        by_variant!(self statfs_below (cx, dir))
+    }
+
+    fn shared_locks(&mut self) -> Option<&mut dyn Locks> {
+        by_variant!(self shared_locks ())
+    }
+
+    #[inline]
+    fn checkpoint_due(&self) -> bool {
+        by_variant!(self checkpoint_due ())
+    }
+}
+
+/// Whether `path` is a directory of the host, and no volume.
+pub fn is_directory(path: &Path) -> bool {
+    path.is_dir()
+}
+
+/// All files of a directory are this user's and group's; not given: nobody's, or this process's
+/// user's where that may make none for others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Squash {
+    /// The user.
+    pub uid: Option<u32>,
+    /// The group.
+    pub gid: Option<u32>,
+}
+
+/// The user and group of nobody, as in exports(5).
+const NOBODY: u32 = 65534;
+
+impl Squash {
+    fn owners(self) -> Owners {
+        let (own_uid, own_gid) = match Owners::of_process() {
+            Owners::Kept => (NOBODY, NOBODY),
+            Owners::Squashed { uid, gid } => (uid, gid),
+        };
+        Owners::Squashed { uid: self.uid.unwrap_or(own_uid), gid: self.gid.unwrap_or(own_gid) }
+    }
+}
+
+impl Served {
+    /// Opens what is at `path`. With `squash` it has to be a directory.
+    pub fn open(path: &Path, access: Access, squash: Option<Squash>) -> Result<Served, Failure> {
+        let cannot = |why: &str| Failure::new(format!("cannot serve {}: {why}", path.display()));
+        if !is_directory(path) {
+            if squash.is_some() {
+                return Err(cannot("all_squash, anonuid and anongid are for directories"));
+            }
+            return volume::open(path, access).map(Served::Volume);
+        }
+        let owners = squash.map(Squash::owners);
+        let possible = Owners::of_process();
+        if possible != Owners::Kept && owners.is_some_and(|owners| owners != possible) {
+            return Err(cannot("only the superuser can make files for others"));
+        }
+        let read_only = access == Access::Read;
+        let options = Options { read_only, owners, ..Options::default() };
+        HostDirectory::open(path, &options).map(Served::Directory).map_err(|error| {
+            Failure::new(format!("cannot open the directory {}: {error}", path.display()))
+        })
+    }
+
+    /// Closes what was opened at `path`. Everything of a volume is durable afterwards.
+    pub fn close(self, path: &Path) -> Result<(), Failure> {
+        match self {
+            Served::Volume(volume) => volume::close(path, volume),
+            // Its files are the host's, which writes them back as those of its programs.
+            Served::Directory(_) => Ok(()),
+        }
+    }
+
+    /// Has as little of the host in reach as it may: see [`HostDirectory::isolate`].
+    pub fn isolate(&mut self) {
+        if let Served::Directory(directory) = self
+            && let Err(error) = directory.isolate()
+        {
+            log::debug!("a directory of the host has no mount of its own: {error}");
+        }
+    }
+
+    /// The root of a directory of the host.
+    pub fn directory(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Served::Volume(_) => None,
+            Served::Directory(directory) => Some(directory.root()),
+        }
+    }
+
+    /// Shares it as `name` with clients.
+    pub fn share(
+        self,
+        name: impl Into<String>,
+    ) -> Result<Arc<atoll_server::Volume<Served>>, atoll_vfs::Errno> {
+        let foreign = matches!(self, Served::Directory(_));
+        let volume = atoll_host::server::volume(self, name);
+        if foreign {
+            volume.set_foreign()?;
+        }
+        Ok(volume)
+    }
+}

@@ -1,0 +1,164 @@
+//! Attributes of inodes.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use atoll_vfs::filesystem::checked_end;
+use atoll_vfs::{
+    Attr, Context, Errno, FileType, Handle, Ino, OpenFlags, Result, SetAttr, SetTime, StatFs,
+    Timespec,
+};
+use rustix::fs::{self as sys, AtFlags, Mode, OFlags, StatxFlags};
+
+use super::{HostDirectory, errno};
+
+/// The permission bits of `mode`.
+pub(super) fn bits(mode: u32) -> Mode {
+    Mode::from_raw_mode(mode & 0o7777)
+}
+
+/// The attributes of what `fd` is open on, with the host's owners.
+pub(super) fn of(ino: Ino, fd: impl AsFd) -> Result<Attr> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_SYNC_AS_STAT;
+    let asked = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+    let stat = sys::statx(fd, c"", flags, asked).map_err(errno)?;
+    let time = |time: sys::StatxTimestamp| Timespec { sec: time.tv_sec, nsec: time.tv_nsec };
+    let mode = u32::from(stat.stx_mode);
+    let file_type = FileType::from_mode(mode);
+    let is_device = matches!(file_type, Some(FileType::CharDevice | FileType::BlockDevice));
+    let rdev = sys::makedev(stat.stx_rdev_major, stat.stx_rdev_minor) as u32;
+    Ok(Attr {
+        ino,
+        mode,
+        nlink: stat.stx_nlink,
+        uid: stat.stx_uid,
+        gid: stat.stx_gid,
+        rdev: if is_device { rdev } else { 0 },
+        size: stat.stx_size,
+        blocks: stat.stx_blocks,
+        atime: time(stat.stx_atime),
+        mtime: time(stat.stx_mtime),
+        ctime: time(stat.stx_ctime),
+        btime: time(stat.stx_btime),
+    })
+}
+
+fn time(set: Option<SetTime>) -> sys::Timespec {
+    let (tv_sec, tv_nsec) = match set {
+        None => (0, sys::UTIME_OMIT),
+        Some(SetTime::Now) => (0, sys::UTIME_NOW),
+        Some(SetTime::To(time)) => (time.sec, time.nsec.into()),
+    };
+    sys::Timespec { tv_sec, tv_nsec }
+}
+
+impl HostDirectory {
+    /// The attributes of `ino`, with the host's owners, and its descriptor.
+    ///
+    /// # Errors
+    /// `ESTALE`, also for an inode that has neither names nor handles any more.
+    pub(super) fn stat(&mut self, ino: Ino) -> Result<(Attr, Arc<OwnedFd>)> {
+        let fd = self.fd(ino)?;
+        let attr = of(ino, &fd)?;
+        if attr.nlink == 0 && self.reap(ino) {
+            return Err(Errno::ESTALE);
+        }
+        Ok((attr, fd))
+    }
+
+    /// The attributes of `ino` as the caller sees them.
+    pub(super) fn attr(&mut self, cx: &Context, ino: Ino) -> Result<Attr> {
+        let (attr, _) = self.stat(ino)?;
+        Ok(self.owners.shown(cx, attr))
+    }
+
+    /// Sets the permission bits of what `fd` is open on, which is no symbolic link.
+    pub(super) fn chmod(&self, fd: &OwnedFd, mode: u32) -> Result<()> {
+        let number = fd.as_raw_fd().to_string();
+        sys::chmodat(self.descriptors, number.as_str(), bits(mode), AtFlags::empty()).map_err(errno)
+    }
+
+    pub(super) fn set(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Option<Handle>,
+        set: &SetAttr,
+    ) -> Result<Attr> {
+        if *set == SetAttr::default() {
+            return self.attr(cx, ino);
+        }
+        self.may_change()?;
+        let (old, fd) = self.stat(ino)?;
+        let (uid, gid) = self.owners.to_set(cx, &old, set)?;
+        let is_link = old.file_type() == FileType::Symlink;
+        if is_link && set.mode.is_some() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if let Some(size) = set.size {
+            self.cut(&old, &fd, handle, size)?;
+        }
+        if uid.is_some() || gid.is_some() {
+            let (uid, gid) = (uid.map(sys::Uid::from_raw), gid.map(sys::Gid::from_raw));
+            sys::chownat(&fd, c"", uid, gid, AtFlags::EMPTY_PATH).map_err(errno)?;
+            // The layers above say which bits go with a change of owner.
+            if !is_link && set.mode.is_none() && old.mode & 0o6000 != 0 {
+                self.chmod(&fd, old.mode)?;
+            }
+        }
+        if let Some(mode) = set.mode {
+            self.chmod(&fd, mode)?;
+        }
+        if set.atime.is_some() || set.mtime.is_some() {
+            let times = sys::Timestamps {
+                last_access: time(set.atime),
+                last_modification: time(set.mtime),
+            };
+            sys::utimensat(&fd, c"", &times, AtFlags::EMPTY_PATH).map_err(errno)?;
+        }
+        self.attr(cx, ino)
+    }
+
+    fn cut(&mut self, old: &Attr, fd: &OwnedFd, handle: Option<Handle>, size: u64) -> Result<()> {
+        match old.file_type() {
+            FileType::Regular => {}
+            FileType::Directory => return Err(Errno::EISDIR),
+            _ => return Err(Errno::EINVAL),
+        }
+        checked_end(size, 0)?;
+        match handle {
+            Some(handle) => {
+                let open = self.file(old.ino, handle, OpenFlags::WRITE)?;
+                sys::ftruncate(&open.fd, size)
+            }
+            None => sys::ftruncate(self.anew(fd, OFlags::WRONLY | OFlags::NONBLOCK)?, size),
+        }
+        .map_err(errno)
+    }
+
+    /// Sets the time of last access, if that is due. Returns whether it has.
+    pub(super) fn touch(&mut self, cx: &Context, ino: Ino) -> bool {
+        if self.read_only {
+            return false;
+        }
+        let Ok((attr, fd)) = self.stat(ino) else { return false };
+        let times = sys::Timestamps {
+            last_access: time(Some(SetTime::Now)),
+            last_modification: time(None),
+        };
+        attr.access_is_due(cx.now) && sys::utimensat(&fd, c"", &times, AtFlags::EMPTY_PATH).is_ok()
+    }
+
+    pub(super) fn state(&self) -> Result<StatFs> {
+        let stat = sys::fstatvfs(&self.root).map_err(errno)?;
+        Ok(StatFs {
+            block_size: stat.f_frsize as u32,
+            blocks: stat.f_blocks,
+            // The rest is for the host's superuser.
+            blocks_free: stat.f_bavail,
+            files: stat.f_files,
+            files_free: stat.f_ffree,
+            name_max: stat.f_namemax as u32,
+        })
+    }
+}

@@ -1,0 +1,79 @@
+//! Listings of directories.
+
+use std::ffi::CStr;
+use std::mem::MaybeUninit;
+
+use atoll_vfs::{DirEntry, Errno, FileType, Handle, Ino, Result};
+use rustix::fs::{self as sys, AtFlags, RawDir, SeekFrom};
+
+use super::{HostDirectory, errno};
+
+/// Bytes of entries that the host is asked for at a time.
+const BUFFER: usize = 32 << 10;
+
+impl HostDirectory {
+    pub(super) fn list(
+        &mut self,
+        ino: Ino,
+        handle: Handle,
+        cookie: u64,
+        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let parent = self.table.get(ino)?.place.0;
+        let fd = self.handle(ino, handle, true)?.fd.clone();
+        // The position is this handle's alone, and each call says where it goes on.
+        sys::seek(&fd, SeekFrom::Start(cookie)).map_err(errno)?;
+        let mut buf = [MaybeUninit::uninit(); BUFFER];
+        let mut entries = RawDir::new(&fd, &mut buf);
+        while let Some(entry) = entries.next() {
+            let entry = match entry {
+                // The directory has been removed.
+                Err(rustix::io::Errno::NOENT) => return Ok(()),
+                entry => entry.map_err(errno)?,
+            };
+            let name = entry.file_name();
+            let known = match name.to_bytes() {
+                b"." => Some(ino),
+                b".." => Some(parent),
+                _ => None,
+            };
+            let (number, file_type) = match known {
+                Some(known) => (known, FileType::Directory),
+                None => {
+                    let Some(file_type) = self.type_of(&fd, name, entry.file_type()) else {
+                        // Gone since it was listed.
+                        continue;
+                    };
+                    match self.means.entry(std::os::fd::AsFd::as_fd(&fd), name) {
+                        Ok(identity) => (self.table.number(identity).ok_or(Errno::EIO)?, file_type),
+                        Err(rustix::io::Errno::NOENT) => continue,
+                        Err(error) => return Err(errno(error)),
+                    }
+                }
+            };
+            let cookie = entry.next_entry_cookie();
+            let entry = DirEntry { ino: number, file_type, cookie, name: name.to_bytes() };
+            if !emit(&entry) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The type of an entry, which some file systems do not list.
+    fn type_of(
+        &self,
+        dir: impl std::os::fd::AsFd,
+        name: &CStr,
+        listed: sys::FileType,
+    ) -> Option<FileType> {
+        let listed = match listed {
+            sys::FileType::Unknown => {
+                let stat = sys::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+                sys::FileType::from_raw_mode(stat.st_mode)
+            }
+            listed => listed,
+        };
+        FileType::from_mode(listed.as_raw_mode())
+    }
+}

@@ -1,0 +1,179 @@
+//! A directory of the host as a file system: the files of the host as they are, beneath one root.
+//!
+//! Read in this order: `identity`, which inode is which; `known`, the table of inodes and its
+//! bounds; `reach`, the one place where names are followed; `owners`, whose what is made is; then
+//! the calls by kind, `attributes`, `names`, `files`, `listing`, `xattrs`, which `verbs` gives the
+//! form of [`FileSystem`](atoll_vfs::FileSystem). `calls` has the system calls that the libraries
+//! lack.
+//!
+//! # Nothing outside
+//!
+//! An inode is reached by a descriptor of its directory and one component of a name, by
+//! openat2(2), which follows no symbolic link, goes up to no parent and into no other mount
+//! (`reach`). A descriptor, once open, is the inode, whatever the host renames; one that is opened
+//! anew must be the same inode ([`Identity`](identity::Identity)), or it is `ESTALE`. Every call
+//! acts on a descriptor, or on one name in a directory that is one. `..` leads to the directory in
+//! which a client has found its child, or nowhere. A directory that the host moves out of the root
+//! while clients know it is theirs still, as it would be for a process that has it open; what is
+//! around it is not.
+//!
+//! # Where it differs from the contract
+//!
+//! Others change these files too. So
+//!
+//! - times are the host's clock's, and mode and size are what the host's file system allows
+//! - a call is atomic as the host's system call is. A program of the host may see a new file before
+//!   it has all of its mode, and come between the parts of a call that is several system calls; a
+//!   file has its owner from the start
+//! - what survives power loss is what the host's file system says. fsync covers its file, and all
+//!   else as a server syncs ([`begin_sync`](atoll_vfs::FileSystem::begin_sync), by syncfs(2))
+//! - a file that the host renames or removes between two calls is `ESTALE` until it is looked up
+//!   again, unless it is open
+//! - where the host's file system has neither handles nor times of birth (overlayfs), a number that
+//!   the host uses again is used again here
+//! - what is mounted in the directory is not shown: its names are `EXDEV`, or, where a server of the
+//!   superuser's has gone to a mount of its own, the directories that lie beneath
+//! - devices cannot be made (`EPERM`), but for the one of number 0 that overlay file systems make
+//! - an unlinked file gets no name again, unless it never had one
+//! - extended attributes are those of Linux: on regular files and directories only
+
+mod attributes;
+mod calls;
+mod files;
+mod identity;
+mod known;
+mod listing;
+mod names;
+mod owners;
+mod reach;
+mod verbs;
+mod xattrs;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use atoll_vfs::{Errno, Ino, Result};
+use rustix::fs::{Mode, OFlags};
+
+use files::Open;
+use identity::Means;
+pub use known::Bounds;
+use known::Table;
+pub use owners::Owners;
+
+use crate::anew;
+
+/// How a directory is opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Every change is `EROFS`.
+    pub read_only: bool,
+    /// Whose the files are; not given: as they are on the host where this process may say so, and
+    /// otherwise all this process's user's.
+    pub owners: Option<Owners>,
+    /// How much is remembered.
+    pub bounds: Bounds,
+}
+
+/// A directory of the host.
+pub struct HostDirectory {
+    table: Table,
+    means: Means,
+    owners: Owners,
+    read_only: bool,
+    /// The root, open for reading: for calls on the whole file system.
+    root: Arc<OwnedFd>,
+    open: HashMap<u64, Open>,
+    next_handle: u64,
+    /// /proc/self/fd, through which a descriptor is opened anew.
+    descriptors: BorrowedFd<'static>,
+}
+
+impl fmt::Debug for HostDirectory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HostDirectory").field("root", &self.root).finish_non_exhaustive()
+    }
+}
+
+impl HostDirectory {
+    /// Opens the directory at `path`. From then on the process's umask is 0: modes are the
+    /// clients'.
+    ///
+    /// # Errors
+    /// Those of opening it; `Unsupported` without /proc.
+    pub fn open(path: &Path, options: &Options) -> io::Result<HostDirectory> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(path, flags, Mode::empty())?;
+        let descriptors = anew::descriptors().ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::Unsupported,
+                "there is no /proc, or the length of files is limited (ulimit -f)",
+            )
+        })?;
+        let means = Means::of(root.as_fd())?;
+        let identity = means.identify(&root)?;
+        rustix::process::umask(Mode::empty());
+        let root = Arc::new(root);
+        let mut table = Table::new(options.bounds);
+        table.put_root(identity, Arc::clone(&root));
+        Ok(HostDirectory {
+            table,
+            means,
+            owners: options.owners.unwrap_or_else(Owners::of_process),
+            read_only: options.read_only,
+            root,
+            open: HashMap::new(),
+            next_handle: 1,
+            descriptors: descriptors.as_fd(),
+        })
+    }
+
+    /// Goes to a mount of its own of the directory, above which there is nothing, and where nothing
+    /// is mounted. To be called before it is used; it takes the superuser's rights.
+    ///
+    /// # Errors
+    /// Those of open_tree(2); then everything is as it was.
+    pub fn isolate(&mut self) -> io::Result<()> {
+        use rustix::mount::{OpenTreeFlags, open_tree};
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE
+            | OpenTreeFlags::OPEN_TREE_CLOEXEC
+            | OpenTreeFlags::AT_EMPTY_PATH;
+        let tree = open_tree(&*self.root, c"", flags)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = Arc::new(rustix::fs::openat(&tree, c".", flags, Mode::empty())?);
+        let identity = self.means.identify(&root)?;
+        self.table.put_root(identity, Arc::clone(&root));
+        self.root = root;
+        Ok(())
+    }
+
+    /// The root.
+    pub fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
+    /// How many inodes it remembers, and how many descriptors of those it has.
+    pub fn known(&self) -> (usize, usize) {
+        self.table.len()
+    }
+
+    /// # Errors
+    /// `EROFS` where nothing may be changed.
+    fn may_change(&self) -> Result<()> {
+        if self.read_only { Err(Errno::EROFS) } else { Ok(()) }
+    }
+
+    /// The directory is the root.
+    fn is_root(ino: Ino) -> bool {
+        ino == Ino::ROOT
+    }
+}
+
+/// The host's error as the seam's.
+fn errno(error: rustix::io::Errno) -> Errno {
+    Errno::from_raw(error.raw_os_error()).unwrap_or(Errno::EIO)
+}

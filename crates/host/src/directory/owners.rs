@@ -1,0 +1,143 @@
+//! Whose the files are: the clients' users as the host's, or all one user's.
+
+use std::marker::PhantomData;
+
+use atoll_vfs::{Attr, Context, Errno, Result, SetAttr};
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+
+use super::calls::{set_fs_group, set_fs_user};
+
+/// Whose the files are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owners {
+    /// As on the host: what a client makes is its user's there.
+    Kept,
+    /// What a client makes is this user's and group's on the host, and whatever is theirs there is,
+    /// for each client, its own. Nothing can be given to others.
+    Squashed {
+        /// The user.
+        uid: u32,
+        /// The group.
+        gid: u32,
+    },
+}
+
+/// The rights without which a thread cannot make files for others.
+const NEEDED: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::SETUID)
+    .union(CapabilitySet::SETGID);
+
+impl Owners {
+    /// Those that this process can have: as on the host with the superuser's rights, otherwise
+    /// everything is its own user's.
+    pub fn of_process() -> Owners {
+        let mine = capabilities(None).is_ok_and(|had| had.effective.contains(NEEDED));
+        if mine {
+            return Owners::Kept;
+        }
+        Owners::Squashed {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+        }
+    }
+
+    /// Has this thread make files for the caller until what it returns is dropped.
+    ///
+    /// # Errors
+    /// `EPERM` when it may not; `EINVAL` for a number that is none.
+    pub(super) fn make_as(self, cx: &Context) -> Result<MakesAs> {
+        let (uid, gid) = match self {
+            Owners::Kept => (cx.uid, cx.gid),
+            Owners::Squashed { uid, gid } => (uid, gid),
+        };
+        MakesAs::new(uid, gid)
+    }
+
+    /// The attributes of a file as the caller sees them.
+    pub(super) fn shown(self, cx: &Context, mut attr: Attr) -> Attr {
+        if let Owners::Squashed { uid, gid } = self {
+            if attr.uid == uid {
+                attr.uid = cx.uid;
+            }
+            if attr.gid == gid {
+                attr.gid = cx.gid;
+            }
+        }
+        attr
+    }
+
+    /// The owner and group that the host's file is to get; `None` for one that it keeps.
+    ///
+    /// # Errors
+    /// `EPERM` for what cannot be given away.
+    pub(super) fn to_set(
+        self,
+        cx: &Context,
+        old: &Attr,
+        set: &SetAttr,
+    ) -> Result<(Option<u32>, Option<u32>)> {
+        match self {
+            Owners::Kept => Ok((set.uid, set.gid)),
+            Owners::Squashed { .. } => {
+                let old = self.shown(cx, *old);
+                let same = |asked: Option<u32>, is| asked.is_none_or(|asked| asked == is);
+                if same(set.uid, old.uid) && same(set.gid, old.gid) {
+                    Ok((None, None))
+                } else {
+                    Err(Errno::EPERM)
+                }
+            }
+        }
+    }
+}
+
+/// This thread makes files for another until this is dropped.
+pub(super) struct MakesAs {
+    /// The thread's own, if they were changed.
+    own: Option<(u32, u32)>,
+    /// It is about one thread.
+    _thread: PhantomData<*const ()>,
+}
+
+impl MakesAs {
+    fn new(uid: u32, gid: u32) -> Result<MakesAs> {
+        let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        if own == (uid, gid) {
+            return Ok(MakesAs { own: None, _thread: PhantomData });
+        }
+        if uid == u32::MAX || gid == u32::MAX {
+            return Err(Errno::EINVAL);
+        }
+        let had = capabilities(None).map_err(super::errno)?;
+        // From here on dropped, and so undone.
+        let makes = MakesAs { own: Some(own), _thread: PhantomData };
+        if !set_fs_group(gid) || !set_fs_user(uid) {
+            return Err(Errno::EPERM);
+        }
+        // The kernel takes rights over files from a thread that becomes an ordinary user there. The
+        // session has judged the caller by all of its groups, which this thread has not.
+        restore(&had);
+        Ok(makes)
+    }
+}
+
+impl Drop for MakesAs {
+    fn drop(&mut self) {
+        if let Some((uid, gid)) = self.own {
+            let had = capabilities(None);
+            let back = set_fs_user(uid) & set_fs_group(gid);
+            assert!(back, "a thread can always be itself again");
+            if let Ok(had) = had {
+                restore(&had);
+            }
+        }
+    }
+}
+
+/// Gives this thread the effective capabilities that it `had`.
+fn restore(had: &CapabilitySets) {
+    // Without them the kernel refuses more, and never allows more.
+    let _ = set_capabilities(None, *had);
+}

@@ -1,0 +1,196 @@
+//! Reaching inodes: the one place where names of the host are followed, one component at a time.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use atoll_vfs::{Errno, Ino, Name, Result};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::io::Errno as RawErrno;
+
+use super::{HostDirectory, errno};
+
+/// Nothing but what lies in the directory itself: no links, no parents, no other mounts.
+const BENEATH: ResolveFlags = ResolveFlags::BENEATH
+    .union(ResolveFlags::NO_SYMLINKS)
+    .union(ResolveFlags::NO_MAGICLINKS)
+    .union(ResolveFlags::NO_XDEV);
+
+/// Names the inode and allows nothing else.
+const NAME_ONLY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// How many directories lie above one another at most: more than the host's longest path has.
+const DEPTH_MAX: usize = 4096;
+
+/// Refuses `.` and `..`, which are no entries that could be made or removed.
+pub(super) fn ordinary(name: Name<'_>) -> Result<()> {
+    if name.is_dot_or_dot_dot() { Err(Errno::EINVAL) } else { Ok(()) }
+}
+
+/// Opens what `name` is in `dir`.
+pub(super) fn open_in(
+    dir: impl AsFd,
+    name: &[u8],
+    flags: OFlags,
+    mode: Mode,
+) -> rustix::io::Result<OwnedFd> {
+    debug_assert!(!name.contains(&b'/') && name != b"..");
+    openat2(dir, name, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, mode, BENEATH)
+}
+
+impl HostDirectory {
+    /// Has `open` make a descriptor. When there is none to be had, those that can be had again are
+    /// closed first.
+    pub(super) fn with_room<T>(
+        &mut self,
+        mut open: impl FnMut(&HostDirectory) -> rustix::io::Result<T>,
+    ) -> Result<T> {
+        match open(self) {
+            Err(RawErrno::MFILE | RawErrno::NFILE) => {
+                self.table.close_all();
+                open(self)
+            }
+            result => result,
+        }
+        .map_err(errno)
+    }
+
+    /// A descriptor of the inode `ino`. It allows nothing but to name it, or what a handle of it
+    /// does.
+    ///
+    /// # Errors
+    /// `ESTALE` for one that is not known, or is no longer where it was seen.
+    pub(super) fn fd(&mut self, ino: Ino) -> Result<Arc<OwnedFd>> {
+        loop {
+            match self.fd_by_place(ino) {
+                // Each time one place less is known.
+                Err((Errno::ESTALE, Some(at))) if self.table.get(at)?.not_there() => {}
+                result => return result.map_err(|(error, _)| error),
+            }
+        }
+    }
+
+    /// As [`fd`](Self::fd), by the places where it and what is above it were seen last. An error is
+    /// about the inode that is not there.
+    fn fd_by_place(&mut self, ino: Ino) -> std::result::Result<Arc<OwnedFd>, (Errno, Option<Ino>)> {
+        // Up to a directory that is open, at the latest the root; then down again.
+        let mut way = Vec::new();
+        let mut at = ino;
+        let mut fd = loop {
+            // Without the directory of one of its names another may lead to it.
+            let known = self.table.get(at).map_err(|error| (error, way.last().copied()))?;
+            if let Some(fd) = known.fd() {
+                break Arc::clone(fd);
+            }
+            if way.len() == DEPTH_MAX {
+                return Err((Errno::ESTALE, None));
+            }
+            way.push(at);
+            at = known.place.0;
+        };
+        while let Some(child) = way.pop() {
+            let known = self.table.get(child).map_err(|error| (error, None))?;
+            let (identity, name) = (known.identity, known.place.1.clone());
+            let opened = self.with_room(|_| open_in(&fd, &name, NAME_ONLY, Mode::empty()));
+            fd = match opened {
+                Ok(opened) => Arc::new(opened),
+                Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EXDEV) => {
+                    return Err((Errno::ESTALE, Some(child)));
+                }
+                Err(error) => return Err((error, None)),
+            };
+            let is = self.means.identify(&fd).map_err(|error| (errno(error), None))?;
+            if is != identity {
+                return Err((Errno::ESTALE, Some(child)));
+            }
+            self.table.keep(child, Arc::clone(&fd));
+        }
+        Ok(fd)
+    }
+
+    /// The inode that `name`, which is neither `.` nor `..`, is in `parent`, and a descriptor of
+    /// it.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENOTDIR`, `ESTALE`; `EXDEV` for what is mounted there.
+    pub(super) fn find(&mut self, parent: Ino, name: Name<'_>) -> Result<(Ino, Arc<OwnedFd>)> {
+        let dir = self.fd(parent)?;
+        let fd = self.with_room(|_| open_in(&dir, name.bytes(), NAME_ONLY, Mode::empty()))?;
+        let fd = Arc::new(fd);
+        let ino = self.register(parent, name, &fd)?;
+        Ok((ino, fd))
+    }
+
+    /// The number of the inode that `fd` is open on, which was seen as `name` in `parent`.
+    pub(super) fn register(
+        &mut self,
+        parent: Ino,
+        name: Name<'_>,
+        fd: &Arc<OwnedFd>,
+    ) -> Result<Ino> {
+        let identity = self.means.identify(fd).map_err(errno)?;
+        let is_dir = is_dir(fd)?;
+        self.table.register(identity, (parent, name.bytes()), is_dir, Arc::clone(fd))
+    }
+
+    /// The directory above `ino`: the one in which it was seen, if it is there still.
+    ///
+    /// # Errors
+    /// `ENOTDIR`; `ESTALE` when it was moved to a directory that no client has seen.
+    pub(super) fn above(&mut self, ino: Ino) -> Result<Ino> {
+        if Self::is_root(ino) {
+            return Ok(ino);
+        }
+        let known = self.table.get(ino)?;
+        let parent = known.place.0;
+        if !known.is_dir {
+            return Err(Errno::ENOTDIR);
+        }
+        let fd = self.fd(ino)?;
+        // The one call that goes up. Nothing is done with what it leads to but to see which it is.
+        let flags = NAME_ONLY | OFlags::DIRECTORY;
+        let above = self.with_room(|_| openat(&fd, c"..", flags, Mode::empty()))?;
+        let identity = self.means.identify(&above).map_err(errno)?;
+        if self.table.get(parent).is_ok_and(|parent| parent.identity == identity) {
+            return Ok(parent);
+        }
+        // The host has moved it.
+        if self.table.get(Ino::ROOT)?.identity == identity {
+            return Ok(Ino::ROOT);
+        }
+        let ino = self.table.number(identity).ok_or(Errno::ESTALE)?;
+        match self.table.get(ino) {
+            Ok(known) if known.identity == identity => Ok(ino),
+            _ => Err(Errno::ESTALE),
+        }
+    }
+
+    /// Opens the inode of `fd` anew with `flags`. It has to be one whose opening has no effects: a
+    /// regular file or a directory.
+    pub(super) fn anew(&mut self, fd: &OwnedFd, flags: OFlags) -> Result<OwnedFd> {
+        let number = fd.as_raw_fd().to_string();
+        let flags = flags | OFlags::CLOEXEC;
+        self.with_room(|this| openat(this.descriptors, number.as_str(), flags, Mode::empty()))
+    }
+
+    /// Forgets an inode that has neither names nor handles any more. Returns whether it is gone.
+    pub(super) fn reap(&mut self, ino: Ino) -> bool {
+        let Ok(known) = self.table.get(ino) else { return true };
+        if known.is_open() {
+            return false;
+        }
+        let unnamed = match known.fd() {
+            Some(fd) => rustix::fs::fstat(fd).is_ok_and(|stat| stat.st_nlink == 0),
+            None => false,
+        };
+        if unnamed {
+            self.table.remove(ino);
+        }
+        unnamed
+    }
+}
+
+/// Whether `fd` is open on a directory.
+pub(super) fn is_dir(fd: impl AsFd) -> Result<bool> {
+    let stat = rustix::fs::fstat(fd).map_err(errno)?;
+    Ok(FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
+}
