@@ -391,7 +391,7 @@ fn rules_by_socket(sockets: &[&PathBuf], rules: &[Rule]) -> Result<Vec<Vec<Rule>
         }
     }
     for socket in rules.iter().filter_map(Rule::socket) {
-        if !sockets.iter().any(|known| known == socket) {
+        if !sockets.iter().any(|known| *known == socket) {
             return Err(Failure::new(format!(
                 "a rule is about the socket {}, which neither --socket nor --vhost-user names so",
                 socket.display()
