@@ -1,7 +1,7 @@
 //! The files of a guest: its first file system, which it has in memory.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::cpio::Archive;
 use crate::{modules, parts};
@@ -13,8 +13,7 @@ const FOLDERS: [&str; 6] = ["bin", "dev", "mnt", "modules", "proc", "sys"];
 #[derive(Clone, Default)]
 pub struct Image {
     modules: Vec<String>,
-    programs: Vec<PathBuf>,
-    files: Vec<(String, Vec<u8>)>,
+    files: Vec<(String, u32, Vec<u8>)>,
 }
 
 impl Image {
@@ -30,14 +29,21 @@ impl Image {
     }
 
     /// Adds a program of this machine at /bin, with the libraries that it is linked with.
+    ///
+    /// # Panics
+    /// If it cannot be read.
     pub fn program(mut self, path: &Path) -> Image {
-        self.programs.push(path.into());
+        self.files.push((format!("bin/{}", file_name(path)), 0o755, read(path)));
+        for library in parts::libraries(path) {
+            let place = library.to_str().expect("a path in UTF-8").trim_start_matches('/');
+            self.files.push((place.into(), 0o755, read(&library)));
+        }
         self
     }
 
     /// Adds a file.
     pub fn file(mut self, path: &str, content: impl Into<Vec<u8>>) -> Image {
-        self.files.push((path.trim_start_matches('/').into(), content.into()));
+        self.files.push((path.trim_start_matches('/').into(), 0o644, content.into()));
         self
     }
 
@@ -61,20 +67,15 @@ impl Image {
             tree.copy(&format!("modules/{name}"), &module);
         }
         tree.file("modules/order", 0o644, order.as_bytes());
-        for program in &self.programs {
-            tree.copy(&format!("bin/{}", file_name(program)), program);
-            for library in parts::libraries(program) {
-                tree.copy(
-                    library.to_str().expect("a path in UTF-8").trim_start_matches('/'),
-                    &library,
-                );
-            }
-        }
-        for (path, content) in &self.files {
-            tree.file(path, 0o644, content);
+        for (path, permissions, content) in &self.files {
+            tree.file(path, *permissions, content);
         }
         tree.archive.finish()
     }
+}
+
+fn read(path: &Path) -> Vec<u8> {
+    std::fs::read(path).unwrap_or_else(|error| panic!("reading {}: {error}", path.display()))
 }
 
 fn file_name(path: &Path) -> &str {
@@ -111,8 +112,6 @@ impl Tree {
     }
 
     fn copy(&mut self, path: &str, from: &Path) {
-        let content = std::fs::read(from)
-            .unwrap_or_else(|error| panic!("reading {}: {error}", from.display()));
-        self.file(path, 0o755, &content);
+        self.file(path, 0o755, &read(from));
     }
 }

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use atoll_vm::{Guest, Image, Machine, Virtiofsd};
+use atoll_vm::{Guest, Image, Machine, Virtiofsd, programs};
 
 /// Whether the stock server can be run: it takes another root directory.
 fn is_root() -> bool {
@@ -52,4 +52,22 @@ fn a_guest_uses_a_directory_that_the_stock_server_has() {
     assert!(read("d/guest") == numbers, "what the guest wrote");
     assert!(read("moved") == text, "what the host wrote");
     assert_eq!(std::fs::read_link(folder.path().join("l")).unwrap(), Path::new("d/guest"));
+}
+
+#[test]
+fn what_runs_in_a_guest_finds_what_it_wrote() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let server = Virtiofsd::start(folder.path(), &[]);
+    let machine = Machine::new().virtiofs("folder", &server.socket());
+    let mut guest = Guest::boot(&machine, &programs::image());
+    guest.ok("mount -t virtiofs folder /mnt");
+    programs::bytes(&mut guest, "/mnt/bytes", 1000, 1);
+    programs::names(&mut guest, "/mnt/names", 2000, 2);
+    programs::postmark(&mut guest, "/mnt/postmark", 500);
+    programs::sqlite(&mut guest, "/mnt/sqlite", "delete", 30);
+    programs::sqlite(&mut guest, "/mnt/sqlite", "wal", 30);
+    guest.end();
 }
