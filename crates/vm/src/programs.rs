@@ -13,6 +13,8 @@ const BOUND: Duration = Duration::from_mins(10);
 const BYTES: &str = "../cli/tests/c/fsx.c";
 /// Operations by chance on names, and on files that have several or none.
 const NAMES: &str = "c/names.c";
+/// One use of a file at a time.
+const CALLS: &str = "c/calls.c";
 
 /// The files of a guest that runs all that is here.
 ///
@@ -21,7 +23,7 @@ const NAMES: &str = "c/names.c";
 pub fn image() -> Image {
     let folder = tempfile::Builder::new().prefix("atoll-vm-").tempdir().expect("a folder");
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    [BYTES, NAMES]
+    [BYTES, NAMES, CALLS]
         .iter()
         .fold(Image::new(), |image, source| {
             image.program(&compile(&here.join(source), folder.path()))

@@ -1,5 +1,6 @@
 //! The stock file server for virtio-fs, in C, of the packages of QEMU: a peer.
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -42,6 +43,18 @@ impl Virtiofsd {
     /// Where it is reached.
     pub fn socket(&self) -> PathBuf {
         self.folder.path().join("s")
+    }
+
+    /// How many requests of each kind came, by the names that FUSE has for them, if it was started
+    /// with the option `log_level=debug`.
+    pub fn requests(&self) -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        for line in self.log().lines() {
+            let Some((_, kind)) = line.split_once("opcode: ") else { continue };
+            let kind = kind.split(' ').next().unwrap_or_default();
+            *counts.entry(kind.to_owned()).or_default() += 1;
+        }
+        counts
     }
 
     /// What it said.
