@@ -144,6 +144,7 @@ impl World {
         }
         let Some(volume) = self.volume.take() else { return Ok(()) };
         volume.close_checkpoints();
+        volume.close_removals();
         volume.close_syncs();
         for _ in 0..1000 {
             let now = self.now();
@@ -182,6 +183,21 @@ impl World {
             .map(drop)
             .map_err(|error| format!("after the unmount there is something else: {error}"))
     }
+}
+
+/// The process of `world` ends, or its power if `power`: what is there is sound, and mounts.
+pub(crate) fn sound_after(world: &World, power: bool) -> Outcome<()> {
+    let (image, life) = {
+        let mut device = world.disk.device();
+        device.note_flushers();
+        match power {
+            true => (device.power_loss(Survival::None), NEXT_LIFE),
+            false => (device.process_crash(), LIFE),
+        }
+    };
+    let device = FaultDevice::from_image(image);
+    sound(&mut device.clone(), life)?;
+    walk(&mut mount(device, life)?).map(drop)
 }
 
 /// A check finds nothing to repair.

@@ -7,9 +7,9 @@
 //! clients send that keep to no rule; [`kernel`] is what a mount's kernel remembers, [`jobs`] the
 //! server's own work, [`machine`] and [`disk`] what is below; `ends` is how clients, processes and
 //! the power go. The judges are [`mirror`] for answers, caches and what a crash leaves, [`rights`]
-//! for permissions, [`locks`] for locks, the scheduler itself for progress, and `sharing` for how
-//! long strangers make others wait. [`plant`] has the defects that the judges must find;
-//! [`measure`] what hostile clients cost others today.
+//! for permissions, [`locks`] for locks, the scheduler itself for progress, and `sharing` and
+//! `removals` for how long strangers make others wait. [`plant`] has the defects that the judges
+//! must find; [`measure`] what hostile clients cost others today.
 #![forbid(unsafe_code)]
 
 pub mod call;
@@ -26,6 +26,7 @@ pub mod machine;
 pub mod measure;
 pub mod mirror;
 pub mod plant;
+mod removals;
 mod requests;
 pub mod rights;
 pub mod schedule;

@@ -84,7 +84,7 @@ pub(crate) fn empty(template: &Template) -> Outcome<World> {
     empty_with(template, None)
 }
 
-fn empty_with(template: &Template, plant: Option<Plant>) -> Outcome<World> {
+pub(crate) fn empty_with(template: &Template, plant: Option<Plant>) -> Outcome<World> {
     let mut world = World::new(template, 1, Options { plant, ..Options::default() })?;
     while !world.seats.is_empty() {
         world.stand_up(0, true);

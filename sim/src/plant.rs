@@ -36,10 +36,12 @@ pub enum Plant {
     TrustedStrangers,
     /// What a session took of its user's share is not given back.
     KeptCharges,
+    /// A removal frees all that a file has in one call.
+    WholeRemovals,
 }
 
 /// All of them.
-pub const PLANTS: [Plant; 16] = [
+pub const PLANTS: [Plant; 17] = [
     Plant::LostRing,
     Plant::KeptAttributes,
     Plant::KeptPages,
@@ -56,4 +58,5 @@ pub const PLANTS: [Plant; 16] = [
     Plant::ConnectionsAsUsers,
     Plant::TrustedStrangers,
     Plant::KeptCharges,
+    Plant::WholeRemovals,
 ];

@@ -8,8 +8,8 @@ use atoll_tests::rng::Rng;
 use crate::disk;
 use crate::plant::Plant;
 use crate::seat::{Pending, Stage, What};
-use crate::sharing;
 use crate::world::{Counts, Options, Outcome, Template, World, trace};
+use crate::{removals, sharing};
 
 /// The most turns that everything takes to come to rest when nobody asks for anything more.
 const REST_MAX: u32 = 4000;
@@ -78,6 +78,7 @@ pub fn run(template: &Template, seed: u64, options: Options) -> Report {
             let mut rng = Rng::new(seed ^ u64::from_be_bytes(*b"strangrs"));
             sharing::judge(template, &mut rng, options.plant)?;
             sharing::judge_mounts(template, &mut rng, options.plant)?;
+            removals::judge(template, &mut rng, options.plant)?;
         }
         digest = (world.digest(), world.counts);
         // The parts of a world that failed are in any state, and dropping them may fail too.

@@ -11,6 +11,7 @@ use atoll_server::Volume;
 use atoll_server::checkpoints::Checkpointer;
 use atoll_server::host::Host;
 use atoll_server::leases::caches::Lends;
+use atoll_server::removals::Remover;
 use atoll_server::revocable::Revocable;
 use atoll_server::rights::accounts::{Account, Accounts, Resource, Shares};
 use atoll_server::rights::identity::Identity;
@@ -260,6 +261,11 @@ impl World {
         let bell = Arc::new(Rung::default());
         let checkpointer = Checkpointer::new(&volume, Arc::<Rung>::clone(&bell));
         self.jobs.push(Job::new(Box::new(checkpointer), bell));
+        if self.options.plant != Some(Plant::WholeRemovals) {
+            let bell = Arc::new(Rung::default());
+            let remover = Remover::new(&volume, Arc::<Rung>::clone(&bell));
+            self.jobs.push(Job::new(Box::new(remover), bell));
+        }
         self.volume = Some(volume);
         self.accounts = Accounts::new(Shares::UNLIMITED);
         self.open_accounts.clear();

@@ -77,6 +77,7 @@ fn what_is_planted_is_found() {
             Plant::KeptPages => "a kernel shows the content",
             Plant::TurnsByRequests | Plant::ConnectionsAsUsers => "for an answer",
             Plant::KeptCharges => "has left",
+            Plant::WholeRemovals => "are freed at once",
             Plant::TrustedStrangers => "mounts of a stranger",
             // By the check, or by what is missing.
             Plant::LyingFlush | Plant::SwallowedError => "",

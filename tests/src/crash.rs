@@ -19,6 +19,7 @@
 
 pub mod halves;
 pub mod judge;
+pub mod removals;
 pub mod steps;
 pub mod verdicts;
 pub mod volume;
@@ -79,6 +80,12 @@ pub trait CrashTarget {
 
     /// The device below a mounted file system.
     fn device<'a>(&self, fs: &'a mut Self::Fs) -> &'a mut FaultDevice;
+
+    /// The steps in which it has freed what long calls had left.
+    fn removal_steps(&self, fs: &Self::Fs) -> u64 {
+        let _ = fs;
+        0
+    }
 
     /// Unmounts in order.
     ///
@@ -154,6 +161,8 @@ pub struct Tried {
     pub in_two_waits: u64,
     /// Checkpoints in steps that ended.
     pub in_steps: u64,
+    /// Steps in which was freed what long calls had left.
+    pub removal_steps: u64,
 }
 
 impl Tried {
@@ -173,6 +182,7 @@ impl Tried {
         self.halves += more.halves;
         self.in_two_waits += more.in_two_waits;
         self.in_steps += more.in_steps;
+        self.removal_steps += more.removal_steps;
     }
 }
 
@@ -242,6 +252,7 @@ pub fn crash_seed<T: CrashTarget>(
     tried.halves += workload.halves.ended;
     tried.in_two_waits += workload.halves.in_two_waits;
     tried.in_steps += workload.halves.steps.ended;
+    tried.removal_steps += workload.removal_steps;
     let mut replay = workload.recording.replay();
     let mut verdicts = Verdicts::default();
     let only = environment("ATOLL_CRASH");

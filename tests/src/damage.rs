@@ -321,19 +321,19 @@ impl Lives {
             Ok(fs) => fs,
             Err(error) => return Used::Refused(format!("mount: {error}")),
         };
-        let noted = notes(&fs);
-        let is = match walked(&mut fs) {
+        let noted = notes(&fs.fs);
+        let is = match walked(&mut fs.fs) {
             Ok(is) => is,
             Err(used) => return used.noted(noted),
         };
         if let Err(error) = self.accepts(moment, &is) {
             return Used::Wrong { error, noted };
         }
-        match write_file(&mut fs) {
+        match write_file(&mut fs.fs) {
             Ok(()) | Err(Errno::ENOSPC) => {}
             Err(error) => return Used::refused("use", error),
         }
-        let mut device = match fs.unmount() {
+        let mut device = match fs.fs.unmount() {
             Ok(device) => device,
             Err(error) => return Used::Refused(format!("unmount: {error}")),
         };
@@ -346,7 +346,7 @@ impl Lives {
             Ok(fs) => fs,
             Err(error) => return Used::Refused(format!("mount after use: {error}")),
         };
-        let mut again = match walked(&mut fs) {
+        let mut again = match walked(&mut fs.fs) {
             Ok(again) => again,
             Err(used) => return used.noted(noted),
         };
@@ -370,7 +370,7 @@ impl Lives {
         let fs = self.volume.recover(device, moment.life);
         let mut fs = fs.map_err(|error| format!("mount after repair: {error}"))?;
         snapshot(&mut fs).map_err(|error| format!("walk after repair: {error}"))?;
-        let device = fs.unmount();
+        let device = fs.fs.unmount();
         check(&mut device.map_err(|error| format!("unmount after repair: {error}"))?)
     }
 }

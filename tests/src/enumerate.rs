@@ -18,8 +18,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use atoll_block::FaultDevice;
 use atoll_block::fault::{Discarded, Image, Survival};
-use atoll_vfs::Timespec;
+use atoll_fs::Quota;
 use atoll_vfs::model::ModelFs;
+use atoll_vfs::{Ino, Timespec};
 
 use crate::crash::halves::Halves;
 use crate::crash::{
@@ -29,7 +30,7 @@ use crate::differential::{Differential, Rest};
 use crate::ops::Op;
 use crate::rng::Rng;
 use crate::subject::Quirks;
-use operations::{FAMILIES, OPERATIONS, SYNCS, calls, filler, prepared};
+use operations::{FAMILIES, OPERATIONS, SYNCS, calls, filler, pieces, prepared};
 
 /// A size of the cache, by its name in a case.
 const CACHES: [(&str, usize); 3] = [("64K", 64 << 10), ("512K", 512 << 10), ("64M", 64 << 20)];
@@ -45,16 +46,28 @@ struct Place {
     left: Option<u64>,
     /// Blocks for which the host has storage before the crash.
     host: Option<u64>,
+    /// Pieces that one file has beyond its end: more than one transaction frees.
+    pieces: u64,
+    /// All counts against a quota.
+    quota: bool,
+}
+
+impl Place {
+    const fn new(name: &'static str, blocks: u64, journal_blocks: u64) -> Place {
+        Place { name, blocks, journal_blocks, left: None, host: None, pieces: 0, quota: false }
+    }
 }
 
 /// With room; so full that freed blocks are wanted at once; with the first group full; with the
-/// first nearly full, and the second not made yet; on a host that is nearly full.
-const PLACES: [Place; 5] = [
-    Place { name: "roomy", blocks: 1024, journal_blocks: 256, left: None, host: None },
-    Place { name: "full", blocks: 288, journal_blocks: 128, left: Some(52), host: None },
-    Place { name: "groups", blocks: 33_000, journal_blocks: 128, left: Some(660), host: None },
-    Place { name: "next-group", blocks: 33_000, journal_blocks: 128, left: Some(616), host: None },
-    Place { name: "full-host", blocks: 1024, journal_blocks: 256, left: None, host: Some(24) },
+/// first nearly full, and the second not made yet; on a host that is nearly full; with a file in
+/// many pieces and a quota.
+const PLACES: [Place; 6] = [
+    Place::new("roomy", 1024, 256),
+    Place { left: Some(52), ..Place::new("full", 288, 128) },
+    Place { left: Some(660), ..Place::new("groups", 33_000, 128) },
+    Place { left: Some(616), ..Place::new("next-group", 33_000, 128) },
+    Place { host: Some(24), ..Place::new("full-host", 1024, 256) },
+    Place { pieces: 300, quota: true, ..Place::new("pieces", 1024, 256) },
 ];
 
 /// How syncs are made, and how freed space is discarded, by its name in a case.
@@ -155,7 +168,7 @@ impl Case {
             }
             (rng.chance(50), steps)
         };
-        let place = rng.pick(&[0, 0, 0, 1, 1, 1, 2, 3, 4]);
+        let place = rng.pick(&[0, 0, 0, 1, 1, 1, 1, 2, 3, 4, 5, 5]);
         let discards = if rng.chance(25) { rng.within(1..4) as usize } else { 0 };
         let syncing = if halves { 4 + discards } else { discards };
         let caches = (rng.within(0..3) as usize, rng.within(0..3) as usize);
@@ -168,10 +181,11 @@ impl Case {
             cache_bytes: CACHES[self.caches.0].1,
             recovery_cache_bytes: CACHES[self.caches.1].1,
             discards: SYNCING[self.syncing].2,
+            in_steps: self.in_halves(),
         }
     }
 
-    /// Whether syncs are made in halves.
+    /// Whether syncs are made in halves, and long calls in steps, as a server makes them.
     fn in_halves(&self) -> bool {
         SYNCING[self.syncing].1
     }
@@ -196,15 +210,22 @@ impl Prepared {
             let volume = Volume { journal_blocks: Some(place.journal_blocks), ..Volume::DEFAULT };
             let mut device = FaultDevice::new(place.blocks);
             volume.format(&mut device)?;
-            let fs = volume.mount(device, LIFE)?;
+            let mut fs = volume.mount(device, LIFE)?;
+            if place.quota {
+                let quota = Quota { bytes: Some(1 << 40), inodes: Some(1 << 40) };
+                fs.fs.set_quotas(&[(Ino::ROOT, quota)]).map_err(|error| error.to_string())?;
+            }
             let model = ModelFs::new(0o755, Timespec::default());
             let mut pair = Differential::with_model(fs, model, Quirks::default());
             let wrong = |error| format!("preparing {}: {error}", place.name);
             for op in prepared() {
                 pair.step(&op).map_err(wrong)?;
             }
+            for op in pieces(place.pieces) {
+                pair.step(&op).map_err(wrong)?;
+            }
             if let Some(left) = place.left {
-                let free = pair.fs.info().free_blocks;
+                let free = pair.fs.fs.info().free_blocks;
                 for op in filler(free.saturating_sub(left)) {
                     pair.step(&op).map_err(wrong)?;
                 }
@@ -264,6 +285,7 @@ pub fn try_case(
     tried.halves += workload.halves.ended;
     tried.in_two_waits += workload.halves.in_two_waits;
     tried.in_steps += workload.halves.steps.ended;
+    tried.removal_steps += workload.removal_steps;
     let plan = Plan { further: depth.further, ..Plan::DEFAULT };
     let mut replay = workload.recording.replay();
     let mut verdicts = Verdicts::default();

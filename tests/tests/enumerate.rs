@@ -9,8 +9,9 @@ use atoll_tests::rng::environment;
 /// Sequences that chance may leave out: a block that goes from file data to a node within a window,
 /// recovered in less memory than before; data in the journal that newer data has made void; blocks
 /// that are freed and taken again between the halves of a commit, allocated before it or long ago;
-/// data that is newer than the journal's and has no record; data of a write that was undone.
-const KNOWN: [&str; 11] = [
+/// data that is newer than the journal's and has no record; data of a write that was undone; a file
+/// in many pieces, freed in steps between other operations or in one call.
+const KNOWN: [&str; 15] = [
     "roomy/whole/64M/64K/temporary,setxattr-many,syncfs",
     "roomy/halves/64M/64K/temporary,setxattr-many,syncfs",
     "roomy/whole/64M/64M/overwrite,fsync,write-300k,syncfs",
@@ -22,6 +23,10 @@ const KNOWN: [&str; 11] = [
     "roomy/whole/64M/64M/truncate-down,extend",
     "roomy/halves/64M/64M/overwrite-part,fdatasync,overwrite-large,fdatasync,mkdir",
     "full-host/halves/64M/64M/write-300k,setxattr-many,syncfs,chmod-chown,syncfs",
+    "pieces/halves/64M/64K/unlink-large,write-300k,syncfs,create-many",
+    "pieces/halves/64K/64M/truncate-zero,syncfs,extend,truncate-down",
+    "pieces/halves/64M/64M/unlink-open-close,temporary-large,fsync",
+    "pieces/whole/64M/64K/truncate-down,syncfs,extend",
 ];
 
 fn failure(case: &Case, seed: u64, event: usize, error: &str) -> String {
@@ -59,6 +64,7 @@ fn pairs_and_triples() {
             println!("{cases} cases: {tried:?}");
             assert!(cases > 100 && tried.in_recovery > 300 && tried.halves > 20);
             assert!(tried.out_of_space > 10, "no volume was ever full");
+            assert!(tried.removal_steps > 5, "nothing was freed in steps");
         }
     }
 }

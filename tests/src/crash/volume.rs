@@ -5,6 +5,7 @@ use atoll_block::fault::Discarded;
 use atoll_fs::{CheckOptions, FormatOptions, Fs, MountOptions, check, format};
 
 use super::CrashTarget;
+use super::removals::InSteps;
 
 /// A volume, with a journal and caches of these sizes.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +18,8 @@ pub struct Volume {
     pub recovery_cache_bytes: usize,
     /// Freed space is discarded, and has this content then.
     pub discards: Option<Discarded>,
+    /// Long calls are made in steps.
+    pub in_steps: bool,
 }
 
 impl Volume {
@@ -26,6 +29,7 @@ impl Volume {
         cache_bytes: 64 << 20,
         recovery_cache_bytes: 64 << 20,
         discards: None,
+        in_steps: false,
     };
 
     fn mount_with(
@@ -33,16 +37,17 @@ impl Volume {
         cache_bytes: usize,
         mut device: FaultDevice,
         incarnation: [u8; 16],
-    ) -> Result<Fs<FaultDevice>, String> {
+    ) -> Result<InSteps<Fs<FaultDevice>>, String> {
         device.faults.discarded = self.discards.unwrap_or_default();
         let discard = self.discards.is_some();
         let options = MountOptions { incarnation, cache_bytes, discard, ..MountOptions::default() };
-        Fs::mount(device, &options).map_err(|error| error.to_string())
+        let fs = Fs::mount(device, &options).map_err(|error| error.to_string())?;
+        Ok(InSteps::new(fs, self.in_steps))
     }
 }
 
 impl CrashTarget for Volume {
-    type Fs = Fs<FaultDevice>;
+    type Fs = InSteps<Fs<FaultDevice>>;
 
     fn format(&self, device: &mut FaultDevice) -> Result<(), String> {
         let journal_blocks = self.journal_blocks;
@@ -59,11 +64,15 @@ impl CrashTarget for Volume {
     }
 
     fn device<'a>(&self, fs: &'a mut Self::Fs) -> &'a mut FaultDevice {
-        fs.device_mut()
+        fs.fs.device_mut()
     }
 
     fn unmount(&self, fs: Self::Fs) -> Result<FaultDevice, String> {
-        fs.unmount().map_err(|error| error.to_string())
+        fs.fs.unmount().map_err(|error| error.to_string())
+    }
+
+    fn removal_steps(&self, fs: &Self::Fs) -> u64 {
+        fs.steps
     }
 
     fn check(&self, device: &mut FaultDevice, incarnation: [u8; 16]) -> Result<(), String> {

@@ -75,6 +75,8 @@ pub struct Workload {
     pub out_of_space: u64,
     /// Its syncs in halves.
     pub halves: Halves,
+    /// The steps in which it freed what long calls had left.
+    pub removal_steps: u64,
     /// For each operation how many events had happened when it returned.
     ends: Vec<usize>,
     /// For each state the last one not after it that was synced.
@@ -140,10 +142,11 @@ impl Workload {
         }
         pair.compare().map_err(|error| format!("at the end, no crash: {error}"))?;
         let out_of_space = pair.out_of_space();
+        let removal_steps = target.removal_steps(&pair.fs);
         let mut device = target.unmount(pair.fs)?;
         let recording = device.take_recording().ok_or("the device was replaced")?;
         target.check(&mut device, life)?;
-        Ok(Workload { ops, recording, states, out_of_space, halves, ends, synced })
+        Ok(Workload { ops, recording, states, out_of_space, halves, removal_steps, ends, synced })
     }
 
     /// How many events had happened when the last operation returned.

@@ -313,6 +313,18 @@ pub fn filler(blocks: u64) -> [Op; 3] {
     ]
 }
 
+/// The calls that add so many pieces of one block beyond the end of the large file, which takes no
+/// reader long.
+pub fn pieces(count: u64) -> impl Iterator<Item = Op> {
+    let open = Op::Open { node: LARGE, file: 0, flags: RW };
+    let piece = |at: u64| {
+        let mode = FallocateMode::KEEP_SIZE;
+        Op::Fallocate { file: 0, offset: (100 + 2 * at) << 12, len: 4096, mode }
+    };
+    let all = (0..count).map(piece);
+    std::iter::once(open).chain(all).chain(std::iter::once(Op::Release { file: 0 }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,7 @@
 //! The lanes of one client's ring, each a [`Carrier`], and the answers that wait.
 #![allow(unsafe_code)]
 
+use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -96,7 +97,7 @@ pub struct Lanes {
     message: Vec<u8>,
     held: Vec<Waiting>,
     /// Requests that are done in part.
-    parts: Vec<Part>,
+    parts: VecDeque<Part>,
     /// Rung when an answer waits no more.
     bell: Doorbell,
     socket: RawFd,
@@ -117,7 +118,7 @@ impl Lanes {
         let lanes = channel.layout().config().lanes;
         let routers = (0..lanes).map(|_| Router::new(ServerOptions::default())).collect();
         let message = vec![0; channel.layout().message_max()];
-        let (next, held, parts) = (0, Vec::new(), Vec::new());
+        let (next, held, parts) = (0, Vec::new(), VecDeque::new());
         Ok(Lanes { channel, routers, next, message, held, parts, bell, socket })
     }
 
@@ -155,9 +156,14 @@ impl Lanes {
         if !self.held.is_empty() && self.release()? {
             turn.units = 1;
         }
-        let goes_on = std::mem::take(&mut self.parts);
         let Lanes { channel, routers, next, message, held, parts, bell, socket } = self;
-        for Part { lane: number, slot, message: whole, rest } in goes_on {
+        // Each once, as many as the turn allows: one that is put back comes last.
+        for _ in 0..parts.len() {
+            if turn.units >= most {
+                break;
+            }
+            let Some(part) = parts.pop_front() else { break };
+            let Part { lane: number, slot, message: whole, rest } = part;
             let Some(router) = routers.get_mut(number as usize) else { continue };
             message[..whole.len()].copy_from_slice(&whole);
             let socket = *socket;
@@ -259,7 +265,7 @@ struct Lane<'a> {
     lane: u32,
     message: &'a mut [u8],
     held: &'a mut Vec<Waiting>,
-    parts: &'a mut Vec<Part>,
+    parts: &'a mut VecDeque<Part>,
     bell: &'a Doorbell,
     latest: &'a mut Latest,
     socket: RawFd,
@@ -299,7 +305,7 @@ impl Carrier for Lane<'_> {
 
     fn put_back(&mut self, slot: Slot, rest: Rest) {
         let message = self.message[..slot.message_len()].to_vec();
-        self.parts.push(Part { lane: self.lane, slot, message, rest });
+        self.parts.push_back(Part { lane: self.lane, slot, message, rest });
     }
 
     #[inline]
