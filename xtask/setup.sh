@@ -12,6 +12,9 @@ test)
     # The programs that tests run on a volume, the libraries that C tests are linked with, and what
     # reads the C sources.
     packages+=(cppcheck git make tar dpkg gzip binutils bsdutils procps python3 pkg-config sqlite3 libsqlite3-dev libgdbm-dev postmark nginx wrk)
+    # Virtual machines: the emulator, the stock virtiofsd, the tools of guests, and what unpacks
+    # their kernel.
+    packages+=(qemu-system-x86 qemu-system-common busybox-static xz-utils)
     ;;
 *)
     echo "usage: $0 run|test" >&2
@@ -52,6 +55,36 @@ if ! command -v cargo >/dev/null; then
     fi
     exit 1
 fi
+
+# The kernel of virtual machines, unpacked in the target folder and not installed.
+linux=${CARGO_TARGET_DIR:-target}/vm/linux
+if [ "${1:-test}" = test ] && [ ! -e "$linux/vmlinuz" ]; then
+    package=$(apt-cache depends linux-image-amd64 |
+        sed -n 's/^ *Depends: \(linux-image-[0-9][^ ]*\)$/\1/p' | head -n 1)
+    if [ -z "$package" ]; then
+        echo "$0: the package linux-image-amd64 is not known; run as root: apt-get update" >&2
+        exit 1
+    fi
+    echo "unpacking $package into $linux" >&2
+    rm -rf "$linux" "$linux.new"
+    mkdir -p "$linux.new/modules"
+    (cd "$linux.new" && apt-get download -q "$package" >/dev/null)
+    wanted=(fs/fuse fs/9p fs/netfs fs/fscache fs/ext4 fs/jbd2 fs/mbcache.ko net/9p lib crypto)
+    wanted+=(drivers/virtio drivers/nvme drivers/nvdimm drivers/block/virtio_blk.ko)
+    wanted=("${wanted[@]/#/*/kernel/}")
+    # Which of them are there differs by version.
+    dpkg-deb --fsys-tarfile "$linux.new"/*.deb |
+        tar -x -C "$linux.new/modules" --wildcards '*/boot/vmlinuz-*' \
+            "${wanted[@]/%/*}" 2>"$linux.new/log" || true
+    find "$linux.new/modules" -name '*.ko.xz' -exec xz -d {} +
+    mv "$linux.new/modules"/boot/vmlinuz-* "$linux.new/vmlinuz" || {
+        cat "$linux.new/log" >&2
+        exit 1
+    }
+    rm "$linux.new"/*.deb
+    mv "$linux.new" "$linux"
+fi
+
 # The toolchain, components and targets that rust-toolchain.toml names. A Rust that rustup does not
 # manage is used as it is.
 if command -v rustup >/dev/null; then

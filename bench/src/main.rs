@@ -3,7 +3,7 @@
 //! Read in this order: [`table`] what is measured and what is aimed at; [`subject`] the file
 //! systems and [`calls`] what they are asked to do; [`workloads`]; [`child`] one measurement in a
 //! process of its own; [`measure`] all of them, interleaved; [`goals`], [`report`] and [`plot`]
-//! what comes out; [`hostile`] a server under attack.
+//! what comes out; [`hostile`] a server under attack; [`virtiofs`] the device of virtual machines.
 #![deny(unsafe_code)]
 
 mod atoll;
@@ -24,6 +24,7 @@ mod served;
 mod subject;
 mod system;
 mod table;
+mod virtiofs;
 mod workloads;
 
 use std::path::{Path, PathBuf};
@@ -53,6 +54,8 @@ enum Command {
     Server(Options),
     /// A server under attack by strangers, for the program of another user
     Hostile(hostile::Options),
+    /// The virtio-fs device, beside the stock daemons
+    Virtiofs(virtiofs::Options),
     /// A stranger; a process that the attacks start
     #[command(hide = true)]
     Attack(hostile::Part),
@@ -100,6 +103,7 @@ fn main() -> ExitCode {
         Command::Embedded(options) => suite(&EMBEDDED, &options),
         Command::Server(options) => suite(&SERVER, &options),
         Command::Hostile(options) => hostile::run(&options),
+        Command::Virtiofs(options) => virtiofs::run(&options),
         Command::Attack(part) => part.play(),
         Command::Victim(visit) => visit.pay(),
         Command::Child(order) => child::obey(&order).and_then(|record| {

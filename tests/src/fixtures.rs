@@ -3,7 +3,7 @@
 use atoll_block::RamDevice;
 use atoll_fs::{FormatOptions, Fs, MountOptions, format};
 use atoll_server::Credentials;
-use atoll_vfs::{Context, Timespec};
+use atoll_vfs::{Context, FileSystem, Ino, SetAttr, Timespec};
 
 /// An empty volume of `blocks` blocks, mounted.
 pub fn volume(blocks: u64) -> Fs<RamDevice> {
@@ -11,6 +11,14 @@ pub fn volume(blocks: u64) -> Fs<RamDevice> {
     format(&mut device, &FormatOptions { hash_key: [7; 16], ..FormatOptions::default() })
         .expect("format");
     Fs::mount(device, &MountOptions::default()).expect("mount")
+}
+
+/// An empty volume in which everybody may make files.
+pub fn open_to_all() -> Fs<RamDevice> {
+    let mut fs = volume(16 << 10);
+    let changes = SetAttr { mode: Some(0o777), ..SetAttr::default() };
+    fs.setattr(&cx(), Ino::ROOT, None, &changes).expect("its root");
+    fs
 }
 
 /// The superuser.

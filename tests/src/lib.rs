@@ -7,7 +7,8 @@
 //! crash contract, [`enumerate`] the same on every short sequence of operations, [`damage`] the
 //! outcomes of damaged sectors, [`linear`] several clients at once, [`adopting`] one that uses what
 //! another has opened; [`fixtures`] are shared by many tests, [`served`] a volume with its server,
-//! [`loopback`] a client and its session in one thread, [`unix_socket`] a carrier as an example.
+//! [`loopback`] a client and its session in one thread, [`unix_socket`] a carrier as an example, [`guest`] a virtual machine
+//! that is a driver alone.
 #![forbid(unsafe_code)]
 
 pub mod adopting;
@@ -17,6 +18,7 @@ pub mod damage;
 pub mod differential;
 pub mod enumerate;
 pub mod fixtures;
+pub mod guest;
 pub mod hostdir;
 pub mod linear;
 pub mod loopback;

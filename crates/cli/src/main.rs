@@ -17,6 +17,7 @@ mod dump;
 mod failure;
 mod fsck;
 mod grow;
+mod guests;
 mod info;
 mod job;
 mod location;

@@ -10,6 +10,7 @@ use atoll_host::server::SPIN;
 use atoll_host::server::bind::bind;
 use atoll_host::server::broker;
 use atoll_host::server::confine::{self, Landlocked};
+use atoll_host::server::guests::Guest;
 use atoll_host::server::jail::Jail;
 use atoll_host::server::listen::{Door, SocketServer};
 use atoll_host::server::notify::{self, Notify};
@@ -18,6 +19,7 @@ use atoll_vfs::{Context, Errno, FileSystem, Ino, Name, Timespec};
 use rustix::process::Signal;
 
 use crate::failure::{Failure, Outcome};
+use crate::guests::{self, VhostUser};
 use crate::logging;
 use crate::notes;
 use crate::served::{Served, Squash};
@@ -62,6 +64,17 @@ pub struct Args {
     /// Where clients find the server; several, each with rules of its own.
     #[arg(long, value_name = "PATH", default_value = "atoll.sock")]
     socket: Vec<PathBuf>,
+    /// Serve a volume to a virtual machine too: SOCKET is where its QEMU finds a virtio-fs device,
+    /// VOLUME the name of the volume, if there are several; `:ro` after it for looking only. tag=
+    /// is the name by which the guest mounts it, without it the volume's. A guest hears of no
+    /// change that others make: with cache=none its kernel asks each time, with cache=SECONDS it
+    /// keeps what it has learnt for as long, with cache=alone for ever, and nobody else may use
+    /// the volume. What a front end may do the rules say; its guest acts as the users that it
+    /// names if the front end is the superuser's or with ids=guest, with ids=UID:GID as that user,
+    /// else as the front end's. queues= is a number of request queues, for front ends that ask
+    /// for it.
+    #[arg(long, value_name = "SOCKET[=VOLUME][,tag=NAME]...")]
+    vhost_user: Vec<VhostUser>,
     /// Let others in.
     #[arg(long, value_name = "RULE")]
     allow: Vec<Rule>,
@@ -180,11 +193,15 @@ pub fn run(args: &Args) -> Outcome {
         limits.extend(more_limits);
     }
     let all = rules.clone();
-    let rules = rules_by_socket(&args.socket, &rules)?.into_iter().map(|rules| {
+    let guests = args.vhost_user.iter().map(|guest| &guest.socket);
+    let sockets: Vec<&PathBuf> = args.socket.iter().chain(guests).collect();
+    let rules = rules_by_socket(&sockets, &rules)?.into_iter().map(|rules| {
         let rules = Rules::new(rules, own).with_limits(limits.clone());
         if args.no_superuser { rules.without_superuser() } else { rules }
     });
-    let rules: Vec<Rules> = rules.collect();
+    let mut rules: Vec<Rules> = rules.collect();
+    // Front ends do not come by the broker.
+    let guest_rules = rules.split_off(args.socket.len());
     for (at, source) in args.volumes.iter().enumerate() {
         if args.volumes[..at].iter().any(|other| other.name == source.name) {
             return Err(Failure::new(format!(
@@ -207,6 +224,7 @@ pub fn run(args: &Args) -> Outcome {
     let broker = broker::start(rules.clone(), served)
         .map_err(|error| cannot("start the process that receives from clients", &error))?;
 
+    let spin = Duration::from_micros(args.spin);
     let mut paths = Vec::new();
     let mut volumes = Vec::new();
     let doors = (|| {
@@ -222,10 +240,15 @@ pub fn run(args: &Args) -> Outcome {
             let listener = bind(path, rules.admit_others()).map_err(Failure::new)?;
             Ok(Door { listener, rules: rules.clone() })
         };
-        args.socket.iter().zip(&rules).map(bind).collect::<Result<Vec<Door>, Failure>>()
+        let doors = args.socket.iter().zip(&rules).map(bind);
+        let doors = doors.collect::<Result<Vec<Door>, Failure>>()?;
+        let names: Vec<&str> = args.volumes.iter().map(|source| source.name.as_str()).collect();
+        let bind = |(guest, rules): (&VhostUser, &Rules)| guest.bind(rules, &names, spin);
+        let guests = args.vhost_user.iter().zip(&guest_rules).map(bind);
+        Ok((doors, guests.collect::<Result<Vec<Guest>, Failure>>()?))
     })();
-    let doors = match doors {
-        Ok(doors) => doors,
+    let (doors, guests) = match doors {
+        Ok(bound) => bound,
         Err(failure) => return Err(give_up(volumes, &paths, failure)),
     };
     let names = volumes.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
@@ -235,6 +258,11 @@ pub fn run(args: &Args) -> Outcome {
     // is one. It is made absolute while that can be asked for.
     let open = rules.iter().position(Rules::admit_others).unwrap_or(0);
     let address = std::path::absolute(&args.socket[open]);
+    let how_to = args.vhost_user.iter().zip(&guests).enumerate().map(|(number, (at, guest))| {
+        let socket = std::path::absolute(&at.socket).unwrap_or_else(|_| at.socket.clone());
+        guests::how_to(number, &socket, &guest.device.tag)
+    });
+    let how_to: Vec<String> = how_to.collect();
     volumes.iter_mut().for_each(|(_, served)| served.isolate());
     let directories: Vec<_> = volumes.iter().filter_map(|(_, served)| served.directory()).collect();
     let confined = match confine::confine(args.jail.into(), &directories) {
@@ -278,9 +306,12 @@ pub fn run(args: &Args) -> Outcome {
             Ok(volume)
         })
         .collect::<Result<_, Failure>>()?;
-    let spin = Duration::from_micros(args.spin);
     let mut server = SocketServer::new(doors, Some(broker), volumes, spin)
         .map_err(|error| cannot("start serving", &error))?;
+    for (guest, how_to) in guests.into_iter().zip(how_to) {
+        server.attach(guest).map_err(|error| cannot("serve a virtual machine", &error))?;
+        log::info!("{how_to}");
+    }
     let variable = |name| std::env::var_os(name);
     let (usec, pid) = (variable("WATCHDOG_USEC"), variable("WATCHDOG_PID"));
     if let Some(every) = notify::watched(usec.as_deref(), pid.as_deref()) {
@@ -389,22 +420,22 @@ fn limit_from(text: &str) -> Result<Limit, RuleError> {
 }
 
 /// The rules for each of `sockets`.
-fn rules_by_socket(sockets: &[PathBuf], rules: &[Rule]) -> Result<Vec<Vec<Rule>>, Failure> {
+fn rules_by_socket(sockets: &[&PathBuf], rules: &[Rule]) -> Result<Vec<Vec<Rule>>, Failure> {
     for (at, socket) in sockets.iter().enumerate() {
         if sockets[..at].contains(socket) {
-            return Err(Failure::new(format!("--socket {} is given twice", socket.display())));
+            return Err(Failure::new(format!("the socket {} is given twice", socket.display())));
         }
     }
     for socket in rules.iter().filter_map(Rule::socket) {
-        if !sockets.iter().any(|known| known == socket) {
+        if !sockets.iter().any(|known| *known == socket) {
             return Err(Failure::new(format!(
-                "a rule is about the socket {}, which no --socket names so",
+                "a rule is about the socket {}, which neither --socket nor --vhost-user names so",
                 socket.display()
             )));
         }
     }
-    let of = |socket: &PathBuf| {
-        let fits = |rule: &&Rule| rule.socket().is_none_or(|its| its == socket);
+    let of = |socket: &&PathBuf| {
+        let fits = |rule: &&Rule| rule.socket().is_none_or(|its| its == *socket);
         rules.iter().filter(fits).cloned().collect()
     };
     Ok(sockets.iter().map(of).collect())

@@ -66,7 +66,7 @@ fn rights_by_socket() {
     let mut command = atoll();
     command.args(["serve", "a.vol", "--socket", "s", "--allow", "all=ro,socket=u"]);
     let said = fails(command.current_dir(folder().path()), 1);
-    assert!(said.contains("no --socket names so"), "{said}");
+    assert!(said.contains("neither --socket nor --vhost-user names so"), "{said}");
 }
 
 /// A server that another user has put where all can is not taken for the one that is meant.

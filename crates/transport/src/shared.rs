@@ -6,7 +6,7 @@
 
 use core::marker::PhantomData;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 /// A range of shared memory, by base and length. Offsets are checked against the length; nothing in
 /// the memory is.
@@ -81,6 +81,18 @@ impl<'a> Shared<'a> {
     #[inline]
     pub fn contains(&self, offset: usize, len: usize) -> bool {
         offset.checked_add(len).is_some_and(|end| end <= self.len)
+    }
+
+    /// The 16-bit word at `offset`.
+    ///
+    /// # Panics
+    /// As [`u32`](Self::u32), for 2.
+    #[inline]
+    pub fn u16(&self, offset: usize) -> &'a AtomicU16 {
+        assert!(offset.is_multiple_of(2) && self.contains(offset, 2));
+        // SAFETY: inside and aligned, since the base is; atomics may change under a shared
+        // reference.
+        unsafe { self.base.add(offset).cast::<AtomicU16>().as_ref() }
     }
 
     /// The 32-bit word at `offset`.

@@ -8,9 +8,10 @@ use crate::steps::{Failure, cargo};
 
 /// The layers, by folder, and the folders that each may know. A folder that is not in this list is
 /// a program or a test, knows any layer and is known by none.
-const LAYERS: [(&str, &[&str]); 10] = [
+const LAYERS: [(&str, &[&str]); 11] = [
     ("crates/transport", &[]),
     ("crates/block", &[]),
+    ("crates/vm", &[]),
     ("crates/vfs", &["crates/transport"]),
     (
         "crates/preload",

@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::net::{SocketAddrUnix, SocketFlags};
-
-use crate::control::socket;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -53,6 +51,22 @@ impl std::error::Error for BindError {}
 /// # Errors
 /// See [`BindError`].
 pub fn bind(path: &Path, for_all: bool) -> Result<OwnedFd, BindError> {
+    listen(path, for_all, SocketType::SEQPACKET)
+}
+
+/// The same for front ends of virtual machines, whose connections are streams.
+///
+/// # Errors
+/// See [`BindError`].
+pub fn bind_stream(path: &Path, for_all: bool) -> Result<OwnedFd, BindError> {
+    listen(path, for_all, SocketType::STREAM)
+}
+
+fn listen(path: &Path, for_all: bool, kind: SocketType) -> Result<OwnedFd, BindError> {
+    let socket = |flags| {
+        let flags = SocketFlags::CLOEXEC | flags;
+        rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)
+    };
     let failed = |errno: Errno| BindError::Failed(path.to_owned(), errno.into());
     let address = SocketAddrUnix::new(path).map_err(failed)?;
     let directory = match path.parent() {
@@ -109,7 +123,12 @@ mod tests {
         drop(first);
         let second = bind(&path, true).unwrap();
         assert_eq!(mode(&path), 0o666);
+        assert!(matches!(bind_stream(&path, false), Err(BindError::InUse(_))));
         drop(second);
+        let third = bind_stream(&path, false).unwrap();
+        assert_eq!(mode(&path), 0o600);
+        assert!(matches!(bind(&path, false), Err(BindError::InUse(_))));
+        drop(third);
 
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "mine").unwrap();

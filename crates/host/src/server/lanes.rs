@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
 
 use atoll_server::Session;
 use atoll_server::revocable::Revocable;
@@ -16,8 +15,9 @@ use atoll_server::route::router::{Ended, Router, serve_from};
 use atoll_server::route::share::UNIT;
 use atoll_transport::channel::{AttachError, Limits, Request as Slot, ServerChannel};
 use atoll_vfs::server::ServerOptions;
-use atoll_vfs::{Errno, FileSystem, Rest, Result};
+use atoll_vfs::{FileSystem, Rest};
 
+use super::outcome::Outcome;
 use crate::shm::{Doorbell, SharedMemory, wake};
 
 /// Requests of one lane that are answered before the next lane has its turn.
@@ -113,7 +113,7 @@ impl Lanes {
         memory: SharedMemory,
         socket: RawFd,
         bell: Doorbell,
-    ) -> std::result::Result<Lanes, AttachError> {
+    ) -> Result<Lanes, AttachError> {
         let channel = ServerChannel::attach(memory, &Limits::default())?;
         let lanes = channel.layout().config().lanes;
         let routers = (0..lanes).map(|_| Router::new(ServerOptions::default())).collect();
@@ -140,7 +140,7 @@ impl Lanes {
         place: &Revocable<Session<F>>,
         latest: &mut Latest,
         most: u32,
-    ) -> std::result::Result<Turn, Broken> {
+    ) -> Result<Turn, Broken> {
         // A panic costs this client its session, and nobody else.
         let turn = catch_unwind(AssertUnwindSafe(|| self.serve(place, latest, most)));
         turn.unwrap_or(Err(Broken("met an internal error")))
@@ -151,7 +151,7 @@ impl Lanes {
         place: &Revocable<Session<F>>,
         latest: &mut Latest,
         most: u32,
-    ) -> std::result::Result<Turn, Broken> {
+    ) -> Result<Turn, Broken> {
         let mut turn = Turn::default();
         if !self.held.is_empty() && self.release()? {
             turn.units = 1;
@@ -197,10 +197,10 @@ impl Lanes {
 
     /// Gives the answers that wait no more. Returns whether there were any.
     #[cold]
-    fn release(&mut self) -> std::result::Result<bool, Broken> {
+    fn release(&mut self) -> Result<bool, Broken> {
         let Lanes { channel, held, .. } = self;
         let mut any = false;
-        for mut waiting in held.extract_if(.., |waiting| waiting.outcome.is_known()) {
+        for mut waiting in held.extract_if(.., |waiting| waiting.outcome.get().is_some()) {
             any = true;
             waiting.settle();
             if waiting.reply.len() > channel.layout().message_max() {
@@ -224,7 +224,7 @@ impl Lanes {
 }
 
 /// What a request that was served means for its client.
-fn served(outcome: std::result::Result<(), Ended<Broken>>) -> std::result::Result<(), Broken> {
+fn served(outcome: Result<(), Ended<Broken>>) -> Result<(), Broken> {
     match outcome {
         Ok(()) | Err(Ended::Destroyed) => Ok(()),
         Err(Ended::Carrier(broken)) => Err(broken),
@@ -249,41 +249,11 @@ struct Waiting {
     outcome: Arc<Outcome>,
 }
 
-/// The outcome of an answer's wait.
-struct Outcome {
-    /// The number of the error that the answer has become, or 0; before it has come to anything
-    /// [`WAITS`].
-    error: AtomicI32,
-    bell: Doorbell,
-}
-
-/// No number of an error.
-const WAITS: i32 = -1;
-
-impl Outcome {
-    fn is_known(&self) -> bool {
-        self.error.load(Ordering::Acquire) != WAITS
-    }
-}
-
-/// The answer's release, which has the worker look for the outcome.
-struct Release(Arc<Outcome>);
-
-impl Held for Release {
-    fn release(self: Box<Self>, outcome: Result<()>) -> bool {
-        let error = outcome.map_or_else(|error| error.raw(), |()| 0);
-        self.0.error.store(error, Ordering::Release);
-        self.0.bell.ring();
-        true
-    }
-}
-
 impl Waiting {
     /// Makes the reply what has become of it.
     fn settle(&mut self) {
-        let error = self.outcome.error.load(Ordering::Relaxed);
-        if error != 0 {
-            fail(&mut self.reply, Errno::from_raw(error).unwrap_or(Errno::EIO));
+        if let Some(Err(error)) = self.outcome.get() {
+            fail(&mut self.reply, error);
             self.data = 0;
         }
     }
@@ -306,7 +276,7 @@ impl Carrier for Lane<'_> {
     type Error = Broken;
 
     #[inline]
-    fn take(&mut self) -> std::result::Result<Option<Slot>, Broken> {
+    fn take(&mut self) -> Result<Option<Slot>, Broken> {
         let slot =
             self.channel.poll(self.lane, self.message).map_err(|_| Broken("broke the ring"))?;
         if slot.is_some() {
@@ -339,12 +309,7 @@ impl Carrier for Lane<'_> {
     }
 
     #[inline]
-    fn answer(
-        &mut self,
-        slot: Slot,
-        message: &[u8],
-        data: usize,
-    ) -> std::result::Result<bool, Broken> {
+    fn answer(&mut self, slot: Slot, message: &[u8], data: usize) -> Result<bool, Broken> {
         if message.len() > self.channel.layout().message_max() {
             return Err(Broken("left no place for an answer"));
         }
@@ -353,11 +318,10 @@ impl Carrier for Lane<'_> {
     }
 
     fn hold(&mut self, slot: Slot, message: &[u8], data: usize) -> Box<dyn Held> {
-        let outcome = Outcome { error: AtomicI32::new(WAITS), bell: self.bell.clone() };
-        let outcome = Arc::new(outcome);
-        let reply = message.to_vec();
-        self.held.push(Waiting { slot, reply, data, outcome: Arc::clone(&outcome) });
-        Box::new(Release(outcome))
+        let outcome = Outcome::new(self.bell.clone());
+        let release = outcome.release();
+        self.held.push(Waiting { slot, reply: message.to_vec(), data, outcome });
+        release
     }
 }
 

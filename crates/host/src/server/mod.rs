@@ -4,7 +4,7 @@
 //! they have said what they want, [`broker`] the process that receives it, by a [`mod@line`] to
 //! [`listen`], the thread that begins and ends sessions; `asks` answers those who come for the
 //! memory of a mapped file. [`control`] has the messages, `mount` and `worker` serve, the latter
-//! [`lanes`] of rings, `placement` says where a worker runs, in `ends` sessions end. [`sole`]
+//! [`lanes`] of rings, [`guests`] are virtual machines, `placement` says where a worker runs, in `ends` sessions end. [`sole`]
 //! serves a volume to one mount alone. `upkeep` has the threads that every served volume needs,
 //! of which `tasks` runs what makes syncs and checkpoints; `machine` is the machine below the
 //! volumes, `pages` the memory of mapped files; [`peer`] says who a client is and [`rules`] what
@@ -19,6 +19,7 @@ pub mod broker;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub mod confine;
 mod ends;
+pub mod guests;
 pub mod jail;
 pub mod lanes;
 pub mod line;
@@ -26,6 +27,7 @@ pub mod listen;
 pub(crate) mod machine;
 mod mount;
 pub mod notify;
+pub(crate) mod outcome;
 mod pages;
 pub mod peer;
 mod placement;

@@ -75,6 +75,7 @@ impl<F: FileSystem + Send + 'static> Mount<F> {
                 owner: self.single_owner.then_some((self.peer.uid, self.peer.gid)),
                 others: if self.grant.owns { Others::Rings } else { Others::Any },
                 unchanging: self.grant.unchanging,
+                untold: None,
             },
             spin: self.spin,
         };

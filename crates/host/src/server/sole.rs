@@ -54,7 +54,11 @@ impl<F: FileSystem + Send + 'static> SoleServer<F> {
         };
         // The kernel may name every inode, whoever mounts.
         let session = volume.session(Credentials::default(), access).map_err(error)?;
-        let kernel = KernelOptions { others: Others::None, unchanging: read_only, owner: None };
+        let kernel = KernelOptions {
+            others: Others::None,
+            unchanging: read_only,
+            ..KernelOptions::default()
+        };
         let options = SharedOptions { kernel, spin: SPIN };
         let upkeep = Upkeep::start(&volume)?;
         let mount = SharedMount::start(session, device, &options)?;

@@ -111,12 +111,27 @@ pub struct KernelOptions {
     /// Nothing of the volume changes while it is mounted: the kernel may rely on all that it
     /// learns, and opens and closes by itself.
     pub unchanging: bool,
+    /// The kernel hears of no change, as that of a virtual machine: where there are
+    /// [others](Others::Any), for how many seconds it may rely on what it has learnt, and no longer.
+    pub untold: Option<u64>,
 }
 
 impl KernelOptions {
     /// For how many seconds the kernel may rely on all that it learns, whatever it is told.
     pub fn valid(&self) -> u64 {
-        if self.unchanging || self.others == Others::None { FOR_EVER } else { 0 }
+        match (self.others, self.untold) {
+            _ if self.unchanging => FOR_EVER,
+            // Nobody says what its own calls change of a file without its expecting it.
+            (Others::None, Some(_)) => ATTR_VALID,
+            (Others::None, None) => FOR_EVER,
+            (_, untold) => untold.unwrap_or(0),
+        }
+    }
+
+    /// Whether files go through the page cache of a kernel that hears of no change: for as long as
+    /// it may rely on what it has learnt.
+    fn caches_untold(&self) -> bool {
+        self.untold.is_some_and(|seconds| seconds > 0)
     }
 
     /// Whether a write by an open file with `flags` passes the page cache by.
@@ -339,6 +354,18 @@ impl Kernel {
         }
     }
 
+    /// Whether the kernel may keep pages of an inode beyond an open file of it, and whether it may
+    /// read it through its page cache.
+    fn keeps_pages<F: FileSystem + Send>(&self, session: &Session<F>, ino: u64) -> (bool, bool) {
+        match self.options {
+            // There is nobody to hear of. A read that is to be counted has to come here.
+            KernelOptions { others: Others::None, untold: Some(_), .. } => {
+                (!session.sets_access_times(), true)
+            }
+            _ => session.keeps_pages(Ino(ino)),
+        }
+    }
+
     fn amend<F: FileSystem + Send>(
         &self,
         session: &Session<F>,
@@ -374,12 +401,12 @@ impl Kernel {
                 let mut out = OpenOut::load(body);
                 let to_read = matches!(request,
                     Request::Open(args) if args.flags & (O_ACCMODE | O_TRUNC | O_DIRECT) == 0);
-                let (keep, cached) = session.keeps_pages(Ino(message.header.nodeid));
+                let (keep, cached) = self.keeps_pages(session, message.header.nodeid);
                 if opcode == FUSE_OPEN && keep {
                     out.open_flags |= FOPEN_KEEP_CACHE;
                 }
-                if others == Others::None {
-                    // The kernel knows all that is written.
+                if others == Others::None || self.options.caches_untold() {
+                    // The kernel knows all that is written, or asks when it is to.
                 } else if to_read && cached {
                     self.cache.buffered(message.header.nodeid, out.fh);
                 } else {
@@ -389,7 +416,7 @@ impl Kernel {
             }
             FUSE_OPENDIR if others == Others::None => {
                 let body = &mut reply[OutHeader::SIZE..];
-                let (keep, _) = session.keeps_pages(Ino(message.header.nodeid));
+                let (keep, _) = self.keeps_pages(session, message.header.nodeid);
                 if keep {
                     let open_flags = FOPEN_KEEP_CACHE | FOPEN_CACHE_DIR;
                     OpenOut { open_flags, ..OpenOut::load(body) }.store(body);

@@ -1,0 +1,324 @@
+//! The virtio-fs device beside the stock daemons, at the speed of this machine: one driver, the
+//! same messages in the same pieces, by turns, with the data checked.
+//!
+//! Each daemon has a process of its own, and a folder on the same disk; Atoll also a volume there.
+//! Nothing is synced. Beside the time of each operation there is the processor time that the daemon
+//! took for it, which is not hidden by its waiting.
+
+mod daemon;
+mod driver;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use daemon::{Daemon, Kind};
+use driver::{DATA_MAX, Driver};
+
+use crate::machine::Watch;
+use crate::record::Broken;
+
+// Operations of FUSE.
+const LOOKUP: u32 = 1;
+const UNLINK: u32 = 10;
+const OPEN: u32 = 14;
+const READ: u32 = 15;
+const WRITE: u32 = 16;
+const RELEASE: u32 = 18;
+const INIT: u32 = 26;
+const OPENDIR: u32 = 27;
+const RELEASEDIR: u32 = 29;
+const CREATE: u32 = 35;
+const READDIRPLUS: u32 = 44;
+const DESTROY: u32 = 38;
+const ROOT: u64 = 1;
+const O_RDWR: u32 = 2;
+
+/// Sizes of reads and writes, in bytes.
+const SIZES: [usize; 7] = [16, 256, 4096, 16 << 10, 64 << 10, 256 << 10, DATA_MAX];
+/// Room for a part of a listing.
+const LISTING: usize = 32 << 10;
+
+/// Measures the virtio-fs device beside the stock daemons
+#[derive(clap::Args)]
+pub struct Options {
+    /// Only show that everything works
+    #[arg(long)]
+    smoke: bool,
+    /// How often each point is measured on each daemon
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// A folder on the disk, where the daemons' folders are
+    #[arg(long, value_name = "DIR", default_value = "target/bench")]
+    disk: PathBuf,
+    /// Another `atoll` than the one beside this program
+    #[arg(long, value_name = "FILE")]
+    atoll: Option<PathBuf>,
+    /// The virtiofsd that is written in Rust; without it, it is left out
+    #[arg(long, value_name = "FILE", env = "ATOLL_VIRTIOFSD")]
+    virtiofsd: Option<PathBuf>,
+}
+
+/// Nanoseconds of one operation, and of the daemon's processor.
+type Sample = (f64, f64);
+
+/// Measures.
+pub fn run(options: &Options) -> Result<(), Broken> {
+    std::fs::create_dir_all(&options.disk)?;
+    let mut kinds = vec![Kind::AtollVolume];
+    kinds
+        .extend(daemon::serves_directories(options.atoll.as_deref())?.then_some(Kind::AtollFolder));
+    kinds.extend(Kind::stock(options.virtiofsd.as_deref()));
+    let watch = Watch::begin();
+    let mut found: BTreeMap<(usize, String), BTreeMap<Kind, Vec<Sample>>> = BTreeMap::new();
+    for _ in 0..if options.smoke { 1 } else { options.rounds.max(1) } {
+        for kind in &kinds {
+            let daemon = Daemon::start(kind, &options.disk, options.atoll.as_deref())?;
+            let mut guest = Guest::begin(&daemon)?;
+            for (at, (name, sample)) in guest.all(&daemon, options.smoke)?.into_iter().enumerate() {
+                found.entry((at, name)).or_default().entry(kind.clone()).or_default().push(sample);
+            }
+            guest.end()?;
+            daemon.end()?;
+        }
+    }
+    println!("{}", table(&kinds, &found));
+    let noise = watch.end();
+    println!("load {:.1}, {:.1} % of processor time stolen", noise.load, 100.0 * noise.steal);
+    Ok(())
+}
+
+fn median(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> f64 {
+    let mut values: Vec<f64> = samples.iter().map(of).collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Microseconds of each operation, and of the daemon's processor in brackets.
+fn table(kinds: &[Kind], found: &BTreeMap<(usize, String), BTreeMap<Kind, Vec<Sample>>>) -> String {
+    let mut text = format!("{:<26}", "us (daemon's processor)");
+    kinds.iter().for_each(|kind| _ = write!(text, "{:>22}", kind.name()));
+    for ((_, name), samples) in found {
+        let _ = write!(text, "\n{name:<26}");
+        for kind in kinds {
+            let cell = samples.get(kind).map_or_else(String::new, |samples| {
+                let [time, processor] =
+                    [median(samples, |s| s.0), median(samples, |s| s.1)].map(|ns| ns / 1000.0);
+                format!("{time:.1} ({processor:.1})")
+            });
+            let _ = write!(text, "{cell:>22}");
+        }
+    }
+    text
+}
+
+fn word(bytes: &[u8], at: usize) -> Result<u64, Broken> {
+    let bytes = bytes.get(at..at + 8).ok_or_else(|| Broken("an answer is too short".into()))?;
+    Ok(u64::from_le_bytes(bytes.try_into().expect("8 bytes")))
+}
+
+/// The bytes that a file has at `at`.
+fn fill(data: &mut [u8], at: u64) {
+    for (offset, byte) in data.iter_mut().enumerate() {
+        let place = at + offset as u64;
+        *byte = (place ^ place >> 8 ^ place >> 16) as u8;
+    }
+}
+
+/// A shuffled order, the same for each daemon.
+fn shuffled(count: u64) -> Vec<u64> {
+    let mut order: Vec<u64> = (0..count).collect();
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    for at in (1..order.len()).rev() {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        order.swap(at, (state >> 33) as usize % (at + 1));
+    }
+    order
+}
+
+/// The guest of one daemon.
+struct Guest(Driver);
+
+impl Guest {
+    fn begin(daemon: &Daemon) -> Result<Guest, Broken> {
+        let mut driver = Driver::connect(&daemon.socket())?;
+        // 7.38, 128 KiB to read ahead; asynchronous reads, big writes, READDIRPLUS, long messages.
+        let features = 1u32 | 1 << 5 | 1 << 13 | 1 << 22;
+        let mut body = [7u32, 38, 128 << 10, features].map(u32::to_le_bytes).concat();
+        body.resize(64, 0);
+        let (answer, _) = driver.ask(INIT, 0, &body, 0, 0)?;
+        let most = answer.get(20..24).map(|most| u32::from_le_bytes(most.try_into().expect("4")));
+        if most.is_none_or(|most| (most as usize) < DATA_MAX) {
+            return Err(Broken(format!("the daemon takes {most:?} bytes in a write")));
+        }
+        Ok(Guest(driver))
+    }
+
+    fn end(mut self) -> Result<(), Broken> {
+        self.0.ask(DESTROY, 0, &[], 0, 0).map(drop)
+    }
+
+    /// Measures everything.
+    fn all(&mut self, daemon: &Daemon, smoke: bool) -> Result<Vec<(String, Sample)>, Broken> {
+        let mut samples = Vec::new();
+        let mut take = |name: String, count: u64, took: (Duration, Duration)| {
+            let each = |time: Duration| time.as_nanos() as f64 / count as f64;
+            samples.push((name, (each(took.0), each(took.1))));
+        };
+        for size in SIZES {
+            let most = if smoke { 16 } else { 4000 };
+            let count = (((64 << 20) / size) as u64).clamp(8, most);
+            let shown = match size {
+                1024.. => format!("{} KiB", size >> 10),
+                _ => format!("{size} B"),
+            };
+            let (ino, file) = self.create(b"data")?;
+            let sequence: Vec<u64> = (0..count).collect();
+            let write = |guest: &mut Guest| guest.write_all(ino, file, size, &sequence);
+            take(format!("write {shown}"), count, self.time(daemon, write)?);
+            let read = |guest: &mut Guest| guest.read_all(ino, file, size, &sequence);
+            take(format!("read {shown}"), count, self.time(daemon, read)?);
+            let order = shuffled(count);
+            let read = |guest: &mut Guest| guest.read_all(ino, file, size, &order);
+            take(format!("read {shown}, random"), count, self.time(daemon, read)?);
+            self.release(RELEASE, ino, file)?;
+            self.0.ask(UNLINK, ROOT, b"data\0", 0, 0)?;
+            self.0.forget(ino, 1)?;
+        }
+        let count = if smoke { 20 } else { 1000 };
+        let names: Vec<Vec<u8>> =
+            (0..count).map(|number| format!("file-{number}\0").into_bytes()).collect();
+        let mut inodes = Vec::new();
+        let create = |guest: &mut Guest| {
+            for name in &names {
+                let (ino, file) = guest.create(&name[..name.len() - 1])?;
+                guest.release(RELEASE, ino, file)?;
+                inodes.push(ino);
+            }
+            Ok(())
+        };
+        take("create and close".into(), count, self.time(daemon, create)?);
+        let messages = self.0.messages;
+        take("list, of 1 entry".into(), count, self.time(daemon, |guest| guest.list(count))?);
+        let listing = self.0.messages - messages;
+        let lookup = |guest: &mut Guest| {
+            names.iter().try_for_each(|name| guest.0.ask(LOOKUP, ROOT, name, 0, 0).map(drop))
+        };
+        take("lookup".into(), count, self.time(daemon, lookup)?);
+        let open = |guest: &mut Guest| {
+            inodes.iter().try_for_each(|&ino| {
+                let (answer, _) = guest.0.ask(OPEN, ino, &O_RDWR.to_le_bytes().repeat(2), 0, 0)?;
+                guest.release(RELEASE, ino, word(&answer, 0)?)
+            })
+        };
+        take("open and close".into(), count, self.time(daemon, open)?);
+        let remove = |guest: &mut Guest| {
+            names.iter().try_for_each(|name| guest.0.ask(UNLINK, ROOT, name, 0, 0).map(drop))
+        };
+        take("remove".into(), count, self.time(daemon, remove)?);
+        for ino in inodes {
+            // Created, listed, looked up.
+            self.0.forget(ino, 3)?;
+        }
+        log_messages(listing, count);
+        Ok(samples)
+    }
+
+    /// Runs `work`: how long it took, and of the daemon's processors.
+    fn time(
+        &mut self,
+        daemon: &Daemon,
+        work: impl FnOnce(&mut Guest) -> Result<(), Broken>,
+    ) -> Result<(Duration, Duration), Broken> {
+        let before = daemon.processor_time()?;
+        let begin = Instant::now();
+        work(self)?;
+        let took = begin.elapsed();
+        Ok((took, daemon.processor_time()?.saturating_sub(before)))
+    }
+
+    fn create(&mut self, name: &[u8]) -> Result<(u64, u64), Broken> {
+        const O_CREAT: u32 = 0o100;
+        let mut body = [O_RDWR | O_CREAT, 0o100_644, 0o022, 0].map(u32::to_le_bytes).concat();
+        body.extend(name);
+        body.push(0);
+        let (answer, _) = self.0.ask(CREATE, ROOT, &body, 0, 0)?;
+        // The entry, then the open file.
+        Ok((word(&answer, 0)?, word(&answer, 128)?))
+    }
+
+    fn release(&mut self, opcode: u32, ino: u64, file: u64) -> Result<(), Broken> {
+        let mut body = file.to_le_bytes().to_vec();
+        body.extend([O_RDWR, 0, 0, 0].map(u32::to_le_bytes).concat());
+        self.0.ask(opcode, ino, &body, 0, 0).map(drop)
+    }
+
+    fn body(file: u64, offset: u64, size: usize) -> Vec<u8> {
+        let mut body = [file, offset].map(u64::to_le_bytes).concat();
+        body.extend([size as u32, 0, 0, 0, O_RDWR, 0].map(u32::to_le_bytes).concat());
+        body
+    }
+
+    fn write_all(&mut self, ino: u64, file: u64, size: usize, order: &[u64]) -> Result<(), Broken> {
+        let mut data = vec![0; size];
+        for &number in order {
+            let at = number * size as u64;
+            fill(&mut data, at);
+            self.0.place_data(&data);
+            let (answer, _) = self.0.ask(WRITE, ino, &Self::body(file, at, size), size, 0)?;
+            if word(&answer, 0)? as u32 as usize != size {
+                return Err(Broken("a write is short".into()));
+            }
+        }
+        Ok(())
+    }
+
+    fn read_all(&mut self, ino: u64, file: u64, size: usize, order: &[u64]) -> Result<(), Broken> {
+        let (mut data, mut expected) = (vec![0; size], vec![0; size]);
+        for &number in order {
+            let at = number * size as u64;
+            let (_, len) = self.0.ask(READ, ino, &Self::body(file, at, size), 0, size)?;
+            self.0.answer_data(&mut data);
+            fill(&mut expected, at);
+            if len != size || data != expected {
+                return Err(Broken(format!("a read of {size} bytes at {at} brings others")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Lists the root with attributes, as `ls -l` does, and counts.
+    fn list(&mut self, count: u64) -> Result<(), Broken> {
+        let (answer, _) = self.0.ask(OPENDIR, ROOT, &[0; 8], 0, 0)?;
+        let file = word(&answer, 0)?;
+        let (mut offset, mut seen) = (0, 0);
+        let mut data = vec![0; LISTING];
+        loop {
+            let body = Self::body(file, offset, LISTING);
+            let (_, len) = self.0.ask(READDIRPLUS, ROOT, &body, 0, LISTING)?;
+            if len == 0 {
+                break;
+            }
+            self.0.answer_data(&mut data);
+            let mut rest = &data[..len];
+            // An entry's attributes, then inode, offset, the name's length and its type, the name.
+            while rest.len() >= 152 {
+                offset = word(rest, 136)?;
+                let name = u32::from_le_bytes(rest[144..148].try_into().expect("4")) as usize;
+                seen += u64::from(rest[152..].starts_with(b"file-"));
+                rest = rest.get((152 + name).next_multiple_of(8)..).unwrap_or_default();
+            }
+        }
+        self.release(RELEASEDIR, ROOT, file)?;
+        match seen == count {
+            true => Ok(()),
+            false => Err(Broken(format!("a listing has {seen} files of {count}"))),
+        }
+    }
+}
+
+fn log_messages(messages: u64, count: u64) {
+    eprintln!("{messages} messages for a listing of {count} with attributes");
+}

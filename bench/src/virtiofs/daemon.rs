@@ -1,0 +1,175 @@
+//! The daemons that are measured: each in a process of its own, ended when it is dropped.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::record::Broken;
+use crate::served;
+
+/// The one that is written in C, from Debian's package.
+const VIRTIOFSD_C: &str = "/usr/lib/qemu/virtiofsd";
+/// How long a daemon may take to listen, and to end.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A daemon, and what it serves.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A volume.
+    AtollVolume,
+    /// A folder.
+    AtollFolder,
+    /// virtiofsd in C.
+    C,
+    /// virtiofsd in Rust.
+    Rust(PathBuf),
+}
+
+impl Kind {
+    /// The stock daemons that there are.
+    pub fn stock(rust: Option<&Path>) -> Vec<Kind> {
+        let c = Path::new(VIRTIOFSD_C).exists().then_some(Kind::C);
+        if c.is_none() {
+            eprintln!("no {VIRTIOFSD_C}: the package qemu-system-common has it");
+        }
+        c.into_iter().chain(rust.map(|path| Kind::Rust(path.to_owned()))).collect()
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Kind::AtollVolume => "Atoll, volume",
+            Kind::AtollFolder => "Atoll, directory",
+            Kind::C => "virtiofsd (C)",
+            Kind::Rust(_) => "virtiofsd (Rust)",
+        }
+    }
+}
+
+fn atoll(program: Option<&Path>) -> Result<PathBuf, Broken> {
+    program.map_or_else(served::program, |program| Ok(program.to_owned()))
+}
+
+/// Whether this `atoll` serves directories of the host.
+pub fn serves_directories(program: Option<&Path>) -> Result<bool, Broken> {
+    let help = Command::new(atoll(program)?).args(["serve", "--help"]).output()?;
+    Ok(String::from_utf8_lossy(&help.stdout).contains("directory of the host"))
+}
+
+/// A daemon that runs.
+pub struct Daemon {
+    folder: tempfile::TempDir,
+    child: Child,
+}
+
+impl Daemon {
+    /// Starts one, with an empty folder or volume within `disk`.
+    pub fn start(kind: &Kind, disk: &Path, program: Option<&Path>) -> Result<Daemon, Broken> {
+        let folder = tempfile::tempdir_in(disk)?;
+        let path = std::path::absolute(folder.path())?;
+        let source = path.join("source");
+        fs::create_dir(&source)?;
+        let socket = path.join("socket");
+        let mut command = match kind {
+            Kind::AtollVolume | Kind::AtollFolder => {
+                let program = atoll(program)?;
+                if *kind == Kind::AtollVolume {
+                    let mut mkfs = Command::new(&program);
+                    mkfs.args(["mkfs", "--size", "1G"]).arg(path.join("v.vol"));
+                    if !mkfs.stdout(Stdio::null()).status()?.success() {
+                        return Err(Broken("atoll mkfs failed".into()));
+                    }
+                }
+                let mut command = Command::new(&program);
+                let served = if *kind == Kind::AtollVolume { "v.vol" } else { "source" };
+                command.arg("serve").arg(path.join(served)).arg("--socket").arg(path.join("rings"));
+                command.arg("--vhost-user").arg(&socket);
+                command
+            }
+            Kind::C => {
+                let mut command = Command::new(VIRTIOFSD_C);
+                command.arg("-f").arg(format!("--socket-path={}", socket.display()));
+                command.arg("-o").arg(format!("source={}", source.display()));
+                command.args(["-o", "cache=auto", "-o", "sandbox=chroot"]);
+                command
+            }
+            Kind::Rust(program) => {
+                let mut command = Command::new(program);
+                command.arg("--socket-path").arg(&socket).arg("--shared-dir").arg(&source);
+                command.args(["--cache", "auto", "--sandbox", "chroot"]);
+                command
+            }
+        };
+        command.current_dir(&path).stdin(Stdio::null()).stdout(Stdio::null());
+        let child = command.stderr(File::create(path.join("log"))?).spawn()?;
+        let mut daemon = Daemon { folder, child };
+        let begin = Instant::now();
+        while !daemon.socket().exists() {
+            let ended = daemon.child.try_wait()?.is_some();
+            if ended || begin.elapsed() > PATIENCE {
+                let log = fs::read_to_string(daemon.folder.path().join("log")).unwrap_or_default();
+                return Err(Broken(format!("{} does not listen: {log}", kind.name())));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // The socket's name comes before it listens.
+        std::thread::sleep(Duration::from_millis(200));
+        Ok(daemon)
+    }
+
+    /// Where its front end connects.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join("socket")
+    }
+
+    /// The time that its threads, and those of the processes that it has started, have had of
+    /// processors.
+    pub fn processor_time(&self) -> Result<Duration, Broken> {
+        let parent = |pid: u32| -> Option<u32> {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+        };
+        let all: Vec<(u32, u32)> = fs::read_dir("/proc")?
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok())
+            .filter_map(|pid| parent(pid).map(|parent| (pid, parent)))
+            .collect();
+        let mut own = vec![self.child.id()];
+        let mut at = 0;
+        while let Some(&pid) = own.get(at) {
+            own.extend(all.iter().filter(|(_, parent)| *parent == pid).map(|(pid, _)| pid));
+            at += 1;
+        }
+        let of_thread = |path: PathBuf| -> Option<u64> {
+            let text = fs::read_to_string(path.join("schedstat")).ok()?;
+            text.split(' ').next()?.parse().ok()
+        };
+        let threads = own.iter().filter_map(|pid| fs::read_dir(format!("/proc/{pid}/task")).ok());
+        let times = threads.flatten().filter_map(|entry| of_thread(entry.ok()?.path()));
+        Ok(Duration::from_nanos(times.sum()))
+    }
+
+    /// Ends it.
+    pub fn end(mut self) -> Result<(), Broken> {
+        if let Some(pid) = Pid::from_raw(self.child.id() as i32) {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        let begin = Instant::now();
+        while self.child.try_wait()?.is_none() {
+            if begin.elapsed() > PATIENCE {
+                return Err(Broken("a daemon does not end".into()));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,265 @@
+//! The virtual machines that a server serves: each has a socket of its own, where one front end at
+//! a time finds a virtio-fs device.
+//!
+//! Each device has a thread, which accepts its front ends and is their back end. Whoever connects
+//! hands over descriptors, and may have that thread hang when it receives or closes them; so nobody
+//! waits for it, not even the server when it shuts down: what it has of a volume is taken away from
+//! outside.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use atoll_server::revocable::Revocable;
+use atoll_server::rights::accounts::{Accounts, Resource, Shares};
+use atoll_server::route::kernel::Others;
+use atoll_server::{Credentials, Identity, Session, Volume};
+use atoll_vfs::FileSystem;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{Shutdown, SocketFlags};
+
+use super::listen::session;
+use super::rules::{Grant, Mode, Rules};
+use super::{peer, shares};
+use crate::shm::Doorbell;
+use crate::virtio::device::{DEVICE_BYTES, Device, DeviceOptions};
+
+/// How long a device's thread may take to end before the server ends without it.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The pause after a front end could not be accepted.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// As whom the requests of a guest act.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ids {
+    /// As whom the guest says, if its front end is the superuser's; else as its front end's user.
+    #[default]
+    FrontEnd,
+    /// As whom the guest says.
+    Guest,
+    /// As this user and group.
+    Fixed(u32, u32),
+}
+
+/// A socket for front ends, and the device that they find there.
+pub struct Guest {
+    /// The socket, which listens.
+    pub listener: OwnedFd,
+    /// Who may connect, and what for.
+    pub rules: Rules,
+    /// The volume's name.
+    pub volume: String,
+    /// Whether the guest may only look.
+    pub read_only: bool,
+    /// As whom its requests act.
+    pub ids: Ids,
+    /// The device.
+    pub device: DeviceOptions,
+}
+
+impl Guest {
+    /// Whether nobody else may use the volume.
+    pub(super) fn is_alone(&self) -> bool {
+        self.device.kernel.others == Others::None
+    }
+}
+
+/// What a device's thread shares with those who end it.
+struct Way<F: FileSystem + Send> {
+    stopped: AtomicBool,
+    stop: Doorbell,
+    now: Mutex<Now<F>>,
+}
+
+struct Now<F: FileSystem + Send> {
+    socket: Option<UnixStream>,
+    place: Option<Revocable<Session<F>>>,
+}
+
+impl<F: FileSystem + Send> Way<F> {
+    fn now(&self) -> MutexGuard<'_, Now<F>> {
+        // Nothing of others runs inside.
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the thread end, and its session at once.
+    fn end(&self) {
+        self.stopped.store(true, Ordering::SeqCst);
+        self.stop.ring();
+        let (socket, place) = {
+            let mut now = self.now();
+            (now.socket.take(), now.place.take())
+        };
+        if let Some(socket) = socket {
+            // It may be waiting for the rest of a message.
+            let _ = rustix::net::shutdown(&socket, Shutdown::Both);
+        }
+        if let Some(place) = place {
+            place.revoke();
+        }
+    }
+
+    /// Takes note of the session that begins; false when the server shuts down.
+    fn begins(&self, place: &Revocable<Session<F>>) -> bool {
+        self.now().place = Some(place.clone());
+        !self.stopped.load(Ordering::SeqCst)
+    }
+}
+
+/// A device that is served.
+pub(super) struct Served<F: FileSystem + Send> {
+    way: Arc<Way<F>>,
+    thread: JoinHandle<()>,
+}
+
+impl<F: FileSystem + Send + 'static> Served<F> {
+    /// Serves `guest` one of `volumes`.
+    ///
+    /// # Errors
+    /// When there is no such volume, or no thread or descriptor left.
+    pub fn start(
+        guest: Guest,
+        volumes: &[Arc<Volume<F>>],
+        accounts: &Arc<Accounts>,
+    ) -> io::Result<Served<F>> {
+        let volume = volumes.iter().find(|volume| volume.name() == guest.volume);
+        let volume = Arc::downgrade(volume.ok_or(io::ErrorKind::NotFound)?);
+        let now = Mutex::new(Now { socket: None, place: None });
+        let way = Arc::new(Way { stopped: AtomicBool::new(false), stop: Doorbell::new()?, now });
+        let door =
+            Arc::new(Door { guest, volume, accounts: Arc::clone(accounts), way: Arc::clone(&way) });
+        let thread =
+            std::thread::Builder::new().name("virtio".to_owned()).spawn(move || door.serve())?;
+        Ok(Served { way, thread })
+    }
+
+    /// Has it end, without waiting for it.
+    pub fn end(&self) {
+        self.way.end();
+    }
+
+    /// Waits for its end, but not for ever.
+    pub fn wait(self) {
+        let until = Instant::now() + PATIENCE;
+        while !self.thread.is_finished() {
+            if Instant::now() > until {
+                log::warn!("the thread of a virtual machine does not end");
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // Panics have been caught there.
+        let _ = self.thread.join();
+    }
+}
+
+/// What a device's thread has.
+struct Door<F: FileSystem + Send> {
+    guest: Guest,
+    /// Not for longer than a session: the server wants it back.
+    volume: Weak<Volume<F>>,
+    accounts: Arc<Accounts>,
+    way: Arc<Way<F>>,
+}
+
+impl<F: FileSystem + Send + 'static> Door<F> {
+    /// Serves one front end after the other.
+    fn serve(self: Arc<Self>) {
+        while !self.way.stopped.load(Ordering::SeqCst) {
+            let listener = PollFd::new(&self.guest.listener, PollFlags::IN);
+            let stop = PollFd::new(&self.way.stop, PollFlags::IN);
+            let _ = poll(&mut [listener, stop], None);
+            let socket = match rustix::net::accept_with(&self.guest.listener, SocketFlags::CLOEXEC)
+            {
+                Ok(socket) => socket,
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => continue,
+                Err(_) => {
+                    // It may have gone, or there is no descriptor left.
+                    let pause = Timespec::try_from(PAUSE).ok();
+                    let mut stop = [PollFd::new(&self.way.stop, PollFlags::IN)];
+                    let _ = poll(&mut stop, pause.as_ref());
+                    continue;
+                }
+            };
+            let name = &self.guest.volume;
+            match peer::credentials(&socket) {
+                Ok(peer) => {
+                    let peer = self.guest.rules.identify(peer);
+                    let Credentials { pid, uid, .. } = peer;
+                    match Self::attend(&self, socket.into(), peer) {
+                        Ok(()) => {
+                            log::info!(user = uid; "the virtual machine of process {pid} has ended with {name}");
+                        }
+                        Err(why) => {
+                            log::warn!(user = uid; "the virtual machine of process {pid} of user {uid} {why}; its session ends");
+                        }
+                    }
+                }
+                // It has no name.
+                Err(error) => log::warn!("a front end is refused: {error}"),
+            }
+            let mut now = self.way.now();
+            (now.socket, now.place) = (None, None);
+        }
+    }
+
+    /// Serves one front end. The error is for the log.
+    fn attend(self: &Arc<Self>, socket: UnixStream, peer: Credentials) -> Result<(), String> {
+        let Guest { rules, volume, read_only, device, .. } = &self.guest;
+        let mut grant = rules
+            .grant(&peer, volume)
+            .ok_or_else(|| format!("is refused: {}", rules.refusal(&peer)))?;
+        if *read_only {
+            grant.mode = Mode::Read;
+        }
+        // Whom no limit binds takes what it likes.
+        let account = rules.limits(&peer, shares::of_user());
+        let limited = rules.limits(&peer, Shares::UNLIMITED).is_some();
+        let account = self.accounts.open(peer.uid, account.unwrap_or(Shares::UNLIMITED));
+        let account = limited.then_some(account);
+        let charge = account.as_ref().map(|account| account.charge(Resource::Memory, DEVICE_BYTES));
+        let _charge = charge.transpose().map_err(|error| format!("is refused: {error}"))?;
+        let failed = |error: io::Error| format!("cannot be served: {error}");
+        self.way.now().socket = Some(socket.try_clone().map_err(failed)?);
+        if self.way.stopped.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        let Credentials { pid, uid, .. } = peer;
+        log::info!(user = uid; "the virtual machine of process {pid} of user {uid} has {volume}");
+        let door = Arc::clone(self);
+        let begin = move || {
+            let volume = door.volume.upgrade().ok_or("the server shuts down")?;
+            let (peer, identity) = door.identity(&peer, &grant);
+            let session = session(&volume, &peer, &grant, identity, account.as_ref())?;
+            let place = Revocable::default();
+            place.begin(session);
+            match door.way.begins(&place) {
+                true => Ok(place),
+                false => {
+                    place.revoke();
+                    Err("the server shuts down".to_owned())
+                }
+            }
+        };
+        let device = Device::new(socket, device.clone(), Box::new(begin)).map_err(failed)?;
+        device.serve(self.way.stop.as_fd())
+    }
+
+    /// As whom the guest's requests act. Its kernel puts an identity into each and has checked
+    /// permissions; whose word that is, is the front end's.
+    fn identity(&self, peer: &Credentials, grant: &Grant) -> (Credentials, Identity) {
+        match self.guest.ids {
+            Ids::FrontEnd if peer.uid == 0 || grant.owns => (peer.clone(), Identity::Checked),
+            Ids::FrontEnd => (peer.clone(), Identity::Peer),
+            Ids::Guest => (peer.clone(), Identity::Checked),
+            Ids::Fixed(uid, gid) => {
+                let groups = Vec::new().into();
+                (Credentials { uid, gid, groups, pid: peer.pid }, Identity::Peer)
+            }
+        }
+    }
+}

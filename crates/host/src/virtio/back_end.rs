@@ -1,0 +1,300 @@
+//! The back end's half of vhost-user: what the front end sets, and what it is told.
+//!
+//! A message is received and answered by crate vhost; here is what it means for the device.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+
+use vhost::VhostUserMemoryRegionBase;
+use vhost::vhost_user::message::{
+    VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
+    VhostUserLog, VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig,
+    VhostUserSharedMsg, VhostUserSingleMemoryRegion, VhostUserVirtioFeatures,
+    VhostUserVringAddrFlags, VhostUserVringState,
+};
+use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
+
+use super::Broken;
+use super::inflight::{self, Record};
+use super::memory::{GuestMemory, Place, REGIONS};
+use super::queue::{Features, Parts, Queue, SIZE_MAX};
+
+// Bits of the device's features: VIRTIO 1.2, 6.
+const INDIRECT: u64 = 1 << 28;
+const EVENT_INDEX: u64 = 1 << 29;
+const VERSION_1: u64 = 1 << 32;
+const PROTOCOL: u64 = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
+const FEATURES: u64 = INDIRECT | EVENT_INDEX | VERSION_1 | PROTOCOL;
+
+/// The bytes of a tag, which zeros fill up.
+pub const TAG: usize = 36;
+/// The most queues for requests.
+pub const REQUEST_QUEUES: u16 = 8;
+
+/// What a front end has set.
+pub(super) struct BackEnd {
+    pub memory: GuestMemory,
+    /// The first has what goes before others, the rest are for requests.
+    pub queues: Vec<Queue>,
+    /// What was in flight when another back end had the queues, by queue and descriptor.
+    pub resumed: Vec<(usize, u16)>,
+    /// The guest has been reset: its session ends.
+    pub reset: bool,
+    features: u64,
+    config: [u8; TAG + 4],
+}
+
+fn failed(Broken(why): Broken) -> Error {
+    Error::ReqHandlerError(io::Error::other(why))
+}
+
+fn unsupported<T>() -> Result<T> {
+    Err(Error::InvalidOperation("this device does not have it"))
+}
+
+impl BackEnd {
+    /// A device that front ends show as `tag`, with so many queues for requests.
+    pub fn new(tag: &str, request_queues: u16) -> BackEnd {
+        let mut config = [0; TAG + 4];
+        let len = tag.len().min(TAG);
+        config[..len].copy_from_slice(&tag.as_bytes()[..len]);
+        config[TAG..].copy_from_slice(&u32::from(request_queues).to_le_bytes());
+        let queues = (0..=REQUEST_QUEUES).map(|_| Queue::default()).collect();
+        let (memory, resumed) = (GuestMemory::default(), Vec::new());
+        BackEnd { memory, queues, resumed, reset: false, features: 0, config }
+    }
+
+    fn queue(&mut self, index: u32) -> Result<&mut Queue> {
+        self.queues.get_mut(index as usize).ok_or(Error::InvalidParam)
+    }
+
+    fn moved(&mut self) {
+        self.queues.iter_mut().for_each(Queue::moved);
+    }
+}
+
+impl VhostUserBackendReqHandlerMut for BackEnd {
+    fn set_owner(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn reset_owner(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn reset_device(&mut self) -> Result<()> {
+        for queue in &mut self.queues {
+            queue.stop();
+            queue.enabled = false;
+        }
+        self.reset = true;
+        Ok(())
+    }
+
+    fn get_features(&mut self) -> Result<u64> {
+        Ok(FEATURES)
+    }
+
+    fn set_features(&mut self, features: u64) -> Result<()> {
+        if features & !FEATURES != 0 {
+            return Err(Error::InvalidParam);
+        }
+        self.features = features;
+        let has = |bit| features & bit != 0;
+        let of_queues = Features { event_index: has(EVENT_INDEX), indirect: has(INDIRECT) };
+        for queue in &mut self.queues {
+            queue.features = of_queues;
+            // Without the protocol's features nobody says so later.
+            queue.enabled |= !has(PROTOCOL);
+        }
+        Ok(())
+    }
+
+    fn set_mem_table(
+        &mut self,
+        regions: &[VhostUserMemoryRegion],
+        files: Vec<File>,
+        _: Option<bool>,
+    ) -> Result<Option<Vec<VhostUserMemoryRegionBase>>> {
+        self.memory = GuestMemory::default();
+        self.moved();
+        if regions.len() != files.len() {
+            return Err(Error::IncorrectFds);
+        }
+        for (region, file) in regions.iter().zip(files) {
+            let place = Place {
+                guest: region.guest_phys_addr,
+                user: region.user_addr,
+                len: region.memory_size,
+                at: region.mmap_offset,
+            };
+            self.memory.add(place, file.into()).map_err(failed)?;
+        }
+        Ok(None)
+    }
+
+    fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
+        self.queue(index)?.resize(num).map_err(failed)
+    }
+
+    fn set_vring_addr(
+        &mut self,
+        index: u32,
+        _: VhostUserVringAddrFlags,
+        descriptors: u64,
+        used: u64,
+        available: u64,
+        _: u64,
+    ) -> Result<()> {
+        self.queue(index)?.place(Parts { descriptors, available, used });
+        Ok(())
+    }
+
+    fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
+        self.queue(index)?.set_next(base as u16);
+        Ok(())
+    }
+
+    fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
+        let next = self.queue(index)?.stop();
+        Ok(VhostUserVringState::new(index, u32::from(next)))
+    }
+
+    fn set_vring_kick(&mut self, index: u8, kick: Option<File>) -> Result<()> {
+        let BackEnd { memory, queues, resumed, .. } = self;
+        let number = usize::from(index);
+        let queue = queues.get_mut(number).ok_or(Error::InvalidParam)?;
+        queue.set_kick(kick.map(Into::into)).map_err(failed)?;
+        if !queue.started {
+            let heads = queue.start(memory).map_err(failed)?;
+            resumed.retain(|&(queue, _)| queue != number);
+            resumed.extend(heads.into_iter().map(|head| (number, head)));
+        }
+        Ok(())
+    }
+
+    fn set_vring_call(&mut self, index: u8, call: Option<File>) -> Result<()> {
+        self.queue(index.into())?.set_call(call.map(Into::into)).map_err(failed)
+    }
+
+    fn set_vring_err(&mut self, index: u8, _: Option<File>) -> Result<()> {
+        // A guest whose queue is broken loses its connection.
+        self.queue(index.into()).map(drop)
+    }
+
+    fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
+        Ok(VhostUserProtocolFeatures::MQ
+            | VhostUserProtocolFeatures::CONFIG
+            | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
+            | VhostUserProtocolFeatures::INFLIGHT_SHMFD
+            | VhostUserProtocolFeatures::RESET_DEVICE)
+    }
+
+    fn set_protocol_features(&mut self, _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn get_queue_num(&mut self) -> Result<u64> {
+        Ok(self.queues.len() as u64)
+    }
+
+    fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
+        self.queue(index)?.enabled = enable;
+        Ok(())
+    }
+
+    fn get_config(&mut self, offset: u32, size: u32, _: VhostUserConfigFlags) -> Result<Vec<u8>> {
+        let end = offset.checked_add(size).ok_or(Error::InvalidParam)?;
+        let place = offset as usize..end as usize;
+        self.config.get(place).map(<[u8]>::to_vec).ok_or(Error::InvalidParam)
+    }
+
+    fn set_config(&mut self, _: u32, _: &[u8], _: VhostUserConfigFlags) -> Result<()> {
+        unsupported()
+    }
+
+    fn set_gpu_socket(&mut self, _: GpuBackend) -> Result<()> {
+        unsupported()
+    }
+
+    fn get_shared_object(&mut self, _: VhostUserSharedMsg) -> Result<File> {
+        unsupported()
+    }
+
+    fn get_inflight_fd(&mut self, asked: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
+        let (queues, size) = (asked.num_queues, asked.queue_size);
+        if usize::from(queues) > self.queues.len() || size > SIZE_MAX {
+            return Err(Error::InvalidParam);
+        }
+        let memory = inflight::create(queues, size).map_err(Error::ReqHandlerError)?;
+        let file = memory.as_fd().try_clone_to_owned().map_err(Error::ReqHandlerError)?;
+        let len = inflight::len(queues, size) as u64;
+        Ok((VhostUserInflight::new(len, 0, queues, size), file.into()))
+    }
+
+    fn set_inflight_fd(&mut self, record: &VhostUserInflight, file: File) -> Result<()> {
+        let shape = (record.num_queues, record.queue_size);
+        if self.queues.iter().any(|queue| queue.started) {
+            return Err(failed(Broken("handed over a record of requests too late")));
+        }
+        let records = Record::open(file.into(), record.mmap_offset, shape).map_err(failed)?;
+        for (queue, record) in self.queues.iter_mut().zip(records) {
+            queue.keep(record);
+        }
+        Ok(())
+    }
+
+    fn get_max_mem_slots(&mut self) -> Result<u64> {
+        Ok(REGIONS as u64)
+    }
+
+    fn add_mem_region(
+        &mut self,
+        region: &VhostUserSingleMemoryRegion,
+        file: File,
+        _: Option<bool>,
+    ) -> Result<Option<VhostUserMemoryRegionBase>> {
+        self.memory.add(single(region), file.into()).map_err(failed)?;
+        self.moved();
+        Ok(None)
+    }
+
+    fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
+        self.moved();
+        match self.memory.remove(&single(region)) {
+            true => Ok(()),
+            false => Err(Error::InvalidParam),
+        }
+    }
+
+    fn set_device_state_fd(
+        &mut self,
+        _: VhostTransferStateDirection,
+        _: VhostTransferStatePhase,
+        _: File,
+    ) -> Result<Option<File>> {
+        unsupported()
+    }
+
+    fn check_device_state(&mut self) -> Result<()> {
+        unsupported()
+    }
+
+    fn get_shmem_config(&mut self) -> Result<VhostUserShMemConfig> {
+        unsupported()
+    }
+
+    fn set_log_base(&mut self, _: &VhostUserLog, _: File) -> Result<()> {
+        unsupported()
+    }
+}
+
+fn single(region: &VhostUserSingleMemoryRegion) -> Place {
+    Place {
+        guest: region.guest_phys_addr,
+        user: region.user_addr,
+        len: region.memory_size,
+        at: region.mmap_offset,
+    }
+}

@@ -1,0 +1,17 @@
+//! The virtio-fs device of a virtual machine: a vhost-user back end, whose front end (QEMU, or
+//! another) hands over the guest's memory and the bells of its queues.
+//!
+//! [`device`] is the device, which serves one front end: its queues are a carrier
+//! ([`Carrier`](atoll_server::route::carrier::Carrier)), what it brings is what a kernel asks for
+//! ([`kernel`](atoll_server::route::kernel)). `back_end` is the protocol, `queue` a virtqueue,
+//! `memory` the guest's memory, `inflight` the record of requests that have no answer yet.
+
+mod back_end;
+pub mod device;
+mod inflight;
+mod memory;
+mod queue;
+
+/// Why a guest is served no more, in words for the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broken(pub &'static str);

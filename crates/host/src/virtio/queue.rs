@@ -1,0 +1,452 @@
+//! A split virtqueue, as the device sees it: VIRTIO 1.2, 2.7.
+//!
+//! The driver's half is hostile. Each field is read once, then checked: indices that run on,
+//! descriptors that loop, lie outside of the memory or are offered twice break the queue, which
+//! costs the guest its connection. What the device itself has written it does not read again.
+
+use std::io::IoSliceMut;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{Ordering, fence};
+
+use rustix::fs::OFlags;
+use rustix::io::{Errno, ReadWriteFlags};
+
+use super::Broken;
+use super::inflight::Record;
+use super::memory::GuestMemory;
+
+/// The most entries of a queue.
+pub(super) const SIZE_MAX: u16 = 1024;
+/// The most descriptors of one chain, also of an indirect one.
+const CHAIN_MAX: usize = 1024;
+
+// Flags of a descriptor, of the available ring and of the used ring.
+const NEXT: u16 = 1;
+const WRITE: u16 = 2;
+const INDIRECT: u16 = 4;
+const NO_INTERRUPT: u16 = 1;
+const NO_NOTIFY: u16 = 1;
+
+/// The bytes of a descriptor, and of an entry of the used ring.
+const DESCRIPTOR: usize = 16;
+const USED: u64 = 8;
+
+/// The parts of a queue, by their addresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Parts {
+    pub descriptors: u64,
+    pub available: u64,
+    pub used: u64,
+}
+
+impl Parts {
+    /// The bytes of each, of a queue with `size` entries.
+    fn lens(size: u16) -> [u64; 3] {
+        let size = u64::from(size);
+        [DESCRIPTOR as u64 * size, 6 + 2 * size, 6 + USED * size]
+    }
+
+    /// The same parts by the guest's addresses.
+    fn resolve(&self, memory: &GuestMemory, size: u16) -> Option<Parts> {
+        let [descriptors, available, used] = Self::lens(size);
+        let aligned = |addr: u64, to: u64| addr.is_multiple_of(to).then_some(addr);
+        Some(Parts {
+            descriptors: aligned(memory.guest_address(self.descriptors, descriptors)?, 16)?,
+            available: aligned(memory.guest_address(self.available, available)?, 2)?,
+            used: aligned(memory.guest_address(self.used, used)?, 4)?,
+        })
+    }
+}
+
+/// What was negotiated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Features {
+    /// The sides say with an index what they want to hear of next.
+    pub event_index: bool,
+    /// Chains may lie in tables of their own.
+    pub indirect: bool,
+}
+
+/// A request that was taken: a chain of descriptors whose first half has been copied.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Chain {
+    /// Its first descriptor, which names it.
+    head: u16,
+    /// The life of the queue that it was taken in.
+    life: u64,
+    /// Where the answer goes.
+    writable: Vec<(u64, u32)>,
+}
+
+impl Chain {
+    /// How many bytes the answer may have.
+    pub fn room(&self) -> u64 {
+        self.writable.iter().map(|&(_, len)| u64::from(len)).sum()
+    }
+}
+
+/// A queue.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    pub size: u16,
+    /// By the front end's addresses.
+    parts: Parts,
+    /// By the guest's, once the queue runs; `None` after the memory has changed.
+    resolved: Option<Parts>,
+    pub features: Features,
+    /// The next entry of the available ring.
+    next: u16,
+    /// The index of the used ring, and the one that the driver was last told.
+    used: u16,
+    told: u16,
+    /// The front end has said that it may run, and that it does.
+    pub enabled: bool,
+    pub started: bool,
+    /// Rung by the driver, and by the device.
+    kick: Option<OwnedFd>,
+    call: Option<OwnedFd>,
+    /// By descriptor: it is the head of a chain that has been taken.
+    taken: Vec<bool>,
+    /// How many are.
+    in_flight: u16,
+    /// How often the driver has begun anew.
+    life: u64,
+    /// What another back end would find of them.
+    record: Option<Record>,
+}
+
+impl Queue {
+    /// Sets the number of entries.
+    pub fn resize(&mut self, size: u32) -> Result<(), Broken> {
+        match u16::try_from(size) {
+            Ok(size) if size.is_power_of_two() && size <= SIZE_MAX && !self.started => {
+                self.size = size;
+                self.resolved = None;
+                Ok(())
+            }
+            _ => Err(Broken("wants a queue of a size that there is not")),
+        }
+    }
+
+    /// Sets where the parts are.
+    pub fn place(&mut self, parts: Parts) {
+        self.parts = parts;
+        self.resolved = None;
+    }
+
+    /// Sets the next entry of the available ring.
+    pub fn set_next(&mut self, next: u16) {
+        self.next = next;
+    }
+
+    /// The memory has changed.
+    pub fn moved(&mut self) {
+        self.resolved = None;
+    }
+
+    /// Sets what the driver rings.
+    pub fn set_kick(&mut self, kick: Option<OwnedFd>) -> Result<(), Broken> {
+        self.kick = kick.map(bell).transpose()?;
+        Ok(())
+    }
+
+    /// Sets what the device rings.
+    pub fn set_call(&mut self, call: Option<OwnedFd>) -> Result<(), Broken> {
+        self.call = call.map(bell).transpose()?;
+        Ok(())
+    }
+
+    /// What the driver rings, if the queue runs.
+    pub fn kick(&self) -> Option<BorrowedFd<'_>> {
+        self.kick.as_ref().filter(|_| self.runs()).map(AsFd::as_fd)
+    }
+
+    /// Whether requests are taken from it.
+    pub fn runs(&self) -> bool {
+        self.started && self.enabled
+    }
+
+    /// Begins to run. A guest that was stopped for a while goes on with the requests that it has
+    /// in flight: its ring says that there are as many as this device knows of. Else the driver
+    /// has begun anew, and nothing is in flight but what the record says, which is returned.
+    pub fn start(&mut self, memory: &GuestMemory) -> Result<Vec<u16>, Broken> {
+        let parts = self.parts(memory)?;
+        self.used = memory.load(parts.used + 2)?;
+        self.told = self.used;
+        self.started = true;
+        if self.taken.len() == usize::from(self.size)
+            && self.next.wrapping_sub(self.used) == self.in_flight
+        {
+            return Ok(Vec::new());
+        }
+        self.taken = vec![false; usize::from(self.size)];
+        self.in_flight = 0;
+        self.life += 1;
+        self.recover()
+    }
+
+    /// Sets where what is in flight is noted.
+    pub fn keep(&mut self, record: Record) {
+        self.record = Some(record);
+        // What this device knows is of another record.
+        self.taken = Vec::new();
+    }
+
+    /// What the record says to be in flight, the first first.
+    fn recover(&mut self) -> Result<Vec<u16>, Broken> {
+        let Some(record) = &mut self.record else { return Ok(Vec::new()) };
+        let heads = record.recover(self.size, self.used)?;
+        if !heads.is_empty() {
+            self.next = self.used.wrapping_add(heads.len() as u16);
+        }
+        Ok(heads)
+    }
+
+    /// Whether a request is still in flight, and not of a driver that has begun anew since.
+    pub fn has(&self, chain: &Chain) -> bool {
+        self.life == chain.life
+    }
+
+    /// Ends to run. Returns the next entry of the available ring.
+    pub fn stop(&mut self) -> u16 {
+        self.started = false;
+        self.kick = None;
+        self.next
+    }
+
+    /// The queue's parts, looked up where that has to be.
+    fn parts(&mut self, memory: &GuestMemory) -> Result<Parts, Broken> {
+        if let Some(parts) = self.resolved {
+            return Ok(parts);
+        }
+        let parts = self.parts.resolve(memory, self.size).filter(|_| self.size > 0);
+        self.resolved = parts;
+        parts.ok_or(Broken("has a queue outside of its memory"))
+    }
+
+    /// Takes the next request, whose bytes go to `request`; `None` when there is none. The second
+    /// value is their number.
+    pub fn take(
+        &mut self,
+        memory: &GuestMemory,
+        request: &mut [u8],
+    ) -> Result<Option<(Chain, usize)>, Broken> {
+        let parts = self.parts(memory)?;
+        let ahead = memory.load(parts.available + 2)?.wrapping_sub(self.next);
+        if ahead == 0 {
+            return Ok(None);
+        }
+        if ahead > self.size {
+            return Err(Broken("let an index of a queue run on"));
+        }
+        let entry = u64::from(self.next % self.size);
+        let head = memory.load(parts.available + 4 + 2 * entry)?;
+        let taken = self.chain(memory, parts.descriptors, head, request)?;
+        self.next = self.next.wrapping_add(1);
+        self.note(head)?;
+        Ok(Some(taken))
+    }
+
+    /// Takes note that the chain with this head is in flight.
+    fn note(&mut self, head: u16) -> Result<(), Broken> {
+        match self.taken.get_mut(usize::from(head)) {
+            Some(taken) if !*taken => *taken = true,
+            _ => return Err(Broken("offered a descriptor twice")),
+        }
+        self.in_flight += 1;
+        if let Some(record) = &mut self.record {
+            record.taken(head);
+        }
+        Ok(())
+    }
+
+    /// Takes a request again that was in flight when another back end had the queue.
+    pub fn resume(
+        &mut self,
+        memory: &GuestMemory,
+        head: u16,
+        request: &mut [u8],
+    ) -> Result<(Chain, usize), Broken> {
+        let parts = self.parts(memory)?;
+        let taken = self.chain(memory, parts.descriptors, head, request)?;
+        self.note(head)?;
+        Ok(taken)
+    }
+
+    /// Walks a chain: copies what the device may read, notes what it may write.
+    fn chain(
+        &self,
+        memory: &GuestMemory,
+        table: u64,
+        head: u16,
+        request: &mut [u8],
+    ) -> Result<(Chain, usize), Broken> {
+        let mut chain = Chain { head, life: self.life, writable: Vec::new() };
+        let mut filled = 0;
+        let mut own = Vec::new();
+        let (mut index, mut seen, mut most) = (head, 0, usize::from(self.size));
+        loop {
+            let mut bytes = [0; DESCRIPTOR];
+            if own.is_empty() {
+                if index >= self.size {
+                    return Err(Broken("named a descriptor that there is not"));
+                }
+                memory.read(table + DESCRIPTOR as u64 * u64::from(index), &mut bytes)?;
+            } else {
+                let at = DESCRIPTOR * usize::from(index);
+                let found = own.get(at..at + DESCRIPTOR);
+                let found = found.ok_or(Broken("named a descriptor that there is not"))?;
+                bytes.copy_from_slice(found);
+            }
+            let addr = u64::from_le_bytes(bytes[..8].try_into().expect("as long"));
+            let len = u32::from_le_bytes(bytes[8..12].try_into().expect("as long"));
+            let [flags, next] = [12, 14].map(|at| u16::from_le_bytes([bytes[at], bytes[at + 1]]));
+            if flags & INDIRECT != 0 {
+                let entries = len as usize / DESCRIPTOR;
+                let fits = (1..=CHAIN_MAX).contains(&entries) && len as usize % DESCRIPTOR == 0;
+                // At the end of a chain of others it would be allowed; no driver does it.
+                if !self.features.indirect || seen > 0 || flags & NEXT != 0 || !fits {
+                    return Err(Broken("sent a table of descriptors that makes no sense"));
+                }
+                own = vec![0; len as usize];
+                memory.read(addr, &mut own)?;
+                (index, most, seen) = (0, entries, 1);
+                continue;
+            }
+            // The table itself counts as none.
+            seen += 1;
+            if flags & WRITE != 0 {
+                chain.writable.push((addr, len));
+            } else if chain.writable.is_empty() {
+                let part = request.get_mut(filled..).and_then(|rest| rest.get_mut(..len as usize));
+                memory.read(addr, part.ok_or(Broken("sent a request that is too long"))?)?;
+                filled += len as usize;
+            } else {
+                return Err(Broken("mixed what it sends with what it wants"));
+            }
+            if flags & NEXT == 0 {
+                return Ok((chain, filled));
+            }
+            let seen = if own.is_empty() { seen } else { seen - 1 };
+            if seen >= most {
+                return Err(Broken("sent a chain of descriptors that does not end"));
+            }
+            index = next;
+        }
+    }
+
+    /// Gives a request back with its answer, all of whose parts go out one behind the other. They
+    /// fit, or the driver has asked for what it has no room for.
+    pub fn give(
+        &mut self,
+        memory: &GuestMemory,
+        chain: Chain,
+        answer: &[&[u8]],
+    ) -> Result<(), Broken> {
+        let len: usize = answer.iter().map(|part| part.len()).sum();
+        if len as u64 > chain.room() {
+            return Err(Broken("left no room for an answer"));
+        }
+        let mut places = chain.writable.iter().copied();
+        let (mut addr, mut room) = (0, 0);
+        for mut part in answer.iter().copied() {
+            while !part.is_empty() {
+                if room == 0 {
+                    let (start, len) = places.next().unwrap_or_default();
+                    (addr, room) = (start, len as usize);
+                    continue;
+                }
+                let (now, rest) = part.split_at(room.min(part.len()));
+                memory.write(addr, now)?;
+                (addr, room, part) = (addr.wrapping_add(now.len() as u64), room - now.len(), rest);
+            }
+        }
+        let parts = self.parts(memory)?;
+        let mut entry = [0; USED as usize];
+        entry[..4].copy_from_slice(&u32::from(chain.head).to_le_bytes());
+        entry[4..].copy_from_slice(&(len as u32).to_le_bytes());
+        memory.write(parts.used + 4 + USED * u64::from(self.used % self.size), &entry)?;
+        if let Some(record) = &mut self.record {
+            record.ending(chain.head);
+        }
+        self.used = self.used.wrapping_add(1);
+        memory.store(parts.used + 2, self.used)?;
+        if let Some(record) = &mut self.record {
+            record.ended(chain.head, self.used);
+        }
+        self.taken[usize::from(chain.head)] = false;
+        self.in_flight -= 1;
+        Ok(())
+    }
+
+    /// Rings the driver, if it has been given answers since the last time and wants to hear of it.
+    pub fn tell(&mut self, memory: &GuestMemory) -> Result<(), Broken> {
+        let old = std::mem::replace(&mut self.told, self.used);
+        if old == self.used {
+            return Ok(());
+        }
+        let parts = self.parts(memory)?;
+        // The driver looks at the used ring after it has said what it wants: one of both sees the
+        // other's.
+        fence(Ordering::SeqCst);
+        let wanted = if self.features.event_index {
+            let event = memory.load(parts.available + 4 + 2 * u64::from(self.size))?;
+            let passed = self.used.wrapping_sub(event).wrapping_sub(1);
+            passed < self.used.wrapping_sub(old)
+        } else {
+            memory.load(parts.available)? & NO_INTERRUPT == 0
+        };
+        if let Some(call) = self.call.as_ref().filter(|_| wanted) {
+            // Full means that it has been rung often enough.
+            let _ = rustix::io::write(call, &1u64.to_ne_bytes());
+        }
+        Ok(())
+    }
+
+    /// Says that the device looks by itself: the driver need not ring.
+    pub fn wake_up(&mut self, memory: &GuestMemory) -> Result<(), Broken> {
+        if self.features.event_index {
+            // The index that was asked for lies behind, and stays there.
+            return Ok(());
+        }
+        let parts = self.parts(memory)?;
+        memory.store(parts.used, NO_NOTIFY)
+    }
+
+    /// Says that the device does not look any more; returns whether that may be so. If not, a
+    /// request has come meanwhile.
+    pub fn fall_asleep(&mut self, memory: &GuestMemory) -> Result<bool, Broken> {
+        let parts = self.parts(memory)?;
+        if self.features.event_index {
+            memory.store(parts.used + 4 + USED * u64::from(self.size), self.next)?;
+        } else {
+            memory.store(parts.used, 0)?;
+        }
+        fence(Ordering::SeqCst);
+        Ok(memory.load(parts.available + 2)? == self.next)
+    }
+
+    /// Makes the driver's bell silent.
+    pub fn silence(&self) {
+        let _ = self.kick.as_ref().map(silence);
+    }
+}
+
+/// Reads from a bell. Never blocks.
+fn silence(bell: &OwnedFd) -> rustix::io::Result<usize> {
+    let mut count = [0; 8];
+    let buffers = &mut [IoSliceMut::new(&mut count)];
+    rustix::io::preadv2(bell, buffers, u64::MAX, ReadWriteFlags::NOWAIT)
+}
+
+/// What was handed over for a bell, if it is none that blocks.
+fn bell(file: OwnedFd) -> Result<OwnedFd, Broken> {
+    match silence(&file) {
+        Ok(_) | Err(Errno::AGAIN) => {}
+        Err(_) => return Err(Broken("handed over a bell that is no eventfd")),
+    }
+    // A counter that is full would block whoever rings.
+    let flags = rustix::fs::fcntl_getfl(&file).map(|flags| flags | OFlags::NONBLOCK);
+    let _ = flags.and_then(|flags| rustix::fs::fcntl_setfl(&file, flags));
+    Ok(file)
+}

@@ -1,0 +1,186 @@
+//! A guest that runs: it is given scripts, and ends with its value.
+
+use std::io::{Read, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::{Image, Machine, parts};
+
+/// How long a guest may take to boot: a hundred times what it does on an idle machine.
+const BOOT: Duration = Duration::from_mins(5);
+/// How long a script may run unless the test says more.
+const SCRIPT: Duration = Duration::from_mins(5);
+/// The kernel's log, in the guest's folder.
+const CONSOLE: &str = "console";
+/// What QEMU said, beside it.
+const SAID: &str = "qemu";
+/// How much of the kernel's log a failure shows.
+const SHOWN: usize = 4000;
+
+/// A virtual machine that runs Linux and waits for scripts.
+pub struct Guest {
+    emulator: Child,
+    input: ChildStdin,
+    output: Receiver<Vec<u8>>,
+    /// What came and has not been asked for yet.
+    came: Vec<u8>,
+    folder: TempDir,
+}
+
+/// What became of a script.
+#[derive(Debug)]
+pub struct Ran {
+    /// Its status, as the shell has it.
+    pub status: i32,
+    /// What it printed, to standard output and standard error.
+    pub output: String,
+}
+
+impl Guest {
+    /// Starts `machine` with the files of `image` and waits until it takes scripts.
+    ///
+    /// # Panics
+    /// If it does not, within five minutes; the kernel's log is shown.
+    #[track_caller]
+    pub fn boot(machine: &Machine, image: &Image) -> Guest {
+        let folder = tempfile::Builder::new().prefix("atoll-vm-").tempdir().expect("a folder");
+        let archive = folder.path().join("image.cpio");
+        std::fs::write(&archive, image.archive()).expect("the guest's files");
+        let console = folder.path().join(CONSOLE);
+        let said = std::fs::File::create(folder.path().join(SAID)).expect("a file");
+        // It dies with the thread that started it, however that ends.
+        let mut emulator = Command::new(parts::program("setpriv", "util-linux"))
+            .args(["--pdeathsig", "KILL"])
+            .args(machine.command(&archive, &console))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(said)
+            .spawn()
+            .expect("QEMU starts");
+        let input = emulator.stdin.take().expect("a pipe");
+        let mut pipe = emulator.stdout.take().expect("a pipe");
+        let (sender, output) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(length @ 1..) = pipe.read(&mut buffer) {
+                if sender.send(buffer[..length].to_vec()).is_err() {
+                    break;
+                }
+            }
+        });
+        let came = Vec::new();
+        let mut guest = Guest { emulator, input, output, came, folder };
+        guest.until(b"\x01ready\n", BOOT, "booted");
+        guest
+    }
+
+    /// Runs `script` in a shell, which stops at the first command that fails.
+    ///
+    /// # Panics
+    /// If the guest ends or the script takes more than five minutes.
+    #[track_caller]
+    pub fn run(&mut self, script: &str) -> Ran {
+        self.run_within(SCRIPT, script)
+    }
+
+    /// The same, with another bound.
+    ///
+    /// # Panics
+    /// If the guest ends or the script takes longer.
+    #[track_caller]
+    pub fn run_within(&mut self, bound: Duration, script: &str) -> Ran {
+        let message = format!("{}\n{script}", script.len());
+        self.input.write_all(message.as_bytes()).expect("the guest is there");
+        let output = self.until(b"\x01end ", bound, script);
+        let status = self.until(b"\n", bound, script);
+        let status = String::from_utf8_lossy(&status).parse().expect("a status");
+        Ran { status, output: String::from_utf8_lossy(&output).into_owned() }
+    }
+
+    /// Runs `script`, which must succeed; returns what it printed.
+    ///
+    /// # Panics
+    /// If it does not.
+    #[track_caller]
+    pub fn ok(&mut self, script: &str) -> String {
+        let ran = self.run(script);
+        assert_eq!(ran.status, 0, "{script}\n--- printed\n{}{}", ran.output, self.log());
+        ran.output
+    }
+
+    /// Has the guest shut down, and waits until it has.
+    ///
+    /// # Panics
+    /// If it does not.
+    #[track_caller]
+    pub fn end(mut self) {
+        // It answers no more.
+        let script = "sync; umount -a || true; poweroff -f";
+        let message = format!("{}\n{script}", script.len());
+        self.input.write_all(message.as_bytes()).expect("the guest is there");
+        let end = Instant::now() + BOOT;
+        loop {
+            match self.output.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                Ok(bytes) => self.came.extend(bytes),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => panic!("the guest does not end{}", self.log()),
+            }
+        }
+        let status = self.emulator.wait().expect("QEMU was started");
+        assert!(status.success(), "QEMU ended with {status}{}", self.log());
+    }
+
+    /// Ends the guest at once, as if its power failed.
+    pub fn kill(self) {
+        drop(self);
+    }
+
+    /// The emulator's process.
+    pub fn pid(&self) -> u32 {
+        self.emulator.id()
+    }
+
+    /// What the guest wrote before `mark`.
+    #[track_caller]
+    fn until(&mut self, mark: &[u8], bound: Duration, what: &str) -> Vec<u8> {
+        let end = Instant::now() + bound;
+        loop {
+            let at = self.came.windows(mark.len()).position(|window| window == mark);
+            if let Some(at) = at {
+                let mut before: Vec<u8> = self.came.drain(..at + mark.len()).collect();
+                before.truncate(at);
+                return before;
+            }
+            match self.output.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                Ok(bytes) => self.came.extend(bytes),
+                Err(error) => {
+                    let why = match error {
+                        RecvTimeoutError::Timeout => format!("{bound:?} have passed"),
+                        RecvTimeoutError::Disconnected => "QEMU has ended".into(),
+                    };
+                    let came = String::from_utf8_lossy(&self.came);
+                    panic!("{what}: {why}\n--- printed\n{came}{}", self.log());
+                }
+            }
+        }
+    }
+
+    /// The end of the kernel's log, and of what QEMU said.
+    pub fn log(&self) -> String {
+        let end = |name: &str| {
+            let log = std::fs::read(self.folder.path().join(name)).unwrap_or_default();
+            String::from_utf8_lossy(&log[log.len().saturating_sub(SHOWN)..]).into_owned()
+        };
+        format!("\n--- the guest's console\n{}\n--- QEMU\n{}", end(CONSOLE), end(SAID))
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _ = self.emulator.kill();
+        let _ = self.emulator.wait();
+    }
+}

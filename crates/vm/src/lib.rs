@@ -1,0 +1,24 @@
+//! Virtual machines for tests: a Linux guest that runs scripts, and what it is made of.
+//!
+//! Read in this order: [`parts`] what this machine has to have, and where it lies; [`cpio`] an
+//! archive, as the kernel reads it; [`modules`] the kernel's modules and what they need; [`image`]
+//! the files of a guest; [`machine`] its devices; [`guest`] one that runs; [`virtiofsd`] the stock
+//! file server, as a peer; [`programs`] what tests run in a guest.
+//!
+//! Guests are emulated (`-accel tcg`), so that tests run where hardware virtualisation is not to be
+//! had: good for what is right and wrong, not for measuring.
+#![forbid(unsafe_code)]
+
+pub mod cpio;
+pub mod guest;
+pub mod image;
+pub mod machine;
+pub mod modules;
+pub mod parts;
+pub mod programs;
+pub mod virtiofsd;
+
+pub use guest::{Guest, Ran};
+pub use image::Image;
+pub use machine::Machine;
+pub use virtiofsd::Virtiofsd;

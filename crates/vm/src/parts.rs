@@ -1,0 +1,73 @@
+//! What a virtual machine needs of this one, and where it lies. `cargo xtask setup` brings it all;
+//! what is missing is named with the way to get it.
+
+use std::path::{Path, PathBuf};
+
+/// Brings what is missing.
+const SETUP: &str = "run `cargo xtask setup`";
+
+/// The program `name` of the package `package`.
+///
+/// # Panics
+/// If it is not installed.
+pub fn program(name: &str, package: &str) -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    // Some are for the superuser, and not in the path of others.
+    let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    installed(folders.map(|folder| folder.join(name)), name, package)
+}
+
+/// A program that stands in no path.
+///
+/// # Panics
+/// If it is not installed.
+pub fn helper(path: &str, package: &str) -> PathBuf {
+    installed([PathBuf::from(path)], path, package)
+}
+
+fn installed(places: impl IntoIterator<Item = PathBuf>, name: &str, package: &str) -> PathBuf {
+    let found = places.into_iter().find(|place| place.is_file());
+    found.unwrap_or_else(|| panic!("{name} of the package {package} is missing: {SETUP}"))
+}
+
+/// The kernel of guests.
+///
+/// # Panics
+/// If it has not been unpacked.
+pub fn kernel() -> PathBuf {
+    linux().join("vmlinuz")
+}
+
+/// The folder of the kernel's modules.
+///
+/// # Panics
+/// If it has not been unpacked.
+pub fn modules() -> PathBuf {
+    linux().join("modules")
+}
+
+/// Where the kernel was unpacked: in the target folder, in which the running program lies too.
+fn linux() -> PathBuf {
+    let program = std::env::current_exe().expect("this program");
+    let mut folders = program.ancestors().map(|folder| folder.join("vm/linux"));
+    let found = folders.find(|folder| folder.join("vmlinuz").is_file());
+    found.unwrap_or_else(|| panic!("the kernel of virtual machines is missing: {SETUP}"))
+}
+
+/// The libraries that `program` is linked with, its loader too; none if it is a static one.
+///
+/// # Panics
+/// If one of them is missing.
+pub fn libraries(program: &Path) -> Vec<PathBuf> {
+    let output = std::process::Command::new(self::program("ldd", "libc-bin"))
+        .env("LC_ALL", "C")
+        .arg(program)
+        .output()
+        .expect("ldd starts");
+    let listed = String::from_utf8_lossy(&output.stdout);
+    assert!(!listed.contains("not found"), "{}: {listed}", program.display());
+    // NAME => PATH (ADDRESS), PATH (ADDRESS), or the kernel's own, which has no path.
+    let words =
+        listed.lines().filter_map(|line| line.split_whitespace().find(|w| w.starts_with('/')));
+    words.map(PathBuf::from).collect()
+}
