@@ -58,8 +58,10 @@ fn the_document_says_what_is_agreed() {
         for access_times in [AccessTimes::Noatime, AccessTimes::Relatime] {
             for unchanging in [false, true] {
                 for owner in [None, Some((1, 1))] {
-                    let options = KernelOptions { owner, others, unchanging };
-                    mounts |= agreed(options, access_times);
+                    for untold in [None, Some(0), Some(1)] {
+                        let options = KernelOptions { owner, others, unchanging, untold };
+                        mounts |= agreed(options, access_times);
+                    }
                 }
             }
         }
