@@ -86,8 +86,11 @@ pub trait Pages: Any + Send {
     /// Whether a client can still see or change it. Where the machine does not say, one may.
     fn is_shared(&self) -> bool;
 
-    /// Lets go of what has made writes faster and was not needed lately. To be called now and then.
-    fn rest(&self) {}
+    /// Lets go of some of what has made writes faster and was not needed lately. To be called now
+    /// and then. Returns whether there was something.
+    fn rest(&self) -> bool {
+        false
+    }
 }
 
 /// A View's memory. When it is dropped, nothing in it counts any more.

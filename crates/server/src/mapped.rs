@@ -172,16 +172,19 @@ impl<F: FileSystem> Guarded<F> {
 
     /// Ends the mapping of `ino` by all sessions. Who still has the memory keeps it, and it counts
     /// on: as after a crash of the server it belongs to no file any more, and msync(2) says EIO.
-    fn end_mapping(&mut self, cx: &Context, ino: Ino) {
-        let Some(file) = self.mapped.files.remove(&ino) else { return };
-        if !file.unused {
-            let mappers = file.sessions.into_values().collect();
-            self.mapped.orphans.push(Orphan { pages: file.pages, mappers });
-        }
+    /// Returns memory that nobody has, to be freed without the lock: that takes long.
+    fn end_mapping(&mut self, cx: &Context, ino: Ino) -> Option<Box<dyn Pages>> {
+        let file = self.mapped.files.remove(&ino)?;
         self.mapped.tokens.remove(&file.reader);
         self.mapped.tokens.remove(&file.writer);
         // The file was open for this alone.
         let _ = self.close(cx, (SessionId::VOLUME, 0), &file.open);
+        if file.unused {
+            return Some(file.pages);
+        }
+        let mappers = file.sessions.into_values().collect();
+        self.mapped.orphans.push(Orphan { pages: file.pages, mappers });
+        None
     }
 
     /// Replaces what was read at `offset` from the file system by the mapped parts of `ino`.
@@ -208,8 +211,8 @@ impl<F: FileSystem> Guarded<F> {
     /// another from writing.
     ///
     /// # Errors
-    /// `ENOMEM` where there is no room, and nobody but the writing user has it mapped; `EAGAIN` where
-    /// the call is to be made again, see `let_go`.
+    /// `ENOMEM` where there is no room, and nobody but the writing user has it mapped; `EAGAIN`
+    /// where the call is to be made again, see `let_go`.
     pub(crate) fn size_before(
         &mut self,
         cx: &Context,
@@ -550,12 +553,16 @@ impl<F: FileSystem + Send> Volume<F> {
     /// As [`write_back`](Self::write_back).
     pub fn tend_mappings(&self, now: Timespec) -> Result<()> {
         let due: Vec<(Ino, bool)> = {
+            // Freed when the lock has been released.
+            let _gone: Vec<Orphan>;
             let mut guard = self.lock()?;
             let mapped = &mut guard.mapped;
-            mapped.orphans.retain(|orphan| orphan.pages.is_shared());
+            _gone = mapped.orphans.extract_if(.., |orphan| !orphan.pages.is_shared()).collect();
             let mut due = Vec::new();
+            let mut rested = false;
             for (ino, file) in &mut mapped.files {
-                file.pages.rest();
+                // One of them, so that it takes no time.
+                rested = rested || file.pages.rest();
                 file.unused = file.grace == 0 && !file.pages.is_shared();
                 file.grace = file.grace.saturating_sub(1);
                 if file.unused || file.rests.is_none_or(|until| until <= self.host.uptime()) {
@@ -568,13 +575,14 @@ impl<F: FileSystem + Send> Volume<F> {
         for (ino, unused) in due {
             let begun = self.host.uptime();
             result = result.and(self.write_back_file(ino, now));
+            let _gone;
             let mut state = self.lock()?;
             let Some(file) = state.mapped.files.get_mut(&ino) else { continue };
             let ended = self.host.uptime();
             file.rests = Some(ended + ended.saturating_sub(begun) * REST);
             // Stores from before the last client let go have been written back.
             if unused && file.unused {
-                state.end_mapping(&volume_context(now), ino);
+                _gone = state.end_mapping(&volume_context(now), ino);
             }
         }
         result
@@ -627,6 +635,7 @@ impl<F: FileSystem + Send> Session<F> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     use atoll_vfs::model::ModelFs;
     use atoll_vfs::{Name, Rest};
@@ -635,7 +644,7 @@ mod tests {
     use crate::removals::Remover;
     use crate::rights::accounts::{Accounts, Resource, Shares};
     use crate::rights::limits::Limits;
-    use crate::testing::{Noted, StillHost};
+    use crate::testing::{FREED, Noted, StillHost};
     use crate::{Credentials, Volume};
 
     const CX: Context = Context { uid: 0, gid: 0, now: Timespec { sec: 0, nsec: 0 } };
@@ -689,6 +698,35 @@ mod tests {
             read
         };
         assert_eq!([read(5), read(LEN - CHUNK), read(LEN)], [*b"first", *b"last\0", *b"grows"]);
+    }
+
+    /// To free the memory of a file takes long: others do not wait for it.
+    #[test]
+    fn memory_is_freed_without_the_lock() {
+        let host = Arc::new(StillHost::default());
+        let volume = Volume::new(ModelFs::default(), "v", Arc::<StillHost>::clone(&host));
+        let mut session = volume.session(Credentials::default(), Access::default()).unwrap();
+        let both = OpenFlags::READ | OpenFlags::WRITE;
+        let name = Name::new(b"f").unwrap();
+        let (attr, handle) = session.create(&CX, Ino::ROOT, name, 0o600, both).unwrap();
+        for orphan in [false, true] {
+            host.unshare(false);
+            session.map(&CX, attr.ino, handle, 0, 1).unwrap();
+            if orphan {
+                assert!(volume.lock().unwrap().end_mapping(&CX, attr.ino).is_none());
+            }
+            let free = Arc::new(AtomicU32::new(0));
+            let (looked_at, held) = (Arc::clone(&free), Arc::clone(&volume));
+            let look = move || {
+                looked_at.store(1 + u32::from(held.state.try_lock().is_ok()), Ordering::Relaxed);
+            };
+            FREED.set(Some(Box::new(look)));
+            host.unshare(true);
+            for _ in 0..=GRACE {
+                volume.tend_mappings(CX.now).unwrap();
+            }
+            assert_eq!(free.load(Ordering::Relaxed), 2, "{orphan}");
+        }
     }
 
     /// A mapping that fails takes nothing of its user's share, and a write that ends behind all

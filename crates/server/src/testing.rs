@@ -1,5 +1,6 @@
 //! A machine for unit tests: its clock goes when it is told to, and its memory fails when it is.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,9 +21,15 @@ pub(crate) struct StillHost {
     random: AtomicU64,
     /// Memory takes nothing that is written.
     full: Arc<AtomicBool>,
+    /// No client has memory any more.
+    unshared: Arc<AtomicBool>,
 }
 
 impl StillHost {
+    pub fn unshare(&self, unshared: bool) {
+        self.unshared.store(unshared, Ordering::Relaxed);
+    }
+
     pub fn fill(&self, full: bool) {
         self.full.store(full, Ordering::Relaxed);
     }
@@ -57,7 +64,8 @@ impl Host for StillHost {
     }
 
     fn pages(&self) -> Result<Box<dyn Pages>> {
-        Ok(Box::new(Bytes { bytes: Mutex::default(), full: Arc::clone(&self.full) }))
+        let (full, unshared) = (Arc::clone(&self.full), Arc::clone(&self.unshared));
+        Ok(Box::new(Bytes { bytes: Mutex::default(), full, unshared }))
     }
 
     fn view(&self, _: usize, _: bool) -> Result<Option<Box<dyn ViewMemory>>> {
@@ -70,6 +78,18 @@ impl Host for StillHost {
 struct Bytes {
     bytes: Mutex<BTreeMap<u64, u8>>,
     full: Arc<AtomicBool>,
+    unshared: Arc<AtomicBool>,
+}
+
+thread_local! {
+    /// Called when memory is freed, once.
+    pub(crate) static FREED: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
+}
+
+impl Drop for Bytes {
+    fn drop(&mut self) {
+        FREED.take().into_iter().for_each(|freed| freed());
+    }
 }
 
 impl Pages for Bytes {
@@ -100,7 +120,7 @@ impl Pages for Bytes {
     }
 
     fn is_shared(&self) -> bool {
-        true
+        !self.unshared.load(Ordering::Relaxed)
     }
 }
 

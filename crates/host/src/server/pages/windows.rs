@@ -74,13 +74,12 @@ impl Windows {
     }
 
     /// Ends a window that has not been used since this was last called: one, so that it takes no
-    /// time.
-    pub fn rest(&mut self) {
+    /// time. Returns whether there was one.
+    pub fn rest(&mut self) -> bool {
         let idle = |window: &Option<Window>| window.as_ref().is_some_and(|window| !window.used);
-        if let Some(place) = self.0.iter_mut().find(|place| idle(place)) {
-            *place = None;
-        }
+        let gone = self.0.iter_mut().find(|place| idle(place)).and_then(Option::take);
         self.0.iter_mut().flatten().for_each(|window| window.used = false);
+        gone.is_some()
     }
 
     /// The window of `at`, where it is within, and how many bytes there are from there.
