@@ -66,6 +66,12 @@ pub const ATTACKS: &[Attack] = &[
         ..attack("silence", "connections of 9 users without a rule", Who::Nobody, rings::silence)
     },
     attack("greetings", "refused greetings without end", Who::Nobody, rings::greetings),
+    attack(
+        "watched",
+        "a doorbell and sockets that are watched 20,000 times",
+        Who::Allowed,
+        rings::watched,
+    ),
     attack("lingering", "sockets whose close waits, as descriptors", Who::Nobody, rings::lingering),
     attack(
         "close",

@@ -1,6 +1,6 @@
 //! What strangers do through rings, and with bare connections.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use atoll_vfs::client::Client;
 use atoll_vfs::{
     Context, Errno, FallocateMode, FileSystem, Ino, Name, OpenFlags, RenameFlags, SetAttr, Timespec,
 };
+use rustix::event::epoll;
 use rustix::fs::FallocateFlags;
 use rustix::process::{Gid, Uid};
 
@@ -285,6 +286,57 @@ fn send(socket: &Path, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result
     );
     let _ = control::receive(&connection);
     Ok(())
+}
+
+/// Has `file` watched so many times. When the numbers that it has for that are closed it still is.
+fn watch(file: BorrowedFd<'_>, times: usize) -> Result<Vec<OwnedFd>, Broken> {
+    let of_one = times.min(500);
+    let broken = |errno: rustix::io::Errno| Broken(format!("a watch: {errno}"));
+    let numbers = (0..of_one).map(|_| file.try_clone_to_owned()).collect::<Result<Vec<_>, _>>()?;
+    let watch = || {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        for number in &numbers {
+            let (read, write) = (epoll::EventFlags::IN, epoll::EventFlags::OUT);
+            let events = read | write | epoll::EventFlags::ET;
+            epoll::add(&epoll, number, epoll::EventData::new_u64(0), events)?;
+        }
+        Ok(epoll)
+    };
+    (0..times / of_one).map(|_| watch().map_err(broken)).collect()
+}
+
+/// All that it is handed is watched by a multitude: a doorbell that rings a thousand times a second,
+/// and sockets of sessions that are refused, or that begin and break the protocol.
+pub fn watched(scene: &Scene) -> Result<(), Broken> {
+    let times = if scene.smoke { 500 } else { 20_000 };
+    let ring = connect(&scene.socket, &Config::default()).map_err(Broken)?;
+    let mut watches = Vec::new();
+    for file in [ring.descriptors()[0], ring.descriptors()[2]] {
+        watches.extend(watch(file, times)?);
+    }
+    scene.ready();
+    std::thread::spawn(move || {
+        let _watches = watches;
+        loop {
+            let _ = rustix::io::write(ring.descriptors()[2], &1u64.to_ne_bytes());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+    loop {
+        let Ok(ring) = connect(&scene.socket, &Config::default()) else {
+            std::thread::sleep(Duration::from_millis(1));
+            continue;
+        };
+        let _watches = watch(ring.descriptors()[0], times)?;
+        let _ = control::send(ring.descriptors()[0], b"junk", &[]);
+        let Ok(connection) = open(&scene.socket) else { continue };
+        let _watches = watch(connection.as_fd(), times)?;
+        let _ = control::send(&connection, b"atol\x01\0\x02\0\0\0\0\0no such volume", &[]);
+        let wait = Some(Duration::from_secs(1));
+        let receive = rustix::net::sockopt::Timeout::Recv;
+        let _ = rustix::net::sockopt::set_socket_timeout(&connection, receive, wait);
+        let _ = control::receive(&connection);
+    }
 }
 
 /// Sockets whose last close(2) waits for data that nobody reads.

@@ -409,6 +409,128 @@ fn those_who_are_sent_away_leave_nothing() {
     served.stop();
 }
 
+/// The time that a thread, or a process, has had.
+fn time_of(stat: &str) -> Duration {
+    let stat = std::fs::read_to_string(stat).unwrap();
+    let (_, fields) = stat.rsplit_once(')').unwrap();
+    // proc_pid_stat(5): the fields 14 and 15, of which this begins with the third, in hundredths
+    // of a second.
+    let ticks: u64 =
+        fields.split_whitespace().skip(11).take(2).map(|n| n.parse::<u64>().unwrap()).sum();
+    Duration::from_millis(10 * ticks)
+}
+
+/// Watches of one socket, so many that each call that wakes those who watch it takes milliseconds.
+fn watch(socket: BorrowedFd<'_>) -> Vec<OwnedFd> {
+    use rustix::event::epoll;
+    // It is watched once by each number that it has. When they are closed it still is.
+    let numbers: Vec<_> = (0..500).map(|_| socket.try_clone_to_owned().unwrap()).collect();
+    let watch = || {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        for number in &numbers {
+            let (read, write) = (epoll::EventFlags::IN, epoll::EventFlags::OUT);
+            let events = read | write | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
+            epoll::add(&epoll, number, epoll::EventData::new_u64(0), events).unwrap();
+        }
+        epoll
+    };
+    (0..100).map(|_| watch()).collect()
+}
+
+/// Calls `act` as the user `uid`.
+fn by<T: Send>(uid: u32, act: impl FnOnce() -> T + Send) -> T {
+    let act = || {
+        let uid = rustix::process::Uid::from_raw(uid);
+        rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+        act()
+    };
+    std::thread::scope(|scope| scope.spawn(act).join().unwrap())
+}
+
+/// A client that has its socket watched by a multitude pays for that: neither the thread that
+/// begins and ends sessions does, nor the broker.
+#[test]
+fn sockets_that_are_watched() {
+    const ROUNDS: u32 = 20;
+    let _alone = alone();
+    if !nix::unistd::geteuid().is_root() {
+        // The server's own user is trusted.
+        return;
+    }
+    let served = Served::start(&["--allow", "uid:1000=rw"]);
+    let [_, broker] = served.helpers().unwrap();
+    let server = served.child.id() as i32;
+    let all = || [server, broker].map(descriptors);
+    let idle = all();
+    let is_over = || all().iter().zip(idle).all(|(&now, then)| now <= then);
+    // Of the server the thread that is as old as the process.
+    let stats = [format!("/proc/{server}/task/{server}/stat"), format!("/proc/{broker}/stat")];
+    let times = || [0, 1].map(|at| time_of(&stats[at]));
+    // How long one call takes.
+    let walk = {
+        let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let _watched = watch(bell.as_fd());
+        let begin = time_of("/proc/thread-self/stat");
+        for _ in 0..ROUNDS {
+            rustix::io::write(&bell, &1u64.to_ne_bytes()).unwrap();
+        }
+        (time_of("/proc/thread-self/stat") - begin) / ROUNDS
+    };
+    let compare = |what: &str, hostile: &dyn Fn()| {
+        let before = times();
+        (0..ROUNDS).for_each(|_| hostile());
+        let (after, most) = (times(), walk * ROUNDS / 2);
+        for (after, before) in after.into_iter().zip(before) {
+            assert!(after - before < most, "{what}: {:?}, at most {most:?}", after - before);
+        }
+    };
+    let path = served.path().join("s");
+    compare("sessions", &|| {
+        let (session, _watched) = by(1000, || {
+            let session = Connection::open(&served.place()).unwrap();
+            let session = session.ring(Mode::Write, &Config::default()).unwrap();
+            let watched = watch(session.descriptors()[0]);
+            control::send(session.descriptors()[0], b"junk", &[]).unwrap();
+            (session, watched)
+        });
+        wait_until("the session ends", || !session.is_alive() && is_over());
+    });
+    // The first is refused by the server, the others by the broker.
+    let hello = |volume: &str| Hello {
+        kind: control::Kind::Ring,
+        mode: Mode::Write,
+        volume: volume.to_owned(),
+        single_owner: false,
+        view: false,
+    };
+    compare("no such volume", &|| {
+        let (client, _watched) = by(1000, || {
+            let client = dial(&path);
+            let watched = watch(client.as_fd());
+            control::send(&client, &hello("none").encode(), &[]).unwrap();
+            (client, watched)
+        });
+        wait_until("it is refused", || ended(client.as_fd()) && is_over());
+        let (said, _) = control::receive(&client).unwrap();
+        assert!(matches!(Answer::decode(&said), Ok(Answer::Refused(_))));
+    });
+    let places: Vec<_> = (0..16).map(|_| by(1001, || dial(&path))).collect();
+    compare("too many clients", &|| {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let client = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
+        let _watched = by(1001, || {
+            let watched = watch(client.as_fd());
+            connect(client.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
+            watched
+        });
+        wait_until("it is refused", || ended(client.as_fd()));
+        let (said, _) = control::receive(&client).unwrap();
+        assert!(matches!(Answer::decode(&said), Ok(Answer::Refused(_))));
+    });
+    drop(places);
+    served.stop();
+}
+
 /// The process of a user of its own that receives no answer.
 fn deaf_at(served: &Served) -> Command {
     need("setpriv", "util-linux");

@@ -240,7 +240,7 @@ impl<F: FileSystem + Send> Volume<F> {
     }
 
     /// Whether several users have sessions: what takes long is then not done under the lock.
-    pub(crate) fn is_shared(&self) -> bool {
+    pub fn is_shared(&self) -> bool {
         self.shared.load(Ordering::Relaxed)
     }
 

@@ -25,11 +25,12 @@ use atoll_server::route::router::{Ended, serve_next};
 use atoll_vfs::server::ServerOptions;
 use atoll_vfs::wire::header::OutHeader;
 use atoll_vfs::wire::session::Extensions;
-use atoll_vfs::wire::{Fixed, Message, Request};
+use atoll_vfs::wire::{Fixed, Message, Request, opcode};
 use atoll_vfs::{Errno, FileSystem, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::notices::{self, Told};
+use crate::server::porter::Porter;
 use crate::server::tasks::ThreadBell;
 use crate::shm::Doorbell;
 use crate::spin::Spin;
@@ -108,7 +109,9 @@ struct Waiting {
     line: Arc<Line>,
     message: Vec<u8>,
     data: Vec<u8>,
-    _charge: Option<Charge>,
+    /// Gives the answer, if to give it may last.
+    porter: Option<Porter>,
+    charge: Option<Charge>,
 }
 
 impl Held for Waiting {
@@ -117,14 +120,40 @@ impl Held for Waiting {
             fail(&mut self.message, error);
             self.data.clear();
         }
+        let Waiting { line, message, data, porter, charge } = *self;
         // An error of the device is met by the thread that reads it.
-        self.line.send(&self.message, &self.data).unwrap_or(true)
+        let send = move || {
+            let _charge = charge;
+            line.send(&message, &data).unwrap_or(true)
+        };
+        match porter {
+            Some(porter) => {
+                porter.run(move || {
+                    let _ = send();
+                });
+                // None of these answers gives the kernel an inode.
+                true
+            }
+            None => send(),
+        }
     }
+}
+
+/// Whether the kernel may have sent `request` in the background. An answer to such a one has it send
+/// the next, which goes over all who watch the device: the client may have it watched a million
+/// times.
+fn is_background(request: &[u8]) -> bool {
+    let opcode = request.get(4..8).and_then(|bytes| bytes.try_into().ok());
+    let opcode = opcode.map(u32::from_ne_bytes);
+    let all = [opcode::FUSE_READ, opcode::FUSE_WRITE, opcode::FUSE_RELEASE];
+    opcode.is_some_and(|opcode| all.contains(&opcode))
 }
 
 /// The FUSE device of a mount.
 struct Device {
     line: Arc<Line>,
+    /// Gives answers that waited, where the client sets how long that takes.
+    porter: Porter,
     hang_up: Option<Arc<OwnedFd>>,
     request: Vec<u8>,
     len: usize,
@@ -186,6 +215,7 @@ impl Carrier for Device {
 
     fn hold(&mut self, (): (), message: &[u8], data: usize) -> Box<dyn Held> {
         let line = Arc::clone(&self.line);
+        let porter = is_background(&self.request[..self.len]).then(|| self.porter.clone());
         let mut message = message.to_vec();
         // An answer without data is kept in any case: what it is about has been done. There are no
         // more of them than threads that wait.
@@ -193,14 +223,14 @@ impl Carrier for Device {
         let account = self.account.as_ref().filter(|_| data > 0);
         let charge = account.map(|account| account.charge(Resource::Memory, bytes));
         match charge.transpose() {
-            Ok(_charge) => {
+            Ok(charge) => {
                 let data = self.room[..data].to_vec();
-                Box::new(Waiting { line, message, data, _charge })
+                Box::new(Waiting { line, message, data, porter, charge })
             }
             // There is no place to keep it.
             Err(_) => {
                 fail(&mut message, Errno::ENOMEM);
-                Box::new(Waiting { line, message, data: Vec::new(), _charge: None })
+                Box::new(Waiting { line, message, data: Vec::new(), porter, charge: None })
             }
         }
     }
@@ -231,11 +261,11 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
     ) -> io::Result<SharedMount<F>> {
         let place = Revocable::default();
         place.begin(session);
-        Self::begin(place, device, None, options)
+        Self::begin(place, device, None, Porter::none(), options)
     }
 
     /// The same for a session that may be revoked; serving ends then, and when `hang_up` can be
-    /// read or is hung up.
+    /// read or is hung up. `porter` is that of the session's user.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -243,6 +273,7 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
         session: Revocable<Session<F>>,
         device: OwnedFd,
         hang_up: Option<Arc<OwnedFd>>,
+        porter: Porter,
         options: &SharedOptions,
     ) -> io::Result<SharedMount<F>> {
         let fence = Doorbell::new()?;
@@ -290,6 +321,7 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
         let agrees = ServerOptions { max_data: MAX_WRITE, extensions: Extensions::empty(), valid };
         let device = Device {
             line,
+            porter,
             hang_up,
             request: vec![0; MAX_WRITE as usize + REQUEST_ROOM],
             len: 0,
@@ -480,4 +512,43 @@ fn keep(gate: &Arc<Gate>) -> io::Result<()> {
         }
     };
     std::thread::Builder::new().name("gate".to_owned()).spawn(keeper).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::porter::Porters;
+    use std::io::Read;
+
+    #[test]
+    fn what_waited_is_given_by_the_porter() {
+        let (mut answers, device) = io::pipe().unwrap();
+        let (fenced, told) = (AtomicBool::new(false), ThreadBell::default());
+        let fence = Doorbell::new().unwrap();
+        let line = Arc::new(Line { device: device.into(), fenced, fence, told });
+        let waiting = |porter| {
+            let (line, message, data) = (Arc::clone(&line), b"answer".to_vec(), b" data".to_vec());
+            Box::new(Waiting { line, message, data, porter, charge: None })
+        };
+        let porter = Porters::default().of(7).unwrap();
+        // It has something else to do, for which nobody waits who releases an answer.
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        porter.run(move || assert!(wait.recv().is_err()));
+        assert!(waiting(Some(porter.clone())).release(Ok(())));
+        assert_eq!(porter.open(), 2);
+        assert!(waiting(None).release(Ok(())));
+        let mut answer = [0; 11];
+        answers.read_exact(&mut answer).unwrap();
+        drop(go);
+        answers.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"answer data");
+    }
+
+    #[test]
+    fn what_the_kernel_sends_in_the_background() {
+        let request = |opcode: u32| [[40, 0, 0, 0], opcode.to_ne_bytes(), [0; 4]].concat();
+        assert!(is_background(&request(opcode::FUSE_WRITE)));
+        assert!(!is_background(&request(opcode::FUSE_LOOKUP)));
+        assert!(!is_background(&[]));
+    }
 }

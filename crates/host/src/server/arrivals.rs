@@ -14,8 +14,9 @@ use atoll_transport::channel::AttachError;
 use atoll_transport::channel::layout::header;
 use atoll_vfs::FileSystem;
 
+use super::bells::ClientBell;
 use super::worker::{Kept, Newcomer};
-use crate::shm::{Doorbell, SharedMemory};
+use crate::shm::SharedMemory;
 
 /// How long a client may take to fix its memory.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -27,7 +28,6 @@ pub(super) const UNFIT: &str = "its memory has to have all pages, and to be seal
 /// A client that is about to fix its memory.
 pub(super) struct Arriving<F: FileSystem + Send> {
     pub memory: SharedMemory,
-    pub doorbell: Doorbell,
     pub newcomer: Newcomer<F>,
     pub charge: Option<Charge>,
     until: Instant,
@@ -39,12 +39,12 @@ impl<F: FileSystem + Send> Arriving<F> {
     /// Of a client that is told so now.
     pub fn new(
         memory: SharedMemory,
-        doorbell: Doorbell,
+        bell: ClientBell,
         newcomer: Newcomer<F>,
         charge: Option<Charge>,
     ) -> Self {
-        let kept = Kept::new(memory.clone(), &newcomer.remains);
-        Arriving { memory, doorbell, newcomer, charge, until: Instant::now() + PATIENCE, kept }
+        let kept = Kept::new(memory.clone(), bell, &newcomer.remains);
+        Arriving { memory, newcomer, charge, until: Instant::now() + PATIENCE, kept }
     }
 }
 
@@ -93,14 +93,14 @@ impl<F: FileSystem + Send> Arrivals<F> {
     }
 
     /// The doorbells, which the clients ring when they have done it; none has a request before.
-    pub fn doorbells(&self) -> impl Iterator<Item = &Doorbell> {
-        self.waiting.iter().map(|one| &one.doorbell)
+    pub fn doorbells(&self) -> impl Iterator<Item = &ClientBell> {
+        self.waiting.iter().filter_map(|one| one.kept.bell())
     }
 
     /// Makes the doorbells silent again.
     pub fn silence(&self) {
-        for one in &self.waiting {
-            one.doorbell.silence();
+        for bell in self.doorbells() {
+            bell.silence();
         }
     }
 

@@ -13,6 +13,7 @@ use atoll_vfs::FileSystem;
 use super::control::{self, Answer, Ask, Mode};
 use super::machine::{self, now};
 use super::porch::{Bounds, Places, Standing};
+use super::porter::Porter;
 
 /// The most programs that wait for stores to be durable.
 const SYNCS: Bounds = [(64, 64), (8, 64), (8, 32)];
@@ -32,23 +33,26 @@ impl Default for Asks {
 }
 
 impl Asks {
-    /// Answers what somebody asks by `socket`, of one of `volumes`. What is returned is to be kept
+    /// Answers what somebody asks by a socket, of one of `volumes`. What is returned is to be kept
     /// until the answer has been received.
     pub(super) fn answer<F: FileSystem + Send + 'static>(
         &self,
         volumes: &[Arc<Volume<F>>],
-        socket: &Arc<OwnedFd>,
+        (socket, porter): (&Arc<OwnedFd>, &Porter),
         user: (Standing, u32),
         ask: Ask,
     ) -> Option<Charge> {
         let place = self.all.take(user.0, user.1);
         let answered = match &place {
-            Ok(_) => self.try_to(volumes, socket, user, ask),
+            Ok(_) => self.try_to(volumes, (socket, porter), user, ask),
             Err(_) => Err("too many answers have not been received".to_owned()),
         };
         if let Err(why) = answered {
             // One that does not listen is not waited for.
-            let _ = control::send(&**socket, &Answer::Refused(why).encode(), &[]);
+            let socket = Arc::clone(socket);
+            porter.run_if_idle(move || {
+                let _ = control::send(&*socket, &Answer::Refused(why).encode(), &[]);
+            });
         }
         place.ok()
     }
@@ -56,7 +60,7 @@ impl Asks {
     fn try_to<F: FileSystem + Send + 'static>(
         &self,
         volumes: &[Arc<Volume<F>>],
-        socket: &Arc<OwnedFd>,
+        (socket, porter): (&Arc<OwnedFd>, &Porter),
         (standing, uid): (Standing, u32),
         ask: Ask,
     ) -> Result<(), String> {
@@ -68,9 +72,14 @@ impl Asks {
             let (memory, writable) =
                 machine::mapped_memory(volume, token).map_err(|error| say(&error))?;
             let mode = if writable { Mode::Write } else { Mode::Read };
-            let granted = Answer::Granted(mode).encode();
-            return control::send(&**socket, &granted, &[memory.as_fd()])
-                .map_err(|error| say(&error));
+            let (granted, socket) = (Answer::Granted(mode).encode(), Arc::clone(socket));
+            porter.run(move || {
+                if let Err(error) = control::send(&*socket, &granted, &[memory.as_fd()]) {
+                    let refused = Answer::Refused(error.to_string());
+                    let _ = control::send(&*socket, &refused.encode(), &[]);
+                }
+            });
+            return Ok(());
         }
         // It waits for the device, as others must not.
         let turn = self.syncs.take(standing, uid);

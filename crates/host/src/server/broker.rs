@@ -4,8 +4,9 @@
 //! block for as long as somebody likes: of a file on a FUSE mount of the client's, which is asked
 //! to flush it, or of a socket that lingers. So may the last close(2) of a client's socket in whose
 //! queue there are such descriptors, received by nobody. What is safe: to accept a client, to read
-//! its credentials, to poll, write to and shut down its socket, to close one of several descriptors
-//! of it; and the end of a process, for all but what it has received.
+//! its credentials, to poll its socket, to close one of several descriptors of it; and the end of a
+//! process, for all but what it has received. To write to its socket and to shut it down never
+//! block, but take as long as the client likes, who may have it watched a million times.
 //!
 //! So the server does nothing else, and the rest is done by processes that nobody waits for:
 //!
@@ -14,7 +15,8 @@
 //!    \                    |  \
 //!     `---- cradle        |   greeters    one for each message: receives it, looks at what came
 //!           keeps a       |               with it, hands what is good to the server, and ends
-//!           broker there  reapers         have the last descriptors of clients that are gone
+//!           broker there  reapers         have the last descriptors of clients that are gone or
+//!                                         were not let in, and tell these so
 //! ```
 //!
 //! A greeter that hangs counts against its user, who has a few at a time: others are received as
@@ -42,7 +44,6 @@ use atoll_server::rights::accounts::Charge;
 use self::greeter::Child;
 use super::control;
 use super::line::{self, Head, Kind, Line, Mail};
-use super::listen::hang_up;
 use super::peer;
 use super::porch::{Bounds, Caller, Places, Porch, Standing, Turned};
 use super::rules::Rules;
@@ -157,6 +158,13 @@ fn user(standing: Standing, uid: u32) -> User {
     (standing, if standing == Standing::Stranger { u32::MAX } else { uid })
 }
 
+/// The socket of a client that is to be hung up and closed.
+struct Grave {
+    socket: OwnedFd,
+    /// What it is told before.
+    why: Option<String>,
+}
+
 /// A message that a greeter is receiving.
 struct Reception {
     id: u64,
@@ -178,8 +186,8 @@ struct Broker<'a> {
     asked: Vec<(u64, u32, Standing)>,
     greeters: Places,
     receptions: Vec<Reception>,
-    /// Sockets to be closed.
-    graves: BTreeMap<User, Vec<OwnedFd>>,
+    /// Sockets to be closed, each with what is to be said before.
+    graves: BTreeMap<User, Vec<Grave>>,
     reapers: Vec<(User, Child)>,
     notes: Notes,
     retry: Option<Instant>,
@@ -235,7 +243,6 @@ impl Broker<'_> {
         }
         self.receive(&spoke);
         for late in self.porch.overdue(now) {
-            hang_up(&late.socket);
             self.bury(user(late.standing, late.uid), late.socket);
         }
         self.reap();
@@ -249,11 +256,13 @@ impl Broker<'_> {
 
     fn turned(&mut self, turned: Turned) {
         self.notes.add(turned.uid, turned.pid, &turned.why);
-        self.bury(user(turned.standing, turned.uid), turned.socket);
+        let Turned { socket, uid, standing, why, .. } = turned;
+        let grave = Grave { socket, why: Some(why) };
+        self.graves.entry(user(standing, uid)).or_default().push(grave);
     }
 
     fn bury(&mut self, user: User, socket: OwnedFd) {
-        self.graves.entry(user).or_default().push(socket);
+        self.graves.entry(user).or_default().push(Grave { socket, why: None });
     }
 
     /// There is room for greeters again.
@@ -309,7 +318,6 @@ impl Broker<'_> {
                     (None, None) => return,
                 };
                 for socket in held.map(|held| held.socket).into_iter().chain(descriptor) {
-                    hang_up(&socket);
                     self.bury(user, socket);
                 }
             }
@@ -435,26 +443,30 @@ impl Broker<'_> {
                     _ => "what was sent is too much, or has too many descriptors",
                 };
                 self.notes.add(caller.uid, caller.pid, why);
-                hang_up(&caller.socket);
                 self.bury(user(caller.standing, caller.uid), caller.socket);
             }
         }
     }
 
-    /// Has reapers close what is to be closed.
+    /// Has reapers hang up and close what is to be closed.
     fn reap(&mut self) {
-        for (user, sockets) in std::mem::take(&mut self.graves) {
+        for (user, graves) in std::mem::take(&mut self.graves) {
             let busy = self.reapers.iter().filter(|(whose, _)| *whose == user).count();
-            let few = sockets.len() < if busy < REAPERS { GRAVES } else { GRAVES_MAX };
+            // Clients that still wait to be told wait for no reaper that hangs, while there are few.
+            let waited_for = graves.iter().any(|grave| grave.why.is_some());
+            let few = match busy < REAPERS {
+                true => graves.len() < GRAVES && !waited_for,
+                false => graves.len() < GRAVES_MAX,
+            };
             let wait = busy > 0 && few;
             if wait {
-                self.graves.insert(user, sockets);
+                self.graves.insert(user, graves);
                 continue;
             }
-            match greeter::close_last(sockets) {
+            match greeter::close_last(graves) {
                 Ok(child) => self.reapers.push((user, child)),
-                Err(sockets) => {
-                    self.graves.insert(user, sockets);
+                Err(graves) => {
+                    self.graves.insert(user, graves);
                     self.retry = Some(Instant::now() + RETRY);
                 }
             }

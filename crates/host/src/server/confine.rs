@@ -254,7 +254,6 @@ const ALLOWED: &[i64] = &[
     libc::SYS_pread64,
     libc::SYS_pwrite64,
     libc::SYS_preadv,
-    libc::SYS_preadv2,
     libc::SYS_pwritev,
     libc::SYS_lseek,
     libc::SYS_fsync,

@@ -18,6 +18,7 @@ use atoll_vfs::server::ServerOptions;
 use atoll_vfs::{FileSystem, Rest};
 
 use super::outcome::Outcome;
+use super::porter::{Porter, Sleepers};
 use crate::shm::{Doorbell, SharedMemory, wake};
 
 /// Requests of one lane that are answered before the next lane has its turn.
@@ -37,12 +38,15 @@ const ALONE: u32 = 64;
 #[derive(Debug)]
 pub struct Broken(pub &'static str);
 
-/// The lane that the latest requests came by. A sync of a client that has been alone for a while
+/// What a worker knows while it goes round: whether others wait for it, and the lane that the
+/// latest requests came by. A sync of a client that has been alone for a while
 /// holds up nobody, and is made at once: the syncer would have to be woken, and to wake this
 /// thread. A lane has one producer, so that what comes behind the sync is from the client that
 /// asked for it.
 #[derive(Debug, Default)]
 pub struct Latest {
+    /// Whether several users have sessions.
+    pub shared: bool,
     /// The client's socket, and its lane.
     from: Option<(RawFd, u32)>,
     /// How many in a row, up to a bound.
@@ -101,11 +105,12 @@ pub struct Lanes {
     /// Rung when an answer waits no more.
     bell: Doorbell,
     socket: RawFd,
+    wakes: Wakes,
 }
 
 impl Lanes {
-    /// The lanes in the `memory` of the client at `socket`. `bell` is rung when answers that waited
-    /// are to be given: by the next [`turn`](Self::turn).
+    /// The lanes in the `memory` of the client at `socket`, which is trusted. `bell` is rung when
+    /// answers that waited are to be given: by the next [`turn`](Self::turn).
     ///
     /// # Errors
     /// When the memory makes no sense.
@@ -114,12 +119,28 @@ impl Lanes {
         socket: RawFd,
         bell: Doorbell,
     ) -> Result<Lanes, AttachError> {
+        Lanes::attach_by(memory, socket, bell, Porter::none())
+    }
+
+    /// As [`attach`](Self::attach), for any client: while others wait, its threads are woken by
+    /// `porter`.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn attach_by(
+        memory: SharedMemory,
+        socket: RawFd,
+        bell: Doorbell,
+        porter: Porter,
+    ) -> Result<Lanes, AttachError> {
         let channel = ServerChannel::attach(memory, &Limits::default())?;
         let lanes = channel.layout().config().lanes;
         let routers = (0..lanes).map(|_| Router::new(ServerOptions::default())).collect();
         let message = vec![0; channel.layout().message_max()];
         let (next, held, parts) = (0, Vec::new(), VecDeque::new());
-        Ok(Lanes { channel, routers, next, message, held, parts, bell, socket })
+        let sleepers = porter.sleepers(channel.memory(), channel.layout());
+        let wakes = Wakes { porter, sleepers };
+        Ok(Lanes { channel, routers, next, message, held, parts, bell, socket, wakes })
     }
 
     /// Bytes of the server's memory that the client takes at most by its lanes, beside
@@ -153,10 +174,10 @@ impl Lanes {
         most: u32,
     ) -> Result<Turn, Broken> {
         let mut turn = Turn::default();
-        if !self.held.is_empty() && self.release()? {
+        if !self.held.is_empty() && self.release(latest.shared)? {
             turn.units = 1;
         }
-        let Lanes { channel, routers, next, message, held, parts, bell, socket } = self;
+        let Lanes { channel, routers, next, message, held, parts, bell, socket, wakes } = self;
         // Each once, as many as the turn allows: one that is put back comes last.
         for _ in 0..parts.len() {
             if turn.units >= most {
@@ -168,7 +189,7 @@ impl Lanes {
             message[..whole.len()].copy_from_slice(&whole);
             let socket = *socket;
             let mut lane =
-                Lane { channel, lane: number, message, held, parts, bell, latest, socket };
+                Lane { channel, lane: number, message, held, parts, bell, latest, socket, wakes };
             turn.units += 1;
             served(serve_from(&mut lane, slot, Some(rest), router, place))?;
         }
@@ -181,7 +202,8 @@ impl Lanes {
             let router = &mut routers[at];
             let lane = at as u32;
             let socket = *socket;
-            let mut lane = Lane { channel, lane, message, held, parts, bell, latest, socket };
+            let mut lane =
+                Lane { channel, lane, message, held, parts, bell, latest, socket, wakes };
             for _ in 0..BATCH {
                 // A look that finds nothing sets up nothing.
                 let Some(slot) = lane.take()? else { break };
@@ -197,8 +219,8 @@ impl Lanes {
 
     /// Gives the answers that wait no more. Returns whether there were any.
     #[cold]
-    fn release(&mut self) -> Result<bool, Broken> {
-        let Lanes { channel, held, .. } = self;
+    fn release(&mut self, shared: bool) -> Result<bool, Broken> {
+        let Lanes { channel, held, wakes, .. } = self;
         let mut any = false;
         for mut waiting in held.extract_if(.., |waiting| waiting.outcome.get().is_some()) {
             any = true;
@@ -206,6 +228,7 @@ impl Lanes {
             if waiting.reply.len() > channel.layout().message_max() {
                 return Err(Broken("left no place for an answer"));
             }
+            let wake = wakes.of(&waiting.slot, shared);
             channel.complete(waiting.slot, &waiting.reply, waiting.data, wake);
         }
         Ok(any)
@@ -220,6 +243,26 @@ impl Lanes {
     /// Says that somebody looks.
     pub fn wake_up(&mut self) {
         self.channel.wake_up();
+    }
+}
+
+/// How threads of a client are woken.
+struct Wakes {
+    porter: Porter,
+    /// None where the client is trusted.
+    sleepers: Option<Arc<Sleepers>>,
+}
+
+impl Wakes {
+    /// What wakes the thread that sleeps at `slot`: the porter while others wait for the worker,
+    /// since the client may make it last.
+    #[inline]
+    fn of(&self, slot: &Slot, shared: bool) -> impl FnOnce(&SharedMemory, usize) + use<'_> {
+        let (lane, slot) = slot.place();
+        move |memory, at| match &self.sleepers {
+            Some(sleepers) if shared => self.porter.wake(sleepers, lane, slot),
+            _ => wake(memory, at),
+        }
     }
 }
 
@@ -269,6 +312,7 @@ struct Lane<'a> {
     bell: &'a Doorbell,
     latest: &'a mut Latest,
     socket: RawFd,
+    wakes: &'a Wakes,
 }
 
 impl Carrier for Lane<'_> {
@@ -313,6 +357,7 @@ impl Carrier for Lane<'_> {
         if message.len() > self.channel.layout().message_max() {
             return Err(Broken("left no place for an answer"));
         }
+        let wake = self.wakes.of(&slot, self.latest.shared);
         self.channel.complete(slot, message, data, wake);
         Ok(true)
     }
@@ -328,6 +373,36 @@ impl Carrier for Lane<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::porter::Porters;
+    use crate::shm::SpinThenSleep;
+    use atoll_transport::channel::{ClientChannel, Config, Layout};
+    use atoll_transport::transport::Transport;
+
+    #[test]
+    fn while_others_wait_the_porter_wakes() {
+        let config = Config { lanes: 1, window: 4096, ..Config::default() };
+        let memory = SharedMemory::create("test", Layout::new(&config).unwrap().total()).unwrap();
+        let mut client = ClientChannel::create(memory.clone(), &config).unwrap();
+        let strategy = SpinThenSleep::new(Doorbell::new().unwrap(), || true);
+        let token = client.lane(0, strategy).unwrap().send(b"", &[], 0).unwrap();
+        let mut server = ServerChannel::attach(memory.clone(), &Limits::default()).unwrap();
+        let mut message = vec![0; server.layout().message_max()];
+        let slot = server.poll(0, &mut message).unwrap().unwrap();
+        let porter = Porters::default().of(7).unwrap();
+        let sleepers = porter.sleepers(&memory, server.layout());
+        let wakes = Wakes { porter: porter.clone(), sleepers };
+        // The porter has something else to do.
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        porter.run(move || assert!(wait.recv().is_err()));
+        let at = server.layout().answer(0, 0);
+        for (shared, open) in [(false, 1), (true, 2), (true, 2)] {
+            wakes.of(&slot, shared)(&memory, at);
+            assert_eq!(porter.open(), open);
+        }
+        let trusted = Wakes { porter: Porter::none(), sleepers: None };
+        trusted.of(&slot, true)(&memory, at);
+        drop((go, token));
+    }
 
     #[test]
     fn who_is_alone() {

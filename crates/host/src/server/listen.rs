@@ -28,7 +28,8 @@ use super::line::{self, Head, Kind, Line, Mail};
 use super::machine;
 use super::mount::{Mount, is_fuse};
 use super::peer;
-use super::porch::{Caller, Porch, Turned, standing};
+use super::porch::{Caller, Porch, standing};
+use super::porter::{Porter, Porters};
 use super::rules::{Grant, Mode, Rules};
 use super::shares;
 use super::upkeep::Upkeep;
@@ -83,6 +84,7 @@ pub struct SocketServer<F: FileSystem + Send + 'static> {
     /// One for each volume.
     upkeep: Vec<Upkeep>,
     asks: Asks,
+    porters: Porters,
     /// Counts the mounts.
     mounts: Arc<()>,
     spin: Duration,
@@ -103,6 +105,7 @@ struct Newcomer {
     door: usize,
     socket: Arc<OwnedFd>,
     peer: Credentials,
+    porter: Porter,
 }
 
 /// A client that has a session.
@@ -120,6 +123,7 @@ struct Parting {
     id: u64,
     door: usize,
     socket: Arc<OwnedFd>,
+    porter: Porter,
     /// It may still serve: the kernel holds a mount of it somewhere.
     thread: Option<JoinHandle<()>>,
     trusted: bool,
@@ -195,6 +199,7 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
             workers,
             upkeep,
             asks: Asks::default(),
+            porters: Porters::default(),
             mounts: Arc::default(),
             spin,
             watchdog: None,
@@ -341,8 +346,10 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
         drop(porch.overdue(now));
         for (at, _) in doors.iter().enumerate().filter(|(_, ready)| **ready) {
             for turned in porch.accept(&self.doors[at].0, at, now) {
-                let Turned { uid, pid, why, .. } = turned;
+                let (uid, pid, why) = (turned.uid, turned.pid, &turned.why);
                 log::warn!(user = uid; "process {pid} of user {uid} is refused: {why}");
+                // They are this user's own programs.
+                turned.tell();
             }
         }
         for (Caller { id, door, socket, uid, pid, .. }, received) in news.into_iter().rev() {
@@ -420,7 +427,7 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
         if ready.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) {
             return Next::End;
         }
-        let Newcomer { id, door, socket, peer } = &client.client;
+        let Newcomer { id, door, socket, peer, .. } = &client.client;
         match &mut self.entrance {
             Entrance::Broker(line) => {
                 client.spoke = true;
@@ -457,12 +464,30 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
             // It has no name.
             _ => return self.bury(id, door, Some(socket)),
         };
-        let client = Newcomer { id, door, socket, peer };
+        let porter = match self.doors[door].1.is_trusted(&peer) {
+            true => Ok(Porter::none()),
+            false => self.porters.of(peer.uid),
+        };
+        let porter = match porter {
+            Ok(porter) => porter,
+            Err(error) => {
+                let Credentials { pid, uid, .. } = peer;
+                let why = format!("the server has no thread left: {error}");
+                log::warn!(user = uid; "process {pid} of user {uid} is refused: {why}");
+                self.ends.run(uid, move || drop(descriptors));
+                return self.bury(id, door, Some(socket));
+            }
+        };
+        let client = Newcomer { id, door, socket, peer, porter };
         if let Some(ask) = Ask::decode(message) {
             let names = self.volumes.iter().map(|volume| volume.name());
             let standing = standing(&self.doors[door].1, names, &client.peer);
-            let place =
-                self.asks.answer(&self.volumes, &client.socket, (standing, client.peer.uid), ask);
+            let place = self.asks.answer(
+                &self.volumes,
+                (&client.socket, &client.porter),
+                (standing, client.peer.uid),
+                ask,
+            );
             return self.part(client, None, place);
         }
         let mut descriptors = descriptors;
@@ -476,7 +501,9 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
                 self.clients.push(Connected { client, spoke: false, place, by, charge });
             }
             Err(why) => {
-                refuse(&client.socket, &client.peer, &why);
+                note_refusal(&client.peer, &why);
+                let socket = Arc::clone(&client.socket);
+                client.porter.run_if_idle(move || say_refused(&socket, why));
                 self.part(client, None, None);
             }
         }
@@ -557,6 +584,7 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
                     view,
                     trusted,
                     remains,
+                    porter: client.porter.clone(),
                 });
                 Ok((place, By::Worker(at, left), charge))
             }
@@ -581,6 +609,7 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
                     device,
                     socket: Arc::clone(&socket),
                     place: place.clone(),
+                    porter: client.porter.clone(),
                     spin: self.spin,
                 };
                 let serve = move || {
@@ -637,7 +666,7 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
     /// Ends a client's session and its connection, without waiting for either.
     fn end(&mut self, connected: Connected<F>) {
         let Connected { client, place, by, charge, .. } = connected;
-        hang_up(&client.socket);
+        client.porter.hang_up(&client.socket);
         // The client is counted until its session has ended.
         let socket = Arc::clone(&client.socket);
         let (sweep, thread) = match by {
@@ -663,8 +692,8 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
     /// Lets go of a client's socket once nothing uses it any more, `thread` included.
     fn part(&mut self, client: Newcomer, thread: Option<JoinHandle<()>>, charge: Option<Charge>) {
         let trusted = self.doors[client.door].1.is_trusted(&client.peer);
-        let Newcomer { id, door, socket, .. } = client;
-        self.parting.push(Parting { id, door, socket, thread, trusted, charge });
+        let Newcomer { id, door, socket, porter, .. } = client;
+        self.parting.push(Parting { id, door, socket, porter, thread, trusted, charge });
         self.pause = SWEEP[0];
     }
 
@@ -678,8 +707,11 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
         };
         let idle: Vec<Parting> = self.parting.extract_if(.., idle).collect();
         self.pause = if idle.is_empty() { (self.pause * 2).min(SWEEP[1]) } else { SWEEP[0] };
-        for Parting { id, door, socket, .. } in idle {
-            self.bury(id, door, Some(socket));
+        for Parting { id, door, socket, porter, .. } in idle {
+            match self.entrance {
+                Entrance::Own(_) => porter.run(move || drop(socket)),
+                Entrance::Broker(_) => self.bury(id, door, Some(socket)),
+            }
         }
     }
 
@@ -730,9 +762,9 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
 
 /// Deals with a message in a session.
 fn said<F: FileSystem + Send>(connected: &Connected<F>, message: &[u8]) -> Next {
-    let Connected { client: Newcomer { socket, peer, .. }, place, by, .. } = connected;
+    let Connected { client: Newcomer { socket, peer, porter, .. }, place, by, .. } = connected;
     if let (By::Worker(..), Some(ask)) = (by, ViewAsk::decode(message))
-        && show(socket, place, ask)
+        && show(socket, place, porter, ask)
     {
         log::debug!("process {} has asked for a View", peer.pid);
         return Next::Stay;
@@ -743,30 +775,35 @@ fn said<F: FileSystem + Send>(connected: &Connected<F>, message: &[u8]) -> Next 
 }
 
 /// Gives the client of a ring, whose session is in `place`, the View that it asks for. Returns
-/// whether it may: one that has a View, or takes no answers, breaks the protocol.
+/// whether it may: one that has a View breaks the protocol. One that takes no answers is hung up.
 fn show<F: FileSystem + Send>(
-    socket: &OwnedFd,
+    socket: &Arc<OwnedFd>,
     place: &Revocable<Session<F>>,
+    porter: &Porter,
     ViewAsk(most): ViewAsk,
 ) -> bool {
     let begun = place.with(|session| {
         let mode = if session.access().read_only { Mode::Read } else { Mode::Write };
         machine::open_view(session, most as usize).map(|memory| memory.map(|memory| (memory, mode)))
     });
-    let sent = match begun {
-        Some(Ok(Some((memory, mode)))) => {
-            control::send(socket, &Answer::Granted(mode).encode(), &[memory.as_fd()])
-        }
-        Some(Err(error)) => {
-            control::send(socket, &Answer::Refused(error.to_string()).encode(), &[])
-        }
+    let (answer, memory) = match begun {
+        Some(Ok(Some((memory, mode)))) => (Answer::Granted(mode), Some(memory)),
+        Some(Err(error)) => (Answer::Refused(error.to_string()), None),
         Some(Ok(None)) | None => return false,
     };
-    sent.is_ok()
+    let socket = Arc::clone(socket);
+    porter.run(move || {
+        let handed: Vec<_> = memory.iter().map(AsFd::as_fd).collect();
+        if control::send(&*socket, &answer.encode(), &handed).is_err() {
+            // The control thread ends the session.
+            hang_up(&socket);
+        }
+    });
+    true
 }
 
 /// Ends a connection for both sides, and for any thread of this process that waits for its end.
-/// Data sent before still arrives.
+/// Data sent before still arrives. The client sets how long this takes.
 pub(super) fn hang_up(socket: &OwnedFd) {
     // Fails where the other side was faster.
     let _ = rustix::net::shutdown(socket, Shutdown::Both);
@@ -794,9 +831,18 @@ pub(super) fn session<F: FileSystem + Send>(
     })
 }
 
-/// Tells a client why it gets nothing. One that does not listen is not waited for.
+/// Tells a client why it gets nothing. One that does not listen is not waited for. The client sets
+/// how long this takes.
 pub(super) fn refuse(socket: &OwnedFd, peer: &Credentials, why: &str) {
+    note_refusal(peer, why);
+    say_refused(socket, why.to_owned());
+}
+
+fn note_refusal(peer: &Credentials, why: &str) {
     let Credentials { pid, uid, .. } = peer;
     log::warn!(user = *uid; "process {pid} of user {uid} is refused: {why}");
-    let _ = control::send(socket, &Answer::Refused(why.to_owned()).encode(), &[]);
+}
+
+fn say_refused(socket: &OwnedFd, why: String) {
+    let _ = control::send(socket, &Answer::Refused(why).encode(), &[]);
 }

@@ -4,8 +4,10 @@
 //! they have said what they want, [`broker`] the process that receives it, by a [`mod@line`] to
 //! [`listen`], the thread that begins and ends sessions; `asks` answers those who come for the
 //! memory of a mapped file. [`control`] has the messages, `mount` and `worker` serve, the latter
-//! [`lanes`] of rings, [`guests`] are virtual machines, `placement` says where a worker runs, in `ends` sessions end. [`sole`]
-//! serves a volume to one mount alone. `upkeep` has the threads that every served volume needs,
+//! [`lanes`] of rings, whose doorbells are `bells`; [`guests`] are virtual machines; `placement`
+//! says where a worker runs, in `ends` sessions end, a `porter` makes the calls whose cost a client
+//! sets. [`sole`] serves a volume to one mount alone. `upkeep` has the threads that every served
+//! volume needs,
 //! of which `tasks` runs what makes syncs and checkpoints; `machine` is the machine below the
 //! volumes, `pages` the memory of mapped files; [`peer`] says who a client is and [`rules`] what
 //! it may do and take; [`notify`] tells the service manager, `watchdog` that the threads live;
@@ -13,6 +15,7 @@
 
 mod arrivals;
 mod asks;
+mod bells;
 pub mod bind;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub mod broker;
@@ -32,6 +35,7 @@ mod pages;
 pub mod peer;
 mod placement;
 mod porch;
+pub(crate) mod porter;
 pub mod rules;
 mod shares;
 pub mod sole;

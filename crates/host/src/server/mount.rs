@@ -11,6 +11,7 @@ use rustix::fs::FileType;
 
 use super::control::{self, Answer};
 use super::listen::session;
+use super::porter::Porter;
 use super::rules::Grant;
 use crate::fuse::shared::{SharedMount, SharedOptions};
 use atoll_server::Credentials;
@@ -35,6 +36,7 @@ pub(super) struct Mount<F: FileSystem + Send> {
     pub device: OwnedFd,
     pub socket: Arc<OwnedFd>,
     pub place: Revocable<Session<F>>,
+    pub porter: Porter,
     pub spin: Duration,
 }
 
@@ -79,8 +81,8 @@ impl<F: FileSystem + Send + 'static> Mount<F> {
             },
             spin: self.spin,
         };
-        let hang_up = Some(Arc::clone(&self.socket));
-        let mount = SharedMount::begin(self.place.clone(), self.device, hang_up, &options)
+        let (place, hang_up) = (self.place.clone(), Some(Arc::clone(&self.socket)));
+        let mount = SharedMount::begin(place, self.device, hang_up, self.porter, &options)
             .map_err(|error| format!("FUSE failed: {error}"))?;
         let granted = Answer::Granted(self.grant.mode).encode();
         if control::send(&*self.socket, &granted, &[]).is_err() {

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
 use super::control::{self, Answer};
+use super::listen::hang_up;
 use super::peer;
 use super::rules::Rules;
 
@@ -90,7 +91,7 @@ pub(super) struct Caller {
     _place: Charge,
 }
 
-/// A client that was not let in, with the reason, which it has been told.
+/// A client that was not let in, with the reason, which it has not been told.
 pub(super) struct Turned {
     pub socket: OwnedFd,
     pub uid: u32,
@@ -199,7 +200,10 @@ impl Porch {
                 });
                 gone
             }
-            Err(why) => Some(turn(socket, uid, pid, standing, format!("too many clients: {why}"))),
+            Err(why) => {
+                let why = format!("too many clients: {why}");
+                Some(Turned { socket, uid, pid, standing, why })
+            }
         }
     }
 
@@ -213,10 +217,10 @@ impl Porch {
         (most > of(uid) + 1).then_some(usize::MAX - at)
     }
 
-    /// Lets a client go, with a reason.
+    /// Lets a client go, for a reason.
     pub(super) fn turn_away(&mut self, at: usize, why: &str) -> Turned {
         let Caller { socket, uid, pid, standing, .. } = self.callers.remove(at);
-        turn(socket, uid, pid, standing, why.to_owned())
+        Turned { socket, uid, pid, standing, why: why.to_owned() }
     }
 
     /// Those that have waited too long.
@@ -225,11 +229,20 @@ impl Porch {
     }
 }
 
-/// Tells a client why it is not let in. One that does not listen is not waited for.
-fn turn(socket: OwnedFd, uid: u32, pid: u32, standing: Standing, why: String) -> Turned {
-    let _ = control::send(&socket, &Answer::Refused(why.clone()).encode(), &[]);
-    super::listen::hang_up(&socket);
-    Turned { socket, uid, pid, standing, why }
+impl Turned {
+    /// Tells it, as [`tell`] does.
+    pub(super) fn tell(self) {
+        tell(&self.socket, Some(self.why));
+    }
+}
+
+/// Tells a client why it is not let in, and hangs up. One that does not listen is not waited for;
+/// but it sets how long this takes.
+pub(super) fn tell(socket: &OwnedFd, why: Option<String>) {
+    if let Some(why) = why {
+        let _ = control::send(socket, &Answer::Refused(why).encode(), &[]);
+    }
+    hang_up(socket);
 }
 
 #[cfg(test)]

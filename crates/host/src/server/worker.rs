@@ -25,11 +25,13 @@ use atoll_vfs::{Errno, FileSystem};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::arrivals::{self, Arrivals, Arriving};
+use super::bells::ClientBell;
 use super::control::{self, Answer};
 use super::lanes::{self, Broken, Lanes, Latest};
 use super::listen::{hang_up, refuse, session};
 use super::machine;
 use super::placement::{self, Placement};
+use super::porter::Porter;
 use super::rules::Grant;
 use crate::shm::{Doorbell, SharedMemory};
 use crate::spin::Spin;
@@ -50,35 +52,42 @@ pub(super) struct Newcomer<F: FileSystem + Send> {
     pub trusted: bool,
     /// Takes what is left of it when the worker has let go of it.
     pub remains: Sender<Remains>,
+    /// Does what the client could make last.
+    pub porter: Porter,
 }
 
-/// The memory of a client that the worker has let go of: to free its pages takes long.
+/// What the worker has had of a client, the memory and the bell: to free its pages takes long, and
+/// to watch its bell no more waits for those who go over all that watch it.
 pub(super) type Remains = Box<dyn Send>;
 
-/// A client's memory. Whoever drops it, it is freed where its [`Remains`] are.
+/// A client's memory and bell. Whoever drops them, they go where its [`Remains`] are.
 pub(super) struct Kept {
-    memory: Option<SharedMemory>,
+    held: Option<(SharedMemory, ClientBell)>,
     to: Sender<Remains>,
 }
 
 impl Kept {
-    pub(super) fn new(memory: SharedMemory, to: &Sender<Remains>) -> Kept {
-        Kept { memory: Some(memory), to: to.clone() }
+    pub(super) fn new(memory: SharedMemory, bell: ClientBell, to: &Sender<Remains>) -> Kept {
+        Kept { held: Some((memory, bell)), to: to.clone() }
+    }
+
+    /// The bell, until this is dropped.
+    pub(super) fn bell(&self) -> Option<&ClientBell> {
+        self.held.as_ref().map(|(_, bell)| bell)
     }
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        if let Some(memory) = self.memory.take() {
+        if let Some(held) = self.held.take() {
             // Where nobody takes it, it is freed here.
-            let _ = self.to.send(Box::new(memory));
+            let _ = self.to.send(Box::new(held));
         }
     }
 }
 
 struct RingClient<F: FileSystem + Send> {
     lanes: Lanes,
-    doorbell: Doorbell,
     newcomer: Newcomer<F>,
     /// Measures the client's user, if its rate is limited.
     meter: Option<Arc<Meter>>,
@@ -86,20 +95,14 @@ struct RingClient<F: FileSystem + Send> {
     resumes: Option<Duration>,
     _charges: [Option<Charge>; 2],
     /// Dropped last, when nothing else has the memory.
-    _kept: Kept,
+    kept: Kept,
 }
 
 impl<F: FileSystem + Send> RingClient<F> {
     /// A client that has a session.
-    fn new(
-        lanes: Lanes,
-        doorbell: Doorbell,
-        newcomer: Newcomer<F>,
-        _charges: [Option<Charge>; 2],
-        _kept: Kept,
-    ) -> Self {
+    fn new(lanes: Lanes, newcomer: Newcomer<F>, _charges: [Option<Charge>; 2], kept: Kept) -> Self {
         let meter = newcomer.place.with(|session| session.meter().cloned()).flatten();
-        RingClient { lanes, doorbell, newcomer, meter, resumes: None, _charges, _kept }
+        RingClient { lanes, newcomer, meter, resumes: None, _charges, kept }
     }
 }
 
@@ -221,6 +224,8 @@ fn work<F: FileSystem + Send + 'static>(
             }
         }
         clients.retain(|client| client.newcomer.place.with(|_| ()).is_some());
+        // Sessions of rings begin here, and of those that have ended the worker is told.
+        round.latest.shared = volume.is_shared();
         for arriving in arrivals.ready() {
             if let Some(client) = arrive(&call.bell, arriving) {
                 clients.begin(client.newcomer.peer.uid, client);
@@ -306,7 +311,7 @@ fn turn<F: FileSystem + Send>(
             let Credentials { pid, uid, .. } = &newcomer.peer;
             log::warn!(user = *uid; "process {pid} of user {uid} {why}; its session ends");
             // The control thread ends the session.
-            hang_up(&newcomer.socket);
+            newcomer.porter.hang_up(&newcomer.socket);
             Served::Gone
         }
     }
@@ -333,7 +338,8 @@ fn sleep<F: FileSystem + Send>(
         let wait = wait.and_then(|wait| Timespec::try_from(wait).ok());
         let mut watched = vec![PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN)];
         let bells = clients.clients().filter(|client| client.resumes.is_none());
-        watched.extend(bells.map(|c| PollFd::from_borrowed_fd(c.doorbell.as_fd(), PollFlags::IN)));
+        let bells = bells.filter_map(|client| client.kept.bell());
+        watched.extend(bells.map(|bell| PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN)));
         watched.extend(
             arrivals.doorbells().map(|bell| PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN)),
         );
@@ -344,7 +350,7 @@ fn sleep<F: FileSystem + Send>(
     bell.silence();
     for client in clients.clients() {
         client.lanes.wake_up();
-        client.doorbell.silence();
+        client.kept.bell().map(ClientBell::silence);
     }
 }
 
@@ -375,7 +381,7 @@ fn begin<F: FileSystem + Send + 'static>(
             arrivals::front(&newcomer.memory).map_err(|error| error.to_string())?;
             None
         };
-        let doorbell = Doorbell::new().map_err(|error| error.to_string())?;
+        let (bell, doorbell) = ClientBell::new().map_err(|error| error.to_string())?;
         let grant = &newcomer.grant;
         let root = newcomer.peer.uid == 0;
         let identity = if root { Identity::Caller } else { Identity::Peer };
@@ -391,29 +397,45 @@ fn begin<F: FileSystem + Send + 'static>(
         if !newcomer.place.begin(session) {
             return Err("the server shuts down".to_owned());
         }
-        let granted = Answer::Granted(grant.mode).encode();
-        let mut handed = vec![doorbell.as_fd()];
-        handed.extend(view.as_ref().map(AsFd::as_fd));
-        control::send(&*newcomer.socket, &granted, &handed).map_err(|error| error.to_string())?;
-        Ok((memory, lanes, doorbell, charge))
+        // The worker keeps no descriptor of what the client can have watched.
+        tell(newcomer, doorbell, view);
+        Ok((memory, lanes, bell, charge))
     };
     match attempt(&newcomer) {
-        Ok((memory, Some((lanes, of_lanes)), doorbell, charge)) => {
-            let (charges, kept) = ([charge, of_lanes], Kept::new(memory, &newcomer.remains));
-            let client = RingClient::new(lanes, doorbell, newcomer, charges, kept);
+        Ok((memory, Some((lanes, of_lanes)), bell, charge)) => {
+            let (charges, kept) = ([charge, of_lanes], Kept::new(memory, bell, &newcomer.remains));
+            let client = RingClient::new(lanes, newcomer, charges, kept);
             Some(Begun::Serving(Box::new(client)))
         }
-        Ok((memory, None, doorbell, charge)) => {
-            let arriving = Arriving::new(memory, doorbell, newcomer, charge);
+        Ok((memory, None, bell, charge)) => {
+            let arriving = Arriving::new(memory, bell, newcomer, charge);
             Some(Begun::Arriving(Box::new(arriving)))
         }
         Err(why) => {
-            refuse(&newcomer.socket, &newcomer.peer, &why);
-            hang_up(&newcomer.socket);
+            let (socket, peer) = (Arc::clone(&newcomer.socket), newcomer.peer);
+            newcomer.porter.run(move || {
+                refuse(&socket, &peer, &why);
+                hang_up(&socket);
+            });
             let _ = newcomer.remains.send(Box::new(newcomer.memory));
             None
         }
     }
+}
+
+/// Hands a client its doorbell and, if it has one, its View: with them it has a session.
+fn tell<F: FileSystem + Send>(newcomer: &Newcomer<F>, doorbell: Doorbell, view: Option<OwnedFd>) {
+    let (socket, peer) = (Arc::clone(&newcomer.socket), newcomer.peer.clone());
+    let granted = Answer::Granted(newcomer.grant.mode).encode();
+    newcomer.porter.run(move || {
+        let mut handed = vec![doorbell.as_fd()];
+        handed.extend(view.as_ref().map(AsFd::as_fd));
+        if let Err(error) = control::send(&*socket, &granted, &handed) {
+            refuse(&socket, &peer, &error.to_string());
+            // The control thread ends the session.
+            hang_up(&socket);
+        }
+    });
 }
 
 /// The lanes in a client's memory, and what they take of its user's share.
@@ -422,7 +444,8 @@ fn attach<F: FileSystem + Send>(
     newcomer: &Newcomer<F>,
     bell: &Doorbell,
 ) -> Result<(Lanes, Option<Charge>), String> {
-    let lanes = Lanes::attach(memory, newcomer.socket.as_raw_fd(), bell.clone())
+    let porter = newcomer.porter.clone();
+    let lanes = Lanes::attach_by(memory, newcomer.socket.as_raw_fd(), bell.clone(), porter)
         .map_err(|error| error.to_string())?;
     let charge = charge(newcomer, lanes.cost())?;
     Ok((lanes, charge))
@@ -439,12 +462,12 @@ fn charge<F: FileSystem + Send>(
 
 /// Begins to serve a client whose memory is fixed; one that took too long is dropped.
 fn arrive<F: FileSystem + Send>(bell: &Doorbell, arriving: Arriving<F>) -> Option<RingClient<F>> {
-    let Arriving { memory, doorbell, newcomer, charge, kept, .. } = arriving;
+    let Arriving { memory, newcomer, charge, kept, .. } = arriving;
     let why = match memory.is_fixed() {
         true => match attach(memory, &newcomer, bell) {
             Ok((lanes, of_lanes)) => {
                 let charges = [charge, of_lanes];
-                return Some(RingClient::new(lanes, doorbell, newcomer, charges, kept));
+                return Some(RingClient::new(lanes, newcomer, charges, kept));
             }
             Err(why) => why,
         },
@@ -453,7 +476,7 @@ fn arrive<F: FileSystem + Send>(bell: &Doorbell, arriving: Arriving<F>) -> Optio
     let Credentials { pid, uid, .. } = &newcomer.peer;
     log::warn!(user = *uid; "process {pid} of user {uid}: {why}; its session ends");
     // The control thread ends the session.
-    hang_up(&newcomer.socket);
+    newcomer.porter.hang_up(&newcomer.socket);
     None
 }
 
@@ -481,7 +504,8 @@ mod tests {
         let memory = SharedMemory::create("test", 4096).unwrap();
         let file = memory.as_fd().try_clone_to_owned().unwrap();
         let (remains, left) = channel();
-        let kept = Kept::new(memory, &remains);
+        let bell = || ClientBell::new().unwrap().0;
+        let kept = Kept::new(memory, bell(), &remains);
         drop(remains);
         assert!(left.try_recv().is_err());
         drop(kept);
@@ -491,6 +515,6 @@ mod tests {
         // A server that ends takes nothing.
         let (remains, left) = channel();
         drop(left);
-        drop(Kept::new(SharedMemory::create("test", 4096).unwrap(), &remains));
+        drop(Kept::new(SharedMemory::create("test", 4096).unwrap(), bell(), &remains));
     }
 }

@@ -35,6 +35,11 @@ pub struct Request {
 }
 
 impl Request {
+    /// Its lane, and its slot there.
+    pub fn place(&self) -> (u32, u32) {
+        (self.lane, self.slot)
+    }
+
     /// Bytes of its message.
     pub fn message_len(&self) -> usize {
         self.message

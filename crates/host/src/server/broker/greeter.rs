@@ -17,6 +17,9 @@ use crate::process;
 use crate::server::control;
 use crate::server::line::{Head, Kind};
 use crate::server::mount::is_fuse;
+use crate::server::porch::tell;
+
+use super::Grave;
 
 /// What became of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,22 +169,26 @@ fn is_fit(fd: &OwnedFd) -> bool {
     })
 }
 
-/// Closes `sockets`, of which there may be no other descriptors: a child closes them last, by its
-/// end. Gives them back where there is no child.
-pub(super) fn close_last(sockets: Vec<OwnedFd>) -> Result<Child, Vec<OwnedFd>> {
-    let kept: Vec<&OwnedFd> = sockets.iter().collect();
+/// Says in the sockets of `graves` what there is to say, hangs up and closes them, of which there
+/// may be no other descriptors: a child does, which closes them last, by its end. Gives them back
+/// where there is no child.
+pub(super) fn close_last(graves: Vec<Grave>) -> Result<Child, Vec<Grave>> {
+    let kept: Vec<&OwnedFd> = graves.iter().map(|grave| &grave.socket).collect();
     let begun = begin(&kept, |sync| {
+        for Grave { socket, why } in &graves {
+            tell(socket, why.clone());
+        }
         // Until the broker has closed its own.
         let _ = rustix::io::retry_on_intr(|| rustix::io::read(sync, &mut [0; 1]));
         0
     });
     match begun {
         Ok((child, sync)) => {
-            drop(sockets);
+            drop(graves);
             drop(sync);
             Ok(child)
         }
-        Err(_) => Err(sockets),
+        Err(_) => Err(graves),
     }
 }
 
