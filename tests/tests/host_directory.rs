@@ -325,7 +325,7 @@ fn race(bounds: Bounds) {
         let _stops = Stops(&stop);
         let mut inside = 0;
         let mut known = None;
-        for _ in 0..3000 {
+        for _ in 0..10_000 {
             if let Ok(real) = look(&mut dir, ROOT, "real") {
                 known = Some(real.ino);
             }

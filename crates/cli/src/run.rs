@@ -44,8 +44,8 @@ const DEFAULT_PATH: &str = "/vol";
 /// COMMAND cannot be run; 127: COMMAND was not found.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A volume or a directory, and the directory where it appears (/vol); `:ro` after both for looking only. A
-    /// directory below / need not exist. A volume that `atoll serve` serves is named by the
+    /// A volume or a directory, and the directory where it appears (/vol); `:ro` after both for
+    /// looking only. One below / need not exist. A volume that `atoll serve` serves is named by the
     /// server's socket: SOCKET, or SOCKET/VOLUME if it serves several.
     #[arg(short, long = "volume", value_name = "VOLUME[:PATH[:ro]]")]
     volumes: Vec<OsString>,

@@ -46,10 +46,10 @@ use crate::volume::{self, Access, Atime};
 /// Of each resource the first limit that names it counts. The superuser and the server's own user
 /// have no limit but those.
 ///
-/// A directory is served as it is, to programs of the host too. What clients make there is theirs on
-/// the host if the superuser runs the server; otherwise, and with all_squash, it is one user's (the
-/// server's, or anonuid's and anongid's: 65534), and to each client its own. Nothing is served that
-/// is mounted in it, and no devices are made there.
+/// A directory is served as it is, and programs of the host may change it meanwhile. What clients
+/// make there is theirs on the host if the superuser runs the server; otherwise, and with
+/// all_squash, it is one user's (the server's, or anonuid's: 65534), and to each client its own.
+/// Nothing is served that is mounted in it, and no devices are made there.
 ///
 /// It runs in the foreground, tells a service manager when it is ready (sd_notify), and once it is,
 /// keeps access to nothing but the volumes and the socket. SIGHUP changes nothing. The socket's

@@ -186,9 +186,9 @@ impl<F: FileSystem + Send> Volume<F> {
     }
 
     /// Others change the file system too, without a call of this server: a directory of the host.
-    /// Then no client keeps anything of what it is told. There are no Views, no leases and no memory
-    /// of mapped files; each call asks the file system, and what others have done before it is seen.
-    /// To be called before there are sessions.
+    /// Then no client keeps anything of what it is told. There are no Views, no leases and no
+    /// memory of mapped files; each call asks the file system, and what others have done before it
+    /// is seen. To be called before there are sessions.
     ///
     /// # Errors
     /// `EIO` after a panic in the file system.

@@ -1,10 +1,10 @@
 //! The inodes that clients may know, within bounds: a table of where each was seen last, and a
 //! descriptor for those that were used last.
 //!
-//! An inode without a descriptor is opened anew by its directory and its name there, and counts only
-//! if it is still the same one ([`Identity`]). So neither descriptors nor memory grow with the host's
-//! tree. One that has left the table is unknown (`ESTALE`) until its name is looked up again, upon
-//! which it has the same number as before.
+//! An inode without a descriptor is opened anew by its directory and its name there, and counts
+//! only if it is still the same one ([`Identity`]). So neither descriptors nor memory grow with the
+//! host's tree. One that has left the table is unknown (`ESTALE`) until its name is looked up
+//! again, upon which it has the same number as before.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};

@@ -9,8 +9,8 @@
 //!   on files are allowed then, which for nothing outside succeed that opens, makes or removes, and
 //!   the superuser's server has each directory as a mount of its own, above which there is nothing
 //! - no network but its socket, no other process, no new program, no executable memory
-//! - no capability, and none by way of set-user-ID programs; with directories of the host those over
-//!   files, and to make them for others
+//! - no capability, and none by way of set-user-ID programs; with directories of the host those
+//!   over files, and to make them for others
 //! - where it had the rights for it, no directory and no network that are the system's (`jail`)
 //!
 //! Nor can another process of its user look into its memory, which holds every client's files.
@@ -128,7 +128,11 @@ pub fn confine(jail: Jail, directories: &[BorrowedFd<'_>]) -> Result<Confined, C
     let landlocked = landlock_but(directories)?;
     // Without Landlock it would lead to every file.
     let descriptors = descriptors.filter(|_| landlocked != Landlocked::No);
-    filter(if directories.is_empty() { Files::Anew(descriptors) } else { Files::Directories })?;
+    if directories.is_empty() {
+        filter_calls(descriptors)?;
+    } else {
+        filter(Files::Directories)?;
+    }
     Ok(Confined { landlocked, jailed })
 }
 
@@ -187,8 +191,8 @@ pub fn landlock() -> Result<Landlocked, ConfineError> {
     landlock_but(&[])
 }
 
-/// As [`landlock`], but for what lies in `directories`: no program is run there, and no block device
-/// made.
+/// As [`landlock`], but for what lies in `directories`: no program is run there, and no block
+/// device made.
 fn landlock_but(directories: &[BorrowedFd<'_>]) -> Result<Landlocked, ConfineError> {
     let mut rights = AccessFs::from_all(LANDLOCK);
     rights.remove(AccessFs::Execute | AccessFs::MakeBlock | AccessFs::IoctlDev);
