@@ -56,6 +56,15 @@ pub fn bytes(guest: &mut Guest, folder: &str, operations: u32, seed: u64) {
     by_chance(guest, &format!("mkdir -p {folder}; fsx {folder} {operations} {seed}"));
 }
 
+/// The same where no file is mapped shared: kernels before 6.6 cannot, if nothing is cached.
+///
+/// # Panics
+/// If a byte is not as in memory.
+#[track_caller]
+pub fn bytes_unmapped(guest: &mut Guest, folder: &str, operations: u32, seed: u64) {
+    by_chance(guest, &format!("mkdir -p {folder}; fsx {folder} {operations} {seed} unmapped"));
+}
+
 /// Does `operations` by chance on the names of files in `folder`.
 ///
 /// # Panics

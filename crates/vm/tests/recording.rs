@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use atoll_vm::{Guest, Machine, Virtiofsd, programs};
 
 /// What is done, and its name.
-const STEPS: [(&str, &str); 14] = [
+const STEPS: [(&str, &str); 13] = [
     ("mount", "mount -t virtiofs f /mnt"),
     ("ls -l of 1,000 files, cold", "ls -l /mnt/many > /tmp/list"),
     ("ls -l of 1,000 files, again", "ls -l /mnt/many > /tmp/list"),
@@ -20,15 +20,8 @@ const STEPS: [(&str, &str); 14] = [
     ("record locks", "calls lock /mnt/file"),
     ("flock", "calls flock /mnt/file"),
     ("rm of 100 files", "rm /mnt/few/*"),
-    ("kill one who waits for a lock", KILL),
     ("umount", "umount /mnt"),
 ];
-
-/// The stock server refuses to wait.
-const KILL: &str = "calls hold /mnt/file > /tmp/held & holder=$!
-     for i in $(seq 300); do if grep -q held /tmp/held; then break; fi; usleep 100000; done
-     calls wait /mnt/file > /tmp/waits & waiter=$!
-     usleep 500000; kill -9 $waiter || true; kill -9 $holder; wait; cat /tmp/waits";
 
 #[test]
 fn what_a_guest_sends() {
