@@ -35,7 +35,13 @@ fn serve(devices: &[&str]) -> Served {
 
 /// A guest that has mounted the volume of the device at `socket`, whose tag is v, at /mnt.
 fn boot(served: &Served, socket: &str) -> Guest {
-    let machine = Machine::new().virtiofs("v", &served.path().join(socket));
+    boot_with(served, socket, 1)
+}
+
+/// The same with so many processors, and a queue for each.
+fn boot_with(served: &Served, socket: &str, count: u32) -> Guest {
+    let machine = Machine::new().processors(count);
+    let machine = machine.virtiofs_with("v", &served.path().join(socket), count);
     let image = programs::image().file("/bin/until_held", UNTIL_HELD);
     let mut guest = Guest::boot(&machine, &image);
     guest.ok("chmod 755 /bin/until_held");
@@ -47,7 +53,12 @@ fn boot(served: &Served, socket: &str) -> Guest {
 fn a_guest_finds_what_it_wrote() {
     let served = serve(&["g,tag=v"]);
     let mut guest = boot(&served, "g");
-    programs::bytes_unmapped(&mut guest, "/mnt/bytes", 600, 1);
+    if programs::is_since(&mut guest, 6, 6) {
+        programs::bytes(&mut guest, "/mnt/bytes", 600, 1);
+        programs::sqlite(&mut guest, "/mnt/sqlite", "wal", 20);
+    } else {
+        programs::bytes_unmapped(&mut guest, "/mnt/bytes", 600, 1);
+    }
     programs::names(&mut guest, "/mnt/names", 2000, 2);
     programs::postmark(&mut guest, "/mnt/postmark", 500);
     programs::sqlite(&mut guest, "/mnt/sqlite", "delete", 20);
@@ -83,10 +94,10 @@ fn a_guest_that_is_alone_caches_and_maps() {
 /// Two guests, programs with rings, and the kernel of a mount.
 #[test]
 fn guests_share_a_volume_with_clients_and_mounts() {
-    let served = serve(&["g1,tag=v", "g2,tag=v"]);
+    let served = serve(&["g1,tag=v", "g2,tag=v,queues=2"]);
     let names = ways::compile("../../../vm/c/names.c", served.path(), "names", &[]);
     let calls = ways::compile("../../../vm/c/calls.c", served.path(), "calls", &[]);
-    let (mut first, mut second) = (boot(&served, "g1"), boot(&served, "g2"));
+    let (mut first, mut second) = (boot(&served, "g1"), boot_with(&served, "g2", 2));
     first.ok("touch /mnt/lines");
 
     // All at once: each in a directory of its own, and in one file.

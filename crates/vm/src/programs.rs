@@ -74,6 +74,20 @@ pub fn names(guest: &mut Guest, folder: &str, operations: u32, seed: u64) {
     by_chance(guest, &format!("mkdir -p {folder}; names {folder} {operations} {seed}"));
 }
 
+/// Whether the guest's kernel is at least of this version.
+///
+/// # Panics
+/// If it has none.
+#[track_caller]
+pub fn is_since(guest: &mut Guest, major: u32, minor: u32) -> bool {
+    let release = guest.ok("uname -r");
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(found)), Some(Ok(next))) => (found, next) >= (major, minor),
+        _ => panic!("no version: {release}"),
+    }
+}
+
 #[track_caller]
 fn by_chance(guest: &mut Guest, script: &str) {
     let ran = guest.run_within(BOUND, script);
