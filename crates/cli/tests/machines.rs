@@ -23,7 +23,10 @@ fn a_guest_uses_a_volume() {
     let mut program = served.shell("s/a:/vol");
     guest.ok("echo guest > /mnt/f; ln -s f /mnt/l; mkdir /mnt/d");
     assert_eq!(program.does("cat /vol/l; echo more >> /vol/f; mv /vol/f /vol/d/g"), "guest");
-    assert_eq!(guest.ok("cat /mnt/d/g; ls -1 /mnt; stat -c %s /mnt/d/g"), "guest\nmore\nd\nl\n11\n");
+    assert_eq!(
+        guest.ok("cat /mnt/d/g; ls -1 /mnt; stat -c %s /mnt/d/g"),
+        "guest\nmore\nd\nl\n11\n"
+    );
     // Locks hold among both.
     assert_eq!(program.does("exec 6> /vol/lock; flock -n 6"), "");
     assert_eq!(guest.run("flock -n /mnt/lock true").status, 1);
