@@ -252,6 +252,15 @@ impl Guest {
         self.front_end.remove_mem_region(&region).expect("REM_MEM_REG");
     }
 
+    /// Says RESET_DEVICE, and starts the guest anew.
+    ///
+    /// # Panics
+    /// As [`connect`](Self::connect).
+    pub fn reset_device(&mut self) {
+        self.front_end.reset_device().expect("RESET_DEVICE");
+        self.reset();
+    }
+
     /// The connection, for words that no front end says.
     pub fn socket(&self) -> &UnixStream {
         &self.socket

@@ -34,6 +34,8 @@ pub struct Quirks {
     pub xattr_value_max: usize,
     /// The most hard links that a file can have, where that can be tried in a test.
     pub link_max: Option<u32>,
+    /// What is no directory is found as `.` of itself: kernels look up so what was exported by NFS.
+    pub finds_itself: bool,
     /// Fifty thousand inodes can be known at once. A host directory needs a descriptor for each.
     pub many_inodes: bool,
 }
@@ -52,6 +54,7 @@ impl Default for Quirks {
             xattr_everywhere: true,
             xattr_value_max: XATTR_SIZE_MAX,
             link_max: Some(LINK_MAX),
+            finds_itself: false,
             many_inodes: true,
         }
     }

@@ -16,10 +16,12 @@ use atoll_host::server::rules::{Mode, Rules};
 use atoll_host::virtio::device::DeviceOptions;
 use atoll_server::Volume;
 use atoll_server::route::kernel::{KernelOptions, Others};
-use atoll_tests::fixtures;
 use atoll_tests::guest::{Guest, INDIRECT, MEMORY, NEXT, Setup, WRITE, request};
+use atoll_tests::{Quirks, Subject, filesystem_conformance_subjects, fixtures};
 use atoll_transport::channel::Config;
-use atoll_vfs::{FileSystem, Ino, Name};
+use atoll_transport::{Lost, Received, SendError, Token, Transport};
+use atoll_vfs::wire::Extensions;
+use atoll_vfs::{Client, ClientOptions, FileSystem, Ino, Name};
 use tempfile::TempDir;
 
 const FUSE_LOOKUP: u32 = 1;
@@ -258,12 +260,12 @@ fn a_guest_that_begins_again_has_nothing_open() {
     let theirs = open(&mut other, "f");
     let take = lock(theirs.1, 7, F_WRLCK);
     let give = lock(theirs.1, 7, F_UNLCK);
-    for life in 0..4 {
+    for life in 0..5 {
         let file = open(&mut guest, "f");
         let mine = lock(file.1, 1, F_WRLCK);
         assert_eq!(guest.ask(FUSE_SETLK, file.0, &mine, 0).unwrap().0, 0);
         assert_eq!(other.ask(FUSE_SETLK, theirs.0, &take, 0).unwrap().0, EAGAIN);
-        let waits = other.submit(1, FUSE_SETLKW, theirs.0, &take, 0);
+        let mut waits = other.submit(1, FUSE_SETLKW, theirs.0, &take, 0);
         // One of its own waits too, whose answer nobody wants.
         guest.submit(1, FUSE_SETLKW, file.0, &lock(file.1, 2, F_WRLCK), 0);
         match life {
@@ -277,6 +279,12 @@ fn a_guest_that_begins_again_has_nothing_open() {
             2 => {
                 drop(guest);
                 guest = Guest::connect(&served.socket(), Setup::default());
+            }
+            3 => {
+                guest.reset_device();
+                // It has ended already.
+                assert_eq!(other.answer(1, waits).unwrap().0, 0);
+                waits = other.submit(1, FUSE_SETLKW, theirs.0, &take, 0);
             }
             _ => {}
         }
@@ -634,3 +642,46 @@ fn what_a_guest_may_keep() {
     let refused = Connection::open(&place).unwrap().ring(Mode::Read, &Config::default());
     assert!(refused.is_err_and(|error| error.to_string().contains("alone")));
 }
+
+/// A guest that ends with its server.
+struct Both {
+    guest: Guest,
+    _served: Served,
+}
+
+impl Transport for Both {
+    fn send(&mut self, message: &[u8], data: &[u8], room: usize) -> Result<Token, SendError> {
+        self.guest.send(message, data, room)
+    }
+
+    fn ready(&mut self, token: &Token) -> Result<bool, Lost> {
+        self.guest.ready(token)
+    }
+
+    fn wait(&mut self, token: &Token) -> Result<(), Lost> {
+        self.guest.wait(token)
+    }
+
+    fn receive(
+        &mut self,
+        token: Token,
+        message: &mut [u8],
+        data: &mut [u8],
+    ) -> Result<Received, Lost> {
+        self.guest.receive(token, message, data)
+    }
+}
+
+fn client() -> Option<Subject> {
+    // The client says who calls.
+    let served = Served::new(Options { ids: Ids::Guest, ..Options::default() });
+    let guest = Guest::connect(&served.socket(), Setup::default());
+    let both = Both { guest, _served: served };
+    let options = ClientOptions { extensions: Extensions::empty(), ..ClientOptions::default() };
+    let client = Client::connect(both, options).unwrap();
+    let quirks =
+        Quirks { caller_time: false, ownership: false, finds_itself: true, ..Quirks::default() };
+    Some(Subject::new(client, quirks))
+}
+
+filesystem_conformance_subjects!(conformance, client);

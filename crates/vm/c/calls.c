@@ -1,6 +1,6 @@
 /* One kind of use of a file, so that what the kernel sends for it can be counted.
  *
- *   calls map FILE        maps it shared, reads every page, stores into each, and makes that durable
+ *   calls map FILE        maps it shared, reads each page, stores into each, makes that durable
  *   calls lock FILE       takes a record lock and drops it, and an open file description's
  *   calls hold FILE       takes a record lock, says `held`, and keeps it
  *   calls wait FILE       waits for a record lock

@@ -40,7 +40,8 @@ pub struct Ran {
 }
 
 impl Guest {
-    /// Starts `machine` with the files of `image` and waits until it takes scripts.
+    /// Starts `machine` with the files of `image` and waits until it takes scripts. It ends with its
+    /// value, and with the thread that started it, however that ends.
     ///
     /// # Panics
     /// If it does not, within five minutes; the kernel's log is shown.
@@ -51,7 +52,6 @@ impl Guest {
         std::fs::write(&archive, image.archive()).expect("the guest's files");
         let console = folder.path().join(CONSOLE);
         let said = std::fs::File::create(folder.path().join(SAID)).expect("a file");
-        // It dies with the thread that started it, however that ends.
         let mut emulator = Command::new(parts::program("setpriv", "util-linux"))
             .args(["--pdeathsig", "KILL"])
             .args(machine.command(&archive, &console))

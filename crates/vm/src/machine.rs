@@ -51,10 +51,22 @@ impl Machine {
         self
     }
 
+    /// With so many processors.
+    pub fn processors(self, count: u32) -> Machine {
+        self.option("-smp", &count.to_string())
+    }
+
     /// Adds a virtio-fs device named `tag`, which a server at `socket` has.
     pub fn virtiofs(self, tag: &str, socket: &Path) -> Machine {
+        self.virtiofs_with(tag, socket, 1)
+    }
+
+    /// The same with so many queues for requests.
+    pub fn virtiofs_with(self, tag: &str, socket: &Path, queues: u32) -> Machine {
         let (id, machine) = self.vhost_user(socket);
-        machine.device(&format!("vhost-user-fs-pci,chardev={id},tag={tag},queue-size=1024"))
+        machine.device(&format!(
+            "vhost-user-fs-pci,chardev={id},tag={tag},queue-size=1024,num-request-queues={queues}"
+        ))
     }
 
     /// Adds a way to a vhost-user server at `socket`; returns its name for a device.

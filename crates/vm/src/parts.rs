@@ -46,8 +46,12 @@ pub fn modules() -> PathBuf {
     linux().join("modules")
 }
 
-/// Where the kernel was unpacked: in the target folder, in which the running program lies too.
+/// Where the kernel was unpacked: in the target folder, in which the running program lies too, or
+/// where ATOLL_VM_LINUX says that another is.
 fn linux() -> PathBuf {
+    if let Some(other) = std::env::var_os("ATOLL_VM_LINUX") {
+        return other.into();
+    }
     let program = std::env::current_exe().expect("this program");
     let mut folders = program.ancestors().map(|folder| folder.join("vm/linux"));
     let found = folders.find(|folder| folder.join("vmlinuz").is_file());

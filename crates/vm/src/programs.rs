@@ -56,6 +56,15 @@ pub fn bytes(guest: &mut Guest, folder: &str, operations: u32, seed: u64) {
     by_chance(guest, &format!("mkdir -p {folder}; fsx {folder} {operations} {seed}"));
 }
 
+/// The same where no file is mapped shared: kernels before 6.6 cannot, if nothing is cached.
+///
+/// # Panics
+/// If a byte is not as in memory.
+#[track_caller]
+pub fn bytes_unmapped(guest: &mut Guest, folder: &str, operations: u32, seed: u64) {
+    by_chance(guest, &format!("mkdir -p {folder}; fsx {folder} {operations} {seed} unmapped"));
+}
+
 /// Does `operations` by chance on the names of files in `folder`.
 ///
 /// # Panics
@@ -63,6 +72,20 @@ pub fn bytes(guest: &mut Guest, folder: &str, operations: u32, seed: u64) {
 #[track_caller]
 pub fn names(guest: &mut Guest, folder: &str, operations: u32, seed: u64) {
     by_chance(guest, &format!("mkdir -p {folder}; names {folder} {operations} {seed}"));
+}
+
+/// Whether the guest's kernel is at least of this version.
+///
+/// # Panics
+/// If it has none.
+#[track_caller]
+pub fn is_since(guest: &mut Guest, major: u32, minor: u32) -> bool {
+    let release = guest.ok("uname -r");
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(found)), Some(Ok(next))) => (found, next) >= (major, minor),
+        _ => panic!("no version: {release}"),
+    }
 }
 
 #[track_caller]

@@ -1,7 +1,9 @@
 //! A guest with what every distribution has: the machine itself works, and a peer is there.
 #![allow(missing_docs)]
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::time::Duration;
 
 use atoll_vm::{Guest, Image, Machine, Virtiofsd, programs};
 
@@ -70,4 +72,23 @@ fn what_runs_in_a_guest_finds_what_it_wrote() {
     programs::sqlite(&mut guest, "/mnt/sqlite", "delete", 30);
     programs::sqlite(&mut guest, "/mnt/sqlite", "wal", 30);
     guest.end();
+}
+
+#[test]
+fn a_machine_ends_with_its_value_and_a_script_with_its_time() {
+    let is_there = |pid: u32| Path::new(&format!("/proc/{pid}/cmdline")).exists();
+    let mut guest = Guest::boot(&Machine::new(), &Image::new());
+    let pid = guest.pid();
+    assert!(is_there(pid));
+    let run =
+        AssertUnwindSafe(|| guest.run_within(Duration::from_secs(1), "echo began; sleep 1000"));
+    let said = *catch_unwind(run).unwrap_err().downcast::<String>().unwrap();
+    assert!(said.contains("1s have passed") && said.contains("began\n"), "{said}");
+    drop(guest);
+    assert!(!is_there(pid));
+    // One that ends by itself is not waited for, and its kernel's last words are shown.
+    let mut guest = Guest::boot(&Machine::new(), &Image::new());
+    let run = AssertUnwindSafe(|| guest.run("echo c > /proc/sysrq-trigger"));
+    let said = *catch_unwind(run).unwrap_err().downcast::<String>().unwrap();
+    assert!(said.contains("QEMU has ended") && said.contains("sysrq triggered crash"), "{said}");
 }

@@ -1,9 +1,10 @@
 /* Does operations to one file by chance, and compares it with a model in memory at each reading.
  *
- *   fsx DIRECTORY OPERATIONS SEED
+ *   fsx DIRECTORY OPERATIONS SEED [unmapped]
  *
  * Prints `end` and how often each operation was done, or what differed and the operations
- * before. An operation that the file system does not have is left out. */
+ * before. An operation that the file system does not have is left out; `unmapped` says that it has
+ * no shared mappings. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -26,6 +27,7 @@ static char path[400], beside[400];
 static int fd, appending, other;
 static uint64_t state;
 static long number;
+static bool unmapped;
 
 static char operations[LOG][120];
 
@@ -149,7 +151,7 @@ static bool do_map_read(void) {
     long at, n;
     if (size == 0) return false;
     within(&at, &n);
-    int how = below(2) ? MAP_SHARED : MAP_PRIVATE;
+    int how = below(2) && !unmapped ? MAP_SHARED : MAP_PRIVATE;
     note("mapped %s read %ld at %ld", how == MAP_SHARED ? "shared" : "privately", n, at);
     long base = at & -PAGE;
     unsigned char *map = mmap(NULL, at + n - base, PROT_READ, how, fd, base);
@@ -163,6 +165,7 @@ static bool do_map_read(void) {
 }
 static bool do_map_write(void) {
     long at, n;
+    if (unmapped) return false;
     anywhere(&at, &n);
     note("mapped write %ld at %ld", n, at);
     if (at + n > size) {
@@ -408,7 +411,7 @@ static const struct {
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
 int main(int argc, char **argv) {
-    (void)argc;
+    unmapped = argc > 4 && strcmp(argv[4], "unmapped") == 0;
     long all = 0, done[KINDS] = {0}, count = atol(argv[2]);
     state = strtoull(argv[3], NULL, 10) * 0x9e3779b97f4a7c15ull + 1;
     snprintf(path, sizeof path, "%s/fsx", argv[1]);

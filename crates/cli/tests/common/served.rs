@@ -86,10 +86,16 @@ impl Served {
     }
 
     /// Ends the server, which must have stayed well, and checks the volume.
-    pub fn end(mut self) {
+    pub fn end(self) {
+        drop(self.ended());
+    }
+
+    /// The same; returns the folder, in which the volume a.vol is nobody's.
+    pub fn ended(mut self) -> TempDir {
         kill(self.pid(), Signal::SIGTERM).unwrap();
         assert!(self.server.wait().unwrap().success());
         fsck(&self.path().join("a.vol"));
+        std::mem::replace(&mut self.dir, folder())
     }
 }
 

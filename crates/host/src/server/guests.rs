@@ -194,6 +194,8 @@ impl<F: FileSystem + Send + 'static> Door<F> {
                         Ok(()) => {
                             log::info!(user = uid; "the virtual machine of process {pid} has ended with {name}");
                         }
+                        // What it had was taken from it.
+                        Err(_) if self.way.stopped.load(Ordering::SeqCst) => {}
                         Err(why) => {
                             log::warn!(user = uid; "the virtual machine of process {pid} of user {uid} {why}; its session ends");
                         }

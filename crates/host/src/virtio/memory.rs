@@ -21,6 +21,11 @@ use crate::shm::SharedMemory;
 /// The most regions of one guest. Each keeps a descriptor.
 pub(super) const REGIONS: usize = 64;
 
+/// The most that is mapped of one file, and of all files of a guest. A longer file costs no memory:
+/// it could take all addresses that this process has.
+const MAPPED_MAX: u64 = 1 << 40;
+const MAPPED_TOTAL: u64 = 4 * MAPPED_MAX;
+
 /// A part of the memory, by the front end's own words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
@@ -63,7 +68,8 @@ struct Region {
 }
 
 impl Region {
-    fn open(place: Place, file: OwnedFd) -> Result<Region, Broken> {
+    /// Maps at most `most` bytes.
+    fn open(place: Place, file: OwnedFd, most: u64) -> Result<Region, Broken> {
         let stat = rustix::fs::fstat(&file).map_err(|_| Broken("handed over no memory"))?;
         // Whatever else there is may block whoever reads it.
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -73,11 +79,19 @@ impl Region {
             return Err(Broken("handed over less memory than it says"));
         }
         let again = file.try_clone().map_err(|_| Broken("has no descriptor left"))?;
-        let backing = match SharedMemory::attach(again, usize::MAX) {
+        let backing = match SharedMemory::attach(again, most as usize) {
             Ok(memory) => Backing::Mapped(memory),
             Err(_) => Backing::File(file),
         };
         Ok(Region { place, backing })
+    }
+
+    /// How many bytes are mapped for it.
+    fn mapped(&self) -> u64 {
+        match &self.backing {
+            Backing::Mapped(memory) => memory.len() as u64,
+            Backing::File(_) => 0,
+        }
     }
 
     /// Copies bytes from `offset` of the region, all of which are inside.
@@ -147,7 +161,9 @@ impl GuestMemory {
         if !place.is_sound() || taken(&place) {
             return Err(Broken("has memory at addresses that make no sense"));
         }
-        self.regions.push(Region::open(place, file)?);
+        let mapped: u64 = self.regions.iter().map(Region::mapped).sum();
+        let most = (MAPPED_TOTAL - mapped).min(MAPPED_MAX);
+        self.regions.push(Region::open(place, file, most)?);
         Ok(())
     }
 
@@ -248,7 +264,7 @@ impl GuestMemory {
 mod tests {
     use std::os::fd::AsFd;
 
-    use rustix::fs::MemfdFlags;
+    use rustix::fs::{MemfdFlags, SealFlags};
     use rustix::io::dup;
 
     use super::*;
@@ -328,6 +344,27 @@ mod tests {
         assert!(memory.write(4092, &[0; 8]).is_err());
         assert!(memory.load(8192).is_err() && memory.store(8192, 1).is_err());
         assert_eq!(rustix::fs::fstat(&file).unwrap().st_size, 4096, "it does not grow");
+    }
+
+    /// As much as it may be, it takes a bounded part of this process's addresses.
+    #[test]
+    fn what_is_mapped_is_bounded() {
+        let long = |len: u64| {
+            let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+            let file = rustix::fs::memfd_create("test", flags).unwrap();
+            rustix::fs::ftruncate(&file, len).unwrap();
+            let seals = SealFlags::GROW | SealFlags::SHRINK;
+            rustix::fs::fcntl_add_seals(&file, seals).unwrap();
+            file
+        };
+        let mut memory = GuestMemory::default();
+        for at in 0..8 {
+            memory.add(place(at * LEN), long(MAPPED_MAX)).unwrap();
+            memory.write(at * LEN + 5, b"there").unwrap();
+        }
+        memory.add(place(8 * LEN), long(MAPPED_MAX + 4096)).unwrap();
+        let mapped = memory.regions.iter().filter(|region| region.mapped() > 0).count();
+        assert_eq!(mapped as u64, MAPPED_TOTAL / MAPPED_MAX);
     }
 
     #[test]

@@ -67,6 +67,25 @@ pub(super) struct Features {
     pub indirect: bool,
 }
 
+struct Descriptor {
+    addr: u64,
+    len: u32,
+    flags: u16,
+    next: u16,
+}
+
+impl Descriptor {
+    fn load(bytes: &[u8; DESCRIPTOR]) -> Descriptor {
+        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = *bytes;
+        Descriptor {
+            addr: u64::from_le_bytes([a, b, c, d, e, f, g, h]),
+            len: u32::from_le_bytes([i, j, k, l]),
+            flags: u16::from_le_bytes([m, n]),
+            next: u16::from_le_bytes([o, p]),
+        }
+    }
+}
+
 /// A request that was taken: a chain of descriptors whose first half has been copied.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Chain {
@@ -283,38 +302,39 @@ impl Queue {
     ) -> Result<(Chain, usize), Broken> {
         let mut chain = Chain { head, life: self.life, writable: Vec::new() };
         let mut filled = 0;
-        let mut own = Vec::new();
-        let (mut index, mut seen, mut most) = (head, 0, usize::from(self.size));
+        // The chain's own table, if it has one, and how many descriptors it may still have.
+        let mut own: Option<Vec<u8>> = None;
+        let (mut index, mut left, mut is_first) = (head, usize::from(self.size), true);
         loop {
+            left = left.checked_sub(1).ok_or(Broken("sent descriptors that do not end"))?;
             let mut bytes = [0; DESCRIPTOR];
-            if own.is_empty() {
-                if index >= self.size {
-                    return Err(Broken("named a descriptor that there is not"));
+            match &own {
+                None if index < self.size => {
+                    let at = table + DESCRIPTOR as u64 * u64::from(index);
+                    memory.read(at, &mut bytes)?;
                 }
-                memory.read(table + DESCRIPTOR as u64 * u64::from(index), &mut bytes)?;
-            } else {
-                let at = DESCRIPTOR * usize::from(index);
-                let found = own.get(at..at + DESCRIPTOR);
-                let found = found.ok_or(Broken("named a descriptor that there is not"))?;
-                bytes.copy_from_slice(found);
+                Some(own) if usize::from(index) < own.len() / DESCRIPTOR => {
+                    let at = DESCRIPTOR * usize::from(index);
+                    bytes.copy_from_slice(&own[at..at + DESCRIPTOR]);
+                }
+                _ => return Err(Broken("named a descriptor that there is not")),
             }
-            let addr = u64::from_le_bytes(bytes[..8].try_into().expect("as long"));
-            let len = u32::from_le_bytes(bytes[8..12].try_into().expect("as long"));
-            let [flags, next] = [12, 14].map(|at| u16::from_le_bytes([bytes[at], bytes[at + 1]]));
+            let Descriptor { addr, len, flags, next } = Descriptor::load(&bytes);
             if flags & INDIRECT != 0 {
                 let entries = len as usize / DESCRIPTOR;
-                let fits = (1..=CHAIN_MAX).contains(&entries) && len as usize % DESCRIPTOR == 0;
-                // At the end of a chain of others it would be allowed; no driver does it.
-                if !self.features.indirect || seen > 0 || flags & NEXT != 0 || !fits {
+                let is_table =
+                    (1..=CHAIN_MAX).contains(&entries) && (len as usize).is_multiple_of(DESCRIPTOR);
+                // At the end of a chain it would be allowed; no driver does it.
+                if !self.features.indirect || !is_first || flags & NEXT != 0 || !is_table {
                     return Err(Broken("sent a table of descriptors that makes no sense"));
                 }
-                own = vec![0; len as usize];
-                memory.read(addr, &mut own)?;
-                (index, most, seen) = (0, entries, 1);
+                let mut descriptors = vec![0; len as usize];
+                memory.read(addr, &mut descriptors)?;
+                own = Some(descriptors);
+                (index, left, is_first) = (0, entries, false);
                 continue;
             }
-            // The table itself counts as none.
-            seen += 1;
+            is_first = false;
             if flags & WRITE != 0 {
                 chain.writable.push((addr, len));
             } else if chain.writable.is_empty() {
@@ -326,10 +346,6 @@ impl Queue {
             }
             if flags & NEXT == 0 {
                 return Ok((chain, filled));
-            }
-            let seen = if own.is_empty() { seen } else { seen - 1 };
-            if seen >= most {
-                return Err(Broken("sent a chain of descriptors that does not end"));
             }
             index = next;
         }
