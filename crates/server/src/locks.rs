@@ -16,6 +16,7 @@
 
 mod held;
 mod lengths;
+mod steps;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -23,7 +24,7 @@ pub use atoll_vfs::LockKind;
 use atoll_vfs::{Errno, Ino, Result};
 
 use crate::rights::identity::SessionId;
-use held::{Held, HeldLocks, steps};
+use held::{Held, HeldLocks};
 use lengths::Ranges;
 
 /// The bytes that a lock of fcntl(2) covers, both ends included; `u64::MAX` is the end of the file
@@ -532,9 +533,9 @@ impl LockTable {
     /// of `freed` have gone or become shared ones.
     ///
     /// Each request that asks for freed bytes is looked at once. One that is granted may replace an
-    /// exclusive lock of the same owner by a shared one, for which requests for shared locks waited:
-    /// those are looked at again, also if they come before it. After [`LOOKS_MAX`] such looks a
-    /// request that lets others in is refused (`ENOLCK`).
+    /// exclusive lock of the same owner by a shared one, for which requests for shared locks
+    /// waited: those are looked at again, also if they come before it. After [`LOOKS_MAX`] such
+    /// looks a request that lets others in is refused (`ENOLCK`).
     fn grant(&mut self, key: Key, freed: LockRange, wakes: &mut Wakes) {
         let mut next = BTreeSet::new();
         if let Some(file) = self.files.get(&key) {

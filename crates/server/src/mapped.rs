@@ -211,8 +211,8 @@ impl<F: FileSystem> Guarded<F> {
     /// another from writing.
     ///
     /// # Errors
-    /// `ENOMEM` where there is no room, and nobody but the writing user has it mapped; `EAGAIN` where
-    /// the call is to be made again, see `let_go`.
+    /// `ENOMEM` where there is no room, and nobody but the writing user has it mapped; `EAGAIN`
+    /// where the call is to be made again, see `let_go`.
     pub(crate) fn size_before(
         &mut self,
         cx: &Context,

@@ -54,7 +54,8 @@ impl Pages {
     /// Zeros.
     ///
     /// # Errors
-    /// `ENOSYS` where descriptors cannot be opened anew, or pages not be counted; `EMFILE`, `ENOMEM`.
+    /// `ENOSYS` where descriptors cannot be opened anew, or pages not be counted; `EMFILE`,
+    /// `ENOMEM`.
     pub fn new() -> io::Result<Pages> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let first = rustix::fs::memfd_create("atoll-mapped", flags)?;

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::lengths::Ranges;
+use super::steps;
 use super::{Ask, LockKind, LockRange, Owner};
 use crate::rights::identity::SessionId;
 
@@ -131,25 +132,5 @@ impl HeldLocks {
         let first =
             exclusive.find(anothers).into_iter().chain(shared).min_by_key(|place| place.1)?;
         self.all.get(&first)
-    }
-}
-
-/// Counts what is looked at, for tests of what a search costs.
-pub(super) mod steps {
-    #[cfg(test)]
-    thread_local!(static COUNT: std::cell::Cell<u64> = const { std::cell::Cell::new(0) });
-
-    /// Passes on something that is looked at.
-    #[inline]
-    pub fn count<T>(thing: T) -> T {
-        #[cfg(test)]
-        COUNT.set(COUNT.get() + 1);
-        thing
-    }
-
-    /// How many things were looked at since the last time.
-    #[cfg(test)]
-    pub fn take() -> u64 {
-        COUNT.take()
     }
 }

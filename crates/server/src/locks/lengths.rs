@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::LockRange;
-use super::held::steps;
+use super::steps;
 
 /// Ranges, each of which has its first byte and a name for a key. The names lie between two.
 pub(super) struct Ranges<N> {

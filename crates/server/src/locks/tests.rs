@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex};
 use proptest::prelude::*;
 
 use super::*;
-use crate::locks::held::steps;
 
 /// Bytes that the model tells apart; the last stands for all from there to the end.
 const BYTES: usize = 12;
@@ -491,9 +490,9 @@ fn a_user_has_a_bound() {
     check_books(&table);
 }
 
-/// Session 2 has each second byte exclusively and waits to share each with the next one, which
-/// session 3 has; session 5 waits before for `asked`, of which session 4 has a byte. Session 3 lets
-/// go. Returns the outcomes for sessions 2 and 5, and what that looked at.
+/// A session has each second byte exclusively and waits to share each with the next one, which
+/// another has; a third waits before for `asked`, of which a fourth has a byte. The other lets go.
+/// Returns the outcomes for the first and the third, and what that looked at.
 fn conversions(count: u64, asked: LockRange) -> (Vec<Result<()>>, Vec<Result<()>>, u64) {
     use LockKind::{Exclusive, Shared};
     let byte = |byte| LockRange { start: byte, end: byte };
