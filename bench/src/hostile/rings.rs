@@ -305,8 +305,8 @@ fn watch(file: BorrowedFd<'_>, times: usize) -> Result<Vec<OwnedFd>, Broken> {
     (0..times / of_one).map(|_| watch().map_err(broken)).collect()
 }
 
-/// All that it is handed is watched by a multitude: a doorbell that rings a thousand times a second,
-/// and sockets of sessions that are refused, or that begin and break the protocol.
+/// All that it is handed is watched by a multitude: a doorbell that rings a thousand times a
+/// second, and sockets of sessions that are refused, or that begin and break the protocol.
 pub fn watched(scene: &Scene) -> Result<(), Broken> {
     let times = if scene.smoke { 500 } else { 20_000 };
     let ring = connect(&scene.socket, &Config::default()).map_err(Broken)?;

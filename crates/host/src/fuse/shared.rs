@@ -139,9 +139,9 @@ impl Held for Waiting {
     }
 }
 
-/// Whether the kernel may have sent `request` in the background. An answer to such a one has it send
-/// the next, which goes over all who watch the device: the client may have it watched a million
-/// times.
+/// Whether the kernel may have sent `request` in the background. An answer to such a one has it
+/// send the next, which goes over all who watch the device: the client may have it watched a
+/// million times.
 fn is_background(request: &[u8]) -> bool {
     let opcode = request.get(4..8).and_then(|bytes| bytes.try_into().ok());
     let opcode = opcode.map(u32::from_ne_bytes);

@@ -452,7 +452,7 @@ impl Broker<'_> {
     fn reap(&mut self) {
         for (user, graves) in std::mem::take(&mut self.graves) {
             let busy = self.reapers.iter().filter(|(whose, _)| *whose == user).count();
-            // Clients that still wait to be told wait for no reaper that hangs, while there are few.
+            // Clients that are still to be told wait for no reaper that hangs, while few do.
             let waited_for = graves.iter().any(|grave| grave.why.is_some());
             let few = match busy < REAPERS {
                 true => graves.len() < GRAVES && !waited_for,

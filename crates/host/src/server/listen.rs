@@ -29,7 +29,7 @@ use super::machine;
 use super::mount::{Mount, is_fuse};
 use super::peer;
 use super::porch::{Caller, Porch, standing};
-use super::porter::{Porter, Porters};
+use super::porter::{Porter, Porters, hang_up, note_refusal, refuse, say_refused};
 use super::rules::{Grant, Mode, Rules};
 use super::shares;
 use super::upkeep::Upkeep;
@@ -802,13 +802,6 @@ fn show<F: FileSystem + Send>(
     true
 }
 
-/// Ends a connection for both sides, and for any thread of this process that waits for its end.
-/// Data sent before still arrives. The client sets how long this takes.
-pub(super) fn hang_up(socket: &OwnedFd) {
-    // Fails where the other side was faster.
-    let _ = rustix::net::shutdown(socket, Shutdown::Both);
-}
-
 /// Begins the session of `peer` that `grant` allows, on `account`. The error is for the client.
 pub(super) fn session<F: FileSystem + Send>(
     volume: &Arc<Volume<F>>,
@@ -829,20 +822,4 @@ pub(super) fn session<F: FileSystem + Send>(
     volume.session(peer.clone(), access).map_err(|error| {
         format!("the directory {} of the volume cannot be used: {error}", grant.path)
     })
-}
-
-/// Tells a client why it gets nothing. One that does not listen is not waited for. The client sets
-/// how long this takes.
-pub(super) fn refuse(socket: &OwnedFd, peer: &Credentials, why: &str) {
-    note_refusal(peer, why);
-    say_refused(socket, why.to_owned());
-}
-
-fn note_refusal(peer: &Credentials, why: &str) {
-    let Credentials { pid, uid, .. } = peer;
-    log::warn!(user = *uid; "process {pid} of user {uid} is refused: {why}");
-}
-
-fn say_refused(socket: &OwnedFd, why: String) {
-    let _ = control::send(socket, &Answer::Refused(why).encode(), &[]);
 }

@@ -14,8 +14,8 @@ use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
 use super::control::{self, Answer};
-use super::listen::hang_up;
 use super::peer;
+use super::porter::hang_up;
 use super::rules::Rules;
 
 /// How long a client may take to say what it wants.

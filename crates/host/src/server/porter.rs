@@ -15,10 +15,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 
+use atoll_server::Credentials;
 use atoll_transport::channel::Layout;
 use atoll_transport::channel::layout::answer;
+use rustix::net::Shutdown;
 
-use super::listen::hang_up;
+use super::control::{self, Answer};
 use crate::shm::{SharedMemory, wake};
 
 /// Errands of one user that wait, beyond which none is begun that can be done without.
@@ -162,6 +164,29 @@ impl Porters {
         self.0.insert(uid, Arc::clone(&way));
         Ok(Porter(Some(way)))
     }
+}
+
+/// Ends a connection for both sides, and for any thread of this process that waits for its end.
+/// Data sent before still arrives. The client sets how long this takes.
+pub(super) fn hang_up(socket: &OwnedFd) {
+    // Fails where the other side was faster.
+    let _ = rustix::net::shutdown(socket, Shutdown::Both);
+}
+
+/// Tells a client why it gets nothing. One that does not listen is not waited for. The client sets
+/// how long this takes.
+pub(super) fn refuse(socket: &OwnedFd, peer: &Credentials, why: &str) {
+    note_refusal(peer, why);
+    say_refused(socket, why.to_owned());
+}
+
+pub(super) fn note_refusal(peer: &Credentials, why: &str) {
+    let Credentials { pid, uid, .. } = peer;
+    log::warn!(user = *uid; "process {pid} of user {uid} is refused: {why}");
+}
+
+pub(super) fn say_refused(socket: &OwnedFd, why: String) {
+    let _ = control::send(socket, &Answer::Refused(why).encode(), &[]);
 }
 
 #[cfg(test)]
