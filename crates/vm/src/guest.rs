@@ -40,8 +40,8 @@ pub struct Ran {
 }
 
 impl Guest {
-    /// Starts `machine` with the files of `image` and waits until it takes scripts. It ends with its
-    /// value, and with the thread that started it, however that ends.
+    /// Starts `machine` with the files of `image` and waits until it takes scripts. It ends with
+    /// its value, and with the thread that started it, however that ends.
     ///
     /// # Panics
     /// If it does not, within five minutes; the kernel's log is shown.
