@@ -7,8 +7,8 @@
 //! crash contract, [`enumerate`] the same on every short sequence of operations, [`damage`] the
 //! outcomes of damaged sectors, [`linear`] several clients at once, [`adopting`] one that uses what
 //! another has opened; [`fixtures`] are shared by many tests, [`served`] a volume with its server,
-//! [`loopback`] a client and its session in one thread, [`unix_socket`] a carrier as an example, [`guest`] a virtual machine
-//! that is a driver alone.
+//! [`loopback`] a client and its session in one thread, [`unix_socket`] a carrier as an example,
+//! [`guest`] a virtual machine that is a driver alone.
 #![forbid(unsafe_code)]
 
 pub mod adopting;

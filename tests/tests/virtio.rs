@@ -71,7 +71,8 @@ impl Default for Options {
 
 impl Served {
     fn new(options: Options) -> Served {
-        Served::with(fixtures::volume(16 << 10), options)
+        // Whoever runs these tests may make files.
+        Served::with(fixtures::open_to_all(), options)
     }
 
     fn with(fs: Fs<RamDevice>, options: Options) -> Served {
@@ -379,7 +380,7 @@ fn a_guest_has_its_directory_and_no_other() {
     }
     let mut fs = served.end();
     let mkdir = Name::new(b"d").unwrap();
-    fs.mkdir(&fixtures::cx(), Ino::ROOT, mkdir, 0o755).unwrap();
+    fs.mkdir(&fixtures::cx(), Ino::ROOT, mkdir, 0o777).unwrap();
     let rules: Vec<&str> = vec![format!("uid:{own}=rw,path=/d").leak()];
     let served = Served::with(fs, Options { rules, ..Options::default() });
     let mut guest = served.guest();
@@ -399,7 +400,7 @@ fn a_guest_acts_as_whom_it_may() {
     let own = nix::unistd::getuid().as_raw();
     let cases = [(Ids::FrontEnd, own), (Ids::Guest, 0), (Ids::Fixed(1234, 56), 1234)];
     for (ids, owner) in cases {
-        let served = Served::with(fixtures::open_to_all(), Options { ids, ..Options::default() });
+        let served = Served::new(Options { ids, ..Options::default() });
         let mut guest = served.guest();
         let (ino, _) = create(&mut guest, "f");
         let (error, attr) = guest.ask(FUSE_GETATTR, ino, &[0; 16], 0).unwrap();
@@ -674,7 +675,8 @@ impl Transport for Both {
 
 fn client() -> Option<Subject> {
     // The client says who calls.
-    let served = Served::new(Options { ids: Ids::Guest, ..Options::default() });
+    let options = Options { ids: Ids::Guest, ..Options::default() };
+    let served = Served::with(fixtures::volume(16 << 10), options);
     let guest = Guest::connect(&served.socket(), Setup::default());
     let both = Both { guest, _served: served };
     let options = ClientOptions { extensions: Extensions::empty(), ..ClientOptions::default() };

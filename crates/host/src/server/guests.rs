@@ -61,13 +61,6 @@ pub struct Guest {
     pub device: DeviceOptions,
 }
 
-impl Guest {
-    /// Whether nobody else may use the volume.
-    pub(super) fn is_alone(&self) -> bool {
-        self.device.kernel.others == Others::None
-    }
-}
-
 /// What a device's thread shares with those who end it.
 struct Way<F: FileSystem + Send> {
     stopped: AtomicBool,
@@ -110,8 +103,63 @@ impl<F: FileSystem + Send> Way<F> {
     }
 }
 
+/// The virtual machines of a server.
+pub(super) struct Guests<F: FileSystem + Send> {
+    served: Vec<Served<F>>,
+    /// The names of volumes that one has for itself, and that some share.
+    alone: Vec<String>,
+    shared: Vec<String>,
+}
+
+impl<F: FileSystem + Send> Default for Guests<F> {
+    fn default() -> Self {
+        Guests { served: Vec::new(), alone: Vec::new(), shared: Vec::new() }
+    }
+}
+
+impl<F: FileSystem + Send + 'static> Guests<F> {
+    /// Serves `guest` one of `volumes`; a guest whose kernel relies on being alone has it for
+    /// itself.
+    ///
+    /// # Errors
+    /// When there is no such volume, another guest has it, or no thread or descriptor is left.
+    pub fn attach(
+        &mut self,
+        guest: Guest,
+        volumes: &[Arc<Volume<F>>],
+        accounts: &Arc<Accounts>,
+    ) -> io::Result<()> {
+        let (alone, name) = (guest.device.kernel.others == Others::None, guest.volume.clone());
+        if self.alone.contains(&name) || alone && self.shared.contains(&name) {
+            let why = format!("{name} is to be another's alone (cache=alone)");
+            return Err(io::Error::other(why));
+        }
+        self.served.push(Served::start(guest, volumes, accounts)?);
+        match alone {
+            true => self.alone.push(name),
+            false => self.shared.push(name),
+        }
+        Ok(())
+    }
+
+    /// Whether one of them has the volume `name` for itself.
+    pub fn is_alone(&self, name: &str) -> bool {
+        self.alone.iter().any(|alone| alone == name)
+    }
+
+    /// Has all end, without waiting for it.
+    pub fn end(&self) {
+        self.served.iter().for_each(|served| served.way.end());
+    }
+
+    /// Waits for their end, but not for ever.
+    pub fn wait(self) {
+        self.served.into_iter().for_each(Served::wait);
+    }
+}
+
 /// A device that is served.
-pub(super) struct Served<F: FileSystem + Send> {
+struct Served<F: FileSystem + Send> {
     way: Arc<Way<F>>,
     thread: JoinHandle<()>,
 }
@@ -121,7 +169,7 @@ impl<F: FileSystem + Send + 'static> Served<F> {
     ///
     /// # Errors
     /// When there is no such volume, or no thread or descriptor left.
-    pub fn start(
+    fn start(
         guest: Guest,
         volumes: &[Arc<Volume<F>>],
         accounts: &Arc<Accounts>,
@@ -137,13 +185,7 @@ impl<F: FileSystem + Send + 'static> Served<F> {
         Ok(Served { way, thread })
     }
 
-    /// Has it end, without waiting for it.
-    pub fn end(&self) {
-        self.way.end();
-    }
-
-    /// Waits for its end, but not for ever.
-    pub fn wait(self) {
+    fn wait(self) {
         let until = Instant::now() + PATIENCE;
         while !self.thread.is_finished() {
             if Instant::now() > until {
@@ -190,14 +232,13 @@ impl<F: FileSystem + Send + 'static> Door<F> {
                 Ok(peer) => {
                     let peer = self.guest.rules.identify(peer);
                     let Credentials { pid, uid, .. } = peer;
+                    let who = format!("the virtual machine of process {pid}");
                     match Self::attend(&self, socket.into(), peer) {
-                        Ok(()) => {
-                            log::info!(user = uid; "the virtual machine of process {pid} has ended with {name}");
-                        }
+                        Ok(()) => log::info!(user = uid; "{who} has ended with {name}"),
                         // What it had was taken from it.
                         Err(_) if self.way.stopped.load(Ordering::SeqCst) => {}
                         Err(why) => {
-                            log::warn!(user = uid; "the virtual machine of process {pid} of user {uid} {why}; its session ends");
+                            log::warn!(user = uid; "{who} of user {uid} {why}; its session ends");
                         }
                     }
                 }

@@ -23,7 +23,7 @@ use rustix::net::Shutdown;
 use super::asks::Asks;
 use super::control::{self, Answer, Ask, Hello, Kind as Asked, ViewAsk};
 use super::ends::Ends;
-use super::guests::{Guest, Served};
+use super::guests::{Guest, Guests};
 use super::line::{self, Head, Kind, Line, Mail};
 use super::machine;
 use super::mount::{Mount, is_fuse};
@@ -71,10 +71,7 @@ pub struct SocketServer<F: FileSystem + Send + 'static> {
     doors: Vec<(Arc<OwnedFd>, Rules)>,
     volumes: Vec<Arc<Volume<F>>>,
     accounts: Arc<Accounts>,
-    guests: Vec<Served<F>>,
-    /// The names of volumes that a virtual machine has for itself, and that some share.
-    alone: Vec<String>,
-    shared: Vec<String>,
+    guests: Guests<F>,
     clients: Vec<Connected<F>>,
     parting: Vec<Parting>,
     /// How long until they are looked at again.
@@ -190,9 +187,7 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
             doors,
             volumes,
             accounts: Arc::new(Accounts::new(most)),
-            guests: Vec::new(),
-            alone: Vec::new(),
-            shared: Vec::new(),
+            guests: Guests::default(),
             clients: Vec::new(),
             parting: Vec::new(),
             pause: SWEEP[0],
@@ -212,17 +207,7 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
     /// # Errors
     /// When there is no such volume, another machine has it, or no thread or descriptor is left.
     pub fn attach(&mut self, guest: Guest) -> io::Result<()> {
-        let (alone, name) = (guest.is_alone(), guest.volume.clone());
-        if self.alone.contains(&name) || alone && self.shared.contains(&name) {
-            let why = format!("{name} is to be another's alone (cache=alone)");
-            return Err(io::Error::other(why));
-        }
-        match alone {
-            true => self.alone.push(name),
-            false => self.shared.push(name),
-        }
-        self.guests.push(Served::start(guest, &self.volumes, &self.accounts)?);
-        Ok(())
+        self.guests.attach(guest, &self.volumes, &self.accounts)
     }
 
     /// Has it call `tell` at intervals of `every`, while neither its threads nor those of its
@@ -541,7 +526,7 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
         let (at, volume) = self.volume(rules, &client.peer, &hello.volume)?;
         let mut grant =
             rules.grant(&client.peer, volume.name()).ok_or_else(|| rules.refusal(&client.peer))?;
-        if self.alone.iter().any(|name| name == volume.name()) {
+        if self.guests.is_alone(volume.name()) {
             return Err(format!("the volume {} is a virtual machine's alone", volume.name()));
         }
         if hello.mode == Mode::Write && grant.mode == Mode::Read {
@@ -725,7 +710,7 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
     /// Ends everything and takes the file systems out.
     fn shut_down(mut self) -> Vec<(String, Option<F>)> {
         let guests = std::mem::take(&mut self.guests);
-        guests.iter().for_each(Served::end);
+        guests.end();
         for client in std::mem::take(&mut self.clients) {
             self.end(client);
         }
@@ -741,7 +726,7 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
         }
         drop(workers);
         drop(upkeep);
-        guests.into_iter().for_each(Served::wait);
+        guests.wait();
         let deadline = Instant::now() + SHUTDOWN;
         volumes
             .into_iter()

@@ -1,17 +1,16 @@
 //! Volumes served on this machine: what a server of `atoll_server` volumes needs of a host.
 //!
-//! How clients come to a session: [`bind`] makes the socket, `porch` is where they wait until
-//! they have said what they want, [`broker`] the process that receives it, by a [`mod@line`] to
+//! How clients come to a session: [`bind`] makes the socket, `porch` is where they wait until they
+//! have said what they want, [`broker`] the process that receives it, by a [`mod@line`] to
 //! [`listen`], the thread that begins and ends sessions; `asks` answers those who come for the
 //! memory of a mapped file. [`control`] has the messages, `mount` and `worker` serve, the latter
 //! [`lanes`] of rings, whose doorbells are `bells`; [`guests`] are virtual machines; `placement`
 //! says where a worker runs, in `ends` sessions end, a `porter` makes the calls whose cost a client
 //! sets. [`sole`] serves a volume to one mount alone. `upkeep` has the threads that every served
-//! volume needs,
-//! of which `tasks` runs what makes syncs and checkpoints; `machine` is the machine below the
-//! volumes, `pages` the memory of mapped files; [`peer`] says who a client is and [`rules`] what
-//! it may do and take; [`notify`] tells the service manager, `watchdog` that the threads live;
-//! [`confine`] leaves the process nothing but this, in a place of its own ([`jail`]).
+//! volume needs, of which `tasks` runs what makes syncs and checkpoints; `machine` is the machine
+//! below the volumes, `pages` the memory of mapped files; [`peer`] says who a client is and
+//! [`rules`] what it may do and take; [`notify`] tells the service manager, `watchdog` that the
+//! threads live; [`confine`] leaves the process nothing but this, in a place of its own ([`jail`]).
 
 mod arrivals;
 mod asks;

@@ -1,5 +1,5 @@
-//! The outcome of an answer's wait, which one thread finds out and another gives to the client: what
-//! the client shares is touched by the thread that serves it alone.
+//! The outcome of an answer's wait, which one thread finds out and another gives to the client:
+//! what the client shares is touched by the thread that serves it alone.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};

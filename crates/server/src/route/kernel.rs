@@ -112,7 +112,8 @@ pub struct KernelOptions {
     /// learns, and opens and closes by itself.
     pub unchanging: bool,
     /// The kernel hears of no change, as that of a virtual machine: where there are
-    /// [others](Others::Any), for how many seconds it may rely on what it has learnt, and no longer.
+    /// [others](Others::Any), for how many seconds it may rely on what it has learnt, and no
+    /// longer.
     pub untold: Option<u64>,
 }
 
