@@ -217,7 +217,7 @@ fn copies_do_not_pass_the_kernel() {
         let test = |root: &Path, requests: &Requests| {
             let from = File::open(root.join("long")).unwrap();
             let copy = root.join("copy");
-            let to = File::options().read(true).write(true).create(true).open(&copy).unwrap();
+            let to = File::options().read(true).write(true).create_new(true).open(&copy).unwrap();
             // The request, and where others may change the files how long they are.
             let count = requests.each(|| {
                 let (mut at, mut there) = (7, 3);

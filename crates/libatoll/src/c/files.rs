@@ -258,17 +258,14 @@ calls! {
         if flags != 0 {
             return Err(Error(libc::EINVAL));
         }
-        // They may be one and the same.
-        let [mut from_offset, mut to_offset] = [from_at, to_at].map(|at| {
-            // SAFETY: the caller gives an offset that can be read, or null.
-            unsafe { at.as_ref() }.copied()
-        });
+        // They may be one and the same. The caller gives offsets that can be read and written, or
+        // null.
+        let [mut from_offset, mut to_offset] = [from_at, to_at].map(|at| at.as_ref().copied());
         let copied = volume.copy_file_range(
             (from, from_offset.as_mut()), (to, to_offset.as_mut()), count)?;
         for (at, offset) in [(from_at, from_offset), (to_at, to_offset)] {
             if let Some(offset) = offset {
-                // SAFETY: it is not null, or there would be no offset; and it can be written.
-                unsafe { *at = offset };
+                *at = offset;
             }
         }
         Ok(copied as ssize_t)

@@ -34,7 +34,8 @@ pub(crate) const LOOKUP: Concerns = verb(false, false, false, SEARCH);
 /// Looks at one inode or open file: getattr, read, seek, readlink, readdir, getxattr, syncs and so
 /// on.
 pub(crate) const LOOK: Concerns = verb(false, false, false, NONE);
-/// Changes one inode or open file: setattr, write, copy_file_range, fallocate, setxattr, removexattr.
+/// Changes one inode or open file: setattr, write, copy_file_range, fallocate,
+/// setxattr, removexattr.
 pub(crate) const CHANGE: Concerns = verb(true, false, false, NONE);
 /// mknod, mkdir, symlink.
 pub(crate) const MAKE: Concerns = verb(true, true, false, SEARCH);

@@ -85,9 +85,14 @@ impl<F: FileSystem + Send> Session<F> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use atoll_vfs::{Handle, Ino, Name, SetAttr, XattrFlags};
 
     use super::*;
+    use crate::leases::caches::Lends;
+    use crate::leases::gate::Next;
+    use crate::testing::Noted;
     use crate::{Access, Credentials};
 
     const CX: Context = Context { uid: 0, gid: 0, now: atoll_vfs::Timespec { sec: 0, nsec: 0 } };
@@ -95,6 +100,30 @@ mod tests {
 
     fn at(ino: Ino, handle: Handle, offset: u64) -> FileAt {
         FileAt { ino, handle, offset }
+    }
+
+    /// Kernels that read the copy are told how long it has become, and by which byte.
+    #[test]
+    fn kernels_are_told() {
+        let volume = crate::testing::volume();
+        let session =
+            || volume.session(Credentials::default(), Access::default()).expect("a session");
+        let (mut owner, mut reader) = (session(), session());
+        let cache = reader.begin_cache(Lends::Pages, Arc::new(Noted::default())).unwrap();
+        let name = Name::new(b"f").unwrap();
+        let (attr, handle) = owner.create(&CX, Ino::ROOT, name, 0o644, RW).unwrap();
+        owner.write(&CX, attr.ino, handle, 0, b"content").unwrap();
+        let ino = reader.lookup(&CX, Ino::ROOT, name).unwrap().ino;
+        let read = reader.open(&CX, ino, OpenFlags::READ).unwrap();
+        cache.buffered(ino.0, read.0);
+        let (from, to) = (at(attr.ino, handle, 2), at(attr.ino, handle, 100));
+        assert_eq!(owner.copy_file_range(&CX, from, to, 3), Ok(3));
+        let mut grown = None;
+        while let Next::Tell(notice) = cache.next() {
+            grown = grown.or(notice.grown);
+            cache.told();
+        }
+        assert_eq!(grown, Some((103, b'e')));
     }
 
     /// Who copies needs one file's right to read and the other's to write, and takes from the copy

@@ -94,8 +94,8 @@ impl Content {
         self.size = self.size.max(range.end);
     }
 
-    /// Takes the bytes `from` here for those at `offset`, which do not overlap them. Blocks that are
-    /// copied from none, or from zeroed ones, may be holes in the copy.
+    /// Takes the bytes `from` here for those at `offset`, which do not overlap them. Blocks that
+    /// are copied from none, or from zeroed ones, may be holes in the copy.
     pub(super) fn take(&mut self, offset: u64, source: &Content, from: Range<u64>) {
         let mut at = from.start;
         while at < from.end {
