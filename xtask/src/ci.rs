@@ -42,7 +42,8 @@ pub fn run() -> Result<(), Failure> {
     log.step("tests", || cargo(&["test", "--workspace", "--no-fail-fast"]).run_within(TESTS))?;
     log.step("benchmarks, smoke run", || {
         crate::bench(&["embedded".into(), "--smoke".into()])?;
-        crate::bench(&["server".into(), "--smoke".into()])
+        crate::bench(&["server".into(), "--smoke".into()])?;
+        crate::bench(&["virtiofs".into(), "--smoke".into()])
     })?;
     log.summary();
     Ok(())

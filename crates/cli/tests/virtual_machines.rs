@@ -95,8 +95,8 @@ fn a_guest_that_is_alone_caches_and_maps() {
 #[test]
 fn guests_share_a_volume_with_clients_and_mounts() {
     let served = serve(&["g1,tag=v", "g2,tag=v,queues=2"]);
-    let names = ways::compile("../../../vm/c/names.c", served.path(), "names", &[]);
-    let calls = ways::compile("../../../vm/c/calls.c", served.path(), "calls", &[]);
+    let names = ways::compile("../../../../vm/c/names.c", served.path(), "names", &[]);
+    let calls = ways::compile("../../../../vm/c/calls.c", served.path(), "calls", &[]);
     let (mut first, mut second) = (boot(&served, "g1"), boot_with(&served, "g2", 2));
     first.ok("touch /mnt/lines");
 

@@ -11,7 +11,7 @@ use crate::steps::{Failure, cargo};
 const LAYERS: [(&str, &[&str]); 11] = [
     ("crates/transport", &[]),
     ("crates/block", &[]),
-    ("crates/vm", &[]),
+    ("vm", &[]),
     ("crates/vfs", &["crates/transport"]),
     (
         "crates/preload",

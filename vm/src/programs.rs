@@ -10,7 +10,7 @@ use crate::{Guest, Image, parts};
 const BOUND: Duration = Duration::from_mins(10);
 
 /// Operations by chance on the bytes of one file.
-const BYTES: &str = "../cli/tests/c/fsx.c";
+const BYTES: &str = "../crates/cli/tests/c/fsx.c";
 /// Operations by chance on names, and on files that have several or none.
 const NAMES: &str = "c/names.c";
 /// One use of a file at a time.
