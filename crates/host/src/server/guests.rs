@@ -22,7 +22,7 @@ use atoll_vfs::FileSystem;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{Shutdown, SocketFlags};
 
-use super::listen::session;
+use super::granted::session;
 use super::rules::{Grant, Mode, Rules};
 use super::{peer, shares};
 use crate::shm::Doorbell;

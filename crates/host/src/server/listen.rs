@@ -9,7 +9,6 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
@@ -30,16 +29,16 @@ use super::mount::{Mount, is_fuse};
 use super::peer;
 use super::porch::{Caller, Porch, standing};
 use super::porter::{Porter, Porters, hang_up, note_refusal, refuse, say_refused};
-use super::rules::{Grant, Mode, Rules};
+use super::rules::{Mode, Rules};
 use super::shares;
 use super::upkeep::Upkeep;
 use super::watchdog::Watchdog;
 use super::worker::{Newcomer as RingNewcomer, Remains, Worker};
 use atoll_server::Credentials;
 use atoll_server::Session;
+use atoll_server::Volume;
 use atoll_server::revocable::Revocable;
-use atoll_server::rights::accounts::{Account, Accounts, Charge, Resource, Shares};
-use atoll_server::{Access, Identity, Limits, Volume};
+use atoll_server::rights::accounts::{Accounts, Charge, Resource, Shares};
 
 /// The most sessions at a time. The last third is for the superuser and the server's own user.
 pub const CONNECTIONS_MAX: usize = 1536;
@@ -50,8 +49,6 @@ const DESCRIPTORS: u64 = 6;
 /// How often sessions whose client has gone are looked at, until nothing uses them any more: soon
 /// at first, then ever less often.
 const SWEEP: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(200)];
-/// The most bytes that one read or write moves while others wait: what clients agree to.
-const TRANSFER: usize = 1 << 20;
 /// How long a session that is just beginning may keep the server from shutting down.
 const SHUTDOWN: Duration = Duration::from_secs(10);
 
@@ -785,26 +782,4 @@ fn show<F: FileSystem + Send>(
         }
     });
     true
-}
-
-/// Begins the session of `peer` that `grant` allows, on `account`. The error is for the client.
-pub(super) fn session<F: FileSystem + Send>(
-    volume: &Arc<Volume<F>>,
-    peer: &Credentials,
-    grant: &Grant,
-    identity: Identity,
-    account: Option<&Arc<Account>>,
-) -> Result<Session<F>, String> {
-    let access = Access {
-        identity,
-        read_only: grant.mode == Mode::Read,
-        subtree: (grant.path != "/").then(|| PathBuf::from(&grant.path)),
-        names_fixed: grant.owns && identity != Identity::Checked,
-        adopts_offered: grant.owns,
-        account: account.map(Arc::clone),
-        limits: Limits { rates: grant.rates, transfer: TRANSFER, ..Limits::default() },
-    };
-    volume.session(peer.clone(), access).map_err(|error| {
-        format!("the directory {} of the volume cannot be used: {error}", grant.path)
-    })
 }

@@ -9,8 +9,9 @@
 //! sets. [`sole`] serves a volume to one mount alone. `upkeep` has the threads that every served
 //! volume needs, of which `tasks` runs what makes syncs and checkpoints; `machine` is the machine
 //! below the volumes, `pages` the memory of mapped files; [`peer`] says who a client is and
-//! [`rules`] what it may do and take; [`notify`] tells the service manager, `watchdog` that the
-//! threads live; [`confine`] leaves the process nothing but this, in a place of its own ([`jail`]).
+//! [`rules`] what it may do and take, `granted` its session; [`notify`] tells the service manager,
+//! `watchdog` that the threads live; [`confine`] leaves the process nothing but this, in a place of
+//! its own ([`jail`]).
 
 mod arrivals;
 mod asks;
@@ -21,6 +22,7 @@ pub mod broker;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub mod confine;
 mod ends;
+mod granted;
 pub mod guests;
 pub mod jail;
 pub mod lanes;

@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FileType;
 
 use super::control::{self, Answer};
-use super::listen::session;
+use super::granted::session;
 use super::porter::Porter;
 use super::rules::Grant;
 use crate::fuse::shared::{SharedMount, SharedOptions};

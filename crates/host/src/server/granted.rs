@@ -1,0 +1,35 @@
+//! The session that a rule grants, by whatever way its client comes.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use atoll_server::rights::accounts::Account;
+use atoll_server::{Access, Credentials, Identity, Limits, Session, Volume};
+use atoll_vfs::FileSystem;
+
+use super::rules::{Grant, Mode};
+
+/// The most bytes that one read or write moves while others wait: what clients agree to.
+const TRANSFER: usize = 1 << 20;
+
+/// Begins the session of `peer` that `grant` allows, on `account`. The error is for the client.
+pub(super) fn session<F: FileSystem + Send>(
+    volume: &Arc<Volume<F>>,
+    peer: &Credentials,
+    grant: &Grant,
+    identity: Identity,
+    account: Option<&Arc<Account>>,
+) -> Result<Session<F>, String> {
+    let access = Access {
+        identity,
+        read_only: grant.mode == Mode::Read,
+        subtree: (grant.path != "/").then(|| PathBuf::from(&grant.path)),
+        names_fixed: grant.owns && identity != Identity::Checked,
+        adopts_offered: grant.owns,
+        account: account.map(Arc::clone),
+        limits: Limits { rates: grant.rates, transfer: TRANSFER, ..Limits::default() },
+    };
+    volume.session(peer.clone(), access).map_err(|error| {
+        format!("the directory {} of the volume cannot be used: {error}", grant.path)
+    })
+}
