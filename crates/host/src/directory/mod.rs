@@ -11,7 +11,7 @@
 //! An inode is reached by a descriptor of its directory and one component of a name, by
 //! openat2(2), which follows no symbolic link, goes up to no parent and into no other mount
 //! (`reach`). A descriptor, once open, is the inode, whatever the host renames; one that is opened
-//! anew must be the same inode ([`Identity`](identity::Identity)), or it is `ESTALE`. Every call
+//! anew must be the same inode (`identity`), or it is `ESTALE`. Every call
 //! acts on a descriptor, or on one name in a directory that is one. `..` leads to the directory in
 //! which a client has found its child, or nowhere. A directory that the host moves out of the root
 //! while clients know it is theirs still, as it would be for a process that has it open; what is

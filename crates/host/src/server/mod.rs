@@ -34,7 +34,7 @@ pub mod notify;
 pub(crate) mod outcome;
 mod pages;
 pub mod peer;
-mod placement;
+pub(crate) mod placement;
 mod porch;
 pub(crate) mod porter;
 pub mod rules;

@@ -29,7 +29,7 @@ const SETTLED: u32 = 8;
 
 /// A worker's knowledge of where it runs.
 #[derive(Debug)]
-pub(super) struct Placement {
+pub(crate) struct Placement {
     score: u32,
     rest: Duration,
     /// No move before.
@@ -81,7 +81,7 @@ impl Placement {
 /// # Errors
 /// The error of sched_setaffinity(2); sched_getaffinity(2) fails where there are more than 1,024
 /// processors.
-pub(super) fn leave() -> io::Result<()> {
+pub(crate) fn leave() -> io::Result<()> {
     let allowed = sched_getaffinity(None)?;
     let mut others = allowed;
     others.unset(processor()?);

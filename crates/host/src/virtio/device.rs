@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use atoll_server::Session;
 use atoll_server::host::{Bell, Host};
@@ -40,6 +40,7 @@ use super::back_end::BackEnd;
 pub use super::back_end::{REQUEST_QUEUES, TAG};
 use super::queue::{Chain, Queue};
 use crate::server::outcome::Outcome;
+use crate::server::placement::{self, Placement};
 use crate::shm::Doorbell;
 use crate::spin::Spin;
 
@@ -445,12 +446,16 @@ impl<F: FileSystem + Send> Device<F> {
     fn run(&mut self, stop: BorrowedFd<'_>) -> Result<(), String> {
         let broken = |Broken(why): Broken| why.to_owned();
         let limit = self.service.options.spin;
-        let mut spin = Spin::of_calls();
+        let (mut spin, mut placement) = (Spin::new(), Placement::new());
         let mut turns = 0u32;
         loop {
             let any = self.service.turn(&mut Self::state(&self.state)).map_err(broken)?;
             if any {
                 turns = turns.wrapping_add(1);
+                if placement.served(spin.gave_way(), Instant::now) {
+                    // Where it may not move it stays.
+                    let _ = placement::leave();
+                }
                 spin.begin();
                 if !turns.is_multiple_of(TURNS) {
                     continue;
