@@ -15,8 +15,9 @@
  *
  * The volume is mounted at the first path below the folder and unmounted when the program ends. It
  * belongs to one process: children find it gone. Calls that the C library makes inside itself do
- * not come here, nor do static programs. What cannot be done is refused, so that programs can do
- * without: mapping a file (ENODEV), and giving it a descriptor's number of the kernel (EXDEV).
+ * not come here, nor do static programs. This library refuses what it cannot do, so that
+ * programs can do without: mapping a file (ENODEV), and giving it a descriptor's number of the
+ * kernel (EXDEV).
  */
 #define _GNU_SOURCE
 #include "atoll.h"
