@@ -204,8 +204,8 @@ static bool is_own(dev_t device) {
 
 /* How many calls on a file there are before it is worth adopting. An adoption costs as much as
  * some two calls that the kernel brings to the server, on a mount of one's own as one, and a
- * hundred that it need not. What is open for looking only there is mostly of the second kind,
- * but for files that are just being written; most are closed after a few. */
+ * hundred that it need not. The calls on a file that is open for looking only there are mostly
+ * of the second kind, but for files that are just being written; most are closed after a few. */
 #ifdef ATOLL_CHECK
 enum { USES_BEFORE_ADOPTION = 0, USES_OF_OWN = 0, USES_OF_LOOKING = 0, USES_OF_FIXED = 0 };
 #else
@@ -617,7 +617,7 @@ void after_copy(void) {
 }
 
 /* The other locks may be held by threads that are not here: one that adopts a file waits for the
- * server meanwhile. What they guard is made anew, or read again before it is used. */
+ * server meanwhile. The data that they guard is made anew, or read again before use. */
 void after_copy_in_child(void) {
     if (self.vforked) return;
     unlock(&mappings_lock);

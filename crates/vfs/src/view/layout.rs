@@ -1,4 +1,4 @@
-//! What is where in a View.
+//! The layout of a View.
 //!
 //! A header of one page, a table of generations, four set-associative tables of records and the
 //! pages that the last of them describes. All integers are in the byte order of the machine, which
@@ -11,7 +11,7 @@ use atoll_transport::Shared;
 
 use crate::types::{Attr, Ino, Timespec};
 
-/// What a View begins with.
+/// The number that a View begins with.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"ATOLVIEW");
 /// The version of this layout.
 pub const VERSION: u32 = 1;

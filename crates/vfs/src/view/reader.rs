@@ -14,7 +14,7 @@ use crate::types::Attr;
 /// and waits for the change.
 const TRIES: usize = 32;
 
-/// What a View knows of a name.
+/// A View's knowledge of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// The name is that of this inode.
