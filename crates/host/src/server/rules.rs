@@ -43,7 +43,7 @@ pub struct Grant {
     pub owns: bool,
     /// Nobody changes the volume while it is served, this client included.
     pub unchanging: bool,
-    /// What its user may ask for in a second.
+    /// The most that its user may ask for in a second.
     pub rates: Rates,
 }
 
@@ -109,8 +109,7 @@ impl Rules {
         limit::rates(self.limits.iter().filter(|limit| limit.fits(peer)))
     }
 
-    /// What all users together may take of the server: as limits of `together` say, else as
-    /// `usual`.
+    /// The shares of all users together: as limits of `together` say, else as `usual`.
     pub fn total(&self, usual: Shares) -> Shares {
         limit::shares(self.limits.iter().filter(|limit| limit.is_of_all()), usual)
     }

@@ -30,7 +30,7 @@ impl Limit {
     /// Reads one; `size` reads sizes as people write them.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// The fault in it, in words.
     pub fn parse(
         text: &str,
         size: impl Fn(&str) -> Result<u64, String>,
