@@ -106,8 +106,8 @@ fn servers_say_what_they_find_later() {
     }
 }
 
-/// A damaged record that the last sync covers looks like a sync that was cut short. Whatever opens
-/// the volume says so, and a check does in the same words.
+/// A damaged record that the last sync covers looks like a sync that was cut short. Every command
+/// that opens the volume says so, and a check does in the same words.
 #[test]
 fn a_check_says_what_a_mount_says() {
     let dir = folder();

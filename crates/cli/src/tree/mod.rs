@@ -16,7 +16,7 @@ pub use volume::{VolumeTree, bytes, error, names, tree};
 /// A file of a tree, with the device that its number is of.
 #[derive(Clone, Copy, Debug)]
 pub struct Meta {
-    /// What the file is.
+    /// The file's attributes.
     pub attr: Attr,
     /// The device that has the file, if the tree has several.
     pub device: u64,
