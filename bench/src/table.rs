@@ -85,7 +85,7 @@ pub struct Workload {
     pub metrics: &'static [(&'static str, Unit)],
     /// The subjects that take part.
     pub subjects: &'static [Subject],
-    /// What Atoll aims at.
+    /// The goals that Atoll aims at.
     pub goals: &'static [Goal],
 }
 

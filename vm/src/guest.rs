@@ -15,7 +15,7 @@ const BOOT: Duration = Duration::from_mins(5);
 const SCRIPT: Duration = Duration::from_mins(5);
 /// The kernel's log, in the guest's folder.
 const CONSOLE: &str = "console";
-/// What QEMU said, beside it.
+/// The output of QEMU, beside it.
 const SAID: &str = "qemu";
 /// How much of the kernel's log a failure shows.
 const SHOWN: usize = 4000;

@@ -19,7 +19,7 @@ fn output(dir: &Path, args: &[&str]) -> Output {
     atoll().current_dir(dir).args(args).stdin(Stdio::null()).output().unwrap()
 }
 
-/// What `atoll dump` shows of one kind.
+/// The elements of one kind that `atoll dump` shows.
 fn elements(dir: &Path, volume: &str, kind: &str) -> Vec<Value> {
     let said = ok(atoll().current_dir(dir).args(["dump", "--json", volume]));
     let all = said.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());

@@ -10,7 +10,7 @@ use std::mem::{offset_of, size_of};
 use atoll::c::mounting::{self, AtollOptions};
 use atoll_vfs::{Errno, FallocateMode, RenameFlags, XattrFlags};
 
-/// What C calls a type of the definitions.
+/// The C name of a type of the definitions.
 fn c_type(rust: &str) -> String {
     let plain = |name: &str| -> String {
         match name {

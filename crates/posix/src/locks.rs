@@ -19,7 +19,7 @@ const PROCESS: u64 = 0;
 pub struct RecordLock {
     /// Its kind; `None` to let go.
     pub kind: Option<LockKind>,
-    /// What `start` counts from: Set, Current or End.
+    /// The place that `start` counts from: Set, Current or End.
     pub whence: Whence,
     /// The first byte.
     pub start: i64,

@@ -1,4 +1,4 @@
-/* What carries the data of open files when the kernel does not: the interface between the
+/* The carrier of open files' data when the kernel does not carry it: the interface between the
  * interposer, which knows descriptors, offsets and processes, and a connection to the server.
  *
  * The interposer calls a backend with signals deferred, from any thread, never from a child that

@@ -97,7 +97,7 @@ pub struct Reply {
 #[derive(Debug)]
 pub struct Server {
     options: ServerOptions,
-    /// What INIT agreed on.
+    /// The extensions that INIT agreed on.
     agreed: Option<Extensions>,
     scratch: Vec<u8>,
 }

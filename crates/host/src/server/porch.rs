@@ -36,7 +36,7 @@ pub(super) enum Standing {
     Stranger,
 }
 
-/// What `rules` know of `peer`, where there are these volumes.
+/// The standing of `peer` with `rules`, where there are these volumes.
 pub(super) fn standing<'a>(
     rules: &Rules,
     mut volumes: impl Iterator<Item = &'a str>,

@@ -92,7 +92,7 @@ impl Rules {
         Rules { limits, ..self }
     }
 
-    /// What `peer` may take of the server, over all of its connections: as limits say, else as
+    /// The shares of `peer` in the server, over all of its connections: as limits say, else as
     /// `usual`. `None` is as much as there is, for the superuser and the server's own user if no
     /// limit fits them.
     pub fn limits(&self, peer: &Credentials, usual: Shares) -> Option<Shares> {
@@ -104,7 +104,7 @@ impl Rules {
         }
     }
 
-    /// What `peer` may ask for in a second: without a limit as much as there is.
+    /// The most that `peer` may ask for in a second: without a limit as much as there is.
     fn rates(&self, peer: &Credentials) -> Rates {
         limit::rates(self.limits.iter().filter(|limit| limit.fits(peer)))
     }
@@ -154,7 +154,7 @@ impl Rules {
         )
     }
 
-    /// What `peer` may do with the volume `name`; `None` is nothing.
+    /// The grant of `peer` for the volume `name`; `None` is nothing.
     pub fn grant(&self, peer: &Credentials, name: &str) -> Option<Grant> {
         if !self.knows(peer) {
             return None;

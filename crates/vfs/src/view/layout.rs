@@ -401,7 +401,7 @@ pub fn entry_hash(parent: u64, name: &[u8]) -> u64 {
     hash >> 8 | 1 << 63
 }
 
-/// What [`entry::HASH_LENGTH`] holds for a name with that [`entry_hash`].
+/// The value of [`entry::HASH_LENGTH`] for a name with that [`entry_hash`].
 #[inline(always)]
 pub fn hash_length(hash: u64, name: &[u8]) -> u64 {
     hash << 8 | (name.len() as u64 & 0xff)
