@@ -1,4 +1,4 @@
-//! What a request costs without waiting: client, ring, router, session and file system in one
+//! The cost of a request without waiting: client, ring, router, session and file system in one
 //! thread, for a profiler.
 //! `cargo run --release -p atoll-bench --example requests [OPERATION [COUNT]]`
 

@@ -29,7 +29,7 @@ static GDBM_FILE open_database(const char *name, int flags) {
     return database;
 }
 
-// What belongs to a key.
+// The value that belongs to a key.
 static uint32_t value_of(uint32_t key) { return key * 2654435761u + 1; }
 
 int main(int argc, char **argv) {

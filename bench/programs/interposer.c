@@ -15,8 +15,9 @@
  *
  * The volume is mounted at the first path below the folder and unmounted when the program ends. It
  * belongs to one process: children find it gone. Calls that the C library makes inside itself do
- * not come here, nor do static programs. What cannot be done is refused, so that programs can do
- * without: mapping a file (ENODEV), and giving it a descriptor's number of the kernel (EXDEV).
+ * not come here, nor do static programs. This library refuses what it cannot do, so that
+ * programs can do without: mapping a file (ENODEV), and giving it a descriptor's number of the
+ * kernel (EXDEV).
  */
 #define _GNU_SOURCE
 #include "atoll.h"
@@ -91,7 +92,7 @@ static void mount_volume(void) {
         }
     }
     if (atoll_mount(path, &options) != 0) die("mount");
-    /* What the kernel does with it for others. */
+    /* The kernel applies the umask elsewhere, the library here. */
     mode_t mask = umask(0);
     umask(mask);
     atoll_umask(mask);
@@ -163,7 +164,7 @@ OPEN(open64)
 OPENAT(openat)
 OPENAT(openat64)
 
-/* What programs compiled with checks call instead. */
+/* Programs compiled with checks call these instead. */
 int __open_2(const char *path, int flags) { return open(path, flags); }
 int __open64_2(const char *path, int flags) { return open(path, flags); }
 int __openat_2(int dirfd, const char *path, int flags) { return openat(dirfd, path, flags); }
@@ -388,7 +389,7 @@ int fstatat64(int dirfd, const char *path, struct stat64 *buf, int flags) {
     return fstatat(dirfd, path, (struct stat *)buf, flags);
 }
 
-/* What programs built with older C libraries call. */
+/* Programs built with older C libraries call these. */
 int __xstat(int version, const char *path, struct stat *buf) {
     (void)version;
     return stat(path, buf);
@@ -444,7 +445,7 @@ BY_FD(int, fstatvfs, (int fd, struct statvfs *buf), atoll_fstatvfs(fd, buf), (fd
 
 /* ---- directories ---- */
 
-/* What a DIR of ours points to. The C library's begins with a descriptor, which is not negative. */
+/* A DIR of ours points to this. The C library's begins with a descriptor, which is not negative. */
 struct stream {
     int mark;
     ATOLL_DIR *dir;

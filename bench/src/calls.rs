@@ -1,4 +1,4 @@
-//! What a measured file system is asked to do: the calls of POSIX, one trait for all subjects.
+//! The calls of POSIX that workloads make of a measured file system: one trait for all subjects.
 //!
 //! Workloads are generic over [`Calls`], so that every subject runs exactly the same code and a
 //! call is a direct call.

@@ -115,8 +115,8 @@ fn program_runs(order: &Order, run: &mut Run) -> Result<(), Broken> {
             other => return Err(Broken(format!("no program {other}"))),
         }
         if embedded {
-            // What the program left must be whole; and the next one is not to recover it, since
-            // nobody else finds a file system in need of that.
+            // The file system that the program left must be whole; and the next one is not to
+            // recover it, since nobody else finds a file system in need of that.
             Atoll::mount(order.subject, &order.folder, 0, 0)?.unmount()?;
         }
         Ok(())
@@ -163,7 +163,7 @@ fn of_clients<C: Calls>(
 pub fn volume_bytes(workload: &str, point: u64, smoke: bool) -> u64 {
     const MIB: u64 = 1 << 20;
     match (workload, point) {
-        // What the demand names.
+        // The size that the demand names.
         ("idle-memory", mib) => mib * MIB,
         _ if smoke => 256 * MIB,
         // Room for a file of 1 GiB and its predecessor, whose blocks are free only once the removal

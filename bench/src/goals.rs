@@ -1,4 +1,4 @@
-//! What Atoll aims at, and by how much it is met or missed.
+//! The goals that Atoll aims at, and by how much they are met or missed.
 
 use serde::Serialize;
 

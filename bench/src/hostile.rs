@@ -143,7 +143,7 @@ fn measure(attack: &'static Attack, options: &Options, row: &mut Row) -> Result<
     Ok(())
 }
 
-/// What an actor found, from its line `text`. To answer late is a result; that a call of its
+/// The finding of an actor, from its line `text`. To answer late is a result; that a call of its
 /// failed, or read what it did not write, is a failure of the server.
 fn found<T: serde::de::DeserializeOwned>(
     text: &str,

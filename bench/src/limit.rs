@@ -48,7 +48,7 @@ impl Drop for Limit {
     }
 }
 
-/// Moves this process into the group at `folder`. What it used before stays where it was charged.
+/// Moves this process into the group at `folder`. Its earlier memory stays where it was charged.
 pub fn enter(folder: &Path) -> io::Result<()> {
     fs::write(folder.join("cgroup.procs"), std::process::id().to_string())
 }

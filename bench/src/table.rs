@@ -1,4 +1,4 @@
-//! What is measured: the suites, their workloads with points and metrics, and what Atoll aims at.
+//! The measurements: the suites, their workloads with points and metrics, and what Atoll aims at.
 
 mod embedded;
 mod server;
@@ -73,7 +73,7 @@ pub struct Goal {
 pub struct Workload {
     /// Its name on the command line and in JSON.
     pub name: &'static str,
-    /// What it does, for the table's head.
+    /// Its description, for the table's head.
     pub title: &'static str,
     /// The quantity that varies from point to point.
     pub axis: &'static str,
@@ -85,7 +85,7 @@ pub struct Workload {
     pub metrics: &'static [(&'static str, Unit)],
     /// The subjects that take part.
     pub subjects: &'static [Subject],
-    /// What Atoll aims at.
+    /// The goals that Atoll aims at.
     pub goals: &'static [Goal],
 }
 

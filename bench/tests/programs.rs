@@ -71,7 +71,7 @@ fn gdbm() {
     }
 }
 
-/// What PostMark counts: created, alone, in transactions; read; appended; deleted, alone, in
+/// The counts of PostMark: created, alone, in transactions; read; appended; deleted, alone, in
 /// transactions.
 type Counts = [u32; 8];
 

@@ -24,7 +24,7 @@ const BACKEND: [(&str, &str); 4] = [
     ("atoll-transport", "../transport"),
 ];
 
-/// What becomes of a file's name and content, and those below a folder in the order of their names.
+/// Hashes a file's name and content, and those below a folder in the order of their names.
 fn hash(path: &Path, hasher: &mut DefaultHasher) -> io::Result<()> {
     path.hash(hasher);
     if !path.is_dir() {
@@ -33,14 +33,14 @@ fn hash(path: &Path, hasher: &mut DefaultHasher) -> io::Result<()> {
     }
     let mut entries =
         fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
-    // What editors leave beside a file is none of it.
+    // Files that editors leave beside a file are none of it.
     entries.retain(|path| path.file_name().is_some_and(|name| name.as_encoded_bytes()[0] != b'.'));
     entries.sort();
     entries.iter().try_for_each(|entry| hash(entry, hasher))
 }
 
 /// Builds the backend, optimised and without unwinding whatever the profile, in a folder of its
-/// own. What it needs from elsewhere has been fetched for the command as well.
+/// own. The crates that it needs from elsewhere have been fetched for the command as well.
 ///
 /// Cargo goes by the times of files. Those of a folder that was copied, or put back from an
 /// archive, with its times can be later than those of sources that were never built there. So a
@@ -99,7 +99,7 @@ fn cargo(command: &str, folder: &Path, target: &str) -> Command {
     cargo.args([command, "--quiet", "--offline", "--locked", "--profile", "release"]);
     cargo.args(["--target", target, "--target-dir"]).arg(folder);
     cargo.args(["--manifest-path", "../preload-backend/Cargo.toml"]);
-    // What this build is for, a lint or a test, is not what that one is for.
+    // This build may be for a lint or a test, and that one is not.
     for (name, _) in env::vars_os() {
         let text = name.to_string_lossy();
         let about_this =
@@ -141,7 +141,8 @@ fn main() {
     // Names of older C libraries and their like, which programs still call.
     compiler.arg("-Wno-deprecated-declarations");
     // It must not bring the loader more work than it has: every program loads it.
-    // What is not defined is looked for in the C library, and its loader, when it is loaded.
+    // The loader looks for undefined symbols in the C library, and in itself, when it loads the
+    // interposer.
     compiler.args(["-Wl,-z,relro", "-Wl,-O1", "-Wl,--hash-style=gnu"]);
     // Nothing but the C library, by the name that every one of its kind has.
     compiler.args(["-nodefaultlibs", "-Wl,--gc-sections", "-Wl,--exclude-libs,ALL", "-Wl,-s"]);

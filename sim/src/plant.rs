@@ -34,7 +34,7 @@ pub enum Plant {
     ConnectionsAsUsers,
     /// Mounts of all users are waited for like the superuser's.
     TrustedStrangers,
-    /// What a session took of its user's share is not given back.
+    /// The server does not give back what a session took of its user's share.
     KeptCharges,
     /// A removal frees all that a file has in one call.
     WholeRemovals,

@@ -120,7 +120,7 @@ pub struct World {
     pub(crate) due: Vec<(u64, FsResult<()>)>,
     pub(crate) mirror: Mirror,
     pub(crate) locks: Locks,
-    /// What each user has of the server.
+    /// Each user's use of the server.
     accounts: Accounts,
     open_accounts: Vec<Arc<Account>>,
     pub(crate) subtree: Ino,

@@ -402,7 +402,7 @@ impl Guest {
         let at = MEMORY + SLOTS + SLOT * u64::from(slot);
         self.write(at + MESSAGE, message);
         self.write(at + DATA, data);
-        // What is small lies in the first page, the data of both ways in pages of their own.
+        // Small pieces lie in the first page, the data of both ways in pages of their own.
         let first = if room > 0 { 16 } else { 4096 };
         let mut chain = vec![(at + MESSAGE, message.len(), 0)];
         chain.extend((!data.is_empty()).then_some((at + DATA, data.len(), 0)));

@@ -34,7 +34,7 @@ pub struct Quirks {
     pub xattr_value_max: usize,
     /// The most hard links that a file can have, where that can be tried in a test.
     pub link_max: Option<u32>,
-    /// What is no directory is found as `.` of itself: kernels look up so what was exported by NFS.
+    /// A file that is no directory is found as `.` of itself: kernels look up so what NFS exports.
     pub finds_itself: bool,
     /// Fifty thousand inodes can be known at once. A host directory needs a descriptor for each.
     pub many_inodes: bool,

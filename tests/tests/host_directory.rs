@@ -306,7 +306,7 @@ fn race(bounds: Bounds) {
     fs::write(root.join("real/f"), b"inside").unwrap();
     let link = root.join("link");
     symlink(&out, &link).unwrap();
-    // Whatever becomes of its name, the host's program works in this directory.
+    // The host's program works in this directory, whatever becomes of its name.
     let real = fs::File::open(root.join("real")).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -18,7 +18,7 @@ const MEMORY: u64 = 256 << 20;
 /// Hostile users, and the connections of each: nearly all that there are.
 const USERS: u32 = 7;
 const CONNECTIONS: usize = 56;
-/// What a hostile client opens, unless it is refused: of all together far more than fits.
+/// The opens of a hostile client, unless it is refused: of all together far more than fits.
 const OPENS: usize = 20_000;
 
 /// One that opens files until it may not, and keeps the connection, if it got one; how many it has

@@ -375,7 +375,8 @@ fn open(session: &mut Session<Real>, named: &str, flags: OpenFlags) -> (Ino, Han
     (ino, session.open(&cx(), ino, flags).unwrap())
 }
 
-/// What is written into a mapped file is memory of who has mapped it, within that user's bounds.
+/// A write into a mapped file takes memory of the user who has mapped it, within that user's
+/// bounds.
 #[test]
 fn growth_counts() {
     let volume = volume_of(4096);
@@ -393,7 +394,7 @@ fn growth_counts() {
     resize(&mut owner, file.0, 5 << 30);
     owner.write(&cx(), file.0, file.1, (5 << 30) - 1, b"x").unwrap();
     assert_eq!(has(), before + (64 << 10));
-    // What is written again counts once.
+    // Bytes that are written again count once.
     for _ in 0..20 {
         owner.write(&cx(), file.0, file.1, (5 << 30) - 9, &[2; 8]).unwrap();
         user.write(&cx(), in_user.0, in_user.1, 0, &[1; 3 << 18]).unwrap();
@@ -411,7 +412,7 @@ fn growth_counts() {
     assert_eq!(volume.sync_mapped(token, NOW), Err(Errno::ESTALE));
     owner.write(&cx(), file.0, file.1, 0, b"owners").unwrap();
     assert_eq!(in_memory(&memory, 0, 8), *b"stored\x01\x01");
-    // What the user has kept counts, for later mappings too, as long as it is there.
+    // The memory that the user has kept counts, for later mappings too, as long as it is there.
     volume.tend_mappings(NOW).unwrap();
     assert_eq!(has(), before + (64 << 10) + (3 << 18));
     let (again, _) = map(&mut user, in_user, 1 << 18);

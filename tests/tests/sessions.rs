@@ -328,8 +328,8 @@ fn a_view_is_the_peers_own() {
     assert!(seen("f"));
 }
 
-/// What a View takes is given back when its session ends, and then nobody has it any more, though
-/// the client keeps its descriptor and a mapping.
+/// The memory that a View takes is given back when its session ends, and then nobody has it any
+/// more, though the client keeps its descriptor and a mapping.
 #[test]
 fn a_view_that_is_kept_takes_nothing() {
     let (volume, _all) = owned();

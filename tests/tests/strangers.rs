@@ -1,4 +1,4 @@
-//! What clients that nobody trusts can take of a server's memory.
+//! The memory that clients can take of a server which trusts none of them.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -62,7 +62,7 @@ fn the_memory_of_a_stranger_has_its_pages_for_good() {
         // The usual client does what is asked for.
         let mut good = ring(&served.socket(), 1).client().unwrap();
         good.getattr(&CX, Ino::ROOT).unwrap();
-        // What can be sealed no more is refused, with the reason.
+        // Memory that can be sealed no more is refused, with the reason.
         let (whole, _) = memory(&config);
         rustix::fs::fcntl_add_seals(&whole, SealFlags::SEAL).unwrap();
         let (_connection, answer) = ask(&place, &whole);

@@ -370,7 +370,7 @@ fn what_the_server_forgets_is_not_found() {
         world.other.mkdir(&cx(), world.dir, name(&file), 0o755).unwrap();
         world.session.lookup(&cx(), world.dir, name(&file)).unwrap();
         assert!(world.named(&file));
-        // Whatever the View finds, the server knows.
+        // The server knows every inode that the View finds.
         for number in 0..=number {
             let file = format!("n{number}");
             let found = world.view.reader().unwrap().lookup_attr(world.dir.0, file.as_bytes());

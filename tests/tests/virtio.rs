@@ -71,7 +71,7 @@ impl Default for Options {
 
 impl Served {
     fn new(options: Options) -> Served {
-        // Whoever runs these tests may make files.
+        // Any user who runs these tests may make files.
         Served::with(fixtures::open_to_all(), options)
     }
 
@@ -292,7 +292,7 @@ fn a_guest_that_begins_again_has_nothing_open() {
         guest.init();
         assert_eq!(other.answer(1, waits).unwrap().0, 0, "life {life}");
         assert_eq!(other.ask(FUSE_SETLK, theirs.0, &give, 0).unwrap().0, 0);
-        // What was opened before means nothing now.
+        // A handle that was opened before means nothing now.
         let (error, _) = guest.ask(FUSE_SETLK, file.0, &mine, 0).unwrap();
         assert_ne!(error, 0, "life {life}");
         if life == 0 {
@@ -573,7 +573,7 @@ fn memory_that_goes_costs_its_guest_alone() {
     }
 }
 
-/// What front ends say that none should, each on a connection of its own.
+/// Messages that no front end should send, each on a connection of its own.
 #[test]
 fn a_hostile_front_end_is_dropped() {
     use std::io::Write;

@@ -4,7 +4,7 @@
  *   names DIRECTORY OPERATIONS SEED
  *
  * Prints `end` and how often each operation was done, or what differed and the operations before.
- * What it leaves in DIRECTORY is compared once more, by readers of their own. */
+ * Readers of their own compare once more the files that it leaves in DIRECTORY. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -60,7 +60,7 @@ static void die(const char *what, long expected, long found) {
 static void is(const char *what, long expected, long found) {
     if (expected != found) die(what, expected, found);
 }
-/* What a call gave: 0, or the number of the error. */
+/* The result of a call: 0, or the number of the error. */
 static long error_of(long result) { return result < 0 ? errno : 0; }
 
 /* ---- places ---- */

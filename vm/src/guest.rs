@@ -15,7 +15,7 @@ const BOOT: Duration = Duration::from_mins(5);
 const SCRIPT: Duration = Duration::from_mins(5);
 /// The kernel's log, in the guest's folder.
 const CONSOLE: &str = "console";
-/// What QEMU said, beside it.
+/// The output of QEMU, beside it.
 const SAID: &str = "qemu";
 /// How much of the kernel's log a failure shows.
 const SHOWN: usize = 4000;
@@ -25,17 +25,17 @@ pub struct Guest {
     emulator: Child,
     input: ChildStdin,
     output: Receiver<Vec<u8>>,
-    /// What came and has not been asked for yet.
+    /// Output that came and has not been asked for yet.
     came: Vec<u8>,
     folder: TempDir,
 }
 
-/// What became of a script.
+/// The outcome of a script.
 #[derive(Debug)]
 pub struct Ran {
     /// Its status, as the shell has it.
     pub status: i32,
-    /// What it printed, to standard output and standard error.
+    /// Its output, to standard output and standard error.
     pub output: String,
 }
 
@@ -143,7 +143,7 @@ impl Guest {
         self.emulator.id()
     }
 
-    /// What the guest wrote before `mark`.
+    /// The guest's output before `mark`.
     #[track_caller]
     fn until(&mut self, mark: &[u8], bound: Duration, what: &str) -> Vec<u8> {
         let end = Instant::now() + bound;

@@ -9,7 +9,7 @@ use crate::{modules, parts};
 /// The folders that every guest has.
 const FOLDERS: [&str; 6] = ["bin", "dev", "mnt", "modules", "proc", "sys"];
 
-/// What a guest is to have.
+/// The modules and files that a guest is to have.
 #[derive(Clone, Default)]
 pub struct Image {
     modules: Vec<String>,

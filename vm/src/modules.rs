@@ -54,7 +54,7 @@ fn order(wanted: &[&str], needs: &dyn Fn(&str) -> Option<Vec<String>>) -> Vec<St
     order
 }
 
-/// What a module says that it needs: an entry `depends=A,B` of its section of such strings.
+/// The modules that a module says it needs: an entry `depends=A,B` of its section of such strings.
 fn needs(module: &[u8]) -> Vec<String> {
     const KEY: &[u8] = b"\0depends=";
     let Some(at) = module.windows(KEY.len()).position(|window| window == KEY) else {

@@ -1,5 +1,5 @@
-//! What a virtual machine needs of this one, and where it lies. `cargo xtask setup` brings it all;
-//! what is missing is named with the way to get it.
+//! The parts that a virtual machine needs of this one, and where they lie. `cargo xtask setup`
+//! brings them all; a part that is missing is named with the way to get it.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,5 @@
-//! What tests run in a guest, on a file system that it has mounted. Each checks what it reads.
+//! The programs that tests run in a guest, on a file system that it has mounted. Each checks what
+//! it reads.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

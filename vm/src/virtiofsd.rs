@@ -57,7 +57,7 @@ impl Virtiofsd {
         counts
     }
 
-    /// What it said.
+    /// Its log.
     pub fn log(&self) -> String {
         let log = std::fs::read(self.folder.path().join("log")).unwrap_or_default();
         String::from_utf8_lossy(&log).into_owned()

@@ -1,12 +1,12 @@
-//! What the kernel of a Linux guest sends to a virtio-fs device, counted at the stock server.
-//! docs/VIRTIO-FS.md has the table that this prints.
+//! The requests that the kernel of a Linux guest sends to a virtio-fs device, counted at the stock
+//! server. docs/VIRTIO-FS.md has the table that this prints.
 #![allow(missing_docs)]
 
 use std::collections::BTreeMap;
 
 use atoll_vm::{Guest, Machine, Virtiofsd, programs};
 
-/// What is done, and its name.
+/// The steps: each one's name, and its script.
 const STEPS: [(&str, &str); 13] = [
     ("mount", "mount -t virtiofs f /mnt"),
     ("ls -l of 1,000 files, cold", "ls -l /mnt/many > /tmp/list"),
@@ -60,7 +60,7 @@ fn record(kinds: &[&[&str]]) {
         let mut before = BTreeMap::new();
         for (name, script) in STEPS {
             let ran = guest.run(script);
-            // What is not answered may come a little later.
+            // Requests that have no answer may come a little later.
             guest.ok("usleep 200000");
             let now = server.requests();
             let of_step: Vec<String> = now

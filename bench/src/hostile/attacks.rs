@@ -13,7 +13,7 @@ use crate::record::Broken;
 pub struct Attack {
     /// Of the row.
     pub name: &'static str,
-    /// What it is.
+    /// Its description.
     pub title: &'static str,
     /// How many processes take part.
     pub processes: u32,
@@ -109,7 +109,7 @@ pub struct Part {
     smoke: bool,
 }
 
-/// What a stranger knows.
+/// The server as a stranger knows it.
 pub struct Scene {
     /// Where the server listens.
     pub socket: PathBuf,

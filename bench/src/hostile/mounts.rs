@@ -1,4 +1,5 @@
-//! What strangers do with FUSE mounts: a served one of theirs, or one that they serve themselves.
+//! Attacks of strangers with FUSE mounts: a served one of theirs, or one that they serve
+//! themselves.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -28,7 +29,7 @@ use super::rings::{BIG, become_user, open};
 use crate::record::Broken;
 use crate::system;
 
-/// What is mounted.
+/// The mounts, by their directories.
 static MOUNTS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// Takes all mounts down, whoever uses them: their kernel answers every request with an error.

@@ -13,7 +13,7 @@ pub struct Measured {
     pub throughput: f64,
 }
 
-/// What came of one attack.
+/// The result of one attack.
 #[derive(Debug, Default, Serialize)]
 pub struct Row {
     pub attack: &'static str,
@@ -29,7 +29,7 @@ pub struct Row {
     pub shared_mib: f64,
     /// Whether the server ended when it was told to.
     pub ends: bool,
-    /// What anybody said, such as how strangers were refused.
+    /// The words of all actors, such as how strangers were refused.
     pub notes: String,
     /// Why there is no figure.
     pub failure: Option<String>,

@@ -1,4 +1,4 @@
-//! What strangers do through rings, and with bare connections.
+//! Attacks of strangers through rings, and with bare connections.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -73,7 +73,7 @@ pub fn connect(socket: &Path, config: &Config) -> Result<Ring, String> {
     open(socket)?.ring(Mode::Write, config).map_err(why)
 }
 
-/// What strangers find, as the superuser makes it: all may make files in the root.
+/// Makes the files that strangers find, as the superuser: all may make files in the root.
 pub fn furnish(socket: &Path) -> Result<(), Broken> {
     let mut ring = connect(socket, &Config::default()).map_err(Broken)?;
     let mut client = ring.client().ok_or_else(|| Broken("no lane".into()))?;

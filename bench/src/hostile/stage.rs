@@ -158,7 +158,7 @@ impl Actor {
         }
     }
 
-    /// What it has said meanwhile, if anything.
+    /// The line that it has said meanwhile, if any.
     pub fn note(&self) -> Option<String> {
         self.lines.try_recv().ok()
     }

@@ -114,7 +114,7 @@ fn lane(ring: &mut Ring) -> Result<Way, Broken> {
     ring.client().ok_or_else(|| Broken("the victim gets no lane".into()))
 }
 
-/// What stands in the page or chunk number `place` after it was written for the `round`th time.
+/// The content of the page or chunk number `place` after it was written for the `round`th time.
 fn pattern(place: usize, round: u64, out: &mut [u8]) {
     for (at, word) in out.chunks_exact_mut(8).enumerate() {
         let value = (place as u64) << 40 ^ round << 16 ^ at as u64;

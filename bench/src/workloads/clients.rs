@@ -1,4 +1,4 @@
-//! What clients of a server do, one by one and many at once.
+//! Workloads of a server's clients, one by one and many at once.
 
 use std::ffi::CString;
 use std::sync::{Barrier, Mutex};

@@ -1,7 +1,7 @@
 //! The workloads: each one generic function over the calls of a subject, but for those of
 //! [`rings`].
 //!
-//! Every one checks all that it reads. What a check costs is part of the time, for all subjects
+//! Every one checks all that it reads. The cost of a check is part of the time, for all subjects
 //! alike.
 
 pub mod chunks;
@@ -22,7 +22,8 @@ use crate::record::{Broken, Record};
 
 /// The circumstances of one measurement.
 pub struct Run {
-    /// What the workload's definition varies: a size, a number of files, a number of calls.
+    /// The quantity that the workload's definition varies: a size, a number of files, a number of
+    /// calls.
     pub point: u64,
     /// Whether it only has to be shown that the workload works.
     pub smoke: bool,

@@ -47,7 +47,7 @@ fn spread(processors: &[usize], number: usize, threads: u64) {
     }
 }
 
-/// What of that went in.
+/// The index of an entry that was taken.
 fn index(taken: Result<Option<Taken>, ring::Broken>) -> Result<Option<u32>, ring::Broken> {
     Ok(taken?.map(|taken| taken.index))
 }

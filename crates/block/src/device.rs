@@ -96,9 +96,9 @@ pub trait BlockDevice {
         self.flush()
     }
 
-    /// What makes the writes to `count` blocks from `first` durable that are completed by now,
-    /// while the device goes on being used: see [`Flusher`]. `None` where only the device itself
-    /// can, or the range is not on it.
+    /// The flusher that makes the writes to `count` blocks from `first` durable that are completed
+    /// by now, while the device goes on being used: see [`Flusher`]. `None` where only the device
+    /// itself can, or the range is not on it.
     fn flusher(&mut self, first: BlockIndex, count: u64) -> Option<Flusher> {
         let _ = (first, count);
         None

@@ -24,7 +24,7 @@ pub use image::Image;
 pub use media::{Discarded, Event, Media, Survival};
 pub use recording::{Recording, Replay};
 
-/// What goes wrong, from the next call on.
+/// The faults of a device, from the next call on.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
     /// Reads and loads that touch these blocks fail with [`BlockError::Io`].
@@ -38,7 +38,7 @@ pub struct Faults {
     pub free_blocks: Option<u64>,
     /// It cannot set storage aside.
     pub reserves_nothing: bool,
-    /// What discarded blocks hold. All but zeros is less than [`BlockDevice`] promises.
+    /// The content of discarded blocks. All but zeros is less than [`BlockDevice`] promises.
     pub discarded: Discarded,
     /// How many flushes fail with [`BlockError::Io`].
     pub flush_errors: u32,
@@ -65,7 +65,7 @@ pub struct FaultDevice {
     recording: Option<Recording>,
     /// The bytes that are read in place of the memory above the medium.
     past_cache: Option<Image>,
-    /// What goes wrong from now on.
+    /// The faults from now on.
     pub faults: Faults,
 }
 
@@ -109,12 +109,12 @@ impl FaultDevice {
         &self.media
     }
 
-    /// What a process that ends now leaves: every completed call.
+    /// The image that a process leaves if it ends now: every completed call.
     pub fn process_crash(&self) -> Image {
         self.media.current().clone()
     }
 
-    /// What power loss now leaves, with `survival` of what is not durable.
+    /// The image that power loss leaves now, with `survival` of what is not durable.
     pub fn power_loss(&self, survival: Survival) -> Image {
         self.media.power_loss(survival)
     }
@@ -261,7 +261,8 @@ impl BlockDevice for FaultDevice {
         Ok(())
     }
 
-    /// What a failed flush gave up is what was durable before. No event, and not in a recording.
+    /// Bytes that a failed flush gave up are those that were durable before. No event, and not in a
+    /// recording.
     fn forget_cached(&mut self) -> Result<(), BlockError> {
         self.note_flushers();
         self.media.forget_given_up();

@@ -25,7 +25,7 @@ pub struct VhostUser {
     queues: u16,
 }
 
-/// What the guest's kernel may rely on.
+/// The knowledge that the guest's kernel may rely on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cache {
     /// Nothing.

@@ -113,7 +113,7 @@ impl Form {
     }
 }
 
-/// What is said by one place of the program about one user.
+/// The messages of one place of the program about one user.
 type Kind = (Option<&'static str>, Option<u32>, Option<u64>);
 
 /// How often it was said, and the first that was left out.
@@ -124,7 +124,7 @@ struct Said {
     example: String,
 }
 
-/// What was said in this window.
+/// The messages of this window.
 #[derive(Debug, Default)]
 struct Limiter {
     kinds: HashMap<Kind, Said>,
@@ -132,7 +132,7 @@ struct Limiter {
     all: u32,
     /// Of kinds that were not there yet when there was room for no more.
     others: u64,
-    /// What waited too long to be written.
+    /// Messages that waited too long to be written.
     unwritten: u64,
     since: Option<Instant>,
 }
@@ -233,7 +233,7 @@ impl Shared {
         while open {
             let deadline = self.lock().limiter.deadline();
             let line = match deadline {
-                // What begins a window comes here too.
+                // A line that begins a window comes here too.
                 None => queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 Some(at) => queue.recv_timeout(at.saturating_duration_since(Instant::now())),
             };
@@ -309,7 +309,7 @@ mod tests {
         let said = |limiter: &mut Limiter, kind| {
             (0..1000).filter(|_| limiter.admit(kind, now, &"x")).count()
         };
-        // What it says takes no room from them either.
+        // Messages about the server take no room from them either.
         for line in 0..100 {
             assert_eq!(said(&mut limiter, server(line)), ALIKE as usize);
         }

@@ -137,7 +137,7 @@ fn serve(
     unmount_when_asked(signals, target);
     let Ended { fs, error } = server.run();
     if error.is_some() || fs.is_none() {
-        // What is left there could only fail.
+        // A mount that is left there could only fail.
         let _ = detach(target);
     }
     match fs {
@@ -182,7 +182,7 @@ fn attach(
     if connection.wait() {
         return Ok(0);
     }
-    // What is left there could only fail.
+    // A mount that is left there could only fail.
     let _ = detach(target);
     Err(Failure::new(format!(
         "the server of {place} has gone; {} is unmounted, and what had been written is safe",

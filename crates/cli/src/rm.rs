@@ -31,7 +31,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Outcome {
     let mut status = 0;
     for text in &args.places {
-        // Whoever names a file of the system does not mean all that is in it.
+        // A user who names a file of the system does not mean all that is in it.
         let Location::Volume(volume, inside) = Location::parse(text) else {
             return Err(Failure::new(format!(
                 "{0} names no place in a volume: write VOLUME:/PATH; {0}:/ is all that is in it",

@@ -289,7 +289,7 @@ fn mount_all(attachments: &[Attachment], line: &CommandSide<'_>) -> Result<OsStr
         // Only the server may have it now, so that its end is the mount's.
         drop(device);
         let own = line.wait()?;
-        // What the host changes too goes through the kernel alone.
+        // A directory that the host changes too goes through the kernel alone.
         let own = own.filter(|_| !served::is_directory(&attachment.volume));
         if let Some(place) = attachment.served.as_ref().or(own.as_ref()) {
             // Until the kernel has asked for them, the root's owner is one that a user namespace

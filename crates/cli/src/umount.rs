@@ -38,7 +38,7 @@ pub fn run(args: &Args) -> Outcome {
         target = itself(&target)
             .map_err(|error| Failure::new(format!("cannot unmount {shown}: {error}")))?;
         mounted = mount::mounted_at(&target).map_err(table)?;
-        // What is no mount point can be asked whether it is a link to one.
+        // A path that is no mount point can be asked whether it is a link to one.
         if mounted.is_some() {
             break;
         }

@@ -221,7 +221,7 @@ pub struct CreateOptions<'a> {
 /// Makes a volume in a new file, an empty one, or a block device, and opens it. A new file has its
 /// name once it is a volume.
 ///
-/// Whatever holds data is left alone unless `force` is given.
+/// Storage that holds data is left alone unless `force` is given.
 pub fn create(path: &Path, options: &CreateOptions<'_>) -> Result<Volume, Failure> {
     if let Some(size) = options.size
         && size < size::of_blocks(BLOCK_COUNT_MIN)

@@ -337,7 +337,8 @@ fn files_that_are_never_flushed() {
     // Greeters of others, who are let in, end by themselves.
     let hang = || children(broker.unsigned_abs(), "atoll").len() == GREETERS;
     wait_until("as many hang as may of one user", hang);
-    // What hangs keeps neither the server from ending, nor the next from its volume and socket.
+    // A greeter that hangs keeps neither the server from ending, nor the next from its volume and
+    // socket.
     let dir = served.stop();
     let served = Served::again(dir, &["--allow", "uid:1=rw"]);
     assert_eq!(ok(&mut served.run("cat /vol/f")), "here\n");

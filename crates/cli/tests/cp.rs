@@ -217,7 +217,7 @@ fn volumes_are_not_taken_for_files() {
     assert_eq!(std::fs::read(&vol).unwrap(), b"note");
 }
 
-/// What the last place leads to is written over; links and devices stay what they are.
+/// The file that the last place leads to is written over; links and devices stay what they are.
 #[test]
 fn links_and_devices_that_are_named() {
     let dir = folder();
@@ -269,7 +269,7 @@ fn a_copy_that_gets_no_name_leaves_nothing() {
     need("unshare", "util-linux");
     let mut command = Command::new("unshare");
     command.current_dir(path).args(["--user", "--map-root-user", "--mount", "sh", "-ec"]);
-    // What is mounted on something keeps its name.
+    // A file with a mount on it keeps its name.
     command.arg("mount --bind to/d/first to/d/first; exec \"$0\" cp -r from/d to");
     let said = fails(command.arg(env!("CARGO_BIN_EXE_atoll")), 1);
     assert!(said.contains("d/first: ") && said.contains("busy"), "{said}");

@@ -52,7 +52,7 @@ fn a_directory_is_the_hosts_and_the_clients() {
         fs::remove_file(host.join(&name)).unwrap();
         assert_eq!(one.does(&format!("test ! -e /vol/{name}")), "");
     }
-    // What a client makes is the host's at once, under its name, mode and owner.
+    // A file that a client makes is the host's at once, under its name, mode and owner.
     let made =
         "mkdir /vol/d; umask 027; echo made > /vol/d/g; ln -s g /vol/d/l; ln /vol/d/g /vol/h";
     assert_eq!(one.does(made), "");
@@ -106,7 +106,7 @@ fn a_directory_for_looking_only() {
     served.stop();
 }
 
-/// What another user makes is that user's on the host, if the server may say so.
+/// A file that another user makes is that user's on the host, if the server may say so.
 #[test]
 fn owners_are_the_hosts() {
     if !is_root() {

@@ -64,7 +64,7 @@ fn one_of_many_makes_the_volume() {
     assert!(names(path).is_empty(), "{:?}", names(path));
 }
 
-/// What a program has written and synced is in the volume that is there afterwards.
+/// Bytes that a program has written and synced are in the volume that is there afterwards.
 #[test]
 fn programs_that_begin_at_once_without_a_volume() {
     let dir = folder();
@@ -137,7 +137,7 @@ fn sizes_that_are_asked_for() {
     assert_eq!(std::fs::metadata(path.join("v.vol")).unwrap().len(), 80 << 20);
 }
 
-/// What a command line says twice, or says of everything.
+/// A volume that the command line names twice, or that would stand for everything.
 #[test]
 fn places_that_make_no_sense() {
     let dir = folder();

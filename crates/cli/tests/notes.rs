@@ -19,7 +19,7 @@ fn output(dir: &Path, args: &[&str]) -> Output {
     atoll().current_dir(dir).args(args).stdin(Stdio::null()).output().unwrap()
 }
 
-/// What `atoll dump` shows of one kind.
+/// The elements of one kind that `atoll dump` shows.
 fn elements(dir: &Path, volume: &str, kind: &str) -> Vec<Value> {
     let said = ok(atoll().current_dir(dir).args(["dump", "--json", volume]));
     let all = said.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -106,8 +106,8 @@ fn servers_say_what_they_find_later() {
     }
 }
 
-/// A damaged record that the last sync covers looks like a sync that was cut short. Whatever opens
-/// the volume says so, and a check does in the same words.
+/// A damaged record that the last sync covers looks like a sync that was cut short. Every command
+/// that opens the volume says so, and a check does in the same words.
 #[test]
 fn a_check_says_what_a_mount_says() {
     let dir = folder();

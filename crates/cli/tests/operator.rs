@@ -232,7 +232,7 @@ fn the_log_cannot_be_flooded() {
     assert!(log.contains("more messages were left out like: process"), "{log}");
 }
 
-/// Whoever is to read the log does not, and the pipe is full.
+/// The process that is to read the log does not, and the pipe is full.
 #[test]
 fn nobody_waits_for_the_log() {
     let dir = folder();
@@ -255,7 +255,7 @@ fn nobody_waits_for_the_log() {
     drop(unread);
 }
 
-/// Whoever watches the server hears that it lives, again and again.
+/// The service manager hears that the server lives, again and again.
 #[test]
 fn the_watchdog() {
     let dir = folder();

@@ -205,7 +205,7 @@ fn a_private_server_has_one_mount() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && said.contains("one mount already"), "{said}");
 
-    // What the mount has open by its inode, as it is open, and as long.
+    // A file that the mount has open, by its inode, as it is open, and as long.
     let none = Err(Errno::EBADF);
     assert_eq!(client.adopt_open(attr.ino, OpenFlags::READ), none);
     assert_eq!(script("exec 9< /vol/f"), "");

@@ -202,7 +202,7 @@ fn a_missing_mount_point_is_there_only_inside() {
     inside.sort();
     assert_eq!(inside, expected);
     assert_eq!(listing("/"), before);
-    // What lies below the root is the real thing.
+    // A file below the root is the real one.
     let file = dir.path().join("real");
     script_ok(dir.path(), &format!("echo written > {}", file.display()));
     assert_eq!(std::fs::read_to_string(file).unwrap(), "written\n");
@@ -275,8 +275,8 @@ fn is_stopped(pid: i32) -> bool {
     stat.rsplit_once(") ").unwrap().1.starts_with('T')
 }
 
-/// What stops atoll, or its group as a terminal does, stops both, and what continues atoll
-/// continues both.
+/// A signal that stops atoll, or its group as a terminal does, stops both, and one that continues
+/// atoll continues both.
 #[test]
 fn stops_pass_through() {
     let dir = folder();
@@ -526,7 +526,8 @@ fn an_ordinary_user_may_run() {
     assert_eq!(output.status.code(), Some(5), "{said}");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "mine\n");
     assert!(dir.path().join("side").exists());
-    // What the superuser put there belongs to the user who runs: the volume's file is theirs.
+    // A file that the superuser put there belongs to the user who runs: the volume's file is
+    // theirs.
     let vol = dir.path().join("atoll.vol");
     std::fs::write(dir.path().join("roots"), "by root").unwrap();
     ok(atoll()

@@ -250,8 +250,8 @@ for n in itertools.count():
     }
 }
 
-/// Whoever holds the session of a mount is killed: what programs had open by it is closed, files
-/// without a name are given back, and locks are free.
+/// The process that holds the session of a mount is killed: what programs had open by it is closed,
+/// files without a name are given back, and locks are free.
 #[test]
 fn a_mount_that_is_killed_leaves_nothing() {
     need("flock", "util-linux");

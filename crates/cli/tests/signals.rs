@@ -1,6 +1,6 @@
-//! Whatever signals are ignored or blocked where atoll is started, as under nohup(1), in a shell's
-//! background or below a service manager: it ends, with the right status, and programs find the
-//! signals as they were.
+//! Atoll ends with the right status, and programs find the signals as they were, whatever signals
+//! are ignored or blocked where it is started, as under nohup(1), in a shell's background or below
+//! a service manager.
 #![allow(missing_docs)]
 
 mod common;
@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 
 const SIGNALS: &str = "HUP,INT,QUIT,TERM,PIPE,CHLD";
 
-/// What runs under these as usual, ignored, blocked, and both.
+/// Arguments of env(1) that leave these as usual, ignore them, block them, and do both.
 fn ways() -> [Vec<String>; 4] {
     let (ignored, blocked) =
         (format!("--ignore-signal={SIGNALS}"), format!("--block-signal={SIGNALS}"));
@@ -71,7 +71,7 @@ fn stays(child: &mut Child, signals: &[Signal], way: &[String]) {
 
 #[test]
 fn a_program_ends_with_its_status_and_finds_its_signals() {
-    // What the shell sees, and what it starts.
+    // The signals of the shell, and of a program that it starts.
     let script =
         "grep -E 'SigIgn|SigBlk' /proc/$$/status /proc/self/status | sed s/.*Sig//; exit 7";
     let dir = folder();
@@ -116,7 +116,7 @@ fn what_is_left_running_is_ended() {
         BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
         assert!(line.contains("waiting"), "{line}");
         stays(&mut child, &[Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT], &way);
-        // What takes no notice of the first is killed by the second.
+        // A program that takes no notice of the first is killed by the second.
         send(&child, Signal::SIGTERM);
         std::thread::sleep(Duration::from_millis(100));
         let _ = kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM);
@@ -141,7 +141,7 @@ fn a_server_ends_when_it_is_asked_to() {
                 .spawn()
                 .unwrap();
             wait_until("it serves", || dir.path().join("s").exists());
-            // What receives from clients ends with it.
+            // The processes that receive from clients end with it.
             let helpers = children(child.id(), "atoll");
             // It has no terminal to lose.
             send(&child, Signal::SIGHUP);

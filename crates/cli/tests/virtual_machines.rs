@@ -131,7 +131,8 @@ fn guests_share_a_volume_with_clients_and_mounts() {
         assert_eq!(first.ok(&format!("grep -c -x {name} /mnt/lines")), "100\n", "{name}");
     }
 
-    // What one makes, the other finds at once, and what it did not know it does not make again.
+    // A file that one makes the other finds at once, and does not make again though it did not know
+    // it.
     first.ok("! cat /mnt/new 2> /dev/null");
     second.ok("echo second > /mnt/new");
     assert_eq!(first.ok("echo first >> /mnt/new; cat /mnt/new"), "second\nfirst\n");

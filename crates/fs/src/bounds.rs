@@ -26,8 +26,8 @@ pub const fn bits(len: u64) -> usize {
     bytes + (bytes / 64 + 1) * record::ENTRY_LEN + 3 * (record::ENTRY_LEN + 8)
 }
 
-/// What the projects take of whose inodes the operation changes something: two directories, and an
-/// inode that is replaced.
+/// The usage of the projects whose inodes the operation changes: two directories, and an inode that
+/// is replaced.
 const USAGE: usize = 3 * (record::ENTRY_LEN + crate::project::USAGE_LEN);
 /// A header, the state and padding; and usage, which changes with all that is added or removed.
 const FRAME: usize = record::HEADER_LEN + crate::layout::state::LEN + 8 + USAGE;

@@ -98,7 +98,8 @@ impl<M: Addressable> Store<M> {
         if inode.record.size != size || inode.record.blocks != blocks {
             self.update_size(inode)?;
         }
-        // What is stored here cannot be taken back: it comes when there was space for all the rest.
+        // Data stored in place cannot be taken back: it comes when there was space for all the
+        // rest.
         for (at, part) in in_place {
             self.store_data(at, &data[part])?;
         }

@@ -109,8 +109,8 @@ impl Project {
         }
     }
 
-    /// Whether the quota leaves room for `charge`. What takes no more than before always has room:
-    /// a project may have been beyond its quota when it got it.
+    /// Whether the quota leaves room for `charge`. A charge that takes no more than before always
+    /// has room: a project may have been beyond its quota when it got it.
     fn has_room(&self, charge: &Charge) -> bool {
         let after = self.after(charge);
         let Quota { bytes, inodes } = self.quota.unwrap_or_default();
@@ -128,7 +128,7 @@ impl Charge {
     }
 }
 
-/// What an item with a value of `len` bytes takes.
+/// The bytes that an item with a value of `len` bytes takes.
 pub(crate) const fn item_bytes(len: usize) -> i64 {
     (cell::VALUE + len) as i64
 }

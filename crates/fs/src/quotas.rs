@@ -25,7 +25,8 @@ impl<M: Addressable> Fs<M> {
     /// Everything below such a directory belongs to its project from then on: it counts against the
     /// quota, new names for it are made within the directory only, and it is renamed within it
     /// only, by whoever has the volume. That ends when quotas are set without the directory. The
-    /// first time takes a walk through all that is below. What is there may exceed the quota.
+    /// first time takes a walk through all that is below. The usage found there may exceed the
+    /// quota.
     ///
     /// A volume that takes no changes keeps its projects as they are.
     ///

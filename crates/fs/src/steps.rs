@@ -1,10 +1,10 @@
 //! Calls that would hold the file system for long, in steps.
 //!
 //! A call that frees more extents than one transaction takes has its effect with the first: the
-//! record has the new length or no link any more, and the inode is in the list of orphans. What is
-//! left is freed in further transactions, which change nothing that a call can see but the space
-//! that is free. Without steps the call makes them all, one after the other. In steps it leaves
-//! them to a caller who lets others have the file system between.
+//! record has the new length or no link any more, and the inode is in the list of orphans. Further
+//! transactions free the rest, and change nothing that a call can see but the space that is free.
+//! Without steps the call makes them all, one after the other. In steps it leaves them to a caller
+//! who lets others have the file system between.
 //!
 //! Until they are made
 //! - an inode without links is gone for every call, though its items are there;
@@ -20,7 +20,7 @@ use atoll_vfs::{Errno, Ino, Rest};
 use crate::error::Result;
 use crate::fs::Fs;
 
-/// What calls have left.
+/// The work that calls have left.
 #[derive(Debug, Default)]
 pub(crate) struct Left {
     /// Whether calls leave anything.
@@ -175,7 +175,7 @@ mod tests {
         assert!(report.is_clean(), "{report:?}");
     }
 
-    /// Whatever the file, a call and each step free no more than a transaction does.
+    /// A call and each step free no more than a transaction does, whatever the file.
     #[test]
     fn what_frees_much_is_done_in_steps() {
         let mut fs = volume();

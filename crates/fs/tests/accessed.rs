@@ -87,7 +87,7 @@ fn set_when_linux_sets_them() {
     }
 }
 
-/// Whatever else happens to an inode meanwhile, open or not, its times are those of the model.
+/// An inode's times are those of the model, whatever else happens to it meanwhile, open or not.
 #[test]
 fn among_other_calls_as_in_the_model() {
     for seed in 0..30 {

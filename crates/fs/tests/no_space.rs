@@ -22,8 +22,8 @@ fn create(fs: &mut Fs<FaultDevice>, name: &str) -> (Ino, Handle) {
     (attr.ino, handle)
 }
 
-/// One write into a file of pieces and holes, with so much space left. What is answered is what
-/// the file has: all, the beginning, or nothing.
+/// One write into a file of pieces and holes, with so much space left. The file has what the answer
+/// says: all, the beginning, or nothing.
 fn write(
     fs: &mut Fs<FaultDevice>,
     file: (Ino, Handle),

@@ -175,7 +175,7 @@ fn statfs_shows_what_a_quota_leaves() {
     assert!(stat.blocks == whole.blocks && stat.blocks_free < whole.blocks_free);
 }
 
-/// What a volume has without quotas is what it has had: no bit, no item, no byte.
+/// A volume without quotas is as it has been: no bit, no item, no byte of theirs.
 #[test]
 fn a_volume_without_quotas_is_as_it_was() {
     let mut fs = volume();

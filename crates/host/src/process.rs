@@ -31,7 +31,7 @@ pub fn fork(child: impl FnOnce() -> u8) -> io::Result<Pid> {
 /// As [`fork`], without a look at the threads.
 ///
 /// # Errors
-/// What fork(2) says.
+/// The error of fork(2).
 ///
 /// # Safety
 /// This process has one thread, so that no lock can be held by another and everything that the

@@ -6,7 +6,8 @@
 
 use std::fs;
 
-/// What the kernel says of users and groups that this process's user namespace does not have.
+/// The numbers by which the kernel shows users and groups that this process's user namespace does
+/// not have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Unmapped {
     uid: Option<u32>,

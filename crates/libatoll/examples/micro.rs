@@ -1,6 +1,6 @@
-//! What one call of the C library costs, in nanoseconds: `cargo run --release --example micro`.
-//! With a file's path the volume in it is used (made if it is missing), mapped or, with `pread`
-//! as the second argument, by pread and pwrite; else one in memory.
+//! The cost of one call of the C library, in nanoseconds: `cargo run --release --example micro`.
+//! With a file's path the volume in it is used (made if it is missing), mapped or, with `pread` as
+//! the second argument, by pread and pwrite; else one in memory.
 #![allow(unsafe_code, reason = "the calls are those of C")]
 
 use std::ffi::{CStr, CString};

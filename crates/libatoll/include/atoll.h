@@ -12,8 +12,8 @@
  * The numbers begin at 3 unless the mount says otherwise, so that those of the standard streams are
  * never given out.
  *
- * Crashes: a call that has returned survives the end of the process, by whatever signal. What
- * atoll_fsync covered survives power loss as well.
+ * Crashes: a call that has returned survives the end of the process, by whatever signal. Data
+ * that atoll_fsync covered survives power loss as well.
  *
  * Threads: every call may be made by any thread at any time; a stream of atoll_opendir is used by
  * one thread at a time. Calls are made one after the other, under one lock.
@@ -100,7 +100,7 @@ int atoll_unmount(void);
  * called in the thread that began the process. */
 int atoll_seal(size_t reserve_bytes);
 
-/* What the last call of this group that failed in this thread has to say: what was wrong, and what
+/* The message of the last call of this group that failed in this thread: what was wrong, and what
  * to do. Stays until the next one fails. */
 const char *atoll_error(void);
 

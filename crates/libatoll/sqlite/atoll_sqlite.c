@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What connections of the process share about one database file. */
+/* The state that connections of the process share about one database file. */
 struct node {
     struct node *next;
     ino_t ino;
@@ -300,7 +300,7 @@ static int file_close(sqlite3_file *base) {
     return atoll_close(file->fd) == 0 ? SQLITE_OK : SQLITE_IOERR_CLOSE;
 }
 
-/* What every file has. */
+/* The methods that every file has. */
 #define FILE_METHODS                                                                        \
     .xClose = file_close, .xRead = file_read, .xWrite = file_write,                         \
     .xTruncate = file_truncate, .xSync = file_sync, .xFileSize = file_size,                 \
@@ -330,7 +330,7 @@ static int vfs_open(sqlite3_vfs *vfs, const char *name, sqlite3_file *base, int 
     if (name) {
         file->fd = atoll_open(name, how | O_CLOEXEC, 0644);
         if (file->fd < 0 && errno != EISDIR && how & O_RDWR && !(flags & SQLITE_OPEN_EXCLUSIVE)) {
-            /* What cannot be written to may be read. */
+            /* A file that cannot be written may be read. */
             file->fd = atoll_open(name, O_RDONLY | O_CLOEXEC);
             flags = (flags & ~(SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE)) | SQLITE_OPEN_READONLY;
         }

@@ -163,7 +163,7 @@ unsafe fn output<'a>(data: *mut c_void, len: usize) -> Result<&'a mut [u8], Erro
     if len == 0 {
         return Ok(&mut []);
     }
-    // SAFETY: not null, of a possible length, and writable as the caller says. What it held before
+    // SAFETY: not null, of a possible length, and writable as the caller says. Its earlier content
     // is never looked at.
     Ok(unsafe { core::slice::from_raw_parts_mut(data.cast(), len) })
 }

@@ -211,7 +211,7 @@ fn missing(shared: Option<&Shared>, errno: i32) -> Error {
 /// Runs `call` on the mounted volume, alone; without one, fails with `errno`.
 ///
 /// # Errors
-/// What `call` returned, `errno`, `EDEADLK` from a signal handler, `EIO` after a panic.
+/// The error of `call`, `errno`, `EDEADLK` from a signal handler, `EIO` after a panic.
 #[inline(always)]
 pub fn with_volume<R>(
     errno: i32,

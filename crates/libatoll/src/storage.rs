@@ -15,10 +15,10 @@ use crate::clock::HostClock;
 /// Opens the storage of a volume.
 ///
 /// # Errors
-/// What was wrong; `InUse` also for a volume that another process has, although no lock says so.
+/// The fault; `InUse` also for a volume that another process has, although no lock says so.
 pub fn open(path: &Path, options: &OpenOptions) -> Result<HostDevice, OpenError> {
     let mut device = device::open(path, options)?;
-    // Whatever is no volume is nobody's.
+    // Storage that holds no volume has no owner.
     let mark = atoll_fs::owner(&mut device).unwrap_or_default();
     match device::living_owner(&mark) {
         Some(pid) => Err(OpenError::InUse { pid: Some(pid) }),

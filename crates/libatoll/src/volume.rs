@@ -94,7 +94,7 @@ pub struct MountOptions {
     pub first_descriptor: i32,
     /// Owner and group of what is created.
     pub credentials: Credentials,
-    /// What reading does to the time of last access; for a server's volume its server says so.
+    /// How a read changes the time of last access; for a server's volume its server says so.
     pub access_times: AccessTimes,
 }
 
@@ -136,7 +136,7 @@ pub struct FormatOptions {
 pub struct MountError {
     /// The error's number, as for errno.
     pub errno: i32,
-    /// What was wrong and what to do, for people.
+    /// The fault and what to do, for people.
     pub message: String,
 }
 
@@ -237,7 +237,8 @@ fn make(path: &Path, at: &Path, options: &FormatOptions) -> Result<(), MountErro
     };
     let place = path.display().to_string();
     let empty = std::fs::metadata(at).map_or(true, |found| found.is_file() && found.len() == 0);
-    // Before it is opened, which may make it longer. What cannot be looked into cannot be opened.
+    // Before it is opened, which may make it longer. Storage that cannot be looked into cannot be
+    // opened.
     let taken = || {
         let message = format!("{place}: holds something already; force to overwrite it");
         MountError::new(libc::EEXIST, message)
@@ -251,7 +252,7 @@ fn make(path: &Path, at: &Path, options: &FormatOptions) -> Result<(), MountErro
         return Err(taken());
     }
     if !empty {
-        // What held something else.
+        // The storage held something else.
         storage::empty(&mut device).map_err(|error| MountError::fs(&place, error.into()))?;
     }
     let mut device = Device::Host(device);
@@ -262,7 +263,7 @@ fn make(path: &Path, at: &Path, options: &FormatOptions) -> Result<(), MountErro
 /// Mounts a volume.
 ///
 /// # Errors
-/// What was wrong, with the error's number.
+/// The fault, with the error's number.
 pub fn mount(options: &MountOptions) -> Result<Volume, MountError> {
     let (device, place) = match &options.storage {
         Storage::Ram(bytes) => {

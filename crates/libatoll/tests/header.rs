@@ -10,7 +10,7 @@ use std::mem::{offset_of, size_of};
 use atoll::c::mounting::{self, AtollOptions};
 use atoll_vfs::{Errno, FallocateMode, RenameFlags, XattrFlags};
 
-/// What C calls a type of the definitions.
+/// The C name of a type of the definitions.
 fn c_type(rust: &str) -> String {
     let plain = |name: &str| -> String {
         match name {
@@ -49,7 +49,7 @@ fn defined() -> BTreeMap<String, String> {
     for source in sources {
         let path = source.expect("a source").path();
         let text = std::fs::read_to_string(path).expect("a source is text");
-        // What is exported, for itself or among `calls!`.
+        // Each exported function, by itself or among `calls!`.
         for function in text.split("fn ").filter(|text| text.starts_with("atoll_")) {
             let declared = &function[..function.find(['{', '=']).expect("a body")];
             let (name, rest) = declared.split_once('(').expect("arguments");

@@ -19,7 +19,7 @@ const PROCESS: u64 = 0;
 pub struct RecordLock {
     /// Its kind; `None` to let go.
     pub kind: Option<LockKind>,
-    /// What `start` counts from: Set, Current or End.
+    /// The place that `start` counts from: Set, Current or End.
     pub whence: Whence,
     /// The first byte.
     pub start: i64,
@@ -47,7 +47,7 @@ struct Taken {
     end: u64,
 }
 
-/// What a process knows of its locks.
+/// A process's knowledge of its locks.
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
     /// There was a lock once: closing has to look.
@@ -196,7 +196,7 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
             return self.table.set_flock(fd, kind).map(|()| None);
         }
         let handle = handle(held)?;
-        // Whatever comes of it: closing asks the server.
+        // Closing asks the server, whatever comes of this request.
         self.table.get_mut(fd)?.flock = Some(LockKind::Shared);
         self.locks.any = true;
         let wanted = Lock { owner: LockOwner::OpenFile, kind, start: 0, end: u64::MAX, pid: 0 };

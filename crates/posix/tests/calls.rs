@@ -251,7 +251,7 @@ fn copies() {
     let (mut a, mut b) = (3, 5);
     assert_eq!(px.copy_file_range((from, Some(&mut a)), (to, Some(&mut b)), 4), Ok(4));
     assert_eq!((a, b, px.lseek(to, 0, Whence::Current)), (7, 9, Ok(rest as i64)));
-    // What overlaps only by a part that would come later changes nothing.
+    // Ranges that overlap only by a part that would come later change nothing.
     let (mut a, mut b) = (0, 2 << 20);
     let overlapping = px.copy_file_range((from, Some(&mut a)), (from, Some(&mut b)), 3 << 20);
     assert_eq!((overlapping, a), (Err(Errno::EINVAL), 0));
@@ -359,7 +359,7 @@ fn locks_of_bytes() {
     assert_eq!(set(&mut px, b, of(true, exclusive, 15, 1)), Err(Errno::EAGAIN));
     px.close(c).expect("it is open");
     set(&mut px, b, of(true, exclusive, 15, 1)).expect("free");
-    // What the file is not open for, and what is no range.
+    // A lock that the file is not open for, and locks of no range.
     let reader = px.open(b"/f", OFlags::empty(), 0).expect("it is there");
     assert_eq!(set(&mut px, reader, of(false, exclusive, 0, 1)), Err(Errno::EBADF));
     assert_eq!(set(&mut px, reader, of(false, shared, -1, 1)), Err(Errno::EINVAL));

@@ -1,4 +1,4 @@
-/* What C and Rust say of the interface between the interposer and its backend, which backend.h
+/* The numbers of the interface between the interposer and its backend, which backend.h
  * describes. Both languages take the numbers from this file, and compile only while their
  * structures agree with them. A field ends where the next one begins. */
 #pragma once

@@ -23,7 +23,7 @@ use crate::servers::ServedMount;
 
 /// Threads that are served at the same time; others make system calls meanwhile.
 const LANES: u32 = 4;
-/// The most bytes of one request. What one write(2) appends is in one piece if it is no longer.
+/// The most bytes of one request. An append by one write(2) is in one piece if it is no longer.
 pub const TRANSFER: usize = 256 << 10;
 /// How long a server may take to let a process in, which waits, and could do without.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -67,7 +67,7 @@ pub struct Session {
     closed: UnsafeCell<Closed>,
     lost: AtomicBool,
     repeats: Repeats,
-    /// What the View says, when there is one.
+    /// The View's answers, when there is one.
     answers: OnceLock<Answers<Arc<MappedView>>>,
 }
 
@@ -262,7 +262,7 @@ impl Session {
         }
         let adopted = self.call(|files, cx| {
             for &(ino, handle) in &back[..count] {
-                // Whatever it says, nothing more can be done.
+                // Nothing more can be done, whatever the server says.
                 let _ = files.release(cx, ino, handle);
             }
             adopt(files)

@@ -27,12 +27,12 @@ impl Heap {
         Heap { lock: Lock::new(), state }
     }
 
-    /// Begins anew in a child, whose parent may have been anywhere in here. What was allocated
-    /// before stays as it is.
+    /// Begins anew in a child, whose parent may have been anywhere in here. Earlier allocations
+    /// stay as they are.
     ///
     /// # Safety
-    /// No other thread of this process is in this library. What was allocated before is not freed
-    /// from here on: the allocator knows its neighbours no more.
+    /// No other thread of this process is in this library. Earlier allocations are not freed from
+    /// here on: the allocator knows their neighbours no more.
     pub unsafe fn restart(&self) {
         self.lock.reset();
         // SAFETY: as the caller promises.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Spins between two offers of the processor to others.
 const SPINS: u32 = 100;
 
-/// A lock. What is done under it is short.
+/// A lock. Threads hold it for short work only.
 #[derive(Debug, Default)]
 pub struct Lock(AtomicBool);
 

@@ -2,13 +2,13 @@
 
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
-/// What is remembered: about as much as the View will have room for.
+/// Requests that are remembered: about as many as the View will have room for.
 const PLACES: usize = 1024;
 /// Repeated requests after which there should be a View. To begin one costs 180 us, as much as some
 /// 300 requests that it answers instead; most processes make fewer in their lives.
 const ENOUGH: u32 = 256;
 
-/// What was asked for lately. Threads share it; what they lose between them only puts the View off.
+/// The latest requests. Threads share this; what they lose between them only puts the View off.
 pub struct Repeats {
     /// In the place of its hash, some other bits of that.
     lately: [AtomicU16; PLACES],

@@ -1,4 +1,4 @@
-/* What carries the data of open files when the kernel does not: the interface between the
+/* The carrier of open files' data when the kernel does not carry it: the interface between the
  * interposer, which knows descriptors, offsets and processes, and a connection to the server.
  *
  * The interposer calls a backend with signals deferred, from any thread, never from a child that
@@ -22,8 +22,8 @@
                        (from) + sizeof(((struct type *)0)->field) == (to),                        \
                    #type "." #field)
 
-/* What the server says of a descriptor on one of its mounts, by ATOLL_IDENTIFY. Whatever is not
- * Atoll's answers with an error. All fields are in the machine's byte order. */
+/* The server's answer to ATOLL_IDENTIFY about a descriptor on one of its mounts. A descriptor that
+ * is not Atoll's answers with an error. All fields are in the machine's byte order. */
 struct atoll_identity {
     uint32_t magic;   /* ATOLL_MAGIC */
     uint32_t version; /* ATOLL_VERSION */

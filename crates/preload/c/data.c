@@ -30,7 +30,7 @@ static bool acceptable(const struct iovec *iov, int count) {
 static bool readable(uint32_t flags) { return (flags & O_ACCMODE) != O_WRONLY; }
 static bool writable(uint32_t flags) { return (flags & O_ACCMODE) != O_RDONLY; }
 
-/* What a call of ours answers: a negative result is an error number. */
+/* The answer of a call of ours: a negative result is an error number. */
 static ssize_t answer(ssize_t result) {
     if (result >= 0) return result;
     errno = -result;
@@ -94,7 +94,7 @@ static bool move_there(enum direction way, int fd, const struct iovec *iov, int 
     uint32_t flags;
     enter();
     bool ours = identify(fd, &file, &flags) && (way == READ ? readable(flags) : writable(flags));
-    /* What follows each write with fsync is the kernel's to do. */
+    /* The kernel serves files that sync each write. */
     if (ours && way == WRITE && flags & (O_SYNC | O_DSYNC)) ours = false;
     /* Writes at the end whatever the offset, and would move the offset. */
     if (ours && way == WRITE && flags & O_APPEND && backend(&file, true) == &atoll_by_system_calls)
@@ -189,7 +189,7 @@ ALIAS(ssize_t, __write, write, int, const void *, size_t)
 ALIAS(ssize_t, __pread64, pread64, int, void *, size_t, off64_t)
 ALIAS(ssize_t, __pwrite64, pwrite64, int, const void *, size_t, off64_t)
 
-/* What programs compiled with checks call instead. */
+/* Programs compiled with checks call these instead. */
 extern void __chk_fail(void) __attribute__((noreturn, weak));
 static void check(size_t n, size_t size) {
     if (n <= size) return;
@@ -324,7 +324,7 @@ EXPORT int fstatat64(int fd, const char *path, struct stat64 *buf, int flags) {
     return REAL(fstatat64)(fd, path, buf, flags);
 }
 
-/* What programs built with older C libraries call. */
+/* Programs built with older C libraries call these. */
 extern int __fxstat(int, int, struct stat *);
 extern int __fxstat64(int, int, struct stat64 *);
 EXPORT int __fxstat(int version, int fd, struct stat *buf) {

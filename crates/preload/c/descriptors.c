@@ -41,7 +41,7 @@ OPEN(open64)
 OPENAT(openat)
 OPENAT(openat64)
 
-/* What programs compiled with checks call instead. */
+/* Programs compiled with checks call these instead. */
 extern int __open_2(const char *, int), __open64_2(const char *, int);
 extern int __openat_2(int, const char *, int), __openat64_2(int, const char *, int);
 

@@ -2,8 +2,8 @@
  * is the file's content for everybody while anybody has it. Private ones are the kernel's, as
  * ever.
  *
- * The kernel keeps such a mapping over fork, and takes it down at exec, exit and munmap. What is
- * kept here says what msync(2) is to make durable and what mremap(2) may make larger. */
+ * The kernel keeps such a mapping over fork, and takes it down at exec, exit and munmap. The
+ * table here says what msync(2) is to make durable and what mremap(2) may make larger. */
 #define _GNU_SOURCE
 #include "table.h"
 

@@ -228,7 +228,7 @@ EXPORT int prctl(int option, ...) {
     unsigned long a = va_arg(list, unsigned long), b = va_arg(list, unsigned long);
     unsigned long c = va_arg(list, unsigned long), d = va_arg(list, unsigned long);
     va_end(list);
-    /* What the filter lets through is not known. */
+    /* This library does not know which calls the filter lets through. */
     if (option == PR_SET_SECCOMP) disable();
     return REAL(prctl)(option, a, b, c, d);
 }
@@ -244,7 +244,7 @@ LIMITS(setrlimit64, rlimit64)
 
 /* ---- system calls by number ---- */
 
-/* What of the above is asked for past the names of the C library. */
+/* Those of the calls above that programs make past the names of the C library. */
 EXPORT long syscall(long number, ...) {
     va_list list;
     va_start(list, number);

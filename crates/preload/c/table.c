@@ -160,14 +160,14 @@ static void remember_foreign(uint64_t device) {
     }
 }
 
-/* What `atoll run` says of its mounts: a line for each, which begins with its device in
+/* The mounts, as `atoll run` describes them: a line for each, which begins with its device in
  * hexadecimal and what it is for. */
 static char servers[8192];
 enum { MOUNTS = 32 };
 static struct {
     dev_t device;
-    /* What is open for looking only the kernel can read without the server, until somebody
-     * changes it; or anything, since nobody does. */
+    /* The kernel can read files that are open for looking only without the server, until
+     * somebody changes them; or any file, since nobody changes one. */
     bool own, fixed;
 } mounts[MOUNTS];
 static int mounts_known;
@@ -204,8 +204,8 @@ static bool is_own(dev_t device) {
 
 /* How many calls on a file there are before it is worth adopting. An adoption costs as much as
  * some two calls that the kernel brings to the server, on a mount of one's own as one, and a
- * hundred that it need not. What is open for looking only there is mostly of the second kind,
- * but for files that are just being written; most are closed after a few. */
+ * hundred that it need not. The calls on a file that is open for looking only there are mostly
+ * of the second kind, but for files that are just being written; most are closed after a few. */
 #ifdef ATOLL_CHECK
 enum { USES_BEFORE_ADOPTION = 0, USES_OF_OWN = 0, USES_OF_LOOKING = 0, USES_OF_FIXED = 0 };
 #else
@@ -259,7 +259,7 @@ static bool ask(int fd, struct atoll_file *file) {
 #endif
 }
 
-/* What is in the slot of fd, after the server has been asked if need be. */
+/* The content of the slot of fd, after the server has been asked if need be. */
 static struct description *look(int fd) {
     for (;;) {
         struct description *slot = atomic_load_explicit(&slots[fd], memory_order_acquire);
@@ -270,7 +270,7 @@ static struct description *look(int fd) {
         if (!atomic_load(&disabled) && ask(fd, &file) &&
             (flags = raw(SYS_fcntl, fd, F_GETFL)) >= 0 &&
             (offset = raw(SYS_lseek, fd, 0, SEEK_CUR)) >= 0 && (made = new_description())) {
-            /* What follows each write with fsync, or passes caches by, is the kernel's to do. */
+            /* Files that sync each write, or pass caches by, are the kernel's to serve. */
             bool plain = !(flags & (O_SYNC | O_DSYNC | O_DIRECT));
             atomic_fetch_add(&made->version, 1);
             made->references = 1;
@@ -470,9 +470,9 @@ void mapped(int fd) {
     refresh(fd);
 }
 
-/* Whoever has changed the file, this process or another, and whatever this one knows of the
- * descriptor. A kernel whose attributes are still true asks nobody. One that is told to forget
- * some meanwhile passes over the answer, and is to ask again. */
+/* Has the kernel ask the server how long the file is, whichever process has changed it and
+ * whatever this one knows of the descriptor. A kernel whose attributes are still true asks nobody.
+ * One that is told to forget some meanwhile passes over the answer, and is to ask again. */
 void refresh(int fd) {
     enum { ATTEMPTS = 100 };
     struct statx known, true_now;
@@ -617,7 +617,7 @@ void after_copy(void) {
 }
 
 /* The other locks may be held by threads that are not here: one that adopts a file waits for the
- * server meanwhile. What they guard is made anew, or read again before it is used. */
+ * server meanwhile. The data that they guard is made anew, or read again before use. */
 void after_copy_in_child(void) {
     if (self.vforked) return;
     unlock(&mappings_lock);

@@ -30,7 +30,7 @@
  * Its offset is *private* while no other process can have the description and nothing in this one
  * uses it but through the interposer; only what open(2) and its like have returned here can be.
  * Otherwise it is *shared*, the offset is the kernel's, and calls that use it are system calls.
- * What has become shared stays so. */
+ * A description that has become shared stays so. */
 struct description {
     _Atomic uint32_t lock; /* of offset, references, mode */
     struct thread *_Atomic owner;
@@ -48,7 +48,7 @@ struct description {
     struct description *next_free;
 };
 
-/* What is known of this thread. */
+/* The state of this thread. */
 struct thread {
     int depth;     /* calls of ours in progress; above 1 in a signal handler that interrupted one */
     bool vforked;  /* this is a child in its parent's memory: nothing here is its own */

@@ -33,9 +33,9 @@
 //!
 //! - A buffer that is not mapped is SIGSEGV and not EFAULT, unless it is where no program has
 //!   anything.
-//! - What a process maps it reads and writes through the kernel from then on. What *others* write
-//!   past the kernel, or it by another open of the same file, is not seen in the mapping, as with
-//!   any other client of the server.
+//! - A process reads and writes a file that it maps through the kernel from then on. Bytes that
+//!   *others* write past the kernel, or it by another open of the same file, are not seen in the
+//!   mapping, as with any other client of the server.
 //! - The descriptors that the library needs have high numbers, and cannot be closed.
 //! - fork(2) waits while another thread makes the connection: a millisecond or two, some seconds
 //!   where the server does not answer.

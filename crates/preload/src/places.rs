@@ -173,7 +173,7 @@ mod tests {
         let link = folder.path().join("link");
         symlink(folder.path(), &link).unwrap();
         make_own(&link, uid).unwrap_err();
-        // Who may write beside it may only where the sticky bit protects it.
+        // Others may write beside it only where the sticky bit protects it.
         mode(folder.path(), 0o777);
         make_own(&dir, uid).unwrap_err();
         mode(folder.path(), 0o1777);

@@ -9,7 +9,7 @@
 //! close a circle of waiting owners is refused with `EDEADLK`.
 //!
 //! Every entry, held or waiting, counts against its session's limit, and against that of its user,
-//! so that the table is bounded by the users' limits together. What a call costs grows with what
+//! so that the table is bounded by the users' limits together. The cost of a call grows with what
 //! its own session has and with what is in its way, and not with what others have: all calls of a
 //! volume that are about locks wait for each other. A session that has never asked for a lock does
 //! not come here at all.

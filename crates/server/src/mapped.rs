@@ -59,8 +59,8 @@ const CHUNK: u64 = 64 << 10;
 const STEP: u64 = 1 << 20;
 /// The unit in which stores are found.
 const PAGE: usize = 4096;
-/// What was written back before a mapping ends counts for so long: the call for which it ends may
-/// never be made again.
+/// A write-back before a mapping ends counts for so long: the call for which it ends may never be
+/// made again.
 const LEAVES: Duration = Duration::from_secs(10);
 /// How many times the memory is found unused before it is let go of: a client that was told the
 /// token needs time to come for it.
@@ -128,7 +128,7 @@ impl<F: FileSystem> Guarded<F> {
         }
         mapper.count(bytes)?;
         if let Err(error) = fill(fs, cx, file.open, &*file.pages, &gap, size) {
-            // What was copied is nobody's, and takes no memory.
+            // The copied pages belong to nobody and are freed.
             let _ = file.pages.zero(gap.start, gap.end);
             mapper.uncount(bytes);
             return Err(error);
@@ -170,9 +170,9 @@ impl<F: FileSystem> Guarded<F> {
         Ok(())
     }
 
-    /// Ends the mapping of `ino` by all sessions. Who still has the memory keeps it, and it counts
-    /// on: as after a crash of the server it belongs to no file any more, and msync(2) says EIO.
-    /// Returns memory that nobody has, to be freed without the lock: that takes long.
+    /// Ends the mapping of `ino` by all sessions. Clients that still have the memory keep it, and
+    /// it counts on: as after a crash of the server it belongs to no file any more, and msync(2)
+    /// says EIO. Returns memory that nobody has, to be freed without the lock: that takes long.
     fn end_mapping(&mut self, cx: &Context, ino: Ino) -> Option<Box<dyn Pages>> {
         let file = self.mapped.files.remove(&ino)?;
         self.mapped.tokens.remove(&file.reader);
@@ -206,9 +206,9 @@ impl<F: FileSystem> Guarded<F> {
     /// has to hear how long it was: its mappings, or another client's kernel that reads it through
     /// its page cache.
     ///
-    /// What is written takes memory where the file is mapped, and counts as that of who has mapped
-    /// it. Where they may have no more their mapping is let go of, so that nobody's mapping keeps
-    /// another from writing.
+    /// The written bytes take memory where the file is mapped, and count as that of the sessions
+    /// that have mapped it. Where they may have no more their mapping is let go of, so that
+    /// nobody's mapping keeps another from writing.
     ///
     /// # Errors
     /// `ENOMEM` where there is no room, and nobody but the writing user has it mapped; `EAGAIN`
@@ -252,8 +252,8 @@ impl<F: FileSystem> Guarded<F> {
     ///
     /// # Errors
     /// `EAGAIN` where calls leave what takes long: the call is made again when enough
-    /// [steps](Self::leave_step) have been made. What is stored meanwhile where a step has been
-    /// is lost with the mapping.
+    /// [steps](Self::leave_step) have been made. Bytes that clients store meanwhile where a step
+    /// has been are lost with the mapping.
     fn let_go(&mut self, cx: &Context, ino: Ino) -> Result<()> {
         let now = self.host.uptime();
         let Some(file) = self.mapped.files.get_mut(&ino) else { return Ok(()) };
@@ -649,7 +649,7 @@ mod tests {
 
     const CX: Context = Context { uid: 0, gid: 0, now: Timespec { sec: 0, nsec: 0 } };
 
-    /// What was stored is written back in steps when a mapping has to end, for a write that is made
+    /// Stored bytes are written back in steps when a mapping has to end, for a write that is made
     /// again after each.
     #[test]
     fn mappings_are_let_go_of_in_steps() {

@@ -236,7 +236,7 @@ mod tests {
         let other = done.iter().find(|done| done.0 == 8).unwrap();
         assert!(other.1 == Ok(()) && other.2 <= 2 * STEPS, "{done:?}");
         assert_eq!(done.len(), 6);
-        // What is left at the end is answered, and the unmount's.
+        // A removal that is left at the end is answered, and the unmount makes it.
         volume.removals.add(7, Ino(99));
         let then = move |outcome| tell.send((0, outcome)).unwrap();
         volume.removals.after(Ino(99), Box::new(then));

@@ -526,7 +526,7 @@ impl<F: FileSystem + Send> Drop for Session<F> {
             let state: &mut Guarded<F> = &mut guard;
             for open in handles.by_ref().take(CLOSED_AT_ONCE) {
                 state.end_reading(self.own.view, &open);
-                // Whatever one says, the rest are closed.
+                // The rest are closed, whatever one says.
                 let _ = state.close(&cx, (self.own.id, uid), &open);
             }
             drop(guard);

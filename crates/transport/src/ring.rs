@@ -26,15 +26,15 @@ const TURN_SHIFT: u32 = 48;
 /// The most indices: the word of an entry has 16 bits for one.
 const COUNT_MAX: u32 = 1 << 16;
 
-/// What a consumer has taken out.
+/// An index that a consumer has taken out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
     /// Below the ring's count.
     pub index: u32,
-    /// What the producer gave with it.
+    /// The number that the producer gave with it.
     pub mark: u32,
-    /// The place of its line. What the producer wrote there stays until one of the indices that
-    /// were taken is handed back; a hostile producer changes it at any time.
+    /// The place of its line. The producer's bytes there stay until one of the indices that were
+    /// taken is handed back; a hostile producer changes it at any time.
     pub line: usize,
 }
 

@@ -133,7 +133,7 @@ impl<'a> Shared<'a> {
         unsafe { core::slice::from_raw_parts(self.base.add(offset).cast().as_ptr(), count) }
     }
 
-    /// Copies the bytes at `offset` to `out`. What another side writes meanwhile arrives torn.
+    /// Copies the bytes at `offset` to `out`. Bytes that another side writes meanwhile arrive torn.
     ///
     /// # Panics
     /// When they are not inside.

@@ -1,7 +1,7 @@
-//! What a client of a seam needs of the way to its server.
+//! The way from a client of a seam to its server, as the client needs it.
 
-/// The other side is gone, or broke the protocol: nothing sent can be answered any more. What had
-/// been sent may have been done or not.
+/// The other side is gone, or broke the protocol: nothing sent can be answered any more. Requests
+/// that had been sent may have been done or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost;
 

@@ -265,7 +265,7 @@ fn headers_that_make_no_sense() {
 fn another_version_is_named() {
     let pages = pages(&SMALL);
     ClientChannel::create(pages.shared(), &SMALL).unwrap();
-    // Whatever else that version has where.
+    // That version may have any field anywhere.
     pages.shared().u32(header::RING).store(u32::MAX, Ordering::Relaxed);
     pages.shared().u32(header::VERSION).store(1, Ordering::Relaxed);
     let error = ServerChannel::attach(pages.shared(), &Limits::default()).map(drop).unwrap_err();

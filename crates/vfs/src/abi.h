@@ -1,4 +1,4 @@
-/* What C and Rust say of the same bytes: answers to ioctl(2) on a descriptor of a mount, and
+/* The numbers of bytes that C and Rust share: answers to ioctl(2) on a descriptor of a mount, and
  * messages of the server's socket. Both languages take the numbers from this file, Rust by
  * abi.rs beside it, and compile only while their structures agree with them. A field ends where
  * the next one begins. */

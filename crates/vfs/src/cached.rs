@@ -72,12 +72,12 @@ pub struct Answers<V> {
 }
 
 impl<V: LiveView> Answers<V> {
-    /// What `view` says; `open` is one for all who share the session.
+    /// The answers of `view`; `open` is one for all who share the session.
     pub fn new(view: V, open: Arc<OpenFiles>) -> Self {
         Answers { view, open }
     }
 
-    /// What `name` is in `parent`; `ENOENT` if there is none.
+    /// The attributes of `name` in `parent`; `ENOENT` if there is none.
     #[inline]
     pub fn lookup(&self, parent: Ino, name: Name<'_>) -> Option<Result<Attr>> {
         match self.view.reader()?.lookup_attr(parent.0, name.bytes())? {

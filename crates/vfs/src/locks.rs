@@ -49,7 +49,7 @@ pub struct LockWait {
     pub(crate) looks: u32,
 }
 
-/// What a file system that processes share has for their locks.
+/// The locks of the processes that share a file system.
 ///
 /// The locks of an open file go when it is released, and all of a client's when it ends.
 pub trait Locks {

@@ -247,7 +247,7 @@ impl ModelFs {
         }
     }
 
-    /// What `name` is in `parent`, if that is a directory which has it.
+    /// The inode of `name` in `parent`, if that is a directory which has it.
     fn peek(&self, parent: Ino, name: Name<'_>) -> Option<Ino> {
         match self.inodes.get(&parent).map(|inode| &inode.body) {
             Some(Body::Directory(dir)) => dir.get(name),
@@ -264,7 +264,7 @@ impl ModelFs {
         ])
     }
 
-    /// What `name` is in the directory `parent`.
+    /// The inode of `name` in the directory `parent`.
     fn entry(&mut self, parent: Ino, name: Name<'_>) -> Result<Ino> {
         let mut reasons = self.parent_reasons(parent, name);
         let found = self.peek(parent, name);

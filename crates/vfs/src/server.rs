@@ -97,7 +97,7 @@ pub struct Reply {
 #[derive(Debug)]
 pub struct Server {
     options: ServerOptions,
-    /// What INIT agreed on.
+    /// The extensions that INIT agreed on.
     agreed: Option<Extensions>,
     scratch: Vec<u8>,
 }
@@ -136,7 +136,7 @@ impl Server {
     ///
     /// # Errors
     /// [`Malformed`], when there is nothing that an answer could be addressed to: what to do is to
-    /// end the session. Whatever else is wrong is answered with an error.
+    /// end the session. Every other fault is answered with an error.
     ///
     /// # Panics
     /// When `reply` is shorter than [`REPLY_MAX`].

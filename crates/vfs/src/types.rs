@@ -232,7 +232,7 @@ pub enum SetTime {
     To(Timespec),
 }
 
-/// What [`FileSystem::setattr`](crate::FileSystem::setattr) changes; `None` leaves as is.
+/// The changes of [`FileSystem::setattr`](crate::FileSystem::setattr); `None` leaves as is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Permission bits (the low 12 bits).

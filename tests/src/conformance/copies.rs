@@ -30,7 +30,7 @@ fn copy_all(s: &mut Subject, from: (File, u64), to: (File, u64), len: u64) -> u6
     done
 }
 
-/// What is copied is what was there, wherever it comes from and goes to, and nothing else changes.
+/// A copy is what was there, wherever it comes from and goes to, and nothing else changes.
 pub fn copies_are_what_was_there(s: &mut Subject) {
     let data = pattern(5, 150_000);
     let source = s.create(ROOT, "source");

@@ -90,7 +90,7 @@ pub type Outcome = Result<Seen, i32>;
 pub struct Call {
     /// Whose.
     pub client: usize,
-    /// What.
+    /// The operation.
     pub op: Op,
     /// When it began, on a clock that all clients share and that never says the same twice.
     pub invoked: u64,

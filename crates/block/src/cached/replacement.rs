@@ -65,7 +65,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// What one frame costs here at most, in bytes: its share of the vectors and queues, and of the
+    /// The most bytes that one frame costs here: its share of the vectors and queues, and of the
     /// two tables, which have room for twice their content, so that they never grow, rounded up to
     /// a power of two.
     pub const BYTES_PER_FRAME: usize = (16 + 1 + 4 + 4 + 4 + 8) + (17 + 9) * 2 * 2 * 8 / 7;
@@ -125,7 +125,8 @@ impl Directory {
         }
     }
 
-    /// Gives `block`, which is not there, a frame. What the frame held before is forgotten.
+    /// Gives `block`, which is not there, a frame. The block that the frame held before is
+    /// forgotten.
     pub fn insert(&mut self, block: u64) -> Frame {
         let frame = self.unused.pop().unwrap_or_else(|| self.evict());
         if self.ghosts.remove(&block) {

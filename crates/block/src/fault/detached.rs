@@ -66,7 +66,7 @@ impl Detached {
         change(&self.state, PENDING, STOPPED);
     }
 
-    /// What it has done to the media.
+    /// Its effect on the media.
     pub fn event(&self) -> Option<Event> {
         let failed = match self.state.load(Ordering::Acquire) {
             ASKED => false,

@@ -139,8 +139,8 @@ fn piece(at: u64, len: usize) -> (u64, usize, usize) {
     (at / BLOCK_SIZE as u64, within, len.min(BLOCK_SIZE - within))
 }
 
-/// What some sectors of a block add to the fingerprint of an image; nothing if they are zeros, as
-/// what was never written is.
+/// The part of some sectors of a block in the fingerprint of an image; nothing if they are zeros,
+/// as sectors are that were never written.
 fn fingerprint_of(block: u64, bytes: &Block, sectors: Range<usize>) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     sectors.fold(0, |sum, sector| {

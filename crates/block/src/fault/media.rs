@@ -1,4 +1,4 @@
-//! What a medium holds, and what it may hold after power is lost.
+//! The content of a medium, and what it may be after power is lost.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -35,7 +35,7 @@ pub enum Event {
         first: u64,
         /// How many.
         count: u64,
-        /// What they hold then.
+        /// Their content then.
         leaves: Discarded,
     },
     /// Blocks flushed.
@@ -66,13 +66,13 @@ impl Event {
     }
 }
 
-/// What blocks hold after they were discarded, until they are written again.
+/// The content of blocks after they were discarded, until they are written again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Discarded {
     /// Zeros, and no storage.
     #[default]
     Zeros,
-    /// What they held, as on a disk that takes a discard for advice.
+    /// Their earlier content, as on a disk that takes a discard for advice.
     Kept,
     /// Anything, as on a disk that gives them to others meanwhile.
     Noise,
@@ -126,7 +126,7 @@ impl Media {
         self.now
     }
 
-    /// What reads return: what a crash of the process leaves.
+    /// The content that reads return: a crash of the process leaves it.
     pub fn current(&self) -> &Image {
         &self.current
     }

@@ -180,7 +180,7 @@ fn a_flusher_that_fails_or_is_dropped_makes_nothing_durable() {
     drop(device.flusher(BlockIndex(0), 2));
     device.note_flushers();
     assert_eq!(device.events(), 3, "two stores and the flush that failed");
-    // What the flusher was for is given up, what came later is not.
+    // The store that the flusher was for is given up, the later one is not.
     device.flush().unwrap();
     let none = device.power_loss(Survival::None);
     assert_eq!((bytes_at(&none, 0, 1)[0], bytes_at(&none, 600, 1)[0]), (0, 1));

@@ -23,7 +23,7 @@ const PIECE: usize = 1 << 20;
 /// A tree of files that copiers share.
 pub type SharedTree = Rc<RefCell<dyn Tree>>;
 
-/// What the command line asks of a copy.
+/// The options of a copy.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Copy directories with all that is in them.
@@ -60,7 +60,7 @@ impl End {
     }
 }
 
-/// How a copy ended. What went wrong has been said.
+/// How a copy ended. Errors have been said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copied {
     /// All is there.
@@ -304,7 +304,7 @@ impl Copier {
         )))
     }
 
-    /// Copies to what `target` leads to, or into the device that it is, as cp(1) does. What is
+    /// Copies to what `target` leads to, or into the device that it is, as cp(1) does. The file
     /// there keeps its attributes.
     fn through(
         &mut self,

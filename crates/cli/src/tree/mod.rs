@@ -16,7 +16,7 @@ pub use volume::{VolumeTree, bytes, error, names, tree};
 /// A file of a tree, with the device that its number is of.
 #[derive(Clone, Copy, Debug)]
 pub struct Meta {
-    /// What the file is.
+    /// The file's attributes.
     pub attr: Attr,
     /// The device that has the file, if the tree has several.
     pub device: u64,
@@ -40,7 +40,7 @@ impl Deref for Meta {
 /// A tree of files. Symbolic links are followed within paths, and at their end only where that is
 /// said. Errors are those of the system calls that do the same. Open files are numbers.
 pub trait Tree {
-    /// What `path` is; the link itself if it is one, unless `follow`.
+    /// The file at `path`; the link itself if it is one, unless `follow`.
     fn meta(&mut self, path: &Path, follow: bool) -> io::Result<Meta>;
     /// The names in a directory, without the dots, sorted.
     fn list(&mut self, path: &Path) -> io::Result<Vec<OsString>>;

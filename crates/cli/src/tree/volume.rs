@@ -49,7 +49,7 @@ pub fn names<F: FileSystem>(tree: &mut VolumeTree<F>, fd: i32) -> Result<Vec<OsS
     Ok(names)
 }
 
-/// What `call` fills a buffer of `len` bytes with.
+/// The bytes with which `call` fills a buffer of `len` bytes.
 fn filled(len: usize, call: impl FnOnce(&mut [u8]) -> Result<usize>) -> Result<Vec<u8>> {
     let mut buf = vec![0; len];
     let len = call(&mut buf)?;

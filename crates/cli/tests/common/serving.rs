@@ -77,7 +77,7 @@ impl Served {
         fd
     }
 
-    /// What is answered to `message`, the first of a connection.
+    /// The server's answer to `message`, the first of a connection.
     pub fn answer(&self, message: &[u8]) -> String {
         let fd = self.dial();
         let flags = nix::sys::socket::MsgFlags::MSG_NOSIGNAL;

@@ -1,4 +1,4 @@
-//! What the inodes of each project take, by count.
+//! The usage of each project by its inodes, counted.
 
 use alloc::vec::Vec;
 

@@ -250,7 +250,7 @@ where
 struct Built {
     /// Its root and height.
     tree: (u64, u32),
-    /// What the inodes of each project take.
+    /// The usage of each project by its inodes.
     projects: Projects,
 }
 
@@ -337,9 +337,9 @@ struct Fixer<'a> {
     next_name: usize,
     kept: Vec<(Key, Vec<u8>)>,
     lost: u64,
-    /// What projects are to say that they take.
+    /// The usage that projects are to say.
     projects: Projects,
-    /// What they take of all that was kept.
+    /// Their usage by all that was kept.
     counted: Projects,
 }
 
@@ -422,7 +422,7 @@ impl Sink for Fixer<'_> {
 /// The additions to the tree: a root, names for inodes without one, and a directory for these.
 struct Plan {
     additions: Vec<(Key, Vec<u8>)>,
-    /// What the inodes of each project take once all is done.
+    /// The usage of each project by its inodes once all is done.
     projects: Projects,
     /// The keys of the names among them.
     taken: HashSet<(u64, u64)>,

@@ -391,7 +391,7 @@ fn may_begin(word: &[u8; 8]) -> bool {
     get16(word, record::MAGIC) == magic::JOURNAL_RECORD
 }
 
-/// What the record in `buf`, which stands at `position`, proves about the missing record at `end`
+/// The proof by the record in `buf`, which stands at `position`, about the missing record at `end`
 /// with the number `sequence`.
 fn proves(buf: &[u8], position: Position, end: Position, sequence: u64) -> Beyond {
     let flags = buf[record::FLAGS];

@@ -216,7 +216,7 @@ impl Guarded {
 /// How many registers the kernel saves before the pointer to the floating point state.
 const REGISTERS: usize = 23;
 
-/// What SIGBUS did before.
+/// The action of SIGBUS before.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
 fn install() {

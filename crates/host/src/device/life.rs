@@ -42,8 +42,8 @@ enum Instance {
     Mount,
 }
 
-/// By the magic number of statfs(2). Whatever is not here has memory elsewhere, like those of
-/// networks and FUSE, or is not known to keep a mount through the loss of its memory.
+/// By the magic number of statfs(2). File systems that are not here have memory elsewhere, like
+/// those of networks and FUSE, or are not known to keep a mount through the loss of its memory.
 fn instance(magic: u32) -> Option<Instance> {
     Some(match magic {
         // tmpfs, ramfs

@@ -88,7 +88,7 @@ fn exclusively(path: &Path) -> rustix::io::Result<OwnedFd> {
     rustix::fs::open(path, flags, Mode::from_raw_mode(0o666))
 }
 
-/// What the symbolic links at `name` lead to.
+/// The path that the symbolic links at `name` lead to.
 fn followed(name: &Path) -> Result<PathBuf, OpenError> {
     let mut name = name.to_owned();
     for _ in 0..LINKS_MAX {

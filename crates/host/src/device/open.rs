@@ -168,7 +168,7 @@ pub(super) fn host(call: &'static str) -> impl Fn(Errno) -> OpenError {
 /// was asked.
 ///
 /// # Errors
-/// See [`OpenError`]. What was there stays, and nothing else is.
+/// See [`OpenError`]. Storage that was there stays, and no other is made.
 pub fn open(path: &Path, options: &OpenOptions) -> Result<HostDevice, OpenError> {
     if options.create == Create::New {
         return make(path, options);

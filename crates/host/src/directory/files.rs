@@ -157,7 +157,7 @@ impl HostDirectory {
         Handle(handle)
     }
 
-    /// What is open as `handle`, a directory or not.
+    /// The file that is open as `handle`, a directory or not.
     ///
     /// # Errors
     /// `EBADF`; `ESTALE` for an inode that is not known.

@@ -1,9 +1,9 @@
 //! Which inode of the host one is, and its number for clients.
 //!
-//! The host gives the number of a removed inode to a new one, at once. What tells the two apart is
-//! the handle that the host's file system has for each inode: its number and a generation. Where
-//! there are no handles it is the time of birth; where there is nothing but the number, two inodes
-//! that have it one after the other are one to us.
+//! The host gives the number of a removed inode to a new one, at once. The handle that the host's
+//! file system has for each inode tells the two apart: its number and a generation. Where there are
+//! no handles the time of birth does; where there is nothing but the number, two inodes that have
+//! it one after the other are one to us.
 //!
 //! A client's number is made of this identity and of nothing else: it is the same however often the
 //! inode is forgotten and found again, and after the server has been started anew.
@@ -38,7 +38,7 @@ impl Identity {
     }
 }
 
-/// What tells inodes with one number apart on this file system.
+/// The means to tell inodes with one number apart on this file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Means {
     /// Handles, asked for with these flags.

@@ -213,7 +213,7 @@ impl Table {
             }
             self.remove(ino);
         }
-        // What was forgotten leaves an item behind.
+        // A forgotten inode leaves an item behind.
         if self.all.items.len() > 2 * self.known.len() + 64 {
             let known = &self.known;
             let lives = |(ino, stamp): &(Ino, u64)| {

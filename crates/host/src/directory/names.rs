@@ -82,7 +82,7 @@ impl HostDirectory {
                 return Ok(self.owners.shown(cx, attr));
             }
             Some(made @ (FileType::Fifo | FileType::Socket)) => made,
-            // What overlay file systems put in the place of a removed name is no device.
+            // The node that overlay file systems put in the place of a removed name is no device.
             Some(made @ FileType::CharDevice) if rdev == 0 => made,
             Some(FileType::CharDevice | FileType::BlockDevice) => return Err(Errno::EPERM),
             None | Some(FileType::Directory | FileType::Symlink) => return Err(Errno::EINVAL),
@@ -221,7 +221,7 @@ impl HostDirectory {
         let replaced = self.find(new_parent, new_name).ok();
         let how = sys::RenameFlags::from_bits_retain(flags.bits());
         sys::renameat_with(&from, name.bytes(), &to, new_name.bytes(), how).map_err(errno)?;
-        // Known by their new names. What the host has put there instead is known by its own.
+        // Known by their new names. A file that the host has put there instead is known by its own.
         let _ = self.find(new_parent, new_name);
         if flags.contains(RenameFlags::EXCHANGE) {
             let _ = self.find(parent, name);

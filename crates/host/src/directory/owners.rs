@@ -12,8 +12,8 @@ use super::calls::{set_fs_group, set_fs_user};
 pub enum Owners {
     /// As on the host: what a client makes is its user's there.
     Kept,
-    /// What a client makes is this user's and group's on the host, and whatever is theirs there is,
-    /// for each client, its own. Nothing can be given to others.
+    /// A client's new files are this user's and group's on the host, and whatever is theirs there
+    /// is, for each client, its own. Nothing can be given to others.
     Squashed {
         /// The user.
         uid: u32,

@@ -284,7 +284,7 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
             session.carried();
             let mut kernel = options.kernel;
             if session.volume().is_foreign() {
-                // Whoever has it mounted, the host changes it too.
+                // The host changes it too, whoever has it mounted.
                 (kernel.others, kernel.unchanging) = (Others::Any, false);
             }
             if kernel.others == Others::Rings {

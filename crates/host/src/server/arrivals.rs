@@ -115,7 +115,7 @@ impl<F: FileSystem + Send> Arrivals<F> {
 /// system call, since it is not fixed yet.
 ///
 /// # Errors
-/// What attaching to it would say.
+/// The error that attaching to it would give.
 pub(super) fn front(memory: &OwnedFd) -> Result<(), AttachError> {
     let mut bytes = [0; header::VERSION + 4];
     let file: BorrowedFd<'_> = memory.as_fd();

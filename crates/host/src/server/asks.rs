@@ -33,8 +33,8 @@ impl Default for Asks {
 }
 
 impl Asks {
-    /// Answers what somebody asks by a socket, of one of `volumes`. What is returned is to be kept
-    /// until the answer has been received.
+    /// Answers what somebody asks by a socket, of one of `volumes`. The caller keeps the returned
+    /// charge until the answer has been received.
     pub(super) fn answer<F: FileSystem + Send + 'static>(
         &self,
         volumes: &[Arc<Volume<F>>],

@@ -71,7 +71,7 @@ mod tests {
             assert!(is_ready(&bell) && bell.silence());
             assert!(!is_ready(&bell) && !bell.silence());
         }
-        // Whatever the client does with its bell, it has others wait for nothing.
+        // The client has nobody wait, whatever it does with its bell.
         rustix::fs::fcntl_setfl(&theirs, OFlags::empty()).unwrap();
         assert!(!bell.silence());
         theirs.ring();

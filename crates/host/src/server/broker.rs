@@ -3,9 +3,9 @@
 //! A descriptor that comes with a message is open once it has been received, and close(2) of it may
 //! block for as long as somebody likes: of a file on a FUSE mount of the client's, which is asked
 //! to flush it, or of a socket that lingers. So may the last close(2) of a client's socket in whose
-//! queue there are such descriptors, received by nobody. What is safe: to accept a client, to read
-//! its credentials, to poll its socket, to close one of several descriptors of it; and the end of a
-//! process, for all but what it has received. To write to its socket and to shut it down never
+//! queue there are such descriptors, received by nobody. These are safe: to accept a client, to
+//! read its credentials, to poll its socket, to close one of several descriptors of it; and the end
+//! of a process, for all but what it has received. To write to its socket and to shut it down never
 //! block, but take as long as the client likes, who may have it watched a million times.
 //!
 //! So the server does nothing else, and the rest is done by processes that nobody waits for:
@@ -161,14 +161,14 @@ fn user(standing: Standing, uid: u32) -> User {
 /// The socket of a client that is to be hung up and closed.
 struct Grave {
     socket: OwnedFd,
-    /// What it is told before.
+    /// The reason that it is told before.
     why: Option<String>,
 }
 
 /// A message that a greeter is receiving.
 struct Reception {
     id: u64,
-    /// Who has come; `None` where the client has a session.
+    /// The newcomer; `None` where the client has a session.
     caller: Option<Caller>,
     /// By which the greeter says how it went, until it has.
     sync: Option<OwnedFd>,

@@ -102,7 +102,7 @@ pub struct Confined {
 }
 
 /// Confines this process, which must have one thread; all later ones are confined with it. There is
-/// no way back. What lies in `directories` remains in reach.
+/// no way back. The files in `directories` remain in reach.
 ///
 /// # Errors
 /// See [`ConfineError`]; the process may be confined in part and should end.
@@ -114,7 +114,7 @@ pub fn confine(jail: Jail, directories: &[BorrowedFd<'_>]) -> Result<Confined, C
     }
     // The memory of mapped files and of Views is opened anew through it.
     let descriptors = anew::descriptors().map(AsRawFd::as_raw_fd);
-    // What clients may take is found out while the system says what there is.
+    // The server finds out how much clients may take while the system says what there is.
     shares::memory();
     let jailed = match jail {
         Jail::Off => Err(io::Error::other("it is turned off")),
@@ -356,7 +356,8 @@ const MISSING: &[i64] = &[
     libc::SYS_membarrier,
 ];
 
-/// What is asked of fcntl(2). Not F_SETOWN, by which a descriptor sends other processes signals.
+/// The commands of fcntl(2) that are used. Not F_SETOWN, by which a descriptor sends other
+/// processes signals.
 const FCNTL: &[i32] = &[
     libc::F_GETFD,
     libc::F_SETFD,

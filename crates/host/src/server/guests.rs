@@ -1,9 +1,9 @@
 //! The virtual machines that a server serves: each has a socket of its own, where one front end at
 //! a time finds a virtio-fs device.
 //!
-//! Each device has a thread, which accepts its front ends and is their back end. Whoever connects
-//! hands over descriptors, and may have that thread hang when it receives or closes them; so nobody
-//! waits for it, not even the server when it shuts down: what it has of a volume is taken away from
+//! Each device has a thread, which accepts its front ends and is their back end. A front end hands
+//! over descriptors, and may have that thread hang when it receives or closes them; so nobody waits
+//! for it, not even the server when it shuts down: what it has of a volume is taken away from
 //! outside.
 
 use std::io;
@@ -49,7 +49,7 @@ pub enum Ids {
 pub struct Guest {
     /// The socket, which listens.
     pub listener: OwnedFd,
-    /// Who may connect, and what for.
+    /// The rules for front ends that connect.
     pub rules: Rules,
     /// The volume's name.
     pub volume: String,
@@ -61,7 +61,7 @@ pub struct Guest {
     pub device: DeviceOptions,
 }
 
-/// What a device's thread shares with those who end it.
+/// The state that a device's thread shares with those who end it.
 struct Way<F: FileSystem + Send> {
     stopped: AtomicBool,
     stop: Doorbell,
@@ -199,7 +199,7 @@ impl<F: FileSystem + Send + 'static> Served<F> {
     }
 }
 
-/// What a device's thread has.
+/// The state of a device's thread.
 struct Door<F: FileSystem + Send> {
     guest: Guest,
     /// Not for longer than a session: the server wants it back.
@@ -235,7 +235,7 @@ impl<F: FileSystem + Send + 'static> Door<F> {
                     let who = format!("the virtual machine of process {pid}");
                     match Self::attend(&self, socket.into(), peer) {
                         Ok(()) => log::info!(user = uid; "{who} has ended with {name}"),
-                        // What it had was taken from it.
+                        // The server took its session from it.
                         Err(_) if self.way.stopped.load(Ordering::SeqCst) => {}
                         Err(why) => {
                             log::warn!(user = uid; "{who} of user {uid} {why}; its session ends");

@@ -1,8 +1,8 @@
 //! A place with nothing in it: what is left of the system to a server that has rights to lose.
 //!
 //! The server gets a mount namespace whose one file system is empty and cannot be written, and
-//! namespaces of its own for the network, for System V IPC and for names of the host. What it has
-//! open stays: the volumes, its sockets, its log. Should seccomp and Landlock have a hole, there is
+//! namespaces of its own for the network, for System V IPC and for names of the host. Its open
+//! files stay: the volumes, its sockets, its log. Should seccomp and Landlock have a hole, there is
 //! nothing behind it.
 //!
 //! It takes the rights of the superuser. In a user namespace others could have them too, but that
@@ -51,7 +51,7 @@ pub(super) fn enter() -> Result<(), Errno> {
             | UnshareFlags::NEWUTS
             | UnshareFlags::FS,
     )?;
-    // What is unmounted below must stay mounted for others.
+    // The mount that is unmounted below must stay for others.
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", private)?;
     let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;

@@ -38,11 +38,10 @@ const ALONE: u32 = 64;
 #[derive(Debug)]
 pub struct Broken(pub &'static str);
 
-/// What a worker knows while it goes round: whether others wait for it, and the lane that the
-/// latest requests came by. A sync of a client that has been alone for a while
-/// holds up nobody, and is made at once: the syncer would have to be woken, and to wake this
-/// thread. A lane has one producer, so that what comes behind the sync is from the client that
-/// asked for it.
+/// A worker's knowledge while it goes round: whether others wait for it, and the lane that the
+/// latest requests came by. A sync of a client that has been alone for a while holds up nobody, and
+/// is made at once: the syncer would have to be woken, and to wake this thread. A lane has one
+/// producer, so that what comes behind the sync is from the client that asked for it.
 #[derive(Debug, Default)]
 pub struct Latest {
     /// Whether several users have sessions.
@@ -71,7 +70,7 @@ impl Latest {
     }
 }
 
-/// What was done in a client's turn.
+/// The work of a client's turn.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Turn {
     /// Units of work, see [`share`](atoll_server::route::share).
@@ -254,8 +253,8 @@ struct Wakes {
 }
 
 impl Wakes {
-    /// What wakes the thread that sleeps at `slot`: the porter while others wait for the worker,
-    /// since the client may make it last.
+    /// The call that wakes the thread that sleeps at `slot`: by the porter while others wait for
+    /// the worker, since the client may make it last.
     #[inline]
     fn of(&self, slot: &Slot, shared: bool) -> impl FnOnce(&SharedMemory, usize) + use<'_> {
         let (lane, slot) = slot.place();
@@ -266,7 +265,7 @@ impl Wakes {
     }
 }
 
-/// What a request that was served means for its client.
+/// The consequence for its client of a request that was served.
 fn served(outcome: Result<(), Ended<Broken>>) -> Result<(), Broken> {
     match outcome {
         Ok(()) | Err(Ended::Destroyed) => Ok(()),

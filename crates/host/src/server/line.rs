@@ -21,7 +21,7 @@ pub(super) const BATCH: usize = 64;
 /// How long what cannot be sent is not tried again.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// What a message is about.
+/// The subject of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// To the broker: a listener, of the door that is named.
@@ -114,7 +114,7 @@ pub struct Line {
     end: OwnedFd,
     /// The process that keeps a broker there.
     cradle: OwnedFd,
-    /// What the broker has not taken yet.
+    /// Messages that the broker has not taken yet.
     out: VecDeque<(Head, Option<Arc<OwnedFd>>)>,
     /// The system cannot send it, though there is room on the line.
     stuck: bool,
@@ -135,7 +135,8 @@ impl Line {
         Ok(Line { end, cradle, out: VecDeque::new(), stuck: false, limit: descriptors() })
     }
 
-    /// What is to be watched: the line, and whether anybody keeps it.
+    /// The descriptors to be watched: the line, and the cradle, by which to see whether anybody
+    /// keeps it.
     pub(super) fn watched(&self) -> [PollFd<'_>; 2] {
         let waits = self.out.is_empty() || self.stuck;
         let out = if waits { PollFlags::empty() } else { PollFlags::OUT };
@@ -164,7 +165,7 @@ impl Line {
                 self.stuck = error.kind() != io::ErrorKind::WouldBlock;
                 return;
             }
-            // What is on its way is open there.
+            // A descriptor on its way is open there.
             self.out.pop_front();
         }
     }

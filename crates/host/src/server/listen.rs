@@ -145,8 +145,8 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
     /// Serves `volumes`, each by its name, to those whom the rules of `doors` let in. The volumes'
     /// workers, and the threads that serve mounts, look for requests for `spin` before they sleep.
     ///
-    /// What clients say is received by `broker`, which has been started with the same rules and
-    /// names; without one by this server itself, which is safe only if all clients are this user's
+    /// The `broker`, which has been started with the same rules and names, receives what clients
+    /// say; without one this server does itself, which is safe only if all clients are this user's
     /// own programs: any other could have it hang.
     ///
     /// # Errors

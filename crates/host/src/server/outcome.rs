@@ -12,7 +12,7 @@ use crate::shm::Doorbell;
 /// No number of an error.
 const WAITS: i32 = -1;
 
-/// What has become of an answer that waits.
+/// The outcome of an answer that waits.
 pub(crate) struct Outcome {
     /// The number of the error that the answer has become, or 0; before it has come to anything
     /// [`WAITS`].

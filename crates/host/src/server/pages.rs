@@ -195,7 +195,7 @@ mod tests {
         byte[0]
     }
 
-    /// What a client may have is changed by stores, as far apart as they like.
+    /// Stores change memory that a client may have, as far apart as they like.
     #[test]
     fn stores_are_as_calls() {
         let pages = Pages::new().unwrap();
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(stored(&pages), 0);
     }
 
-    /// What it says is never beyond a page that is there, and gets to it.
+    /// The answer is never beyond a page that is there, and gets to it.
     #[test]
     fn data_is_found() {
         let pages = Pages::new().unwrap();

@@ -94,7 +94,7 @@ mod tests {
         crate::control::receive(&theirs).unwrap();
         assert!(has_received(&ours));
         send();
-        // Who only shuts down can still receive it.
+        // A side that only shuts down can still receive it.
         rustix::net::shutdown(&theirs, rustix::net::Shutdown::Both).unwrap();
         rustix::net::shutdown(&ours, rustix::net::Shutdown::Both).unwrap();
         assert!(!has_received(&ours));

@@ -25,7 +25,7 @@ const ACCEPT_BATCH: usize = 64;
 /// How long nobody is accepted when the system had no descriptor for one.
 const REST: Duration = Duration::from_millis(200);
 
-/// What the rules know of a user.
+/// A user's standing with the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Standing {
     /// The superuser, or the server's own user.
@@ -36,7 +36,7 @@ pub(super) enum Standing {
     Stranger,
 }
 
-/// What `rules` know of `peer`, where there are these volumes.
+/// The standing of `peer` with `rules`, where there are these volumes.
 pub(super) fn standing<'a>(
     rules: &Rules,
     mut volumes: impl Iterator<Item = &'a str>,
@@ -118,7 +118,7 @@ impl Porch {
         Porch { rules, volumes, places, callers, rests: None, next: first }
     }
 
-    /// What the rules of `door` know of `peer`.
+    /// The standing of `peer` with the rules of `door`.
     pub(super) fn standing(&self, door: usize, peer: &Credentials) -> Standing {
         let names = self.volumes.iter().map(String::as_str);
         self.rules.get(door).map_or(Standing::Stranger, |rules| standing(rules, names, peer))

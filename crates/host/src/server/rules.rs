@@ -43,7 +43,7 @@ pub struct Grant {
     pub owns: bool,
     /// Nobody changes the volume while it is served, this client included.
     pub unchanging: bool,
-    /// What its user may ask for in a second.
+    /// The most that its user may ask for in a second.
     pub rates: Rates,
 }
 
@@ -92,7 +92,7 @@ impl Rules {
         Rules { limits, ..self }
     }
 
-    /// What `peer` may take of the server, over all of its connections: as limits say, else as
+    /// The shares of `peer` in the server, over all of its connections: as limits say, else as
     /// `usual`. `None` is as much as there is, for the superuser and the server's own user if no
     /// limit fits them.
     pub fn limits(&self, peer: &Credentials, usual: Shares) -> Option<Shares> {
@@ -104,13 +104,12 @@ impl Rules {
         }
     }
 
-    /// What `peer` may ask for in a second: without a limit as much as there is.
+    /// The most that `peer` may ask for in a second: without a limit as much as there is.
     fn rates(&self, peer: &Credentials) -> Rates {
         limit::rates(self.limits.iter().filter(|limit| limit.fits(peer)))
     }
 
-    /// What all users together may take of the server: as limits of `together` say, else as
-    /// `usual`.
+    /// The shares of all users together: as limits of `together` say, else as `usual`.
     pub fn total(&self, usual: Shares) -> Shares {
         limit::shares(self.limits.iter().filter(|limit| limit.is_of_all()), usual)
     }
@@ -155,7 +154,7 @@ impl Rules {
         )
     }
 
-    /// What `peer` may do with the volume `name`; `None` is nothing.
+    /// The grant of `peer` for the volume `name`; `None` is nothing.
     pub fn grant(&self, peer: &Credentials, name: &str) -> Option<Grant> {
         if !self.knows(peer) {
             return None;

@@ -1,4 +1,4 @@
-//! What clients may take of this machine's memory, a user and all users together.
+//! The memory of this machine that clients may take, a user and all users together.
 
 use std::sync::OnceLock;
 
@@ -21,13 +21,13 @@ pub(super) fn memory() -> u64 {
     *MEMORY.get_or_init(|| (memory::most() / PART).min(MOST))
 }
 
-/// What all users together may take. The superuser and the server's own user do not count: they
+/// The shares of all users together. The superuser and the server's own user do not count: they
 /// could use the volume without a server.
 pub(super) fn of_all() -> Shares {
     Shares { memory: memory(), open_files: 4 * OPEN_FILES, ..Shares::UNLIMITED }
 }
 
-/// What a user may take.
+/// The shares of one user.
 pub(super) fn of_user() -> Shares {
     Shares { memory: memory() / USERS_PART, open_files: OPEN_FILES, ..Shares::UNLIMITED }
 }

@@ -56,11 +56,11 @@ pub(super) struct Newcomer<F: FileSystem + Send> {
     pub porter: Porter,
 }
 
-/// What the worker has had of a client, the memory and the bell: to free its pages takes long, and
-/// to watch its bell no more waits for those who go over all that watch it.
+/// The memory and the bell of a client, as the worker has had them: to free its pages takes long,
+/// and to watch its bell no more waits for those who go over all that watch it.
 pub(super) type Remains = Box<dyn Send>;
 
-/// A client's memory and bell. Whoever drops them, they go where its [`Remains`] are.
+/// A client's memory and bell. They go where its [`Remains`] are, whoever drops them.
 pub(super) struct Kept {
     held: Option<(SharedMemory, ClientBell)>,
     to: Sender<Remains>,
@@ -343,7 +343,7 @@ fn sleep<F: FileSystem + Send>(
         watched.extend(
             arrivals.doorbells().map(|bell| PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN)),
         );
-        // Whatever it says, the next round looks at everything.
+        // The next round looks at everything, whatever this says.
         let _ = poll(&mut watched, wait.as_ref());
         arrivals.silence();
     }
@@ -368,7 +368,7 @@ fn begin<F: FileSystem + Send + 'static>(
     newcomer: Newcomer<F>,
 ) -> Option<Begun<F>> {
     let attempt = |newcomer: &Newcomer<F>| -> Result<_, String> {
-        // What it takes in any case, so that it hears the reason.
+        // The client is charged at once for what it takes in any case, so that it hears the reason.
         let charge = charge(newcomer, lanes::CLIENT_BYTES)?;
         let memory = newcomer.memory.try_clone().map_err(|error| error.to_string())?;
         let memory = SharedMemory::attach(memory, Limits::default().total)

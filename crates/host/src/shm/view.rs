@@ -43,9 +43,9 @@ struct Taken {
 #[cfg(feature = "server")]
 impl Drop for Taken {
     fn drop(&mut self) {
-        // What is sealed stays with those who have it: clients whom no limit binds. Not even a
-        // try: their descriptor is for writing, and a write(2) that the seal will refuse can have
-        // the inode's lock for as long as its writer likes.
+        // Sealed memory stays with the clients that have it, whom no limit binds. Not even a try:
+        // their descriptor is for writing, and a write(2) that the seal will refuse can have the
+        // inode's lock for as long as its writer likes.
         if self.bounded {
             let _ = self.memory.clear();
         }
@@ -208,7 +208,7 @@ mod tests {
         assert!(blocks(&kept) > 0);
         drop(view);
         assert_eq!(blocks(&kept), 0);
-        // What it reads now are zeros.
+        // The client reads zeros now.
         let reader = mapped.reader().unwrap();
         assert!(!reader.is_open() && reader.attr(5).is_none());
         assert_eq!(reader.read(5, 0, &mut [0; 10]), None);

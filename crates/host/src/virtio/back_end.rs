@@ -32,12 +32,12 @@ pub const TAG: usize = 36;
 /// The most queues for requests.
 pub const REQUEST_QUEUES: u16 = 8;
 
-/// What a front end has set.
+/// The settings of a front end.
 pub(super) struct BackEnd {
     pub memory: GuestMemory,
     /// The first has what goes before others, the rest are for requests.
     pub queues: Vec<Queue>,
-    /// What was in flight when another back end had the queues, by queue and descriptor.
+    /// Requests that were in flight when another back end had the queues, by queue and descriptor.
     pub resumed: Vec<(usize, u16)>,
     /// The guest has been reset: its session ends.
     pub reset: bool,

@@ -1,9 +1,9 @@
 //! One device, as long as one front end has it: a thread that hears the front end, takes requests
 //! from its queues and gives answers.
 //!
-//! Nobody else waits for this thread. What the front end says is received here, its memory is
-//! touched here alone, and never with a volume locked: requests are copied out of it, answers into
-//! it. An answer that waits is given by this thread too, which is rung when it may go.
+//! Nobody else waits for this thread. It receives what the front end says, and it alone touches the
+//! front end's memory, never with a volume locked: requests are copied out of it, answers into it.
+//! An answer that waits is given by this thread too, which is rung when it may go.
 //!
 //! A guest begins with INIT; when it is started anew it does so again, and what its last life had
 //! open is closed. It is a kernel that hears of no change, so that nobody waits for it.
@@ -66,7 +66,7 @@ pub struct DeviceOptions {
     pub tag: String,
     /// Queues for requests.
     pub queues: u16,
-    /// What the guest's kernel may keep.
+    /// How much the guest's kernel may keep.
     pub kernel: KernelOptions,
     /// How long to look for the next request before sleeping.
     pub spin: Duration,
@@ -157,7 +157,7 @@ struct Waiting {
     _charge: Option<Charge>,
 }
 
-/// What is served by the queues.
+/// The service that the queues give.
 struct Service<F: FileSystem + Send> {
     options: DeviceOptions,
     begin: Begin<F>,
@@ -280,7 +280,7 @@ impl<F: FileSystem + Send> Service<F> {
 
     /// The guest's session ends.
     fn end(&mut self) {
-        // What waits is answered with an error now, if anybody wants it.
+        // Waiting requests are answered with an error now, if anybody wants it.
         self.life = None;
         self.parts.clear();
     }
@@ -497,7 +497,7 @@ impl<F: FileSystem + Send> Device<F> {
                 true => (!rest.is_zero()).then_some(rest),
             };
             let wait = wait.and_then(|wait| Timespec::try_from(wait).ok());
-            // Whatever it says of the queues, the next turn looks at all of them.
+            // The next turn looks at all queues, whatever this says of them.
             let _ = poll(&mut watched, wait.as_ref());
             let ready = [0, 1].map(|at| !watched[at].revents().is_empty());
             self.service.bell.silence();

@@ -87,8 +87,8 @@ impl Record {
         DESCRIPTORS + DESCRIPTOR * usize::from(head)
     }
 
-    /// What is in flight of a queue with `size` entries whose used ring has this index, the first
-    /// first. A record that nobody has used yet is begun.
+    /// The requests in flight of a queue with `size` entries whose used ring has this index, the
+    /// first first. A record that nobody has used yet is begun.
     pub fn recover(&mut self, size: u16, used: u16) -> Result<Vec<u16>, Broken> {
         if size > self.entries {
             return Err(Broken("handed over a record of requests that is too short"));

@@ -71,7 +71,7 @@ impl Region {
     /// Maps at most `most` bytes.
     fn open(place: Place, file: OwnedFd, most: u64) -> Result<Region, Broken> {
         let stat = rustix::fs::fstat(&file).map_err(|_| Broken("handed over no memory"))?;
-        // Whatever else there is may block whoever reads it.
+        // A file of any other kind may block the thread that reads it.
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(Broken("handed over memory that is no file"));
         }

@@ -2,7 +2,7 @@
 //!
 //! The driver's half is hostile. Each field is read once, then checked: indices that run on,
 //! descriptors that loop, lie outside of the memory or are offered twice break the queue, which
-//! costs the guest its connection. What the device itself has written it does not read again.
+//! costs the guest its connection. The device does not read again what it has written itself.
 
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -58,7 +58,7 @@ impl Parts {
     }
 }
 
-/// What was negotiated.
+/// The features that were negotiated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Features {
     /// The sides say with an index what they want to hear of next.
@@ -130,7 +130,7 @@ pub(super) struct Queue {
     in_flight: u16,
     /// How often the driver has begun anew.
     life: u64,
-    /// What another back end would find of them.
+    /// Their record for another back end.
     record: Option<Record>,
 }
 
@@ -175,7 +175,7 @@ impl Queue {
         Ok(())
     }
 
-    /// What the driver rings, if the queue runs.
+    /// The bell that the driver rings, if the queue runs.
     pub fn kick(&self) -> Option<BorrowedFd<'_>> {
         self.kick.as_ref().filter(|_| self.runs()).map(AsFd::as_fd)
     }
@@ -207,11 +207,11 @@ impl Queue {
     /// Sets where what is in flight is noted.
     pub fn keep(&mut self, record: Record) {
         self.record = Some(record);
-        // What this device knows is of another record.
+        // This device's knowledge is of another record.
         self.taken = Vec::new();
     }
 
-    /// What the record says to be in flight, the first first.
+    /// The requests in flight by the record, the first first.
     fn recover(&mut self) -> Result<Vec<u16>, Broken> {
         let Some(record) = &mut self.record else { return Ok(Vec::new()) };
         let heads = record.recover(self.size, self.used)?;
@@ -455,7 +455,7 @@ fn silence(bell: &OwnedFd) -> rustix::io::Result<usize> {
     rustix::io::preadv2(bell, buffers, u64::MAX, ReadWriteFlags::NOWAIT)
 }
 
-/// What was handed over for a bell, if it is none that blocks.
+/// The file that was handed over for a bell, if it is none that blocks.
 fn bell(file: OwnedFd) -> Result<OwnedFd, Broken> {
     match silence(&file) {
         Ok(_) | Err(Errno::AGAIN) => {}

@@ -51,7 +51,7 @@ pub struct AtollOptions {
 }
 
 thread_local! {
-    /// What the last call of this thread that failed had to say.
+    /// The message of this thread's last call that failed.
     static MESSAGE: RefCell<CString> = RefCell::new(CString::default());
 }
 
@@ -62,8 +62,8 @@ fn explain(error: MountError) -> Error {
     Error(error.errno)
 }
 
-/// What the last `atoll_mkfs`, `atoll_mount`, `atoll_unmount` or `atoll_seal` of this thread that
-/// failed had to say: what was wrong and what to do. Stays until the next failure.
+/// The message of the last `atoll_mkfs`, `atoll_mount`, `atoll_unmount` or `atoll_seal` of this
+/// thread that failed: what was wrong and what to do. Stays until the next failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn atoll_error() -> *const c_char {
     MESSAGE.with(|message| message.borrow().as_ptr())

@@ -1,4 +1,4 @@
-/* What the tests in C check with, and how their children end. */
+/* The checks of the tests in C, and how their children end. */
 #ifndef CHECK_H
 #define CHECK_H
 

@@ -35,7 +35,7 @@ static unsigned chance(unsigned below) {
 
 enum { FILES = 1000, NAMES = FILES * 2, TRANSACTIONS = 2000, LEAST = 500, MOST = 10000 };
 
-/* What each file holds: its length, and bytes that follow from its number. */
+/* The content of each file: its length, and bytes that follow from its number. */
 static unsigned length_of[NAMES];
 static unsigned char wrote[512], got[512];
 

@@ -58,7 +58,7 @@ static void first(void) {
     FAILS(set(fd, F_SETLK, F_RDLCK, 200, 1), EAGAIN);
     FAILS(atoll_fcntl(fd, F_SETFL, O_APPEND), EBUSY);
     tell(ours), hear(theirs);
-    /* The other has waited and given up. What it gave up it does not get. */
+    /* The other has waited and given up. It does not get the lock that it gave up. */
     CHECK(set(fd, F_SETLK, F_UNLCK, 0, 0) == 0 && set(fd, F_SETLK, F_WRLCK, 0, 10) == 0);
     /* The process's go with any descriptor, the descriptions' with theirs, before close returns. */
     CHECK(atoll_close(second) == 0);

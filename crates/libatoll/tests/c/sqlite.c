@@ -99,7 +99,7 @@ int main(int argc, char **argv) {
           atoi(run(db, "SELECT count(*) FROM t")));
     run(db, "DELETE FROM t WHERE id >= 500");
 
-    /* What is rolled back is gone; what is committed in one go is whole. */
+    /* Changes that are rolled back are gone; those committed in one go are whole. */
     run(db, "BEGIN; DELETE FROM t; ROLLBACK");
     CHECK(atoi(run(db, "SELECT sum(id) FROM t")) == ROWS * (ROWS - 1) / 2);
     run(db, "BEGIN; CREATE TABLE b (k INTEGER PRIMARY KEY, v BLOB)");

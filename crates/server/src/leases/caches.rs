@@ -115,7 +115,7 @@ struct Table {
     full: bool,
     /// Handles of files that are read through the page cache.
     buffered: HashMap<u64, Ino>,
-    /// What the user's share allows of inodes.
+    /// The inodes that the user's share allows.
     room: Room,
 }
 

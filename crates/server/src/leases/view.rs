@@ -59,7 +59,7 @@ pub(crate) struct SessionView {
     top: Ino,
     /// How many handles of each inode may be read, by which it may have pages.
     readable: HashMap<Ino, usize>,
-    /// What the View takes of its user's share; given back after its memory is.
+    /// The View's part of its user's share; given back after its memory is.
     _charge: Option<Charge>,
 }
 

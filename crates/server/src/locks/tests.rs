@@ -401,7 +401,8 @@ fn who_waited_for_a_session_is_told_in_order() {
     assert_eq!(told, (1..=40).collect::<Vec<_>>());
 }
 
-/// What a call looks at does not grow with what others hold and wait for, on the same file or not.
+/// The locks that a call looks at do not grow with those that others hold and wait for, on the same
+/// file or not.
 #[test]
 fn others_do_not_make_a_call_cost_more() {
     const HELD: u64 = 4000;
@@ -459,7 +460,7 @@ fn others_do_not_make_a_call_cost_more() {
     for ((what, alone), (_, crowded)) in costs[0].iter().zip(&costs[1]) {
         assert!(*crowded <= alone + 20, "{what}: {alone}, among others {crowded}");
     }
-    // What a session has costs that session.
+    // The locks of a session cost that session.
     table.end(SessionId(2)).call();
     let ended = steps::take();
     assert!(ended < 30 * HELD, "{ended}");

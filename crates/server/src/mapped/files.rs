@@ -58,10 +58,10 @@ pub(crate) struct File {
     pub leaves: Option<Leaves>,
 }
 
-/// What was stored is being written back before a mapping ends.
+/// The write-back before a mapping ends.
 #[derive(Clone, Copy)]
 pub(crate) struct Leaves {
-    /// What comes from here on is still to be; `None` when nothing is.
+    /// The offset from which on it is still to be made; `None` when it is done.
     pub from: Option<u64>,
     /// The uptime of the host at the last step.
     pub when: Duration,
@@ -75,7 +75,7 @@ pub(crate) struct Mapper {
     pub bytes: u64,
     /// The most that it may have in all files.
     pub most: u64,
-    /// What they take of its user's share.
+    /// Their part of its user's share.
     pub charge: Option<Charge>,
 }
 

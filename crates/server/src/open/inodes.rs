@@ -51,7 +51,7 @@ pub(crate) struct Inodes {
     /// Whether every inode of the volume may be named.
     all: bool,
     limit: usize,
-    /// What the user's share allows within that.
+    /// The inodes that the user's share allows within that.
     room: Room,
     slot_of: HashMap<Ino, usize>,
     slots: Vec<Slot>,

@@ -2,9 +2,9 @@
 //! users together.
 //!
 //! [`Limits`](crate::rights::limits::Limits) bound one session; a user who opens a thousand of them
-//! is bound here. What is taken is a [`Charge`], which gives back when it is dropped, so that no
-//! way out of a session forgets one. Tables that grow with what a client asks for take theirs as
-//! `Room`, some places at a time.
+//! is bound here. Each use is a [`Charge`], which gives back when it is dropped, so that no way out
+//! of a session forgets one. Tables that grow with what a client asks for take theirs as `Room`,
+//! some places at a time.
 //!
 //! All users together have a bound too, which some could use up. So that others still get in, each
 //! user has a little of what sessions need assured, beyond that bound.
@@ -38,8 +38,8 @@ impl Resource {
 }
 
 impl Resource {
-    /// What a user has in any case, within its own share: a client with a lane, a few files and a
-    /// few hundred inodes needs no more.
+    /// The part that a user has in any case, within its own share: a client with a lane, a few
+    /// files and a few hundred inodes needs no more.
     fn assured(self) -> u64 {
         match self {
             Resource::Connections => 0,
@@ -84,7 +84,7 @@ impl Shares {
     }
 }
 
-/// What is not there any more.
+/// A resource that is used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exhausted {
     /// The resource.
@@ -107,7 +107,7 @@ impl fmt::Display for Exhausted {
     }
 }
 
-/// What somebody has of each resource.
+/// A user's use of each resource, or that of all users.
 #[derive(Debug, Default)]
 struct Taken([AtomicU64; RESOURCES]);
 
@@ -131,7 +131,7 @@ impl Taken {
     }
 }
 
-/// What one user has of the server.
+/// One user's use of the server.
 #[derive(Debug)]
 pub struct Account {
     uid: u32,
@@ -260,7 +260,7 @@ const PIECE: u64 = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Room {
     charge: Option<Charge>,
-    /// What a place takes.
+    /// The amount that a place takes.
     each: u64,
 }
 
@@ -454,7 +454,7 @@ mod tests {
         let charge = accounts.open(1, MOST).charge(Resource::OpenFiles, 7).unwrap();
         assert!(accounts.open(1, MOST).charge(Resource::OpenFiles, 1).is_err());
         drop(charge);
-        // What bounds it now is what is said now.
+        // The share that was said last bounds it now.
         let wider = Shares { open_files: 8, ..MOST };
         assert!(accounts.open(1, wider).charge(Resource::OpenFiles, 8).is_ok());
         assert_eq!(accounts.users.lock().unwrap().len(), 1);

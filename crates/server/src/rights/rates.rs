@@ -1,8 +1,8 @@
 //! How much a user may ask for in a second, over all of its sessions of all volumes.
 //!
-//! What was done is paid for afterwards: a request's cost is known when it has been answered. The
-//! user whose [`Meter`] is in debt is served again when time has paid the debt. What is not used
-//! is kept for one second, and no longer.
+//! A user pays for requests afterwards: a request's cost is known when it has been answered. The
+//! user whose [`Meter`] is in debt is served again when time has paid the debt. An unused part of a
+//! rate is kept for one second, and no longer.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,12 +26,12 @@ pub struct Work {
     pub bytes: u64,
 }
 
-/// What is left of one rate.
+/// The rest of one rate.
 #[derive(Debug)]
 struct Bucket {
     /// In a second.
     rate: u64,
-    /// What may still be used, in billionths; below 0 what is owed.
+    /// The amount that may still be used, in billionths; below 0 the debt.
     left: i128,
     /// Up to when time has been counted.
     at: Duration,
@@ -148,7 +148,7 @@ mod tests {
         let meter = meters.open(7, rates, Duration::ZERO).unwrap();
         // A second's worth at once, then as much as comes in.
         assert_eq!(done(&meter, ONE, Duration::ZERO, 10), 100 + 10 * 100);
-        // What was not used in an hour is not there.
+        // The unused rate of an hour is not there.
         let later = Duration::from_secs(3600);
         assert_eq!(done(&meter, ONE, later, 1), 100 + 100);
         let bytes = Rates { operations: None, bytes: Some(100_000) };

@@ -25,7 +25,7 @@ use crate::syncs::Ask;
 pub struct Router {
     codec: Server,
     kernel: Option<Kernel>,
-    /// What a program waits for; a kernel has its own.
+    /// The locks that a program waits for; a kernel has its own.
     locks: LockRequests,
     pub(super) out: Routed,
 }

@@ -2,7 +2,7 @@
 //! clients of a user.
 //!
 //! Deficit round robin: in each round every user may use [`QUANTUM`]; one whose last request took
-//! longer pays for it in the rounds that follow. What a user does not use is not kept, so that
+//! longer pays for it in the rounds that follow. Time that a user does not use is not kept, so that
 //! nobody can save up time and then take it at once; one who was idle has its turn in the next
 //! round, which is as long as a quantum and one request for every user with work. The clients of a
 //! user share its time in the same way.
@@ -38,7 +38,7 @@ const RESTS: u32 = 16;
 /// The most that anybody owes, in nanoseconds.
 const DEBT: i64 = 1000 * NS;
 
-/// What came of a client's turn.
+/// The result of a client's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Served {
     /// So many units of work; with 0 it had none.
@@ -51,7 +51,7 @@ struct Client<C> {
     client: C,
     /// Time that it may use, or owes, in nanoseconds.
     left: i64,
-    /// What a unit of its work costs, in nanoseconds. At first as much as there is: one that was
+    /// The cost of a unit of its work, in nanoseconds. At first as much as there is: one that was
     /// not measured is trusted with one request.
     cost: i64,
     /// The round in which it last had work.
@@ -210,8 +210,8 @@ impl<C> Share<C> {
 }
 
 impl<C> User<C> {
-    /// The user's turn. Whoever asks for one thing after the other is waited for up to `patience`
-    /// nanoseconds in all. Returns whether the user had work.
+    /// The user's turn. A client that asks for one thing after the other is waited for up to
+    /// `patience` nanoseconds in all. Returns whether the user had work.
     fn turn<T: FnMut() -> Duration, S: FnMut(&mut C, u32) -> Served>(
         &mut self,
         turn: &mut Turn<T, S>,
@@ -404,7 +404,7 @@ mod tests {
         }
     }
 
-    /// Whatever the requests take, and through however many connections they come.
+    /// However long the requests take, and through however many connections they come.
     #[test]
     fn users_have_the_same_time() {
         for takes in [1, 10, 150, 900] {

@@ -40,7 +40,7 @@ impl<F: FileSystem + Send> Session<F> {
             call.drop_privileges(target.ino)?;
             let Call { state, cx, own, .. } = call;
             let state: &mut Guarded<F> = state;
-            // What is in memory of a mapped file is not in the file yet, and has to come there.
+            // Bytes in the memory of a mapped file are not in the file yet, and have to come there.
             let by_hand = state.is_mapped(source.ino) || state.is_mapped(target.ino);
             if by_hand {
                 len = len.min(COPY_MAX);
@@ -126,8 +126,8 @@ mod tests {
         assert_eq!(grown, Some((103, b'e')));
     }
 
-    /// Who copies needs one file's right to read and the other's to write, and takes from the copy
-    /// what who writes takes.
+    /// A copy needs the right to read one file and to write the other, and takes from the latter
+    /// the privileges that a write takes.
     #[test]
     fn both_files_are_judged() {
         let volume = crate::testing::volume();

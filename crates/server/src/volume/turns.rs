@@ -169,7 +169,7 @@ mod tests {
         assert!(!line.head && line.served.is_empty());
     }
 
-    /// Whoever waits gets it, and whoever has panicked with it leaves it to nobody.
+    /// Every thread that waits gets it, and one that has panicked with it leaves it to nobody.
     #[test]
     fn everybody_gets_the_lock() {
         let (turns, count) = (Turns::default(), Mutex::new(0));

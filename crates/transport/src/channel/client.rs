@@ -48,7 +48,7 @@ impl<M: Memory> ClientChannel<M> {
         &self.memory
     }
 
-    /// What stands where.
+    /// The layout of the memory.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -63,7 +63,7 @@ impl<M: Memory> ClientChannel<M> {
     }
 }
 
-/// What a client keeps of a request until it has received the answer.
+/// A client's record of a request until it has received the answer.
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
     room: Span,

@@ -1,4 +1,4 @@
-//! What stands where in the memory of a connection. docs/PROTOCOL.md describes every field.
+//! The layout of a connection's memory. docs/PROTOCOL.md describes every field.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -324,7 +324,7 @@ impl Layout {
         {
             return Err(AttachError::Broken);
         }
-        // What the other fields mean depends on it.
+        // The meaning of the other fields depends on it.
         let version = memory.load32(header::VERSION, Relaxed);
         if version != header::VERSION_VALUE {
             return Err(AttachError::Version(version));

@@ -8,7 +8,7 @@ use super::layout::{AttachError, Layout, Mark, Span, answer, header, request, sl
 use crate::memory::Memory;
 use crate::ring::{Broken, Consumer, Taken};
 
-/// What a server allows a client's memory to be.
+/// A server's bounds for a client's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// The most requests in flight: lanes times slots.
@@ -96,7 +96,7 @@ impl<M: Memory> ServerChannel<M> {
         &self.memory
     }
 
-    /// What stands where, as the header said when it was read.
+    /// The layout of the memory, as the header said when it was read.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }

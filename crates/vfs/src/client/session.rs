@@ -87,7 +87,7 @@ impl<T: Transport> Client<T> {
         &mut self.transport
     }
 
-    /// Ends the session. Whatever was open is closed by the server.
+    /// Ends the session. The server closes all that was open.
     pub fn disconnect(mut self) -> T {
         self.forget_now();
         let _ = self.simple(&nobody(), Ino(0), &Request::Destroy);

@@ -1,4 +1,4 @@
-//! What is where in a View.
+//! The layout of a View.
 //!
 //! A header of one page, a table of generations, four set-associative tables of records and the
 //! pages that the last of them describes. All integers are in the byte order of the machine, which
@@ -11,7 +11,7 @@ use atoll_transport::Shared;
 
 use crate::types::{Attr, Ino, Timespec};
 
-/// What a View begins with.
+/// The number that a View begins with.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"ATOLVIEW");
 /// The version of this layout.
 pub const VERSION: u32 = 1;
@@ -401,7 +401,7 @@ pub fn entry_hash(parent: u64, name: &[u8]) -> u64 {
     hash >> 8 | 1 << 63
 }
 
-/// What [`entry::HASH_LENGTH`] holds for a name with that [`entry_hash`].
+/// The value of [`entry::HASH_LENGTH`] for a name with that [`entry_hash`].
 #[inline(always)]
 pub fn hash_length(hash: u64, name: &[u8]) -> u64 {
     hash << 8 | (name.len() as u64 & 0xff)

@@ -88,7 +88,7 @@ fn a_record_is_read_whole() {
     });
 }
 
-/// What was read once is not read as it was before.
+/// A record that was read once is not read as it was before.
 #[test]
 fn a_record_never_goes_back() {
     check(|| {

@@ -14,7 +14,7 @@ use crate::types::Attr;
 /// and waits for the change.
 const TRIES: usize = 32;
 
-/// What a View knows of a name.
+/// A View's knowledge of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// The name is that of this inode.
@@ -106,7 +106,7 @@ impl<'a> ViewReader<'a> {
         })
     }
 
-    /// What `name` is in the directory `parent`.
+    /// The entry of `name` in the directory `parent`.
     #[inline]
     pub fn lookup(&self, parent: u64, name: &[u8]) -> Option<Entry> {
         let hash = self.hash(parent, name)?;
@@ -118,8 +118,8 @@ impl<'a> ViewReader<'a> {
         .map(|child| if child == 0 { Entry::Missing } else { Entry::Found(child) })
     }
 
-    /// What `name` is in the directory `parent`, and the attributes that it had at that moment;
-    /// `None` inside if there is no such name.
+    /// The attributes that `name` in the directory `parent` had at one moment; `None` inside if
+    /// there is no such name.
     #[inline]
     pub fn lookup_attr(&self, parent: u64, name: &[u8]) -> Option<Option<Attr>> {
         let hash = self.hash(parent, name)?;

@@ -18,7 +18,7 @@ use crate::types::{Attr, Ino, Timespec};
 
 #[cfg(not(miri))]
 std::thread_local! {
-    /// What happens in the middle of this thread's next copies out of a page.
+    /// Calls in the middle of this thread's next copies out of a page.
     static MIDDLE: RefCell<Vec<Box<dyn FnOnce()>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -290,7 +290,7 @@ fn memory_is_bounded() {
         assert!(size.bytes() <= bytes && size.bytes() * 5 / 2 > bytes, "{bytes} {size:?}");
         assert!(ViewWriter::private_bytes(size) < size.bytes() / 8 + (32 << 10));
     }
-    // Whatever is put, as much memory is used.
+    // As much memory is used, whatever is put.
     let (mut w, _) = pair(SMALL);
     let links = w.private_capacity();
     for n in 1..5000u64 {
@@ -331,7 +331,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
-/// What is true, and how much of it may be found.
+/// The true records, and how many of them may be found.
 #[derive(Default)]
 struct Naive {
     attrs: HashMap<u64, Attr>,
@@ -432,7 +432,7 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// What is found is what was put last and not dropped.
+    /// A reader finds what was put last and not dropped.
     #[test]
     #[cfg_attr(miri, ignore = "takes hours")]
     fn as_a_naive_map(steps in steps()) {
@@ -446,7 +446,7 @@ proptest! {
 }
 
 /// Two Views of one volume; a change writes one number as a file's size and all over its content,
-/// and gives it to a name. Whoever has seen a number, in either View, sees none before it.
+/// and gives it to a name. A reader that has seen a number, in either View, sees none before it.
 #[test]
 fn readers_see_the_truth_in_order() {
     const ROUNDS: u64 = if cfg!(miri) { 2 } else { 20_000 };
@@ -523,7 +523,7 @@ fn readers_see_the_truth_in_order() {
                 thread::yield_now();
             }
         }
-        // Whatever the schedule was, the last state is found.
+        // The last state is found, whatever the schedule was.
         let (w, r) = &mut views[0];
         w.put_page(INO, 1, &content(ROUNDS)[..PAGE]);
         assert!(r.read(INO, 0, &mut [0; 10]).is_some());

@@ -17,7 +17,7 @@ use crate::types::Attr;
 /// The end of a list.
 const NONE: u32 = u32::MAX;
 
-/// Writes a View: one for each session. Whoever has the lock of the volume calls it.
+/// Writes a View: one for each session. The thread that has the lock of the volume calls it.
 ///
 /// # How a change is made
 /// With the volume locked all the while:
@@ -32,8 +32,8 @@ const NONE: u32 = u32::MAX;
 /// or length, however small, drops its attributes, even if they come out the same:
 /// [`read`](super::ViewReader::read) relies on it.
 ///
-/// What is only found out (by a lookup, getattr or read that a session asked for and was allowed)
-/// is put without more, under the lock too.
+/// A record that is only found out (by a lookup, getattr or read that a session asked for and was
+/// allowed) is put without more, under the lock too.
 #[derive(Debug)]
 pub struct ViewWriter<'a> {
     tables: Tables<'a>,

@@ -46,7 +46,7 @@ pub fn kind_of(code: u32) -> Option<Option<LockKind>> {
     }
 }
 
-/// What [`FileLock::kind`] says for `kind`.
+/// The value of [`FileLock::kind`] for `kind`.
 pub fn code_of(kind: Option<LockKind>) -> u32 {
     match kind {
         Some(LockKind::Shared) => F_RDLCK,

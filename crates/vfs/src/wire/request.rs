@@ -207,7 +207,7 @@ impl<'a> Message<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// What `opcode` asks with the arguments in `body` and with `data`.
+    /// The request of `opcode` with the arguments in `body` and with `data`.
     ///
     /// # Errors
     /// `ENOSYS` for an opcode that is not known; `EINVAL` for arguments that are cut off; the

@@ -101,7 +101,7 @@ constants! { u64:
 pub const FLAGS2_ATOLL: u32 = 1 << 31;
 
 bitflags! {
-    /// What Atoll says beyond FUSE. The client offers, the server answers with those that count.
+    /// Atoll's extensions of FUSE. The client offers, the server answers with those that count.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Extensions: u32 {
         /// Every `fuse_attr` that ends an `fuse_entry_out` or `fuse_attr_out` is followed by the

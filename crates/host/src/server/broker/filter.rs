@@ -14,7 +14,7 @@ use crate::server::confine;
 /// capability, and of calls those that are listed here. Others end the process.
 ///
 /// # Errors
-/// What the kernel refuses.
+/// The kernel's refusal.
 pub(super) fn confine() -> io::Result<()> {
     let other = |error: &dyn std::fmt::Display| io::Error::other(error.to_string());
     confine::drop_privileges().map_err(|error| other(&error))?;
@@ -90,7 +90,7 @@ const MISSING: &[i64] = &[
     libc::SYS_sched_getaffinity,
 ];
 
-/// What is asked of fcntl(2).
+/// The commands of fcntl(2) that are used.
 const FCNTL: &[i32] =
     &[libc::F_GETFD, libc::F_GETFL, libc::F_SETFL, libc::F_DUPFD_CLOEXEC, libc::F_GET_SEALS];
 

@@ -21,7 +21,7 @@ use crate::server::porch::tell;
 
 use super::Grave;
 
-/// What became of a message.
+/// The outcome of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// The server has it.

@@ -3,8 +3,8 @@
 //! Stores into a mapping take no lock of the inode. write(2) does, and holds it while it brings in
 //! the pages that it is to write: a client can make that last for ever.
 //!
-//! Windows that are used are kept. What they show counts as this process's memory too, so that
-//! they go when they have not been used for a while.
+//! Windows that are used are kept. The pages that they show count as this process's memory too, so
+//! that a window goes when it has not been used for a while.
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;

@@ -30,7 +30,7 @@ impl Limit {
     /// Reads one; `size` reads sizes as people write them.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// The fault in it, in words.
     pub fn parse(
         text: &str,
         size: impl Fn(&str) -> Result<u64, String>,
@@ -91,7 +91,7 @@ impl Limit {
     }
 }
 
-/// What `limits` leave, of each resource the first that names it; else as in `usual`.
+/// The shares that `limits` leave, of each resource by the first that names it; else as in `usual`.
 pub(super) fn shares<'l>(limits: impl Iterator<Item = &'l Limit> + Clone, usual: Shares) -> Shares {
     let first = |of: fn(&Limit) -> Option<u64>, usual| limits.clone().find_map(of).unwrap_or(usual);
     Shares {
