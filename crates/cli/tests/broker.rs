@@ -462,6 +462,12 @@ fn sockets_that_are_watched() {
     let [_, broker] = served.helpers().unwrap();
     let server = served.child.id() as i32;
     let all = || [server, broker].map(descriptors);
+    // One that was let in and has gone: by then both have all that they keep.
+    let first = Connection::open(&served.place()).unwrap();
+    let first = first.ring(Mode::Write, &Config::default()).unwrap();
+    let with_one = all();
+    drop(first);
+    wait_until("the first has gone", || all().iter().zip(with_one).all(|(&now, then)| now < then));
     let idle = all();
     let is_over = || all().iter().zip(idle).all(|(&now, then)| now <= then);
     // Of the server the thread that is as old as the process.
