@@ -66,9 +66,7 @@ type Sample = (f64, f64);
 /// Measures.
 pub fn run(options: &Options) -> Result<(), Broken> {
     std::fs::create_dir_all(&options.disk)?;
-    let mut kinds = vec![Kind::AtollVolume];
-    kinds
-        .extend(daemon::serves_directories(options.atoll.as_deref())?.then_some(Kind::AtollFolder));
+    let mut kinds = vec![Kind::AtollVolume, Kind::AtollFolder];
     kinds.extend(Kind::stock(options.virtiofsd.as_deref()));
     let watch = Watch::begin();
     let mut found: BTreeMap<(usize, String), BTreeMap<Kind, Vec<Sample>>> = BTreeMap::new();

@@ -53,12 +53,6 @@ fn atoll(program: Option<&Path>) -> Result<PathBuf, Broken> {
     program.map_or_else(served::program, |program| Ok(program.to_owned()))
 }
 
-/// Whether this `atoll` serves directories of the host.
-pub fn serves_directories(program: Option<&Path>) -> Result<bool, Broken> {
-    let help = Command::new(atoll(program)?).args(["serve", "--help"]).output()?;
-    Ok(String::from_utf8_lossy(&help.stdout).contains("directory of the host"))
-}
-
 /// A daemon that runs.
 pub struct Daemon {
     folder: tempfile::TempDir,

@@ -33,6 +33,8 @@ const BLOCK: u64 = BLOCK_SIZE as u64;
 /// cache, so that what is read next is what the device holds.
 ///
 /// A store that is cut off by the end of the process has stored, block by block, a prefix.
+///
+/// Data is taken twice, for the device and for the cache: nobody may change it meanwhile.
 #[derive(Debug)]
 pub struct Cached<D> {
     device: D,

@@ -92,6 +92,13 @@ impl<F: FileSystem + Send> Session<F> {
             let of_cache = matches!(at, At::Within(_));
             let was = state.size_before(cx, own.id, open.ino, offset..end)?;
             let had = state.views.has(own.view, open.ino, offset, data.len());
+            let copy;
+            if was.is_some() || state.is_mapped(open.ino) {
+                // More than one takes the data, and all have to take the same: its client may be
+                // changing it.
+                copy = data.to_vec();
+                data = &copy;
+            }
             let written = state.fs.write(cx, open.ino, open.handle, offset, data)?;
             if written.len > 0 && state.content_observed(open.ino) {
                 let (offset, len) = (written.offset, written.len as u64);
