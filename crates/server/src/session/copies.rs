@@ -71,7 +71,9 @@ impl<F: FileSystem + Send> Session<F> {
                 let content = Content { ino, offset, len: copied, now, grew };
                 state.tell_content(cx, own.id, content);
             }
-            if state.relatime && copied > 0 && own.counts(source) {
+            // A kernel does not say whether the descriptor has O_NOATIME now: as it was opened.
+            let traced = !source.flags.is_some_and(|flags| flags.contains(OpenFlags::NOATIME));
+            if state.relatime && copied > 0 && traced && !own.access.read_only {
                 state.accessed(cx, own.id, source.ino);
             }
             Ok(copied)
