@@ -274,7 +274,9 @@ impl Driver {
         let error = i32::from_le_bytes(header[4..8].try_into().expect("4 bytes"));
         let said = u32::from_le_bytes(header[..4].try_into().expect("4 bytes")) as usize;
         if len < OUT_HEADER || said < OUT_HEADER || said > OUT_HEADER + PAGE.max(room) {
-            return Err(Broken("an answer has no sound header".into()));
+            return Err(Broken(format!(
+                "the answer to request {opcode} is {len} bytes and says {said}"
+            )));
         }
         if error != 0 {
             return Ok(Err(-error));
