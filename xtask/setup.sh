@@ -15,6 +15,8 @@ test)
     # Virtual machines: the emulator, the stock virtiofsd, the tools of guests, and what unpacks
     # their kernel.
     packages+=(qemu-system-x86 qemu-system-common busybox-static xz-utils)
+    # File systems and disks of guests.
+    packages+=(xfsprogs btrfs-progs dmsetup)
     ;;
 *)
     echo "usage: $0 run|test" >&2
@@ -58,7 +60,11 @@ fi
 
 # The kernel of virtual machines, unpacked in the target folder and not installed.
 linux=${CARGO_TARGET_DIR:-target}/vm/linux
-if [ "${1:-test}" = test ] && [ ! -e "$linux/vmlinuz" ]; then
+wanted=(fs/fuse fs/9p fs/netfs fs/fscache fs/ext4 fs/jbd2 fs/mbcache.ko fs/xfs fs/btrfs net/9p lib crypto)
+wanted+=(drivers/virtio drivers/nvme drivers/nvdimm drivers/block/virtio_blk.ko drivers/block/loop.ko)
+wanted+=(drivers/md/dm-mod.ko drivers/md/dm-flakey.ko)
+# One that was unpacked for less is unpacked again.
+if [ "${1:-test}" = test ] && [ "$(cat "$linux/wanted" 2>/dev/null)" != "${wanted[*]}" ]; then
     package=$(apt-cache depends linux-image-amd64 |
         sed -n 's/^ *Depends: \(linux-image-[0-9][^ ]*\)$/\1/p' | head -n 1)
     if [ -z "$package" ]; then
@@ -66,11 +72,10 @@ if [ "${1:-test}" = test ] && [ ! -e "$linux/vmlinuz" ]; then
         exit 1
     fi
     echo "unpacking $package into $linux" >&2
-    rm -rf "$linux" "$linux.new"
+    rm -rf "$linux.new"
     mkdir -p "$linux.new/modules"
     (cd "$linux.new" && apt-get download -q "$package" >/dev/null)
-    wanted=(fs/fuse fs/9p fs/netfs fs/fscache fs/ext4 fs/jbd2 fs/mbcache.ko net/9p lib crypto)
-    wanted+=(drivers/virtio drivers/nvme drivers/nvdimm drivers/block/virtio_blk.ko)
+    echo "${wanted[*]}" > "$linux.new/wanted"
     wanted=("${wanted[@]/#/*/kernel/}")
     # Which of them are there differs by version.
     dpkg-deb --fsys-tarfile "$linux.new"/*.deb |
@@ -82,7 +87,67 @@ if [ "${1:-test}" = test ] && [ ! -e "$linux/vmlinuz" ]; then
         exit 1
     }
     rm "$linux.new"/*.deb
+    rm -rf "$linux"
     mv "$linux.new" "$linux"
+fi
+
+# A QEMU that gives devices a window for files (11.1), unpacked beside the kernel and not installed,
+# with its own libraries: a newer release's, from where this machine has its packages.
+suite=trixie
+qemu=${CARGO_TARGET_DIR:-target}/vm/qemu
+if [ "${1:-test}" = test ] && [ ! -e "$qemu/usr/bin/qemu-system-x86_64" ]; then
+    site=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' \
+        'Label: Debian' 2>/dev/null | head -n 1 || true)
+    site=${site:-http://deb.debian.org/debian/}
+    echo "unpacking qemu-system-x86 of $suite-backports into $qemu" >&2
+    rm -rf "$qemu.new"
+    mkdir -p "$qemu.new"
+    apt=$(cd "$qemu.new" && mkdir -p apt/lists/partial apt/archives/partial root && cd apt && pwd)
+    keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+    for name in "$suite" "$suite-backports"; do
+        echo "deb [arch=amd64 signed-by=$keyring] $site $name main"
+    done >"$apt/sources.list"
+    # Nothing of it counts as installed, so that all that it needs is fetched.
+    : >"$apt/status"
+    cat >"$apt/apt.conf" <<END
+Dir::Etc::sourcelist "$apt/sources.list";
+Dir::Etc::sourceparts "/dev/null";
+Dir::Etc::preferences "/dev/null";
+Dir::Etc::preferencesparts "/dev/null";
+Dir::State "$apt";
+Dir::State::status "$apt/status";
+Dir::State::lists "$apt/lists";
+Dir::Cache "$apt";
+Dir::Cache::archives "$apt/archives";
+Dir::Log "$apt";
+APT::Architecture "amd64";
+APT::Architectures "amd64";
+APT::Default-Release "$suite-backports";
+APT::Sandbox::User "$(id -un)";
+Acquire::Languages "none";
+Acquire::Retries "3";
+Acquire::http::Timeout "30";
+Debug::NoLocking "1";
+END
+    if ! { APT_CONFIG="$apt/apt.conf" apt-get update -q &&
+        APT_CONFIG="$apt/apt.conf" apt-get install -q -y --download-only \
+            --no-install-recommends qemu-system-x86; } >"$qemu.new/log" 2>&1 ||
+        ! ls "$apt"/archives/qemu-system-x86_*.deb >/dev/null 2>&1; then
+        tail -n 5 "$qemu.new/log" >&2
+        rm -rf "$qemu.new"
+        echo "$0: qemu-system-x86 of $suite-backports cannot be had from $site;" \
+            "the tests of mapped files in virtual machines need it" >&2
+        exit 1
+    fi
+    for package in "$apt"/archives/*.deb; do
+        dpkg-deb --fsys-tarfile "$package" |
+            tar -x -C "$qemu.new/root" --keep-directory-symlink --no-same-owner \
+                --exclude=./usr/share/doc --exclude=./usr/share/locale \
+                --exclude=./usr/share/man --exclude=./etc --exclude=./var
+    done
+    rm -rf "$qemu" "$apt"
+    mv "$qemu.new/root" "$qemu"
+    rm -rf "$qemu.new"
 fi
 
 # The toolchain, components and targets that rust-toolchain.toml names. A Rust that rustup does not

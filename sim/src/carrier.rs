@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_server::route::carrier::{Carrier, Held, Incoming};
-use atoll_vfs::Result;
+use atoll_vfs::{Result, Room};
 
 /// A request on its way.
 pub struct Parcel {
@@ -205,7 +205,7 @@ impl Carrier for Line {
             Some(parcel) => (&parcel.message[..], &parcel.data[..]),
             None => Default::default(),
         };
-        Incoming { message, data, room: &mut self.room }
+        Incoming { message, data: data.into(), room: Room::from(&mut self.room[..]) }
     }
 
     fn is_alone(&self) -> bool {

@@ -179,7 +179,7 @@ impl Asker {
                     flags |= O_DSYNC;
                 }
                 let args = WriteIn { fh: handle, offset, size: len, flags, ..WriteIn::default() };
-                pack(&Request::Write { args, data: &data }, 0)
+                pack(&Request::Write { args, data: data[..].into() }, 0)
             }
             Call::Fallocate { offset, len, mode, .. } => {
                 let (length, mode) = (len, mode.bits());

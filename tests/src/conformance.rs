@@ -124,6 +124,7 @@ macro_rules! filesystem_conformance_subjects {
                     large_and_tiny_writes
                     blocks_in_any_order
                     handles_share_the_file
+                    pieces_make_one_call
                     syncing_changes_nothing;
                 copies:
                     copies_are_what_was_there

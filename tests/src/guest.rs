@@ -21,6 +21,8 @@ use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
+use crate::window::Window;
+
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -70,11 +72,21 @@ pub struct Setup {
     pub event_index: bool,
     /// Whether regions of memory come one by one.
     pub slots: bool,
+    /// Whether it has a window for files that are mapped.
+    pub window: bool,
 }
 
 impl Default for Setup {
     fn default() -> Setup {
-        Setup { size: 64, queues: 2, sealed: true, indirect: true, event_index: true, slots: true }
+        Setup {
+            size: 64,
+            queues: 2,
+            sealed: true,
+            indirect: true,
+            event_index: true,
+            slots: true,
+            window: false,
+        }
     }
 }
 
@@ -90,6 +102,8 @@ pub struct Guest {
     front_end: Frontend,
     socket: UnixStream,
     memory: File,
+    /// Bytes that it has got since.
+    grown: u64,
     setup: Setup,
     record: Option<(VhostUserInflight, File)>,
     rings: Vec<Ring>,
@@ -152,12 +166,17 @@ impl Guest {
         features |= if setup.event_index { F_EVENT_INDEX } else { 0 };
         assert_eq!(features & !offered, 0, "offered: {offered:x}");
         let protocol = front_end.get_protocol_features().expect("GET_PROTOCOL_FEATURES");
-        let wanted = VhostUserProtocolFeatures::MQ
+        let mut wanted = VhostUserProtocolFeatures::MQ
             | VhostUserProtocolFeatures::CONFIG
             | VhostUserProtocolFeatures::REPLY_ACK
             | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
             | VhostUserProtocolFeatures::INFLIGHT_SHMFD
             | VhostUserProtocolFeatures::RESET_DEVICE;
+        if setup.window {
+            wanted |= VhostUserProtocolFeatures::SHMEM
+                | VhostUserProtocolFeatures::BACKEND_REQ
+                | VhostUserProtocolFeatures::BACKEND_SEND_FD;
+        }
         assert!(protocol.contains(wanted), "{protocol:?}");
         front_end.set_protocol_features(wanted).expect("SET_PROTOCOL_FEATURES");
         front_end.set_hdr_flags(vhost::vhost_user::message::VhostUserHeaderFlag::NEED_REPLY);
@@ -168,6 +187,7 @@ impl Guest {
             front_end,
             socket,
             memory: memory.into(),
+            grown: 0,
             setup,
             record: None,
             rings: (0..setup.queues).map(ring).collect(),
@@ -176,6 +196,32 @@ impl Guest {
             rooms: HashMap::new(),
             answers: HashMap::new(),
         }
+    }
+
+    /// Opens its window, which has to have `len` bytes.
+    ///
+    /// # Panics
+    /// As [`connect`](Self::connect).
+    pub fn open_window(&mut self, len: u64) -> Window {
+        let config = self.front_end.get_shmem_config().expect("GET_SHMEM_CONFIG");
+        assert_eq!((config.nregions, config.memory_sizes[0]), (1, len));
+        let (window, other) = Window::new();
+        self.front_end.set_backend_request_fd(&other).expect("SET_BACKEND_REQ_FD");
+        window
+    }
+
+    /// Has memory more, as when the front end shows it a range.
+    ///
+    /// # Panics
+    /// As [`connect`](Self::connect).
+    pub fn grow(&mut self) {
+        self.grown += MEMORY_LEN;
+        let memory: File = memory(self.setup).into();
+        let mut region = self.region();
+        region.guest_phys_addr += self.grown;
+        region.userspace_addr += self.grown;
+        region.mmap_handle = memory.as_raw_fd();
+        self.front_end.add_mem_region(&region).expect("ADD_MEM_REG");
     }
 
     /// The region that the memory is.

@@ -48,6 +48,7 @@ impl HostDir {
         parent: &Path,
         options: &Options,
     ) -> std::result::Result<(HostDir, Quirks), String> {
+        raise_descriptor_limit();
         let quirks = quirks_of(parent)?;
         let explained = |error: std::io::Error| format!("{}: {error}", parent.display());
         let dir = tempfile::Builder::new()
@@ -59,7 +60,6 @@ impl HostDir {
         // The umask is not the tests'.
         std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
             .map_err(explained)?;
-        raise_descriptor_limit();
         Ok((HostDir { fs, dir }, quirks))
     }
 

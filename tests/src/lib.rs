@@ -8,7 +8,7 @@
 //! outcomes of damaged sectors, [`linear`] several clients at once, [`adopting`] one that uses what
 //! another has opened; [`fixtures`] are shared by many tests, [`served`] a volume with its server,
 //! [`loopback`] a client and its session in one thread, [`unix_socket`] a carrier as an example,
-//! [`guest`] a virtual machine that is a driver alone.
+//! [`guest`] a virtual machine that is a driver alone, [`window`] its memory for mapped files.
 #![forbid(unsafe_code)]
 
 pub mod adopting;
@@ -28,5 +28,6 @@ pub mod served;
 pub mod subject;
 pub mod toy;
 pub mod unix_socket;
+pub mod window;
 
 pub use subject::{Quirks, Subject};

@@ -19,7 +19,7 @@ use atoll_server::syncs::Syncer;
 use atoll_server::task::{Step, Task};
 use atoll_transport::{Lost, Received, SendError, Token, Transport};
 use atoll_vfs::wire::REQUEST_MAX;
-use atoll_vfs::{FileSystem, ServerOptions};
+use atoll_vfs::{FileSystem, Room, ServerOptions};
 
 /// The most requests whose answers wait to be received.
 const OUTSTANDING: usize = 64;
@@ -66,7 +66,7 @@ impl Carrier for Last {
 
     fn incoming(&mut self, _: &u64) -> Incoming<'_> {
         let Letter { message, data } = &self.request;
-        Incoming { message, data, room: &mut self.room }
+        Incoming { message, data: data[..].into(), room: Room::from(&mut self.room[..]) }
     }
 
     fn answer(&mut self, token: u64, message: &[u8], data: usize) -> Result<bool, Infallible> {

@@ -9,15 +9,21 @@ use std::time::Duration;
 
 use atoll_host::client::{Address, Connection, Ring};
 use atoll_host::fuse::mount;
-use atoll_host::server::bind::bind;
+use atoll_host::server::bind::{bind, bind_stream};
+use atoll_host::server::guests::{self, Ids};
 use atoll_host::server::listen::{Door, SocketServer};
 use atoll_host::server::rules::{Mode, Rules};
+use atoll_host::virtio::device::DeviceOptions;
+use atoll_server::route::kernel::KernelOptions;
 use atoll_server::{Access, Credentials, Identity, Session, Volume};
 use atoll_transport::channel::Config;
-use atoll_vfs::{AccessTimes, FileSystem};
+use atoll_vfs::wire::Extensions;
+use atoll_vfs::{AccessTimes, Client, ClientOptions, FileSystem};
 use nix::mount::MsFlags;
 use nix::sched::{CloneFlags, unshare};
 use tempfile::TempDir;
+
+use crate::guest::{Guest, Setup};
 
 /// How long a server looks for requests before it sleeps: so little that it does both.
 pub const SPIN: Duration = Duration::from_micros(50);
@@ -76,6 +82,8 @@ pub struct Served<F: FileSystem + Send + 'static> {
     thread: Option<JoinHandle<std::io::Result<Vec<Ended<F>>>>>,
     folder: TempDir,
     mounts: Vec<(PathBuf, Connection)>,
+    /// Devices of virtual machines that have no front end yet.
+    devices: Vec<PathBuf>,
 }
 
 impl<F: FileSystem + Send + 'static> Served<F> {
@@ -84,7 +92,15 @@ impl<F: FileSystem + Send + 'static> Served<F> {
     /// # Panics
     /// When it cannot be served.
     pub fn new(fs: F) -> Served<F> {
-        Served::by(fs, Rules::new(Vec::new(), nix::unistd::getuid().as_raw()))
+        Served::with_devices(fs, 0)
+    }
+
+    /// The same, with so many devices for virtual machines.
+    ///
+    /// # Panics
+    /// When it cannot be served.
+    pub fn with_devices(fs: F, devices: usize) -> Served<F> {
+        Served::by(fs, &[], nix::unistd::getuid().as_raw(), devices)
     }
 
     /// Serves `fs` to everybody, as a user that is nobody's own: see [`as_stranger`].
@@ -92,21 +108,47 @@ impl<F: FileSystem + Send + 'static> Served<F> {
     /// # Panics
     /// When it cannot be served.
     pub fn to_strangers(fs: F) -> Served<F> {
-        let served = Served::by(fs, Rules::new(vec!["all=rw".parse().expect("a rule")], NOBODYS));
+        let served = Served::by(fs, &["all=rw"], NOBODYS, 0);
         let all = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(served.folder.path(), all).expect("a folder");
         served
     }
 
-    fn by(fs: F, rules: Rules) -> Served<F> {
+    fn by(fs: F, rules: &[&str], own: u32, devices: usize) -> Served<F> {
+        let rules = || {
+            let rules = rules.iter().map(|rule| rule.parse().expect("a rule")).collect();
+            Rules::new(rules, own)
+        };
         let folder = tempfile::tempdir().expect("a folder");
         let volume = atoll_host::server::volume(fs, "v");
-        let others = rules.admit_others();
+        let others = rules().admit_others();
         let listener = bind(&folder.path().join("s"), others).expect("a socket");
         let (stopped, stop) = std::io::pipe().expect("a pipe");
-        let door = Door { listener, rules };
-        let server =
+        let door = Door { listener, rules: rules() };
+        let mut server =
             SocketServer::new(vec![door], None, vec![Arc::clone(&volume)], SPIN).expect("a server");
+        let devices: Vec<PathBuf> =
+            (0..devices).map(|number| folder.path().join(format!("d{number}"))).collect();
+        for socket in &devices {
+            let kernel = KernelOptions { untold: Some(0), ..KernelOptions::default() };
+            let tag = "data".to_owned();
+            let machine = guests::Guest {
+                listener: bind_stream(socket, false).expect("a socket"),
+                rules: rules(),
+                volume: "v".to_owned(),
+                read_only: false,
+                ids: Ids::Guest,
+                device: DeviceOptions {
+                    tag,
+                    queues: 1,
+                    kernel,
+                    spin: SPIN,
+                    window: 0,
+                    copies: false,
+                },
+            };
+            server.attach(machine).expect("a device");
+        }
         let thread = std::thread::spawn(move || server.run(stopped.as_fd()));
         Served {
             volume: Some(volume),
@@ -114,6 +156,7 @@ impl<F: FileSystem + Send + 'static> Served<F> {
             thread: Some(thread),
             folder,
             mounts: Vec::new(),
+            devices,
         }
     }
 
@@ -147,6 +190,17 @@ impl<F: FileSystem + Send + 'static> Served<F> {
         connection.mount(device.as_fd(), Mode::Write, false).expect("a served mount");
         self.mounts.push((target.clone(), connection));
         target
+    }
+
+    /// A guest of a device that has none: its driver is in this process, its requests say who
+    /// makes them.
+    ///
+    /// # Panics
+    /// When there is no such device, or it does not answer.
+    pub fn guest(&mut self) -> Client<Guest> {
+        let socket = self.devices.pop().expect("a device");
+        let options = ClientOptions { extensions: Extensions::empty(), ..ClientOptions::default() };
+        Client::connect(Guest::connect(&socket, Setup::default()), options).expect("a session")
     }
 
     /// Tells the server to end, and does not wait for it.

@@ -17,8 +17,8 @@ use std::time::Duration;
 use atoll_server::route::answer::fail;
 use atoll_server::route::carrier::{Carrier, Held, Incoming};
 use atoll_transport::{Lost, Received, SendError, Token, Transport};
-use atoll_vfs::Result;
 use atoll_vfs::wire::REQUEST_MAX;
+use atoll_vfs::{Result, Room};
 
 /// The most data of one request or answer, in bytes.
 pub const DATA_MAX: usize = 1 << 20;
@@ -81,7 +81,11 @@ impl Carrier for Socket {
     }
 
     fn incoming(&mut self, _: &u64) -> Incoming<'_> {
-        Incoming { message: &self.message, data: &self.data, room: &mut self.room }
+        Incoming {
+            message: &self.message,
+            data: self.data[..].into(),
+            room: Room::from(&mut self.room[..]),
+        }
     }
 
     fn answer(&mut self, number: u64, message: &[u8], data: usize) -> io::Result<bool> {

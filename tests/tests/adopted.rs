@@ -232,8 +232,8 @@ fn rights_are_the_originals() {
     let size = SetAttr { size: Some(0), ..SetAttr::default() };
     let none = FallocateMode::empty();
     assert!(s.write(&cx(), file, handle, 0, b"x").is_err_and(refused));
-    assert!(s.append(&cx(), file, handle, b"x").is_err_and(refused));
-    assert!(s.write_back(&cx(), file, handle, 0, b"x").is_err_and(refused));
+    assert!(s.append(&cx(), file, handle, b"x".into()).is_err_and(refused));
+    assert!(s.write_back(&cx(), file, handle, 0, b"x".into()).is_err_and(refused));
     assert!(s.fallocate(&cx(), file, handle, 0, 1, none).is_err_and(refused));
     assert!(s.setattr(&cx(), file, Some(handle), &size).is_err_and(refused));
     assert!(s.setattr(&cx(), file, None, &size).is_err_and(refused));
@@ -273,7 +273,7 @@ fn nothing_beyond_the_adopters_grant() {
     let size = SetAttr { size: Some(0), ..SetAttr::default() };
     assert_eq!(s.read(&cx(), file, handle, 0, &mut [0; 10]), Ok(10));
     assert_eq!(s.write(&cx(), file, handle, 0, b"x").err(), Some(Errno::EROFS));
-    assert_eq!(s.append(&cx(), file, handle, b"x").err(), Some(Errno::EROFS));
+    assert_eq!(s.append(&cx(), file, handle, b"x".into()).err(), Some(Errno::EROFS));
     assert_eq!(s.setattr(&cx(), file, Some(handle), &size).err(), Some(Errno::EROFS));
     let punch = FallocateMode::PUNCH_HOLE | FallocateMode::KEEP_SIZE;
     assert_eq!(s.fallocate(&cx(), file, handle, 0, 1, punch).err(), Some(Errno::EROFS));

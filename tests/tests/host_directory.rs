@@ -2,16 +2,16 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use atoll_host::directory::{Bounds, HostDirectory, Options, Owners};
+use atoll_host::directory::{Bounds, HostDirectory, Options, Owners, Piece};
 use atoll_tests::hostdir::HostDir;
 use atoll_tests::subject::{RW, name};
 use atoll_vfs::{
-    Attr, Context, Errno, FileSystem, FileType, Handle, Ino, OpenFlags, RenameFlags, Result,
-    SetAttr, Timespec, XattrFlags,
+    Attr, Context, Errno, FallocateMode, FileSystem, FileType, Handle, Ino, OpenFlags, RenameFlags,
+    Rest, Result, SeekTo, SetAttr, SetTime, Timespec, XattrFlags,
 };
 
 const ROOT: Ino = Ino::ROOT;
@@ -243,6 +243,185 @@ fn squashed_files_are_everybodys_own() {
     assert_eq!(dir.setattr(&bob, made.ino, None, &set(7)), Err(Errno::EPERM));
 }
 
+/// What one client has written does not run with the rights of the user who has all files.
+#[test]
+fn squashed_files_of_strangers_have_no_set_ids() {
+    let (uid, gid) = (cx().uid, cx().gid);
+    for owners in [Owners::Squashed { uid, gid }, Owners::of_process()] {
+        for strangers in [true, false] {
+            let options = Options { owners: Some(owners), ..Options::default() };
+            let parent = Path::new(env!("CARGO_TARGET_TMPDIR"));
+            let (mut dir, _) = HostDir::with(parent, &options).unwrap();
+            if strangers {
+                dir.inner().serve_strangers();
+            }
+            let root = dir.path().to_owned();
+            let none = strangers && owners != Owners::Kept;
+            let (made, handle) = dir.create(&cx(), ROOT, name("c"), 0o6755, RW).unwrap();
+            dir.release(&cx(), made.ino, handle).unwrap();
+            dir.mknod(&cx(), ROOT, name("n"), 0o106_755, 0).unwrap();
+            let set = dir.mknod(&cx(), ROOT, name("s"), 0o100_755, 0).unwrap().ino;
+            let change = SetAttr { mode: Some(0o6755), ..SetAttr::default() };
+            dir.setattr(&cx(), set, None, &change).unwrap();
+            let (nameless, handle) = dir.tmpfile(&cx(), ROOT, 0o6755, RW).unwrap();
+            dir.link(&cx(), nameless.ino, ROOT, name("t")).unwrap();
+            dir.release(&cx(), nameless.ino, handle).unwrap();
+            let is = |at: &str| fs::metadata(root.join(at)).unwrap().mode() & 0o7777;
+            for at in ["c", "n", "s", "t"] {
+                assert_eq!(is(at), if none { 0o755 } else { 0o6755 }, "{at} {owners:?}");
+            }
+            // Nor do programs of the host run what a client has changed with others' rights.
+            for (at, cut) in [("w", false), ("x", true)] {
+                fs::write(root.join(at), b"a program of the host").unwrap();
+                let set_id = std::os::unix::fs::PermissionsExt::from_mode(0o6755);
+                fs::set_permissions(root.join(at), set_id).unwrap();
+                let ino = look(&mut dir, ROOT, at).unwrap().ino;
+                content(&mut dir, ino).unwrap();
+                assert_eq!(is(at), 0o6755, "it was only read");
+                if cut {
+                    let set = SetAttr { size: Some(0), ..SetAttr::default() };
+                    dir.setattr(&cx(), ino, None, &set).unwrap();
+                } else {
+                    let handle = dir.open(&cx(), ino, RW).unwrap();
+                    dir.release(&cx(), ino, handle).unwrap();
+                }
+                assert!(!none || is(at) == 0o755, "{at} {owners:?}");
+            }
+            // Of a directory they say whose group its files have.
+            dir.mkdir(&cx(), ROOT, name("d"), 0o2755).unwrap();
+            assert_eq!(is("d"), 0o2755);
+        }
+    }
+}
+
+/// A call that the host takes long for is several calls, between which others have theirs.
+#[test]
+fn much_is_set_aside_in_steps() {
+    const LEN: u64 = 200 << 20;
+    let mut dir = fresh(Bounds::default());
+    let (file, handle) = dir.create(&cx(), ROOT, name("f"), 0o644, RW).unwrap();
+    let path = dir.path().join("f");
+    let blocks = || fs::metadata(&path).unwrap().blocks() * 512;
+    // The host counts blocks of its own to the file, as many as it likes to find the pieces by.
+    let near = |is: u64, wanted: u64| is >= wanted && is < wanted + (1 << 20);
+    let punch = FallocateMode::PUNCH_HOLE | FallocateMode::KEEP_SIZE;
+    for (mode, all, none) in [(FallocateMode::empty(), LEN, 0), (punch, 0, LEN)] {
+        for steps in [true, false] {
+            // As it is without.
+            let whole = if mode == punch { FallocateMode::empty() } else { punch };
+            dir.work_in_steps(false);
+            dir.fallocate(&cx(), file.ino, handle, 0, LEN, whole).unwrap();
+            assert_eq!(dir.take_rest(), None);
+            assert!(near(blocks(), none));
+            dir.work_in_steps(steps);
+            let (mut at, mut count) = (0, 0);
+            loop {
+                let before = blocks();
+                dir.fallocate(&cx(), file.ino, handle, at, LEN - at, mode).unwrap();
+                let rest = dir.take_rest();
+                count += 1;
+                let step = before.abs_diff(blocks());
+                assert!(!steps || step < 33 << 20, "{step} bytes at once");
+                match rest {
+                    Some(Rest::From(next)) => at = next,
+                    rest => break assert_eq!(rest, None),
+                }
+            }
+            assert!(near(blocks(), all));
+            assert_eq!(count, if steps { 7 } else { 1 });
+        }
+    }
+}
+
+/// Numbers that no program says: a virtual machine's kernel may be any.
+#[test]
+fn extreme_numbers_are_errors_or_nothing() {
+    const NUMBERS: [u64; 12] = [
+        0,
+        1,
+        4095,
+        (1 << 31) - 1,
+        1 << 31,
+        u32::MAX as u64,
+        (1 << 44) - 4096,
+        (1 << 44) + 1,
+        i64::MAX as u64 - 1,
+        i64::MAX as u64,
+        1 << 63,
+        u64::MAX,
+    ];
+    let (uid, gid) = (cx().uid, cx().gid);
+    for owners in [Owners::of_process(), Owners::Squashed { uid, gid }] {
+        let options = Options { owners: Some(owners), ..Options::default() };
+        let parent = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let (mut dir, _) = HostDir::with(parent, &options).unwrap();
+        let (file, handle) = dir.create(&cx(), ROOT, name("f"), 0o644, RW).unwrap();
+        let below = dir.mkdir(&cx(), ROOT, name("d"), 0o755).unwrap().ino;
+        let link = dir.symlink(&cx(), ROOT, name("l"), b"f").unwrap().ino;
+        let listing = dir.opendir(&cx(), ROOT).unwrap();
+        for ino in [file.ino, below, link, ROOT] {
+            for (uid, gid) in [(Some(u32::MAX), None), (None, Some(u32::MAX))] {
+                let set = SetAttr { uid, gid, ..SetAttr::default() };
+                assert_eq!(dir.setattr(&cx(), ino, None, &set), Err(Errno::EINVAL));
+            }
+        }
+        let mut buf = [0; 16];
+        for number in NUMBERS {
+            let whole = number as u32;
+            for other in NUMBERS {
+                let time = Timespec { sec: number as i64, nsec: other as u32 };
+                for time in [SetTime::To(time), SetTime::Now] {
+                    let (atime, mtime) = (Some(time), Some(time));
+                    let set = SetAttr { atime, mtime, ..SetAttr::default() };
+                    let _ = dir.setattr(&cx(), file.ino, Some(handle), &set);
+                }
+                // More would be much to set aside.
+                if other < 1 << 30 {
+                    for mode in 0..0x20 {
+                        let mode = FallocateMode::from_bits_retain(mode);
+                        let _ = dir.fallocate(&cx(), file.ino, handle, number, other, mode);
+                    }
+                }
+            }
+            let set = |set: SetAttr| SetAttr { mtime: None, ..set };
+            for set in [
+                set(SetAttr { size: Some(number), ..SetAttr::default() }),
+                set(SetAttr { mode: Some(whole), ..SetAttr::default() }),
+            ] {
+                let _ = dir.setattr(&cx(), file.ino, Some(handle), &set);
+                let _ = dir.setattr(&cx(), below, None, &set);
+                let _ = dir.setattr(&cx(), link, None, &set);
+            }
+            let _ = dir.read(&cx(), file.ino, handle, number, &mut buf);
+            let _ = dir.write(&cx(), file.ino, handle, number, b"data");
+            let _ = dir.seek(&cx(), file.ino, handle, number, SeekTo::Data);
+            let _ = dir.seek(&cx(), file.ino, handle, number, SeekTo::Hole);
+            let _ = dir.readdir(&cx(), ROOT, listing, number, &mut |_| true);
+            let _ = dir.open(&cx(), file.ino, OpenFlags::from_bits_retain(whole));
+            let _ = dir.mknod(&cx(), ROOT, name("n"), whole, whole);
+            let _ = dir.mkdir(&cx(), ROOT, name("m"), whole);
+            for cx in [
+                Context { uid: whole, ..cx() },
+                Context { gid: whole, ..cx() },
+                Context { now: Timespec { sec: number as i64, nsec: whole }, ..cx() },
+            ] {
+                let made = dir.create(&cx, ROOT, name("c"), whole, RW);
+                if let Ok((made, handle)) = made {
+                    dir.release(&cx, made.ino, handle).unwrap();
+                    dir.unlink(&cx, ROOT, name("c")).unwrap();
+                }
+                let _ = dir.accessed(&cx, file.ino);
+            }
+            for ino in [Ino(number), file.ino] {
+                let _ = dir.getattr(&cx(), ino);
+                let _ = dir.release(&cx(), ino, Handle(number));
+                let _ = dir.lookup(&cx(), ino, name(".."));
+            }
+        }
+        assert!(dir.getattr(&cx(), file.ino).is_ok());
+    }
+}
+
 #[test]
 fn read_only_changes_nothing() {
     let mut dir = fresh(Bounds::default());
@@ -360,4 +539,133 @@ fn race(bounds: Bounds) {
     assert_eq!((before.mode(), before.ctime_nsec()), (after.mode(), after.ctime_nsec()));
     let names: Vec<_> = fs::read_dir(&out).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(names, ["f"]);
+}
+
+/// A range of a file as a guest has it, and stores there.
+#[derive(Debug)]
+struct Mapped(Piece);
+
+impl Mapped {
+    fn read(&self, at: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.0.file_at(at, |file, at| file.read_exact_at(&mut bytes, at).unwrap());
+        bytes
+    }
+
+    fn store(&self, at: u64, bytes: &[u8]) {
+        self.0.file_at(at, |file, at| file.write_all_at(bytes, at).unwrap());
+    }
+
+    fn is_the_file(&self, path: &Path) -> bool {
+        let mut same = false;
+        let number = |attr: fs::Metadata| (attr.dev(), attr.ino());
+        let of_path = number(fs::metadata(path).unwrap());
+        self.0.file_at(0, |file, _| same = number(file.metadata().unwrap()) == of_path);
+        same
+    }
+}
+
+trait FileAt {
+    fn file_at(&self, at: u64, act: impl FnOnce(&fs::File, u64));
+}
+
+impl FileAt for Piece {
+    fn file_at(&self, at: u64, act: impl FnOnce(&fs::File, u64)) {
+        act(&self.file.try_clone().unwrap().into(), self.offset + at);
+    }
+}
+
+fn map(fs: &mut HostDir, ino: Ino, handle: Handle, offset: u64, copied: bool) -> Result<Mapped> {
+    let object = fs.inner().mappable(&cx(), ino, handle, offset, 2 << 20, copied)?;
+    Ok(Mapped(*object.downcast::<Piece>().unwrap()))
+}
+
+/// The file itself is mapped, but for its end and where that is not to be; and what is copied is
+/// what the file has, whoever changes it.
+#[test]
+fn ranges_of_files_are_mapped() {
+    const RANGE: u64 = 2 << 20;
+    let mut fs = fresh(Bounds::default());
+    let path = fs.path().join("f");
+    let mut expected: Vec<u8> = (0..5_000_000u32).map(|at| (at / 4096 + at % 251) as u8).collect();
+    fs::write(&path, &expected).unwrap();
+    let ino = look(&mut fs, Ino::ROOT, "f").unwrap().ino;
+    let handle = fs.open(&cx(), ino, RW).unwrap();
+    let to_read = fs.open(&cx(), ino, OpenFlags::READ).unwrap();
+    let refused = map(&mut fs, ino, to_read, 0, false);
+    assert_eq!(refused.unwrap_err(), Errno::EBADF, "stores would be nobody's");
+    let first = map(&mut fs, ino, handle, 0, false).unwrap();
+    let end = map(&mut fs, ino, handle, 2 * RANGE, false).unwrap();
+    assert!(first.is_the_file(&path) && !end.is_the_file(&path));
+    let other = map(&mut fs, ino, handle, RANGE, true).unwrap();
+    assert!(!other.is_the_file(&path), "others cut it");
+    // Two who map a range have the same memory, and ranges that overlap have none.
+    let again = map(&mut fs, ino, handle, 2 * RANGE, false).unwrap();
+    assert_eq!(map(&mut fs, ino, handle, RANGE + 4096, true).unwrap_err(), Errno::EINVAL);
+    let at = 2 * RANGE as usize;
+    let rest = expected.len() - at;
+    assert!(end.read(0, rest) == expected[at..]);
+    assert_eq!(end.read(rest as u64, 100), [0; 100]);
+
+    // A store is the file's with the next read, and by fsync.
+    end.store(77, b"stored");
+    expected[at + 77..at + 83].copy_from_slice(b"stored");
+    assert_eq!(again.read(77, 6), b"stored");
+    let mut found = [0; 6];
+    fs.read(&cx(), ino, to_read, at as u64 + 77, &mut found).unwrap();
+    assert_eq!(&found, b"stored");
+    other.store(9, b"synced");
+    expected[RANGE as usize + 9..RANGE as usize + 15].copy_from_slice(b"synced");
+    fs.fsync(&cx(), ino, handle, false).unwrap();
+    assert!(fs::read(&path).unwrap() == expected);
+    // The host's change of other bytes of the page, and one's own, are neither lost nor do they
+    // take a store away.
+    end.store(200, b"both");
+    expected[at + 200..at + 204].copy_from_slice(b"both");
+    let host = fs::File::options().write(true).open(&path).unwrap();
+    host.write_all_at(b"host", at as u64 + 300).unwrap();
+    expected[at + 300..at + 304].copy_from_slice(b"host");
+    fs.write(&cx(), ino, handle, at as u64 + 202, b"write").unwrap();
+    expected[at + 202..at + 207].copy_from_slice(b"write");
+    assert_eq!(end.read(200, 7), b"bowrite");
+    let seen = fs.open(&cx(), ino, OpenFlags::READ).unwrap();
+    assert_eq!(end.read(300, 4), b"host", "seen when the file is opened");
+    assert!(fs::read(&path).unwrap() == expected);
+
+    // What is stored behind the end is nobody's.
+    end.store(rest as u64 + 10, b"behind");
+    fs.write(&cx(), ino, handle, expected.len() as u64 + 50, b"!").unwrap();
+    expected.resize(expected.len() + 50, 0);
+    expected.push(b'!');
+    assert!(end.read(0, expected.len() - at) == expected[at..]);
+    end.store(rest as u64 + 12, b"now");
+    let len = expected.len();
+    expected[len - 39..len - 36].copy_from_slice(b"now");
+    fs.syncfs(&cx()).unwrap();
+    assert!(fs::read(&path).unwrap() == expected);
+    // What is cut off, or made a hole, is zeros.
+    let cut = SetAttr { size: Some(at as u64 + 1000), ..SetAttr::default() };
+    fs.setattr(&cx(), ino, None, &cut).unwrap();
+    let grown = SetAttr { size: Some(at as u64 + 9000), ..SetAttr::default() };
+    fs.setattr(&cx(), ino, Some(handle), &grown).unwrap();
+    let hole = FallocateMode::PUNCH_HOLE | FallocateMode::KEEP_SIZE;
+    fs.fallocate(&cx(), ino, handle, at as u64 + 100, 50, hole).unwrap();
+    expected.truncate(at + 1000);
+    expected.resize(at + 9000, 0);
+    expected[at + 100..at + 150].fill(0);
+    assert!(end.read(0, 9000) == expected[at..]);
+    // The host cuts it: a copy stays whole.
+    host.set_len(10).unwrap();
+    assert_eq!(other.read(RANGE - 1, 1).len(), 1);
+    end.store(5, b"gone");
+    fs.release(&cx(), ino, seen).unwrap();
+    assert_eq!((end.read(5, 4), fs::metadata(&path).unwrap().len()), (vec![0; 4], 10));
+
+    // The last who lets go leaves nothing behind, and its stores are in the file.
+    let last = map(&mut fs, ino, handle, 0, false).unwrap();
+    last.store(2, b"last");
+    drop((first, end, other, again, last));
+    fs.release(&cx(), ino, handle).unwrap();
+    fs.release(&cx(), ino, to_read).unwrap();
+    assert_eq!(fs::read(&path).unwrap()[2..6], *b"last");
 }

@@ -17,7 +17,7 @@ use atoll_tests::subject::{RW, name};
 use atoll_transport::Lost;
 use atoll_transport::channel::{ClientChannel, Config, Layout, WaitStrategy};
 use atoll_vfs::client::{Client, ClientOptions};
-use atoll_vfs::{Context, FallocateMode, FileSystem, Ino, Timespec};
+use atoll_vfs::{Context, Errno, FallocateMode, FileSystem, Ino, SeekTo, Timespec};
 
 const CX: Context = Context { uid: 0, gid: 0, now: Timespec { sec: 1, nsec: 0 } };
 const CLIENTS: u32 = 6;
@@ -110,6 +110,11 @@ fn a_turn_takes_as_many_parts_as_it_may() {
                     assert!(!over.load(Ordering::SeqCst));
                     std::thread::yield_now();
                 }
+                // All is a hole to those who read, in as many pieces.
+                let zeros = FallocateMode::ZERO_RANGE;
+                client.fallocate(&CX, ino, handle, 0, EXTENTS * STRIDE, zeros).unwrap();
+                let data = client.seek(&CX, ino, handle, 0, SeekTo::Data);
+                assert_eq!(data, Err(Errno::ENXIO));
                 let punches = FallocateMode::PUNCH_HOLE | FallocateMode::KEEP_SIZE;
                 client.fallocate(&CX, ino, handle, 0, EXTENTS * STRIDE, punches).unwrap();
                 assert_eq!(client.getattr(&CX, ino).unwrap().blocks, 0);

@@ -107,7 +107,7 @@ fn stores_and_writes_are_seen_by_all() {
     let stored = a.getattr(&cx(), file.0).unwrap().mtime;
     pwrite(&map_b, b"more", 0).unwrap();
     let later = Timespec { sec: NOW.sec + 5, nsec: 0 };
-    volume.sync_mapped(token, later).unwrap();
+    volume.sync_mapped(token, 0, later).unwrap();
     assert_eq!(a.getattr(&cx(), file.0).unwrap().mtime, later);
     assert_ne!(stored, later);
     pwrite(&map_b, b"last", 9_000).unwrap();
@@ -278,7 +278,7 @@ fn the_memory_is_let_go_of_when_nobody_has_it() {
     assert!(!volume.has_mapped(token));
     assert_eq!(read(&mut b, in_b, 4996, 9), b"tail");
     assert_eq!(atoll_host::server::mapped_memory(&volume, token).unwrap_err(), Errno::ESTALE);
-    assert_eq!(volume.sync_mapped(token, NOW), Err(Errno::ESTALE));
+    assert_eq!(volume.sync_mapped(token, 0, NOW), Err(Errno::ESTALE));
     b.release(&cx(), in_b.0, in_b.1).unwrap();
     assert!(b.statfs(&cx()).unwrap().blocks_free >= free + 256, "it was reclaimed");
 }
@@ -355,10 +355,10 @@ fn limits() {
     }
     pwrite(&memory, &[4; 1 << 20], 0).unwrap();
     assert_eq!(b.fsync(&cx(), sparse.0, sparse.1, false), Err(Errno::ENOSPC));
-    assert_eq!(volume.sync_mapped(token, NOW), Err(Errno::ENOSPC));
+    assert_eq!(volume.sync_mapped(token, 0, NOW), Err(Errno::ENOSPC));
     assert_eq!(read(&mut b, sparse, 0, 1 << 20), [4; 1 << 20]);
     resize(&mut b, filler.0, 0);
-    volume.sync_mapped(token, NOW).unwrap();
+    volume.sync_mapped(token, 0, NOW).unwrap();
 }
 
 /// A session of the user 7 with an account, which may have at most 1 MiB mapped.
@@ -409,7 +409,7 @@ fn growth_counts() {
     owner.write(&cx(), file.0, file.1, 1 << 30, &[3; 1 << 18]).unwrap();
     assert_eq!(read(&mut owner, file, 1 << 30, 8), [3; 8]);
     assert_eq!(read(&mut owner, file, 0, 8), *b"stored\x01\x01");
-    assert_eq!(volume.sync_mapped(token, NOW), Err(Errno::ESTALE));
+    assert_eq!(volume.sync_mapped(token, 0, NOW), Err(Errno::ESTALE));
     owner.write(&cx(), file.0, file.1, 0, b"owners").unwrap();
     assert_eq!(in_memory(&memory, 0, 8), *b"stored\x01\x01");
     // The memory that the user has kept counts, for later mappings too, as long as it is there.
@@ -488,7 +488,7 @@ fn a_write_whose_source_comes_late_holds_up_nobody() {
                 done("fsync");
                 let (second, token) = map(&mut b, file, 128 * PAGE);
                 assert_eq!(in_memory(&second, 0, 5), [1, 1, 1, 0, 0]);
-                volume.sync_mapped(token, NOW).unwrap();
+                volume.sync_mapped(token, 0, NOW).unwrap();
                 done("another mapping, and msync");
                 for _ in 0..5 {
                     volume.tend_mappings(NOW).unwrap();

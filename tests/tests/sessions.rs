@@ -372,14 +372,14 @@ fn sessions_see_each_other_and_not_each_others_handles() {
     let (attr, first) = a.create(&cx(), ROOT, name("log"), 0o644, RW).unwrap();
     let second = b.open(&cx(), attr.ino, RW).unwrap();
     for i in 0..10 {
-        a.append(&cx(), attr.ino, first, &[i]).unwrap();
-        b.append(&cx(), attr.ino, second, &[i + 100]).unwrap();
+        a.append(&cx(), attr.ino, first, (&[i]).into()).unwrap();
+        b.append(&cx(), attr.ino, second, (&[i + 100]).into()).unwrap();
     }
     let mut bytes = [0; 30];
     assert_eq!(a.read(&cx(), attr.ino, first, 0, &mut bytes), Ok(20));
     assert_eq!(bytes[..4], [0, 100, 1, 101]);
     // Pages of a mapping make no file longer.
-    let back = b.write_back(&cx(), attr.ino, second, 15, &[9; 4096]).unwrap();
+    let back = b.write_back(&cx(), attr.ino, second, 15, (&[9; 4096]).into()).unwrap();
     assert_eq!((back.len, walk(&mut a, "log").unwrap().size), (4096, 20));
 }
 

@@ -116,11 +116,27 @@ fn cached() {
     });
 }
 
+/// Virtual machines, whose drivers hear of no change.
+#[test]
+fn guests() {
+    served("guests", 60, |seed, i| match (seed as usize / 3 + i) % 4 {
+        0 => Kind::Ring,
+        _ => Kind::Guest,
+    });
+}
+
 #[test]
 fn all_kinds_together() {
     mounted("all_kinds_together", 20, |seed, i| {
-        let kinds =
-            [Kind::Mount, Kind::Cached, Kind::Session, Kind::CachedLane, Kind::Lane, Kind::Ring];
+        let kinds = [
+            Kind::Mount,
+            Kind::Cached,
+            Kind::Guest,
+            Kind::Session,
+            Kind::CachedLane,
+            Kind::Lane,
+            Kind::Ring,
+        ];
         kinds[(seed as usize / 3 + i) % kinds.len()]
     });
 }

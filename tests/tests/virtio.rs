@@ -1,10 +1,15 @@
 //! The virtio-fs device, by a front end and a driver of these tests' own.
 
+#[path = "virtio/pieces.rs"]
+mod pieces;
+#[path = "virtio/windows.rs"]
+mod windows;
+
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use atoll_block::RamDevice;
 use atoll_fs::Fs;
@@ -17,6 +22,8 @@ use atoll_host::virtio::device::DeviceOptions;
 use atoll_server::Volume;
 use atoll_server::route::kernel::{KernelOptions, Others};
 use atoll_tests::guest::{Guest, INDIRECT, MEMORY, NEXT, Setup, WRITE, request};
+use atoll_tests::rng::Rng;
+use atoll_tests::subject::pattern;
 use atoll_tests::{Quirks, Subject, filesystem_conformance_subjects, fixtures};
 use atoll_transport::channel::Config;
 use atoll_transport::{Lost, Received, SendError, Token, Transport};
@@ -37,6 +44,7 @@ const FUSE_SETLKW: u32 = 33;
 const FUSE_CREATE: u32 = 35;
 const FUSE_DESTROY: u32 = 38;
 const FUSE_BATCH_FORGET: u32 = 42;
+const FUSE_FALLOCATE: u32 = 43;
 
 const EAGAIN: i32 = 11;
 const EIO: i32 = 5;
@@ -60,12 +68,13 @@ struct Options {
     read_only: bool,
     rules: Vec<&'static str>,
     kernel: KernelOptions,
+    window: u64,
 }
 
 impl Default for Options {
     fn default() -> Options {
         let kernel = KernelOptions { untold: Some(0), ..KernelOptions::default() };
-        Options { ids: Ids::FrontEnd, read_only: false, rules: vec![], kernel }
+        Options { ids: Ids::FrontEnd, read_only: false, rules: vec![], kernel, window: 0 }
     }
 }
 
@@ -87,13 +96,19 @@ impl Served {
         let spin = Duration::from_micros(50);
         let mut server =
             SocketServer::new(vec![door], None, vec![Arc::clone(&volume)], spin).unwrap();
-        let device =
-            DeviceOptions { tag: "data".to_owned(), queues: 1, kernel: options.kernel, spin };
+        let device = DeviceOptions {
+            tag: "data".to_owned(),
+            queues: 1,
+            kernel: options.kernel,
+            spin,
+            window: options.window,
+            copies: false,
+        };
         let machine = |socket: &str| Machine {
             listener: bind_stream(&folder.path().join(socket), false).unwrap(),
             rules: rules(),
             volume: "v".to_owned(),
-            read_only: options.read_only,
+            read_only: options.read_only && socket == "guest",
             ids: options.ids,
             device: device.clone(),
         };
@@ -327,6 +342,65 @@ fn a_guest_that_is_stopped_goes_on() {
 
 /// A front end that connects again with the record of what was in flight gets an answer to each
 /// such request: none of the guest's programs waits for ever.
+/// A request that is done in parts, so that others have their turn, is answered like any other.
+#[test]
+fn a_request_in_parts_is_answered() {
+    for event_index in [true, false] {
+        let served = Served::new(Options::default());
+        let mut guest = served.begin("guest", Setup { event_index, ..Setup::default() });
+        let file = create(&mut guest, "f");
+        let begun = Instant::now();
+        for len in [40u64 << 20, 30 << 20] {
+            let words = [file.1, 0, len, 0].map(u64::to_le_bytes).concat();
+            assert_eq!(guest.ask(FUSE_FALLOCATE, file.0, &words, 0).unwrap().0, 0);
+        }
+        // The driver is rung: it does not look by itself.
+        assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+        drop(guest);
+        served.end();
+    }
+}
+
+/// Also where a request takes long: when the device has said that a queue has stopped it writes
+/// nothing into the guest's memory, which may be another's by then.
+#[test]
+fn a_guest_that_is_stopped_is_not_written_to() {
+    const LEN: u64 = 3 << 30;
+    let mut fs = fixtures::volume(1 << 20);
+    let mode = atoll_vfs::SetAttr { mode: Some(0o777), ..atoll_vfs::SetAttr::default() };
+    fs.setattr(&fixtures::cx(), Ino::ROOT, None, &mode).unwrap();
+    let served = Served::with(fs, Options::default());
+    let mut guest = served.guest();
+    let file = create(&mut guest, "f");
+    let fallocate = |mode: u32| {
+        let words = [file.1, 0, LEN].map(u64::to_le_bytes).concat();
+        [&words[..], &[mode, 0].map(u32::to_le_bytes).concat()].concat()
+    };
+    const PUNCH_HOLE_KEEP_SIZE: u32 = 3;
+    // With little luck it is done before it could be stopped.
+    let stopped = (0..20).find_map(|_| {
+        let slot = guest.submit(1, FUSE_FALLOCATE, file.0, &fallocate(0), 0);
+        let base = guest.stop(1);
+        if !guest.is_answered(1, slot) {
+            return Some((slot, base));
+        }
+        assert_eq!(guest.answer(1, slot).unwrap().0, 0);
+        guest.start(1, base);
+        let punched = guest.ask(FUSE_FALLOCATE, file.0, &fallocate(PUNCH_HOLE_KEEP_SIZE), 0);
+        assert_eq!(punched.unwrap().0, 0);
+        None
+    });
+    let (slot, base) = stopped.expect("a device that is slower than a message");
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(!guest.is_answered(1, slot), "it was written to");
+    guest.start(1, base);
+    assert_eq!(guest.answer(1, slot).unwrap().0, 0);
+    let attr = guest.ask(FUSE_GETATTR, file.0, &[0; 16], 0).unwrap().1;
+    assert_eq!(word(&attr, 24), LEN, "its size");
+    drop(guest);
+    served.end();
+}
+
 #[test]
 fn what_was_in_flight_is_answered_by_the_next() {
     let served = Served::new(Options::default());

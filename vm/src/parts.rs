@@ -1,6 +1,7 @@
 //! The parts that a virtual machine needs of this one, and where they lie. `cargo xtask setup`
 //! brings them all; a part that is missing is named with the way to get it.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// Brings what is missing.
@@ -46,16 +47,42 @@ pub fn modules() -> PathBuf {
     linux().join("modules")
 }
 
-/// Where the kernel was unpacked: in the target folder, in which the running program lies too, or
-/// where ATOLL_VM_LINUX says that another is.
+/// Where the kernel was unpacked, or where ATOLL_VM_LINUX says that another is.
 fn linux() -> PathBuf {
     if let Some(other) = std::env::var_os("ATOLL_VM_LINUX") {
         return other.into();
     }
-    let program = std::env::current_exe().expect("this program");
-    let mut folders = program.ancestors().map(|folder| folder.join("vm/linux"));
-    let found = folders.find(|folder| folder.join("vmlinuz").is_file());
+    let found = unpacked("vm/linux", "vmlinuz");
     found.unwrap_or_else(|| panic!("the kernel of virtual machines is missing: {SETUP}"))
+}
+
+/// What runs the newer QEMU, which gives devices a window: its program with its own libraries and
+/// the folders of its firmware.
+///
+/// # Panics
+/// If it has not been unpacked.
+pub fn newer_qemu() -> Vec<OsString> {
+    let found = unpacked("vm/qemu", "usr/bin/qemu-system-x86_64");
+    let found = found.unwrap_or_else(|| panic!("the newer QEMU is missing: {SETUP}"));
+    let at = |path: &str| found.join(path).into_os_string();
+    vec![
+        at("usr/lib64/ld-linux-x86-64.so.2"),
+        "--library-path".into(),
+        at("usr/lib/x86_64-linux-gnu"),
+        at("usr/bin/qemu-system-x86_64"),
+        "-L".into(),
+        at("usr/share/qemu"),
+        "-L".into(),
+        at("usr/share/seabios"),
+    ]
+}
+
+/// The folder that setup unpacked in the target folder, in which the running program lies too, if
+/// it has `file`.
+fn unpacked(folder: &str, file: &str) -> Option<PathBuf> {
+    let program = std::env::current_exe().expect("this program");
+    let mut folders = program.ancestors().map(|above| above.join(folder));
+    folders.find(|folder| folder.join(file).is_file())
 }
 
 /// The libraries that `program` is linked with, its loader too; none if it is a static one.

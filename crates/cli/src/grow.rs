@@ -1,9 +1,9 @@
 //! `atoll grow`: makes a volume larger.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use atoll::storage;
-use atoll_fs::{FsError, MountOptions};
+use atoll_fs::{FsError, GrowError, MountOptions};
 use atoll_host::device::{OpenError, OpenOptions};
 use serde::Serialize;
 
@@ -16,8 +16,8 @@ use crate::volume;
 /// Make a volume larger.
 ///
 /// Its file is made longer with --size; a volume on a block device takes what the device has got.
-/// The journal grows with the volume. Nothing is lost whatever happens meanwhile. Volumes cannot be
-/// made smaller.
+/// The journal grows with the volume. Nothing is lost whatever happens meanwhile, and where the
+/// volume cannot grow its file keeps its length. Volumes cannot be made smaller.
 #[derive(clap::Args)]
 pub struct Args {
     /// The volume's new size, as 64M or 2T; all of the file or device if not given.
@@ -35,6 +35,18 @@ struct Result {
     volume: String,
     before: u64,
     after: u64,
+}
+
+/// Why the volume at `path` did not grow, or not for certain.
+fn refused(path: &Path, error: FsError, kept_size: bool) -> Failure {
+    let shown = output::shown(path.as_os_str());
+    match error {
+        _ if !kept_size => Failure::new(format!(
+            "cannot grow {shown}: {error}; it has its old size or the new one, and `atoll info {shown}` says which"
+        )),
+        FsError::Device(error) => Failure::new(format!("cannot grow {shown}: {error}")),
+        error => volume::unusable(path, error),
+    }
 }
 
 /// Grows it.
@@ -67,10 +79,15 @@ pub fn run(args: &Args) -> Outcome {
     })?;
     let mount = storage::mounting(&device, false);
     let mount = MountOptions { listener: Some(notes::listener(path)), ..mount };
-    let grown = atoll_fs::grow(&mut device, &mount).map_err(|error| match error {
-        FsError::Device(error) => Failure::new(format!("cannot grow {shown}: {error}")),
-        error => volume::unusable(path, error),
-    })?;
+    let grown = match atoll_fs::grow(&mut device, &mount) {
+        Ok(grown) => grown,
+        Err(GrowError { error, kept_size }) => {
+            if kept_size {
+                device.close_as_found();
+            }
+            return Err(refused(path, error, kept_size));
+        }
+    };
     let (before, after) = (size::of_blocks(grown.before), size::of_blocks(grown.after));
     if args.json {
         output::json(&Result { volume: output::text(path.as_os_str()), before, after })?;

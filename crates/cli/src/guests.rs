@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use atoll_host::directory::Owners;
 use atoll_host::server::bind::bind_stream;
 use atoll_host::server::guests::{Guest, Ids};
 use atoll_host::server::rules::Rules;
-use atoll_host::virtio::device::{DeviceOptions, REQUEST_QUEUES, TAG};
+use atoll_host::virtio::device::{DeviceOptions, RANGE, REQUEST_QUEUES, TAG, WINDOW_MAX};
+use atoll_server::rights::idmap::{IdMap, IdRange};
 use atoll_server::route::kernel::{KernelOptions, Others};
 
 use crate::failure::Failure;
@@ -23,6 +25,21 @@ pub struct VhostUser {
     cache: Cache,
     ids: Ids,
     queues: u16,
+    window: u64,
+    copies: bool,
+}
+
+/// The window of a device with `dax` alone, in bytes.
+const WINDOW: u64 = 256 << 20;
+
+/// The bytes of a window, as people write them.
+fn window(text: &str) -> Option<u64> {
+    let (digits, unit) = match text.strip_suffix(['M', 'm']) {
+        Some(digits) => (digits, 1 << 20),
+        None => (text.strip_suffix(['G', 'g'])?, 1 << 30),
+    };
+    let len = digits.parse::<u64>().ok()?.checked_mul(unit)?;
+    (len.is_power_of_two() && (RANGE..=WINDOW_MAX).contains(&len)).then_some(len)
 }
 
 /// The knowledge that the guest's kernel may rely on.
@@ -61,6 +78,8 @@ impl FromStr for VhostUser {
             cache: Cache::None,
             ids: Ids::FrontEnd,
             queues: 1,
+            window: 0,
+            copies: false,
         };
         for part in parts {
             match part.split_once('=') {
@@ -74,11 +93,7 @@ impl FromStr for VhostUser {
                 }
                 Some(("ids", "guest")) => device.ids = Ids::Guest,
                 Some(("ids", ids)) => {
-                    let numbers = ids.split_once(':');
-                    let numbers = numbers.and_then(|(uid, gid)| {
-                        Some(Ids::Fixed(uid.parse().ok()?, gid.parse().ok()?))
-                    });
-                    device.ids = numbers.ok_or_else(|| format!("ids={ids}: guest, or UID:GID"))?;
+                    device.ids = whose(ids).map_err(|why| format!("ids={ids}: {why}"))?;
                 }
                 Some(("queues", queues)) => {
                     let number = queues.parse().ok();
@@ -87,14 +102,45 @@ impl FromStr for VhostUser {
                             format!("queues={queues}: a number from 1 to {REQUEST_QUEUES}")
                         })?;
                 }
+                None if part == "dax" => device.window = WINDOW,
+                None if part == "copies" => device.copies = true,
+                Some(("dax", size)) => {
+                    device.window = window(size)
+                        .ok_or_else(|| format!("dax={size}: a power of two from 2M to 512M"))?;
+                }
                 _ => {
                     return Err(format!(
-                        "`{part}` is none of tag=NAME, cache=WHAT, ids=WHOSE and queues=NUMBER"
+                        "`{part}` is none of tag=NAME, cache=WHAT, ids=WHOSE, queues=NUMBER, \
+                         dax[=SIZE] and copies"
                     ));
                 }
             }
         }
         Ok(device)
+    }
+}
+
+/// As whom requests act: UID:GID, or ranges GUEST:HOST:COUNT.
+fn whose(ids: &str) -> Result<Ids, String> {
+    let numbers = |part: &str| -> Option<Vec<u32>> {
+        part.split(':').map(|number| number.parse().ok()).collect()
+    };
+    let parts: Option<Vec<Vec<u32>>> = ids.split('+').map(numbers).collect();
+    let parts = parts.unwrap_or_default();
+    if let [fixed] = &parts[..]
+        && let [uid, gid] = fixed[..]
+    {
+        return Ok(Ids::Fixed(uid, gid));
+    }
+    let range = |part: &Vec<u32>| match part[..] {
+        [guest, host, count] => Some(IdRange { guest, host, count }),
+        _ => None,
+    };
+    match parts.iter().map(range).collect::<Option<Vec<IdRange>>>() {
+        Some(ranges) if !ranges.is_empty() => {
+            IdMap::new(&ranges).map(Ids::Mapped).map_err(|error| error.to_string())
+        }
+        _ => Err("guest, UID:GID, or GUEST:HOST:COUNT, with more of those after a +".to_owned()),
     }
 }
 
@@ -135,6 +181,19 @@ impl VhostUser {
                 KernelOptions { others: Others::None, untold: Some(0), ..KernelOptions::default() }
             }
         };
+        let kernel = match self.ids {
+            // The rest of a server does so as its user.
+            Ids::Mapped(_) if Owners::of_process() != Owners::Kept => {
+                return Err(Failure::new(
+                    "ids=GUEST:HOST:COUNT: only the superuser's server makes files for others"
+                        .to_owned(),
+                ));
+            }
+            Ids::Mapped(ids) => KernelOptions { ids: Some(ids), ..kernel },
+            _ => kernel,
+        };
+        let window = self.window > 0;
+        let kernel = KernelOptions { window, ..kernel };
         let listener = bind_stream(&self.socket, rules.admit_others()).map_err(Failure::new)?;
         Ok(Guest {
             listener,
@@ -142,17 +201,31 @@ impl VhostUser {
             volume: volume.to_owned(),
             read_only: self.read_only,
             ids: self.ids,
-            device: DeviceOptions { tag: tag.to_owned(), queues: self.queues, kernel, spin },
+            device: DeviceOptions {
+                tag: tag.to_owned(),
+                queues: self.queues,
+                kernel,
+                spin,
+                window: self.window,
+                copies: self.copies,
+            },
         })
     }
 }
 
 /// How QEMU attaches the device number `number` at `socket`, and how its guest mounts it.
-pub fn how_to(number: usize, socket: &Path, tag: &str) -> String {
+pub fn how_to(number: usize, socket: &Path, tag: &str, window: bool) -> String {
+    // Only QEMU's generic device has a window.
+    let device = match window {
+        true => format!(
+            "vhost-user-test-device-pci,chardev=fs{number},virtio-id=26,num_vqs=2,vq_size=1024,config_size=40"
+        ),
+        false => format!("vhost-user-fs-pci,chardev=fs{number},tag={tag},queue-size=1024"),
+    };
     format!(
         "virtual machines: qemu-system-x86_64 -m 1G -object memory-backend-memfd,id=mem,size=1G,share=on \
          -numa node,memdev=mem -chardev socket,id=fs{number},path={} \
-         -device vhost-user-fs-pci,chardev=fs{number},tag={tag},queue-size=1024; in the guest: \
+         -device {device}; in the guest: \
          mount -t virtiofs {tag} DIRECTORY",
         socket.display()
     )
@@ -173,9 +246,11 @@ mod tests {
             cache: Cache::None,
             ids: Ids::FrontEnd,
             queues: 1,
+            window: 0,
+            copies: false,
         };
         assert_eq!(read("/run/g"), Ok(plain.clone()));
-        let all = "/run/g=v:ro,tag=data,cache=5,ids=1000:100,queues=4";
+        let all = "/run/g=v:ro,tag=data,cache=5,ids=1000:100,queues=4,dax=64M,copies";
         let expected = VhostUser {
             volume: Some("v".to_owned()),
             read_only: true,
@@ -183,11 +258,30 @@ mod tests {
             cache: Cache::Seconds(5),
             ids: Ids::Fixed(1000, 100),
             queues: 4,
+            window: 64 << 20,
+            copies: true,
             ..plain.clone()
         };
         assert_eq!(read(all), Ok(expected));
         assert_eq!(read("/run/g,cache=alone").unwrap().cache, Cache::Alone);
         assert_eq!(read("/run/g,cache=none,ids=guest").unwrap().ids, Ids::Guest);
+        let range = |guest, host, count| IdRange { guest, host, count };
+        let ranges = [range(0, 100_000, 1000), range(1000, 1000, 1)];
+        let mapped = Ids::Mapped(IdMap::new(&ranges).unwrap());
+        assert_eq!(read("/run/g,ids=0:100000:1000+1000:1000:1").unwrap().ids, mapped);
+        for (ids, why) in [
+            ("0:1:0", "at least one number"),
+            ("0:4294967295:1", "nobody's"),
+            ("0:10:5+4:20:5", "in common"),
+            ("0:1:2:3", "GUEST:HOST:COUNT"),
+            ("0:1+2:3", "GUEST:HOST:COUNT"),
+            ("0:1:2+", "GUEST:HOST:COUNT"),
+            ("0:-1:2", "GUEST:HOST:COUNT"),
+            ("", "GUEST:HOST:COUNT"),
+        ] {
+            let said = read(&format!("s,ids={ids}")).unwrap_err();
+            assert!(said.contains(why), "{ids}: {said}");
+        }
         for wrong in [
             "",
             "=v",
@@ -201,6 +295,12 @@ mod tests {
             "s,queues=0",
             "s,queues=9",
             "s,ro",
+            "s,dax=",
+            "s,dax=0M",
+            "s,dax=3M",
+            "s,dax=1M",
+            "s,dax=1G",
+            "s,dax=64",
         ] {
             assert!(read(wrong).is_err(), "{wrong}");
         }

@@ -71,8 +71,11 @@ pub struct Args {
     /// keeps what it has learnt for as long, with cache=alone for ever, and nobody else may use
     /// the volume. What a front end may do the rules say; its guest acts as the users that it
     /// names if the front end is the superuser's or with ids=guest, with ids=UID:GID as that user,
-    /// else as the front end's. queues= is a number of request queues, for front ends that ask
-    /// for it.
+    /// with ids=GUEST:HOST:COUNT[+...] as those of the host that ranges of its users and groups
+    /// stand for, else as the front end's. queues= is a number of request queues, for front ends
+    /// that ask for it. With dax, or dax=SIZE, the guest maps files into a window of memory, of
+    /// 256M or of SIZE, with QEMU 11.1: of a directory those themselves, which nobody may cut
+    /// short then; with copies after it, copies.
     #[arg(long, value_name = "SOCKET[=VOLUME][,tag=NAME]...")]
     vhost_user: Vec<VhostUser>,
     /// Let others in.
@@ -260,10 +263,13 @@ pub fn run(args: &Args) -> Outcome {
     let address = std::path::absolute(&args.socket[open]);
     let how_to = args.vhost_user.iter().zip(&guests).enumerate().map(|(number, (at, guest))| {
         let socket = std::path::absolute(&at.socket).unwrap_or_else(|_| at.socket.clone());
-        guests::how_to(number, &socket, &guest.device.tag)
+        guests::how_to(number, &socket, &guest.device.tag, guest.device.window > 0)
     });
     let how_to: Vec<String> = how_to.collect();
-    volumes.iter_mut().for_each(|(_, served)| served.isolate());
+    for (_, served) in &mut volumes {
+        served.serve_strangers();
+        served.isolate();
+    }
     let directories: Vec<_> = volumes.iter().filter_map(|(_, served)| served.directory()).collect();
     let confined = match confine::confine(args.jail.into(), &directories) {
         Ok(confined) => confined,

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use atoll_host::directory::{HostDirectory, Options, Owners};
-use atoll_vfs::{Context, FileSystem, Ino, Locks, Result as VfsResult, StatFs};
+use atoll_vfs::{
+    Context, FileSystem, Handle, Ino, Locks, OutsideLocks, Result as VfsResult, StatFs,
+};
 
 use crate::failure::Failure;
 use crate::volume::{self, Access, Volume};
@@ -34,6 +36,14 @@ impl FileSystem for Served {
 
     fn statfs_below(&mut self, cx: &Context, dir: Ino) -> VfsResult<StatFs> {
         by_variant!(self statfs_below (cx, dir))
+    }
+
+    fn outside_locks(
+        &mut self,
+        ino: Ino,
+        handle: Handle,
+    ) -> VfsResult<Option<Arc<dyn OutsideLocks>>> {
+        by_variant!(self outside_locks (ino, handle))
     }
 
     fn shared_locks(&mut self) -> Option<&mut dyn Locks> {
@@ -111,6 +121,13 @@ impl Served {
             && let Err(error) = directory.isolate()
         {
             log::debug!("a directory of the host has no mount of its own: {error}");
+        }
+    }
+
+    /// Its clients are others than this process's user: see [`HostDirectory::serve_strangers`].
+    pub fn serve_strangers(&mut self) {
+        if let Served::Directory(directory) = self {
+            directory.serve_strangers();
         }
     }
 

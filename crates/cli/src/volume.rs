@@ -262,13 +262,21 @@ fn create_over(
         refuse_content(path, found)?;
     }
     let size = options.size.or((found.is_file() && found.len() == 0).then_some(DEFAULT_SIZE));
-    let mut device = open_blank(path, path, size)?;
-    let is_taken = |device: &mut HostDevice| {
-        let taken = !options.force && storage::was_taken(device).map_err(|error| failed(&error))?;
-        if taken { refuse_content(path, found) } else { Ok(()) }
-    };
     // Blank before it was locked.
-    is_taken(&mut device)?;
+    let untaken = |mut device: HostDevice| {
+        let looked = match options.force {
+            true => Ok(false),
+            false => storage::was_taken(&mut device).map_err(|error| failed(&error)),
+        };
+        match looked.and_then(|taken| if taken { refuse_content(path, found) } else { Ok(()) }) {
+            Ok(()) => Ok(device),
+            Err(failure) => {
+                device.close_as_found();
+                Err(failure)
+            }
+        }
+    };
+    let mut device = untaken(open_blank(path, path, size)?)?;
     let (length, blocks) = (device.block_count(), size.map_or(u64::MAX, size::to_blocks));
     if length > blocks {
         if !found.is_file() {
@@ -283,11 +291,13 @@ fn create_over(
             .and_then(|file| file.set_len(size::of_blocks(blocks)))
             .map_err(|error| failed(&error))?;
         drop(device);
-        device = open_blank(path, path, size)?;
-        is_taken(&mut device)?;
+        device = untaken(open_blank(path, path, size)?)?;
     }
     // It may have held something else.
-    storage::empty(&mut device).map_err(|error| failed(&error))?;
+    if let Err(error) = storage::empty(&mut device) {
+        device.close_as_found();
+        return Err(failed(&error));
+    }
     make(path, device, options)
 }
 
@@ -310,7 +320,10 @@ fn make(
     mut device: HostDevice,
     options: &CreateOptions<'_>,
 ) -> Result<Volume, Failure> {
-    format(path, &mut device, options)?;
+    if let Err(failure) = format(path, &mut device, options) {
+        device.close_as_found();
+        return Err(failure);
+    }
     let mount = storage::mounting(&device, false);
     Fs::mount(device, &mount).map_err(|error| unusable(path, error))
 }

@@ -3,12 +3,12 @@
 use atoll_block::{Addressable, BLOCK_SIZE, BlockError};
 use atoll_vfs::filesystem::{FILE_SIZE_MAX, checked_end};
 use atoll_vfs::{
-    Attr, Context, Errno, FallocateMode, FileType, Handle, Ino, OpenFlags, Rest, SeekTo, SetAttr,
-    SetTime, Written,
+    Attr, Context, Data, Errno, FallocateMode, FileType, Handle, Ino, OpenFlags, Rest, Room,
+    SeekTo, SetAttr, SetTime, Written,
 };
 
 use crate::error::{FsError, Result};
-use crate::file::{FREE_BUDGET, WRITE_MAX};
+use crate::file::{FREE_BUDGET, Sought, WRITE_MAX};
 use crate::fs::Fs;
 use crate::inode::InodeRecord;
 use crate::key::{Key, OFFSET_MAX};
@@ -50,6 +50,26 @@ impl<M: Addressable> Fs<M> {
         Ok(n)
     }
 
+    /// Reads piece by piece: the first that is short is the end of the file.
+    #[inline]
+    pub(crate) fn do_read_vectored(
+        &mut self,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        room: &mut Room<'_>,
+    ) -> Result<usize> {
+        let mut done = 0;
+        for piece in room.iter_mut() {
+            let n = self.do_read(ino, handle, offset.saturating_add(done as u64), piece)?;
+            done += n;
+            if n < piece.len() {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
     #[inline]
     pub(crate) fn do_write(
         &mut self,
@@ -57,7 +77,7 @@ impl<M: Addressable> Fs<M> {
         ino: Ino,
         handle: Handle,
         offset: u64,
-        data: &[u8],
+        data: Data<'_>,
     ) -> Result<Written> {
         let file = self.handle(ino, handle)?;
         if !file.flags.contains(OpenFlags::WRITE) {
@@ -81,7 +101,7 @@ impl<M: Addressable> Fs<M> {
             && end <= e.end() * BLOCK
         {
             let at = e.start * BLOCK + (offset - e.file_block * BLOCK);
-            self.store.store_data(at, data)?;
+            self.store.store_pieces(at, data)?;
             if inode.set_times(cx.now) {
                 self.inodes.note_dirty(file.slot);
             }
@@ -98,16 +118,16 @@ impl<M: Addressable> Fs<M> {
         cx: &Context,
         slot: u32,
         offset: u64,
-        data: &[u8],
+        data: Data<'_>,
     ) -> Result<Written> {
         let mut done = 0;
         let mut most = WRITE_MAX;
         while done < data.len() {
             let at = offset + done as u64;
-            let rest = &data[done..];
+            let rest = data.skip(done);
             let over = if most < WRITE_MAX { at % BLOCK } else { 0 };
             let chunk = rest.len().min((most - over) as usize);
-            match self.write_chunk(slot, at, &rest[..chunk]) {
+            match self.write_chunk(slot, at, rest.limit(chunk)) {
                 Ok(n) => done += n,
                 // If all of it does not fit, perhaps half of it does.
                 Err(FsError::Full | FsError::Quota | FsError::Device(BlockError::NoSpace))
@@ -123,7 +143,7 @@ impl<M: Addressable> Fs<M> {
         Ok(Written { len: done, offset })
     }
 
-    fn write_chunk(&mut self, slot: u32, offset: u64, data: &[u8]) -> Result<usize> {
+    fn write_chunk(&mut self, slot: u32, offset: u64, data: Data<'_>) -> Result<usize> {
         self.change(slot, false, |store, inode| store.write_file(inode, offset, data))
     }
 
@@ -388,11 +408,24 @@ impl<M: Addressable> Fs<M> {
     ) -> Result<u64> {
         let file = self.handle(ino, handle)?;
         let inode = self.inodes.get_mut(file.slot);
-        if offset >= inode.record.size {
+        let size = inode.record.size;
+        if offset >= size {
             return Err(Errno::ENXIO.into());
         }
-        self.store.cache.begin_operation();
-        let found = self.store.seek_file(inode, offset, to == SeekTo::Data)?;
-        found.ok_or(Errno::ENXIO.into())
+        let mut at = offset;
+        loop {
+            self.store.cache.begin_operation();
+            match self.store.seek_file(inode, at, size, to == SeekTo::Data)? {
+                Sought::Found(found) => return Ok(found),
+                // The end of file counts as a hole.
+                Sought::NotBefore(end) if end >= size && to == SeekTo::Hole => return Ok(size),
+                Sought::NotBefore(end) if end >= size => return Err(Errno::ENXIO.into()),
+                Sought::NotBefore(next) if self.left.in_steps => {
+                    self.left.rest = Some(Rest::From(next));
+                    return Err(Errno::EAGAIN.into());
+                }
+                Sought::NotBefore(next) => at = next,
+            }
+        }
     }
 }

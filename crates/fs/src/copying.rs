@@ -8,6 +8,7 @@ use atoll_vfs::filesystem::{COPY_MAX, copied_len};
 use atoll_vfs::{Context, Errno, FileAt, OpenFlags};
 
 use crate::error::Result;
+use crate::file::Sought;
 use crate::fs::Fs;
 use crate::inode::InodeRecord;
 
@@ -48,8 +49,8 @@ impl<M: Addressable> Fs<M> {
             self.stored_until(source.slot, from.offset, end.min(from.offset + COPY_MAX))?;
         let record = self.inodes.get(target.slot).record;
         if stored == from.offset && to.offset >= record.size {
-            let data = self.store.seek_file(self.inodes.get_mut(source.slot), stored, true)?;
-            let len = data.unwrap_or(size).min(end) - from.offset;
+            let inode = self.inodes.get_mut(source.slot);
+            let len = self.store.seek_file(inode, stored, end, true)?.at() - from.offset;
             let grown =
                 InodeRecord { size: to.offset + len, mtime: cx.now, ctime: cx.now, ..record };
             self.truncate(target.slot, &grown)?;
@@ -59,7 +60,7 @@ impl<M: Addressable> Fs<M> {
         let until = if stored == from.offset { end.min(stored + COPY_MAX) } else { stored };
         let mut data = vec![0; (until - from.offset) as usize];
         self.store.read_file(self.inodes.get_mut(source.slot), from.offset, &mut data)?;
-        Ok(self.do_write(cx, to.ino, to.handle, to.offset, &data)?.len as u64)
+        Ok(self.do_write(cx, to.ino, to.handle, to.offset, data[..].into())?.len as u64)
     }
 
     /// Where the next large hole of a file begins, from `at` on and at most `end`, which the file
@@ -69,11 +70,11 @@ impl<M: Addressable> Fs<M> {
         let inode = self.inodes.get_mut(slot);
         let mut at = at;
         while at < end {
-            let hole = self.store.seek_file(inode, at, false)?.unwrap_or(end);
-            if hole >= end {
-                break;
-            }
-            let data = self.store.seek_file(inode, hole, true)?.unwrap_or(inode.record.size);
+            let hole = match self.store.seek_file(inode, at, end, false)? {
+                Sought::Found(hole) => hole,
+                Sought::NotBefore(until) => return Ok(until),
+            };
+            let data = self.store.seek_file(inode, hole, hole + HOLE_MIN, true)?.at();
             if data - hole >= HOLE_MIN {
                 return Ok(hole);
             }

@@ -8,6 +8,7 @@
 use alloc::vec::Vec;
 
 use atoll_block::{Addressable, BLOCK_SIZE, BlockError, BlockIndex};
+use atoll_vfs::Data;
 
 use crate::allocation::Goal;
 use crate::error::Result;
@@ -33,6 +34,26 @@ const WINDOW_FREE_MIN: u64 = 16 * WINDOW;
 
 /// The extents that one transaction frees, if its record takes so many.
 pub const FREE_BUDGET: usize = 128;
+/// How many extents and holes one search for data or a hole looks at: some 100 microseconds.
+pub const SEEK_BUDGET: usize = 512;
+
+/// The outcome of a search in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sought {
+    /// It is here.
+    Found(u64),
+    /// There is none before this offset, where the search has ended.
+    NotBefore(u64),
+}
+
+impl Sought {
+    /// The first byte that is it, as far as is known.
+    pub fn at(self) -> u64 {
+        match self {
+            Sought::Found(at) | Sought::NotBefore(at) => at,
+        }
+    }
+}
 
 #[inline]
 fn address(e: &Extent, offset: u64) -> u64 {
@@ -70,7 +91,7 @@ impl<M: Addressable> Store<M> {
     /// Writes at most [`WRITE_MAX`] bytes to a file within a transaction and updates its record.
     /// Returns how many were written: all, unless they go to so many places that their record would
     /// become too long. After an error the file is what it was.
-    pub fn write_file(&mut self, inode: &mut Inode, offset: u64, data: &[u8]) -> Result<usize> {
+    pub fn write_file(&mut self, inode: &mut Inode, offset: u64, data: Data<'_>) -> Result<usize> {
         debug_assert!(data.len() as u64 <= WRITE_MAX);
         let size = inode.record.size;
         let blocks = inode.record.blocks;
@@ -87,7 +108,7 @@ impl<M: Addressable> Store<M> {
                     in_place.push((address(&e, at), done..done + n));
                     n
                 }
-                found => self.write_run(inode, found, at, &data[done..])?,
+                found => self.write_run(inode, found, at, data.skip(done))?,
             };
             if done > 0 && !self.has_room() {
                 break;
@@ -101,7 +122,7 @@ impl<M: Addressable> Store<M> {
         // Data stored in place cannot be taken back: it comes when there was space for all the
         // rest.
         for (at, part) in in_place {
-            self.store_data(at, &data[part])?;
+            self.store_pieces(at, data.skip(part.start).limit(part.len()))?;
         }
         Ok(done)
     }
@@ -112,7 +133,7 @@ impl<M: Addressable> Store<M> {
         inode: &mut Inode,
         found: Mapping,
         at: u64,
-        data: &[u8],
+        data: Data<'_>,
     ) -> Result<usize> {
         let file_block = at / BLOCK;
         let blocks_end = (at + data.len() as u64).div_ceil(BLOCK);
@@ -163,14 +184,14 @@ impl<M: Addressable> Store<M> {
 
     /// Stores data that begins at the file offset `at` in blocks whose content does not count, with
     /// zeros around it. Returns how much of it fitted.
-    fn fill(&mut self, part: &Extent, at: u64, data: &[u8]) -> Result<usize> {
+    fn fill(&mut self, part: &Extent, at: u64, data: Data<'_>) -> Result<usize> {
         let first = part.file_block * BLOCK;
         let end = part.end() * BLOCK;
         let n = (end - at).min(data.len() as u64);
         if at > first {
             self.store_data_zeros(address(part, first), at - first)?;
         }
-        self.store_data(address(part, at), &data[..n as usize])?;
+        self.store_pieces(address(part, at), data.limit(n as usize))?;
         if at + n < end {
             self.store_data_zeros(address(part, at + n), end - at - n)?;
         }
@@ -279,21 +300,30 @@ impl<M: Addressable> Store<M> {
         })
     }
 
-    /// The next byte at or after `at` that is stored (`data`) or in a hole, before `size`.
-    pub fn seek_file(&mut self, inode: &mut Inode, at: u64, data: bool) -> Result<Option<u64>> {
-        let size = inode.record.size;
+    /// The next byte at or after `at` and before `until` that is stored (`data`) or in a hole.
+    /// Looks at [`SEEK_BUDGET`] extents and holes, and no further.
+    pub fn seek_file(
+        &mut self,
+        inode: &mut Inode,
+        at: u64,
+        until: u64,
+        data: bool,
+    ) -> Result<Sought> {
+        let until = until.min(inode.record.size);
         let mut at = at;
-        while at < size {
+        for _ in 0..SEEK_BUDGET {
+            if at >= until {
+                break;
+            }
             let (is_data, end) = match self.mapping(inode, at / BLOCK)? {
                 Mapping::Mapped(e) => (!e.unwritten, e.end()),
                 Mapping::Hole { end, .. } => (false, end),
             };
             if is_data == data {
-                return Ok(Some(at));
+                return Ok(Sought::Found(at));
             }
             at = end.saturating_mul(BLOCK);
         }
-        // The end of file counts as a hole.
-        Ok(if data { None } else { Some(size) })
+        Ok(Sought::NotBefore(at.min(until)))
     }
 }

@@ -31,6 +31,7 @@ use crate::layout::{
 };
 use crate::opening::Opening;
 use crate::pair;
+use crate::superblocks::read_superblock;
 use crate::volume::MountOptions;
 
 /// The sizes before and after [`grow`].
@@ -42,6 +43,29 @@ pub struct Grown {
     pub after: u64,
 }
 
+/// Why [`grow`] failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GrowError {
+    /// The fault.
+    pub error: FsError,
+    /// The volume has its old size and keeps it: what the device has beyond may be taken away. If
+    /// not, the volume may have grown, and the device must stay as large as it is.
+    pub kept_size: bool,
+}
+
+impl core::fmt::Display for GrowError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl core::error::Error for GrowError {}
+
+/// An error before anything could make the volume larger.
+fn as_before(error: FsError) -> GrowError {
+    GrowError { error, kept_size: true }
+}
+
 /// Makes the volume on `device`, which nobody may have mounted, as large as the device. The journal
 /// becomes as large as that of a new volume of this size, or stays as it is if it is larger.
 ///
@@ -50,24 +74,28 @@ pub struct Grown {
 ///
 /// # Errors
 /// Those of a mount; the device's.
-pub fn grow<M: Addressable>(device: &mut M, options: &MountOptions) -> Result<Grown> {
-    let before = Opening::begin(device, !options.read_only)?.sb().block_count;
+pub fn grow<M: Addressable>(
+    device: &mut M,
+    options: &MountOptions,
+) -> core::result::Result<Grown, GrowError> {
+    let opening = Opening::begin(device, !options.read_only).map_err(as_before)?;
+    let before = opening.sb().block_count;
     let block_count = device.block_count().min(BLOCK_COUNT_MAX);
     let grown = Grown { before, after: block_count };
     if block_count == before {
         return Ok(grown);
     }
     if options.read_only {
-        return Err(FsError::Refused(atoll_vfs::Errno::EROFS));
+        return Err(as_before(FsError::Refused(atoll_vfs::Errno::EROFS)));
     }
     // An empty journal to begin with, and nothing damaged.
-    Fs::mount(&mut *device, options)?.unmount()?;
-    let Opening { superblocks, header, .. } = Opening::begin(device, true)?;
-    let (old, header) = (superblocks.sb, header?);
+    remount(device, options).map_err(as_before)?;
+    let Opening { superblocks, header, .. } = Opening::begin(device, true).map_err(as_before)?;
+    let (old, header) = (superblocks.sb, header.map_err(as_before)?);
     let mut new = Superblock { block_count, generation: old.generation + 1, ..old.clone() };
     place_ring(&mut new, &old, header.state.groups);
-    if let Err(error) = switch(device, &old, &new, &header) {
-        if error == FsError::Device(BlockError::Io) {
+    if let Err(failure) = switch(device, &old, &new, &header) {
+        if failure.error == FsError::Device(BlockError::Io) {
             // Either superblock may be on the medium. Each has a header that counts for it alone:
             // both headers get the mark of the failure, each in its place.
             for sb in [&old, &new] {
@@ -76,10 +104,17 @@ pub fn grow<M: Addressable>(device: &mut M, options: &MountOptions) -> Result<Gr
                 }
             }
         }
-        return Err(error);
+        return Err(failure);
     }
-    Fs::mount(&mut *device, options)?.unmount()?;
-    Ok(grown)
+    match remount(device, options) {
+        Ok(()) => Ok(grown),
+        Err(error) => Err(GrowError { error, kept_size: false }),
+    }
+}
+
+/// Mounts the volume and unmounts it.
+fn remount<M: Addressable>(device: &mut M, options: &MountOptions) -> Result<()> {
+    Fs::mount(device, options)?.unmount().map(drop)
 }
 
 /// Switches the unmounted volume to the superblock `new`.
@@ -88,14 +123,21 @@ fn switch<M: Addressable>(
     old: &Superblock,
     new: &Superblock,
     header: &Header,
-) -> Result<()> {
-    Change::new(device, old, new, header)?.prepare(device, old, new, header)?;
-    device.flush()?;
+) -> core::result::Result<(), GrowError> {
+    Change::new(device, old, new, header)
+        .and_then(|change| change.prepare(device, old, new, header))
+        .and_then(|()| Ok(device.flush()?))
+        .map_err(as_before)?;
     for index in [new.copy_index(), BlockIndex(0)] {
         let mut b = [0; BLOCK_SIZE];
         new.emit(&mut b, index);
-        device.write(index, &b)?;
-        device.flush()?;
+        device.write(index, &b).map_err(|error| GrowError {
+            error: error.into(),
+            // A host without room says so before it takes anything.
+            kept_size: error == BlockError::NoSpace
+                && read_superblock(device).is_ok_and(|sb| sb == *old),
+        })?;
+        device.flush().map_err(|error| GrowError { error: error.into(), kept_size: false })?;
     }
     Ok(())
 }
@@ -227,10 +269,11 @@ impl Change {
             journal.begin_lap();
             header.tail = journal.head();
         }
-        // The switch is not to be made where the mount that replays it finds no storage.
+        // The switch is not to be made where it, or the mount that replays it, finds no storage.
         let maps = self.maps.keys().map(|&group| new.map_block(group));
-        for block in maps.chain(self.summaries.keys().map(|&block| BlockIndex(block))) {
-            match device.reserve(block, 2) {
+        let pairs = maps.chain(self.summaries.keys().map(|&block| BlockIndex(block)));
+        for (block, count) in pairs.map(|pair| (pair, 2)).chain([(new.copy_index(), 1)]) {
+            match device.reserve(block, count) {
                 Err(BlockError::Unsupported) => {}
                 other => other?,
             }

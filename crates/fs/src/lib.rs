@@ -80,7 +80,7 @@ pub use dump::{DumpOptions, Element, ItemValue, dump, visit};
 pub use error::{Corruption, FsError, Result};
 pub use format::{BLOCK_COUNT_MIN, FormatOptions, format};
 pub use fs::{Fs, VolumeInfo};
-pub use grow::{Grown, grow};
+pub use grow::{GrowError, Grown, grow};
 pub use inode::InodeRecord;
 pub use journal::Header as JournalHeader;
 pub use project::{Project, Quota, Usage};

@@ -107,11 +107,11 @@ mod tests {
 
     use atoll_block::RamDevice;
     use atoll_vfs::{
-        Context, Errno, FallocateMode, FileSystem, Handle, Ino, Name, OpenFlags, Rest, SetAttr,
-        Timespec,
+        Context, Errno, FallocateMode, FileAt, FileSystem, Handle, Ino, Name, OpenFlags, Rest,
+        SeekTo, SetAttr, Timespec,
     };
 
-    use crate::file::{FREE_BUDGET, WRITE_MAX};
+    use crate::file::{FREE_BUDGET, SEEK_BUDGET, WRITE_MAX};
     use crate::{CheckOptions, FormatOptions, Fs, MountOptions, check, format};
 
     const CX: Context = Context { uid: 0, gid: 0, now: Timespec { sec: 1, nsec: 0 } };
@@ -173,6 +173,48 @@ mod tests {
         let mut device = fs.unmount().unwrap();
         let report = check(&mut device, &CheckOptions::default()).unwrap();
         assert!(report.is_clean(), "{report:?}");
+    }
+
+    /// A search looks at so many extents, and says where to go on.
+    #[test]
+    fn a_search_is_made_in_steps() {
+        let mut fs = volume();
+        let (attr, handle) = fs.create(&CX, Ino::ROOT, name("f"), 0o644, RW).unwrap();
+        let (ino, keep) = (attr.ino, FallocateMode::empty());
+        let count = 3 * SEEK_BUDGET as u64;
+        for at in 0..count {
+            // Space that is set aside is a hole to those who read.
+            fs.fallocate(&CX, ino, handle, at * STRIDE, 4096, keep).unwrap();
+        }
+        fs.write(&CX, ino, handle, count * STRIDE, b"data").unwrap();
+        for in_steps in [false, true] {
+            fs.work_in_steps(in_steps);
+            let (mut at, mut parts) = (0, 1);
+            let found = loop {
+                match (fs.seek(&CX, ino, handle, at, SeekTo::Data), fs.take_rest()) {
+                    (Err(Errno::EAGAIN), Some(Rest::From(next))) => {
+                        assert!(next > at && next <= at + SEEK_BUDGET as u64 * STRIDE);
+                        (at, parts) = (next, parts + 1);
+                    }
+                    (found, rest) => {
+                        assert_eq!(rest, None);
+                        break found;
+                    }
+                }
+            };
+            assert_eq!(found, Ok(count * STRIDE));
+            assert_eq!(parts > 5, in_steps, "{parts}");
+            assert_eq!(fs.seek(&CX, ino, handle, 0, SeekTo::Hole), Ok(0));
+            let beyond = count * STRIDE + 1;
+            assert_eq!(fs.seek(&CX, ino, handle, beyond, SeekTo::Hole), Ok(beyond + 3));
+            // A copy looks no further than it copies.
+            let place = |offset| FileAt { ino, handle, offset };
+            let copied = fs.copy_file_range(&CX, place(0), place(1 << 40), 1 << 30).unwrap();
+            assert!(copied > 0 && copied <= SEEK_BUDGET as u64 * STRIDE, "{copied}");
+            fs.setattr(&CX, ino, None, &cut(beyond + 3)).unwrap();
+            assert_eq!(fs.take_rest(), None);
+        }
+        is_sound(fs);
     }
 
     /// A call and each step free no more than a transaction does, whatever the file.

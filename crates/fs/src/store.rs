@@ -5,7 +5,7 @@
 use alloc::vec::Vec;
 
 use atoll_block::{Addressable, BLOCK_SIZE, BlockError, BlockIndex};
-use atoll_vfs::Ino;
+use atoll_vfs::{Data, Ino};
 
 use crate::bounds;
 use crate::cache::{Cache, FrameId};
@@ -408,6 +408,20 @@ impl<M: Addressable> Store<M> {
     pub fn store_data(&mut self, at: u64, data: &[u8]) -> Result<()> {
         self.device.store(at, data)?;
         self.commits.dirty_data.note(at, data.len() as u64);
+        Ok(())
+    }
+
+    /// The same for data in several pieces.
+    #[inline]
+    pub fn store_pieces(&mut self, at: u64, data: Data<'_>) -> Result<()> {
+        if let Some(data) = data.one() {
+            return self.store_data(at, data);
+        }
+        let mut to = at;
+        for piece in data.iter() {
+            self.store_data(to, piece)?;
+            to += piece.len() as u64;
+        }
         Ok(())
     }
 

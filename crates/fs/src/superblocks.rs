@@ -17,6 +17,8 @@ enum Found {
     Old,
     /// Neither.
     Damaged,
+    /// The device does not give the block.
+    Unreadable,
 }
 
 /// Both superblocks.
@@ -66,6 +68,7 @@ impl Superblocks {
                 Ok(other) if other.uuid == sb.uuid && other.generation < sb.generation => {
                     Found::Old
                 }
+                Err(FsError::Device(_)) => Found::Unreadable,
                 _ => Found::Damaged,
             };
         }
@@ -75,7 +78,13 @@ impl Superblocks {
     /// Which are damaged: whether it is the copy.
     pub fn damaged(&self) -> impl Iterator<Item = bool> {
         let found = self.found;
-        [false, true].into_iter().filter(move |&copy| found[usize::from(copy)] == Found::Damaged)
+        let is_damaged = |found| matches!(found, Found::Damaged | Found::Unreadable);
+        [false, true].into_iter().filter(move |&copy| is_damaged(found[usize::from(copy)]))
+    }
+
+    /// Whether the device does not give the first, or the copy.
+    pub fn is_unreadable(&self, copy: bool) -> bool {
+        self.found[usize::from(copy)] == Found::Unreadable
     }
 
     /// Writes the superblock over a copy that is not as it should be, and makes that durable.
@@ -83,9 +92,12 @@ impl Superblocks {
     /// # Errors
     /// The device's.
     pub fn restore<D: BlockDevice>(&self, device: &mut D) -> Result<()> {
-        // The one that counts stays whole until the other is.
-        for (found, index) in self.found.iter().zip([BlockIndex(0), self.sb.copy_index()]) {
-            if *found != Found::Right {
+        let places = [BlockIndex(0), self.sb.copy_index()];
+        for (at, index) in places.into_iter().enumerate() {
+            if self.found[at] != Found::Right {
+                // The one that counts stays whole until the other is. A process that ended while
+                // the volume grew may have left it in memory alone.
+                device.flush_range(places[1 - at], 1)?;
                 let mut b = [0; BLOCK_SIZE];
                 self.sb.emit(&mut b, index);
                 device.write(index, &b)?;

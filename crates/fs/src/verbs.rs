@@ -4,9 +4,9 @@ use alloc::vec::Vec;
 
 use atoll_block::Addressable;
 use atoll_vfs::{
-    Attr, CheckpointStep, Context, DirEntry, Errno, FallocateMode, FileAt, FileSystem, FileType,
-    Handle, Ino, NAME_MAX, Name, OpenFlags, PendingSync, RenameFlags, Rest, Result, SYMLINK_MAX,
-    SeekTo, SetAttr, StatFs, SyncId, Written, XATTR_SIZE_MAX, XattrFlags,
+    Attr, CheckpointStep, Context, Data, DirEntry, Errno, FallocateMode, FileAt, FileSystem,
+    FileType, Handle, Ino, NAME_MAX, Name, OpenFlags, PendingSync, RenameFlags, Rest, Result, Room,
+    SYMLINK_MAX, SeekTo, SetAttr, StatFs, SyncId, Written, XATTR_SIZE_MAX, XattrFlags,
 };
 
 use crate::checkpoint::Step;
@@ -226,6 +226,18 @@ impl<M: Addressable> FileSystem for Fs<M> {
         Ok(self.do_read(ino, handle, offset, buf)?)
     }
 
+    #[inline]
+    fn read_vectored(
+        &mut self,
+        _cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        room: &mut Room<'_>,
+    ) -> Result<usize> {
+        Ok(self.do_read_vectored(ino, handle, offset, room)?)
+    }
+
     fn accessed(&mut self, cx: &Context, ino: Ino) -> bool {
         self.note_access(ino, cx.now).unwrap_or(false)
     }
@@ -238,6 +250,18 @@ impl<M: Addressable> FileSystem for Fs<M> {
         handle: Handle,
         offset: u64,
         data: &[u8],
+    ) -> Result<Written> {
+        Ok(self.do_write(cx, ino, handle, offset, data.into())?)
+    }
+
+    #[inline]
+    fn write_vectored(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: Data<'_>,
     ) -> Result<Written> {
         Ok(self.do_write(cx, ino, handle, offset, data)?)
     }

@@ -5,7 +5,7 @@ use atoll_block::fault::{Image, Survival};
 use atoll_block::{BlockDevice, BlockError, FaultDevice};
 use atoll_fs::layout::RING_BLOCKS_STORED;
 use atoll_fs::{
-    CheckOptions, FormatOptions, Fs, FsError, Grown, MountOptions, check, format, grow,
+    CheckOptions, FormatOptions, Fs, FsError, GrowError, Grown, MountOptions, check, format, grow,
     read_superblock,
 };
 use atoll_vfs::{FileSystem, Ino, Name};
@@ -143,7 +143,7 @@ fn a_full_host_grows_a_volume_whole_or_not_at_all() {
                 true
             }
             Err(error) => {
-                assert_eq!(error, FsError::Device(BlockError::NoSpace), "{what}");
+                assert_eq!(error.error, FsError::Device(BlockError::NoSpace), "{what}");
                 false
             }
         };
@@ -159,4 +159,99 @@ fn a_full_host_grows_a_volume_whole_or_not_at_all() {
         }
     }
     assert!(outcomes.is_sorted() && outcomes[0] != outcomes[outcomes.len() - 1], "{outcomes:?}");
+}
+
+/// Whatever call fails, in whatever way: a volume that says it kept its size has it, and lives on a
+/// device that is as short again as it was; one that does not say so is sound on the longer device,
+/// with either size. A later attempt succeeds on both.
+#[test]
+fn what_failed_to_grow_can_have_its_old_device() {
+    const BEFORE: u64 = 400;
+    const AFTER: u64 = 3000;
+    #[derive(Clone, Copy, Debug)]
+    enum Fault {
+        /// From this event on every call fails.
+        Stop(u64),
+        /// A flush after so many fails, once.
+        Flush(u32),
+        /// The host has so many blocks left, and may not be able to set storage aside.
+        Room(u64, bool),
+        /// This block cannot be written.
+        Write(u64),
+    }
+    let image = volume(BEFORE, AFTER, true);
+    let mut device = FaultDevice::from_image(image.clone());
+    grow(&mut device, &options()).unwrap();
+    let events = device.events();
+    let rooms = (0..190).step_by(10).chain(180..200).chain((200..2000).step_by(200));
+    let faults = (0..events)
+        .map(Fault::Stop)
+        .chain((0..40).map(Fault::Flush))
+        .chain(rooms.flat_map(|room| [Fault::Room(room, false), Fault::Room(room, true)]))
+        .chain((0..8).chain([BEFORE - 1, BEFORE, AFTER - 1]).map(Fault::Write));
+    #[derive(Debug, Default)]
+    struct Seen {
+        grown: u32,
+        kept: u32,
+        either: u32,
+    }
+    let mut seen = Seen::default();
+    for fault in faults {
+        let what = format!("{fault:?}");
+        let mut device = FaultDevice::from_image(image.clone());
+        match fault {
+            Fault::Stop(after) => device.faults.stop_after = Some(after),
+            Fault::Flush(before) => {
+                device.faults.flushes_before = before;
+                device.faults.flush_errors = 1;
+            }
+            Fault::Room(free, reserves_nothing) => {
+                device.faults.free_blocks = Some(free);
+                device.faults.reserves_nothing = reserves_nothing;
+            }
+            Fault::Write(block) => device.faults.write_errors = [block].into(),
+        }
+        let result = grow(&mut device, &options());
+        let kept_size = result.is_err_and(|failure| failure.kept_size);
+        match result {
+            Ok(grown) => {
+                assert_eq!(grown, Grown { before: BEFORE, after: AFTER }, "{what}");
+                seen.grown += 1;
+            }
+            Err(GrowError { error, .. }) => {
+                if let Fault::Room(..) = fault {
+                    assert_eq!(error, FsError::Device(BlockError::NoSpace), "{what}");
+                    assert!(kept_size, "{what}: nothing but room is missing");
+                }
+                *(if kept_size { &mut seen.kept } else { &mut seen.either }) += 1;
+            }
+        }
+        let losses = [Survival::None, Survival::All, Survival::Seed(3), Survival::Seed(4)];
+        let crashed = losses.map(|survival| (device.power_loss(survival), [0; 16]));
+        for (image, incarnation) in crashed.into_iter().chain([(device.process_crash(), BOOT)]) {
+            // The crash may have come before the device was made as short as it was, or after.
+            let lengths = if kept_size { vec![AFTER, BEFORE] } else { vec![AFTER] };
+            for blocks in lengths {
+                let what = format!("{what}, then {blocks} blocks, {incarnation:?}");
+                let mut image = image.clone();
+                image.resize(blocks);
+                let size = assert_sound(image.clone(), incarnation, &what);
+                assert!(size == BEFORE || !kept_size && size == AFTER, "{what}: {size}");
+                let mount = MountOptions { incarnation, ..options() };
+                let mut fs = Fs::mount(FaultDevice::from_image(image), &mount).unwrap();
+                fs.lookup(&CX, Ino::ROOT, Name::new(b"kept").unwrap()).unwrap();
+                work(&mut fs, &mut Rng::new(9), 40);
+                let mut image = fs.unmount().unwrap().process_crash();
+                assert_eq!(assert_sound(image.clone(), incarnation, &what), size, "{what}");
+                for again in [AFTER, AFTER + 700] {
+                    image.resize(again);
+                    let mut device = FaultDevice::from_image(image.clone());
+                    grow(&mut device, &mount).unwrap_or_else(|e| panic!("{what}: {e}"));
+                    let image = device.power_loss(Survival::None);
+                    assert_eq!(assert_sound(image, incarnation, &what), again, "{what}");
+                }
+            }
+        }
+    }
+    assert!(seen.grown > 2 && seen.kept > 2 && seen.either > 2, "{seen:?}");
 }

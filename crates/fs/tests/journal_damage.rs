@@ -383,7 +383,8 @@ fn flushes_fail_while_a_volume_is_repaired_or_grows() {
                 let result = grow(&mut device, &options(incarnation)).map(drop);
                 grows += u64::from(result.is_err());
                 let what = format!("grown, {errors} errors after {before}, {incarnation:?}");
-                assert_lasts(device, result.err(), incarnation, &what, true);
+                let failed = result.err().map(|failure| failure.error);
+                assert_lasts(device, failed, incarnation, &what, true);
             }
         }
     }

@@ -14,6 +14,7 @@ mod file;
 mod guarded;
 mod io;
 pub(crate) mod ioctls;
+mod lengthened;
 mod life;
 mod mapped;
 pub(crate) mod mapping;
@@ -80,6 +81,20 @@ impl HostDevice {
         // block are no part of the device, but the file's all the same.
         let end = found.len().next_multiple_of(BLOCK_SIZE as u64);
         io::punch_hole(self.file().as_fd(), end, BLOCK_SIZE as u64) == Ok(true)
+    }
+
+    /// Closes the device of which nothing is to become: a file that was made longer for it
+    /// ([`OpenOptions::blocks`]) is as long as [`open()`] found it. Nothing may count on what lies
+    /// beyond.
+    pub fn close_as_found(self) {
+        let lengthened = match &self {
+            HostDevice::Mapped(device) => device.lengthened(),
+            HostDevice::Direct(device) => device.device().lengthened(),
+        };
+        // While the claims on the file are held.
+        if let Some(lengthened) = lengthened {
+            lengthened.undo();
+        }
     }
 
     fn file(&self) -> &File {

@@ -18,8 +18,8 @@ use atoll_host::directory::{HostDirectory, Options};
 use atoll_host::server::confine::{Landlocked, confine, drop_privileges, filter_calls, landlock};
 use atoll_host::server::jail::Jail;
 use atoll_vfs::{
-    Context, FallocateMode, FileSystem, Ino, Name, OpenFlags, RenameFlags, SetAttr, SetTime,
-    Timespec, XattrFlags,
+    Context, FallocateMode, FileSystem, Ino, LockKind, Name, OpenFlags, RenameFlags, SetAttr,
+    SetTime, Timespec, XattrFlags,
 };
 
 /// asm-generic/fcntl.h.
@@ -214,6 +214,14 @@ fn directory() -> ExitCode {
     assert_eq!(fs.setattr(&cx, file.ino, Some(handle), &set).unwrap().size, 2);
     fs.setattr(&cx, file.ino, None, &SetAttr { size: Some(1), ..SetAttr::default() }).unwrap();
     fs.fsync(&cx, file.ino, handle, true).unwrap();
+    let locks = fs.outside_locks(file.ino, handle).unwrap().unwrap();
+    for locks in [locks.for_both().unwrap(), locks] {
+        for kind in [Some(LockKind::Shared), Some(LockKind::Exclusive), None] {
+            locks.set(kind, 5, 9).unwrap();
+            locks.set_whole(kind).unwrap();
+        }
+        assert_eq!(locks.test(LockKind::Exclusive, 0, u64::MAX), Ok(None));
+    }
     fs.fallocate(&cx, file.ino, handle, 0, 4096, FallocateMode::empty()).unwrap();
     fs.setxattr(&cx, file.ino, b"user.a", b"1", XattrFlags::empty()).unwrap();
     let mut value = Vec::new();

@@ -179,6 +179,23 @@ fn what_is_no_storage_is_refused() {
     assert!(error("huge", &huge).is_some());
     assert!(!at("huge").exists(), "a file that could not be used is removed");
     let grown = OpenOptions { blocks: Some(3), ..plain };
+    for access in [Access::Mapped, Access::Direct { cache_bytes: 1 << 16 }] {
+        // Nothing comes of it, and the file is as it was to the byte.
+        let device = open(&at("small"), &OpenOptions { access, ..grown }).unwrap();
+        assert_eq!(std::fs::metadata(at("small")).unwrap().len(), 3 * 4096);
+        device.close_as_found();
+        assert_eq!(std::fs::metadata(at("small")).unwrap().len(), 4095);
+    }
+    // Another has it at another length by now.
+    let device = open(&at("small"), &grown).unwrap();
+    let file = File::options().write(true).open(at("small")).unwrap();
+    file.set_len(2 * 4096).unwrap();
+    device.close_as_found();
+    assert_eq!(std::fs::metadata(at("small")).unwrap().len(), 2 * 4096);
+    // Longer than any process can map, and than most file systems allow.
+    let huge = OpenOptions { blocks: Some(1 << 40), ..plain };
+    assert!(error("small", &huge).is_some());
+    assert_eq!(std::fs::metadata(at("small")).unwrap().len(), 2 * 4096);
     assert_eq!(open(&at("small"), &grown).unwrap().block_count(), 3);
     assert_eq!(open(&at("small"), &plain).unwrap().block_count(), 3);
     let not_grown = OpenOptions { blocks: Some(4), read_only: true, ..plain };

@@ -15,13 +15,17 @@ use crate::clock::HostClock;
 /// Opens the storage of a volume.
 ///
 /// # Errors
-/// The fault; `InUse` also for a volume that another process has, although no lock says so.
+/// The fault; `InUse` also for a volume that another process has, although no lock says so. A file
+/// is then as long as it was.
 pub fn open(path: &Path, options: &OpenOptions) -> Result<HostDevice, OpenError> {
     let mut device = device::open(path, options)?;
     // Storage that holds no volume has no owner.
     let mark = atoll_fs::owner(&mut device).unwrap_or_default();
     match device::living_owner(&mark) {
-        Some(pid) => Err(OpenError::InUse { pid: Some(pid) }),
+        Some(pid) => {
+            device.close_as_found();
+            Err(OpenError::InUse { pid: Some(pid) })
+        }
         None => Ok(device),
     }
 }

@@ -247,17 +247,24 @@ fn make(path: &Path, at: &Path, options: &FormatOptions) -> Result<(), MountErro
         return Err(taken());
     }
     let mut device = storage::open(at, &open).map_err(|error| MountError::open(path, error))?;
-    let is_taken = |error: BlockError| MountError::fs(&place, error.into());
-    if !options.force && storage::was_taken(&mut device).map_err(is_taken)? {
-        return Err(taken());
-    }
-    if !empty {
+    let failed = |error: BlockError| MountError::fs(&place, error.into());
+    let emptied = (|| {
+        if !options.force && storage::was_taken(&mut device).map_err(failed)? {
+            return Err(taken());
+        }
         // The storage held something else.
-        storage::empty(&mut device).map_err(|error| MountError::fs(&place, error.into()))?;
-    }
+        if empty { Ok(()) } else { storage::empty(&mut device).map_err(failed) }
+    })();
     let mut device = Device::Host(device);
-    format(&mut device, &place, options.owner)?;
-    device.flush().map_err(|error| MountError::fs(&place, error.into()))
+    let made = emptied
+        .and_then(|()| format(&mut device, &place, options.owner))
+        .and_then(|()| device.flush().map_err(failed));
+    if made.is_err()
+        && let Device::Host(device) = device
+    {
+        device.close_as_found();
+    }
+    made
 }
 
 /// Mounts a volume.

@@ -76,6 +76,18 @@ pub trait Pages: Any + Send {
     /// Those of the machine; `ENOMEM`.
     fn zero(&self, from: u64, to: u64) -> Result<()>;
 
+    /// Where a part of `from..to` from `from` on ends that has no more than `most` bytes in memory,
+    /// as far as that can be said without a long search, and how many it has. It has some length if
+    /// there is any.
+    ///
+    /// # Errors
+    /// Those of the machine.
+    fn reach(&self, from: u64, to: u64, most: u64) -> Result<(u64, u64)> {
+        let data = self.next_data(from)?.min(to);
+        let end = data.saturating_add(most.max(1)).min(to);
+        Ok((end, end - data))
+    }
+
     /// An offset from `at` on before which there is nothing but zeros, as far as that can be said
     /// without a long search; [`PAGES_LEN`] when none but zeros follow.
     ///

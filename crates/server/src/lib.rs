@@ -11,8 +11,8 @@
 //!    `verbs`.
 //! 5. [`leases`]: the observers of changes, and the answers that wait until kernels are
 //!    invalidated.
-//! 6. [`locks`], those of fcntl(2) and flock(2); [`mapped`], the files that clients have mapped;
-//!    [`syncs`] and [`checkpoints`], which make durable.
+//! 6. [`locks`], those of fcntl(2) and flock(2), and [`lock_retries`]; [`mapped`], the files that
+//!    clients have mapped; [`syncs`] and [`checkpoints`], which make durable.
 //! 7. [`route`]: carriers, the router above them, and what a client needs that is a kernel.
 //!
 //! # What holds
@@ -32,6 +32,7 @@ pub mod checkpoints;
 mod guarded;
 pub mod host;
 pub mod leases;
+pub mod lock_retries;
 pub mod locks;
 pub mod mapped;
 mod open;

@@ -12,10 +12,12 @@
 //! so that the table is bounded by the users' limits together. The cost of a call grows with what
 //! its own session has and with what is in its way, and not with what others have: all calls of a
 //! volume that are about locks wait for each other. A session that has never asked for a lock does
-//! not come here at all.
+//! not come here at all. Where programs that are no clients use the files too, their locks count as
+//! well (`outside`).
 
 mod held;
 mod lengths;
+pub(crate) mod outside;
 mod steps;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -26,6 +28,7 @@ use atoll_vfs::{Errno, Ino, Result};
 use crate::rights::identity::SessionId;
 use held::{Held, HeldLocks};
 use lengths::Ranges;
+use outside::{Outside, RETRIES, Retries, Through};
 
 /// The bytes that a lock of fcntl(2) covers, both ends included; `u64::MAX` is the end of the file
 /// wherever it will be.
@@ -129,12 +132,14 @@ pub(crate) struct Ask {
 
 struct Waiting {
     ask: Ask,
+    through: Through,
     limit: usize,
     wake: Wake,
 }
 
 struct FileLocks {
     held: HeldLocks,
+    outside: Outside,
     /// In the order of asking.
     waiting: BTreeMap<WaitId, Waiting>,
     /// Those for shared locks, and for exclusive ones, by their bytes.
@@ -146,7 +151,8 @@ impl Default for FileLocks {
     fn default() -> Self {
         let none = || Ranges::new(WaitId(0), WaitId(u64::MAX));
         let (held, waiting) = (HeldLocks::default(), BTreeMap::new());
-        FileLocks { held, waiting, for_shared: none(), for_exclusive: none() }
+        let outside = Outside::default();
+        FileLocks { held, outside, waiting, for_shared: none(), for_exclusive: none() }
     }
 }
 
@@ -162,11 +168,9 @@ impl FileLocks {
 /// Adds to `next` those of `waits` that ask for bytes of `range`. Returns how many it looked at.
 fn add_asking(waits: &Ranges<WaitId>, range: LockRange, next: &mut BTreeSet<WaitId>) -> usize {
     let mut looks = 0;
-    for (id, asked) in waits.lengths().flat_map(|length| waits.near(length, range)) {
+    for id in waits.lengths().flat_map(|length| waits.names(length, range)) {
         looks += 1;
-        if asked.overlaps(range) {
-            next.insert(id);
-        }
+        next.insert(id);
     }
     looks
 }
@@ -244,6 +248,10 @@ pub(crate) struct LockTable {
     waits_of: HashMap<Owner, BTreeSet<WaitId>>,
     waits_by: BTreeSet<(SessionId, WaitId)>,
     next_wait: u64,
+    /// Those in whose way only programs are that are no clients, and the last that was tried again.
+    outside: BTreeSet<WaitId>,
+    tried: u64,
+    pub(crate) retries: Retries,
 }
 
 impl LockTable {
@@ -252,8 +260,23 @@ impl LockTable {
         self.users.insert(session, uid);
     }
 
-    /// The first lock that keeps `ask` from being granted, if one does.
-    pub(crate) fn test(&self, ask: &Ask) -> Option<Holder> {
+    /// The first lock that keeps `ask` from being granted, if one does. That of a program that is
+    /// no client has no process.
+    ///
+    /// # Errors
+    /// Those of the host.
+    pub(crate) fn get(&self, ask: &Ask, through: &Through) -> Result<Option<Holder>> {
+        if let Some(holder) = self.test(ask) {
+            return Ok(Some(holder));
+        }
+        let none = Outside::default();
+        let outside = self.files.get(&ask.key).map_or(&none, |file| &file.outside);
+        let found = outside.test(ask, through)?;
+        Ok(found.map(|(kind, range)| Holder { kind, range, pid: 0 }))
+    }
+
+    /// The first lock of a client that keeps `ask` from being granted, if one does.
+    fn test(&self, ask: &Ask) -> Option<Holder> {
         let held = self.files.get(&ask.key)?.held.first_in_the_way(ask)?;
         Some(Holder { kind: held.kind, range: held.range, pid: held.pid })
     }
@@ -262,7 +285,12 @@ impl LockTable {
     ///
     /// # Errors
     /// `EAGAIN`, `ENOLCK` beyond `limit` entries of the session.
-    pub(crate) fn set(&mut self, ask: &Ask, limit: usize) -> (Result<()>, Wakes) {
+    pub(crate) fn set(
+        &mut self,
+        ask: &Ask,
+        through: &Through,
+        limit: usize,
+    ) -> (Result<()>, Wakes) {
         let mut wakes = Wakes::default();
         if self.convert(ask, &mut wakes) {
             return (Ok(()), wakes);
@@ -270,7 +298,8 @@ impl LockTable {
         if self.test(ask).is_some() {
             return (Err(Errno::EAGAIN), wakes);
         }
-        let result = self.apply(ask.key, ask.owner, ask.range, Some(ask), limit);
+        let new = Some((ask, through));
+        let result = self.apply(ask.key, ask.owner, ask.range, new, limit);
         if result == Ok(true) {
             // A lock that became a shared one may let others in.
             self.grant(ask.key, ask.range, &mut wakes);
@@ -285,16 +314,19 @@ impl LockTable {
     pub(crate) fn set_or_wait(
         &mut self,
         ask: &Ask,
+        through: &Through,
         limit: usize,
         wake: Wake,
     ) -> (Result<Waited>, Wakes) {
-        match self.set(ask, limit) {
-            (Err(Errno::EAGAIN), wakes) => (self.wait(ask, limit, wake).map(Waited::Queued), wakes),
+        match self.set(ask, through, limit) {
+            (Err(Errno::EAGAIN), wakes) => {
+                (self.wait(ask, through, limit, wake).map(Waited::Queued), wakes)
+            }
             (result, wakes) => (result.map(|()| Waited::Granted), wakes),
         }
     }
 
-    fn wait(&mut self, ask: &Ask, limit: usize, wake: Wake) -> Result<WaitId> {
+    fn wait(&mut self, ask: &Ask, through: &Through, limit: usize, wake: Wake) -> Result<WaitId> {
         if !self.has_room(ask.owner.session, self.count(ask.owner.session) + 1, limit) {
             return Err(Errno::ENOLCK);
         }
@@ -305,11 +337,15 @@ impl LockTable {
         self.next_wait += 1;
         let file = self.files.entry(ask.key).or_default();
         file.waits(ask.kind).insert(ask.range, id);
-        file.waiting.insert(id, Waiting { ask: *ask, limit, wake });
+        let waits_outside = file.held.in_the_way(ask).next().is_none();
+        file.waiting.insert(id, Waiting { ask: *ask, through: through.clone(), limit, wake });
         self.waits.insert(id, (ask.key, ask.owner));
         self.waits_of.entry(ask.owner).or_default().insert(id);
         self.waits_by.insert((ask.owner.session, id));
         self.set_count(ask.owner.session, self.count(ask.owner.session) + 1);
+        if waits_outside {
+            self.wait_outside(id);
+        }
         Ok(id)
     }
 
@@ -393,6 +429,7 @@ impl LockTable {
         let gone = file.held.of_session(session).filter(|held| such(held));
         let gone: Vec<Held> = gone.copied().collect();
         gone.iter().for_each(|held| file.held.remove(held));
+        gone.iter().for_each(|gone| file.outside.settle(key.1, &file.held, gone.range));
         self.set_count(session, self.count(session).saturating_sub(gone.len()));
         self.note_file(key, session);
         let start = gone.iter().map(|held| held.range.start).min();
@@ -468,12 +505,13 @@ impl LockTable {
         key: Key,
         owner: Owner,
         range: LockRange,
-        new: Option<&Ask>,
+        new: Option<(&Ask, &Through)>,
         limit: usize,
     ) -> Result<bool> {
         let session = owner.session;
         let file = self.files.entry(key).or_default();
         let near = file.held.around(owner, range);
+        let (new, through) = new.unzip();
         let own = after(&near, owner, range, new);
         let total = self.counts.get(&session).copied().unwrap_or(0);
         let after = total - near.len() + own.len();
@@ -482,8 +520,17 @@ impl LockTable {
             return Err(Errno::ENOLCK);
         }
         let Some(file) = self.files.get_mut(&key) else { return Ok(false) };
+        if let (Some(ask), Some(through)) = (new, through)
+            && let Err(error) = file.outside.take(&file.held, ask, through)
+        {
+            self.drop_if_empty(key);
+            return Err(error);
+        }
         near.iter().for_each(|held| file.held.remove(held));
         own.into_iter().for_each(|held| file.held.insert(held));
+        if new.is_none() {
+            file.outside.settle(key.1, &file.held, range);
+        }
         self.set_count(session, after);
         self.note_file(key, session);
         self.drop_if_empty(key);
@@ -551,20 +598,76 @@ impl LockTable {
                 continue;
             }
             let lets_in = ask.kind == LockKind::Shared && file.held.has_exclusive(&ask);
-            let Some(Waiting { limit, wake, .. }) = self.take_waiting(key, id) else { break };
             if lets_in && looks >= LOOKS_MAX {
-                wakes.0.push((wake, Err(Errno::ENOLCK)));
+                let Some(waiting) = self.take_waiting(key, id) else { break };
+                wakes.0.push((waiting.wake, Err(Errno::ENOLCK)));
                 continue;
             }
-            let granted = self.apply(key, ask.owner, ask.range, Some(&ask), limit);
-            if granted == Ok(true)
+            if self.grant_one(key, id, wakes)
                 && let Some(file) = self.files.get(&key)
             {
                 looks += add_asking(&file.for_shared, ask.range, &mut next);
             }
-            wakes.0.push((wake, granted.map(drop)));
         }
         self.drop_if_empty(key);
+    }
+
+    /// Ends the wait of a request in whose way no client's lock is, unless another program's is.
+    /// Returns whether that may let others in.
+    fn grant_one(&mut self, key: Key, id: WaitId, wakes: &mut Wakes) -> bool {
+        let Some(file) = self.files.get_mut(&key) else { return false };
+        let Some(Waiting { ask, through, limit, .. }) = file.waiting.get(&id) else { return false };
+        let (ask, through, limit) = (*ask, through.clone(), *limit);
+        // As the one that waits it does not count any more.
+        let session = ask.owner.session;
+        let count = self.count(session).saturating_sub(1);
+        self.set_count(session, count);
+        let granted = self.apply(key, ask.owner, ask.range, Some((&ask, &through)), limit);
+        let count = self.count(session) + 1;
+        self.set_count(session, count);
+        if granted == Err(Errno::EAGAIN) {
+            self.wait_outside(id);
+            return false;
+        }
+        if let Some(waiting) = self.take_waiting(key, id) {
+            wakes.0.push((waiting.wake, granted.map(drop)));
+        }
+        granted == Ok(true)
+    }
+
+    /// In the way of this request is only a program that is no client.
+    fn wait_outside(&mut self, id: WaitId) {
+        let first = self.outside.is_empty();
+        if self.outside.insert(id)
+            && first
+            && let Some(bell) = self.retries.bell.get()
+        {
+            bell.ring();
+        }
+    }
+
+    /// Tries some of the requests again that wait for programs which are no clients. Returns
+    /// whether there are such.
+    pub(crate) fn retry(&mut self) -> (Wakes, bool) {
+        let mut wakes = Wakes::default();
+        let next = self.outside.range(WaitId(self.tried)..).take(RETRIES);
+        let next: Vec<WaitId> = next.copied().collect();
+        self.tried = if next.len() < RETRIES { 0 } else { next[RETRIES - 1].0 + 1 };
+        for id in next {
+            let place = self.waits.get(&id).map(|(key, _)| *key);
+            let Some(key) = place else { continue };
+            let Some(file) = self.files.get(&key) else { continue };
+            let Some(ask) = file.waiting.get(&id).map(|waiting| waiting.ask) else { continue };
+            // A client's has come before: the grant that follows it tries again.
+            if file.held.in_the_way(&ask).next().is_some() {
+                self.outside.remove(&id);
+                continue;
+            }
+            if self.grant_one(key, id, &mut wakes) {
+                self.grant(key, ask.range, &mut wakes);
+            }
+        }
+        (wakes, !self.outside.is_empty())
     }
 
     fn take_waiting(&mut self, key: Key, id: WaitId) -> Option<Waiting> {
@@ -572,6 +675,7 @@ impl LockTable {
         let waiting = file.waiting.remove(&id)?;
         file.waits(waiting.ask.kind).remove(waiting.ask.range, id);
         self.waits.remove(&id);
+        self.outside.remove(&id);
         self.waits_by.remove(&(waiting.ask.owner.session, id));
         let owner = waiting.ask.owner;
         if let Some(own) = self.waits_of.get_mut(&owner) {

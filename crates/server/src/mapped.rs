@@ -27,19 +27,25 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::time::Duration;
 
-use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, OpenFlags, Result, SeekTo, Timespec};
+use atoll_vfs::{
+    Context, Errno, FileSystem, Handle, Ino, OpenFlags, Rest, Result, Room, SeekTo, Timespec,
+};
 
 use crate::guarded::Guarded;
 use crate::host::{PAGES_LEN, Pages};
 use crate::leases::observer::{Change, Content, Now};
-use crate::mapped::files::{File, Leaves, Mapper, Orphan, Parts, length, new_token, overlap};
+use crate::mapped::beyond::Beyond;
+use crate::mapped::files::{File, Leaves, Mapper, Orphan, Parts, STEP, length, new_token, overlap};
 use crate::open::handles::{Open, Origin};
 use crate::rights::identity::{Access, SessionId};
 use crate::session::Session;
 use crate::session::concerns::LOOK;
-use crate::volume::{Volume, Waits};
+use crate::volume::{ITSELF, Volume, Waits};
 
+pub(crate) mod beyond;
 pub(crate) mod files;
+pub(crate) mod write_back;
+mod zeroing;
 
 pub use atoll_vfs::abi::MapToken;
 pub use files::Mapping;
@@ -55,8 +61,6 @@ pub const MAPPED_FILES_MAX: usize = 1024;
 const REST: u32 = 50;
 /// The unit of mapped parts, so that their list stays short.
 const CHUNK: u64 = 64 << 10;
-/// Bytes that are copied or compared before others have their turn at the volume.
-const STEP: u64 = 1 << 20;
 /// The unit in which stores are found.
 const PAGE: usize = 4096;
 /// A write-back before a mapping ends counts for so long: the call for which it ends may never be
@@ -112,10 +116,11 @@ impl<F: FileSystem> Guarded<F> {
         let Some(mut gap) = file.covered.gap(range) else {
             return Ok(Some((file.reader, file.writer)));
         };
-        // Beyond the end there is nothing to copy.
-        if gap.start < size {
-            gap.end = gap.end.min(gap.start + STEP);
-        }
+        // Beyond the end there is nothing to copy, but maybe something to make zeros of.
+        gap.end = match gap.start < size {
+            true => gap.end.min(gap.start + STEP),
+            false => file.pages.reach(gap.start, gap.end, STEP)?.0,
+        };
         // In whole chunks, as writes are counted.
         let counted = overlap(&gap, &(0..size.next_multiple_of(CHUNK)));
         let bytes = length(&counted);
@@ -162,6 +167,7 @@ impl<F: FileSystem> Guarded<F> {
             rests: None,
             unused: false,
             leaves: None,
+            beyond: Beyond::default(),
         };
         self.mapped.tokens.extend([(reader, ino), (writer, ino)]);
         self.mapped.files.insert(ino, file);
@@ -190,21 +196,26 @@ impl<F: FileSystem> Guarded<F> {
     /// Replaces what was read at `offset` from the file system by the mapped parts of `ino`.
     /// Returns whether `ino` is mapped.
     #[inline]
-    pub(crate) fn read_mapped(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<bool> {
+    pub(crate) fn read_mapped(&self, ino: Ino, offset: u64, room: &mut Room<'_>) -> Result<bool> {
         if self.mapped.files.is_empty() {
             return Ok(false);
         }
         let Some(file) = self.mapped.files.get(&ino) else { return Ok(false) };
-        for part in file.within(offset..offset.saturating_add(buf.len() as u64)) {
-            let place = (part.start - offset) as usize..(part.end - offset) as usize;
-            file.pages.read(part.start, &mut buf[place])?;
+        let mut at = offset;
+        for piece in room.iter_mut() {
+            let end = at.saturating_add(piece.len() as u64);
+            for part in file.within(at..end) {
+                let place = (part.start - at) as usize..(part.end - at) as usize;
+                file.pages.read(part.start, &mut piece[place])?;
+            }
+            at = end;
         }
         Ok(true)
     }
 
     /// The size of `ino` before `by` changes its content, and writes `range` of it, if an observer
     /// has to hear how long it was: its mappings, or another client's kernel that reads it through
-    /// its page cache.
+    /// its page cache. Up to `zeros` the change puts nothing where the file ends before.
     ///
     /// The written bytes take memory where the file is mapped, and count as that of the sessions
     /// that have mapped it. Where they may have no more their mapping is let go of, so that
@@ -212,13 +223,14 @@ impl<F: FileSystem> Guarded<F> {
     ///
     /// # Errors
     /// `ENOMEM` where there is no room, and nobody but the writing user has it mapped; `EAGAIN`
-    /// where the call is to be made again, see `let_go`.
+    /// where the call is to be made again, see `let_go` and [`before_growth`](Self::before_growth).
     pub(crate) fn size_before(
         &mut self,
         cx: &Context,
         by: SessionId,
         ino: Ino,
         range: Range<u64>,
+        zeros: u64,
     ) -> Result<Option<u64>> {
         let mapped = self.is_mapped(ino);
         if !mapped && !self.caches.is_buffered(by, ino) {
@@ -227,7 +239,9 @@ impl<F: FileSystem> Guarded<F> {
         if mapped {
             self.count_write(cx, ino, &range)?;
         }
-        Ok(Some(self.fs.getattr(cx, ino)?.size))
+        let size = self.fs.getattr(cx, ino)?.size;
+        self.before_growth(cx, ino, size, zeros)?;
+        Ok(Some(size))
     }
 
     fn count_write(&mut self, cx: &Context, ino: Ino, range: &Range<u64>) -> Result<()> {
@@ -294,68 +308,7 @@ impl<F: FileSystem> Guarded<F> {
         while let Some(ino) = self.mapped.lost.pop() {
             self.end_mapping(cx, ino);
         }
-    }
-
-    /// Writes back what was stored into `ino` from `at` on, at most [`STEP`] bytes of it. Returns
-    /// where to go on, `None` at the end.
-    fn write_back_step(&mut self, cx: &Context, ino: Ino, at: u64) -> Result<Option<u64>> {
-        let Guarded { fs, mapped, .. } = self;
-        let Some(file) = mapped.files.get(&ino).filter(|file| file.stores) else {
-            return Ok(None);
-        };
-        let (handle, size) = (file.open.handle, fs.getattr(cx, ino)?.size);
-        let mut stored: Vec<Range<u64>> = Vec::new();
-        let (mut memory, mut old) = (vec![0; CHUNK as usize], vec![0; CHUNK as usize]);
-        let mut budget = STEP;
-        let mut next = None;
-        'all: for part in file.within(at..size) {
-            let mut at = part.start;
-            while at < part.end {
-                if budget == 0 {
-                    next = Some(at);
-                    break 'all;
-                }
-                let data = match fs.seek(cx, ino, handle, at, SeekTo::Data) {
-                    Ok(data) => data,
-                    Err(Errno::ENXIO) => part.end,
-                    Err(error) => return Err(error),
-                };
-                let data = data.min(file.pages.next_data(at)?);
-                if data > at {
-                    // Both are zeros up to there.
-                    at = (data / PAGE as u64 * PAGE as u64).max(at);
-                }
-                let len = CHUNK.min(part.end.saturating_sub(at)) as usize;
-                if len == 0 {
-                    break;
-                }
-                let (memory, old) = (&mut memory[..len], &mut old[..len]);
-                file.pages.read(at, memory)?;
-                old.fill(0);
-                fs.read(cx, ino, handle, at, old)?;
-                let mut from = 0;
-                for (new, old) in memory.chunks(PAGE).zip(old.chunks(PAGE)) {
-                    if new != old {
-                        write_all(fs, cx, file.open, at + from as u64, new)?;
-                        let range = at + from as u64..at + (from + new.len()) as u64;
-                        match stored.last_mut() {
-                            Some(last) if last.end == range.start => last.end = range.end,
-                            _ => stored.push(range),
-                        }
-                    }
-                    from += new.len();
-                }
-                at += len as u64;
-                budget = budget.saturating_sub(len as u64);
-            }
-        }
-        for range in stored {
-            self.changed = true;
-            let (offset, len) = (range.start, length(&range));
-            let content = Content { ino, offset, len, now: Now::Same, grew: None };
-            self.tell_content(cx, SessionId::VOLUME, content);
-        }
-        Ok(next)
+        self.leave_beyond();
     }
 
     /// Writes everything back and ends all mappings, before the file system is taken out.
@@ -388,10 +341,9 @@ fn fill<F: FileSystem>(
     let mut buffer = vec![0; CHUNK as usize];
     let mut at = gap.start;
     while at < gap.end.min(size) {
-        match fs.seek(cx, open.ino, open.handle, at, SeekTo::Data) {
-            Ok(data) => at = data,
-            Err(Errno::ENXIO) => break,
-            Err(error) => return Err(error),
+        match data_from(fs, cx, open, at)? {
+            Some(data) => at = data,
+            None => break,
         }
         let end = gap.end.min(size).min(at.saturating_add(CHUNK));
         if at >= end {
@@ -408,22 +360,18 @@ fn fill<F: FileSystem>(
     Ok(())
 }
 
-fn write_all<F: FileSystem>(
-    fs: &mut F,
-    cx: &Context,
-    open: Open,
-    mut at: u64,
-    mut data: &[u8],
-) -> Result<()> {
-    while !data.is_empty() {
-        let written = fs.write(cx, open.ino, open.handle, at, data)?.len;
-        if written == 0 {
-            return Err(Errno::EIO);
-        }
-        at += written as u64;
-        data = &data[written..];
+/// An offset from `at` on before which the file system has nothing, as far as that can be said
+/// without a long search; `None` at the end.
+fn data_from<F: FileSystem>(fs: &mut F, cx: &Context, open: Open, at: u64) -> Result<Option<u64>> {
+    fs.work_in_steps(true);
+    let found = fs.seek(cx, open.ino, open.handle, at, SeekTo::Data);
+    let rest = fs.take_rest();
+    fs.work_in_steps(false);
+    match (found, rest) {
+        (_, Some(Rest::From(next))) => Ok(Some(next)),
+        (Err(Errno::ENXIO), _) => Ok(None),
+        (found, _) => found.map(Some),
     }
-    Ok(())
 }
 
 /// The context with which the volume itself works.
@@ -432,21 +380,22 @@ fn volume_context(now: Timespec) -> Context {
 }
 
 impl<F: FileSystem + Send> Volume<F> {
-    /// Maps `range` of `ino` for the session `by`, within what `access` allows.
+    /// Maps `range` of `ino` for the session `by` of the user `uid`, within what `access` allows.
     pub(crate) fn map(
         &self,
         cx: &Context,
         by: SessionId,
         ino: Ino,
         range: Range<u64>,
-        access: &Access,
+        (uid, access): (u32, &Access),
     ) -> Result<(MapToken, MapToken)> {
         if range.end > PAGES_LEN {
             return Err(Errno::EFBIG);
         }
         let range = range.start / CHUNK * CHUNK..range.end.next_multiple_of(CHUNK);
         loop {
-            if let Some(tokens) = self.lock()?.map(cx, by, ino, &range, access)? {
+            let mut state = self.take_turn(uid)?;
+            if let Some(tokens) = state.map(cx, by, ino, &range, access)? {
                 return Ok(tokens);
             }
         }
@@ -481,69 +430,19 @@ impl<F: FileSystem + Send> Volume<F> {
         self.lock().is_ok_and(|state| state.mapped.file(token).is_ok())
     }
 
-    /// Makes durable what was stored into a mapped file until now: msync(2).
+    /// Makes durable what was stored into a mapped file until now, for the user `uid`: msync(2).
     ///
     /// # Errors
     /// `ESTALE` if nobody has the file mapped any more: then everything has been written back, and
     /// lasts from the next commit on. Those of [`FileSystem::write`] and [`FileSystem::fsync`].
-    pub fn sync_mapped(&self, token: MapToken, now: Timespec) -> Result<()> {
+    pub fn sync_mapped(&self, token: MapToken, uid: u32, now: Timespec) -> Result<()> {
         let ino = self.lock()?.mapped.file(token)?.0;
-        self.write_back_file(ino, now)?;
+        self.write_back_file(uid, ino, now)?;
         self.sync(false)?;
         // No kernel shows the times of before when this returns.
         let left = Cell::default();
         self.enter(Waits::Here, 0, &left)?.involved.add(ino);
         Ok(())
-    }
-
-    /// Writes back what was stored into `ino`, if it is mapped.
-    ///
-    /// # Errors
-    /// Those of [`FileSystem::write`]; what could not be written back stays to be.
-    pub(crate) fn write_back_file(&self, ino: Ino, now: Timespec) -> Result<()> {
-        let mut at = Some(0);
-        while let Some(from) = at {
-            at = self.lock()?.write_back_step(&volume_context(now), ino, from)?;
-        }
-        Ok(())
-    }
-
-    /// Writes back what was stored into the files that `chosen` picks by the sessions that map
-    /// them.
-    fn write_back_some(
-        &self,
-        now: Timespec,
-        chosen: impl Fn(&HashMap<SessionId, Mapper>) -> bool,
-    ) -> Result<()> {
-        // In order, so that one history of calls has one history of writes.
-        let files: BTreeSet<Ino> = {
-            let state = self.lock()?;
-            if state.mapped.files.is_empty() {
-                return Ok(());
-            }
-            let all = state.mapped.files.iter();
-            all.filter(|(_, file)| chosen(&file.sessions)).map(|(ino, _)| *ino).collect()
-        };
-        let mut result = Ok(());
-        for ino in files {
-            result = result.and(self.write_back_file(ino, now));
-        }
-        result
-    }
-
-    /// Writes back what was stored into any file.
-    ///
-    /// # Errors
-    /// The first; the other files are written back all the same.
-    pub fn write_back(&self, now: Timespec) -> Result<()> {
-        self.write_back_some(now, |_| true)
-    }
-
-    /// Writes back what the session `id`, which ends, can have stored.
-    pub(crate) fn write_back_session(&self, id: SessionId, now: Timespec) {
-        if let Err(error) = self.write_back_some(now, |sessions| sessions.contains_key(&id)) {
-            log::error!("stores of a client that has ended could not be written back: {error}");
-        }
     }
 
     /// Writes back what is due, and ends the mappings that nobody uses: to be called every
@@ -574,7 +473,7 @@ impl<F: FileSystem + Send> Volume<F> {
         let mut result = Ok(());
         for (ino, unused) in due {
             let begun = self.host.uptime();
-            result = result.and(self.write_back_file(ino, now));
+            result = result.and(self.write_back_file(ITSELF, ino, now));
             let _gone;
             let mut state = self.lock()?;
             let Some(file) = state.mapped.files.get_mut(&ino) else { continue };
@@ -586,6 +485,34 @@ impl<F: FileSystem + Send> Volume<F> {
             }
         }
         result
+    }
+
+    /// Ends the mappings that nobody uses now, for one who wants to map and finds no room. Who was
+    /// told a token and has not come for the memory yet begins again.
+    pub fn end_unused_mappings(&self, now: Timespec) {
+        let unused: Vec<Ino> = {
+            let _gone: Vec<Orphan>;
+            let Ok(mut guard) = self.lock() else { return };
+            let mapped = &mut guard.mapped;
+            _gone = mapped.orphans.extract_if(.., |orphan| !orphan.pages.is_shared()).collect();
+            let files = mapped.files.iter_mut();
+            files
+                .filter_map(|(ino, file)| {
+                    file.unused = !file.pages.is_shared();
+                    file.unused.then_some(*ino)
+                })
+                .collect()
+        };
+        for ino in unused {
+            if self.write_back_file(ITSELF, ino, now).is_err() {
+                continue;
+            }
+            let _gone;
+            let Ok(mut state) = self.lock() else { return };
+            if state.mapped.files.get(&ino).is_some_and(|file| file.unused) {
+                _gone = state.end_mapping(&volume_context(now), ino);
+            }
+        }
     }
 }
 
@@ -617,7 +544,7 @@ impl<F: FileSystem + Send> Session<F> {
             return Err(Errno::EINVAL);
         }
         let writable = flags.contains(OpenFlags::WRITE) && !self.own.access.read_only;
-        let (id, access) = (self.own.id, &self.own.access);
+        let (id, access) = (self.own.id, (self.own.peer.uid, &self.own.access));
         let judged = self.judge.context(cx);
         let (reader, writer) = self.volume.map(&judged, id, open.ino, offset..end, access)?;
         // No kernel has it in its cache when this is answered.

@@ -18,10 +18,7 @@ use crate::guarded::Guarded;
 use crate::host::Bell;
 use crate::syncs::queue::Then;
 use crate::task::{Step, Task};
-use crate::volume::Volume;
-
-/// The number by which the remover stands in line, which no user has.
-const REMOVER: u32 = u32::MAX;
+use crate::volume::{ITSELF, Volume};
 
 /// The steps that a call takes in one turn of its client: some 100 microseconds.
 const PART: u32 = 2;
@@ -87,13 +84,16 @@ impl<F: FileSystem + Send> Volume<F> {
     /// The same for the remover. Returns the answers that have waited if nothing is left: a call
     /// that leaves something of `ino` again finds it in no queue.
     fn removal_step(&self, ino: Ino) -> Result<Option<Vec<Then>>> {
-        let mut state = self.take_turn(REMOVER)?;
+        let mut state = self.take_turn(ITSELF)?;
         let done = self.step_of(&mut state, ino)?;
         // Under the lock, as each call adds what it leaves.
         Ok(done.then(|| self.removals.end(ino)))
     }
 
     fn step_of(&self, state: &mut Guarded<F>, ino: Ino) -> Result<bool> {
+        if state.zero_step(ino) == Some(false) {
+            return Ok(false);
+        }
         state.changed = true;
         let done = state.fs.free_step(ino);
         if state.fs.checkpoint_due() {

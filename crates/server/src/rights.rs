@@ -3,6 +3,7 @@
 
 pub mod accounts;
 pub mod identity;
+pub mod idmap;
 pub mod limits;
 pub mod permissions;
 pub(crate) mod privileges;

@@ -7,6 +7,7 @@ mod copies;
 mod names;
 mod own;
 mod permission;
+pub mod ranges;
 mod reads;
 mod shown;
 mod standing;
@@ -26,6 +27,7 @@ use atoll_vfs::{
 use crate::guarded::Guarded;
 use crate::leases::caches::{KNOWN_BYTES, KernelCache, Lends};
 use crate::leases::gate::{Mount, Ticket};
+use crate::locks::outside::Through;
 use crate::locks::{
     Ask, Family, Holder, LockKind, LockOwner, LockRange, LockRequest, LockTable, Owner, WaitId,
     Waited, Wake, Wakes,
@@ -67,6 +69,8 @@ pub struct Session<F: FileSystem + Send> {
     pub(crate) left: Cell<Option<Rest>>,
     /// Where the part of a call begins that is to be done now.
     from: Option<u64>,
+    /// Up to where stores into mapped files have been written back for a call.
+    pub(crate) stored: Option<(Ino, u64)>,
     /// Whether the carrier takes requests back.
     yields: bool,
     meter: Option<Arc<Meter>>,
@@ -94,6 +98,10 @@ impl<F: FileSystem + Send> Session<F> {
         let account = access.account.as_ref();
         let meter = account.and_then(|account| account.meter(access.limits.rates, now));
         let room = |each| Room::new(account, Resource::Memory, each);
+        let mut inodes = Inodes::new(top, all, limit, room(SLOT_BYTES));
+        if volume.is_foreign() {
+            inodes.count();
+        }
         let opens = [Room::new(account, Resource::OpenFiles, 1), room(OPEN_BYTES)];
         Ok(Session {
             meter,
@@ -103,9 +111,10 @@ impl<F: FileSystem + Send> Session<F> {
             needs: RefCell::default(),
             left: Cell::default(),
             from: None,
+            stored: None,
             yields: false,
             own: Own {
-                inodes: Inodes::new(top, all, limit, room(SLOT_BYTES)),
+                inodes,
                 handles: Handles::default(),
                 opens,
                 view: None,
@@ -220,12 +229,16 @@ impl<F: FileSystem + Send> Session<F> {
             Some(Rest::From(offset)) => Some(offset),
             _ => None,
         };
+        self.stored = match rest {
+            Some(Rest::Stored(ino, offset)) => Some((ino, offset)),
+            _ => None,
+        };
         self.yields = yields;
     }
 
-    /// Where the part begins, of the bytes from `offset`, that is to be done now.
-    pub(crate) fn part(&mut self, offset: u64) -> u64 {
-        self.from.take().map_or(offset, |from| from.max(offset))
+    /// Where the part of the call begins that is to be done now, if it is not the first.
+    pub(crate) fn goes_on_from(&mut self) -> Option<u64> {
+        self.from.take()
     }
 
     /// Whether the rest of the call is for the next turn of its client.
@@ -299,7 +312,8 @@ impl<F: FileSystem + Send> Session<F> {
         let (key, owner, range) = self.place(ino, handle, request)?;
         let kind = request.kind.ok_or(Errno::EINVAL)?;
         let ask = Ask { key, owner, range, kind, pid: request.pid, through: handle.0 };
-        Ok(self.locks().test(&ask))
+        let outside = self.outside(ino, handle)?;
+        self.locks().get(&ask, &outside)
     }
 
     /// Takes or lets go of a lock without waiting: F_SETLK, and flock(2) with LOCK_NB.
@@ -317,7 +331,8 @@ impl<F: FileSystem + Send> Session<F> {
                 Some(kind) => {
                     self.check_right(ino, handle, request.owner, kind)?;
                     let ask = Ask { key, owner, range, kind, pid: request.pid, through: handle.0 };
-                    self.locks().set(&ask, limit)
+                    let outside = self.outside(ino, handle)?;
+                    self.locks().set(&ask, &outside, limit)
                 }
             }
         };
@@ -344,7 +359,9 @@ impl<F: FileSystem + Send> Session<F> {
         self.check_right(ino, handle, request.owner, kind)?;
         self.begin_locks();
         let ask = Ask { key, owner, range, kind, pid: request.pid, through: handle.0 };
-        let (result, wakes) = self.locks().set_or_wait(&ask, self.own.access.limits.locks, wake);
+        let outside = self.outside(ino, handle)?;
+        let limit = self.own.access.limits.locks;
+        let (result, wakes) = self.locks().set_or_wait(&ask, &outside, limit, wake);
         wakes.call();
         result
     }
@@ -415,6 +432,15 @@ impl<F: FileSystem + Send> Session<F> {
             return Err(Errno::EINVAL);
         }
         Ok(((ino, family), Owner { session: self.own.id, number }, range))
+    }
+
+    /// The file system's part of a lock, where others use the files too.
+    fn outside(&mut self, ino: Ino, handle: Handle) -> Result<Through> {
+        if !self.volume.is_foreign() {
+            return Ok(None);
+        }
+        let open = self.own.handles.get(self.own.inodes.inner(ino)?, handle)?;
+        self.volume.take_turn(self.own.peer.uid)?.fs.outside_locks(open.ino, open.handle)
     }
 
     /// A shared lock of fcntl(2) needs the file open for reading, an exclusive one for writing.
@@ -493,6 +519,8 @@ fn find_directory(fs: &mut impl FileSystem, path: &Path) -> Result<Ino> {
 
 /// How many files a session that ends closes before others have their turn: some 100 us.
 const CLOSED_AT_ONCE: usize = 64;
+/// How many inodes it forgets before: as long.
+const FORGOTTEN_AT_ONCE: usize = 512;
 
 impl<F: FileSystem + Send> Drop for Session<F> {
     fn drop(&mut self) {
@@ -501,7 +529,8 @@ impl<F: FileSystem + Send> Drop for Session<F> {
             let wakes = self.locks().end(self.own.id);
             wakes.call();
         }
-        self.volume.write_back_session(self.own.id, self.volume.host.now());
+        let (id, uid) = (self.own.id, self.own.peer.uid);
+        self.volume.write_back_session(id, uid, self.volume.host.now());
         // Dropped when the lock has been released: to take memory from those who have mapped it
         // takes long when they have mapped it often.
         let _view;
@@ -522,6 +551,9 @@ impl<F: FileSystem + Send> Drop for Session<F> {
         let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
         let uid = self.own.peer.uid;
         let mut handles = self.own.handles.drain().peekable();
+        // No other file system wants to know what its clients know.
+        let given = if self.volume.is_foreign() { self.own.inodes.drain() } else { Vec::new() };
+        let mut given = given.into_iter().peekable();
         loop {
             let state: &mut Guarded<F> = &mut guard;
             for open in handles.by_ref().take(CLOSED_AT_ONCE) {
@@ -529,8 +561,13 @@ impl<F: FileSystem + Send> Drop for Session<F> {
                 // The rest are closed, whatever one says.
                 let _ = state.close(&cx, (self.own.id, uid), &open);
             }
-            drop(guard);
+            // A file that is closed can be forgotten.
             if handles.peek().is_none() {
+                let forgotten = given.by_ref().take(FORGOTTEN_AT_ONCE);
+                forgotten.for_each(|(ino, count)| state.fs.forget(ino, count));
+            }
+            drop(guard);
+            if handles.peek().is_none() && given.peek().is_none() {
                 return;
             }
             // Others have their turn.
@@ -634,5 +671,23 @@ mod tests {
         };
         assert_eq!(begin(u64::MAX, VIEW_MIN - 1), Ok(None), "the limits leave no room");
         assert_eq!(begin(0, VIEW_MIN), Err(Errno::ENOMEM), "the share has nothing left");
+        // However many there are, what cannot be done without has half of a share, and of all.
+        let memory = 64 * VIEW_MIN as u64;
+        let all = Accounts::new(Shares { memory: 2 * memory, ..Shares::UNLIMITED });
+        let accounts: Vec<_> =
+            (1..5).map(|uid| all.open(uid, Shares { memory, ..Shares::UNLIMITED })).collect();
+        let mut views = Vec::new();
+        for account in &accounts {
+            while let Ok((most, charge)) = view_within(16 * VIEW_MIN, account) {
+                assert!(most >= VIEW_MIN);
+                views.push(charge);
+            }
+            let has = account.has(Resource::Memory);
+            assert!(has <= memory / 2, "{has}");
+        }
+        assert!(views.len() > 4);
+        for account in &accounts[..2] {
+            assert!(account.charge(Resource::Memory, memory / 2).is_ok());
+        }
     }
 }

@@ -13,7 +13,8 @@
 //! ```
 //!
 //! Every sync covers the whole volume, as the file seam has it: one that begins after a request
-//! covers what the request asked for.
+//! covers what the request asked for. Where the file system can sync a file by itself
+//! ([`FileSystem::begin_fsync`]: a directory of the host), `files` has those.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,12 +22,15 @@ use std::time::Duration;
 
 use atoll_vfs::{Context, Errno, FileSystem, PendingSync, Result, SyncId, Timespec};
 
+pub(crate) mod files;
 pub(crate) mod queue;
+pub(crate) mod turns;
 
+pub use files::{FileSyncer, SYNCERS};
 pub use queue::{Ask, Then};
 
 use crate::host::Bell;
-use crate::syncs::queue::Waiter;
+use crate::syncs::queue::{Waiter, Wanted};
 use crate::task::{PAUSE, Step, Task};
 use crate::volume::Volume;
 
@@ -51,7 +55,7 @@ impl<F: FileSystem + Send> Syncer<F> {
 
     fn begin(&self) -> Result<Option<PendingSync>> {
         let cx = Context { uid: 0, gid: 0, now: self.volume.host.now() };
-        let data_only = self.waiters.iter().all(|waiter| waiter.data_only);
+        let data_only = self.waiters.iter().all(|waiter| waiter.wanted.data_only);
         self.volume.lock()?.fs.begin_sync(&cx, data_only)
     }
 
@@ -117,12 +121,18 @@ impl<F: FileSystem + Send> Volume<F> {
     /// Calls `then` when everything is durable that has been done until now: by the syncer later,
     /// or at once, where there is none to take it. With `data_only`, timestamps may be left behind.
     pub fn sync_later(&self, data_only: bool, then: Then) {
-        self.sync_for(None, data_only, then);
+        self.sync_for(None, Wanted { data_only, one: None }, then);
     }
 
-    /// The same for the user `uid`; `EAGAIN` when too many requests of that user wait.
-    pub(crate) fn sync_for(&self, uid: Option<u32>, data_only: bool, then: Then) {
-        match self.syncs.ask(Waiter { uid, data_only, then }) {
+    /// The same for what the user `uid` asks to be durable; `EAGAIN` when too many requests of that
+    /// user wait.
+    pub(crate) fn sync_for(&self, uid: Option<u32>, wanted: Wanted, then: Then) {
+        let waiter = match self.file_syncs.ask(Waiter { uid, wanted, then }) {
+            Ok(()) => return,
+            Err((waiter, None)) => waiter,
+            Err((waiter, Some(error))) => return (waiter.then)(Err(error)),
+        };
+        match self.syncs.ask(waiter) {
             Ok(()) => {}
             Err((then, Some(error))) => then(Err(error)),
             Err((then, None)) => then(self.sync_whole(self.host.now())),
@@ -160,6 +170,8 @@ mod tests {
     use super::*;
     use crate::syncs::queue::QUEUE_MAX;
     use crate::testing::{Noted, volume};
+
+    const ALL: Wanted = Wanted { data_only: false, one: None };
 
     fn answers() -> (impl Fn() -> Then, Receiver<Result<()>>) {
         let (tell, told): (Sender<Result<()>>, _) = channel();
@@ -210,12 +222,12 @@ mod tests {
         let (then, told) = answers();
         let mut syncer = Syncer::new(&volume, Arc::new(Noted::default()));
         for _ in 0..2 {
-            (0..QUEUE_MAX).for_each(|_| volume.sync_for(Some(7), false, then()));
+            (0..QUEUE_MAX).for_each(|_| volume.sync_for(Some(7), ALL, then()));
             assert!(told.try_recv().is_err());
-            volume.sync_for(Some(7), false, then());
+            volume.sync_for(Some(7), ALL, then());
             assert_eq!(told.try_recv(), Ok(Err(Errno::EAGAIN)), "and nothing is synced at once");
             // Others are not concerned.
-            volume.sync_for(Some(8), false, then());
+            volume.sync_for(Some(8), ALL, then());
             volume.sync_later(false, then());
             run(&mut syncer);
             let done = told.try_iter().filter(|outcome| *outcome == Ok(())).count();

@@ -25,6 +25,7 @@ use crate::removals::queue::Removals;
 use crate::rights::identity::SessionId;
 use crate::rights::privileges::Plain;
 use crate::syncs::queue::Syncs;
+use crate::syncs::turns::FileQueue;
 use turns::Turns;
 
 /// A mounted file system that many sessions share. It lives as long as a session or a holder of
@@ -37,6 +38,8 @@ pub struct Volume<F> {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) gate: Arc<Gate>,
     pub(crate) syncs: Syncs,
+    /// Those for one file each, where files are synced by themselves.
+    pub(crate) file_syncs: FileQueue,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) removals: Arc<Removals>,
     next_session: AtomicU64,
@@ -48,6 +51,9 @@ pub struct Volume<F> {
     /// Whether others change the file system too.
     foreign: AtomicBool,
 }
+
+/// The number by which the volume's own work stands in line, which no user has.
+pub(crate) const ITSELF: u32 = u32::MAX;
 
 /// The side that waits for the ticket of a call.
 #[derive(Clone, Copy)]
@@ -92,7 +98,8 @@ impl<F: FileSystem> Entered<'_, F> {
             return None;
         }
         state.fs.work_in_steps(false);
-        let rest = state.fs.take_rest();
+        let left = state.mapped.left.take().map(Rest::Blocks);
+        let rest = state.fs.take_rest().or(left);
         if let Some(Rest::Blocks(ino)) = rest {
             self.volume.removals.add(self.uid, ino);
         }
@@ -156,6 +163,7 @@ impl<F: FileSystem + Send> Volume<F> {
             host,
             gate,
             syncs: Syncs::default(),
+            file_syncs: FileQueue::default(),
             checkpoints: Checkpoints::default(),
             removals,
             next_session: AtomicU64::new(1),
@@ -269,11 +277,12 @@ impl<F: FileSystem + Send> Volume<F> {
     /// # Errors
     /// Those of [`FileSystem::syncfs`] and [`write_back`](Self::write_back).
     pub fn commit(&self, now: Timespec) -> Result<()> {
-        self.write_back(now)?;
+        // One client's stores that find no space take nothing from what all others have done.
+        let stores = self.write_back(now);
         if !std::mem::take(&mut self.lock()?.changed) {
-            return Ok(());
+            return stores;
         }
-        self.sync(false)
+        self.sync(false).and(stores)
     }
 
     /// As [`lock`](Self::lock), for a call of the user `uid` whose answer waits until the kernels

@@ -133,6 +133,11 @@ impl<'a> Shared<'a> {
         unsafe { core::slice::from_raw_parts(self.base.add(offset).cast().as_ptr(), count) }
     }
 
+    /// The address of the byte at `offset`, for comparing it with others.
+    pub fn address(&self, offset: usize) -> usize {
+        self.base.as_ptr().addr().wrapping_add(offset)
+    }
+
     /// Copies the bytes at `offset` to `out`. Bytes that another side writes meanwhile arrive torn.
     ///
     /// # Panics

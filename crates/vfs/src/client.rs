@@ -205,7 +205,7 @@ impl<T: Transport> Client<T> {
         let size = data.len() as u32;
         let args = WriteIn { fh: handle.0, offset, size, flags, ..WriteIn::default() };
         let body = WriteOut::SIZE + if told { u64::SIZE } else { 0 };
-        self.try_call(cx, ino, &Request::Write { args, data }, body, &mut [])?;
+        self.try_call(cx, ino, &Request::Write { args, data: data.into() }, body, &mut [])?;
         let len = WriteOut::load(self.body()).size as usize;
         if len > data.len() {
             return Err(Failed::With(Errno::EIO));
@@ -457,17 +457,18 @@ impl<T: Transport> FileSystem for Client<T> {
         offset: u64,
         data: &[u8],
     ) -> Result<Written> {
-        let mut at = offset;
+        let (mut at, mut flags) = (offset, 0);
         if !self.agreed.contains(Extensions::APPEND)
             && self.open.get(&handle.0).is_some_and(|open| open.1)
         {
-            at = self.getattr(cx, ino)?.size;
+            // As a kernel does: some servers look at the flag, and find the end themselves.
+            (at, flags) = (self.getattr(cx, ino)?.size, O_APPEND);
         }
         let mut all = Written { len: 0, offset: at };
         loop {
             let piece = &data[all.len..data.len().min(all.len + self.max_data)];
             let to = at.checked_add(all.len as u64).ok_or(Errno::EFBIG)?;
-            match self.write_piece(cx, ino, handle, to, piece, 0) {
+            match self.write_piece(cx, ino, handle, to, piece, flags) {
                 Ok(written) => {
                     if all.len == 0 {
                         all.offset = written.offset;

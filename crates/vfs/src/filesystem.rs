@@ -1,12 +1,19 @@
 //! The trait of the file seam.
 
+use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::any::Any;
 
 use crate::errno::{Errno, Result};
-use crate::locks::Locks;
+use crate::locks::{Locks, OutsideLocks};
+use crate::pieces::{Data, Room};
 use crate::sync::{CheckpointStep, PendingSync, Rest, SyncId};
 use crate::types::*;
+
+/// An object of the host, which those know that made it and that use it.
+pub type Object = Box<dyn Any + Send>;
 
 /// A file system: FUSE's verbs on inode numbers and one name component at a time.
 ///
@@ -177,6 +184,27 @@ pub trait FileSystem {
         buf: &mut [u8],
     ) -> Result<usize>;
 
+    /// As [`read`](Self::read), to several pieces of memory. The default reads to one, and copies.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    fn read_vectored(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        room: &mut Room<'_>,
+    ) -> Result<usize> {
+        if let Some(buf) = room.one() {
+            return self.read(cx, ino, handle, offset, buf);
+        }
+        let mut buf = vec![0; room.len()];
+        let len = self.read(cx, ino, handle, offset, &mut buf)?;
+        room.fill(&buf[..len]);
+        Ok(len)
+    }
+
     /// `ino` has been read, listed or followed: sets atime to [`Context::now`], and nothing else,
     /// if it [is due](Attr::access_is_due). Returns whether it has.
     ///
@@ -202,6 +230,25 @@ pub trait FileSystem {
         offset: u64,
         data: &[u8],
     ) -> Result<Written>;
+
+    /// As [`write`](Self::write), from several pieces of memory. The default copies them to one,
+    /// and writes that.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    fn write_vectored(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: Data<'_>,
+    ) -> Result<Written> {
+        match data.one() {
+            Some(data) => self.write(cx, ino, handle, offset, data),
+            None => self.write(cx, ino, handle, offset, &data.to_vec()),
+        }
+    }
 
     /// Copies `len` bytes or fewer, as far as the file that they are `from` has them. Returns how
     /// many: 0 at its end, otherwise at least one. Callers go on from there: a call copies as much
@@ -250,6 +297,27 @@ pub trait FileSystem {
     /// # Errors
     /// `EIO`: what was not durable before may never be, and the file system stops taking changes.
     fn fsync(&mut self, cx: &Context, ino: Ino, handle: Handle, data_only: bool) -> Result<()>;
+
+    /// What another process can map to have `len` bytes of a file from `offset` on, whole pages,
+    /// which is open for reading and writing: an object of the host's, by whose type it is told
+    /// apart. What is stored there is the file's, and may reach it as late as the file is synced,
+    /// or the handle released after the object was dropped. With `copied` it is in any case
+    /// something of its own, of which nobody takes pages away who cuts the file short.
+    ///
+    /// # Errors
+    /// `ENOSYS` where the file system has no such thing; `EBADF`.
+    fn mappable(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        len: u64,
+        copied: bool,
+    ) -> Result<Object> {
+        let _ = (cx, ino, handle, offset, len, copied);
+        Err(Errno::ENOSYS)
+    }
 
     /// Closes a handle of [`open`](Self::open), [`create`](Self::create) or
     /// [`tmpfile`](Self::tmpfile). The storage of an unlinked file goes with its last handle.
@@ -313,9 +381,30 @@ pub trait FileSystem {
         self.syncfs(cx).map(|()| None)
     }
 
-    /// Ends what [`begin_sync`](Self::begin_sync) began and [`PendingSync::flush`] waited for,
-    /// which came to `flushed`. There may be more to be waited for, and ended in the same way;
-    /// `None`: everything is durable.
+    /// Begins an [`fsync`](Self::fsync) or [`fsyncdir`](Self::fsyncdir) of which the waiting is
+    /// done without the file system. Several may be under way at a time, and a sync of everything
+    /// beside them.
+    ///
+    /// `None`: what is open is made durable with everything else, by
+    /// [`begin_sync`](Self::begin_sync), and nothing has begun. A file system that says nothing
+    /// else is one that always answers so.
+    ///
+    /// # Errors
+    /// As [`fsync`](Self::fsync).
+    fn begin_fsync(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        data_only: bool,
+    ) -> Result<Option<PendingSync>> {
+        let _ = (cx, ino, handle, data_only);
+        Ok(None)
+    }
+
+    /// Ends what [`begin_sync`](Self::begin_sync) or [`begin_fsync`](Self::begin_fsync) began and
+    /// [`PendingSync::flush`] waited for, which came to `flushed`. There may be more to be waited
+    /// for, and ended in the same way; `None`: what it covers is durable.
     ///
     /// # Errors
     /// That of `flushed`, and as [`fsync`](Self::fsync): the sync has failed.
@@ -414,6 +503,16 @@ pub trait FileSystem {
     /// # Errors
     /// `ENODATA`.
     fn removexattr(&mut self, cx: &Context, ino: Ino, name: &[u8]) -> Result<()>;
+
+    /// The locks of what is open as `handle` against programs that are no clients, where others use
+    /// the files too. `None`: nobody else does.
+    ///
+    /// # Errors
+    /// `EBADF`, `ESTALE`.
+    fn outside_locks(&mut self, ino: Ino, handle: Handle) -> Result<Option<Arc<dyn OutsideLocks>>> {
+        let _ = (ino, handle);
+        Ok(None)
+    }
 
     /// The locks of files, where processes share the file system through a server. `None`: whoever
     /// calls this is alone, and keeps locks himself.

@@ -1,11 +1,11 @@
 //! The file seam: files as FUSE's verbs on inode numbers and single name components.
 //!
 //! Read in this order: [`types`] the nouns, [`errno`] the errors, [`filesystem`] the trait and its
-//! contract, [`sync`] what it hands out to be waited for, [`locks`] beside it, [`model`] the
-//! in-memory oracle that every implementor is compared with; then the cut: [`wire`] FUSE messages,
-//! [`server`] bytes to a call, [`client`] a call to bytes, [`inline`] both in one process;
-//! [`view`], memory that answers without a request, and [`cached`], a client that looks there
-//! first; and [`abi`], the numbers that C states too.
+//! contract, [`pieces`] its data where that is in several places, [`sync`] what it hands out to be
+//! waited for, [`locks`] beside it, [`model`] the in-memory oracle that every implementor is
+//! compared with; then the cut: [`wire`] FUSE messages, [`server`] bytes to a call, [`client`] a
+//! call to bytes, [`inline`] both in one process; [`view`], memory that answers without a request,
+//! and [`cached`], a client that looks there first; and [`abi`], the numbers that C states too.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -21,6 +21,7 @@ pub mod filesystem;
 pub mod inline;
 pub mod locks;
 pub mod model;
+pub mod pieces;
 pub mod server;
 pub mod sync;
 pub mod types;
@@ -33,7 +34,8 @@ pub use client::{Client, ClientOptions};
 pub use errno::{Errno, Result};
 pub use filesystem::FileSystem;
 pub use inline::Inline;
-pub use locks::{Lock, LockKind, LockOwner, LockWait, Locks};
+pub use locks::{Lock, LockKind, LockOwner, LockWait, Locks, OutsideLocks};
+pub use pieces::{Data, Room};
 pub use server::{Server, ServerOptions};
 pub use sync::{CheckpointStep, PendingSync, Rest, SyncId};
 pub use types::*;

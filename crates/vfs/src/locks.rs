@@ -1,6 +1,8 @@
 //! The locks of fcntl(2) and flock(2) where several processes share a file system: beside the
 //! verbs, since no file system keeps locks. A client of a server asks for them.
 
+use alloc::sync::Arc;
+
 use atoll_transport::Token;
 
 use crate::errno::Result;
@@ -88,4 +90,37 @@ pub trait Locks {
     /// # Errors
     /// As [`getlk`](Self::getlk).
     fn flush(&mut self, ino: Ino, handle: Handle, owner: u64) -> Result<()>;
+}
+
+/// The locks that an open file can have against programs which are no clients: where others change
+/// the file system too, their locks are to hold for clients, and those of clients for them. What is
+/// locked through one open file is nobody's in particular: whoever shares it keeps its own clients
+/// apart.
+pub trait OutsideLocks: Send + Sync {
+    /// Whether it can hold locks of bytes of this kind.
+    fn allows(&self, kind: LockKind) -> bool;
+
+    /// The same file, open anew for both kinds.
+    ///
+    /// # Errors
+    /// Those of opening it.
+    fn for_both(&self) -> Result<Arc<dyn OutsideLocks>>;
+
+    /// Makes a lock of the bytes from `start` to `end` one of this kind, or none, without waiting.
+    ///
+    /// # Errors
+    /// `EAGAIN` when another program's is in the way, upon which all is as before; `ENOLCK`.
+    fn set(&self, kind: Option<LockKind>, start: u64, end: u64) -> Result<()>;
+
+    /// The kind and the bytes of another program's lock in the way of such a one.
+    ///
+    /// # Errors
+    /// `ENOLCK`, `EIO`.
+    fn test(&self, kind: LockKind, start: u64, end: u64) -> Result<Option<(LockKind, u64, u64)>>;
+
+    /// Makes the lock of flock(2) one of this kind, or none, without waiting.
+    ///
+    /// # Errors
+    /// `EAGAIN` when another program's is in the way; `ENOLCK`.
+    fn set_whole(&self, kind: Option<LockKind>) -> Result<()>;
 }

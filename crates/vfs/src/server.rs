@@ -13,6 +13,7 @@ use alloc::vec::Vec;
 
 use crate::errno::{Errno, Result};
 use crate::filesystem::FileSystem;
+use crate::pieces::Room;
 use crate::types::*;
 use crate::wire::attributes::{AttrOut, EntryOut, RawAttr, StatfsOut, Time};
 use crate::wire::files::{
@@ -151,11 +152,12 @@ impl Server {
         room: &mut [u8],
     ) -> core::result::Result<Reply, Malformed> {
         let message = Message::decode(message, data)?;
-        self.answer(fs, caller, &message, reply, room)
+        self.answer(fs, caller, &message, reply, room.into())
     }
 
     /// As [`serve`](Self::serve), for a message that was decoded already by a caller that answers
-    /// some requests itself, such as those for locks.
+    /// some requests itself, such as those for locks. A read's room and a write's data may be in
+    /// several pieces; all other requests with such are `EINVAL`.
     ///
     /// # Errors
     /// As [`serve`](Self::serve).
@@ -169,7 +171,7 @@ impl Server {
         caller: &Caller,
         message: &Message<'_>,
         reply: &mut [u8],
-        room: &mut [u8],
+        room: Room<'_>,
     ) -> core::result::Result<Reply, Malformed> {
         assert!(reply.len() >= REPLY_MAX);
         let header = &message.header;
@@ -219,7 +221,7 @@ impl Server {
         ino: Ino,
         request: &Request<'_>,
         out: &mut Out<'_>,
-        room: &mut [u8],
+        mut room: Room<'_>,
     ) -> Result<()> {
         let Some(agreed) = self.agreed else {
             return match request {
@@ -231,11 +233,16 @@ impl Server {
         let btime = agreed.contains(Extensions::BTIME);
         match *request {
             Request::Read(args) => {
-                let room = room.get_mut(..args.size as usize).ok_or(Errno::EINVAL)?;
-                out.data = fs.read(cx, ino, Handle(args.fh), args.offset, room)?;
+                let (handle, len) = (Handle(args.fh), args.size as usize);
+                if len > room.len() {
+                    return Err(Errno::EINVAL);
+                }
+                room.truncate(len);
+                out.data = fs.read_vectored(cx, ino, handle, args.offset, &mut room)?;
             }
             Request::Write { args, data } => {
-                let written = fs.write(cx, ino, Handle(args.fh), args.offset, data)?;
+                let handle = Handle(args.fh);
+                let written = fs.write_vectored(cx, ino, handle, args.offset, data)?;
                 out.put(&WriteOut { size: written.len as u32, padding: 0 });
                 if agreed.contains(Extensions::APPEND) {
                     out.put(&written.offset);
@@ -259,6 +266,7 @@ impl Server {
             }
             Request::Release(args) => fs.release(cx, ino, Handle(args.fh))?,
             _ => {
+                let room = room.one().ok_or(Errno::EINVAL)?;
                 let result = self.carry_out_other(fs, cx, ino, request, agreed, out, room);
                 self.scratch.clear();
                 self.scratch.shrink_to(KEPT);

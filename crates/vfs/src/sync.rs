@@ -51,6 +51,9 @@ pub enum Rest {
     After(Ino),
     /// All was done of the range of the call that lies before this offset.
     From(u64),
+    /// What clients have stored into mapped files is written back, for a call that comes after
+    /// that, of all files before this one and of this one before this offset. Not of a file system.
+    Stored(Ino, u64),
 }
 
 /// The outcome of a [`checkpoint_step`](crate::FileSystem::checkpoint_step).

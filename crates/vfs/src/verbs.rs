@@ -7,10 +7,10 @@
 macro_rules! verbs {
     ($body:ident: all) => { $crate::verbs! { $body:
         lookup forget getattr setattr readlink mknod mkdir symlink unlink rmdir rename link open
-        create tmpfile read accessed write copy_file_range fallocate seek fsync release opendir readdir releasedir
-        fsyncdir syncfs begin_sync end_sync checkpoint_step work_in_steps take_rest free_step
-        statfs setxattr getxattr listxattr
-        removexattr
+        create tmpfile read read_vectored accessed write write_vectored copy_file_range fallocate
+        seek fsync mappable release opendir readdir releasedir fsyncdir syncfs begin_sync
+        begin_fsync end_sync checkpoint_step work_in_steps take_rest free_step statfs setxattr
+        getxattr listxattr removexattr
     } };
     ($body:ident: $($verb:ident)+) => { $($crate::verbs! { @$verb $body })+ };
     (@fn $body:ident $verb:ident($($arg:ident: $type:ty),*) -> $result:ty) => {
@@ -66,11 +66,17 @@ macro_rules! verbs {
     (@read $body:ident) => { $crate::verbs! { @fn $body
         read(cx: &$crate::Context, ino: $crate::Ino, handle: $crate::Handle, offset: u64,
             buf: &mut [u8]) -> $crate::Result<usize> } };
+    (@read_vectored $body:ident) => { $crate::verbs! { @fn $body
+        read_vectored(cx: &$crate::Context, ino: $crate::Ino, handle: $crate::Handle, offset: u64,
+            room: &mut $crate::Room<'_>) -> $crate::Result<usize> } };
     (@accessed $body:ident) => { $crate::verbs! { @fn $body
         accessed(cx: &$crate::Context, ino: $crate::Ino) -> bool } };
     (@write $body:ident) => { $crate::verbs! { @fn $body
         write(cx: &$crate::Context, ino: $crate::Ino, handle: $crate::Handle, offset: u64,
             data: &[u8]) -> $crate::Result<$crate::Written> } };
+    (@write_vectored $body:ident) => { $crate::verbs! { @fn $body
+        write_vectored(cx: &$crate::Context, ino: $crate::Ino, handle: $crate::Handle, offset: u64,
+            data: $crate::Data<'_>) -> $crate::Result<$crate::Written> } };
     (@copy_file_range $body:ident) => { $crate::verbs! { @fn $body
         copy_file_range(cx: &$crate::Context, from: $crate::FileAt, to: $crate::FileAt, len: u64)
             -> $crate::Result<u64> } };
@@ -83,6 +89,9 @@ macro_rules! verbs {
     (@fsync $body:ident) => { $crate::verbs! { @fn $body
         fsync(cx: &$crate::Context, ino: $crate::Ino, handle: $crate::Handle, data_only: bool)
             -> $crate::Result<()> } };
+    (@mappable $body:ident) => { $crate::verbs! { @fn $body
+        mappable(cx: &$crate::Context, ino: $crate::Ino, handle: $crate::Handle, offset: u64,
+            len: u64, copied: bool) -> $crate::Result<$crate::filesystem::Object> } };
     (@release $body:ident) => { $crate::verbs! { @fn $body
         release(cx: &$crate::Context, ino: $crate::Ino, handle: $crate::Handle)
             -> $crate::Result<()> } };
@@ -102,6 +111,9 @@ macro_rules! verbs {
     (@begin_sync $body:ident) => { $crate::verbs! { @fn $body
         begin_sync(cx: &$crate::Context, data_only: bool)
             -> $crate::Result<Option<$crate::PendingSync>> } };
+    (@begin_fsync $body:ident) => { $crate::verbs! { @fn $body
+        begin_fsync(cx: &$crate::Context, ino: $crate::Ino, handle: $crate::Handle,
+            data_only: bool) -> $crate::Result<Option<$crate::PendingSync>> } };
     (@end_sync $body:ident) => { $crate::verbs! { @fn $body
         end_sync(sync: $crate::SyncId, flushed: $crate::Result<()>)
             -> $crate::Result<Option<$crate::PendingSync>> } };

@@ -11,7 +11,7 @@ use atoll_vfs::wire::notices::*;
 use atoll_vfs::wire::session::*;
 use atoll_vfs::wire::xattrs::*;
 use atoll_vfs::wire::{Fixed, Malformed, Message, Request};
-use atoll_vfs::{Attr, DirEntry, Errno, FileType, Ino, Name, OpenFlags, Timespec};
+use atoll_vfs::{Attr, Data, DirEntry, Errno, FileType, Ino, Name, OpenFlags, Timespec};
 use proptest::prelude::*;
 
 /// A structure of any bytes.
@@ -75,7 +75,7 @@ fn requests(p: &Parts) -> Vec<Request<'_>> {
         Request::Create { args: of(p), name },
         Request::Tmpfile(of(p)),
         Request::Read(of(p)),
-        Request::Write { args: WriteIn { size, ..of(p) }, data },
+        Request::Write { args: WriteIn { size, ..of(p) }, data: data.into() },
         Request::Fallocate(of(p)),
         Request::Lseek(of(p)),
         Request::Flush(of(p)),
@@ -153,8 +153,9 @@ proptest! {
             let len = request.encode(&header, time, &mut out).expect("room");
             prop_assert!(out[len..].iter().all(|&byte| byte == 0xaa));
             // With the data beside it, and after it where there is no time at the end.
-            let whole = [&out[..len], request.data()].concat();
-            for (message, data) in [(&out[..len], request.data()), (&whole[..], &[][..])] {
+            let data = request.data().to_vec();
+            let whole = [&out[..len], &data].concat();
+            for (message, data) in [(&out[..len], &data[..]), (&whole[..], &[][..])] {
                 if data.is_empty() && !request.data().is_empty() && time.is_some() {
                     continue;
                 }
@@ -166,6 +167,12 @@ proptest! {
                 prop_assert_eq!(read.header.uid, header.uid);
                 prop_assert_eq!(read.header.gid, header.gid);
             }
+            // What is written may come in pieces.
+            let (front, back) = data.split_at(data.len() / 2);
+            let pieces = [front, back];
+            let read = Message::decode(&out[..len], Data::new(&pieces)).expect("a message");
+            let one = back.is_empty() || matches!(request, Request::Write { .. });
+            prop_assert_eq!(read.request, if one { Ok(request) } else { Err(Errno::EINVAL) });
             // Too little room, and a message that is cut off.
             prop_assert_eq!(request.encode(&header, time, &mut out[..len - 1]), None);
             prop_assert_eq!(Message::decode(&out[..len - 1], request.data()), Err(Malformed));

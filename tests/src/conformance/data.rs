@@ -284,6 +284,72 @@ pub fn handles_share_the_file(s: &mut Subject) {
     }
 }
 
+/// Data may be written from several pieces of memory, and read to several: the file is the same,
+/// whatever is there before and wherever the pieces end.
+pub fn pieces_make_one_call(s: &mut Subject) {
+    let cx = s.cx();
+    let cuts =
+        [vec![0], vec![1], vec![4096], vec![4095, 4097, 4097], vec![1, 8192, 12_288, 29_999]];
+    for (i, cut) in cuts.iter().enumerate() {
+        for (j, offset) in [0, 1, 4096, 100_000].into_iter().enumerate() {
+            let f = s.create(ROOT, &format!("f{i}-{j}"));
+            // Some of it is there, some is a hole.
+            let mut wanted = pattern(1, 9000);
+            s.write(f, 0, &wanted);
+            wanted.resize(40_000, 0);
+            s.write(f, 40_000, &[5; 3000]);
+            wanted.extend([5; 3000]);
+            let data = pattern(2 + i as u64, 30_000);
+            let ends = cut.iter().copied().chain([data.len()]);
+            let begins = [0].into_iter().chain(cut.iter().copied());
+            let ranges: Vec<_> = begins.zip(ends).map(|(begin, end)| begin..end).collect();
+            let pieces: Vec<&[u8]> = ranges.iter().map(|range| &data[range.clone()]).collect();
+            let all = Data::new(&pieces);
+            let written = s.fs.write_vectored(&cx, f.ino, f.handle, offset, all).unwrap();
+            assert_eq!(written, Written { len: 30_000, offset });
+            let end = offset as usize + data.len();
+            wanted.resize(wanted.len().max(end), 0);
+            wanted[offset as usize..end].copy_from_slice(&data);
+            assert!(s.read(f, 0, 200_000) == wanted, "cut {cut:?} at {offset}");
+            // Short at the end of file, and no further than that.
+            for from in [0, 3, wanted.len() - 20_000, wanted.len() - 1, wanted.len(), 300_000] {
+                let mut found = vec![0xee; 30_000];
+                let mut rest = &mut found[..];
+                let mut places = Vec::new();
+                for range in &ranges {
+                    let (place, others) = rest.split_at_mut(range.len());
+                    places.push(place);
+                    rest = others;
+                }
+                let mut room = Room::new(places);
+                let n = s.fs.read_vectored(&cx, f.ino, f.handle, from as u64, &mut room).unwrap();
+                let there = &wanted[from.min(wanted.len())..];
+                let there = &there[..there.len().min(30_000)];
+                assert!(found[..n] == *there, "cut {cut:?} at {offset} from {from}");
+                assert!(found[n..].iter().all(|&byte| byte == 0xee));
+            }
+            s.close(f);
+        }
+    }
+    let f = s.create(ROOT, "appended");
+    s.write(f, 0, b"begin");
+    let end = s.open(f.ino, RW | OpenFlags::APPEND);
+    let pieces = [&b" and"[..], b"", b" end"];
+    let written = s.fs.write_vectored(&cx, f.ino, end.handle, 1, Data::new(&pieces)).unwrap();
+    assert_eq!(written, Written { len: 8, offset: 5 });
+    assert_eq!(s.read(f, 0, 20), b"begin and end");
+    // The rights are the handle's.
+    let (reads, writes) = (s.open(f.ino, OpenFlags::READ), s.open(f.ino, OpenFlags::WRITE));
+    let all = Data::new(&pieces);
+    refused!(s.fs.write_vectored(&cx, f.ino, reads.handle, 0, all), EBADF);
+    let (mut a, mut b) = ([0; 1], [0; 1]);
+    let mut room = Room::new(vec![&mut a[..], &mut b[..]]);
+    refused!(s.fs.read_vectored(&cx, f.ino, writes.handle, 0, &mut room), EBADF);
+    for file in [f, end, reads, writes] {
+        s.close(file);
+    }
+}
+
 /// fsync, fsyncdir and syncfs succeed and change nothing that can be seen.
 pub fn syncing_changes_nothing(s: &mut Subject) {
     let dir = s.dir(ROOT, "dir");

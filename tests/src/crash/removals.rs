@@ -72,10 +72,10 @@ macro_rules! in_steps {
 }
 
 impl<F: FileSystem> FileSystem for InSteps<F> {
-    verbs!(below: forget getattr readlink read accessed seek fsync opendir readdir releasedir
+    verbs!(below: forget getattr readlink read read_vectored accessed seek fsync opendir readdir releasedir
         fsyncdir syncfs begin_sync end_sync checkpoint_step statfs getxattr listxattr);
     verbs!(in_steps: lookup setattr mknod mkdir symlink unlink rmdir rename link open create tmpfile
-        write release setxattr removexattr);
+        write write_vectored copy_file_range release setxattr removexattr);
 
     fn fallocate(
         &mut self,

@@ -51,6 +51,8 @@ pub struct SeamClient<F> {
     fs: F,
     dirs: [Ino; DIRS],
     files: Vec<(Ino, Handle, Handle)>,
+    /// Whether the server says where appended data went, and that a listing is of one moment.
+    told: bool,
 }
 
 /// Makes the world on an empty file system, through any one client. `kept`: the files have one
@@ -85,7 +87,15 @@ impl<F: FileSystem> SeamClient<F> {
             let append = OpenFlags::WRITE | OpenFlags::APPEND;
             files.push((ino, fs.open(&CX, ino, RW)?, fs.open(&CX, ino, append)?));
         }
-        Ok(SeamClient { fs, dirs, files })
+        Ok(SeamClient { fs, dirs, files, told: true })
+    }
+
+    /// The same, of a server that has none of Atoll's extensions: it does not say where appended
+    /// data went, and for a listing it is asked twice, so that this may show both names of what is
+    /// renamed between.
+    #[must_use]
+    pub fn untold(self) -> Self {
+        SeamClient { told: false, ..self }
     }
 
     fn list(&mut self, dir: usize) -> Result<Seen> {
@@ -100,7 +110,7 @@ impl<F: FileSystem> SeamClient<F> {
         });
         self.fs.releasedir(&CX, ino, handle)?;
         listed?;
-        Ok(Seen { list: Some(list), ..Seen::default() })
+        Ok(Seen { list: self.told.then_some(list), ..Seen::default() })
     }
 
     fn rename(&mut self, a: Place, b: Place, flags: RenameFlags) -> Result<Seen> {
@@ -150,7 +160,8 @@ impl<F: FileSystem> SeamClient<F> {
             Op::Append(file, byte) => {
                 let (ino, _, handle) = self.files[file];
                 let written = fs.write(&CX, ino, handle, 0, &[byte; PAGE])?;
-                Ok(Seen { at: Some(written.offset / PAGE as u64), ..Seen::default() })
+                let at = self.told.then_some(written.offset / PAGE as u64);
+                Ok(Seen { at, ..Seen::default() })
             }
             Op::Truncate(file, pages) => {
                 let set = SetAttr { size: Some(pages * PAGE as u64), ..SetAttr::default() };

@@ -313,13 +313,23 @@ impl World {
         Ok(match *op {
             Op::Read { offset, len, .. } => {
                 let mut buf = vec![0xee; len as usize];
-                let n = fs.read(cx, ino, handle, offset, &mut buf)?;
+                let (at, _) = cut(offset, buf.len());
+                let (front, back) = buf.split_at_mut(at);
+                let n = if back.is_empty() {
+                    fs.read(cx, ino, handle, offset, front)?
+                } else {
+                    let mut room = Room::new(vec![front, back]);
+                    fs.read_vectored(cx, ino, handle, offset, &mut room)?
+                };
                 buf.truncate(n);
                 Outcome::Bytes(buf)
             }
             Op::Write { offset, len, fill, .. } => {
                 let data = fill_bytes(fill, offset, len as usize);
-                let mut written = fs.write(cx, ino, handle, offset, &data)?;
+                let (first, second) = cut(offset, data.len());
+                let pieces = [&data[..first], &data[first..second], &data[second..]];
+                let data = Data::new(&pieces);
+                let mut written = fs.write_vectored(cx, ino, handle, offset, data)?;
                 if data.is_empty() {
                     // The place of an empty write does not count.
                     written.offset = offset;
@@ -381,4 +391,9 @@ impl World {
 /// The outcome of a call that returns nothing.
 fn done((): ()) -> Outcome {
     Outcome::Done
+}
+
+/// Where the data of a call is cut into pieces of memory: of one in three.
+fn cut(offset: u64, len: usize) -> (usize, usize) {
+    if (offset + len as u64).is_multiple_of(3) { (len / 3, len - len / 7) } else { (len, len) }
 }

@@ -42,11 +42,18 @@ pub enum Kind {
     /// The same, with reads through the kernel's page cache. At most one: two may see a page change
     /// in either order while it is being written.
     CachingMount,
+    /// A virtual machine's device, of whose data the driver keeps nothing.
+    Guest,
 }
 
 /// Serves a new volume with the world on it.
 pub fn serve(kept: bool) -> Served<Real> {
-    let served = Served::new(volume());
+    serve_to(0, kept)
+}
+
+/// The same, with devices for virtual machines.
+fn serve_to(guests: usize, kept: bool) -> Served<Real> {
+    let served = Served::with_devices(volume(), guests);
     prepare(&mut served.session(), kept).expect("an empty volume");
     served
 }
@@ -61,7 +68,8 @@ pub fn examine(served: Served<Real>) {
 
 /// A world on a served volume with clients of these kinds.
 pub fn world(kinds: &[Kind]) -> World {
-    let mut served = serve(false);
+    let guests = kinds.iter().filter(|kind| **kind == Kind::Guest).count();
+    let mut served = serve_to(guests, false);
     let mut shared = ring(&served.socket(), kinds.len() as u32);
     let mut clients: Vec<AnyClient> = Vec::new();
     for kind in kinds {
@@ -81,6 +89,7 @@ pub fn world(kinds: &[Kind]) -> World {
             Kind::CachedLane => {
                 Box::new(SeamClient::new(shared.cached().expect("a lane")).expect("the world"))
             }
+            Kind::Guest => Box::new(SeamClient::new(served.guest()).expect("the world").untold()),
             Kind::Mount => Box::new(PosixClient::new(&served.mount(), PAGE).expect("the world")),
             Kind::CachingMount => {
                 Box::new(PosixClient::caching(&served.mount(), PAGE).expect("the world"))

@@ -80,9 +80,15 @@ impl Served {
     }
 
     /// Waits for a server that was killed, and checks the volume.
-    pub fn killed(mut self) {
+    pub fn killed(self) {
+        drop(self.was_killed());
+    }
+
+    /// The same; returns the folder, in which the volume a.vol is nobody's.
+    pub fn was_killed(mut self) -> TempDir {
         assert!(!self.server.wait().unwrap().success());
         fsck(&self.path().join("a.vol"));
+        std::mem::replace(&mut self.dir, folder())
     }
 
     /// Ends the server, which must have stayed well, and checks the volume.

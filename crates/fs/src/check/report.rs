@@ -126,6 +126,11 @@ pub enum Finding {
     },
     /// All journal headers are damaged: the root of the tree is not known.
     JournalHeaders,
+    /// The device does not give the journal header in this block; another counts.
+    JournalHeader {
+        /// Where it is.
+        block: u64,
+    },
     /// The numbers in the journal's header are too great for the journal to go on from.
     JournalNumbers,
     /// Committed journal records are damaged: those after them are there, but of no use.
@@ -355,6 +360,9 @@ impl fmt::Display for Finding {
             Finding::Superblock { copy: false } => f.write_str("the superblock is damaged"),
             Finding::Superblock { copy: true } => {
                 f.write_str("the copy of the superblock is damaged or differs")
+            }
+            Finding::JournalHeader { block } => {
+                write!(f, "the journal header in block {block} cannot be read")
             }
             Finding::JournalHeaders => f.write_str(
                 "all journal headers are damaged, and with them the way to the root of the tree",

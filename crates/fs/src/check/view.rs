@@ -86,12 +86,18 @@ impl<'d, M: Addressable> View<'d, M> {
             Some(header) => Some(opening.journal(view.device, &header, incarnation)?),
             None => None,
         };
-        // While a volume grows the first superblock is written over; no mount has begun by then.
+        // While a volume grows the first superblock is written over; no mount has begun by then. A
+        // crash leaves other bytes in what was being written, and nothing that cannot be read.
         let grows = header.is_some_and(|h| !h.clean && h.incarnation == [0; 16]);
         for note in opening.notes(found.as_ref()) {
             match note {
-                MountNote::Superblock { copy } if copy || !grows => {
+                MountNote::Superblock { copy }
+                    if copy || !grows || opening.superblocks.is_unreadable(copy) =>
+                {
                     report.add(Finding::Superblock { copy });
+                }
+                MountNote::JournalHeader { block } if opening.headers.is_unreadable(block) => {
+                    report.add(Finding::JournalHeader { block });
                 }
                 note => report.notes.push(note),
             }

@@ -220,6 +220,11 @@ impl Headers {
         self.found.iter().filter(move |(_, f)| is_damaged(f)).map(|(index, _)| *index)
     }
 
+    /// Whether the device does not give `block`.
+    pub fn is_unreadable(&self, block: u64) -> bool {
+        self.found.iter().any(|(index, f)| index.0 == block && matches!(f, Found::Failed(_)))
+    }
+
     /// Writes `newest` over the copies that differ from it in its slot, and makes that durable:
     /// every later mount then finds it too.
     ///

@@ -12,6 +12,7 @@ use rustix::fs::Advice;
 use super::ahead::{Entry, Recent};
 use super::claims::Claims;
 use super::dirty::DirtyRanges;
+use super::lengthened::{Held, Lengthened};
 use super::openings::{OPENINGS, Openings};
 use super::past_cache::PastCache;
 use super::reserve::{self, Reserve, SEQUENCE};
@@ -53,7 +54,7 @@ pub struct FileDevice {
     watched: Option<Recent>,
     flushed_by: Option<Arc<Openings<File>>>,
     past_cache: Option<Box<PastCache>>,
-    _claims: Box<Claims>,
+    held: Box<Held>,
 }
 
 impl FileDevice {
@@ -81,7 +82,7 @@ impl FileDevice {
             watched,
             flushed_by,
             past_cache: None,
-            _claims: Box::default(),
+            held: Box::default(),
         }
     }
 
@@ -101,14 +102,19 @@ impl FileDevice {
             watched: None,
             flushed_by: None,
             past_cache: None,
-            _claims: Box::default(),
+            held: Box::default(),
         }
     }
 
-    /// The device, which keeps others away by `claims`.
-    pub(super) fn holding(mut self, claims: Claims) -> Self {
-        self._claims = Box::new(claims);
+    /// The device, which keeps others away by `claims`, and whose file was made longer for it.
+    pub(super) fn holding(mut self, claims: Claims, lengthened: Option<Lengthened>) -> Self {
+        self.held = Box::new(Held { lengthened, _claims: claims });
         self
+    }
+
+    /// What was done to the file's length to open it.
+    pub(super) fn lengthened(&self) -> Option<&Lengthened> {
+        self.held.lengthened.as_ref()
     }
 
     /// The file that it reads and writes.

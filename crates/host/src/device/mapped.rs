@@ -11,6 +11,7 @@ use rustix::fs::{Advice, SeekFrom};
 use super::ahead::{Entry, Recent};
 use super::claims::Claims;
 use super::io;
+use super::lengthened::{Held, Lengthened};
 use super::mapping::Mapping;
 use super::openings::{OPENINGS, Openings};
 use super::past_cache::PastCache;
@@ -59,7 +60,7 @@ pub struct MappedDevice {
     recent: Box<Recent>,
     flushed_by: Option<Arc<Openings<FlushedBy>>>,
     past_cache: Option<Box<PastCache>>,
-    _claims: Box<Claims>,
+    held: Box<Held>,
 }
 
 /// The same file opened and mapped once more: of a mapping a range can be flushed alone.
@@ -117,7 +118,7 @@ impl MappedDevice {
             recent,
             flushed_by: None,
             past_cache: None,
-            _claims: Box::default(),
+            held: Box::default(),
         })
     }
 
@@ -137,10 +138,15 @@ impl MappedDevice {
         Ok(self)
     }
 
-    /// The device, which keeps others away by `claims`.
-    pub(super) fn holding(mut self, claims: Claims) -> Self {
-        self._claims = Box::new(claims);
+    /// The device, which keeps others away by `claims`, and whose file was made longer for it.
+    pub(super) fn holding(mut self, claims: Claims, lengthened: Option<Lengthened>) -> Self {
+        self.held = Box::new(Held { lengthened, _claims: claims });
         self
+    }
+
+    /// What was done to the file's length to open it.
+    pub(super) fn lengthened(&self) -> Option<&Lengthened> {
+        self.held.lengthened.as_ref()
     }
 
     /// The mapping.

@@ -1,7 +1,7 @@
 //! Opening a volume's storage: one way, for files and block devices, mapped or not.
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use atoll_block::{BLOCK_SIZE, BlockIndex, Cached};
@@ -9,6 +9,7 @@ use rustix::fs::{FileType, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
 use super::claims::Claims;
+use super::lengthened::Lengthened;
 use super::naming::NewFile;
 use super::{FileDevice, HostDevice, MappedDevice};
 
@@ -51,8 +52,8 @@ pub struct OpenOptions {
     pub flusher: bool,
     /// Whether a file is made. A new file needs `blocks`.
     pub create: Create,
-    /// Makes a file of fewer blocks this long, with a hole; refuses a block device that is
-    /// smaller.
+    /// Makes a file of fewer blocks this long, with a hole, unless it cannot be opened then
+    /// (see [`HostDevice::close_as_found`]); refuses a block device that is smaller.
     pub blocks: Option<u64>,
 }
 
@@ -211,7 +212,7 @@ fn open_file(path: &Path, fd: OwnedFd, options: &OpenOptions) -> Result<HostDevi
     let (fd, claims) = Claims::take(fd, path, &stat, flags(options), options.read_only)?;
     let needed = BlockIndex(options.blocks.unwrap_or(1));
     let needed = needed.0.checked_mul(BLOCK_SIZE as u64).ok_or(OpenError::NoSpace)?;
-    let mut bytes = rustix::fs::seek(&fd, SeekFrom::End(0)).map_err(host("lseek"))?;
+    let bytes = rustix::fs::seek(&fd, SeekFrom::End(0)).map_err(host("lseek"))?;
     let writable = !options.read_only;
     let lengthen = bytes < needed && options.blocks.is_some() && is_file && writable;
     if writable && is_file {
@@ -223,17 +224,54 @@ fn open_file(path: &Path, fd: OwnedFd, options: &OpenOptions) -> Result<HostDevi
             return Err(OpenError::FileSizeLimit { limit });
         }
     }
-    if lengthen {
-        rustix::fs::ftruncate(&fd, needed).map_err(host("ftruncate"))?;
-        bytes = needed;
-    }
-    if bytes < needed {
+    if bytes < needed && !lengthen {
         return Err(OpenError::TooSmall { bytes, needed });
     }
+    if !lengthen {
+        return device_of(path, fd, options, &stat, bytes)
+            .map(|opened| opened.holding(claims, None));
+    }
+    let lengthened = Lengthened::make(fd.as_fd(), bytes, needed)?;
+    match device_of(path, fd, options, &stat, needed) {
+        Ok(opened) => Ok(opened.holding(claims, Some(lengthened))),
+        Err(error) => {
+            lengthened.undo();
+            Err(error)
+        }
+    }
+}
+
+/// A device that is open and holds nothing yet.
+enum Opened {
+    Mapped(MappedDevice),
+    Direct(FileDevice, usize),
+}
+
+impl Opened {
+    fn holding(self, claims: Claims, lengthened: Option<Lengthened>) -> HostDevice {
+        match self {
+            Opened::Mapped(device) => HostDevice::Mapped(device.holding(claims, lengthened)),
+            Opened::Direct(device, cache_bytes) => {
+                let device = device.holding(claims, lengthened);
+                HostDevice::Direct(Box::new(Cached::new(device, cache_bytes)))
+            }
+        }
+    }
+}
+
+/// The first `bytes` of the file as a device.
+fn device_of(
+    path: &Path,
+    fd: OwnedFd,
+    options: &OpenOptions,
+    stat: &Stat,
+    bytes: u64,
+) -> Result<Opened, OpenError> {
+    let writable = !options.read_only;
     let blocks = bytes / BLOCK_SIZE as u64;
     let flushed_by = match options.flusher && writable && !options.sealable {
         true => {
-            let again = || open_again(path, &stat, options, OFlags::empty()).map(File::from);
+            let again = || open_again(path, stat, options, OFlags::empty()).map(File::from);
             Some([again()?, again()?])
         }
         false => None,
@@ -241,19 +279,19 @@ fn open_file(path: &Path, fd: OwnedFd, options: &OpenOptions) -> Result<HostDevi
     match options.access {
         Access::Mapped => MappedDevice::new(File::from(fd), blocks, writable, options.sealable)
             .and_then(|device| device.flushed_by(flushed_by))
-            .map(|device| HostDevice::Mapped(device.holding(claims)))
+            .map(Opened::Mapped)
             .map_err(|errno| match errno {
                 Errno::NODEV | Errno::NOMEM | Errno::INVAL => OpenError::NotMappable,
                 errno => host("mmap")(errno),
             }),
         Access::Direct { cache_bytes } => {
             let device = if options.sealable {
-                let synced = open_again(path, &stat, options, OFlags::DSYNC)?;
+                let synced = open_again(path, stat, options, OFlags::DSYNC)?;
                 FileDevice::sealable(File::from(fd), File::from(synced), blocks, writable)
             } else {
                 FileDevice::new(File::from(fd), blocks, writable, flushed_by)
             };
-            Ok(HostDevice::Direct(Box::new(Cached::new(device.holding(claims), cache_bytes))))
+            Ok(Opened::Direct(device, cache_bytes))
         }
     }
 }

@@ -78,6 +78,14 @@ impl HostDirectory {
         sys::chmodat(self.descriptors, number.as_str(), bits(mode), AtFlags::empty()).map_err(errno)
     }
 
+    /// Takes the set-ID bits from a file, open as `fd`, that a client changes, where no client's
+    /// files have any.
+    pub(super) fn take_set_ids(&self, attr: &Attr, fd: &OwnedFd) -> Result<()> {
+        let had = attr.mode & 0o7777;
+        let has = self.mode_for(had);
+        if has == had { Ok(()) } else { self.chmod(fd, has) }
+    }
+
     pub(super) fn set(
         &mut self,
         cx: &Context,
@@ -97,6 +105,7 @@ impl HostDirectory {
         }
         if let Some(size) = set.size {
             self.cut(&old, &fd, handle, size)?;
+            self.copies.zeroed(ino, old.size.min(size)..u64::MAX);
         }
         if uid.is_some() || gid.is_some() {
             let (uid, gid) = (uid.map(sys::Uid::from_raw), gid.map(sys::Gid::from_raw));
@@ -107,7 +116,7 @@ impl HostDirectory {
             }
         }
         if let Some(mode) = set.mode {
-            self.chmod(&fd, mode)?;
+            self.chmod(&fd, if old.is_dir() { mode } else { self.mode_for(mode) })?;
         }
         if set.atime.is_some() || set.mtime.is_some() {
             let times = sys::Timestamps {
@@ -126,6 +135,7 @@ impl HostDirectory {
             _ => return Err(Errno::EINVAL),
         }
         checked_end(size, 0)?;
+        self.take_set_ids(old, fd)?;
         match handle {
             Some(handle) => {
                 let open = self.file(old.ino, handle, OpenFlags::WRITE)?;

@@ -1,10 +1,11 @@
-//! The system calls of which the libraries have no safe form: the handle of an inode, and as whom
-//! a thread makes files.
+//! The system calls of which the libraries have no safe form: the handle of an inode, as whom a
+//! thread makes files, and locks of open file descriptions.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use atoll_vfs::LockKind;
 use rustix::io::Errno;
 
 /// The longest handle that a file system has (`MAX_HANDLE_SZ`), in bytes.
@@ -69,6 +70,61 @@ pub(super) fn set_fs_group(gid: u32) -> bool {
         libc::syscall(libc::SYS_setfsgid, gid);
         libc::syscall(libc::SYS_setfsgid, u32::MAX) == i64::from(gid)
     }
+}
+
+/// The lock of the bytes from `start` to `end`, as fcntl(2) has it.
+fn described(kind: Option<LockKind>, start: u64, end: u64) -> libc::flock {
+    let start = i64::try_from(start).unwrap_or(i64::MAX);
+    // 0 is all that follows, wherever the file will end.
+    let len = i64::try_from(end).map_or(0, |end| (end - start).checked_add(1).unwrap_or(0));
+    let kind = match kind {
+        Some(LockKind::Shared) => libc::F_RDLCK,
+        Some(LockKind::Exclusive) => libc::F_WRLCK,
+        None => libc::F_UNLCK,
+    };
+    libc::flock {
+        l_type: kind as i16,
+        l_whence: libc::SEEK_SET as i16,
+        l_start: start,
+        l_len: len,
+        l_pid: 0,
+    }
+}
+
+/// Sets a lock of the open file description `fd`, without waiting: F_OFD_SETLK.
+pub(super) fn set_lock(
+    fd: BorrowedFd<'_>,
+    kind: Option<LockKind>,
+    start: u64,
+    end: u64,
+) -> rustix::io::Result<()> {
+    let lock = described(kind, start, end);
+    // SAFETY: the structure is one that the command takes, which reads it.
+    let result = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
+    if result == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+/// The lock in the way of such a one of the open file description `fd`: F_OFD_GETLK.
+pub(super) fn test_lock(
+    fd: BorrowedFd<'_>,
+    kind: LockKind,
+    start: u64,
+    end: u64,
+) -> rustix::io::Result<Option<(LockKind, u64, u64)>> {
+    let mut lock = described(Some(kind), start, end);
+    // SAFETY: as in `set_lock`; this command writes it, too.
+    let result = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
+    if result != 0 {
+        return Err(last_error());
+    }
+    let kind = match i32::from(lock.l_type) {
+        libc::F_UNLCK => return Ok(None),
+        libc::F_RDLCK => LockKind::Shared,
+        _ => LockKind::Exclusive,
+    };
+    let start = lock.l_start.max(0) as u64;
+    let end = if lock.l_len == 0 { u64::MAX } else { start + (lock.l_len.max(1) as u64 - 1) };
+    Ok(Some((kind, start, end)))
 }
 
 fn last_error() -> Errno {

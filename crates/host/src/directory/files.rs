@@ -1,16 +1,19 @@
 //! Open files and directories, and the data of files.
 
+use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use atoll_vfs::filesystem::{FILE_SIZE_MAX, checked_end};
 use atoll_vfs::{
-    Attr, Context, Errno, FallocateMode, FileType, Handle, Ino, Name, OpenFlags, Result, SeekTo,
-    Written,
+    Attr, Context, Data, Errno, FallocateMode, FileType, Handle, Ino, Name, OpenFlags, Rest,
+    Result, Room, SeekTo, Written,
 };
 use rustix::fs::{self as sys, OFlags};
 
 use super::attributes::{self, bits};
+use super::copies::size_if;
 use super::reach::{open_in, ordinary};
 use super::{HostDirectory, errno};
 
@@ -21,6 +24,44 @@ pub(super) struct Open {
     pub(super) fd: Arc<OwnedFd>,
     /// `None` for a directory.
     flags: Option<OpenFlags>,
+    _place: Taken,
+}
+
+/// The most pieces of one system call (UIO_MAXIOV).
+const PIECES: usize = 1024;
+/// How many files and directories this process has open for clients, of all directories.
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+
+/// One of them, and how many there were with it. It counts as long as this lives.
+#[derive(Debug)]
+struct Taken(usize);
+
+impl Taken {
+    fn new() -> Taken {
+        Taken(OPEN.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        OPEN.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Bytes of a file that are set aside or given back before others have their turn: the host's file
+/// system may have to fill or free each page of them, which takes milliseconds.
+const PART: u64 = 32 << 20;
+
+impl Open {
+    /// Its rights to the data; a directory is open for reading.
+    pub(super) fn rights(&self) -> OpenFlags {
+        self.flags.map_or(OpenFlags::READ, |flags| flags & (OpenFlags::READ | OpenFlags::WRITE))
+    }
+
+    /// It is a directory.
+    pub(super) fn is_dir(&self) -> bool {
+        self.flags.is_none()
+    }
 }
 
 /// How often a name is tried that comes and goes.
@@ -59,13 +100,23 @@ impl HostDirectory {
         }
         let (attr, fd) = self.stat(ino)?;
         openable(attr.file_type())?;
+        let place = self.place()?;
+        if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC) {
+            self.take_set_ids(&attr, &fd)?;
+        }
         let how = open_flags(flags);
+        if self.copies.has(ino) {
+            self.copies.meet(ino, 0..u64::MAX)?;
+        }
         // Reading leaves the time of last access as it is, unless the layers above say otherwise.
         let fd = match self.anew(&fd, how | OFlags::NOATIME) {
             Err(Errno::EPERM) => self.anew(&fd, how)?,
             fd => fd?,
         };
-        Ok(self.add_handle(ino, Arc::new(fd), Some(flags)))
+        if flags.contains(OpenFlags::TRUNC) {
+            self.copies.zeroed(ino, 0..u64::MAX);
+        }
+        Ok(self.add_handle(ino, Arc::new(fd), Some(flags), place))
     }
 
     pub(super) fn open_dir(&mut self, ino: Ino) -> Result<Handle> {
@@ -73,8 +124,9 @@ impl HostDirectory {
         if !attr.is_dir() {
             return Err(Errno::ENOTDIR);
         }
+        let place = self.place()?;
         let fd = self.anew(&fd, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        Ok(self.add_handle(ino, Arc::new(fd), None))
+        Ok(self.add_handle(ino, Arc::new(fd), None, place))
     }
 
     pub(super) fn create_file(
@@ -101,11 +153,12 @@ impl HostDirectory {
                 }
             }
             self.may_change()?;
+            let place = self.place()?;
             let how = open_flags(flags & !OpenFlags::TRUNC);
             match self.make_file(cx, (parent, &dir), name, mode, how) {
                 Ok((ino, fd)) => {
                     let attr = attributes::of(ino, &fd)?;
-                    let handle = self.add_handle(ino, fd, Some(flags));
+                    let handle = self.add_handle(ino, fd, Some(flags), place);
                     self.table.given(ino);
                     return Ok((self.owners.shown(cx, attr), handle));
                 }
@@ -132,6 +185,8 @@ impl HostDirectory {
         if of_parent.nlink == 0 {
             return Err(Errno::ENOENT);
         }
+        let place = self.place()?;
+        let mode = self.mode_for(mode);
         let how = open_flags(flags & !OpenFlags::TRUNC) | OFlags::TMPFILE;
         let fd = {
             let makes = self.owners.make_as(cx)?;
@@ -144,16 +199,31 @@ impl HostDirectory {
         // It has no name by which it could be found again, but its handle keeps it known.
         let ino = self.table.register(identity, (parent, b"."), false, Arc::clone(&fd))?;
         let attr = attributes::of(ino, &fd)?;
-        let handle = self.add_handle(ino, fd, Some(flags));
+        let handle = self.add_handle(ino, fd, Some(flags), place);
         self.table.given(ino);
         Ok((self.owners.shown(cx, attr), handle))
     }
 
-    fn add_handle(&mut self, ino: Ino, fd: Arc<OwnedFd>, flags: Option<OpenFlags>) -> Handle {
+    /// A place for one more open file.
+    ///
+    /// # Errors
+    /// `ENFILE` when this process has none left.
+    fn place(&self) -> Result<Taken> {
+        let taken = Taken::new();
+        if taken.0 > self.most_open { Err(Errno::ENFILE) } else { Ok(taken) }
+    }
+
+    fn add_handle(
+        &mut self,
+        ino: Ino,
+        fd: Arc<OwnedFd>,
+        flags: Option<OpenFlags>,
+        place: Taken,
+    ) -> Handle {
         self.table.opened(ino, &fd);
         let handle = self.next_handle;
         self.next_handle += 1;
-        self.open.insert(handle, Open { ino, fd, flags });
+        self.open.insert(handle, Open { ino, fd, flags, _place: place });
         Handle(handle)
     }
 
@@ -176,6 +246,11 @@ impl HostDirectory {
 
     pub(super) fn close(&mut self, ino: Ino, handle: Handle, dir: bool) -> Result<()> {
         self.handle(ino, handle, dir)?;
+        if self.copies.has(ino) {
+            // What cannot be written back is said where it is synced, or when nobody has it mapped.
+            let _ = self.copies.meet(ino, 0..u64::MAX);
+            self.copies.drop_unused();
+        }
         let Some(open) = self.open.remove(&handle.0) else { return Err(Errno::EBADF) };
         let last = self.table.closed(ino);
         // Nobody else may keep it open for writing: it could not be executed.
@@ -198,16 +273,24 @@ impl HostDirectory {
         ino: Ino,
         handle: Handle,
         offset: u64,
-        buf: &mut [u8],
+        room: &mut Room<'_>,
     ) -> Result<usize> {
+        if self.copies.has(ino) {
+            self.copies.meet(ino, offset..offset.saturating_add(room.len() as u64))?;
+        }
         let open = self.file(ino, handle, OpenFlags::READ)?;
-        let room = usize::try_from(FILE_SIZE_MAX.saturating_sub(offset)).unwrap_or(usize::MAX);
-        let len = buf.len().min(room);
+        room.truncate(usize::try_from(FILE_SIZE_MAX.saturating_sub(offset)).unwrap_or(usize::MAX));
+        let mut pieces: Vec<_> = room.iter_mut().map(|piece| IoSliceMut::new(piece)).collect();
+        let mut pieces = &mut pieces[..];
         let mut done = 0;
-        while done < len {
-            match rustix::io::pread(&open.fd, &mut buf[done..len], offset + done as u64) {
+        while !pieces.is_empty() {
+            let now = pieces.len().min(PIECES);
+            match rustix::io::preadv(&open.fd, &mut pieces[..now], offset + done as u64) {
                 Ok(0) => break,
-                Ok(n) => done += n,
+                Ok(n) => {
+                    done += n;
+                    IoSliceMut::advance_slices(&mut pieces, n);
+                }
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(errno(error)),
             }
@@ -220,25 +303,23 @@ impl HostDirectory {
         ino: Ino,
         handle: Handle,
         offset: u64,
-        data: &[u8],
+        data: Data<'_>,
     ) -> Result<Written> {
+        let copied = self.copies.has(ino);
         let open = self.file(ino, handle, OpenFlags::WRITE)?;
         let append = open.flags.is_some_and(|flags| flags.contains(OpenFlags::APPEND));
-        if append {
-            return append_to(&open.fd, data);
+        let was = size_if(copied, &open.fd)?;
+        // The file and the copy take the same, whoever changes the data meanwhile.
+        let own = if copied { data.to_vec() } else { Vec::new() };
+        let data = if copied { Data::from(&own[..]) } else { data };
+        let written = match append {
+            true => append_to(&open.fd, data)?,
+            false => write_to(&open.fd, offset, data)?,
+        };
+        if copied {
+            self.copies.written(ino, was, written.offset, data.limit(written.len));
         }
-        checked_end(offset, data.len() as u64)?;
-        let mut len = 0;
-        while len < data.len() {
-            match rustix::io::pwrite(&open.fd, &data[len..], offset + len as u64) {
-                Ok(0) => break,
-                Ok(n) => len += n,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) if len == 0 => return Err(errno(error)),
-                Err(_) => break,
-            }
-        }
-        Ok(Written { len, offset })
+        Ok(written)
     }
 
     pub(super) fn allocate(
@@ -248,10 +329,24 @@ impl HostDirectory {
         (offset, len): (u64, u64),
         mode: FallocateMode,
     ) -> Result<()> {
+        let copied = self.copies.has(ino);
         let open = self.file(ino, handle, OpenFlags::WRITE)?;
         checked_end(offset, len)?;
-        let mode = sys::FallocateFlags::from_bits_retain(mode.bits());
-        sys::fallocate(&open.fd, mode, offset, len).map_err(errno)
+        let was = size_if(copied, &open.fd)?;
+        let fd = Arc::clone(&open.fd);
+        let part = if self.steps { len.min(PART) } else { len };
+        self.rest = None;
+        let to = sys::FallocateFlags::from_bits_retain(mode.bits());
+        sys::fallocate(&fd, to, offset, part).map_err(errno)?;
+        if copied {
+            // Behind the old end there are zeros, and wherever the mode says so.
+            let from = if mode.is_empty() { was } else { was.min(offset) };
+            if mode != FallocateMode::KEEP_SIZE {
+                self.copies.zeroed(ino, from..offset + part);
+            }
+        }
+        self.rest = (part < len).then_some(Rest::From(offset + part));
+        Ok(())
     }
 
     pub(super) fn next(
@@ -261,6 +356,9 @@ impl HostDirectory {
         offset: u64,
         to: SeekTo,
     ) -> Result<u64> {
+        if self.copies.has(ino) {
+            self.copies.meet(ino, offset..u64::MAX)?;
+        }
         let open = self.file(ino, handle, OpenFlags::empty())?;
         checked_end(offset, 0).map_err(|_| Errno::ENXIO)?;
         let to = match to {
@@ -271,14 +369,37 @@ impl HostDirectory {
     }
 }
 
+/// Writes at `offset`.
+fn write_to(fd: &OwnedFd, offset: u64, data: Data<'_>) -> Result<Written> {
+    checked_end(offset, data.len() as u64)?;
+    let mut pieces: Vec<_> = data.iter().map(IoSlice::new).collect();
+    let mut pieces = &mut pieces[..];
+    let mut len = 0;
+    while len < data.len() {
+        let now = pieces.len().min(PIECES);
+        match rustix::io::pwritev(fd, &pieces[..now], offset + len as u64) {
+            Ok(0) => break,
+            Ok(n) => {
+                len += n;
+                IoSlice::advance_slices(&mut pieces, n);
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) if len == 0 => return Err(errno(error)),
+            Err(_) => break,
+        }
+    }
+    Ok(Written { len, offset })
+}
+
 /// Writes at the end of a file that is open for that alone: the host finds it, so that its programs
 /// may append too.
-fn append_to(fd: &OwnedFd, data: &[u8]) -> Result<Written> {
+fn append_to(fd: &OwnedFd, data: Data<'_>) -> Result<Written> {
     if data.is_empty() {
         let offset = sys::fstat(fd).map_err(errno)?.st_size as u64;
         return Ok(Written { len: 0, offset });
     }
-    let len = rustix::io::write(fd, data).map_err(errno)?;
+    let pieces: Vec<_> = data.iter().take(PIECES).map(IoSlice::new).collect();
+    let len = rustix::io::writev(fd, &pieces).map_err(errno)?;
     // The position is this handle's alone.
     let end = sys::seek(fd, sys::SeekFrom::Current(0)).map_err(errno)?;
     Ok(Written { len, offset: end.saturating_sub(len as u64) })

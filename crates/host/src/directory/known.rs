@@ -36,6 +36,14 @@ impl Default for Bounds {
     }
 }
 
+impl Bounds {
+    /// The same, or less where this process has only so many `descriptors`.
+    pub(super) fn within(self, descriptors: usize) -> Bounds {
+        let directories = self.directories.min(descriptors / 8);
+        Bounds { directories, files: self.files.min(descriptors / 16), ..self }
+    }
+}
+
 /// How many places of one inode are remembered beside the last.
 const OTHERS_MAX: usize = 7;
 
@@ -337,6 +345,12 @@ impl Known {
             self.place = other;
         }
         found
+    }
+
+    /// The directories in which it was seen, the last first.
+    pub(super) fn places(&self) -> Vec<Ino> {
+        let others = self.others.iter().rev().map(|place| place.0);
+        [self.place.0].into_iter().chain(others).collect()
     }
 
     /// Whether it is open.

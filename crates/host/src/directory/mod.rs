@@ -2,8 +2,9 @@
 //!
 //! Read in this order: `identity`, which inode is which; `known`, the table of inodes and its
 //! bounds; `reach`, the one place where names are followed; `owners`, whose what is made is; then
-//! the calls by kind, `attributes`, `names`, `files`, `listing`, `xattrs`, which `verbs` gives the
-//! form of [`FileSystem`](atoll_vfs::FileSystem). `calls` has the system calls that the libraries
+//! the calls by kind, `attributes`, `names`, `files`, `listing`, `xattrs`, `syncs`, `locks`, which
+//! `verbs` gives the form of [`FileSystem`](atoll_vfs::FileSystem). `pieces` is what guests map,
+//! `copies` where that is not the file itself. `calls` has the system calls that the libraries
 //! lack.
 //!
 //! # Nothing outside
@@ -25,8 +26,8 @@
 //! - a call is atomic as the host's system call is. A program of the host may see a new file before
 //!   it has all of its mode, and come between the parts of a call that is several system calls; a
 //!   file has its owner from the start
-//! - what survives power loss is what the host's file system says. fsync covers its file, and all
-//!   else as a server syncs ([`begin_sync`](atoll_vfs::FileSystem::begin_sync), by syncfs(2))
+//! - what survives power loss is what the host's file system says. fsync covers its file, and the
+//!   names by which clients made it and what is above it (`syncs`), and nothing else
 //! - a file that the host renames or removes between two calls is `ESTALE` until it is looked up
 //!   again, unless it is open
 //! - where the host's file system has neither handles nor times of birth (overlayfs), a number that
@@ -39,13 +40,17 @@
 
 mod attributes;
 mod calls;
+mod copies;
 mod files;
 mod identity;
 mod known;
 mod listing;
+mod locks;
 mod names;
 mod owners;
+mod pieces;
 mod reach;
+mod syncs;
 mod verbs;
 mod xattrs;
 
@@ -56,16 +61,37 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use atoll_vfs::{Errno, Ino, Result};
+use atoll_vfs::{Errno, Ino, Rest, Result};
 use rustix::fs::{Mode, OFlags};
+use rustix::process::{Resource, getrlimit, setrlimit};
 
+use copies::Copies;
 use files::Open;
 use identity::Means;
 pub use known::Bounds;
 use known::Table;
 pub use owners::Owners;
+pub use pieces::Piece;
+use syncs::Unsynced;
 
 use crate::anew;
+
+/// The part of this process's descriptors that is the number of files that clients may have open,
+/// each of which takes two: others are for what is known, and for whoever connects.
+const OPEN_PART: usize = 4;
+
+/// The set-user-ID and set-group-ID bits.
+const SET_IDS: u32 = 0o6000;
+
+/// Has this process have as many descriptors as it may; returns how many.
+fn raise_descriptor_limit() -> usize {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // With less, clients open fewer files.
+    let _ = setrlimit(Resource::Nofile, limit);
+    let most = getrlimit(Resource::Nofile).current;
+    most.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX)
+}
 
 /// How a directory is opened.
 #[derive(Clone, Copy, Debug, Default)]
@@ -85,10 +111,19 @@ pub struct HostDirectory {
     means: Means,
     owners: Owners,
     read_only: bool,
+    /// Clients are others than this process's user.
+    strangers: bool,
+    /// The most files and directories that this process has open for clients.
+    most_open: usize,
+    /// Long calls do a part and leave a rest.
+    steps: bool,
+    rest: Option<Rest>,
     /// The root, open for reading: for calls on the whole file system.
     root: Arc<OwnedFd>,
     open: HashMap<u64, Open>,
+    copies: Copies,
     next_handle: u64,
+    unsynced: Unsynced,
     /// /proc/self/fd, through which a descriptor is opened anew.
     descriptors: BorrowedFd<'static>,
 }
@@ -100,8 +135,8 @@ impl fmt::Debug for HostDirectory {
 }
 
 impl HostDirectory {
-    /// Opens the directory at `path`. From then on the process's umask is 0: modes are the
-    /// clients'.
+    /// Opens the directory at `path`. From then on the process's umask is 0, since modes are the
+    /// clients', and it may have as many descriptors as its hard limit says.
     ///
     /// # Errors
     /// Those of opening it; `Unsupported` without /proc.
@@ -118,16 +153,23 @@ impl HostDirectory {
         let identity = means.identify(&root)?;
         rustix::process::umask(Mode::empty());
         let root = Arc::new(root);
-        let mut table = Table::new(options.bounds);
+        let descriptors_max = raise_descriptor_limit();
+        let mut table = Table::new(options.bounds.within(descriptors_max));
         table.put_root(identity, Arc::clone(&root));
         Ok(HostDirectory {
             table,
             means,
             owners: options.owners.unwrap_or_else(Owners::of_process),
             read_only: options.read_only,
+            strangers: false,
+            most_open: descriptors_max / OPEN_PART,
+            steps: false,
+            rest: None,
             root,
             open: HashMap::new(),
+            copies: Copies::default(),
             next_handle: 1,
+            unsynced: Unsynced::default(),
             descriptors: descriptors.as_fd(),
         })
     }
@@ -149,6 +191,19 @@ impl HostDirectory {
         self.table.put_root(identity, Arc::clone(&root));
         self.root = root;
         Ok(())
+    }
+
+    /// From now on clients are others than this process's user. Where all files are one user's on
+    /// the host they get no set-ID bits: what a client has written would run with that user's
+    /// rights.
+    pub fn serve_strangers(&mut self) {
+        self.strangers = true;
+    }
+
+    /// The permission bits that a file, which is no directory, gets for `mode`.
+    fn mode_for(&self, mode: u32) -> u32 {
+        let is_anothers = self.strangers && self.owners != Owners::Kept;
+        if is_anothers { mode & !SET_IDS } else { mode }
     }
 
     /// The root.

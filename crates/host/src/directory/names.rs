@@ -46,6 +46,7 @@ impl HostDirectory {
         made: FileType,
         mode: u32,
     ) -> Result<Attr> {
+        self.unsynced.changed(parent);
         let (ino, fd) = self.find(parent, name)?;
         let mut attr = attributes::of(ino, &fd)?;
         // Bits that the host's call does not set. A name that another has put there meanwhile is
@@ -105,12 +106,14 @@ impl HostDirectory {
         flags: OFlags,
     ) -> Result<(Ino, Arc<OwnedFd>)> {
         let flags = flags | OFlags::CREATE | OFlags::EXCL;
+        let mode = self.mode_for(mode);
         let fd = {
             let makes = self.owners.make_as(cx)?;
             let fd = self.with_room(|_| open_in(dir, name.bytes(), flags, bits(mode)))?;
             drop(makes);
             Arc::new(fd)
         };
+        self.unsynced.changed(parent);
         self.set_missing(&fd, mode)?;
         let identity = self.means.identify(&fd).map_err(errno)?;
         let ino = self.table.number(identity).ok_or(Errno::EIO)?;
@@ -186,6 +189,7 @@ impl HostDirectory {
         let follow = AtFlags::SYMLINK_FOLLOW;
         sys::linkat(self.descriptors, number.as_str(), &dir, new_name.bytes(), follow)
             .map_err(errno)?;
+        self.unsynced.changed(new_parent);
         self.table.get(ino)?.seen((new_parent, new_name.bytes()));
         self.table.given(ino);
         self.attr(cx, ino)
@@ -197,6 +201,7 @@ impl HostDirectory {
         let (ino, fd) = self.find(parent, name)?;
         let flags = if directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
         sys::unlinkat(&dir, name.bytes(), flags).map_err(errno)?;
+        self.unsynced.changed(parent);
         self.gone(ino, &fd);
         Ok(())
     }
@@ -221,6 +226,8 @@ impl HostDirectory {
         let replaced = self.find(new_parent, new_name).ok();
         let how = sys::RenameFlags::from_bits_retain(flags.bits());
         sys::renameat_with(&from, name.bytes(), &to, new_name.bytes(), how).map_err(errno)?;
+        self.unsynced.changed(parent);
+        self.unsynced.changed(new_parent);
         // Known by their new names. A file that the host has put there instead is known by its own.
         let _ = self.find(new_parent, new_name);
         if flags.contains(RenameFlags::EXCHANGE) {

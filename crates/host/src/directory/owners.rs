@@ -71,13 +71,17 @@ impl Owners {
     /// The owner and group that the host's file is to get; `None` for one that it keeps.
     ///
     /// # Errors
-    /// `EPERM` for what cannot be given away.
+    /// `EPERM` for what cannot be given away; `EINVAL` for a number that is none.
     pub(super) fn to_set(
         self,
         cx: &Context,
         old: &Attr,
         set: &SetAttr,
     ) -> Result<(Option<u32>, Option<u32>)> {
+        // For the host's call it says that the owner stays.
+        if [set.uid, set.gid].contains(&Some(u32::MAX)) {
+            return Err(Errno::EINVAL);
+        }
         match self {
             Owners::Kept => Ok((set.uid, set.gid)),
             Owners::Squashed { .. } => {

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use atoll_vfs::filesystem::Object;
 use atoll_vfs::{
-    Attr, Context, DirEntry, FallocateMode, FileSystem, Handle, Ino, Name, OpenFlags, PendingSync,
-    RenameFlags, Result, SeekTo, SetAttr, StatFs, SyncId, Written, XattrFlags,
+    Attr, Context, Data, DirEntry, FallocateMode, FileSystem, Handle, Ino, Name, OpenFlags,
+    OutsideLocks, PendingSync, RenameFlags, Rest, Result, Room, SeekTo, SetAttr, StatFs, SyncId,
+    Written, XattrFlags,
 };
 
-use super::{HostDirectory, errno};
+use super::HostDirectory;
 
 impl FileSystem for HostDirectory {
     fn lookup(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<Attr> {
@@ -124,7 +126,18 @@ impl FileSystem for HostDirectory {
         offset: u64,
         buf: &mut [u8],
     ) -> Result<usize> {
-        self.read_at(ino, handle, offset, buf)
+        self.read_at(ino, handle, offset, &mut buf.into())
+    }
+
+    fn read_vectored(
+        &mut self,
+        _: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        room: &mut Room<'_>,
+    ) -> Result<usize> {
+        self.read_at(ino, handle, offset, room)
     }
 
     fn accessed(&mut self, cx: &Context, ino: Ino) -> bool {
@@ -138,6 +151,17 @@ impl FileSystem for HostDirectory {
         handle: Handle,
         offset: u64,
         data: &[u8],
+    ) -> Result<Written> {
+        self.write_at(ino, handle, offset, data.into())
+    }
+
+    fn write_vectored(
+        &mut self,
+        _: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: Data<'_>,
     ) -> Result<Written> {
         self.write_at(ino, handle, offset, data)
     }
@@ -154,6 +178,14 @@ impl FileSystem for HostDirectory {
         self.allocate(ino, handle, (offset, len), mode)
     }
 
+    fn work_in_steps(&mut self, yes: bool) {
+        self.steps = yes;
+    }
+
+    fn take_rest(&mut self) -> Option<Rest> {
+        self.rest.take()
+    }
+
     fn seek(
         &mut self,
         _: &Context,
@@ -166,8 +198,20 @@ impl FileSystem for HostDirectory {
     }
 
     fn fsync(&mut self, _: &Context, ino: Ino, handle: Handle, data_only: bool) -> Result<()> {
-        let fd = &self.file(ino, handle, OpenFlags::empty())?.fd;
-        if data_only { rustix::fs::fdatasync(fd) } else { rustix::fs::fsync(fd) }.map_err(errno)
+        self.file(ino, handle, OpenFlags::empty())?;
+        self.sync_one(ino, handle, data_only)
+    }
+
+    fn mappable(
+        &mut self,
+        _: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        len: u64,
+        copied: bool,
+    ) -> Result<Object> {
+        self.piece(ino, handle, (offset, len), copied).map(|piece| Box::new(piece) as Object)
     }
 
     fn release(&mut self, _: &Context, ino: Ino, handle: Handle) -> Result<()> {
@@ -194,25 +238,36 @@ impl FileSystem for HostDirectory {
     }
 
     fn fsyncdir(&mut self, _: &Context, ino: Ino, handle: Handle) -> Result<()> {
-        rustix::fs::fsync(&self.handle(ino, handle, true)?.fd).map_err(errno)
+        self.handle(ino, handle, true)?;
+        self.sync_one(ino, handle, false)
     }
 
     fn syncfs(&mut self, _: &Context) -> Result<()> {
-        if self.read_only {
-            return Ok(());
-        }
-        rustix::fs::syncfs(&self.root).map_err(errno)
+        let Some(begun) = self.begin_all()? else { return Ok(()) };
+        let (id, flushed) = begun.flush();
+        self.synced(id, flushed)
     }
 
-    /// The whole file system of the host is synced: which files clients have changed since the last
-    /// time nobody remembers.
     fn begin_sync(&mut self, _: &Context, _: bool) -> Result<Option<PendingSync>> {
-        if self.read_only {
-            return Ok(None);
-        }
-        let root = Arc::clone(&self.root);
-        let flush = move || rustix::fs::syncfs(&root).map_err(errno);
-        Ok(Some(PendingSync::new(SyncId(0), flush)))
+        self.begin_all()
+    }
+
+    fn begin_fsync(
+        &mut self,
+        _: &Context,
+        ino: Ino,
+        handle: Handle,
+        data_only: bool,
+    ) -> Result<Option<PendingSync>> {
+        self.begin_one(ino, handle, data_only)
+    }
+
+    fn end_sync(&mut self, sync: SyncId, flushed: Result<()>) -> Result<Option<PendingSync>> {
+        self.synced(sync, flushed).map(|()| None)
+    }
+
+    fn outside_locks(&mut self, ino: Ino, handle: Handle) -> Result<Option<Arc<dyn OutsideLocks>>> {
+        self.lockable(ino, handle).map(Some)
     }
 
     fn statfs(&mut self, _: &Context) -> Result<StatFs> {

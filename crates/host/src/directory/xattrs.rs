@@ -50,7 +50,8 @@ fn to_find(name: &[u8]) -> Result<Vec<u8>> {
 /// The client's name for the host's `name`, if it has one.
 fn to_client(name: &[u8]) -> Option<&[u8]> {
     match name.strip_prefix(PREFIX) {
-        Some(name) => Some(name),
+        // A program of the host may have made any.
+        Some(name) => (!name.is_empty() && !name.starts_with(USER)).then_some(name),
         None => name.starts_with(USER).then_some(name),
     }
 }
@@ -135,7 +136,9 @@ mod tests {
             assert_eq!(to_client(&host), Some(name));
         }
         assert_eq!(to_host(b"user.atoll.security.capability"), Err(Errno::EPERM));
-        assert_eq!(to_client(b"security.capability"), None);
+        for hidden in [&b"security.capability"[..], b"user.atoll.", b"user.atoll.user.a"] {
+            assert_eq!(to_client(hidden), None);
+        }
         assert_eq!(to_host(&[b'x'; 250]), Err(Errno::ERANGE));
     }
 }

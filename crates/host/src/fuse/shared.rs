@@ -26,7 +26,7 @@ use atoll_vfs::server::ServerOptions;
 use atoll_vfs::wire::header::OutHeader;
 use atoll_vfs::wire::session::Extensions;
 use atoll_vfs::wire::{Fixed, Message, Request, opcode};
-use atoll_vfs::{Errno, FileSystem, Result};
+use atoll_vfs::{Data, Errno, FileSystem, Result, Room};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::notices::{self, Told};
@@ -197,7 +197,11 @@ impl Carrier for Device {
     }
 
     fn incoming(&mut self, (): &()) -> Incoming<'_> {
-        Incoming { message: &self.request[..self.len], data: &[], room: &mut self.room }
+        Incoming {
+            message: &self.request[..self.len],
+            data: Data::default(),
+            room: Room::from(&mut self.room[..]),
+        }
     }
 
     fn answer(

@@ -86,7 +86,7 @@ impl Asks {
         let turn = turn.map_err(|_| "too many wait already".to_owned())?;
         let (volume, socket) = (Arc::clone(volume), Arc::clone(socket));
         let sync = move || {
-            let answer = match volume.sync_mapped(token, now()) {
+            let answer = match volume.sync_mapped(token, uid, now()) {
                 Ok(()) => Answer::Granted(Mode::Write),
                 Err(error) => Answer::Refused(error.to_string()),
             };

@@ -116,6 +116,7 @@ pub fn confine(jail: Jail, directories: &[BorrowedFd<'_>]) -> Result<Confined, C
     let descriptors = anew::descriptors().map(AsRawFd::as_raw_fd);
     // The server finds out how much clients may take while the system says what there is.
     shares::memory();
+    shares::files_of_host();
     let jailed = match jail {
         Jail::Off => Err(io::Error::other("it is turned off")),
         Jail::Auto | Jail::Require => jail::enter().map_err(io::Error::from),
@@ -326,6 +327,9 @@ const ON_FILES: &[i64] = &[
     libc::SYS_capset,
 ];
 
+/// The commands of fcntl(2) for them: to lock them where their programs see it.
+const ON_LOCKS: &[i32] = &[libc::F_OFD_GETLK, libc::F_OFD_SETLK];
+
 /// The files that can be opened.
 #[derive(Clone, Copy)]
 enum Files {
@@ -378,9 +382,9 @@ type Filters = Result<[BpfProgram; 2], seccompiler::Error>;
 
 /// The two filters: of their verdicts the kernel takes the stricter.
 fn filters(files: Files) -> Filters {
-    let (descriptors, on_files) = match files {
-        Files::Anew(descriptors) => (descriptors, &[][..]),
-        Files::Directories => (None, ON_FILES),
+    let (descriptors, on_files, on_locks) = match files {
+        Files::Anew(descriptors) => (descriptors, &[][..], &[][..]),
+        Files::Directories => (None, ON_FILES, ON_LOCKS),
     };
     let is_clear = |argument, bits: i32| {
         SeccompCondition::new(argument, ArgLen::Dword, Op::MaskedEq(bits as u64), 0)
@@ -407,8 +411,8 @@ fn filters(files: Files) -> Filters {
     rules.insert(libc::SYS_tgkill, vec![only(is(0, u64::from(std::process::id())))?]);
     // Memory of its own, where a page may be missing.
     rules.insert(libc::SYS_process_vm_writev, vec![only(is(0, u64::from(std::process::id())))?]);
-    let mut fcntl =
-        FCNTL.iter().map(|&what| only(is(1, what as u64))).collect::<Result<Vec<_>, _>>()?;
+    let fcntl = FCNTL.iter().chain(on_locks).map(|&what| only(is(1, what as u64)));
+    let mut fcntl = fcntl.collect::<Result<Vec<_>, _>>()?;
     // The signal of a lease's end, which does nothing.
     let harmless = is(2, libc::SIGURG as u64)?;
     fcntl.push(SeccompRule::new(vec![is(1, pages::F_SETSIG as u64)?, harmless])?);

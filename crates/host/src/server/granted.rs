@@ -8,6 +8,7 @@ use atoll_server::{Access, Credentials, Identity, Limits, Session, Volume};
 use atoll_vfs::FileSystem;
 
 use super::rules::{Grant, Mode};
+use super::shares;
 
 /// The most bytes that one read or write moves while others wait: what clients agree to.
 const TRANSFER: usize = 1 << 20;
@@ -20,6 +21,10 @@ pub(super) fn session<F: FileSystem + Send>(
     identity: Identity,
     account: Option<&Arc<Account>>,
 ) -> Result<Session<F>, String> {
+    let mut limits = Limits { rates: grant.rates, transfer: TRANSFER, ..Limits::default() };
+    if volume.is_foreign() {
+        limits.open_files = limits.open_files.min(shares::files_of_host());
+    }
     let access = Access {
         identity,
         read_only: grant.mode == Mode::Read,
@@ -27,7 +32,7 @@ pub(super) fn session<F: FileSystem + Send>(
         names_fixed: grant.owns && identity != Identity::Checked,
         adopts_offered: grant.owns,
         account: account.map(Arc::clone),
-        limits: Limits { rates: grant.rates, transfer: TRANSFER, ..Limits::default() },
+        limits,
     };
     volume.session(peer.clone(), access).map_err(|error| {
         format!("the directory {} of the volume cannot be used: {error}", grant.path)

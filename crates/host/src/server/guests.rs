@@ -15,7 +15,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use atoll_server::revocable::Revocable;
-use atoll_server::rights::accounts::{Accounts, Resource, Shares};
+use atoll_server::rights::accounts::{Accounts, Resource};
+use atoll_server::rights::idmap::IdMap;
 use atoll_server::route::kernel::Others;
 use atoll_server::{Credentials, Identity, Session, Volume};
 use atoll_vfs::FileSystem;
@@ -43,6 +44,8 @@ pub enum Ids {
     Guest,
     /// As this user and group.
     Fixed(u32, u32),
+    /// As those whom this map has for the guest's.
+    Mapped(IdMap),
 }
 
 /// A socket for front ends, and the device that they find there.
@@ -259,12 +262,11 @@ impl<F: FileSystem + Send + 'static> Door<F> {
         if *read_only {
             grant.mode = Mode::Read;
         }
-        // Whom no limit binds takes what it likes.
-        let account = rules.limits(&peer, shares::of_user());
-        let limited = rules.limits(&peer, Shares::UNLIMITED).is_some();
-        let account = self.accounts.open(peer.uid, account.unwrap_or(Shares::UNLIMITED));
-        let account = limited.then_some(account);
-        let charge = account.as_ref().map(|account| account.charge(Resource::Memory, DEVICE_BYTES));
+        let account = shares::account(&self.accounts, rules, &peer);
+        let account = rules.bind(&peer).then_some(account);
+        // Of what is shown there may be a copy, and what the file had.
+        let bytes = DEVICE_BYTES + 2 * device.window;
+        let charge = account.as_ref().map(|account| account.charge(Resource::Memory, bytes));
         let _charge = charge.transpose().map_err(|error| format!("is refused: {error}"))?;
         let failed = |error: io::Error| format!("cannot be served: {error}");
         self.way.now().socket = Some(socket.try_clone().map_err(failed)?);
@@ -298,7 +300,7 @@ impl<F: FileSystem + Send + 'static> Door<F> {
         match self.guest.ids {
             Ids::FrontEnd if peer.uid == 0 || grant.owns => (peer.clone(), Identity::Checked),
             Ids::FrontEnd => (peer.clone(), Identity::Peer),
-            Ids::Guest => (peer.clone(), Identity::Checked),
+            Ids::Guest | Ids::Mapped(_) => (peer.clone(), Identity::Checked),
             Ids::Fixed(uid, gid) => {
                 let groups = Vec::new().into();
                 (Credentials { uid, gid, groups, pid: peer.pid }, Identity::Peer)

@@ -333,7 +333,11 @@ impl Carrier for Lane<'_> {
         // SAFETY: one request is served at a time, whose two places do not overlap; both
         // slices end with the call. The router passes data on and does not look at it.
         let (data, room) = unsafe { (self.channel.data(slot), self.channel.room(slot)) };
-        Incoming { message: &self.message[..slot.message_len()], data, room }
+        Incoming {
+            message: &self.message[..slot.message_len()],
+            data: data.into(),
+            room: room.into(),
+        }
     }
 
     #[inline]

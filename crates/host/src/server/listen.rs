@@ -42,8 +42,6 @@ use atoll_server::rights::accounts::{Accounts, Charge, Resource, Shares};
 
 /// The most sessions at a time. The last third is for the superuser and the server's own user.
 pub const CONNECTIONS_MAX: usize = 1536;
-/// The most of one user. The superuser and the server's own user may have all.
-pub const CONNECTIONS_PER_USER: usize = 64;
 /// Descriptors that a session takes at most, with those that it needs for a moment.
 const DESCRIPTORS: u64 = 6;
 /// How often sessions whose client has gone are looked at, until nothing uses them any more: soon
@@ -494,10 +492,7 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
     /// Whether there is room for one more session of `peer`'s.
     fn admit(&self, door: usize, peer: &Credentials) -> Result<Charge, String> {
         let rules = &self.doors[door].1;
-        let usual = Shares { connections: CONNECTIONS_PER_USER as u64, ..shares::of_user() };
-        let most = rules.limits(peer, usual).unwrap_or(Shares::UNLIMITED);
-        let account = self.accounts.open(peer.uid, most);
-        let charge = account
+        let charge = shares::account(&self.accounts, rules, peer)
             .charge(Resource::Connections, 1)
             .map_err(|why| format!("too many clients: {why}"))?;
         let ruled = |door: usize, peer: &Credentials| !self.doors[door].1.is_trusted(peer);
@@ -536,8 +531,7 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
         grant.mode = hello.mode;
         let charge = self.admit(client.door, &client.peer)?;
         let (trusted, account) = (rules.is_trusted(&client.peer), Arc::clone(charge.account()));
-        // Whom no limit binds takes what it likes.
-        let account = rules.limits(&client.peer, Shares::UNLIMITED).map(|_| account);
+        let account = rules.bind(&client.peer).then_some(account);
         let place = Revocable::default();
         match hello.kind {
             Asked::Ring => {

@@ -78,6 +78,8 @@ impl<F: FileSystem + Send + 'static> Mount<F> {
                 others: if self.grant.owns { Others::Rings } else { Others::Any },
                 unchanging: self.grant.unchanging,
                 untold: None,
+                ids: None,
+                window: false,
             },
             spin: self.spin,
         };

@@ -25,7 +25,6 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use atoll_server::host::PAGES_LEN;
-use atoll_server::mapped::MAPPED_MAX;
 use atoll_vfs::{Errno, Result};
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, SealFlags};
 use rustix::io::Errno as RawErrno;
@@ -37,9 +36,9 @@ use crate::anew::reopen;
 /// The request of fcntl(2) that says which signal a lease sends (asm-generic/fcntl.h).
 pub(super) const F_SETSIG: libc::c_int = 10;
 
-/// The most bytes that are made zeros by stores: what the mappings of a volume may have, which
-/// takes half a second.
-const ZEROED_MAX: u64 = MAPPED_MAX;
+/// The most bytes that are made zeros by stores at once, which takes some 10 ms. Callers ask for a
+/// small part of that: clients bring in what is more, meanwhile.
+const ZEROED_MAX: u64 = 64 << 20;
 
 /// The memory of one file.
 #[derive(Debug)]
@@ -138,6 +137,15 @@ impl atoll_server::host::Pages for Pages {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let punch = || rustix::fs::fallocate(&self.file, flags, from, to - from);
         rustix::io::retry_on_intr(punch).map_err(|errno| errno_of(errno.into()))
+    }
+
+    fn reach(&self, from: u64, to: u64, most: u64) -> Result<(u64, u64)> {
+        let range = from..to.min(PAGES_LEN);
+        if range.is_empty() {
+            return Ok((to, 0));
+        }
+        let found = stored::reach(self.file.as_fd(), &range, most);
+        found.map_err(|errno| errno_of(errno.into()))
     }
 
     fn next_data(&self, at: u64) -> Result<u64> {
@@ -252,6 +260,34 @@ mod tests {
                 at = found;
             }
         }
+    }
+
+    /// A part takes no more than it may, is found by a short search, and the next one goes on.
+    #[test]
+    fn parts_have_so_much_in_memory() {
+        let pages = Pages::new().unwrap();
+        let parts = |from, to, most| {
+            let mut parts = vec![(from, 0)];
+            while parts[parts.len() - 1].0 < to {
+                let at = parts[parts.len() - 1].0;
+                let (end, bytes) = pages.reach(at, to, most).unwrap();
+                assert!(at < end && end <= to, "{at} {end}");
+                assert_eq!(bytes, stored::pages(pages.as_fd(), &(at..end)).unwrap() * 4096);
+                parts.push((end, bytes));
+            }
+            parts
+        };
+        assert!(parts(0, PAGES_LEN, 1 << 20).len() <= 600, "{}", parts(0, PAGES_LEN, 1).len());
+        assert_eq!(parts(5, 4 << 20, 1 << 20), [(5, 0), (4 << 20, 0)]);
+        assert_eq!(pages.reach(7, 7, 1).unwrap(), (7, 0));
+        // Dense from 1 MiB to 9 MiB, then a page each 2 MiB.
+        (1..9).for_each(|at| pages.write(at << 20, &[1; 1 << 20]).unwrap());
+        (5..500).for_each(|at| pages.write(at << 21, b"x").unwrap());
+        let found = parts(0, 1 << 30, 1 << 20);
+        assert!(found.iter().all(|part| part.1 <= 1 << 20), "{found:?}");
+        assert!(found.len() <= 2 * (8 + 2), "{found:?}");
+        // One that has more than it may from its beginning is as short as can be.
+        assert_eq!(parts(1 << 20, (1 << 20) + 100_000, 1)[1], ((1 << 20) + (64 << 10), 64 << 10));
     }
 
     /// Memory that takes longer to make zeros than others should wait.

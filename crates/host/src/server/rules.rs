@@ -104,6 +104,11 @@ impl Rules {
         }
     }
 
+    /// Whether `peer` has any limit: one that has none takes as much as it likes.
+    pub fn bind(&self, peer: &Credentials) -> bool {
+        self.limits(peer, Shares::UNLIMITED).is_some()
+    }
+
     /// The most that `peer` may ask for in a second: without a limit as much as there is.
     fn rates(&self, peer: &Credentials) -> Rates {
         limit::rates(self.limits.iter().filter(|limit| limit.fits(peer)))

@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 
 use atoll_server::Volume;
 use atoll_server::checkpoints::Checkpointer;
+use atoll_server::lock_retries::LockRetrier;
 use atoll_server::mapped::WRITE_BACK_INTERVAL;
 use atoll_server::removals::Remover;
-use atoll_server::syncs::Syncer;
+use atoll_server::syncs::{FileSyncer, SYNCERS, Syncer};
 use atoll_vfs::FileSystem;
 
 use super::machine::now;
@@ -29,6 +30,8 @@ pub(super) struct Upkeep {
     committer: Committer,
     _remover: Running,
     _checkpointer: Running,
+    _files: Vec<Running>,
+    _retrier: Option<Running>,
     _syncer: Running,
 }
 
@@ -43,6 +46,18 @@ impl Upkeep {
         let closed = Arc::clone(volume);
         let syncer =
             Running::start(|bell| Syncer::new(volume, bell), move || closed.close_syncs())?;
+        let files = || {
+            let closed = Arc::clone(volume);
+            Running::start(|bell| FileSyncer::new(volume, bell), move || closed.close_file_syncs())
+        };
+        let count = if volume.is_foreign() { SYNCERS } else { 0 };
+        let files = (0..count).map(|_| files()).collect::<io::Result<Vec<Running>>>()?;
+        let retrier = || {
+            let closed = Arc::clone(volume);
+            let close = move || closed.close_lock_retries();
+            Running::start(|bell| LockRetrier::new(volume, bell), close)
+        };
+        let retrier = if volume.is_foreign() { Some(retrier()?) } else { None };
         let closed = Arc::clone(volume);
         let close = move || closed.close_checkpoints();
         let checkpointer = Running::start(|bell| Checkpointer::new(volume, bell), close)?;
@@ -50,7 +65,14 @@ impl Upkeep {
         let close = move || closed.close_removals();
         let remover = Running::start(|bell| Remover::new(volume, bell), close)?;
         let committer = Committer::start(volume)?;
-        Ok(Upkeep { committer, _remover: remover, _checkpointer: checkpointer, _syncer: syncer })
+        Ok(Upkeep {
+            committer,
+            _remover: remover,
+            _checkpointer: checkpointer,
+            _files: files,
+            _retrier: retrier,
+            _syncer: syncer,
+        })
     }
 
     /// Whether the thread that commits, which needs the volume and those of syncs, has gone round

@@ -17,8 +17,9 @@ use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut
 
 use super::Broken;
 use super::inflight::{self, Record};
-use super::memory::{GuestMemory, Place, REGIONS};
+use super::memory::{GuestMemory, Place};
 use super::queue::{Features, Parts, Queue, SIZE_MAX};
+use super::window::RANGE;
 
 // Bits of the device's features: VIRTIO 1.2, 6.
 const INDIRECT: u64 = 1 << 28;
@@ -26,6 +27,11 @@ const EVENT_INDEX: u64 = 1 << 29;
 const VERSION_1: u64 = 1 << 32;
 const PROTOCOL: u64 = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
 const FEATURES: u64 = INDIRECT | EVENT_INDEX | VERSION_1 | PROTOCOL;
+
+/// The features of the protocol that a window takes.
+const WINDOW: VhostUserProtocolFeatures = VhostUserProtocolFeatures::SHMEM
+    .union(VhostUserProtocolFeatures::BACKEND_REQ)
+    .union(VhostUserProtocolFeatures::BACKEND_SEND_FD);
 
 /// The bytes of a tag, which zeros fill up.
 pub const TAG: usize = 36;
@@ -41,6 +47,14 @@ pub(super) struct BackEnd {
     pub resumed: Vec<(usize, u16)>,
     /// The guest has been reset: its session ends.
     pub reset: bool,
+    /// A queue has been stopped.
+    pub stopped: bool,
+    /// How often the memory has grown.
+    pub grown: u64,
+    /// Whether the front end wants acknowledgements where it says so.
+    pub acknowledges: bool,
+    /// Bytes of the window.
+    window: u64,
     features: u64,
     config: [u8; TAG + 4],
 }
@@ -54,15 +68,27 @@ fn unsupported<T>() -> Result<T> {
 }
 
 impl BackEnd {
-    /// A device that front ends show as `tag`, with so many queues for requests.
-    pub fn new(tag: &str, request_queues: u16) -> BackEnd {
+    /// A device that front ends show as `tag`, with so many queues for requests, and a window of so
+    /// many bytes.
+    pub fn new(tag: &str, request_queues: u16, window: u64) -> BackEnd {
         let mut config = [0; TAG + 4];
         let len = tag.len().min(TAG);
         config[..len].copy_from_slice(&tag.as_bytes()[..len]);
         config[TAG..].copy_from_slice(&u32::from(request_queues).to_le_bytes());
         let queues = (0..=REQUEST_QUEUES).map(|_| Queue::default()).collect();
-        let (memory, resumed) = (GuestMemory::default(), Vec::new());
-        BackEnd { memory, queues, resumed, reset: false, features: 0, config }
+        let memory = GuestMemory::with_ranges((window / RANGE) as usize);
+        BackEnd {
+            memory,
+            queues,
+            resumed: Vec::new(),
+            reset: false,
+            stopped: false,
+            grown: 0,
+            acknowledges: false,
+            window,
+            features: 0,
+            config,
+        }
     }
 
     fn queue(&mut self, index: u32) -> Result<&mut Queue> {
@@ -88,7 +114,7 @@ impl VhostUserBackendReqHandlerMut for BackEnd {
             queue.stop();
             queue.enabled = false;
         }
-        self.reset = true;
+        (self.reset, self.stopped) = (true, true);
         Ok(())
     }
 
@@ -117,7 +143,8 @@ impl VhostUserBackendReqHandlerMut for BackEnd {
         files: Vec<File>,
         _: Option<bool>,
     ) -> Result<Option<Vec<VhostUserMemoryRegionBase>>> {
-        self.memory = GuestMemory::default();
+        let before = self.memory.len();
+        self.memory.clear();
         self.moved();
         if regions.len() != files.len() {
             return Err(Error::IncorrectFds);
@@ -131,6 +158,7 @@ impl VhostUserBackendReqHandlerMut for BackEnd {
             };
             self.memory.add(place, file.into()).map_err(failed)?;
         }
+        self.grown += u64::from(self.memory.len() > before);
         Ok(None)
     }
 
@@ -158,6 +186,7 @@ impl VhostUserBackendReqHandlerMut for BackEnd {
 
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
         let next = self.queue(index)?.stop();
+        self.stopped = true;
         Ok(VhostUserVringState::new(index, u32::from(next)))
     }
 
@@ -188,10 +217,12 @@ impl VhostUserBackendReqHandlerMut for BackEnd {
             | VhostUserProtocolFeatures::CONFIG
             | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
             | VhostUserProtocolFeatures::INFLIGHT_SHMFD
-            | VhostUserProtocolFeatures::RESET_DEVICE)
+            | VhostUserProtocolFeatures::RESET_DEVICE
+            | if self.window > 0 { WINDOW } else { VhostUserProtocolFeatures::empty() })
     }
 
-    fn set_protocol_features(&mut self, _: u64) -> Result<()> {
+    fn set_protocol_features(&mut self, features: u64) -> Result<()> {
+        self.acknowledges = features & VhostUserProtocolFeatures::REPLY_ACK.bits() != 0;
         Ok(())
     }
 
@@ -246,7 +277,7 @@ impl VhostUserBackendReqHandlerMut for BackEnd {
     }
 
     fn get_max_mem_slots(&mut self) -> Result<u64> {
-        Ok(REGIONS as u64)
+        Ok(self.memory.regions_max() as u64)
     }
 
     fn add_mem_region(
@@ -256,6 +287,7 @@ impl VhostUserBackendReqHandlerMut for BackEnd {
         _: Option<bool>,
     ) -> Result<Option<VhostUserMemoryRegionBase>> {
         self.memory.add(single(region), file.into()).map_err(failed)?;
+        self.grown += 1;
         self.moved();
         Ok(None)
     }
@@ -282,7 +314,7 @@ impl VhostUserBackendReqHandlerMut for BackEnd {
     }
 
     fn get_shmem_config(&mut self) -> Result<VhostUserShMemConfig> {
-        unsupported()
+        Ok(VhostUserShMemConfig::new(u32::from(self.window > 0), &[self.window]))
     }
 
     fn set_log_base(&mut self, _: &VhostUserLog, _: File) -> Result<()> {

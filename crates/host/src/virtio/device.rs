@@ -3,7 +3,9 @@
 //!
 //! Nobody else waits for this thread. It receives what the front end says, and it alone touches the
 //! front end's memory, never with a volume locked: requests are copied out of it, answers into it.
-//! An answer that waits is given by this thread too, which is rung when it may go.
+//! Only what a front end's guest reads and writes, if no limit binds it, goes between the volume
+//! and its place at once (`pieces`). An answer that waits is given by this thread too, which is
+//! rung when it may go.
 //!
 //! A guest begins with INIT; when it is started anew it does so again, and what its last life had
 //! open is closed. It is a kernel that hears of no change, so that nobody waits for it.
@@ -27,18 +29,26 @@ use atoll_server::route::carrier::{Carrier, Held, Incoming};
 use atoll_server::route::kernel::{Kernel, KernelOptions};
 use atoll_server::route::router::{Ended, Router, serve_from};
 use atoll_vfs::server::ServerOptions;
+use atoll_vfs::wire::files::{ReadIn, WriteIn};
 use atoll_vfs::wire::header::{InHeader, OutHeader};
-use atoll_vfs::wire::opcode::FUSE_INIT;
+use atoll_vfs::wire::opcode::{
+    FUSE_INIT, FUSE_OPEN, FUSE_READ, FUSE_REMOVEMAPPING, FUSE_SETUPMAPPING, FUSE_WRITE,
+};
 use atoll_vfs::wire::session::Extensions;
 use atoll_vfs::wire::{Fixed, Message, Request};
-use atoll_vfs::{Errno, FileSystem, Rest};
+use atoll_vfs::{Context, Data, Errno, FileSystem, Rest, Room};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vhost::vhost_user::{BackendReqHandler, Error};
 
 use super::Broken;
 use super::back_end::BackEnd;
 pub use super::back_end::{REQUEST_QUEUES, TAG};
+use super::channel::Channel;
+use super::memory::{GONE, GuestMemory};
+use super::pieces::{self, WORTHWHILE};
 use super::queue::{Chain, Queue};
+use super::window::{Due, Window};
+pub use super::window::{RANGE, WINDOW_MAX};
 use crate::server::outcome::Outcome;
 use crate::server::placement::{self, Placement};
 use crate::shm::Doorbell;
@@ -48,6 +58,8 @@ use crate::spin::Spin;
 const MAX_WRITE: u32 = 1 << 20;
 /// The room for what precedes a request's data.
 const REQUEST_ROOM: usize = 4096;
+/// The bytes before the data of a write.
+const WRITE_FRONT: usize = InHeader::SIZE + WriteIn::SIZE;
 /// Bytes that a device takes: its two buffers, its thread and what it has of the server.
 pub const DEVICE_BYTES: u64 = 2 * MAX_WRITE as u64 + (256 << 10);
 /// Bytes that an answer takes while it waits, without its data.
@@ -70,6 +82,12 @@ pub struct DeviceOptions {
     pub kernel: KernelOptions,
     /// How long to look for the next request before sleeping.
     pub spin: Duration,
+    /// Bytes of the window in which files are mapped into the guest: a power of two from [`RANGE`]
+    /// to [`WINDOW_MAX`], or 0 for none.
+    pub window: u64,
+    /// Whether files of a directory are shown there as copies: others cut them short, upon which a
+    /// front end that touches what was cut off would die.
+    pub copies: bool,
 }
 
 /// Begins a session for a guest that begins. The error is for the log.
@@ -139,6 +157,41 @@ struct Buffers {
     room: Vec<u8>,
 }
 
+impl Buffers {
+    /// Copies a request, but for the data of a write that can be had where it is: that is
+    /// returned.
+    fn fetch<'m>(
+        &mut self,
+        memory: &'m GuestMemory,
+        chain: &Chain,
+        in_place: bool,
+    ) -> Result<Vec<&'m [u8]>, Broken> {
+        let sent = chain.sent() as usize;
+        let mut copied = 0;
+        if in_place && sent >= WRITE_FRONT + WORTHWHILE {
+            chain.copy(memory, 0, &mut self.request[..WRITE_FRONT])?;
+            copied = WRITE_FRONT;
+            let header = InHeader::load(&self.request);
+            if header.opcode == FUSE_WRITE
+                && header.total_extlen == 0
+                && let Some(data) = data_of(memory, chain, copied)
+            {
+                self.len = copied;
+                return Ok(data);
+            }
+        }
+        // No byte is read twice: the guest may have changed it.
+        chain.copy(memory, copied, &mut self.request[copied..sent])?;
+        self.len = sent;
+        Ok(Vec::new())
+    }
+}
+
+/// What a request has after its first `front` bytes, if it can be had where it is.
+fn data_of<'m>(memory: &'m GuestMemory, chain: &Chain, front: usize) -> Option<Vec<&'m [u8]>> {
+    pieces::data(memory, &chain.readable, front, chain.sent() as usize - front)
+}
+
 /// A request that is done in part.
 struct Part {
     queue: usize,
@@ -153,6 +206,8 @@ struct Waiting {
     chain: Chain,
     message: Vec<u8>,
     data: Vec<u8>,
+    /// Bytes of data that are in their place.
+    placed: usize,
     outcome: Arc<Outcome>,
     _charge: Option<Charge>,
 }
@@ -167,23 +222,34 @@ struct Service<F: FileSystem + Send> {
     parts: Vec<Part>,
     /// Rung when an answer waits no more.
     bell: Doorbell,
+    window: Window,
+    /// The front end has stopped the device since the guest began.
+    stopped: bool,
 }
 
 impl<F: FileSystem + Send> Service<F> {
     /// Serves some requests of each queue. Returns whether there were any.
     fn turn(&mut self, device: &mut BackEnd) -> Result<bool, Broken> {
+        self.stopped |= std::mem::take(&mut device.stopped);
         if std::mem::take(&mut device.reset) {
             self.end();
         }
         let mut any = self.release(device)?;
+        any |= self.go_on_showing(device)?;
         for Part { queue, chain, message, rest } in std::mem::take(&mut self.parts) {
             if !device.queues[queue].has(&chain) {
+                continue;
+            }
+            // As answers do, it waits for a guest that is stopped: its memory may be another's.
+            if !device.queues[queue].runs() {
+                self.parts.push(Part { queue, chain, message, rest });
                 continue;
             }
             any = true;
             self.buffers.request[..message.len()].copy_from_slice(&message);
             self.buffers.len = message.len();
             self.serve(device, queue, chain, Some(rest))?;
+            device.queues[queue].tell(&device.memory)?;
         }
         for number in 0..device.queues.len() {
             any |= self.batch(device, number)?;
@@ -200,20 +266,19 @@ impl<F: FileSystem + Send> Service<F> {
             if !queue.runs() || !self.rest().is_zero() {
                 break;
             }
-            let request = &mut self.buffers.request;
+            let most = self.buffers.request.len();
             // Those of another back end come first: they are older.
             let taken = match resumed.iter().position(|&(queue, _)| queue == number) {
                 Some(at) => {
                     let (_, head) = resumed.remove(at);
-                    Some(queue.resume(memory, head, request)?)
+                    Some(queue.resume(memory, head, most)?)
                 }
-                None => queue.take(memory, request)?,
+                None => queue.take(memory, most)?,
             };
-            let Some((chain, len)) = taken else { break };
+            let Some(chain) = taken else { break };
             any = true;
-            self.buffers.len = len;
             if let Some(life) = &self.life {
-                life.note(Work { operations: 1, bytes: len as u64 });
+                life.note(Work { operations: 1, bytes: chain.sent() });
             }
             self.serve(device, number, chain, None)?;
         }
@@ -236,23 +301,57 @@ impl<F: FileSystem + Send> Service<F> {
         chain: Chain,
         rest: Option<Rest>,
     ) -> Result<(), Broken> {
+        let BackEnd { memory, queues, .. } = device;
+        let queue = &mut queues[number];
+        let data = match rest {
+            None => {
+                let unbound = self.life.as_ref().is_some_and(|life| life.account.is_none());
+                self.buffers.fetch(memory, &chain, unbound)?
+            }
+            Some(_) if self.buffers.len as u64 == chain.sent() => Vec::new(),
+            Some(_) => data_of(memory, &chain, self.buffers.len).ok_or(GONE)?,
+        };
         let request = &self.buffers.request[..self.buffers.len];
         if request.len() < InHeader::SIZE {
             return Err(Broken("sent no FUSE message"));
         }
-        if rest.is_none() && InHeader::load(request).opcode == FUSE_INIT {
-            self.anew();
+        match InHeader::load(request).opcode {
+            FUSE_INIT if rest.is_none() => self.anew(),
+            FUSE_SETUPMAPPING | FUSE_REMOVEMAPPING if self.window.is_there() => {
+                return self.show(device, number, chain);
+            }
+            FUSE_OPEN if self.window.is_there() => {
+                let header = InHeader::load(request);
+                let caller = caller(&self.options.kernel, &header);
+                if let Some(life) = &self.life {
+                    life.place.with(|session| {
+                        let cx = Context { now: session.volume().host().now(), ..caller };
+                        self.window.refresh(&cx, header.nodeid, session);
+                    });
+                }
+            }
+            _ => {}
         }
         let Service { life, buffers, held, parts, bell, .. } = self;
-        let BackEnd { memory, queues, .. } = device;
-        let queue = &mut queues[number];
         let Some(life) = life else {
             return refuse(memory, queue, chain, &buffers.request[..buffers.len]);
         };
         let Life { router, place, account, .. } = life;
         let account = account.as_ref();
-        let mut carried =
-            Carried { memory, queue, number, buffers, held, parts, bell, account, bytes: 0 };
+        let (bytes, in_place) = (0, false);
+        let mut carried = Carried {
+            memory,
+            queue,
+            number,
+            buffers,
+            data,
+            in_place,
+            held,
+            parts,
+            bell,
+            account,
+            bytes,
+        };
         let served = serve_from(&mut carried, chain, rest, router, place);
         let bytes = carried.bytes;
         life.note(Work { operations: 0, bytes });
@@ -268,6 +367,61 @@ impl<F: FileSystem + Send> Service<F> {
         }
     }
 
+    /// Serves the request in the buffers, which is about the window.
+    fn show(&mut self, device: &mut BackEnd, queue: usize, chain: Chain) -> Result<(), Broken> {
+        let request = &self.buffers.request[..self.buffers.len];
+        let message = Message::decode(request, &[]).map_err(|_| Broken("sent no FUSE message"))?;
+        let InHeader { unique, nodeid, .. } = message.header;
+        let caller = caller(&self.options.kernel, &message.header);
+        let due = Due { queue, chain, unique };
+        let (window, bell) = (&mut self.window, &self.bell);
+        let life = self.life.as_ref().filter(|life| life.router.has_begun());
+        match (&message.request, life) {
+            (_, None) => window.refuse(due, Errno::EIO),
+            (Ok(Request::Setupmapping(args)), Some(life)) => {
+                let shown = life.place.with(|session| {
+                    let cx = Context { now: session.volume().host().now(), ..caller };
+                    window.show(due, (&cx, nodeid, args), session, bell);
+                });
+                shown.ok_or(Broken("was not expected any more"))?;
+            }
+            (Ok(Request::Removemapping(ranges)), Some(_)) => window.hide(due, ranges),
+            (Ok(_), Some(_)) => window.refuse(due, Errno::ENOSYS),
+            (Err(error), Some(_)) => window.refuse(due, *error),
+        }
+        self.go_on_showing(device).map(drop)
+    }
+
+    /// Goes on with what the guest is to be shown. Returns whether something was done.
+    fn go_on_showing(&mut self, device: &mut BackEnd) -> Result<bool, Broken> {
+        if !self.window.is_there() {
+            return Ok(false);
+        }
+        let mut any = self.window.turn(device.grown);
+        let BackEnd { memory, queues, .. } = device;
+        self.window.drop_answers(|due| !queues[due.queue].has(&due.chain));
+        // A guest that is stopped for a while gets them afterwards.
+        while let Some((due, done)) = self.window.answered(|due| queues[due.queue].runs()) {
+            let Due { queue, chain, unique } = due;
+            let mut answer = [0; OutHeader::SIZE];
+            let finished = finish(unique, done.map(|()| 0), &mut answer);
+            queues[queue].give(memory, chain, &[&answer[..finished.message]], 0)?;
+            queues[queue].tell(memory)?;
+            any = true;
+        }
+        if let Some(life) = &self.life {
+            let idle = self.window.take_idle();
+            life.place.with(|session| {
+                let cx = Context { uid: 0, gid: 0, now: session.volume().host().now() };
+                // It is closed, whatever that says.
+                idle.into_iter().for_each(|(ino, handle)| {
+                    let _ = session.release(&cx, ino, handle);
+                });
+            });
+        }
+        Ok(any)
+    }
+
     /// A guest's kernel begins: for it there is nothing before.
     fn anew(&mut self) {
         self.end();
@@ -281,6 +435,7 @@ impl<F: FileSystem + Send> Service<F> {
     /// The guest's session ends.
     fn end(&mut self) {
         // Waiting requests are answered with an error now, if anybody wants it.
+        self.window.forget(std::mem::take(&mut self.stopped));
         self.life = None;
         self.parts.clear();
     }
@@ -294,41 +449,53 @@ impl<F: FileSystem + Send> Service<F> {
             |waiting: &mut Waiting| queues[waiting.queue].runs() && waiting.outcome.get().is_some();
         let ready: Vec<Waiting> = self.held.extract_if(.., ready).collect();
         let any = !ready.is_empty();
-        for Waiting { queue, chain, mut message, mut data, outcome, .. } in ready {
+        for Waiting { queue, chain, mut message, mut data, mut placed, outcome, .. } in ready {
             if let Some(Err(error)) = outcome.get() {
                 fail(&mut message, error);
                 data.clear();
+                placed = 0;
             }
             let queue = &mut queues[queue];
-            queue.give(memory, chain, &[&message, &data])?;
+            queue.give(memory, chain, &[&message, &data], placed)?;
             queue.tell(memory)?;
         }
         Ok(any)
     }
 }
 
+/// The caller of a request, at no time.
+fn caller(options: &KernelOptions, header: &InHeader) -> Context {
+    let named = (header.uid, header.gid);
+    let (uid, gid) = options.ids.map_or(named, |ids| ids.caller(named.0, named.1));
+    Context { uid, gid, now: atoll_vfs::Timespec::default() }
+}
+
 /// Answers a request of a guest that has no session with an error, if an answer is due.
 fn refuse(
-    memory: &super::memory::GuestMemory,
+    memory: &GuestMemory,
     queue: &mut Queue,
     chain: Chain,
     request: &[u8],
 ) -> Result<(), Broken> {
     let message = Message::decode(request, &[]).map_err(|_| Broken("sent no FUSE message"))?;
     if !message.request.as_ref().map_or(true, Request::is_answered) {
-        return queue.give(memory, chain, &[]);
+        return queue.give(memory, chain, &[], 0);
     }
     let mut answer = [0; OutHeader::SIZE];
     let refused = finish(message.header.unique, Err(Errno::EIO), &mut answer);
-    queue.give(memory, chain, &[&answer[..refused.message]])
+    queue.give(memory, chain, &[&answer[..refused.message]], 0)
 }
 
 /// A queue, while one of its requests is served.
 struct Carried<'a> {
-    memory: &'a super::memory::GuestMemory,
+    memory: &'a GuestMemory,
     queue: &'a mut Queue,
     number: usize,
     buffers: &'a mut Buffers,
+    /// The request's data, if that is not in the buffers.
+    data: Vec<&'a [u8]>,
+    /// Whether the answer's data is put in its place, and not into the buffers.
+    in_place: bool,
     held: &'a mut Vec<Waiting>,
     parts: &'a mut Vec<Part>,
     bell: &'a Doorbell,
@@ -348,9 +515,18 @@ impl Carrier for Carried<'_> {
     }
 
     fn incoming(&mut self, chain: &Chain) -> Incoming<'_> {
-        let Buffers { request, len, room } = &mut *self.buffers;
+        let Carried { memory, buffers, account, .. } = self;
+        let Buffers { request, len, room } = &mut **buffers;
+        let message = &request[..*len];
+        let asked = message.len() == InHeader::SIZE + ReadIn::SIZE
+            && InHeader::load(message).opcode == FUSE_READ;
+        let pieces = (asked && account.is_none())
+            .then(|| ReadIn::load(&message[InHeader::SIZE..]).size.min(MAX_WRITE) as usize)
+            .and_then(|size| pieces::room(memory, &chain.writable, OutHeader::SIZE, size));
+        self.in_place = pieces.is_some();
         let most = chain.room().min(room.len() as u64) as usize;
-        Incoming { message: &request[..*len], data: &[], room: &mut room[..most] }
+        let room = pieces.map_or_else(|| Room::from(&mut room[..most]), Room::new);
+        Incoming { message, data: Data::new(&self.data), room }
     }
 
     fn takes_back(&self) -> bool {
@@ -364,11 +540,14 @@ impl Carrier for Carried<'_> {
 
     fn answer(&mut self, chain: Chain, message: &[u8], data: usize) -> Result<bool, Broken> {
         self.bytes += data as u64;
-        self.queue.give(self.memory, chain, &[message, &self.buffers.room[..data]])?;
+        let (data, placed) = if self.in_place { (0, data) } else { (data, 0) };
+        self.queue.give(self.memory, chain, &[message, &self.buffers.room[..data]], placed)?;
         Ok(true)
     }
 
     fn hold(&mut self, chain: Chain, message: &[u8], data: usize) -> Box<dyn Held> {
+        let (data, placed) = if self.in_place { (0, data) } else { (data, 0) };
+        self.bytes += placed as u64;
         let outcome = Outcome::new(self.bell.clone());
         let release = outcome.release();
         let (queue, mut message) = (self.number, message.to_vec());
@@ -390,7 +569,7 @@ impl Carrier for Carried<'_> {
                 (Vec::new(), None)
             }
         };
-        self.held.push(Waiting { queue, chain, message, data, outcome, _charge });
+        self.held.push(Waiting { queue, chain, message, data, placed, outcome, _charge });
         release
     }
 }
@@ -415,7 +594,8 @@ impl<F: FileSystem + Send> Device<F> {
         options: DeviceOptions,
         begin: Begin<F>,
     ) -> io::Result<Device<F>> {
-        let state = Arc::new(Mutex::new(BackEnd::new(&options.tag, options.queues)));
+        let state =
+            Arc::new(Mutex::new(BackEnd::new(&options.tag, options.queues, options.window)));
         let front_end = BackendReqHandler::from_stream(socket.try_clone()?, Arc::clone(&state));
         let buffers = Buffers {
             request: vec![0; MAX_WRITE as usize + REQUEST_ROOM],
@@ -423,7 +603,8 @@ impl<F: FileSystem + Send> Device<F> {
             room: vec![0; MAX_WRITE as usize],
         };
         let (life, held, parts, bell) = (None, Vec::new(), Vec::new(), Doorbell::new()?);
-        let service = Service { options, begin, life, buffers, held, parts, bell };
+        let (window, stopped) = (Window::new(options.window, options.copies), false);
+        let service = Service { options, begin, life, buffers, held, parts, bell, window, stopped };
         Ok(Device { front_end, socket, state, service })
     }
 
@@ -474,6 +655,8 @@ impl<F: FileSystem + Send> Device<F> {
     /// end. Returns false when the device is to end.
     fn wait(&mut self, stop: BorrowedFd<'_>, busy: bool) -> Result<bool, Broken> {
         let rest = self.service.rest();
+        let settles = self.service.window.settles();
+        let settles = settles.map(|until| until.saturating_duration_since(Instant::now()));
         let (stopped, heard) = {
             let mut state = Self::state(&self.state);
             let BackEnd { memory, queues, .. } = &mut *state;
@@ -492,9 +675,12 @@ impl<F: FileSystem + Send> Device<F> {
                 let kicks = queues.iter().filter_map(Queue::kick);
                 watched.extend(kicks.map(|kick| PollFd::from_borrowed_fd(kick, PollFlags::IN)));
             }
+            if let Some(heard) = self.service.window.heard() {
+                watched.push(PollFd::from_borrowed_fd(heard, PollFlags::IN));
+            }
             let wait = match quiet {
                 false => Some(Duration::ZERO),
-                true => (!rest.is_zero()).then_some(rest),
+                true => [(!rest.is_zero()).then_some(rest), settles].into_iter().flatten().min(),
             };
             let wait = wait.and_then(|wait| Timespec::try_from(wait).ok());
             // The next turn looks at all queues, whatever this says of them.
@@ -512,6 +698,13 @@ impl<F: FileSystem + Send> Device<F> {
         }
         if !heard {
             return Ok(true);
+        }
+        if self.service.window.is_there() {
+            let acknowledges = Self::state(&self.state).acknowledges;
+            if let Some(channel) = Channel::take(&self.socket, acknowledges)? {
+                self.service.window.connect(channel);
+                return Ok(true);
+            }
         }
         match self.front_end.handle_request() {
             Ok(()) | Err(Error::SocketRetry(_)) => Ok(true),

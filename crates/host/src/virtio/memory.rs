@@ -11,8 +11,8 @@
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{Ordering, fence};
 
-use atoll_transport::Memory;
 use atoll_transport::channel::Mapped;
+use atoll_transport::{Memory, Shared};
 use rustix::fs::FileType;
 
 use super::Broken;
@@ -135,7 +135,7 @@ impl Region {
     }
 }
 
-const GONE: Broken = Broken("took its memory away");
+pub(super) const GONE: Broken = Broken("took its memory away");
 
 /// Makes a call that moves bytes, and has to move some.
 fn again(call: impl FnMut() -> rustix::io::Result<usize>) -> Result<usize, Broken> {
@@ -149,12 +149,34 @@ fn again(call: impl FnMut() -> rustix::io::Result<usize>) -> Result<usize, Broke
 #[derive(Debug, Default)]
 pub(super) struct GuestMemory {
     regions: Vec<Region>,
+    /// The most regions beside [`REGIONS`], for ranges of a window.
+    more: usize,
 }
 
 impl GuestMemory {
+    /// None yet, of a guest whose window may have so many ranges.
+    pub fn with_ranges(more: usize) -> GuestMemory {
+        GuestMemory { regions: Vec::new(), more }
+    }
+
+    /// The most regions that there may be.
+    pub fn regions_max(&self) -> usize {
+        REGIONS + self.more
+    }
+
+    /// How many regions there are.
+    pub fn len(&self) -> usize {
+        self.regions.len()
+    }
+
+    /// Lets go of all.
+    pub fn clear(&mut self) {
+        self.regions.clear();
+    }
+
     /// Adds a region.
     pub fn add(&mut self, place: Place, file: OwnedFd) -> Result<(), Broken> {
-        if self.regions.len() >= REGIONS {
+        if self.regions.len() >= self.regions_max() {
             return Err(Broken("has too many regions of memory"));
         }
         let taken = |place: &Place| self.regions.iter().any(|other| other.place.overlaps(place));
@@ -243,6 +265,18 @@ impl GuestMemory {
                 fence(Ordering::Release);
                 self.write(addr, &value.to_le_bytes())
             }
+        }
+    }
+
+    /// Where the `len` bytes at `addr` are, if they are mapped in one piece: the memory, and the
+    /// offset there.
+    pub fn mapped(&self, addr: u64, len: u64) -> Option<(Shared<'_>, usize)> {
+        let (region, offset, follow) = self.find(addr).ok()?;
+        match &region.backing {
+            Backing::Mapped(memory) if len <= follow => {
+                Some((memory.shared(), (region.place.at + offset) as usize))
+            }
+            _ => None,
         }
     }
 

@@ -4,13 +4,18 @@
 //! [`device`] is the device, which serves one front end: its queues are a carrier
 //! ([`Carrier`](atoll_server::route::carrier::Carrier)), what it brings is what a kernel asks for
 //! ([`kernel`](atoll_server::route::kernel)). `back_end` is the protocol, `queue` a virtqueue,
-//! `memory` the guest's memory, `inflight` the record of requests that have no answer yet.
+//! `memory` the guest's memory, `pieces` a request's data in it, `inflight` the record of requests
+//! that have no answer yet; `window` the memory in which the guest is shown files, `channel` how
+//! the front end is asked for it.
 
 mod back_end;
+mod channel;
 pub mod device;
 mod inflight;
 mod memory;
+mod pieces;
 mod queue;
+mod window;
 
 /// Why a guest is served no more, in words for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

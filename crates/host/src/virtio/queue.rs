@@ -86,21 +86,47 @@ impl Descriptor {
     }
 }
 
-/// A request that was taken: a chain of descriptors whose first half has been copied.
+/// A request that was taken: a chain of descriptors.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Chain {
     /// Its first descriptor, which names it.
     head: u16,
     /// The life of the queue that it was taken in.
     life: u64,
+    /// Where the request is.
+    pub readable: Vec<(u64, u32)>,
     /// Where the answer goes.
-    writable: Vec<(u64, u32)>,
+    pub writable: Vec<(u64, u32)>,
+}
+
+/// How many bytes there are in `places`.
+fn total(places: &[(u64, u32)]) -> u64 {
+    places.iter().map(|&(_, len)| u64::from(len)).sum()
 }
 
 impl Chain {
     /// How many bytes the answer may have.
     pub fn room(&self) -> u64 {
-        self.writable.iter().map(|&(_, len)| u64::from(len)).sum()
+        total(&self.writable)
+    }
+
+    /// How many bytes the request has.
+    pub fn sent(&self) -> u64 {
+        total(&self.readable)
+    }
+
+    /// Copies the request's bytes from number `from` on, as many as fit, to `out`.
+    pub fn copy(&self, memory: &GuestMemory, from: usize, out: &mut [u8]) -> Result<(), Broken> {
+        let (mut skip, mut out) = (from as u64, out);
+        for &(addr, len) in &self.readable {
+            let here = u64::from(len).saturating_sub(skip);
+            let (part, rest) = out.split_at_mut(out.len().min(here as usize));
+            if !part.is_empty() {
+                memory.read(addr.wrapping_add(skip), part)?;
+            }
+            (skip, out) = (skip.saturating_sub(u64::from(len)), rest);
+        }
+        Ok(())
     }
 }
 
@@ -243,13 +269,8 @@ impl Queue {
         parts.ok_or(Broken("has a queue outside of its memory"))
     }
 
-    /// Takes the next request, whose bytes go to `request`; `None` when there is none. The second
-    /// value is their number.
-    pub fn take(
-        &mut self,
-        memory: &GuestMemory,
-        request: &mut [u8],
-    ) -> Result<Option<(Chain, usize)>, Broken> {
+    /// Takes the next request, of at most `most` bytes; `None` when there is none.
+    pub fn take(&mut self, memory: &GuestMemory, most: usize) -> Result<Option<Chain>, Broken> {
         let parts = self.parts(memory)?;
         let ahead = memory.load(parts.available + 2)?.wrapping_sub(self.next);
         if ahead == 0 {
@@ -260,7 +281,7 @@ impl Queue {
         }
         let entry = u64::from(self.next % self.size);
         let head = memory.load(parts.available + 4 + 2 * entry)?;
-        let taken = self.chain(memory, parts.descriptors, head, request)?;
+        let taken = self.chain(memory, parts.descriptors, head, most)?;
         self.next = self.next.wrapping_add(1);
         self.note(head)?;
         Ok(Some(taken))
@@ -284,24 +305,25 @@ impl Queue {
         &mut self,
         memory: &GuestMemory,
         head: u16,
-        request: &mut [u8],
-    ) -> Result<(Chain, usize), Broken> {
+        most: usize,
+    ) -> Result<Chain, Broken> {
         let parts = self.parts(memory)?;
-        let taken = self.chain(memory, parts.descriptors, head, request)?;
+        let taken = self.chain(memory, parts.descriptors, head, most)?;
         self.note(head)?;
         Ok(taken)
     }
 
-    /// Walks a chain: copies what the device may read, notes what it may write.
+    /// Walks a chain: notes what the device may read, and what it may write.
     fn chain(
         &self,
         memory: &GuestMemory,
         table: u64,
         head: u16,
-        request: &mut [u8],
-    ) -> Result<(Chain, usize), Broken> {
-        let mut chain = Chain { head, life: self.life, writable: Vec::new() };
-        let mut filled = 0;
+        most: usize,
+    ) -> Result<Chain, Broken> {
+        let (readable, writable) = (Vec::new(), Vec::new());
+        let mut chain = Chain { head, life: self.life, readable, writable };
+        let mut sent = 0;
         // The chain's own table, if it has one, and how many descriptors it may still have.
         let mut own: Option<Vec<u8>> = None;
         let (mut index, mut left, mut is_first) = (head, usize::from(self.size), true);
@@ -338,28 +360,32 @@ impl Queue {
             if flags & WRITE != 0 {
                 chain.writable.push((addr, len));
             } else if chain.writable.is_empty() {
-                let part = request.get_mut(filled..).and_then(|rest| rest.get_mut(..len as usize));
-                memory.read(addr, part.ok_or(Broken("sent a request that is too long"))?)?;
-                filled += len as usize;
+                sent += len as usize;
+                if sent > most {
+                    return Err(Broken("sent a request that is too long"));
+                }
+                chain.readable.push((addr, len));
             } else {
                 return Err(Broken("mixed what it sends with what it wants"));
             }
             if flags & NEXT == 0 {
-                return Ok((chain, filled));
+                return Ok(chain);
             }
             index = next;
         }
     }
 
-    /// Gives a request back with its answer, all of whose parts go out one behind the other. They
-    /// fit, or the driver has asked for what it has no room for.
+    /// Gives a request back with its answer, all of whose parts go out one behind the other, and
+    /// then `placed` bytes that are there already. They fit, or the driver has asked for what it
+    /// has no room for.
     pub fn give(
         &mut self,
         memory: &GuestMemory,
         chain: Chain,
         answer: &[&[u8]],
+        placed: usize,
     ) -> Result<(), Broken> {
-        let len: usize = answer.iter().map(|part| part.len()).sum();
+        let len = answer.iter().map(|part| part.len()).sum::<usize>() + placed;
         if len as u64 > chain.room() {
             return Err(Broken("left no room for an answer"));
         }

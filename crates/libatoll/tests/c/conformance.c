@@ -559,11 +559,13 @@ int main(int argc, char **argv) {
         int held = open(volume, O_RDWR | O_CREAT | O_TRUNC, 0600);
         CHECK(held >= 0 && pwrite(held, "x", 1, 20 << 20) == 1 && !ftruncate(held, 40 << 20));
         FAILS(atoll_mkfs(volume, &options), EEXIST);
-        CHECK(lseek(held, 0, SEEK_END) == 40 << 20 && !ftruncate(held, 0) && !close(held));
-        /* One that cannot be made leaves no file. */
-        CHECK(unlink(volume) == 0);
+        CHECK(lseek(held, 0, SEEK_END) == 40 << 20 && !ftruncate(held, 0));
+        /* One that cannot be made leaves a file as long as it was, and none where none was. */
         struct atoll_options tiny = options;
         tiny.volume_bytes = 8192;
+        FAILS(atoll_mkfs(volume, &tiny), EINVAL);
+        CHECK(lseek(held, 0, SEEK_END) == 0 && !close(held));
+        CHECK(unlink(volume) == 0);
         FAILS(atoll_mkfs(volume, &tiny), EINVAL);
         CHECK(strstr(atoll_error(), volume));
         FAILS(access(volume, F_OK), ENOENT);

@@ -404,7 +404,7 @@ impl Caches {
             mount.revoke(ino, false);
         }
         let (last, of_cache) = match content.now {
-            Now::Bytes { data, cached } => (data.last().copied().unwrap_or(0), cached),
+            Now::Bytes { data, cached } => (data.last().unwrap_or(0), cached),
             Now::Until(last) => (last, false),
             Now::Zeros | Now::Same => (0, true),
         };

@@ -5,7 +5,7 @@
 //! asked, and nothing is looked up for their sake, while nobody listens; none is called through a
 //! table of functions.
 
-use atoll_vfs::Ino;
+use atoll_vfs::{Data, Ino};
 
 use crate::rights::identity::SessionId;
 
@@ -59,7 +59,7 @@ pub(crate) enum Now<'a> {
     /// there.
     Bytes {
         /// The bytes.
-        data: &'a [u8],
+        data: Data<'a>,
         /// Whether they come from that page cache.
         cached: bool,
     },

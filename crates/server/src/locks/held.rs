@@ -1,8 +1,11 @@
 //! The locks that are held, of one kind of one file: found by their owner, and by their bytes.
 //!
 //! Locks of one owner do not overlap, and neither do exclusive ones of all owners. Shared ones may.
+//! An owner may have thousands, which are in its own way nowhere: those of one owner that follow
+//! each other are passed over at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use super::lengths::Ranges;
 use super::steps;
@@ -35,6 +38,8 @@ pub(super) struct HeldLocks {
     all: BTreeMap<(Owner, u64), Held>,
     /// The exclusive ones by first byte: the last, and the owner.
     exclusive: BTreeMap<u64, (u64, Owner)>,
+    /// The first bytes of those that follow none of the same owner.
+    runs: BTreeSet<u64>,
     /// The shared ones.
     shared: Ranges<Owner>,
 }
@@ -43,13 +48,41 @@ impl Default for HeldLocks {
     fn default() -> Self {
         let owners = (first(SessionId(0)).0, last(SessionId(u64::MAX)).0);
         let shared = Ranges::new(owners.0, owners.1);
-        HeldLocks { all: BTreeMap::new(), exclusive: BTreeMap::new(), shared }
+        let (all, exclusive, runs) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
+        HeldLocks { all, exclusive, runs, shared }
     }
 }
 
 impl HeldLocks {
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// All of them, in the order of owners.
+    pub fn all(&self) -> impl Iterator<Item = &Held> {
+        self.all.values()
+    }
+
+    /// Those of all owners that overlap `range`, in the order of bytes.
+    pub fn within(&self, range: LockRange) -> Vec<Held> {
+        let exclusive = self.exclusive.range(..=range.end).rev().map(steps::count);
+        let exclusive = exclusive.take_while(|(_, (end, _))| *end >= range.start);
+        let exclusive = exclusive.map(|(&start, &(_, owner))| (owner, start));
+        // Nobody's name, so that no lock is left out.
+        let nobody = last(SessionId(u64::MAX)).0;
+        let lengths = self.shared.lengths();
+        let shared = lengths.flat_map(|length| self.shared.others(length, range, nobody));
+        // Some are found twice.
+        let places: BTreeSet<_> = exclusive.chain(shared).collect();
+        let found = places.iter().filter_map(|place| self.all.get(place));
+        let mut found: Vec<Held> = found.copied().collect();
+        found.sort_by_key(|held| held.range.start);
+        found
     }
 
     /// Those of `session`, in the order of owners and bytes.
@@ -73,6 +106,7 @@ impl HeldLocks {
         match held.kind {
             LockKind::Exclusive => {
                 self.exclusive.insert(range.start, (range.end, owner));
+                self.note_runs(range.start);
             }
             LockKind::Shared => {
                 self.shared.insert(range, owner);
@@ -86,6 +120,7 @@ impl HeldLocks {
         match held.kind {
             LockKind::Exclusive => {
                 self.exclusive.remove(&range.start);
+                self.note_runs(range.start);
             }
             LockKind::Shared => {
                 self.shared.remove(range, owner);
@@ -93,19 +128,53 @@ impl HeldLocks {
         }
     }
 
-    /// The locks that keep `ask` from being granted.
+    /// Takes note of whether the exclusive locks at `start`, where one came or went, and behind it
+    /// follow one of their owner.
+    fn note_runs(&mut self, start: u64) {
+        let mut before = self.exclusive.range(..start).next_back().map(|(_, lock)| lock.1);
+        self.runs.remove(&start);
+        for (&start, &(_, owner)) in self.exclusive.range(start..).take(2) {
+            if before.replace(owner) == Some(owner) {
+                self.runs.remove(&start);
+            } else {
+                self.runs.insert(start);
+            }
+        }
+    }
+
+    /// The exclusive locks of others than `owner` that overlap `range`, in the order of bytes.
+    fn exclusive_of_others(
+        &self,
+        owner: Owner,
+        range: LockRange,
+    ) -> impl Iterator<Item = (Owner, u64)> {
+        // They do not overlap: one that begins before may reach into it.
+        let before = self.exclusive.range(..range.start).next_back().map(steps::count);
+        let before = before.filter(move |(_, (end, other))| *end >= range.start && *other != owner);
+        let before = before.map(|(&start, &(_, other))| (other, start));
+        let mut from = Bound::Included(range.start);
+        let within = std::iter::from_fn(move || {
+            let until = Bound::Included(range.end);
+            let (&start, &(_, other)) = steps::count(self.exclusive.range((from, until)).next()?);
+            from = Bound::Excluded(start);
+            if other != owner {
+                return Some((other, start));
+            }
+            // The run that follows is another's.
+            let start = *steps::count(self.runs.range((from, until)).next()?);
+            from = Bound::Excluded(start);
+            Some((self.exclusive.get(&start)?.1, start))
+        });
+        before.into_iter().chain(within)
+    }
+
+    /// The locks that keep `ask` from being granted, some twice.
     pub fn in_the_way<'a>(&'a self, ask: &'a Ask) -> impl Iterator<Item = &'a Held> {
         let range = ask.range;
-        let exclusive = self.exclusive.range(..=range.end).rev();
-        let exclusive = exclusive.map(steps::count);
-        let exclusive = exclusive.take_while(move |(_, (end, _))| *end >= range.start);
-        let exclusive = exclusive.map(|(&start, &(_, owner))| (owner, start));
+        let exclusive = self.exclusive_of_others(ask.owner, range);
         let lengths = self.shared.lengths().filter(|_| ask.kind == LockKind::Exclusive);
-        let shared = lengths.flat_map(move |length| self.shared.reaching(length, range));
-        exclusive
-            .chain(shared)
-            .filter(|(owner, _)| *owner != ask.owner)
-            .filter_map(|place| self.all.get(&place))
+        let shared = lengths.flat_map(move |length| self.shared.others(length, range, ask.owner));
+        exclusive.chain(shared).filter_map(|place| self.all.get(&place))
     }
 
     /// Whether the owner of `ask`, for whom nothing is in the way, has an exclusive lock of some of
@@ -115,22 +184,15 @@ impl HeldLocks {
         last.is_some_and(|(_, (end, _))| *end >= ask.range.start)
     }
 
-    /// The first lock, in the order of bytes, that keeps `ask` from being granted.
+    /// A lock that keeps `ask` from the first byte that it cannot have.
     pub fn first_in_the_way(&self, ask: &Ask) -> Option<&Held> {
         let range = ask.range;
-        let anothers = |(owner, _): &(Owner, u64)| *owner != ask.owner;
-        // They do not overlap: one that begins before may reach into it.
-        let before = self.exclusive.range(..range.start).next_back();
-        let within = self.exclusive.range(range.start..=range.end);
-        let exclusive = before.into_iter().chain(within).map(steps::count);
-        let mut exclusive = exclusive
-            .filter(|(_, (end, _))| *end >= range.start)
-            .map(|(&start, &(_, owner))| (owner, start));
+        let exclusive = self.exclusive_of_others(ask.owner, range).next();
         let lengths = self.shared.lengths().filter(|_| ask.kind == LockKind::Exclusive);
         let shared =
-            lengths.filter_map(|length| self.shared.reaching(length, range).find(anothers));
+            lengths.filter_map(|length| self.shared.others(length, range, ask.owner).next());
         let first =
-            exclusive.find(anothers).into_iter().chain(shared).min_by_key(|place| place.1)?;
-        self.all.get(&first)
+            exclusive.into_iter().chain(shared).min_by_key(|place| place.1.max(range.start));
+        self.all.get(&first?)
     }
 }

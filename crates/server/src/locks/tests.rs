@@ -226,7 +226,7 @@ fn run(ops: &[Op]) {
                 };
                 let blockers = model.blockers(file, owner, kind, from, to);
                 if !wait {
-                    let (result, wakes) = table.set(&ask, 1000);
+                    let (result, wakes) = table.set(&ask, &None, 1000);
                     wakes.call();
                     if blockers.is_empty() {
                         assert_eq!(result, Ok(()));
@@ -238,7 +238,7 @@ fn run(ops: &[Op]) {
                 }
                 // The table numbers waits in the order of asking.
                 let number = table.next_wait;
-                let (result, wakes) = table.set_or_wait(&ask, 1000, wake(&outcomes, number));
+                let (result, wakes) = table.set_or_wait(&ask, &None, 1000, wake(&outcomes, number));
                 wakes.call();
                 if blockers.is_empty() {
                     assert_eq!(result, Ok(Waited::Granted));
@@ -345,17 +345,17 @@ fn the_table_is_bounded() {
     for i in 0..10 {
         let byte = LockRange { start: 2 * i, end: 2 * i };
         let ask = ask(1, Family::Fcntl, LockKind::Shared, byte);
-        assert_eq!(done(table.set(&ask, 10)), Ok(()));
+        assert_eq!(done(table.set(&ask, &None, 10)), Ok(()));
     }
     let more = ask(1, Family::Fcntl, LockKind::Shared, LockRange { start: 100, end: 100 });
-    assert_eq!(done(table.set(&more, 10)), Err(Errno::ENOLCK));
+    assert_eq!(done(table.set(&more, &None, 10)), Err(Errno::ENOLCK));
     // A wait is an entry too.
     let other = ask(2, Family::Fcntl, LockKind::Exclusive, LockRange::ALL);
     let outcomes = Outcomes::default();
-    assert_eq!(done(table.set_or_wait(&other, 0, wake(&outcomes, 0))), Err(Errno::ENOLCK));
+    assert_eq!(done(table.set_or_wait(&other, &None, 0, wake(&outcomes, 0))), Err(Errno::ENOLCK));
     // A request that makes the table smaller is never refused.
     let all = ask(1, Family::Fcntl, LockKind::Shared, LockRange::ALL);
-    assert_eq!(done(table.set(&all, 10)), Ok(()));
+    assert_eq!(done(table.set(&all, &None, 10)), Ok(()));
     assert_eq!(table.count(SessionId(1)), 1);
     check_books(&table);
 }
@@ -365,13 +365,13 @@ fn flock_converts_as_linux_does() {
     use LockKind::{Exclusive, Shared};
     let mut table = LockTable::default();
     let flock = |session, kind| ask(session, Family::Flock, kind, LockRange::ALL);
-    assert_eq!(done(table.set(&flock(1, Shared), 9)), Ok(()));
-    assert_eq!(done(table.set(&flock(2, Shared), 9)), Ok(()));
+    assert_eq!(done(table.set(&flock(1, Shared), &None, 9)), Ok(()));
+    assert_eq!(done(table.set(&flock(2, Shared), &None, 9)), Ok(()));
     // Both want to be alone. The first lets go of its shared lock and waits for the second.
     let outcomes = Outcomes::default();
-    let first = done(table.set_or_wait(&flock(1, Exclusive), 9, wake(&outcomes, 1)));
+    let first = done(table.set_or_wait(&flock(1, Exclusive), &None, 9, wake(&outcomes, 1)));
     assert!(matches!(first, Ok(Waited::Queued(_))));
-    let second = done(table.set_or_wait(&flock(2, Exclusive), 9, wake(&outcomes, 2)));
+    let second = done(table.set_or_wait(&flock(2, Exclusive), &None, 9, wake(&outcomes, 2)));
     assert!(matches!(second, Ok(Waited::Queued(_))));
     // The second let go as well, upon which the first was granted.
     assert_eq!(*outcomes.lock().unwrap(), [(1, Ok(()))]);
@@ -379,7 +379,7 @@ fn flock_converts_as_linux_does() {
     assert_eq!(*outcomes.lock().unwrap(), [(1, Ok(())), (2, Ok(()))]);
     // fcntl(2) does not see them.
     let fcntl = ask(3, Family::Fcntl, Exclusive, LockRange::ALL);
-    assert_eq!(done(table.set(&fcntl, 9)), Ok(()));
+    assert_eq!(done(table.set(&fcntl, &None, 9)), Ok(()));
 }
 
 /// Requests that a session's end lets in are granted by the order of files, whatever the table's
@@ -392,7 +392,7 @@ fn who_waited_for_a_session_is_told_in_order() {
         for session in [1, 2] {
             let ask = ask(session, Family::Fcntl, LockKind::Exclusive, LockRange::ALL);
             let ask = Ask { key: (Ino(ino), Family::Fcntl), ..ask };
-            let waited = done(table.set_or_wait(&ask, 99, wake(&outcomes, ino)));
+            let waited = done(table.set_or_wait(&ask, &None, 99, wake(&outcomes, ino)));
             assert_eq!(waited == Ok(Waited::Granted), session == 1);
         }
     }
@@ -417,9 +417,9 @@ fn others_do_not_make_a_call_cost_more() {
                 // Others hold bytes each for itself, some of them the same, and wait for the last.
                 let mut ask = ask(2, Family::Fcntl, LockKind::Shared, byte(10 + 2 * i));
                 ask.owner.number = i % 2000;
-                assert_eq!(done(table.set(&ask, usize::MAX)), Ok(()));
+                assert_eq!(done(table.set(&ask, &None, usize::MAX)), Ok(()));
                 let far = Ask { key: (Ino(6), Family::Fcntl), ..ask };
-                assert_eq!(done(table.set(&far, usize::MAX)), Ok(()));
+                assert_eq!(done(table.set(&far, &None, usize::MAX)), Ok(()));
             }
             let last = Ask {
                 kind: LockKind::Exclusive,
@@ -428,17 +428,17 @@ fn others_do_not_make_a_call_cost_more() {
             for i in 0..HELD {
                 let mut ask = last;
                 ask.owner.number = i;
-                let waited = done(table.set_or_wait(&ask, usize::MAX, wake(&outcomes, i)));
+                let waited = done(table.set_or_wait(&ask, &None, usize::MAX, wake(&outcomes, i)));
                 assert!(matches!(waited, Ok(Waited::Queued(_))));
             }
         }
         steps::take();
         let own = ask(1, Family::Fcntl, LockKind::Exclusive, byte(1));
         let mut cost = vec![];
-        assert_eq!(done(table.set(&own, 9)), Ok(()));
+        assert_eq!(done(table.set(&own, &None, 9)), Ok(()));
         cost.push(("set", steps::take()));
         let blocked = Ask { owner: Owner { session: SessionId(9), number: 1 }, ..own };
-        let waited = done(table.set_or_wait(&blocked, 9, wake(&outcomes, 9999)));
+        let waited = done(table.set_or_wait(&blocked, &None, 9, wake(&outcomes, 9999)));
         assert!(matches!(waited, Ok(Waited::Queued(_))));
         cost.push(("wait", steps::take()));
         assert!(table.test(&Ask { kind: LockKind::Shared, ..blocked }).is_some());
@@ -477,17 +477,17 @@ fn a_user_has_a_bound() {
         for byte in 0..10 {
             let byte = LockRange { start: 2 * byte, end: 2 * byte };
             let ask = ask(session, Family::Fcntl, LockKind::Shared, byte);
-            taken += usize::from(done(table.set(&ask, 10)).is_ok());
+            taken += usize::from(done(table.set(&ask, &None, 10)).is_ok());
         }
     }
     assert_eq!(taken, 10 * USER_SESSIONS);
     let more = ask(5, Family::Fcntl, LockKind::Shared, LockRange::ALL);
     let outcomes = Outcomes::default();
-    assert_eq!(done(table.set_or_wait(&more, 10, wake(&outcomes, 0))), Err(Errno::ENOLCK));
+    assert_eq!(done(table.set_or_wait(&more, &None, 10, wake(&outcomes, 0))), Err(Errno::ENOLCK));
     let other = ask(9, Family::Fcntl, LockKind::Shared, LockRange::ALL);
-    assert_eq!(done(table.set(&other, 10)), Ok(()));
+    assert_eq!(done(table.set(&other, &None, 10)), Ok(()));
     table.end(SessionId(1)).call();
-    assert_eq!(done(table.set(&more, 10)), Ok(()));
+    assert_eq!(done(table.set(&more, &None, 10)), Ok(()));
     check_books(&table);
 }
 
@@ -503,12 +503,12 @@ fn conversions(count: u64, asked: LockRange) -> (Vec<Result<()>>, Vec<Result<()>
         .map(|(session, first)| (0..count).map(move |i| (session, first + 2 * i)));
     for (session, at) in held.into_iter().flatten().chain([(3, 900_000), (4, 800_000)]) {
         let ask = ask(session, Family::Fcntl, Exclusive, byte(at));
-        assert_eq!(done(table.set(&ask, usize::MAX)), Ok(()));
+        assert_eq!(done(table.set(&ask, &None, usize::MAX)), Ok(()));
     }
     let mut wait = |session, number, range, outcomes: &Outcomes| {
         let mut ask = ask(session, Family::Fcntl, Shared, range);
         ask.owner.number = number;
-        let waited = done(table.set_or_wait(&ask, usize::MAX, wake(outcomes, number)));
+        let waited = done(table.set_or_wait(&ask, &None, usize::MAX, wake(outcomes, number)));
         assert!(matches!(waited, Ok(Waited::Queued(_))));
     };
     (0..count).for_each(|number| wait(5, number, asked, &before));
@@ -551,4 +551,56 @@ fn what_one_lock_lets_in_is_bounded() {
     assert!(refused > 0 && refused < converted.len(), "{refused}");
     assert_eq!(before, vec![Ok(()); count as usize], "nobody is forgotten");
     assert!(looked_at < 5 * LOOKS_MAX as u64, "{looked_at}");
+}
+
+/// An owner's own locks are in nobody's way that asks for it, and locks that end before what is
+/// asked for in nobody's: however many there are, a request that waits is looked at in a few steps.
+#[test]
+fn a_request_that_still_waits_is_looked_at_in_a_few_steps() {
+    use LockKind::{Exclusive, Shared};
+    const COUNT: u64 = 1000;
+    let byte = |byte| LockRange { start: byte, end: byte };
+    for (own, asked) in [(Exclusive, Exclusive), (Exclusive, Shared), (Shared, Exclusive)] {
+        for before in [true, false] {
+            let mut table = LockTable::default();
+            let outcomes = Outcomes::default();
+            let mut set = |session, number, kind, range| {
+                let mut ask = ask(session, Family::Fcntl, kind, range);
+                ask.owner.number = number;
+                assert_eq!(done(table.set(&ask, &None, usize::MAX)), Ok(()));
+            };
+            for i in 0..COUNT {
+                // Two at a time follow each other, between those of others.
+                set(2, 1, own, byte(1000 + 2 * i));
+                if own == Shared {
+                    // Long ones of many owners, just before what is asked for.
+                    set(3, i, own, LockRange { start: 0, end: 600 + i % 3 });
+                }
+            }
+            // What is in the way comes first, or last.
+            set(4, 1, Exclusive, byte(if before { 700 } else { 1_000_000 }));
+            set(5, 1, Exclusive, byte(1_000_001));
+            for number in 0..COUNT {
+                let mut ask =
+                    ask(2, Family::Fcntl, asked, LockRange { start: 700, end: 1_100_000 });
+                ask.through = number;
+                let waited =
+                    done(table.set_or_wait(&ask, &None, usize::MAX, wake(&outcomes, number)));
+                assert!(matches!(waited, Ok(Waited::Queued(_))));
+            }
+            steps::take();
+            let key = (Ino(5), Family::Fcntl);
+            let owner = Owner { session: SessionId(5), number: 1 };
+            assert_eq!(done(table.unset(key, owner, byte(1_000_001), 9)), Ok(()));
+            let looked_at = steps::take();
+            assert!(looked_at < 12 * COUNT, "{own:?} {asked:?} {before}: {looked_at}");
+            let one = ask(2, Family::Fcntl, asked, LockRange { start: 700, end: 1_100_000 });
+            assert!(table.test(&one).is_some());
+            assert!(steps::take() < 12);
+            assert!(outcomes.lock().unwrap().is_empty());
+            check_books(&table);
+            table.end(SessionId(4)).call();
+            assert_eq!(outcomes.lock().unwrap().len(), COUNT as usize);
+        }
+    }
 }

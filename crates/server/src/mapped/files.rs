@@ -9,12 +9,19 @@ use atoll_vfs::{Errno, Ino, Result};
 
 use crate::host::{Host, PAGES_LEN, Pages};
 use crate::leases::observer::{Change, Content, Now, Observer};
+use crate::mapped::beyond::Beyond;
 use crate::open::handles::Open;
 use crate::rights::accounts::{Account, Charge, Resource};
 use crate::rights::identity::{Access, SessionId};
 
 /// The most parts of a file that do not touch: an entry for each is searched and kept.
 const PARTS_MAX: usize = 4096;
+/// Bytes that are copied, compared or made zeros before others have their turn at the volume.
+pub(crate) const STEP: u64 = 1 << 20;
+/// The most covered parts that a step looks at.
+const LOOKS: usize = 64;
+/// The unit in which a file's memory is there.
+const PAGE: u64 = 4096;
 
 /// A token that nobody has been told of.
 pub(crate) fn new_token(host: &dyn Host) -> Result<MapToken> {
@@ -56,6 +63,8 @@ pub(crate) struct File {
     pub unused: bool,
     /// Its mapping is to end.
     pub leaves: Option<Leaves>,
+    /// What is in memory beyond its end.
+    pub beyond: Beyond,
 }
 
 /// The write-back before a mapping ends.
@@ -124,6 +133,8 @@ pub(crate) struct Mappings {
     pub orphans: Vec<Orphan>,
     /// The file for which the call has to be made again after a step.
     pub first: Option<Ino>,
+    /// The file beyond whose end the call has left what is not zeros yet.
+    pub left: Option<Ino>,
 }
 
 pub(crate) fn overlap(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {
@@ -239,28 +250,67 @@ impl File {
         Ok(())
     }
 
-    /// Puts into memory what a change has made of the content.
-    fn change(&self, content: &Content<'_>) -> Result<()> {
+    /// Puts into memory what a change has made of the content. Returns whether it has left
+    /// something beyond the end.
+    fn change(&mut self, content: &Content<'_>) -> Result<bool> {
         let at = content.offset;
         let end = at.saturating_add(content.len);
         if let Some((was, is)) = content.grew {
-            // Clients may have stored where nothing of the file was.
+            // Clients may have stored where nothing of the file was. But for the page in which it
+            // ended that has gone before.
             let until = if matches!(content.now, Now::Bytes { .. }) { at } else { is };
-            self.zero(was..until)?;
+            self.zero(was..until.min(was.next_multiple_of(PAGE)))?;
+            self.beyond.grew(is);
         }
         match content.now {
             Now::Bytes { data, .. } => {
                 for part in self.within(at..end) {
-                    let place = (part.start - at) as usize..(part.end - at) as usize;
-                    self.pages.write(part.start, &data[place])?;
+                    let (skip, len) = (part.start - at, part.end - part.start);
+                    let mut to = part.start;
+                    for piece in data.skip(skip as usize).limit(len as usize).iter() {
+                        self.pages.write(to, piece)?;
+                        to += piece.len() as u64;
+                    }
                 }
-                Ok(())
             }
             // The mapping ends rather than show what was there.
-            Now::Until(_) => Err(Errno::EIO),
-            Now::Zeros => self.zero(at..end.min(PAGES_LEN)),
-            Now::Same => Ok(()),
+            Now::Until(_) => return Err(Errno::EIO),
+            Now::Zeros if content.len == u64::MAX && content.grew.is_none() => {
+                self.beyond.cut(at);
+                return self.zero_step(at).map(|done| !done);
+            }
+            Now::Zeros if content.len == u64::MAX => {}
+            Now::Zeros => self.zero(at..end.min(PAGES_LEN))?,
+            Now::Same => {}
         }
+        Ok(false)
+    }
+
+    /// Where a part of `range` from its beginning ends, of which no more than `most` bytes are in
+    /// memory, and which takes no long search.
+    pub fn at_once(&self, range: &Range<u64>, most: u64) -> Result<u64> {
+        let mut left = most;
+        let mut parts = self.within(range.clone());
+        let mut last = range.start;
+        for part in parts.by_ref().take(LOOKS) {
+            let (end, bytes) = self.pages.reach(part.start, part.end, left)?;
+            left = left.saturating_sub(bytes);
+            last = end;
+            if end < part.end || left == 0 {
+                return Ok(end);
+            }
+        }
+        Ok(if parts.next().is_some() { last } else { range.end })
+    }
+
+    /// A step of making zeros of what is beyond the end, `size`. Returns whether it was the last.
+    pub fn zero_step(&mut self, size: u64) -> Result<bool> {
+        self.beyond.done(size);
+        let Some(first) = self.beyond.first().cloned() else { return Ok(true) };
+        let end = self.at_once(&first, STEP)?;
+        self.zero(first.start..end)?;
+        self.beyond.done(end);
+        Ok(self.beyond.first().is_none())
     }
 
     pub fn zero(&self, range: Range<u64>) -> Result<()> {
@@ -300,12 +350,20 @@ impl Observer for Mappings {
     fn changed(&mut self, _by: SessionId, change: &Change<'_>) {
         if let Change::Content(content) = change
             && !self.files.is_empty()
-            && let Some(file) = self.files.get(&content.ino)
-            && let Err(error) = file.change(content)
+            && let Some(file) = self.files.get_mut(&content.ino)
         {
             let ino = content.ino;
-            log::error!("inode {} is not mapped any more, there is no memory: {error}", ino.0);
-            self.lost.push(ino);
+            match file.change(content) {
+                Ok(false) => {}
+                Ok(true) => self.left = Some(ino),
+                Err(error) => {
+                    log::error!(
+                        "inode {} is not mapped any more, there is no memory: {error}",
+                        ino.0
+                    );
+                    self.lost.push(ino);
+                }
+            }
         }
     }
 }

@@ -26,6 +26,10 @@ use crate::rights::permissions::Caller;
 /// millisecond.
 const DEPTH_MAX: usize = 1024;
 
+/// The most inodes of which a client that may name all has the times counted that it was given
+/// them. What it was given beyond is nobody's to forget.
+const COUNTS_MAX: usize = 1 << 20;
+
 /// Bytes of the server's memory that a slot takes, with what finds it.
 pub(crate) const SLOT_BYTES: u64 = 112;
 
@@ -59,6 +63,9 @@ pub(crate) struct Inodes {
     hand: usize,
     /// Inodes forgotten and not asked for yet, if anybody asks.
     forgotten: Option<Vec<Ino>>,
+    /// Where every inode may be named and the file system counts what is known: how often each was
+    /// given.
+    counts: Option<HashMap<Ino, u64>>,
 }
 
 impl Inodes {
@@ -73,7 +80,22 @@ impl Inodes {
             free: Vec::new(),
             hand: 0,
             forgotten: None,
+            counts: None,
         }
+    }
+
+    /// From here on it is known how often each inode was given, also where all may be named.
+    pub(crate) fn count(&mut self) {
+        self.counts = self.all.then(HashMap::new);
+    }
+
+    /// The inodes that the client was given and has not forgotten, and how often; they are not its
+    /// any more.
+    pub(crate) fn drain(&mut self) -> Vec<(Ino, u64)> {
+        self.slot_of.clear();
+        let slots = std::mem::take(&mut self.slots).into_iter();
+        let slots = slots.filter_map(|slot| slot.ino.map(|ino| (ino, slot.count)));
+        slots.chain(self.counts.take().into_iter().flatten()).collect()
     }
 
     /// The volume's number of the session's root.
@@ -195,7 +217,11 @@ impl Inodes {
     /// # Errors
     /// `ENFILE` when every inode in the table is open: the user's share has no room for more.
     pub(crate) fn give(&mut self, ino: Ino, moves: u64) -> Result<()> {
-        if self.all || ino == self.top {
+        if ino == self.top {
+            return Ok(());
+        }
+        if self.all {
+            self.counted(ino);
             return Ok(());
         }
         let slot = match self.slot_of.get(&ino) {
@@ -216,13 +242,36 @@ impl Inodes {
         }
     }
 
-    /// Takes back `count` of the times that the client was given `ino`.
-    pub(crate) fn forget(&mut self, ino: Ino, count: u64) {
-        let Ok(ino) = self.inner(ino) else { return };
-        let Some(&slot) = self.slot_of.get(&ino) else { return };
-        self.slots[slot].count = self.slots[slot].count.saturating_sub(count);
-        if self.slots[slot].count == 0 && self.slots[slot].open == 0 {
+    /// Takes back `count` of the times that the client was given `ino`, or as many as there were.
+    /// Returns the volume's number, and how many those are: what other clients were given is not
+    /// this one's to forget.
+    pub(crate) fn forget(&mut self, ino: Ino, count: u64) -> Option<(Ino, u64)> {
+        let ino = self.inner(ino).ok()?;
+        if let Some(counts) = &mut self.counts {
+            let given = counts.get_mut(&ino)?;
+            let taken = count.min(*given);
+            *given -= taken;
+            if *given == 0 {
+                counts.remove(&ino);
+            }
+            return Some((ino, taken));
+        }
+        let &slot = self.slot_of.get(&ino)?;
+        let given = self.slots[slot].count;
+        let taken = count.min(given);
+        self.slots[slot].count = given - taken;
+        if given == taken && self.slots[slot].open == 0 {
             self.vacate(slot);
+        }
+        Some((ino, taken))
+    }
+
+    /// Takes note that `ino` is given once more, where that is counted and there is room.
+    fn counted(&mut self, ino: Ino) {
+        let Some(counts) = &mut self.counts else { return };
+        if counts.len() < COUNTS_MAX || counts.contains_key(&ino) {
+            let given = counts.entry(ino).or_default();
+            *given = given.saturating_add(1);
         }
     }
 

@@ -223,11 +223,11 @@ impl Charge {
     /// [`Exhausted`]; the charge is then what it was.
     pub fn grow(&mut self, amount: u64) -> Result<(), Exhausted> {
         let (account, resource) = (&*self.account, self.resource);
-        let most = account.most.of(resource);
+        let most = self.part(account.most.of(resource));
         if !account.taken.take(resource, amount, most) {
             return Err(Exhausted { resource, most, by_all: false });
         }
-        let most = account.all.most.of(resource);
+        let most = self.part(account.all.most.of(resource));
         if account.taken.get(resource) <= resource.assured() && !self.spare {
             account.all.taken.add(resource, amount);
         } else if !account.all.taken.take(resource, amount, most) {
@@ -236,6 +236,12 @@ impl Charge {
         }
         self.amount += amount;
         Ok(())
+    }
+
+    /// The part of a share that may be taken when this is: of what can be done without there is
+    /// none once half of it has gone.
+    fn part(&self, most: u64) -> u64 {
+        if self.spare { most / 2 } else { most }
     }
 
     /// Gives so much back, or all that there is.

@@ -11,6 +11,7 @@ use crate::leases::caches::KernelCache;
 use crate::leases::gate::{Cut, Ticket};
 use crate::route::wait::Wait;
 use crate::session::Session;
+use crate::syncs::queue::Wanted;
 
 /// The outcome of the latest request. It is filled in where it stands: handing it up through
 /// results took as long as the processor takes to load what it has just stored in other pieces.
@@ -58,8 +59,8 @@ impl Routed {
 /// The events that an answer has to wait for, before it does.
 #[derive(Default)]
 pub(crate) struct Later {
-    /// A sync, and whether timestamps may be left behind.
-    pub sync: Option<bool>,
+    /// A sync.
+    pub sync: Option<Wanted>,
     /// The kernels of mounts.
     pub ticket: Option<Ticket>,
     /// The file that it has cut.
@@ -103,10 +104,10 @@ fn waits<F: FileSystem + Send>(
         // The call has done what it says, whatever becomes of the blocks.
         session.volume().removals.after(ino, Box::new(move |_| one.come(Ok(()))));
     }
-    if let Some(data_only) = sync {
+    if let Some(wanted) = sync {
         let one = wait.more();
         let then = Box::new(move |outcome| one.come(outcome));
-        session.volume().sync_for(Some(session.peer().uid), data_only, then);
+        session.volume().sync_for(Some(session.peer().uid), wanted, then);
     }
     wait
 }

@@ -9,7 +9,7 @@
 //!                       +-> carrier.hold -> Held   it waits: for a lock, a sync, kernels of mounts
 //! ```
 
-use atoll_vfs::{Rest, Result};
+use atoll_vfs::{Data, Rest, Result, Room};
 
 /// A request with its pieces of memory.
 #[derive(Debug)]
@@ -17,10 +17,11 @@ pub struct Incoming<'a> {
     /// Its message, which nobody changes, with its data behind it where both come in one piece.
     pub message: &'a [u8],
     /// Its data, if that comes apart from the message. The client may change it meanwhile: it is
-    /// passed on and not looked at.
-    pub data: &'a [u8],
-    /// The place for the data of its answer, which is only written.
-    pub room: &'a mut [u8],
+    /// passed on and not looked at. In several pieces only for a write.
+    pub data: Data<'a>,
+    /// The place for the data of its answer, which is only written. In several pieces only for a
+    /// read.
+    pub room: Room<'a>,
 }
 
 /// The carrier of one client's requests.

@@ -40,7 +40,7 @@
 use std::sync::Arc;
 
 use atoll_vfs::server::{Caller, Reply, Server};
-use atoll_vfs::wire::attributes::{AttrOut, EntryOut, FATTR_SIZE, RawAttr};
+use atoll_vfs::wire::attributes::{AttrOut, EntryOut, FATTR_SIZE, FUSE_ATTR_DAX, RawAttr};
 use atoll_vfs::wire::files::{
     FOPEN_CACHE_DIR, FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FUSE_IOCTL_DIR, FUSE_READ_LOCKOWNER,
     FUSE_WRITE_CACHE, IoctlIn, IoctlOut, O_APPEND, O_DSYNC, O_NOATIME, O_SYNC, OpenOut, WriteOut,
@@ -52,9 +52,10 @@ use atoll_vfs::wire::opcode::{
 };
 use atoll_vfs::wire::session::*;
 use atoll_vfs::wire::{Fixed, Malformed, Message, Request};
-use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, Result};
+use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, Result, Room, Timespec};
 
 use crate::leases::caches::KernelCache;
+use crate::rights::idmap::IdMap;
 use crate::route::answer::{Later, Routed, finish};
 use crate::route::identify;
 use crate::route::locks::LockRequests;
@@ -81,6 +82,14 @@ const O_ACCMODE: u32 = 3;
 const O_TRUNC: u32 = 0o1000;
 const O_DIRECT: u32 = if cfg!(target_arch = "aarch64") { 0o200000 } else { 0o40000 };
 
+// The type of a file in its mode, and that of a regular one.
+const S_IFMT: u32 = 0o170_000;
+const S_IFREG: u32 = 0o100_000;
+
+/// The longest file of a volume that goes into a window where the kernel lets the server choose:
+/// what it maps of one stays in memory as long as it maps a part.
+const WINDOW_FILE_MAX: u64 = 256 << 20;
+
 /// How long the kernel relies on attributes, in seconds. Changes are invalidated: this only bounds
 /// an error of the kernel itself, which takes the attributes of a directory from an answer that it
 /// has overtaken by a change of its own.
@@ -106,6 +115,8 @@ pub enum Others {
 pub struct KernelOptions {
     /// Show every file as owned by this user and group, for a user namespace that knows no others.
     pub owner: Option<(u32, u32)>,
+    /// The users and groups of the volume that the kernel's stand for, if they are not the same.
+    pub ids: Option<IdMap>,
     /// The users of the volume beside this mount.
     pub others: Others,
     /// Nothing of the volume changes while it is mounted: the kernel may rely on all that it
@@ -115,6 +126,9 @@ pub struct KernelOptions {
     /// [others](Others::Any), for how many seconds it may rely on what it has learnt, and no
     /// longer.
     pub untold: Option<u64>,
+    /// It is a virtual machine's, which has a window of memory: it is to map regular files into
+    /// that, rather than to read and write them by requests.
+    pub window: bool,
 }
 
 impl KernelOptions {
@@ -158,13 +172,30 @@ impl Kernel {
         Kernel { options, cache, locks: LockRequests::default() }
     }
 
+    /// Has the users and groups that a request names be those of the volume.
+    pub(crate) fn map_ids<F: FileSystem + Send>(
+        &self,
+        session: &mut Session<F>,
+        message: &mut Message<'_>,
+        now: Timespec,
+    ) {
+        let (Some(ids), Ok(request)) = (&self.options.ids, &mut message.request) else { return };
+        let ino = Ino(message.header.nodeid);
+        let owned = || session.getattr(&Context { uid: 0, gid: 0, now }, ino);
+        if let Err(error) = ids.request(&mut message.header, request, owned) {
+            message.request = Err(error);
+        }
+        // It was not asked for.
+        let _ = session.take_lent();
+    }
+
     pub(crate) fn route<F: FileSystem + Send>(
         &mut self,
         session: &mut Session<F>,
         codec: &mut Server,
         (raw, message, request, caller): (&[u8], &Message<'_>, &Request<'_>, &Caller),
         out: &mut Routed,
-        room: &mut [u8],
+        mut room: Room<'_>,
     ) -> std::result::Result<(), Malformed> {
         let header = &message.header;
         let (mut later, reply) = (Later::default(), &mut out.message);
@@ -183,6 +214,7 @@ impl Kernel {
             }
             Request::Ioctl(args) => {
                 let argument = raw.get(InHeader::SIZE + IoctlIn::SIZE..).unwrap_or_default();
+                let room = room.one().unwrap_or_default();
                 let answered = self.ioctl(session, (ino, args, argument), &cx, room);
                 answered.map(|len| {
                     data = len;
@@ -198,19 +230,20 @@ impl Kernel {
             Request::Write { args, data } if back || args.flags & (O_APPEND | O_DSYNC) != 0 => {
                 let handle = Handle(args.fh);
                 let written = if back {
-                    session.write_back(&cx, ino, handle, args.offset, data)
+                    session.write_back(&cx, ino, handle, args.offset, *data)
                 } else if args.flags & O_APPEND != 0 {
-                    session.append(&cx, ino, handle, data)
+                    session.append(&cx, ino, handle, *data)
                 } else {
-                    session.write(&cx, ino, handle, args.offset, data)
+                    session.write_vectored(&cx, ino, handle, args.offset, *data)
                 };
-                written.map(|written| {
+                written.and_then(|written| {
                     if args.flags & O_DSYNC != 0 && self.options.is_direct(args.flags) && !back {
-                        later.sync = Some(args.flags & O_SYNC != O_SYNC);
+                        let data_only = args.flags & O_SYNC != O_SYNC;
+                        later.sync = Some(session.sync_of(ino, handle, data_only)?);
                     }
                     let body = &mut reply[OutHeader::SIZE..];
                     WriteOut { size: written.len as u32, padding: 0 }.store(body);
-                    WriteOut::SIZE
+                    Ok(WriteOut::SIZE)
                 })
             }
             _ => return self.pass(session, codec, (message, request, caller), out, room),
@@ -273,7 +306,7 @@ impl Kernel {
         codec: &mut Server,
         (message, request, caller): (&Message<'_>, &Request<'_>, &Caller),
         out: &mut Routed,
-        room: &mut [u8],
+        room: Room<'_>,
     ) -> std::result::Result<(), Malformed> {
         let opcode = message.header.opcode;
         let (mut later, reply) = (Later::default(), &mut out.message);
@@ -374,7 +407,7 @@ impl Kernel {
         request: &Request<'_>,
         reply: &mut [u8],
     ) {
-        let KernelOptions { owner, others, .. } = self.options;
+        let KernelOptions { owner, ids, others, window, .. } = self.options;
         let end = reply.len();
         let opcode = message.header.opcode;
         match opcode {
@@ -385,8 +418,12 @@ impl Kernel {
                 let sole = others == Others::None;
                 let more = if sole { SOLE_FEATURES } else { FEATURES };
                 let mut features = out.features() | args.features() & more;
-                if !sole || owner.is_some() {
+                // The codec writes attributes into listings, which say nothing of the window.
+                if !sole || owner.is_some() || ids.is_some() || window {
                     features &= !CACHING;
+                }
+                if window {
+                    features |= args.features() & FUSE_HAS_INODE_DAX;
                 }
                 if others != Others::Any {
                     features &= !LOCKS;
@@ -435,10 +472,17 @@ impl Kernel {
             let entry = &mut reply[attr_ends - EntryOut::SIZE..attr_ends];
             EntryOut { entry_valid: FOR_EVER, ..EntryOut::load(entry) }.store(entry);
         }
-        if let Some((uid, gid)) = owner {
+        if owner.is_some() || ids.is_some() || window {
             let place = &mut reply[attr_ends - RawAttr::SIZE..attr_ends];
             let mut attr = RawAttr::load(place);
-            (attr.uid, attr.gid) = (uid, gid);
+            if let Some(ids) = ids {
+                (attr.uid, attr.gid) = (ids.shown(attr.uid), ids.shown(attr.gid));
+            }
+            (attr.uid, attr.gid) = owner.unwrap_or((attr.uid, attr.gid));
+            let fits = session.volume().is_foreign() || attr.size <= WINDOW_FILE_MAX;
+            if window && fits && attr.mode & S_IFMT == S_IFREG {
+                attr.flags |= FUSE_ATTR_DAX;
+            }
             attr.store(place);
         }
     }

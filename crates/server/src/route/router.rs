@@ -61,9 +61,13 @@ impl Router {
     ) -> Result<(), Malformed> {
         let Incoming { message: raw, data, room } = incoming;
         // Looked at where it is: it is large.
-        let decoded = Message::decode(raw, data);
-        let Ok(message) = &decoded else { return Err(Malformed) };
+        let mut decoded = Message::decode(raw, data);
+        let Ok(message) = &mut decoded else { return Err(Malformed) };
         let now = session.volume().host().now();
+        if let Some(kernel) = &self.kernel {
+            kernel.map_ids(session, message, now);
+        }
+        let message = &*message;
         let header = &message.header;
         let cx = Context { uid: header.uid, gid: header.gid, now };
         let caller = Caller { identity: Identity::FromHeader, now };
@@ -73,12 +77,14 @@ impl Router {
         let result = match (&message.request, kernel) {
             (Ok(request), _)
                 if let Some(ask) = Ask::of(request)
-                    && (!is_alone || session.volume().is_shared())
+                    && (!is_alone
+                        || session.volume().is_shared()
+                        || session.volume().is_foreign())
                     && session.volume().has_syncer()
                     && codec.agreed().is_some() =>
             {
-                session.prepare_sync(&cx, Ino(header.nodeid), ask).map(|data_only| {
-                    later.sync = Some(data_only);
+                session.prepare_sync(&cx, Ino(header.nodeid), ask).map(|wanted| {
+                    later.sync = Some(wanted);
                     0
                 })
             }
@@ -111,7 +117,7 @@ impl Router {
                 if args.flags & O_APPEND != 0
                     && codec.agreed().is_some_and(|a| a.contains(Extensions::APPEND)) =>
             {
-                session.append(&cx, Ino(header.nodeid), Handle(args.fh), data).map(|written| {
+                session.append(&cx, Ino(header.nodeid), Handle(args.fh), *data).map(|written| {
                     let body = &mut reply[OutHeader::SIZE..];
                     WriteOut { size: written.len as u32, padding: 0 }.store(body);
                     written.offset.store(&mut body[WriteOut::SIZE..]);

@@ -1,7 +1,7 @@
 //! Copying from file to file: the bytes stay on this side.
 
 use atoll_vfs::filesystem::{COPY_MAX, copied_len};
-use atoll_vfs::{Context, Errno, FileAt, FileSystem, OpenFlags, Result};
+use atoll_vfs::{Context, Errno, FileAt, FileSystem, OpenFlags, Result, Room};
 
 use crate::guarded::Guarded;
 use crate::leases::observer::{Content, Now};
@@ -45,12 +45,14 @@ impl<F: FileSystem + Send> Session<F> {
             if by_hand {
                 len = len.min(COPY_MAX);
             }
-            let was = state.size_before(cx, own.id, target.ino, to.offset..to.offset + len)?;
+            let written = to.offset..to.offset + len;
+            let was = state.size_before(cx, own.id, target.ino, written, to.offset)?;
             let (mut data, mut last) = (Vec::new(), [0]);
             let copied = if by_hand {
                 data.resize(len as usize, 0);
                 let got = state.fs.read(cx, from.ino, from.handle, from.offset, &mut data)?;
-                state.read_mapped(from.ino, from.offset, &mut data[..got])?;
+                let mut room = Room::from(&mut data[..got]);
+                state.read_mapped(from.ino, from.offset, &mut room)?;
                 state.fs.write(cx, to.ino, to.handle, to.offset, &data[..got])?.len as u64
             } else {
                 let copied = state.fs.copy_file_range(cx, from, to, len)?;
@@ -62,7 +64,7 @@ impl<F: FileSystem + Send> Session<F> {
             };
             if copied > 0 && state.content_observed(target.ino) {
                 let now = match by_hand {
-                    true => Now::Bytes { data: &data[..copied as usize], cached: false },
+                    true => Now::Bytes { data: data[..copied as usize].into(), cached: false },
                     false => Now::Until(last[0]),
                 };
                 let end = to.offset + copied;

@@ -41,7 +41,7 @@ impl<F: FileSystem + Send> Session<F> {
         if attr.file_type() == FileType::Directory {
             return Ok(None);
         }
-        call.give(inner)?;
+        // The file system has not given it once more, so that it is not counted once more either.
         call.own.lend_entry(inner, true);
         Ok(Some(call.own.inodes.shown(attr)))
     }

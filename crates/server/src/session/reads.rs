@@ -1,6 +1,6 @@
 //! The calls that read, and which of them count as accesses.
 
-use atoll_vfs::{Context, DirEntry, FileSystem, Handle, Ino, Result};
+use atoll_vfs::{Context, DirEntry, FileSystem, Handle, Ino, Result, Room};
 
 use crate::guarded::Guarded;
 use crate::session::Session;
@@ -18,22 +18,23 @@ impl<F: FileSystem + Send> Session<F> {
         !self.own.access.read_only && self.volume.lock().is_ok_and(|state| state.relatime)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn read_at(
         &mut self,
         cx: &Context,
         ino: Ino,
         handle: Handle,
         offset: u64,
-        buf: &mut [u8],
+        room: &mut Room<'_>,
     ) -> Result<usize> {
         let open = self.file(ino, handle)?;
         self.call_by(cx, LOOK, &open, |call| {
             let Call { state, cx, own, .. } = call;
             let state: &mut Guarded<F> = state;
-            let len = buf.len().min(own.access.limits.transfer);
-            let asked = len > 0;
-            let len = state.fs.read(cx, open.ino, open.handle, offset, &mut buf[..len])?;
+            room.truncate(own.access.limits.transfer);
+            let asked = !room.is_empty();
+            let (ino, handle) = (open.ino, open.handle);
+            let len = state.fs.read_vectored(cx, ino, handle, offset, room)?;
             if state.relatime && asked && own.counts(&open) {
                 state.accessed(cx, own.id, open.ino);
             }
@@ -42,7 +43,8 @@ impl<F: FileSystem + Send> Session<F> {
             {
                 cache.sent_pages(open.ino, state.is_mapped(open.ino));
             }
-            if state.read_mapped(open.ino, offset, &mut buf[..len])? {
+            room.truncate(len);
+            if state.read_mapped(open.ino, offset, room)? {
                 return Ok(len);
             }
             if own.view.is_some() && open.is_readable() {

@@ -21,13 +21,13 @@ impl<F: FileSystem> Call<'_, F> {
         self.state.tell_content(&self.cx, self.own.id, content);
     }
 
-    /// As `Guarded::size_before`, for a change that stores nothing.
+    /// As `Guarded::size_before`, for a change that stores nothing but zeros, up to `end`.
     ///
     /// # Errors
     /// As there.
     #[inline]
-    pub fn size_before(&mut self, ino: Ino) -> Result<Option<u64>> {
-        self.state.size_before(&self.cx, self.own.id, ino, 0..0)
+    pub fn size_before(&mut self, ino: Ino, end: u64) -> Result<Option<u64>> {
+        self.state.size_before(&self.cx, self.own.id, ino, 0..0, end)
     }
 
     /// Tells of a name that came, went or changed in a directory.

@@ -9,20 +9,26 @@
 //! not waits for all notices.
 
 use atoll_posix::AccessMode;
+use atoll_vfs::filesystem::checked_end;
 use atoll_vfs::{
-    Attr, Context, DirEntry, Errno, FallocateMode, FileAt, FileSystem, FileType, Handle, Ino, Name,
-    OpenFlags, RenameFlags, Rest, Result, SeekTo, SetAttr, StatFs, Written, XattrFlags,
+    Attr, Context, Data, DirEntry, Errno, FallocateMode, FileAt, FileSystem, FileType, Handle, Ino,
+    Name, OpenFlags, RenameFlags, Rest, Result, Room, SeekTo, SetAttr, StatFs, Written, XattrFlags,
 };
 
 use crate::leases::observer::{Change, Content, Now};
+use crate::mapped::write_back::Stores;
 use crate::open::handles::{Open, Origin};
 use crate::rights::privileges::drop_capabilities;
 use crate::session::Session;
+use crate::session::call::Call;
 use crate::session::concerns::{
     CHANGE, CREATE, LINK, LOOK, LOOKUP, MAKING, OPEN, OPENDIR, RENAME, TMPFILE,
 };
 use crate::session::permission::open_mode;
 use crate::session::writes::At;
+
+/// How often a name is tried that others make and remove meanwhile.
+const CREATE_ATTEMPTS: usize = 16;
 
 /// `ino` has no content any more.
 fn emptied(ino: Ino) -> Content<'static> {
@@ -109,6 +115,9 @@ impl<F: FileSystem + Send> Session<F> {
         }
         // A handle of a directory says nothing that the file system would want to know.
         let handle = open.filter(|open| open.flags.is_some()).map(|open| open.handle);
+        if let (Some(is), Some(old)) = (set.size, &old) {
+            call.state.before_growth(&call.cx, inner, old.size, is)?;
+        }
         let attr = call.state.fs.setattr(&call.cx, inner, handle, &set)?;
         if call.state.content_observed(inner) {
             let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
@@ -127,6 +136,81 @@ impl<F: FileSystem + Send> Session<F> {
         Ok(call.shown(attr))
     }
 
+    /// Opens `name` in `parent`, made if it was missing.
+    ///
+    /// Where others change the file system too, the name may be another file's by the time that the
+    /// file system comes to it: what was judged is opened by its inode, what was missing is made,
+    /// and not found.
+    ///
+    /// # Errors
+    /// Those of create; `EEXIST` for what others have made meanwhile.
+    fn create_or_open(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        name: Name<'_>,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(Attr, Handle)> {
+        let foreign = self.volume.is_foreign();
+        let (mut call, dir, above) = self.call_in(cx, CREATE, parent)?;
+        let refuses = call.own.access.read_only || call.own.access.names_fixed;
+        let judged = above.is_some() || refuses || call.state.observed();
+        let cuts = flags.contains(OpenFlags::TRUNC);
+        let found = match (judged || cuts).then(|| call.state.fs.lookup(&call.cx, dir, name)) {
+            None | Some(Err(Errno::ENOENT)) => None,
+            Some(Ok(attr)) => Some(attr),
+            Some(Err(error)) => return Err(error),
+        };
+        found.iter().for_each(|found| call.state.involved.add(found.ino));
+        if found.is_some() && flags.contains(OpenFlags::EXCL) {
+            return Err(Errno::EEXIST);
+        }
+        if found.is_none() {
+            call.own.may_name()?;
+        }
+        if found.is_none() || cuts || flags.contains(OpenFlags::WRITE) {
+            call.own.may_change()?;
+        }
+        let mut mode = mode;
+        match (&found, &above) {
+            (Some(attr), _) if attr.file_type() == FileType::Regular => {
+                call.caller.access(attr, open_mode(flags))?;
+                if cuts {
+                    call.drop_privileges(attr.ino)?;
+                }
+            }
+            (None, Some(above)) => {
+                call.caller.access(above, MAKING)?;
+                mode = call.caller.new_mode(above, mode);
+            }
+            _ => {}
+        }
+        call.state.changed = true;
+        let (attr, handle) = match &found {
+            Some(found) if foreign => call.open_found(found.ino, flags)?,
+            None if foreign && above.is_some() => {
+                let missing = flags | OpenFlags::EXCL;
+                call.state.fs.create(&call.cx, dir, name, mode, missing)?
+            }
+            _ => call.state.fs.create(&call.cx, dir, name, mode, flags)?,
+        };
+        call.state.involved.add(attr.ino);
+        if found.is_none() && call.state.observed() {
+            call.tell_entry(dir, name);
+            call.show_again(dir);
+        }
+        if found.is_some() && cuts {
+            call.tell_content(emptied(attr.ino));
+        }
+        call.give_open(attr.ino, handle, flags)?;
+        // A client that opens it to write will change its attributes.
+        let shown = call.entry(dir, name, attr, !flags.contains(OpenFlags::WRITE));
+        let open = call.opened(attr.ino, handle, flags);
+        drop(call);
+        Ok((shown, self.own.opened(open)))
+    }
+
     /// A part of a fallocate. Returns where the next one begins, if there is one.
     fn allocate(
         &mut self,
@@ -139,22 +223,41 @@ impl<F: FileSystem + Send> Session<F> {
             if open.flags.is_some_and(|flags| flags.contains(OpenFlags::WRITE)) {
                 call.drop_privileges(open.ino)?;
             }
-            let was = call.size_before(open.ino)?;
+            let zeros = mode.intersects(FallocateMode::PUNCH_HOLE | FallocateMode::ZERO_RANGE);
+            let (mut len, mut next) = (len, None);
+            if zeros && let Ok(end) = checked_end(offset, len) {
+                let stop = call.state.hole_at_once(open.ino, &(offset..end))?;
+                next = Some(stop).filter(|stop| *stop < end);
+                len = stop - offset;
+            }
+            let grows = |end| if mode.contains(FallocateMode::KEEP_SIZE) { 0 } else { end };
+            let was = call.size_before(open.ino, grows(offset.saturating_add(len)))?;
             call.state.fs.fallocate(&call.cx, open.ino, open.handle, offset, len, mode)?;
-            let (len, next) = match call.state.fs.take_rest() {
-                Some(Rest::From(next)) => (next.saturating_sub(offset), Some(next)),
-                _ => (len, None),
-            };
-            let end = offset.saturating_add(len);
-            let grows = if mode.contains(FallocateMode::KEEP_SIZE) { 0 } else { end };
+            if let Some(Rest::From(from)) = call.state.fs.take_rest() {
+                (len, next) = (from.saturating_sub(offset), Some(from));
+            }
+            let grows = grows(offset.saturating_add(len));
             if call.state.content_observed(open.ino) {
-                let zeros = mode.intersects(FallocateMode::PUNCH_HOLE | FallocateMode::ZERO_RANGE);
                 let now = if zeros { Now::Zeros } else { Now::Same };
                 let grew = was.map(|was| (was, grows)).filter(|(was, is)| is > was);
                 call.tell_content(Content { ino: open.ino, offset, len, now, grew });
             }
             Ok(next)
         })
+    }
+}
+
+impl<F: FileSystem> Call<'_, F> {
+    /// Opens an inode that a lookup has given, and finds its attributes then.
+    fn open_found(&mut self, ino: Ino, flags: OpenFlags) -> Result<(Attr, Handle)> {
+        let handle = self.state.fs.open(&self.cx, ino, flags)?;
+        match self.state.fs.getattr(&self.cx, ino) {
+            Ok(attr) => Ok((attr, handle)),
+            Err(error) => {
+                let _ = self.state.fs.release(&self.cx, ino, handle);
+                Err(error)
+            }
+        }
     }
 }
 
@@ -183,10 +286,12 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
 
     fn forget(&mut self, ino: Ino, count: u64) {
         self.stand_down(ino);
-        self.own.inodes.forget(ino, count);
+        let taken = self.own.inodes.forget(ino, count);
         if let (Ok(inner), Ok(mut state)) = (self.own.inodes.inner(ino), self.volume.lock()) {
             self.own.drop_forgotten(&mut state.views);
-            state.fs.forget(inner, count);
+            if let Some((inner, taken)) = taken {
+                state.fs.forget(inner, taken);
+            }
             if let Some(cache) = &self.own.cache {
                 cache.forget(inner, count);
             }
@@ -394,55 +499,14 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         mode: u32,
         flags: OpenFlags,
     ) -> Result<(Attr, Handle)> {
-        let (mut call, dir, above) = self.call_in(cx, CREATE, parent)?;
-        let refuses = call.own.access.read_only || call.own.access.names_fixed;
-        let judged = above.is_some() || refuses || call.state.observed();
-        let cuts = flags.contains(OpenFlags::TRUNC);
-        let found = match (judged || cuts).then(|| call.state.fs.lookup(&call.cx, dir, name)) {
-            None | Some(Err(Errno::ENOENT)) => None,
-            Some(Ok(attr)) => Some(attr),
-            Some(Err(error)) => return Err(error),
-        };
-        found.iter().for_each(|found| call.state.involved.add(found.ino));
-        if found.is_some() && flags.contains(OpenFlags::EXCL) {
-            return Err(Errno::EEXIST);
-        }
-        if found.is_none() {
-            call.own.may_name()?;
-        }
-        if found.is_none() || cuts || flags.contains(OpenFlags::WRITE) {
-            call.own.may_change()?;
-        }
-        let mut mode = mode;
-        match (&found, &above) {
-            (Some(attr), _) if attr.file_type() == FileType::Regular => {
-                call.caller.access(attr, open_mode(flags))?;
-                if cuts {
-                    call.drop_privileges(attr.ino)?;
-                }
+        for _ in 0..CREATE_ATTEMPTS {
+            match self.create_or_open(cx, parent, name, mode, flags) {
+                // Others have made it since it was looked for.
+                Err(Errno::EEXIST) if !flags.contains(OpenFlags::EXCL) => {}
+                result => return result,
             }
-            (None, Some(above)) => {
-                call.caller.access(above, MAKING)?;
-                mode = call.caller.new_mode(above, mode);
-            }
-            _ => {}
         }
-        call.state.changed = true;
-        let (attr, handle) = call.state.fs.create(&call.cx, dir, name, mode, flags)?;
-        call.state.involved.add(attr.ino);
-        if found.is_none() && call.state.observed() {
-            call.tell_entry(dir, name);
-            call.show_again(dir);
-        }
-        if found.is_some() && cuts {
-            call.tell_content(emptied(attr.ino));
-        }
-        call.give_open(attr.ino, handle, flags)?;
-        // A client that opens it to write will change its attributes.
-        let shown = call.entry(dir, name, attr, !flags.contains(OpenFlags::WRITE));
-        let open = call.opened(attr.ino, handle, flags);
-        drop(call);
-        Ok((shown, self.own.opened(open)))
+        Err(Errno::EAGAIN)
     }
 
     fn tmpfile(
@@ -472,7 +536,18 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         offset: u64,
         buf: &mut [u8],
     ) -> Result<usize> {
-        self.read_at(cx, ino, handle, offset, buf)
+        self.read_at(cx, ino, handle, offset, &mut buf.into())
+    }
+
+    fn read_vectored(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        room: &mut Room<'_>,
+    ) -> Result<usize> {
+        self.read_at(cx, ino, handle, offset, room)
     }
 
     fn write(
@@ -482,6 +557,17 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         handle: Handle,
         offset: u64,
         data: &[u8],
+    ) -> Result<Written> {
+        self.write_vectored(cx, ino, handle, offset, data.into())
+    }
+
+    fn write_vectored(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: Data<'_>,
     ) -> Result<Written> {
         self.write_to(cx, ino, handle, At::Offset(offset), data)
     }
@@ -507,7 +593,8 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
     ) -> Result<()> {
         let open = self.file(ino, handle)?;
         let end = offset.saturating_add(len);
-        let (mut offset, mut len) = (self.part(offset), len);
+        let from = self.goes_on_from();
+        let (mut offset, mut len) = (from.map_or(offset, |from| from.max(offset)), len);
         if len > 0 {
             len = end.saturating_sub(offset);
         }
@@ -537,15 +624,28 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         to: SeekTo,
     ) -> Result<u64> {
         let open = self.file(ino, handle)?;
-        self.volume.write_back_file(open.ino, cx.now)?;
-        self.call_by(cx, LOOK, &open, |call| {
-            call.state.fs.seek(&call.cx, open.ino, open.handle, offset, to)
-        })
+        let goes_on = self.goes_on_from();
+        if goes_on.is_none() {
+            self.write_back_stores(cx, Stores::Of(open.ino))?;
+        }
+        let mut at = goes_on.map_or(offset, |from| from.max(offset));
+        loop {
+            let (found, rest) = self.call_by(cx, LOOK, &open, |call| {
+                let found = call.state.fs.seek(&call.cx, open.ino, open.handle, at, to);
+                Ok((found, call.state.fs.take_rest()))
+            })?;
+            let Some(Rest::From(next)) = rest else { return found };
+            if self.yields() {
+                self.left.set(rest);
+                return found;
+            }
+            at = next;
+        }
     }
 
     fn fsync(&mut self, cx: &Context, ino: Ino, handle: Handle, data_only: bool) -> Result<()> {
         let open = self.file(ino, handle)?;
-        self.volume.write_back_file(open.ino, cx.now)?;
+        self.write_back_stores(cx, Stores::Of(open.ino))?;
         self.call_by(cx, LOOK, &open, |call| {
             call.state.fs.fsync(&call.cx, open.ino, open.handle, data_only)
         })
@@ -585,7 +685,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
     }
 
     fn syncfs(&mut self, cx: &Context) -> Result<()> {
-        self.volume.write_back(cx.now)?;
+        self.write_back_stores(cx, Stores::All)?;
         let mut call = self.enter(cx, LOOK)?;
         call.state.fs.syncfs(&call.cx)
     }

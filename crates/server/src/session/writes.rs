@@ -1,6 +1,6 @@
 //! The calls that write into files, one way for all.
 
-use atoll_vfs::{Context, FileSystem, Handle, Ino, OpenFlags, Result, Written};
+use atoll_vfs::{Context, Data, FileSystem, Handle, Ino, OpenFlags, Result, Written};
 
 use crate::guarded::Guarded;
 use crate::leases::observer::{Content, Now};
@@ -30,7 +30,7 @@ impl<F: FileSystem + Send> Session<F> {
         cx: &Context,
         ino: Ino,
         handle: Handle,
-        data: &[u8],
+        data: Data<'_>,
     ) -> Result<Written> {
         self.write_to(cx, ino, handle, At::End, data)
     }
@@ -46,7 +46,7 @@ impl<F: FileSystem + Send> Session<F> {
         ino: Ino,
         handle: Handle,
         offset: u64,
-        data: &[u8],
+        data: Data<'_>,
     ) -> Result<Written> {
         let written = self.write_to(cx, ino, handle, At::Within(offset), data)?;
         Ok(Written { len: data.len().min(self.own.access.limits.transfer), ..written })
@@ -58,7 +58,7 @@ impl<F: FileSystem + Send> Session<F> {
         ino: Ino,
         handle: Handle,
         at: At,
-        data: &[u8],
+        data: Data<'_>,
     ) -> Result<Written> {
         let open = self.file(ino, handle)?;
         loop {
@@ -69,9 +69,15 @@ impl<F: FileSystem + Send> Session<F> {
         }
     }
 
-    fn write_once(&mut self, cx: &Context, open: &Open, at: &At, data: &[u8]) -> Result<Written> {
+    fn write_once(
+        &mut self,
+        cx: &Context,
+        open: &Open,
+        at: &At,
+        data: Data<'_>,
+    ) -> Result<Written> {
         self.call_by(cx, CHANGE, open, |call| {
-            let mut data = &data[..data.len().min(call.own.access.limits.transfer)];
+            let mut data = data.limit(call.own.access.limits.transfer);
             // A write that cannot be made takes no privileges.
             if open.flags.is_some_and(|flags| flags.contains(OpenFlags::WRITE)) && !data.is_empty()
             {
@@ -84,25 +90,25 @@ impl<F: FileSystem + Send> Session<F> {
                 At::End => state.fs.getattr(cx, open.ino)?.size,
                 At::Within(offset) => {
                     let room = state.fs.getattr(cx, open.ino)?.size.saturating_sub(offset);
-                    data = &data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
+                    data = data.limit(usize::try_from(room).unwrap_or(usize::MAX));
                     offset
                 }
             };
             let end = offset.saturating_add(data.len() as u64);
             let of_cache = matches!(at, At::Within(_));
-            let was = state.size_before(cx, own.id, open.ino, offset..end)?;
+            let was = state.size_before(cx, own.id, open.ino, offset..end, offset)?;
             let had = state.views.has(own.view, open.ino, offset, data.len());
             let copy;
             if was.is_some() || state.is_mapped(open.ino) {
                 // More than one takes the data, and all have to take the same: its client may be
                 // changing it.
                 copy = data.to_vec();
-                data = &copy;
+                data = copy[..].into();
             }
-            let written = state.fs.write(cx, open.ino, open.handle, offset, data)?;
+            let written = state.fs.write_vectored(cx, open.ino, open.handle, offset, data)?;
             if written.len > 0 && state.content_observed(open.ino) {
                 let (offset, len) = (written.offset, written.len as u64);
-                let now = Now::Bytes { data: &data[..written.len], cached: of_cache };
+                let now = Now::Bytes { data: data.limit(written.len), cached: of_cache };
                 let grew = was.map(|was| (was, offset + len)).filter(|(was, is)| is > was);
                 let content = Content { ino: open.ino, offset, len, now, grew };
                 state.tell_content(cx, own.id, content);

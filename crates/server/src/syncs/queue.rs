@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use atoll_vfs::wire::Request;
 use atoll_vfs::wire::files::FUSE_FSYNC_FDATASYNC;
-use atoll_vfs::{Errno, Handle, Result};
+use atoll_vfs::{Errno, Handle, Ino, Result};
 
 use crate::host::Bell;
+use crate::open::handles::Open;
 
 /// The most requests of one user that wait for the next sync; one more is `EAGAIN`. To sync for it
 /// at once would hold up all others, under the lock.
@@ -47,11 +48,28 @@ impl Ask {
     }
 }
 
+/// The sync that a request waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// Timestamps may be left behind.
+    pub data_only: bool,
+    /// All that has to be durable: an open file or directory, by the file system's numbers. `None`:
+    /// everything.
+    pub one: Option<(Ino, Handle)>,
+}
+
+impl Wanted {
+    /// What is open.
+    pub fn of(open: &Open, data_only: bool) -> Wanted {
+        Wanted { data_only, one: Some((open.ino, open.handle)) }
+    }
+}
+
 /// A request that waits for a sync.
 pub(crate) struct Waiter {
     /// The user; `None` for the server's own.
     pub uid: Option<u32>,
-    pub data_only: bool,
+    pub wanted: Wanted,
     pub then: Then,
 }
 

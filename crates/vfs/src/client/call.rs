@@ -101,7 +101,8 @@ impl<T: Transport> Client<T> {
         };
         let time = self.agreed.contains(Extensions::TIME).then_some(cx.now);
         let len = request.encode(&header, time, &mut self.request).ok_or(Errno::EINVAL)?;
-        match self.transport.send(&self.request[..len], request.data(), room) {
+        let data = request.data().one().ok_or(Errno::EINVAL)?;
+        match self.transport.send(&self.request[..len], data, room) {
             Ok(token) => Ok(token),
             Err(SendError::TooLarge) => Err(Failed::TooLarge),
             Err(SendError::Full) if !self.unread.is_empty() => {

@@ -1,5 +1,5 @@
-//! Mappings of files into a window of memory that a virtual machine shares with its host. No
-//! server of Atoll's has such a window: the requests are read, and answered with ENOSYS.
+//! Mappings of files into a window of memory that a virtual machine shares with its host. They are
+//! the device's own, which has the window: elsewhere they are answered with ENOSYS.
 
 use super::fixed::{Fixed, constants, fixed};
 

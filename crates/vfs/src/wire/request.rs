@@ -19,6 +19,7 @@ use super::opcode::*;
 use super::session::{INIT_IN_OLD_SIZE, InitIn, InterruptIn};
 use super::xattrs::{GetxattrIn, SetxattrIn};
 use crate::errno::{Errno, Result};
+use crate::pieces::Data;
 use crate::types::{Name, Timespec};
 
 /// A request that is none: what came is no FUSE, and neither will be what follows it.
@@ -93,7 +94,7 @@ requests! {
         Create { args: CreateIn, name: Name<'a> } = FUSE_CREATE;
         Tmpfile(CreateIn) = FUSE_TMPFILE;
         /// `data` has the length that `args` say.
-        Write { args: WriteIn, data: &'a [u8] } = FUSE_WRITE;
+        Write { args: WriteIn, data: Data<'a> } = FUSE_WRITE;
         Syncfs = FUSE_SYNCFS;
         Statfs = FUSE_STATFS;
         /// `value` has the length that `args` say, and is data. `name` is 1 byte or more.
@@ -161,12 +162,17 @@ fn args<T: Fixed>(bytes: &[u8]) -> Result<(T, &[u8])> {
 
 /// The data of a request: at the end of the message, or beside it.
 #[inline]
-fn payload<'a>(rest: &'a [u8], data: &'a [u8]) -> Result<&'a [u8]> {
+fn payload<'a>(rest: &'a [u8], data: Data<'a>) -> Result<Data<'a>> {
     match (rest.is_empty(), data.is_empty()) {
         (true, _) => Ok(data),
-        (false, true) => Ok(rest),
+        (false, true) => Ok(rest.into()),
         (false, false) => Err(Errno::EINVAL),
     }
+}
+
+/// The same, of a request whose data always comes in one piece.
+fn in_one<'a>(rest: &'a [u8], data: Data<'a>) -> Result<&'a [u8]> {
+    payload(rest, data)?.one().ok_or(Errno::EINVAL)
 }
 
 fn xattr(bytes: &[u8]) -> Result<(&[u8], &[u8])> {
@@ -183,13 +189,17 @@ pub const fn is_unanswered(opcode: u32) -> bool {
 }
 
 impl<'a> Message<'a> {
-    /// Reads a message and its data. Bytes that a newer FUSE has added after what is known are
-    /// passed over.
+    /// Reads a message and its data, which may lie in several pieces where it is a write's. Bytes
+    /// that a newer FUSE has added after what is known are passed over.
     ///
     /// # Errors
     /// [`Malformed`] when the header is cut off, or counts other lengths than these.
     #[inline]
-    pub fn decode(message: &'a [u8], data: &'a [u8]) -> core::result::Result<Self, Malformed> {
+    pub fn decode(
+        message: &'a [u8],
+        data: impl Into<Data<'a>>,
+    ) -> core::result::Result<Self, Malformed> {
+        let data = data.into();
         let (header, body) = InHeader::get(message).ok_or(Malformed)?;
         if header.len as usize != message.len() + data.len() {
             return Err(Malformed);
@@ -213,7 +223,7 @@ impl<'a> Request<'a> {
     /// `ENOSYS` for an opcode that is not known; `EINVAL` for arguments that are cut off; the
     /// errors of [`Name::new`].
     #[inline]
-    pub fn decode(opcode: u32, body: &'a [u8], data: &'a [u8]) -> Result<Request<'a>> {
+    pub fn decode(opcode: u32, body: &'a [u8], data: Data<'a>) -> Result<Request<'a>> {
         Ok(match opcode {
             FUSE_READ => Request::Read(args(body)?.0),
             FUSE_WRITE => {
@@ -234,7 +244,7 @@ impl<'a> Request<'a> {
     }
 
     /// The rarer requests.
-    fn decode_other(opcode: u32, body: &'a [u8], data: &'a [u8]) -> Result<Request<'a>> {
+    fn decode_other(opcode: u32, body: &'a [u8], data: Data<'a>) -> Result<Request<'a>> {
         Ok(match opcode {
             FUSE_BATCH_FORGET => {
                 let (args, rest) = args::<BatchForgetIn>(body)?;
@@ -247,7 +257,7 @@ impl<'a> Request<'a> {
             FUSE_READLINK => Request::Readlink,
             FUSE_SYMLINK => {
                 let (name, rest) = name(body)?;
-                let target = payload(rest, data)?;
+                let target = in_one(rest, data)?;
                 if target.last() != Some(&0) {
                     return Err(Errno::EINVAL);
                 }
@@ -290,7 +300,7 @@ impl<'a> Request<'a> {
             FUSE_SETXATTR => {
                 let (args, rest) = args::<SetxattrIn>(body)?;
                 let (name, rest) = xattr(rest)?;
-                let value = payload(rest, data)?;
+                let value = in_one(rest, data)?;
                 if value.len() != args.size as usize {
                     return Err(Errno::EINVAL);
                 }
@@ -319,7 +329,7 @@ impl<'a> Request<'a> {
             }
             FUSE_NOTIFY_REPLY => {
                 let (args, rest) = args::<NotifyRetrieveIn>(body)?;
-                let data = payload(rest, data)?;
+                let data = in_one(rest, data)?;
                 if data.len() != args.size as usize {
                     return Err(Errno::EINVAL);
                 }
@@ -335,12 +345,13 @@ impl<'a> Request<'a> {
     }
 
     /// The bytes that go as data.
-    pub const fn data(&self) -> &'a [u8] {
+    pub fn data(&self) -> Data<'a> {
         match *self {
-            Request::Write { data, .. } | Request::NotifyReply { data, .. } => data,
-            Request::Symlink { target, .. } => target,
-            Request::Setxattr { value, .. } => value,
-            _ => &[],
+            Request::Write { data, .. } => data,
+            Request::NotifyReply { data, .. } => data.into(),
+            Request::Symlink { target, .. } => target.into(),
+            Request::Setxattr { value, .. } => value.into(),
+            _ => Data::default(),
         }
     }
 

@@ -60,6 +60,40 @@ pub(super) fn next(file: BorrowedFd<'_>, mut at: u64) -> Result<u64, Errno> {
     Ok(at)
 }
 
+/// Where a part of `range`, which has some length, from its beginning ends that has no more than
+/// `most` bytes of pages, unless it is as short as can be; and how many it has. The search looks at
+/// no more pages than these and a few hundred microseconds' worth.
+///
+/// # Errors
+/// Those of cachestat(2).
+pub(super) fn reach(
+    file: BorrowedFd<'_>,
+    range: &Range<u64>,
+    most: u64,
+) -> Result<(u64, u64), Errno> {
+    let (mut at, mut bytes) = (range.start, 0);
+    let (mut len, mut found) = (NEAR, false);
+    for _ in 0..LOOKS {
+        if at >= range.end {
+            break;
+        }
+        let end = (at / NEAR * NEAR + len).min(range.end);
+        let there = pages(file, &(at..end))? * PAGE;
+        if bytes + there <= most || len == NEAR && at == range.start {
+            (at, bytes) = (end, bytes + there);
+            if !found {
+                len = (len * 2).min(FAR);
+            }
+        } else if len == NEAR {
+            break;
+        } else {
+            found = true;
+            len /= 2;
+        }
+    }
+    Ok((at, bytes))
+}
+
 /// Calls `visit` for the parts of `range` that have pages, in order, to whole pages but at its
 /// ends. Stops at the first error.
 ///

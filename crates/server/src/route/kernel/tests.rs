@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use atoll_vfs::server::{Identity, ServerOptions};
 use atoll_vfs::wire::{Extensions, REPLY_MAX};
-use atoll_vfs::{AccessTimes, Timespec};
+use atoll_vfs::{AccessTimes, Data, Room, Timespec};
 
 use super::*;
 use crate::leases::caches::Lends;
@@ -30,7 +30,7 @@ fn agreed(options: KernelOptions, access_times: AccessTimes) -> u64 {
     let cache = session.begin_cache(lends, Arc::new(Noted::default())).unwrap();
     let agrees = ServerOptions { extensions: Extensions::empty(), ..ServerOptions::default() };
     let mut router = Router::of_kernel(agrees, Kernel::new(cache, options));
-    let incoming = Incoming { message: &offer(), data: &[], room: &mut [] };
+    let incoming = Incoming { message: &offer(), data: Data::default(), room: Room::default() };
     router.route(&mut session, incoming, true).unwrap();
     InitOut::load(&router.out.message[OutHeader::SIZE..]).features()
 }
@@ -59,8 +59,12 @@ fn the_document_says_what_is_agreed() {
             for unchanging in [false, true] {
                 for owner in [None, Some((1, 1))] {
                     for untold in [None, Some(0), Some(1)] {
-                        let options = KernelOptions { owner, others, unchanging, untold };
-                        mounts |= agreed(options, access_times);
+                        for window in [false, true] {
+                            let ids = None;
+                            let options =
+                                KernelOptions { owner, ids, others, unchanging, untold, window };
+                            mounts |= agreed(options, access_times);
+                        }
                     }
                 }
             }

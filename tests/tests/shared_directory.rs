@@ -1,0 +1,180 @@
+//! Directories of the host that clients share who do not trust each other, beside programs of the
+//! host that some of them have there.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
+use std::sync::Arc;
+
+use atoll_host::directory::Options;
+use atoll_server::{Access, Credentials, Identity, Session, Volume};
+use atoll_tests::fixtures::{root, user};
+use atoll_tests::hostdir::HostDir;
+use atoll_tests::subject::{RW, name};
+use atoll_vfs::{Attr, Context, Errno, FileSystem, Ino, Name, OpenFlags, Result, Timespec, verbs};
+
+const ROOT: Ino = Ino::ROOT;
+
+fn cx() -> Context {
+    Context { uid: 0, gid: 0, now: Timespec::default() }
+}
+
+/// What a program of the host does as soon as a name has been looked up.
+type Act = Box<dyn FnMut(&Path, &[u8]) + Send>;
+
+/// A directory in which a program of the host is faster than the server.
+struct Raced {
+    dir: HostDir,
+    act: Option<Act>,
+}
+
+macro_rules! pass {
+    ($self:ident $verb:ident ($($arg:ident),*)) => { $self.dir.$verb($($arg),*) };
+}
+
+impl FileSystem for Raced {
+    verbs!(pass: forget getattr setattr readlink mknod mkdir symlink unlink rmdir rename link open
+        create tmpfile read accessed write copy_file_range fallocate seek fsync release opendir
+        readdir releasedir fsyncdir syncfs begin_sync end_sync checkpoint_step work_in_steps
+        take_rest free_step statfs setxattr getxattr listxattr removexattr);
+
+    fn lookup(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<Attr> {
+        let found = self.dir.lookup(cx, parent, name);
+        if let Some(act) = &mut self.act {
+            act(self.dir.path(), name.bytes());
+        }
+        found
+    }
+}
+
+/// A directory that everybody may write, and its volume.
+fn shared(options: &Options, act: Option<Act>) -> (std::path::PathBuf, Arc<Volume<Raced>>) {
+    let (dir, _) = HostDir::with(Path::new(env!("CARGO_TARGET_TMPDIR")), options).unwrap();
+    fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
+    let path = dir.path().to_owned();
+    let volume = atoll_host::server::volume(Raced { dir, act }, "v");
+    volume.set_foreign().unwrap();
+    (path, volume)
+}
+
+fn session(volume: &Arc<Volume<Raced>>, peer: Credentials) -> Session<Raced> {
+    let identity = if peer.uid == 0 { Identity::Checked } else { Identity::Peer };
+    volume.session(peer, Access { identity, ..Access::default() }).unwrap()
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// What one client knows no other makes unknown, whatever it says that it has forgotten.
+#[test]
+fn nobody_forgets_for_another() {
+    let (path, volume) = shared(&Options::default(), None);
+    fs::create_dir(path.join("d")).unwrap();
+    fs::write(path.join("d/f"), b"x").unwrap();
+    let know = |session: &mut Session<Raced>| {
+        let dir = session.lookup(&cx(), ROOT, name("d")).unwrap().ino;
+        (dir, session.lookup(&cx(), dir, name("f")).unwrap().ino)
+    };
+    let mut victims = [root(), user()].map(|peer| session(&volume, peer));
+    let mut known = (ROOT, ROOT);
+    for victim in &mut victims {
+        known = know(victim);
+    }
+    for peer in [root(), user()] {
+        let mut hostile = session(&volume, peer);
+        let mut forget = |hostile: &mut Session<Raced>| {
+            for ino in [known.1, known.0, ROOT] {
+                hostile.forget(ino, u64::MAX);
+                hostile.forget(ino, 1);
+            }
+            for victim in &mut victims {
+                assert!(victim.getattr(&cx(), known.1).is_ok());
+                assert!(victim.lookup(&cx(), known.0, name("f")).is_ok());
+                victim.forget(known.1, 1);
+            }
+        };
+        // Never given, given, and found by its number once more.
+        forget(&mut hostile);
+        know(&mut hostile);
+        forget(&mut hostile);
+        know(&mut hostile);
+        for _ in 0..100 {
+            let _ = hostile.lookup(&cx(), known.1, name("."));
+        }
+        forget(&mut hostile);
+        know(&mut hostile);
+        drop(hostile);
+        for victim in &mut victims {
+            assert!(victim.getattr(&cx(), known.1).is_ok());
+        }
+    }
+}
+
+/// When they have forgotten, or ended, the memory of it comes back.
+#[test]
+fn the_table_is_as_long_as_what_clients_know() {
+    let (path, volume) = shared(&Options::default(), None);
+    for number in 0..3000 {
+        fs::write(path.join(number.to_string()), b"").unwrap();
+    }
+    for peer in [root(), user()] {
+        for _ in 0..2 {
+            let mut session = session(&volume, peer.clone());
+            let mut look =
+                |number: usize| session.lookup(&cx(), ROOT, name(&number.to_string())).unwrap().ino;
+            let known: Vec<Ino> = (0..3000).map(&mut look).collect();
+            let handle = session.open(&cx(), known[7], OpenFlags::READ).unwrap();
+            let _ = handle;
+            for ino in &known[..1000] {
+                session.forget(*ino, 1);
+            }
+        }
+    }
+    let mut fs = volume.into_inner().ok().flatten().expect("all sessions have ended");
+    let (inodes, _) = fs.dir.inner().known();
+    assert_eq!(inodes, 1, "the root");
+}
+
+/// A program of the host puts another's file in the place of a name that its client makes, once it
+/// was looked up. The client gets what it may have, or nothing.
+#[test]
+fn what_is_opened_is_what_was_judged() {
+    if !is_root() {
+        // Only the superuser's server opens what its clients may not.
+        return;
+    }
+    for there_before in [false, true] {
+        let act: Act = Box::new(move |path, name| {
+            if name != b"x" {
+                return;
+            }
+            // A file of the superuser's comes, in the place of the one that was found or of none.
+            let _ = fs::rename(path.join("secret"), path.join("x"));
+        });
+        let (path, volume) = shared(&Options::default(), Some(act));
+        let secret = path.join("secret");
+        for flags in [OpenFlags::READ, RW, RW | OpenFlags::TRUNC] {
+            fs::write(&secret, b"secret").unwrap();
+            fs::set_permissions(&secret, PermissionsExt::from_mode(0o600)).unwrap();
+            let _ = fs::remove_file(path.join("x"));
+            if there_before {
+                fs::write(path.join("x"), b"mine").unwrap();
+                chown(path.join("x"), Some(user().uid), Some(user().gid)).unwrap();
+            }
+            let mut client = session(&volume, user());
+            match client.create(&cx(), ROOT, name("x"), 0o666, flags) {
+                Err(Errno::EACCES | Errno::ESTALE) => {}
+                Err(error) => panic!("{error}"),
+                Ok((attr, handle)) => {
+                    assert_eq!(attr.uid, user().uid);
+                    let mut found = [0; 16];
+                    let len = client.read(&cx(), attr.ino, handle, 0, &mut found).unwrap();
+                    assert_ne!(&found[..len], b"secret");
+                }
+            }
+            assert_eq!(fs::read(path.join("x")).unwrap(), b"secret");
+            fs::remove_file(path.join("x")).unwrap();
+        }
+    }
+}
