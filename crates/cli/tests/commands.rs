@@ -420,7 +420,7 @@ fn mounting_for_all() {
     let said = refuse(path, &["umount", "point"], 1);
     assert!(said.contains("programs use it"), "{said}");
     drop(open);
-    run(path, &["umount", "point"]);
+    common::unmount(path, "point");
     // It is closed when that has returned.
     assert_eq!(run(path, &["cat", "v.vol:/file"]), "there");
     assert!(refuse(path, &["umount", "point"], 1).contains("no volume is mounted"));
@@ -445,7 +445,7 @@ fn mounting_for_all() {
     let error = std::fs::write(path.join("point/file"), "x").unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EROFS));
     assert_eq!(run(path, &["ls", "v.vol"]), "file\nopen\n");
-    run(path, &["umount", "point"]);
+    common::unmount(path, "point");
 
     // In the foreground, a signal unmounts and closes it.
     let mut served = atoll()

@@ -49,7 +49,7 @@ fn what_one_program_does_the_other_sees() {
         assert_eq!(std::fs::read(place.join("d/g")).unwrap(), b"first");
         std::fs::write(place.join("d/h"), "by mount").unwrap();
         assert_eq!(one.does("cat /vol/d/h"), "by mount");
-        ok(atoll().current_dir(served.path()).args(["umount", "mnt"]));
+        common::unmount(served.path(), "mnt");
         assert!(!place.join("d").exists());
     }
     one.end();
@@ -346,7 +346,7 @@ fn sendfile_of_what_another_client_made_longer() {
     assert_eq!(sent, "known,more");
     println!("before fstat(2) it sent {early} of 4 bytes");
     drop(file);
-    ok(atoll().current_dir(served.path()).args(["umount", "mnt"]));
+    common::unmount(served.path(), "mnt");
     served.stop();
 }
 

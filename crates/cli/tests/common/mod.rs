@@ -133,6 +133,18 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
+/// Unmounts what is mounted at `place` in `dir`, whose files this process has had open. A child
+/// that another test of this process forks holds copies of them until it executes its program, and
+/// the mount is busy for that long.
+pub fn unmount(dir: &Path, place: &str) {
+    wait_until("nothing uses the mount", || {
+        let output = atoll().current_dir(dir).args(["umount", place]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() || said.contains("programs use it"), "{said}");
+        output.status.success()
+    });
+}
+
 /// Whether a server listens at `path`: its socket is there a little before.
 pub fn listens(path: &Path) -> bool {
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
