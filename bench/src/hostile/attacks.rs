@@ -46,6 +46,7 @@ const fn attack(
 
 /// All of them.
 pub const ATTACKS: &[Attack] = &[
+    Attack { processes: 4, ..attack("nothing", "no call at all, only work", Who::Nobody, nothing) },
     attack("reads", "reads of megabytes on 256 lanes", Who::Allowed, flood::reads),
     attack("lookups", "names that are not there, 4,096 at a time", Who::Allowed, flood::lookups),
     attack(
@@ -94,6 +95,14 @@ pub const ATTACKS: &[Attack] = &[
         mounts::mapped,
     ),
 ];
+
+/// What the machine alone does to a victim: the other attacks take processors too.
+fn nothing(scene: &Scene) -> Result<(), Broken> {
+    scene.ready();
+    loop {
+        std::hint::spin_loop();
+    }
+}
 
 /// The order to take part in an attack.
 #[derive(clap::Args)]

@@ -401,8 +401,8 @@ impl<M: Addressable> FileSystem for Fs<M> {
     }
 
     #[inline]
-    fn work_in_steps(&mut self, yes: bool) {
-        self.left.in_steps = yes;
+    fn work_in_steps(&mut self, yes: bool) -> bool {
+        core::mem::replace(&mut self.left.in_steps, yes)
     }
 
     #[inline]

@@ -105,12 +105,12 @@ impl<F: FileSystem> Guarded<F> {
             self.views.unreadable(view, open.ino, count);
         }
         self.changed = true;
-        self.fs.work_in_steps(self.removals.are_served());
+        let before = self.fs.work_in_steps(self.removals.are_served());
         let result = match open.flags {
             Some(_) => self.fs.release(cx, open.ino, open.handle),
             None => self.fs.releasedir(cx, open.ino, open.handle),
         };
-        self.fs.work_in_steps(false);
+        self.fs.work_in_steps(before);
         // A close is answered at once.
         if let Some(Rest::Blocks(ino)) = self.fs.take_rest() {
             self.removals.add(uid, ino);

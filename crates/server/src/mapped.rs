@@ -361,12 +361,17 @@ fn fill<F: FileSystem>(
 }
 
 /// An offset from `at` on before which the file system has nothing, as far as that can be said
-/// without a long search; `None` at the end.
-fn data_from<F: FileSystem>(fs: &mut F, cx: &Context, open: Open, at: u64) -> Result<Option<u64>> {
-    fs.work_in_steps(true);
+/// without a long search; `None` at the end. No call before it has left a rest.
+pub(crate) fn data_from<F: FileSystem>(
+    fs: &mut F,
+    cx: &Context,
+    open: Open,
+    at: u64,
+) -> Result<Option<u64>> {
+    let before = fs.work_in_steps(true);
     let found = fs.seek(cx, open.ino, open.handle, at, SeekTo::Data);
     let rest = fs.take_rest();
-    fs.work_in_steps(false);
+    fs.work_in_steps(before);
     match (found, rest) {
         (_, Some(Rest::From(next))) => Ok(Some(next)),
         (Err(Errno::ENXIO), _) => Ok(None),

@@ -122,14 +122,19 @@ impl<F: FileSystem + Send> Volume<F> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::collections::HashMap;
     use std::sync::mpsc::channel;
 
     use atoll_vfs::model::ModelFs;
-    use atoll_vfs::{Context, Name, Rest, Timespec};
+    use atoll_vfs::{Context, Name, OpenFlags, Rest, Timespec};
 
     use super::*;
+    use crate::mapped::data_from;
+    use crate::open::handles::{Open, Origin};
+    use crate::rights::identity::SessionId;
     use crate::testing::{Noted, StillHost};
+    use crate::volume::Waits;
     use crate::{Access, Credentials};
 
     const CX: Context = Context { uid: 0, gid: 0, now: Timespec { sec: 0, nsec: 0 } };
@@ -163,8 +168,8 @@ mod tests {
             self.fs.unlink(cx, parent, name)
         }
 
-        fn work_in_steps(&mut self, yes: bool) {
-            self.in_steps = yes;
+        fn work_in_steps(&mut self, yes: bool) -> bool {
+            std::mem::replace(&mut self.in_steps, yes)
         }
 
         fn take_rest(&mut self) -> Option<Rest> {
@@ -197,6 +202,29 @@ mod tests {
         assert!(matches!(remover.step(None), Step::Pause(_)));
         assert_eq!(volume.lock().unwrap().fs.left[&ino], 0);
         assert!(matches!(remover.step(None), Step::Wait));
+    }
+
+    /// What is done for a call in the middle of it, as where a mapping ends, works in steps or not,
+    /// and the rest of the call as before.
+    #[test]
+    fn the_rest_of_a_call_is_in_steps_too() {
+        let volume = Volume::new(Slow::default(), "v", Arc::new(StillHost::default()));
+        let _remover = Remover::new(&volume, Arc::new(Noted::default()));
+        let left = Cell::new(None);
+        for in_steps in [true, false] {
+            let mut state = volume.enter(Waits::Here, 0, &left).unwrap();
+            state.fs.work_in_steps(in_steps);
+            let name = Name::new(b"f").unwrap();
+            let flags = OpenFlags::READ;
+            let (attr, handle) = state.fs.create(&CX, Ino::ROOT, name, 0o600, flags).unwrap();
+            let open = Open { ino: attr.ino, handle, flags: Some(flags), origin: Origin::Own };
+            data_from(&mut state.fs, &CX, open, 0).unwrap();
+            assert_eq!(state.fs.in_steps, in_steps);
+            state.close(&CX, (SessionId::VOLUME, 0), &open).unwrap();
+            assert_eq!(state.fs.in_steps, in_steps);
+            drop(state);
+            assert!(!volume.lock().unwrap().fs.in_steps);
+        }
     }
 
     /// Each user in turn, however much one has left; an answer waits for its own removal alone.

@@ -435,10 +435,12 @@ pub trait FileSystem {
     /// With `yes`, calls that free or change more extents than one transaction takes do a part, a
     /// fraction of a millisecond's work, and say in [`take_rest`](Self::take_rest) what is left:
     /// for a caller who lets others have the file system between. Without it, as at first, each
-    /// call does all. Most implementors have no such calls.
+    /// call does all. Most implementors have no such calls. Returns what held until now, to which a
+    /// part of a call that wants the other goes back.
     #[inline]
-    fn work_in_steps(&mut self, yes: bool) {
+    fn work_in_steps(&mut self, yes: bool) -> bool {
         let _ = yes;
+        false
     }
 
     /// The rest of the call that was made last, whatever it returned.

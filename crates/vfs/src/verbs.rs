@@ -120,7 +120,8 @@ macro_rules! verbs {
     (@checkpoint_step $body:ident) => { $crate::verbs! { @fn $body
         checkpoint_step(flushed: Option<($crate::SyncId, $crate::Result<()>)>)
             -> $crate::Result<$crate::CheckpointStep> } };
-    (@work_in_steps $body:ident) => { $crate::verbs! { @fn $body work_in_steps(yes: bool) -> () } };
+    (@work_in_steps $body:ident) => { $crate::verbs! { @fn $body
+        work_in_steps(yes: bool) -> bool } };
     (@take_rest $body:ident) => { $crate::verbs! { @fn $body
         take_rest() -> Option<$crate::Rest> } };
     (@free_step $body:ident) => { $crate::verbs! { @fn $body

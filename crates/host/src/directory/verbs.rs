@@ -178,8 +178,8 @@ impl FileSystem for HostDirectory {
         self.allocate(ino, handle, (offset, len), mode)
     }
 
-    fn work_in_steps(&mut self, yes: bool) {
-        self.steps = yes;
+    fn work_in_steps(&mut self, yes: bool) -> bool {
+        std::mem::replace(&mut self.steps, yes)
     }
 
     fn take_rest(&mut self) -> Option<Rest> {

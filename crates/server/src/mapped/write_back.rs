@@ -39,11 +39,6 @@ impl<F: FileSystem> Guarded<F> {
         ino: Ino,
         at: u64,
     ) -> Result<Option<u64>> {
-        // A cut for which a mapping ends may have left blocks, and the search would take that for
-        // its own rest.
-        if let Some(Rest::Blocks(cut)) = self.fs.take_rest() {
-            self.mapped.left = Some(cut);
-        }
         let mut stored = Vec::new();
         let result = self.compare(cx, ino, at, &mut stored);
         for range in stored {
