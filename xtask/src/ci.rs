@@ -9,7 +9,7 @@ const NO_STD: [&str; 5] =
     ["atoll-transport", "atoll-block", "atoll-vfs", "atoll-fs", "atoll-posix"];
 const BARE_TARGET: &str = "x86_64-unknown-none";
 /// How long building and running all tests may take: several times what it does on two processors.
-const TESTS: Duration = Duration::from_mins(30);
+const TESTS: Duration = Duration::from_mins(60);
 /// Crates as others use them, with fewer features than the whole workspace gives them.
 const ALONE: [&[&str]; 2] =
     [&["-p", "atoll-host", "--no-default-features"], &["-p", "atoll-block"]];
