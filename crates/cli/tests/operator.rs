@@ -69,6 +69,29 @@ fn rights_by_socket() {
     assert!(said.contains("neither --socket nor --vhost-user names so"), "{said}");
 }
 
+/// Programs of every user share memory with a server that trusts none of them, the superuser's too.
+#[test]
+fn strangers_have_rings() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let served = Served::start(&["a.vol", "--no-superuser", "--allow", "all=rw"]);
+    let program = "import os, sys; f = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT); \
+                   [os.pwrite(f, bytes(100), 0) for i in range(3000)]";
+    let write = |name| format!("chmod 777 /vol || true; python3 -c \"{program}\" /vol/{name}");
+    let connected = |served: &Served| served.log().matches("connects to").count();
+    for (number, command) in
+        [served.run("s:/vol", &write("root")), served.run_as_user("s:/vol", &write("user"))]
+            .iter_mut()
+            .enumerate()
+    {
+        ok(command);
+        assert_eq!(connected(&served), number + 1, "{}", served.log());
+        assert!(!served.log().contains("refused"), "{}", served.log());
+    }
+    served.stop();
+}
+
 /// A server that another user has put where all can is not taken for the one that is meant.
 #[test]
 fn whose_server_it_is() {

@@ -194,9 +194,11 @@ impl Connection {
         let unfit = || failed(io::ErrorKind::InvalidInput.into());
         let layout = Layout::new(config).ok_or_else(unfit)?;
         // A server of another user may not trust this one. In a user namespace that has no number
-        // for it, it seems to be the user of this number, which this one may have as well.
+        // for it, it seems to be the user of this number, which this one may have as well. Nor does
+        // the superuser's server trust the superuser where its operator says so.
         let peer = socket_peercred(&self.socket).map_err(|errno| failed(errno.into()))?;
-        let demands = peer.uid != rustix::process::geteuid() || peer.uid.as_raw() == OVERFLOW_UID;
+        let own = peer.uid == rustix::process::geteuid();
+        let demands = !own || peer.uid.is_root() || peer.uid.as_raw() == OVERFLOW_UID;
         let lowest = self.options.lowest;
         let memory = SharedMemory::create_above("atoll-ring", layout.total(), lowest, demands)
             .map_err(failed)?;
