@@ -59,6 +59,9 @@ impl<M: Addressable> Fs<M> {
         offset: u64,
         room: &mut Room<'_>,
     ) -> Result<usize> {
+        if let Some(buf) = room.one() {
+            return self.do_read(ino, handle, offset, buf);
+        }
         let mut done = 0;
         for piece in room.iter_mut() {
             let n = self.do_read(ino, handle, offset.saturating_add(done as u64), piece)?;

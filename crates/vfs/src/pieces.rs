@@ -138,6 +138,16 @@ impl<'a> Room<'a> {
     /// Makes it `len` bytes long, if it is longer.
     #[inline]
     pub fn truncate(&mut self, len: usize) {
+        if self.rest.is_empty() {
+            if len < self.first.len() {
+                self.first = &mut take(&mut self.first)[..len];
+            }
+        } else {
+            self.truncate_pieces(len);
+        }
+    }
+
+    fn truncate_pieces(&mut self, len: usize) {
         let mut left = len;
         for piece in self.iter_mut() {
             let now = left.min(piece.len());
