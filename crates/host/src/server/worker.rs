@@ -266,13 +266,22 @@ fn poll_rings<F: FileSystem + Send>(
         if clients.is_empty() {
             return true;
         }
-        let Round { latest, host, .. } = round;
+        let Round { spin, placement, latest, host, .. } = round;
         let clock = || host.uptime();
-        if clients.round(clock, |client, most| turn(client, most, latest, clock)) {
-            if round.placement.served(round.spin.gave_way(), Instant::now) {
-                // Where it may not move it stays.
-                let _ = placement::leave();
+        let serve = |client: &mut RingClient<F>, most: u32| {
+            let served = turn(client, most, latest, clock);
+            // Of the turns of a round only the first may be of a request that came while another
+            // thread had this processor.
+            if matches!(served, Served::Units(1..)) {
+                if placement.served(spin.gave_way(), Instant::now) {
+                    // Where it may not move it stays.
+                    let _ = placement::leave();
+                }
+                spin.begin();
             }
+            served
+        };
+        if clients.round(clock, serve) {
             round.spin.begin();
         } else if round.limit.is_zero() || !round.spin.turn(round.limit) {
             return true;
