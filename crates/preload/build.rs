@@ -96,7 +96,8 @@ fn target() -> String {
 /// Cargo with `command`, for the backend, in the target folder `folder`.
 fn cargo(command: &str, folder: &Path, target: &str) -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").expect("cargo says where it is"));
-    cargo.args([command, "--quiet", "--offline", "--locked", "--profile", "release"]);
+    // Not offline: it has dependencies that the command has not, which a new machine has yet to fetch.
+    cargo.args([command, "--quiet", "--locked", "--profile", "release"]);
     cargo.args(["--target", target, "--target-dir"]).arg(folder);
     cargo.args(["--manifest-path", "../preload-backend/Cargo.toml"]);
     // This build may be for a lint or a test, and that one is not.
