@@ -93,6 +93,17 @@ fn target() -> String {
     env::var("TARGET").expect("cargo says for what").replace("-musl", "-gnu")
 }
 
+/// Beginnings of the variables that say how cargo fetches and shares its work, whatever it builds.
+const KEPT: [&str; 7] = [
+    "CARGO_HOME",
+    "CARGO_MAKEFLAGS",
+    "CARGO_HTTP_",
+    "CARGO_NET_",
+    "CARGO_REGISTR",
+    "CARGO_SOURCE_",
+    "CARGO_RESOLVER_",
+];
+
 /// Cargo with `command`, for the backend, in the target folder `folder`.
 fn cargo(command: &str, folder: &Path, target: &str) -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").expect("cargo says where it is"));
@@ -103,10 +114,10 @@ fn cargo(command: &str, folder: &Path, target: &str) -> Command {
     // This build may be for a lint or a test, and that one is not.
     for (name, _) in env::vars_os() {
         let text = name.to_string_lossy();
-        let about_this =
-            text.starts_with("CARGO_") && text != "CARGO_HOME" && text != "CARGO_MAKEFLAGS"
-                || text.starts_with("CLIPPY_")
-                || matches!(&*text, "RUSTC_WRAPPER" | "RUSTC_WORKSPACE_WRAPPER" | "RUSTFLAGS");
+        let about_this = text.starts_with("CARGO_")
+            && !KEPT.iter().any(|kept| text.starts_with(kept))
+            || text.starts_with("CLIPPY_")
+            || matches!(&*text, "RUSTC_WRAPPER" | "RUSTC_WORKSPACE_WRAPPER" | "RUSTFLAGS");
         if about_this {
             cargo.env_remove(name);
         }

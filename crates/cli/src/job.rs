@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use atoll_host::namespace;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, getsid, kill_process, wait};
 
 use crate::failure::{Failure, Outcome, RUN_FAILED};
 use crate::signals::{self, SignalSet, has_terminal, stop_with, was_ignored};
@@ -119,7 +119,7 @@ impl Job {
                 }
             }
             while let Some((signal, by_terminal)) = signals::next(&self.signals) {
-                // Signals of the terminal reach the command by themselves.
+                // Most signals of the terminal reach the command by themselves.
                 if signal != Signal::CHILD {
                     state.take(signal, by_terminal);
                 }
@@ -229,7 +229,7 @@ impl JobState {
         if self.status.is_none() {
             let stops = [Signal::TSTP, Signal::TTIN, Signal::TTOU].contains(&signal);
             self.asked_to_stop = (self.asked_to_stop || stops) && signal != Signal::CONT;
-            if !by_terminal {
+            if !by_terminal || is_of_leader(signal) {
                 let _ = kill_process(self.command, signal);
             }
             return;
@@ -242,4 +242,10 @@ impl JobState {
             self.deadline = Some(Instant::now() + GRACE);
         }
     }
+}
+
+/// Whether a terminal that goes away sends `signal` to this process and not to the command: who
+/// leads a session alone is told, and the others are when it ends.
+fn is_of_leader(signal: Signal) -> bool {
+    [Signal::HUP, Signal::CONT].contains(&signal) && getsid(None) == Ok(getpid())
 }

@@ -42,6 +42,8 @@ mod trim;
 mod umount;
 mod volume;
 
+use std::io;
+
 use clap::{Parser, Subcommand};
 
 use failure::{Failure, Outcome};
@@ -83,8 +85,15 @@ fn main() -> std::process::ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            let _ = error.print();
-            let status = if error.use_stderr() { usage_status() } else { 0 };
+            let printed = error.print();
+            let asked_for = || match printed {
+                Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                    say!("cannot write the output: {error}");
+                    failure::FAILED
+                }
+                _ => 0,
+            };
+            let status = if error.use_stderr() { usage_status() } else { asked_for() };
             return status.into();
         }
     };

@@ -135,6 +135,8 @@ fn attempt(args: &Args) -> Outcome {
         let volume = cwd.join(DEFAULT_VOLUME);
         let made = match std::fs::symlink_metadata(&volume) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                // Where nothing can be mounted no volume is left behind.
+                drop(mount::open_device().map_err(Failure::new)?);
                 match volume::create(&volume, &CreateOptions::default()) {
                     Ok(made) => {
                         volume::close(&volume, made)?;

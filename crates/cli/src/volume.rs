@@ -85,6 +85,10 @@ pub fn cannot_open(path: &Path, error: OpenError) -> Failure {
         }
         OpenError::NotFound => format!("; make a volume with `atoll mkfs {shown}`"),
         OpenError::PermissionDenied => "; its permissions do not allow you to".to_owned(),
+        OpenError::ReadOnlyMedium => {
+            "; it can be looked at: `:ro` after the volume for `run`, `mount` and `serve`, and `ls`, `cat`, `cp`"
+                .to_owned()
+        }
         _ => String::new(),
     };
     Failure::new(format!("cannot open the volume {shown}: {error}{hint}"))

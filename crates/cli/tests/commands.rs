@@ -4,6 +4,7 @@
 mod common;
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
@@ -516,5 +517,20 @@ fn completions_and_manual_pages() {
     let help = run(dir.path(), &["--help"]);
     for command in ["run", "mkfs", "fsck", "info", "ls", "cat", "cp", "rm", "mount", "umount"] {
         assert!(help.contains(&format!("\n  {command} ")), "{help}");
+    }
+}
+
+#[test]
+fn output_that_cannot_be_written_is_an_error() {
+    let dir = folder();
+    for arguments in
+        [&["--help"][..], &["--version"], &["mkfs", "--help"], &["completions", "bash"]]
+    {
+        let mut command = atoll();
+        command.args(arguments).stdout(File::options().write(true).open("/dev/full").unwrap());
+        let output = command.current_dir(dir.path()).stdin(Stdio::null()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        assert!(said.contains("No space left"), "{arguments:?}: {said}");
     }
 }

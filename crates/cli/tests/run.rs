@@ -558,6 +558,7 @@ fn a_user_without_fuse_is_told_what_to_do() {
     let said = fails(&mut command, 125);
     assert!(said.contains("/dev/fuse") && said.contains("modprobe fuse"), "{said}");
     assert!(!dir.path().join("ran").exists());
+    assert!(!dir.path().join("atoll.vol").exists(), "no volume is left behind");
 }
 
 #[test]

@@ -187,3 +187,43 @@ fn a_mount_ends_when_it_is_asked_to() {
         fsck(&vol);
     }
 }
+
+/// Where atoll leads the session of a terminal, as below ssh or a terminal's window, the kernel tells
+/// it alone that the terminal has gone.
+#[test]
+fn a_terminal_that_goes_away_ends_the_program() {
+    for stopped in [false, true] {
+        let dir = folder();
+        let terminal = nix::pty::openpty(None, None).unwrap();
+        // Nobody else may have it, or it does not go away.
+        rustix::io::fcntl_setfd(&terminal.master, rustix::io::FdFlags::CLOEXEC).unwrap();
+        let mut child = Command::new("setsid")
+            .args(["--ctty", "env", "--default-signal", env!("CARGO_BIN_EXE_atoll")])
+            .args([
+                "run",
+                "-q",
+                "--",
+                "sh",
+                "-c",
+                "echo $$ > /vol/pid; cp /vol/pid pid; exec sleep 1000",
+            ])
+            .current_dir(dir.path())
+            .stdin(terminal.slave.try_clone().unwrap())
+            .stdout(Stdio::null())
+            .stderr(File::create(dir.path().join("log")).unwrap())
+            .spawn()
+            .unwrap();
+        drop(terminal.slave);
+        let pid = || std::fs::read_to_string(dir.path().join("pid")).ok()?.trim().parse().ok();
+        wait_until("it runs", || pid().is_some());
+        let program = Pid::from_raw(pid().unwrap());
+        if stopped {
+            kill(program, Signal::SIGSTOP).unwrap();
+            let state = || std::fs::read_to_string(format!("/proc/{program}/stat")).unwrap();
+            wait_until("it has stopped", || state().contains(") T "));
+        }
+        drop(terminal.master);
+        assert_eq!(ended(&mut child).code(), Some(128 + 1), "stopped: {stopped}");
+        fsck(&dir.path().join("atoll.vol"));
+    }
+}

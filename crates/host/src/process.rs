@@ -19,8 +19,10 @@ const NAMES: usize = 1 << 20;
 /// When this process has more than one thread, whose locks the child would inherit locked for
 /// ever; or what fork(2) says.
 pub fn fork(child: impl FnOnce() -> u8) -> io::Result<Pid> {
-    let threads = std::fs::read_dir("/proc/self/task")
-        .map_err(|error| io::Error::other(format!("/proc is not mounted: {error}")))?;
+    let threads = std::fs::read_dir("/proc/self/task").map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => io::Error::other("/proc is not mounted"),
+        _ => error,
+    })?;
     if threads.count() != 1 {
         return Err(io::Error::other("a process with threads cannot be split"));
     }

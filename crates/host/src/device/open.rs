@@ -122,9 +122,7 @@ impl core::fmt::Display for OpenError {
             OpenError::NotFound => f.write_str("no such file"),
             OpenError::Exists => f.write_str("the file exists already"),
             OpenError::PermissionDenied => f.write_str("permission denied"),
-            OpenError::ReadOnlyMedium => {
-                f.write_str("the medium is read-only; open the volume for reading only")
-            }
+            OpenError::ReadOnlyMedium => f.write_str("the medium is read-only"),
             OpenError::InUse { pid: Some(pid) } => {
                 write!(f, "the volume is in use by process {pid}; end that first")
             }

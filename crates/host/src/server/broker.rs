@@ -82,7 +82,11 @@ pub fn start(rules: Vec<Rules>, volumes: Vec<String>) -> io::Result<Line> {
 
 /// The cradle: keeps a broker at `line` until that has nothing to do any more.
 fn keep(line: &OwnedFd, server: Pid, rules: &[Rules], volumes: &[String]) -> io::Result<()> {
-    process::die_with(server)?;
+    match process::die_with(server) {
+        // A server that could not start has ended already.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        ready => ready?,
+    }
     process::close_others(&[line.as_fd(), rustix::stdio::stderr()]);
     // Signals of a terminal and of a service manager are for the server, whose end is theirs.
     block_signals()?;
