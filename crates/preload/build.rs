@@ -107,7 +107,7 @@ const KEPT: [&str; 7] = [
 /// Cargo with `command`, for the backend, in the target folder `folder`.
 fn cargo(command: &str, folder: &Path, target: &str) -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").expect("cargo says where it is"));
-    // Not offline: it has dependencies that the command has not, which a new machine has yet to fetch.
+    // Not offline: it has dependencies that the command has not, and a new machine has to fetch.
     cargo.args([command, "--quiet", "--locked", "--profile", "release"]);
     cargo.args(["--target", target, "--target-dir"]).arg(folder);
     cargo.args(["--manifest-path", "../preload-backend/Cargo.toml"]);

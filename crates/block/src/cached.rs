@@ -9,8 +9,9 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use crate::device::{
-    Addressable, BLOCK_SIZE, BlockDevice, BlockError, BlockIndex, block_range, checked_blocks,
+    Addressable, BLOCK_SIZE, BlockDevice, BlockIndex, block_range, checked_blocks,
 };
+use crate::error::BlockError;
 use crate::flusher::Flusher;
 use replacement::{Directory, Frame};
 

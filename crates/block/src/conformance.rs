@@ -10,7 +10,8 @@ use std::{format, vec};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-use crate::device::{Addressable, BLOCK_SIZE, BlockError, BlockIndex};
+use crate::device::{Addressable, BLOCK_SIZE, BlockIndex};
+use crate::error::BlockError;
 
 /// The size of the devices that are tested, in blocks: small, so that operations meet, but not
 /// smaller than the largest transfers.

@@ -16,8 +16,9 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use crate::device::{
-    Addressable, BLOCK_SIZE, BlockDevice, BlockError, BlockIndex, block_range, checked_blocks,
+    Addressable, BLOCK_SIZE, BlockDevice, BlockIndex, block_range, checked_blocks,
 };
+use crate::error::BlockError;
 use crate::flusher::Flusher;
 use detached::Detached;
 pub use image::Image;

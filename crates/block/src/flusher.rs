@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use core::fmt;
 
-use crate::device::BlockError;
+use crate::error::BlockError;
 
 /// Makes the writes to a range of a device durable that were completed before it was taken, with
 /// nothing of the device but itself: the device may be used meanwhile, from another thread.

@@ -4,9 +4,9 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::device::{
-    Addressable, BLOCK_SIZE, BlockDevice, BlockError, BlockIndex, block_range, byte_range,
-    checked_blocks,
+    Addressable, BLOCK_SIZE, BlockDevice, BlockIndex, block_range, byte_range, checked_blocks,
 };
+use crate::error::BlockError;
 use crate::flusher::Flusher;
 
 /// A block device in the memory of this process.

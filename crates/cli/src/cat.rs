@@ -6,8 +6,7 @@ use atoll_posix::{Errno, OFlags};
 
 use crate::failure::{FAILED, Failure, Outcome};
 use crate::location::{self, Location, LocationArg};
-use crate::tree::{bytes, error};
-use crate::volume;
+use crate::tree::{self, bytes, error};
 
 /// Print files of a volume.
 #[derive(clap::Args)]
@@ -23,7 +22,7 @@ pub fn run(args: &Args) -> Outcome {
     let mut buffer = vec![0; 1 << 20];
     for text in &args.places {
         let (path, inside) = location::in_volume(text)?;
-        let mut tree = volume::read_tree(&path)?;
+        let mut tree = tree::read_tree(&path)?;
         let mut print = || -> Result<(), Error> {
             let file = tree.open(bytes(&inside), OFlags::empty(), 0).map_err(Error::Read)?;
             loop {

@@ -10,8 +10,8 @@ use std::rc::Rc;
 
 use crate::failure::{FAILED, Failure, Outcome};
 use crate::location::{Location, LocationArg};
-use crate::tree::{HostTree, VolumeTree};
-use crate::volume::{self, Volume};
+use crate::tree::{self, HostTree, VolumeTree};
+use crate::volume::Volume;
 
 use copier::{Copied, Copier, End, Options, SharedTree};
 
@@ -57,7 +57,7 @@ impl Trees {
         let tree = match known {
             Some((_, tree)) => Rc::clone(tree),
             None => {
-                let tree = if write { volume::write_tree(path)? } else { volume::read_tree(path)? };
+                let tree = if write { tree::write_tree(path)? } else { tree::read_tree(path)? };
                 let tree = Rc::new(RefCell::new(tree));
                 self.volumes.push((canonical, Rc::clone(&tree)));
                 tree
@@ -70,7 +70,7 @@ impl Trees {
         for (path, tree) in self.volumes {
             // All other owners of the tree were copiers, which are gone.
             if let Some(tree) = Rc::into_inner(tree) {
-                volume::close_tree(&path, tree.into_inner())?;
+                tree::close_tree(&path, tree.into_inner())?;
             }
         }
         Ok(())

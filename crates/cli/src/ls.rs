@@ -9,8 +9,7 @@ use serde::Serialize;
 use crate::failure::{FAILED, Failure, Outcome};
 use crate::location::{self, LocationArg};
 use crate::output;
-use crate::tree::Tree;
-use crate::volume;
+use crate::tree::{self, Tree};
 
 /// List files in a volume.
 #[derive(clap::Args)]
@@ -59,7 +58,7 @@ pub fn run(args: &Args) -> Outcome {
     let mut status = 0;
     for text in &args.places {
         let (path, inside) = location::in_volume(text)?;
-        let mut tree = volume::read_tree(&path)?;
+        let mut tree = tree::read_tree(&path)?;
         let mut listing =
             Listing { args, tree: &mut tree, listed: &mut listed, status: &mut status };
         listing.top(&inside, args.places.len() > 1)?;

@@ -6,8 +6,7 @@ use atoll_vfs::{Errno, FileSystem, Result};
 
 use crate::failure::{FAILED, Outcome};
 use crate::location::{self, Location, LocationArg};
-use crate::tree::{VolumeTree, bytes, error};
-use crate::volume;
+use crate::tree::{self, VolumeTree, bytes, error};
 
 /// Make directories in a volume.
 #[derive(clap::Args)]
@@ -25,9 +24,9 @@ pub fn run(args: &Args) -> Outcome {
     let mut status = 0;
     for text in &args.places {
         let (volume, inside) = location::in_volume(text)?;
-        let mut tree = volume::write_tree(&volume)?;
+        let mut tree = tree::write_tree(&volume)?;
         let result = make(&mut tree, &inside, args.parents);
-        volume::close_tree(&volume, tree)?;
+        tree::close_tree(&volume, tree)?;
         if let Err(errno) = result {
             let error = error(errno);
             let hint = match errno {

@@ -10,8 +10,7 @@ use atoll_vfs::FileSystem;
 
 use crate::failure::{FAILED, Failure, Outcome};
 use crate::location::{Location, LocationArg};
-use crate::tree::{VolumeTree, error, names};
-use crate::volume;
+use crate::tree::{self, VolumeTree, error, names};
 
 /// Remove files of a volume.
 #[derive(clap::Args)]
@@ -38,9 +37,9 @@ pub fn run(args: &Args) -> Outcome {
                 text.display()
             )));
         };
-        let mut tree = volume::write_tree(&volume)?;
+        let mut tree = tree::write_tree(&volume)?;
         let result = remove(&mut tree, &inside, args.recursive);
-        volume::close_tree(&volume, tree)?;
+        tree::close_tree(&volume, tree)?;
         match result {
             Err((_, Errno::ENOENT)) if args.force => {}
             Err((path, errno)) => {

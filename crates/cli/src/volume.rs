@@ -17,7 +17,6 @@ use atoll_vfs::AccessTimes;
 use crate::failure::Failure;
 use crate::notes;
 use crate::size;
-use crate::tree::{VolumeTree, tree};
 
 /// A volume that this process has open.
 pub type Volume = Fs<HostDevice>;
@@ -169,21 +168,6 @@ pub fn close(path: &Path, volume: Volume) -> Result<(), Failure> {
             path.display()
         ))
     })
-}
-
-/// The files of the volume at `path`, for looking.
-pub fn read_tree(path: &Path) -> Result<VolumeTree<Volume>, Failure> {
-    open(path, Access::Read).map(tree)
-}
-
-/// The files of the volume at `path`, for changes.
-pub fn write_tree(path: &Path) -> Result<VolumeTree<Volume>, Failure> {
-    open(path, Access::Write).map(tree)
-}
-
-/// Closes what [`read_tree`] or [`write_tree`] opened.
-pub fn close_tree(path: &Path, tree: VolumeTree<Volume>) -> Result<(), Failure> {
-    close(path, tree.into_fs())
 }
 
 /// Whether another process has the volume at `path` open, if only for looking.

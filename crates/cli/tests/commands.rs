@@ -4,7 +4,6 @@
 mod common;
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
@@ -527,7 +526,9 @@ fn output_that_cannot_be_written_is_an_error() {
         [&["--help"][..], &["--version"], &["mkfs", "--help"], &["completions", "bash"]]
     {
         let mut command = atoll();
-        command.args(arguments).stdout(File::options().write(true).open("/dev/full").unwrap());
+        command
+            .args(arguments)
+            .stdout(std::fs::File::options().write(true).open("/dev/full").unwrap());
         let output = command.current_dir(dir.path()).stdin(Stdio::null()).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");

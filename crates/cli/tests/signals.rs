@@ -188,10 +188,11 @@ fn a_mount_ends_when_it_is_asked_to() {
     }
 }
 
-/// Where atoll leads the session of a terminal, as below ssh or a terminal's window, the kernel tells
-/// it alone that the terminal has gone.
+/// Where atoll leads the session of a terminal, as below ssh or in a window of its own, the kernel
+/// tells it alone that the terminal has gone.
 #[test]
 fn a_terminal_that_goes_away_ends_the_program() {
+    const PROGRAM: &str = "echo $$ > /vol/pid; cp /vol/pid pid; exec sleep 1000";
     for stopped in [false, true] {
         let dir = folder();
         let terminal = nix::pty::openpty(None, None).unwrap();
@@ -199,14 +200,7 @@ fn a_terminal_that_goes_away_ends_the_program() {
         rustix::io::fcntl_setfd(&terminal.master, rustix::io::FdFlags::CLOEXEC).unwrap();
         let mut child = Command::new("setsid")
             .args(["--ctty", "env", "--default-signal", env!("CARGO_BIN_EXE_atoll")])
-            .args([
-                "run",
-                "-q",
-                "--",
-                "sh",
-                "-c",
-                "echo $$ > /vol/pid; cp /vol/pid pid; exec sleep 1000",
-            ])
+            .args(["run", "-q", "--", "sh", "-c", PROGRAM])
             .current_dir(dir.path())
             .stdin(terminal.slave.try_clone().unwrap())
             .stdout(Stdio::null())

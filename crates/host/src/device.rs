@@ -9,6 +9,7 @@ mod ahead;
 mod blank;
 mod claims;
 mod dirty;
+mod error;
 mod file;
 #[cfg_attr(not(target_arch = "x86_64"), path = "device/unguarded.rs")]
 mod guarded;
@@ -28,10 +29,11 @@ mod shortage;
 mod writeback;
 
 pub use blank::is_blank;
+pub use error::OpenError;
 pub use file::FileDevice;
 pub use mapped::MappedDevice;
 pub use naming::NewFile;
-pub use open::{Access, Create, OpenError, OpenOptions, open};
+pub use open::{Access, Create, OpenOptions, open};
 pub use owner::{living_owner, owner};
 
 use std::fs::File;

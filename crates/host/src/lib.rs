@@ -24,6 +24,8 @@ pub mod device;
 #[cfg(all(feature = "server", target_os = "linux"))]
 pub mod directory;
 #[cfg(feature = "server")]
+mod errno;
+#[cfg(feature = "server")]
 pub mod expected;
 #[cfg(feature = "server")]
 pub mod fuse;

@@ -5,7 +5,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU8, Ordering};
 
 use super::media::Event;
-use crate::device::BlockError;
+use crate::error::BlockError;
 use crate::flusher::Flusher;
 
 /// Taken, and not asked.

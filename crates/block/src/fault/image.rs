@@ -5,7 +5,6 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::media::mix;
 use crate::device::{BLOCK_SIZE, SECTOR_SIZE};
 
 /// Blocks that share one reference count, so that a copy of an image costs a count for each of
@@ -159,4 +158,13 @@ fn fingerprint_of(block: u64, bytes: &Block, sectors: Range<usize>) -> u64 {
         let sum_of_lanes = lanes.iter().fold(mix(place), |sum, &lane| mix(sum ^ lane));
         sum ^ sum_of_lanes
     })
+}
+
+/// The finalizer of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number
+/// generators", 2014): every bit of the result depends on every bit of the input.
+pub(super) fn mix(value: u64) -> u64 {
+    let z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
 }

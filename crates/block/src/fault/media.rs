@@ -7,7 +7,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::image::{Image, Sector};
+use super::image::{Image, Sector, mix};
 use crate::device::{BLOCK_SIZE, SECTOR_SIZE};
 
 const SECTORS_PER_BLOCK: u64 = (BLOCK_SIZE / SECTOR_SIZE) as u64;
@@ -326,13 +326,4 @@ impl Media {
         }
         self.pending.append(&mut after);
     }
-}
-
-/// The finalizer of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number
-/// generators", 2014): every bit of the result depends on every bit of the input.
-pub(super) fn mix(value: u64) -> u64 {
-    let z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ z >> 31
 }

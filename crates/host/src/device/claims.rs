@@ -21,8 +21,8 @@ use std::time::Duration;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+use super::error::OpenError;
 use super::ioctls;
-use super::open::OpenError;
 
 /// Disks over disks that are looked through.
 const STACK_MAX: u32 = 4;
@@ -142,11 +142,11 @@ fn claim(path: &Path, stat: &Stat, flags: OFlags) -> Result<OwnedFd, OpenError> 
         match rustix::fs::open(path, flags | OFlags::EXCL, Mode::empty()) {
             Err(Errno::BUSY) if tries > 0 => std::thread::sleep(PAUSE),
             Err(Errno::BUSY) => return Err(OpenError::InUse { pid: None }),
-            outcome => break outcome.map_err(super::open::host("open"))?,
+            outcome => break outcome.map_err(super::error::host("open"))?,
         }
         tries -= 1;
     };
-    let found = rustix::fs::fstat(&disk).map_err(super::open::host("fstat"))?;
+    let found = rustix::fs::fstat(&disk).map_err(super::error::host("fstat"))?;
     if found.st_rdev != stat.st_rdev {
         return Err(OpenError::NotFound);
     }
@@ -163,7 +163,7 @@ fn lock(file: &OwnedFd, stat: &Stat, shared: bool) -> Result<(), OpenError> {
     match rustix::fs::flock(file.as_fd(), operation) {
         Ok(()) => Ok(()),
         Err(Errno::WOULDBLOCK) => Err(OpenError::InUse { pid: lock_holder(stat) }),
-        Err(errno) => Err(super::open::host("flock")(errno)),
+        Err(errno) => Err(super::error::host("flock")(errno)),
     }
 }
 

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::SeekFrom;
 
 use super::claims::Claims;
-use super::open::{OpenError, host};
+use super::error::{OpenError, host};
 
 /// What a device keeps of its opening until it is closed.
 #[derive(Debug, Default)]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use super::open::{OpenError, host};
+use super::error::{OpenError, host};
 
 /// Symbolic links that are followed to a name, as the kernel does.
 const LINKS_MAX: u32 = 40;

@@ -20,6 +20,7 @@ use atoll_vfs::{Data, Errno, Ino, Result};
 use rustix::fs as sys;
 
 use super::errno;
+use crate::errno::errno_of;
 use crate::shm::SharedMemory;
 
 /// The unit in which what has changed is looked for.
@@ -38,10 +39,6 @@ pub(super) struct Copied {
     fd: Arc<OwnedFd>,
 }
 
-fn host(error: std::io::Error) -> Errno {
-    error.raw_os_error().and_then(Errno::from_raw).unwrap_or(Errno::EIO)
-}
-
 fn size(fd: &OwnedFd) -> Result<u64> {
     Ok(sys::fstat(fd).map_err(errno)?.st_size as u64)
 }
@@ -49,7 +46,7 @@ fn size(fd: &OwnedFd) -> Result<u64> {
 impl Copied {
     fn new(range: &Range<u64>, fd: &Arc<OwnedFd>) -> Result<Copied> {
         let len = (range.end - range.start) as usize;
-        let memory = SharedMemory::create("atoll-copied", len).map_err(host)?;
+        let memory = SharedMemory::create("atoll-copied", len).map_err(errno_of)?;
         let base = Mutex::new(vec![0; len]);
         Ok(Copied { start: range.start, memory, base, fd: Arc::clone(fd) })
     }

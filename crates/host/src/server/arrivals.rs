@@ -15,7 +15,7 @@ use atoll_transport::channel::layout::header;
 use atoll_vfs::FileSystem;
 
 use super::bells::ClientBell;
-use super::worker::{Kept, Newcomer};
+use super::newcomer::{Kept, Newcomer};
 use crate::shm::SharedMemory;
 
 /// How long a client may take to fix its memory.

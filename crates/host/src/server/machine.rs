@@ -11,12 +11,8 @@ use atoll_vfs::view::{Size, ViewWriter};
 use atoll_vfs::{Errno, FileSystem, Result, Timespec};
 
 use super::pages::Pages;
+use crate::errno::errno_of;
 use crate::shm::WrittenView;
-
-/// The error of the file seam for one of the system.
-pub(super) fn errno_of(error: std::io::Error) -> Errno {
-    error.raw_os_error().and_then(Errno::from_raw).unwrap_or(Errno::EIO)
-}
 
 /// The time of day. The layers below read no clock: it is read here.
 pub fn now() -> Timespec {

@@ -30,6 +30,7 @@ pub mod line;
 pub mod listen;
 pub(crate) mod machine;
 mod mount;
+mod newcomer;
 pub mod notify;
 pub(crate) mod outcome;
 mod pages;

@@ -30,8 +30,8 @@ use rustix::fs::{FallocateFlags, MemfdFlags, Mode, SealFlags};
 use rustix::io::Errno as RawErrno;
 
 use self::windows::Windows;
-use super::machine::errno_of;
 use crate::anew::reopen;
+use crate::errno::errno_of;
 
 /// The request of fcntl(2) that says which signal a lease sends (asm-generic/fcntl.h).
 pub(super) const F_SETSIG: libc::c_int = 10;

@@ -15,11 +15,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use atoll_server::host::Host;
-use atoll_server::revocable::Revocable;
 use atoll_server::rights::accounts::{Account, Charge, Resource};
 use atoll_server::rights::rates::Meter;
 use atoll_server::route::share::{Served, Share};
-use atoll_server::{Credentials, Identity, Session, Volume};
+use atoll_server::{Credentials, Identity, Volume};
 use atoll_transport::channel::Limits;
 use atoll_vfs::{Errno, FileSystem};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -30,61 +29,14 @@ use super::control::{self, Answer};
 use super::granted::session;
 use super::lanes::{self, Broken, Lanes, Latest};
 use super::machine;
+use super::newcomer::{Kept, Newcomer};
 use super::placement::{self, Placement};
-use super::porter::{Porter, hang_up, refuse};
-use super::rules::Grant;
+use super::porter::{hang_up, refuse};
 use crate::shm::{Doorbell, SharedMemory};
 use crate::spin::Spin;
 
 /// Rounds between two looks at one of those whose memory is not fixed yet.
 const ROUNDS_OF_ARRIVALS: u32 = 16;
-
-/// A client that wants to be served through a ring in `memory`.
-pub(super) struct Newcomer<F: FileSystem + Send> {
-    pub peer: Credentials,
-    pub grant: Grant,
-    pub account: Option<Arc<Account>>,
-    pub memory: OwnedFd,
-    pub socket: Arc<OwnedFd>,
-    pub place: Revocable<Session<F>>,
-    pub view: bool,
-    /// Whether its memory is used as it is.
-    pub trusted: bool,
-    /// Takes what is left of it when the worker has let go of it.
-    pub remains: Sender<Remains>,
-    /// Does what the client could make last.
-    pub porter: Porter,
-}
-
-/// The memory and the bell of a client, as the worker has had them: to free its pages takes long,
-/// and to watch its bell no more waits for those who go over all that watch it.
-pub(super) type Remains = Box<dyn Send>;
-
-/// A client's memory and bell. They go where its [`Remains`] are, whoever drops them.
-pub(super) struct Kept {
-    held: Option<(SharedMemory, ClientBell)>,
-    to: Sender<Remains>,
-}
-
-impl Kept {
-    pub(super) fn new(memory: SharedMemory, bell: ClientBell, to: &Sender<Remains>) -> Kept {
-        Kept { held: Some((memory, bell)), to: to.clone() }
-    }
-
-    /// The bell, until this is dropped.
-    pub(super) fn bell(&self) -> Option<&ClientBell> {
-        self.held.as_ref().map(|(_, bell)| bell)
-    }
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        if let Some(held) = self.held.take() {
-            // Where nobody takes it, it is freed here.
-            let _ = self.to.send(Box::new(held));
-        }
-    }
-}
 
 struct RingClient<F: FileSystem + Send> {
     lanes: Lanes,

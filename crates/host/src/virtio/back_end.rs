@@ -16,9 +16,10 @@ use vhost::vhost_user::message::{
 use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
 
 use super::Broken;
+use super::SIZE_MAX;
 use super::inflight::{self, Record};
 use super::memory::{GuestMemory, Place};
-use super::queue::{Features, Parts, Queue, SIZE_MAX};
+use super::queue::{Features, Parts, Queue};
 use super::window::RANGE;
 
 // Bits of the device's features: VIRTIO 1.2, 6.

@@ -10,8 +10,7 @@ use std::sync::atomic::Ordering;
 use atoll_transport::channel::Mapped;
 use atoll_transport::{Memory, Shared};
 
-use super::Broken;
-use super::queue::SIZE_MAX;
+use super::{Broken, SIZE_MAX};
 use crate::shm::SharedMemory;
 
 // Of a queue: features u64 | version u16 | entries u16 | last_batch_head u16 | used_idx u16, then

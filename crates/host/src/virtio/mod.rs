@@ -17,6 +17,9 @@ mod pieces;
 mod queue;
 mod window;
 
+/// The most entries of a queue.
+const SIZE_MAX: u16 = 1024;
+
 /// Why a guest is served no more, in words for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken(pub &'static str);

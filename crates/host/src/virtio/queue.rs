@@ -11,12 +11,10 @@ use std::sync::atomic::{Ordering, fence};
 use rustix::fs::OFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::Broken;
 use super::inflight::Record;
 use super::memory::GuestMemory;
+use super::{Broken, SIZE_MAX};
 
-/// The most entries of a queue.
-pub(super) const SIZE_MAX: u16 = 1024;
 /// The most descriptors of one chain, also of an indirect one.
 const CHAIN_MAX: usize = 1024;
 

@@ -32,6 +32,7 @@ use atoll_vfs::{Attr, Context, Errno, FileSystem, Handle, Ino, Result, Timespec}
 use super::channel::{Channel, Lost, Range, Source};
 use super::queue::Chain;
 use crate::directory::Piece;
+use crate::errno::errno_of;
 use crate::server::mapped_memory;
 use crate::shm::{Doorbell, SharedMemory};
 
@@ -293,12 +294,9 @@ impl Window {
         self.refresh(cx, ino.0, session);
         let file = self.files.get_mut(&ino.0).ok_or(Errno::EIO)?;
         file.seen = Some(seen(&session.getattr(cx, ino)?));
-        let failed = |error: std::io::Error| {
-            error.raw_os_error().and_then(Errno::from_raw).unwrap_or(Errno::EIO)
-        };
-        let memory = SharedMemory::create("atoll-shown", len as usize).map_err(failed)?;
+        let memory = SharedMemory::create("atoll-shown", len as usize).map_err(errno_of)?;
         fill(cx, (ino, file.handle, offset), session, &memory)?;
-        let file = memory.as_fd().try_clone_to_owned().map_err(failed)?;
+        let file = memory.as_fd().try_clone_to_owned().map_err(errno_of)?;
         Ok((Source { file, offset: 0, writable: false }, Kept::Copy(memory)))
     }
 
