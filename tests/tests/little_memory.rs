@@ -15,8 +15,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 const CX: Context = Context { uid: 0, gid: 0, now: Timespec { sec: 0, nsec: 0 } };
 /// Memory of this process, in which the server runs and all its clients.
 const MEMORY: u64 = 256 << 20;
-/// Hostile users, and the connections of each: nearly all that there are.
-const USERS: u32 = 7;
+/// Hostile users, and the connections of each: a thousand, nearly all that a server has.
+const USERS: u32 = 18;
 const CONNECTIONS: usize = 56;
 /// The opens of a hostile client, unless it is refused: of all together far more than fits.
 const OPENS: usize = 20_000;
