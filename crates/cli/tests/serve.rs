@@ -370,3 +370,25 @@ fn strangers_at_the_socket_lose_only_their_own_connection() {
     user.end();
     served.stop();
 }
+
+/// Clients are not refused for a limit that the server may raise by itself.
+#[test]
+fn a_server_takes_all_descriptors_that_it_may() {
+    need("prlimit", "util-linux");
+    let dir = folder();
+    volume(dir.path(), "v.vol", "16M");
+    let mut server = Command::new("prlimit")
+        .args(["--nofile=32:1000", env!("CARGO_BIN_EXE_atoll"), "serve", "v.vol", "--socket", "s"])
+        .current_dir(dir.path())
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_until("it serves", || dir.path().join("s").exists());
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.id())).unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let words: Vec<&str> = line.split_whitespace().collect();
+    assert_eq!(words[3..5], ["1000", "1000"], "{line}");
+    kill(Pid::from_raw(server.id() as i32), Signal::SIGTERM).unwrap();
+    assert!(server.wait().unwrap().success());
+}
