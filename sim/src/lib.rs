@@ -9,7 +9,7 @@
 //! the power go. The judges are [`mirror`] for answers, caches and what a crash leaves, [`rights`]
 //! for permissions, [`locks`] for locks, the scheduler itself for progress, and `sharing` and
 //! `removals` for how long strangers make others wait. [`plant`] has the defects that the judges
-//! must find; [`measure`] what hostile clients cost others today.
+//! must find; [`measure`] what hostile clients cost others today; [`parallel`] runs many schedules.
 #![forbid(unsafe_code)]
 
 pub mod call;
@@ -25,6 +25,7 @@ pub mod locks;
 pub mod machine;
 pub mod measure;
 pub mod mirror;
+pub mod parallel;
 pub mod plant;
 mod removals;
 mod requests;
