@@ -85,7 +85,11 @@ pub(crate) fn empty(template: &Template) -> Outcome<World> {
 }
 
 pub(crate) fn empty_with(template: &Template, plant: Option<Plant>) -> Outcome<World> {
-    let mut world = World::new(template, 1, Options { plant, ..Options::default() })?;
+    emptied(World::new(template, 1, Options { plant, ..Options::default() })?)
+}
+
+/// `world` when all have left.
+pub(crate) fn emptied(mut world: World) -> Outcome<World> {
     while !world.seats.is_empty() {
         world.stand_up(0, true);
     }

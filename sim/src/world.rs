@@ -37,6 +37,7 @@ use crate::locks::Locks;
 use crate::machine::{Machine, Rung};
 use crate::mirror::Mirror;
 use crate::plant::Plant;
+use crate::removals::Fragmented;
 use crate::seat::{MEETING, Pending, ROLES, Role, Seat};
 use crate::views::View;
 
@@ -55,6 +56,8 @@ pub struct Template {
     image: Image,
     model: ModelFs,
     subtree: Ino,
+    /// The same with a file of many extents, for who removes it.
+    pub(crate) long: Fragmented,
 }
 
 impl Default for Template {
@@ -78,7 +81,8 @@ impl Default for Template {
         let name = atoll_vfs::Name::new(b"s").expect("a name");
         let subtree = atoll_vfs::FileSystem::lookup(&mut model, &cx, Ino::ROOT, name);
         let image = fs.unmount().expect("nothing fails").process_crash();
-        Template { image, model, subtree: subtree.expect("it was made").ino }
+        let long = Fragmented::new(&image).expect("there is room");
+        Template { image, model, subtree: subtree.expect("it was made").ino, long }
     }
 }
 
@@ -206,6 +210,16 @@ impl World {
     /// # Errors
     /// The server cannot begin.
     pub fn new(template: &Template, seed: u64, options: Options) -> Outcome<World> {
+        World::on(template, &template.image, seed, options)
+    }
+
+    /// The same on the volume `image`, of which no model needs to know.
+    pub(crate) fn on(
+        template: &Template,
+        image: &Image,
+        seed: u64,
+        options: Options,
+    ) -> Outcome<World> {
         let mut rng = Rng::new(seed ^ u64::from_be_bytes(*b"schedule"));
         let heavy = rng.chance(10);
         let habits = Habits {
@@ -214,7 +228,7 @@ impl World {
             meets: rng.chance(35),
             trouble: rng.chance(8) || options.plant == Some(Plant::SwallowedError),
         };
-        let device = FaultDevice::from_image(template.image.clone());
+        let device = FaultDevice::from_image(image.clone());
         let disk = Disk::new(device, options.plant == Some(Plant::LyingFlush));
         let machine = Arc::new(Machine::new(rng.number()));
         let mut world = World {
