@@ -54,6 +54,11 @@ impl Disk {
         self.device.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Takes the device away from all that have it.
+    pub(crate) fn take(&self) -> FaultDevice {
+        std::mem::replace(&mut *self.device(), FaultDevice::new(0))
+    }
+
     /// How many calls have failed.
     pub fn errors(&self) -> u64 {
         self.errors.load(Ordering::Relaxed)

@@ -22,8 +22,8 @@ use crate::world::{Outcome, Template, World};
 const CX: Context = Context { uid: 0, gid: 0, now: Timespec { sec: 1, nsec: 0 } };
 /// A moment.
 const MOMENT: Duration = Duration::from_micros(1);
-/// The time of a request that moves nothing.
-const REQUEST: Duration = MOMENT.saturating_mul(4);
+/// The moments that a request takes which moves nothing, one of these in a world.
+const REQUEST: [u32; 3] = [4, 10, 25];
 /// Bytes that are moved in a moment.
 const MOVED: usize = 8 << 10;
 /// The most bytes of a stranger's request.
@@ -49,9 +49,9 @@ struct Client {
     since: Duration,
 }
 
-/// The time of a request that moves `bytes`.
-fn cost(bytes: usize) -> Duration {
-    REQUEST + MOMENT * (bytes / MOVED) as u32
+/// The moments that it takes to move `bytes`.
+fn moving(bytes: usize) -> u32 {
+    (bytes / MOVED) as u32
 }
 
 /// Lets a victim and strangers ask, and judges how long the victim waited.
@@ -59,6 +59,8 @@ pub(crate) fn judge(template: &Template, rng: &mut Rng, plant: Option<Plant>) ->
     let mut world = empty(template)?;
     world.sit_down(Role::Root)?;
     let file = large_file(&world.seats[0])?;
+    let request = rng.pick(&REQUEST);
+    let cost = |bytes| MOMENT * (request + moving(bytes));
     let strangers = rng.within(1..4) as u32;
     let (mut share, mut users) = (Share::default(), 0);
     for user in 0..=strangers {

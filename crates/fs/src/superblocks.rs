@@ -62,8 +62,9 @@ impl Superblocks {
             return first.map(|sb| Superblocks { sb, found: [Found::Right; 2] });
         };
         let mut found = [Found::Damaged; 2];
-        for (found, index) in found.iter_mut().zip([BlockIndex(0), sb.copy_index()]) {
-            *found = match read_at(device, index, &mut b) {
+        let again = [first, read_at(device, sb.copy_index(), &mut b)];
+        for (found, read) in found.iter_mut().zip(again) {
+            *found = match read {
                 Ok(other) if other == sb => Found::Right,
                 Ok(other) if other.uuid == sb.uuid && other.generation < sb.generation => {
                     Found::Old

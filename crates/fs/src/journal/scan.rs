@@ -379,7 +379,7 @@ fn look_beyond<M: Addressable>(
         let mut skip_to = at;
         // Nearly all of it is no beginning of a record: many words are looked at together.
         for (start, words) in (at..).step_by(MANY).zip(piece.chunks(MANY)) {
-            if !may_hold(words) {
+            if is_blank(words) || !may_hold(words) {
                 continue;
             }
             for (position, word) in (start..).step_by(8).zip(words.as_chunks::<8>().0) {
@@ -398,6 +398,12 @@ fn look_beyond<M: Addressable>(
         at = next.max(skip_to);
     }
     Ok((beyond, latest))
+}
+
+/// Whether all is zeros, as it is where the ring was not used yet.
+#[inline]
+fn is_blank(words: &[u8]) -> bool {
+    words.as_chunks::<8>().0.iter().fold(0, |any, word| any | u64::from_ne_bytes(*word)) == 0
 }
 
 /// Whether a record may begin at one of the words of eight bytes.
