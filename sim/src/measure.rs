@@ -122,6 +122,7 @@ pub(crate) fn late_mounts(
     let mut waited = Duration::ZERO;
     world.sit_down(Role::Root)?;
     for _ in 0..mounts {
+        world.incognito += u32::from(plant == Some(Plant::ForgivenLies));
         world.sit_down(Role::SubtreeMount)?;
         let late = world.seats.last_mut().ok_or("nobody sat down")?;
         late.kernel.iter_mut().for_each(|kernel| kernel.stubborn = true);

@@ -41,12 +41,7 @@ impl Total {
 }
 
 /// Runs the schedules of `seeds` in so many `threads`.
-pub fn run_all(
-    template: &Template,
-    seeds: Range<u64>,
-    options: Options,
-    threads: usize,
-) -> Total {
+pub fn run_all(template: &Template, seeds: Range<u64>, options: Options, threads: usize) -> Total {
     let next = AtomicU64::new(seeds.start);
     // Nothing from here on is of interest: a seed before it has failed.
     let end = AtomicU64::new(seeds.end);

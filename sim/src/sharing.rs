@@ -22,6 +22,8 @@ use crate::world::{Outcome, Template, World};
 const CX: Context = Context { uid: 0, gid: 0, now: Timespec { sec: 1, nsec: 0 } };
 /// A moment.
 const MOMENT: Duration = Duration::from_micros(1);
+/// The time of a look at the clock.
+const LOOK: Duration = Duration::from_nanos(250);
 /// The moments that a request takes which moves nothing, one of these in a world.
 const REQUEST: [u32; 3] = [4, 10, 25];
 /// Bytes that are moved in a moment.
@@ -113,7 +115,12 @@ pub(crate) fn judge(template: &Template, rng: &mut Rng, plant: Option<Plant>) ->
             }
             Served::Units(units)
         };
-        if !share.round(|| now.get(), serve) {
+        // A look at the clock takes time, too.
+        let clock = || {
+            now.set(now.get() + LOOK);
+            now.get()
+        };
+        if !share.round(clock, serve) {
             now.set(now.get() + MOMENT);
         }
         known.get_or_insert(now.get());

@@ -33,6 +33,7 @@ use crate::ends;
 use crate::generate::Habits;
 use crate::jobs::{Job, Keeper};
 use crate::kernel::Kernel;
+use crate::listings::long_directory;
 use crate::locks::Locks;
 use crate::machine::{Machine, Rung};
 use crate::mirror::Mirror;
@@ -53,11 +54,13 @@ pub(crate) const CACHE_BYTES: usize = 256 << 10;
 
 /// A volume that worlds begin with, and what is in it.
 pub struct Template {
-    image: Image,
+    pub(crate) image: Image,
     model: ModelFs,
     subtree: Ino,
     /// The same with a file of many extents, for who removes it.
     pub(crate) long: Fragmented,
+    /// And with a directory of many long names.
+    pub(crate) listed: Image,
 }
 
 impl Default for Template {
@@ -82,7 +85,8 @@ impl Default for Template {
         let subtree = atoll_vfs::FileSystem::lookup(&mut model, &cx, Ino::ROOT, name);
         let image = fs.unmount().expect("nothing fails").process_crash();
         let long = Fragmented::new(&image).expect("there is room");
-        Template { image, model, subtree: subtree.expect("it was made").ino, long }
+        let listed = long_directory(&image).expect("there is room");
+        Template { image, model, subtree: subtree.expect("it was made").ino, long, listed }
     }
 }
 
@@ -128,6 +132,8 @@ pub struct World {
     accounts: Accounts,
     open_accounts: Vec<Arc<Account>>,
     pub(crate) subtree: Ino,
+    /// Planted: the user that comes next is this number higher.
+    pub(crate) incognito: u32,
     pub(crate) next_id: u64,
     /// The model cannot follow any more.
     pub(crate) over: bool,
@@ -251,6 +257,7 @@ impl World {
             accounts: Accounts::new(Shares::UNLIMITED),
             open_accounts: Vec::new(),
             subtree: template.subtree,
+            incognito: 0,
             next_id: 1,
             over: false,
             digest: Xxh3Default::new(),
@@ -312,7 +319,9 @@ impl World {
             access.account = Some(Arc::clone(&account));
             self.open_accounts.push(account);
         }
-        let session = volume.session(role.peer(), access);
+        let mut peer = role.peer();
+        peer.uid += self.incognito;
+        let session = volume.session(peer, access);
         let mut session = match session {
             Ok(session) => session,
             // The directory was renamed or removed.

@@ -48,7 +48,12 @@ impl Superblocks {
             _ => 0,
         };
         let mut best = first.clone().ok();
-        for index in copies(device, best.as_ref()) {
+        // Mostly all three are one.
+        let copies = copies(device, best.as_ref());
+        for (at, &index) in copies.iter().enumerate() {
+            if copies[..at].contains(&index) {
+                continue;
+            }
             let Ok(copy) = read_at(device, index, &mut b) else { continue };
             let is_newer = best.as_ref().is_none_or(|best| {
                 // The copy may be of another volume that was there before.

@@ -403,7 +403,14 @@ fn look_beyond<M: Addressable>(
 /// Whether all is zeros, as it is where the ring was not used yet.
 #[inline]
 fn is_blank(words: &[u8]) -> bool {
-    words.as_chunks::<8>().0.iter().fold(0, |any, word| any | u64::from_ne_bytes(*word)) == 0
+    let (parts, rest) = words.as_chunks::<64>();
+    let mut any = [0; 8];
+    for part in parts {
+        for (any, word) in any.iter_mut().zip(part.as_chunks::<8>().0) {
+            *any |= u64::from_ne_bytes(*word);
+        }
+    }
+    any == [0; 8] && rest.iter().all(|&byte| byte == 0)
 }
 
 /// Whether a record may begin at one of the words of eight bytes.
