@@ -95,9 +95,9 @@ impl Asker {
         };
         let (uid, gid, pid) = (self.uid, self.uid, 1);
         let header = InHeader { unique, nodeid: ino.0, uid, gid, pid, ..InHeader::default() };
-        let mut message = vec![0; REQUEST_MAX];
+        let mut message = [0; REQUEST_MAX];
         let len = request.encode(&header, None, &mut message);
-        message.truncate(len.expect("no request of a schedule is longer"));
+        let mut message = message[..len.expect("no request of a schedule is longer")].to_vec();
         let mut data = request.data().to_vec();
         if self.dialect == Dialect::Kernel {
             message.append(&mut data);

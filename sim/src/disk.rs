@@ -9,6 +9,9 @@ use atoll_fs::{FormatOptions, format};
 
 type Result<T> = std::result::Result<T, BlockError>;
 
+/// Something that is called once.
+type Watch = Box<dyn FnOnce() + Send>;
+
 /// Blocks of the volume: small, so that it is cheap to make.
 pub(crate) const BLOCKS: u64 = 1024;
 /// Blocks of the journal, as few as there may be: half of it makes a checkpoint due.
@@ -36,6 +39,8 @@ pub struct Disk {
     errors: Arc<AtomicU64>,
     /// A flush has failed, maybe one that is waited for without a lock.
     lost: Arc<AtomicBool>,
+    /// Called before the next store.
+    watch: Arc<Mutex<Option<Watch>>>,
 }
 
 impl Disk {
@@ -46,12 +51,23 @@ impl Disk {
             lies,
             errors: Arc::default(),
             lost: Arc::default(),
+            watch: Arc::default(),
         }
+    }
+
+    /// Has `watch` called before the next store.
+    pub(crate) fn watch(&self, watch: impl FnOnce() + Send + 'static) {
+        *self.watch.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(watch));
     }
 
     /// The device itself. Nothing else runs meanwhile.
     pub fn device(&self) -> MutexGuard<'_, FaultDevice> {
         self.device.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the device away from all that have it.
+    pub(crate) fn take(&self) -> FaultDevice {
+        std::mem::replace(&mut *self.device(), FaultDevice::new(0))
     }
 
     /// How many calls have failed.
@@ -152,6 +168,10 @@ impl Addressable for Disk {
     }
 
     fn store(&mut self, at: u64, data: &[u8]) -> Result<()> {
+        let watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(watch) = watch {
+            watch();
+        }
         let stored = self.device().store(at, data);
         self.noted(stored)
     }

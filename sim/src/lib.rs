@@ -7,9 +7,10 @@
 //! clients send that keep to no rule; [`kernel`] is what a mount's kernel remembers, [`jobs`] the
 //! server's own work, [`machine`] and [`disk`] what is below; `ends` is how clients, processes and
 //! the power go. The judges are [`mirror`] for answers, caches and what a crash leaves, [`rights`]
-//! for permissions, [`locks`] for locks, the scheduler itself for progress, and `sharing` and
-//! `removals` for how long strangers make others wait. [`plant`] has the defects that the judges
-//! must find; [`measure`] what hostile clients cost others today.
+//! for permissions, [`locks`] for locks, the scheduler itself for progress, `sharing`,
+//! `removals`, `listings` and `leaving` for how long strangers make others wait, and `users` for how
+//! much a stranger has. [`plant`] has the defects that the judges
+//! must find; [`measure`] what hostile clients cost others today; [`parallel`] runs many schedules.
 #![forbid(unsafe_code)]
 
 pub mod call;
@@ -21,10 +22,13 @@ pub mod generate;
 mod hostile;
 pub mod jobs;
 pub mod kernel;
+mod leaving;
+mod listings;
 pub mod locks;
 pub mod machine;
 pub mod measure;
 pub mod mirror;
+pub mod parallel;
 pub mod plant;
 mod removals;
 mod requests;
@@ -33,5 +37,6 @@ pub mod schedule;
 pub mod seat;
 mod serve;
 mod sharing;
+mod users;
 pub mod views;
 pub mod world;

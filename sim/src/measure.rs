@@ -85,7 +85,11 @@ pub(crate) fn empty(template: &Template) -> Outcome<World> {
 }
 
 pub(crate) fn empty_with(template: &Template, plant: Option<Plant>) -> Outcome<World> {
-    let mut world = World::new(template, 1, Options { plant, ..Options::default() })?;
+    emptied(World::new(template, 1, Options { plant, ..Options::default() })?)
+}
+
+/// `world` when all have left.
+pub(crate) fn emptied(mut world: World) -> Outcome<World> {
     while !world.seats.is_empty() {
         world.stand_up(0, true);
     }
@@ -118,6 +122,7 @@ pub(crate) fn late_mounts(
     let mut waited = Duration::ZERO;
     world.sit_down(Role::Root)?;
     for _ in 0..mounts {
+        world.incognito += u32::from(plant == Some(Plant::ForgivenLies));
         world.sit_down(Role::SubtreeMount)?;
         let late = world.seats.last_mut().ok_or("nobody sat down")?;
         late.kernel.iter_mut().for_each(|kernel| kernel.stubborn = true);

@@ -38,10 +38,18 @@ pub enum Plant {
     KeptCharges,
     /// A removal frees all that a file has in one call.
     WholeRemovals,
+    /// The carrier fills the room for a listing in one turn, however large it is.
+    WholeListings,
+    /// A session that ends closes all that it has open in one hold of the volume's lock.
+    WholeEnds,
+    /// The server keeps an account for each connection of a user.
+    ConnectionsAsAccounts,
+    /// A user whose mount has lied is trusted when it mounts again.
+    ForgivenLies,
 }
 
 /// All of them.
-pub const PLANTS: [Plant; 17] = [
+pub const PLANTS: [Plant; 21] = [
     Plant::LostRing,
     Plant::KeptAttributes,
     Plant::KeptPages,
@@ -59,4 +67,8 @@ pub const PLANTS: [Plant; 17] = [
     Plant::TrustedStrangers,
     Plant::KeptCharges,
     Plant::WholeRemovals,
+    Plant::WholeListings,
+    Plant::WholeEnds,
+    Plant::ConnectionsAsAccounts,
+    Plant::ForgivenLies,
 ];

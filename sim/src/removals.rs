@@ -1,6 +1,9 @@
 //! How long a removal holds others up, and what a crash between its steps leaves: a client removes,
 //! or cuts, a file of many extents. The time that a step takes is that of the blocks it frees.
 
+use atoll_block::FaultDevice;
+use atoll_block::fault::Image;
+use atoll_fs::{Fs, MountOptions};
 use atoll_server::host::Host;
 use atoll_server::route::router::serve_next;
 use atoll_tests::rng::Rng;
@@ -11,10 +14,10 @@ use atoll_vfs::{Context, FallocateMode, FileSystem, Ino, Name, OpenFlags, Timesp
 use crate::carrier::Letter;
 use crate::codec::{Asker, Dialect};
 use crate::ends::sound_after;
-use crate::measure::empty_with;
+use crate::measure::emptied;
 use crate::plant::Plant;
 use crate::seat::{Role, Seat};
-use crate::world::{Outcome, Template, World};
+use crate::world::{CACHE_BYTES, Options, Outcome, Template, World};
 
 const CX: Context = Context { uid: 0, gid: 0, now: Timespec { sec: 1, nsec: 0 } };
 /// Extents of the file, of one block each, and the bytes from one to the next.
@@ -25,10 +28,10 @@ const STEP: u64 = 128 + 16;
 
 /// Removes the file, and judges the steps.
 pub(crate) fn judge(template: &Template, rng: &mut Rng, plant: Option<Plant>) -> Outcome<()> {
-    let mut world = empty_with(template, plant)?;
+    let Fragmented { ref image, file, free: before } = template.long;
+    let options = Options { plant, ..Options::default() };
+    let mut world = emptied(World::on(template, image, 1, options)?)?;
     world.sit_down(Role::Root)?;
-    let before = free(&world)?;
-    let file = fragmented(&world.seats[0])?;
     let full = free(&world)?;
     world.take_letters(None)?;
     let cuts = rng.chance(50);
@@ -79,17 +82,31 @@ fn free(world: &World) -> Outcome<u64> {
     Ok(found.ok_or("no session")?.map_err(|error| error.to_string())?.blocks_free)
 }
 
-/// A file of many extents.
-fn fragmented(root: &Seat) -> Outcome<Ino> {
-    let made = root.place.with(|session| {
-        let name = Name::new(b"long")?;
-        let (attr, handle) = session.create(&CX, Ino::ROOT, name, 0o644, OpenFlags::WRITE)?;
+/// A volume with a file of many extents.
+pub(crate) struct Fragmented {
+    image: Image,
+    file: Ino,
+    /// Blocks that were free before it was made.
+    free: u64,
+}
+
+impl Fragmented {
+    /// The volume `image` with such a file. Made once for all schedules.
+    ///
+    /// # Errors
+    /// The volume's.
+    pub(crate) fn new(image: &Image) -> atoll_fs::Result<Fragmented> {
+        let device = FaultDevice::from_image(image.clone());
+        let options = MountOptions { cache_bytes: CACHE_BYTES, ..MountOptions::default() };
+        let mut fs = Fs::mount(device, &options)?;
+        let free = fs.statfs(&CX)?.blocks_free;
+        let (attr, handle) =
+            fs.create(&CX, Ino::ROOT, Name::new(b"long")?, 0o644, OpenFlags::WRITE)?;
         for at in 0..EXTENTS {
-            let mode = FallocateMode::empty();
-            session.fallocate(&CX, attr.ino, handle, at * STRIDE, 4096, mode)?;
+            fs.fallocate(&CX, attr.ino, handle, at * STRIDE, 4096, FallocateMode::empty())?;
         }
-        session.release(&CX, attr.ino, handle)?;
-        Ok(attr.ino)
-    });
-    made.ok_or("no session")?.map_err(|error: atoll_vfs::Errno| error.to_string())
+        fs.release(&CX, attr.ino, handle)?;
+        let image = fs.unmount()?.process_crash();
+        Ok(Fragmented { image, file: attr.ino, free })
+    }
 }

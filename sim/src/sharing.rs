@@ -20,12 +20,18 @@ use crate::seat::{Role, Seat};
 use crate::world::{Outcome, Template, World};
 
 const CX: Context = Context { uid: 0, gid: 0, now: Timespec { sec: 1, nsec: 0 } };
-/// The time of a request that moves nothing.
-const REQUEST: Duration = Duration::from_micros(1);
-/// Bytes that are moved in that time.
+/// A moment.
+const MOMENT: Duration = Duration::from_micros(1);
+/// The time of a look at the clock.
+const LOOK: Duration = Duration::from_nanos(250);
+/// The moments that a request takes which moves nothing, one of these in a world.
+const REQUEST: [u32; 3] = [4, 10, 25];
+/// Bytes that are moved in a moment.
 const MOVED: usize = 8 << 10;
 /// The most bytes of a stranger's request.
 const LARGEST: usize = 1 << 20;
+/// A request takes the time of so many bytes for each that it moves: nobody looks at them.
+const FOR_EACH: usize = 64;
 /// The victim's requests.
 const REQUESTS: u32 = 40;
 
@@ -39,15 +45,15 @@ struct Client {
     seat: usize,
     /// The file that it reads.
     file: (Ino, Handle),
-    /// Bytes of each of its requests.
+    /// Bytes whose time each of its requests takes.
     bytes: usize,
     /// When its oldest request came, or the next one comes.
     since: Duration,
 }
 
-/// The time of a request that moves `bytes`.
-fn cost(bytes: usize) -> Duration {
-    REQUEST + REQUEST * (bytes / MOVED) as u32
+/// The moments that it takes to move `bytes`.
+fn moving(bytes: usize) -> u32 {
+    (bytes / MOVED) as u32
 }
 
 /// Lets a victim and strangers ask, and judges how long the victim waited.
@@ -55,6 +61,8 @@ pub(crate) fn judge(template: &Template, rng: &mut Rng, plant: Option<Plant>) ->
     let mut world = empty(template)?;
     world.sit_down(Role::Root)?;
     let file = large_file(&world.seats[0])?;
+    let request = rng.pick(&REQUEST);
+    let cost = |bytes| MOMENT * (request + moving(bytes));
     let strangers = rng.within(1..4) as u32;
     let (mut share, mut users) = (Share::default(), 0);
     for user in 0..=strangers {
@@ -81,7 +89,7 @@ pub(crate) fn judge(template: &Template, rng: &mut Rng, plant: Option<Plant>) ->
     // In the first round the carrier does not know that there is anything to share.
     let mut known = None;
     let mut pauses: Vec<Duration> =
-        (0..REQUESTS).map(|_| REQUEST * rng.within(0..300) as u32).collect();
+        (0..REQUESTS).map(|_| MOMENT * rng.within(0..300) as u32).collect();
     let by_requests = plant == Some(Plant::TurnsByRequests);
     let mut served = Ok(());
     while answered < REQUESTS && served.is_ok() {
@@ -107,8 +115,13 @@ pub(crate) fn judge(template: &Template, rng: &mut Rng, plant: Option<Plant>) ->
             }
             Served::Units(units)
         };
-        if !share.round(|| now.get(), serve) {
-            now.set(now.get() + REQUEST);
+        // A look at the clock takes time, too.
+        let clock = || {
+            now.set(now.get() + LOOK);
+            now.get()
+        };
+        if !share.round(clock, serve) {
+            now.set(now.get() + MOMENT);
         }
         known.get_or_insert(now.get());
     }
@@ -141,7 +154,7 @@ fn large_file(root: &Seat) -> Outcome<Ino> {
     let made = root.place.with(|session| {
         let name = Name::new(b"long")?;
         let (attr, handle) = session.create(&CX, Ino::ROOT, name, 0o644, OpenFlags::WRITE)?;
-        let size = SetAttr { size: Some(LARGEST as u64), ..SetAttr::default() };
+        let size = SetAttr { size: Some((LARGEST / FOR_EACH) as u64), ..SetAttr::default() };
         session.setattr(&CX, attr.ino, Some(handle), &size)?;
         Ok(attr.ino)
     });
@@ -151,14 +164,15 @@ fn large_file(root: &Seat) -> Outcome<Ino> {
 /// The server takes a request of `client` and answers it.
 fn serve_one(world: &mut World, client: &Client) -> Outcome<()> {
     let (ino, handle) = client.file;
-    let args = ReadIn { fh: handle.0, size: client.bytes as u32, ..ReadIn::default() };
+    let bytes = client.bytes / FOR_EACH;
+    let args = ReadIn { fh: handle.0, size: bytes as u32, ..ReadIn::default() };
     let asker = Asker { dialect: Dialect::Client, uid: 0, id: 1 };
-    let parcel: Parcel = asker.pack(ino, &Request::Read(args), client.bytes);
+    let parcel: Parcel = asker.pack(ino, &Request::Read(args), bytes);
     let Seat { line, router, place, .. } = &mut world.seats[client.seat];
     line.push(parcel);
     serve_next(line, router, place).map_err(|ended| format!("{ended:?}"))?;
     match &world.outbox.take()[..] {
-        [Letter::Answered { reply, .. }] if reply.data.len() == client.bytes => Ok(()),
+        [Letter::Answered { reply, .. }] if reply.data.len() == bytes => Ok(()),
         _ => Err("a read is not answered with what was asked for".into()),
     }
 }

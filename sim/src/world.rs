@@ -33,10 +33,12 @@ use crate::ends;
 use crate::generate::Habits;
 use crate::jobs::{Job, Keeper};
 use crate::kernel::Kernel;
+use crate::listings::long_directory;
 use crate::locks::Locks;
 use crate::machine::{Machine, Rung};
 use crate::mirror::Mirror;
 use crate::plant::Plant;
+use crate::removals::Fragmented;
 use crate::seat::{MEETING, Pending, ROLES, Role, Seat};
 use crate::views::View;
 
@@ -52,9 +54,13 @@ pub(crate) const CACHE_BYTES: usize = 256 << 10;
 
 /// A volume that worlds begin with, and what is in it.
 pub struct Template {
-    image: Image,
+    pub(crate) image: Image,
     model: ModelFs,
     subtree: Ino,
+    /// The same with a file of many extents, for who removes it.
+    pub(crate) long: Fragmented,
+    /// And with a directory of many long names.
+    pub(crate) listed: Image,
 }
 
 impl Default for Template {
@@ -78,7 +84,9 @@ impl Default for Template {
         let name = atoll_vfs::Name::new(b"s").expect("a name");
         let subtree = atoll_vfs::FileSystem::lookup(&mut model, &cx, Ino::ROOT, name);
         let image = fs.unmount().expect("nothing fails").process_crash();
-        Template { image, model, subtree: subtree.expect("it was made").ino }
+        let long = Fragmented::new(&image).expect("there is room");
+        let listed = long_directory(&image).expect("there is room");
+        Template { image, model, subtree: subtree.expect("it was made").ino, long, listed }
     }
 }
 
@@ -124,6 +132,8 @@ pub struct World {
     accounts: Accounts,
     open_accounts: Vec<Arc<Account>>,
     pub(crate) subtree: Ino,
+    /// Planted: the user that comes next is this number higher.
+    pub(crate) incognito: u32,
     pub(crate) next_id: u64,
     /// The model cannot follow any more.
     pub(crate) over: bool,
@@ -206,6 +216,16 @@ impl World {
     /// # Errors
     /// The server cannot begin.
     pub fn new(template: &Template, seed: u64, options: Options) -> Outcome<World> {
+        World::on(template, &template.image, seed, options)
+    }
+
+    /// The same on the volume `image`, of which no model needs to know.
+    pub(crate) fn on(
+        template: &Template,
+        image: &Image,
+        seed: u64,
+        options: Options,
+    ) -> Outcome<World> {
         let mut rng = Rng::new(seed ^ u64::from_be_bytes(*b"schedule"));
         let heavy = rng.chance(10);
         let habits = Habits {
@@ -214,7 +234,7 @@ impl World {
             meets: rng.chance(35),
             trouble: rng.chance(8) || options.plant == Some(Plant::SwallowedError),
         };
-        let device = FaultDevice::from_image(template.image.clone());
+        let device = FaultDevice::from_image(image.clone());
         let disk = Disk::new(device, options.plant == Some(Plant::LyingFlush));
         let machine = Arc::new(Machine::new(rng.number()));
         let mut world = World {
@@ -237,6 +257,7 @@ impl World {
             accounts: Accounts::new(Shares::UNLIMITED),
             open_accounts: Vec::new(),
             subtree: template.subtree,
+            incognito: 0,
             next_id: 1,
             over: false,
             digest: Xxh3Default::new(),
@@ -298,7 +319,9 @@ impl World {
             access.account = Some(Arc::clone(&account));
             self.open_accounts.push(account);
         }
-        let session = volume.session(role.peer(), access);
+        let mut peer = role.peer();
+        peer.uid += self.incognito;
+        let session = volume.session(peer, access);
         let mut session = match session {
             Ok(session) => session,
             // The directory was renamed or removed.

@@ -78,7 +78,10 @@ fn what_is_planted_is_found() {
             Plant::TurnsByRequests | Plant::ConnectionsAsUsers => "for an answer",
             Plant::KeptCharges => "has left",
             Plant::WholeRemovals => "are freed at once",
-            Plant::TrustedStrangers => "mounts of a stranger",
+            Plant::TrustedStrangers | Plant::ForgivenLies => "mounts of a stranger",
+            Plant::WholeListings => "is one turn",
+            Plant::WholeEnds => "are closed in one hold",
+            Plant::ConnectionsAsAccounts => "a user has",
             // By the check, or by what is missing.
             Plant::LyingFlush | Plant::SwallowedError => "",
         };

@@ -110,6 +110,11 @@ impl FaultDevice {
         &self.media
     }
 
+    /// The same, without the device.
+    pub fn into_media(self) -> Media {
+        self.media
+    }
+
     /// The image that a process leaves if it ends now: every completed call.
     pub fn process_crash(&self) -> Image {
         self.media.current().clone()

@@ -48,7 +48,12 @@ impl Superblocks {
             _ => 0,
         };
         let mut best = first.clone().ok();
-        for index in copies(device, best.as_ref()) {
+        // Mostly all three are one.
+        let copies = copies(device, best.as_ref());
+        for (at, &index) in copies.iter().enumerate() {
+            if copies[..at].contains(&index) {
+                continue;
+            }
             let Ok(copy) = read_at(device, index, &mut b) else { continue };
             let is_newer = best.as_ref().is_none_or(|best| {
                 // The copy may be of another volume that was there before.
@@ -62,8 +67,9 @@ impl Superblocks {
             return first.map(|sb| Superblocks { sb, found: [Found::Right; 2] });
         };
         let mut found = [Found::Damaged; 2];
-        for (found, index) in found.iter_mut().zip([BlockIndex(0), sb.copy_index()]) {
-            *found = match read_at(device, index, &mut b) {
+        let again = [first, read_at(device, sb.copy_index(), &mut b)];
+        for (found, read) in found.iter_mut().zip(again) {
+            *found = match read {
                 Ok(other) if other == sb => Found::Right,
                 Ok(other) if other.uuid == sb.uuid && other.generation < sb.generation => {
                     Found::Old

@@ -517,8 +517,6 @@ fn find_directory(fs: &mut impl FileSystem, path: &Path) -> Result<Ino> {
     Ok(at)
 }
 
-/// How many files a session that ends closes before others have their turn: some 100 us.
-const CLOSED_AT_ONCE: usize = 64;
 /// How many inodes it forgets before: as long.
 const FORGOTTEN_AT_ONCE: usize = 512;
 
@@ -550,13 +548,14 @@ impl<F: FileSystem + Send> Drop for Session<F> {
         // Closing stamps nothing.
         let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
         let uid = self.own.peer.uid;
+        let at_once = self.own.access.limits.closed_at_once.max(1);
         let mut handles = self.own.handles.drain().peekable();
         // No other file system wants to know what its clients know.
         let given = if self.volume.is_foreign() { self.own.inodes.drain() } else { Vec::new() };
         let mut given = given.into_iter().peekable();
         loop {
             let state: &mut Guarded<F> = &mut guard;
-            for open in handles.by_ref().take(CLOSED_AT_ONCE) {
+            for open in handles.by_ref().take(at_once) {
                 state.end_reading(self.own.view, &open);
                 // The rest are closed, whatever one says.
                 let _ = state.close(&cx, (self.own.id, uid), &open);

@@ -96,6 +96,16 @@ impl Image {
         }
     }
 
+    /// Whether the bytes from `at` on are `data`, which lies within a block.
+    pub(super) fn is(&self, at: u64, data: &[u8]) -> bool {
+        let (block, within, n) = piece(at, data.len());
+        debug_assert!(n == data.len());
+        match self.block(block) {
+            Some(bytes) => bytes[within..within + n] == *data,
+            None => data.iter().all(|&byte| byte == 0),
+        }
+    }
+
     /// Copies `data` to the bytes from `at` on.
     pub fn write(&mut self, at: u64, data: &[u8]) {
         let mut done = 0;

@@ -3,7 +3,6 @@
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
-use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -140,6 +139,11 @@ impl Media {
     /// number (the durable content counted, so 2 or more).
     pub fn pending(&self) -> impl Iterator<Item = (u64, usize)> + '_ {
         self.pending.iter().map(|(&sector, p)| (sector, p.versions.len() + 1))
+    }
+
+    /// Whether reads return bytes that a failed flush gave up, which may not be what is durable.
+    pub fn has_given_up(&self) -> bool {
+        self.pending.values().any(|pending| pending.given_up)
     }
 
     /// The image after power loss. `choose` is asked once for each sector of
@@ -283,20 +287,23 @@ impl Media {
             let sector = offset / SECTOR_SIZE as u64;
             let within = (offset % SECTOR_SIZE as u64) as usize;
             let n = (data.len() - done).min(SECTOR_SIZE - within);
-            let old = self.current.sector(sector);
-            self.current.write(offset, &data[done..done + n]);
-            let new = self.current.sector(sector);
-            if let Some(pending) = self.pending.get_mut(&sector) {
-                pending.given_up = false;
-                if new != old {
-                    pending.versions.push((self.now, Arc::new(new)));
-                }
-            } else if new != old {
-                let pending =
-                    Pending { versions: vec![(self.now, Arc::new(new))], given_up: false };
-                self.pending.insert(sector, pending);
-            }
+            let part = &data[done..done + n];
             done += n;
+            let is_same = self.current.is(offset, part);
+            if !is_same || !self.current.is_stored(offset / BLOCK_SIZE as u64) {
+                self.current.write(offset, part);
+            }
+            if is_same {
+                if let Some(pending) = self.pending.get_mut(&sector) {
+                    pending.given_up = false;
+                }
+                continue;
+            }
+            let version = (self.now, Arc::new(self.current.sector(sector)));
+            let pending = self.pending.entry(sector);
+            let pending = pending.or_insert(Pending { versions: Vec::new(), given_up: false });
+            pending.given_up = false;
+            pending.versions.push(version);
         }
     }
 

@@ -35,6 +35,45 @@ pub(crate) struct Usage {
     count: u64,
 }
 
+/// The bits that a group's map block should have.
+struct Expected<'a> {
+    bits: Option<&'a [u64; WORDS]>,
+    /// Blocks of the group.
+    len: usize,
+    /// Those of its maps and summaries.
+    front: usize,
+    /// The first block and the number of those that the ring takes.
+    ring: Option<(usize, usize)>,
+}
+
+impl Expected<'_> {
+    /// 64 of them from `word` * 64 on.
+    fn word(&self, word: usize) -> u64 {
+        let mut v = self.bits.map_or(0, |bits| bits[word]);
+        if word == 0 {
+            v |= (1 << self.front) - 1;
+        }
+        if let Some((start, count)) = self.ring {
+            let from = start.max(word * 64);
+            let to = (start + count).min(word * 64 + 64);
+            if from < to {
+                v |= (u64::MAX >> (64 - (to - from))) << (from % 64);
+            }
+        }
+        let first = word * 64;
+        if first + 64 > self.len {
+            // Bits beyond the volume are in use.
+            v |= if first >= self.len { u64::MAX } else { u64::MAX << (self.len - first) };
+        }
+        v
+    }
+
+    /// Whether no block is free.
+    fn is_full(&self) -> bool {
+        (0..WORDS).all(|word| self.word(word) == u64::MAX)
+    }
+}
+
 impl Usage {
     /// Whether `block`, one of the group area, is in use.
     pub fn contains(&self, sb: &Superblock, block: u64) -> bool {
@@ -90,26 +129,14 @@ impl Usage {
         }
     }
 
-    /// The bits that the group's map block should have, 64 from `word` * 64 on.
-    fn expected(&self, sb: &Superblock, group: u64, word: usize) -> u64 {
-        let len = sb.group_len(group);
-        let mut v = self.groups.get(&group).map_or(0, |bits| bits[word]);
-        if word == 0 {
-            v |= (1 << sb.front_len(group)) - 1;
+    /// The bits that the map block of `group` should have.
+    fn expected(&self, sb: &Superblock, group: u64) -> Expected<'_> {
+        Expected {
+            bits: self.groups.get(&group).map(|bits| &**bits),
+            len: sb.group_len(group),
+            front: sb.front_len(group),
+            ring: sb.ring_in(group),
         }
-        if let Some((start, count)) = sb.ring_in(group) {
-            let from = start.max(word * 64);
-            let to = (start + count).min(word * 64 + 64);
-            if from < to {
-                v |= (u64::MAX >> (64 - (to - from))) << (from % 64);
-            }
-        }
-        let first = word * 64;
-        if first + 64 > len {
-            // Bits beyond the volume are in use.
-            v |= if first >= len { u64::MAX } else { u64::MAX << (len - first) };
-        }
-        v
     }
 
     /// How many blocks are free on a volume on which these are in use.
@@ -144,7 +171,7 @@ impl Usage {
             damaged_copies(damaged).for_each(|copy| report.add(Finding::MapCopy { group, copy }));
             self.compare_group(&sb, group, &b, report);
             if summary.as_ref().is_some_and(|b| is_called_full(b, group))
-                && (0..WORDS).any(|word| self.expected(&sb, group, word) != u64::MAX)
+                && !self.expected(&sb, group).is_full()
             {
                 let group = group - group % summary::GROUPS;
                 report.add(Finding::Summary { group });
@@ -175,12 +202,15 @@ impl Usage {
                 });
             }
         };
-        let len = sb.group_len(group);
+        let expected = self.expected(sb, group);
+        let len = expected.len;
         let mut beyond_differs = false;
         for word in 0..WORDS {
             let stored = get64(b, map::BITS + word * 8);
-            let expected = self.expected(sb, group, word);
-            let mut differ = stored ^ expected;
+            let mut differ = stored ^ expected.word(word);
+            if differ == 0 {
+                continue;
+            }
             if word * 64 + 64 > len {
                 // Bits beyond the volume are no blocks.
                 let beyond = u64::MAX << len.saturating_sub(word * 64);
@@ -222,9 +252,10 @@ impl Usage {
             let index = sb.map_block(group);
             let old = view.read_pair(index, magic::MAP);
             layout::init_block(&mut b, index, magic::MAP);
+            let expected = self.expected(&sb, group);
             for word in 0..WORDS {
                 let at = map::BITS + word * 8;
-                let mut v = self.expected(&sb, group, word);
+                let mut v = expected.word(word);
                 if add_only && let Ok((old, _)) = &old {
                     v |= get64(old, at);
                 }
@@ -256,8 +287,8 @@ impl Usage {
         let old = view.read_pair(index, magic::SUMMARY);
         if let Ok((b, [false, false])) = &old {
             let end = sb.group_count().min(group + summary::GROUPS);
-            let is_full = |g| (0..WORDS).all(|word| self.expected(&sb, g, word) == u64::MAX);
-            if (group..end).all(|g| !is_called_full(b, g) || is_full(g)) {
+            let may_be_full = |g| !is_called_full(b, g) || self.expected(&sb, g).is_full();
+            if (group..end).all(may_be_full) {
                 return Ok(());
             }
         }
@@ -275,7 +306,7 @@ impl Usage {
         let mut block = from.max(sb.group_start);
         while block < last {
             let (group, at) = sb.locate(block);
-            let rest = !self.expected(sb, group, at / 64) >> (at % 64);
+            let rest = !self.expected(sb, group).word(at / 64) >> (at % 64);
             if rest != 0 {
                 return Some(block + u64::from(rest.trailing_zeros()));
             }

@@ -190,11 +190,26 @@ impl Ring {
         let sector = SECTOR_SIZE as u64;
         let mut at = (position + record::HEADER_LEN as u64).next_multiple_of(sector);
         let last = position.saturating_add(COMMIT_MAX).min(self.limit);
+        // A block is loaded at once, since most have no echo: a device that is asked for each
+        // sector by itself takes hundreds of calls for that.
+        let mut block = [0; BLOCK_SIZE];
         while at < last {
-            if self.read(device, at, sequence..=sequence, buf)? && echo_of(buf) == Some(position) {
-                return Ok(Some(at));
+            let end = (at + 1).next_multiple_of(BLOCK_SIZE as u64);
+            let block = &mut block[..(end - at) as usize];
+            self.load(device, at, block)?;
+            let sectors = block.as_chunks::<SECTOR_SIZE>().0;
+            for (at, content) in (at..last).step_by(SECTOR_SIZE).zip(sectors) {
+                let is_echo = content[record::FLAGS] & record::ECHO != 0
+                    && get16(content, record::MAGIC) == magic::JOURNAL_RECORD
+                    && get64(content, record::SEQUENCE) == sequence;
+                if is_echo
+                    && self.read(device, at, sequence..=sequence, buf)?
+                    && echo_of(buf) == Some(position)
+                {
+                    return Ok(Some(at));
+                }
             }
-            at += sector;
+            at = end;
         }
         Ok(None)
     }
@@ -347,7 +362,7 @@ fn look_beyond<M: Addressable>(
     clean: bool,
 ) -> Result<(Beyond, u64)> {
     const PIECE: u64 = 64 << 10;
-    const MANY: usize = 128;
+    const MANY: usize = 512;
     let ring = Ring::new(superblock, &from);
     let near = if clean { PIECE } else { 2 * record_max(ring.len) as u64 };
     let mut limit = ring.limit.min(end.position + near);
@@ -364,7 +379,7 @@ fn look_beyond<M: Addressable>(
         let mut skip_to = at;
         // Nearly all of it is no beginning of a record: many words are looked at together.
         for (start, words) in (at..).step_by(MANY).zip(piece.chunks(MANY)) {
-            if words.as_chunks::<8>().0.iter().fold(true, |none, word| none & !may_begin(word)) {
+            if is_blank(words) || !may_hold(words) {
                 continue;
             }
             for (position, word) in (start..).step_by(8).zip(words.as_chunks::<8>().0) {
@@ -383,6 +398,34 @@ fn look_beyond<M: Addressable>(
         at = next.max(skip_to);
     }
     Ok((beyond, latest))
+}
+
+/// Whether all is zeros, as it is where the ring was not used yet.
+#[inline]
+fn is_blank(words: &[u8]) -> bool {
+    let (parts, rest) = words.as_chunks::<64>();
+    let mut any = [0; 8];
+    for part in parts {
+        for (any, word) in any.iter_mut().zip(part.as_chunks::<8>().0) {
+            *any |= u64::from_ne_bytes(*word);
+        }
+    }
+    any == [0; 8] && rest.iter().all(|&byte| byte == 0)
+}
+
+/// Whether a record may begin at one of the words of eight bytes.
+#[inline]
+fn may_hold(words: &[u8]) -> bool {
+    let (pairs, rest) = words.as_chunks::<16>();
+    // All numbers of two bytes are compared, side by side: that is faster than leaving any out. Of
+    // those the first and the fifth of sixteen bytes begin a word.
+    let mut found = [0_u16; 8];
+    for pair in pairs {
+        for (found, number) in found.iter_mut().zip(pair.as_chunks::<2>().0) {
+            *found |= u16::from(u16::from_le_bytes(*number) == magic::JOURNAL_RECORD);
+        }
+    }
+    found[0] | found[4] != 0 || rest.as_chunks::<8>().0.iter().any(may_begin)
 }
 
 /// Whether the eight bytes that a record may begin with have its magic number.

@@ -22,6 +22,8 @@ pub struct Limits {
     pub mapped_files: usize,
     /// Bytes of the View of a session that is served through a ring; 0 for none.
     pub view: usize,
+    /// Files that the session closes when it ends before others have their turn: some 100 us.
+    pub closed_at_once: usize,
     /// Requests and bytes in a second, which all sessions of an account share; without an account
     /// there is no bound.
     pub rates: Rates,
@@ -37,6 +39,7 @@ impl Default for Limits {
             mapped: 1 << 30,
             mapped_files: 256,
             view: 16 << 20,
+            closed_at_once: 64,
             rates: Rates::default(),
         }
     }
