@@ -4,13 +4,16 @@
 //! Read in this order: [`image`] the volumes that hostile images are made from; [`mutate`] the
 //! damage, with right checksums, without which the code would refuse every image; [`explore`]
 //! everything a user may do with a volume; then the targets: [`mount`], [`check`], [`operations`];
-//! [`requests`] to a server of the file seam, [`replies`] to a client of it; and [`channel`], whose
-//! hostile bytes are shared memory.
+//! [`requests`] to a server of the file seam, [`replies`] to a client of it; [`channel`], whose
+//! hostile bytes are shared memory; and [`device`], a virtio-fs device whose guest and front end
+//! are hostile ([`front_end`]).
 #![forbid(unsafe_code)]
 
 pub mod channel;
 pub mod check;
+pub mod device;
 pub mod explore;
+pub mod front_end;
 pub mod image;
 pub mod metered;
 pub mod mount;

@@ -54,13 +54,13 @@ pub fn run(bytes: &[u8]) {
 }
 
 /// Writes a header that fits, with an opcode and an inode.
-fn seal(message: &mut [u8], opcode: u32, unique: u64, nodeid: u64, data: usize) {
+pub(crate) fn seal(message: &mut [u8], opcode: u32, unique: u64, nodeid: u64, data: usize) {
     let len = (message.len() + data) as u32;
     InHeader { len, opcode, unique, nodeid, ..InHeader::default() }.store(message);
 }
 
 /// A number that a request may mean something with.
-fn number(script: &mut Script<'_>) -> u64 {
+pub(crate) fn number(script: &mut Script<'_>) -> u64 {
     match script.byte() % 8 {
         0 => u64::MAX,
         1 => 1 << script.below(64),
@@ -70,7 +70,7 @@ fn number(script: &mut Script<'_>) -> u64 {
 }
 
 /// Puts a request together that is nearly one.
-fn request(
+pub(crate) fn request(
     script: &mut Script<'_>,
     message: &mut Vec<u8>,
     data: usize,

@@ -108,3 +108,8 @@ fn replies() {
 fn channel() {
     smoke("channel", 3000, crate::channel::run);
 }
+
+#[test]
+fn device() {
+    smoke("device", 1500, crate::device::run);
+}

@@ -6,7 +6,7 @@
 //!
 //! Read in this order: [`history`] operations and their results, [`spec`] their meaning,
 //! [`checker`] the search for an order, [`clients`] execute operations, [`run`] schedules of
-//! threads and [`processes`] of processes, [`planted`] defects that the checker has to find.
+//! threads and [`processes`] of processes, [`planted`] and [`stale`] defects that the checker has to find.
 
 pub mod checker;
 pub mod clients;
@@ -15,3 +15,4 @@ pub mod planted;
 pub mod processes;
 pub mod run;
 pub mod spec;
+pub mod stale;

@@ -16,6 +16,7 @@ use atoll_host::server::rules::{Mode, Rules};
 use atoll_host::virtio::device::DeviceOptions;
 use atoll_server::route::kernel::KernelOptions;
 use atoll_server::{Access, Credentials, Identity, Session, Volume};
+use atoll_transport::Transport;
 use atoll_transport::channel::Config;
 use atoll_vfs::wire::Extensions;
 use atoll_vfs::{AccessTimes, Client, ClientOptions, FileSystem};
@@ -192,15 +193,17 @@ impl<F: FileSystem + Send + 'static> Served<F> {
         target
     }
 
-    /// A guest of a device that has none: its driver is in this process, its requests say who
-    /// makes them.
+    /// Where the sockets are: of devices, `d` and a number.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The socket of a device that has no front end.
     ///
     /// # Panics
-    /// When there is no such device, or it does not answer.
-    pub fn guest(&mut self) -> Client<Guest> {
-        let socket = self.devices.pop().expect("a device");
-        let options = ClientOptions { extensions: Extensions::empty(), ..ClientOptions::default() };
-        Client::connect(Guest::connect(&socket, Setup::default()), options).expect("a session")
+    /// When there is none.
+    pub fn device(&mut self) -> PathBuf {
+        self.devices.pop().expect("a device")
     }
 
     /// Tells the server to end, and does not wait for it.
@@ -233,6 +236,24 @@ impl<F: FileSystem + Send + 'static> Drop for Served<F> {
             let _ = mount::detach(target);
         }
     }
+}
+
+/// A guest of the device at `socket`: its driver is in this process, its requests say who makes
+/// them.
+///
+/// # Panics
+/// When the device does not answer.
+pub fn guest(socket: &Path) -> Client<Guest> {
+    guest_by(Guest::connect(socket, Setup::default()))
+}
+
+/// The same, by a transport that leads to a guest.
+///
+/// # Panics
+/// When the device does not answer.
+pub fn guest_by<T: Transport>(transport: T) -> Client<T> {
+    let options = ClientOptions { extensions: Extensions::empty(), ..ClientOptions::default() };
+    Client::connect(transport, options).expect("a session")
 }
 
 /// A connection through a ring with `lanes`.

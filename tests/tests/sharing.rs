@@ -125,6 +125,31 @@ fn guests() {
     });
 }
 
+/// A device that answers from a copy of what others change is found.
+#[test]
+fn a_stale_device_is_found() {
+    within(LIMIT, || {
+        let mut kinds = [Kind::StaleGuest, Kind::Ring, Kind::Session].into_iter().cycle();
+        let found = (0..PATIENCE).find_map(|seed| {
+            let kinds: Vec<Kind> = kinds.by_ref().take(3).collect();
+            run(seed, world(&kinds), &Mix::ALL).err().map(|error| (seed, error))
+        });
+        let (seed, error) = found.expect("it was never seen");
+        assert!(error.contains("no order explains"), "{error}");
+        println!("seed {seed}: {error}");
+    });
+}
+
+/// Virtual machines and mounts, neither of whose kernels waits for the other.
+#[test]
+fn guests_and_mounts() {
+    mounted("guests_and_mounts", 20, |seed, i| match (seed as usize / 3 + i) % 4 {
+        0 => Kind::Mount,
+        2 => Kind::Ring,
+        _ => Kind::Guest,
+    });
+}
+
 #[test]
 fn all_kinds_together() {
     mounted("all_kinds_together", 20, |seed, i| {

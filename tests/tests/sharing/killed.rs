@@ -20,7 +20,7 @@ use atoll_tests::subject::{RW, name};
 use atoll_vfs::{Context, FileSystem, Handle, Ino, OpenFlags, Timespec};
 
 use super::LIMIT;
-use super::served::{Real, Served, examine, in_namespace, ring, serve};
+use super::served::{Real, Served, examine, guest, in_namespace, ring, serve_to};
 
 /// The bytes of a file without a name that a client holds when it dies.
 const HELD: u64 = 1 << 20;
@@ -54,6 +54,12 @@ fn sharer() {
             "mount" => {
                 hold_in_directory(path, i);
                 Box::new(directory(PAGE))
+            }
+            "guest" => {
+                // Each has a device of its own.
+                let mut client = guest(&path.join(format!("d{i}")));
+                hold(&mut client, i);
+                Box::new(SeamClient::new(client).expect("the world").untold())
             }
             _ => {
                 let mut ring = ring(path, 1);
@@ -192,9 +198,14 @@ fn killed(test: &str, kind: &str, runs: u64) {
     let mut sum = Sum::default();
     for seed in seeds(runs) {
         let clients = 2 + seed as usize % 3;
-        let mut served = serve(false);
+        let devices = if kind == "guest" { clients } else { 0 };
+        let mut served = serve_to(devices, false);
         let mounts = kind == "mount";
-        let path = if mounts { served.mount() } else { served.socket() };
+        let path = match kind {
+            "mount" => served.mount(),
+            "guest" => served.folder().to_owned(),
+            _ => served.socket(),
+        };
         let mut waiter = Waiter::new(&served, clients);
         let mix = Mix::ALL;
         let plan = Plan {
@@ -234,6 +245,12 @@ fn rings() {
 #[test]
 fn cached() {
     within(LIMIT, || killed("killed::cached", "cached", 12));
+}
+
+/// Front ends with their guests.
+#[test]
+fn guests() {
+    within(LIMIT, || killed("killed::guests", "guest", 12));
 }
 
 /// Programs that use one mount.

@@ -2,10 +2,13 @@
 
 use atoll_block::RamDevice;
 use atoll_fs::{CheckOptions, FormatOptions, Fs, MountOptions, check, format};
+use atoll_tests::guest::{Guest, Setup};
 use atoll_tests::linear::clients::{Dawdling, PAGE, PosixClient, SeamClient, prepare};
 use atoll_tests::linear::run::{AnyClient, World};
 use atoll_tests::linear::spec::{Kernel, Rules};
-pub use atoll_tests::served::{SPIN, Served, in_namespace, ring};
+use atoll_tests::linear::stale::Stale;
+use atoll_tests::served::guest_by;
+pub use atoll_tests::served::{SPIN, Served, guest, in_namespace, ring};
 
 pub type Real = Dawdling<Fs<RamDevice>>;
 
@@ -44,15 +47,12 @@ pub enum Kind {
     CachingMount,
     /// A virtual machine's device, of whose data the driver keeps nothing.
     Guest,
+    /// The same, of a device that is wrong: it answers from a copy.
+    StaleGuest,
 }
 
-/// Serves a new volume with the world on it.
-pub fn serve(kept: bool) -> Served<Real> {
-    serve_to(0, kept)
-}
-
-/// The same, with devices for virtual machines.
-fn serve_to(guests: usize, kept: bool) -> Served<Real> {
+/// Serves a new volume with the world on it, and so many devices for virtual machines.
+pub fn serve_to(guests: usize, kept: bool) -> Served<Real> {
     let served = Served::with_devices(volume(), guests);
     prepare(&mut served.session(), kept).expect("an empty volume");
     served
@@ -68,7 +68,8 @@ pub fn examine(served: Served<Real>) {
 
 /// A world on a served volume with clients of these kinds.
 pub fn world(kinds: &[Kind]) -> World {
-    let guests = kinds.iter().filter(|kind| **kind == Kind::Guest).count();
+    let of_guest = |kind: &&Kind| matches!(kind, Kind::Guest | Kind::StaleGuest);
+    let guests = kinds.iter().filter(of_guest).count();
     let mut served = serve_to(guests, false);
     let mut shared = ring(&served.socket(), kinds.len() as u32);
     let mut clients: Vec<AnyClient> = Vec::new();
@@ -89,7 +90,15 @@ pub fn world(kinds: &[Kind]) -> World {
             Kind::CachedLane => {
                 Box::new(SeamClient::new(shared.cached().expect("a lane")).expect("the world"))
             }
-            Kind::Guest => Box::new(SeamClient::new(served.guest()).expect("the world").untold()),
+            Kind::Guest => {
+                let client = guest(&served.device());
+                Box::new(SeamClient::new(client).expect("the world").untold())
+            }
+            Kind::StaleGuest => {
+                let device = Guest::connect(&served.device(), Setup::default());
+                let client = guest_by(Stale::new(device));
+                Box::new(SeamClient::new(client).expect("the world").untold())
+            }
             Kind::Mount => Box::new(PosixClient::new(&served.mount(), PAGE).expect("the world")),
             Kind::CachingMount => {
                 Box::new(PosixClient::caching(&served.mount(), PAGE).expect("the world"))

@@ -574,6 +574,17 @@ impl Carrier for Carried<'_> {
     }
 }
 
+/// What came of [`Device::step`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Requests were served, or answers given.
+    Served,
+    /// There were none.
+    Idle,
+    /// The front end has gone.
+    Gone,
+}
+
 /// A device with its front end.
 pub struct Device<F: FileSystem + Send> {
     front_end: BackendReqHandler<Mutex<BackEnd>>,
@@ -617,6 +628,21 @@ impl<F: FileSystem + Send> Device<F> {
         let served = catch_unwind(AssertUnwindSafe(|| self.run(stop)));
         self.service.end();
         served.unwrap_or_else(|_| Err("met an internal error".to_owned()))
+    }
+
+    /// Does what there is to do now. It waits for nothing if the front end has sent whole messages.
+    /// For tests, which have front end and device in one thread; a panic is theirs.
+    ///
+    /// # Errors
+    /// As [`serve`](Self::serve).
+    pub fn step(&mut self, stop: BorrowedFd<'_>) -> Result<Step, String> {
+        let broken = |Broken(why): Broken| why.to_owned();
+        let any = self.service.turn(&mut Self::state(&self.state)).map_err(broken)?;
+        match self.wait(stop, true).map_err(broken)? {
+            false => Ok(Step::Gone),
+            true if any => Ok(Step::Served),
+            true => Ok(Step::Idle),
+        }
     }
 
     fn state(state: &Mutex<BackEnd>) -> MutexGuard<'_, BackEnd> {
