@@ -192,14 +192,19 @@ impl<M: Addressable> Store<M> {
     /// Gives a block that stands twice a generation above that of the content that is at home, or
     /// is about to go there: an older content that is put back in one of the two is then known by
     /// its generation.
-    #[inline]
+    #[inline(always)]
     fn raise_generation(&mut self, id: FrameId) {
         if !self.cache.frame(id).raised {
-            let last = layout::get64(&self.cache.frame(id).data[..], map::GENERATION);
-            let generation = self.commits.generation().max(last.saturating_add(1));
-            self.put(id, map::GENERATION, &generation.to_le_bytes());
-            self.cache.frame_mut(id).raised = true;
+            self.raise_generation_now(id);
         }
+    }
+
+    #[cold]
+    fn raise_generation_now(&mut self, id: FrameId) {
+        let last = layout::get64(&self.cache.frame(id).data[..], map::GENERATION);
+        let generation = self.commits.generation().max(last.saturating_add(1));
+        self.put(id, map::GENERATION, &generation.to_le_bytes());
+        self.cache.frame_mut(id).raised = true;
     }
 
     /// Clears the bits of the blocks that the transaction freed. That happens last, so that the
