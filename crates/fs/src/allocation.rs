@@ -165,8 +165,18 @@ impl<M: Addressable> Store<M> {
         self.raise_generation(id);
         let mut at = run.first;
         let end = run.first + run.len;
+        if run.len > 0 && at / 8 == (end - 1) / 8 {
+            // The common case of one block, or a few.
+            let byte = self.cache.frame(id).data[map::BITS + at / 8];
+            let bits = u8::MAX >> (8 - run.len) << (at % 8);
+            if byte & bits != if value { 0 } else { bits } {
+                return Err(Corruption::Map.into());
+            }
+            self.put(id, map::BITS + at / 8, &[byte ^ bits]);
+            return Ok(());
+        }
         while at < end {
-            // A byte at a time in the common case of one block, 64 bytes at a time else.
+            // 64 bytes at a time.
             let first = at / 8;
             let last = ((end - 1) / 8).min(first + 63);
             let mut bytes = [0; 64];
