@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use atoll::storage;
 use atoll_fs::{FsError, GrowError, MountOptions};
 use atoll_host::device::{OpenError, OpenOptions};
+use atoll_host::memory;
 use serde::Serialize;
 
 use crate::failure::{Failure, Outcome};
@@ -77,7 +78,7 @@ pub fn run(args: &Args) -> Outcome {
         )),
         error => volume::cannot_open(path, error),
     })?;
-    let mount = storage::mounting(&device, false);
+    let mount = storage::mounting(&device, false, memory::cache_bytes());
     let mount = MountOptions { listener: Some(notes::listener(path)), ..mount };
     let grown = match atoll_fs::grow(&mut device, &mount) {
         Ok(grown) => grown,

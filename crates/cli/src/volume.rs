@@ -11,6 +11,7 @@ use atoll_block::{BLOCK_SIZE, BlockDevice, BlockError, BlockIndex};
 use atoll_fs::{BLOCK_COUNT_MIN, Corruption, FormatOptions, Fs, FsError, MountOptions};
 use atoll_host::client::Address;
 use atoll_host::device::{self, HostDevice, NewFile, OpenError, OpenOptions};
+use atoll_host::memory;
 use atoll_posix::Credentials;
 use atoll_vfs::AccessTimes;
 
@@ -155,7 +156,7 @@ pub fn open_device(path: &Path, access: Access) -> Result<HostDevice, Failure> {
 /// Damage found then or later is [printed](notes).
 pub fn open(path: &Path, access: Access) -> Result<Volume, Failure> {
     let device = open_device(path, access)?;
-    let mount = storage::mounting(&device, access == Access::Read);
+    let mount = storage::mounting(&device, access == Access::Read, memory::cache_bytes());
     let mount = MountOptions { listener: Some(notes::listener(path)), ..mount };
     Fs::mount(device, &mount).map_err(|error| unusable(path, error))
 }
@@ -312,7 +313,7 @@ fn make(
         device.close_as_found();
         return Err(failure);
     }
-    let mount = storage::mounting(&device, false);
+    let mount = storage::mounting(&device, false, memory::cache_bytes());
     Fs::mount(device, &mount).map_err(|error| unusable(path, error))
 }
 

@@ -165,8 +165,18 @@ impl<M: Addressable> Store<M> {
         self.raise_generation(id);
         let mut at = run.first;
         let end = run.first + run.len;
+        if run.len > 0 && at / 8 == (end - 1) / 8 {
+            // The common case of one block, or a few.
+            let byte = self.cache.frame(id).data[map::BITS + at / 8];
+            let bits = u8::MAX >> (8 - run.len) << (at % 8);
+            if byte & bits != if value { 0 } else { bits } {
+                return Err(Corruption::Map.into());
+            }
+            self.put(id, map::BITS + at / 8, &[byte ^ bits]);
+            return Ok(());
+        }
         while at < end {
-            // A byte at a time in the common case of one block, 64 bytes at a time else.
+            // 64 bytes at a time.
             let first = at / 8;
             let last = ((end - 1) / 8).min(first + 63);
             let mut bytes = [0; 64];
@@ -192,14 +202,19 @@ impl<M: Addressable> Store<M> {
     /// Gives a block that stands twice a generation above that of the content that is at home, or
     /// is about to go there: an older content that is put back in one of the two is then known by
     /// its generation.
-    #[inline]
+    #[inline(always)]
     fn raise_generation(&mut self, id: FrameId) {
         if !self.cache.frame(id).raised {
-            let last = layout::get64(&self.cache.frame(id).data[..], map::GENERATION);
-            let generation = self.commits.generation().max(last.saturating_add(1));
-            self.put(id, map::GENERATION, &generation.to_le_bytes());
-            self.cache.frame_mut(id).raised = true;
+            self.raise_generation_now(id);
         }
+    }
+
+    #[cold]
+    fn raise_generation_now(&mut self, id: FrameId) {
+        let last = layout::get64(&self.cache.frame(id).data[..], map::GENERATION);
+        let generation = self.commits.generation().max(last.saturating_add(1));
+        self.put(id, map::GENERATION, &generation.to_le_bytes());
+        self.cache.frame_mut(id).raised = true;
     }
 
     /// Clears the bits of the blocks that the transaction freed. That happens last, so that the

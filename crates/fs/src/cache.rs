@@ -357,6 +357,11 @@ impl Cache {
 
     /// Puts `data` as the content of `block`, which is not here yet.
     pub fn insert(&mut self, block: BlockIndex, data: &Block) -> FrameId {
+        self.insert_with(block, |content| content.copy_from_slice(data))
+    }
+
+    /// As [`insert`](Self::insert), the content written by `fill`.
+    pub fn insert_with(&mut self, block: BlockIndex, fill: impl FnOnce(&mut Block)) -> FrameId {
         debug_assert!(!self.by_block.contains_key(&block.0));
         let id = self.vacate();
         self.versions += 1;
@@ -364,7 +369,7 @@ impl Cache {
         let (versions, operation) = (self.versions, self.operation);
         let frame = self.frame_mut(id);
         frame.block = block;
-        frame.data.copy_from_slice(data);
+        fill(&mut frame.data);
         frame.clear_index();
         frame.version = versions;
         frame.state = FrameState::Clean;

@@ -150,21 +150,27 @@ impl<M: Addressable> Fs<M> {
         self.change(slot, false, |store, inode| store.write_file(inode, offset, data))
     }
 
-    /// Runs a transaction on a copy of an inode in memory, and keeps the copy if it commits.
+    /// Runs a transaction on an inode in memory, which is what it was if that does not commit.
     fn change<T>(
         &mut self,
         slot: u32,
         frees_space: bool,
         mut body: impl FnMut(&mut Store<M>, &mut Inode) -> Result<T>,
     ) -> Result<T> {
-        let before = *self.inodes.get(slot);
-        let mut inode = before;
-        let value = self.store.transact(frees_space, |store| {
-            inode = before;
-            body(store, &mut inode)
-        })?;
-        *self.inodes.get_mut(slot) = inode;
-        Ok(value)
+        let inode = self.inodes.get_mut(slot);
+        let before = *inode;
+        let mut is_changed = false;
+        let result = self.store.transact(frees_space, |store| {
+            // A try before this one has failed.
+            if core::mem::replace(&mut is_changed, true) {
+                *inode = before;
+            }
+            body(store, inode)
+        });
+        if result.is_err() {
+            *inode = before;
+        }
+        result
     }
 
     pub(crate) fn read_only_errno(&self) -> Errno {

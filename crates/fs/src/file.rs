@@ -5,8 +5,7 @@
 //! content. Bytes of the last block beyond the end of file are never trusted: they are zeroed when
 //! the file grows over them.
 
-use alloc::vec::Vec;
-
+use arrayvec::ArrayVec;
 use atoll_block::{Addressable, BLOCK_SIZE, BlockError, BlockIndex};
 use atoll_vfs::Data;
 
@@ -21,6 +20,9 @@ const BLOCK: u64 = BLOCK_SIZE as u64;
 
 /// The most that one transaction writes, in bytes: records stay small.
 pub const WRITE_MAX: u64 = 1 << 20;
+
+/// Places with blocks to which one transaction writes.
+const IN_PLACE_MAX: usize = 32;
 
 /// A write into a hole of a file that is mostly there fills the hole this many blocks wide, with
 /// zeros around the data: a file written in any order then takes one transaction for so many
@@ -90,7 +92,7 @@ impl<M: Addressable> Store<M> {
 
     /// Writes at most [`WRITE_MAX`] bytes to a file within a transaction and updates its record.
     /// Returns how many were written: all, unless they go to so many places that their record would
-    /// become too long. After an error the file is what it was.
+    /// become too long, or to [`IN_PLACE_MAX`] that have blocks already. After an error the file is what it was.
     pub fn write_file(&mut self, inode: &mut Inode, offset: u64, data: Data<'_>) -> Result<usize> {
         debug_assert!(data.len() as u64 <= WRITE_MAX);
         let size = inode.record.size;
@@ -98,31 +100,42 @@ impl<M: Addressable> Store<M> {
         if offset > size {
             self.zero_tail(inode, offset)?;
         }
+        let mut found = self.mapping(inode, offset / BLOCK)?;
         let mut done = 0;
-        let mut in_place = Vec::new();
+        // Data stored in place cannot be taken back: it comes when there was space for all the
+        // rest.
+        let mut in_place = ArrayVec::<_, IN_PLACE_MAX>::new();
+        let mut last = None;
         while done < data.len() {
             let at = offset + done as u64;
-            done += match self.mapping(inode, at / BLOCK)? {
+            done += match found {
                 Mapping::Mapped(e) if !e.unwritten => {
-                    let n = (e.end() * BLOCK - at).min((data.len() - done) as u64) as usize;
-                    in_place.push((address(&e, at), done..done + n));
+                    let left = data.len() - done;
+                    let n = (e.end() * BLOCK - at).min(left as u64) as usize;
+                    if n == left {
+                        last = Some((address(&e, at), done));
+                    } else {
+                        in_place.push((address(&e, at), done, n));
+                    }
                     n
                 }
                 found => self.write_run(inode, found, at, data.skip(done))?,
             };
-            if done > 0 && !self.has_room() {
+            if done == data.len() || done > 0 && (in_place.is_full() || !self.has_room()) {
                 break;
             }
+            found = self.mapping(inode, (offset + done as u64) / BLOCK)?;
         }
         let end = offset + done as u64;
         inode.record.size = size.max(end);
         if inode.record.size != size || inode.record.blocks != blocks {
             self.update_size(inode)?;
         }
-        // Data stored in place cannot be taken back: it comes when there was space for all the
-        // rest.
-        for (at, part) in in_place {
-            self.store_pieces(at, data.skip(part.start).limit(part.len()))?;
+        for &(to, from, n) in &in_place {
+            self.store_pieces(to, data.skip(from).limit(n))?;
+        }
+        if let Some((to, from)) = last {
+            self.store_pieces(to, data.skip(from))?;
         }
         Ok(done)
     }

@@ -10,6 +10,7 @@ use crate::commit::Begun;
 use crate::cookie::Cookies;
 use crate::error::Result;
 use crate::file::FREE_BUDGET;
+use crate::hash::hash;
 use crate::inode::InodeRecord;
 use crate::key::{Key, Kind};
 use crate::layout::{self, Superblock, inode as inode_layout};
@@ -94,8 +95,8 @@ impl<M: Addressable> Fs<M> {
         let store = volume::mount(device, options)?;
         let mut fs = Fs {
             cookies: Cookies::new(&store.superblock.hash_key),
+            inodes: InodeTable::new(hash(&store.superblock.hash_key, b"slots of inodes")),
             store,
-            inodes: InodeTable::default(),
             handles: Vec::new(),
             free_handles: Vec::new(),
             times: None,
@@ -123,7 +124,7 @@ impl<M: Addressable> Fs<M> {
         if !self.store.is_read_only() {
             self.handles.clear();
             self.flush_times()?;
-            self.inodes = InodeTable::default();
+            self.inodes.clear();
             self.left = Left::default();
             self.finish_removals()?;
             self.store.checkpoint_clean()?;
@@ -289,6 +290,19 @@ impl<M: Addressable> Fs<M> {
         match self.inodes.slot(ino) {
             Some(slot) => Ok(self.inodes.get(slot).record),
             None => self.read_record(ino),
+        }
+    }
+
+    /// As [`record`](Self::record), for a look at it that does not copy all of it.
+    #[inline]
+    pub(crate) fn with_record<T>(
+        &mut self,
+        ino: Ino,
+        look: impl FnOnce(&InodeRecord) -> T,
+    ) -> Result<T> {
+        match self.inodes.slot(ino) {
+            Some(slot) => Ok(look(&self.inodes.get(slot).record)),
+            None => Ok(look(&self.read_record(ino)?)),
         }
     }
 

@@ -43,13 +43,16 @@ impl<M: Addressable> Fs<M> {
     }
 
     pub(crate) fn do_lookup(&mut self, parent: Ino, name: Name<'_>) -> Result<Attr> {
-        let dir = self.directory(parent)?;
+        let (is_dir, above) = self.with_record(parent, |dir| (dir.is_dir(), dir.parent))?;
+        if !is_dir {
+            return Err(Errno::ENOTDIR.into());
+        }
         let ino = match name.bytes() {
             b"." => parent,
-            b".." => Ino(dir.parent),
+            b".." => Ino(above),
             bytes => self.entry(parent, bytes)?.ino,
         };
-        Ok(self.record(ino)?.attr(ino))
+        self.with_record(ino, |record| record.attr(ino))
     }
 
     /// Within a transaction: an inode record under a new number.

@@ -16,7 +16,6 @@ use crate::key::{Key, Kind};
 use crate::layout::{inode, project, superblock};
 use crate::project::{Project, Quota, item_bytes};
 use crate::store::Store;
-use crate::table::InodeTable;
 
 impl<M: Addressable> Fs<M> {
     /// Gives the directories of `quotas` their quotas, for as long as the volume stays mounted, and
@@ -105,7 +104,7 @@ impl<M: Addressable> Fs<M> {
             return Err(Errno::EBUSY.into());
         }
         self.commit(false)?;
-        self.inodes = InodeTable::default();
+        self.inodes.clear();
         Ok(())
     }
 

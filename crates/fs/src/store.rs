@@ -216,13 +216,12 @@ impl<M: Addressable> Store<M> {
 
     /// A frame for the fresh block `block`, which begins as an empty metadata block of `magic`.
     pub fn init_frame(&mut self, block: u64, magic: u32) -> Result<FrameId> {
-        let mut data = [0; BLOCK_SIZE];
-        layout::init_block(&mut data, BlockIndex(block), magic);
         // The block is free on every state that a crash can bring back, so writing it is harmless;
         // a host that has no room for it says so now, and not at a checkpoint.
         self.device.store_zeros(BlockIndex(block).byte_offset(), BLOCK_SIZE as u64)?;
         self.cache.remove(block);
-        let id = self.cache.insert(BlockIndex(block), &data);
+        let index = BlockIndex(block);
+        let id = self.cache.insert_with(index, |data| layout::init_block(data, index, magic));
         self.cache.mark_dirty(id);
         self.transaction.changes.push(Change {
             frame: id,
@@ -304,8 +303,8 @@ impl<M: Addressable> Store<M> {
         self.put_charges()?;
         self.clear_freed_bits()?;
         let t = &mut self.transaction;
-        if !t.changes.is_empty() || t.state != self.state {
-            let state = (t.state != self.state).then_some(&self.state);
+        let state = (t.state != self.state).then_some(&self.state);
+        if !t.changes.is_empty() || state.is_some() {
             self.journal.begin(0, state);
             for change in &t.changes {
                 let frame = self.cache.frame(change.frame);
@@ -322,16 +321,17 @@ impl<M: Addressable> Store<M> {
         }
         // From here on nothing can fail.
         t.changes.clear();
-        for charge in t.charges.drain(..) {
+        // Most of these lists are empty most of the time, which `pop` finds sooner than `drain`.
+        while let Some(charge) = t.charges.pop() {
             charge.settle(&mut self.projects);
         }
         t.undo.clear();
         t.refilled.clear();
-        for (start, len) in t.allocated.drain(..) {
+        while let Some((start, len)) = t.allocated.pop() {
             let (group, first) = self.superblock.locate(start);
             self.allocator.allocated(group, Run { first, len: len as usize });
         }
-        for freed in t.freed.drain(..) {
+        while let Some(freed) = t.freed.pop() {
             if freed.metadata {
                 self.cache.remove(freed.start);
             } else {

@@ -14,6 +14,9 @@ use crate::store::Store;
 
 /// A node with less than this in live cells is merged with a neighbour if both fit in one.
 const MERGE_BELOW: usize = layout::CAPACITY / 3;
+/// A leaf that was not merged tries again when it has lost about so many bytes more: its neighbours
+/// are looked at once for several removals.
+const MERGE_STEP: usize = layout::CAPACITY / 16;
 /// Bytes of an inode's cells that a split at the right edge moves at most, so that those of a large
 /// file fill nodes.
 const MOVED_MAX: usize = layout::CAPACITY / 8;
@@ -468,8 +471,11 @@ impl<M: Addressable> Store<M> {
         if self.cache.frame(id).keys().get(slot) != Some(&key) {
             return Err(Corruption::Item.into());
         }
+        let before = self.cache.frame(id).live as usize;
         self.drop_cell(id, slot);
-        if self.cache.frame(id).live as usize >= MERGE_BELOW {
+        let live = self.cache.frame(id).live as usize;
+        let is_due = live == 0 || live / MERGE_STEP != before / MERGE_STEP;
+        if live >= MERGE_BELOW || !is_due {
             return Ok(());
         }
         let path = *self.fingers.path(key);
@@ -527,9 +533,8 @@ impl<M: Addressable> Store<M> {
             if left_slot + 1 >= parent_frame.count() {
                 continue;
             }
-            let (left, right) = (parent_frame.child(left_slot), parent_frame.child(left_slot + 1));
-            let left = self.node(left, level as u32)?;
-            let right = self.node(right, level as u32)?;
+            let left = self.child(parent, left_slot, level as u32)?;
+            let right = self.child(parent, left_slot + 1, level as u32)?;
             if left == right {
                 return Err(Corruption::Node.into());
             }
@@ -542,6 +547,16 @@ impl<M: Addressable> Store<M> {
             return self.mend(path, level + 1);
         }
         Ok(())
+    }
+
+    /// The frame of the child in `slot` of an inner node, which must have `level`.
+    fn child(&mut self, parent: FrameId, slot: usize, level: u32) -> Result<FrameId> {
+        let frame = self.cache.frame(parent);
+        let (block, hint) = (frame.child(slot), frame.hint(slot));
+        match self.cache.hinted(hint, block) {
+            Some(id) if u32::from(self.cache.frame(id).level) == level => Ok(id),
+            _ => self.node(block, level),
+        }
     }
 
     /// Takes the child in `slot` out of an inner node. The first key of an inner node is the least

@@ -52,10 +52,10 @@ impl<M: Addressable> Fs<M> {
         Ok(record.attr(ino))
     }
 
-    /// Opens an existing inode.
-    fn open_existing(&mut self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<Handle> {
-        let record = self.record(ino)?;
-        match record.file_type() {
+    /// Whether the inode in `slot` may be opened.
+    #[inline]
+    fn check_open(&self, slot: u32, flags: OpenFlags) -> Result<()> {
+        match self.inodes.get(slot).record.file_type() {
             FileType::Regular => {}
             FileType::Directory => return Err(Errno::EISDIR),
             FileType::Symlink => return Err(Errno::ELOOP),
@@ -65,7 +65,17 @@ impl<M: Addressable> Fs<M> {
         if changes && self.store.is_read_only() {
             return Err(Errno::EROFS);
         }
-        let handle = self.open_handle(ino, flags)?;
+        Ok(())
+    }
+
+    /// Opens an existing inode.
+    fn open_existing(&mut self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<Handle> {
+        let slot = self.load(ino)?;
+        if let Err(e) = self.check_open(slot, flags) {
+            self.inodes.rest(slot, self.store.durable_window());
+            return Err(e);
+        }
+        let handle = self.open_slot(ino, slot, flags)?;
         if flags.contains(OpenFlags::TRUNC) {
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
             if let Err(e) = self.set_attributes(cx, ino, None, &set) {
@@ -84,7 +94,7 @@ impl<M: Addressable> FileSystem for Fs<M> {
 
     #[inline]
     fn getattr(&mut self, _cx: &Context, ino: Ino) -> Result<Attr> {
-        Ok(self.record(ino)?.attr(ino))
+        Ok(self.with_record(ino, |record| record.attr(ino))?)
     }
 
     fn setattr(

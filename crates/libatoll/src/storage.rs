@@ -41,14 +41,15 @@ pub fn was_taken(device: &mut HostDevice) -> Result<bool, BlockError> {
     Ok(block.iter().any(|&byte| byte != 0))
 }
 
-/// How a volume on `device` is mounted, with as much memory as this machine can spare.
-pub fn mounting(device: &HostDevice, read_only: bool) -> MountOptions {
+/// How a volume on `device` is mounted, with so much memory for cached metadata:
+/// [`memory::cache_bytes`] if nobody says how much.
+pub fn mounting(device: &HostDevice, read_only: bool, cache_bytes: usize) -> MountOptions {
     MountOptions {
         read_only,
         incarnation: device.incarnation(),
         owner: device::owner(),
         discard: !read_only && device.gives_back(),
-        cache_bytes: memory::cache_bytes(),
+        cache_bytes,
         new_slab: Some(memory::use_huge_pages),
         listener: None,
     }

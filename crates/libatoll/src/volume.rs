@@ -291,18 +291,19 @@ pub fn mount(options: &MountOptions) -> Result<Volume, MountError> {
             (host_device(path, access, options)?, shown(path))
         }
     };
-    let mut how = match &device {
+    let direct = matches!(options.storage, Storage::Direct(_));
+    let cache_bytes = if direct { options.cache_bytes / 2 } else { options.cache_bytes };
+    let how = match &device {
         // Nothing of it outlives this process.
         Device::Ram(_) => atoll_fs::MountOptions {
             read_only: options.read_only,
             owner: device::owner(),
+            cache_bytes,
             new_slab: Some(memory::use_huge_pages),
             ..atoll_fs::MountOptions::default()
         },
-        Device::Host(device) => storage::mounting(device, options.read_only),
+        Device::Host(device) => storage::mounting(device, options.read_only, cache_bytes),
     };
-    let direct = matches!(options.storage, Storage::Direct(_));
-    how.cache_bytes = if direct { options.cache_bytes / 2 } else { options.cache_bytes };
     let fs = Fs::mount(device, &how).map_err(|error| MountError::fs(&place, error))?;
     // The volume is locked, and its file system is in here.
     Ok(user_of(FileSystem::Own(fs), options, true))

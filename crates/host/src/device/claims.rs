@@ -12,6 +12,7 @@
 //! - A loop device and its file are one disk by two names: who opens either takes the other as
 //!   well.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::fd::{AsFd, OwnedFd};
@@ -114,13 +115,12 @@ impl Claims {
     /// Claims the loop devices whose file this is, as far as they may be opened, without the one
     /// with this folder in sysfs, by which we came.
     fn above(&mut self, stat: &Stat, known: &Path) -> Result<(), OpenError> {
-        let Ok(disks) = std::fs::read_dir("/sys/block") else { return Ok(()) };
-        for disk in disks.flatten() {
-            let is_known = known.iter().any(|part| *part == disk.file_name());
-            if is_known || !disk.path().join("loop/backing_file").exists() {
+        for disk in loop_devices() {
+            let is_known = known.iter().any(|part| *part == *disk);
+            if is_known || !Path::new("/sys/block").join(&disk).join("loop/backing_file").exists() {
                 continue;
             }
-            let node = Path::new("/dev").join(disk.file_name());
+            let node = Path::new("/dev").join(disk);
             let open = rustix::fs::open(&node, OFlags::RDONLY | FLAGS, Mode::empty());
             let Ok(found) = open.and_then(|disk| Ok((rustix::fs::fstat(&disk)?, disk))) else {
                 continue;
@@ -134,6 +134,19 @@ impl Claims {
 }
 
 const FLAGS: OFlags = OFlags::CLOEXEC.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
+
+/// The names of all disks that may be loop devices with a file.
+fn loop_devices() -> Vec<OsString> {
+    let is_loop = |name: &OsStr| name.as_encoded_bytes().starts_with(b"loop");
+    // The kernel lists disks that are not empty: major and minor number, blocks, name. A machine
+    // has more loop devices without a file, and to ask for each costs more than the list.
+    if let Ok(list) = std::fs::read_to_string("/proc/partitions") {
+        let names = list.lines().filter_map(|line| line.split_ascii_whitespace().nth(3));
+        return names.map(OsString::from).filter(|name| is_loop(name)).collect();
+    }
+    let disks = std::fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    disks.map(|disk| disk.file_name()).filter(|name| is_loop(name)).collect()
+}
 
 /// Claims the disk at `path`, for as long as the descriptor is open.
 fn claim(path: &Path, stat: &Stat, flags: OFlags) -> Result<OwnedFd, OpenError> {

@@ -191,7 +191,13 @@ fn has(stat: &Statx, bit: u32) -> bool {
 
 /// The disk's folder in sysfs. Without sysfs it may be anybody's.
 fn device_folder(major: u32, minor: u32) -> Option<PathBuf> {
-    Path::new(&format!("/sys/dev/block/{major}:{minor}")).canonicalize().ok()
+    let link = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+    // Links of sysfs lead to a folder itself, by no further link: to follow them part by part would
+    // cost as much as all else that names a life.
+    match std::fs::read_link(&link).ok()?.strip_prefix("../../devices") {
+        Ok(way) => Some(Path::new("/sys/devices").join(way)),
+        Err(_) => link.canonicalize().ok(),
+    }
 }
 
 fn btrfs_folder(uuid: &[u8; 16]) -> PathBuf {
@@ -266,6 +272,18 @@ mod tests {
         }
         let folder = btrfs_folder(&bytes);
         assert!(folder.ends_with("00112233-4455-6677-8899-aabbccddeeff"), "{folder:?}");
+    }
+
+    #[test]
+    fn a_disk_is_where_its_links_lead() {
+        let links = std::fs::read_dir("/sys/dev/block").into_iter().flatten().flatten();
+        for link in links {
+            let name = link.file_name();
+            let (major, minor) = name.to_str().and_then(|name| name.split_once(':')).unwrap();
+            let found = device_folder(major.parse().unwrap(), minor.parse().unwrap());
+            assert_eq!(found, link.path().canonicalize().ok(), "{name:?}");
+        }
+        assert_eq!(device_folder(4095, 1 << 19), None);
     }
 
     #[test]
