@@ -120,8 +120,9 @@ fn commit_at_intervals<F: FileSystem + Send>(
 ) {
     let mut committed = Instant::now();
     while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(WRITE_BACK_INTERVAL) {
-        lives.store(true, Ordering::Relaxed);
-        if let Err(error) = volume.tend_mappings(now()) {
+        let live = || lives.store(true, Ordering::Relaxed);
+        live();
+        if let Err(error) = volume.tend_mappings(now(), &live) {
             log::error!("stores into files of {} could not be written: {error}", volume.name());
         }
         if committed.elapsed() < COMMIT_INTERVAL {
