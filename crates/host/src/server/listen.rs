@@ -9,6 +9,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
@@ -56,6 +57,9 @@ pub struct Door {
     pub listener: OwnedFd,
     /// The rules for it.
     pub rules: Rules,
+    /// Its absolute path, to which those who come by it come again for the memory of what they map:
+    /// they may reach no other. Without one that is the volume's address.
+    pub address: Option<PathBuf>,
 }
 
 /// A server of volumes to the clients of its sockets.
@@ -64,6 +68,8 @@ pub struct SocketServer<F: FileSystem + Send + 'static> {
     ends: Ends,
     entrance: Entrance,
     doors: Vec<(Arc<OwnedFd>, Rules)>,
+    /// Of each.
+    addresses: Vec<Option<Arc<[u8]>>>,
     volumes: Vec<Arc<Volume<F>>>,
     accounts: Arc<Accounts>,
     guests: Guests<F>,
@@ -166,8 +172,11 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
                 Entrance::Own(Box::new(Porch::new(rules, names, 0)))
             }
         };
-        let door = |Door { listener, rules }| (Arc::new(listener), rules);
-        let doors: Vec<_> = doors.into_iter().map(door).collect();
+        let door = |Door { listener, rules, address }: Door| {
+            let address = address.map(|path| path.into_os_string().into_encoded_bytes().into());
+            ((Arc::new(listener), rules), address)
+        };
+        let (doors, addresses): (Vec<_>, Vec<_>) = doors.into_iter().map(door).unzip();
         let limit = match &entrance {
             Entrance::Own(_) => line::descriptors(),
             Entrance::Broker(line) => line.limit,
@@ -180,6 +189,7 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
             ends: Ends::default(),
             entrance,
             doors,
+            addresses,
             volumes,
             accounts: Arc::new(Accounts::new(most)),
             guests: Guests::default(),
@@ -578,6 +588,7 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
                 let name = volume.name().to_owned();
                 let mount = Mount {
                     volume: Arc::clone(volume),
+                    address: self.addresses[client.door].clone(),
                     peer: peer.clone(),
                     grant,
                     account,
