@@ -224,10 +224,16 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
     fn look_after_threads(&mut self, now: Instant) {
         let SocketServer { watchdog, workers, upkeep, .. } = self;
         let live = || {
-            let workers_live = workers.iter().all(Worker::lives);
-            workers.iter().for_each(|worker| worker.sweep()());
             // All are asked.
-            upkeep.iter().fold(workers_live, |live, upkeep| upkeep.lives() && live)
+            let live = workers.iter().zip(&*upkeep).fold(true, |live, (worker, upkeep)| {
+                // A medium that is slow is no fault of the server's. A worker that waits for it has
+                // the volume.
+                let (waits, looks) = (worker.waits(), worker.lives());
+                let goes_round = upkeep.lives();
+                live && (waits || looks && goes_round)
+            });
+            workers.iter().for_each(|worker| worker.sweep()());
+            live
         };
         if let Some(watchdog) = watchdog {
             watchdog.look(now, live);
