@@ -230,7 +230,7 @@ fn any_mixture_is_as_with_an_array() {
                 0 => memory = None,
                 1 => b.fsync(&cx(), in_b.0, in_b.1, true).unwrap(),
                 // Often enough for an unused mapping to end.
-                2 => (0..4).for_each(|_| volume.tend_mappings(NOW).unwrap()),
+                2 => (0..4).for_each(|_| volume.tend_mappings(NOW, &|| {}).unwrap()),
                 _ => memory = Some(map(&mut a, file, SIZE * 2).0),
             },
             _ => {
@@ -261,7 +261,7 @@ fn the_memory_is_let_go_of_when_nobody_has_it() {
     a.unlink(&cx(), Ino::ROOT, name("f")).unwrap();
     drop(a);
     for _ in 0..10 {
-        volume.tend_mappings(NOW).unwrap();
+        volume.tend_mappings(NOW, &|| {}).unwrap();
     }
     // Its client has gone, but a child of it, say, has not.
     assert!(volume.has_mapped(token));
@@ -273,7 +273,7 @@ fn the_memory_is_let_go_of_when_nobody_has_it() {
     pwrite(&memory, b"tail", 4996).unwrap();
     drop(memory);
     for _ in 0..3 {
-        volume.tend_mappings(NOW).unwrap();
+        volume.tend_mappings(NOW, &|| {}).unwrap();
     }
     assert!(!volume.has_mapped(token));
     assert_eq!(read(&mut b, in_b, 4996, 9), b"tail");
@@ -413,16 +413,16 @@ fn growth_counts() {
     owner.write(&cx(), file.0, file.1, 0, b"owners").unwrap();
     assert_eq!(in_memory(&memory, 0, 8), *b"stored\x01\x01");
     // The memory that the user has kept counts, for later mappings too, as long as it is there.
-    volume.tend_mappings(NOW).unwrap();
+    volume.tend_mappings(NOW, &|| {}).unwrap();
     assert_eq!(has(), before + (64 << 10) + (3 << 18));
     let (again, _) = map(&mut user, in_user, 1 << 18);
     assert_eq!(in_memory(&again, 0, 6), *b"owners");
     drop(memory);
-    volume.tend_mappings(NOW).unwrap();
+    volume.tend_mappings(NOW, &|| {}).unwrap();
     assert_eq!(has(), before + (1 << 18));
     drop((user, again));
     for _ in 0..4 {
-        volume.tend_mappings(NOW).unwrap();
+        volume.tend_mappings(NOW, &|| {}).unwrap();
     }
     assert_eq!(has(), 0);
 }
@@ -491,7 +491,7 @@ fn a_write_whose_source_comes_late_holds_up_nobody() {
                 volume.sync_mapped(token, 0, NOW).unwrap();
                 done("another mapping, and msync");
                 for _ in 0..5 {
-                    volume.tend_mappings(NOW).unwrap();
+                    volume.tend_mappings(NOW, &|| {}).unwrap();
                 }
                 done("what comes every second");
                 drop((b, second));

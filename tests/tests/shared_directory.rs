@@ -11,7 +11,9 @@ use atoll_server::{Access, Credentials, Identity, Session, Volume};
 use atoll_tests::fixtures::{root, user};
 use atoll_tests::hostdir::HostDir;
 use atoll_tests::subject::{RW, name};
-use atoll_vfs::{Attr, Context, Errno, FileSystem, Ino, Name, OpenFlags, Result, Timespec, verbs};
+use atoll_vfs::{
+    Attr, Context, DirEntry, Errno, FileSystem, Ino, Name, OpenFlags, Result, Timespec, verbs,
+};
 
 const ROOT: Ino = Ino::ROOT;
 
@@ -175,6 +177,62 @@ fn what_is_opened_is_what_was_judged() {
             }
             assert_eq!(fs::read(path.join("x")).unwrap(), b"secret");
             fs::remove_file(path.join("x")).unwrap();
+        }
+    }
+}
+
+/// A program of the host moves directories out of the subtree of a client, which has them open or
+/// known: what is around their new place is not the client's, on whatever way it goes up.
+#[test]
+fn nothing_around_what_the_host_moves_out_of_a_subtree() {
+    let (path, volume) = shared(&Options::default(), None);
+    for dir in ["own", "own/a", "own/a/b", "other", "other/deep"] {
+        fs::create_dir(path.join(dir)).unwrap();
+        fs::set_permissions(path.join(dir), PermissionsExt::from_mode(0o777)).unwrap();
+    }
+    fs::write(path.join("other/secret"), b"secret").unwrap();
+    fs::write(path.join("other/deep/secret"), b"secret").unwrap();
+    // Others' clients know all of it.
+    let mut all = session(&volume, root());
+    let look = |s: &mut Session<Raced>, at: Ino, part: &str| {
+        s.lookup(&cx(), at, name(part)).map(|attr| attr.ino)
+    };
+    let other = look(&mut all, ROOT, "other").unwrap();
+    let deep = look(&mut all, other, "deep").unwrap();
+    look(&mut all, ROOT, "own").unwrap();
+    for peer in [root(), user()] {
+        for to in ["other/b", "other/deep/b", "b"] {
+            let identity = if peer.uid == 0 { Identity::Checked } else { Identity::Peer };
+            let access = Access { identity, subtree: Some("/own".into()), ..Access::default() };
+            let mut s = volume.session(peer.clone(), access).unwrap();
+            let a = look(&mut s, ROOT, "a").unwrap();
+            let b = look(&mut s, a, "b").unwrap();
+            let handle = s.opendir(&cx(), b).unwrap();
+            assert_eq!(look(&mut s, b, ".."), Ok(a));
+            assert_eq!(look(&mut s, a, ".."), Ok(ROOT));
+            fs::rename(path.join("own/a/b"), path.join(to)).unwrap();
+            assert_eq!(look(&mut s, b, ".."), Err(Errno::ESTALE), "{to}");
+            // It is the client's still, as it is a process's that has it open.
+            let made = s.mkdir(&cx(), b, name("c"), 0o777).unwrap().ino;
+            assert_eq!(look(&mut s, made, ".."), Err(Errno::ESTALE));
+            // Nor what the listing names.
+            let mut named = Vec::new();
+            let mut note = |entry: &DirEntry<'_>| {
+                named.push(entry.ino);
+                true
+            };
+            s.readdir(&cx(), b, handle, 0, &mut note).unwrap();
+            named.extend([other, deep]);
+            for ino in named.into_iter().filter(|ino| ![ROOT, a, b, made].contains(ino)) {
+                for part in ["..", "secret", "deep", "other"] {
+                    assert_eq!(look(&mut s, ino, part), Err(Errno::ESTALE), "{to} {ino} {part}");
+                }
+                assert_eq!(s.getattr(&cx(), ino).map(|attr| attr.ino), Err(Errno::ESTALE));
+            }
+            s.rmdir(&cx(), b, name("c")).unwrap();
+            // Back inside it is as before.
+            fs::rename(path.join(to), path.join("own/a/b")).unwrap();
+            assert_eq!(look(&mut s, b, ".."), Ok(a));
         }
     }
 }

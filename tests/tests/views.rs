@@ -194,12 +194,12 @@ fn a_mapped_file_has_no_pages_in_a_view() {
         world.session.read(&cx(), world.file, handle, PAGE as u64, &mut page).unwrap();
         assert_eq!(page, [n; PAGE]);
         world.other.write(&cx(), world.file, writing, 0, &[n]).unwrap();
-        world.volume.tend_mappings(cx().now).unwrap();
+        world.volume.tend_mappings(cx().now, &|| {}).unwrap();
         assert_eq!(world.pages(), [false; 2]);
     }
     drop(memory);
     for _ in 0..4 {
-        world.volume.tend_mappings(cx().now).unwrap();
+        world.volume.tend_mappings(cx().now, &|| {}).unwrap();
     }
     world.fill(handle);
 }

@@ -92,7 +92,7 @@ impl Served {
             Rules::new(rules, nix::unistd::getuid().as_raw())
         };
         let listener = bind(&folder.path().join("s"), false).unwrap();
-        let door = Door { listener, rules: rules() };
+        let door = Door { listener, rules: rules(), address: None };
         let spin = Duration::from_micros(50);
         let mut server =
             SocketServer::new(vec![door], None, vec![Arc::clone(&volume)], spin).unwrap();

@@ -64,7 +64,7 @@ impl PrivateServer {
             volume::Access::Read => Mode::Read,
             volume::Access::Write => Mode::Write,
         };
-        let door = Door { listener, rules: Rules::private(own, mode) };
+        let door = Door { listener, rules: Rules::private(own, mode), address: None };
         // Its clients are programs that this process has started: no broker.
         let server = SocketServer::new(vec![door], None, vec![served], SPIN)
             .map_err(|error| cannot(&error))?;

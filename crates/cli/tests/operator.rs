@@ -69,6 +69,24 @@ fn rights_by_socket() {
     assert!(said.contains("neither --socket nor --vhost-user names so"), "{said}");
 }
 
+/// Who reaches only one of several sockets has shared mappings by that one.
+#[test]
+fn a_client_comes_again_by_its_own_socket() {
+    let map = "python3 -c \"import mmap, os; f = os.open('/vol/f', os.O_RDWR | os.O_CREAT); \
+               os.ftruncate(f, 8192); m = mmap.mmap(f, 8192); m[:3] = b'abc'; m.flush(); \
+               print(os.pread(f, 3, 0).decode())\"";
+    for rules in [&["--allow", "all=rw"][..], &[]] {
+        let served = Served::start(&[&["a.vol", "--socket", "t"], rules].concat());
+        for (socket, other) in [("s", "t"), ("t", "s")] {
+            let [at, away] = [other, "away"].map(|name| served.path().join(name));
+            std::fs::rename(&at, &away).unwrap();
+            assert_eq!(ok(&mut served.run(&format!("{socket}:/vol"), map)), "abc\n", "{socket}");
+            std::fs::rename(&away, &at).unwrap();
+        }
+        served.stop();
+    }
+}
+
 /// Programs of every user share memory with a server that trusts none of them, the superuser's too.
 #[test]
 fn strangers_have_rings() {

@@ -292,11 +292,11 @@ impl<F: FileSystem> Guarded<F> {
     pub(crate) fn leave_step(&mut self, ino: Ino) -> Option<bool> {
         let from = self.mapped.files.get(&ino)?.leaves?.from?;
         let own = volume_context(self.host.now());
-        let from = self.write_back_step(&own, ino, from).unwrap_or_else(|error| {
+        let (from, written) = self.write_back_step(&own, ino, from);
+        if let Err(error) = written {
             // Another's stores that find no space are no fault of this write.
             log::error!("stores into inode {} are lost: {error}", ino.0);
-            None
-        });
+        }
         let when = self.host.uptime();
         self.mapped.files.get_mut(&ino)?.leaves = Some(Leaves { from, when });
         Some(from.is_none())
@@ -317,10 +317,11 @@ impl<F: FileSystem> Guarded<F> {
         for ino in self.mapped.files.keys().copied().collect::<BTreeSet<_>>() {
             let mut at = Some(0);
             while let Some(from) = at {
-                at = self.write_back_step(&cx, ino, from).unwrap_or_else(|error| {
+                let (next, written) = self.write_back_step(&cx, ino, from);
+                if let Err(error) = written {
                     log::error!("stores into inode {} are lost: {error}", ino.0);
-                    None
-                });
+                }
+                at = next;
             }
             self.end_mapping(&cx, ino);
         }
@@ -451,11 +452,11 @@ impl<F: FileSystem + Send> Volume<F> {
     }
 
     /// Writes back what is due, and ends the mappings that nobody uses: to be called every
-    /// [`WRITE_BACK_INTERVAL`].
+    /// [`WRITE_BACK_INTERVAL`]. `goes_on` is called after each step.
     ///
     /// # Errors
     /// As [`write_back`](Self::write_back).
-    pub fn tend_mappings(&self, now: Timespec) -> Result<()> {
+    pub fn tend_mappings(&self, now: Timespec, goes_on: &dyn Fn()) -> Result<()> {
         let due: Vec<(Ino, bool)> = {
             // Freed when the lock has been released.
             let _gone: Vec<Orphan>;
@@ -478,7 +479,7 @@ impl<F: FileSystem + Send> Volume<F> {
         let mut result = Ok(());
         for (ino, unused) in due {
             let begun = self.host.uptime();
-            result = result.and(self.write_back_file(ITSELF, ino, now));
+            result = result.and(self.write_back_steps(ITSELF, ino, now, goes_on));
             let _gone;
             let mut state = self.lock()?;
             let Some(file) = state.mapped.files.get_mut(&ino) else { continue };
@@ -655,7 +656,7 @@ mod tests {
             FREED.set(Some(Box::new(look)));
             host.unshare(true);
             for _ in 0..=GRACE {
-                volume.tend_mappings(CX.now).unwrap();
+                volume.tend_mappings(CX.now, &|| {}).unwrap();
             }
             assert_eq!(free.load(Ordering::Relaxed), 2, "{orphan}");
         }

@@ -74,6 +74,8 @@ pub struct Session<F: FileSystem + Send> {
     /// Whether the carrier takes requests back.
     yields: bool,
     meter: Option<Arc<Meter>>,
+    /// The socket by which its client came.
+    address: Option<Arc<[u8]>>,
     /// Whether it has ever asked for a lock.
     locks: bool,
     pub(crate) own: Own,
@@ -105,6 +107,7 @@ impl<F: FileSystem + Send> Session<F> {
         let opens = [Room::new(account, Resource::OpenFiles, 1), room(OPEN_BYTES)];
         Ok(Session {
             meter,
+            address: None,
             locks: false,
             judge: Judge::new(&peer, access.identity),
             waits: true,
@@ -140,6 +143,16 @@ impl<F: FileSystem + Send> Session<F> {
     /// The volume.
     pub fn volume(&self) -> &Arc<Volume<F>> {
         &self.volume
+    }
+
+    /// Its client came by the socket `address`, an absolute path, and may reach no other.
+    pub fn came_by(&mut self, address: Arc<[u8]>) {
+        self.address = Some(address);
+    }
+
+    /// The socket at which its programs get the memory of mapped files, if there is one.
+    pub fn address(&self) -> Option<&[u8]> {
+        self.address.as_deref().or_else(|| self.volume.address())
     }
 
     /// The client's identity, as the kernel attests it.

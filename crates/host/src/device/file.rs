@@ -17,7 +17,7 @@ use super::openings::{OPENINGS, Openings};
 use super::past_cache::PastCache;
 use super::reserve::{self, Reserve, SEQUENCE};
 use super::{io, writeback};
-use crate::memory;
+use crate::{medium, memory};
 
 /// Ranges of unflushed blocks that are remembered; with more, the device flushes by itself.
 const DIRTY_RANGES: usize = 1024;
@@ -249,7 +249,7 @@ impl BlockDevice for FileDevice {
             return self.rewrite(0..self.block_count);
         }
         io::check_length(self.file.as_fd(), BlockIndex(self.block_count).byte_offset())?;
-        rustix::fs::fdatasync(&self.file).map_err(io::block_error)
+        medium::wait_for(|| rustix::fs::fdatasync(&self.file)).map_err(io::block_error)
     }
 
     fn flush_range(&mut self, first: BlockIndex, count: u64) -> Result<(), BlockError> {
@@ -266,7 +266,7 @@ impl BlockDevice for FileDevice {
         let length = BlockIndex(self.block_count).byte_offset();
         let flush = move |file: &File| {
             io::check_length(file.as_fd(), length)?;
-            rustix::fs::fdatasync(file).map_err(io::block_error)
+            medium::wait_for(|| rustix::fs::fdatasync(file)).map_err(io::block_error)
         };
         Some(Flusher::new(move || by.flush(flush)))
     }

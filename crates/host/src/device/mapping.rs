@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
 
 use super::guarded::{Guarded, PageFault};
+use crate::medium;
 
 /// A shared mapping of a part of a file.
 ///
@@ -139,8 +140,10 @@ impl Mapping {
     /// Makes the pages of a range of whole pages durable.
     pub(super) fn sync(&self, at: usize, length: usize) -> Result<(), Errno> {
         debug_assert!(at + length <= self.length);
-        // SAFETY: the range is mapped; MS_SYNC changes nothing in memory.
-        unsafe { rustix::mm::msync(self.base.add(at).cast(), length, MsyncFlags::SYNC) }
+        medium::wait_for(|| {
+            // SAFETY: the range is mapped; MS_SYNC changes nothing in memory.
+            unsafe { rustix::mm::msync(self.base.add(at).cast(), length, MsyncFlags::SYNC) }
+        })
     }
 
     /// Unmaps the pages of a range of whole pages until they are next accessed, and has them

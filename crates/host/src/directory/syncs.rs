@@ -12,6 +12,7 @@ use atoll_vfs::{Errno, Handle, Ino, PendingSync, Result, SyncId};
 use rustix::fs::{self as sys, OFlags};
 
 use super::{HostDirectory, errno};
+use crate::medium;
 
 /// How many directories are remembered. Where clients change more, each counts as changed until
 /// everything is synced.
@@ -165,7 +166,7 @@ impl HostDirectory {
                 None => return Ok(()),
             },
         };
-        let (id, flushed) = begun.flush();
+        let (id, flushed) = medium::wait_for(|| begun.flush());
         self.unsynced.end(id, flushed.is_ok());
         flushed
     }

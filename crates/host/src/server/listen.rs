@@ -9,6 +9,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
@@ -57,6 +58,9 @@ pub struct Door {
     pub listener: OwnedFd,
     /// The rules for it.
     pub rules: Rules,
+    /// Its absolute path, to which those who come by it come again for the memory of what they map:
+    /// they may reach no other. Without one that is the volume's address.
+    pub address: Option<PathBuf>,
 }
 
 /// A server of volumes to the clients of its sockets.
@@ -65,6 +69,8 @@ pub struct SocketServer<F: FileSystem + Send + 'static> {
     ends: Ends,
     entrance: Entrance,
     doors: Vec<(Arc<OwnedFd>, Rules)>,
+    /// Of each.
+    addresses: Vec<Option<Arc<[u8]>>>,
     volumes: Vec<Arc<Volume<F>>>,
     accounts: Arc<Accounts>,
     guests: Guests<F>,
@@ -167,8 +173,11 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
                 Entrance::Own(Box::new(Porch::new(rules, names, 0)))
             }
         };
-        let door = |Door { listener, rules }| (Arc::new(listener), rules);
-        let doors: Vec<_> = doors.into_iter().map(door).collect();
+        let door = |Door { listener, rules, address }: Door| {
+            let address = address.map(|path| path.into_os_string().into_encoded_bytes().into());
+            ((Arc::new(listener), rules), address)
+        };
+        let (doors, addresses): (Vec<_>, Vec<_>) = doors.into_iter().map(door).unzip();
         let limit = match &entrance {
             Entrance::Own(_) => line::descriptors(),
             Entrance::Broker(line) => line.limit,
@@ -181,6 +190,7 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
             ends: Ends::default(),
             entrance,
             doors,
+            addresses,
             volumes,
             accounts: Arc::new(Accounts::new(most)),
             guests: Guests::default(),
@@ -215,10 +225,16 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
     fn look_after_threads(&mut self, now: Instant) {
         let SocketServer { watchdog, workers, upkeep, .. } = self;
         let live = || {
-            let workers_live = workers.iter().all(Worker::lives);
-            workers.iter().for_each(|worker| worker.sweep()());
             // All are asked.
-            upkeep.iter().fold(workers_live, |live, upkeep| upkeep.lives() && live)
+            let live = workers.iter().zip(&*upkeep).fold(true, |live, (worker, upkeep)| {
+                // A medium that is slow is no fault of the server's. A worker that waits for it has
+                // the volume.
+                let (waits, looks) = (worker.waits(), worker.lives());
+                let goes_round = upkeep.lives();
+                live && (waits || looks && goes_round)
+            });
+            workers.iter().for_each(|worker| worker.sweep()());
+            live
         };
         if let Some(watchdog) = watchdog {
             watchdog.look(now, live);
@@ -579,6 +595,7 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
                 let name = volume.name().to_owned();
                 let mount = Mount {
                     volume: Arc::clone(volume),
+                    address: self.addresses[client.door].clone(),
                     peer: peer.clone(),
                     grant,
                     account,

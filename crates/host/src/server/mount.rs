@@ -29,6 +29,8 @@ const DEVICE: (u32, u32) = (10, 229);
 /// The parts by which a mount is served.
 pub(super) struct Mount<F: FileSystem + Send> {
     pub volume: Arc<Volume<F>>,
+    /// The socket by which it came.
+    pub address: Option<Arc<[u8]>>,
     pub peer: Credentials,
     pub grant: Grant,
     pub account: Option<Arc<Account>>,
@@ -61,11 +63,14 @@ impl<F: FileSystem + Send + 'static> Mount<F> {
     /// Begins the session, tells the client, and serves until nothing is mounted any more. The
     /// error is for the client.
     pub fn serve(self) -> Result<(), String> {
-        let session =
+        let mut session =
             session(&self.volume, &self.peer, &self.grant, self.identity(), self.account.as_ref())?;
+        if let Some(address) = self.address {
+            session.came_by(address);
+        }
         drop(self.volume);
         if !self.place.begin(session) {
-            return Err("the server shuts down".to_owned());
+            return Err("its connection has ended".to_owned());
         }
         let mut first = [PollFd::new(&self.device, PollFlags::IN)];
         let wait = Timespec::try_from(FIRST_REQUEST).ok();

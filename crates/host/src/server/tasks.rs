@@ -9,6 +9,8 @@ use std::time::Duration;
 use atoll_server::host::Bell;
 use atoll_server::task::{Step, Task};
 
+use crate::medium::{self, Waits};
+
 /// A bell that one thread waits for and any may ring. It stays rung until the thread has waited.
 #[derive(Debug, Default)]
 pub(crate) struct ThreadBell {
@@ -45,6 +47,7 @@ impl Bell for ThreadBell {
 
 /// A task on its thread. When this is dropped the task is closed, and its end waited for.
 pub(super) struct Running {
+    waits: Waits,
     close: Box<dyn Fn() + Send>,
     thread: Option<JoinHandle<()>>,
 }
@@ -61,8 +64,19 @@ impl Running {
         let bell = Arc::new(ThreadBell::default());
         let task = make(Arc::<ThreadBell>::clone(&bell));
         let name = task.name().to_owned();
-        let thread = std::thread::Builder::new().name(name).spawn(move || run(task, &bell))?;
-        Ok(Running { close: Box::new(close), thread: Some(thread) })
+        let waits = Waits::default();
+        let own = waits.clone();
+        let run = move || {
+            own.be_own();
+            run(task, &bell);
+        };
+        let thread = std::thread::Builder::new().name(name).spawn(run)?;
+        Ok(Running { waits, close: Box::new(close), thread: Some(thread) })
+    }
+
+    /// Whether it waits for its medium just now.
+    pub(super) fn waits(&self) -> bool {
+        self.waits.wait()
     }
 }
 
@@ -88,7 +102,8 @@ fn run(mut task: impl Task, bell: &ThreadBell) {
             }
             Step::Flush(flush) => {
                 // A panic in the device is none of the file system's.
-                flushed = catch_unwind(AssertUnwindSafe(|| flush.flush())).ok();
+                let flush = || medium::wait_for(|| flush.flush());
+                flushed = catch_unwind(AssertUnwindSafe(flush)).ok();
             }
             Step::Over => return,
         }

@@ -32,6 +32,7 @@ use super::machine;
 use super::newcomer::{Kept, Newcomer};
 use super::placement::{self, Placement};
 use super::porter::{hang_up, refuse};
+use crate::medium::Waits;
 use crate::shm::{Doorbell, SharedMemory};
 use crate::spin::Spin;
 
@@ -94,6 +95,7 @@ impl Call {
 pub(super) struct Worker<F: FileSystem + Send> {
     newcomers: Option<Sender<Newcomer<F>>>,
     call: Call,
+    waits: Waits,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -106,10 +108,14 @@ impl<F: FileSystem + Send + 'static> Worker<F> {
         let (newcomers, arriving) = channel();
         let call = Call::new()?;
         let (volume, called) = (Arc::clone(volume), call.clone());
-        let thread = std::thread::Builder::new()
-            .name("worker".to_owned())
-            .spawn(move || work(&volume, &arriving, &called, spin))?;
-        Ok(Worker { newcomers: Some(newcomers), call, thread: Some(thread) })
+        let waits = Waits::default();
+        let own = waits.clone();
+        let work = move || {
+            own.be_own();
+            work(&volume, &arriving, &called, spin);
+        };
+        let thread = std::thread::Builder::new().name("worker".to_owned()).spawn(work)?;
+        Ok(Worker { newcomers: Some(newcomers), call, waits, thread: Some(thread) })
     }
 
     /// Has the worker begin a session; it tells the client.
@@ -124,6 +130,11 @@ impl<F: FileSystem + Send + 'static> Worker<F> {
     /// Whether it has looked around since this was asked last. It does when it is called.
     pub fn lives(&self) -> bool {
         self.call.has_looked()
+    }
+
+    /// Whether it waits for the medium just now: it syncs for a client that is alone.
+    pub fn waits(&self) -> bool {
+        self.waits.wait()
     }
 
     /// Called, it has the worker let go of the clients whose session has been revoked.
@@ -356,7 +367,7 @@ fn begin<F: FileSystem + Send + 'static>(
         };
         session.carried();
         if !newcomer.place.begin(session) {
-            return Err("the server shuts down".to_owned());
+            return Err("its connection has ended".to_owned());
         }
         // The worker keeps no descriptor of what the client can have watched.
         tell(newcomer, doorbell, view);

@@ -32,31 +32,38 @@ pub(crate) enum Stores {
 
 impl<F: FileSystem> Guarded<F> {
     /// Writes back what was stored into `ino` from `at` on, at most [`STEP`] bytes of it. Returns
-    /// where to go on, `None` at the end.
+    /// where to go on, `None` at the end, and the first error. Stores that find no space are left
+    /// out, and tried again the next time; those beside them are written.
     pub(crate) fn write_back_step(
         &mut self,
         cx: &Context,
         ino: Ino,
         at: u64,
-    ) -> Result<Option<u64>> {
-        let mut stored = Vec::new();
-        let result = self.compare(cx, ino, at, &mut stored);
-        for range in stored {
+    ) -> (Option<u64>, Result<()>) {
+        let mut stored = Stored::default();
+        let compared = self.compare(cx, ino, at, &mut stored);
+        for range in stored.ranges {
             self.changed = true;
             let (offset, len) = (range.start, length(&range));
             let content = Content { ino, offset, len, now: Now::Same, grew: None };
             self.tell_content(cx, SessionId::VOLUME, content);
         }
-        result
+        match compared {
+            Ok(next) => (next, stored.result),
+            Err(error) => (None, stored.result.and(Err(error))),
+        }
     }
 
-    /// The same; what is written goes to `stored`, also where there is an error.
+    /// The same; what is written goes to `stored`, and what could not be written.
+    ///
+    /// # Errors
+    /// Those after which nothing can be compared any more.
     fn compare(
         &mut self,
         cx: &Context,
         ino: Ino,
         at: u64,
-        stored: &mut Vec<Range<u64>>,
+        stored: &mut Stored,
     ) -> Result<Option<u64>> {
         let Guarded { fs, mapped, .. } = self;
         let Some(file) = mapped.files.get(&ino).filter(|file| file.stores) else {
@@ -92,13 +99,9 @@ impl<F: FileSystem> Guarded<F> {
                 fs.read(cx, ino, handle, at, old)?;
                 let mut from = 0;
                 while let Some(new) = next_change(memory, old, from) {
-                    write_all(fs, cx, file.open, at + new.start as u64, &memory[new.clone()])?;
-                    let range = at + new.start as u64..at + new.end as u64;
-                    match stored.last_mut() {
-                        Some(last) if last.end == range.start => last.end = range.end,
-                        _ => stored.push(range),
-                    }
-                    budget = budget.saturating_sub(new.len() as u64);
+                    let failed = stored.write(fs, cx, file.open, (at, memory), &new);
+                    let took = new.len() as u64 + failed * SEARCH;
+                    budget = budget.saturating_sub(took);
                     from = new.end;
                 }
                 at += len as u64;
@@ -106,6 +109,62 @@ impl<F: FileSystem> Guarded<F> {
             }
         }
         Ok(None)
+    }
+}
+
+/// The outcome of writing stores back.
+struct Stored {
+    /// The bytes that were written.
+    ranges: Vec<Range<u64>>,
+    /// The first error.
+    result: Result<()>,
+}
+
+impl Default for Stored {
+    fn default() -> Self {
+        Stored { ranges: Vec::new(), result: Ok(()) }
+    }
+}
+
+impl Stored {
+    /// Writes the bytes `run` of `memory`, which are those of the file from `at` on: all at once,
+    /// and where that fails by pages, so that one without space takes nothing from the others.
+    /// Returns how many failed.
+    fn write<F: FileSystem>(
+        &mut self,
+        fs: &mut F,
+        cx: &Context,
+        open: Open,
+        (at, memory): (u64, &[u8]),
+        run: &Range<usize>,
+    ) -> u64 {
+        let (mut from, mut end, mut failed) = (run.start, run.end, 0);
+        while from < run.end {
+            let offset = at + from as u64;
+            match fs.write(cx, open.ino, open.handle, offset, &memory[from..end]) {
+                Ok(written) if written.len > 0 => {
+                    let len = written.len as u64;
+                    match self.ranges.last_mut() {
+                        Some(last) if last.end == offset => last.end += len,
+                        _ => self.ranges.push(offset..offset + len),
+                    }
+                    from += written.len;
+                    end = run.end;
+                }
+                refused => {
+                    let page = (from + PAGE - from % PAGE).min(run.end);
+                    if end > page {
+                        end = page;
+                        continue;
+                    }
+                    failed += 1;
+                    let error = refused.map_or_else(|error| error, |_| Errno::EIO);
+                    self.result = self.result.and(Err(error));
+                    (from, end) = (page, run.end);
+                }
+            }
+        }
+        failed
     }
 }
 
@@ -118,35 +177,32 @@ fn next_change(new: &[u8], old: &[u8], from: usize) -> Option<Range<usize>> {
     Some(first.start..last.map_or(first.end, |last| last.end))
 }
 
-fn write_all<F: FileSystem>(
-    fs: &mut F,
-    cx: &Context,
-    open: Open,
-    mut at: u64,
-    mut data: &[u8],
-) -> Result<()> {
-    while !data.is_empty() {
-        let written = fs.write(cx, open.ino, open.handle, at, data)?.len;
-        if written == 0 {
-            return Err(Errno::EIO);
-        }
-        at += written as u64;
-        data = &data[written..];
-    }
-    Ok(())
-}
-
 impl<F: FileSystem + Send> Volume<F> {
     /// Writes back what was stored into `ino`, if it is mapped, in turns of the user `uid`.
     ///
     /// # Errors
-    /// Those of [`FileSystem::write`]; what could not be written back stays to be.
+    /// The first of those of [`FileSystem::write`]; what could not be written back stays to be.
     pub(crate) fn write_back_file(&self, uid: u32, ino: Ino, now: Timespec) -> Result<()> {
-        let mut at = Some(0);
+        self.write_back_steps(uid, ino, now, &|| {})
+    }
+
+    /// The same; `goes_on` is called after each step.
+    pub(super) fn write_back_steps(
+        &self,
+        uid: u32,
+        ino: Ino,
+        now: Timespec,
+        goes_on: &dyn Fn(),
+    ) -> Result<()> {
+        let (mut at, mut result) = (Some(0), Ok(()));
         while let Some(from) = at {
-            at = self.take_turn(uid)?.write_back_step(&volume_context(now), ino, from)?;
+            let mut state = self.take_turn(uid)?;
+            let (next, written) = state.write_back_step(&volume_context(now), ino, from);
+            (at, result) = (next, result.and(written));
+            drop(state);
+            goes_on();
         }
-        Ok(())
+        result
     }
 
     /// Writes back what was stored into the files that `chosen` picks by the sessions that map
@@ -195,7 +251,8 @@ impl<F: FileSystem + Send> Volume<F> {
     ///
     /// # Errors
     /// Those of [`FileSystem::write`], of stores into the one file, or into one that either
-    /// has mapped: what others cannot write back is no fault of theirs.
+    /// has mapped: what others cannot write back is no fault of theirs. After an error the volume
+    /// writes the rest back when it next does that by itself.
     fn write_back_part(
         &self,
         (id, uid): (SessionId, u32),
@@ -213,11 +270,10 @@ impl<F: FileSystem + Send> Volume<F> {
         let at = if ino == from.0 { from.1 } else { 0 };
         let own = |file: &File| file.sessions.iter().any(|(by, m)| *by == id || m.uid == uid);
         let counts = matches!(stores, Stores::Of(_)) || files.get(&ino).is_some_and(own);
-        let next = match state.write_back_step(&volume_context(now), ino, at) {
-            Err(error) if counts => return Err(error),
-            Err(_) => None,
-            Ok(next) => next,
-        };
+        let (next, written) = state.write_back_step(&volume_context(now), ino, at);
+        if counts {
+            written?;
+        }
         Ok(match (next, stores) {
             (Some(at), _) => Some((ino, at)),
             (None, Stores::Of(_)) => None,
@@ -254,9 +310,10 @@ mod tests {
     use std::sync::Arc;
 
     use atoll_vfs::model::ModelFs;
-    use atoll_vfs::{FallocateMode, Handle, Name, OpenFlags, SeekTo, SetAttr};
+    use atoll_vfs::{FallocateMode, Handle, Name, OpenFlags, SeekTo, SetAttr, Written};
 
     use super::*;
+    use crate::mapped::files::Leaves;
     use crate::rights::limits::Limits;
     use crate::syncs::queue::Ask;
     use crate::{Access, Credentials};
@@ -370,6 +427,108 @@ mod tests {
             turns += 1;
         }
         assert_eq!(turns, 1000 * SEARCH / STEP);
+    }
+
+    /// A file system without space for some of the bytes of files.
+    struct Tight {
+        fs: ModelFs,
+        full: Vec<Range<u64>>,
+    }
+
+    macro_rules! pass {
+        ($self:ident $verb:ident ($($arg:ident),*)) => { $self.fs.$verb($($arg),*) };
+    }
+
+    impl FileSystem for Tight {
+        atoll_vfs::verbs!(pass: lookup forget getattr setattr readlink mknod mkdir symlink unlink
+            rmdir rename link open create tmpfile read accessed copy_file_range fallocate seek fsync
+            release opendir readdir releasedir fsyncdir syncfs begin_sync end_sync checkpoint_step
+            work_in_steps take_rest free_step statfs setxattr getxattr listxattr removexattr);
+
+        fn write(
+            &mut self,
+            cx: &Context,
+            ino: Ino,
+            handle: Handle,
+            offset: u64,
+            data: &[u8],
+        ) -> Result<Written> {
+            let end = offset + data.len() as u64;
+            if self.full.iter().any(|full| full.start < end && offset < full.end) {
+                return Err(Errno::ENOSPC);
+            }
+            self.fs.write(cx, ino, handle, offset, data)
+        }
+    }
+
+    /// Stores that find no space, wherever they are in a file, take nothing from those that do.
+    #[test]
+    fn what_has_space_is_written_back_beside_what_has_none() {
+        const BLOCK: u64 = PAGE as u64;
+        let ways: [&dyn Fn(&mut Session<Tight>, Ino, Handle) -> Result<()>; 7] = [
+            &|s, ino, _| s.volume.clone().write_back_file(s.own.peer.uid, ino, CX.now),
+            &|s, _, _| s.volume.clone().write_back(CX.now),
+            &|s, ino, _| {
+                // A step at a time, as for a mapping that is to end.
+                let volume = s.volume.clone();
+                let mut state = volume.lock().unwrap();
+                let when = state.host.uptime();
+                let leaves = Some(Leaves { from: Some(0), when });
+                state.mapped.files.get_mut(&ino).unwrap().leaves = leaves;
+                while state.leave_step(ino) == Some(false) {}
+                Err(Errno::ENOSPC)
+            },
+            &|s, _, _| {
+                s.volume.lock().unwrap().finish_mappings(CX.now);
+                Err(Errno::ENOSPC)
+            },
+            &|s, _, _| {
+                s.volume.write_back_session(s.own.id, s.own.peer.uid, CX.now);
+                Err(Errno::ENOSPC)
+            },
+            // The caller is told; the rest is written when the volume next does that by itself.
+            &|s, ino, handle| {
+                s.fsync(&CX, ino, handle, false).or(s.volume.tend_mappings(CX.now, &|| {}))
+            },
+            &|s, _, _| s.syncfs(&CX).or(s.volume.tend_mappings(CX.now, &|| {})),
+        ];
+        for (number, way) in (b'0'..).zip(ways) {
+            let fs = Tight { fs: ModelFs::default(), full: Vec::new() };
+            let host = Arc::<crate::testing::StillHost>::default();
+            let volume = Volume::new(fs, "v", host);
+            let limits = Limits { mapped: u64::MAX, ..Limits::default() };
+            let access = Access { limits, ..Access::default() };
+            let mut user = volume.session(Credentials::default(), access).unwrap();
+            let name = Name::new(b"f").unwrap();
+            let (attr, handle) = user.create(&CX, Ino::ROOT, name, 0o600, RW).unwrap();
+            let ino = attr.ino;
+            let len = 320 * BLOCK;
+            user.write(&CX, ino, handle, 0, &vec![b'-'; len as usize]).unwrap();
+            let token = user.map(&CX, ino, handle, 0, len).unwrap().token;
+            volume.mapped_memory(token, |_, _| Ok(())).unwrap();
+            // The first block, some within a run of stores, and the end of a chunk.
+            let full = [0..1, 3..5, 8..9, CHUNK / BLOCK - 1..CHUNK / BLOCK + 1, 300..301];
+            let full = full.map(|blocks| blocks.start * BLOCK..blocks.end * BLOCK);
+            volume.lock().unwrap().fs.full = full.to_vec();
+            let runs = [0..12, CHUNK / BLOCK - 2..CHUNK / BLOCK + 2, 100..101, 299..303, 319..320];
+            let blocks = || runs.iter().cloned().flatten().map(|block| block * BLOCK);
+            for at in blocks() {
+                let mut state = volume.lock().unwrap();
+                let file = state.mapped.files.get_mut(&ino).unwrap();
+                file.pages.write(at + 5, &[number; 3]).unwrap();
+            }
+            assert_eq!(way(&mut user, ino, handle), Err(Errno::ENOSPC));
+            let mut state = volume.lock().unwrap();
+            let check = state.fs.open(&CX, ino, OpenFlags::READ).unwrap();
+            for at in blocks() {
+                let mut found = [0; 3];
+                state.fs.read(&CX, ino, check, at + 5, &mut found).unwrap();
+                let fits = !full.iter().any(|full| full.contains(&at));
+                let right = if fits { [number; 3] } else { *b"---" };
+                assert_eq!(found, right, "way {} block {}", number - b'0', at / BLOCK);
+            }
+            drop(state);
+        }
     }
 
     /// Stores for which there is no space take nothing from others.

@@ -12,7 +12,9 @@
 //!
 //! A directory that another client moves out of the subtree of a session is no longer inside, and
 //! with it all beneath: moves are counted, and after one a directory's way up is walked again
-//! before anything is looked up, listed or made in it.
+//! before anything is looked up, listed or made in it. Where others than clients move directories
+//! too, a directory that they move outside is the session's still, as it would be for a process
+//! that has it open; what `..` leads to from there is not.
 
 use std::collections::HashMap;
 
@@ -176,6 +178,18 @@ impl Inodes {
         let slot = self.slot_of[&ino];
         self.slots[slot].moves = moves;
         Ok(ino)
+    }
+
+    /// Whether the directory `ino`, to which `..` has led from one of the session's, is inside.
+    ///
+    /// # Errors
+    /// `ESTALE`.
+    pub(crate) fn led_up(&self, fs: &mut impl FileSystem, cx: &Context, ino: Ino) -> Result<()> {
+        if self.top == Ino::ROOT || ino == self.top {
+            Ok(())
+        } else {
+            self.climb(fs, cx, None, ino)
+        }
     }
 
     /// Walks up from the directory `ino` to the session's root; with `caller`, that caller must be

@@ -288,11 +288,11 @@ impl Kernel {
             identify::MAP => {
                 let (offset, len) = identify::map_range(argument).ok_or(Errno::ENOTTY)?;
                 // The kernel itself may map files that do not change.
-                if session.volume().address().is_none() || self.options.unchanging {
+                if session.address().is_none() || self.options.unchanging {
                     return Err(Errno::ENOTTY);
                 }
                 let mapping = session.map(cx, ino, handle, offset, len)?;
-                let address = session.volume().address().unwrap_or_default();
+                let address = session.address().unwrap_or_default();
                 give(&identify::map_answer(&mapping, address).ok_or(Errno::ENOTTY)?)
             }
             _ => Err(Errno::ENOTTY),

@@ -140,6 +140,21 @@ impl<F: FileSystem> Call<'_, F> {
         involved.add(dir);
         Ok(dir)
     }
+
+    /// `..` of a directory of the session's has led to `ino`, where others move directories too,
+    /// without a call of the server that would count.
+    ///
+    /// # Errors
+    /// `ESTALE` for what is outside: the directory has been moved there.
+    pub fn led_up(&mut self, ino: Ino) -> Result<()> {
+        let Call { state, cx, own, .. } = self;
+        let inside = own.inodes.led_up(&mut state.fs, cx, ino);
+        if inside.is_err() {
+            // The client is not given it.
+            state.fs.forget(ino, 1);
+        }
+        inside
+    }
 }
 
 #[cfg(test)]

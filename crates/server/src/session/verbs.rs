@@ -269,6 +269,7 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         {
             return Ok(attr);
         }
+        let foreign = self.volume.is_foreign();
         let (mut call, dir, _) = self.call_in(cx, LOOKUP, parent)?;
         let found = if dir == call.own.inodes.top() && name.bytes() == b".." {
             call.state.fs.getattr(&call.cx, dir)
@@ -281,6 +282,9 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         }
         let attr = found?;
         call.state.involved.add(attr.ino);
+        if foreign && name.bytes() == b".." {
+            call.led_up(attr.ino)?;
+        }
         call.given(dir, name, attr)
     }
 
