@@ -101,6 +101,14 @@ impl<F: FileSystem + Send + 'static> Served<F> {
     /// # Panics
     /// When it cannot be served.
     pub fn with_devices(fs: F, devices: usize) -> Served<F> {
+        Served::with_devices_of(fs, &vec![0; devices])
+    }
+
+    /// The same, each of whose guests may rely for so many seconds on what it has learnt.
+    ///
+    /// # Panics
+    /// When it cannot be served.
+    pub fn with_devices_of(fs: F, devices: &[u64]) -> Served<F> {
         Served::by(fs, &[], nix::unistd::getuid().as_raw(), devices)
     }
 
@@ -109,13 +117,13 @@ impl<F: FileSystem + Send + 'static> Served<F> {
     /// # Panics
     /// When it cannot be served.
     pub fn to_strangers(fs: F) -> Served<F> {
-        let served = Served::by(fs, &["all=rw"], NOBODYS, 0);
+        let served = Served::by(fs, &["all=rw"], NOBODYS, &[]);
         let all = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(served.folder.path(), all).expect("a folder");
         served
     }
 
-    fn by(fs: F, rules: &[&str], own: u32, devices: usize) -> Served<F> {
+    fn by(fs: F, rules: &[&str], own: u32, seconds: &[u64]) -> Served<F> {
         let rules = || {
             let rules = rules.iter().map(|rule| rule.parse().expect("a rule")).collect();
             Rules::new(rules, own)
@@ -129,9 +137,9 @@ impl<F: FileSystem + Send + 'static> Served<F> {
         let mut server =
             SocketServer::new(vec![door], None, vec![Arc::clone(&volume)], SPIN).expect("a server");
         let devices: Vec<PathBuf> =
-            (0..devices).map(|number| folder.path().join(format!("d{number}"))).collect();
-        for socket in &devices {
-            let kernel = KernelOptions { untold: Some(0), ..KernelOptions::default() };
+            (0..seconds.len()).map(|number| folder.path().join(format!("d{number}"))).collect();
+        for (socket, seconds) in devices.iter().zip(seconds) {
+            let kernel = KernelOptions { untold: Some(*seconds), ..KernelOptions::default() };
             let tag = "data".to_owned();
             let machine = guests::Guest {
                 listener: bind_stream(socket, false).expect("a socket"),

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -273,7 +273,7 @@ fn squashed_files_of_strangers_have_no_set_ids() {
             // Nor do programs of the host run what a client has changed with others' rights.
             for (at, cut) in [("w", false), ("x", true)] {
                 fs::write(root.join(at), b"a program of the host").unwrap();
-                let set_id = std::os::unix::fs::PermissionsExt::from_mode(0o6755);
+                let set_id = PermissionsExt::from_mode(0o6755);
                 fs::set_permissions(root.join(at), set_id).unwrap();
                 let ino = look(&mut dir, ROOT, at).unwrap().ino;
                 content(&mut dir, ino).unwrap();
@@ -419,6 +419,70 @@ fn extreme_numbers_are_errors_or_nothing() {
             }
         }
         assert!(dir.getattr(&cx(), file.ino).is_ok());
+    }
+}
+
+/// What was judged by its name may be another's file when the name goes: of a sticky directory the
+/// host judges by what the name is then, and not by what the server may.
+#[test]
+fn a_sticky_directory_is_judged_by_the_host() {
+    let (user, other) = (1234, 4321);
+    if Owners::of_process() != Owners::Kept {
+        println!("skipped: this needs the superuser's rights");
+        return;
+    }
+    let caller = |uid| Context { uid, gid: 77, now: Timespec::default() };
+    let mut dir = fresh(Bounds::default());
+    let root = dir.path().to_owned();
+    // Whose the directory is, whether it is sticky, who calls, and whether another's file goes.
+    let cases = [
+        (0, true, user, false),
+        (other, true, user, false),
+        (user, true, user, true),
+        (0, false, user, true),
+        (0, true, 0, true),
+        (0, true, other, true),
+    ];
+    for (owner, sticky, uid, goes) in cases {
+        let case = (owner, sticky, uid);
+        let path = root.join("d");
+        // Its group may write, which the server has judged and this thread is not in.
+        fs::create_dir(&path).unwrap();
+        let mode = if sticky { 0o1770 } else { 0o770 };
+        fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+        std::os::unix::fs::chown(&path, Some(owner), Some(55)).unwrap();
+        let make = |at: &str, uid| {
+            fs::write(path.join(at), b"").unwrap();
+            std::os::unix::fs::chown(path.join(at), Some(uid), Some(55)).unwrap();
+        };
+        let d = look(&mut dir, ROOT, "d").unwrap().ino;
+        let expected = if goes { Ok(()) } else { Err(Errno::EPERM) };
+        let (own, theirs) = (name("own"), name("theirs"));
+        let none = RenameFlags::empty();
+        make("own", uid);
+        make("theirs", other);
+        let cx = caller(uid);
+        let moved = dir.rename(&cx, d, theirs, ROOT, name("out"), none);
+        assert_eq!(moved, expected, "{case:?}: moved out");
+        make("theirs", other);
+        assert_eq!(dir.rename(&cx, d, own, d, theirs, none), expected, "{case:?}: replaced");
+        make("own", uid);
+        make("theirs", other);
+        let exchanged = dir.rename(&cx, d, own, d, theirs, RenameFlags::EXCHANGE);
+        assert_eq!(exchanged, expected, "{case:?}: exchanged");
+        make("own", uid);
+        make("theirs", other);
+        assert_eq!(dir.unlink(&cx, d, theirs), expected, "{case:?}: removed");
+        assert_eq!(dir.unlink(&cx, d, own), Ok(()), "{case:?}: its own");
+        fs::create_dir(path.join("sub")).unwrap();
+        std::os::unix::fs::chown(path.join("sub"), Some(other), Some(55)).unwrap();
+        assert_eq!(dir.rmdir(&cx, d, name("sub")), expected, "{case:?}: a directory");
+        // The thread has all its rights again: what it makes is whose it is to be.
+        let (made, handle) = dir.create(&caller(other), d, name("made"), 0o600, RW).unwrap();
+        dir.release(&caller(other), made.ino, handle).unwrap();
+        assert_eq!(fs::metadata(path.join("made")).unwrap().uid(), other);
+        fs::remove_dir_all(&path).unwrap();
+        let _ = fs::remove_file(root.join("out"));
     }
 }
 

@@ -2,6 +2,8 @@
 
 #[path = "sharing/killed.rs"]
 mod killed;
+#[path = "sharing/machine.rs"]
+mod machine;
 #[path = "sharing/restarted.rs"]
 mod restarted;
 #[path = "sharing/served.rs"]

@@ -111,6 +111,51 @@ impl Guest {
         ran.output
     }
 
+    /// Begins `script`, which takes lines from /dev/ttyS1 and answers there: [`say`](Self::say),
+    /// [`line`](Self::line), and in the end [`ended`](Self::ended).
+    ///
+    /// # Panics
+    /// If the guest has ended.
+    #[track_caller]
+    pub fn begin(&mut self, script: &str) {
+        self.write(&format!("{}\n{script}", script.len()));
+    }
+
+    /// Says a line to the script that has begun.
+    ///
+    /// # Panics
+    /// If the guest has ended.
+    #[track_caller]
+    pub fn say(&mut self, line: &str) {
+        self.write(&format!("{line}\n"));
+    }
+
+    /// The next line of that script.
+    ///
+    /// # Panics
+    /// If the guest ends or none comes.
+    #[track_caller]
+    pub fn line(&mut self) -> String {
+        let line = self.until(b"\n", SCRIPT, "a line");
+        String::from_utf8_lossy(&line).into_owned()
+    }
+
+    /// Waits for the end of that script; its status.
+    ///
+    /// # Panics
+    /// If the guest ends or it does not.
+    #[track_caller]
+    pub fn ended(&mut self) -> i32 {
+        self.until(b"\x01end ", SCRIPT, "its end");
+        let status = self.until(b"\n", SCRIPT, "its end");
+        String::from_utf8_lossy(&status).parse().expect("a status")
+    }
+
+    #[track_caller]
+    fn write(&mut self, text: &str) {
+        self.input.write_all(text.as_bytes()).expect("the guest is there");
+    }
+
     /// Has the guest shut down, and waits until it has.
     ///
     /// # Panics

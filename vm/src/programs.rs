@@ -16,6 +16,8 @@ const BYTES: &str = "../crates/cli/tests/c/fsx.c";
 const NAMES: &str = "c/names.c";
 /// One use of a file at a time.
 const CALLS: &str = "c/calls.c";
+/// A client that does what it is told and says what came of it.
+const SHARER: &str = "c/sharer.c";
 
 /// The files of a guest that runs all that is here.
 ///
@@ -31,6 +33,14 @@ pub fn image() -> Image {
         })
         .program(&parts::program("postmark", "postmark"))
         .program(&parts::program("sqlite3", "sqlite3"))
+}
+
+/// Compiles the client that does what it is told, in `folder`.
+///
+/// # Panics
+/// If it does not compile.
+pub fn sharer(folder: &Path) -> PathBuf {
+    compile(&Path::new(env!("CARGO_MANIFEST_DIR")).join(SHARER), folder)
 }
 
 /// Compiles the C program `source` to a static one in `folder`.

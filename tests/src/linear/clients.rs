@@ -13,12 +13,16 @@ use atoll_vfs::*;
 use rustix::fs as sys;
 
 use super::history::{DIRS, FILES, NAMES, Op, Outcome, Page, Place, Seen};
+use crate::rng::Rng;
 use crate::subject::{RW, name};
 
 /// One client of the world.
 pub trait Client {
     /// Does `op` and returns its outcome.
     fn call(&mut self, op: &Op) -> Outcome;
+
+    /// Waits before the next call, if it does.
+    fn rest(&mut self) {}
 }
 
 /// The name of the directory that is not the root.
@@ -313,6 +317,35 @@ fn list(dir: &Path) -> std::io::Result<[Option<u64>; NAMES]> {
 impl<C: Client + ?Sized> Client for Box<C> {
     fn call(&mut self, op: &Op) -> Outcome {
         (**self).call(op)
+    }
+
+    fn rest(&mut self) {
+        (**self).rest();
+    }
+}
+
+/// A client that waits before each call, some time below `most`: beside one that is slow.
+pub struct Paced<C> {
+    client: C,
+    rng: Rng,
+    most: Duration,
+}
+
+impl<C> Paced<C> {
+    /// Slows `client` down.
+    pub fn new(client: C, seed: u64, most: Duration) -> Paced<C> {
+        Paced { client, rng: Rng::new(seed), most }
+    }
+}
+
+impl<C: Client> Client for Paced<C> {
+    fn call(&mut self, op: &Op) -> Outcome {
+        self.client.call(op)
+    }
+
+    fn rest(&mut self) {
+        let nanoseconds = self.rng.within(0..self.most.as_nanos() as u64);
+        std::thread::sleep(Duration::from_nanos(nanoseconds));
     }
 }
 

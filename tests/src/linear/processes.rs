@@ -244,7 +244,8 @@ fn encode(outcome: &Outcome) -> String {
     values.into_iter().map(show).collect::<Vec<_>>().join(" ")
 }
 
-fn decode(text: &str) -> Option<Outcome> {
+/// The outcome that a line stands for.
+pub fn decode(text: &str) -> Option<Outcome> {
     if let Some(errno) = text.strip_prefix("E ") {
         return Some(Err(errno.parse().ok()?));
     }

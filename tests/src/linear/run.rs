@@ -83,6 +83,7 @@ pub fn history<C: Client + Send>(seed: u64, clients: Vec<C>, mix: &Mix) -> Vec<C
                         for _ in 0..rng.within(0..60) {
                             std::hint::spin_loop();
                         }
+                        client.rest();
                         let invoked = now();
                         if death == Some(k as u64) {
                             if rng.chance(50) {

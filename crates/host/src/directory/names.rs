@@ -7,8 +7,12 @@ use atoll_vfs::{Attr, Context, Errno, FileType, Ino, Name, RenameFlags, Result};
 use rustix::fs::{self as sys, AtFlags, OFlags};
 
 use super::attributes::{self, bits};
+use super::owners::MakesAs;
 use super::reach::{open_in, ordinary};
 use super::{HostDirectory, errno};
+
+/// The bit of a directory from which only their owners remove names, and its own.
+const STICKY: u32 = 0o1000;
 
 impl HostDirectory {
     pub(super) fn look_up(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<Attr> {
@@ -195,12 +199,31 @@ impl HostDirectory {
         self.attr(cx, ino)
     }
 
-    pub(super) fn remove(&mut self, parent: Ino, name: Name<'_>, directory: bool) -> Result<()> {
+    /// Has the host judge a removal from `dirs` once more if one of them is sticky.
+    fn removes_as(&self, cx: &Context, dirs: &[&Arc<OwnedFd>]) -> Result<Option<MakesAs>> {
+        for dir in dirs {
+            if sys::fstat(dir).map_err(errno)?.st_mode & STICKY != 0 {
+                return self.owners.remove_as(cx);
+            }
+        }
+        Ok(None)
+    }
+
+    pub(super) fn remove(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        name: Name<'_>,
+        directory: bool,
+    ) -> Result<()> {
         let dir = self.writable_dir(parent, name)?;
         // It is known with a descriptor, by which it is seen to be gone.
         let (ino, fd) = self.find(parent, name)?;
         let flags = if directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-        sys::unlinkat(&dir, name.bytes(), flags).map_err(errno)?;
+        {
+            let _removes = self.removes_as(cx, &[&dir])?;
+            sys::unlinkat(&dir, name.bytes(), flags).map_err(errno)?;
+        }
         self.unsynced.changed(parent);
         self.gone(ino, &fd);
         Ok(())
@@ -214,6 +237,7 @@ impl HostDirectory {
 
     pub(super) fn move_name(
         &mut self,
+        cx: &Context,
         (parent, name): (Ino, Name<'_>),
         (new_parent, new_name): (Ino, Name<'_>),
         flags: RenameFlags,
@@ -225,7 +249,10 @@ impl HostDirectory {
         let to = self.writable_dir(new_parent, new_name)?;
         let replaced = self.find(new_parent, new_name).ok();
         let how = sys::RenameFlags::from_bits_retain(flags.bits());
-        sys::renameat_with(&from, name.bytes(), &to, new_name.bytes(), how).map_err(errno)?;
+        {
+            let _removes = self.removes_as(cx, &[&from, &to])?;
+            sys::renameat_with(&from, name.bytes(), &to, new_name.bytes(), how).map_err(errno)?;
+        }
         self.unsynced.changed(parent);
         self.unsynced.changed(new_parent);
         // Known by their new names. A file that the host has put there instead is known by its own.

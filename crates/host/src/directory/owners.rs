@@ -55,6 +55,19 @@ impl Owners {
         MakesAs::new(uid, gid)
     }
 
+    /// Has this thread remove names of the caller's from a sticky directory until what it returns
+    /// is dropped: the host judges once more, by what the name is when it goes. What was judged
+    /// before may be another's by then. Where all files are one user's there is nothing to judge.
+    ///
+    /// # Errors
+    /// As [`make_as`](Self::make_as).
+    pub(super) fn remove_as(self, cx: &Context) -> Result<Option<MakesAs>> {
+        match self {
+            Owners::Kept if cx.uid != 0 => MakesAs::without_ownership(cx.uid, cx.gid).map(Some),
+            Owners::Kept | Owners::Squashed { .. } => Ok(None),
+        }
+    }
+
     /// The attributes of a file as the caller sees them.
     pub(super) fn shown(self, cx: &Context, mut attr: Attr) -> Attr {
         if let Owners::Squashed { uid, gid } = self {
@@ -99,8 +112,8 @@ impl Owners {
 
 /// This thread makes files for another until this is dropped.
 pub(super) struct MakesAs {
-    /// The thread's own, if they were changed.
-    own: Option<(u32, u32)>,
+    /// The thread's own, if they were changed, with what rights it had.
+    own: Option<((u32, u32), CapabilitySets)>,
     /// It is about one thread.
     _thread: PhantomData<*const ()>,
 }
@@ -116,7 +129,7 @@ impl MakesAs {
         }
         let had = capabilities(None).map_err(super::errno)?;
         // From here on dropped, and so undone.
-        let makes = MakesAs { own: Some(own), _thread: PhantomData };
+        let makes = MakesAs { own: Some((own, had)), _thread: PhantomData };
         if !set_fs_group(gid) || !set_fs_user(uid) {
             return Err(Errno::EPERM);
         }
@@ -125,17 +138,27 @@ impl MakesAs {
         restore(&had);
         Ok(makes)
     }
+
+    /// The same, and without the right to do with the files of others what their owners may.
+    fn without_ownership(uid: u32, gid: u32) -> Result<MakesAs> {
+        let had = capabilities(None).map_err(super::errno)?;
+        let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let mut left = had;
+        left.effective.remove(CapabilitySet::FOWNER);
+        let mut makes = MakesAs::new(uid, gid)?;
+        // Also where it has become nobody else.
+        makes.own = Some((own, had));
+        set_capabilities(None, left).map_err(super::errno)?;
+        Ok(makes)
+    }
 }
 
 impl Drop for MakesAs {
     fn drop(&mut self) {
-        if let Some((uid, gid)) = self.own {
-            let had = capabilities(None);
-            let back = set_fs_user(uid) & set_fs_group(gid);
+        if let Some(((uid, gid), had)) = &self.own {
+            let back = set_fs_user(*uid) & set_fs_group(*gid);
             assert!(back, "a thread can always be itself again");
-            if let Ok(had) = had {
-                restore(&had);
-            }
+            restore(had);
         }
     }
 }

@@ -63,24 +63,24 @@ impl FileSystem for HostDirectory {
         self.make_link(cx, parent, name, target)
     }
 
-    fn unlink(&mut self, _: &Context, parent: Ino, name: Name<'_>) -> Result<()> {
-        self.remove(parent, name, false)
+    fn unlink(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<()> {
+        self.remove(cx, parent, name, false)
     }
 
-    fn rmdir(&mut self, _: &Context, parent: Ino, name: Name<'_>) -> Result<()> {
-        self.remove(parent, name, true)
+    fn rmdir(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<()> {
+        self.remove(cx, parent, name, true)
     }
 
     fn rename(
         &mut self,
-        _: &Context,
+        cx: &Context,
         parent: Ino,
         name: Name<'_>,
         new_parent: Ino,
         new_name: Name<'_>,
         flags: RenameFlags,
     ) -> Result<()> {
-        self.move_name((parent, name), (new_parent, new_name), flags)
+        self.move_name(cx, (parent, name), (new_parent, new_name), flags)
     }
 
     fn link(
