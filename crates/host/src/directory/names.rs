@@ -16,9 +16,9 @@ impl HostDirectory {
             b"." => parent,
             b".." => self.above(parent)?,
             _ => {
-                let (ino, fd) = self.find(parent, name)?;
-                self.table.given(ino);
-                return Ok(self.owners.shown(cx, attributes::of(ino, &fd)?));
+                let (attr, _) = self.find(parent, name)?;
+                self.table.given(attr.ino);
+                return Ok(self.owners.shown(cx, attr));
             }
         };
         let attr = self.attr(cx, ino)?;
@@ -47,8 +47,8 @@ impl HostDirectory {
         mode: u32,
     ) -> Result<Attr> {
         self.unsynced.changed(parent);
-        let (ino, fd) = self.find(parent, name)?;
-        let mut attr = attributes::of(ino, &fd)?;
+        let (mut attr, fd) = self.find(parent, name)?;
+        let ino = attr.ino;
         // Bits that the host's call does not set. A name that another has put there meanwhile is
         // left as it is.
         let missing = mode & 0o7000 & !attr.mode;
@@ -198,7 +198,7 @@ impl HostDirectory {
     pub(super) fn remove(&mut self, parent: Ino, name: Name<'_>, directory: bool) -> Result<()> {
         let dir = self.writable_dir(parent, name)?;
         // It is known with a descriptor, by which it is seen to be gone.
-        let (ino, fd) = self.find(parent, name)?;
+        let (Attr { ino, .. }, fd) = self.find(parent, name)?;
         let flags = if directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
         sys::unlinkat(&dir, name.bytes(), flags).map_err(errno)?;
         self.unsynced.changed(parent);
@@ -232,7 +232,7 @@ impl HostDirectory {
         let _ = self.find(new_parent, new_name);
         if flags.contains(RenameFlags::EXCHANGE) {
             let _ = self.find(parent, name);
-        } else if let Some((ino, fd)) = replaced {
+        } else if let Some((Attr { ino, .. }, fd)) = replaced {
             self.gone(ino, &fd);
         }
         Ok(())
