@@ -2,14 +2,17 @@
 //! same messages in the same pieces, by turns, with the data checked.
 //!
 //! Each daemon has a process of its own, and a folder on the same disk; Atoll also a volume there.
-//! Nothing is synced. Beside the time of each operation there is the processor time that the daemon
-//! took for it, which is not hidden by its waiting.
+//! What is written is synced apart from the writes, and a row of its own says what that took: data
+//! after the sequential writes of a size, names after all of them. Beside the time of each operation
+//! there is the processor time that the daemon took for it, which is not hidden by its waiting.
+//!
+//! Goals: Atoll's volume and its directory take less of both than each stock daemon.
 
 mod daemon;
 mod driver;
+mod report;
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -26,17 +29,26 @@ const OPEN: u32 = 14;
 const READ: u32 = 15;
 const WRITE: u32 = 16;
 const RELEASE: u32 = 18;
+const FSYNC: u32 = 20;
 const INIT: u32 = 26;
 const OPENDIR: u32 = 27;
 const RELEASEDIR: u32 = 29;
+const FSYNCDIR: u32 = 30;
 const CREATE: u32 = 35;
 const READDIRPLUS: u32 = 44;
 const DESTROY: u32 = 38;
 const ROOT: u64 = 1;
 const O_RDWR: u32 = 2;
 
-/// Sizes of reads and writes, in bytes.
-const SIZES: [usize; 7] = [16, 256, 4096, 16 << 10, 64 << 10, 256 << 10, DATA_MAX];
+/// Sizes of reads and writes, in bytes: 2^4 to 2^20.
+const SIZES: std::ops::RangeInclusive<u32> = 4..=20;
+/// Bytes that are moved by each size, if that is no more than so many operations.
+const MOVED: usize = 32 << 20;
+const OPERATIONS: u64 = 1000;
+/// How many files are made, listed and removed.
+const FILES: [u64; 4] = [2, 32, 256, 1024];
+/// Operations before any is measured: where threads run has settled by then.
+const WARM_UP: u64 = 500;
 /// Room for a part of a listing.
 const LISTING: usize = 32 << 10;
 
@@ -52,6 +64,15 @@ pub struct Options {
     /// A folder on the disk, where the daemons' folders are
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     disk: PathBuf,
+    /// Only measure reads and writes of these sizes, in bytes, and no names
+    #[arg(long, value_name = "BYTES", value_delimiter = ',')]
+    sizes: Vec<usize>,
+    /// Only measure these kinds: volume, directory, c, rust
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    on: Vec<String>,
+    /// Write the tables and the goals to this file as well
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
     /// Another `atoll` than the one beside this program
     #[arg(long, value_name = "FILE")]
     atoll: Option<PathBuf>,
@@ -62,19 +83,22 @@ pub struct Options {
 
 /// Nanoseconds of one operation, and of the daemon's processor.
 type Sample = (f64, f64);
+/// The samples of each operation, in the order in which they were made, on each daemon.
+type Found = BTreeMap<(usize, String), BTreeMap<Kind, Vec<Sample>>>;
 
 /// Measures.
 pub fn run(options: &Options) -> Result<(), Broken> {
     std::fs::create_dir_all(&options.disk)?;
     let mut kinds = vec![Kind::AtollVolume, Kind::AtollFolder];
     kinds.extend(Kind::stock(options.virtiofsd.as_deref()));
+    kinds.retain(|kind| options.on.is_empty() || options.on.iter().any(|on| on == kind.word()));
     let watch = Watch::begin();
-    let mut found: BTreeMap<(usize, String), BTreeMap<Kind, Vec<Sample>>> = BTreeMap::new();
+    let mut found = Found::new();
     for _ in 0..if options.smoke { 1 } else { options.rounds.max(1) } {
         for kind in &kinds {
             let daemon = Daemon::start(kind, &options.disk, options.atoll.as_deref())?;
             let mut guest = Guest::begin(&daemon)?;
-            let all = guest.all(&daemon, options.smoke);
+            let all = guest.all(&daemon, options);
             let all = all.map_err(|Broken(why)| Broken(format!("{}: {why}", kind.name())))?;
             for (at, (name, sample)) in all.into_iter().enumerate() {
                 found.entry((at, name)).or_default().entry(kind.clone()).or_default().push(sample);
@@ -83,34 +107,13 @@ pub fn run(options: &Options) -> Result<(), Broken> {
             daemon.end()?;
         }
     }
-    println!("{}", table(&kinds, &found));
     let noise = watch.end();
-    println!("load {:.1}, {:.1} % of processor time stolen", noise.load, 100.0 * noise.steal);
-    Ok(())
-}
-
-fn median(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> f64 {
-    let mut values: Vec<f64> = samples.iter().map(of).collect();
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
-/// Microseconds of each operation, and of the daemon's processor in brackets.
-fn table(kinds: &[Kind], found: &BTreeMap<(usize, String), BTreeMap<Kind, Vec<Sample>>>) -> String {
-    let mut text = format!("{:<26}", "us (daemon's processor)");
-    kinds.iter().for_each(|kind| _ = write!(text, "{:>22}", kind.name()));
-    for ((_, name), samples) in found {
-        let _ = write!(text, "\n{name:<26}");
-        for kind in kinds {
-            let cell = samples.get(kind).map_or_else(String::new, |samples| {
-                let [time, processor] =
-                    [median(samples, |s| s.0), median(samples, |s| s.1)].map(|ns| ns / 1000.0);
-                format!("{time:.1} ({processor:.1})")
-            });
-            let _ = write!(text, "{cell:>22}");
-        }
+    let text = report::text(&kinds, &found, &noise, options.smoke);
+    print!("{text}");
+    if let Some(path) = &options.report {
+        std::fs::write(path, text)?;
     }
-    text
+    Ok(())
 }
 
 fn word(bytes: &[u8], at: usize) -> Result<u64, Broken> {
@@ -138,6 +141,17 @@ fn shuffled(count: u64) -> Vec<u64> {
     order
 }
 
+/// What each operation took.
+#[derive(Default)]
+struct Samples(Vec<(String, Sample)>);
+
+impl Samples {
+    fn take(&mut self, name: String, count: u64, took: (Duration, Duration)) {
+        let each = |time: Duration| time.as_nanos() as f64 / count as f64;
+        self.0.push((name, (each(took.0), each(took.1))));
+    }
+}
+
 /// The guest of one daemon.
 struct Guest(Driver);
 
@@ -162,33 +176,61 @@ impl Guest {
     }
 
     /// Measures everything.
-    fn all(&mut self, daemon: &Daemon, smoke: bool) -> Result<Vec<(String, Sample)>, Broken> {
-        let mut samples = Vec::new();
-        let mut take = |name: String, count: u64, took: (Duration, Duration)| {
-            let each = |time: Duration| time.as_nanos() as f64 / count as f64;
-            samples.push((name, (each(took.0), each(took.1))));
+    fn all(&mut self, daemon: &Daemon, options: &Options) -> Result<Vec<(String, Sample)>, Broken> {
+        let mut samples = Samples::default();
+        let smoke = options.smoke;
+        let (ino, file) = self.create(b"warm-up")?;
+        let order: Vec<u64> = (0..if smoke { 4 } else { WARM_UP }).collect();
+        self.write_all(ino, file, 4096, &order)?;
+        self.read_all(ino, file, 4096, &order)?;
+        self.release(RELEASE, ino, file)?;
+        self.remove(b"warm-up\0")?;
+        self.0.forget(ino, 1)?;
+        let sizes: Vec<usize> = SIZES.map(|bits| 1 << bits).collect();
+        for &size in if options.sizes.is_empty() { &sizes } else { &options.sizes } {
+            self.data(daemon, smoke, size, &mut samples)?;
+        }
+        if options.sizes.is_empty() {
+            for count in FILES {
+                self.names(daemon, if smoke { count.min(32) } else { count }, &mut samples)?;
+            }
+        }
+        Ok(samples.0)
+    }
+
+    /// Measures reads and writes of `size` bytes, of a file each.
+    fn data(
+        &mut self,
+        daemon: &Daemon,
+        smoke: bool,
+        size: usize,
+        samples: &mut Samples,
+    ) -> Result<(), Broken> {
+        let most = if smoke { 16 } else { OPERATIONS };
+        let count = ((MOVED / size) as u64).clamp(8, most);
+        let shown = match size {
+            1024.. => format!("{} KiB", size >> 10),
+            _ => format!("{size} B"),
         };
-        for size in SIZES {
-            let most = if smoke { 16 } else { 4000 };
-            let count = (((64 << 20) / size) as u64).clamp(8, most);
-            let shown = match size {
-                1024.. => format!("{} KiB", size >> 10),
-                _ => format!("{size} B"),
-            };
+        let sequence: Vec<u64> = (0..count).collect();
+        let random = shuffled(count);
+        for (order, how) in [(&sequence, ""), (&random, ", random")] {
             let (ino, file) = self.create(b"data")?;
-            let sequence: Vec<u64> = (0..count).collect();
-            let write = |guest: &mut Guest| guest.write_all(ino, file, size, &sequence);
-            take(format!("write {shown}"), count, self.time(daemon, write)?);
-            let read = |guest: &mut Guest| guest.read_all(ino, file, size, &sequence);
-            take(format!("read {shown}"), count, self.time(daemon, read)?);
-            let order = shuffled(count);
-            let read = |guest: &mut Guest| guest.read_all(ino, file, size, &order);
-            take(format!("read {shown}, random"), count, self.time(daemon, read)?);
+            let write = |guest: &mut Guest| guest.write_all(ino, file, size, order);
+            samples.take(format!("write {shown}{how}"), count, self.time(daemon, write)?);
+            let sync = |guest: &mut Guest| guest.sync(FSYNC, ino, file);
+            samples.take(format!("fsync of {shown} writes{how}"), 1, self.time(daemon, sync)?);
+            let read = |guest: &mut Guest| guest.read_all(ino, file, size, order);
+            samples.take(format!("read {shown}{how}"), count, self.time(daemon, read)?);
             self.release(RELEASE, ino, file)?;
-            self.0.ask(UNLINK, ROOT, b"data\0", 0, 0)?;
+            self.remove(b"data\0")?;
             self.0.forget(ino, 1)?;
         }
-        let count = if smoke { 20 } else { 1000 };
+        Ok(())
+    }
+
+    /// Measures names: `count` files made, listed, looked up, opened, removed.
+    fn names(&mut self, daemon: &Daemon, count: u64, samples: &mut Samples) -> Result<(), Broken> {
         let names: Vec<Vec<u8>> =
             (0..count).map(|number| format!("file-{number}\0").into_bytes()).collect();
         let mut inodes = Vec::new();
@@ -200,31 +242,49 @@ impl Guest {
             }
             Ok(())
         };
-        take("create and close".into(), count, self.time(daemon, create)?);
-        let messages = self.0.messages;
-        take("list, of 1 entry".into(), count, self.time(daemon, |guest| guest.list(count))?);
-        let listing = self.0.messages - messages;
+        samples.take(format!("create and close, {count}"), count, self.time(daemon, create)?);
+        let root = |guest: &mut Guest| guest.sync_root();
+        samples.take(format!("fsync of {count} new names"), 1, self.time(daemon, root)?);
+        let list = |guest: &mut Guest| guest.list(count);
+        samples.take(format!("list an entry, of {count}"), count, self.time(daemon, list)?);
         let lookup = |guest: &mut Guest| {
             names.iter().try_for_each(|name| guest.0.ask(LOOKUP, ROOT, name, 0, 0).map(drop))
         };
-        take("lookup".into(), count, self.time(daemon, lookup)?);
+        samples.take(format!("lookup, {count}"), count, self.time(daemon, lookup)?);
         let open = |guest: &mut Guest| {
             inodes.iter().try_for_each(|&ino| {
                 let (answer, _) = guest.0.ask(OPEN, ino, &O_RDWR.to_le_bytes().repeat(2), 0, 0)?;
                 guest.release(RELEASE, ino, word(&answer, 0)?)
             })
         };
-        take("open and close".into(), count, self.time(daemon, open)?);
-        let remove = |guest: &mut Guest| {
-            names.iter().try_for_each(|name| guest.0.ask(UNLINK, ROOT, name, 0, 0).map(drop))
-        };
-        take("remove".into(), count, self.time(daemon, remove)?);
+        samples.take(format!("open and close, {count}"), count, self.time(daemon, open)?);
+        let remove = |guest: &mut Guest| names.iter().try_for_each(|name| guest.remove(name));
+        samples.take(format!("remove, {count}"), count, self.time(daemon, remove)?);
+        let root = |guest: &mut Guest| guest.sync_root();
+        samples.take(format!("fsync of {count} removals"), 1, self.time(daemon, root)?);
         for ino in inodes {
             // Created, listed, looked up.
             self.0.forget(ino, 3)?;
         }
-        log_messages(listing, count);
-        Ok(samples)
+        Ok(())
+    }
+
+    fn remove(&mut self, name: &[u8]) -> Result<(), Broken> {
+        self.0.ask(UNLINK, ROOT, name, 0, 0).map(drop)
+    }
+
+    fn sync(&mut self, opcode: u32, ino: u64, file: u64) -> Result<(), Broken> {
+        let mut body = file.to_le_bytes().to_vec();
+        body.extend([0; 8]);
+        self.0.ask(opcode, ino, &body, 0, 0).map(drop)
+    }
+
+    /// Syncs the names of the root.
+    fn sync_root(&mut self) -> Result<(), Broken> {
+        let (answer, _) = self.0.ask(OPENDIR, ROOT, &[0; 8], 0, 0)?;
+        let file = word(&answer, 0)?;
+        self.sync(FSYNCDIR, ROOT, file)?;
+        self.release(RELEASEDIR, ROOT, file)
     }
 
     /// Runs `work`: how long it took, and of the daemon's processors.
@@ -318,8 +378,4 @@ impl Guest {
             false => Err(Broken(format!("a listing has {seen} files of {count}"))),
         }
     }
-}
-
-fn log_messages(messages: u64, count: u64) {
-    eprintln!("{messages} messages for a listing of {count} with attributes");
 }

@@ -10,8 +10,8 @@ use atoll_host::directory::{Bounds, HostDirectory, Options, Owners, Piece};
 use atoll_tests::hostdir::HostDir;
 use atoll_tests::subject::{RW, name};
 use atoll_vfs::{
-    Attr, Context, Errno, FallocateMode, FileSystem, FileType, Handle, Ino, OpenFlags, RenameFlags,
-    Rest, Result, SeekTo, SetAttr, SetTime, Timespec, XattrFlags,
+    Attr, Context, DirEntry, Errno, FallocateMode, FileSystem, FileType, Handle, Ino, OpenFlags,
+    RenameFlags, Rest, Result, SeekTo, SetAttr, SetTime, Timespec, XattrFlags,
 };
 
 const ROOT: Ino = Ino::ROOT;
@@ -72,6 +72,16 @@ fn what_the_host_changes_is_seen() {
     dir.release(&cx(), made.ino, handle).unwrap();
     let listed = entries(&mut dir, ROOT).unwrap();
     let expected = [(".", ROOT), ("..", ROOT), ("f", file.ino), ("g", made.ino)];
+    let handle = dir.opendir(&cx(), ROOT).unwrap();
+    let mut names = Vec::new();
+    let mut take = |entry: &DirEntry<'_>| {
+        names.push(String::from_utf8_lossy(entry.name).into_owned());
+        true
+    };
+    dir.readdir_names(&cx(), ROOT, handle, 0, &mut take).unwrap();
+    dir.releasedir(&cx(), ROOT, handle).unwrap();
+    names.sort();
+    assert_eq!(names, expected.map(|(name, _)| name));
     assert_eq!(listed, expected.map(|(name, ino)| (name.to_owned(), ino)));
 }
 

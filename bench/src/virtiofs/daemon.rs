@@ -38,6 +38,21 @@ impl Kind {
         c.into_iter().chain(rust.map(|path| Kind::Rust(path.to_owned()))).collect()
     }
 
+    /// Its name on a command line.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Kind::AtollVolume => "volume",
+            Kind::AtollFolder => "directory",
+            Kind::C => "c",
+            Kind::Rust(_) => "rust",
+        }
+    }
+
+    /// Whether it is the device that is judged.
+    pub fn is_atoll(&self) -> bool {
+        matches!(self, Kind::AtollVolume | Kind::AtollFolder)
+    }
+
     /// Its name.
     pub fn name(&self) -> &'static str {
         match self {

@@ -25,6 +25,7 @@ const SIZE: u64 = BLOCKS * BLOCK;
 enum Operation {
     Load { at: u64, len: usize },
     Store { at: u64, len: usize, fill: u8 },
+    StorePieces { at: u64, len: usize, piece: usize, fill: u8 },
     StoreZeros { at: u64, len: u64 },
     Read { first: u64, count: usize },
     Write { first: u64, count: usize, fill: u8 },
@@ -59,6 +60,9 @@ fn operation() -> impl Strategy<Value = Operation> {
         6 => (offset(), length()).prop_map(|(at, len)| Operation::Load { at, len }),
         6 => (offset(), length(), any::<u8>())
             .prop_map(|(at, len, fill)| Operation::Store { at, len, fill }),
+        4 => (offset(), length(), 1..2 * BLOCK_SIZE, any::<u8>()).prop_map(
+            |(at, len, piece, fill)| Operation::StorePieces { at, len, piece, fill }
+        ),
         2 => (offset(), length())
             .prop_map(|(at, len)| Operation::StoreZeros { at, len: len as u64 }),
         3 => (blocks(), 0..12usize).prop_map(|(first, count)| Operation::Read { first, count }),
@@ -103,6 +107,14 @@ fn step<M: Addressable>(device: &mut M, model: &mut [u8], op: &Operation) -> Res
             let data = pattern(len, fill);
             let want = expected(at, len as u64);
             (device.store(at, &data), want.map(|range| model[range].copy_from_slice(&data)))
+        }
+        Operation::StorePieces { at, len, piece, fill } => {
+            let data = pattern(len, fill);
+            // Some have nothing in them.
+            let pieces: Vec<&[u8]> = data.chunks(piece).flat_map(|piece| [piece, &[]]).collect();
+            let want = expected(at, len as u64);
+            let got = device.store_pieces(at, &pieces);
+            (got, want.map(|range| model[range].copy_from_slice(&data)))
         }
         Operation::StoreZeros { at, len } => {
             (device.store_zeros(at, len), expected(at, len).map(|range| model[range].fill(0)))
@@ -218,6 +230,7 @@ pub fn limits<M: Addressable>(device: &mut M) {
     for at in [SIZE, SIZE - 1, u64::MAX - 1, u64::MAX] {
         assert_eq!(device.load(at, &mut block[..2]), refused, "load at {at}");
         assert_eq!(device.store(at, &[1; 2]), refused, "store at {at}");
+        assert_eq!(device.store_pieces(at, &[&[1], &[1]]), refused, "pieces at {at}");
         assert_eq!(device.store_zeros(at, 2), refused, "zeros at {at}");
     }
     for len in [SIZE + 1, u64::MAX] {
@@ -234,6 +247,8 @@ pub fn limits<M: Addressable>(device: &mut M) {
     device.flush_range(BlockIndex(BLOCKS), 0).unwrap();
     device.load(SIZE, &mut []).unwrap();
     device.store(SIZE, &[]).unwrap();
+    device.store_pieces(SIZE, &[]).unwrap();
+    device.store_pieces(SIZE, &[&[], &[]]).unwrap();
     device.store_zeros(SIZE, 0).unwrap();
 
     device.discard(BlockIndex(3), 2).unwrap();

@@ -126,6 +126,12 @@ pub trait Addressable: BlockDevice {
     /// Copies `data` to the byte offset `at`.
     fn store(&mut self, at: u64, data: &[u8]) -> Result<(), BlockError>;
 
+    /// Copies the bytes of `pieces`, one behind the other, to the byte offset `at`. As far as the
+    /// contract goes each piece is a store of its own; a device may take them in one call.
+    fn store_pieces(&mut self, at: u64, pieces: &[&[u8]]) -> Result<(), BlockError> {
+        store_each(self, at, pieces)
+    }
+
     /// Stores `len` zero bytes at the byte offset `at`.
     fn store_zeros(&mut self, at: u64, len: u64) -> Result<(), BlockError> {
         static ZEROS: [u8; BLOCK_SIZE] = [0; BLOCK_SIZE];
@@ -137,6 +143,20 @@ pub trait Addressable: BlockDevice {
         }
         Ok(())
     }
+}
+
+/// Stores `pieces` one after the other, or none where not all are within the device.
+pub fn store_each<D: Addressable + ?Sized>(
+    device: &mut D,
+    mut at: u64,
+    pieces: &[&[u8]],
+) -> Result<(), BlockError> {
+    byte_range(device.block_count(), at, pieces.iter().map(|piece| piece.len()).sum())?;
+    for piece in pieces {
+        device.store(at, piece)?;
+        at += piece.len() as u64;
+    }
+    Ok(())
 }
 
 impl<D: BlockDevice + ?Sized> BlockDevice for &mut D {
@@ -226,6 +246,7 @@ macro_rules! device_calls {
         $crate::device_calls! { @each $to
             load(at: u64, buf: &mut [u8]) -> Result<(), $crate::BlockError>;
             store(at: u64, data: &[u8]) -> Result<(), $crate::BlockError>;
+            store_pieces(at: u64, pieces: &[&[u8]]) -> Result<(), $crate::BlockError>;
             store_zeros(at: u64, len: u64) -> Result<(), $crate::BlockError>;
         }
     };

@@ -417,12 +417,11 @@ impl<M: Addressable> Store<M> {
         if let Some(data) = data.one() {
             return self.store_data(at, data);
         }
-        let mut to = at;
-        for piece in data.iter() {
-            self.store_data(to, piece)?;
-            to += piece.len() as u64;
-        }
-        Ok(())
+        let pieces: Vec<&[u8]> = data.iter().collect();
+        let stored = self.device.store_pieces(at, &pieces);
+        // Some may have been stored where not all were.
+        self.commits.dirty_data.note(at, data.len() as u64);
+        Ok(stored?)
     }
 
     /// Zeroes file data on the device.

@@ -43,6 +43,10 @@ const CROWDED: Duration = Duration::from_micros(500);
 /// After two of them, with fewer than so many others between, there is none for so many times as
 /// long as the last one took, which bounds what they cost.
 const CROWDED_WITHIN: u32 = 64;
+/// The same for a thread that is woken cheaply, in microseconds for which others have to make up:
+/// to sleep costs it so much more than a yield does.
+const SLEEP_COSTS: Duration = Duration::from_micros(4);
+const CROWDED_WITHIN_MOST: u32 = 4096;
 const CROWDED_FOR: u32 = 32;
 
 /// The next step of a thread that waits.
@@ -60,6 +64,8 @@ struct Pace {
     between: Duration,
     /// The most.
     rarest: Duration,
+    /// Beside other work it sleeps at once, and finds out sooner that there is some.
+    meek: bool,
     /// How many yields ago the last long one was, up to a bound.
     since_long: u32,
     /// No yields before.
@@ -78,7 +84,8 @@ impl Pace {
         Pace {
             between: if bound { BETWEEN_BOUND } else { BETWEEN_MIN },
             rarest: if bound { BETWEEN_BOUND } else { BETWEEN_MAX },
-            since_long: CROWDED_WITHIN,
+            meek: false,
+            since_long: CROWDED_WITHIN_MOST,
             crowded: None,
             began: None,
             yielded: false,
@@ -96,7 +103,7 @@ impl Pace {
         let (began, next) = *self.began.get_or_insert((now, now + self.between));
         let over = now.duration_since(began) >= limit;
         if self.crowded.is_some_and(|until| now < until) {
-            return if over { Step::Sleep } else { Step::Look };
+            return if over || self.meek { Step::Sleep } else { Step::Look };
         }
         // Before it sleeps it yields once: only so does it find out that it has to.
         match over {
@@ -116,9 +123,13 @@ impl Pace {
             false => (self.between * 2).max(BETWEEN_MIN).min(self.rarest),
         };
         let long = took >= CROWDED;
-        let crowded = long && self.since_long < CROWDED_WITHIN;
+        let within = match self.meek {
+            true => (took.as_nanos() / SLEEP_COSTS.as_nanos()) as u32,
+            false => CROWDED_WITHIN,
+        };
+        let crowded = long && self.since_long < within.min(CROWDED_WITHIN_MOST);
         self.crowded = crowded.then(|| after + took * CROWDED_FOR);
-        self.since_long = if long { 0 } else { (self.since_long + 1).min(CROWDED_WITHIN) };
+        self.since_long = if long { 0 } else { (self.since_long + 1).min(CROWDED_WITHIN_MOST) };
         if let Some((_, next)) = &mut self.began {
             *next = after + self.between;
         }
@@ -151,6 +162,16 @@ impl Spin {
     #[cfg(feature = "server")]
     pub fn of_calls() -> Spin {
         Spin::with_rounds(1)
+    }
+
+    /// For a thread whose other side looks for a while before it sleeps, and wakes it cheaply, as
+    /// a guest's processor does: while others want the processor it sleeps at once. Each yield
+    /// there costs a turn of theirs, and looks take the processor from whom it waits for.
+    #[cfg(feature = "server")]
+    pub fn meek() -> Spin {
+        let mut spin = Spin::new();
+        spin.pace.meek = true;
+        spin
     }
 
     fn with_rounds(rounds: u32) -> Spin {
@@ -341,6 +362,29 @@ mod tests {
             yields += thread.wait(long);
         }
         assert!((2..=12).contains(&yields), "{yields} yields of 3 ms within a second");
+    }
+
+    /// A device whose guest sends a request each 20 us loses little to a thread that works on.
+    #[test]
+    fn who_is_meek_gives_a_crowd_little() {
+        let long = Duration::from_millis(3);
+        let lost = |meek: bool| {
+            let mut thread = Waiting::new(false);
+            thread.pace.meek = meek;
+            let (mut lost, mut slept_at_once) = (Duration::ZERO, 0);
+            for wait in 0..10_000 {
+                thread.now += 20 * US;
+                // One yield of a hundred meets the other thread when it has work.
+                let took = if wait % 100 == 0 { long } else { 300 * NS };
+                let (before, yields) = (thread.now, thread.wait(took));
+                lost += if took == long { took * yields } else { Duration::ZERO };
+                slept_at_once += u32::from(thread.now - before < US);
+            }
+            (lost, slept_at_once)
+        };
+        let ((often, _), (rarely, slept)) = (lost(false), lost(true));
+        assert!(rarely * 5 < often, "{rarely:?} of {often:?}");
+        assert!(slept > 5000, "{slept} waits of 10,000");
     }
 
     #[test]

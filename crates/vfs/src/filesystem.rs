@@ -347,6 +347,22 @@ pub trait FileSystem {
         emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> Result<()>;
 
+    /// The same for who looks each name up then, or needs names alone: the numbers of entries may
+    /// be others than their inodes have, where to find those out takes work.
+    ///
+    /// # Errors
+    /// Those of [`readdir`](Self::readdir).
+    fn readdir_names(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        cookie: u64,
+        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.readdir(cx, ino, handle, cookie, emit)
+    }
+
     /// Closes a handle of [`opendir`](Self::opendir).
     ///
     /// # Errors

@@ -8,8 +8,8 @@ macro_rules! verbs {
     ($body:ident: all) => { $crate::verbs! { $body:
         lookup forget getattr setattr readlink mknod mkdir symlink unlink rmdir rename link open
         create tmpfile read read_vectored accessed write write_vectored copy_file_range fallocate
-        seek fsync mappable release opendir readdir releasedir fsyncdir syncfs begin_sync
-        begin_fsync end_sync checkpoint_step work_in_steps take_rest free_step statfs setxattr
+        seek fsync mappable release opendir readdir readdir_names releasedir fsyncdir syncfs
+        begin_sync begin_fsync end_sync checkpoint_step work_in_steps take_rest free_step statfs setxattr
         getxattr listxattr removexattr
     } };
     ($body:ident: $($verb:ident)+) => { $($crate::verbs! { @$verb $body })+ };
@@ -99,6 +99,9 @@ macro_rules! verbs {
         opendir(cx: &$crate::Context, ino: $crate::Ino) -> $crate::Result<$crate::Handle> } };
     (@readdir $body:ident) => { $crate::verbs! { @fn $body
         readdir(cx: &$crate::Context, ino: $crate::Ino, handle: $crate::Handle, cookie: u64,
+            emit: &mut dyn FnMut(&$crate::DirEntry<'_>) -> bool) -> $crate::Result<()> } };
+    (@readdir_names $body:ident) => { $crate::verbs! { @fn $body
+        readdir_names(cx: &$crate::Context, ino: $crate::Ino, handle: $crate::Handle, cookie: u64,
             emit: &mut dyn FnMut(&$crate::DirEntry<'_>) -> bool) -> $crate::Result<()> } };
     (@releasedir $body:ident) => { $crate::verbs! { @fn $body
         releasedir(cx: &$crate::Context, ino: $crate::Ino, handle: $crate::Handle)

@@ -1,9 +1,13 @@
 //! pread64(2) and pwrite64(2) of whole ranges, and what their errors mean for a device.
 
+use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
 
 use atoll_block::BlockError;
 use rustix::io::Errno;
+
+/// The most pieces of one call (`UIO_MAXIOV`).
+const PIECES_MAX: usize = 1024;
 
 /// The device's error for an error of the kernel.
 pub(super) fn block_error(errno: Errno) -> BlockError {
@@ -50,6 +54,30 @@ pub(super) fn write_counted(
         }
     }
     (done, Ok(()))
+}
+
+/// Writes the bytes of `pieces`, one behind the other, at the file's offset `at`.
+pub(super) fn write_pieces_at(
+    file: BorrowedFd<'_>,
+    mut at: u64,
+    pieces: &[&[u8]],
+) -> Result<(), BlockError> {
+    let mut pieces: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+    let mut rest = &mut pieces[..];
+    // Empty ones in front are no progress that the kernel could make.
+    IoSlice::advance_slices(&mut rest, 0);
+    while !rest.is_empty() {
+        match rustix::io::pwritev(file, &rest[..rest.len().min(PIECES_MAX)], at) {
+            Ok(0) => return Err(BlockError::Io),
+            Ok(n) => {
+                at += n as u64;
+                IoSlice::advance_slices(&mut rest, n);
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(block_error(errno)),
+        }
+    }
+    Ok(())
 }
 
 /// Gives the storage of a range back, so that it reads as zeros; false where the file or its file

@@ -143,7 +143,7 @@ impl HostDirectory {
             if !flags.contains(OpenFlags::EXCL) || self.read_only {
                 match self.find(parent, name) {
                     Ok(_) if flags.contains(OpenFlags::EXCL) => return Err(Errno::EEXIST),
-                    Ok((ino, _)) => {
+                    Ok((Attr { ino, .. }, _)) => {
                         let handle = self.open_file(ino, flags)?;
                         self.table.given(ino);
                         return Ok((self.attr(cx, ino)?, handle));

@@ -2,6 +2,7 @@
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
 
 use atoll_vfs::{DirEntry, Errno, FileType, Handle, Ino, Result};
 use rustix::fs::{self as sys, AtFlags, RawDir, SeekFrom};
@@ -12,11 +13,14 @@ use super::{HostDirectory, errno};
 const BUFFER: usize = 32 << 10;
 
 impl HostDirectory {
+    /// Lists entries; their numbers are the host's, which others may have as well, unless they are
+    /// to be `numbered`: that takes a call of each.
     pub(super) fn list(
         &mut self,
         ino: Ino,
         handle: Handle,
         cookie: u64,
+        numbered: bool,
         emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> Result<()> {
         let parent = self.table.get(ino)?.place.0;
@@ -44,8 +48,11 @@ impl HostDirectory {
                         // Gone since it was listed.
                         continue;
                     };
-                    match self.means.entry(std::os::fd::AsFd::as_fd(&fd), name) {
-                        Ok(identity) => (self.table.number(identity).ok_or(Errno::EIO)?, file_type),
+                    match numbered.then(|| self.means.entry(fd.as_fd(), name)).transpose() {
+                        Ok(Some(identity)) => {
+                            (self.table.number(identity).ok_or(Errno::EIO)?, file_type)
+                        }
+                        Ok(None) => (Ino(entry.ino().max(Ino::ROOT.0 + 1)), file_type),
                         Err(rustix::io::Errno::NOENT) => continue,
                         Err(error) => return Err(errno(error)),
                     }
@@ -61,12 +68,7 @@ impl HostDirectory {
     }
 
     /// The type of an entry, which some file systems do not list.
-    fn type_of(
-        &self,
-        dir: impl std::os::fd::AsFd,
-        name: &CStr,
-        listed: sys::FileType,
-    ) -> Option<FileType> {
+    fn type_of(&self, dir: impl AsFd, name: &CStr, listed: sys::FileType) -> Option<FileType> {
         let listed = match listed {
             sys::FileType::Unknown => {
                 let stat = sys::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;

@@ -20,9 +20,9 @@ impl HostDirectory {
             b"." => parent,
             b".." => self.above(parent)?,
             _ => {
-                let (ino, fd) = self.find(parent, name)?;
-                self.table.given(ino);
-                return Ok(self.owners.shown(cx, attributes::of(ino, &fd)?));
+                let (attr, _) = self.find(parent, name)?;
+                self.table.given(attr.ino);
+                return Ok(self.owners.shown(cx, attr));
             }
         };
         let attr = self.attr(cx, ino)?;
@@ -51,8 +51,8 @@ impl HostDirectory {
         mode: u32,
     ) -> Result<Attr> {
         self.unsynced.changed(parent);
-        let (ino, fd) = self.find(parent, name)?;
-        let mut attr = attributes::of(ino, &fd)?;
+        let (mut attr, fd) = self.find(parent, name)?;
+        let ino = attr.ino;
         // Bits that the host's call does not set. A name that another has put there meanwhile is
         // left as it is.
         let missing = mode & 0o7000 & !attr.mode;
@@ -218,7 +218,7 @@ impl HostDirectory {
     ) -> Result<()> {
         let dir = self.writable_dir(parent, name)?;
         // It is known with a descriptor, by which it is seen to be gone.
-        let (ino, fd) = self.find(parent, name)?;
+        let (Attr { ino, .. }, fd) = self.find(parent, name)?;
         let flags = if directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
         {
             let _removes = self.removes_as(cx, &[&dir])?;
@@ -259,7 +259,7 @@ impl HostDirectory {
         let _ = self.find(new_parent, new_name);
         if flags.contains(RenameFlags::EXCHANGE) {
             let _ = self.find(parent, name);
-        } else if let Some((ino, fd)) = replaced {
+        } else if let Some((Attr { ino, .. }, fd)) = replaced {
             self.gone(ino, &fd);
         }
         Ok(())

@@ -3,11 +3,11 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-use atoll_vfs::{Errno, Ino, Name, Result};
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, openat, openat2};
+use atoll_vfs::{Attr, Errno, Ino, Name, Result};
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno as RawErrno;
 
-use super::{HostDirectory, errno};
+use super::{HostDirectory, attributes, errno};
 
 /// Nothing but what lies in the directory itself: no links, no parents, no other mounts.
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH
@@ -107,29 +107,32 @@ impl HostDirectory {
         Ok(fd)
     }
 
-    /// The inode that `name`, which is neither `.` nor `..`, is in `parent`, and a descriptor of
-    /// it.
+    /// The attributes of the inode that `name`, which is neither `.` nor `..`, is in `parent`, and
+    /// a descriptor of it.
     ///
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `ESTALE`; `EXDEV` for what is mounted there.
-    pub(super) fn find(&mut self, parent: Ino, name: Name<'_>) -> Result<(Ino, Arc<OwnedFd>)> {
+    pub(super) fn find(&mut self, parent: Ino, name: Name<'_>) -> Result<(Attr, Arc<OwnedFd>)> {
         let dir = self.fd(parent)?;
         let fd = self.with_room(|_| open_in(&dir, name.bytes(), NAME_ONLY, Mode::empty()))?;
         let fd = Arc::new(fd);
-        let ino = self.register(parent, name, &fd)?;
-        Ok((ino, fd))
+        let attr = self.register(parent, name, &fd)?;
+        Ok((attr, fd))
     }
 
-    /// The number of the inode that `fd` is open on, which was seen as `name` in `parent`.
+    /// The attributes of the inode that `fd` is open on, which was seen as `name` in `parent`, with
+    /// its number.
     pub(super) fn register(
         &mut self,
         parent: Ino,
         name: Name<'_>,
         fd: &Arc<OwnedFd>,
-    ) -> Result<Ino> {
+    ) -> Result<Attr> {
         let identity = self.means.identify(fd).map_err(errno)?;
-        let is_dir = is_dir(fd)?;
-        self.table.register(identity, (parent, name.bytes()), is_dir, Arc::clone(fd))
+        let attr = attributes::of(Ino::ROOT, fd)?;
+        let place = (parent, name.bytes());
+        let ino = self.table.register(identity, place, attr.is_dir(), Arc::clone(fd))?;
+        Ok(Attr { ino, ..attr })
     }
 
     /// The directory above `ino`: the one in which it was seen, if it is there still.
@@ -187,10 +190,4 @@ impl HostDirectory {
         }
         unnamed
     }
-}
-
-/// Whether `fd` is open on a directory.
-pub(super) fn is_dir(fd: impl AsFd) -> Result<bool> {
-    let stat = rustix::fs::fstat(fd).map_err(errno)?;
-    Ok(FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }

@@ -230,7 +230,18 @@ impl FileSystem for HostDirectory {
         cookie: u64,
         emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> Result<()> {
-        self.list(ino, handle, cookie, emit)
+        self.list(ino, handle, cookie, true, emit)
+    }
+
+    fn readdir_names(
+        &mut self,
+        _: &Context,
+        ino: Ino,
+        handle: Handle,
+        cookie: u64,
+        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.list(ino, handle, cookie, false, emit)
     }
 
     fn releasedir(&mut self, _: &Context, ino: Ino, handle: Handle) -> Result<()> {

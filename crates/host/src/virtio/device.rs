@@ -653,7 +653,7 @@ impl<F: FileSystem + Send> Device<F> {
     fn run(&mut self, stop: BorrowedFd<'_>) -> Result<(), String> {
         let broken = |Broken(why): Broken| why.to_owned();
         let limit = self.service.options.spin;
-        let (mut spin, mut placement) = (Spin::new(), Placement::new());
+        let (mut spin, mut placement) = (Spin::meek(), Placement::new());
         let mut turns = 0u32;
         loop {
             let any = self.service.turn(&mut Self::state(&self.state)).map_err(broken)?;

@@ -7,6 +7,15 @@ use crate::session::Session;
 use crate::session::call::Call;
 use crate::session::concerns::LOOK;
 
+/// What a listing is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Entries {
+    /// Each entry has its inode's number.
+    Numbered,
+    /// Each name is looked up then.
+    Names,
+}
+
 impl<F: FileSystem + Send> Session<F> {
     /// The next call is by a descriptor with O_NOATIME, if `yes`.
     pub fn reads_without_trace(&mut self, yes: bool) {
@@ -61,6 +70,7 @@ impl<F: FileSystem + Send> Session<F> {
         ino: Ino,
         handle: Handle,
         cookie: u64,
+        entries: Entries,
         emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> Result<()> {
         let open = self.listing(ino, handle)?;
@@ -71,10 +81,18 @@ impl<F: FileSystem + Send> Session<F> {
         let top = inodes.top();
         let at_top = open.ino == top;
         state.involved.add(open.ino);
-        state.fs.readdir(cx, open.ino, open.handle, cookie, &mut |entry| {
+        let mut emit = |entry: &DirEntry<'_>| {
             let ino = if at_top && entry.name == b".." { top } else { entry.ino };
             emit(&DirEntry { ino: inodes.outer(ino), ..*entry })
-        })?;
+        };
+        match entries {
+            Entries::Numbered => {
+                state.fs.readdir(cx, open.ino, open.handle, cookie, &mut emit)?;
+            }
+            Entries::Names => {
+                state.fs.readdir_names(cx, open.ino, open.handle, cookie, &mut emit)?;
+            }
+        }
         if state.relatime && own.counts(&open) {
             state.accessed(cx, own.id, open.ino);
         }

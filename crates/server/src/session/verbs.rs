@@ -25,6 +25,7 @@ use crate::session::concerns::{
     CHANGE, CREATE, LINK, LOOK, LOOKUP, MAKING, OPEN, OPENDIR, RENAME, TMPFILE,
 };
 use crate::session::permission::open_mode;
+use crate::session::reads::Entries;
 use crate::session::writes::At;
 
 /// How often a name is tried that others make and remove meanwhile.
@@ -674,7 +675,18 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         cookie: u64,
         emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> Result<()> {
-        self.list(cx, ino, handle, cookie, emit)
+        self.list(cx, ino, handle, cookie, Entries::Numbered, emit)
+    }
+
+    fn readdir_names(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        cookie: u64,
+        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.list(cx, ino, handle, cookie, Entries::Names, emit)
     }
 
     fn releasedir(&mut self, cx: &Context, ino: Ino, handle: Handle) -> Result<()> {

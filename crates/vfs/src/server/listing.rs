@@ -55,7 +55,7 @@ pub(super) fn with_attributes<F: FileSystem + ?Sized>(
     scratch.resize(room.len(), 0);
     let (mut at, mut size) = (0, 0);
     let mut full = false;
-    let listed = fs.readdir(cx, ino, handle, cookie, &mut |entry| {
+    let listed = fs.readdir_names(cx, ino, handle, cookie, &mut |entry| {
         let more = direntplus_size(entry.name.len(), btime);
         if size + more > room.len() {
             full = true;
@@ -74,16 +74,77 @@ pub(super) fn with_attributes<F: FileSystem + ?Sized>(
     }
     let mut names = &scratch[..at];
     let mut done = 0;
-    while let Some((entry, rest)) = get_dirent(names) {
+    while let Some((mut entry, rest)) = get_dirent(names) {
         names = rest;
         let attr = match Name::new(entry.name) {
             Ok(name) if !name.is_dot_or_dot_dot() => fs.lookup(cx, ino, name).ok(),
             _ => None,
         };
+        // What was listed may have been replaced, and its number need not be right.
+        entry.ino = attr.as_ref().map_or(entry.ino, |attr| attr.ino);
         let Some(end) = put_direntplus(&entry, attr.as_ref(), valid, btime, room, done) else {
             break;
         };
         done = end;
     }
     Ok(done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::ModelFs;
+    use crate::wire::Fixed;
+    use crate::wire::attributes::EntryOut;
+
+    /// One whose names come with the numbers of others.
+    struct Misnumbered(ModelFs);
+
+    macro_rules! inner {
+        ($self:ident $verb:ident ($($arg:ident),*)) => { $self.0.$verb($($arg),*) };
+    }
+
+    impl FileSystem for Misnumbered {
+        crate::verbs!(inner: lookup getattr setattr readlink mknod mkdir symlink unlink rmdir rename
+            link open create tmpfile read write fallocate seek fsync release opendir readdir
+            releasedir fsyncdir syncfs statfs setxattr getxattr listxattr removexattr forget);
+
+        fn readdir_names(
+            &mut self,
+            cx: &Context,
+            ino: Ino,
+            handle: Handle,
+            cookie: u64,
+            emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+        ) -> Result<()> {
+            self.0.readdir(cx, ino, handle, cookie, &mut |entry| {
+                emit(&DirEntry { ino: Ino(12345), ..*entry })
+            })
+        }
+    }
+
+    #[test]
+    fn an_entry_has_the_number_of_what_was_looked_up() {
+        let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
+        let mut fs = Misnumbered(ModelFs::new(0o755, cx.now));
+        for name in [b"a", b"b", b"c"] {
+            fs.mkdir(&cx, Ino::ROOT, Name::new(name).unwrap(), 0o700).unwrap();
+        }
+        let handle = fs.opendir(&cx, Ino::ROOT).unwrap();
+        let mut room = alloc::vec![0; 4096];
+        let from = (Ino::ROOT, handle, 0);
+        let mut scratch = Vec::new();
+        let len = with_attributes(&mut fs, &cx, from, (0, false), &mut scratch, &mut room).unwrap();
+        let (mut at, mut found) = (0, 0);
+        while at < len {
+            let front = EntryOut::load(&room[at..]);
+            let (entry, rest) = get_dirent(&room[at + EntryOut::SIZE..len]).unwrap();
+            if entry.name.len() == 1 && entry.name != b"." {
+                assert_eq!(entry.ino.0, front.nodeid);
+                found += 1;
+            }
+            at = len - rest.len();
+        }
+        assert_eq!(found, 3);
+    }
 }
