@@ -145,6 +145,7 @@ impl<F: FileSystem + Send + 'static> Served<F> {
                     spin: SPIN,
                     window: 0,
                     copies: false,
+                    tells: false,
                 },
             };
             server.attach(machine).expect("a device");

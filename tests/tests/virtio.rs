@@ -1,5 +1,7 @@
 //! The virtio-fs device, by a front end and a driver of these tests' own.
 
+#[path = "virtio/notices.rs"]
+mod notices;
 #[path = "virtio/pieces.rs"]
 mod pieces;
 #[path = "virtio/windows.rs"]
@@ -69,12 +71,20 @@ struct Options {
     rules: Vec<&'static str>,
     kernel: KernelOptions,
     window: u64,
+    tells: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
         let kernel = KernelOptions { untold: Some(0), ..KernelOptions::default() };
-        Options { ids: Ids::FrontEnd, read_only: false, rules: vec![], kernel, window: 0 }
+        Options {
+            ids: Ids::FrontEnd,
+            read_only: false,
+            rules: vec![],
+            kernel,
+            window: 0,
+            tells: false,
+        }
     }
 }
 
@@ -103,6 +113,7 @@ impl Served {
             spin,
             window: options.window,
             copies: false,
+            tells: options.tells,
         };
         let machine = |socket: &str| Machine {
             listener: bind_stream(&folder.path().join(socket), false).unwrap(),
@@ -340,8 +351,6 @@ fn a_guest_that_is_stopped_goes_on() {
     assert!(!guest.is_answered(1, waits_too));
 }
 
-/// A front end that connects again with the record of what was in flight gets an answer to each
-/// such request: none of the guest's programs waits for ever.
 /// A request that is done in parts, so that others have their turn, is answered like any other.
 #[test]
 fn a_request_in_parts_is_answered() {
@@ -401,6 +410,8 @@ fn a_guest_that_is_stopped_is_not_written_to() {
     served.end();
 }
 
+/// A front end that connects again with the record of what was in flight gets an answer to each
+/// such request: none of the guest's programs waits for ever.
 #[test]
 fn what_was_in_flight_is_answered_by_the_next() {
     let served = Served::new(Options::default());

@@ -137,7 +137,7 @@ impl<F: FileSystem + Send + 'static> Guests<F> {
             let why = format!("{name} is to be another's alone (cache=alone)");
             return Err(io::Error::other(why));
         }
-        self.served.push(Served::start(guest, volumes, accounts)?);
+        self.served.push(Served::start(guest, self.served.len() as u64, volumes, accounts)?);
         match alone {
             true => self.alone.push(name),
             false => self.shared.push(name),
@@ -174,15 +174,21 @@ impl<F: FileSystem + Send + 'static> Served<F> {
     /// When there is no such volume, or no thread or descriptor left.
     fn start(
         guest: Guest,
+        machine: u64,
         volumes: &[Arc<Volume<F>>],
         accounts: &Arc<Accounts>,
     ) -> io::Result<Served<F>> {
         let volume = volumes.iter().find(|volume| volume.name() == guest.volume);
-        let volume = Arc::downgrade(volume.ok_or(io::ErrorKind::NotFound)?);
+        let volume = volume.ok_or(io::ErrorKind::NotFound)?;
+        if guest.device.tells && volume.is_foreign() {
+            let why = format!("{} is changed by others (cache=told)", guest.volume);
+            return Err(io::Error::other(why));
+        }
+        let volume = Arc::downgrade(volume);
         let now = Mutex::new(Now { socket: None, place: None });
         let way = Arc::new(Way { stopped: AtomicBool::new(false), stop: Doorbell::new()?, now });
-        let door =
-            Arc::new(Door { guest, volume, accounts: Arc::clone(accounts), way: Arc::clone(&way) });
+        let (accounts, way_in) = (Arc::clone(accounts), Arc::clone(&way));
+        let door = Arc::new(Door { guest, machine, volume, accounts, way: way_in });
         let thread =
             std::thread::Builder::new().name("virtio".to_owned()).spawn(move || door.serve())?;
         Ok(Served { way, thread })
@@ -205,6 +211,8 @@ impl<F: FileSystem + Send + 'static> Served<F> {
 /// The state of a device's thread.
 struct Door<F: FileSystem + Send> {
     guest: Guest,
+    /// Its number: whoever is behind its socket is one machine.
+    machine: u64,
     /// Not for longer than a session: the server wants it back.
     volume: Weak<Volume<F>>,
     accounts: Arc<Accounts>,
@@ -290,7 +298,8 @@ impl<F: FileSystem + Send + 'static> Door<F> {
                 }
             }
         };
-        let device = Device::new(socket, device.clone(), Box::new(begin)).map_err(failed)?;
+        let (device, machine) = (device.clone(), self.machine);
+        let device = Device::new(socket, device, machine, Box::new(begin)).map_err(failed)?;
         device.serve(self.way.stop.as_fd())
     }
 

@@ -8,7 +8,8 @@
 //! rung when it may go.
 //!
 //! A guest begins with INIT; when it is started anew it does so again, and what its last life had
-//! open is closed. It is a kernel that hears of no change, so that nobody waits for it.
+//! open is closed. It is a kernel that hears of no change, so that nobody waits for it; or one that
+//! takes notices (`notices`), and is waited for as a mount is.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -45,10 +46,12 @@ use super::back_end::BackEnd;
 pub use super::back_end::{REQUEST_QUEUES, TAG};
 use super::channel::Channel;
 use super::memory::{GONE, GuestMemory};
+use super::notices::{self, Notices};
 use super::pieces::{self, WORTHWHILE};
 use super::queue::{Chain, Queue};
 use super::window::{Due, Window};
 pub use super::window::{RANGE, WINDOW_MAX};
+use crate::server::keeper;
 use crate::server::outcome::Outcome;
 use crate::server::placement::{self, Placement};
 use crate::shm::Doorbell;
@@ -88,6 +91,9 @@ pub struct DeviceOptions {
     /// Whether files of a directory are shown there as copies: others cut them short, upon which a
     /// front end that touches what was cut off would die.
     pub copies: bool,
+    /// Whether a guest that takes notices is told of changes, and so may keep what it learns; all
+    /// others are as `kernel` says.
+    pub tells: bool,
 }
 
 /// Begins a session for a guest that begins. The error is for the log.
@@ -111,6 +117,8 @@ struct Life<F: FileSystem + Send> {
     cache: Arc<KernelCache>,
     account: Option<Arc<Account>>,
     meter: Option<(Arc<Meter>, Arc<dyn Host>)>,
+    /// What the guest is told, if it is.
+    notices: Option<Notices>,
 }
 
 impl<F: FileSystem + Send> Drop for Life<F> {
@@ -121,21 +129,42 @@ impl<F: FileSystem + Send> Drop for Life<F> {
 }
 
 impl<F: FileSystem + Send> Life<F> {
-    fn begin(place: Revocable<Session<F>>, options: &KernelOptions) -> Result<Life<F>, String> {
+    /// Begins a session with a guest, which takes notices if there is a `line` for it.
+    fn begin(
+        place: Revocable<Session<F>>,
+        options: &KernelOptions,
+        line: Option<Arc<notices::Line>>,
+    ) -> Result<Life<F>, String> {
+        let mut options = *options;
+        let lends = match &line {
+            Some(_) => Lends::Names,
+            None => Lends::Nothing,
+        };
+        if line.is_some() {
+            options.untold = None;
+        }
         let begun = place.with(|session| {
             session.carried();
             let host = session.volume().host();
             let meter = session.meter().map(|meter| (Arc::clone(meter), Arc::clone(host)));
-            let cache = session.begin_cache(Lends::Nothing, Arc::new(Untold));
-            cache.map(|cache| (cache, meter, session.access().account.clone()))
+            let cache = match &line {
+                Some(line) => session.begin_cache(lends, Arc::<notices::Line>::clone(line)),
+                None => session.begin_cache(lends, Arc::new(Untold)),
+            };
+            let gate = Arc::clone(session.volume().gate());
+            cache.map(|cache| (cache, gate, meter, session.access().account.clone()))
         });
         let begun = begun.ok_or("the server shuts down")?;
-        let (cache, meter, account) = begun.map_err(|error| error.to_string())?;
-        let kernel = Kernel::new(Arc::clone(&cache), *options);
+        let (cache, gate, meter, account) = begun.map_err(|error| error.to_string())?;
+        let notices = line.map(|line| Notices::new(Arc::clone(&cache), line));
+        if notices.is_some() {
+            keeper::keep(&gate).map_err(|error| error.to_string())?;
+        }
+        let kernel = Kernel::new(Arc::clone(&cache), options);
         let (extensions, valid) = (Extensions::empty(), options.valid());
         let agrees = ServerOptions { max_data: MAX_WRITE, extensions, valid };
         let router = Router::of_kernel(agrees, kernel);
-        Ok(Life { place, router, cache, account, meter })
+        Ok(Life { place, router, cache, account, meter, notices })
     }
 
     /// How long until the user may ask for more.
@@ -225,6 +254,9 @@ struct Service<F: FileSystem + Send> {
     window: Window,
     /// The front end has stopped the device since the guest began.
     stopped: bool,
+    /// The number of the machine, and its empty buffers for notices.
+    machine: u64,
+    empty: notices::Buffers,
 }
 
 impl<F: FileSystem + Send> Service<F> {
@@ -234,7 +266,8 @@ impl<F: FileSystem + Send> Service<F> {
         if std::mem::take(&mut device.reset) {
             self.end();
         }
-        let mut any = self.release(device)?;
+        let mut any = self.tell(device)?;
+        any |= self.release(device)?;
         any |= self.go_on_showing(device)?;
         for Part { queue, chain, message, rest } in std::mem::take(&mut self.parts) {
             if !device.queues[queue].has(&chain) {
@@ -251,10 +284,29 @@ impl<F: FileSystem + Send> Service<F> {
             self.serve(device, queue, chain, Some(rest))?;
             device.queues[queue].tell(&device.memory)?;
         }
-        for number in 0..device.queues.len() {
+        let notices = device.notices();
+        for number in (0..device.queues.len()).filter(|number| Some(*number) != notices) {
             any |= self.batch(device, number)?;
         }
         Ok(any)
+    }
+
+    /// Tells the guest of changes, if it takes notices. Returns whether anything was done.
+    fn tell(&mut self, device: &mut BackEnd) -> Result<bool, Broken> {
+        let Some(number) = device.notices() else { return Ok(false) };
+        let BackEnd { memory, queues, .. } = device;
+        let queue = &mut queues[number];
+        let came = self.empty.take(queue, memory)?;
+        let Some(notices) = self.life.as_mut().and_then(|life| life.notices.as_mut()) else {
+            return Ok(!came.is_empty());
+        };
+        notices.came(&came);
+        let sent = notices.send(&mut self.empty, queue, memory)?;
+        if notices.is_over() {
+            self.end();
+            return Ok(true);
+        }
+        Ok(sent || !came.is_empty())
     }
 
     /// Serves some requests of a queue.
@@ -301,6 +353,7 @@ impl<F: FileSystem + Send> Service<F> {
         chain: Chain,
         rest: Option<Rest>,
     ) -> Result<(), Broken> {
+        let tells = device.notices().is_some();
         let BackEnd { memory, queues, .. } = device;
         let queue = &mut queues[number];
         let data = match rest {
@@ -316,7 +369,7 @@ impl<F: FileSystem + Send> Service<F> {
             return Err(Broken("sent no FUSE message"));
         }
         match InHeader::load(request).opcode {
-            FUSE_INIT if rest.is_none() => self.anew(),
+            FUSE_INIT if rest.is_none() => self.anew(tells),
             FUSE_SETUPMAPPING | FUSE_REMOVEMAPPING if self.window.is_there() => {
                 return self.show(device, number, chain);
             }
@@ -422,10 +475,13 @@ impl<F: FileSystem + Send> Service<F> {
         Ok(any)
     }
 
-    /// A guest's kernel begins: for it there is nothing before.
-    fn anew(&mut self) {
+    /// A guest's kernel begins, which is told of changes if it `tells`: for it there is nothing
+    /// before.
+    fn anew(&mut self, tells: bool) {
         self.end();
-        let begun = (self.begin)().and_then(|place| Life::begin(place, &self.options.kernel));
+        let line = || Arc::new(notices::Line::new(self.machine, self.bell.clone()));
+        let line = tells.then(line);
+        let begun = (self.begin)().and_then(|place| Life::begin(place, &self.options.kernel, line));
         match begun {
             Ok(life) => self.life = Some(life),
             Err(why) => log::warn!("the guest of {} is refused: {why}", self.options.tag),
@@ -584,7 +640,7 @@ pub struct Device<F: FileSystem + Send> {
 }
 
 impl<F: FileSystem + Send> Device<F> {
-    /// The device for the front end at `socket`. Each time that its guest begins, `begin` begins a
+    /// The device for the front end at `socket`, of the machine with this number. Each time that its guest begins, `begin` begins a
     /// session.
     ///
     /// # Errors
@@ -592,10 +648,11 @@ impl<F: FileSystem + Send> Device<F> {
     pub fn new(
         socket: UnixStream,
         options: DeviceOptions,
+        machine: u64,
         begin: Begin<F>,
     ) -> io::Result<Device<F>> {
-        let state =
-            Arc::new(Mutex::new(BackEnd::new(&options.tag, options.queues, options.window)));
+        let DeviceOptions { tag, queues, window, tells, .. } = &options;
+        let state = Arc::new(Mutex::new(BackEnd::new(tag, *queues, *window, *tells)));
         let front_end = BackendReqHandler::from_stream(socket.try_clone()?, Arc::clone(&state));
         let buffers = Buffers {
             request: vec![0; MAX_WRITE as usize + REQUEST_ROOM],
@@ -604,7 +661,20 @@ impl<F: FileSystem + Send> Device<F> {
         };
         let (life, held, parts, bell) = (None, Vec::new(), Vec::new(), Doorbell::new()?);
         let (window, stopped) = (Window::new(options.window, options.copies), false);
-        let service = Service { options, begin, life, buffers, held, parts, bell, window, stopped };
+        let empty = notices::Buffers::default();
+        let service = Service {
+            options,
+            begin,
+            life,
+            buffers,
+            held,
+            parts,
+            bell,
+            window,
+            stopped,
+            machine,
+            empty,
+        };
         Ok(Device { front_end, socket, state, service })
     }
 
@@ -659,11 +729,15 @@ impl<F: FileSystem + Send> Device<F> {
         let settles = settles.map(|until| until.saturating_duration_since(Instant::now()));
         let (stopped, heard) = {
             let mut state = Self::state(&self.state);
+            let notices = state.notices();
             let BackEnd { memory, queues, .. } = &mut *state;
             let mut quiet = !busy;
-            if quiet && rest.is_zero() {
-                for queue in queues.iter_mut().filter(|queue| queue.runs()) {
-                    quiet &= queue.fall_asleep(memory)?;
+            // What the guest has done of what it was told counts at any time.
+            let heeds = |number| rest.is_zero() || Some(number) == notices;
+            if quiet {
+                let all = queues.iter_mut().enumerate();
+                for (number, queue) in all.filter(|(_, queue)| queue.runs()) {
+                    quiet &= !heeds(number) || queue.fall_asleep(memory)?;
                 }
             }
             let mut watched = vec![
@@ -671,10 +745,9 @@ impl<F: FileSystem + Send> Device<F> {
                 PollFd::new(&self.socket, PollFlags::IN),
             ];
             watched.push(PollFd::from_borrowed_fd(self.service.bell.as_fd(), PollFlags::IN));
-            if rest.is_zero() {
-                let kicks = queues.iter().filter_map(Queue::kick);
-                watched.extend(kicks.map(|kick| PollFd::from_borrowed_fd(kick, PollFlags::IN)));
-            }
+            let heeded = queues.iter().enumerate().filter(|(number, _)| heeds(*number));
+            let kicks = heeded.filter_map(|(_, queue)| queue.kick());
+            watched.extend(kicks.map(|kick| PollFd::from_borrowed_fd(kick, PollFlags::IN)));
             if let Some(heard) = self.service.window.heard() {
                 watched.push(PollFd::from_borrowed_fd(heard, PollFlags::IN));
             }

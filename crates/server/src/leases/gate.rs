@@ -16,6 +16,10 @@
 //! is fenced, trust in its user is withdrawn: mounts of that user get no leases for a while, so
 //! that nothing waits for them, and are hardly waited for where they still have some.
 //!
+//! A virtual machine has no kernel of this host that could be made to forget: it takes notices by
+//! itself or not at all. It is waited for as a user who is not trusted is, and when it is fenced
+//! nobody waits for it any more: its session has ended for it, and what it shows is its own affair.
+//!
 //! Two mounts that cut the same file wait for each other if both have stores to write back, which
 //! the kernel holds back until the cut is answered. Where that is so for `STUCK`, the older cut is
 //! answered.
@@ -30,7 +34,7 @@ use atoll_vfs::Ino;
 use crate::host::{Bell, Done as Then, Host};
 use crate::leases::needs::{Involved, Needs};
 pub use crate::leases::needs::{PortId, Ticket};
-use crate::leases::trust::Trust;
+use crate::leases::trust::{Party, Trust};
 
 /// The longest that an answer waits for the kernel of a mount that is not fenced: far longer than
 /// one that is alive takes on the busiest machine.
@@ -44,7 +48,7 @@ const DISTRUSTED: Duration = Duration::from_millis(20);
 const STUCK: Duration = Duration::from_secs(1);
 
 /// An order to a mount's kernel to forget what it has of an inode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
     /// The mount's number of the inode.
     pub ino: u64,
@@ -52,6 +56,8 @@ pub struct Notice {
     pub pages: bool,
     /// The file is as long as this now, and was shorter; and its last byte.
     pub grown: Option<(u64, u8)>,
+    /// What this name in the directory stands for, and nothing else.
+    pub name: Option<Box<[u8]>>,
 }
 
 /// The notices on the way to one mount.
@@ -61,14 +67,14 @@ struct Port {
     /// How many notices were ever queued, and how many of them the kernel has taken.
     queued: u64,
     done: u64,
-    /// The notice that is being written just now.
-    telling: Option<Notice>,
+    /// The notices that are being written just now, the first first.
+    telling: VecDeque<Notice>,
     /// It kept an answer waiting for too long, and is to end.
     fenced: bool,
     /// Nothing more is queued: it ends with its last notice.
     ending: bool,
-    /// Its user, if that is not one who is trusted whatever he does.
-    uid: Option<u32>,
+    /// Whose it is, if that is not a user who is trusted whatever he does.
+    party: Option<Party>,
     mount: Arc<dyn Mount>,
 }
 
@@ -76,10 +82,15 @@ struct Port {
 pub trait Mount: Bell {
     /// It has kept an answer waiting for too long: it is to end, soon and by itself.
     fn fence(&self);
+
+    /// The number of the virtual machine that it is, if it is one.
+    fn machine(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// The next step of a mount's notifier, which is woken when there is more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Write this notice to the kernel, then call [`told`](Gate::told).
     Tell(Notice),
@@ -145,9 +156,9 @@ impl Inner {
 
     /// How long answers wait for the mount at `port` when those for a trusted one wait `patience`.
     fn patience(&self, port: &Port, now: Duration, patience: Duration) -> Duration {
-        match port.uid {
+        match port.party {
             None => patience,
-            Some(uid) if self.trust.is_withdrawn(uid, now) => patience.min(DISTRUSTED),
+            Some(party) if self.trust.is_withdrawn(party, now) => patience.min(DISTRUSTED),
             Some(_) => patience.min(UNTRUSTED),
         }
     }
@@ -168,23 +179,27 @@ impl Inner {
 
     /// Marks the mounts that an answer has waited for too long as fenced, and returns them to be
     /// told.
-    fn fence_late(&mut self, now: Duration, patience: Duration) -> Vec<Arc<dyn Mount>> {
+    fn fence_late(&mut self, now: Duration, patience: Duration) -> Vec<(PortId, Arc<dyn Mount>)> {
         let all = self.waiting.iter().flat_map(|waiting| self.deadlines(waiting, now, patience));
         let late: Vec<PortId> = all.filter(|(_, until)| now >= *until).map(|(id, _)| id).collect();
         let mut fences = Vec::new();
         for id in late {
             let Some(port) = self.port(id).filter(|port| !port.fenced) else { continue };
             port.fenced = true;
-            fences.push(Arc::clone(&port.mount));
-            match port.uid {
-                None => log::warn!("a mount does not let go of what it caches; it is cut off"),
-                Some(uid) => {
-                    log::warn!(
-                        "a mount of user {uid} does not let go of what it caches; it is cut off"
-                    );
-                    self.trust.withdraw(uid, now);
+            fences.push((id, Arc::clone(&port.mount)));
+            let Some(party) = port.party else {
+                log::warn!("a mount does not let go of what it caches; it is cut off");
+                continue;
+            };
+            match party {
+                Party::User(uid) => log::warn!(
+                    "a mount of user {uid} does not let go of what it caches; it is cut off"
+                ),
+                Party::Machine(_) => {
+                    log::warn!("a virtual machine takes no notices; its session ends");
                 }
             }
+            self.trust.withdraw(party, now);
         }
         fences
     }
@@ -203,9 +218,10 @@ impl Inner {
     }
 
     fn is_cutting(&self, port: &Port) -> bool {
-        let Some(notice) = port.telling else { return false };
-        let cut = Some(Cut { port: port.id, ino: notice.ino });
-        notice.pages && self.waiting.iter().any(|waiting| waiting.cut == cut)
+        port.telling.iter().any(|notice| {
+            let cut = Some(Cut { port: port.id, ino: notice.ino });
+            notice.pages && self.waiting.iter().any(|waiting| waiting.cut == cut)
+        })
     }
 
     /// The host's uptime when `waiting` may be late or stuck.
@@ -278,15 +294,15 @@ impl Gate {
         self.busy.load(Ordering::Acquire) == 0
     }
 
-    /// A new mount, which is fenced at most once; of the user `uid` unless that is one who is
-    /// trusted whatever he does.
-    pub(crate) fn begin(&self, mount: Arc<dyn Mount>, uid: Option<u32>) -> PortId {
+    /// A new mount, which is fenced at most once; of `party` unless that is a user who is trusted
+    /// whatever he does.
+    pub(crate) fn begin(&self, mount: Arc<dyn Mount>, party: Option<Party>) -> PortId {
         let mut inner = self.inner();
         let id = PortId(inner.next);
         inner.next += 1;
         let queue = VecDeque::new();
-        let (telling, fenced, ending) = (None, false, false);
-        let port = Port { id, queue, queued: 0, done: 0, telling, fenced, ending, uid, mount };
+        let (telling, fenced, ending) = (VecDeque::new(), false, false);
+        let port = Port { id, queue, queued: 0, done: 0, telling, fenced, ending, party, mount };
         inner.ports.push(port);
         id
     }
@@ -322,8 +338,8 @@ impl Gate {
     pub(crate) fn lends(&self, id: PortId) -> bool {
         let mut inner = self.inner();
         let Some(port) = inner.port(id).filter(|port| !port.fenced) else { return false };
-        // Only for users who may lose trust is the time of any use.
-        port.uid.is_none_or(|uid| !inner.trust.is_withdrawn(uid, self.uptime()))
+        // Only for those who may lose trust is the time of any use.
+        port.party.is_none_or(|party| !inner.trust.is_withdrawn(party, self.uptime()))
     }
 
     /// Whether the mount ends with its last notice, or is gone.
@@ -358,7 +374,7 @@ impl Gate {
         let Some(port) = inner.port(id) else { return Next::Over };
         match port.queue.pop_front() {
             Some(notice) => {
-                port.telling = Some(notice);
+                port.telling.push_back(notice.clone());
                 Next::Tell(notice)
             }
             None if port.ending => Next::Over,
@@ -366,13 +382,18 @@ impl Gate {
         }
     }
 
-    /// The kernel has taken the notice that `next` gave.
+    /// How many notices the mount has not taken yet.
+    pub(crate) fn behind(&self, id: PortId) -> u64 {
+        self.inner().port(id).map_or(0, |port| port.queued - port.done)
+    }
+
+    /// The kernel has taken the oldest of the notices that `next` gave.
     pub fn told(&self, id: PortId) {
         let ready = {
             let mut inner = self.inner();
             let Some(port) = inner.port(id) else { return };
             port.done += 1;
-            port.telling = None;
+            port.telling.pop_front();
             self.less_busy(&mut inner, 1);
             inner.ready()
         };
@@ -469,7 +490,12 @@ impl Gate {
                 return Some(inner.next_look(now, patience));
             }
             drop(inner);
-            late.into_iter().for_each(|mount| mount.fence());
+            for (id, mount) in late {
+                mount.fence();
+                if mount.machine().is_some() {
+                    self.end(id);
+                }
+            }
             stuck.into_iter().for_each(|then| then());
             inner = self.inner();
         }
@@ -484,7 +510,7 @@ mod tests {
     use crate::testing::{Noted, StillHost};
 
     const INO: Ino = Ino(7);
-    const NOTICE: Notice = Notice { ino: 7, pages: true, grown: None };
+    const NOTICE: Notice = Notice { ino: 7, pages: true, grown: None, name: None };
 
     /// A gate with a keeper, and its clock.
     fn gate() -> (Arc<StillHost>, Gate) {
@@ -603,7 +629,7 @@ mod tests {
         let bell = Arc::new(Noted::default());
         assert!(gate.keep(Arc::<Noted>::clone(&bell)));
         let trusted = mount(&gate);
-        let other = gate.begin(Arc::new(Noted::default()), Some(7));
+        let other = gate.begin(Arc::new(Noted::default()), Some(Party::User(7)));
         gate.tell(trusted, INO, NOTICE);
         gate.tell(other, INO, NOTICE);
         let wakes = |port, cut| {
@@ -678,7 +704,8 @@ mod tests {
     #[test]
     fn who_lies_is_not_waited_for_again() {
         let (host, gate) = gate();
-        let ports = [7, 7, 7, 8].map(|uid| gate.begin(Arc::new(Noted::default()), Some(uid)));
+        let ports =
+            [7, 7, 7, 8].map(|uid| gate.begin(Arc::new(Noted::default()), Some(Party::User(uid))));
         let honest = mount(&gate);
         // An answer waits for the mount at `port`, which never forgets; returns for how long.
         let wait = |port: PortId| {
