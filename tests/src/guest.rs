@@ -153,11 +153,29 @@ impl Guest {
     /// As [`connect`](Self::connect).
     pub fn connect_again(&mut self, path: &Path) {
         // A device has one front end at a time.
-        self.socket.shutdown(Shutdown::Both).expect("a connection");
+        let _ = self.socket.shutdown(Shutdown::Both);
         let memory = self.memory.try_clone().expect("a descriptor");
         let Guest { front_end, socket, .. } = Guest::meet(path, self.setup, memory.into());
         (self.front_end, self.socket) = (front_end, socket);
         self.begin();
+    }
+
+    /// Loses the connection and stays away.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn go_away(&self) {
+        self.socket.shutdown(Shutdown::Both).expect("a connection");
+    }
+
+    /// Has no record of what is in flight any more.
+    pub fn lose_record(&mut self) {
+        self.record = None;
+    }
+
+    /// The place of the message in this slot.
+    pub fn message(&self, slot: u16) -> u64 {
+        MEMORY + SLOTS + SLOT * u64::from(slot) + MESSAGE
     }
 
     /// Connects without setting up anything but features.

@@ -138,6 +138,7 @@ impl<F: FileSystem + Send + 'static> Served<F> {
                 volume: "v".to_owned(),
                 read_only: false,
                 ids: Ids::Guest,
+                away: guests::AWAY,
                 device: DeviceOptions {
                     tag,
                     queues: 1,

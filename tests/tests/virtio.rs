@@ -1,5 +1,7 @@
 //! The virtio-fs device, by a front end and a driver of these tests' own.
 
+#[path = "virtio/away.rs"]
+mod away;
 #[path = "virtio/notices.rs"]
 mod notices;
 #[path = "virtio/pieces.rs"]
@@ -17,7 +19,7 @@ use atoll_block::RamDevice;
 use atoll_fs::Fs;
 use atoll_host::client::{Address, Connection};
 use atoll_host::server::bind::{bind, bind_stream};
-use atoll_host::server::guests::{Guest as Machine, Ids};
+use atoll_host::server::guests::{AWAY, Guest as Machine, Ids};
 use atoll_host::server::listen::{Door, SocketServer};
 use atoll_host::server::rules::{Mode, Rules};
 use atoll_host::virtio::device::DeviceOptions;
@@ -37,6 +39,7 @@ const FUSE_LOOKUP: u32 = 1;
 const FUSE_GETATTR: u32 = 3;
 const FUSE_FORGET: u32 = 2;
 const FUSE_MKDIR: u32 = 9;
+const FUSE_UNLINK: u32 = 10;
 const FUSE_OPEN: u32 = 14;
 const FUSE_READ: u32 = 15;
 const FUSE_WRITE: u32 = 16;
@@ -72,6 +75,7 @@ struct Options {
     kernel: KernelOptions,
     window: u64,
     tells: bool,
+    away: Duration,
 }
 
 impl Default for Options {
@@ -84,6 +88,7 @@ impl Default for Options {
             kernel,
             window: 0,
             tells: false,
+            away: AWAY,
         }
     }
 }
@@ -121,6 +126,7 @@ impl Served {
             volume: "v".to_owned(),
             read_only: options.read_only && socket == "guest",
             ids: options.ids,
+            away: options.away,
             device: device.clone(),
         };
         server.attach(machine("guest")).unwrap();
@@ -408,29 +414,6 @@ fn a_guest_that_is_stopped_is_not_written_to() {
     assert_eq!(word(&attr, 24), LEN, "its size");
     drop(guest);
     served.end();
-}
-
-/// A front end that connects again with the record of what was in flight gets an answer to each
-/// such request: none of the guest's programs waits for ever.
-#[test]
-fn what_was_in_flight_is_answered_by_the_next() {
-    let served = Served::new(Options::default());
-    let mut other = served.other();
-    let mut guest = Guest::connect_with_record(&served.socket(), Setup::default());
-    guest.init();
-    let file = create(&mut guest, "f");
-    let theirs = open(&mut other, "f");
-    assert_eq!(other.ask(FUSE_SETLK, theirs.0, &lock(theirs.1, 7, F_WRLCK), 0).unwrap().0, 0);
-    let waits = [1, 2, 3]
-        .map(|owner| guest.submit(1, FUSE_SETLKW, file.0, &lock(file.1, owner, F_WRLCK), 0));
-    assert_eq!(write(&mut guest, file, 0, b"after them"), 0);
-    guest.connect_again(&served.socket());
-    for slot in waits {
-        assert_eq!(guest.answer(1, slot).unwrap().0, EIO, "its session has ended");
-    }
-    guest.init();
-    let file = open(&mut guest, "f");
-    assert_eq!(read(&mut guest, file, 0, 100), b"after them");
 }
 
 #[test]

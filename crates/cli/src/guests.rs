@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use atoll_host::directory::Owners;
 use atoll_host::server::bind::bind_stream;
-use atoll_host::server::guests::{Guest, Ids};
+use atoll_host::server::guests::{AWAY, Guest, Ids};
 use atoll_host::server::rules::Rules;
 use atoll_host::virtio::device::{DeviceOptions, RANGE, REQUEST_QUEUES, TAG, WINDOW_MAX};
 use atoll_server::rights::idmap::{IdMap, IdRange};
@@ -206,6 +206,7 @@ impl VhostUser {
             volume: volume.to_owned(),
             read_only: self.read_only,
             ids: self.ids,
+            away: AWAY,
             device: DeviceOptions {
                 tag: tag.to_owned(),
                 queues: self.queues,

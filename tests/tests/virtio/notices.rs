@@ -15,7 +15,7 @@ use super::*;
 const FUSE_RENAME: u32 = 12;
 const FUSE_RELEASE: u32 = 18;
 
-const TAKES: Setup = Setup {
+pub(super) const TAKES: Setup = Setup {
     size: 64,
     queues: 3,
     sealed: true,
@@ -276,7 +276,7 @@ fn change(served: &Served, size: u64) -> Duration {
 }
 
 /// The same, while these guests take notices.
-fn changed(served: &Served, size: u64, guests: &mut [&mut Caching]) -> Duration {
+pub(super) fn changed(served: &Served, size: u64, guests: &mut [&mut Caching]) -> Duration {
     std::thread::scope(|scope| {
         let change = scope.spawn(move || change(served, size));
         while !change.is_finished() {

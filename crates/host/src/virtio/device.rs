@@ -241,6 +241,36 @@ struct Waiting {
     _charge: Option<Charge>,
 }
 
+/// A request that had no answer when the front end went away.
+enum Unanswered {
+    Waiting(Waiting),
+    Part(Part),
+}
+
+impl Unanswered {
+    fn place(&self) -> (usize, u16) {
+        match self {
+            Unanswered::Waiting(waiting) => (waiting.queue, waiting.chain.head()),
+            Unanswered::Part(part) => (part.queue, part.chain.head()),
+        }
+    }
+
+    fn unique(&self) -> u64 {
+        match self {
+            Unanswered::Waiting(waiting) => OutHeader::load(&waiting.message).unique,
+            Unanswered::Part(part) => InHeader::load(&part.message).unique,
+        }
+    }
+}
+
+/// The session of a guest whose front end went away, for when it connects again.
+pub struct Kept<F: FileSystem + Send> {
+    life: Life<F>,
+    unanswered: Vec<Unanswered>,
+    /// What those ring that the session waits for.
+    bell: Doorbell,
+}
+
 /// The service that the queues give.
 struct Service<F: FileSystem + Send> {
     options: DeviceOptions,
@@ -257,6 +287,9 @@ struct Service<F: FileSystem + Send> {
     /// The number of the machine, and its empty buffers for notices.
     machine: u64,
     empty: notices::Buffers,
+    /// The session was begun with another connection, which left these requests.
+    is_kept: bool,
+    unanswered: Vec<Unanswered>,
 }
 
 impl<F: FileSystem + Send> Service<F> {
@@ -318,12 +351,22 @@ impl<F: FileSystem + Send> Service<F> {
             if !queue.runs() || !self.rest().is_zero() {
                 break;
             }
+            // What was in flight is known by the record alone.
+            if self.is_kept && !queue.has_record() {
+                self.end();
+            }
             let most = self.buffers.request.len();
             // Those of another back end come first: they are older.
             let taken = match resumed.iter().position(|&(queue, _)| queue == number) {
                 Some(at) => {
                     let (_, head) = resumed.remove(at);
-                    Some(queue.resume(memory, head, most)?)
+                    let chain = queue.resume(memory, head, most)?;
+                    any = true;
+                    if self.is_kept {
+                        self.go_on_with(device, number, chain)?;
+                        continue;
+                    }
+                    Some(chain)
                 }
                 None => queue.take(memory, most)?,
             };
@@ -338,6 +381,58 @@ impl<F: FileSystem + Send> Service<F> {
             device.queues[number].tell(&device.memory)?;
         }
         Ok(any)
+    }
+
+    /// Goes on with a request that was in flight when the front end went away. One of which this
+    /// session knows nothing is an error.
+    fn go_on_with(
+        &mut self,
+        device: &mut BackEnd,
+        queue: usize,
+        chain: Chain,
+    ) -> Result<(), Broken> {
+        let BackEnd { memory, queues, .. } = device;
+        let mut header = [0; InHeader::SIZE];
+        if chain.sent() < header.len() as u64 {
+            return Err(Broken("sent no FUSE message"));
+        }
+        chain.copy(memory, 0, &mut header)?;
+        let unique = InHeader::load(&header).unique;
+        let place = (queue, chain.head());
+        let same = |left: &Unanswered| left.place() == place && left.unique() == unique;
+        match self.unanswered.iter().position(same).map(|at| self.unanswered.swap_remove(at)) {
+            Some(Unanswered::Waiting(waiting)) => self.held.push(Waiting { chain, ..waiting }),
+            Some(Unanswered::Part(part)) => self.parts.push(Part { chain, ..part }),
+            None => {
+                let len = chain.sent() as usize;
+                chain.copy(memory, 0, &mut self.buffers.request[..len])?;
+                refuse(memory, &mut queues[queue], chain, &self.buffers.request[..len])?;
+                queues[queue].tell(memory)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The session, if it is worth keeping for when the front end connects again: its queues say by
+    /// a record what is in flight, and it has shown no window, which would have to be shown anew.
+    fn keep(&mut self, device: &BackEnd) -> Option<Kept<F>> {
+        let notices = device.notices();
+        let mut queues = device.queues.iter().enumerate();
+        let any = device.queues.iter().any(Queue::has_record);
+        let recorded = any
+            && queues.all(|(number, queue)| {
+                !queue.started || Some(number) == notices || queue.has_record()
+            });
+        if !recorded || self.window.is_there() {
+            return None;
+        }
+        let life = self.life.take_if(|life| life.router.has_begun())?;
+        let held = std::mem::take(&mut self.held).into_iter();
+        let held = held.filter(|waiting| device.queues[waiting.queue].has(&waiting.chain));
+        let parts = std::mem::take(&mut self.parts).into_iter();
+        let parts = parts.filter(|part| device.queues[part.queue].has(&part.chain));
+        let unanswered = held.map(Unanswered::Waiting).chain(parts.map(Unanswered::Part)).collect();
+        Some(Kept { life, unanswered, bell: self.bell.clone() })
     }
 
     /// How long until requests may be taken.
@@ -494,6 +589,8 @@ impl<F: FileSystem + Send> Service<F> {
         self.window.forget(std::mem::take(&mut self.stopped));
         self.life = None;
         self.parts.clear();
+        self.is_kept = false;
+        self.unanswered.clear();
     }
 
     /// Gives the answers that wait no more. Returns whether there were any.
@@ -630,6 +727,14 @@ impl Carrier for Carried<'_> {
     }
 }
 
+/// Why a device ends.
+enum Over {
+    /// The front end went away.
+    Left,
+    /// It was told to.
+    Stopped,
+}
+
 /// A device with its front end.
 pub struct Device<F: FileSystem + Send> {
     front_end: BackendReqHandler<Mutex<BackEnd>>,
@@ -640,7 +745,8 @@ pub struct Device<F: FileSystem + Send> {
 }
 
 impl<F: FileSystem + Send> Device<F> {
-    /// The device for the front end at `socket`, of the machine with this number. Each time that its guest begins, `begin` begins a
+    /// The device for the front end at `socket`, of the machine with this number, whose session of
+    /// before it goes on with if that was `kept`. Each time that its guest begins, `begin` begins a
     /// session.
     ///
     /// # Errors
@@ -649,6 +755,7 @@ impl<F: FileSystem + Send> Device<F> {
         socket: UnixStream,
         options: DeviceOptions,
         machine: u64,
+        kept: Option<Kept<F>>,
         begin: Begin<F>,
     ) -> io::Result<Device<F>> {
         let DeviceOptions { tag, queues, window, tells, .. } = &options;
@@ -659,7 +766,14 @@ impl<F: FileSystem + Send> Device<F> {
             len: 0,
             room: vec![0; MAX_WRITE as usize],
         };
-        let (life, held, parts, bell) = (None, Vec::new(), Vec::new(), Doorbell::new()?);
+        let is_kept = kept.is_some();
+        let (life, unanswered, bell) = match kept {
+            Some(Kept { life, unanswered, bell }) => (Some(life), unanswered, bell),
+            None => (None, Vec::new(), Doorbell::new()?),
+        };
+        // Some may have been rung for while nobody heard.
+        bell.ring();
+        let (held, parts) = (Vec::new(), Vec::new());
         let (window, stopped) = (Window::new(options.window, options.copies), false);
         let empty = notices::Buffers::default();
         let service = Service {
@@ -674,19 +788,28 @@ impl<F: FileSystem + Send> Device<F> {
             stopped,
             machine,
             empty,
+            is_kept,
+            unanswered,
         };
         Ok(Device { front_end, socket, state, service })
     }
 
-    /// Serves until the front end goes away, or `stop` can be read.
+    /// Serves until the front end goes away, or `stop` can be read. The session has ended then,
+    /// unless it is returned: the front end may connect again.
     ///
     /// # Errors
-    /// When the front end or its guest breaks a rule. Either way the session has ended.
-    pub fn serve(mut self, stop: BorrowedFd<'_>) -> Result<(), String> {
+    /// When the front end or its guest breaks a rule.
+    pub fn serve(mut self, stop: BorrowedFd<'_>) -> Result<Option<Kept<F>>, String> {
         // A panic costs this guest its session, and nobody else.
         let served = catch_unwind(AssertUnwindSafe(|| self.run(stop)));
+        let kept = match served {
+            Ok(Ok(Over::Left)) => Ok(self.service.keep(&Self::state(&self.state))),
+            Ok(Ok(Over::Stopped)) => Ok(None),
+            Ok(Err(why)) => Err(why),
+            Err(_) => Err("met an internal error".to_owned()),
+        };
         self.service.end();
-        served.unwrap_or_else(|_| Err("met an internal error".to_owned()))
+        kept
     }
 
     fn state(state: &Mutex<BackEnd>) -> MutexGuard<'_, BackEnd> {
@@ -694,7 +817,7 @@ impl<F: FileSystem + Send> Device<F> {
         state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn run(&mut self, stop: BorrowedFd<'_>) -> Result<(), String> {
+    fn run(&mut self, stop: BorrowedFd<'_>) -> Result<Over, String> {
         let broken = |Broken(why): Broken| why.to_owned();
         let limit = self.service.options.spin;
         let (mut spin, mut placement) = (Spin::new(), Placement::new());
@@ -714,16 +837,16 @@ impl<F: FileSystem + Send> Device<F> {
             } else if !limit.is_zero() && self.service.rest().is_zero() && spin.turn(limit) {
                 continue;
             }
-            if !self.wait(stop, any).map_err(broken)? {
-                return Ok(());
+            if let Some(over) = self.wait(stop, any).map_err(broken)? {
+                return Ok(over);
             }
             spin.begin();
         }
     }
 
     /// Waits until there is something to do, or only looks if it is `busy`, and hears the front
-    /// end. Returns false when the device is to end.
-    fn wait(&mut self, stop: BorrowedFd<'_>, busy: bool) -> Result<bool, Broken> {
+    /// end. Returns why the device is to end, if it is.
+    fn wait(&mut self, stop: BorrowedFd<'_>, busy: bool) -> Result<Option<Over>, Broken> {
         let rest = self.service.rest();
         let settles = self.service.window.settles();
         let settles = settles.map(|until| until.saturating_duration_since(Instant::now()));
@@ -767,21 +890,21 @@ impl<F: FileSystem + Send> Device<F> {
             (ready[0], ready[1])
         };
         if stopped {
-            return Ok(false);
+            return Ok(Some(Over::Stopped));
         }
         if !heard {
-            return Ok(true);
+            return Ok(None);
         }
         if self.service.window.is_there() {
             let acknowledges = Self::state(&self.state).acknowledges;
             if let Some(channel) = Channel::take(&self.socket, acknowledges)? {
                 self.service.window.connect(channel);
-                return Ok(true);
+                return Ok(None);
             }
         }
         match self.front_end.handle_request() {
-            Ok(()) | Err(Error::SocketRetry(_)) => Ok(true),
-            Err(Error::Disconnected | Error::SocketBroken(_)) => Ok(false),
+            Ok(()) | Err(Error::SocketRetry(_)) => Ok(None),
+            Err(Error::Disconnected | Error::SocketBroken(_)) => Ok(Some(Over::Left)),
             Err(error) => {
                 log::debug!("vhost-user: {error}");
                 Err(Broken("broke the rules of vhost-user"))

@@ -233,6 +233,10 @@ impl Queue {
     pub fn start(&mut self, memory: &GuestMemory) -> Result<Vec<u16>, Broken> {
         let parts = self.parts(memory)?;
         self.used = memory.load(parts.used + 2)?;
+        if self.has_buffers {
+            // They are used in the order in which they were offered.
+            self.next = self.used;
+        }
         self.told = self.used;
         self.started = true;
         if self.taken.len() == usize::from(self.size)
@@ -265,6 +269,11 @@ impl Queue {
         Ok(heads)
     }
 
+    /// Whether what is in flight is noted for another back end.
+    pub fn has_record(&self) -> bool {
+        self.record.is_some()
+    }
+
     /// Whether a request is still in flight, and not of a driver that has begun anew since.
     pub fn has(&self, chain: &Chain) -> bool {
         self.life == chain.life
@@ -273,7 +282,6 @@ impl Queue {
     /// Ends to run. Returns the next entry of the available ring.
     pub fn stop(&mut self) -> u16 {
         if self.has_buffers && self.started {
-            // They are used in the order in which they were offered.
             self.next = self.used;
             self.taken = Vec::new();
         }
