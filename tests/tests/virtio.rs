@@ -6,12 +6,15 @@ mod away;
 mod notices;
 #[path = "virtio/pieces.rs"]
 mod pieces;
+#[path = "virtio/watchdog.rs"]
+mod watchdog;
 #[path = "virtio/windows.rs"]
 mod windows;
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -76,6 +79,8 @@ struct Options {
     window: u64,
     tells: bool,
     away: Duration,
+    /// Counts what the watchdog tells, if there is one.
+    watchdog: Option<Arc<AtomicU64>>,
 }
 
 impl Default for Options {
@@ -89,6 +94,7 @@ impl Default for Options {
             window: 0,
             tells: false,
             away: AWAY,
+            watchdog: None,
         }
     }
 }
@@ -132,6 +138,12 @@ impl Served {
         server.attach(machine("guest")).unwrap();
         let alone = options.kernel.others == Others::None;
         assert_eq!(server.attach(machine("other")).is_err(), alone);
+        if let Some(told) = options.watchdog {
+            let tell = move || {
+                told.fetch_add(1, Ordering::Relaxed);
+            };
+            server.watch(Duration::from_millis(1100), tell);
+        }
         let (stopped, stop) = std::io::pipe().unwrap();
         let thread = std::thread::spawn(move || server.run(stopped.as_fd()));
         Served { folder, volume: Some(volume), stop: Some(stop), thread: Some(thread) }

@@ -57,6 +57,29 @@ fn a_session_goes_on() {
     served.end();
 }
 
+/// An answer that the driver has not seen when the connection goes is there afterwards, and nothing
+/// is done twice.
+#[test]
+fn what_was_answered_is_not_done_again() {
+    let served = Served::new(Options::default());
+    let mut guest = with_record(&served, Setup::default());
+    let file = create(&mut guest, "f");
+    for round in 0..20 {
+        let called = format!("g{round}");
+        let words = [0o755u32, 0].map(u32::to_le_bytes).concat();
+        let slot = guest.submit(1, FUSE_MKDIR, 1, &[words, name(&called)].concat(), 0);
+        if round % 2 == 0 {
+            // It has been done, whoever has heard of it.
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        guest.connect_again(&served.socket());
+        assert_eq!(guest.answer(1, slot).unwrap().0, 0, "{called}");
+        // One more would be an answer to this.
+        let (error, attr) = guest.ask(FUSE_GETATTR, file.0, &[0; 16], 0).unwrap();
+        assert_eq!((error, attr.len()), (0, 104), "{called}");
+    }
+}
+
 /// What is done in parts goes on too, and is done once.
 #[test]
 fn a_request_in_parts_goes_on() {

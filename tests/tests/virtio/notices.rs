@@ -2,7 +2,7 @@
 //! has forgotten is not waited for.
 
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use atoll_host::client::Ring;

@@ -28,6 +28,7 @@ use super::rules::{Grant, Mode, Rules};
 use super::{peer, shares};
 use crate::shm::Doorbell;
 use crate::virtio::device::{DEVICE_BYTES, Device, DeviceOptions, Kept};
+use crate::virtio::pulse::Pulse;
 
 /// How long a device's thread may take to end before the server ends without it.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -91,6 +92,7 @@ impl<F: FileSystem + Send> Away<F> {
 struct Way<F: FileSystem + Send> {
     stopped: AtomicBool,
     stop: Doorbell,
+    pulse: Arc<Pulse>,
     now: Mutex<Now<F>>,
 }
 
@@ -173,6 +175,12 @@ impl<F: FileSystem + Send + 'static> Guests<F> {
         self.alone.iter().any(|alone| alone == name)
     }
 
+    /// Whether no thread of theirs hangs in work of the server since this was asked last.
+    pub fn live(&self) -> bool {
+        // All are asked.
+        self.served.iter().fold(true, |live, served| served.way.pulse.lives() && live)
+    }
+
     /// Has all end, without waiting for it.
     pub fn end(&self) {
         self.served.iter().for_each(|served| served.way.end());
@@ -209,7 +217,12 @@ impl<F: FileSystem + Send + 'static> Served<F> {
         }
         let volume = Arc::downgrade(volume);
         let now = Mutex::new(Now { socket: None, place: None });
-        let way = Arc::new(Way { stopped: AtomicBool::new(false), stop: Doorbell::new()?, now });
+        let way = Arc::new(Way {
+            stopped: AtomicBool::new(false),
+            stop: Doorbell::new()?,
+            pulse: Arc::default(),
+            now,
+        });
         let (accounts, way_in) = (Arc::clone(accounts), Arc::clone(&way));
         let door = Arc::new(Door { guest, machine, volume, accounts, way: way_in });
         let thread =
@@ -351,8 +364,8 @@ impl<F: FileSystem + Send + 'static> Door<F> {
             }
         };
         let (device, machine) = (device.clone(), self.machine);
-        let begin = Box::new(begin);
-        let device = Device::new(socket, device, machine, kept, begin).map_err(failed)?;
+        let (begin, pulse) = (Box::new(begin), Arc::clone(&self.way.pulse));
+        let device = Device::new(socket, device, machine, kept, pulse, begin).map_err(failed)?;
         let kept = device.serve(self.way.stop.as_fd())?;
         let until = Instant::now() + self.guest.away;
         Ok(kept.map(|kept| Away { kept, peer: before, until, _charge: charge }))

@@ -212,12 +212,13 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
     }
 
     fn look_after_threads(&mut self, now: Instant) {
-        let SocketServer { watchdog, workers, upkeep, .. } = self;
+        let SocketServer { watchdog, workers, upkeep, guests, .. } = self;
         let live = || {
             let workers_live = workers.iter().all(Worker::lives);
             workers.iter().for_each(|worker| worker.sweep()());
             // All are asked.
-            upkeep.iter().fold(workers_live, |live, upkeep| upkeep.lives() && live)
+            let live = upkeep.iter().fold(workers_live, |live, upkeep| upkeep.lives() && live);
+            guests.live() && live
         };
         if let Some(watchdog) = watchdog {
             watchdog.look(now, live);

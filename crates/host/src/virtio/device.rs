@@ -48,6 +48,7 @@ use super::channel::Channel;
 use super::memory::{GONE, GuestMemory};
 use super::notices::{self, Notices};
 use super::pieces::{self, WORTHWHILE};
+use super::pulse::Pulse;
 use super::queue::{Chain, Queue};
 use super::window::{Due, Window};
 pub use super::window::{RANGE, WINDOW_MAX};
@@ -290,6 +291,7 @@ struct Service<F: FileSystem + Send> {
     /// The session was begun with another connection, which left these requests.
     is_kept: bool,
     unanswered: Vec<Unanswered>,
+    pulse: Arc<Pulse>,
 }
 
 impl<F: FileSystem + Send> Service<F> {
@@ -480,7 +482,7 @@ impl<F: FileSystem + Send> Service<F> {
             }
             _ => {}
         }
-        let Service { life, buffers, held, parts, bell, .. } = self;
+        let Service { life, buffers, held, parts, bell, pulse, .. } = self;
         let Some(life) = life else {
             return refuse(memory, queue, chain, &buffers.request[..buffers.len]);
         };
@@ -499,8 +501,11 @@ impl<F: FileSystem + Send> Service<F> {
             bell,
             account,
             bytes,
+            pulse,
         };
+        pulse.set(true);
         let served = serve_from(&mut carried, chain, rest, router, place);
+        pulse.set(false);
         let bytes = carried.bytes;
         life.note(Work { operations: 0, bytes });
         match served {
@@ -576,7 +581,9 @@ impl<F: FileSystem + Send> Service<F> {
         self.end();
         let line = || Arc::new(notices::Line::new(self.machine, self.bell.clone()));
         let line = tells.then(line);
+        self.pulse.set(true);
         let begun = (self.begin)().and_then(|place| Life::begin(place, &self.options.kernel, line));
+        self.pulse.set(false);
         match begun {
             Ok(life) => self.life = Some(life),
             Err(why) => log::warn!("the guest of {} is refused: {why}", self.options.tag),
@@ -587,7 +594,9 @@ impl<F: FileSystem + Send> Service<F> {
     fn end(&mut self) {
         // Waiting requests are answered with an error now, if anybody wants it.
         self.window.forget(std::mem::take(&mut self.stopped));
+        let before = self.pulse.set(true);
         self.life = None;
+        self.pulse.set(before);
         self.parts.clear();
         self.is_kept = false;
         self.unanswered.clear();
@@ -652,6 +661,7 @@ struct Carried<'a> {
     held: &'a mut Vec<Waiting>,
     parts: &'a mut Vec<Part>,
     bell: &'a Doorbell,
+    pulse: &'a Pulse,
     /// Pays for answers that wait.
     account: Option<&'a Arc<Account>>,
     /// Bytes of data that have gone out.
@@ -694,6 +704,8 @@ impl Carrier for Carried<'_> {
     fn answer(&mut self, chain: Chain, message: &[u8], data: usize) -> Result<bool, Broken> {
         self.bytes += data as u64;
         let (data, placed) = if self.in_place { (0, data) } else { (data, 0) };
+        // The memory is the front end's.
+        self.pulse.set(false);
         self.queue.give(self.memory, chain, &[message, &self.buffers.room[..data]], placed)?;
         Ok(true)
     }
@@ -746,7 +758,8 @@ pub struct Device<F: FileSystem + Send> {
 
 impl<F: FileSystem + Send> Device<F> {
     /// The device for the front end at `socket`, of the machine with this number, whose session of
-    /// before it goes on with if that was `kept`. Each time that its guest begins, `begin` begins a
+    /// before it goes on with if that was `kept`. Its
+    /// thread says by `pulse` when it is at work. Each time that its guest begins, `begin` begins a
     /// session.
     ///
     /// # Errors
@@ -756,6 +769,7 @@ impl<F: FileSystem + Send> Device<F> {
         options: DeviceOptions,
         machine: u64,
         kept: Option<Kept<F>>,
+        pulse: Arc<Pulse>,
         begin: Begin<F>,
     ) -> io::Result<Device<F>> {
         let DeviceOptions { tag, queues, window, tells, .. } = &options;
@@ -790,6 +804,7 @@ impl<F: FileSystem + Send> Device<F> {
             empty,
             is_kept,
             unanswered,
+            pulse,
         };
         Ok(Device { front_end, socket, state, service })
     }

@@ -5,7 +5,8 @@
 //! ([`Carrier`](atoll_server::route::carrier::Carrier)), what it brings is what a kernel asks for
 //! ([`kernel`](atoll_server::route::kernel)). `back_end` is the protocol, `queue` a virtqueue,
 //! `memory` the guest's memory, `pieces` a request's data in it, `inflight` the record of requests
-//! that have no answer yet; `notices` what a guest is told of changes; `window` the memory in which the guest is shown files, `channel` how
+//! that have no answer yet; `notices` what a guest is told of changes; `pulse` whether its thread
+//! hangs; `window` the memory in which the guest is shown files, `channel` how
 //! the front end is asked for it.
 
 mod back_end;
@@ -15,6 +16,7 @@ mod inflight;
 mod memory;
 mod notices;
 mod pieces;
+pub mod pulse;
 mod queue;
 mod window;
 

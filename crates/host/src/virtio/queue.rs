@@ -262,10 +262,10 @@ impl Queue {
         let Some(record) = self.record.as_mut().filter(|_| !self.has_buffers) else {
             return Ok(Vec::new());
         };
-        let heads = record.recover(self.size, self.used)?;
-        if !heads.is_empty() {
-            self.next = self.used.wrapping_add(heads.len() as u16);
-        }
+        let Some(heads) = record.recover(self.size, self.used)? else { return Ok(Vec::new()) };
+        // The front end may not have seen the last answers: what is behind them is not to be taken
+        // again.
+        self.next = self.used.wrapping_add(heads.len() as u16);
         Ok(heads)
     }
 

@@ -735,6 +735,51 @@ mod tests {
         gate.end(ports[2]);
     }
 
+    struct Machine;
+
+    impl Bell for Machine {
+        fn ring(&self) {}
+    }
+
+    impl Mount for Machine {
+        fn fence(&self) {}
+
+        fn machine(&self) -> Option<u64> {
+            Some(7)
+        }
+    }
+
+    /// A virtual machine cannot be made to forget: when it is fenced nobody waits for it any more,
+    /// also if nothing is ever heard of it again.
+    #[test]
+    fn a_machine_that_is_fenced_is_let_go() {
+        let (host, gate) = gate();
+        let begin = || gate.begin(Arc::new(Machine), Some(Party::Machine(7)));
+        let (machine, same) = (begin(), begin());
+        let user = gate.begin(Arc::new(Noted::default()), Some(Party::User(7)));
+        for told in 0..3 {
+            gate.tell(machine, INO, NOTICE);
+            if told < 2 {
+                assert_eq!(gate.next(machine), Next::Tell(NOTICE));
+            }
+        }
+        assert_eq!(gate.behind(machine), 3);
+        gate.told(machine);
+        assert_eq!(gate.behind(machine), 2);
+        let (done, waiting) = std::sync::mpsc::channel();
+        gate.after(gate.ticket(&Involved::default()).unwrap(), move || done.send(()).unwrap());
+        assert_eq!(gate.tend(), Some(Some(UNTRUSTED)));
+        assert!(waiting.try_recv().is_err());
+        host.pass(UNTRUSTED);
+        assert_eq!(gate.tend(), Some(None));
+        waiting.try_recv().unwrap();
+        assert!(gate.is_open() && gate.is_fenced(machine));
+        assert_eq!(gate.next(machine), Next::Over);
+        assert!(!gate.lends(same) && gate.lends(user), "a user of the same number is another");
+        gate.end(same);
+        gate.end(user);
+    }
+
     /// Of two mounts that cut one file, and write nothing back before, the older cut is answered.
     #[test]
     fn cuts_that_wait_for_each_other() {
