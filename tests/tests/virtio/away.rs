@@ -14,8 +14,8 @@ fn set(guest: &mut Guest, file: (u64, u64), owner: u64, kind: u32) -> i32 {
     guest.ask(FUSE_SETLK, file.0, &lock(file.1, owner, kind), 0).unwrap().0
 }
 
-/// Open files, locks, what waits for one, and inodes that it knows: all are there when the front end
-/// has come back, and in between.
+/// Open files, locks, what waits for one, and inodes that it knows: all are there when the front
+/// end has come back, and in between.
 #[test]
 fn a_session_goes_on() {
     let served = Served::new(Options::default());

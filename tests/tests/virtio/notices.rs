@@ -175,8 +175,8 @@ fn open_rw(guest: &mut Caching, ino: u64) -> u64 {
     word(&body, 0)
 }
 
-/// Two guests that keep what they learn and a client of a ring: whatever has returned to one is what
-/// the others see, though they look at what they have kept.
+/// Two guests that keep what they learn and a client of a ring: whatever has returned to one is
+/// what the others see, though they look at what they have kept.
 #[test]
 fn what_guests_keep_is_never_old() {
     for buffers in [1, 16] {

@@ -38,8 +38,8 @@ const WINDOW: VhostUserProtocolFeatures = VhostUserProtocolFeatures::SHMEM
 
 /// The bytes of a tag, which zeros fill up.
 pub const TAG: usize = 36;
-/// The bytes of the device's configuration: the tag, and how many queues there are for requests. How
-/// long buffers for notices have to be follows where there are any.
+/// The bytes of the device's configuration: the tag, and how many queues there are for requests.
+/// How long buffers for notices have to be follows where there are any.
 const CONFIG: usize = TAG + 4;
 /// The most queues for requests.
 pub const REQUEST_QUEUES: u16 = 8;
@@ -47,8 +47,8 @@ pub const REQUEST_QUEUES: u16 = 8;
 /// The settings of a front end.
 pub(super) struct BackEnd {
     pub memory: GuestMemory,
-    /// The first has what goes before others, the rest are for requests; but the second is for notices
-    /// if the guest takes them.
+    /// The first has what goes before others, the rest are for requests; but the second is for
+    /// notices if the guest takes them.
     pub queues: Vec<Queue>,
     /// Requests that were in flight when another back end had the queues, by queue and descriptor.
     pub resumed: Vec<(usize, u16)>,

@@ -23,53 +23,40 @@ use atoll_server::host::{Bell, Host};
 use atoll_server::leases::caches::{KernelCache, Lends};
 use atoll_server::leases::gate::Mount;
 use atoll_server::revocable::Revocable;
-use atoll_server::rights::accounts::{Account, Charge, Resource};
+use atoll_server::rights::accounts::Account;
 use atoll_server::rights::rates::{Meter, Work};
 use atoll_server::route::answer::{fail, finish};
-use atoll_server::route::carrier::{Carrier, Held, Incoming};
 use atoll_server::route::kernel::{Kernel, KernelOptions};
 use atoll_server::route::router::{Ended, Router, serve_from};
 use atoll_vfs::server::ServerOptions;
-use atoll_vfs::wire::files::{ReadIn, WriteIn};
 use atoll_vfs::wire::header::{InHeader, OutHeader};
-use atoll_vfs::wire::opcode::{
-    FUSE_INIT, FUSE_OPEN, FUSE_READ, FUSE_REMOVEMAPPING, FUSE_SETUPMAPPING, FUSE_WRITE,
-};
+use atoll_vfs::wire::opcode::{FUSE_INIT, FUSE_OPEN, FUSE_REMOVEMAPPING, FUSE_SETUPMAPPING};
 use atoll_vfs::wire::session::Extensions;
 use atoll_vfs::wire::{Fixed, Message, Request};
-use atoll_vfs::{Context, Data, Errno, FileSystem, Rest, Room};
+use atoll_vfs::{Context, Errno, FileSystem, Rest};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vhost::vhost_user::{BackendReqHandler, Error};
 
 use super::Broken;
 use super::back_end::BackEnd;
 pub use super::back_end::{REQUEST_QUEUES, TAG};
+use super::carried::{Buffers, Carried, MAX_WRITE, Part, Unanswered, Waiting, data_of};
 use super::channel::Channel;
 use super::memory::{GONE, GuestMemory};
 use super::notices::{self, Notices};
-use super::pieces::{self, WORTHWHILE};
 use super::pulse::Pulse;
 use super::queue::{Chain, Queue};
 use super::window::{Due, Window};
 pub use super::window::{RANGE, WINDOW_MAX};
 use crate::server::keeper;
-use crate::server::outcome::Outcome;
 use crate::server::placement::{self, Placement};
 use crate::shm::Doorbell;
 use crate::spin::Spin;
 
-/// The largest read or write of one request, in bytes.
-const MAX_WRITE: u32 = 1 << 20;
 /// The room for what precedes a request's data.
 const REQUEST_ROOM: usize = 4096;
-/// The bytes before the data of a write.
-const WRITE_FRONT: usize = InHeader::SIZE + WriteIn::SIZE;
 /// Bytes that a device takes: its two buffers, its thread and what it has of the server.
 pub const DEVICE_BYTES: u64 = 2 * MAX_WRITE as u64 + (256 << 10);
-/// Bytes that an answer takes while it waits, without its data.
-const HELD: usize = 512;
-/// The most data of answers that wait, of one guest.
-const HELD_MAX: usize = 16 << 20;
 /// Requests of one queue that are answered before the next has its turn.
 const BATCH: u32 = 16;
 /// Turns between two looks at what the front end says, while there are requests.
@@ -176,90 +163,6 @@ impl<F: FileSystem + Send> Life<F> {
     fn note(&self, work: Work) {
         if let Some((meter, _)) = &self.meter {
             meter.note(work);
-        }
-    }
-}
-
-/// The places of the request that is being served.
-struct Buffers {
-    request: Vec<u8>,
-    len: usize,
-    room: Vec<u8>,
-}
-
-impl Buffers {
-    /// Copies a request, but for the data of a write that can be had where it is: that is
-    /// returned.
-    fn fetch<'m>(
-        &mut self,
-        memory: &'m GuestMemory,
-        chain: &Chain,
-        in_place: bool,
-    ) -> Result<Vec<&'m [u8]>, Broken> {
-        let sent = chain.sent() as usize;
-        let mut copied = 0;
-        if in_place && sent >= WRITE_FRONT + WORTHWHILE {
-            chain.copy(memory, 0, &mut self.request[..WRITE_FRONT])?;
-            copied = WRITE_FRONT;
-            let header = InHeader::load(&self.request);
-            if header.opcode == FUSE_WRITE
-                && header.total_extlen == 0
-                && let Some(data) = data_of(memory, chain, copied)
-            {
-                self.len = copied;
-                return Ok(data);
-            }
-        }
-        // No byte is read twice: the guest may have changed it.
-        chain.copy(memory, copied, &mut self.request[copied..sent])?;
-        self.len = sent;
-        Ok(Vec::new())
-    }
-}
-
-/// What a request has after its first `front` bytes, if it can be had where it is.
-fn data_of<'m>(memory: &'m GuestMemory, chain: &Chain, front: usize) -> Option<Vec<&'m [u8]>> {
-    pieces::data(memory, &chain.readable, front, chain.sent() as usize - front)
-}
-
-/// A request that is done in part.
-struct Part {
-    queue: usize,
-    chain: Chain,
-    message: Vec<u8>,
-    rest: Rest,
-}
-
-/// An answer that waits.
-struct Waiting {
-    queue: usize,
-    chain: Chain,
-    message: Vec<u8>,
-    data: Vec<u8>,
-    /// Bytes of data that are in their place.
-    placed: usize,
-    outcome: Arc<Outcome>,
-    _charge: Option<Charge>,
-}
-
-/// A request that had no answer when the front end went away.
-enum Unanswered {
-    Waiting(Waiting),
-    Part(Part),
-}
-
-impl Unanswered {
-    fn place(&self) -> (usize, u16) {
-        match self {
-            Unanswered::Waiting(waiting) => (waiting.queue, waiting.chain.head()),
-            Unanswered::Part(part) => (part.queue, part.chain.head()),
-        }
-    }
-
-    fn unique(&self) -> u64 {
-        match self {
-            Unanswered::Waiting(waiting) => OutHeader::load(&waiting.message).unique,
-            Unanswered::Part(part) => InHeader::load(&part.message).unique,
         }
     }
 }
@@ -646,97 +549,6 @@ fn refuse(
     let mut answer = [0; OutHeader::SIZE];
     let refused = finish(message.header.unique, Err(Errno::EIO), &mut answer);
     queue.give(memory, chain, &[&answer[..refused.message]], 0)
-}
-
-/// A queue, while one of its requests is served.
-struct Carried<'a> {
-    memory: &'a GuestMemory,
-    queue: &'a mut Queue,
-    number: usize,
-    buffers: &'a mut Buffers,
-    /// The request's data, if that is not in the buffers.
-    data: Vec<&'a [u8]>,
-    /// Whether the answer's data is put in its place, and not into the buffers.
-    in_place: bool,
-    held: &'a mut Vec<Waiting>,
-    parts: &'a mut Vec<Part>,
-    bell: &'a Doorbell,
-    pulse: &'a Pulse,
-    /// Pays for answers that wait.
-    account: Option<&'a Arc<Account>>,
-    /// Bytes of data that have gone out.
-    bytes: u64,
-}
-
-impl Carrier for Carried<'_> {
-    type Slot = Chain;
-    type Error = Broken;
-
-    /// The queue is asked by who has the buffers.
-    fn take(&mut self) -> Result<Option<Chain>, Broken> {
-        Ok(None)
-    }
-
-    fn incoming(&mut self, chain: &Chain) -> Incoming<'_> {
-        let Carried { memory, buffers, account, .. } = self;
-        let Buffers { request, len, room } = &mut **buffers;
-        let message = &request[..*len];
-        let asked = message.len() == InHeader::SIZE + ReadIn::SIZE
-            && InHeader::load(message).opcode == FUSE_READ;
-        let pieces = (asked && account.is_none())
-            .then(|| ReadIn::load(&message[InHeader::SIZE..]).size.min(MAX_WRITE) as usize)
-            .and_then(|size| pieces::room(memory, &chain.writable, OutHeader::SIZE, size));
-        self.in_place = pieces.is_some();
-        let most = chain.room().min(room.len() as u64) as usize;
-        let room = pieces.map_or_else(|| Room::from(&mut room[..most]), Room::new);
-        Incoming { message, data: Data::new(&self.data), room }
-    }
-
-    fn takes_back(&self) -> bool {
-        true
-    }
-
-    fn put_back(&mut self, chain: Chain, rest: Rest) {
-        let message = self.buffers.request[..self.buffers.len].to_vec();
-        self.parts.push(Part { queue: self.number, chain, message, rest });
-    }
-
-    fn answer(&mut self, chain: Chain, message: &[u8], data: usize) -> Result<bool, Broken> {
-        self.bytes += data as u64;
-        let (data, placed) = if self.in_place { (0, data) } else { (data, 0) };
-        // The memory is the front end's.
-        self.pulse.set(false);
-        self.queue.give(self.memory, chain, &[message, &self.buffers.room[..data]], placed)?;
-        Ok(true)
-    }
-
-    fn hold(&mut self, chain: Chain, message: &[u8], data: usize) -> Box<dyn Held> {
-        let (data, placed) = if self.in_place { (0, data) } else { (data, 0) };
-        self.bytes += placed as u64;
-        let outcome = Outcome::new(self.bell.clone());
-        let release = outcome.release();
-        let (queue, mut message) = (self.number, message.to_vec());
-        // An answer without data is kept in any case: what it is about has been done. There are no
-        // more of them than descriptors.
-        let waits: usize = self.held.iter().map(|waiting| waiting.data.len()).sum();
-        let charge = match self.account.filter(|_| data > 0) {
-            Some(account) => account.charge(Resource::Memory, (HELD + data) as u64).map(Some),
-            None => Ok(None),
-        };
-        let (data, _charge) = match charge {
-            Ok(charge) if waits + data <= HELD_MAX => {
-                self.bytes += data as u64;
-                (self.buffers.room[..data].to_vec(), charge)
-            }
-            // There is no place to keep it.
-            _ => {
-                fail(&mut message, Errno::ENOMEM);
-                (Vec::new(), None)
-            }
-        };
-        self.held.push(Waiting { queue, chain, message, data, placed, outcome, _charge });
-        release
-    }
 }
 
 /// Why a device ends.

@@ -26,8 +26,9 @@ struct Withdrawn {
     forgotten: Duration,
 }
 
-/// The parties whose kernels have lied, by the uptime of the host. A user who mounts again, or comes
-/// through another connection, is the same user; a machine that is started anew is the same machine.
+/// The parties whose kernels have lied, by the uptime of the host. A user who mounts again, or
+/// comes through another connection, is the same user; a machine that is started anew is the same
+/// machine.
 #[derive(Debug, Default)]
 pub(crate) struct Trust(HashMap<Party, Withdrawn>);
 
