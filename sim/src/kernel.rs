@@ -196,9 +196,9 @@ impl Kernel {
         if self.over {
             return false;
         }
-        match self.telling {
+        match &self.telling {
             _ if self.is_late(now) => true,
-            Some((notice, _)) => !self.stubborn && now >= self.again && !self.is_locked(&notice),
+            Some((notice, _)) => !self.stubborn && now >= self.again && !self.is_locked(notice),
             None => self.bell.is_rung(),
         }
     }
@@ -206,7 +206,7 @@ impl Kernel {
     /// When it has something to do if nothing else happens.
     pub fn until(&self) -> Option<Duration> {
         let late = self.ended.map(|ended| ended + DRAIN + Duration::from_micros(1));
-        let again = self.telling.filter(|_| !self.stubborn).map(|_| self.again);
+        let again = self.telling.as_ref().filter(|_| !self.stubborn).map(|_| self.again);
         late.into_iter().chain(again).min().filter(|_| !self.over)
     }
 
@@ -223,7 +223,7 @@ impl Kernel {
     pub fn turn(&mut self, now: Duration) {
         if self.is_late(now) {
             self.give_up();
-        } else if let Some((notice, since)) = self.telling {
+        } else if let Some((notice, since)) = self.telling.clone() {
             self.take(notice, now, since);
         } else {
             match self.cache.next() {

@@ -42,6 +42,10 @@ const MESSAGE: u64 = 0x1000;
 const ANSWER: u64 = 0x2000;
 const DATA: u64 = 0x10_0000;
 const ROOM: u64 = 0x20_0000;
+/// The places of buffers for notices.
+const NOTICES: u64 = 0x2c0_0000;
+/// The bytes of each.
+pub const NOTICE_ROOM: u32 = 4096;
 /// The most data of one request or answer, in bytes.
 pub const DATA_MAX: usize = 1 << 20;
 
@@ -52,6 +56,7 @@ pub const WRITE: u16 = 2;
 /// It is a table of others.
 pub const INDIRECT: u16 = 4;
 
+const F_NOTIFICATION: u64 = 1;
 const F_INDIRECT: u64 = 1 << 28;
 const F_EVENT_INDEX: u64 = 1 << 29;
 const F_PROTOCOL: u64 = 1 << 30;
@@ -74,6 +79,9 @@ pub struct Setup {
     pub slots: bool,
     /// Whether it has a window for files that are mapped.
     pub window: bool,
+    /// Whether it takes notices of changes, by a queue between that of high priority and those for
+    /// requests.
+    pub notices: bool,
 }
 
 impl Default for Setup {
@@ -86,6 +94,7 @@ impl Default for Setup {
             event_index: true,
             slots: true,
             window: false,
+            notices: false,
         }
     }
 }
@@ -144,11 +153,29 @@ impl Guest {
     /// As [`connect`](Self::connect).
     pub fn connect_again(&mut self, path: &Path) {
         // A device has one front end at a time.
-        self.socket.shutdown(Shutdown::Both).expect("a connection");
+        let _ = self.socket.shutdown(Shutdown::Both);
         let memory = self.memory.try_clone().expect("a descriptor");
         let Guest { front_end, socket, .. } = Guest::meet(path, self.setup, memory.into());
         (self.front_end, self.socket) = (front_end, socket);
         self.begin();
+    }
+
+    /// Loses the connection and stays away.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn go_away(&self) {
+        self.socket.shutdown(Shutdown::Both).expect("a connection");
+    }
+
+    /// Has no record of what is in flight any more.
+    pub fn lose_record(&mut self) {
+        self.record = None;
+    }
+
+    /// The place of the message in this slot.
+    pub fn message(&self, slot: u16) -> u64 {
+        MEMORY + SLOTS + SLOT * u64::from(slot) + MESSAGE
     }
 
     /// Connects without setting up anything but features.
@@ -164,6 +191,7 @@ impl Guest {
         let mut features = F_VERSION_1 | F_PROTOCOL;
         features |= if setup.indirect { F_INDIRECT } else { 0 };
         features |= if setup.event_index { F_EVENT_INDEX } else { 0 };
+        features |= if setup.notices { F_NOTIFICATION } else { 0 };
         assert_eq!(features & !offered, 0, "offered: {offered:x}");
         let protocol = front_end.get_protocol_features().expect("GET_PROTOCOL_FEATURES");
         let mut wanted = VhostUserProtocolFeatures::MQ
@@ -305,6 +333,34 @@ impl Guest {
     pub fn reset_device(&mut self) {
         self.front_end.reset_device().expect("RESET_DEVICE");
         self.reset();
+    }
+
+    /// The first queue for requests.
+    pub fn requests(&self) -> usize {
+        1 + usize::from(self.setup.notices)
+    }
+
+    /// Whether virtio-fs's feature for notices is offered.
+    ///
+    /// # Panics
+    /// As [`connect`](Self::connect).
+    pub fn is_offered_notices(&mut self) -> bool {
+        self.front_end.get_features().expect("GET_FEATURES") & F_NOTIFICATION != 0
+    }
+
+    /// Offers the buffer for notices with this number, of `room` bytes.
+    pub fn offer_buffer(&mut self, number: u16, room: u32) {
+        let at = MEMORY + NOTICES + u64::from(NOTICE_ROOM) * u64::from(number);
+        self.describe(self.table(1), number, (at, room, WRITE, 0));
+        self.offer(1, number);
+    }
+
+    /// A notice that has come, if one has: the number of its buffer, and the message.
+    pub fn take_notice(&mut self) -> Option<(u16, Vec<u8>)> {
+        let (head, len) = self.take_used(1)?;
+        let mut message = vec![0; len as usize];
+        self.read(MEMORY + NOTICES + u64::from(NOTICE_ROOM) * u64::from(head), &mut message);
+        Some((head as u16, message))
     }
 
     /// The connection, for words that no front end says.
@@ -509,8 +565,9 @@ impl Guest {
         body: &[u8],
         room: usize,
     ) -> Option<(i32, Vec<u8>)> {
-        let slot = self.submit(1, opcode, ino, body, room);
-        self.answer(1, slot)
+        let queue = self.requests();
+        let slot = self.submit(queue, opcode, ino, body, room);
+        self.answer(queue, slot)
     }
 
     /// Sends a request and does not wait.

@@ -19,6 +19,7 @@ pub mod differential;
 pub mod enumerate;
 pub mod fixtures;
 pub mod guest;
+pub mod guest_cache;
 pub mod hostdir;
 pub mod linear;
 pub mod loopback;

@@ -147,6 +147,7 @@ impl<F: FileSystem + Send + 'static> Served<F> {
                 volume: "v".to_owned(),
                 read_only: false,
                 ids: Ids::Guest,
+                away: guests::AWAY,
                 device: DeviceOptions {
                     tag,
                     queues: 1,
@@ -154,6 +155,7 @@ impl<F: FileSystem + Send + 'static> Served<F> {
                     spin: SPIN,
                     window: 0,
                     copies: false,
+                    tells: false,
                 },
             };
             server.attach(machine).expect("a device");

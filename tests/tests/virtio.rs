@@ -1,13 +1,20 @@
 //! The virtio-fs device, by a front end and a driver of these tests' own.
 
+#[path = "virtio/away.rs"]
+mod away;
+#[path = "virtio/notices.rs"]
+mod notices;
 #[path = "virtio/pieces.rs"]
 mod pieces;
+#[path = "virtio/watchdog.rs"]
+mod watchdog;
 #[path = "virtio/windows.rs"]
 mod windows;
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -15,7 +22,7 @@ use atoll_block::RamDevice;
 use atoll_fs::Fs;
 use atoll_host::client::{Address, Connection};
 use atoll_host::server::bind::{bind, bind_stream};
-use atoll_host::server::guests::{Guest as Machine, Ids};
+use atoll_host::server::guests::{AWAY, Guest as Machine, Ids};
 use atoll_host::server::listen::{Door, SocketServer};
 use atoll_host::server::rules::{Mode, Rules};
 use atoll_host::virtio::device::DeviceOptions;
@@ -35,6 +42,7 @@ const FUSE_LOOKUP: u32 = 1;
 const FUSE_GETATTR: u32 = 3;
 const FUSE_FORGET: u32 = 2;
 const FUSE_MKDIR: u32 = 9;
+const FUSE_UNLINK: u32 = 10;
 const FUSE_OPEN: u32 = 14;
 const FUSE_READ: u32 = 15;
 const FUSE_WRITE: u32 = 16;
@@ -69,12 +77,25 @@ struct Options {
     rules: Vec<&'static str>,
     kernel: KernelOptions,
     window: u64,
+    tells: bool,
+    away: Duration,
+    /// Counts what the watchdog tells, if there is one.
+    watchdog: Option<Arc<AtomicU64>>,
 }
 
 impl Default for Options {
     fn default() -> Options {
         let kernel = KernelOptions { untold: Some(0), ..KernelOptions::default() };
-        Options { ids: Ids::FrontEnd, read_only: false, rules: vec![], kernel, window: 0 }
+        Options {
+            ids: Ids::FrontEnd,
+            read_only: false,
+            rules: vec![],
+            kernel,
+            window: 0,
+            tells: false,
+            away: AWAY,
+            watchdog: None,
+        }
     }
 }
 
@@ -103,6 +124,7 @@ impl Served {
             spin,
             window: options.window,
             copies: false,
+            tells: options.tells,
         };
         let machine = |socket: &str| Machine {
             listener: bind_stream(&folder.path().join(socket), false).unwrap(),
@@ -110,11 +132,18 @@ impl Served {
             volume: "v".to_owned(),
             read_only: options.read_only && socket == "guest",
             ids: options.ids,
+            away: options.away,
             device: device.clone(),
         };
         server.attach(machine("guest")).unwrap();
         let alone = options.kernel.others == Others::None;
         assert_eq!(server.attach(machine("other")).is_err(), alone);
+        if let Some(told) = options.watchdog {
+            let tell = move || {
+                told.fetch_add(1, Ordering::Relaxed);
+            };
+            server.watch(Duration::from_millis(1100), tell);
+        }
         let (stopped, stop) = std::io::pipe().unwrap();
         let thread = std::thread::spawn(move || server.run(stopped.as_fd()));
         Served { folder, volume: Some(volume), stop: Some(stop), thread: Some(thread) }
@@ -340,8 +369,6 @@ fn a_guest_that_is_stopped_goes_on() {
     assert!(!guest.is_answered(1, waits_too));
 }
 
-/// A front end that connects again with the record of what was in flight gets an answer to each
-/// such request: none of the guest's programs waits for ever.
 /// A request that is done in parts, so that others have their turn, is answered like any other.
 #[test]
 fn a_request_in_parts_is_answered() {
@@ -399,27 +426,6 @@ fn a_guest_that_is_stopped_is_not_written_to() {
     assert_eq!(word(&attr, 24), LEN, "its size");
     drop(guest);
     served.end();
-}
-
-#[test]
-fn what_was_in_flight_is_answered_by_the_next() {
-    let served = Served::new(Options::default());
-    let mut other = served.other();
-    let mut guest = Guest::connect_with_record(&served.socket(), Setup::default());
-    guest.init();
-    let file = create(&mut guest, "f");
-    let theirs = open(&mut other, "f");
-    assert_eq!(other.ask(FUSE_SETLK, theirs.0, &lock(theirs.1, 7, F_WRLCK), 0).unwrap().0, 0);
-    let waits = [1, 2, 3]
-        .map(|owner| guest.submit(1, FUSE_SETLKW, file.0, &lock(file.1, owner, F_WRLCK), 0));
-    assert_eq!(write(&mut guest, file, 0, b"after them"), 0);
-    guest.connect_again(&served.socket());
-    for slot in waits {
-        assert_eq!(guest.answer(1, slot).unwrap().0, EIO, "its session has ended");
-    }
-    guest.init();
-    let file = open(&mut guest, "f");
-    assert_eq!(read(&mut guest, file, 0, 100), b"after them");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use atoll_host::directory::Owners;
 use atoll_host::server::bind::bind_stream;
-use atoll_host::server::guests::{Guest, Ids};
+use atoll_host::server::guests::{AWAY, Guest, Ids};
 use atoll_host::server::rules::Rules;
 use atoll_host::virtio::device::{DeviceOptions, RANGE, REQUEST_QUEUES, TAG, WINDOW_MAX};
 use atoll_server::rights::idmap::{IdMap, IdRange};
@@ -49,6 +49,8 @@ enum Cache {
     None,
     /// All that it learns, for so many seconds.
     Seconds(u64),
+    /// What a guest that takes notices has not been told to forget; of all others nothing.
+    Told,
     /// All that it learns: nobody else uses the volume.
     Alone,
 }
@@ -85,10 +87,11 @@ impl FromStr for VhostUser {
             match part.split_once('=') {
                 Some(("tag", tag)) => device.tag = Some(tag.to_owned()),
                 Some(("cache", "none")) => device.cache = Cache::None,
+                Some(("cache", "told")) => device.cache = Cache::Told,
                 Some(("cache", "alone")) => device.cache = Cache::Alone,
                 Some(("cache", seconds)) => {
                     device.cache = Cache::Seconds(seconds.parse().map_err(|_| {
-                        format!("cache={seconds}: none, alone, or a number of seconds")
+                        format!("cache={seconds}: none, told, alone, or a number of seconds")
                     })?);
                 }
                 Some(("ids", "guest")) => device.ids = Ids::Guest,
@@ -173,7 +176,9 @@ impl VhostUser {
             )));
         }
         let kernel = match self.cache {
-            Cache::None => KernelOptions { untold: Some(0), ..KernelOptions::default() },
+            Cache::None | Cache::Told => {
+                KernelOptions { untold: Some(0), ..KernelOptions::default() }
+            }
             Cache::Seconds(untold) => {
                 KernelOptions { untold: Some(untold), ..KernelOptions::default() }
             }
@@ -201,6 +206,7 @@ impl VhostUser {
             volume: volume.to_owned(),
             read_only: self.read_only,
             ids: self.ids,
+            away: AWAY,
             device: DeviceOptions {
                 tag: tag.to_owned(),
                 queues: self.queues,
@@ -208,6 +214,7 @@ impl VhostUser {
                 spin,
                 window: self.window,
                 copies: self.copies,
+                tells: self.cache == Cache::Told,
             },
         })
     }
@@ -263,6 +270,7 @@ mod tests {
             ..plain.clone()
         };
         assert_eq!(read(all), Ok(expected));
+        assert_eq!(read("/run/g,cache=told").unwrap().cache, Cache::Told);
         assert_eq!(read("/run/g,cache=alone").unwrap().cache, Cache::Alone);
         assert_eq!(read("/run/g,cache=none,ids=guest").unwrap().ids, Ids::Guest);
         let range = |guest, host, count| IdRange { guest, host, count };

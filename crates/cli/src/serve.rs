@@ -68,7 +68,8 @@ pub struct Args {
     /// VOLUME the name of the volume, if there are several; `:ro` after it for looking only. tag=
     /// is the name by which the guest mounts it, without it the volume's. A guest hears of no
     /// change that others make: with cache=none its kernel asks each time, with cache=SECONDS it
-    /// keeps what it has learnt for as long, with cache=alone for ever, and nobody else may use
+    /// keeps what it has learnt for as long, with cache=told until it is told, if its driver takes
+    /// notices (Linux has none that does), with cache=alone for ever, and nobody else may use
     /// the volume. What a front end may do the rules say; its guest acts as the users that it
     /// names if the front end is the superuser's or with ids=guest, with ids=UID:GID as that user,
     /// with ids=GUEST:HOST:COUNT[+...] as those of the host that ranges of its users and groups

@@ -27,6 +27,7 @@ use atoll_vfs::{
 use crate::guarded::Guarded;
 use crate::leases::caches::{KNOWN_BYTES, KernelCache, Lends};
 use crate::leases::gate::{Mount, Ticket};
+use crate::leases::trust::Party;
 use crate::locks::outside::Through;
 use crate::locks::{
     Ask, Family, Holder, LockKind, LockOwner, LockRange, LockRequest, LockTable, Owner, WaitId,
@@ -270,7 +271,10 @@ impl<F: FileSystem + Send> Session<F> {
         let top = self.own.inodes.top();
         let lends = if self.volume.is_foreign() { Lends::Nothing } else { lends };
         let mut state = self.volume.lock()?;
-        let untrusted = (lends == Lends::Attributes).then_some(self.own.peer.uid);
+        let untrusted = match mount.machine() {
+            Some(machine) => Some(Party::Machine(machine)),
+            None => (lends == Lends::Attributes).then_some(Party::User(self.own.peer.uid)),
+        };
         let room = Room::new(self.own.access.account.as_ref(), Resource::Memory, KNOWN_BYTES);
         let (id, gate) = (self.own.id, &self.volume.gate);
         let cache = Arc::new(KernelCache::new(id, top, gate, lends, untrusted, mount, room));

@@ -4,5 +4,5 @@
 //! serves a session to the kernel, with `notices` for the notices that invalidate its caches.
 
 pub mod mount;
-mod notices;
+pub(crate) mod notices;
 pub mod shared;

@@ -5,7 +5,8 @@ use std::os::fd::OwnedFd;
 use atoll_vfs::wire::Fixed;
 use atoll_vfs::wire::header::OutHeader;
 use atoll_vfs::wire::notices::{
-    FUSE_NOTIFY_INVAL_INODE, FUSE_NOTIFY_STORE, NotifyInvalInodeOut, NotifyStoreOut,
+    FUSE_NOTIFY_INVAL_ENTRY, FUSE_NOTIFY_INVAL_INODE, FUSE_NOTIFY_STORE, NotifyInvalEntryOut,
+    NotifyInvalInodeOut, NotifyStoreOut,
 };
 use rustix::io::Errno;
 
@@ -20,31 +21,13 @@ pub(super) enum Told {
     Unknown,
 }
 
-/// The longest notification, in bytes.
-const MAX: usize = 64;
+/// The longest notification, in bytes: about a name, which a zero ends.
+pub(crate) const MAX: usize = OutHeader::SIZE + NotifyInvalEntryOut::SIZE + 255 + 1;
 
 /// Has the kernel forget what `notice` says. Blocks while pages that it is to forget are being read
 /// or written back.
-pub(super) fn tell(device: &OwnedFd, notice: Notice) -> Told {
-    if let Some((size, last)) = notice.grown {
-        // That a file is of `size` bytes and not fewer, by storing the last one.
-        let body = NotifyStoreOut { nodeid: notice.ino, offset: size - 1, size: 1, padding: 0 };
-        return notify(device, FUSE_NOTIFY_STORE, &body, &[last]);
-    }
-    // The attributes go in any case, and the pages unless the offset is negative.
-    let off = if notice.pages { 0 } else { u64::MAX };
-    let body = NotifyInvalInodeOut { ino: notice.ino, off, len: 0 };
-    notify(device, FUSE_NOTIFY_INVAL_INODE, &body, &[])
-}
-
-fn notify<B: Fixed>(device: &OwnedFd, code: u32, body: &B, rest: &[u8]) -> Told {
-    let mut message = [0; MAX];
-    let at = OutHeader::SIZE + B::SIZE;
-    let len = at + rest.len();
-    OutHeader { len: len as u32, error: code as i32, unique: 0 }.store(&mut message);
-    body.store(&mut message[OutHeader::SIZE..]);
-    message[at..len].copy_from_slice(rest);
-    match rustix::io::write(device, &message[..len]) {
+pub(super) fn tell(device: &OwnedFd, notice: &Notice) -> Told {
+    match rustix::io::write(device, &message(notice)) {
         Err(Errno::NOENT) => Told::Unknown,
         Ok(_) | Err(Errno::NODEV) => Told::Done,
         Err(error) => {
@@ -52,4 +35,31 @@ fn notify<B: Fixed>(device: &OwnedFd, code: u32, body: &B, rest: &[u8]) -> Told 
             Told::Done
         }
     }
+}
+
+/// The message that says `notice`.
+pub(crate) fn message(notice: &Notice) -> Vec<u8> {
+    if let Some(name) = &notice.name {
+        let (parent, namelen) = (notice.ino, name.len() as u32);
+        let body = NotifyInvalEntryOut { parent, namelen, flags: 0 };
+        return notification(FUSE_NOTIFY_INVAL_ENTRY, &body, &[name, &[0]]);
+    }
+    if let Some((size, last)) = notice.grown {
+        // That a file is of `size` bytes and not fewer, by storing the last one.
+        let body = NotifyStoreOut { nodeid: notice.ino, offset: size - 1, size: 1, padding: 0 };
+        return notification(FUSE_NOTIFY_STORE, &body, &[&[last]]);
+    }
+    // The attributes go in any case, and the pages unless the offset is negative.
+    let off = if notice.pages { 0 } else { u64::MAX };
+    let body = NotifyInvalInodeOut { ino: notice.ino, off, len: 0 };
+    notification(FUSE_NOTIFY_INVAL_INODE, &body, &[])
+}
+
+fn notification<B: Fixed>(code: u32, body: &B, rest: &[&[u8]]) -> Vec<u8> {
+    let mut message = vec![0; OutHeader::SIZE + B::SIZE];
+    body.store(&mut message[OutHeader::SIZE..]);
+    rest.iter().for_each(|part| message.extend_from_slice(part));
+    let len = message.len() as u32;
+    OutHeader { len, error: code as i32, unique: 0 }.store(&mut message);
+    message
 }

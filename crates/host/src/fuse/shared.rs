@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use atoll_server::Session;
 use atoll_server::host::{Bell, Host};
 use atoll_server::leases::caches::{KernelCache, Lends};
-use atoll_server::leases::gate::{Gate, Mount, Next};
+use atoll_server::leases::gate::{Mount, Next};
 use atoll_server::revocable::Revocable;
 use atoll_server::rights::accounts::{Account, Charge, Resource};
 use atoll_server::rights::rates::{Meter, Work};
@@ -30,6 +30,7 @@ use atoll_vfs::{Data, Errno, FileSystem, Result, Room};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::notices::{self, Told};
+use crate::server::keeper;
 use crate::server::porter::Porter;
 use crate::server::tasks::ThreadBell;
 use crate::shm::Doorbell;
@@ -319,7 +320,7 @@ impl<F: FileSystem + Send + 'static> SharedMount<F> {
         let notifier = std::thread::Builder::new()
             .name("notifier".to_owned())
             .spawn(move || notify(&told, &way))?;
-        keep(&gate)?;
+        keeper::keep(&gate)?;
         let kernel = Kernel::new(Arc::clone(&cache), kernel_options);
         let valid = kernel_options.valid();
         let agrees = ServerOptions { max_data: MAX_WRITE, extensions: Extensions::empty(), valid };
@@ -488,7 +489,7 @@ fn notify(cache: &KernelCache, line: &Line) {
             Next::Tell(notice) => {
                 let began = Instant::now();
                 let mut pause = RETRY;
-                while notices::tell(&line.device, notice) == Told::Unknown
+                while notices::tell(&line.device, &notice) == Told::Unknown
                     && cache.is_coming(&notice, began.elapsed())
                 {
                     std::thread::sleep(pause);
@@ -501,21 +502,6 @@ fn notify(cache: &KernelCache, line: &Line) {
         }
     }
     cache.give_up();
-}
-
-/// Has a thread look after the deadlines of a volume's mounts, if none does.
-fn keep(gate: &Arc<Gate>) -> io::Result<()> {
-    let bell = Arc::new(ThreadBell::default());
-    if !gate.keep(Arc::<ThreadBell>::clone(&bell)) {
-        return Ok(());
-    }
-    let gate = Arc::clone(gate);
-    let keeper = move || {
-        while let Some(longest) = gate.tend() {
-            bell.wait(longest);
-        }
-    };
-    std::thread::Builder::new().name("gate".to_owned()).spawn(keeper).map(drop)
 }
 
 #[cfg(test)]

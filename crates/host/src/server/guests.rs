@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use atoll_server::revocable::Revocable;
-use atoll_server::rights::accounts::{Accounts, Resource};
+use atoll_server::rights::accounts::{Accounts, Charge, Resource};
 use atoll_server::rights::idmap::IdMap;
 use atoll_server::route::kernel::Others;
 use atoll_server::{Credentials, Identity, Session, Volume};
@@ -27,12 +27,16 @@ use super::granted::session;
 use super::rules::{Grant, Mode, Rules};
 use super::{peer, shares};
 use crate::shm::Doorbell;
-use crate::virtio::device::{DEVICE_BYTES, Device, DeviceOptions};
+use crate::virtio::device::{DEVICE_BYTES, Device, DeviceOptions, Kept};
+use crate::virtio::pulse::Pulse;
 
 /// How long a device's thread may take to end before the server ends without it.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The pause after a front end could not be accepted.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a guest's session is kept for a front end that connects again.
+pub const AWAY: Duration = Duration::from_secs(60);
 
 /// As whom the requests of a guest act.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,12 +66,33 @@ pub struct Guest {
     pub ids: Ids,
     /// The device.
     pub device: DeviceOptions,
+    /// How long its session is kept for a front end that connects again: [`AWAY`].
+    pub away: Duration,
+}
+
+/// The session of a guest whose front end has gone away.
+struct Away<F: FileSystem + Send> {
+    kept: Kept<F>,
+    /// Who that was: nobody else gets it.
+    peer: Credentials,
+    until: Instant,
+    /// It counts for its user as if it were here.
+    _charge: Option<Charge>,
+}
+
+impl<F: FileSystem + Send> Away<F> {
+    /// Whether it is that of `peer`, whichever process that is.
+    fn is_of(&self, peer: &Credentials) -> bool {
+        let Credentials { uid, gid, groups, pid: _ } = peer;
+        (uid, gid, groups) == (&self.peer.uid, &self.peer.gid, &self.peer.groups)
+    }
 }
 
 /// The state that a device's thread shares with those who end it.
 struct Way<F: FileSystem + Send> {
     stopped: AtomicBool,
     stop: Doorbell,
+    pulse: Arc<Pulse>,
     now: Mutex<Now<F>>,
 }
 
@@ -137,7 +162,7 @@ impl<F: FileSystem + Send + 'static> Guests<F> {
             let why = format!("{name} is to be another's alone (cache=alone)");
             return Err(io::Error::other(why));
         }
-        self.served.push(Served::start(guest, volumes, accounts)?);
+        self.served.push(Served::start(guest, self.served.len() as u64, volumes, accounts)?);
         match alone {
             true => self.alone.push(name),
             false => self.shared.push(name),
@@ -148,6 +173,12 @@ impl<F: FileSystem + Send + 'static> Guests<F> {
     /// Whether one of them has the volume `name` for itself.
     pub fn is_alone(&self, name: &str) -> bool {
         self.alone.iter().any(|alone| alone == name)
+    }
+
+    /// Whether no thread of theirs hangs in work of the server since this was asked last.
+    pub fn live(&self) -> bool {
+        // All are asked.
+        self.served.iter().fold(true, |live, served| served.way.pulse.lives() && live)
     }
 
     /// Has all end, without waiting for it.
@@ -174,15 +205,26 @@ impl<F: FileSystem + Send + 'static> Served<F> {
     /// When there is no such volume, or no thread or descriptor left.
     fn start(
         guest: Guest,
+        machine: u64,
         volumes: &[Arc<Volume<F>>],
         accounts: &Arc<Accounts>,
     ) -> io::Result<Served<F>> {
         let volume = volumes.iter().find(|volume| volume.name() == guest.volume);
-        let volume = Arc::downgrade(volume.ok_or(io::ErrorKind::NotFound)?);
+        let volume = volume.ok_or(io::ErrorKind::NotFound)?;
+        if guest.device.tells && volume.is_foreign() {
+            let why = format!("{} is changed by others (cache=told)", guest.volume);
+            return Err(io::Error::other(why));
+        }
+        let volume = Arc::downgrade(volume);
         let now = Mutex::new(Now { socket: None, place: None });
-        let way = Arc::new(Way { stopped: AtomicBool::new(false), stop: Doorbell::new()?, now });
-        let door =
-            Arc::new(Door { guest, volume, accounts: Arc::clone(accounts), way: Arc::clone(&way) });
+        let way = Arc::new(Way {
+            stopped: AtomicBool::new(false),
+            stop: Doorbell::new()?,
+            pulse: Arc::default(),
+            now,
+        });
+        let (accounts, way_in) = (Arc::clone(accounts), Arc::clone(&way));
+        let door = Arc::new(Door { guest, machine, volume, accounts, way: way_in });
         let thread =
             std::thread::Builder::new().name("virtio".to_owned()).spawn(move || door.serve())?;
         Ok(Served { way, thread })
@@ -205,6 +247,8 @@ impl<F: FileSystem + Send + 'static> Served<F> {
 /// The state of a device's thread.
 struct Door<F: FileSystem + Send> {
     guest: Guest,
+    /// Its number: whoever is behind its socket is one machine.
+    machine: u64,
     /// Not for longer than a session: the server wants it back.
     volume: Weak<Volume<F>>,
     accounts: Arc<Accounts>,
@@ -214,10 +258,18 @@ struct Door<F: FileSystem + Send> {
 impl<F: FileSystem + Send + 'static> Door<F> {
     /// Serves one front end after the other.
     fn serve(self: Arc<Self>) {
+        let mut away: Option<Away<F>> = None;
         while !self.way.stopped.load(Ordering::SeqCst) {
             let listener = PollFd::new(&self.guest.listener, PollFlags::IN);
             let stop = PollFd::new(&self.way.stop, PollFlags::IN);
-            let _ = poll(&mut [listener, stop], None);
+            let wait =
+                away.as_ref().map(|away| away.until.saturating_duration_since(Instant::now()));
+            let wait = wait.and_then(|wait| Timespec::try_from(wait).ok());
+            let _ = poll(&mut [listener, stop], wait.as_ref());
+            if away.take_if(|away| Instant::now() >= away.until).is_some() {
+                self.way.now().place = None;
+                log::info!("the front end of {} stays away: its session ends", self.guest.volume);
+            }
             let socket = match rustix::net::accept_with(&self.guest.listener, SocketFlags::CLOEXEC)
             {
                 Ok(socket) => socket,
@@ -236,8 +288,13 @@ impl<F: FileSystem + Send + 'static> Door<F> {
                     let peer = self.guest.rules.identify(peer);
                     let Credentials { pid, uid, .. } = peer;
                     let who = format!("the virtual machine of process {pid}");
-                    match Self::attend(&self, socket.into(), peer) {
-                        Ok(()) => log::info!(user = uid; "{who} has ended with {name}"),
+                    let before = away.take();
+                    match Self::attend(&self, socket.into(), peer, before) {
+                        Ok(Some(left)) => {
+                            log::info!(user = uid; "{who} went away from {name}; it may come back");
+                            away = Some(left);
+                        }
+                        Ok(None) => log::info!(user = uid; "{who} has ended with {name}"),
                         // The server took its session from it.
                         Err(_) if self.way.stopped.load(Ordering::SeqCst) => {}
                         Err(why) => {
@@ -249,12 +306,26 @@ impl<F: FileSystem + Send + 'static> Door<F> {
                 Err(error) => log::warn!("a front end is refused: {error}"),
             }
             let mut now = self.way.now();
-            (now.socket, now.place) = (None, None);
+            now.socket = None;
+            if away.is_none() {
+                now.place = None;
+            }
         }
     }
 
-    /// Serves one front end. The error is for the log.
-    fn attend(self: &Arc<Self>, socket: UnixStream, peer: Credentials) -> Result<(), String> {
+    /// Serves one front end, which may be the one that was `away`. Returns its session if it goes
+    /// away again. The error is for the log.
+    fn attend(
+        self: &Arc<Self>,
+        socket: UnixStream,
+        peer: Credentials,
+        away: Option<Away<F>>,
+    ) -> Result<Option<Away<F>>, String> {
+        let away = away.filter(|away| away.is_of(&peer));
+        let kept = away.map(|away| away.kept);
+        if kept.is_none() {
+            self.way.now().place = None;
+        }
         let Guest { rules, volume, read_only, device, .. } = &self.guest;
         let mut grant = rules
             .grant(&peer, volume)
@@ -267,18 +338,20 @@ impl<F: FileSystem + Send + 'static> Door<F> {
         // Of what is shown there may be a copy, and what the file had.
         let bytes = DEVICE_BYTES + 2 * device.window;
         let charge = account.as_ref().map(|account| account.charge(Resource::Memory, bytes));
-        let _charge = charge.transpose().map_err(|error| format!("is refused: {error}"))?;
+        let charge = charge.transpose().map_err(|error| format!("is refused: {error}"))?;
         let failed = |error: io::Error| format!("cannot be served: {error}");
         self.way.now().socket = Some(socket.try_clone().map_err(failed)?);
         if self.way.stopped.load(Ordering::SeqCst) {
-            return Ok(());
+            return Ok(None);
         }
         let Credentials { pid, uid, .. } = peer;
         log::info!(user = uid; "the virtual machine of process {pid} of user {uid} has {volume}");
         let door = Arc::clone(self);
+        let (owner, before) = (peer.clone(), peer);
         let begin = move || {
+            let peer = &owner;
             let volume = door.volume.upgrade().ok_or("the server shuts down")?;
-            let (peer, identity) = door.identity(&peer, &grant);
+            let (peer, identity) = door.identity(peer, &grant);
             let session = session(&volume, &peer, &grant, identity, account.as_ref())?;
             let place = Revocable::default();
             place.begin(session);
@@ -290,8 +363,12 @@ impl<F: FileSystem + Send + 'static> Door<F> {
                 }
             }
         };
-        let device = Device::new(socket, device.clone(), Box::new(begin)).map_err(failed)?;
-        device.serve(self.way.stop.as_fd())
+        let (device, machine) = (device.clone(), self.machine);
+        let (begin, pulse) = (Box::new(begin), Arc::clone(&self.way.pulse));
+        let device = Device::new(socket, device, machine, kept, pulse, begin).map_err(failed)?;
+        let kept = device.serve(self.way.stop.as_fd())?;
+        let until = Instant::now() + self.guest.away;
+        Ok(kept.map(|kept| Away { kept, peer: before, until, _charge: charge }))
     }
 
     /// As whom the guest's requests act. Its kernel puts an identity into each and has checked

@@ -223,18 +223,19 @@ impl<F: FileSystem + Send + 'static> SocketServer<F> {
     }
 
     fn look_after_threads(&mut self, now: Instant) {
-        let SocketServer { watchdog, workers, upkeep, .. } = self;
+        let SocketServer { watchdog, workers, upkeep, guests, .. } = self;
         let live = || {
             // All are asked.
-            let live = workers.iter().zip(&*upkeep).fold(true, |live, (worker, upkeep)| {
-                // A medium that is slow is no fault of the server's. A worker that waits for it has
-                // the volume.
-                let (waits, looks) = (worker.waits(), worker.lives());
-                let goes_round = upkeep.lives();
-                live && (waits || looks && goes_round)
-            });
+            let (live, waits) =
+                workers.iter().zip(&*upkeep).fold((true, false), |all, (worker, upkeep)| {
+                    // A medium that is slow is no fault of the server's. A worker that waits for it
+                    // has the volume.
+                    let (waits, looks) = (worker.waits(), worker.lives());
+                    let goes_round = upkeep.lives();
+                    (all.0 && (waits || looks && goes_round), all.1 || waits)
+                });
             workers.iter().for_each(|worker| worker.sweep()());
-            live
+            (guests.live() || waits) && live
         };
         if let Some(watchdog) = watchdog {
             watchdog.look(now, live);

@@ -1,8 +1,9 @@
 //! Telling a service manager that the server lives, as long as it does.
 //!
 //! The control thread tells it, and only if all threads that others wait for have gone round since
-//! it looked last. One that hangs takes the server with it: the manager ends what does not tell it
-//! anything, and starts it anew.
+//! it looked last. The thread of a virtual machine need not go round, but has to end each piece of
+//! work in which its front end has no hand. One that hangs takes the server with it: the manager
+//! ends what does not tell it anything, and starts it anew.
 
 use std::time::{Duration, Instant};
 

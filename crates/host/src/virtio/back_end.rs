@@ -19,9 +19,12 @@ use super::Broken;
 use super::SIZE_MAX;
 use super::inflight::{self, Record};
 use super::memory::{GuestMemory, Place};
+use super::notices::BUFFER;
 use super::queue::{Features, Parts, Queue};
 use super::window::RANGE;
 
+/// The feature of virtio-fs that there is a queue for notices: VIRTIO 1.2, 5.11.3.
+const NOTIFICATION: u64 = 1;
 // Bits of the device's features: VIRTIO 1.2, 6.
 const INDIRECT: u64 = 1 << 28;
 const EVENT_INDEX: u64 = 1 << 29;
@@ -36,13 +39,17 @@ const WINDOW: VhostUserProtocolFeatures = VhostUserProtocolFeatures::SHMEM
 
 /// The bytes of a tag, which zeros fill up.
 pub const TAG: usize = 36;
+/// The bytes of the device's configuration: the tag, and how many queues there are for requests.
+/// How long buffers for notices have to be follows where there are any.
+const CONFIG: usize = TAG + 4;
 /// The most queues for requests.
 pub const REQUEST_QUEUES: u16 = 8;
 
 /// The settings of a front end.
 pub(super) struct BackEnd {
     pub memory: GuestMemory,
-    /// The first has what goes before others, the rest are for requests.
+    /// The first has what goes before others, the rest are for requests; but the second is for
+    /// notices if the guest takes them.
     pub queues: Vec<Queue>,
     /// Requests that were in flight when another back end had the queues, by queue and descriptor.
     pub resumed: Vec<(usize, u16)>,
@@ -56,8 +63,10 @@ pub(super) struct BackEnd {
     pub acknowledges: bool,
     /// Bytes of the window.
     window: u64,
+    /// Whether a guest may have notices.
+    tells: bool,
     features: u64,
-    config: [u8; TAG + 4],
+    config: Vec<u8>,
 }
 
 fn failed(Broken(why): Broken) -> Error {
@@ -70,13 +79,17 @@ fn unsupported<T>() -> Result<T> {
 
 impl BackEnd {
     /// A device that front ends show as `tag`, with so many queues for requests, and a window of so
-    /// many bytes.
-    pub fn new(tag: &str, request_queues: u16, window: u64) -> BackEnd {
-        let mut config = [0; TAG + 4];
+    /// many bytes; and one that `tells` of changes has a queue for notices, for guests that take
+    /// them.
+    pub fn new(tag: &str, request_queues: u16, window: u64, tells: bool) -> BackEnd {
+        let mut config = vec![0; CONFIG];
         let len = tag.len().min(TAG);
         config[..len].copy_from_slice(&tag.as_bytes()[..len]);
         config[TAG..].copy_from_slice(&u32::from(request_queues).to_le_bytes());
-        let queues = (0..=REQUEST_QUEUES).map(|_| Queue::default()).collect();
+        if tells {
+            config.extend(BUFFER.to_le_bytes());
+        }
+        let queues = (0..=REQUEST_QUEUES + u16::from(tells)).map(|_| Queue::default()).collect();
         let memory = GuestMemory::with_ranges((window / RANGE) as usize);
         BackEnd {
             memory,
@@ -87,6 +100,7 @@ impl BackEnd {
             grown: 0,
             acknowledges: false,
             window,
+            tells,
             features: 0,
             config,
         }
@@ -94,6 +108,16 @@ impl BackEnd {
 
     fn queue(&mut self, index: u32) -> Result<&mut Queue> {
         self.queues.get_mut(index as usize).ok_or(Error::InvalidParam)
+    }
+
+    /// The features that there are.
+    fn offered(&self) -> u64 {
+        FEATURES | if self.tells { NOTIFICATION } else { 0 }
+    }
+
+    /// The number of the queue for notices, if the guest takes them.
+    pub fn notices(&self) -> Option<usize> {
+        (self.features & NOTIFICATION != 0).then_some(1)
     }
 
     fn moved(&mut self) {
@@ -120,11 +144,14 @@ impl VhostUserBackendReqHandlerMut for BackEnd {
     }
 
     fn get_features(&mut self) -> Result<u64> {
-        Ok(FEATURES)
+        Ok(self.offered())
     }
 
     fn set_features(&mut self, features: u64) -> Result<()> {
-        if features & !FEATURES != 0 {
+        let moves = (features ^ self.features) & NOTIFICATION != 0;
+        // Queues change their places then.
+        let runs = self.queues.iter().any(|queue| queue.started);
+        if features & !self.offered() != 0 || moves && runs {
             return Err(Error::InvalidParam);
         }
         self.features = features;
@@ -134,6 +161,10 @@ impl VhostUserBackendReqHandlerMut for BackEnd {
             queue.features = of_queues;
             // Without the protocol's features nobody says so later.
             queue.enabled |= !has(PROTOCOL);
+        }
+        let notices = self.notices();
+        for (number, queue) in self.queues.iter_mut().enumerate() {
+            queue.set_has_buffers(notices == Some(number));
         }
         Ok(())
     }

@@ -8,7 +8,8 @@
 //! rung when it may go.
 //!
 //! A guest begins with INIT; when it is started anew it does so again, and what its last life had
-//! open is closed. It is a kernel that hears of no change, so that nobody waits for it.
+//! open is closed. It is a kernel that hears of no change, so that nobody waits for it; or one that
+//! takes notices (`notices`), and is waited for as a mount is.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -22,50 +23,40 @@ use atoll_server::host::{Bell, Host};
 use atoll_server::leases::caches::{KernelCache, Lends};
 use atoll_server::leases::gate::Mount;
 use atoll_server::revocable::Revocable;
-use atoll_server::rights::accounts::{Account, Charge, Resource};
+use atoll_server::rights::accounts::Account;
 use atoll_server::rights::rates::{Meter, Work};
 use atoll_server::route::answer::{fail, finish};
-use atoll_server::route::carrier::{Carrier, Held, Incoming};
 use atoll_server::route::kernel::{Kernel, KernelOptions};
 use atoll_server::route::router::{Ended, Router, serve_from};
 use atoll_vfs::server::ServerOptions;
-use atoll_vfs::wire::files::{ReadIn, WriteIn};
 use atoll_vfs::wire::header::{InHeader, OutHeader};
-use atoll_vfs::wire::opcode::{
-    FUSE_INIT, FUSE_OPEN, FUSE_READ, FUSE_REMOVEMAPPING, FUSE_SETUPMAPPING, FUSE_WRITE,
-};
+use atoll_vfs::wire::opcode::{FUSE_INIT, FUSE_OPEN, FUSE_REMOVEMAPPING, FUSE_SETUPMAPPING};
 use atoll_vfs::wire::session::Extensions;
 use atoll_vfs::wire::{Fixed, Message, Request};
-use atoll_vfs::{Context, Data, Errno, FileSystem, Rest, Room};
+use atoll_vfs::{Context, Errno, FileSystem, Rest};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vhost::vhost_user::{BackendReqHandler, Error};
 
 use super::Broken;
 use super::back_end::BackEnd;
 pub use super::back_end::{REQUEST_QUEUES, TAG};
+use super::carried::{Buffers, Carried, MAX_WRITE, Part, Unanswered, Waiting, data_of};
 use super::channel::Channel;
 use super::memory::{GONE, GuestMemory};
-use super::pieces::{self, WORTHWHILE};
+use super::notices::{self, Notices};
+use super::pulse::Pulse;
 use super::queue::{Chain, Queue};
 use super::window::{Due, Window};
 pub use super::window::{RANGE, WINDOW_MAX};
-use crate::server::outcome::Outcome;
+use crate::server::keeper;
 use crate::server::placement::{self, Placement};
 use crate::shm::Doorbell;
 use crate::spin::Spin;
 
-/// The largest read or write of one request, in bytes.
-const MAX_WRITE: u32 = 1 << 20;
 /// The room for what precedes a request's data.
 const REQUEST_ROOM: usize = 4096;
-/// The bytes before the data of a write.
-const WRITE_FRONT: usize = InHeader::SIZE + WriteIn::SIZE;
 /// Bytes that a device takes: its two buffers, its thread and what it has of the server.
 pub const DEVICE_BYTES: u64 = 2 * MAX_WRITE as u64 + (256 << 10);
-/// Bytes that an answer takes while it waits, without its data.
-const HELD: usize = 512;
-/// The most data of answers that wait, of one guest.
-const HELD_MAX: usize = 16 << 20;
 /// Requests of one queue that are answered before the next has its turn.
 const BATCH: u32 = 16;
 /// Turns between two looks at what the front end says, while there are requests.
@@ -88,6 +79,9 @@ pub struct DeviceOptions {
     /// Whether files of a directory are shown there as copies: others cut them short, upon which a
     /// front end that touches what was cut off would die.
     pub copies: bool,
+    /// Whether a guest that takes notices is told of changes, and so may keep what it learns; all
+    /// others are as `kernel` says.
+    pub tells: bool,
 }
 
 /// Begins a session for a guest that begins. The error is for the log.
@@ -111,6 +105,8 @@ struct Life<F: FileSystem + Send> {
     cache: Arc<KernelCache>,
     account: Option<Arc<Account>>,
     meter: Option<(Arc<Meter>, Arc<dyn Host>)>,
+    /// What the guest is told, if it is.
+    notices: Option<Notices>,
 }
 
 impl<F: FileSystem + Send> Drop for Life<F> {
@@ -121,21 +117,42 @@ impl<F: FileSystem + Send> Drop for Life<F> {
 }
 
 impl<F: FileSystem + Send> Life<F> {
-    fn begin(place: Revocable<Session<F>>, options: &KernelOptions) -> Result<Life<F>, String> {
+    /// Begins a session with a guest, which takes notices if there is a `line` for it.
+    fn begin(
+        place: Revocable<Session<F>>,
+        options: &KernelOptions,
+        line: Option<Arc<notices::Line>>,
+    ) -> Result<Life<F>, String> {
+        let mut options = *options;
+        let lends = match &line {
+            Some(_) => Lends::Names,
+            None => Lends::Nothing,
+        };
+        if line.is_some() {
+            options.untold = None;
+        }
         let begun = place.with(|session| {
             session.carried();
             let host = session.volume().host();
             let meter = session.meter().map(|meter| (Arc::clone(meter), Arc::clone(host)));
-            let cache = session.begin_cache(Lends::Nothing, Arc::new(Untold));
-            cache.map(|cache| (cache, meter, session.access().account.clone()))
+            let cache = match &line {
+                Some(line) => session.begin_cache(lends, Arc::<notices::Line>::clone(line)),
+                None => session.begin_cache(lends, Arc::new(Untold)),
+            };
+            let gate = Arc::clone(session.volume().gate());
+            cache.map(|cache| (cache, gate, meter, session.access().account.clone()))
         });
         let begun = begun.ok_or("the server shuts down")?;
-        let (cache, meter, account) = begun.map_err(|error| error.to_string())?;
-        let kernel = Kernel::new(Arc::clone(&cache), *options);
+        let (cache, gate, meter, account) = begun.map_err(|error| error.to_string())?;
+        let notices = line.map(|line| Notices::new(Arc::clone(&cache), line));
+        if notices.is_some() {
+            keeper::keep(&gate).map_err(|error| error.to_string())?;
+        }
+        let kernel = Kernel::new(Arc::clone(&cache), options);
         let (extensions, valid) = (Extensions::empty(), options.valid());
         let agrees = ServerOptions { max_data: MAX_WRITE, extensions, valid };
         let router = Router::of_kernel(agrees, kernel);
-        Ok(Life { place, router, cache, account, meter })
+        Ok(Life { place, router, cache, account, meter, notices })
     }
 
     /// How long until the user may ask for more.
@@ -150,66 +167,12 @@ impl<F: FileSystem + Send> Life<F> {
     }
 }
 
-/// The places of the request that is being served.
-struct Buffers {
-    request: Vec<u8>,
-    len: usize,
-    room: Vec<u8>,
-}
-
-impl Buffers {
-    /// Copies a request, but for the data of a write that can be had where it is: that is
-    /// returned.
-    fn fetch<'m>(
-        &mut self,
-        memory: &'m GuestMemory,
-        chain: &Chain,
-        in_place: bool,
-    ) -> Result<Vec<&'m [u8]>, Broken> {
-        let sent = chain.sent() as usize;
-        let mut copied = 0;
-        if in_place && sent >= WRITE_FRONT + WORTHWHILE {
-            chain.copy(memory, 0, &mut self.request[..WRITE_FRONT])?;
-            copied = WRITE_FRONT;
-            let header = InHeader::load(&self.request);
-            if header.opcode == FUSE_WRITE
-                && header.total_extlen == 0
-                && let Some(data) = data_of(memory, chain, copied)
-            {
-                self.len = copied;
-                return Ok(data);
-            }
-        }
-        // No byte is read twice: the guest may have changed it.
-        chain.copy(memory, copied, &mut self.request[copied..sent])?;
-        self.len = sent;
-        Ok(Vec::new())
-    }
-}
-
-/// What a request has after its first `front` bytes, if it can be had where it is.
-fn data_of<'m>(memory: &'m GuestMemory, chain: &Chain, front: usize) -> Option<Vec<&'m [u8]>> {
-    pieces::data(memory, &chain.readable, front, chain.sent() as usize - front)
-}
-
-/// A request that is done in part.
-struct Part {
-    queue: usize,
-    chain: Chain,
-    message: Vec<u8>,
-    rest: Rest,
-}
-
-/// An answer that waits.
-struct Waiting {
-    queue: usize,
-    chain: Chain,
-    message: Vec<u8>,
-    data: Vec<u8>,
-    /// Bytes of data that are in their place.
-    placed: usize,
-    outcome: Arc<Outcome>,
-    _charge: Option<Charge>,
+/// The session of a guest whose front end went away, for when it connects again.
+pub struct Kept<F: FileSystem + Send> {
+    life: Life<F>,
+    unanswered: Vec<Unanswered>,
+    /// What those ring that the session waits for.
+    bell: Doorbell,
 }
 
 /// The service that the queues give.
@@ -225,6 +188,13 @@ struct Service<F: FileSystem + Send> {
     window: Window,
     /// The front end has stopped the device since the guest began.
     stopped: bool,
+    /// The number of the machine, and its empty buffers for notices.
+    machine: u64,
+    empty: notices::Buffers,
+    /// The session was begun with another connection, which left these requests.
+    is_kept: bool,
+    unanswered: Vec<Unanswered>,
+    pulse: Arc<Pulse>,
 }
 
 impl<F: FileSystem + Send> Service<F> {
@@ -234,7 +204,8 @@ impl<F: FileSystem + Send> Service<F> {
         if std::mem::take(&mut device.reset) {
             self.end();
         }
-        let mut any = self.release(device)?;
+        let mut any = self.tell(device)?;
+        any |= self.release(device)?;
         any |= self.go_on_showing(device)?;
         for Part { queue, chain, message, rest } in std::mem::take(&mut self.parts) {
             if !device.queues[queue].has(&chain) {
@@ -251,10 +222,29 @@ impl<F: FileSystem + Send> Service<F> {
             self.serve(device, queue, chain, Some(rest))?;
             device.queues[queue].tell(&device.memory)?;
         }
-        for number in 0..device.queues.len() {
+        let notices = device.notices();
+        for number in (0..device.queues.len()).filter(|number| Some(*number) != notices) {
             any |= self.batch(device, number)?;
         }
         Ok(any)
+    }
+
+    /// Tells the guest of changes, if it takes notices. Returns whether anything was done.
+    fn tell(&mut self, device: &mut BackEnd) -> Result<bool, Broken> {
+        let Some(number) = device.notices() else { return Ok(false) };
+        let BackEnd { memory, queues, .. } = device;
+        let queue = &mut queues[number];
+        let came = self.empty.take(queue, memory)?;
+        let Some(notices) = self.life.as_mut().and_then(|life| life.notices.as_mut()) else {
+            return Ok(!came.is_empty());
+        };
+        notices.came(&came);
+        let sent = notices.send(&mut self.empty, queue, memory)?;
+        if notices.is_over() {
+            self.end();
+            return Ok(true);
+        }
+        Ok(sent || !came.is_empty())
     }
 
     /// Serves some requests of a queue.
@@ -266,12 +256,22 @@ impl<F: FileSystem + Send> Service<F> {
             if !queue.runs() || !self.rest().is_zero() {
                 break;
             }
+            // What was in flight is known by the record alone.
+            if self.is_kept && !queue.has_record() {
+                self.end();
+            }
             let most = self.buffers.request.len();
             // Those of another back end come first: they are older.
             let taken = match resumed.iter().position(|&(queue, _)| queue == number) {
                 Some(at) => {
                     let (_, head) = resumed.remove(at);
-                    Some(queue.resume(memory, head, most)?)
+                    let chain = queue.resume(memory, head, most)?;
+                    any = true;
+                    if self.is_kept {
+                        self.go_on_with(device, number, chain)?;
+                        continue;
+                    }
+                    Some(chain)
                 }
                 None => queue.take(memory, most)?,
             };
@@ -288,6 +288,58 @@ impl<F: FileSystem + Send> Service<F> {
         Ok(any)
     }
 
+    /// Goes on with a request that was in flight when the front end went away. One of which this
+    /// session knows nothing is an error.
+    fn go_on_with(
+        &mut self,
+        device: &mut BackEnd,
+        queue: usize,
+        chain: Chain,
+    ) -> Result<(), Broken> {
+        let BackEnd { memory, queues, .. } = device;
+        let mut header = [0; InHeader::SIZE];
+        if chain.sent() < header.len() as u64 {
+            return Err(Broken("sent no FUSE message"));
+        }
+        chain.copy(memory, 0, &mut header)?;
+        let unique = InHeader::load(&header).unique;
+        let place = (queue, chain.head());
+        let same = |left: &Unanswered| left.place() == place && left.unique() == unique;
+        match self.unanswered.iter().position(same).map(|at| self.unanswered.swap_remove(at)) {
+            Some(Unanswered::Waiting(waiting)) => self.held.push(Waiting { chain, ..waiting }),
+            Some(Unanswered::Part(part)) => self.parts.push(Part { chain, ..part }),
+            None => {
+                let len = chain.sent() as usize;
+                chain.copy(memory, 0, &mut self.buffers.request[..len])?;
+                refuse(memory, &mut queues[queue], chain, &self.buffers.request[..len])?;
+                queues[queue].tell(memory)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The session, if it is worth keeping for when the front end connects again: its queues say by
+    /// a record what is in flight, and it has shown no window, which would have to be shown anew.
+    fn keep(&mut self, device: &BackEnd) -> Option<Kept<F>> {
+        let notices = device.notices();
+        let mut queues = device.queues.iter().enumerate();
+        let any = device.queues.iter().any(Queue::has_record);
+        let recorded = any
+            && queues.all(|(number, queue)| {
+                !queue.started || Some(number) == notices || queue.has_record()
+            });
+        if !recorded || self.window.is_there() {
+            return None;
+        }
+        let life = self.life.take_if(|life| life.router.has_begun())?;
+        let held = std::mem::take(&mut self.held).into_iter();
+        let held = held.filter(|waiting| device.queues[waiting.queue].has(&waiting.chain));
+        let parts = std::mem::take(&mut self.parts).into_iter();
+        let parts = parts.filter(|part| device.queues[part.queue].has(&part.chain));
+        let unanswered = held.map(Unanswered::Waiting).chain(parts.map(Unanswered::Part)).collect();
+        Some(Kept { life, unanswered, bell: self.bell.clone() })
+    }
+
     /// How long until requests may be taken.
     fn rest(&self) -> Duration {
         self.life.as_ref().map_or(Duration::ZERO, Life::rest)
@@ -301,6 +353,7 @@ impl<F: FileSystem + Send> Service<F> {
         chain: Chain,
         rest: Option<Rest>,
     ) -> Result<(), Broken> {
+        let tells = device.notices().is_some();
         let BackEnd { memory, queues, .. } = device;
         let queue = &mut queues[number];
         let data = match rest {
@@ -316,7 +369,7 @@ impl<F: FileSystem + Send> Service<F> {
             return Err(Broken("sent no FUSE message"));
         }
         match InHeader::load(request).opcode {
-            FUSE_INIT if rest.is_none() => self.anew(),
+            FUSE_INIT if rest.is_none() => self.anew(tells),
             FUSE_SETUPMAPPING | FUSE_REMOVEMAPPING if self.window.is_there() => {
                 return self.show(device, number, chain);
             }
@@ -332,7 +385,7 @@ impl<F: FileSystem + Send> Service<F> {
             }
             _ => {}
         }
-        let Service { life, buffers, held, parts, bell, .. } = self;
+        let Service { life, buffers, held, parts, bell, pulse, .. } = self;
         let Some(life) = life else {
             return refuse(memory, queue, chain, &buffers.request[..buffers.len]);
         };
@@ -351,8 +404,11 @@ impl<F: FileSystem + Send> Service<F> {
             bell,
             account,
             bytes,
+            pulse,
         };
+        pulse.set(true);
         let served = serve_from(&mut carried, chain, rest, router, place);
+        pulse.set(false);
         let bytes = carried.bytes;
         life.note(Work { operations: 0, bytes });
         match served {
@@ -422,10 +478,15 @@ impl<F: FileSystem + Send> Service<F> {
         Ok(any)
     }
 
-    /// A guest's kernel begins: for it there is nothing before.
-    fn anew(&mut self) {
+    /// A guest's kernel begins, which is told of changes if it `tells`: for it there is nothing
+    /// before.
+    fn anew(&mut self, tells: bool) {
         self.end();
-        let begun = (self.begin)().and_then(|place| Life::begin(place, &self.options.kernel));
+        let line = || Arc::new(notices::Line::new(self.machine, self.bell.clone()));
+        let line = tells.then(line);
+        self.pulse.set(true);
+        let begun = (self.begin)().and_then(|place| Life::begin(place, &self.options.kernel, line));
+        self.pulse.set(false);
         match begun {
             Ok(life) => self.life = Some(life),
             Err(why) => log::warn!("the guest of {} is refused: {why}", self.options.tag),
@@ -436,8 +497,12 @@ impl<F: FileSystem + Send> Service<F> {
     fn end(&mut self) {
         // Waiting requests are answered with an error now, if anybody wants it.
         self.window.forget(std::mem::take(&mut self.stopped));
+        let before = self.pulse.set(true);
         self.life = None;
+        self.pulse.set(before);
         self.parts.clear();
+        self.is_kept = false;
+        self.unanswered.clear();
     }
 
     /// Gives the answers that wait no more. Returns whether there were any.
@@ -486,92 +551,12 @@ fn refuse(
     queue.give(memory, chain, &[&answer[..refused.message]], 0)
 }
 
-/// A queue, while one of its requests is served.
-struct Carried<'a> {
-    memory: &'a GuestMemory,
-    queue: &'a mut Queue,
-    number: usize,
-    buffers: &'a mut Buffers,
-    /// The request's data, if that is not in the buffers.
-    data: Vec<&'a [u8]>,
-    /// Whether the answer's data is put in its place, and not into the buffers.
-    in_place: bool,
-    held: &'a mut Vec<Waiting>,
-    parts: &'a mut Vec<Part>,
-    bell: &'a Doorbell,
-    /// Pays for answers that wait.
-    account: Option<&'a Arc<Account>>,
-    /// Bytes of data that have gone out.
-    bytes: u64,
-}
-
-impl Carrier for Carried<'_> {
-    type Slot = Chain;
-    type Error = Broken;
-
-    /// The queue is asked by who has the buffers.
-    fn take(&mut self) -> Result<Option<Chain>, Broken> {
-        Ok(None)
-    }
-
-    fn incoming(&mut self, chain: &Chain) -> Incoming<'_> {
-        let Carried { memory, buffers, account, .. } = self;
-        let Buffers { request, len, room } = &mut **buffers;
-        let message = &request[..*len];
-        let asked = message.len() == InHeader::SIZE + ReadIn::SIZE
-            && InHeader::load(message).opcode == FUSE_READ;
-        let pieces = (asked && account.is_none())
-            .then(|| ReadIn::load(&message[InHeader::SIZE..]).size.min(MAX_WRITE) as usize)
-            .and_then(|size| pieces::room(memory, &chain.writable, OutHeader::SIZE, size));
-        self.in_place = pieces.is_some();
-        let most = chain.room().min(room.len() as u64) as usize;
-        let room = pieces.map_or_else(|| Room::from(&mut room[..most]), Room::new);
-        Incoming { message, data: Data::new(&self.data), room }
-    }
-
-    fn takes_back(&self) -> bool {
-        true
-    }
-
-    fn put_back(&mut self, chain: Chain, rest: Rest) {
-        let message = self.buffers.request[..self.buffers.len].to_vec();
-        self.parts.push(Part { queue: self.number, chain, message, rest });
-    }
-
-    fn answer(&mut self, chain: Chain, message: &[u8], data: usize) -> Result<bool, Broken> {
-        self.bytes += data as u64;
-        let (data, placed) = if self.in_place { (0, data) } else { (data, 0) };
-        self.queue.give(self.memory, chain, &[message, &self.buffers.room[..data]], placed)?;
-        Ok(true)
-    }
-
-    fn hold(&mut self, chain: Chain, message: &[u8], data: usize) -> Box<dyn Held> {
-        let (data, placed) = if self.in_place { (0, data) } else { (data, 0) };
-        self.bytes += placed as u64;
-        let outcome = Outcome::new(self.bell.clone());
-        let release = outcome.release();
-        let (queue, mut message) = (self.number, message.to_vec());
-        // An answer without data is kept in any case: what it is about has been done. There are no
-        // more of them than descriptors.
-        let waits: usize = self.held.iter().map(|waiting| waiting.data.len()).sum();
-        let charge = match self.account.filter(|_| data > 0) {
-            Some(account) => account.charge(Resource::Memory, (HELD + data) as u64).map(Some),
-            None => Ok(None),
-        };
-        let (data, _charge) = match charge {
-            Ok(charge) if waits + data <= HELD_MAX => {
-                self.bytes += data as u64;
-                (self.buffers.room[..data].to_vec(), charge)
-            }
-            // There is no place to keep it.
-            _ => {
-                fail(&mut message, Errno::ENOMEM);
-                (Vec::new(), None)
-            }
-        };
-        self.held.push(Waiting { queue, chain, message, data, placed, outcome, _charge });
-        release
-    }
+/// Why a device ends.
+enum Over {
+    /// The front end went away.
+    Left,
+    /// It was told to.
+    Stopped,
 }
 
 /// What came of [`Device::step`].
@@ -595,7 +580,9 @@ pub struct Device<F: FileSystem + Send> {
 }
 
 impl<F: FileSystem + Send> Device<F> {
-    /// The device for the front end at `socket`. Each time that its guest begins, `begin` begins a
+    /// The device for the front end at `socket`, of the machine with this number, whose session of
+    /// before it goes on with if that was `kept`. Its
+    /// thread says by `pulse` when it is at work. Each time that its guest begins, `begin` begins a
     /// session.
     ///
     /// # Errors
@@ -603,31 +590,64 @@ impl<F: FileSystem + Send> Device<F> {
     pub fn new(
         socket: UnixStream,
         options: DeviceOptions,
+        machine: u64,
+        kept: Option<Kept<F>>,
+        pulse: Arc<Pulse>,
         begin: Begin<F>,
     ) -> io::Result<Device<F>> {
-        let state =
-            Arc::new(Mutex::new(BackEnd::new(&options.tag, options.queues, options.window)));
+        let DeviceOptions { tag, queues, window, tells, .. } = &options;
+        let state = Arc::new(Mutex::new(BackEnd::new(tag, *queues, *window, *tells)));
         let front_end = BackendReqHandler::from_stream(socket.try_clone()?, Arc::clone(&state));
         let buffers = Buffers {
             request: vec![0; MAX_WRITE as usize + REQUEST_ROOM],
             len: 0,
             room: vec![0; MAX_WRITE as usize],
         };
-        let (life, held, parts, bell) = (None, Vec::new(), Vec::new(), Doorbell::new()?);
+        let is_kept = kept.is_some();
+        let (life, unanswered, bell) = match kept {
+            Some(Kept { life, unanswered, bell }) => (Some(life), unanswered, bell),
+            None => (None, Vec::new(), Doorbell::new()?),
+        };
+        // Some may have been rung for while nobody heard.
+        bell.ring();
+        let (held, parts) = (Vec::new(), Vec::new());
         let (window, stopped) = (Window::new(options.window, options.copies), false);
-        let service = Service { options, begin, life, buffers, held, parts, bell, window, stopped };
+        let empty = notices::Buffers::default();
+        let service = Service {
+            options,
+            begin,
+            life,
+            buffers,
+            held,
+            parts,
+            bell,
+            window,
+            stopped,
+            machine,
+            empty,
+            is_kept,
+            unanswered,
+            pulse,
+        };
         Ok(Device { front_end, socket, state, service })
     }
 
-    /// Serves until the front end goes away, or `stop` can be read.
+    /// Serves until the front end goes away, or `stop` can be read. The session has ended then,
+    /// unless it is returned: the front end may connect again.
     ///
     /// # Errors
-    /// When the front end or its guest breaks a rule. Either way the session has ended.
-    pub fn serve(mut self, stop: BorrowedFd<'_>) -> Result<(), String> {
+    /// When the front end or its guest breaks a rule.
+    pub fn serve(mut self, stop: BorrowedFd<'_>) -> Result<Option<Kept<F>>, String> {
         // A panic costs this guest its session, and nobody else.
         let served = catch_unwind(AssertUnwindSafe(|| self.run(stop)));
+        let kept = match served {
+            Ok(Ok(Over::Left)) => Ok(self.service.keep(&Self::state(&self.state))),
+            Ok(Ok(Over::Stopped)) => Ok(None),
+            Ok(Err(why)) => Err(why),
+            Err(_) => Err("met an internal error".to_owned()),
+        };
         self.service.end();
-        served.unwrap_or_else(|_| Err("met an internal error".to_owned()))
+        kept
     }
 
     /// Does what there is to do now. It waits for nothing if the front end has sent whole messages.
@@ -650,7 +670,7 @@ impl<F: FileSystem + Send> Device<F> {
         state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn run(&mut self, stop: BorrowedFd<'_>) -> Result<(), String> {
+    fn run(&mut self, stop: BorrowedFd<'_>) -> Result<Over, String> {
         let broken = |Broken(why): Broken| why.to_owned();
         let limit = self.service.options.spin;
         let (mut spin, mut placement) = (Spin::meek(), Placement::new());
@@ -670,26 +690,30 @@ impl<F: FileSystem + Send> Device<F> {
             } else if !limit.is_zero() && self.service.rest().is_zero() && spin.turn(limit) {
                 continue;
             }
-            if !self.wait(stop, any).map_err(broken)? {
-                return Ok(());
+            if let Some(over) = self.wait(stop, any).map_err(broken)? {
+                return Ok(over);
             }
             spin.begin();
         }
     }
 
     /// Waits until there is something to do, or only looks if it is `busy`, and hears the front
-    /// end. Returns false when the device is to end.
-    fn wait(&mut self, stop: BorrowedFd<'_>, busy: bool) -> Result<bool, Broken> {
+    /// end. Returns why the device is to end, if it is.
+    fn wait(&mut self, stop: BorrowedFd<'_>, busy: bool) -> Result<Option<Over>, Broken> {
         let rest = self.service.rest();
         let settles = self.service.window.settles();
         let settles = settles.map(|until| until.saturating_duration_since(Instant::now()));
         let (stopped, heard) = {
             let mut state = Self::state(&self.state);
+            let notices = state.notices();
             let BackEnd { memory, queues, .. } = &mut *state;
             let mut quiet = !busy;
-            if quiet && rest.is_zero() {
-                for queue in queues.iter_mut().filter(|queue| queue.runs()) {
-                    quiet &= queue.fall_asleep(memory)?;
+            // What the guest has done of what it was told counts at any time.
+            let heeds = |number| rest.is_zero() || Some(number) == notices;
+            if quiet {
+                let all = queues.iter_mut().enumerate();
+                for (number, queue) in all.filter(|(_, queue)| queue.runs()) {
+                    quiet &= !heeds(number) || queue.fall_asleep(memory)?;
                 }
             }
             let mut watched = vec![
@@ -697,10 +721,9 @@ impl<F: FileSystem + Send> Device<F> {
                 PollFd::new(&self.socket, PollFlags::IN),
             ];
             watched.push(PollFd::from_borrowed_fd(self.service.bell.as_fd(), PollFlags::IN));
-            if rest.is_zero() {
-                let kicks = queues.iter().filter_map(Queue::kick);
-                watched.extend(kicks.map(|kick| PollFd::from_borrowed_fd(kick, PollFlags::IN)));
-            }
+            let heeded = queues.iter().enumerate().filter(|(number, _)| heeds(*number));
+            let kicks = heeded.filter_map(|(_, queue)| queue.kick());
+            watched.extend(kicks.map(|kick| PollFd::from_borrowed_fd(kick, PollFlags::IN)));
             if let Some(heard) = self.service.window.heard() {
                 watched.push(PollFd::from_borrowed_fd(heard, PollFlags::IN));
             }
@@ -720,21 +743,21 @@ impl<F: FileSystem + Send> Device<F> {
             (ready[0], ready[1])
         };
         if stopped {
-            return Ok(false);
+            return Ok(Some(Over::Stopped));
         }
         if !heard {
-            return Ok(true);
+            return Ok(None);
         }
         if self.service.window.is_there() {
             let acknowledges = Self::state(&self.state).acknowledges;
             if let Some(channel) = Channel::take(&self.socket, acknowledges)? {
                 self.service.window.connect(channel);
-                return Ok(true);
+                return Ok(None);
             }
         }
         match self.front_end.handle_request() {
-            Ok(()) | Err(Error::SocketRetry(_)) => Ok(true),
-            Err(Error::Disconnected | Error::SocketBroken(_)) => Ok(false),
+            Ok(()) | Err(Error::SocketRetry(_)) => Ok(None),
+            Err(Error::Disconnected | Error::SocketBroken(_)) => Ok(Some(Over::Left)),
             Err(error) => {
                 log::debug!("vhost-user: {error}");
                 Err(Broken("broke the rules of vhost-user"))

@@ -87,8 +87,8 @@ impl Record {
     }
 
     /// The requests in flight of a queue with `size` entries whose used ring has this index, the
-    /// first first. A record that nobody has used yet is begun.
-    pub fn recover(&mut self, size: u16, used: u16) -> Result<Vec<u16>, Broken> {
+    /// first first. `None` for a record that nobody has used yet, which is begun.
+    pub fn recover(&mut self, size: u16, used: u16) -> Result<Option<Vec<u16>>, Broken> {
         if size > self.entries {
             return Err(Broken("handed over a record of requests that is too short"));
         }
@@ -96,7 +96,7 @@ impl Record {
             self.store(VERSION.0, VERSION.1);
             self.store(ENTRIES, size);
             self.store(USED, used);
-            return Ok(Vec::new());
+            return Ok(None);
         }
         // The last answer's note may be missing.
         if self.load(USED) != used {
@@ -114,7 +114,7 @@ impl Record {
         let mut heads: Vec<u16> = (0..size).filter(in_flight).collect();
         heads.sort_by_key(|&head| counter(head));
         self.counter = heads.last().map_or(0, |&head| counter(head).wrapping_add(1));
-        Ok(heads)
+        Ok(Some(heads))
     }
 
     /// The request `head` has been taken.
@@ -153,23 +153,24 @@ mod tests {
             Record::open(file, 0, (2, 64)).unwrap()
         };
         let mut first = open();
-        assert_eq!(first[1].recover(64, 10).unwrap(), [0u16; 0]);
+        assert_eq!(first[1].recover(64, 10).unwrap(), None);
         for head in [5, 63, 0, 7] {
             first[1].taken(head);
         }
         first[1].ending(63);
         first[1].ended(63, 11);
-        assert_eq!(open()[1].recover(64, 11).unwrap(), [5, 0, 7]);
+        assert_eq!(open()[1].recover(64, 11).unwrap(), Some(vec![5, 0, 7]));
         // It ended between the answer and the note of it.
         first[1].ending(0);
         let mut second = open();
-        assert_eq!(second[1].recover(64, 12).unwrap(), [5, 7]);
+        assert_eq!(second[1].recover(64, 12).unwrap(), Some(vec![5, 7]));
         second[1].taken(9);
-        assert_eq!(open()[1].recover(64, 12).unwrap(), [5, 7, 9]);
+        assert_eq!(open()[1].recover(64, 12).unwrap(), Some(vec![5, 7, 9]));
         // It ended before the answer.
         second[1].ending(5);
-        assert_eq!(open()[1].recover(64, 12).unwrap(), [5, 7, 9]);
-        assert_eq!(open()[0].recover(64, 0).unwrap(), [0u16; 0]);
+        assert_eq!(open()[1].recover(64, 12).unwrap(), Some(vec![5, 7, 9]));
+        assert_eq!(open()[0].recover(64, 0).unwrap(), None);
+        assert_eq!(open()[0].recover(64, 0).unwrap(), Some(vec![]));
         assert!(open()[1].recover(128, 12).is_err());
     }
 

@@ -103,6 +103,11 @@ fn total(places: &[(u64, u32)]) -> u64 {
 }
 
 impl Chain {
+    /// Its name: the number of its first descriptor.
+    pub fn head(&self) -> u16 {
+        self.head
+    }
+
     /// How many bytes the answer may have.
     pub fn room(&self) -> u64 {
         total(&self.writable)
@@ -156,6 +161,9 @@ pub(super) struct Queue {
     life: u64,
     /// Their record for another back end.
     record: Option<Record>,
+    /// What is in flight are empty buffers for the device, which have no answer: when the queue
+    /// stops they are offered again.
+    has_buffers: bool,
 }
 
 impl Queue {
@@ -180,6 +188,14 @@ impl Queue {
     /// Sets the next entry of the available ring.
     pub fn set_next(&mut self, next: u16) {
         self.next = next;
+    }
+
+    /// Sets whether what is in flight are empty buffers.
+    pub fn set_has_buffers(&mut self, has: bool) {
+        if std::mem::replace(&mut self.has_buffers, has) != has {
+            // Another queue is in its place.
+            self.taken = Vec::new();
+        }
     }
 
     /// The memory has changed.
@@ -215,6 +231,10 @@ impl Queue {
     pub fn start(&mut self, memory: &GuestMemory) -> Result<Vec<u16>, Broken> {
         let parts = self.parts(memory)?;
         self.used = memory.load(parts.used + 2)?;
+        if self.has_buffers {
+            // They are used in the order in which they were offered.
+            self.next = self.used;
+        }
         self.told = self.used;
         self.started = true;
         if self.taken.len() == usize::from(self.size)
@@ -237,12 +257,19 @@ impl Queue {
 
     /// The requests in flight by the record, the first first.
     fn recover(&mut self) -> Result<Vec<u16>, Broken> {
-        let Some(record) = &mut self.record else { return Ok(Vec::new()) };
-        let heads = record.recover(self.size, self.used)?;
-        if !heads.is_empty() {
-            self.next = self.used.wrapping_add(heads.len() as u16);
-        }
+        let Some(record) = self.record.as_mut().filter(|_| !self.has_buffers) else {
+            return Ok(Vec::new());
+        };
+        let Some(heads) = record.recover(self.size, self.used)? else { return Ok(Vec::new()) };
+        // The front end may not have seen the last answers: what is behind them is not to be taken
+        // again.
+        self.next = self.used.wrapping_add(heads.len() as u16);
         Ok(heads)
+    }
+
+    /// Whether what is in flight is noted for another back end.
+    pub fn has_record(&self) -> bool {
+        self.record.is_some()
     }
 
     /// Whether a request is still in flight, and not of a driver that has begun anew since.
@@ -252,6 +279,10 @@ impl Queue {
 
     /// Ends to run. Returns the next entry of the available ring.
     pub fn stop(&mut self) -> u16 {
+        if self.has_buffers && self.started {
+            self.next = self.used;
+            self.taken = Vec::new();
+        }
         self.started = false;
         self.kick = None;
         self.next
@@ -292,7 +323,7 @@ impl Queue {
             _ => return Err(Broken("offered a descriptor twice")),
         }
         self.in_flight += 1;
-        if let Some(record) = &mut self.record {
+        if let Some(record) = self.record.as_mut().filter(|_| !self.has_buffers) {
             record.taken(head);
         }
         Ok(())
@@ -406,12 +437,14 @@ impl Queue {
         entry[..4].copy_from_slice(&u32::from(chain.head).to_le_bytes());
         entry[4..].copy_from_slice(&(len as u32).to_le_bytes());
         memory.write(parts.used + 4 + USED * u64::from(self.used % self.size), &entry)?;
-        if let Some(record) = &mut self.record {
+        let has_buffers = self.has_buffers;
+        let record = self.record.as_mut().filter(|_| !has_buffers);
+        if let Some(record) = record {
             record.ending(chain.head);
         }
         self.used = self.used.wrapping_add(1);
         memory.store(parts.used + 2, self.used)?;
-        if let Some(record) = &mut self.record {
+        if let Some(record) = self.record.as_mut().filter(|_| !has_buffers) {
             record.ended(chain.head, self.used);
         }
         self.taken[usize::from(chain.head)] = false;

@@ -28,12 +28,19 @@
 //!   may race with a read for the page cache through another, and that set-ID bits go: these are
 //!   invalidated too.
 //!
-//! There are no leases on names. Linux can invalidate one only with its directory's lock held
-//! (FUSE_NOTIFY_INVAL_ENTRY), which a change in that directory through the same mount holds until
+//! The kernels of mounts have no leases on names. Linux can invalidate one only with its
+//! directory's lock held (FUSE_NOTIFY_INVAL_ENTRY), which a change in that directory through the same mount holds until
 //! it is answered: two mounts that remove names from one directory would wait for each other. It
 //! can be told without locks to look up all names again (FUSE_NOTIFY_INC_EPOCH, Linux 6.16), but it
 //! does so by dropping them: an open file's name in /proc is then `(deleted)`, getcwd(2) fails
 //! until somebody has walked to the directory again, and what is mounted below is unmounted.
+//!
+//! # Virtual machines
+//!
+//! A guest that takes notices has leases of names too ([`Lends::Names`]): its driver has agreed to
+//! take each notice without waiting for an answer to a request of its own, so that no two wait for
+//! each other, and to keep nothing of an answer that a notice may have overtaken. A name has its
+//! lease as long as the inode that it stands for is known; that there is no such name is not kept.
 //!
 //! # What it costs
 //!
@@ -50,7 +57,8 @@
 //! its own calls change without its kernel expecting it.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::collections::hash_map::{DefaultHasher, Entry};
+use std::hash::Hasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -58,6 +66,7 @@ use atoll_vfs::Ino;
 
 use crate::leases::gate::{Cut, Gate, Mount, Next, Notice, PortId};
 use crate::leases::observer::{Change, Content, Now, Observer};
+use crate::leases::trust::Party;
 use crate::rights::accounts::Room;
 use crate::rights::identity::SessionId;
 
@@ -79,9 +88,32 @@ pub enum Lends {
     Attributes,
     /// The pages of files too.
     Pages,
+    /// Names too, with the inodes that they stand for.
+    Names,
     /// Everything that it asks for, names and listings included: the volume has no other client.
     All,
 }
+
+impl Lends {
+    fn has_pages(self) -> bool {
+        matches!(self, Lends::Pages | Lends::Names)
+    }
+}
+
+/// A name in a directory, by its hash: two that have the same are told apart by nothing, and only
+/// one of them has a lease.
+type Named = (Ino, u64);
+
+fn named(parent: Ino, name: &[u8]) -> Named {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(name);
+    (parent, hasher.finish())
+}
+
+/// The most names of one inode that are leased.
+const NAMES_MAX: usize = 4;
+/// Notices of which no account is kept, beside one for each inode that is known.
+const BEHIND_MAX: u64 = 4096;
 
 /// An inode that a kernel may know.
 #[derive(Default)]
@@ -93,6 +125,8 @@ struct Known {
     pages: bool,
     /// Open files that are read through the page cache.
     buffered: u32,
+    /// Names of it that are leased.
+    names: Vec<Named>,
     /// Not leased again before this uptime of the host.
     rests: Option<Duration>,
 }
@@ -115,8 +149,25 @@ struct Table {
     full: bool,
     /// Handles of files that are read through the page cache.
     buffered: HashMap<u64, Ino>,
-    /// The inodes that the user's share allows.
+    /// The names that are leased, with what they stand for.
+    names: HashMap<Named, Ino>,
+    /// The inodes and names that the user's share allows.
     room: Room,
+}
+
+impl Table {
+    fn len(&self) -> usize {
+        self.known.len() + self.names.len()
+    }
+
+    /// A name is leased no more. Returns whether it was.
+    fn drop_name(&mut self, named: Named) -> bool {
+        let Some(ino) = self.names.remove(&named) else { return false };
+        if let Some(known) = self.known.get_mut(&ino) {
+            known.names.retain(|other| *other != named);
+        }
+        true
+    }
 }
 
 /// The leases of one mount's kernel.
@@ -136,7 +187,7 @@ impl KernelCache {
         top: Ino,
         gate: &Arc<Gate>,
         lends: Lends,
-        untrusted: Option<u32>,
+        untrusted: Option<Party>,
         mount: Arc<dyn Mount>,
         room: Room,
     ) -> Self {
@@ -168,8 +219,8 @@ impl KernelCache {
         }
         let lend = lend && self.may_lend();
         let mut table = self.table();
+        let count = table.len();
         let Table { known, full, room, .. } = &mut *table;
-        let count = known.len();
         let mut has_room = || !*full && count < TABLE_MAX && room.have(count).is_ok();
         let known = match known.entry(ino) {
             Entry::Occupied(known) => known.into_mut(),
@@ -183,6 +234,34 @@ impl KernelCache {
         let lend = lend && !known.rests(&self.gate);
         known.attributes |= lend;
         lend
+    }
+
+    /// The kernel is told that `name` in `parent` is `ino`, which it was just [given](Self::given).
+    /// Returns whether it may keep that.
+    pub(crate) fn named(&self, parent: Ino, name: &[u8], ino: Ino) -> bool {
+        if self.lends != Lends::Names || !self.may_lend() {
+            return false;
+        }
+        let named = named(parent, name);
+        let mut table = self.table();
+        let has_room = !table.full && table.len() < TABLE_MAX;
+        let count = table.len();
+        let Table { known, names, room, .. } = &mut *table;
+        let rests = |ino| known.get_mut(ino).is_some_and(|known| known.rests(&self.gate));
+        if [&parent, &ino].into_iter().any(rests) {
+            return false;
+        }
+        let Some(known) = known.get_mut(&ino) else { return false };
+        match names.get(&named) {
+            Some(of) => *of == ino,
+            None if known.names.len() >= NAMES_MAX || !has_room => false,
+            None if room.have(count + 1).is_err() => false,
+            None => {
+                known.names.push(named);
+                names.insert(named, ino);
+                true
+            }
+        }
     }
 
     /// The kernel is given the attributes of `ino`. Returns whether it may keep them.
@@ -203,7 +282,7 @@ impl KernelCache {
     /// The kernel is sent a part of `ino` for its page cache. If clients change the file without a
     /// call, as `mapped` says, the part is invalidated at once.
     pub(crate) fn sent_pages(&self, ino: Ino, mapped: bool) {
-        if self.lends != Lends::Pages {
+        if !self.lends.has_pages() {
             return;
         }
         if mapped {
@@ -219,7 +298,7 @@ impl KernelCache {
     pub fn keeps_pages(&self, ino: Ino) -> bool {
         match self.lends {
             Lends::Nothing | Lends::Attributes => false,
-            Lends::Pages => {
+            Lends::Pages | Lends::Names => {
                 !self.gate.is_fenced(self.port)
                     && self
                         .table()
@@ -240,8 +319,11 @@ impl KernelCache {
             let left = known.get().count.saturating_sub(count);
             known.get_mut().count = left;
             if left == 0 {
-                known.remove();
-                let count = table.known.len();
+                // No name leads a kernel to an inode that it does not know.
+                for named in known.remove().names {
+                    table.names.remove(&named);
+                }
+                let count = table.len();
                 table.room.keep(count);
             }
         }
@@ -283,8 +365,24 @@ impl KernelCache {
         self.gate.tell(self.port, ino, self.notice(ino, pages));
     }
 
+    /// Invalidates what `name` in `parent` stands for, if leased; or takes note that the kernel
+    /// itself has changed that.
+    fn revoke_name(&self, parent: Ino, name: &[u8], is_own: bool) {
+        if self.lends != Lends::Names {
+            return;
+        }
+        let mut table = self.table();
+        if table.drop_name(named(parent, name)) && !is_own {
+            if let Some(known) = table.known.get_mut(&parent) {
+                known.rests = Some(self.gate.uptime() + REST);
+            }
+            let notice = Notice { name: Some(name.into()), ..self.notice(parent, false) };
+            self.gate.tell(self.port, parent, notice);
+        }
+    }
+
     fn notice(&self, ino: Ino, pages: bool) -> Notice {
-        Notice { ino: self.outer(ino), pages, grown: None }
+        Notice { ino: self.outer(ino), pages, grown: None, name: None }
     }
 
     /// The kernel opens `ino`, the mount's number, to read it through its page cache.
@@ -331,11 +429,14 @@ impl KernelCache {
     /// shows its pages for as long as it likes.
     fn retire(&self) {
         let mut lent = Vec::new();
+        // Those who have leases of names have ended, and nobody waits for them.
+        self.table().names.clear();
         for (&ino, known) in &mut self.table().known {
             if known.attributes || known.pages {
                 lent.push((ino, known.pages));
             }
             (known.attributes, known.pages) = (false, false);
+            known.names.clear();
         }
         // In an order that depends on nothing but the leases.
         lent.sort_unstable();
@@ -363,7 +464,14 @@ impl KernelCache {
             && !(self.gate.is_ending(self.port) && after > LAST_RETRIES)
     }
 
-    /// The kernel has taken the notice that [`next`](Self::next) gave.
+    /// Whether so many notices wait that the kernel does not take them, since it had each by a
+    /// lease of which account is kept.
+    pub fn is_behind(&self) -> bool {
+        let known = self.table().len() as u64;
+        self.gate.behind(self.port) > 4 * known + BEHIND_MAX
+    }
+
+    /// The kernel has taken the oldest notice that [`next`](Self::next) gave.
     pub fn told(&self) {
         self.gate.told(self.port);
     }
@@ -439,12 +547,18 @@ impl Observer for Caches {
                 let own = self.sole.iter().filter(|sole| sole.session == by);
                 self.mounts.iter().chain(own).for_each(|mount| mount.revoke(*ino, false));
             }
-            // There are no leases on names, and no kernel can show an inode that is gone.
+            // Names follow, and no kernel can show an inode that is gone.
             Change::Moved | Change::Gone(_) => {}
             _ if self.mounts.is_empty() => {}
             Change::Content(content) => self.content_changed(by, content),
-            Change::Attributes(ino) | Change::Rights(ino) | Change::Entry { parent: ino, .. } => {
+            Change::Attributes(ino) | Change::Rights(ino) => {
                 self.others(by).for_each(|mount| mount.revoke(*ino, false));
+            }
+            Change::Entry { parent, name } => {
+                for mount in &self.mounts {
+                    mount.revoke_name(*parent, name, mount.session == by);
+                }
+                self.others(by).for_each(|mount| mount.revoke(*parent, false));
             }
         }
     }

@@ -16,6 +16,10 @@
 //! is fenced, trust in its user is withdrawn: mounts of that user get no leases for a while, so
 //! that nothing waits for them, and are hardly waited for where they still have some.
 //!
+//! A virtual machine has no kernel of this host that could be made to forget: it takes notices by
+//! itself or not at all. It is waited for as a user who is not trusted is, and when it is fenced
+//! nobody waits for it any more: its session has ended for it, and what it shows is its own affair.
+//!
 //! Two mounts that cut the same file wait for each other if both have stores to write back, which
 //! the kernel holds back until the cut is answered. Where that is so for `STUCK`, the older cut is
 //! answered.
@@ -30,7 +34,7 @@ use atoll_vfs::Ino;
 use crate::host::{Bell, Done as Then, Host};
 use crate::leases::needs::{Involved, Needs};
 pub use crate::leases::needs::{PortId, Ticket};
-use crate::leases::trust::Trust;
+use crate::leases::trust::{Party, Trust};
 
 /// The longest that an answer waits for the kernel of a mount that is not fenced: far longer than
 /// one that is alive takes on the busiest machine.
@@ -44,7 +48,7 @@ const DISTRUSTED: Duration = Duration::from_millis(20);
 const STUCK: Duration = Duration::from_secs(1);
 
 /// An order to a mount's kernel to forget what it has of an inode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
     /// The mount's number of the inode.
     pub ino: u64,
@@ -52,6 +56,8 @@ pub struct Notice {
     pub pages: bool,
     /// The file is as long as this now, and was shorter; and its last byte.
     pub grown: Option<(u64, u8)>,
+    /// What this name in the directory stands for, and nothing else.
+    pub name: Option<Box<[u8]>>,
 }
 
 /// The notices on the way to one mount.
@@ -61,14 +67,14 @@ struct Port {
     /// How many notices were ever queued, and how many of them the kernel has taken.
     queued: u64,
     done: u64,
-    /// The notice that is being written just now.
-    telling: Option<Notice>,
+    /// The notices that are being written just now, the first first.
+    telling: VecDeque<Notice>,
     /// It kept an answer waiting for too long, and is to end.
     fenced: bool,
     /// Nothing more is queued: it ends with its last notice.
     ending: bool,
-    /// Its user, if that is not one who is trusted whatever he does.
-    uid: Option<u32>,
+    /// Whose it is, if that is not a user who is trusted whatever he does.
+    party: Option<Party>,
     mount: Arc<dyn Mount>,
 }
 
@@ -76,10 +82,15 @@ struct Port {
 pub trait Mount: Bell {
     /// It has kept an answer waiting for too long: it is to end, soon and by itself.
     fn fence(&self);
+
+    /// The number of the virtual machine that it is, if it is one.
+    fn machine(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// The next step of a mount's notifier, which is woken when there is more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Write this notice to the kernel, then call [`told`](Gate::told).
     Tell(Notice),
@@ -145,9 +156,9 @@ impl Inner {
 
     /// How long answers wait for the mount at `port` when those for a trusted one wait `patience`.
     fn patience(&self, port: &Port, now: Duration, patience: Duration) -> Duration {
-        match port.uid {
+        match port.party {
             None => patience,
-            Some(uid) if self.trust.is_withdrawn(uid, now) => patience.min(DISTRUSTED),
+            Some(party) if self.trust.is_withdrawn(party, now) => patience.min(DISTRUSTED),
             Some(_) => patience.min(UNTRUSTED),
         }
     }
@@ -168,23 +179,27 @@ impl Inner {
 
     /// Marks the mounts that an answer has waited for too long as fenced, and returns them to be
     /// told.
-    fn fence_late(&mut self, now: Duration, patience: Duration) -> Vec<Arc<dyn Mount>> {
+    fn fence_late(&mut self, now: Duration, patience: Duration) -> Vec<(PortId, Arc<dyn Mount>)> {
         let all = self.waiting.iter().flat_map(|waiting| self.deadlines(waiting, now, patience));
         let late: Vec<PortId> = all.filter(|(_, until)| now >= *until).map(|(id, _)| id).collect();
         let mut fences = Vec::new();
         for id in late {
             let Some(port) = self.port(id).filter(|port| !port.fenced) else { continue };
             port.fenced = true;
-            fences.push(Arc::clone(&port.mount));
-            match port.uid {
-                None => log::warn!("a mount does not let go of what it caches; it is cut off"),
-                Some(uid) => {
-                    log::warn!(
-                        "a mount of user {uid} does not let go of what it caches; it is cut off"
-                    );
-                    self.trust.withdraw(uid, now);
+            fences.push((id, Arc::clone(&port.mount)));
+            let Some(party) = port.party else {
+                log::warn!("a mount does not let go of what it caches; it is cut off");
+                continue;
+            };
+            match party {
+                Party::User(uid) => log::warn!(
+                    "a mount of user {uid} does not let go of what it caches; it is cut off"
+                ),
+                Party::Machine(_) => {
+                    log::warn!("a virtual machine takes no notices; its session ends");
                 }
             }
+            self.trust.withdraw(party, now);
         }
         fences
     }
@@ -203,9 +218,10 @@ impl Inner {
     }
 
     fn is_cutting(&self, port: &Port) -> bool {
-        let Some(notice) = port.telling else { return false };
-        let cut = Some(Cut { port: port.id, ino: notice.ino });
-        notice.pages && self.waiting.iter().any(|waiting| waiting.cut == cut)
+        port.telling.iter().any(|notice| {
+            let cut = Some(Cut { port: port.id, ino: notice.ino });
+            notice.pages && self.waiting.iter().any(|waiting| waiting.cut == cut)
+        })
     }
 
     /// The host's uptime when `waiting` may be late or stuck.
@@ -278,15 +294,15 @@ impl Gate {
         self.busy.load(Ordering::Acquire) == 0
     }
 
-    /// A new mount, which is fenced at most once; of the user `uid` unless that is one who is
-    /// trusted whatever he does.
-    pub(crate) fn begin(&self, mount: Arc<dyn Mount>, uid: Option<u32>) -> PortId {
+    /// A new mount, which is fenced at most once; of `party` unless that is a user who is trusted
+    /// whatever he does.
+    pub(crate) fn begin(&self, mount: Arc<dyn Mount>, party: Option<Party>) -> PortId {
         let mut inner = self.inner();
         let id = PortId(inner.next);
         inner.next += 1;
         let queue = VecDeque::new();
-        let (telling, fenced, ending) = (None, false, false);
-        let port = Port { id, queue, queued: 0, done: 0, telling, fenced, ending, uid, mount };
+        let (telling, fenced, ending) = (VecDeque::new(), false, false);
+        let port = Port { id, queue, queued: 0, done: 0, telling, fenced, ending, party, mount };
         inner.ports.push(port);
         id
     }
@@ -322,8 +338,8 @@ impl Gate {
     pub(crate) fn lends(&self, id: PortId) -> bool {
         let mut inner = self.inner();
         let Some(port) = inner.port(id).filter(|port| !port.fenced) else { return false };
-        // Only for users who may lose trust is the time of any use.
-        port.uid.is_none_or(|uid| !inner.trust.is_withdrawn(uid, self.uptime()))
+        // Only for those who may lose trust is the time of any use.
+        port.party.is_none_or(|party| !inner.trust.is_withdrawn(party, self.uptime()))
     }
 
     /// Whether the mount ends with its last notice, or is gone.
@@ -358,7 +374,7 @@ impl Gate {
         let Some(port) = inner.port(id) else { return Next::Over };
         match port.queue.pop_front() {
             Some(notice) => {
-                port.telling = Some(notice);
+                port.telling.push_back(notice.clone());
                 Next::Tell(notice)
             }
             None if port.ending => Next::Over,
@@ -366,13 +382,18 @@ impl Gate {
         }
     }
 
-    /// The kernel has taken the notice that `next` gave.
+    /// How many notices the mount has not taken yet.
+    pub(crate) fn behind(&self, id: PortId) -> u64 {
+        self.inner().port(id).map_or(0, |port| port.queued - port.done)
+    }
+
+    /// The kernel has taken the oldest of the notices that `next` gave.
     pub fn told(&self, id: PortId) {
         let ready = {
             let mut inner = self.inner();
             let Some(port) = inner.port(id) else { return };
             port.done += 1;
-            port.telling = None;
+            port.telling.pop_front();
             self.less_busy(&mut inner, 1);
             inner.ready()
         };
@@ -469,7 +490,12 @@ impl Gate {
                 return Some(inner.next_look(now, patience));
             }
             drop(inner);
-            late.into_iter().for_each(|mount| mount.fence());
+            for (id, mount) in late {
+                mount.fence();
+                if mount.machine().is_some() {
+                    self.end(id);
+                }
+            }
             stuck.into_iter().for_each(|then| then());
             inner = self.inner();
         }
@@ -479,263 +505,4 @@ impl Gate {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::{Noted, StillHost};
-
-    const INO: Ino = Ino(7);
-    const NOTICE: Notice = Notice { ino: 7, pages: true, grown: None };
-
-    /// A gate with a keeper, and its clock.
-    fn gate() -> (Arc<StillHost>, Gate) {
-        let host = Arc::new(StillHost::default());
-        let gate = Gate::new(Arc::<StillHost>::clone(&host));
-        assert!(gate.keep(Arc::new(Noted::default())) && !gate.keep(Arc::new(Noted::default())));
-        (host, gate)
-    }
-
-    fn mount(gate: &Gate) -> PortId {
-        gate.begin(Arc::new(Noted::default()), None)
-    }
-
-    #[test]
-    fn answers_wait_for_what_was_told_before() {
-        let (_, gate) = gate();
-        let (a, b) = (mount(&gate), mount(&gate));
-        assert!(gate.is_open() && gate.ticket(&Involved::default()).is_none());
-        gate.tell(a, INO, NOTICE);
-        gate.tell(b, INO, NOTICE);
-        let (done, waiting) = std::sync::mpsc::channel();
-        let ticket = gate.ticket(&Involved::default()).unwrap();
-        gate.after(ticket, move || done.send(()).unwrap());
-        // The answer does not wait for later notices.
-        gate.tell(a, INO, NOTICE);
-        assert_eq!(gate.next(a), Next::Tell(NOTICE));
-        gate.told(a);
-        assert!(waiting.try_recv().is_err());
-        gate.end(b);
-        waiting.try_recv().unwrap();
-        assert!(!gate.is_open());
-        gate.next(a);
-        gate.told(a);
-        assert!(gate.is_open());
-        gate.end(a);
-        assert_eq!(gate.next(a), Next::Over);
-    }
-
-    /// Calls on a few inodes, some of them changes with notices: each answer waits for the notices
-    /// of its own call and of all changes that it follows from, and for no others.
-    #[test]
-    fn answers_wait_for_what_they_go_by() {
-        use std::collections::BTreeSet;
-        let (_, gate) = gate();
-        let ports = [mount(&gate), mount(&gate)];
-        let (mut told, mut done) = ([0; 2], [0; 2]);
-        // For each inode, the notices that a call which goes by it follows from.
-        let mut follows: [BTreeSet<(usize, u64)>; 6] = Default::default();
-        let mut seed = 1u64;
-        let mut random = |below: u64| {
-            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (seed >> 33) % below
-        };
-        let mut waited = [0; 2];
-        for _ in 0..20_000 {
-            if random(2) == 0 {
-                let port = random(2) as usize;
-                if done[port] < told[port] {
-                    gate.next(ports[port]);
-                    gate.told(ports[port]);
-                    done[port] += 1;
-                }
-                continue;
-            }
-            let mut involved = Involved::default();
-            let all = random(20) == 0;
-            let inodes: BTreeSet<usize> = (0..=random(3)).map(|_| random(6) as usize).collect();
-            inodes.iter().for_each(|&ino| involved.add(Ino(ino as u64)));
-            if all {
-                involved.add_all();
-            }
-            let mut sees: BTreeSet<_> =
-                inodes.iter().flat_map(|&ino| follows[ino].clone()).collect();
-            if all {
-                sees = (0..2).flat_map(|port| (1..=told[port]).map(move |n| (port, n))).collect();
-            }
-            if random(2) == 0 {
-                for &ino in &inodes {
-                    involved.change(Ino(ino as u64));
-                    for port in (0..2).filter(|_| random(8) == 0) {
-                        gate.tell(ports[port], Ino(ino as u64), NOTICE);
-                        told[port] += 1;
-                        sees.insert((port, told[port]));
-                    }
-                }
-                inodes.iter().for_each(|&ino| follows[ino].extend(&sees));
-            }
-            let last = |port| sees.iter().filter(|need| need.0 == port).map(|need| need.1).max();
-            let expected = [0, 1].map(|port| last(port).filter(|&last| last > done[port]));
-            let ticket = gate.ticket(&involved).unwrap_or_default();
-            let waits = [0, 1].map(|port| {
-                let need = ticket.0.iter().find(|need| need.0 == ports[port]);
-                need.map(|need| need.1).filter(|&need| need > done[port])
-            });
-            assert_eq!(waits, expected);
-            waited[usize::from(waits != [None; 2])] += 1;
-            let free = inodes.iter().all(|&ino| {
-                assert_eq!(
-                    gate.is_free(Ino(ino as u64)),
-                    follows[ino].iter().all(|&(port, n)| n <= done[port])
-                );
-                gate.is_free(Ino(ino as u64))
-            });
-            assert!(all || free == (waits == [None; 2]));
-        }
-        assert!(waited.iter().all(|&times| times > 1000), "{waited:?}");
-        ports.into_iter().for_each(|port| gate.end(port));
-    }
-
-    /// An answer that waits for a mount of less patience than those before it is looked after in
-    /// time.
-    #[test]
-    fn the_keeper_hears_of_an_earlier_deadline() {
-        let host = Arc::new(StillHost::default());
-        let gate = Gate::new(Arc::<StillHost>::clone(&host));
-        let bell = Arc::new(Noted::default());
-        assert!(gate.keep(Arc::<Noted>::clone(&bell)));
-        let trusted = mount(&gate);
-        let other = gate.begin(Arc::new(Noted::default()), Some(7));
-        gate.tell(trusted, INO, NOTICE);
-        gate.tell(other, INO, NOTICE);
-        let wakes = |port, cut| {
-            gate.after_cut(Ticket(vec![(port, 1)]), cut, || {});
-            bell.was_rung()
-        };
-        assert!(wakes(trusted, None), "the first");
-        assert_eq!(gate.tend(), Some(Some(PATIENCE)));
-        host.pass(Duration::from_millis(1));
-        assert!(!wakes(trusted, None), "it is late after the first");
-        assert!(wakes(other, None));
-        assert_eq!(gate.tend(), Some(Some(UNTRUSTED)));
-        host.pass(UNTRUSTED);
-        assert_eq!(gate.tend(), Some(Some(PATIENCE - UNTRUSTED - Duration::from_millis(1))));
-        assert!(gate.is_fenced(other) && !gate.is_fenced(trusted));
-        assert!(wakes(trusted, Some(Cut { port: other, ino: 7 })), "it may be stuck soon");
-        gate.end(trusted);
-        gate.end(other);
-    }
-
-    /// However long it takes, an answer goes out when the mount has forgotten, or has ended.
-    #[test]
-    fn who_is_late_is_fenced() {
-        for ends in [true, false] {
-            let (host, gate) = gate();
-            let (late, prompt) = (Arc::new(Noted::default()), Arc::new(Noted::default()));
-            let (a, b) = (
-                gate.begin(Arc::<Noted>::clone(&late), None),
-                gate.begin(Arc::<Noted>::clone(&prompt), None),
-            );
-            gate.tell(a, INO, NOTICE);
-            gate.tell(b, INO, NOTICE);
-            gate.next(b);
-            gate.told(b);
-            let (done, waiting) = std::sync::mpsc::channel();
-            gate.after(gate.ticket(&Involved::default()).unwrap(), move || done.send(()).unwrap());
-            assert_eq!(gate.tend(), Some(Some(PATIENCE)));
-            host.pass(PATIENCE - Duration::from_millis(1));
-            assert_eq!(gate.tend(), Some(Some(Duration::from_millis(1))));
-            assert!(!late.was_fenced());
-            host.pass(Duration::from_millis(1));
-            assert_eq!(gate.tend(), Some(None));
-            assert!(late.was_fenced() && !prompt.was_fenced());
-            assert!(gate.is_fenced(a) && !gate.is_fenced(b));
-            host.pass(100 * PATIENCE);
-            assert_eq!(gate.tend(), Some(None));
-            assert!(waiting.try_recv().is_err(), "it may see old data");
-            gate.tell(a, INO, NOTICE);
-            gate.finish(a);
-            for _ in 0..2 {
-                assert_eq!(gate.next(a), Next::Tell(NOTICE));
-                if ends {
-                    break;
-                }
-                gate.told(a);
-            }
-            if ends {
-                assert!(!gate.is_open() && waiting.try_recv().is_err());
-            } else {
-                assert_eq!(gate.next(a), Next::Over);
-            }
-            gate.end(a);
-            waiting.try_recv().unwrap();
-            assert!(gate.is_open());
-            gate.end(b);
-            assert_eq!(gate.tend(), None, "nobody is left");
-        }
-    }
-
-    /// A user's mounts that lie, one after the other, make an answer wait once; other users' mounts
-    /// are as they were.
-    #[test]
-    fn who_lies_is_not_waited_for_again() {
-        let (host, gate) = gate();
-        let ports = [7, 7, 7, 8].map(|uid| gate.begin(Arc::new(Noted::default()), Some(uid)));
-        let honest = mount(&gate);
-        // An answer waits for the mount at `port`, which never forgets; returns for how long.
-        let wait = |port: PortId| {
-            gate.tell(port, INO, NOTICE);
-            gate.after(gate.ticket(&Involved::default()).unwrap(), || {});
-            let mut waited = Duration::ZERO;
-            while !gate.is_fenced(port) {
-                let next = gate.tend().unwrap().unwrap();
-                host.pass(next);
-                waited += next;
-                gate.tend();
-            }
-            gate.end(port);
-            waited
-        };
-        assert!(ports.iter().chain([&honest]).all(|&port| gate.lends(port)));
-        assert_eq!(wait(ports[0]), UNTRUSTED);
-        assert!(!gate.lends(ports[1]) && gate.lends(ports[3]) && gate.lends(honest));
-        assert_eq!(wait(ports[1]), DISTRUSTED, "it had a lease before");
-        assert_eq!(wait(ports[3]), UNTRUSTED, "another user");
-        host.pass(crate::leases::trust::WITHDRAWN);
-        assert!(gate.lends(ports[2]));
-        assert_eq!(wait(honest), PATIENCE);
-        let again = mount(&gate);
-        assert!(gate.lends(again), "a trusted user stays so");
-        gate.end(again);
-        gate.end(ports[2]);
-    }
-
-    /// Of two mounts that cut one file, and write nothing back before, the older cut is answered.
-    #[test]
-    fn cuts_that_wait_for_each_other() {
-        let (host, gate) = gate();
-        let mount = Arc::new(Noted::default());
-        let ports = [0, 1].map(|_| gate.begin(Arc::<Noted>::clone(&mount), None));
-        let (done, waiting) = std::sync::mpsc::channel();
-        for (i, port) in ports.into_iter().enumerate() {
-            gate.tell(ports[1 - i], INO, NOTICE);
-            let ticket = Ticket(vec![(ports[1 - i], 1)]);
-            let done = done.clone();
-            let cut = Some(Cut { port, ino: NOTICE.ino });
-            gate.after_cut(ticket, cut, move || done.send(i).unwrap());
-            host.pass(Duration::from_millis(1));
-        }
-        for port in ports {
-            gate.next(port);
-        }
-        host.pass(STUCK - Duration::from_millis(3));
-        gate.tend();
-        assert!(waiting.try_recv().is_err(), "that early they may only be slow");
-        host.pass(Duration::from_millis(1));
-        gate.tend();
-        assert_eq!(waiting.try_recv(), Ok(0));
-        gate.tend();
-        assert!(waiting.try_recv().is_err(), "the other goes on");
-        gate.told(ports[0]);
-        assert_eq!(waiting.try_recv(), Ok(1));
-        assert!(!mount.was_fenced(), "both could go on");
-    }
-}
+mod tests;

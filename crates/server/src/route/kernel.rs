@@ -92,7 +92,7 @@ const WINDOW_FILE_MAX: u64 = 256 << 20;
 
 /// How long the kernel relies on attributes, in seconds. Changes are invalidated: this only bounds
 /// an error of the kernel itself, which takes the attributes of a directory from an answer that it
-/// has overtaken by a change of its own.
+/// has overtaken by a change of its own. On names as long, where they have leases.
 const ATTR_VALID: u64 = 1;
 /// How long the kernel relies on what only it changes, or nobody, in seconds: as long as it likes.
 const FOR_EVER: u64 = 365 * 24 * 60 * 60;
@@ -377,13 +377,16 @@ impl Kernel {
         Ok(())
     }
 
-    /// Says in an answer how long the kernel may rely on the attributes in it.
+    /// Says in an answer how long the kernel may rely on the attributes and the name in it.
     fn lend(&self, shown: Shown, reply: &mut [u8]) {
-        let Some((at, lent)) = shown.filter(|(_, lent)| lent.valid) else { return };
+        let Some((at, lent)) = shown else { return };
         let (attr_valid, valid) = (ATTR_VALID.max(self.options.valid()), &mut reply[at..]);
         if lent.entry {
-            EntryOut { attr_valid, ..EntryOut::load(valid) }.store(valid);
-        } else {
+            let mut entry = EntryOut::load(valid);
+            entry.attr_valid = if lent.valid { attr_valid } else { entry.attr_valid };
+            entry.entry_valid = if lent.named { ATTR_VALID } else { entry.entry_valid };
+            entry.store(valid);
+        } else if lent.valid {
             AttrOut { attr_valid, ..AttrOut::load(valid) }.store(valid);
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use atoll_vfs::{Context, Errno, Handle, Ino, OpenFlags, Result};
+use atoll_vfs::{Context, Errno, Handle, Ino, Name, OpenFlags, Result};
 
 use crate::leases::caches::KernelCache;
 use crate::leases::view::{ViewId, Views};
@@ -23,6 +23,8 @@ pub struct Lent {
     pub entry: bool,
     /// The kernel may keep the attributes.
     pub valid: bool,
+    /// The kernel may keep the name by which it was given the inode.
+    pub named: bool,
 }
 
 /// A session's own state.
@@ -128,7 +130,18 @@ impl Own {
     #[inline]
     pub fn lend_entry(&mut self, ino: Ino, lend: bool) {
         if let Some(cache) = &self.cache {
-            self.lent = Some(Lent { ino, entry: true, valid: cache.given(ino, lend) });
+            let valid = cache.given(ino, lend);
+            self.lent = Some(Lent { ino, entry: true, valid, named: false });
+        }
+    }
+
+    /// The same by its name in a directory, which the client may keep too.
+    #[inline]
+    pub fn lend_name(&mut self, dir: Ino, name: Name<'_>, ino: Ino, lend: bool) {
+        if let Some(cache) = &self.cache {
+            let valid = cache.given(ino, lend);
+            let named = cache.named(dir, name.bytes(), ino);
+            self.lent = Some(Lent { ino, entry: true, valid, named });
         }
     }
 
@@ -136,7 +149,7 @@ impl Own {
     #[inline]
     pub fn lend_attributes(&mut self, ino: Ino) {
         if let Some(cache) = &self.cache {
-            self.lent = Some(Lent { ino, entry: false, valid: cache.shown(ino) });
+            self.lent = Some(Lent { ino, entry: false, valid: cache.shown(ino), named: false });
         }
     }
 }

@@ -92,12 +92,12 @@ impl<F: FileSystem> Call<'_, F> {
     }
 
     /// Gives the client, which may name it, the inode that `name` is in `dir`, to keep its
-    /// attributes if `lend`. Returns them as the client sees them.
+    /// attributes if `lend`, and the name. Returns the attributes as the client sees them.
     #[inline]
     pub fn entry(&mut self, dir: Ino, name: Name<'_>, attr: Attr, lend: bool) -> Attr {
         let Call { state, cx, own, .. } = self;
         state.views.found_entry(own.view_of(cx), dir, name, &attr);
-        own.lend_entry(attr.ino, lend);
+        own.lend_name(dir, name, attr.ino, lend);
         own.inodes.shown(attr)
     }
 
