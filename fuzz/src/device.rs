@@ -252,10 +252,13 @@ impl Life {
             spin: Duration::ZERO,
             window,
             copies: has(6),
+            tells: has(7),
         };
         let begin = served.begin(script.byte().is_multiple_of(8));
         let (front_end, theirs) = FrontEnd::new(record);
-        let device = Device::new(theirs, options, Box::new(begin)).expect("descriptors");
+        let (machine, kept, pulse) = (1, None, Arc::default());
+        let device = Device::new(theirs, options, machine, kept, pulse, Box::new(begin));
+        let device = device.expect("descriptors");
         let stop = eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor");
         let memory = GuestMemory::new(script);
         let mut life = Life {

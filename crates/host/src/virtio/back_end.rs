@@ -15,13 +15,12 @@ use vhost::vhost_user::message::{
 };
 use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
 
-use super::Broken;
-use super::SIZE_MAX;
 use super::inflight::{self, Record};
 use super::memory::{GuestMemory, Place};
 use super::notices::BUFFER;
 use super::queue::{Features, Parts, Queue};
 use super::window::RANGE;
+use super::{Broken, SIZE_MAX};
 
 /// The feature of virtio-fs that there is a queue for notices: VIRTIO 1.2, 5.11.3.
 const NOTIFICATION: u64 = 1;

@@ -659,9 +659,9 @@ impl<F: FileSystem + Send> Device<F> {
         let broken = |Broken(why): Broken| why.to_owned();
         let any = self.service.turn(&mut Self::state(&self.state)).map_err(broken)?;
         match self.wait(stop, true).map_err(broken)? {
-            false => Ok(Step::Gone),
-            true if any => Ok(Step::Served),
-            true => Ok(Step::Idle),
+            Some(_) => Ok(Step::Gone),
+            None if any => Ok(Step::Served),
+            None => Ok(Step::Idle),
         }
     }
 
