@@ -286,12 +286,15 @@ impl Kernel {
                 give(&identity.to_bytes())
             }
             identify::MAP => {
-                let (offset, len) = identify::map_range(argument).ok_or(Errno::ENOTTY)?;
+                let (offset, len, parts) = identify::map_range(argument).ok_or(Errno::ENOTTY)?;
                 // The kernel itself may map files that do not change.
                 if session.volume().address().is_none() || self.options.unchanging {
                     return Err(Errno::ENOTTY);
                 }
                 let mapping = session.map(cx, ino, handle, offset, len)?;
+                if mapping.len < len && !parts {
+                    return Err(Errno::ENOMEM);
+                }
                 let address = session.volume().address().unwrap_or_default();
                 give(&identify::map_answer(&mapping, address).ok_or(Errno::ENOTTY)?)
             }
