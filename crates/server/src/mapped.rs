@@ -485,6 +485,11 @@ impl<F: FileSystem + Send> Volume<F> {
         self.lock().is_ok_and(|state| state.mapped.file(token).is_ok())
     }
 
+    /// Whether all `tokens` are this volume's.
+    pub fn are_mapped(&self, mut tokens: impl Iterator<Item = MapToken>) -> bool {
+        self.lock().is_ok_and(|state| tokens.all(|token| state.mapped.file(token).is_ok()))
+    }
+
     /// Makes durable what was stored into a mapped file until now, for the user `uid`: msync(2).
     ///
     /// # Errors

@@ -206,6 +206,8 @@ impl World {
             }
             14 => {
                 self.volume.tend_mappings(NOW).unwrap();
+                self.volume.write_back(NOW).unwrap();
+                (0..FILES.len()).for_each(|file| self.mark(file, false));
             }
             15 => {
                 // A range is given back, and goes.

@@ -5,11 +5,11 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use atoll_host::server::mapped_memory;
-use atoll_server::{Access, Credentials, Session};
+use atoll_server::{Access, Credentials, Limits, Session};
 
 use atoll_tests::guest::{Guest, Setup};
 use atoll_tests::window::{SHMEM_MAP, SHMEM_UNMAP, Window};
-use atoll_vfs::{Handle, OpenFlags, SetAttr};
+use atoll_vfs::{Context, Handle, OpenFlags, SetAttr};
 
 use super::*;
 
@@ -565,4 +565,55 @@ fn a_program_maps_what_a_guest_is_shown() {
     // A range is in one piece.
     let over = setup(4096, RANGE, BOTH, 2 * RANGE);
     assert_eq!(guest.ask(FUSE_SETUPMAPPING, file.0, &over, 0).unwrap().0, EINVAL);
+}
+
+/// Where another user's write finds no room in what a program has mapped, that is let go of. A
+/// guest that is shown a part of it hears that its stores are lost when it syncs; what it is shown
+/// alone stays.
+#[test]
+fn a_guest_hears_of_what_is_lost() {
+    // Of which the device takes 19 MiB.
+    let memory = Some(26 << 20);
+    let served = Served::new(Options { window: WINDOW, memory, ..Options::default() });
+    let (mut guest, window) = begin(&served, "guest");
+    let (file, _) = fill(&mut guest, "f", 5 << 20);
+    let (mut session, theirs) = ring(&served, file.0);
+    let volume = Arc::clone(served.volume.as_ref().unwrap());
+    let limits = Limits { mapped: 1 << 20, ..Limits::default() };
+    let access = Access { limits, ..Access::default() };
+    let user = Credentials { uid: 4321, gid: 4321, ..Credentials::default() };
+    let mut little = volume.session(user, access).unwrap();
+    let set = SetAttr { mode: Some(0o666), ..SetAttr::default() };
+    session.setattr(&fixtures::cx(), theirs.0, None, &set).unwrap();
+    let by = Context { uid: 4321, gid: 4321, ..fixtures::cx() };
+    little.lookup(&by, Ino::ROOT, Name::new(b"f").unwrap()).unwrap();
+    let handle = little.open(&by, theirs.0, OpenFlags::READ | OpenFlags::WRITE).unwrap();
+    // What is mapped beyond the end counts when it is written.
+    let token = little.map(&by, theirs.0, handle, 6 << 20, 20 << 20).unwrap().token;
+    let _program = mapped_memory(&volume, token).unwrap();
+    drop(volume);
+    let (alone, at) = show((&mut guest, &window), file.0, (0, BOTH, 0));
+    alone.write_all_at(b"alone", at).unwrap();
+    let sync = [&file.1.to_le_bytes()[..], &[0; 8]].concat();
+    let (shared, end) = show((&mut guest, &window), file.0, (3 * RANGE, BOTH, RANGE));
+    assert_eq!(guest.ask(FUSE_FSYNC, file.0, &sync, 0).unwrap().0, 0);
+    drop(little);
+    let mut wrote = 0;
+    while session
+        .write(&fixtures::cx(), theirs.0, theirs.1, (6 << 20) + wrote, &[1; 1 << 16])
+        .is_ok()
+    {
+        wrote += 1 << 16;
+        if wrote == 20 << 20 {
+            break;
+        }
+    }
+    assert_eq!(wrote, 20 << 20, "others' writes succeed");
+    shared.write_all_at(b"lost", end).unwrap();
+    assert_eq!(guest.ask(FUSE_FSYNC, file.0, &sync, 0).unwrap().0, EIO);
+    hide((&mut guest, &window), file.0, &[RANGE]);
+    assert_eq!(guest.ask(FUSE_FSYNC, file.0, &sync, 0).unwrap().0, 0);
+    assert_eq!(read(&mut guest, file, 0, 5), b"alone");
+    alone.write_all_at(b"again", at).unwrap();
+    assert_eq!(read(&mut guest, file, 0, 5), b"again");
 }

@@ -408,7 +408,9 @@ impl<F: FileSystem + Send> Service<F> {
         if !self.window.is_there() {
             return Ok(false);
         }
-        if let Some(life) = &self.life {
+        if self.window.wants_room()
+            && let Some(life) = &self.life
+        {
             let (window, bell) = (&mut self.window, &self.bell);
             life.place.with(|session| window.show_more(session, bell));
         }

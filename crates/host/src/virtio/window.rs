@@ -204,6 +204,11 @@ impl Window {
         );
     }
 
+    /// Whether there are ranges for which there was no room.
+    pub fn wants_room(&self) -> bool {
+        !self.wants.is_empty()
+    }
+
     /// Shows the ranges for which there was no room, if there is some now.
     pub fn show_more<F: FileSystem + Send>(&mut self, session: &mut Session<F>, bell: &Doorbell) {
         let now = Instant::now();
@@ -335,11 +340,14 @@ impl Window {
 
     /// Whether what is shown of `ino` is its content no more, so that stores there are lost.
     pub fn is_lost<F: FileSystem + Send>(&self, ino: u64, session: &Session<F>) -> bool {
-        let lost = |kept: &Kept| match kept {
-            Kept::Memory(token) => !session.volume().has_mapped(*token),
-            _ => false,
-        };
-        self.shown.values().any(|shown| shown.ino == ino && lost(&shown.kept))
+        let of_file = self.shown.values().filter(|shown| shown.ino == ino);
+        let mut tokens = of_file
+            .filter_map(|shown| match shown.kept {
+                Kept::Memory(token) => Some(token),
+                _ => None,
+            })
+            .peekable();
+        tokens.peek().is_some() && !session.volume().are_mapped(tokens)
     }
 
     /// A copy of a range of a file that the guest may read.

@@ -87,7 +87,8 @@ const S_IFMT: u32 = 0o170_000;
 const S_IFREG: u32 = 0o100_000;
 
 /// The longest file of a volume that goes into a window where the kernel lets the server choose:
-/// what it maps of one stays in memory as long as it maps a part.
+/// what does not stay in a window of the usual size is copied into memory each time that it is
+/// shown, some 2 ms for a range, and read and written by requests for less.
 const WINDOW_FILE_MAX: u64 = 256 << 20;
 
 /// How long the kernel relies on attributes, in seconds. Changes are invalidated: this only bounds
