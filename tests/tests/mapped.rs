@@ -2,6 +2,8 @@
 
 #[path = "mapped/late.rs"]
 mod late;
+#[path = "mapped/power.rs"]
+mod power;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

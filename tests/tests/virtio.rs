@@ -24,7 +24,7 @@ use atoll_host::client::{Address, Connection};
 use atoll_host::server::bind::{bind, bind_stream};
 use atoll_host::server::guests::{AWAY, Guest as Machine, Ids};
 use atoll_host::server::listen::{Door, SocketServer};
-use atoll_host::server::rules::{Mode, Rules};
+use atoll_host::server::rules::{Limit, Mode, Rules};
 use atoll_host::virtio::device::DeviceOptions;
 use atoll_server::Volume;
 use atoll_server::route::kernel::{KernelOptions, Others};
@@ -81,6 +81,8 @@ struct Options {
     away: Duration,
     /// Counts what the watchdog tells, if there is one.
     watchdog: Option<Arc<AtomicU64>>,
+    /// The most memory that the user of these tests may take.
+    memory: Option<u64>,
 }
 
 impl Default for Options {
@@ -95,6 +97,7 @@ impl Default for Options {
             tells: false,
             away: AWAY,
             watchdog: None,
+            memory: None,
         }
     }
 }
@@ -110,7 +113,11 @@ impl Served {
         let volume = atoll_host::server::volume(fs, "v");
         let rules = || {
             let rules = options.rules.iter().map(|rule| rule.parse().unwrap()).collect();
-            Rules::new(rules, nix::unistd::getuid().as_raw())
+            let own = nix::unistd::getuid().as_raw();
+            let limit = options.memory.map(|bytes| format!("uid:{own},memory={bytes}"));
+            let size = |text: &str| text.parse().map_err(|_| text.to_owned());
+            let limits = limit.iter().map(|limit| Limit::parse(limit, size).unwrap());
+            Rules::new(rules, own).with_limits(limits.collect())
         };
         let listener = bind(&folder.path().join("s"), false).unwrap();
         let door = Door { listener, rules: rules(), address: None };

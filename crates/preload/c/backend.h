@@ -44,7 +44,8 @@ _Static_assert(ATOLL_IDENTIFY == _IOR('A', 0xf5, struct atoll_identity), "ATOLL_
 /* By ATOLL_MAP, asks the server for memory that is the content of `length` bytes of the file
  * from `offset` on, to map it: shared with every other program that does, and with what it reads
  * and writes. ENOTTY where there is no server. The memory is had in exchange for the token at
- * the socket `address`. */
+ * the socket `address`. If `writable` is ATOLL_MAP_PARTS, the answer's `length` says how many of
+ * the bytes are in it; those that follow are asked for by themselves. */
 struct atoll_map {
     uint32_t magic, version; /* as above */
     uint64_t offset, length;

@@ -147,8 +147,8 @@ static long ask_server(uint8_t kind, const struct atoll_map *map) {
     return result;
 }
 
-/* The memory of `length` bytes of fd from `at` on: a descriptor, a negative error number, or
- * ATOLL_BY_KERNEL where there is no server. */
+/* The memory of the first of `length` bytes of fd from `at` on, of as many as `map` says then: a
+ * descriptor, a negative error number, or ATOLL_BY_KERNEL where there is no server. */
 static long memory_of(int fd, off_t at, size_t length, struct atoll_map *map) {
     long memory = -ENODEV;
     /* Nobody else may have it mapped, and the server be letting go of it just now. */
@@ -158,6 +158,7 @@ static long memory_of(int fd, off_t at, size_t length, struct atoll_map *map) {
         map->version = ATOLL_VERSION;
         map->offset = at;
         map->length = length;
+        map->writable = ATOLL_MAP_PARTS;
         long result = raw(SYS_ioctl, fd, ATOLL_MAP, map);
         if (result == -ENOTTY || result == -ENOSYS || result == -EINVAL) return ATOLL_BY_KERNEL;
         if (result < 0) return result;
@@ -178,6 +179,57 @@ static void *address_or_error(long result) {
     return (void *)result;
 }
 
+/* Notes that `length` bytes are mapped at `address`; false without memory for that. */
+static bool keep(struct mapping *made, long address, size_t length) {
+    made->start = address;
+    made->end = made->start + whole_pages(length);
+    lock(&mappings_lock);
+    atomic_store(&any, true);
+    cut(made->start, made->end);
+    struct mapping *kept = new_mapping();
+    if (kept) {
+        *kept = *made;
+        kept->next = mappings;
+        mappings = kept;
+    }
+    unlock(&mappings_lock);
+    return kept != NULL;
+}
+
+/* Maps the memory of `made`, a descriptor, for `length` bytes at `address`, and what of them is in
+ * other memories from those. */
+static long map_parts(struct mapping *made, long memory, void *address, size_t length,
+                      int protection, int flags) {
+    /* MAP_SHARED_VALIDATE's flags are for file systems that know them. */
+    long start = raw(SYS_mmap, address, length, protection, flags, memory, made->at);
+    raw(SYS_close, memory);
+    if (start < 0 && start >= -4095) return start;
+    long result = start;
+    size_t done = 0;
+    while (result >= 0 || result < -4095) {
+        size_t left = length - done, part = made->map.length;
+        if (part == 0 || part > left) part = left;
+        if (!keep(made, start + done, part)) result = -ENOMEM;
+        done += part;
+        if (result == -ENOMEM || done == length) break;
+        /* In place of what the first one shows there. */
+        made->at += part;
+        memory = memory_of(made->file.fd, made->at, length - done, &made->map);
+        result = memory;
+        if (memory == ATOLL_BY_KERNEL) result = -ENODEV;
+        if (memory < 0) break;
+        result = raw(SYS_mmap, start + done, length - done, protection,
+                     (flags & ~MAP_FIXED_NOREPLACE) | MAP_FIXED, memory, made->at);
+        raw(SYS_close, memory);
+    }
+    if (result >= 0 || result < -4095) return start;
+    raw(SYS_munmap, start, length);
+    lock(&mappings_lock);
+    cut(start, start + whole_pages(length));
+    unlock(&mappings_lock);
+    return result;
+}
+
 /* Maps the server's memory; false if that is not ours to do. */
 static bool map_ours(void *address, size_t length, int protection, int flags, int fd, off_t at,
                      long *result) {
@@ -193,29 +245,7 @@ static bool map_ours(void *address, size_t length, int protection, int flags, in
             memory = memory_of(fd, at, length, &made.map);
         ours = memory != ATOLL_BY_KERNEL;
         *result = memory;
-        if (memory >= 0) {
-            /* MAP_SHARED_VALIDATE's flags are for file systems that know them. */
-            *result = raw(SYS_mmap, address, length, protection, flags, memory, at);
-            raw(SYS_close, memory);
-            if (*result >= 0 || *result < -4095) {
-                made.start = *result;
-                made.end = made.start + whole_pages(length);
-                lock(&mappings_lock);
-                atomic_store(&any, true);
-                cut(made.start, made.end);
-                struct mapping *kept = new_mapping();
-                if (kept) {
-                    *kept = made;
-                    kept->next = mappings;
-                    mappings = kept;
-                }
-                unlock(&mappings_lock);
-                if (!kept) {
-                    raw(SYS_munmap, *result, length);
-                    *result = -ENOMEM;
-                }
-            }
-        }
+        if (memory >= 0) *result = map_parts(&made, memory, address, length, protection, flags);
     }
     leave();
     return ours;

@@ -22,8 +22,8 @@
 
 use std::any::Any;
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -34,28 +34,33 @@ use atoll_vfs::{
 use crate::guarded::Guarded;
 use crate::host::{PAGES_LEN, Pages};
 use crate::leases::observer::{Change, Content, Now};
-use crate::mapped::beyond::Beyond;
-use crate::mapped::files::{File, Leaves, Mapper, Orphan, Parts, STEP, length, new_token, overlap};
+use crate::mapped::files::{File, Leaves, Mapper, Orphan, STEP, length, new_token, overlap};
+use crate::mapped::memory::{Memory, Place, piece_of};
 use crate::open::handles::{Open, Origin};
 use crate::rights::identity::{Access, SessionId};
 use crate::session::Session;
 use crate::session::concerns::LOOK;
-use crate::volume::{ITSELF, Volume, Waits};
+use crate::volume::{Volume, Waits};
 
 pub(crate) mod beyond;
 pub(crate) mod files;
+pub(crate) mod memory;
+mod room;
 pub(crate) mod write_back;
 mod zeroing;
 
 pub use atoll_vfs::abi::MapToken;
 pub use files::Mapping;
+pub use memory::PIECE;
 
 /// The longest that a store waits until it is written back without anybody's asking.
 pub const WRITE_BACK_INTERVAL: Duration = Duration::from_secs(1);
 /// The most bytes of files that the mappings of one volume may have in memory.
 pub const MAPPED_MAX: u64 = 4 << 30;
-/// The most files of one volume that are mapped; each takes a descriptor.
+/// The most files of one volume that are mapped.
 pub const MAPPED_FILES_MAX: usize = 1024;
+/// The most memories of one volume; each takes a descriptor.
+const MEMORIES_MAX: usize = MAPPED_FILES_MAX + (MAPPED_MAX / PIECE) as usize;
 
 /// A file is left alone for this many times as long as comparing it took.
 const REST: u32 = 50;
@@ -78,118 +83,127 @@ impl<F: FileSystem> Guarded<F> {
         !self.mapped.files.is_empty() && self.mapped.files.contains_key(&ino)
     }
 
-    /// Begins to map `ino` for `by`, or goes on with it: brings at most [`STEP`] bytes of `range`,
-    /// a multiple of [`CHUNK`], into memory. Returns the tokens, one for loads and one for stores
-    /// too, when all is there.
-    fn map(
-        &mut self,
-        cx: &Context,
-        by: SessionId,
-        ino: Ino,
-        range: &Range<u64>,
-        access: &Access,
-    ) -> Result<Option<(MapToken, MapToken)>> {
-        let files = &self.mapped.files;
-        let known = files.get(&ino);
-        if !known.is_some_and(|file| file.sessions.contains_key(&by)) {
-            let own = files.values().filter(|file| file.sessions.contains_key(&by)).count();
-            let all = files.len() + self.mapped.orphans.len();
+    /// Begins to map what is wanted, or goes on with it: brings at most [`STEP`] bytes of it into
+    /// memory. Returns in which memory the first part of it is when all of that is there.
+    fn map(&mut self, cx: &Context, wanted: &Wanted<'_>) -> Result<Option<Lent>> {
+        let Wanted { by, ino, access, .. } = *wanted;
+        let known = self.mapped.files.get(&ino);
+        if !known.is_some_and(|file| file.is_of(by)) {
+            let own = self.mapped.files.values().filter(|file| file.is_of(by)).count();
+            let all = self.mapped.files.len() + self.mapped.orphans.len();
             let room = known.is_some() || all < MAPPED_FILES_MAX;
             if own >= access.limits.mapped_files || !room {
                 return Err(Errno::ENOMEM);
             }
         }
-        if known.is_none() {
-            self.begin_mapping(cx, by, ino)?;
+        let (place, end) = wanted.place(known);
+        let range = &(wanted.range.start..end);
+        if known.and_then(|file| file.memory(place)).is_none() {
+            self.begin_memory(cx, by, ino, place)?;
         }
         let size = self.fs.getattr(cx, ino)?.size;
-        let (all, others) = (self.mapped.bytes(), self.mapped.bytes_of(by, ino));
+        let (all, own) = (self.mapped.bytes(), self.mapped.bytes_of(by));
         let Guarded { fs, mapped, .. } = self;
+        mapped.asked += 1;
         let file = mapped.files.get_mut(&ino).ok_or(Errno::EIO)?;
-        file.grace = GRACE;
-        file.unused = false;
-        let mapper = match file.sessions.entry(by) {
+        let open = file.open;
+        let memory = file.memory_mut(place).ok_or(Errno::EIO)?;
+        memory.touch(mapped.asked);
+        let mapper = match memory.sessions.entry(by) {
             Entry::Occupied(mapper) => mapper.into_mut(),
             Entry::Vacant(place) => place.insert(Mapper::new(cx.uid, access)?),
         };
         mapper.uid = cx.uid;
-        let Some(mut gap) = file.covered.gap(range) else {
-            return Ok(Some((file.reader, file.writer)));
-        };
+        let lent = Lent { reader: memory.reader, writer: memory.writer, end };
+        let Some(mut gap) = memory.covered.gap(range) else { return Ok(Some(lent)) };
         // Beyond the end there is nothing to copy, but maybe something to make zeros of.
         gap.end = match gap.start < size {
             true => gap.end.min(gap.start + STEP),
-            false => file.pages.reach(gap.start, gap.end, STEP)?.0,
+            false => memory.pages.reach(gap.start, gap.end, STEP)?.0,
         };
-        // In whole chunks, as writes are counted.
-        let counted = overlap(&gap, &(0..size.next_multiple_of(CHUNK)));
+        let counted = match place {
+            // In whole chunks, as writes are counted.
+            Place::Whole => overlap(&gap, &(0..size.next_multiple_of(CHUNK))),
+            // All at once, so that nobody's writes find no room.
+            Place::Piece(_) if memory.counted.is_empty() => place.range(),
+            Place::Piece(start) => start..start,
+        };
         let bytes = length(&counted);
-        let own = others + mapper.bytes + bytes;
-        if own > access.limits.mapped || all + bytes > MAPPED_MAX {
+        if own + bytes > access.limits.mapped || all + bytes > MAPPED_MAX {
             return Err(Errno::ENOMEM);
         }
-        if !file.covered.takes(&gap) || bytes > 0 && !file.counted.takes(&counted) {
+        if !memory.covered.takes(&gap) || bytes > 0 && !memory.counted.takes(&counted) {
             return Err(Errno::ENOMEM);
         }
         mapper.count(bytes)?;
-        if let Err(error) = fill(fs, cx, file.open, &*file.pages, &gap, size) {
+        if let Err(error) = fill(fs, cx, open, &*memory.pages, &gap, size) {
             // The copied pages belong to nobody and are freed.
-            let _ = file.pages.zero(gap.start, gap.end);
+            let _ = memory.pages.zero(gap.start, gap.end);
             mapper.uncount(bytes);
             return Err(error);
         }
-        file.covered.add(gap)?;
+        memory.covered.add(gap)?;
         if bytes > 0 {
-            file.counted.add(counted)?;
+            memory.counted.add(counted)?;
         }
-        Ok(file.covered.gap(range).is_none().then_some((file.reader, file.writer)))
+        Ok(memory.covered.gap(range).is_none().then_some(lent))
     }
 
-    fn begin_mapping(&mut self, cx: &Context, by: SessionId, ino: Ino) -> Result<()> {
+    fn begin_memory(&mut self, cx: &Context, by: SessionId, ino: Ino, place: Place) -> Result<()> {
+        if self.mapped.count() >= MEMORIES_MAX {
+            return Err(Errno::ENOMEM);
+        }
         let pages = self.host.pages()?;
         let (reader, writer) = (new_token(&*self.host)?, new_token(&*self.host)?);
-        let both = OpenFlags::READ | OpenFlags::WRITE;
-        let (handle, flags) = match self.fs.open(cx, ino, both) {
-            Ok(handle) => (handle, both),
-            Err(Errno::EROFS) => (self.fs.open(cx, ino, OpenFlags::READ)?, OpenFlags::READ),
-            Err(error) => return Err(error),
-        };
-        let file = File {
-            pages,
-            open: Open { ino, handle, flags: Some(flags), origin: Origin::Own },
-            covered: Parts::default(),
-            counted: Parts::default(),
-            reader,
-            writer,
-            sessions: HashMap::new(),
-            stores: false,
-            grace: GRACE,
-            rests: None,
-            unused: false,
-            leaves: None,
-            beyond: Beyond::default(),
-        };
-        self.mapped.tokens.extend([(reader, ino), (writer, ino)]);
-        self.mapped.files.insert(ino, file);
-        let content = Content { ino, offset: 0, len: u64::MAX, now: Now::Same, grew: None };
-        self.tell_content(cx, by, content);
+        let is_new = !self.mapped.files.contains_key(&ino);
+        if is_new {
+            let both = OpenFlags::READ | OpenFlags::WRITE;
+            let (handle, flags) = match self.fs.open(cx, ino, both) {
+                Ok(handle) => (handle, both),
+                Err(Errno::EROFS) => (self.fs.open(cx, ino, OpenFlags::READ)?, OpenFlags::READ),
+                Err(error) => return Err(error),
+            };
+            let open = Open { ino, handle, flags: Some(flags), origin: Origin::Own };
+            self.mapped.files.insert(ino, File::new(open));
+        }
+        self.mapped.tokens.extend([(reader, (ino, place)), (writer, (ino, place))]);
+        if let Some(file) = self.mapped.files.get_mut(&ino) {
+            file.put(place, Memory::new(pages, reader, writer));
+        }
+        if is_new {
+            let content = Content { ino, offset: 0, len: u64::MAX, now: Now::Same, grew: None };
+            self.tell_content(cx, by, content);
+        }
         Ok(())
     }
 
-    /// Ends the mapping of `ino` by all sessions. Clients that still have the memory keep it, and
-    /// it counts on: as after a crash of the server it belongs to no file any more, and msync(2)
-    /// says EIO. Returns memory that nobody has, to be freed without the lock: that takes long.
-    fn end_mapping(&mut self, cx: &Context, ino: Ino) -> Option<Box<dyn Pages>> {
-        let file = self.mapped.files.remove(&ino)?;
-        self.mapped.tokens.remove(&file.reader);
-        self.mapped.tokens.remove(&file.writer);
-        // The file was open for this alone.
-        let _ = self.close(cx, (SessionId::VOLUME, 0), &file.open);
-        if file.unused {
-            return Some(file.pages);
+    /// Ends the mapping of `ino` by all sessions.
+    fn end_mapping(&mut self, cx: &Context, ino: Ino) {
+        let file = self.mapped.files.get(&ino);
+        let places: Vec<_> = file.iter().flat_map(|file| file.memories()).map(|m| m.0).collect();
+        for place in places {
+            drop(self.end_memory(cx, ino, place));
         }
-        let mappers = file.sessions.into_values().collect();
-        self.mapped.orphans.push(Orphan { pages: file.pages, mappers });
+    }
+
+    /// Ends a memory of `ino`. Clients that still have it keep it, and it counts on: as after a
+    /// crash of the server it belongs to no file any more, and msync(2) says EIO. Returns memory
+    /// that nobody has, to be freed without the lock: that takes long.
+    fn end_memory(&mut self, cx: &Context, ino: Ino, place: Place) -> Option<Box<dyn Pages>> {
+        let file = self.mapped.files.get_mut(&ino)?;
+        let memory = file.take(place)?;
+        let is_last = file.memories().next().is_none();
+        self.mapped.tokens.remove(&memory.reader);
+        self.mapped.tokens.remove(&memory.writer);
+        if is_last && let Some(file) = self.mapped.files.remove(&ino) {
+            // The file was open for this alone.
+            let _ = self.close(cx, (SessionId::VOLUME, 0), &file.open);
+        }
+        if memory.unused {
+            return Some(memory.pages);
+        }
+        let mappers = memory.sessions.into_values().collect();
+        self.mapped.orphans.push(Orphan { pages: memory.pages, mappers });
         None
     }
 
@@ -204,9 +218,9 @@ impl<F: FileSystem> Guarded<F> {
         let mut at = offset;
         for piece in room.iter_mut() {
             let end = at.saturating_add(piece.len() as u64);
-            for part in file.within(at..end) {
+            for (memory, part) in file.within(at..end) {
                 let place = (part.start - at) as usize..(part.end - at) as usize;
-                file.pages.read(part.start, &mut piece[place])?;
+                memory.pages.read(part.start, &mut piece[place])?;
             }
             at = end;
         }
@@ -245,24 +259,24 @@ impl<F: FileSystem> Guarded<F> {
     }
 
     fn count_write(&mut self, cx: &Context, ino: Ino, range: &Range<u64>) -> Result<()> {
-        let Some(mut file) = self.mapped.files.remove(&ino) else { return Ok(()) };
-        let own: u64 = file.sessions.values().map(|mapper| mapper.bytes).sum();
+        // All of a piece counts.
+        let whole = self.mapped.files.get_mut(&ino).and_then(|file| file.whole.take());
+        let Some(mut whole) = whole else { return Ok(()) };
+        let own: u64 = whole.sessions.values().map(|mapper| mapper.bytes).sum();
         let room = MAPPED_MAX.saturating_sub(self.mapped.bytes() + own);
-        let counted = file.count(range, CHUNK, |id| self.mapped.bytes_of(id, ino), room);
-        let others = file.sessions.values().any(|mapper| mapper.uid != cx.uid);
-        self.mapped.files.insert(ino, file);
+        let counted = whole.count(range, CHUNK, |id| self.mapped.bytes_of(id), room);
+        let others = whole.sessions.values().any(|mapper| mapper.uid != cx.uid);
+        if let Some(file) = self.mapped.files.get_mut(&ino) {
+            file.whole = Some(whole);
+            file.leaves = file.leaves.filter(|_| counted.is_err());
+        }
         match counted {
             Err(_) if others => self.let_go(cx, ino),
-            counted => {
-                if let Some(file) = self.mapped.files.get_mut(&ino) {
-                    file.leaves = None;
-                }
-                counted
-            }
+            counted => counted,
         }
     }
 
-    /// Writes back what was stored into `ino`, and ends its mapping, though clients have it.
+    /// Writes back what was stored into `ino`, and ends its whole memory, though clients have it.
     ///
     /// # Errors
     /// `EAGAIN` where calls leave what takes long: the call is made again when enough
@@ -283,7 +297,7 @@ impl<F: FileSystem> Guarded<F> {
             while self.leave_step(ino) == Some(false) {}
         }
         log::warn!("inode {} is not mapped any more: its mappings have all they may", ino.0);
-        self.end_mapping(&volume_context(cx.now), ino);
+        drop(self.end_memory(&volume_context(cx.now), ino, Place::Whole));
         Ok(())
     }
 
@@ -292,7 +306,7 @@ impl<F: FileSystem> Guarded<F> {
     pub(crate) fn leave_step(&mut self, ino: Ino) -> Option<bool> {
         let from = self.mapped.files.get(&ino)?.leaves?.from?;
         let own = volume_context(self.host.now());
-        let (from, written) = self.write_back_step(&own, ino, from);
+        let (from, written) = self.write_back_step(&own, ino, from..u64::MAX);
         if let Err(error) = written {
             // Another's stores that find no space are no fault of this write.
             log::error!("stores into inode {} are lost: {error}", ino.0);
@@ -317,7 +331,7 @@ impl<F: FileSystem> Guarded<F> {
         for ino in self.mapped.files.keys().copied().collect::<BTreeSet<_>>() {
             let mut at = Some(0);
             while let Some(from) = at {
-                let (next, written) = self.write_back_step(&cx, ino, from);
+                let (next, written) = self.write_back_step(&cx, ino, from..u64::MAX);
                 if let Err(error) = written {
                     log::error!("stores into inode {} are lost: {error}", ino.0);
                 }
@@ -380,29 +394,63 @@ pub(crate) fn data_from<F: FileSystem>(
     }
 }
 
+/// What a session wants to map.
+struct Wanted<'a> {
+    by: SessionId,
+    ino: Ino,
+    range: Range<u64>,
+    /// In a memory of its own, which no border of pieces crosses.
+    piece: bool,
+    access: &'a Access,
+}
+
+impl Wanted<'_> {
+    /// The memory of the file, if one is mapped, in which the beginning is to be, and where that
+    /// part ends.
+    fn place(&self, file: Option<&File>) -> (Place, u64) {
+        let piece = Place::Piece(piece_of(self.range.start));
+        let Some(file) = file else {
+            let place = if self.piece { piece } else { Place::Whole };
+            return (place, self.range.end);
+        };
+        match file.place_of(&self.range) {
+            // Where a program has mapped a part of it, all is with that.
+            (Place::Whole, _) if self.piece && !file.is_whole(piece.range()) => {
+                (piece, self.range.end)
+            }
+            place => place,
+        }
+    }
+}
+
+/// The tokens of a memory, one for loads and one for stores too, and where the part ends that is
+/// in it.
+pub(crate) struct Lent {
+    reader: MapToken,
+    writer: MapToken,
+    end: u64,
+}
+
 /// The context with which the volume itself works.
 fn volume_context(now: Timespec) -> Context {
     Context { uid: 0, gid: 0, now }
 }
 
 impl<F: FileSystem + Send> Volume<F> {
-    /// Maps `range` of `ino` for the session `by` of the user `uid`, within what `access` allows.
-    pub(crate) fn map(
-        &self,
-        cx: &Context,
-        by: SessionId,
-        ino: Ino,
-        range: Range<u64>,
-        (uid, access): (u32, &Access),
-    ) -> Result<(MapToken, MapToken)> {
-        if range.end > PAGES_LEN {
+    /// Maps what is wanted, for the user `uid`: its first part, which is in one memory.
+    fn map(&self, cx: &Context, uid: u32, mut wanted: Wanted<'_>) -> Result<Lent> {
+        let Range { start, end } = wanted.range;
+        if end > PAGES_LEN {
             return Err(Errno::EFBIG);
         }
-        let range = range.start / CHUNK * CHUNK..range.end.next_multiple_of(CHUNK);
+        wanted.range = start / CHUNK * CHUNK..end.next_multiple_of(CHUNK);
+        if !wanted.piece {
+            self.end_unused_pieces(wanted.ino, &wanted.range, cx.now)?;
+        }
         loop {
             let mut state = self.take_turn(uid)?;
-            if let Some(tokens) = state.map(cx, by, ino, &range, access)? {
-                return Ok(tokens);
+            if let Some(lent) = state.map(cx, &wanted)? {
+                return Ok(lent);
             }
         }
     }
@@ -420,20 +468,27 @@ impl<F: FileSystem + Send> Volume<F> {
         give: impl FnOnce(&dyn Any, bool) -> Result<T>,
     ) -> Result<(T, bool)> {
         let mut state = self.lock()?;
-        let (ino, file) = state.mapped.file(token)?;
-        let writable = token == file.writer;
-        let memory = give(&*file.pages, writable)?;
-        if let Some(file) = state.mapped.files.get_mut(&ino) {
-            file.stores |= writable;
-            file.grace = GRACE;
-            file.unused = false;
+        let (ino, place, memory) = state.mapped.file(token)?;
+        let writable = token == memory.writer;
+        let given = give(&*memory.pages, writable)?;
+        state.mapped.asked += 1;
+        let asked = state.mapped.asked;
+        let file = state.mapped.files.get_mut(&ino);
+        if let Some(memory) = file.and_then(|file| file.memory_mut(place)) {
+            memory.stores |= writable;
+            memory.touch(asked);
         }
-        Ok((memory, writable))
+        Ok((given, writable))
     }
 
     /// Whether `token` is one of this volume's.
     pub fn has_mapped(&self, token: MapToken) -> bool {
         self.lock().is_ok_and(|state| state.mapped.file(token).is_ok())
+    }
+
+    /// Whether all `tokens` are this volume's.
+    pub fn are_mapped(&self, mut tokens: impl Iterator<Item = MapToken>) -> bool {
+        self.lock().is_ok_and(|state| tokens.all(|token| state.mapped.file(token).is_ok()))
     }
 
     /// Makes durable what was stored into a mapped file until now, for the user `uid`: msync(2).
@@ -450,81 +505,12 @@ impl<F: FileSystem + Send> Volume<F> {
         self.enter(Waits::Here, 0, &left)?.involved.add(ino);
         Ok(())
     }
-
-    /// Writes back what is due, and ends the mappings that nobody uses: to be called every
-    /// [`WRITE_BACK_INTERVAL`]. `goes_on` is called after each step.
-    ///
-    /// # Errors
-    /// As [`write_back`](Self::write_back).
-    pub fn tend_mappings(&self, now: Timespec, goes_on: &dyn Fn()) -> Result<()> {
-        let due: Vec<(Ino, bool)> = {
-            // Freed when the lock has been released.
-            let _gone: Vec<Orphan>;
-            let mut guard = self.lock()?;
-            let mapped = &mut guard.mapped;
-            _gone = mapped.orphans.extract_if(.., |orphan| !orphan.pages.is_shared()).collect();
-            let mut due = Vec::new();
-            let mut rested = false;
-            for (ino, file) in &mut mapped.files {
-                // One of them, so that it takes no time.
-                rested = rested || file.pages.rest();
-                file.unused = file.grace == 0 && !file.pages.is_shared();
-                file.grace = file.grace.saturating_sub(1);
-                if file.unused || file.rests.is_none_or(|until| until <= self.host.uptime()) {
-                    due.push((*ino, file.unused));
-                }
-            }
-            due
-        };
-        let mut result = Ok(());
-        for (ino, unused) in due {
-            let begun = self.host.uptime();
-            result = result.and(self.write_back_steps(ITSELF, ino, now, goes_on));
-            let _gone;
-            let mut state = self.lock()?;
-            let Some(file) = state.mapped.files.get_mut(&ino) else { continue };
-            let ended = self.host.uptime();
-            file.rests = Some(ended + ended.saturating_sub(begun) * REST);
-            // Stores from before the last client let go have been written back.
-            if unused && file.unused {
-                _gone = state.end_mapping(&volume_context(now), ino);
-            }
-        }
-        result
-    }
-
-    /// Ends the mappings that nobody uses now, for one who wants to map and finds no room. Who was
-    /// told a token and has not come for the memory yet begins again.
-    pub fn end_unused_mappings(&self, now: Timespec) {
-        let unused: Vec<Ino> = {
-            let _gone: Vec<Orphan>;
-            let Ok(mut guard) = self.lock() else { return };
-            let mapped = &mut guard.mapped;
-            _gone = mapped.orphans.extract_if(.., |orphan| !orphan.pages.is_shared()).collect();
-            let files = mapped.files.iter_mut();
-            files
-                .filter_map(|(ino, file)| {
-                    file.unused = !file.pages.is_shared();
-                    file.unused.then_some(*ino)
-                })
-                .collect()
-        };
-        for ino in unused {
-            if self.write_back_file(ITSELF, ino, now).is_err() {
-                continue;
-            }
-            let _gone;
-            let Ok(mut state) = self.lock() else { return };
-            if state.mapped.files.get(&ino).is_some_and(|file| file.unused) {
-                _gone = state.end_mapping(&volume_context(now), ino);
-            }
-        }
-    }
 }
 
 impl<F: FileSystem + Send> Session<F> {
     /// Maps `len` bytes of an open file from `offset` on, for loads and, if it is open for writing
-    /// too, for stores, which all others see at once (see the [module](self)).
+    /// too, for stores, which all others see at once (see the [module](self)). They may be in
+    /// several memories: what is mapped is the first part of them.
     ///
     /// # Errors
     /// `EBADF`; `EACCES` for a file that is not open for reading; `EINVAL` for no bytes; `EFBIG`;
@@ -536,6 +522,34 @@ impl<F: FileSystem + Send> Session<F> {
         handle: Handle,
         offset: u64,
         len: u64,
+    ) -> Result<Mapping> {
+        self.map_as(cx, (ino, handle), (offset, len), false)
+    }
+
+    /// The same for bytes that are to be in a memory of their own, if nobody else has mapped them,
+    /// so that it can go without the file's others.
+    ///
+    /// # Errors
+    /// As [`map`](Self::map); `EINVAL` for bytes of several pieces.
+    pub(crate) fn map_piece(
+        &mut self,
+        cx: &Context,
+        file: (Ino, Handle),
+        (offset, len): (u64, u64),
+    ) -> Result<Mapping> {
+        let last = offset.checked_add(len).and_then(|end| end.checked_sub(1));
+        if last.is_none_or(|last| piece_of(last) != piece_of(offset)) {
+            return Err(Errno::EINVAL);
+        }
+        self.map_as(cx, file, (offset, len), true)
+    }
+
+    fn map_as(
+        &mut self,
+        cx: &Context,
+        (ino, handle): (Ino, Handle),
+        (offset, len): (u64, u64),
+        piece: bool,
     ) -> Result<Mapping> {
         if self.volume.is_foreign() {
             return Err(Errno::ENOSYS);
@@ -550,9 +564,9 @@ impl<F: FileSystem + Send> Session<F> {
             return Err(Errno::EINVAL);
         }
         let writable = flags.contains(OpenFlags::WRITE) && !self.own.access.read_only;
-        let (id, access) = (self.own.id, (self.own.peer.uid, &self.own.access));
-        let judged = self.judge.context(cx);
-        let (reader, writer) = self.volume.map(&judged, id, open.ino, offset..end, access)?;
+        let (by, uid, access) = (self.own.id, self.own.peer.uid, &self.own.access);
+        let wanted = Wanted { by, ino: open.ino, range: offset..end, piece, access };
+        let lent = self.volume.map(&self.judge.context(cx), uid, wanted)?;
         // No kernel has it in its cache when this is answered.
         let mut call = self.enter(cx, LOOK)?;
         call.state.involved.add(open.ino);
@@ -561,7 +575,8 @@ impl<F: FileSystem + Send> Session<F> {
         if call.state.relatime && counts {
             call.state.accessed(&call.cx, call.own.id, open.ino);
         }
-        Ok(Mapping { token: if writable { writer } else { reader }, writable })
+        let token = if writable { lent.writer } else { lent.reader };
+        Ok(Mapping { token, writable, len: lent.end.min(end) - offset })
     }
 }
 
@@ -605,7 +620,13 @@ mod tests {
         let token = user.map(&CX, ino, by, 0, 2 * LEN).unwrap().token;
         volume.mapped_memory(token, |_, _| Ok(())).unwrap();
         let store = |at, data: &[u8]| {
-            volume.lock().unwrap().mapped.files[&attr.ino].pages.write(at, data).unwrap();
+            volume.lock().unwrap().mapped.files[&attr.ino]
+                .whole
+                .as_ref()
+                .unwrap()
+                .pages
+                .write(at, data)
+                .unwrap();
         };
         store(5, b"first");
         store(LEN - CHUNK, b"last");
@@ -646,7 +667,7 @@ mod tests {
             host.unshare(false);
             session.map(&CX, attr.ino, handle, 0, 1).unwrap();
             if orphan {
-                assert!(volume.lock().unwrap().end_mapping(&CX, attr.ino).is_none());
+                volume.lock().unwrap().end_mapping(&CX, attr.ino);
             }
             let free = Arc::new(AtomicU32::new(0));
             let (looked_at, held) = (Arc::clone(&free), Arc::clone(&volume));

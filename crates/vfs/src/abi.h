@@ -30,6 +30,8 @@
 #define ATOLL_MAP_ADDRESS 48
 #define ATOLL_MAP_ZERO 156
 #define ATOLL_MAP_SIZE 160
+/* In place of "writable" in the argument: the bytes may be in several memories. */
+#define ATOLL_MAP_PARTS 1
 
 /* Begins every message of the server's socket, whose numbers are little-endian. */
 #define ATOLL_CONTROL_MAGIC 0x6c6f7461

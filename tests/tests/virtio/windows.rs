@@ -1,10 +1,15 @@
 //! The window in which a guest maps files, by a front end that keeps no rule that it need not.
 
+use std::collections::VecDeque;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
+use atoll_host::server::mapped_memory;
+use atoll_server::{Access, Credentials, Limits, Session};
+
 use atoll_tests::guest::{Guest, Setup};
 use atoll_tests::window::{SHMEM_MAP, SHMEM_UNMAP, Window};
+use atoll_vfs::{Context, Handle, OpenFlags, SetAttr};
 
 use super::*;
 
@@ -14,6 +19,7 @@ const FUSE_REMOVEMAPPING: u32 = 49;
 const EACCES: i32 = 13;
 const EBUSY: i32 = 16;
 const EINVAL: i32 = 22;
+const ENOMEM: i32 = 12;
 const ENOSPC: i32 = 28;
 const ESTALE: i32 = 116;
 
@@ -122,7 +128,7 @@ fn a_guest_is_shown_a_file() {
     let mut fs = served.end();
     let cx = fixtures::cx();
     let ino = fs.lookup(&cx, Ino::ROOT, Name::new(b"f").unwrap()).unwrap().ino;
-    let handle = fs.open(&cx, ino, atoll_vfs::OpenFlags::READ).unwrap();
+    let handle = fs.open(&cx, ino, OpenFlags::READ).unwrap();
     for (at, text) in [(5000, b"stored"), (9000, b"synced"), (RANGE + 7, b"theirs")] {
         let mut found = [0; 6];
         fs.read(&cx, ino, handle, at, &mut found).unwrap();
@@ -360,4 +366,254 @@ fn a_guest_that_begins_again_is_shown_nothing() {
         guest.reset();
         guest.init();
     }
+}
+
+/// A session as a client of a ring has it, and its handle of `f`.
+fn ring(served: &Served, ino: u64) -> (Session<Fs<RamDevice>>, (Ino, Handle)) {
+    let volume = served.volume.as_ref().unwrap();
+    let mut session = volume.session(Credentials::default(), Access::default()).unwrap();
+    let ino = Ino(ino);
+    let handle = session.open(&fixtures::cx(), ino, OpenFlags::READ | OpenFlags::WRITE).unwrap();
+    (session, (ino, handle))
+}
+
+/// The memories that a program maps to have `len` bytes from `offset` on, and where each part ends.
+fn map(
+    session: &mut Session<Fs<RamDevice>>,
+    (ino, handle): (Ino, Handle),
+    (offset, len): (u64, u64),
+) -> Vec<(std::fs::File, u64)> {
+    let (mut at, mut parts) = (offset, Vec::new());
+    while at < offset + len {
+        let rest = offset + len - at;
+        let mapping = session.map(&fixtures::cx(), ino, handle, at, rest).unwrap();
+        let memory = mapped_memory(session.volume(), mapping.token).unwrap().0;
+        at += mapping.len;
+        parts.push((std::fs::File::from(memory), at));
+    }
+    parts
+}
+
+/// What a byte of a file is after so many rounds.
+fn byte(at: usize, round: u8) -> u8 {
+    (at / 4096 * 31 + at % 251) as u8 ^ round.wrapping_mul(37)
+}
+
+fn content(range: u64, round: u8) -> Vec<u8> {
+    let from = (range * RANGE) as usize;
+    (from..from + RANGE as usize).map(|at| byte(at, round)).collect()
+}
+
+/// A guest walks over a file that is many times as long as what it may have in memory, and so do
+/// two at once, beside a program that has a part of it mapped: each byte is right, for all.
+#[test]
+fn a_file_may_be_longer_than_all_that_is_mapped() {
+    const RANGES: u64 = 50;
+    // Of which the devices take 37 MiB.
+    let memory = Some(57 << 20);
+    let mut fs = fixtures::volume(40 << 10);
+    let all = SetAttr { mode: Some(0o777), ..SetAttr::default() };
+    fs.setattr(&fixtures::cx(), Ino::ROOT, None, &all).unwrap();
+    let options = Options { window: WINDOW, memory, ..Options::default() };
+    let served = Served::with(fs, options);
+    let (mut guest, window) = begin(&served, "guest");
+    let file = create(&mut guest, "f");
+    for at in 0..RANGES * RANGE >> 19 {
+        let part: Vec<u8> = (at << 19..(at + 1) << 19).map(|at| byte(at as usize, 0)).collect();
+        assert_eq!(write(&mut guest, file, at << 19, &part), 0);
+    }
+    let (mut session, theirs) = ring(&served, file.0);
+    // In the middle of a range, and over the border of two.
+    let (from, len) = (5 * RANGE + 3 * 65_536, 2 * RANGE);
+    let program = map(&mut session, theirs, (from, len)).remove(0).0;
+    let (mut second, others) = begin(&served, "other");
+    let reads = open(&mut second, "f");
+    let mut seen = vec![0; RANGE as usize];
+    for round in 1..4u8 {
+        let mut shown = VecDeque::new();
+        for step in 0..RANGES {
+            // Now from the end.
+            let range = if round == 2 { RANGES - 1 - step } else { step };
+            let at = step % 4 * RANGE;
+            if shown.len() == 4 {
+                hide((&mut guest, &window), file.0, &[at]);
+                drop(shown.pop_front());
+            }
+            let (memory, offset) = show((&mut guest, &window), file.0, (range * RANGE, BOTH, at));
+            memory.read_exact_at(&mut seen, offset).unwrap();
+            assert!(seen == content(range, round - 1), "{round} {range}");
+            memory.write_all_at(&content(range, round), offset).unwrap();
+            // Another guest has the same, and its stores are seen.
+            if range % 3 == 0 {
+                let (theirs, place) =
+                    show((&mut second, &others), file.0, (range * RANGE, BOTH, 0));
+                theirs.read_exact_at(&mut seen, place).unwrap();
+                assert!(seen == content(range, round), "{round} {range}");
+                theirs.write_all_at(b"!", place + 77).unwrap();
+                let mut mark = [0];
+                memory.read_exact_at(&mut mark, offset + 77).unwrap();
+                assert_eq!(&mark, b"!");
+                theirs.write_all_at(&content(range, round)[77..78], place + 77).unwrap();
+                drop(theirs);
+                hide((&mut second, &others), file.0, &[0]);
+            }
+            shown.push_back(memory);
+        }
+        let mut there = vec![0; len as usize];
+        program.read_exact_at(&mut there, from).unwrap();
+        let right =
+            (from..from + len).zip(&there).all(|(at, had)| byte(at as usize, round) == *had);
+        assert!(right, "the program sees what the guests have stored, in round {round}");
+        drop(shown);
+        hide((&mut guest, &window), file.0, &[0, RANGE, 2 * RANGE, 3 * RANGE]);
+        for range in 0..RANGES {
+            let had: Vec<u8> = [0, RANGE / 2]
+                .into_iter()
+                .flat_map(|half| read(&mut second, reads, range * RANGE + half, 1 << 20))
+                .collect();
+            assert!(had == content(range, round), "{round} {range}");
+        }
+    }
+    drop((guest, second, session, program));
+    let mut fs = served.end();
+    let cx = fixtures::cx();
+    let ino = fs.lookup(&cx, Ino::ROOT, Name::new(b"f").unwrap()).unwrap().ino;
+    let handle = fs.open(&cx, ino, OpenFlags::READ).unwrap();
+    for range in 0..RANGES {
+        let mut done = 0;
+        while done < seen.len() {
+            let at = range * RANGE + done as u64;
+            done += fs.read(&cx, ino, handle, at, &mut seen[done..]).unwrap();
+        }
+        assert!(seen == content(range, 3), "{range}");
+    }
+}
+
+/// Where there is no room a range waits for what was given back to be let go of, and no longer
+/// than a guest can wait.
+#[test]
+fn a_range_waits_for_room() {
+    // Of which the device takes 19 MiB.
+    let memory = Some(32 << 20);
+    let served = Served::new(Options { window: WINDOW, memory, ..Options::default() });
+    let (mut guest, window) = begin(&served, "guest");
+    let file = create(&mut guest, "f");
+    assert_eq!(write(&mut guest, file, 40 * RANGE, b"end"), 0);
+    for lets_go in [true, false, true] {
+        let mut kept = Vec::new();
+        let mut range = 0;
+        let asks = loop {
+            assert!(range < 40, "there is no bound");
+            let body = setup(range * RANGE, RANGE, BOTH, 0);
+            let asks = guest.submit(1, FUSE_SETUPMAPPING, file.0, &body, 0);
+            let Some(asked) = window.asked_within(Duration::from_millis(100)) else { break asks };
+            window.acknowledge(&asked, 0);
+            assert_eq!(guest.answer(1, asks).unwrap().0, 0);
+            // It keeps what it was given, though it shows it no more.
+            kept.push(asked.file.unwrap());
+            hide((&mut guest, &window), file.0, &[0]);
+            range += 1;
+        };
+        assert!(range > 1 && !guest.is_answered(1, asks));
+        // Others are served meanwhile.
+        assert_eq!(write(&mut guest, file, 0, b"goes on"), 0);
+        if lets_go {
+            drop(kept);
+            let asked = window.asked();
+            window.acknowledge(&asked, 0);
+            assert_eq!(guest.answer(1, asks).unwrap().0, 0);
+            hide((&mut guest, &window), file.0, &[0]);
+        } else {
+            assert_eq!(guest.answer(1, asks).unwrap().0, ENOMEM);
+        }
+    }
+    drop(guest);
+    served.end();
+}
+
+/// A program maps a file of which a guest is shown ranges: it has those memories, and all others
+/// in one. What a guest asks for next to what a program has is in the program's.
+#[test]
+fn a_program_maps_what_a_guest_is_shown() {
+    let served = served(false);
+    let (mut guest, window) = begin(&served, "guest");
+    let (file, _) = fill(&mut guest, "f", 9 << 20);
+    let (mut session, theirs) = ring(&served, file.0);
+    let (shown, at) = show((&mut guest, &window), file.0, (RANGE, BOTH, 0));
+    let (idle, _) = show((&mut guest, &window), file.0, (3 * RANGE, BOTH, RANGE));
+    idle.write_all_at(b"before", 3 * RANGE + 9).unwrap();
+    drop(idle);
+    hide((&mut guest, &window), file.0, &[RANGE]);
+    let parts = map(&mut session, theirs, (0, 9 << 20));
+    let ends: Vec<u64> = parts.iter().map(|part| part.1).collect();
+    assert_eq!(ends, [RANGE, 2 * RANGE, 9 << 20], "what nobody has any more is no part");
+    let mut had = [0; 6];
+    parts[2].0.read_exact_at(&mut had, 3 * RANGE + 9).unwrap();
+    assert_eq!(&had, b"before");
+    shown.write_all_at(b"guest's", at + 5).unwrap();
+    parts[1].0.write_all_at(b"program's", RANGE + 100).unwrap();
+    let mut had = [0; 9];
+    shown.read_exact_at(&mut had, at + 100).unwrap();
+    assert_eq!(&had, b"program's");
+    assert_eq!(read(&mut guest, file, RANGE + 5, 7), b"guest's");
+    // It is the same memory as the program's.
+    let (last, at) = show((&mut guest, &window), file.0, (4 * RANGE, BOTH, RANGE));
+    last.write_all_at(b"last", at).unwrap();
+    let mut had = [0; 4];
+    parts[2].0.read_exact_at(&mut had, 4 * RANGE).unwrap();
+    assert_eq!(&had, b"last");
+    // A range is in one piece.
+    let over = setup(4096, RANGE, BOTH, 2 * RANGE);
+    assert_eq!(guest.ask(FUSE_SETUPMAPPING, file.0, &over, 0).unwrap().0, EINVAL);
+}
+
+/// Where another user's write finds no room in what a program has mapped, that is let go of. A
+/// guest that is shown a part of it hears that its stores are lost when it syncs; what it is shown
+/// alone stays.
+#[test]
+fn a_guest_hears_of_what_is_lost() {
+    // Of which the device takes 19 MiB.
+    let memory = Some(26 << 20);
+    let served = Served::new(Options { window: WINDOW, memory, ..Options::default() });
+    let (mut guest, window) = begin(&served, "guest");
+    let (file, _) = fill(&mut guest, "f", 5 << 20);
+    let (mut session, theirs) = ring(&served, file.0);
+    let volume = Arc::clone(served.volume.as_ref().unwrap());
+    let limits = Limits { mapped: 1 << 20, ..Limits::default() };
+    let access = Access { limits, ..Access::default() };
+    let user = Credentials { uid: 4321, gid: 4321, ..Credentials::default() };
+    let mut little = volume.session(user, access).unwrap();
+    let set = SetAttr { mode: Some(0o666), ..SetAttr::default() };
+    session.setattr(&fixtures::cx(), theirs.0, None, &set).unwrap();
+    let by = Context { uid: 4321, gid: 4321, ..fixtures::cx() };
+    little.lookup(&by, Ino::ROOT, Name::new(b"f").unwrap()).unwrap();
+    let handle = little.open(&by, theirs.0, OpenFlags::READ | OpenFlags::WRITE).unwrap();
+    // What is mapped beyond the end counts when it is written.
+    let token = little.map(&by, theirs.0, handle, 6 << 20, 20 << 20).unwrap().token;
+    let _program = mapped_memory(&volume, token).unwrap();
+    drop(volume);
+    let (alone, at) = show((&mut guest, &window), file.0, (0, BOTH, 0));
+    alone.write_all_at(b"alone", at).unwrap();
+    let sync = [&file.1.to_le_bytes()[..], &[0; 8]].concat();
+    let (shared, end) = show((&mut guest, &window), file.0, (3 * RANGE, BOTH, RANGE));
+    assert_eq!(guest.ask(FUSE_FSYNC, file.0, &sync, 0).unwrap().0, 0);
+    drop(little);
+    let mut wrote = 0;
+    while session
+        .write(&fixtures::cx(), theirs.0, theirs.1, (6 << 20) + wrote, &[1; 1 << 16])
+        .is_ok()
+    {
+        wrote += 1 << 16;
+        if wrote == 20 << 20 {
+            break;
+        }
+    }
+    assert_eq!(wrote, 20 << 20, "others' writes succeed");
+    shared.write_all_at(b"lost", end).unwrap();
+    assert_eq!(guest.ask(FUSE_FSYNC, file.0, &sync, 0).unwrap().0, EIO);
+    hide((&mut guest, &window), file.0, &[RANGE]);
+    assert_eq!(guest.ask(FUSE_FSYNC, file.0, &sync, 0).unwrap().0, 0);
+    assert_eq!(read(&mut guest, file, 0, 5), b"alone");
+    alone.write_all_at(b"again", at).unwrap();
+    assert_eq!(read(&mut guest, file, 0, 5), b"again");
 }

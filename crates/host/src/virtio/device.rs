@@ -30,7 +30,9 @@ use atoll_server::route::kernel::{Kernel, KernelOptions};
 use atoll_server::route::router::{Ended, Router, serve_from};
 use atoll_vfs::server::ServerOptions;
 use atoll_vfs::wire::header::{InHeader, OutHeader};
-use atoll_vfs::wire::opcode::{FUSE_INIT, FUSE_OPEN, FUSE_REMOVEMAPPING, FUSE_SETUPMAPPING};
+use atoll_vfs::wire::opcode::{
+    FUSE_FSYNC, FUSE_INIT, FUSE_OPEN, FUSE_REMOVEMAPPING, FUSE_SETUPMAPPING,
+};
 use atoll_vfs::wire::session::Extensions;
 use atoll_vfs::wire::{Fixed, Message, Request};
 use atoll_vfs::{Context, Errno, FileSystem, Rest};
@@ -373,6 +375,17 @@ impl<F: FileSystem + Send> Service<F> {
             FUSE_SETUPMAPPING | FUSE_REMOVEMAPPING if self.window.is_there() => {
                 return self.show(device, number, chain);
             }
+            FUSE_FSYNC if self.window.is_there() && rest.is_none() => {
+                let header = InHeader::load(request);
+                let lost = self.life.as_ref().and_then(|life| {
+                    life.place.with(|session| self.window.is_lost(header.nodeid, session))
+                });
+                if lost == Some(true) {
+                    let due = Due { queue: number, chain, unique: header.unique };
+                    self.window.refuse(due, Errno::EIO);
+                    return self.go_on_showing(device).map(drop);
+                }
+            }
             FUSE_OPEN if self.window.is_there() => {
                 let header = InHeader::load(request);
                 let caller = caller(&self.options.kernel, &header);
@@ -452,6 +465,12 @@ impl<F: FileSystem + Send> Service<F> {
     fn go_on_showing(&mut self, device: &mut BackEnd) -> Result<bool, Broken> {
         if !self.window.is_there() {
             return Ok(false);
+        }
+        if self.window.wants_room()
+            && let Some(life) = &self.life
+        {
+            let (window, bell) = (&mut self.window, &self.bell);
+            life.place.with(|session| window.show_more(session, bell));
         }
         let mut any = self.window.turn(device.grown);
         let BackEnd { memory, queues, .. } = device;

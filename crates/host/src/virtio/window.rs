@@ -9,6 +9,10 @@
 //! change, and tells of the guest's new memory at its end. So the answer to SETUPMAPPING waits for
 //! that too, or, with a front end that does not count the window as memory, for [`SETTLES`].
 //!
+//! Each range of a volume's file is memory of its own, which goes when neither the window nor
+//! anybody else has it any more. So a guest reads and writes files of any length by its window,
+//! though little of them is in memory: where that is full, a range waits until others have gone.
+//!
 //! A file is opened once for all its ranges, with the rights that the guest has: to be written
 //! wherever the guest may, since the kernel later asks for a range to be written that it has been
 //! shown, which then needs nothing more. Of a file that it may only read it is shown copies of its
@@ -21,8 +25,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use atoll_server::Session;
 use atoll_server::session::ranges::Mappable;
+use atoll_server::{MapToken, Session};
 use atoll_transport::Memory;
 use atoll_transport::channel::Mapped;
 use atoll_vfs::filesystem::Object;
@@ -47,6 +51,11 @@ const PAGE: u64 = 4096;
 const FILLED: usize = 256 << 10;
 /// The longest that a mapping which is acknowledged is waited for to be seen in the guest's memory.
 const SETTLES: Duration = Duration::from_millis(50);
+/// The longest that a range waits for room, which those make that have been given back: a front end
+/// lets go of their memory some time after it has said so.
+const ROOM_COMES: Duration = Duration::from_millis(500);
+/// How soon it looks again at first.
+const LOOKS_AGAIN: Duration = Duration::from_millis(1);
 
 /// A request that waits for its answer.
 #[derive(Debug)]
@@ -74,6 +83,8 @@ struct Shown {
 enum Kept {
     /// The file's own memory, and what its file system wants kept.
     File { _object: Option<Object> },
+    /// The memory of a mapped file, or of a piece of one, which this stands for.
+    Memory(MapToken),
     /// A copy.
     Copy(SharedMemory),
 }
@@ -115,6 +126,18 @@ struct Ask {
     due: Option<Due>,
 }
 
+/// A range for which there is no room yet.
+struct Want {
+    due: Due,
+    cx: Context,
+    ino: u64,
+    args: SetupmappingIn,
+    /// When to look again, and how long after that.
+    next: Instant,
+    pause: Duration,
+    until: Instant,
+}
+
 /// The window of a guest.
 #[derive(Default)]
 pub(super) struct Window {
@@ -126,6 +149,7 @@ pub(super) struct Window {
     files: HashMap<u64, Opened>,
     asks: VecDeque<Ask>,
     asked: u64,
+    wants: Vec<Want>,
     answers: Vec<(Due, Result<()>)>,
     /// How many ranges the guest has been shown.
     count: u64,
@@ -157,10 +181,11 @@ impl Window {
 
     /// When to look again, if nothing is heard until then.
     pub fn settles(&self) -> Option<Instant> {
-        match self.asks.front()?.state {
+        let settles = self.asks.front().and_then(|ask| match ask.state {
             State::Settles(until) => Some(until),
             _ => None,
-        }
+        });
+        settles.into_iter().chain(self.wants.iter().map(|want| want.next)).min()
     }
 
     /// SETUPMAPPING: shows a range of the file `ino` to the guest.
@@ -171,10 +196,42 @@ impl Window {
         session: &mut Session<F>,
         bell: &Doorbell,
     ) {
-        match self.begin((cx, ino, args), session, bell) {
-            Ok(Some(ask)) => self.asks.push_back(Ask { due: Some(due), ..ask }),
-            Ok(None) => self.answers.push((due, Ok(()))),
-            Err(error) => self.answers.push((due, Err(error))),
+        let now = Instant::now();
+        let (cx, args, until) = (*cx, *args, now + ROOM_COMES);
+        self.try_to_show(
+            Want { due, cx, ino, args, next: now, pause: LOOKS_AGAIN, until },
+            session,
+            bell,
+        );
+    }
+
+    /// Whether there are ranges for which there was no room.
+    pub fn wants_room(&self) -> bool {
+        !self.wants.is_empty()
+    }
+
+    /// Shows the ranges for which there was no room, if there is some now.
+    pub fn show_more<F: FileSystem + Send>(&mut self, session: &mut Session<F>, bell: &Doorbell) {
+        let now = Instant::now();
+        let due: Vec<Want> = self.wants.extract_if(.., |want| want.next <= now).collect();
+        due.into_iter().for_each(|want| self.try_to_show(want, session, bell));
+    }
+
+    fn try_to_show<F: FileSystem + Send>(
+        &mut self,
+        mut want: Want,
+        session: &mut Session<F>,
+        bell: &Doorbell,
+    ) {
+        match self.begin((&want.cx, want.ino, &want.args), session, bell) {
+            Ok(Some(ask)) => self.asks.push_back(Ask { due: Some(want.due), ..ask }),
+            Ok(None) => self.answers.push((want.due, Ok(()))),
+            Err(Errno::ENOMEM) if want.next < want.until => {
+                want.next = Instant::now() + want.pause;
+                want.pause *= 2;
+                self.wants.push(want);
+            }
+            Err(error) => self.answers.push((want.due, Err(error))),
         }
     }
 
@@ -255,20 +312,16 @@ impl Window {
         (offset, len): (u64, u64),
         session: &mut Session<F>,
     ) -> Result<(Source, Kept)> {
-        let mut map = || session.map_range(cx, ino, handle, (offset, len), self.copies);
-        let mapped = match map() {
-            Err(Errno::ENOMEM) => {
-                // Files that the guest has given back may have memory yet.
-                session.volume().end_unused_mappings(cx.now);
-                session.map_range(cx, ino, handle, (offset, len), self.copies)
-            }
-            mapped => mapped,
-        };
-        match mapped? {
+        let map = |session: &mut Session<F>| match session.map_range(
+            cx,
+            ino,
+            handle,
+            (offset, len),
+            self.copies,
+        )? {
             Mappable::Memory(token) => {
                 let (file, writable) = mapped_memory(session.volume(), token)?;
-                let kept = Kept::File { _object: None };
-                Ok((Source { file, offset, writable }, kept))
+                Ok((Source { file, offset, writable }, Kept::Memory(token)))
             }
             Mappable::Object(object) => {
                 let piece = object.downcast::<Piece>().map_err(|_| Errno::ENOSYS)?;
@@ -276,7 +329,26 @@ impl Window {
                 let kept = Kept::File { _object: kept };
                 Ok((Source { file, offset, writable: true }, kept))
             }
+        };
+        match map(session) {
+            // What the guest has given back may be in memory yet.
+            Err(Errno::ENOMEM) if session.make_room(cx) => map(session),
+            // It went, for one who needs room, before it was had.
+            Err(Errno::ESTALE) => map(session),
+            mapped => mapped,
         }
+    }
+
+    /// Whether what is shown of `ino` is its content no more, so that stores there are lost.
+    pub fn is_lost<F: FileSystem + Send>(&self, ino: u64, session: &Session<F>) -> bool {
+        let of_file = self.shown.values().filter(|shown| shown.ino == ino);
+        let mut tokens = of_file
+            .filter_map(|shown| match shown.kept {
+                Kept::Memory(token) => Some(token),
+                _ => None,
+            })
+            .peekable();
+        tokens.peek().is_some() && !session.volume().are_mapped(tokens)
     }
 
     /// A copy of a range of a file that the guest may read.
@@ -364,6 +436,7 @@ impl Window {
             log::info!("ranges of files were shown: {}", std::mem::take(&mut self.count));
         }
         self.answers.clear();
+        self.wants.clear();
         self.files.clear();
         self.idle.clear();
         let shown = std::mem::take(&mut self.shown);
@@ -470,6 +543,7 @@ impl Window {
     /// Nobody wants the answers to what `gone` picks.
     pub fn drop_answers(&mut self, gone: impl Fn(&Due) -> bool) {
         self.answers.retain(|(due, _)| !gone(due));
+        self.wants.retain(|want| !gone(&want.due));
     }
 
     /// Files that are to be closed.

@@ -1,6 +1,6 @@
 //! Which files are mapped, and which parts of them are in memory.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use atoll_vfs::{Errno, Ino, Result};
 use crate::host::{Host, PAGES_LEN, Pages};
 use crate::leases::observer::{Change, Content, Now, Observer};
 use crate::mapped::beyond::Beyond;
+use crate::mapped::memory::{Memory, Place, piece_of};
 use crate::open::handles::Open;
 use crate::rights::accounts::{Account, Charge, Resource};
 use crate::rights::identity::{Access, SessionId};
@@ -38,29 +39,20 @@ pub struct Mapping {
     pub token: MapToken,
     /// Whether stores are allowed.
     pub writable: bool,
+    /// How many of the bytes asked for are in that memory; those that follow are in another.
+    pub len: u64,
 }
 
 /// A mapped file.
 pub(crate) struct File {
-    pub pages: Box<dyn Pages>,
     /// Keeps the inode while it is mapped.
     pub open: Open,
-    /// The parts in memory: elsewhere the memory says nothing.
-    pub covered: Parts,
-    /// The parts of these that may take memory and are counted: not what is beyond the end of the
-    /// file, and what has never been written.
-    pub counted: Parts,
-    pub reader: MapToken,
-    pub writer: MapToken,
-    /// Sessions that have mapped it.
-    pub sessions: HashMap<SessionId, Mapper>,
-    /// Whether a client could have stored something.
-    pub stores: bool,
-    pub grace: u32,
+    /// The memory of all that has been mapped of it, but for the pieces.
+    pub whole: Option<Memory>,
+    /// The memories of pieces, by where those begin.
+    pub pieces: BTreeMap<u64, Memory>,
     /// Not compared before this uptime of the host without anybody's asking.
     pub rests: Option<Duration>,
-    /// Nobody has the memory, nor has been given it since this was found.
-    pub unused: bool,
     /// Its mapping is to end.
     pub leaves: Option<Leaves>,
     /// What is in memory beyond its end.
@@ -127,7 +119,7 @@ pub(crate) struct Orphan {
 #[derive(Default)]
 pub(crate) struct Mappings {
     pub files: HashMap<Ino, File>,
-    pub tokens: HashMap<MapToken, Ino>,
+    pub tokens: HashMap<MapToken, (Ino, Place)>,
     /// Files whose memory could not follow a change: it is their content no more.
     pub lost: Vec<Ino>,
     pub orphans: Vec<Orphan>,
@@ -135,6 +127,8 @@ pub(crate) struct Mappings {
     pub first: Option<Ino>,
     /// The file beyond whose end the call has left what is not zeros yet.
     pub left: Option<Ino>,
+    /// How often a memory has been asked for.
+    pub asked: u64,
 }
 
 pub(crate) fn overlap(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {
@@ -151,6 +145,11 @@ pub(crate) fn length(range: &Range<u64>) -> u64 {
 pub(crate) struct Parts(Vec<Range<u64>>);
 
 impl Parts {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The first part of `range` that is not among them.
     pub fn gap(&self, range: &Range<u64>) -> Option<Range<u64>> {
         let mut at = range.start;
@@ -201,53 +200,97 @@ impl Parts {
 }
 
 impl File {
-    /// The parts of `range` that are in memory.
-    pub fn within(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
-        self.covered.within(range)
+    /// A file of which nothing is in memory.
+    pub fn new(open: Open) -> File {
+        let (rests, leaves, beyond) = (None, None, Beyond::default());
+        File { open, whole: None, pieces: BTreeMap::new(), rests, leaves, beyond }
     }
 
-    /// Counts what of `range`, in whole units of `unit`, will take memory and is not counted yet,
-    /// as that of a session that has the file mapped. `others` says how many bytes that session has
-    /// in other files; `room` is left for all.
-    ///
-    /// # Errors
-    /// `ENOMEM` where there is no room for it.
-    pub fn count(
-        &mut self,
-        range: &Range<u64>,
-        unit: u64,
-        others: impl Fn(SessionId) -> u64,
-        room: u64,
-    ) -> Result<()> {
-        // A write may end behind every byte that a file can have, and then fails later.
-        let end = range.end.checked_next_multiple_of(unit).unwrap_or(u64::MAX);
-        let range = range.start / unit * unit..end;
-        let covered: Vec<_> = self.covered.within(range).collect();
-        let mut room = room;
-        for part in covered {
-            while let Some(gap) = self.counted.gap(&part) {
-                // Nothing is charged for what cannot be noted.
-                if !self.counted.takes(&gap) {
-                    return Err(Errno::ENOMEM);
-                }
-                let bytes = length(&gap);
-                // The first that has room for it, in an order that depends on nothing else.
-                let mut mappers: Vec<_> = self.sessions.iter_mut().collect();
-                mappers.sort_by_key(|(id, _)| **id);
-                let fits = |id: SessionId, mapper: &Mapper| {
-                    others(id).saturating_add(mapper.bytes).saturating_add(bytes) <= mapper.most
-                };
-                let counts = |(id, mapper): (&SessionId, &mut Mapper)| {
-                    fits(*id, mapper) && mapper.count(bytes).is_ok()
-                };
-                if bytes > room || !mappers.into_iter().any(counts) {
-                    return Err(Errno::ENOMEM);
-                }
-                room -= bytes;
-                self.counted.add(gap)?;
-            }
+    /// Its memories.
+    pub fn memories(&self) -> impl Iterator<Item = (Place, &Memory)> + '_ {
+        let whole = self.whole.iter().map(|memory| (Place::Whole, memory));
+        whole.chain(self.pieces.iter().map(|(start, memory)| (Place::Piece(*start), memory)))
+    }
+
+    /// The same, to be changed.
+    pub fn memories_mut(&mut self) -> impl Iterator<Item = (Place, &mut Memory)> + '_ {
+        let whole = self.whole.iter_mut().map(|memory| (Place::Whole, memory));
+        let pieces = self.pieces.iter_mut();
+        whole.chain(pieces.map(|(start, memory)| (Place::Piece(*start), memory)))
+    }
+
+    /// One of them.
+    pub fn memory(&self, place: Place) -> Option<&Memory> {
+        match place {
+            Place::Whole => self.whole.as_ref(),
+            Place::Piece(start) => self.pieces.get(&start),
         }
-        Ok(())
+    }
+
+    /// The same, to be changed.
+    pub fn memory_mut(&mut self, place: Place) -> Option<&mut Memory> {
+        match place {
+            Place::Whole => self.whole.as_mut(),
+            Place::Piece(start) => self.pieces.get_mut(&start),
+        }
+    }
+
+    /// Adds a memory.
+    pub fn put(&mut self, place: Place, memory: Memory) {
+        match place {
+            Place::Whole => self.whole = Some(memory),
+            Place::Piece(start) => drop(self.pieces.insert(start, memory)),
+        }
+    }
+
+    /// Takes a memory out.
+    pub fn take(&mut self, place: Place) -> Option<Memory> {
+        match place {
+            Place::Whole => self.whole.take(),
+            Place::Piece(start) => self.pieces.remove(&start),
+        }
+    }
+
+    /// Whether the session `by` has something of it mapped.
+    pub fn is_of(&self, by: SessionId) -> bool {
+        self.memories().any(|(_, memory)| memory.sessions.contains_key(&by))
+    }
+
+    /// The memory in which `range` is to be from its beginning on, and where in `range` that ends.
+    pub fn place_of(&self, range: &Range<u64>) -> (Place, u64) {
+        let piece = Place::Piece(piece_of(range.start));
+        if self.memory(piece).is_some() {
+            return (piece, range.end.min(piece.range().end));
+        }
+        let next = self.pieces.range(range.start..range.end.max(range.start)).next();
+        (Place::Whole, next.map_or(range.end, |(start, _)| *start))
+    }
+
+    /// Whether some of `range` is in the whole memory.
+    pub fn is_whole(&self, range: Range<u64>) -> bool {
+        self.whole.as_ref().is_some_and(|whole| whole.covered.within(range).next().is_some())
+    }
+
+    /// The parts of `range` that are in memory, in order.
+    pub fn within(&self, range: Range<u64>) -> impl Iterator<Item = (&Memory, Range<u64>)> + '_ {
+        let pieces = piece_of(range.start)..range.end.max(piece_of(range.start));
+        let (all, each) = (range.clone(), range);
+        let whole = self.whole.iter();
+        let mut whole = whole
+            .flat_map(move |memory| memory.covered.within(all.clone()).map(move |p| (memory, p)))
+            .peekable();
+        let mut pieces = self
+            .pieces
+            .range(pieces)
+            .flat_map(move |(_, memory)| {
+                memory.covered.within(each.clone()).map(move |part| (memory, part))
+            })
+            .peekable();
+        std::iter::from_fn(move || match (whole.peek(), pieces.peek()) {
+            (Some(first), Some(second)) if second.1.start < first.1.start => pieces.next(),
+            (Some(_), _) => whole.next(),
+            (None, _) => pieces.next(),
+        })
     }
 
     /// Puts into memory what a change has made of the content. Returns whether it has left
@@ -264,11 +307,11 @@ impl File {
         }
         match content.now {
             Now::Bytes { data, .. } => {
-                for part in self.within(at..end) {
+                for (memory, part) in self.within(at..end) {
                     let (skip, len) = (part.start - at, part.end - part.start);
                     let mut to = part.start;
                     for piece in data.skip(skip as usize).limit(len as usize).iter() {
-                        self.pages.write(to, piece)?;
+                        memory.pages.write(to, piece)?;
                         to += piece.len() as u64;
                     }
                 }
@@ -292,8 +335,8 @@ impl File {
         let mut left = most;
         let mut parts = self.within(range.clone());
         let mut last = range.start;
-        for part in parts.by_ref().take(LOOKS) {
-            let (end, bytes) = self.pages.reach(part.start, part.end, left)?;
+        for (memory, part) in parts.by_ref().take(LOOKS) {
+            let (end, bytes) = memory.pages.reach(part.start, part.end, left)?;
             left = left.saturating_sub(bytes);
             last = end;
             if end < part.end || left == 0 {
@@ -314,29 +357,39 @@ impl File {
     }
 
     pub fn zero(&self, range: Range<u64>) -> Result<()> {
-        for part in self.within(range) {
-            self.pages.zero(part.start, part.end)?;
+        for (memory, part) in self.within(range) {
+            memory.pages.zero(part.start, part.end)?;
         }
         Ok(())
     }
 }
 
 impl Mappings {
+    fn memories(&self) -> impl Iterator<Item = &Memory> + '_ {
+        self.files.values().flat_map(File::memories).map(|(_, memory)| memory)
+    }
+
+    /// How many memories there are, of files and of what was let go of: each takes a descriptor.
+    pub fn count(&self) -> usize {
+        self.memories().count() + self.orphans.len()
+    }
+
     /// Bytes in memory that count, of all files and of what was let go of.
     pub fn bytes(&self) -> u64 {
-        let files = self.files.values().flat_map(|file| file.sessions.values());
+        let files = self.memories().flat_map(|memory| memory.sessions.values());
         files.chain(self.orphans.iter().flat_map(|orphan| &orphan.mappers)).map(|m| m.bytes).sum()
     }
 
-    /// Bytes that count as those of the session `by`, but for those of `ino`.
-    pub fn bytes_of(&self, by: SessionId, ino: Ino) -> u64 {
-        let files = self.files.iter().filter(|(at, _)| **at != ino);
-        files.filter_map(|(_, file)| file.sessions.get(&by)).map(|mapper| mapper.bytes).sum()
+    /// Bytes that count as those of the session `by`.
+    pub fn bytes_of(&self, by: SessionId) -> u64 {
+        let own = self.memories().filter_map(|memory| memory.sessions.get(&by));
+        own.map(|mapper| mapper.bytes).sum()
     }
 
-    pub fn file(&self, token: MapToken) -> Result<(Ino, &File)> {
-        let ino = *self.tokens.get(&token).ok_or(Errno::ESTALE)?;
-        self.files.get(&ino).map(|file| (ino, file)).ok_or(Errno::ESTALE)
+    pub fn file(&self, token: MapToken) -> Result<(Ino, Place, &Memory)> {
+        let (ino, place) = *self.tokens.get(&token).ok_or(Errno::ESTALE)?;
+        let memory = self.files.get(&ino).and_then(|file| file.memory(place));
+        memory.map(|memory| (ino, place, memory)).ok_or(Errno::ESTALE)
     }
 }
 

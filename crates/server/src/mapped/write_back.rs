@@ -4,12 +4,13 @@
 //! at the volume, and where the carrier takes requests back the next part is its client's next
 //! turn.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use atoll_vfs::{Context, Errno, FileSystem, Ino, Rest, Result, Timespec};
 
-use super::files::{File, Mapper, STEP, length};
+use super::files::{File, STEP, length};
+use super::memory::Memory;
 use super::{CHUNK, PAGE, data_from, volume_context};
 use crate::guarded::Guarded;
 use crate::leases::observer::{Content, Now};
@@ -31,17 +32,17 @@ pub(crate) enum Stores {
 }
 
 impl<F: FileSystem> Guarded<F> {
-    /// Writes back what was stored into `ino` from `at` on, at most [`STEP`] bytes of it. Returns
+    /// Writes back what was stored into `range` of `ino`, at most [`STEP`] bytes of it. Returns
     /// where to go on, `None` at the end, and the first error. Stores that find no space are left
     /// out, and tried again the next time; those beside them are written.
     pub(crate) fn write_back_step(
         &mut self,
         cx: &Context,
         ino: Ino,
-        at: u64,
+        range: Range<u64>,
     ) -> (Option<u64>, Result<()>) {
         let mut stored = Stored::default();
-        let compared = self.compare(cx, ino, at, &mut stored);
+        let compared = self.compare(cx, ino, range, &mut stored);
         for range in stored.ranges {
             self.changed = true;
             let (offset, len) = (range.start, length(&range));
@@ -62,24 +63,26 @@ impl<F: FileSystem> Guarded<F> {
         &mut self,
         cx: &Context,
         ino: Ino,
-        at: u64,
+        range: Range<u64>,
         stored: &mut Stored,
     ) -> Result<Option<u64>> {
         let Guarded { fs, mapped, .. } = self;
-        let Some(file) = mapped.files.get(&ino).filter(|file| file.stores) else {
+        let Some(file) = mapped.files.get(&ino) else { return Ok(None) };
+        if !file.memories().any(|(_, memory)| memory.stores) {
             return Ok(None);
-        };
+        }
         let (handle, size) = (file.open.handle, fs.getattr(cx, ino)?.size);
         let (mut memory, mut old) = (vec![0; CHUNK as usize], vec![0; CHUNK as usize]);
         let mut budget = STEP;
-        for part in file.within(at..size) {
+        let parts = file.within(range.start..range.end.min(size));
+        for (Memory { pages, .. }, part) in parts.filter(|(memory, _)| memory.stores) {
             let mut at = part.start;
             while at < part.end {
                 if budget == 0 {
                     return Ok(Some(at));
                 }
                 let data = data_from(fs, cx, file.open, at)?.unwrap_or(part.end);
-                let empty = match file.pages.reach(at, part.end, 0)? {
+                let empty = match pages.reach(at, part.end, 0)? {
                     (end, 0) => end,
                     _ => at,
                 };
@@ -94,7 +97,7 @@ impl<F: FileSystem> Guarded<F> {
                     break;
                 }
                 let (memory, old) = (&mut memory[..len], &mut old[..len]);
-                file.pages.read(at, memory)?;
+                pages.read(at, memory)?;
                 old.fill(0);
                 fs.read(cx, ino, handle, at, old)?;
                 let mut from = 0;
@@ -183,21 +186,25 @@ impl<F: FileSystem + Send> Volume<F> {
     /// # Errors
     /// The first of those of [`FileSystem::write`]; what could not be written back stays to be.
     pub(crate) fn write_back_file(&self, uid: u32, ino: Ino, now: Timespec) -> Result<()> {
-        self.write_back_steps(uid, ino, now, &|| {})
+        self.write_back_range(uid, ino, 0..u64::MAX, now, &|| {})
     }
 
-    /// The same; `goes_on` is called after each step.
-    pub(super) fn write_back_steps(
+    /// The same of `range` alone; `goes_on` is called after each step.
+    ///
+    /// # Errors
+    /// As [`write_back_file`](Self::write_back_file).
+    pub(crate) fn write_back_range(
         &self,
         uid: u32,
         ino: Ino,
+        range: Range<u64>,
         now: Timespec,
         goes_on: &dyn Fn(),
     ) -> Result<()> {
-        let (mut at, mut result) = (Some(0), Ok(()));
+        let (mut at, mut result) = (Some(range.start), Ok(()));
         while let Some(from) = at {
             let mut state = self.take_turn(uid)?;
-            let (next, written) = state.write_back_step(&volume_context(now), ino, from);
+            let (next, written) = state.write_back_step(&volume_context(now), ino, from..range.end);
             (at, result) = (next, result.and(written));
             drop(state);
             goes_on();
@@ -211,7 +218,7 @@ impl<F: FileSystem + Send> Volume<F> {
         &self,
         uid: u32,
         now: Timespec,
-        chosen: impl Fn(&HashMap<SessionId, Mapper>) -> bool,
+        chosen: impl Fn(&File) -> bool,
     ) -> Result<()> {
         // In order, so that one history of calls has one history of writes.
         let files: BTreeSet<Ino> = {
@@ -220,7 +227,7 @@ impl<F: FileSystem + Send> Volume<F> {
                 return Ok(());
             }
             let all = state.mapped.files.iter();
-            all.filter(|(_, file)| chosen(&file.sessions)).map(|(ino, _)| *ino).collect()
+            all.filter(|(_, file)| chosen(file)).map(|(ino, _)| *ino).collect()
         };
         let mut result = Ok(());
         for ino in files {
@@ -239,8 +246,7 @@ impl<F: FileSystem + Send> Volume<F> {
 
     /// Writes back what the session `id` of the user `uid`, which ends, can have stored.
     pub(crate) fn write_back_session(&self, id: SessionId, uid: u32, now: Timespec) {
-        let maps = |sessions: &HashMap<SessionId, Mapper>| sessions.contains_key(&id);
-        if let Err(error) = self.write_back_some(uid, now, maps) {
+        if let Err(error) = self.write_back_some(uid, now, |file| file.is_of(id)) {
             log::error!("stores of a client that has ended could not be written back: {error}");
         }
     }
@@ -268,9 +274,12 @@ impl<F: FileSystem + Send> Volume<F> {
         };
         let Some(ino) = ino else { return Ok(None) };
         let at = if ino == from.0 { from.1 } else { 0 };
-        let own = |file: &File| file.sessions.iter().any(|(by, m)| *by == id || m.uid == uid);
+        let own = |file: &File| {
+            let mut mappers = file.memories().flat_map(|(_, memory)| &memory.sessions);
+            mappers.any(|(by, mapper)| *by == id || mapper.uid == uid)
+        };
         let counts = matches!(stores, Stores::Of(_)) || files.get(&ino).is_some_and(own);
-        let (next, written) = state.write_back_step(&volume_context(now), ino, at);
+        let (next, written) = state.write_back_step(&volume_context(now), ino, at..u64::MAX);
         if counts {
             written?;
         }
@@ -344,7 +353,13 @@ mod tests {
     }
 
     fn store(volume: &Arc<Volume<ModelFs>>, ino: Ino, at: u64, data: &[u8]) {
-        volume.lock().unwrap().mapped.files[&ino].pages.write(at, data).unwrap();
+        volume.lock().unwrap().mapped.files[&ino]
+            .whole
+            .as_ref()
+            .unwrap()
+            .pages
+            .write(at, data)
+            .unwrap();
     }
 
     fn content(volume: &Arc<Volume<ModelFs>>, (ino, handle): (Ino, Handle), at: u64) -> [u8; 3] {
@@ -414,7 +429,17 @@ mod tests {
         for part in 0..1000 {
             user.map(&CX, attr.ino, handle, part << 30, 1).unwrap();
         }
-        volume.lock().unwrap().mapped.files.get_mut(&attr.ino).unwrap().stores = true;
+        volume
+            .lock()
+            .unwrap()
+            .mapped
+            .files
+            .get_mut(&attr.ino)
+            .unwrap()
+            .whole
+            .as_mut()
+            .unwrap()
+            .stores = true;
         user.carried();
         let (mut rest, mut turns) = (None, 0);
         loop {
@@ -427,6 +452,32 @@ mod tests {
             turns += 1;
         }
         assert_eq!(turns, 1000 * SEARCH / STEP);
+    }
+
+    /// Stores for which there is no space take nothing from others.
+    #[test]
+    fn what_one_cannot_write_back_is_no_fault_of_others() {
+        let volume = crate::testing::volume();
+        let mut user = session(&volume, 7);
+        let mut other = session(&volume, 8);
+        let set = SetAttr { mode: Some(0o777), ..SetAttr::default() };
+        session(&volume, 0).setattr(&CX, Ino::ROOT, None, &set).unwrap();
+        let file = mapped(&mut user, "a");
+        let ours = mapped(&mut other, "b");
+        // The file system takes nothing of the one file.
+        let (ino, handle) = file;
+        let open = volume.lock().unwrap().mapped.files[&ino].open;
+        volume.lock().unwrap().fs.release(&CX, ino, open.handle).unwrap();
+        store(&volume, ino, 0, b"no!");
+        store(&volume, ours.0, 0, b"yes");
+        assert!(user.fsync(&CX, ino, handle, false).is_err());
+        assert!(user.syncfs(&CX).is_err());
+        assert_eq!(other.syncfs(&CX), Ok(()));
+        assert_eq!(content(&volume, ours, 0), *b"yes");
+        let hole = FallocateMode::PUNCH_HOLE | FallocateMode::KEEP_SIZE;
+        other.fallocate(&CX, ours.0, ours.1, CHUNK, 1, hole).unwrap();
+        assert!(volume.commit(CX.now).is_err());
+        assert!(!volume.lock().unwrap().changed, "all else is durable");
     }
 
     /// A file system without space for some of the bytes of files.
@@ -515,7 +566,7 @@ mod tests {
             for at in blocks() {
                 let mut state = volume.lock().unwrap();
                 let file = state.mapped.files.get_mut(&ino).unwrap();
-                file.pages.write(at + 5, &[number; 3]).unwrap();
+                file.whole.as_mut().unwrap().pages.write(at + 5, &[number; 3]).unwrap();
             }
             assert_eq!(way(&mut user, ino, handle), Err(Errno::ENOSPC));
             let mut state = volume.lock().unwrap();
@@ -529,31 +580,5 @@ mod tests {
             }
             drop(state);
         }
-    }
-
-    /// Stores for which there is no space take nothing from others.
-    #[test]
-    fn what_one_cannot_write_back_is_no_fault_of_others() {
-        let volume = crate::testing::volume();
-        let mut user = session(&volume, 7);
-        let mut other = session(&volume, 8);
-        let set = SetAttr { mode: Some(0o777), ..SetAttr::default() };
-        session(&volume, 0).setattr(&CX, Ino::ROOT, None, &set).unwrap();
-        let file = mapped(&mut user, "a");
-        let ours = mapped(&mut other, "b");
-        // The file system takes nothing of the one file.
-        let (ino, handle) = file;
-        let open = volume.lock().unwrap().mapped.files[&ino].open;
-        volume.lock().unwrap().fs.release(&CX, ino, open.handle).unwrap();
-        store(&volume, ino, 0, b"no!");
-        store(&volume, ours.0, 0, b"yes");
-        assert!(user.fsync(&CX, ino, handle, false).is_err());
-        assert!(user.syncfs(&CX).is_err());
-        assert_eq!(other.syncfs(&CX), Ok(()));
-        assert_eq!(content(&volume, ours, 0), *b"yes");
-        let hole = FallocateMode::PUNCH_HOLE | FallocateMode::KEEP_SIZE;
-        other.fallocate(&CX, ours.0, ours.1, CHUNK, 1, hole).unwrap();
-        assert!(volume.commit(CX.now).is_err());
-        assert!(!volume.lock().unwrap().changed, "all else is durable");
     }
 }

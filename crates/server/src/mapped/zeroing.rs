@@ -170,13 +170,25 @@ mod tests {
 
         fn store(&self, at: u64, byte: u8) {
             let state = self.volume.lock().unwrap();
-            state.mapped.files[&self.file.0].pages.write(at, &[byte]).unwrap();
+            state.mapped.files[&self.file.0]
+                .whole
+                .as_ref()
+                .unwrap()
+                .pages
+                .write(at, &[byte])
+                .unwrap();
         }
 
         fn memory(&self, at: u64) -> u8 {
             let mut byte = [0];
             let state = self.volume.lock().unwrap();
-            state.mapped.files[&self.file.0].pages.read(at, &mut byte).unwrap();
+            state.mapped.files[&self.file.0]
+                .whole
+                .as_ref()
+                .unwrap()
+                .pages
+                .read(at, &mut byte)
+                .unwrap();
             byte[0]
         }
 

@@ -90,8 +90,12 @@ impl Identity {
 /// ```
 ///
 /// The address is the path of the server's socket, where the token is exchanged for the memory
-/// (`control`). A program that can make the request has the open file.
+/// (`control`). A program that can make the request has the open file. If its `writable` is
+/// [`PARTS`], it takes the bytes in parts: the answer's length says how many of them are in that
+/// memory, and the program asks for the rest.
 pub(crate) const MAP: u32 = number("ATOLL_MAP") as u32;
+/// The program takes what it maps in parts.
+const PARTS: u32 = number("ATOLL_MAP_PARTS") as u32;
 /// Bytes of its argument.
 pub(crate) const MAP_SIZE: usize = number("ATOLL_MAP_SIZE");
 
@@ -110,13 +114,15 @@ mod map_at {
     pub(crate) const ZERO: usize = number("ATOLL_MAP_ZERO");
 }
 
-/// The offset and the length that a request to map names.
-pub(crate) fn map_range(argument: &[u8]) -> Option<(u64, u64)> {
+/// The offset and the length that a request to map names, and whether it takes parts.
+pub(crate) fn map_range(argument: &[u8]) -> Option<(u64, u64, bool)> {
     let argument: &[u8; MAP_SIZE] = argument.try_into().ok()?;
     let word = |at: usize| u64::from_ne_bytes(std::array::from_fn(|i| argument[at + i]));
+    let flag = std::array::from_fn(|i| argument[map_at::WRITABLE + i]);
+    let parts = u32::from_ne_bytes(flag) == PARTS;
     let head = [MAGIC.to_ne_bytes(), VERSION.to_ne_bytes()].concat();
     (argument[map_at::MAGIC..map_at::OFFSET] == head[..])
-        .then(|| (word(map_at::OFFSET), word(map_at::LENGTH)))
+        .then(|| (word(map_at::OFFSET), word(map_at::LENGTH), parts))
 }
 
 /// The answer to a request to map; `None` when the address is too long. A zero follows the address.
@@ -128,6 +134,7 @@ pub(crate) fn map_answer(mapping: &Mapping, address: &[u8]) -> Option<[u8; MAP_S
     let mut bytes = [0; MAP_SIZE];
     bytes[map_at::MAGIC..map_at::VERSION].copy_from_slice(&MAGIC.to_ne_bytes());
     bytes[map_at::VERSION..map_at::OFFSET].copy_from_slice(&VERSION.to_ne_bytes());
+    bytes[map_at::LENGTH..map_at::TOKEN].copy_from_slice(&mapping.len.to_ne_bytes());
     bytes[map_at::TOKEN..map_at::WRITABLE].copy_from_slice(&mapping.token.0);
     bytes[map_at::WRITABLE..map_at::ADDRESS_LENGTH].copy_from_slice(&writable.to_ne_bytes());
     bytes[map_at::ADDRESS_LENGTH..map_at::ADDRESS].copy_from_slice(&length.to_ne_bytes());

@@ -87,7 +87,8 @@ const S_IFMT: u32 = 0o170_000;
 const S_IFREG: u32 = 0o100_000;
 
 /// The longest file of a volume that goes into a window where the kernel lets the server choose:
-/// what it maps of one stays in memory as long as it maps a part.
+/// what does not stay in a window of the usual size is copied into memory each time that it is
+/// shown, some 2 ms for a range, and read and written by requests for less.
 const WINDOW_FILE_MAX: u64 = 256 << 20;
 
 /// How long the kernel relies on attributes, in seconds. Changes are invalidated: this only bounds
@@ -286,12 +287,15 @@ impl Kernel {
                 give(&identity.to_bytes())
             }
             identify::MAP => {
-                let (offset, len) = identify::map_range(argument).ok_or(Errno::ENOTTY)?;
+                let (offset, len, parts) = identify::map_range(argument).ok_or(Errno::ENOTTY)?;
                 // The kernel itself may map files that do not change.
                 if session.address().is_none() || self.options.unchanging {
                     return Err(Errno::ENOTTY);
                 }
                 let mapping = session.map(cx, ino, handle, offset, len)?;
+                if mapping.len < len && !parts {
+                    return Err(Errno::ENOMEM);
+                }
                 let address = session.address().unwrap_or_default();
                 give(&identify::map_answer(&mapping, address).ok_or(Errno::ENOTTY)?)
             }

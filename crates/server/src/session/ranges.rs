@@ -57,7 +57,8 @@ impl<F: FileSystem + Send> Session<F> {
     /// told, the answer waits as [`after_needs`](Self::after_needs) says.
     ///
     /// # Errors
-    /// As [`map`](Self::map).
+    /// As [`map`](Self::map); of a volume `EINVAL` for a range that is in two pieces
+    /// ([`PIECE`](crate::mapped::PIECE)), since each may have a memory of its own.
     pub fn map_range(
         &mut self,
         cx: &Context,
@@ -67,7 +68,9 @@ impl<F: FileSystem + Send> Session<F> {
         copied: bool,
     ) -> Result<Mappable> {
         if !self.volume.is_foreign() {
-            return self.map(cx, ino, handle, offset, len).map(|map| Mappable::Memory(map.token));
+            let mapping = self.map_piece(cx, (ino, handle), (offset, len))?;
+            // A range of one piece is in one memory.
+            return Ok(Mappable::Memory(mapping.token));
         }
         let open = self.file(ino, handle)?;
         let object = self.call_by(cx, LOOK, &open, |call| {
