@@ -92,7 +92,8 @@ impl<M: Addressable> Store<M> {
 
     /// Writes at most [`WRITE_MAX`] bytes to a file within a transaction and updates its record.
     /// Returns how many were written: all, unless they go to so many places that their record would
-    /// become too long, or to [`IN_PLACE_MAX`] that have blocks already. After an error the file is what it was.
+    /// become too long, or to [`IN_PLACE_MAX`] that have blocks already. After an error the file is
+    /// what it was.
     pub fn write_file(&mut self, inode: &mut Inode, offset: u64, data: Data<'_>) -> Result<usize> {
         debug_assert!(data.len() as u64 <= WRITE_MAX);
         let size = inode.record.size;

@@ -2,8 +2,9 @@
 //! of inodes by inode number, which every operation asks for several times.
 //!
 //! The numbers that fall into one bucket are in a chain. Who chooses which inodes are open could
-//! make one chain of them all if they knew where numbers fall; so that goes by a secret (Dietzfelbinger
-//! et al. 1997: for any two numbers the probability that they meet is at most twice that of chance).
+//! make one chain of them all if they knew where numbers fall; so that goes by a secret
+//! (Dietzfelbinger et al. 1997: for any two numbers the probability that they meet is at most twice
+//! that of chance).
 
 use alloc::vec::Vec;
 
