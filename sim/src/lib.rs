@@ -7,10 +7,10 @@
 //! clients send that keep to no rule; [`kernel`] is what a mount's kernel remembers, [`jobs`] the
 //! server's own work, [`machine`] and [`disk`] what is below; `ends` is how clients, processes and
 //! the power go. The judges are [`mirror`] for answers, caches and what a crash leaves, [`rights`]
-//! for permissions, [`locks`] for locks, the scheduler itself for progress, `sharing`,
-//! `removals`, `listings` and `leaving` for how long strangers make others wait, and `users` for how
-//! much a stranger has. [`plant`] has the defects that the judges
-//! must find; [`measure`] what hostile clients cost others today; [`parallel`] runs many schedules.
+//! for permissions, [`locks`] for locks, the scheduler itself for progress, `sharing`, `removals`,
+//! `listings` and `leaving` for how long strangers make others wait, and `users` for how much a
+//! stranger has. [`plant`] has the defects that the judges must find; [`measure`] what hostile
+//! clients cost others today; [`parallel`] runs many schedules.
 #![forbid(unsafe_code)]
 
 pub mod call;

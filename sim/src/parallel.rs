@@ -1,5 +1,5 @@
-//! Many schedules by several threads. Each schedule is one thread's alone, and what all of them come
-//! to is put together in the order of their seeds: it is the same for any number of threads.
+//! Many schedules by several threads. Each schedule is one thread's alone, and what all of them
+//! come to is put together in the order of their seeds: it is the same for any number of threads.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
