@@ -516,7 +516,8 @@ mod tests {
     #[test]
     fn what_has_space_is_written_back_beside_what_has_none() {
         const BLOCK: u64 = PAGE as u64;
-        let ways: [&dyn Fn(&mut Session<Tight>, Ino, Handle) -> Result<()>; 7] = [
+        type Way = dyn Fn(&mut Session<Tight>, Ino, Handle) -> Result<()>;
+        let ways: [&Way; 7] = [
             &|s, ino, _| s.volume.clone().write_back_file(s.own.peer.uid, ino, CX.now),
             &|s, _, _| s.volume.clone().write_back(CX.now),
             &|s, ino, _| {
