@@ -205,8 +205,8 @@ fn what_guests_keep_is_never_old() {
         };
         let mut guests = [served.caching("guest", buffers), served.caching("other", buffers)];
         for guest in &mut guests {
-            for at in 0..3 {
-                assert_eq!(guest.lookup(1, &format!("f{at}")), Ok(files[at]));
+            for (at, file) in files.into_iter().enumerate() {
+                assert_eq!(guest.lookup(1, &format!("f{at}")), Ok(file));
             }
         }
         let [first, second] = &mut guests;

@@ -178,7 +178,7 @@ impl<F: FileSystem + Send + 'static> Guests<F> {
     /// Whether no thread of theirs hangs in work of the server since this was asked last.
     pub fn live(&self) -> bool {
         // All are asked.
-        self.served.iter().fold(true, |live, served| served.way.pulse.lives() && live)
+        self.served.iter().filter(|served| !served.way.pulse.lives()).count() == 0
     }
 
     /// Has all end, without waiting for it.

@@ -29,11 +29,12 @@
 //!   invalidated too.
 //!
 //! The kernels of mounts have no leases on names. Linux can invalidate one only with its
-//! directory's lock held (FUSE_NOTIFY_INVAL_ENTRY), which a change in that directory through the same mount holds until
-//! it is answered: two mounts that remove names from one directory would wait for each other. It
-//! can be told without locks to look up all names again (FUSE_NOTIFY_INC_EPOCH, Linux 6.16), but it
-//! does so by dropping them: an open file's name in /proc is then `(deleted)`, getcwd(2) fails
-//! until somebody has walked to the directory again, and what is mounted below is unmounted.
+//! directory's lock held (FUSE_NOTIFY_INVAL_ENTRY), which a change in that directory through the
+//! same mount holds until it is answered: two mounts that remove names from one directory would
+//! wait for each other. It can be told without locks to look up all names again
+//! (FUSE_NOTIFY_INC_EPOCH, Linux 6.16), but it does so by dropping them: an open file's name in
+//! /proc is then `(deleted)`, getcwd(2) fails until somebody has walked to the directory again, and
+//! what is mounted below is unmounted.
 //!
 //! # Virtual machines
 //!
