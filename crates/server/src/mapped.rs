@@ -34,8 +34,9 @@ use atoll_vfs::{
 use crate::guarded::Guarded;
 use crate::host::{PAGES_LEN, Pages};
 use crate::leases::observer::{Change, Content, Now};
-use crate::mapped::files::{File, Leaves, Mapper, Orphan, STEP, length, new_token, overlap};
-use crate::mapped::memory::{Memory, Place, piece_of};
+use crate::mapped::files::{File, Leaves, Orphan, STEP, new_token};
+use crate::mapped::memory::{Mapper, Memory, Place, piece_of};
+use crate::mapped::parts::{length, overlap};
 use crate::open::handles::{Open, Origin};
 use crate::rights::identity::{Access, SessionId};
 use crate::session::Session;
@@ -45,6 +46,7 @@ use crate::volume::{Volume, Waits};
 pub(crate) mod beyond;
 pub(crate) mod files;
 pub(crate) mod memory;
+pub(crate) mod parts;
 mod room;
 pub(crate) mod write_back;
 mod zeroing;
@@ -71,9 +73,6 @@ const PAGE: usize = 4096;
 /// A write-back before a mapping ends counts for so long: the call for which it ends may never be
 /// made again.
 const LEAVES: Duration = Duration::from_secs(10);
-/// How many times the memory is found unused before it is let go of: a client that was told the
-/// token needs time to come for it.
-const GRACE: u32 = 2;
 
 impl<F: FileSystem> Guarded<F> {
     /// Whether clients may change the content of `ino` without a call: nothing that has been read
@@ -588,6 +587,7 @@ mod tests {
     use atoll_vfs::model::ModelFs;
     use atoll_vfs::{Name, Rest};
 
+    use super::memory::GRACE;
     use super::*;
     use crate::removals::Remover;
     use crate::rights::accounts::{Accounts, Resource, Shares};

@@ -418,7 +418,7 @@ fn a_file_may_be_longer_than_all_that_is_mapped() {
     let served = Served::with(fs, options);
     let (mut guest, window) = begin(&served, "guest");
     let file = create(&mut guest, "f");
-    for at in 0..RANGES * RANGE >> 19 {
+    for at in 0..(RANGES * RANGE) >> 19 {
         let part: Vec<u8> = (at << 19..(at + 1) << 19).map(|at| byte(at as usize, 0)).collect();
         assert_eq!(write(&mut guest, file, at << 19, &part), 0);
     }

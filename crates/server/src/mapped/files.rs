@@ -10,13 +10,10 @@ use atoll_vfs::{Errno, Ino, Result};
 use crate::host::{Host, PAGES_LEN, Pages};
 use crate::leases::observer::{Change, Content, Now, Observer};
 use crate::mapped::beyond::Beyond;
-use crate::mapped::memory::{Memory, Place, piece_of};
+use crate::mapped::memory::{Mapper, Memory, Place, piece_of};
 use crate::open::handles::Open;
-use crate::rights::accounts::{Account, Charge, Resource};
-use crate::rights::identity::{Access, SessionId};
+use crate::rights::identity::SessionId;
 
-/// The most parts of a file that do not touch: an entry for each is searched and kept.
-const PARTS_MAX: usize = 4096;
 /// Bytes that are copied, compared or made zeros before others have their turn at the volume.
 pub(crate) const STEP: u64 = 1 << 20;
 /// The most covered parts that a step looks at.
@@ -68,47 +65,6 @@ pub(crate) struct Leaves {
     pub when: Duration,
 }
 
-/// A session that has a file mapped.
-pub(crate) struct Mapper {
-    /// The user on whose behalf it last did.
-    pub uid: u32,
-    /// Bytes of memory that count as the session's.
-    pub bytes: u64,
-    /// The most that it may have in all files.
-    pub most: u64,
-    /// Their part of its user's share.
-    pub charge: Option<Charge>,
-}
-
-impl Mapper {
-    pub fn new(uid: u32, access: &Access) -> Result<Mapper> {
-        let none = |account| Account::charge(account, Resource::Memory, 0);
-        let charge = access.account.as_ref().map(none).transpose().map_err(|_| Errno::ENOMEM)?;
-        Ok(Mapper { uid, bytes: 0, most: access.limits.mapped, charge })
-    }
-
-    /// Counts `bytes` more.
-    ///
-    /// # Errors
-    /// `ENOMEM` beyond the user's share.
-    pub fn count(&mut self, bytes: u64) -> Result<()> {
-        self.charge
-            .as_mut()
-            .map_or(Ok(()), |charge| charge.grow(bytes))
-            .map_err(|_| Errno::ENOMEM)?;
-        self.bytes += bytes;
-        Ok(())
-    }
-
-    /// Counts `bytes` no more.
-    pub fn uncount(&mut self, bytes: u64) {
-        if let Some(charge) = &mut self.charge {
-            charge.shrink(bytes);
-        }
-        self.bytes = self.bytes.saturating_sub(bytes);
-    }
-}
-
 /// Memory that is no file's content any more and that clients still have: it counts on.
 pub(crate) struct Orphan {
     pub pages: Box<dyn Pages>,
@@ -129,74 +85,6 @@ pub(crate) struct Mappings {
     pub left: Option<Ino>,
     /// How often a memory has been asked for.
     pub asked: u64,
-}
-
-pub(crate) fn overlap(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {
-    let start = a.start.max(b.start);
-    start..a.end.min(b.end).max(start)
-}
-
-pub(crate) fn length(range: &Range<u64>) -> u64 {
-    range.end.saturating_sub(range.start)
-}
-
-/// Parts of a file, in order and apart from each other.
-#[derive(Default)]
-pub(crate) struct Parts(Vec<Range<u64>>);
-
-impl Parts {
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// The first part of `range` that is not among them.
-    pub fn gap(&self, range: &Range<u64>) -> Option<Range<u64>> {
-        let mut at = range.start;
-        let from = self.0.partition_point(|part| part.end <= at);
-        for part in &self.0[from..] {
-            if part.start > at {
-                return (at < range.end).then(|| at..part.start.min(range.end));
-            }
-            at = part.end;
-        }
-        (at < range.end).then_some(at..range.end)
-    }
-
-    /// Whether `range`, a gap, can be added.
-    pub fn takes(&self, range: &Range<u64>) -> bool {
-        let at = self.0.partition_point(|part| part.start < range.start);
-        let joins = at > 0 && self.0[at - 1].end == range.start;
-        let joined = self.0.get(at).is_some_and(|next| next.start == range.end);
-        joins || joined || self.0.len() < PARTS_MAX
-    }
-
-    /// Adds `range`, a gap.
-    ///
-    /// # Errors
-    /// `ENOMEM` when there are too many that do not touch.
-    pub fn add(&mut self, range: Range<u64>) -> Result<()> {
-        let at = self.0.partition_point(|part| part.start < range.start);
-        let joins = at > 0 && self.0[at - 1].end == range.start;
-        let joined = self.0.get(at).is_some_and(|next| next.start == range.end);
-        match (joins, joined) {
-            (true, true) => self.0[at - 1].end = self.0.remove(at).end,
-            (true, false) => self.0[at - 1].end = range.end,
-            (false, true) => self.0[at].start = range.start,
-            (false, false) if self.0.len() >= PARTS_MAX => return Err(Errno::ENOMEM),
-            (false, false) => self.0.insert(at, range),
-        }
-        Ok(())
-    }
-
-    /// Those within `range`.
-    pub fn within(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
-        let from = self.0.partition_point(|part| part.end <= range.start);
-        self.0[from..]
-            .iter()
-            .map(move |part| overlap(part, &range))
-            .take_while(|part| part.start < part.end)
-    }
 }
 
 impl File {

@@ -16,12 +16,17 @@ use std::ops::Range;
 use atoll_vfs::abi::MapToken;
 use atoll_vfs::{Errno, Result};
 
-use super::files::{Mapper, Parts, length};
+use super::parts::{Parts, length};
 use crate::host::Pages;
-use crate::rights::identity::SessionId;
+use crate::rights::accounts::{Account, Charge, Resource};
+use crate::rights::identity::{Access, SessionId};
 
 /// Bytes of a piece: what Linux shows its guest at once.
 pub const PIECE: u64 = 2 << 20;
+
+/// How many times a memory is found unused before it is let go of: a client that was told the
+/// token needs time to come for it.
+pub(crate) const GRACE: u32 = 2;
 
 /// Which memory of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,6 +50,47 @@ impl Place {
 /// Where the piece begins in which `at` is.
 pub(crate) fn piece_of(at: u64) -> u64 {
     at / PIECE * PIECE
+}
+
+/// A session that has a memory mapped.
+pub(crate) struct Mapper {
+    /// The user on whose behalf it last did.
+    pub uid: u32,
+    /// Bytes of memory that count as the session's.
+    pub bytes: u64,
+    /// The most that it may have in all files.
+    pub most: u64,
+    /// Their part of its user's share.
+    pub charge: Option<Charge>,
+}
+
+impl Mapper {
+    pub fn new(uid: u32, access: &Access) -> Result<Mapper> {
+        let none = |account| Account::charge(account, Resource::Memory, 0);
+        let charge = access.account.as_ref().map(none).transpose().map_err(|_| Errno::ENOMEM)?;
+        Ok(Mapper { uid, bytes: 0, most: access.limits.mapped, charge })
+    }
+
+    /// Counts `bytes` more.
+    ///
+    /// # Errors
+    /// `ENOMEM` beyond the user's share.
+    pub fn count(&mut self, bytes: u64) -> Result<()> {
+        self.charge
+            .as_mut()
+            .map_or(Ok(()), |charge| charge.grow(bytes))
+            .map_err(|_| Errno::ENOMEM)?;
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    /// Counts `bytes` no more.
+    pub fn uncount(&mut self, bytes: u64) {
+        if let Some(charge) = &mut self.charge {
+            charge.shrink(bytes);
+        }
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
 }
 
 /// A memory.
@@ -88,7 +134,7 @@ impl Memory {
 
     /// Somebody has asked for it.
     pub fn touch(&mut self, used: u64) {
-        self.grace = super::GRACE;
+        self.grace = GRACE;
         self.unused = false;
         self.used = used;
     }

@@ -9,8 +9,9 @@ use std::ops::Range;
 
 use atoll_vfs::{Context, Errno, FileSystem, Ino, Rest, Result, Timespec};
 
-use super::files::{File, STEP, length};
+use super::files::{File, STEP};
 use super::memory::Memory;
+use super::parts::length;
 use super::{CHUNK, PAGE, data_from, volume_context};
 use crate::guarded::Guarded;
 use crate::leases::observer::{Content, Now};
