@@ -111,5 +111,5 @@ fn channel() {
 
 #[test]
 fn device() {
-    smoke("device", 1500, crate::device::run);
+    smoke("device", 2500, crate::device::run);
 }

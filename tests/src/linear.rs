@@ -6,7 +6,8 @@
 //!
 //! Read in this order: [`history`] operations and their results, [`spec`] their meaning,
 //! [`checker`] the search for an order, [`clients`] execute operations, [`run`] schedules of
-//! threads and [`processes`] of processes, [`planted`] and [`stale`] defects that the checker has to find.
+//! threads and [`processes`] of processes, [`planted`] and [`stale`] defects that the checker has
+//! to find.
 
 pub mod checker;
 pub mod clients;
