@@ -3,8 +3,9 @@
 //!
 //! Each daemon has a process of its own, and a folder on the same disk; Atoll also a volume there.
 //! What is written is synced apart from the writes, and a row of its own says what that took: data
-//! after the sequential writes of a size, names after all of them. Beside the time of each operation
-//! there is the processor time that the daemon took for it, which is not hidden by its waiting.
+//! after the sequential writes of a size, names after all of them. Beside the time of each
+//! operation there is the processor time that the daemon took for it, which is not hidden by its
+//! waiting.
 //!
 //! Goals: Atoll's volume and its directory take less of both than each stock daemon.
 
