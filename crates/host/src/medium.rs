@@ -38,7 +38,9 @@ impl Drop for Waiting {
 
 /// Makes `call`, which waits for a medium.
 pub(crate) fn wait_for<T>(call: impl FnOnce() -> T) -> T {
-    let _waiting = OWN.with_borrow(Option::clone).map(|waits| {
+    // A volume may be closed when what belongs to this thread has ended already, at a program's end.
+    let own = OWN.try_with(|own| own.borrow().clone()).ok().flatten();
+    let _waiting = own.map(|waits| {
         let before = waits.0.swap(true, Ordering::Relaxed);
         Waiting { waits, before }
     });
@@ -48,6 +50,7 @@ pub(crate) fn wait_for<T>(call: impl FnOnce() -> T) -> T {
 #[cfg(test)]
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::atomic::AtomicUsize;
 
     use super::*;
 
@@ -65,5 +68,25 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| assert!(!wait_for(|| waits.wait()), "another thread's call"));
         });
+    }
+
+    #[test]
+    fn a_thread_that_ends_may_wait_yet() {
+        static CALLS: AtomicUsize = AtomicUsize::new(0);
+        struct AtEnd;
+        impl Drop for AtEnd {
+            fn drop(&mut self) {
+                wait_for(|| CALLS.fetch_add(1, Ordering::Relaxed));
+            }
+        }
+        thread_local!(static FIRST: AtEnd = const { AtEnd });
+        thread_local!(static LAST: AtEnd = const { AtEnd });
+        let thread = std::thread::spawn(|| {
+            // One of the two is dropped after the thread's own.
+            FIRST.with(|_| Waits::default().be_own());
+            LAST.with(|_| ());
+        });
+        thread.join().unwrap();
+        assert_eq!(CALLS.load(Ordering::Relaxed), 2);
     }
 }
