@@ -38,7 +38,7 @@ impl Drop for Waiting {
 
 /// Makes `call`, which waits for a medium.
 pub(crate) fn wait_for<T>(call: impl FnOnce() -> T) -> T {
-    // A volume may be closed when what belongs to this thread has ended already, at a program's end.
+    // A volume may be closed at a program's end, when what belongs to this thread has ended.
     let own = OWN.try_with(|own| own.borrow().clone()).ok().flatten();
     let _waiting = own.map(|waits| {
         let before = waits.0.swap(true, Ordering::Relaxed);
