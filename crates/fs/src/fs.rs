@@ -10,7 +10,6 @@ use crate::commit::Begun;
 use crate::cookie::Cookies;
 use crate::error::Result;
 use crate::file::FREE_BUDGET;
-use crate::hash::hash;
 use crate::inode::InodeRecord;
 use crate::key::{Key, Kind};
 use crate::layout::{self, Superblock, inode as inode_layout};
@@ -95,8 +94,8 @@ impl<M: Addressable> Fs<M> {
         let store = volume::mount(device, options)?;
         let mut fs = Fs {
             cookies: Cookies::new(&store.superblock.hash_key),
-            inodes: InodeTable::new(hash(&store.superblock.hash_key, b"slots of inodes")),
             store,
+            inodes: InodeTable::default(),
             handles: Vec::new(),
             free_handles: Vec::new(),
             times: None,
@@ -124,7 +123,7 @@ impl<M: Addressable> Fs<M> {
         if !self.store.is_read_only() {
             self.handles.clear();
             self.flush_times()?;
-            self.inodes.clear();
+            self.inodes = InodeTable::default();
             self.left = Left::default();
             self.finish_removals()?;
             self.store.checkpoint_clean()?;

@@ -10,8 +10,8 @@
 //!   freed space goes back to the host; `commit`, `checkpoint`: make operations durable, and keep
 //!   the journal short
 //! - `node`, `tree`: the B+tree; `bounds`: how long the record of an operation can be
-//! - `inode`, `extent`, `file`, `dir`, `xattr`: the items by kind; `table`: the inodes in memory,
-//!   `numbers`: where each is; `cookie`: the place of a name as a listing shows it
+//! - `inode`, `extent`, `file`, `dir`, `xattr`: the items by kind; `table`: the inodes in memory;
+//!   `cookie`: the place of a name as a listing shows it
 //! - `project`: what the inodes of a directory's project take, and its quota; `quotas`: makes and
 //!   ends projects
 //! - `opening`: the beginning of every use of a volume; `volume`: mount; `recovery`: the journal
@@ -53,7 +53,6 @@ mod key;
 pub mod layout;
 mod namespace;
 mod node;
-mod numbers;
 mod opening;
 mod overlay;
 mod pair;

@@ -16,6 +16,7 @@ use crate::key::{Key, Kind};
 use crate::layout::{inode, project, superblock};
 use crate::project::{Project, Quota, item_bytes};
 use crate::store::Store;
+use crate::table::InodeTable;
 
 impl<M: Addressable> Fs<M> {
     /// Gives the directories of `quotas` their quotas, for as long as the volume stays mounted, and
@@ -104,7 +105,7 @@ impl<M: Addressable> Fs<M> {
             return Err(Errno::EBUSY.into());
         }
         self.commit(false)?;
-        self.inodes.clear();
+        self.inodes = InodeTable::default();
         Ok(())
     }
 

@@ -14,9 +14,9 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use atoll_vfs::{Ino, Timespec};
+use hashbrown::HashMap;
 
 use crate::inode::{Extent, InodeRecord, Remembered};
-use crate::numbers::Numbers;
 
 /// An inode in memory.
 #[derive(Clone, Copy, Debug)]
@@ -126,10 +126,10 @@ impl List {
 }
 
 /// The inodes in memory.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct InodeTable {
     inodes: Vec<Inode>,
-    by_ino: Numbers,
+    by_ino: HashMap<u64, u32>,
     free: Vec<u32>,
     dirty: List,
     idle: List,
@@ -148,25 +148,6 @@ const BATCH: usize = 64;
 const DURABLE_MAX: usize = 16;
 
 impl InodeTable {
-    /// An empty table. Nobody who chooses which inodes are open may know the `secret`.
-    pub fn new(secret: u64) -> InodeTable {
-        InodeTable {
-            inodes: Vec::new(),
-            by_ino: Numbers::new(secret),
-            free: Vec::new(),
-            dirty: List::default(),
-            idle: List::default(),
-            shortened: VecDeque::new(),
-            #[cfg(test)]
-            looks: core::cell::Cell::default(),
-        }
-    }
-
-    /// Lets all inodes go.
-    pub fn clear(&mut self) {
-        *self = InodeTable::new(self.by_ino.secret());
-    }
-
     #[inline]
     fn look(&self) {
         #[cfg(test)]
@@ -176,7 +157,7 @@ impl InodeTable {
     /// The slot of `ino`, if it is in memory.
     #[inline]
     pub fn slot(&self, ino: Ino) -> Option<u32> {
-        self.by_ino.get(ino.0)
+        self.by_ino.get(&ino.0).copied()
     }
 
     /// The inode in `slot`.
@@ -221,7 +202,7 @@ impl InodeTable {
 
     /// Lets an inode go.
     pub fn remove(&mut self, ino: Ino) {
-        if let Some(slot) = self.by_ino.remove(ino.0) {
+        if let Some(slot) = self.by_ino.remove(&ino.0) {
             // An inode number of 0 belongs to nobody: stale handles do not match.
             self.inodes[slot as usize].ino = Ino(0);
             self.dirty.take_out(slot);
@@ -485,7 +466,7 @@ mod tests {
         fs.syncfs(&CX).unwrap();
         let handle = fs.opendir(&CX, sub.ino).unwrap();
         fs.releasedir(&CX, sub.ino, handle).unwrap();
-        let left: Vec<u64> = fs.inodes.by_ino.iter().collect();
+        let left: Vec<u64> = fs.inodes.by_ino.keys().copied().collect();
         assert!(left.iter().all(|&left| left == Ino::ROOT.0), "{left:?}");
         assert!(fs.inodes.idle.len <= 1 && fs.inodes.dirty.len == 0);
     }

@@ -119,9 +119,9 @@ impl<M: Addressable> Store<M> {
         let mut hint = self.root_hint;
         let mut above = None;
         loop {
-            let id = match self.cache.hinted(hint, block) {
-                Some(id) if u32::from(self.cache.frame(id).level) == level => id,
-                _ => {
+            let id = match self.hinted(hint, block, level) {
+                Some(id) => id,
+                None => {
                     let id = self.node(block, level)?;
                     match above {
                         Some((parent, slot)) => self.cache.frame_mut(parent).set_hint(slot, id),
@@ -553,10 +553,17 @@ impl<M: Addressable> Store<M> {
     fn child(&mut self, parent: FrameId, slot: usize, level: u32) -> Result<FrameId> {
         let frame = self.cache.frame(parent);
         let (block, hint) = (frame.child(slot), frame.hint(slot));
-        match self.cache.hinted(hint, block) {
-            Some(id) if u32::from(self.cache.frame(id).level) == level => Ok(id),
-            _ => self.node(block, level),
+        match self.hinted(hint, block, level) {
+            Some(id) => Ok(id),
+            None => self.node(block, level),
         }
+    }
+
+    /// The frame of the node at `block`, if that is where it was last and has `level`.
+    #[inline]
+    fn hinted(&mut self, hint: FrameId, block: u64, level: u32) -> Option<FrameId> {
+        let id = self.cache.hinted(hint, block)?;
+        (u32::from(self.cache.frame(id).level) == level).then_some(id)
     }
 
     /// Takes the child in `slot` out of an inner node. The first key of an inner node is the least

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use atoll_vfs::{Attr, Errno, FileSystem, FileType, Ino, Name, Result, words};
+use atoll_vfs::{Attr, Errno, FileSystem, FileType, Ino, Name, Result};
 
 use crate::flags::{AT_FDCWD, AccessMode, AtFlags, OFlags};
 use crate::policy::Policy;
@@ -160,7 +160,7 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
                 return Ok(Last::Root);
             }
             let rest = &text[start..];
-            let length = words::position(rest, b'/').unwrap_or(rest.len());
+            let length = rest.iter().position(|&b| b == b'/').unwrap_or(rest.len());
             let end = start + length;
             let next = skip_slashes(text, end);
             let at_end = next == text.len();

@@ -5,8 +5,7 @@
 //! waited for, [`locks`] beside it, [`model`] the in-memory oracle that every implementor is
 //! compared with; then the cut: [`wire`] FUSE messages, [`server`] bytes to a call, [`client`] a
 //! call to bytes, [`inline`] both in one process; [`view`], memory that answers without a request,
-//! and [`cached`], a client that looks there first; [`words`], searches in names; and [`abi`], the
-//! numbers that C states too.
+//! and [`cached`], a client that looks there first; and [`abi`], the numbers that C states too.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -29,7 +28,6 @@ pub mod types;
 mod verbs;
 pub mod view;
 pub mod wire;
-pub mod words;
 
 pub use cached::{Answers, Cached, LiveView, OpenFiles};
 pub use client::{Client, ClientOptions};

@@ -5,7 +5,6 @@ use core::fmt;
 use bitflags::bitflags;
 
 use crate::errno::{Errno, Result};
-use crate::words;
 
 /// The longest name of a directory entry, in bytes.
 pub const NAME_MAX: usize = 255;
@@ -79,7 +78,7 @@ impl<'a> Name<'a> {
         if bytes.len() > NAME_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
-        if words::has_any(bytes, [b'/', 0]) {
+        if bytes.iter().any(|&b| b == b'/' || b == 0) {
             return Err(Errno::EINVAL);
         }
         Ok(Name(bytes))

@@ -3,7 +3,6 @@
 use super::attributes::{EntryOut, Time};
 use super::fixed::{Fixed, fixed};
 use crate::types::{Attr, DirEntry, FileType, Ino, NAME_MAX};
-use crate::words;
 
 fixed! {
     /// The front of an entry. The name follows, and zeros up to a multiple of eight bytes.
@@ -77,7 +76,7 @@ pub fn get_dirent(bytes: &[u8]) -> Option<(DirEntry<'_>, &[u8])> {
         return None;
     }
     let name = rest.get(..len)?;
-    if words::has_any(name, [b'/', 0]) {
+    if name.iter().any(|&byte| byte == b'/' || byte == 0) {
         return None;
     }
     // The last one need not be filled up.
