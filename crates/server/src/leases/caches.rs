@@ -58,8 +58,8 @@
 //! its own calls change without its kernel expecting it.
 
 use std::collections::HashMap;
-use std::collections::hash_map::{DefaultHasher, Entry};
-use std::hash::Hasher;
+use std::collections::hash_map::{Entry, RandomState};
+use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -101,15 +101,9 @@ impl Lends {
     }
 }
 
-/// A name in a directory, by its hash: two that have the same are told apart by nothing, and only
-/// one of them has a lease.
+/// A name in a directory, by its hash with a secret of the table's: names that have the same, which
+/// nobody can choose, are told apart by nothing.
 type Named = (Ino, u64);
-
-fn named(parent: Ino, name: &[u8]) -> Named {
-    let mut hasher = DefaultHasher::new();
-    hasher.write(name);
-    (parent, hasher.finish())
-}
 
 /// The most names of one inode that are leased.
 const NAMES_MAX: usize = 4;
@@ -152,6 +146,7 @@ struct Table {
     buffered: HashMap<u64, Ino>,
     /// The names that are leased, with what they stand for.
     names: HashMap<Named, Ino>,
+    secret: RandomState,
     /// The inodes and names that the user's share allows.
     room: Room,
 }
@@ -159,6 +154,10 @@ struct Table {
 impl Table {
     fn len(&self) -> usize {
         self.known.len() + self.names.len()
+    }
+
+    fn named(&self, parent: Ino, name: &[u8]) -> Named {
+        (parent, self.secret.hash_one(name))
     }
 
     /// A name is leased no more. Returns whether it was.
@@ -243,8 +242,8 @@ impl KernelCache {
         if self.lends != Lends::Names || !self.may_lend() {
             return false;
         }
-        let named = named(parent, name);
         let mut table = self.table();
+        let named = table.named(parent, name);
         let has_room = !table.full && table.len() < TABLE_MAX;
         let count = table.len();
         let Table { known, names, room, .. } = &mut *table;
@@ -373,7 +372,8 @@ impl KernelCache {
             return;
         }
         let mut table = self.table();
-        if table.drop_name(named(parent, name)) && !is_own {
+        let named = table.named(parent, name);
+        if table.drop_name(named) && !is_own {
             if let Some(known) = table.known.get_mut(&parent) {
                 known.rests = Some(self.gate.uptime() + REST);
             }
