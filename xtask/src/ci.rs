@@ -71,10 +71,8 @@ fn new_machine() -> Result<(), Failure> {
     // From where cargo fetches.
     let own = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let own = own.or_else(|| Some(std::env::home_dir()?.join(".cargo")));
-    for name in ["config.toml", "credentials.toml"] {
-        if let Some(file) = own.as_ref().map(|own| own.join(name)).filter(|file| file.exists()) {
-            std::fs::copy(file, home.join(name)).map_err(io)?;
-        }
+    if let Some(file) = own.map(|own| own.join("config.toml")).filter(|file| file.exists()) {
+        std::fs::copy(file, home.join("config.toml")).map_err(io)?;
     }
     cargo(&["build", "--quiet", "--locked", "--package", "atoll-preload"])
         .env("CARGO_HOME", &home.to_string_lossy())

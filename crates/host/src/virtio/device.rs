@@ -600,9 +600,8 @@ pub struct Device<F: FileSystem + Send> {
 
 impl<F: FileSystem + Send> Device<F> {
     /// The device for the front end at `socket`, of the machine with this number, whose session of
-    /// before it goes on with if that was `kept`. Its
-    /// thread says by `pulse` when it is at work. Each time that its guest begins, `begin` begins a
-    /// session.
+    /// before it goes on with if that was `kept`. Its thread says by `pulse` when it is at work.
+    /// Each time that its guest begins, `begin` begins a session.
     ///
     /// # Errors
     /// When there are no descriptors left.

@@ -3,12 +3,11 @@
 //!
 //! [`device`] is the device, which serves one front end: its queues are a carrier
 //! ([`Carrier`](atoll_server::route::carrier::Carrier)), what it brings is what a kernel asks for
-//! ([`kernel`](atoll_server::route::kernel)). `carried` is a request while a
-//! device has it; `back_end` is the protocol, `queue` a virtqueue,
-//! `memory` the guest's memory, `pieces` a request's data in it, `inflight` the record of requests
-//! that have no answer yet; `notices` what a guest is told of changes; `pulse` whether its thread
-//! hangs; `window` the memory in which the guest is shown files, `channel` how
-//! the front end is asked for it.
+//! ([`kernel`](atoll_server::route::kernel)). `carried` is a request while a device has it;
+//! `back_end` is the protocol, `queue` a virtqueue, `memory` the guest's memory, `pieces` a
+//! request's data in it, `inflight` the record of requests that have no answer yet; `notices` what
+//! a guest is told of changes; [`pulse`] whether its thread hangs; `window` the memory in which the
+//! guest is shown files, `channel` how the front end is asked for it.
 
 mod back_end;
 mod carried;

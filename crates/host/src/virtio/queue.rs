@@ -257,14 +257,18 @@ impl Queue {
 
     /// The requests in flight by the record, the first first.
     fn recover(&mut self) -> Result<Vec<u16>, Broken> {
-        let Some(record) = self.record.as_mut().filter(|_| !self.has_buffers) else {
-            return Ok(Vec::new());
-        };
-        let Some(heads) = record.recover(self.size, self.used)? else { return Ok(Vec::new()) };
+        let (size, used) = (self.size, self.used);
+        let Some(record) = self.record() else { return Ok(Vec::new()) };
+        let Some(heads) = record.recover(size, used)? else { return Ok(Vec::new()) };
         // The front end may not have seen the last answers: what is behind them is not to be taken
         // again.
         self.next = self.used.wrapping_add(heads.len() as u16);
         Ok(heads)
+    }
+
+    /// Where what is in flight is noted. Empty buffers are not.
+    fn record(&mut self) -> Option<&mut Record> {
+        self.record.as_mut().filter(|_| !self.has_buffers)
     }
 
     /// Whether what is in flight is noted for another back end.
@@ -323,7 +327,7 @@ impl Queue {
             _ => return Err(Broken("offered a descriptor twice")),
         }
         self.in_flight += 1;
-        if let Some(record) = self.record.as_mut().filter(|_| !self.has_buffers) {
+        if let Some(record) = self.record() {
             record.taken(head);
         }
         Ok(())
@@ -437,15 +441,14 @@ impl Queue {
         entry[..4].copy_from_slice(&u32::from(chain.head).to_le_bytes());
         entry[4..].copy_from_slice(&(len as u32).to_le_bytes());
         memory.write(parts.used + 4 + USED * u64::from(self.used % self.size), &entry)?;
-        let has_buffers = self.has_buffers;
-        let record = self.record.as_mut().filter(|_| !has_buffers);
-        if let Some(record) = record {
+        if let Some(record) = self.record() {
             record.ending(chain.head);
         }
         self.used = self.used.wrapping_add(1);
         memory.store(parts.used + 2, self.used)?;
-        if let Some(record) = self.record.as_mut().filter(|_| !has_buffers) {
-            record.ended(chain.head, self.used);
+        let used = self.used;
+        if let Some(record) = self.record() {
+            record.ended(chain.head, used);
         }
         self.taken[usize::from(chain.head)] = false;
         self.in_flight -= 1;
