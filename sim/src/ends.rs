@@ -197,7 +197,7 @@ pub(crate) fn sound_after(world: &World, power: bool) -> Outcome<()> {
 }
 
 /// A check finds nothing to repair.
-fn sound(device: &FaultDevice, incarnation: [u8; 16]) -> Outcome<()> {
+pub(crate) fn sound(device: &FaultDevice, incarnation: [u8; 16]) -> Outcome<()> {
     let options = CheckOptions { incarnation, ..CheckOptions::default() };
     let current = device.media().current();
     let mut device = match device.media().has_given_up() {

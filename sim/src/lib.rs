@@ -8,8 +8,8 @@
 //! server's own work, [`machine`] and [`disk`] what is below; `ends` is how clients, processes and
 //! the power go. The judges are [`mirror`] for answers, caches and what a crash leaves, [`rights`]
 //! for permissions, [`locks`] for locks, the scheduler itself for progress, `sharing`, `removals`,
-//! `listings` and `leaving` for how long strangers make others wait, and `users` for how much a
-//! stranger has. [`plant`] has the defects that the judges must find; [`measure`] what hostile
+//! `listings` and `leaving` for how long strangers make others wait, and `users` and `quotas` for
+//! how much a stranger has. [`plant`] has the defects that the judges must find; [`measure`] what hostile
 //! clients cost others today; [`parallel`] runs many schedules.
 #![forbid(unsafe_code)]
 
@@ -30,6 +30,7 @@ pub mod measure;
 pub mod mirror;
 pub mod parallel;
 pub mod plant;
+mod quotas;
 mod removals;
 mod requests;
 pub mod rights;

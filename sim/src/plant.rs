@@ -44,12 +44,16 @@ pub enum Plant {
     WholeEnds,
     /// The server keeps an account for each connection of a user.
     ConnectionsAsAccounts,
+    /// The locks of each connection of a user are counted by themselves.
+    ConnectionsAsHolders,
+    /// A server that begins after a crash gives directories no quotas.
+    ForgottenQuotas,
     /// A user whose mount has lied is trusted when it mounts again.
     ForgivenLies,
 }
 
 /// All of them.
-pub const PLANTS: [Plant; 21] = [
+pub const PLANTS: [Plant; 23] = [
     Plant::LostRing,
     Plant::KeptAttributes,
     Plant::KeptPages,
@@ -70,5 +74,7 @@ pub const PLANTS: [Plant; 21] = [
     Plant::WholeListings,
     Plant::WholeEnds,
     Plant::ConnectionsAsAccounts,
+    Plant::ConnectionsAsHolders,
+    Plant::ForgottenQuotas,
     Plant::ForgivenLies,
 ];

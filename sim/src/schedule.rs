@@ -9,7 +9,7 @@ use crate::disk;
 use crate::plant::Plant;
 use crate::seat::{Pending, Stage, What};
 use crate::world::{Counts, Options, Outcome, Template, World, trace};
-use crate::{leaving, listings, removals, sharing, users};
+use crate::{leaving, listings, quotas, removals, sharing, users};
 
 /// The most turns that everything takes to come to rest when nobody asks for anything more.
 const REST_MAX: u32 = 4000;
@@ -82,6 +82,8 @@ pub fn run(template: &Template, seed: u64, options: Options) -> Report {
             listings::judge(template, &mut rng, options.plant)?;
             leaving::judge(template, &mut rng, options.plant)?;
             users::judge(template, &mut rng, options.plant)?;
+            users::judge_locks(template, &mut rng, options.plant)?;
+            quotas::judge(template, &mut rng, options.plant)?;
         }
         digest = (world.digest(), world.counts);
         // The parts of a world that failed are in any state, and dropping them may fail too.

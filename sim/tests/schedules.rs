@@ -82,6 +82,8 @@ fn what_is_planted_is_found() {
             Plant::WholeListings => "is one turn",
             Plant::WholeEnds => "are closed in one hold",
             Plant::ConnectionsAsAccounts => "a user has",
+            Plant::ConnectionsAsHolders => "a user holds",
+            Plant::ForgottenQuotas => "and its quota is",
             // By the check, or by what is missing.
             Plant::LyingFlush | Plant::SwallowedError => "",
         };

@@ -99,6 +99,14 @@ impl HostDevice {
         }
     }
 
+    /// Gives back the memory of this process in which the storage has been looked at so far. All
+    /// of it stays in the host's cache.
+    pub fn unmap_pages(&self) {
+        if let HostDevice::Mapped(device) = self {
+            device.unmap_pages();
+        }
+    }
+
     fn file(&self) -> &File {
         match self {
             HostDevice::Mapped(device) => device.file(),

@@ -74,6 +74,8 @@ struct Shared {
     volume: Cell<*mut Volume>,
     /// The number of the mount. Guarded by `lock`.
     mount: Cell<u64>,
+    /// The number of the process that mounted, which a sealed one could not ask for.
+    process: AtomicU32,
 }
 
 /// Null until the first mount.
@@ -275,6 +277,7 @@ pub fn install(volume: Box<Volume>) -> Result<(), (Box<Volume>, Error)> {
     }
     shared.volume.set(Box::into_raw(volume));
     shared.mount.set(shared.mount.get() + 1);
+    shared.process.store(std::process::id(), Ordering::Relaxed);
     // SAFETY: set just now, and guarded by the lock.
     shared.keep_from_children(crate::volume::descriptors(unsafe { &*shared.volume.get() }));
     shared.broken.store(false, Ordering::Relaxed);
@@ -294,6 +297,14 @@ pub fn mount_number() -> u64 {
     let shared = SHARED.load(Ordering::Acquire);
     // SAFETY: once set, the pointer is never freed, and the caller has the lock.
     if shared.is_null() { 0 } else { unsafe { &*shared }.mount.get() }
+}
+
+/// The number of this process, without a system call where it has mounted a volume.
+pub fn process_number() -> u32 {
+    let shared = SHARED.load(Ordering::Acquire);
+    // SAFETY: once set, the pointer is never freed. A child finds 0 there.
+    let mounted = unsafe { shared.as_ref() }.map(|shared| shared.process.load(Ordering::Relaxed));
+    mounted.filter(|&number| number != 0).unwrap_or_else(std::process::id)
 }
 
 /// Takes the process's volume out.
@@ -367,6 +378,13 @@ pub fn forbid_sleep() {
         // SAFETY: once set, the pointer is never freed.
         unsafe { &*shared }.may_sleep.store(false, Ordering::Relaxed);
     }
+}
+
+/// Whether waiters may sleep in the kernel.
+pub fn may_sleep() -> bool {
+    let shared = SHARED.load(Ordering::Acquire);
+    // SAFETY: once set, the pointer is never freed.
+    unsafe { shared.as_ref() }.is_none_or(|shared| shared.may_sleep.load(Ordering::Relaxed))
 }
 
 /// The shared state, made by the first caller.

@@ -305,6 +305,10 @@ pub fn mount(options: &MountOptions) -> Result<Volume, MountError> {
         Device::Host(device) => storage::mounting(device, options.read_only, cache_bytes),
     };
     let fs = Fs::mount(device, &how).map_err(|error| MountError::fs(&place, error))?;
+    if let Device::Host(device) = fs.device() {
+        // What a mount looks at is mostly not looked at again: an idle program has the memory.
+        device.unmap_pages();
+    }
     // The volume is locked, and its file system is in here.
     Ok(user_of(FileSystem::Own(fs), options, true))
 }

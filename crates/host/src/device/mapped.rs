@@ -183,6 +183,11 @@ impl MappedDevice {
         }
     }
 
+    pub(super) fn unmap_pages(&self) {
+        // It need not succeed. Through the other mappings nothing is looked at.
+        let _ = self.mapping.unmap_all();
+    }
+
     /// A store that the mapping could not serve. If the file ends before the range's end, a write
     /// would make it longer again, and hide that what was there is lost.
     #[cold]

@@ -146,17 +146,25 @@ impl Mapping {
         })
     }
 
-    /// Unmaps the pages of a range of whole pages until they are next accessed, and has them
-    /// brought in one by one from then on.
-    pub(super) fn single_pages(&self, at: usize, length: usize) -> Result<(), Errno> {
+    /// Unmaps the pages of a range of whole pages until they are next accessed.
+    fn unmap(&self, at: usize, length: usize) -> Result<(), Errno> {
         debug_assert!(at + length <= self.length);
         // SAFETY: the range is mapped, shared and backed by a file: what was stored is in the
         // page cache and stays there.
-        unsafe {
-            let start = self.base.add(at).cast();
-            rustix::mm::madvise(start, length, Advice::LinuxDontNeed)?;
-            rustix::mm::madvise(start, length, Advice::Random)
-        }
+        unsafe { rustix::mm::madvise(self.base.add(at).cast(), length, Advice::LinuxDontNeed) }
+    }
+
+    /// Unmaps all pages until they are next accessed.
+    pub(super) fn unmap_all(&self) -> Result<(), Errno> {
+        self.unmap(0, self.length)
+    }
+
+    /// Unmaps the pages of a range of whole pages until they are next accessed, and has them
+    /// brought in one by one from then on.
+    pub(super) fn single_pages(&self, at: usize, length: usize) -> Result<(), Errno> {
+        self.unmap(at, length)?;
+        // SAFETY: the range is mapped; how it is read ahead changes nothing in it.
+        unsafe { rustix::mm::madvise(self.base.add(at).cast(), length, Advice::Random) }
     }
 }
 

@@ -71,7 +71,7 @@ fn asked(lock: &libc::flock, of_description: bool) -> Result<RecordLock, Error> 
     if of_description && lock.l_pid != 0 {
         return invalid;
     }
-    let pid = std::process::id();
+    let pid = process::process_number();
     Ok(RecordLock { kind, whence, start: lock.l_start, len: lock.l_len, pid, of_description })
 }
 
@@ -126,8 +126,13 @@ fn wait(waiting: Waiting, mut mount: Option<u64>) -> Result<c_int, Error> {
     Ok(0)
 }
 
-/// Sleeps for a moment. False if a signal's handler has run.
+/// Sleeps for a moment. False if a signal's handler has run. A sealed process spins: it has no call
+/// to sleep by, and none to come back from a handler.
 fn sleep() -> bool {
+    if !process::may_sleep() {
+        (0..10_000).for_each(|_| core::hint::spin_loop());
+        return true;
+    }
     // SAFETY: the time is a structure of ours, and nothing is to be written.
     unsafe { libc::nanosleep(&LOOK, core::ptr::null_mut()) == 0 }
 }

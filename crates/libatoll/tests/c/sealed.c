@@ -95,6 +95,17 @@ static void delete(unsigned file) {
     length_of[file] = 0;
 }
 
+/* Locks, which other threads could hold. */
+static void lock_and_unlock(unsigned file) {
+    int fd = atoll_open(name_of(file), O_RDWR), same = atoll_open(name_of(file), O_RDWR);
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    CHECK(fd >= 0 && same >= 0 && atoll_fcntl(fd, F_SETLKW, &lock) == 0);
+    CHECK(atoll_fcntl(same, F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK);
+    CHECK(atoll_flock(fd, LOCK_EX) == 0);
+    CHECK(atoll_flock(same, LOCK_EX | LOCK_NB) == -1 && errno == EWOULDBLOCK);
+    CHECK(atoll_close(same) == 0 && atoll_close(fd) == 0);
+}
+
 /* PostMark's workload: many small files, then reading or appending, creating or deleting. */
 static void work(void) {
     for (int i = 0; i < FILES; i++) create();
@@ -113,6 +124,7 @@ static void work(void) {
             delete(existing());
         }
         if (i % 200 == 0) {
+            lock_and_unlock(existing());
             int fd = atoll_open(name_of(existing()), O_RDWR);
             CHECK(fd >= 0 && atoll_fsync(fd) == 0 && atoll_close(fd) == 0);
         }
