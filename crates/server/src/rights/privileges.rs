@@ -1,9 +1,9 @@
 //! The privileges that a change of a file's content or owner takes from it: set-ID bits and
 //! capabilities.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-use atoll_vfs::{Context, Errno, FileSystem, FileType, Ino, Result, SetAttr};
+use atoll_vfs::{Context, Errno, FileSystem, FileType, Ino, Result, SetAttr, Timespec};
 
 /// The attribute that holds a file's capabilities.
 const CAPABILITY: &[u8] = b"security.capability";
@@ -15,20 +15,27 @@ const GROUP_EXECUTE: u32 = 0o010;
 /// How many files are remembered as plain. Forgetting one costs a look at its next write.
 const PLAIN_MAX: usize = 1 << 16;
 
+/// How long a file that others may change is taken for one without capabilities, in nanoseconds: a
+/// tenth of a second. Its set-ID bits, which the host's own programs obey, are looked at each time.
+const BARE_FOR: i128 = 100_000_000;
+
 /// Regular files known to have neither set-ID bits nor capabilities: a write need not look.
 #[derive(Default)]
 pub(crate) struct Plain {
     files: HashSet<Ino>,
     /// The one of them that was asked for last: to find it in the set takes 200 instructions.
     latest: Option<Ino>,
-    /// Others change modes and attributes too: no file is known.
+    /// Others change modes and attributes too: no file is known for longer than a moment.
     unknown: bool,
+    /// Regular files of such a file system that had no capabilities at that time.
+    bare: HashMap<Ino, Timespec>,
 }
 
 impl Plain {
     /// Forgets `ino`, which is given a mode or an attribute, or is gone.
     pub(crate) fn forget(&mut self, ino: Ino) {
         self.files.remove(&ino);
+        self.bare.remove(&ino);
         self.latest = None;
     }
 
@@ -46,6 +53,27 @@ impl Plain {
         }
         self.files.insert(ino);
         self.latest = Some(ino);
+    }
+
+    /// Notes that `ino` has no capabilities.
+    fn note_bare(&mut self, ino: Ino, now: Timespec) {
+        if !self.unknown {
+            return;
+        }
+        if self.bare.len() >= PLAIN_MAX {
+            self.bare.clear();
+        }
+        self.bare.insert(ino, now);
+    }
+
+    /// Whether `ino` had no capabilities a moment before `now`.
+    fn was_bare(&self, ino: Ino, now: Timespec) -> bool {
+        let nanoseconds =
+            |time: Timespec| i128::from(time.sec) * 1_000_000_000 + i128::from(time.nsec);
+        // A clock that was set back says nothing.
+        self.bare
+            .get(&ino)
+            .is_some_and(|&then| (0..BARE_FOR).contains(&(nanoseconds(now) - nanoseconds(then))))
     }
 
     /// Whether a write to `ino` would not look.
@@ -97,11 +125,19 @@ pub(crate) fn drop_privileges(
     if plain.contains(ino) {
         return Ok(false);
     }
+    let bare = plain.was_bare(ino, cx.now);
+    if bare && !set_ids {
+        return Ok(false);
+    }
     let attr = fs.getattr(cx, ino)?;
     if attr.file_type() != FileType::Regular {
         return Ok(false);
     }
-    let mut changed = drop_capabilities(fs, cx, ino)?;
+    let mut changed = false;
+    if !bare {
+        changed = drop_capabilities(fs, cx, ino)?;
+        plain.note_bare(ino, cx.now);
+    }
     let mut mode = attr.mode & 0o7777;
     if set_ids && mode & (SET_UID | SET_GID) != 0 {
         let dropped = without_set_ids(mode, in_group(&attr));
@@ -114,4 +150,41 @@ pub(crate) fn drop_privileges(
         plain.insert(ino);
     }
     Ok(changed)
+}
+
+#[cfg(test)]
+mod tests {
+    use atoll_vfs::model::ModelFs;
+    use atoll_vfs::{Name, XattrFlags};
+
+    use super::*;
+
+    fn at(nsec: u32) -> Context {
+        Context { uid: 1000, gid: 1000, now: Timespec { sec: 5, nsec } }
+    }
+
+    /// What others give a file: set-ID bits are taken by the next write, capabilities by one that
+    /// comes a moment later.
+    #[test]
+    fn files_that_others_change_are_looked_at_again() {
+        let (mut fs, mut plain) = (ModelFs::default(), Plain::unknown());
+        let name = Name::new(b"f").unwrap();
+        let ino = fs.mknod(&at(0), Ino::ROOT, name, 0o100_755, 0).unwrap().ino;
+        let mut drops = |fs: &mut ModelFs, nsec| {
+            drop_privileges(fs, &mut plain, &at(nsec), ino, true, |_| true).unwrap()
+        };
+        assert!(!drops(&mut fs, 0));
+        fs.setxattr(&at(0), ino, CAPABILITY, b"c", XattrFlags::empty()).unwrap();
+        let set = SetAttr { mode: Some(0o4755), ..SetAttr::default() };
+        fs.setattr(&at(0), ino, None, &set).unwrap();
+        assert!(drops(&mut fs, 50_000_000));
+        assert_eq!(fs.getattr(&at(0), ino).unwrap().mode & 0o7777, 0o755);
+        fs.getxattr(&at(0), ino, CAPABILITY, &mut Vec::new()).expect("not yet");
+        assert!(drops(&mut fs, 100_000_000));
+        let gone = fs.getxattr(&at(0), ino, CAPABILITY, &mut Vec::new());
+        assert_eq!(gone, Err(Errno::ENODATA));
+        // A clock that was set back says nothing.
+        fs.setxattr(&at(0), ino, CAPABILITY, b"c", XattrFlags::empty()).unwrap();
+        assert!(drops(&mut fs, 99_999_999));
+    }
 }
