@@ -58,6 +58,10 @@ pub const ATTACKS: &[Attack] = &[
     attack("syncs", "fsync and zeroing on all slots", Who::Allowed, flood::syncs),
     attack("holes", "holes in the ring's memory", Who::Allowed, rings::holes),
     attack("huge", "large files made, cut and removed", Who::Allowed, rings::huge),
+    Attack {
+        processes: 2,
+        ..attack("mixed", "large calls of every kind, by two", Who::Allowed, rings::mixed)
+    },
     attack("scattered", "files of 100,000 extents cut and removed", Who::Allowed, rings::scattered),
     attack("deep", "renames at the bottom of 5,000 directories", Who::Allowed, rings::deep),
     attack("groups", "sessions of a member of 65,536 groups", Who::Member, rings::groups),

@@ -11,7 +11,8 @@ use atoll_host::shm::SharedMemory;
 use atoll_transport::channel::{Config, Lane};
 use atoll_vfs::client::Client;
 use atoll_vfs::{
-    Context, Errno, FallocateMode, FileSystem, Ino, Name, OpenFlags, RenameFlags, SetAttr, Timespec,
+    Context, Errno, FallocateMode, FileAt, FileSystem, Ino, Name, OpenFlags, RenameFlags, SetAttr,
+    Timespec,
 };
 use rustix::event::epoll;
 use rustix::fs::FallocateFlags;
@@ -146,6 +147,44 @@ pub fn huge(scene: &Scene) -> Result<(), Broken> {
         client.release(&CX, attr.ino, handle).map_err(failed)?;
     }
     Ok(())
+}
+
+/// Large writes, storage set aside, zeros, holes, copies, cuts and syncs of a file, in any order.
+pub fn mixed(scene: &Scene) -> Result<(), Broken> {
+    let mut ring = connect(&scene.socket, &Config::default()).map_err(Broken)?;
+    let mut client = ring.client().ok_or_else(|| Broken("no lane".into()))?;
+    let own = format!("mixed{}", std::process::id());
+    let flags = OpenFlags::READ | OpenFlags::WRITE;
+    let made = client.create(&CX, Ino::ROOT, name(&own)?, 0o600, flags);
+    let (attr, handle) = made.map_err(failed)?;
+    let data = vec![1; 1 << 20];
+    let mut random = u64::from(std::process::id());
+    scene.ready();
+    loop {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let (ino, at) = (attr.ino, random >> 24 & 0x1fff_f000);
+        let mut allocate = |mode| client.fallocate(&CX, ino, handle, at, 1 << 29, mode);
+        let keep = FallocateMode::KEEP_SIZE;
+        let called = match random >> 60 {
+            0..6 => client.write(&CX, ino, handle, at, &data).map(drop),
+            6 | 7 => allocate(keep),
+            8 | 9 => allocate(FallocateMode::ZERO_RANGE | keep),
+            10 | 11 => allocate(FallocateMode::PUNCH_HOLE | keep),
+            12 | 13 => {
+                let set = SetAttr { size: Some(at), ..SetAttr::default() };
+                client.setattr(&CX, ino, Some(handle), &set).map(drop)
+            }
+            14 => client.fsync(&CX, ino, handle, false),
+            _ => {
+                let place = |offset| FileAt { ino, handle, offset };
+                client.copy_file_range(&CX, place(at), place(1 << 30), 1 << 28).map(drop)
+            }
+        };
+        match called {
+            Ok(()) | Err(Errno::ENOSPC | Errno::EINVAL) => {}
+            Err(error) => return Err(failed(error)),
+        }
+    }
 }
 
 /// Files of many extents, made before: one is cut and made longer, one punched, one removed.
