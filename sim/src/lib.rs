@@ -9,8 +9,8 @@
 //! the power go. The judges are [`mirror`] for answers, caches and what a crash leaves, [`rights`]
 //! for permissions, [`locks`] for locks, the scheduler itself for progress, `sharing`, `removals`,
 //! `listings` and `leaving` for how long strangers make others wait, and `users` and `quotas` for
-//! how much a stranger has. [`plant`] has the defects that the judges must find; [`measure`] what hostile
-//! clients cost others today; [`parallel`] runs many schedules.
+//! how much a stranger has. [`plant`] has the defects that the judges must find; [`measure`] what
+//! hostile clients cost others today; [`parallel`] runs many schedules.
 #![forbid(unsafe_code)]
 
 pub mod call;
