@@ -15,7 +15,7 @@ use atoll_host::server::listen::{Door, SocketServer};
 use atoll_host::server::rules::{Mode, Rules};
 use atoll_host::virtio::device::DeviceOptions;
 use atoll_server::route::kernel::KernelOptions;
-use atoll_server::{Access, Credentials, Identity, Session, Volume};
+use atoll_server::{Access, Credentials, Identity, KnownMost, Session, Volume};
 use atoll_transport::Transport;
 use atoll_transport::channel::Config;
 use atoll_vfs::wire::Extensions;
@@ -109,7 +109,15 @@ impl<F: FileSystem + Send + 'static> Served<F> {
     /// # Panics
     /// When it cannot be served.
     pub fn with_devices_of(fs: F, devices: &[u64]) -> Served<F> {
-        Served::by(fs, &[], nix::unistd::getuid().as_raw(), devices)
+        Served::by(fs, &[], nix::unistd::getuid().as_raw(), devices, false)
+    }
+
+    /// Serves a directory of the host, with so many devices for virtual machines.
+    ///
+    /// # Panics
+    /// When it cannot be served.
+    pub fn of_directory(fs: F, devices: usize) -> Served<F> {
+        Served::by(fs, &[], nix::unistd::getuid().as_raw(), &vec![0; devices], true)
     }
 
     /// Serves `fs` to everybody, as a user that is nobody's own: see [`as_stranger`].
@@ -117,19 +125,22 @@ impl<F: FileSystem + Send + 'static> Served<F> {
     /// # Panics
     /// When it cannot be served.
     pub fn to_strangers(fs: F) -> Served<F> {
-        let served = Served::by(fs, &["all=rw"], NOBODYS, &[]);
+        let served = Served::by(fs, &["all=rw"], NOBODYS, &[], false);
         let all = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(served.folder.path(), all).expect("a folder");
         served
     }
 
-    fn by(fs: F, rules: &[&str], own: u32, seconds: &[u64]) -> Served<F> {
+    fn by(fs: F, rules: &[&str], own: u32, seconds: &[u64], is_foreign: bool) -> Served<F> {
         let rules = || {
             let rules = rules.iter().map(|rule| rule.parse().expect("a rule")).collect();
             Rules::new(rules, own)
         };
         let folder = tempfile::tempdir().expect("a folder");
         let volume = atoll_host::server::volume(fs, "v");
+        if is_foreign {
+            volume.set_foreign(KnownMost::default()).expect("a directory");
+        }
         let others = rules().admit_others();
         let listener = bind(&folder.path().join("s"), others).expect("a socket");
         let (stopped, stop) = std::io::pipe().expect("a pipe");

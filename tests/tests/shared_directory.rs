@@ -5,14 +5,16 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use atoll_host::directory::Options;
-use atoll_server::{Access, Credentials, Identity, Session, Volume};
+use atoll_server::{Access, Credentials, Identity, KnownMost, Session, Volume};
 use atoll_tests::fixtures::{root, user};
 use atoll_tests::hostdir::HostDir;
 use atoll_tests::subject::{RW, name};
 use atoll_vfs::{
-    Attr, Context, DirEntry, Errno, FileSystem, Ino, Name, OpenFlags, Result, Timespec, verbs,
+    Attr, Context, DirEntry, Errno, FileSystem, Ino, Name, OpenFlags, RenameFlags, Result,
+    Timespec, verbs,
 };
 
 const ROOT: Ino = Ino::ROOT;
@@ -28,6 +30,8 @@ type Act = Box<dyn FnMut(&Path, &[u8]) + Send>;
 struct Raced {
     dir: HostDir,
     act: Option<Act>,
+    /// The most inodes that it has ever known at a time.
+    most: Arc<AtomicUsize>,
 }
 
 macro_rules! pass {
@@ -42,6 +46,7 @@ impl FileSystem for Raced {
 
     fn lookup(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<Attr> {
         let found = self.dir.lookup(cx, parent, name);
+        self.most.fetch_max(self.dir.inner().known().0, Ordering::Relaxed);
         if let Some(act) = &mut self.act {
             act(self.dir.path(), name.bytes());
         }
@@ -51,12 +56,23 @@ impl FileSystem for Raced {
 
 /// A directory that everybody may write, and its volume.
 fn shared(options: &Options, act: Option<Act>) -> (std::path::PathBuf, Arc<Volume<Raced>>) {
+    let (path, volume, _) = shared_within(options, act, KnownMost::default());
+    (path, volume)
+}
+
+/// The same, of which clients know at most so much. It says how much they have known at a time.
+fn shared_within(
+    options: &Options,
+    act: Option<Act>,
+    most: KnownMost,
+) -> (std::path::PathBuf, Arc<Volume<Raced>>, Arc<AtomicUsize>) {
     let (dir, _) = HostDir::with(Path::new(env!("CARGO_TARGET_TMPDIR")), options).unwrap();
     fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
     let path = dir.path().to_owned();
-    let volume = atoll_host::server::volume(Raced { dir, act }, "v");
-    volume.set_foreign().unwrap();
-    (path, volume)
+    let had = Arc::<AtomicUsize>::default();
+    let volume = atoll_host::server::volume(Raced { dir, act, most: Arc::clone(&had) }, "v");
+    volume.set_foreign(most).unwrap();
+    (path, volume, had)
 }
 
 fn session(volume: &Arc<Volume<Raced>>, peer: Credentials) -> Session<Raced> {
@@ -136,6 +152,97 @@ fn the_table_is_as_long_as_what_clients_know() {
     let mut fs = volume.into_inner().ok().flatten().expect("all sessions have ended");
     let (inodes, _) = fs.dir.inner().known();
     assert_eq!(inodes, 1, "the root");
+}
+
+/// A client that looks up and never forgets, by as many sessions as it likes, has its own oldest
+/// inodes forgotten, and takes nothing from another user.
+#[test]
+fn a_hoarder_forgets_its_own() {
+    const FILES: usize = 4000;
+    const MOST: KnownMost = KnownMost { of_user: 500, of_all: 800 };
+    /// What each session has beyond that.
+    const ASSURED: usize = 1024;
+    for (hoarder, victim) in [(root(), user()), (user(), root())] {
+        let (path, volume, had) = shared_within(&Options::default(), None, MOST);
+        for number in 0..FILES {
+            fs::write(path.join(number.to_string()), b"x").unwrap();
+        }
+        let look = |session: &mut Session<Raced>, number: usize| {
+            session.lookup(&cx(), ROOT, name(&number.to_string())).unwrap().ino
+        };
+        let mut victim = session(&volume, victim);
+        let known: Vec<Ino> = (0..1200).map(|number| look(&mut victim, number)).collect();
+        let mut sessions: Vec<_> = (0..3).map(|_| session(&volume, hoarder.clone())).collect();
+        let mut stale = Vec::new();
+        for session in &mut sessions {
+            let first = look(session, FILES - 1);
+            let handle = session.open(&cx(), first, OpenFlags::READ).unwrap();
+            let hoard: Vec<Ino> = (1200..FILES).map(|number| look(session, number)).collect();
+            for _ in 0..3 {
+                for number in 1200..FILES {
+                    look(session, number);
+                }
+            }
+            let mut byte = [0];
+            assert_eq!(session.read(&cx(), first, handle, 0, &mut byte), Ok(1), "it is open");
+            let latest = hoard[hoard.len() - 2];
+            assert!(session.getattr(&cx(), latest).is_ok());
+            let oldest = session.getattr(&cx(), hoard[0]).map(|attr| attr.ino);
+            stale.push(oldest);
+        }
+        assert_eq!(stale, [Err(Errno::ESTALE); 3], "each has met its bound");
+        for ino in &known {
+            assert!(victim.getattr(&cx(), *ino).is_ok(), "another user's is known");
+        }
+        let bound = 1 + 4 * ASSURED + MOST.of_all + 64;
+        let had = had.load(Ordering::Relaxed);
+        assert!(had > 2 * ASSURED && had <= bound, "{had}");
+        // What it was given it may forget still, as often as it likes.
+        for session in &mut sessions {
+            (0..FILES).for_each(|number| {
+                let ino = look(session, number);
+                session.forget(ino, u64::MAX);
+            });
+        }
+        for ino in &known {
+            assert!(victim.getattr(&cx(), *ino).is_ok());
+        }
+        drop((sessions, victim));
+        let mut fs = volume.into_inner().ok().flatten().expect("all sessions have ended");
+        assert_eq!(fs.dir.inner().known().0, 1, "the root");
+    }
+}
+
+/// Calls that look at names for themselves, and opens of what is forgotten, leave nothing known.
+#[test]
+fn what_no_client_was_given_is_not_known() {
+    for peer in [root(), user()] {
+        let (path, volume) = shared(&Options::default(), None);
+        let mut session = session(&volume, peer.clone());
+        for number in 0..300 {
+            let (a, b) = (format!("a{number}"), format!("b{number}"));
+            fs::write(path.join(&a), b"").unwrap();
+            chown(path.join(&a), Some(peer.uid), Some(peer.gid)).unwrap_or(());
+            fs::hard_link(path.join(&a), path.join(format!("c{number}"))).unwrap();
+            let flags = RenameFlags::empty();
+            if session.rename(&cx(), ROOT, name(&a), ROOT, name(&b), flags).is_err() {
+                assert!(!is_root(), "an ordinary user's server");
+                continue;
+            }
+            let made = session.create(&cx(), ROOT, name(&b), 0o600, OpenFlags::EXCL).map(drop);
+            assert_eq!(made, Err(Errno::EEXIST));
+            let both = session.mkdir(&cx(), ROOT, name(&b), 0o700).map(drop);
+            assert_eq!(both, Err(Errno::EEXIST));
+            let (attr, handle) = session.create(&cx(), ROOT, name(&b), 0o600, RW).unwrap();
+            session.forget(attr.ino, 1);
+            session.release(&cx(), attr.ino, handle).unwrap();
+            session.unlink(&cx(), ROOT, name(&b)).unwrap();
+        }
+        drop(session);
+        let mut fs = volume.into_inner().ok().flatten().expect("all sessions have ended");
+        let (inodes, _) = fs.dir.inner().known();
+        assert!(inodes <= 1 + 64, "{inodes}");
+    }
 }
 
 /// A program of the host puts another's file in the place of a name that its client makes, once it

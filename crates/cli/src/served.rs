@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use atoll_host::directory::{HostDirectory, Options, Owners};
+use atoll_server::KnownMost;
 use atoll_vfs::{
     Context, FileSystem, Handle, Ino, Locks, OutsideLocks, Result as VfsResult, StatFs,
 };
@@ -147,7 +148,7 @@ impl Served {
         let foreign = matches!(self, Served::Directory(_));
         let volume = atoll_host::server::volume(self, name);
         if foreign {
-            volume.set_foreign()?;
+            volume.set_foreign(KnownMost::default())?;
         }
         Ok(volume)
     }

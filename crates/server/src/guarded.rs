@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use atoll_vfs::{Context, Errno, FileSystem, Ino, Rest, Result};
+use atoll_vfs::{Attr, Context, Errno, FileSystem, Ino, Name, Rest, Result};
 
 use crate::host::Host;
 use crate::leases::caches::Caches;
@@ -33,6 +33,10 @@ pub(crate) struct Guarded<F> {
     pub(crate) caches: Caches,
     /// The inodes that the call under way goes by.
     pub(crate) involved: Involved,
+    /// Whether the file system counts what clients know.
+    pub(crate) counts: bool,
+    /// The inodes that the call under way was given and its client was not.
+    pub(crate) peeked: Vec<Ino>,
     pub(crate) removals: Arc<Removals>,
     pub(crate) gate: Arc<Gate>,
     pub(crate) host: Arc<dyn Host>,
@@ -79,6 +83,27 @@ impl<F> Guarded<F> {
 }
 
 impl<F: FileSystem> Guarded<F> {
+    /// Looks `name` up in `dir` for the call itself: its client is not given what it finds.
+    ///
+    /// # Errors
+    /// Those of [`FileSystem::lookup`].
+    #[inline]
+    pub(crate) fn peek(&mut self, cx: &Context, dir: Ino, name: Name<'_>) -> Result<Attr> {
+        let attr = self.fs.lookup(cx, dir, name)?;
+        if self.counts {
+            self.peeked.push(attr.ino);
+        }
+        Ok(attr)
+    }
+
+    /// The call ends: the file system forgets what it was given.
+    #[inline]
+    pub(crate) fn forget_peeked(&mut self) {
+        while let Some(ino) = self.peeked.pop() {
+            self.fs.forget(ino, 1);
+        }
+    }
+
     /// A call goes by `open`, which another session may have closed.
     ///
     /// # Errors

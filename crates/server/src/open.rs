@@ -2,5 +2,6 @@
 
 pub(crate) mod handles;
 pub(crate) mod inodes;
+pub(crate) mod known;
 pub(crate) mod standing;
 pub mod tokens;

@@ -5,12 +5,18 @@
 //! and leaves what is left of the file here. The call's answer waits until that is freed, so that
 //! its client finds the space. The task, the volume's remover, stands in line for the volume's lock
 //! as one more user, and takes one step for each user in turn.
+//!
+//! In a directory of the host a cut, or the last close of a removed file, is one call of the
+//! host's, which takes as long as the file is large. One of [`REMOVERS`] tasks makes it without the
+//! lock ([`FileSystem::begin_free`]). A call that has to come after it is made again when it has
+//! been made ([`Rest::Until`](atoll_vfs::Rest::Until)), and so is the call that cuts: it finds that
+//! nothing is left to be done.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_vfs::{Errno, FileSystem, Ino, Result, SyncId};
+use atoll_vfs::{Errno, FileSystem, Ino, PendingSync, Result, SyncId};
 
 pub(crate) mod queue;
 
@@ -20,21 +26,34 @@ use crate::syncs::queue::Then;
 use crate::task::{Step, Task};
 use crate::volume::{ITSELF, Volume};
 
+/// How many removers a directory of the host has. No user has all of them at a time.
+pub const REMOVERS: usize = 4;
 /// The steps that a call takes in one turn of its client: some 100 microseconds.
 const PART: u32 = 2;
 
-/// A volume's remover.
+/// A volume's remover, or one of several.
 pub struct Remover<F: FileSystem + Send> {
     volume: Arc<Volume<F>>,
+    /// The user and the inode of the work that is done without the volume.
+    serves: Option<(u32, Ino)>,
 }
 
 impl<F: FileSystem + Send> Remover<F> {
-    /// The one remover of `volume`; `bell` is rung when it has something to do.
+    /// A remover of `volume`; `bell` is rung when there is something to do.
     pub fn new(volume: &Arc<Volume<F>>, bell: Arc<dyn Bell>) -> Remover<F> {
-        // There is no other.
-        let _ = volume.removals.remover.set(bell);
-        Remover { volume: Arc::clone(volume) }
+        volume.removals.serve(bell);
+        Remover { volume: Arc::clone(volume), serves: None }
     }
+}
+
+/// The outcome of a step of what is left of an inode.
+enum Freed {
+    /// There is more to do.
+    Some,
+    /// There is more to do after this, which is done without the volume.
+    Apart(PendingSync),
+    /// Nothing is left; the answers that have waited.
+    All(Vec<Then>),
 }
 
 impl<F: FileSystem + Send> Task for Remover<F> {
@@ -42,32 +61,46 @@ impl<F: FileSystem + Send> Task for Remover<F> {
         "remover"
     }
 
+    /// The file system finds the outcome of what it has had done, whether or not anybody knows it.
     fn step(&mut self, _: Option<(SyncId, Result<()>)>) -> Step {
         let removals = &self.volume.removals;
+        let served = self.serves.take();
         let mut queue = removals.queue();
-        if queue.closed {
-            return Step::Over;
-        }
-        let Some((uid, ino)) = queue.next() else { return Step::Wait };
+        let Some((uid, ino)) = served.or_else(|| if queue.closed { None } else { queue.next() })
+        else {
+            return if queue.closed { Step::Over } else { Step::Wait };
+        };
         drop(queue);
         // A panic in the file system ends the volume: its lock then gives every caller an error.
         let stepped = catch_unwind(AssertUnwindSafe(|| self.volume.removal_step(ino)));
         let (outcome, waiting) = match stepped.unwrap_or(Err(Errno::EIO)) {
-            Ok(None) => {
-                removals.queue().put(uid, ino);
+            Ok(Freed::Apart(work)) => {
+                self.serves = Some((uid, ino));
+                return Step::Flush(work);
+            }
+            Ok(Freed::Some) => {
+                let mut queue = removals.queue();
+                queue.done(uid);
+                queue.put(uid, ino);
                 return Step::Pause(Duration::ZERO);
             }
-            Ok(Some(waiting)) => (Ok(()), waiting),
+            Ok(Freed::All(waiting)) => (Ok(()), waiting),
             Err(error) => (Err(error), removals.end(ino)),
         };
+        removals.queue().done(uid);
         waiting.into_iter().for_each(|then| then(outcome));
         Step::Pause(Duration::ZERO)
     }
 }
 
 impl<F: FileSystem + Send> Volume<F> {
-    /// Has the remover end, wherever it is.
+    /// Has the removers end, wherever they are.
     pub fn close_removals(&self) {
+        // A call that is made again when work has been done which nobody does would be made for
+        // ever.
+        if self.is_foreign() {
+            self.removals.serve_no_more();
+        }
         self.removals.close();
     }
 
@@ -83,11 +116,19 @@ impl<F: FileSystem + Send> Volume<F> {
 
     /// The same for the remover. Returns the answers that have waited if nothing is left: a call
     /// that leaves something of `ino` again finds it in no queue.
-    fn removal_step(&self, ino: Ino) -> Result<Option<Vec<Then>>> {
+    fn removal_step(&self, ino: Ino) -> Result<Freed> {
         let mut state = self.take_turn(ITSELF)?;
+        if let Some(work) = state.fs.begin_free(ino)? {
+            return Ok(Freed::Apart(work));
+        }
         let done = self.step_of(&mut state, ino)?;
         // Under the lock, as each call adds what it leaves.
-        Ok(done.then(|| self.removals.end(ino)))
+        Ok(if done { Freed::All(self.removals.end(ino)) } else { Freed::Some })
+    }
+
+    /// Calls `then` when the work on `ino` has ended that goes on without the file system.
+    pub(crate) fn after_work(&self, ino: Ino, then: Then) {
+        self.removals.after(ino, then);
     }
 
     fn step_of(&self, state: &mut Guarded<F>, ino: Ino) -> Result<bool> {
@@ -196,7 +237,9 @@ mod tests {
         };
         leave();
         let (uid, next) = volume.removals.queue().next().unwrap();
-        let waiting = volume.removal_step(next).unwrap().expect("it was the last step");
+        let Ok(Freed::All(waiting)) = volume.removal_step(next) else {
+            panic!("it was the last step");
+        };
         assert_eq!((uid, next, waiting.len()), (7, ino, 0));
         leave();
         assert!(matches!(remover.step(None), Step::Pause(_)));

@@ -35,6 +35,7 @@ use crate::locks::{
 };
 use crate::open::handles::{Handles, OPEN_BYTES};
 use crate::open::inodes::{Inodes, SLOT_BYTES};
+use crate::open::known::KNOWN_INODE_BYTES;
 use crate::rights::accounts::{Account, Charge, Resource, Room};
 use crate::rights::identity::{Access, SessionId};
 use crate::rights::permissions::{Credentials, Judge};
@@ -101,9 +102,11 @@ impl<F: FileSystem + Send> Session<F> {
         let account = access.account.as_ref();
         let meter = account.and_then(|account| account.meter(access.limits.rates, now));
         let room = |each| Room::new(account, Resource::Memory, each);
-        let mut inodes = Inodes::new(top, all, limit, room(SLOT_BYTES));
-        if volume.is_foreign() {
-            inodes.count();
+        let known = volume.known.get().map(|known| known.part(peer.uid));
+        let place = SLOT_BYTES + known.as_ref().map_or(0, |_| KNOWN_INODE_BYTES);
+        let mut inodes = Inodes::new(top, all, limit, room(place));
+        if let Some(part) = known {
+            inodes.count(part);
         }
         let opens = [Room::new(account, Resource::OpenFiles, 1), room(OPEN_BYTES)];
         Ok(Session {
@@ -603,6 +606,7 @@ mod tests {
     use atoll_vfs::OpenFlags;
     use atoll_vfs::model::ModelFs;
 
+    use crate::KnownMost;
     use crate::rights::accounts::{Accounts, Shares};
     use crate::rights::limits::Limits;
 
@@ -656,7 +660,7 @@ mod tests {
         let both = OpenFlags::READ | OpenFlags::WRITE;
         for foreign in [false, true] {
             if foreign {
-                volume.set_foreign().unwrap();
+                volume.set_foreign(KnownMost::default()).unwrap();
             }
             let mut session = volume.session(Credentials::default(), Access::default()).unwrap();
             let mount = Arc::<crate::testing::Noted>::default();

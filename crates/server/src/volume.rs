@@ -20,6 +20,7 @@ use crate::leases::needs::Involved;
 use crate::leases::view::Views;
 use crate::locks::LockTable;
 use crate::mapped::files::Mappings;
+use crate::open::known::{Known, KnownMost};
 use crate::open::tokens::Tokens;
 use crate::removals::queue::Removals;
 use crate::rights::identity::SessionId;
@@ -50,6 +51,8 @@ pub struct Volume<F> {
     address: OnceLock<Vec<u8>>,
     /// Whether others change the file system too.
     foreign: AtomicBool,
+    /// What clients know of it, if others do.
+    pub(crate) known: OnceLock<Arc<Known>>,
 }
 
 /// The number by which the volume's own work stands in line, which no user has.
@@ -70,6 +73,8 @@ pub(crate) struct Entered<'a, F: FileSystem> {
     volume: &'a Volume<F>,
     waits: Waits<'a>,
     uid: u32,
+    /// The call works in steps.
+    steps: bool,
     /// Gets the rest that the call leaves.
     left: &'a Cell<Option<Rest>>,
 }
@@ -94,13 +99,13 @@ impl<F: FileSystem> Entered<'_, F> {
     /// Takes the rest of the call; what is to be freed goes to the remover.
     #[inline]
     fn leave(&self, state: &mut Guarded<F>) -> Option<Rest> {
-        if !self.volume.removals.are_served() {
+        if !self.steps {
             return None;
         }
         state.fs.work_in_steps(false);
         let left = state.mapped.left.take().map(Rest::Blocks);
         let rest = state.fs.take_rest().or(left);
-        if let Some(Rest::Blocks(ino)) = rest {
+        if let Some(Rest::Blocks(ino) | Rest::Until(ino)) = rest {
             self.volume.removals.add(self.uid, ino);
         }
         rest.or(state.mapped.first.take().map(Rest::After))
@@ -114,6 +119,7 @@ impl<F: FileSystem> Drop for Entered<'_, F> {
         if state.fs.checkpoint_due() {
             self.volume.checkpoints.ask();
         }
+        state.forget_peeked();
         let rest = self.leave(&mut state);
         let ticket = self.volume.gate.ticket(&state.involved);
         drop(state);
@@ -152,6 +158,8 @@ impl<F: FileSystem + Send> Volume<F> {
                 views: Views::new(&gate),
                 caches: Caches::default(),
                 involved: Involved::default(),
+                counts: false,
+                peeked: Vec::new(),
                 removals: Arc::clone(&removals),
                 gate: Arc::clone(&gate),
                 host: Arc::clone(&host),
@@ -171,6 +179,7 @@ impl<F: FileSystem + Send> Volume<F> {
             shared: AtomicBool::new(false),
             address: OnceLock::new(),
             foreign: AtomicBool::new(false),
+            known: OnceLock::new(),
         })
     }
 
@@ -196,12 +205,15 @@ impl<F: FileSystem + Send> Volume<F> {
     /// Others change the file system too, without a call of this server: a directory of the host.
     /// Then no client keeps anything of what it is told. There are no Views, no leases and no
     /// memory of mapped files; each call asks the file system, and what others have done before it
-    /// is seen. To be called before there are sessions.
+    /// is seen. The file system keeps something for each inode that clients know, which are no more
+    /// than `most` says. To be called once, before there are sessions.
     ///
     /// # Errors
     /// `EIO` after a panic in the file system.
-    pub fn set_foreign(&self) -> Result<()> {
-        self.lock()?.plain = Plain::unknown();
+    pub fn set_foreign(&self, most: KnownMost) -> Result<()> {
+        let mut state = self.lock()?;
+        (state.plain, state.counts) = (Plain::unknown(), true);
+        self.known.get_or_init(|| Known::new(most));
         self.foreign.store(true, Ordering::Relaxed);
         Ok(())
     }
@@ -299,10 +311,11 @@ impl<F: FileSystem + Send> Volume<F> {
     ) -> Result<Entered<'a, F>> {
         let mut state = self.take_turn(uid)?;
         state.involved.begin();
-        if self.removals.are_served() {
+        let steps = self.removals.are_served();
+        if steps {
             state.fs.work_in_steps(true);
         }
-        Ok(Entered { state: Some(state), volume: self, waits, uid, left })
+        Ok(Entered { state: Some(state), volume: self, waits, uid, steps, left })
     }
 
     /// The state that the lock guards, when it is the turn of the user `uid`.

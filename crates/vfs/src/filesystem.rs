@@ -465,6 +465,20 @@ pub trait FileSystem {
         None
     }
 
+    /// Begins some of the work that calls have left of `ino`, if it is of a kind that is done
+    /// without the file system: other calls use it meanwhile, but for those that have to come after
+    /// ([`Rest::Until`]). Whoever asks has it [done](PendingSync::flush), of which the file system
+    /// finds the outcome, and then asks again. `None`: there is no such work.
+    ///
+    /// Work that has begun and is never done holds up nobody once it is dropped.
+    ///
+    /// # Errors
+    /// `EIO`.
+    fn begin_free(&mut self, ino: Ino) -> Result<Option<PendingSync>> {
+        let _ = ino;
+        Ok(None)
+    }
+
     /// Frees some of the blocks that calls have left of `ino`. Returns whether none are left.
     ///
     /// # Errors

@@ -49,6 +49,9 @@ pub enum Rest {
     Blocks(Ino),
     /// Nothing was done: the call can be made when the blocks that this inode has left are freed.
     After(Ino),
+    /// Nothing was done: the call can be made when the work on this inode has ended that
+    /// [goes on](crate::FileSystem::begin_free) without the file system.
+    Until(Ino),
     /// All was done of the range of the call that lies before this offset.
     From(u64),
     /// What clients have stored into mapped files is written back, for a call that comes after

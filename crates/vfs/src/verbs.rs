@@ -9,8 +9,8 @@ macro_rules! verbs {
         lookup forget getattr setattr readlink mknod mkdir symlink unlink rmdir rename link open
         create tmpfile read read_vectored accessed write write_vectored copy_file_range fallocate
         seek fsync mappable release opendir readdir readdir_names releasedir fsyncdir syncfs
-        begin_sync begin_fsync end_sync checkpoint_step work_in_steps take_rest free_step statfs setxattr
-        getxattr listxattr removexattr
+        begin_sync begin_fsync end_sync checkpoint_step work_in_steps take_rest begin_free free_step
+        statfs setxattr getxattr listxattr removexattr
     } };
     ($body:ident: $($verb:ident)+) => { $($crate::verbs! { @$verb $body })+ };
     (@fn $body:ident $verb:ident($($arg:ident: $type:ty),*) -> $result:ty) => {
@@ -127,6 +127,8 @@ macro_rules! verbs {
         work_in_steps(yes: bool) -> bool } };
     (@take_rest $body:ident) => { $crate::verbs! { @fn $body
         take_rest() -> Option<$crate::Rest> } };
+    (@begin_free $body:ident) => { $crate::verbs! { @fn $body
+        begin_free(ino: $crate::Ino) -> $crate::Result<Option<$crate::PendingSync>> } };
     (@free_step $body:ident) => { $crate::verbs! { @fn $body
         free_step(ino: $crate::Ino) -> $crate::Result<bool> } };
     (@statfs $body:ident) => { $crate::verbs! { @fn $body

@@ -80,10 +80,14 @@ impl HostDirectory {
 
     /// Takes the set-ID bits from a file, open as `fd`, that a client changes, where no client's
     /// files have any.
-    pub(super) fn take_set_ids(&self, attr: &Attr, fd: &OwnedFd) -> Result<()> {
+    pub(super) fn take_set_ids(&mut self, attr: &Attr, fd: &OwnedFd) -> Result<()> {
         let had = attr.mode & 0o7777;
         let has = self.mode_for(had);
-        if has == had { Ok(()) } else { self.chmod(fd, has) }
+        if has == had {
+            return Ok(());
+        }
+        self.settled(attr.ino)?;
+        self.chmod(fd, has)
     }
 
     pub(super) fn set(
@@ -97,6 +101,7 @@ impl HostDirectory {
             return self.attr(cx, ino);
         }
         self.may_change()?;
+        self.settled(ino)?;
         let (old, fd) = self.stat(ino)?;
         let (uid, gid) = self.owners.to_set(cx, &old, set)?;
         let is_link = old.file_type() == FileType::Symlink;
@@ -136,19 +141,21 @@ impl HostDirectory {
         }
         checked_end(size, 0)?;
         self.take_set_ids(old, fd)?;
-        match handle {
-            Some(handle) => {
-                let open = self.file(old.ino, handle, OpenFlags::WRITE)?;
-                sys::ftruncate(&open.fd, size)
-            }
-            None => sys::ftruncate(self.anew(fd, OFlags::WRONLY | OFlags::NONBLOCK)?, size),
+        if let Some(handle) = handle {
+            self.file(old.ino, handle, OpenFlags::WRITE)?;
         }
-        .map_err(errno)
+        let by_handle = handle.and_then(|handle| self.open.get(&handle.0));
+        let by_handle = by_handle.map(|open| Arc::clone(&open.fd));
+        self.cut_to(old, size, |this| match &by_handle {
+            // The description is the handle's, which may be closed meanwhile.
+            Some(fd) => fd.try_clone().map_err(|_| Errno::EMFILE),
+            None => this.anew(fd, OFlags::WRONLY | OFlags::NONBLOCK),
+        })
     }
 
     /// Sets the time of last access, if that is due. Returns whether it has.
     pub(super) fn touch(&mut self, cx: &Context, ino: Ino) -> bool {
-        if self.read_only {
+        if self.read_only || self.apart.is_cut(ino) {
             return false;
         }
         let Ok((attr, fd)) = self.stat(ino) else { return false };

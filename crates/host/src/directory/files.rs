@@ -34,10 +34,10 @@ static OPEN: AtomicUsize = AtomicUsize::new(0);
 
 /// One of them, and how many there were with it. It counts as long as this lives.
 #[derive(Debug)]
-struct Taken(usize);
+pub(super) struct Taken(usize);
 
 impl Taken {
-    fn new() -> Taken {
+    pub(super) fn new() -> Taken {
         Taken(OPEN.fetch_add(1, Ordering::Relaxed) + 1)
     }
 }
@@ -105,6 +105,12 @@ impl HostDirectory {
             self.take_set_ids(&attr, &fd)?;
         }
         let how = open_flags(flags);
+        if flags.contains(OpenFlags::TRUNC) {
+            self.settled(ino)?;
+            if self.cuts_apart(&attr, 0) {
+                self.cut_to(&attr, 0, |this| this.anew(&fd, open_flags(OpenFlags::WRITE)))?;
+            }
+        }
         if self.copies.has(ino) {
             self.copies.meet(ino, 0..u64::MAX)?;
         }
@@ -265,6 +271,8 @@ impl HostDirectory {
                 Err(_) => {}
             }
         }
+        // Its handles may have been all that kept it known.
+        self.table.forget(ino, 0);
         Ok(())
     }
 
@@ -275,6 +283,7 @@ impl HostDirectory {
         offset: u64,
         room: &mut Room<'_>,
     ) -> Result<usize> {
+        self.settled(ino)?;
         if self.copies.has(ino) {
             self.copies.meet(ino, offset..offset.saturating_add(room.len() as u64))?;
         }
@@ -305,6 +314,7 @@ impl HostDirectory {
         offset: u64,
         data: Data<'_>,
     ) -> Result<Written> {
+        self.settled(ino)?;
         let copied = self.copies.has(ino);
         let open = self.file(ino, handle, OpenFlags::WRITE)?;
         let append = open.flags.is_some_and(|flags| flags.contains(OpenFlags::APPEND));
@@ -329,13 +339,13 @@ impl HostDirectory {
         (offset, len): (u64, u64),
         mode: FallocateMode,
     ) -> Result<()> {
+        self.settled(ino)?;
         let copied = self.copies.has(ino);
         let open = self.file(ino, handle, OpenFlags::WRITE)?;
         checked_end(offset, len)?;
         let was = size_if(copied, &open.fd)?;
         let fd = Arc::clone(&open.fd);
         let part = if self.steps { len.min(PART) } else { len };
-        self.rest = None;
         let to = sys::FallocateFlags::from_bits_retain(mode.bits());
         sys::fallocate(&fd, to, offset, part).map_err(errno)?;
         if copied {
@@ -345,7 +355,9 @@ impl HostDirectory {
                 self.copies.zeroed(ino, from..offset + part);
             }
         }
-        self.rest = (part < len).then_some(Rest::From(offset + part));
+        if part < len {
+            self.rest = Some(Rest::From(offset + part));
+        }
         Ok(())
     }
 
@@ -356,6 +368,7 @@ impl HostDirectory {
         offset: u64,
         to: SeekTo,
     ) -> Result<u64> {
+        self.settled(ino)?;
         if self.copies.has(ino) {
             self.copies.meet(ino, offset..u64::MAX)?;
         }

@@ -18,10 +18,15 @@ use super::identity::Identity;
 /// How many numbers an inode is tried to be given, before those of others are in its way.
 const ATTEMPTS: u8 = 4;
 
+/// How many inodes that no client was given are kept for the call that has met them, and those
+/// after it.
+const LOOSE_MAX: usize = 64;
+
 /// The bounds of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Inodes that are known at a time, open ones aside. Each takes some 200 bytes.
+    /// Inodes that are known at a time, open ones aside. Each takes some 200 bytes. Where there are
+    /// sessions they know fewer, each user within a bound of its own: nobody meets this one.
     pub inodes: usize,
     /// Descriptors of directories that are not open.
     pub directories: usize,
@@ -32,7 +37,7 @@ pub struct Bounds {
 
 impl Default for Bounds {
     fn default() -> Bounds {
-        Bounds { inodes: 1 << 20, directories: 1024, files: 64 }
+        Bounds { inodes: 1 << 22, directories: 1024, files: 64 }
     }
 }
 
@@ -84,9 +89,14 @@ pub(super) struct Table {
     bounds: Bounds,
     known: HashMap<Ino, Known>,
     all: Queue,
+    /// Those that no client was given when they were met, the first first.
+    loose: VecDeque<Ino>,
     /// Those with a descriptor: directories, then others.
     open: [Queue; 2],
     stamp: u64,
+    /// Whether descriptors that are dropped are collected, to be closed later.
+    collects: bool,
+    dropped: Vec<Arc<OwnedFd>>,
 }
 
 impl Table {
@@ -95,9 +105,23 @@ impl Table {
             bounds,
             known: HashMap::new(),
             all: Queue::default(),
+            loose: VecDeque::new(),
             open: Default::default(),
             stamp: 0,
+            collects: false,
+            dropped: Vec::new(),
         }
+    }
+
+    /// From now on descriptors of files that are dropped are for
+    /// [`take_dropped`](Self::take_dropped) after each call.
+    pub(super) fn collect(&mut self) {
+        self.collects = true;
+    }
+
+    /// The descriptors that were dropped since the last time.
+    pub(super) fn take_dropped(&mut self) -> Vec<Arc<OwnedFd>> {
+        std::mem::take(&mut self.dropped)
     }
 
     /// The number of what has been seen at `place`.
@@ -134,6 +158,8 @@ impl Table {
                     stamp,
                 });
                 self.all.items.push_back((ino, stamp));
+                self.loose.push_back(ino);
+                self.drop_loose();
                 self.shrink();
             }
         }
@@ -171,10 +197,13 @@ impl Table {
     /// Closes the descriptor of `ino`.
     pub(super) fn close(&mut self, ino: Ino) {
         if let Some(known) = self.known.get_mut(&ino)
-            && known.fd.take().is_some()
+            && let Some((fd, _)) = known.fd.take()
         {
             let queue = &mut self.open[usize::from(!known.is_dir)];
             queue.live = queue.live.saturating_sub(1);
+            if self.collects && !known.is_dir {
+                self.dropped.push(fd);
+            }
         }
     }
 
@@ -192,8 +221,11 @@ impl Table {
                 queue.items.push_back((ino, stamp));
                 continue;
             }
-            known.fd = None;
+            let dropped = known.fd.take();
             queue.live -= 1;
+            if self.collects && !known.is_dir {
+                self.dropped.extend(dropped.map(|(fd, _)| fd));
+            }
         }
     }
 
@@ -228,6 +260,17 @@ impl Table {
                 known.get(ino).is_some_and(|known| known.stamp == *stamp)
             };
             self.all.items.retain(lives);
+        }
+    }
+
+    /// Drops what calls met some time ago and no client was given.
+    fn drop_loose(&mut self) {
+        while self.loose.len() > LOOSE_MAX {
+            let Some(ino) = self.loose.pop_front() else { return };
+            let known = self.known.get(&ino);
+            if known.is_some_and(|known| known.count == 0 && known.handles == 0) {
+                self.remove(ino);
+            }
         }
     }
 

@@ -3,9 +3,9 @@
 //! Read in this order: `identity`, which inode is which; `known`, the table of inodes and its
 //! bounds; `reach`, the one place where names are followed; `owners`, whose what is made is; then
 //! the calls by kind, `attributes`, `names`, `files`, `listing`, `xattrs`, `syncs`, `locks`, which
-//! `verbs` gives the form of [`FileSystem`](atoll_vfs::FileSystem). `pieces` is what guests map,
-//! `copies` where that is not the file itself. `calls` has the system calls that the libraries
-//! lack.
+//! `verbs` gives the form of [`FileSystem`](atoll_vfs::FileSystem). `apart` is what takes so long
+//! that it is done while others go on. `pieces` is what guests map, `copies` where that is not the
+//! file itself. `calls` has the system calls that the libraries lack.
 //!
 //! # Nothing outside
 //!
@@ -38,6 +38,7 @@
 //! - an unlinked file gets no name again, unless it never had one
 //! - extended attributes are those of Linux: on regular files and directories only
 
+mod apart;
 mod attributes;
 mod calls;
 mod copies;
@@ -65,6 +66,7 @@ use atoll_vfs::{Errno, Ino, Rest, Result};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
+use apart::Apart;
 use copies::Copies;
 use files::Open;
 use identity::Means;
@@ -122,6 +124,7 @@ pub struct HostDirectory {
     root: Arc<OwnedFd>,
     open: HashMap<u64, Open>,
     copies: Copies,
+    apart: Apart,
     next_handle: u64,
     unsynced: Unsynced,
     /// /proc/self/fd, through which a descriptor is opened anew.
@@ -168,6 +171,7 @@ impl HostDirectory {
             root,
             open: HashMap::new(),
             copies: Copies::default(),
+            apart: Apart::default(),
             next_handle: 1,
             unsynced: Unsynced::default(),
             descriptors: descriptors.as_fd(),

@@ -189,6 +189,7 @@ impl HostDirectory {
         if attr.is_dir() {
             return Err(Errno::EPERM);
         }
+        self.settled(ino)?;
         let number = fd.as_raw_fd().to_string();
         let follow = AtFlags::SYMLINK_FOLLOW;
         sys::linkat(self.descriptors, number.as_str(), &dir, new_name.bytes(), follow)
@@ -219,6 +220,7 @@ impl HostDirectory {
         let dir = self.writable_dir(parent, name)?;
         // It is known with a descriptor, by which it is seen to be gone.
         let (Attr { ino, .. }, fd) = self.find(parent, name)?;
+        self.settled(ino)?;
         let flags = if directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
         {
             let _removes = self.removes_as(cx, &[&dir])?;
@@ -248,6 +250,12 @@ impl HostDirectory {
         let from = self.writable_dir(parent, name)?;
         let to = self.writable_dir(new_parent, new_name)?;
         let replaced = self.find(new_parent, new_name).ok();
+        if self.apart.cuts_any() {
+            let moved = self.find(parent, name).ok();
+            for (Attr { ino, .. }, _) in [&moved, &replaced].into_iter().flatten() {
+                self.settled(*ino)?;
+            }
+        }
         let how = sys::RenameFlags::from_bits_retain(flags.bits());
         {
             let _removes = self.removes_as(cx, &[&from, &to])?;

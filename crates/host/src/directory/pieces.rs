@@ -30,6 +30,7 @@ impl HostDirectory {
         (offset, len): (u64, u64),
         copied: bool,
     ) -> Result<Piece> {
+        self.settled(ino)?;
         let fd = Arc::clone(&self.file(ino, handle, OpenFlags::READ | OpenFlags::WRITE)?.fd);
         let size = sys::fstat(&fd).map_err(errno)?.st_size as u64;
         let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX);

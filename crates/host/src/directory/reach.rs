@@ -47,6 +47,7 @@ impl HostDirectory {
         match open(self) {
             Err(RawErrno::MFILE | RawErrno::NFILE) => {
                 self.table.close_all();
+                self.close_dropped();
                 open(self)
             }
             result => result,
@@ -181,13 +182,11 @@ impl HostDirectory {
         if known.is_open() {
             return false;
         }
-        let unnamed = match known.fd() {
-            Some(fd) => rustix::fs::fstat(fd).is_ok_and(|stat| stat.st_nlink == 0),
-            None => false,
-        };
-        if unnamed {
-            self.table.remove(ino);
-        }
-        unnamed
+        let Some(fd) = known.fd().map(Arc::clone) else { return false };
+        let stat = rustix::fs::fstat(&fd).ok().filter(|stat| stat.st_nlink == 0);
+        let Some(stat) = stat else { return false };
+        self.table.remove(ino);
+        self.close_last(ino, fd, &stat);
+        true
     }
 }

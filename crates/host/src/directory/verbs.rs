@@ -179,11 +179,17 @@ impl FileSystem for HostDirectory {
     }
 
     fn work_in_steps(&mut self, yes: bool) -> bool {
+        self.table.collect();
         std::mem::replace(&mut self.steps, yes)
     }
 
     fn take_rest(&mut self) -> Option<Rest> {
+        self.close_dropped();
         self.rest.take()
+    }
+
+    fn begin_free(&mut self, ino: Ino) -> Result<Option<PendingSync>> {
+        Ok(self.begin_apart(ino))
     }
 
     fn seek(

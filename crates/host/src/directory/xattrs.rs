@@ -80,6 +80,7 @@ impl HostDirectory {
         flags: XattrFlags,
     ) -> Result<()> {
         self.may_change()?;
+        self.settled(ino)?;
         let fd = self.with_attributes(ino)?.ok_or(Errno::EPERM)?;
         let name = to_host(name)?;
         if value.len() > XATTR_SIZE_MAX {
@@ -114,6 +115,7 @@ impl HostDirectory {
 
     pub(super) fn remove_attribute(&mut self, ino: Ino, name: &[u8]) -> Result<()> {
         self.may_change()?;
+        self.settled(ino)?;
         let fd = self.with_attributes(ino)?.ok_or(Errno::ENODATA)?;
         let name = to_find(name)?;
         match sys::fremovexattr(&fd, name) {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use atoll_server::rights::accounts::Account;
-use atoll_server::{Access, Credentials, Identity, Limits, Session, Volume};
+use atoll_server::{Access, Credentials, Identity, KnownMost, Limits, Session, Volume};
 use atoll_vfs::FileSystem;
 
 use super::rules::{Grant, Mode};
@@ -24,6 +24,7 @@ pub(super) fn session<F: FileSystem + Send>(
     let mut limits = Limits { rates: grant.rates, transfer: TRANSFER, ..Limits::default() };
     if volume.is_foreign() {
         limits.open_files = limits.open_files.min(shares::files_of_host());
+        limits.inodes = KnownMost::default().of_user;
     }
     let access = Access {
         identity,

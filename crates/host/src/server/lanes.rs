@@ -183,7 +183,11 @@ impl Lanes {
                 break;
             }
             let Some(part) = parts.pop_front() else { break };
-            let Part { lane: number, slot, message: whole, rest } = part;
+            if part.waits() {
+                parts.push_back(part);
+                continue;
+            }
+            let Part { lane: number, slot, message: whole, rest, .. } = part;
             let Some(router) = routers.get_mut(number as usize) else { continue };
             message[..whole.len()].copy_from_slice(&whole);
             let socket = *socket;
@@ -281,6 +285,15 @@ struct Part {
     slot: Slot,
     message: Vec<u8>,
     rest: Rest,
+    /// Nothing more of it can be done until this is known.
+    until: Option<Arc<Outcome>>,
+}
+
+impl Part {
+    /// Whether it is not to be served yet.
+    fn waits(&self) -> bool {
+        self.until.as_ref().is_some_and(|until| until.get().is_none())
+    }
 }
 
 /// An answer that waits.
@@ -352,7 +365,16 @@ impl Carrier for Lane<'_> {
 
     fn put_back(&mut self, slot: Slot, rest: Rest) {
         let message = self.message[..slot.message_len()].to_vec();
-        self.parts.push_back(Part { lane: self.lane, slot, message, rest });
+        self.parts.push_back(Part { lane: self.lane, slot, message, rest, until: None });
+    }
+
+    fn put_back_until(&mut self, slot: Slot, rest: Rest) -> Result<Box<dyn Held>, Slot> {
+        let outcome = Outcome::new(self.bell.clone());
+        let release = outcome.release();
+        let message = self.message[..slot.message_len()].to_vec();
+        let until = Some(outcome);
+        self.parts.push_back(Part { lane: self.lane, slot, message, rest, until });
+        Ok(release)
     }
 
     #[inline]

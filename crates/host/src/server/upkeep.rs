@@ -12,7 +12,7 @@ use atoll_server::Volume;
 use atoll_server::checkpoints::Checkpointer;
 use atoll_server::lock_retries::LockRetrier;
 use atoll_server::mapped::WRITE_BACK_INTERVAL;
-use atoll_server::removals::Remover;
+use atoll_server::removals::{REMOVERS, Remover};
 use atoll_server::syncs::{FileSyncer, SYNCERS, Syncer};
 use atoll_vfs::FileSystem;
 
@@ -27,7 +27,7 @@ const COMMIT_INTERVAL: Duration = Duration::from_secs(30);
 /// after it.
 pub(super) struct Upkeep {
     committer: Committer,
-    _remover: Running,
+    _removers: Vec<Running>,
     checkpointer: Running,
     _files: Vec<Running>,
     _retrier: Option<Running>,
@@ -68,13 +68,17 @@ impl Upkeep {
         let closed = Arc::clone(volume);
         let close = move || closed.close_checkpoints();
         let checkpointer = Running::start(|bell| Checkpointer::new(volume, bell), close)?;
-        let closed = Arc::clone(volume);
-        let close = move || closed.close_removals();
-        let remover = Running::start(|bell| Remover::new(volume, bell), close)?;
+        let remover = || {
+            let closed = Arc::clone(volume);
+            let close = move || closed.close_removals();
+            Running::start(|bell| Remover::new(volume, bell), close)
+        };
+        let count = if volume.is_foreign() { REMOVERS } else { 1 };
+        let removers = (0..count).map(|_| remover()).collect::<io::Result<Vec<Running>>>()?;
         let committer = Committer::start(volume, interval)?;
         Ok(Upkeep {
             committer,
-            _remover: remover,
+            _removers: removers,
             checkpointer,
             _files: files,
             _retrier: retrier,

@@ -26,8 +26,10 @@ pub(super) const MAX_WRITE: u32 = 1 << 20;
 const WRITE_FRONT: usize = InHeader::SIZE + WriteIn::SIZE;
 /// Bytes that an answer takes while it waits, without its data.
 const HELD: usize = 512;
-/// The most data of answers that wait, of one guest.
+/// The most data of answers that wait, of one guest, and of requests that do.
 const HELD_MAX: usize = 16 << 20;
+/// A request that has no data is no longer.
+const SHORT: usize = 8 << 10;
 
 /// The places of the request that is being served.
 pub(super) struct Buffers {
@@ -81,6 +83,17 @@ pub(super) struct Part {
     pub chain: Chain,
     pub message: Vec<u8>,
     pub rest: Rest,
+    /// Nothing more of it can be done until this is known.
+    pub until: Option<Arc<Outcome>>,
+    /// Pays for it meanwhile.
+    pub _charge: Option<Charge>,
+}
+
+impl Part {
+    /// Whether it is not to be served yet.
+    pub fn waits(&self) -> bool {
+        self.until.as_ref().is_some_and(|until| until.get().is_none())
+    }
 }
 
 /// An answer that waits.
@@ -167,7 +180,28 @@ impl Carrier for Carried<'_> {
 
     fn put_back(&mut self, chain: Chain, rest: Rest) {
         let message = self.buffers.request[..self.buffers.len].to_vec();
-        self.parts.push(Part { queue: self.number, chain, message, rest });
+        let (until, _charge) = (None, None);
+        self.parts.push(Part { queue: self.number, chain, message, rest, until, _charge });
+    }
+
+    fn put_back_until(&mut self, chain: Chain, rest: Rest) -> Result<Box<dyn Held>, Chain> {
+        let message = &self.buffers.request[..self.buffers.len];
+        // One without data has a place in any case: there are no more of them than descriptors.
+        let waits: usize = self.parts.iter().map(|part| part.message.len()).sum();
+        let is_short = message.len() <= SHORT;
+        if !is_short && waits + message.len() > HELD_MAX {
+            return Err(chain);
+        }
+        let charge = match self.account.filter(|_| !is_short) {
+            Some(account) => account.charge(Resource::Memory, message.len() as u64).map(Some),
+            None => Ok(None),
+        };
+        let Ok(_charge) = charge else { return Err(chain) };
+        let outcome = Outcome::new(self.bell.clone());
+        let release = outcome.release();
+        let (queue, message, until) = (self.number, message.to_vec(), Some(outcome));
+        self.parts.push(Part { queue, chain, message, rest, until, _charge });
+        Ok(release)
     }
 
     fn answer(&mut self, chain: Chain, message: &[u8], data: usize) -> Result<bool, Broken> {

@@ -209,15 +209,16 @@ impl<F: FileSystem + Send> Service<F> {
         let mut any = self.tell(device)?;
         any |= self.release(device)?;
         any |= self.go_on_showing(device)?;
-        for Part { queue, chain, message, rest } in std::mem::take(&mut self.parts) {
-            if !device.queues[queue].has(&chain) {
+        for part in std::mem::take(&mut self.parts) {
+            if !device.queues[part.queue].has(&part.chain) {
                 continue;
             }
             // As answers do, it waits for a guest that is stopped: its memory may be another's.
-            if !device.queues[queue].runs() {
-                self.parts.push(Part { queue, chain, message, rest });
+            if part.waits() || !device.queues[part.queue].runs() {
+                self.parts.push(part);
                 continue;
             }
+            let Part { queue, chain, message, rest, .. } = part;
             any = true;
             self.buffers.request[..message.len()].copy_from_slice(&message);
             self.buffers.len = message.len();

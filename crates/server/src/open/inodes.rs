@@ -6,9 +6,15 @@
 //! files.
 //!
 //! The session remembers these in a table of bounded size. When it is full, inodes get a second
-//! chance in turn: one that was not named since the last round and is not open is forgotten. Naming
-//! a forgotten file is `ESTALE`, upon which a client looks its path up again. A forgotten directory
-//! is admitted again if the caller may search the way up from it to the session's root.
+//! chance in turn, directories some more: one that was not named in the last rounds and is not open
+//! is forgotten. Naming a forgotten file is `ESTALE`, upon which a client looks its path up again.
+//! A forgotten directory is admitted again if the caller may search the way up from it to the
+//! session's root.
+//!
+//! Where the file system keeps something for each inode that clients know (a directory of the
+//! host), the table is kept for every session, whatever it may name, and its places count for the
+//! user too ([`known`](crate::open::known)). There a forgotten inode is the file system's to forget
+//! as well.
 //!
 //! A directory that another client moves out of the subtree of a session is no longer inside, and
 //! with it all beneath: moves are counted, and after one a directory's way up is walked again
@@ -21,6 +27,7 @@ use std::collections::HashMap;
 use atoll_vfs::{Attr, Context, Errno, FileSystem, Ino, Name, Result};
 
 use crate::leases::needs::Involved;
+use crate::open::known::Part;
 use crate::rights::accounts::Room;
 use crate::rights::permissions::Caller;
 
@@ -28,9 +35,10 @@ use crate::rights::permissions::Caller;
 /// millisecond.
 const DEPTH_MAX: usize = 1024;
 
-/// The most inodes of which a client that may name all has the times counted that it was given
-/// them. What it was given beyond is nobody's to forget.
-const COUNTS_MAX: usize = 1 << 20;
+/// The rounds that pass before an inode is forgotten which is not named any more.
+const CHANCES: u8 = 1;
+/// The same for a directory: other inodes are found by it.
+const CHANCES_OF_DIRECTORY: u8 = 3;
 
 /// Bytes of the server's memory that a slot takes, with what finds it.
 pub(crate) const SLOT_BYTES: u64 = 112;
@@ -43,10 +51,19 @@ struct Slot {
     count: u64,
     /// Open handles.
     open: u32,
-    /// Named since the hand last passed.
-    named: bool,
+    is_dir: bool,
+    /// How often the hand passes before it is forgotten.
+    chances: u8,
     /// The count of moves when the directory was last known to be inside.
     moves: u64,
+}
+
+impl Slot {
+    /// It is named.
+    #[inline]
+    fn named(&mut self) {
+        self.chances = if self.is_dir { CHANCES_OF_DIRECTORY } else { CHANCES };
+    }
 }
 
 /// The inodes that a session may name.
@@ -63,11 +80,11 @@ pub(crate) struct Inodes {
     slots: Vec<Slot>,
     free: Vec<usize>,
     hand: usize,
-    /// Inodes forgotten and not asked for yet, if anybody asks.
-    forgotten: Option<Vec<Ino>>,
-    /// Where every inode may be named and the file system counts what is known: how often each was
-    /// given.
-    counts: Option<HashMap<Ino, u64>>,
+    /// Inodes forgotten and not asked for yet, if anybody asks, and how often the client was given
+    /// each where the file system counts that.
+    forgotten: Option<Vec<(Ino, u64)>>,
+    /// The user's part of what clients know, where the file system counts it.
+    known: Option<Part>,
 }
 
 impl Inodes {
@@ -82,13 +99,15 @@ impl Inodes {
             free: Vec::new(),
             hand: 0,
             forgotten: None,
-            counts: None,
+            known: None,
         }
     }
 
-    /// From here on it is known how often each inode was given, also where all may be named.
-    pub(crate) fn count(&mut self) {
-        self.counts = self.all.then(HashMap::new);
+    /// From here on it is known how often each inode was given, also where all may be named, and
+    /// each counts as `part` of what its user knows.
+    pub(crate) fn count(&mut self, part: Part) {
+        self.known = Some(part);
+        self.tell_forgotten();
     }
 
     /// The inodes that the client was given and has not forgotten, and how often; they are not its
@@ -96,8 +115,13 @@ impl Inodes {
     pub(crate) fn drain(&mut self) -> Vec<(Ino, u64)> {
         self.slot_of.clear();
         let slots = std::mem::take(&mut self.slots).into_iter();
-        let slots = slots.filter_map(|slot| slot.ino.map(|ino| (ino, slot.count)));
-        slots.chain(self.counts.take().into_iter().flatten()).collect()
+        slots.filter_map(|slot| slot.ino.map(|ino| (ino, slot.count))).collect()
+    }
+
+    /// Whether the session may name all inodes, and nobody wants to know which it was given.
+    #[inline]
+    fn keeps_none(&self) -> bool {
+        self.all && self.known.is_none()
     }
 
     /// The volume's number of the session's root.
@@ -136,11 +160,14 @@ impl Inodes {
     /// `ESTALE` for an inode that this session was not given.
     pub(crate) fn named(&mut self, ino: Ino) -> Result<Ino> {
         let ino = self.inner(ino)?;
-        if self.all || ino == self.top {
+        if self.keeps_none() || ino == self.top {
             return Ok(ino);
         }
-        let &slot = self.slot_of.get(&ino).ok_or(Errno::ESTALE)?;
-        self.slots[slot].named = true;
+        match self.slot_of.get(&ino) {
+            Some(&slot) => self.slots[slot].named(),
+            None if self.all => {}
+            None => return Err(Errno::ESTALE),
+        }
         Ok(ino)
     }
 
@@ -157,13 +184,16 @@ impl Inodes {
         moves: u64,
         ino: Ino,
     ) -> Result<Ino> {
+        if self.all {
+            return self.named(ino);
+        }
         let ino = self.inner(ino)?;
-        if self.all || ino == self.top {
+        if ino == self.top {
             return Ok(ino);
         }
         if let Some(&slot) = self.slot_of.get(&ino) {
             let slot = &mut self.slots[slot];
-            slot.named = true;
+            slot.named();
             // In a whole volume nothing can be moved outside.
             if slot.moves == moves || self.top == Ino::ROOT {
                 return Ok(ino);
@@ -173,7 +203,7 @@ impl Inodes {
         } else {
             involved.add_all();
             self.climb(fs, cx, Some(caller), ino)?;
-            self.remember(ino, 0)?;
+            self.remember(ino, true, 0)?;
         }
         let slot = self.slot_of[&ino];
         self.slots[slot].moves = moves;
@@ -212,6 +242,8 @@ impl Inodes {
                 Err(Errno::ENOTDIR) if caller.is_none() => return Err(Errno::ENOTDIR),
                 Err(_) => return Err(Errno::ESTALE),
             };
+            // The client is not given it.
+            fs.forget(above.ino, 1);
             if above.ino == at {
                 return Err(Errno::ESTALE);
             }
@@ -226,25 +258,21 @@ impl Inodes {
         Err(Errno::ESTALE)
     }
 
-    /// Notes that the client is given `ino` once more.
+    /// Notes that the client is given `ino`, a directory or not, once more.
     ///
     /// # Errors
     /// `ENFILE` when every inode in the table is open: the user's share has no room for more.
-    pub(crate) fn give(&mut self, ino: Ino, moves: u64) -> Result<()> {
-        if ino == self.top {
-            return Ok(());
-        }
-        if self.all {
-            self.counted(ino);
+    pub(crate) fn give(&mut self, ino: Ino, is_dir: bool, moves: u64) -> Result<()> {
+        if ino == self.top || self.keeps_none() {
             return Ok(());
         }
         let slot = match self.slot_of.get(&ino) {
             Some(&slot) => slot,
-            None => self.remember(ino, moves)?,
+            None => self.remember(ino, is_dir, moves)?,
         };
         let slot = &mut self.slots[slot];
         slot.count = slot.count.saturating_add(1);
-        slot.named = true;
+        slot.named();
         slot.moves = moves;
         Ok(())
     }
@@ -261,32 +289,15 @@ impl Inodes {
     /// this one's to forget.
     pub(crate) fn forget(&mut self, ino: Ino, count: u64) -> Option<(Ino, u64)> {
         let ino = self.inner(ino).ok()?;
-        if let Some(counts) = &mut self.counts {
-            let given = counts.get_mut(&ino)?;
-            let taken = count.min(*given);
-            *given -= taken;
-            if *given == 0 {
-                counts.remove(&ino);
-            }
-            return Some((ino, taken));
-        }
         let &slot = self.slot_of.get(&ino)?;
         let given = self.slots[slot].count;
         let taken = count.min(given);
         self.slots[slot].count = given - taken;
         if given == taken && self.slots[slot].open == 0 {
             self.vacate(slot);
+            self.keep();
         }
         Some((ino, taken))
-    }
-
-    /// Takes note that `ino` is given once more, where that is counted and there is room.
-    fn counted(&mut self, ino: Ino) {
-        let Some(counts) = &mut self.counts else { return };
-        if counts.len() < COUNTS_MAX || counts.contains_key(&ino) {
-            let given = counts.entry(ino).or_default();
-            *given = given.saturating_add(1);
-        }
     }
 
     /// Notes that an open file of `ino`, which the client was not given, is the session's too.
@@ -295,7 +306,7 @@ impl Inodes {
     /// As [`give`](Self::give).
     pub(crate) fn adopt(&mut self, ino: Ino, moves: u64) -> Result<()> {
         if !self.all && ino != self.top && !self.slot_of.contains_key(&ino) {
-            self.remember(ino, moves)?;
+            self.remember(ino, false, moves)?;
         }
         self.opened(ino);
         Ok(())
@@ -315,6 +326,7 @@ impl Inodes {
         slot_ref.open = slot_ref.open.saturating_sub(1);
         if slot_ref.open == 0 && slot_ref.count == 0 {
             self.vacate(slot);
+            self.keep();
         }
     }
 
@@ -328,9 +340,10 @@ impl Inodes {
         self.forgotten = Some(Vec::new());
     }
 
-    /// Takes the number of an inode that may not be named any more, as long as there are such.
+    /// Takes the number of an inode that may not be named any more, as long as there are such, and
+    /// how often the file system is to forget it.
     #[inline]
-    pub(crate) fn forgotten(&mut self) -> Option<Ino> {
+    pub(crate) fn forgotten(&mut self) -> Option<(Ino, u64)> {
         self.forgotten.as_mut()?.pop()
     }
 
@@ -339,12 +352,13 @@ impl Inodes {
         self.all
     }
 
-    fn remember(&mut self, ino: Ino, moves: u64) -> Result<usize> {
-        let full = self.slot_of.len() >= self.limit;
+    fn remember(&mut self, ino: Ino, is_dir: bool, moves: u64) -> Result<usize> {
+        let full = self.slot_of.len() >= self.limit
+            || self.known.as_mut().is_some_and(|known| !known.have(self.slot_of.len() + 1));
         if full || self.free.is_empty() && self.room.have(self.slots.len() + 1).is_err() {
             self.make_room()?;
         }
-        let new = Slot { ino: Some(ino), count: 0, open: 0, named: true, moves };
+        let new = Slot { ino: Some(ino), count: 0, open: 0, is_dir, chances: CHANCES, moves };
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.slots[slot] = new;
@@ -355,34 +369,108 @@ impl Inodes {
                 self.slots.len() - 1
             }
         };
+        self.slots[slot].named();
         self.slot_of.insert(ino, slot);
         Ok(slot)
     }
 
     fn make_room(&mut self) -> Result<()> {
-        // Once round to take the second chances, once more to find one without.
-        for _ in 0..2 * self.slots.len() {
+        // Some rounds to take the chances, once more to find one without.
+        for _ in 0..(usize::from(CHANCES_OF_DIRECTORY) + 1) * self.slots.len() {
             let at = self.hand % self.slots.len();
             self.hand = at + 1;
             let slot = &mut self.slots[at];
             if slot.ino.is_none() || slot.open > 0 {
                 continue;
             }
-            if !std::mem::take(&mut slot.named) {
+            if slot.chances == 0 {
                 self.vacate(at);
                 return Ok(());
             }
+            slot.chances -= 1;
         }
         Err(Errno::ENFILE)
     }
 
     fn vacate(&mut self, slot: usize) {
-        if let Some(ino) = self.slots[slot].ino.take() {
+        let Slot { ino, count, .. } = &mut self.slots[slot];
+        let count = std::mem::take(count);
+        if let Some(ino) = ino.take() {
             self.slot_of.remove(&ino);
             self.free.push(slot);
             if let Some(forgotten) = &mut self.forgotten {
-                forgotten.push(ino);
+                forgotten.push((ino, if self.known.is_some() { count } else { 0 }));
             }
         }
+    }
+
+    /// Gives back what the table does not need of the user's part.
+    fn keep(&mut self) {
+        if let Some(known) = &mut self.known {
+            known.keep(self.slot_of.len());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::open::known::{ASSURED, Known, KnownMost};
+
+    /// Files are forgotten before directories, and what is open never is; where it is counted the
+    /// file system hears how often.
+    #[test]
+    fn directories_last_longer() {
+        for (all, counted) in [(false, false), (false, true), (true, true)] {
+            let mut inodes = Inodes::new(Ino::ROOT, all, 8, Room::default());
+            if counted {
+                inodes.count(Known::new(KnownMost::default()).part(7));
+            } else {
+                inodes.tell_forgotten();
+            }
+            inodes.give(Ino(2), true, 0).unwrap();
+            inodes.give(Ino(3), false, 0).unwrap();
+            inodes.opened(Ino(3));
+            let mut forgotten = Vec::new();
+            for file in 10..30 {
+                inodes.give(Ino(file), false, 0).unwrap();
+                inodes.give(Ino(file), false, 0).unwrap();
+                forgotten.extend(std::iter::from_fn(|| inodes.forgotten()));
+                assert!(inodes.named(Ino(2)).is_ok() && inodes.slot_of.len() <= 8);
+            }
+            let times = if counted { 2 } else { 0 };
+            let expected: Vec<_> = (10..24).map(|file| (Ino(file), times)).collect();
+            assert_eq!(forgotten, expected);
+            assert_eq!(inodes.named(Ino(10)).is_ok(), all);
+            // Nor is one of those that are open.
+            (24..30).for_each(|file| inodes.opened(Ino(file)));
+            inodes.give(Ino(30), false, 0).unwrap();
+            inodes.opened(Ino(30));
+            assert_eq!(inodes.give(Ino(31), true, 0), Err(Errno::ENFILE));
+            // The directory was the last to go.
+            assert_eq!(inodes.forgotten(), Some((Ino(2), u64::from(counted))));
+        }
+    }
+
+    /// What a user knows by one session it does not know by another, but for a few.
+    #[test]
+    fn sessions_of_a_user_share() {
+        let known = Known::new(KnownMost { of_user: 100, of_all: 1000 });
+        let mut sessions = [7, 7, 8].map(|uid| {
+            let mut inodes = Inodes::new(Ino::ROOT, true, usize::MAX, Room::default());
+            inodes.count(known.part(uid));
+            inodes
+        });
+        let has = sessions.each_mut().map(|inodes| {
+            (2..3000).for_each(|ino| inodes.give(Ino(ino), false, 0).unwrap());
+            inodes.slot_of.len()
+        });
+        assert_eq!(has, [ASSURED + 100, ASSURED, ASSURED + 100]);
+        let [first, second, _] = &mut sessions;
+        for ino in 2..3000 {
+            assert_eq!(first.forget(Ino(ino), 9), (ino >= 3000 - 1124).then_some((Ino(ino), 1)));
+        }
+        (2..3000).for_each(|ino| second.give(Ino(ino), false, 0).unwrap());
+        assert_eq!(second.slot_of.len(), ASSURED + 100);
     }
 }

@@ -1,17 +1,24 @@
-//! The inodes whose blocks are left to be freed, and the answers that wait for that.
+//! The inodes whose blocks are left to be freed, or on which other work is left, and the answers
+//! that wait for that.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_vfs::Ino;
 
 use crate::host::Bell;
 use crate::syncs::queue::Then;
 
+/// How many tasks one user may have at a time: fewer than there are where there are several.
+const EACH: usize = 2;
+
 #[derive(Default)]
 pub(crate) struct Queue {
     /// The inodes that each user has left, the user whose turn is next first.
     pub users: VecDeque<(u32, VecDeque<Ino>)>,
+    /// How many tasks work for each user that has one.
+    busy: HashMap<u32, usize>,
     /// Those of all users, and the answers that wait for each.
     pub waiting: HashMap<Ino, Vec<Then>>,
     /// The server ends: the unmount does the rest.
@@ -19,14 +26,28 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Takes the inode whose step is next, and its user.
+    /// Takes the inode whose step is next, and its user, for whom a task is at work until
+    /// [`done`](Self::done) says that it is not.
     pub fn next(&mut self) -> Option<(u32, Ino)> {
-        let (uid, mut inos) = self.users.pop_front()?;
+        let busy = |uid| self.busy.get(uid).copied().unwrap_or(0);
+        let at = self.users.iter().position(|(uid, _)| busy(uid) < EACH)?;
+        let (uid, mut inos) = self.users.remove(at)?;
         let ino = inos.pop_front()?;
         if !inos.is_empty() {
             self.users.push_back((uid, inos));
         }
+        *self.busy.entry(uid).or_default() += 1;
         Some((uid, ino))
+    }
+
+    /// A task has worked for `uid`.
+    pub fn done(&mut self, uid: u32) {
+        if let Some(busy) = self.busy.get_mut(&uid) {
+            *busy -= 1;
+            if *busy == 0 {
+                self.busy.remove(&uid);
+            }
+        }
     }
 
     /// Puts an inode behind those of the same user, and a user who had none behind the others.
@@ -42,7 +63,8 @@ impl Queue {
 #[derive(Default)]
 pub(crate) struct Removals {
     pub queue: Mutex<Queue>,
-    pub remover: OnceLock<Arc<dyn Bell>>,
+    removers: Mutex<Vec<Arc<dyn Bell>>>,
+    served: AtomicBool,
 }
 
 impl Removals {
@@ -51,10 +73,21 @@ impl Removals {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// There is one more task that takes them, woken by `bell`.
+    pub fn serve(&self, bell: Arc<dyn Bell>) {
+        self.removers.lock().unwrap_or_else(PoisonError::into_inner).push(bell);
+        self.served.store(true, Ordering::Relaxed);
+    }
+
     /// Whether there is a remover, so that calls may leave something.
     #[inline]
     pub fn are_served(&self) -> bool {
-        self.remover.get().is_some()
+        self.served.load(Ordering::Relaxed)
+    }
+
+    fn ring(&self) {
+        let removers = self.removers.lock().unwrap_or_else(PoisonError::into_inner);
+        removers.iter().for_each(|bell| bell.ring());
     }
 
     /// A call of the user `uid` has left blocks of `ino`.
@@ -66,9 +99,7 @@ impl Removals {
         queue.waiting.insert(ino, Vec::new());
         queue.put(uid, ino);
         drop(queue);
-        if let Some(remover) = self.remover.get() {
-            remover.ring();
-        }
+        self.ring();
     }
 
     /// Calls `then` when nothing is left of `ino`; at once, if that is so.
@@ -84,6 +115,11 @@ impl Removals {
         self.queue().waiting.remove(&ino).unwrap_or_default()
     }
 
+    /// From now on calls do all of their work themselves.
+    pub fn serve_no_more(&self) {
+        self.served.store(false, Ordering::Relaxed);
+    }
+
     /// The server ends, and the remover with it.
     pub fn close(&self) {
         let mut queue = self.queue();
@@ -92,8 +128,6 @@ impl Removals {
         let all = std::mem::take(&mut queue.waiting);
         drop(queue);
         all.into_values().flatten().for_each(|then| then(Ok(())));
-        if let Some(remover) = self.remover.get() {
-            remover.ring();
-        }
+        self.ring();
     }
 }

@@ -6,6 +6,7 @@
 //!                       |
 //!                       +-> carrier.answer         the answer is there, or none is due
 //!                       +-> carrier.put_back       a part is done: it comes again
+//!                       +-> carrier.put_back_until it comes again when others have done their work
 //!                       +-> carrier.hold -> Held   it waits: for a lock, a sync, kernels of mounts
 //! ```
 
@@ -55,6 +56,27 @@ pub trait Carrier {
     /// when others have had their turn.
     fn put_back(&mut self, slot: Self::Slot, rest: Rest) {
         let _ = (slot, rest);
+    }
+
+    /// The same for one of which nothing more can be done until what is returned is released, maybe
+    /// by another thread: it is not served before. A request for which there is no place is given
+    /// back. Without more this is [`put_back`](Self::put_back).
+    ///
+    /// # Errors
+    /// The request.
+    fn put_back_until(
+        &mut self,
+        slot: Self::Slot,
+        rest: Rest,
+    ) -> std::result::Result<Box<dyn Held>, Self::Slot> {
+        struct Served;
+        impl Held for Served {
+            fn release(self: Box<Self>, _: Result<()>) -> bool {
+                true
+            }
+        }
+        self.put_back(slot, rest);
+        Ok(Box::new(Served))
     }
 
     /// Gives the answer: `message`, and `data` bytes in the room. An empty message says that none

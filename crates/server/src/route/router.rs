@@ -6,6 +6,8 @@
 //! kernels of mounts are invalidated. The requests that only a kernel makes, and its leases, are in
 //! [`kernel`](crate::route::kernel).
 
+use std::sync::Arc;
+
 use atoll_vfs::server::{Caller, Identity, Reply, Server, ServerOptions};
 use atoll_vfs::wire::files::{O_APPEND, OpenOut, WriteOut, open_flags};
 use atoll_vfs::wire::header::OutHeader;
@@ -206,15 +208,44 @@ pub fn serve_from<C: Carrier, F: FileSystem + Send>(
     place: &Revocable<Session<F>>,
 ) -> Result<(), Ended<C::Error>> {
     let (is_alone, takes_back) = (carrier.is_alone(), carrier.takes_back());
-    let rest = place
-        .with(|session| {
-            session.begins(rest, takes_back);
-            let routed = router.route(session, carrier.incoming(&slot), is_alone);
-            routed.map(|()| session.left.take())
-        })
-        .ok_or(Ended::Revoked)?
-        .map_err(|_| Ended::Malformed)?;
-    if let Some(rest) = rest {
+    let mut slot = slot;
+    let left = loop {
+        let (left, volume) = place
+            .with(|session| {
+                session.begins(rest, takes_back);
+                let routed = router.route(session, carrier.incoming(&slot), is_alone);
+                let left = session.left.take();
+                let waits = matches!(left, Some(Rest::Until(_)));
+                routed.map(|()| (left, waits.then(|| Arc::clone(session.volume()))))
+            })
+            .ok_or(Ended::Revoked)?
+            .map_err(|_| Ended::Malformed)?;
+        let (Some(Rest::Until(ino)), Some(volume)) = (left, volume) else { break left };
+        // As for a request that is put back.
+        router.out.wait = None;
+        if !takes_back {
+            // The thread is this client's alone.
+            volume.host.wait(&mut |done| volume.after_work(ino, Box::new(move |_| done())));
+            continue;
+        }
+        match carrier.put_back_until(slot, rest.unwrap_or(Rest::Until(ino))) {
+            Ok(held) => {
+                // What becomes of the work the call finds when it is made.
+                let serve_again = move |_| {
+                    held.release(Ok(()));
+                };
+                volume.after_work(ino, Box::new(serve_again));
+                return Ok(());
+            }
+            Err(given_back) => slot = given_back,
+        }
+        // There is no place for it.
+        let message = &mut router.out.message;
+        let unique = OutHeader::load(&*message).unique;
+        router.out.reply = finish(unique, Err(Errno::ENOMEM), message);
+        break None;
+    };
+    if let Some(rest) = left {
         // Nobody hears of an answer that is none yet. The one that comes of the last part goes by
         // the same inode, and so waits for the notices of all.
         router.out.wait = None;

@@ -50,10 +50,11 @@ impl<F: FileSystem + Send> Session<F> {
     ) -> Result<(Ino, Handle)> {
         self.own.check_room()?;
         let open = {
-            let mut state = self.volume.lock()?;
+            let mut guard = self.volume.lock()?;
+            let state = &mut *guard;
             let open = find(&state.tokens, self.own.inodes.top())?;
             self.own.inodes.adopt(open.ino, state.moves)?;
-            self.own.drop_forgotten(&mut state.views);
+            self.own.drop_forgotten(&mut state.fs, &mut state.views);
             state.begin_reading(self.own.view, &open);
             open
         };

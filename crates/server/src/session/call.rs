@@ -134,8 +134,8 @@ impl<F: FileSystem> Call<'_, F> {
     pub fn inside(&mut self, ino: Ino) -> Result<Ino> {
         let Call { state, cx, caller, own, .. } = self;
         let Guarded { fs, involved, moves, views, .. } = &mut **state;
-        let dir = own.inodes.directory((fs, involved), cx, caller, *moves, ino);
-        own.drop_forgotten(views);
+        let dir = own.inodes.directory((&mut *fs, involved), cx, caller, *moves, ino);
+        own.drop_forgotten(fs, views);
         let dir = dir?;
         involved.add(dir);
         Ok(dir)

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use atoll_vfs::{Context, Errno, Handle, Ino, Name, OpenFlags, Result};
+use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, Name, OpenFlags, Result};
 
 use crate::leases::caches::KernelCache;
 use crate::leases::view::{ViewId, Views};
@@ -117,11 +117,14 @@ impl Own {
     }
 
     /// Drops from the session's View what it may not name any more, now that it was given something
-    /// else.
+    /// else, and has the file system forget that it was given.
     #[inline]
-    pub fn drop_forgotten(&mut self, views: &mut Views) {
-        while let Some(ino) = self.inodes.forgotten() {
+    pub fn drop_forgotten(&mut self, fs: &mut impl FileSystem, views: &mut Views) {
+        while let Some((ino, count)) = self.inodes.forgotten() {
             views.forgotten(self.view, ino);
+            if count > 0 {
+                fs.forget(ino, count);
+            }
         }
     }
 

@@ -46,7 +46,7 @@ impl<F: FileSystem> Call<'_, F> {
         if let Some(above) = above
             && let Err(error) = self.caller.access(above, MAKING)
         {
-            let exists = self.state.fs.lookup(&self.cx, dir, name).is_ok();
+            let exists = self.state.peek(&self.cx, dir, name).is_ok();
             return Err(if exists { Errno::EEXIST } else { error });
         }
         Ok(())
@@ -66,7 +66,7 @@ impl<F: FileSystem> Call<'_, F> {
         if above.is_none() && !self.state.observed() || name.is_dot_or_dot_dot() {
             return Ok(None);
         }
-        let victim = self.state.fs.lookup(&self.cx, dir, name)?;
+        let victim = self.state.peek(&self.cx, dir, name)?;
         self.state.involved.add(victim.ino);
         if let Some(above) = above {
             self.caller.remove(above, &victim)?;

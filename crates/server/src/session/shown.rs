@@ -65,16 +65,20 @@ impl<F: FileSystem> Call<'_, F> {
         own.inodes.shown(attr)
     }
 
-    /// The client may name `ino`, once more.
+    /// The client may name `ino`, a directory or not, once more, which the file system has given it
+    /// once more.
     ///
     /// # Errors
     /// `ENFILE` when every inode that the session can remember is open, which the limits rule out.
     #[inline]
-    pub fn give(&mut self, ino: Ino) -> Result<()> {
-        let Guarded { views, moves, .. } = &mut *self.state;
-        self.own.inodes.give(ino, *moves)?;
-        self.own.drop_forgotten(views);
-        Ok(())
+    pub fn give(&mut self, ino: Ino, is_dir: bool) -> Result<()> {
+        let Guarded { fs, views, moves, .. } = &mut *self.state;
+        let given = self.own.inodes.give(ino, is_dir, *moves);
+        self.own.drop_forgotten(fs, views);
+        if given.is_err() {
+            fs.forget(ino, 1);
+        }
+        given
     }
 
     /// The same for a file that has just been opened by the file system's `handle`, which is closed
@@ -83,7 +87,7 @@ impl<F: FileSystem> Call<'_, F> {
     /// # Errors
     /// As [`give`](Self::give).
     pub fn give_open(&mut self, ino: Ino, handle: Handle, flags: OpenFlags) -> Result<()> {
-        let given = self.give(ino);
+        let given = self.give(ino, false);
         if given.is_err() {
             let open = Open { ino, handle, flags: Some(flags), origin: Origin::Own };
             let _ = self.state.close(&self.cx, (self.own.id, self.own.peer.uid), &open);
@@ -108,7 +112,7 @@ impl<F: FileSystem> Call<'_, F> {
     /// As [`give`](Self::give).
     #[inline]
     pub fn given(&mut self, dir: Ino, name: Name<'_>, attr: Attr) -> Result<Attr> {
-        self.give(attr.ino)?;
+        self.give(attr.ino, attr.is_dir())?;
         Ok(self.entry(dir, name, attr, true))
     }
 

@@ -53,8 +53,9 @@ impl<F: FileSystem + Send> Session<F> {
         self.unlock_closed(ino, handle);
         self.own.closed();
         self.own.inodes.closed(ino);
-        let mut state = self.volume.lock()?;
-        self.own.drop_forgotten(&mut state.views);
+        let mut guard = self.volume.lock()?;
+        let state = &mut *guard;
+        self.own.drop_forgotten(&mut state.fs, &mut state.views);
         state.end_reading(self.own.view, &open);
         state.close(cx, (self.own.id, self.own.peer.uid), &open)
     }
@@ -158,7 +159,7 @@ impl<F: FileSystem + Send> Session<F> {
         let refuses = call.own.access.read_only || call.own.access.names_fixed;
         let judged = above.is_some() || refuses || call.state.observed();
         let cuts = flags.contains(OpenFlags::TRUNC);
-        let found = match (judged || cuts).then(|| call.state.fs.lookup(&call.cx, dir, name)) {
+        let found = match (judged || cuts).then(|| call.state.peek(&call.cx, dir, name)) {
             None | Some(Err(Errno::ENOENT)) => None,
             Some(Ok(attr)) => Some(attr),
             Some(Err(error)) => return Err(error),
@@ -189,7 +190,12 @@ impl<F: FileSystem + Send> Session<F> {
         }
         call.state.changed = true;
         let (attr, handle) = match &found {
-            Some(found) if foreign => call.open_found(found.ino, flags)?,
+            Some(found) if foreign => {
+                let opened = call.open_found(found.ino, flags)?;
+                // From here on it is what the client is given.
+                call.state.peeked.retain(|ino| *ino != found.ino);
+                opened
+            }
             None if foreign && above.is_some() => {
                 let missing = flags | OpenFlags::EXCL;
                 call.state.fs.create(&call.cx, dir, name, mode, missing)?
@@ -293,7 +299,8 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         self.stand_down(ino);
         let taken = self.own.inodes.forget(ino, count);
         if let (Ok(inner), Ok(mut state)) = (self.own.inodes.inner(ino), self.volume.lock()) {
-            self.own.drop_forgotten(&mut state.views);
+            let state = &mut *state;
+            self.own.drop_forgotten(&mut state.fs, &mut state.views);
             if let Some((inner, taken)) = taken {
                 state.fs.forget(inner, taken);
             }
@@ -380,9 +387,9 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         }
         let above = call.allowed(from)?;
         let new_above = call.allowed(to)?;
-        let moved = call.state.fs.lookup(&call.cx, from, name)?;
+        let moved = call.state.peek(&call.cx, from, name)?;
         call.state.involved.add(moved.ino);
-        let replaced = match call.state.fs.lookup(&call.cx, to, new_name) {
+        let replaced = match call.state.peek(&call.cx, to, new_name) {
             Ok(attr) => Some(attr),
             Err(Errno::ENOENT) => None,
             Err(error) => return Err(error),
@@ -639,6 +646,10 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
                 let found = call.state.fs.seek(&call.cx, open.ino, open.handle, at, to);
                 Ok((found, call.state.fs.take_rest()))
             })?;
+            if let Some(Rest::Until(ino)) = rest {
+                self.volume.removals.add(self.own.peer.uid, ino);
+                self.left.set(rest);
+            }
             let Some(Rest::From(next)) = rest else { return found };
             if self.yields() {
                 self.left.set(rest);
