@@ -85,6 +85,46 @@ fn what_the_host_changes_is_seen() {
     assert_eq!(listed, expected.map(|(name, ino)| (name.to_owned(), ino)));
 }
 
+/// The same for files that are old enough to be recognised by their birth: each is followed by one
+/// of its number that is young, and becomes old.
+#[test]
+fn a_number_is_one_old_inode() {
+    let mut dir = fresh(Bounds::default());
+    let root = dir.path().to_owned();
+    let grow_old = || std::thread::sleep(std::time::Duration::from_millis(60));
+    let mut seen = Vec::new();
+    for round in 0..8 {
+        fs::write(root.join("a"), [b'x'; 10]).unwrap();
+        fs::write(root.join("other"), b"").unwrap();
+        if round % 2 == 0 {
+            grow_old();
+        }
+        let ino = look(&mut dir, ROOT, "a").unwrap().ino;
+        assert!(!seen.contains(&ino));
+        seen.push(ino);
+        grow_old();
+        for size in [10, 7] {
+            let found = look(&mut dir, ROOT, "a").unwrap();
+            assert_eq!((found.ino, found.size), (ino, size));
+            fs::write(root.join("a"), [b'x'; 7]).unwrap();
+        }
+        // What the host puts in its place is seen, and where it has put the file.
+        fs::rename(root.join("a"), root.join("b")).unwrap();
+        fs::rename(root.join("other"), root.join("a")).unwrap();
+        assert_eq!(look(&mut dir, ROOT, "b").unwrap().ino, ino);
+        let other = look(&mut dir, ROOT, "a").unwrap().ino;
+        assert!(other != ino && !seen.contains(&other));
+        dir.unlink(&cx(), ROOT, name("a")).unwrap();
+        assert_eq!(dir.getattr(&cx(), other), Err(Errno::ESTALE));
+        // Removed here while it has another name: that one still leads to it.
+        fs::hard_link(root.join("b"), root.join("c")).unwrap();
+        dir.unlink(&cx(), ROOT, name("b")).unwrap();
+        assert_eq!(look(&mut dir, ROOT, "c").unwrap().ino, ino);
+        fs::remove_file(root.join("c")).unwrap();
+        assert_eq!(dir.getattr(&cx(), ino), Err(Errno::ESTALE));
+    }
+}
+
 /// A number is one inode's, whatever becomes of names: never that of what the host has put there.
 #[test]
 fn a_number_is_one_inode() {

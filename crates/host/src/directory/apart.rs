@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use atoll_vfs::{Attr, Errno, Ino, PendingSync, Rest, Result, SyncId};
+use atoll_vfs::{Attr, Errno, FileType, Ino, PendingSync, Rest, Result, SyncId};
 use rustix::fs as sys;
 use rustix::io::retry_on_intr;
 
@@ -169,6 +169,13 @@ impl HostDirectory {
         // A copy is kept the same as the file.
         let long = takes_long(old.size, old.blocks, size) || self.apart.cuts.contains_key(&old.ino);
         self.steps && long && !self.copies.has(old.ino)
+    }
+
+    /// Whether the storage of a file with the attributes `attr` is freed apart when its last name
+    /// goes.
+    pub(super) fn frees_apart(&self, attr: &Attr) -> bool {
+        let is_last = attr.nlink == 1 && attr.file_type() == FileType::Regular;
+        self.steps && is_last && takes_long(attr.size, attr.blocks, 0)
     }
 
     /// Cuts a file, or makes it longer, which had the attributes `old`; `open` gives a descriptor

@@ -8,7 +8,7 @@ use atoll_vfs::{
     Attr, Context, Errno, FileType, Handle, Ino, OpenFlags, Result, SetAttr, SetTime, StatFs,
     Timespec,
 };
-use rustix::fs::{self as sys, AtFlags, Mode, OFlags, StatxFlags};
+use rustix::fs::{self as sys, AtFlags, Mode, OFlags, Statx, StatxFlags};
 
 use super::{HostDirectory, errno};
 
@@ -17,17 +17,35 @@ pub(super) fn bits(mode: u32) -> Mode {
     Mode::from_raw_mode(mode & 0o7777)
 }
 
+/// What the host says of what `fd` is open on.
+pub(super) fn said_of(fd: impl AsFd) -> Result<Statx> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_SYNC_AS_STAT;
+    sys::statx(fd, c"", flags, asked()).map_err(errno)
+}
+
+/// What the host says of what `name` is in the directory `dir`, which is followed nowhere.
+pub(super) fn said_of_name(dir: impl AsFd, name: &[u8]) -> Result<Statx> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_SYNC_AS_STAT;
+    sys::statx(dir, name, flags, asked()).map_err(errno)
+}
+
+fn asked() -> StatxFlags {
+    StatxFlags::BASIC_STATS | StatxFlags::BTIME
+}
+
 /// The attributes of what `fd` is open on, with the host's owners.
 pub(super) fn of(ino: Ino, fd: impl AsFd) -> Result<Attr> {
-    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_SYNC_AS_STAT;
-    let asked = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-    let stat = sys::statx(fd, c"", flags, asked).map_err(errno)?;
+    Ok(as_said(ino, &said_of(fd)?))
+}
+
+/// The attributes that the host says.
+pub(super) fn as_said(ino: Ino, stat: &Statx) -> Attr {
     let time = |time: sys::StatxTimestamp| Timespec { sec: time.tv_sec, nsec: time.tv_nsec };
     let mode = u32::from(stat.stx_mode);
     let file_type = FileType::from_mode(mode);
     let is_device = matches!(file_type, Some(FileType::CharDevice | FileType::BlockDevice));
     let rdev = sys::makedev(stat.stx_rdev_major, stat.stx_rdev_minor) as u32;
-    Ok(Attr {
+    Attr {
         ino,
         mode,
         nlink: stat.stx_nlink,
@@ -40,7 +58,7 @@ pub(super) fn of(ino: Ino, fd: impl AsFd) -> Result<Attr> {
         mtime: time(stat.stx_mtime),
         ctime: time(stat.stx_ctime),
         btime: time(stat.stx_btime),
-    })
+    }
 }
 
 fn time(set: Option<SetTime>) -> sys::Timespec {

@@ -10,9 +10,12 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use atoll_vfs::{Errno, Ino, Result};
+use rustix::fs::Statx;
 
+use super::births::{Birth, Births};
 use super::identity::Identity;
 
 /// How many numbers an inode is tried to be given, before those of others are in its way.
@@ -64,6 +67,8 @@ pub(super) struct Known {
     /// Other places where it was seen, the latest last: a file has as many names as it has links.
     others: Vec<Place>,
     pub(super) is_dir: bool,
+    /// By which it is recognised.
+    birth: Option<Birth>,
     /// How often clients were given it, less how often they forgot it.
     count: u64,
     /// Open files and directories.
@@ -88,6 +93,7 @@ struct Queue {
 pub(super) struct Table {
     bounds: Bounds,
     known: HashMap<Ino, Known>,
+    births: Births,
     all: Queue,
     /// Those that no client was given when they were met, the first first.
     loose: VecDeque<Ino>,
@@ -100,16 +106,30 @@ pub(super) struct Table {
 }
 
 impl Table {
-    pub(super) fn new(bounds: Bounds) -> Table {
+    pub(super) fn new(bounds: Bounds, births: Births) -> Table {
         Table {
             bounds,
             known: HashMap::new(),
+            births,
             all: Queue::default(),
             loose: VecDeque::new(),
             open: Default::default(),
             stamp: 0,
             collects: false,
             dropped: Vec::new(),
+        }
+    }
+
+    /// The births of those that are known.
+    pub(super) fn births(&self) -> &Births {
+        &self.births
+    }
+
+    /// Notes the birth of `ino`, which has the attributes `stat` and was found by its handle.
+    pub(super) fn note_birth(&mut self, ino: Ino, stat: &Statx) {
+        let Some(known) = self.known.get_mut(&ino) else { return };
+        if known.birth.is_none() && self.births.tell() {
+            known.birth = self.births.note(ino, stat, SystemTime::now());
         }
     }
 
@@ -151,6 +171,7 @@ impl Table {
                     place,
                     others: Vec::new(),
                     is_dir,
+                    birth: None,
                     count: 0,
                     handles: 0,
                     fd: None,
@@ -281,6 +302,7 @@ impl Table {
             place: (Ino::ROOT, Box::default()),
             others: Vec::new(),
             is_dir: true,
+            birth: None,
             count: 0,
             // It is never closed.
             handles: 1,
@@ -304,7 +326,16 @@ impl Table {
     /// The inode is nobody's any more.
     pub(super) fn remove(&mut self, ino: Ino) {
         self.close(ino);
-        self.known.remove(&ino);
+        if let Some(Known { birth: Some(birth), .. }) = self.known.remove(&ino) {
+            self.births.forget(birth);
+        }
+    }
+
+    /// The inode has no names any more: unless it is open it is nobody's.
+    pub(super) fn gone(&mut self, ino: Ino) {
+        if self.known.get(&ino).is_some_and(|known| known.handles == 0) {
+            self.remove(ino);
+        }
     }
 
     /// A client is given `ino`.

@@ -1,8 +1,8 @@
 //! A directory of the host as a file system: the files of the host as they are, beneath one root.
 //!
-//! Read in this order: `identity`, which inode is which; `known`, the table of inodes and its
-//! bounds; `reach`, the one place where names are followed; `owners`, whose what is made is; then
-//! the calls by kind, `attributes`, `names`, `files`, `listing`, `xattrs`, `syncs`, `locks`, which
+//! Read in this order: `identity`, which inode is which, and `births`, by what one is recognised;
+//! `known`, the table of inodes and its bounds; `reach`, the one place where names are followed;
+//! `owners`, whose what is made is; then the calls by kind, `attributes`, `names`, `files`, `listing`, `xattrs`, `syncs`, `locks`, which
 //! `verbs` gives the form of [`FileSystem`](atoll_vfs::FileSystem). `apart` is what takes so long
 //! that it is done while others go on. `pieces` is what guests map, `copies` where that is not the
 //! file itself. `calls` has the system calls that the libraries lack.
@@ -40,6 +40,7 @@
 
 mod apart;
 mod attributes;
+mod births;
 mod calls;
 mod copies;
 mod files;
@@ -67,6 +68,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use apart::Apart;
+use births::Births;
 use copies::Copies;
 use files::Open;
 use identity::Means;
@@ -157,7 +159,8 @@ impl HostDirectory {
         rustix::process::umask(Mode::empty());
         let root = Arc::new(root);
         let descriptors_max = raise_descriptor_limit();
-        let mut table = Table::new(options.bounds.within(descriptors_max));
+        let births = Births::of(root.as_fd());
+        let mut table = Table::new(options.bounds.within(descriptors_max), births);
         table.put_root(identity, Arc::clone(&root));
         Ok(HostDirectory {
             table,

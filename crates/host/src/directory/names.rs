@@ -20,7 +20,7 @@ impl HostDirectory {
             b"." => parent,
             b".." => self.above(parent)?,
             _ => {
-                let (attr, _) = self.find(parent, name)?;
+                let attr = self.look(parent, name)?;
                 self.table.given(attr.ino);
                 return Ok(self.owners.shown(cx, attr));
             }
@@ -218,16 +218,27 @@ impl HostDirectory {
         directory: bool,
     ) -> Result<()> {
         let dir = self.writable_dir(parent, name)?;
-        // It is known with a descriptor, by which it is seen to be gone.
-        let (Attr { ino, .. }, fd) = self.find(parent, name)?;
+        let attr = self.look(parent, name)?;
+        let ino = attr.ino;
         self.settled(ino)?;
+        // By a descriptor it is seen to be gone, and a large file is freed when that is closed.
+        let fd = match self.frees_apart(&attr) {
+            true => Some(self.fd(ino)?),
+            false => self.table.get(ino)?.fd().map(Arc::clone),
+        };
         let flags = if directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
         {
             let _removes = self.removes_as(cx, &[&dir])?;
             sys::unlinkat(&dir, name.bytes(), flags).map_err(errno)?;
         }
         self.unsynced.changed(parent);
-        self.gone(ino, &fd);
+        match fd {
+            Some(fd) => self.gone(ino, &fd),
+            // Should a program of the host have given it another name, it is unknown until that is
+            // looked up.
+            None if directory || attr.nlink == 1 => self.table.gone(ino),
+            None => {}
+        }
         Ok(())
     }
 
