@@ -1,11 +1,11 @@
 //! Inodes that are recognised by their number and the time of their birth, by one call of the host
 //! and without opening them.
 //!
-//! An inode's handle tells it from all others (`identity`), and takes four calls. Number and time of
-//! birth do so as well once that time has passed: an inode that is recognised here lived when it was
-//! noted, later than its birth by more than the host's clock for files is coarse. Another one of its
-//! number is born after that, and so has another time. That holds on the host's own file systems,
-//! whose times come from one clock.
+//! An inode's handle tells it from all others (`identity`), and takes four calls. Number and time
+//! of birth do so as well once that time has passed: an inode that is recognised here lived when it
+//! was noted, later than its birth by more than the host's clock for files is coarse. Another one
+//! of its number is born after that, and so has another time. That holds on the host's own file
+//! systems, whose times come from one clock.
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
@@ -14,8 +14,8 @@ use std::time::{Duration, SystemTime};
 use atoll_vfs::Ino;
 use rustix::fs::{Statx, StatxAttributes, StatxFlags, fstatfs};
 
-/// How old an inode is when it is noted: the host counts times of birth by its ticks, of which there
-/// are 100 a second at least.
+/// How old an inode is when it is noted: the host counts times of birth by its ticks, of which
+/// there are 100 a second at least.
 const AGE: Duration = Duration::from_millis(50);
 
 /// The magic numbers of ext4, XFS, Btrfs and tmpfs.

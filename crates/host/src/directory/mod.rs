@@ -2,10 +2,11 @@
 //!
 //! Read in this order: `identity`, which inode is which, and `births`, by what one is recognised;
 //! `known`, the table of inodes and its bounds; `reach`, the one place where names are followed;
-//! `owners`, whose what is made is; then the calls by kind, `attributes`, `names`, `files`, `listing`, `xattrs`, `syncs`, `locks`, which
-//! `verbs` gives the form of [`FileSystem`](atoll_vfs::FileSystem). `apart` is what takes so long
-//! that it is done while others go on. `pieces` is what guests map, `copies` where that is not the
-//! file itself. `calls` has the system calls that the libraries lack.
+//! `owners`, whose what is made is; then the calls by kind, `attributes`, `names`, `files`,
+//! `listing`, `xattrs`, `syncs`, `locks`, which `verbs` gives the form of
+//! [`FileSystem`](atoll_vfs::FileSystem). `apart` is what takes so long that it is done while
+//! others go on. `pieces` is what guests map, `copies` where that is not the file itself. `calls`
+//! has the system calls that the libraries lack.
 //!
 //! # Nothing outside
 //!
