@@ -39,7 +39,10 @@ pub fn run(data: &[u8]) {
     let mut behind = lowest;
     for segment in &program.segments {
         let pages = segment.pages();
-        assert!(behind <= pages.start && pages.start < pages.end && pages.end <= END, "{segment:?}");
+        assert!(
+            behind <= pages.start && pages.start < pages.end && pages.end <= END,
+            "{segment:?}"
+        );
         assert!(segment.length <= segment.memory, "{segment:?}");
         assert!(segment.offset.checked_add(segment.length).is_some(), "{segment:?}");
         behind = pages.end;

@@ -102,13 +102,7 @@ impl<M: Machine> FileSystem for Devices<M> {
         self.attr(ino)
     }
 
-    fn setattr(
-        &mut self,
-        _: &Context,
-        ino: Ino,
-        _: Option<Handle>,
-        set: &SetAttr,
-    ) -> Result<Attr> {
+    fn setattr(&mut self, _: &Context, ino: Ino, _: Option<Handle>, set: &SetAttr) -> Result<Attr> {
         // O_TRUNC and the like mean nothing to a device.
         let only_size = SetAttr { size: set.size, ..SetAttr::default() };
         if *set == only_size { self.attr(ino) } else { Err(Errno::EPERM) }
@@ -178,14 +172,7 @@ impl<M: Machine> FileSystem for Devices<M> {
         Err(Errno::EROFS)
     }
 
-    fn read(
-        &mut self,
-        _: &Context,
-        ino: Ino,
-        _: Handle,
-        _: u64,
-        buf: &mut [u8],
-    ) -> Result<usize> {
+    fn read(&mut self, _: &Context, ino: Ino, _: Handle, _: u64, buf: &mut [u8]) -> Result<usize> {
         match Self::name(ino) {
             _ if buf.is_empty() => Ok(0),
             b"stdin" | b"tty" => self.machine.input(buf),
@@ -252,9 +239,10 @@ impl<M: Machine> FileSystem for Devices<M> {
         emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> Result<()> {
         let dots = [&b"."[..], b".."].map(|name| (name, Ino::ROOT, FileType::Directory));
-        let nodes = NODES.iter().enumerate().map(|(index, (name, _))| {
-            (*name, Ino(FIRST + index as u64), FileType::CharDevice)
-        });
+        let nodes = NODES
+            .iter()
+            .enumerate()
+            .map(|(index, (name, _))| (*name, Ino(FIRST + index as u64), FileType::CharDevice));
         for (place, (name, ino, file_type)) in
             dots.into_iter().chain(nodes).enumerate().skip(cookie as usize)
         {

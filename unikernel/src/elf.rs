@@ -177,9 +177,10 @@ impl Header {
                     }
                     let protection = Protection::from_bits_truncate(u32_at(entry, 4));
                     let segment = Segment { address, memory, offset, length, protection };
-                    let behind = program.segments.last().is_none_or(|before: &Segment| {
-                        before.pages().end <= segment.pages().start
-                    });
+                    let behind = program
+                        .segments
+                        .last()
+                        .is_none_or(|before: &Segment| before.pages().end <= segment.pages().start);
                     if !behind {
                         return Err(ElfError::Malformed);
                     }

@@ -3,8 +3,8 @@
 //! Read in this order: [`steps`] runs other programs and says how long they took; [`ci`] runs
 //! everything that must pass; [`c`] its checks of the C sources; [`repeat`] finds tests that fail
 //! now and then; [`enumerate`] crashes by the million; [`fuzz`] the fuzzer; [`fuse_header`]
-//! takes a new header of Linux in; [`unikernel`] builds the bare image; [`dist`] makes a release; [`tidy`] the project's rules about
-//! itself.
+//! takes a new header of Linux in; [`unikernel`] builds the bare image; [`dist`] makes a release;
+//! [`tidy`] the project's rules about itself.
 #![forbid(unsafe_code)]
 
 mod c;

@@ -21,10 +21,7 @@ pub fn build() -> Result<PathBuf, Failure> {
     let failed = |error: std::io::Error| Failure(format!("{}: {error}", image.display()));
     let bytes = std::fs::metadata(&image).map_err(failed)?.len();
     if bytes > BYTES_MAX {
-        return Err(Failure(format!(
-            "{} has {bytes} bytes, at most {BYTES_MAX}",
-            image.display()
-        )));
+        return Err(Failure(format!("{} has {bytes} bytes, at most {BYTES_MAX}", image.display())));
     }
     Ok(image)
 }

@@ -3,8 +3,8 @@
 //!
 //! One file per command, named after it. [`volume`] opens volumes for all of them, [`location`]
 //! names places inside them, [`tree`] has their files as the system's are; [`attend`] and [`job`]
-//! are the two processes behind `run`; [`unikernel`] runs programs in a bare image; [`signals`] are as
-//! they were found.
+//! are the two processes behind `run`; [`unikernel`] runs programs in a bare
+//! image; [`signals`] are as they were found.
 #![deny(unsafe_code)]
 
 #[macro_use]

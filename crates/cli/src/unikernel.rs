@@ -133,7 +133,10 @@ fn run_program(args: &RunArgs) -> Outcome {
     let line = CommandLine {
         volumes,
         environment: args.environment.iter().map(text).collect(),
-        directory: args.directory.as_deref().map_or(Vec::new(), |path| path.as_os_str().as_bytes().to_vec()),
+        directory: args
+            .directory
+            .as_deref()
+            .map_or(Vec::new(), |path| path.as_os_str().as_bytes().to_vec()),
         seed: Some(seed),
         framed: true,
         report: args.report,
@@ -172,10 +175,11 @@ fn volume(text: &OsStr, _machine: &mut Machine) -> Result<Volume, Failure> {
         Some(rest) => (rest, true),
         None => (bytes.strip_suffix(b":rw").unwrap_or(bytes), false),
     };
-    let parts = rest.iter().rposition(|&byte| byte == b':').map(|at| (&rest[..at], &rest[at + 1..]));
-    let Some((source, path)) = parts.filter(|(source, path)| {
-        !source.is_empty() && path.first() == Some(&b'/')
-    }) else {
+    let parts =
+        rest.iter().rposition(|&byte| byte == b':').map(|at| (&rest[..at], &rest[at + 1..]));
+    let Some((source, path)) =
+        parts.filter(|(source, path)| !source.is_empty() && path.first() == Some(&b'/'))
+    else {
         return Err(Failure::new(format!(
             "`-v {shown}` names no source and path: write -v SOURCE:PATH, for example -v ram:/data"
         )));

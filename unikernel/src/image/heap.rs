@@ -1,6 +1,6 @@
-//! The image's heap: small blocks from dlmalloc's algorithm, large ones as pages of their own. Pages
-//! get memory when they are first touched (`traps`), and are zeros then, so that a large volume in
-//! memory costs what is used of it.
+//! The image's heap: small blocks from dlmalloc's algorithm, large ones as pages of their own.
+//! Pages get memory when they are first touched (`traps`), and are zeros then, so that a large
+//! volume in memory costs what is used of it.
 #![allow(unsafe_code)]
 
 use alloc::alloc::{GlobalAlloc, Layout};
@@ -94,9 +94,8 @@ unsafe impl GlobalAlloc for Heap {
         let state = unsafe { &mut *self.0.get() };
         match large_pages(&layout) {
             Some(pages) => {
-                let pages_of = |count: u64| -> Range<u64> {
-                    block as u64..block as u64 + count * PAGE
-                };
+                let pages_of =
+                    |count: u64| -> Range<u64> { block as u64..block as u64 + count * PAGE };
                 // SAFETY: the caller has given the block up.
                 unsafe { paging::unmap(pages_of(pages)) };
                 // SAFETY: its addresses are not used again.

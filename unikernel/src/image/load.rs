@@ -43,7 +43,8 @@ pub fn program(line: &CommandLine) -> Start {
     let loaded = load(&path, MOVED).unwrap_or_else(|why| fail(why));
     let interpreter = loaded.program.interpreter.clone().map(|range| {
         let path = interpreter_path(&path, &range).unwrap_or_else(|why| fail(why));
-        load(&path, 0).unwrap_or_else(|why| fail(format!("its interpreter {}: {why}", shown(&path))))
+        load(&path, 0)
+            .unwrap_or_else(|why| fail(format!("its interpreter {}: {why}", shown(&path))))
     });
     let end = loaded.program.span().end + loaded.by;
     memory::set_heap(end);

@@ -50,12 +50,7 @@ fn memory() -> &'static mut Memory {
 
 /// Begins with no memory.
 pub fn begin() {
-    let memory = Memory {
-        areas: Areas::new(),
-        heap: 0..0,
-        last: [NOWHERE, NOWHERE],
-        next: 0,
-    };
+    let memory = Memory { areas: Areas::new(), heap: 0..0, last: [NOWHERE, NOWHERE], next: 0 };
     // SAFETY: called once.
     unsafe { MEMORY.set(memory) };
     BEGUN.store(true, Ordering::Relaxed);
@@ -87,12 +82,7 @@ fn check(address: u64, len: u64, wanted: Protection) -> Result<(), Error> {
 }
 
 #[inline(never)]
-fn look_up(
-    memory: &mut Memory,
-    address: u64,
-    len: u64,
-    wanted: Protection,
-) -> Result<(), Error> {
+fn look_up(memory: &mut Memory, address: u64, len: u64, wanted: Protection) -> Result<(), Error> {
     if len == 0 {
         return Ok(());
     }
@@ -246,7 +236,9 @@ pub fn protect(range: Range<u64>, protection: Protection) -> Result<(), Error> {
 pub fn place(wish: u64, len: u64) -> Option<u64> {
     let areas = &memory().areas;
     let free = pages(wish, len).filter(|range| {
-        range.start == wish && range.start >= atoll_unikernel::elf::START && areas.is_free(range.clone())
+        range.start == wish
+            && range.start >= atoll_unikernel::elf::START
+            && areas.is_free(range.clone())
     });
     free.map(|range| range.start).or_else(|| areas.free(len))
 }
@@ -276,7 +268,11 @@ pub fn set_break(to: u64) -> u64 {
     let (old, new) = (heap.end.next_multiple_of(PAGE), to.next_multiple_of(PAGE));
     let moved = if new > old {
         let free = is_free(old..new);
-        if free { lay(old..new, Protection::READ | Protection::WRITE) } else { Err(Error::NO_MEMORY) }
+        if free {
+            lay(old..new, Protection::READ | Protection::WRITE)
+        } else {
+            Err(Error::NO_MEMORY)
+        }
     } else if new < old {
         unmap(new..old)
     } else {

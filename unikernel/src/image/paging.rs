@@ -164,12 +164,6 @@ pub unsafe fn map(address: u64, frame: u64, protection: Protection) -> bool {
     }
 }
 
-/// Whether the page at `address` is there.
-pub fn is_mapped(address: u64) -> bool {
-    // SAFETY: as in `map`.
-    unsafe { entry(root(), address, 1, false) }.is_some_and(|entry| *entry & PRESENT != 0)
-}
-
 /// Takes the pages of `range` away, with their frames.
 ///
 /// # Safety

@@ -65,7 +65,9 @@ pub fn cpuid(leaf: u32) -> [u32; 4] {
 pub fn rdrand() -> Option<u64> {
     let (value, good): (u64, u8);
     // SAFETY: the callers have asked CPUID.
-    unsafe { asm!("rdrand {}", "setc {}", out(reg) value, out(reg_byte) good, options(nomem, nostack)) };
+    unsafe {
+        asm!("rdrand {}", "setc {}", out(reg) value, out(reg_byte) good, options(nomem, nostack))
+    };
     (good != 0).then_some(value)
 }
 

@@ -42,7 +42,11 @@ pub fn begin(tree: Tree<Volume>, line: &CommandLine) {
         ..Options::default()
     };
     let mut files = Posix::new(tree, ImageClock, &options);
-    let streams = [("/dev/stdin", OFlags::empty()), ("/dev/stdout", OFlags::WRONLY), ("/dev/stderr", OFlags::WRONLY)];
+    let streams = [
+        ("/dev/stdin", OFlags::empty()),
+        ("/dev/stdout", OFlags::WRONLY),
+        ("/dev/stderr", OFlags::WRONLY),
+    ];
     for (path, flags) in streams {
         if let Err(error) = files.open(path.as_bytes(), flags, 0) {
             stop(format_args!("{path}: {error}"));

@@ -6,8 +6,8 @@
 use core::arch::{asm, global_asm};
 use core::cell::UnsafeCell;
 
-use atoll_unikernel::elf::Protection;
 use atoll_unikernel::PAGE;
+use atoll_unikernel::elf::Protection;
 
 use crate::{end, frames, heap, memory, paging, ports};
 

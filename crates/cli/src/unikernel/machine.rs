@@ -2,7 +2,7 @@
 //!
 //! | device | what goes there |
 //! |---|---|
-//! | first serial line | standard input, with an end (`atoll_unikernel::framing`), and standard output |
+//! | first serial line | standard output, and input with an end (`atoll_unikernel::framing`) |
 //! | second serial line | standard error, and what the image has to say |
 //! | isa-debugcon | `r` when the image takes input, `sNNN` with the program's status |
 //! | isa-debug-exit | the end |
@@ -91,12 +91,7 @@ impl Machine {
     }
 
     /// Runs the program to its end, with this process's standard streams; its status.
-    pub fn run(
-        &self,
-        line: &CommandLine,
-        how: Acceleration,
-        more: &[OsString],
-    ) -> Outcome {
+    pub fn run(&self, line: &CommandLine, how: Acceleration, more: &[OsString]) -> Outcome {
         let kvm = match how {
             Acceleration::Kvm => true,
             Acceleration::Tcg => false,
@@ -147,12 +142,7 @@ impl Machine {
 
     /// QEMU with all but the volumes' devices. `ends`: where the control line and standard error
     /// go.
-    fn command(
-        &self,
-        line: &str,
-        kvm: bool,
-        ends: [&OwnedFd; 2],
-    ) -> Result<Command, Failure> {
+    fn command(&self, line: &str, kvm: bool, ends: [&OwnedFd; 2]) -> Result<Command, Failure> {
         let mut command = self.ending_with_us();
         let how: [&str; 4] =
             if kvm { ["-accel", "kvm", "-cpu", "host"] } else { ["-accel", "tcg", "-cpu", "max"] };
@@ -235,8 +225,7 @@ impl Machine {
 
 /// A pipe: where it is read, and where it is written.
 fn pipe() -> Result<(OwnedFd, OwnedFd), Failure> {
-    let (reader, writer) =
-        io::pipe().map_err(|error| Failure::new(format!("no pipe: {error}")))?;
+    let (reader, writer) = io::pipe().map_err(|error| Failure::new(format!("no pipe: {error}")))?;
     Ok((reader.into(), writer.into()))
 }
 
@@ -263,7 +252,9 @@ impl Listen {
                 Some(b's') => {
                     let digits: Option<Vec<u8>> = (0..3).map(|_| self.byte()).collect();
                     let text = digits.and_then(|digits| String::from_utf8(digits).ok());
-                    return text.and_then(|text| text.parse().ok()).map_or(Said::Gone, Said::Status);
+                    return text
+                        .and_then(|text| text.parse().ok())
+                        .map_or(Said::Gone, Said::Status);
                 }
                 Some(_) => {}
                 None => return Said::Gone,

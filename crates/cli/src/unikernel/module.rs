@@ -52,12 +52,7 @@ type Volume = Posix<Fs<RamDevice>, HostClock>;
 
 /// Makes the volume, of `bytes` bytes, and returns its content. A program that is not on this
 /// machine has to be among `added`. `asked`: the size was asked for.
-pub fn make(
-    program: &OsStr,
-    added: &[Added],
-    bytes: u64,
-    asked: bool,
-) -> Result<Vec<u8>, Failure> {
+pub fn make(program: &OsStr, added: &[Added], bytes: u64, asked: bool) -> Result<Vec<u8>, Failure> {
     let mut all: Vec<(PathBuf, PathBuf)> =
         added.iter().map(|added| (added.from.clone(), added.to.clone())).collect();
     let within = added.iter().any(|added| Path::new(program).starts_with(&added.to));
@@ -100,13 +95,12 @@ fn absolute(program: &OsStr, found: &Path) -> PathBuf {
 /// The interpreter of the program at `path` and the libraries that it is linked with, as that
 /// interpreter finds them; nothing for what is no dynamic program.
 fn linked_with(path: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let failed =
-        |why: &dyn std::fmt::Display| Failure::new(format!("{}: {why}", path.display()));
+    let failed = |why: &dyn std::fmt::Display| Failure::new(format!("{}: {why}", path.display()));
     let bytes = fs::read(path).map_err(|error| failed(&error))?;
     let Ok(header) = elf::header(&bytes) else { return Ok(Vec::new()) };
-    let table = usize::try_from(header.table).ok().and_then(|at| {
-        bytes.get(at..at.checked_add(header.table_len())?)
-    });
+    let table = usize::try_from(header.table)
+        .ok()
+        .and_then(|at| bytes.get(at..at.checked_add(header.table_len())?));
     let program = header.program(table.unwrap_or_default()).map_err(|error| failed(&error))?;
     let Some(range) = program.interpreter else { return Ok(Vec::new()) };
     let name = bytes.get(range.start as usize..range.end as usize);
@@ -116,12 +110,10 @@ fn linked_with(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     let interpreter = PathBuf::from(OsString::from_vec(name.to_vec()));
     // A library's path with a slash would be one below the working directory.
     let path = fs::canonicalize(path).map_err(|error| failed(&error))?;
-    let listed = Command::new(&interpreter)
-        .arg("--list")
-        .arg(&path)
-        .env("LC_ALL", "C")
-        .output()
-        .map_err(|error| failed(&format!("its interpreter {}: {error}", interpreter.display())))?;
+    let listed =
+        Command::new(&interpreter).arg("--list").arg(&path).env("LC_ALL", "C").output().map_err(
+            |error| failed(&format!("its interpreter {}: {error}", interpreter.display())),
+        )?;
     let text = String::from_utf8_lossy(&listed.stdout);
     if !listed.status.success() || text.contains("not found") {
         let said = String::from_utf8_lossy(&listed.stderr);
@@ -151,15 +143,15 @@ fn fill(files: &[(PathBuf, PathBuf)], bytes: u64) -> Result<Vec<u8>, Failure> {
         storage::new_volume(Credentials::default()).map_err(|error| failed(&error))?;
     options.journal_blocks = (blocks >= JOURNAL * JOURNAL_PART).then_some(JOURNAL);
     atoll_fs::format(&mut device, &options).map_err(|error| failed(&error))?;
-    let fs =
-        Fs::mount(device, &MountOptions::default()).map_err(|error| failed(&error))?;
+    let fs = Fs::mount(device, &MountOptions::default()).map_err(|error| failed(&error))?;
     let mut volume = Posix::new(fs, HostClock, &Options::default());
     for (from, to) in files {
         copy(&mut volume, from, to).map_err(|error| match error {
             Error::Host(error) => Failure::new(format!("{}: {error}", from.display())),
-            Error::Volume(Errno::ENOSPC) => {
-                failed(&format!("no space is left for {}; give a size with -v ram,SIZE:/", to.display()))
-            }
+            Error::Volume(Errno::ENOSPC) => failed(&format!(
+                "no space is left for {}; give a size with -v ram,SIZE:/",
+                to.display()
+            )),
             Error::Volume(error) => failed(&format!("{}: {error}", to.display())),
         })?;
     }
@@ -198,12 +190,7 @@ fn copy(volume: &mut Volume, from: &Path, to: &Path) -> Result<(), Error> {
     copy_at(volume, from, to, &fs::metadata(from)?)
 }
 
-fn copy_at(
-    volume: &mut Volume,
-    from: &Path,
-    to: &Path,
-    found: &fs::Metadata,
-) -> Result<(), Error> {
+fn copy_at(volume: &mut Volume, from: &Path, to: &Path, found: &fs::Metadata) -> Result<(), Error> {
     let name = to.as_os_str().as_bytes();
     let mode = found.permissions().mode() & 0o7777;
     if found.is_dir() {

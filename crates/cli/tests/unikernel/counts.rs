@@ -1,6 +1,5 @@
-//! What it costs, counted in instructions by the emulator (`-icount shift=0`: the time-stamp counter
-//! then counts them). The bounds are the goals, and a little more than what was found where that is
-//! far below.
+//! The costs, counted in instructions by the emulator (`-icount shift=0`: the time-stamp counter
+//! then counts them). The bounds are the goals.
 
 use std::collections::BTreeMap;
 

@@ -123,7 +123,7 @@ fn sqlite_inserts_and_finds_its_database_whole() {
 fn a_hundred_thousand_files_a_full_disk_and_all_that_calls_do() {
     let dir = folder();
     let program = compile(dir.path(), "files");
-    let mut command = unikernel(["-m", "512M", "-v", "ram,128M:/data", "-v", "ram,4M:/small"]);
+    let mut command = unikernel(["-m", "1G", "-v", "ram,600M:/data", "-v", "ram,4M:/small"]);
     let ran = run(command.arg(program).args(["100000", "/data", "/small"]), b"");
     assert_eq!(ran.ok(), "calls\nmemory\nfiles 100000\nfull\nend\n");
 }

@@ -19,6 +19,7 @@ fn count(len: usize) -> Answer {
     Ok(len as i64)
 }
 
+#[inline(always)]
 pub fn read(fd: i32, to: u64, len: u64) -> Answer {
     count(files().read(fd, memory::bytes_mut(to, len.min(MOVED_MAX))?)?)
 }
@@ -27,6 +28,7 @@ pub fn write(fd: i32, from: u64, len: u64) -> Answer {
     count(files().write(fd, memory::bytes(from, len.min(MOVED_MAX))?)?)
 }
 
+#[inline(always)]
 pub fn pread64(fd: i32, to: u64, len: u64, offset: i64) -> Answer {
     count(files().pread(fd, memory::bytes_mut(to, len.min(MOVED_MAX))?, offset)?)
 }
@@ -46,11 +48,7 @@ fn pieces(list: u64, count: u64) -> Result<impl Iterator<Item = (u64, u64)>, Err
 }
 
 /// Does `each` for the pieces of a vectored call until one moves less than it could.
-fn vectored(
-    list: u64,
-    count: u64,
-    mut each: impl FnMut(u64, u64, u64) -> Answer,
-) -> Answer {
+fn vectored(list: u64, count: u64, mut each: impl FnMut(u64, u64, u64) -> Answer) -> Answer {
     let mut done = 0;
     for (at, len) in pieces(list, count)?.filter(|(_, len)| *len > 0) {
         match each(at, len, done) {
@@ -93,6 +91,7 @@ pub fn close(fd: i32) -> Answer {
     Ok(0)
 }
 
+#[inline(always)]
 pub fn lseek(fd: i32, offset: i64, whence: u32) -> Answer {
     let whence = match whence {
         0 => Whence::Set,

@@ -170,6 +170,7 @@ table! {
     133 names mknod(path: u64, mode: u32, device: u32);
     137 names statfs(path: u64, to: u64);
     138 names fstatfs(fd: i32, to: u64);
+    157 task prctl(operation: u32);
     158 task arch_prctl(code: u32, address: u64);
     160 task setrlimit();
     162 files sync();
@@ -212,6 +213,7 @@ table! {
     268 names fchmodat(dirfd: i32, path: u64, mode: u32);
     269 names faccessat(dirfd: i32, path: u64, mode: u32);
     271 task ppoll(list: u64, count: u64);
+    273 task set_robust_list();
     277 files sync_file_range(fd: i32);
     280 names utimensat(dirfd: i32, path: u64, times: u64, flags: u32);
     285 files fallocate(fd: i32, mode: u32, offset: i64, len: i64);
@@ -224,6 +226,7 @@ table! {
     318 task getrandom(to: u64, len: u64);
     326 files copy_file_range(from: i32, from_at: u64, to: i32, to_at: u64, len: u64);
     332 names statx(dirfd: i32, path: u64, flags: u32, mask: u32, to: u64);
+    334 task rseq();
     439 names faccessat2(dirfd: i32, path: u64, mode: u32, flags: u32);
 }
 

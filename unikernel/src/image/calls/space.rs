@@ -35,7 +35,7 @@ fn range(at: u64, len: u64) -> Result<core::ops::Range<u64>, Error> {
 }
 
 pub fn mmap(at: u64, len: u64, bits: u32, flags: u32, fd: i32, offset: u64) -> Answer {
-    if len == 0 || offset % PAGE != 0 {
+    if len == 0 || !offset.is_multiple_of(PAGE) {
         return Err(Errno::EINVAL.into());
     }
     let protection = protection(bits);
@@ -91,7 +91,7 @@ fn fill(at: u64, len: u64, fd: i32, offset: u64) -> Result<(), Error> {
 }
 
 pub fn mprotect(at: u64, len: u64, bits: u32) -> Answer {
-    if at % PAGE != 0 {
+    if !at.is_multiple_of(PAGE) {
         return Err(Errno::EINVAL.into());
     }
     if len > 0 {
@@ -142,7 +142,11 @@ pub fn mremap(at: u64, len: u64, new: u64, flags: u32, _to: u64) -> Answer {
 
 pub fn msync(at: u64, len: u64) -> Answer {
     // No page is a file's.
-    if at % PAGE != 0 { Err(Errno::EINVAL.into()) } else { memory::bytes(at, len).map(|_| 0) }
+    if !at.is_multiple_of(PAGE) {
+        Err(Errno::EINVAL.into())
+    } else {
+        memory::bytes(at, len).map(|_| 0)
+    }
 }
 
 pub fn madvise(at: u64, len: u64, advice: u32) -> Answer {

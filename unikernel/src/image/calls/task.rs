@@ -121,6 +121,21 @@ pub fn futex(word: u64, operation: u32, value: u32) -> Answer {
     Ok(0)
 }
 
+/// There is no other thread that would look at the list.
+pub fn set_robust_list() -> Answer {
+    Ok(0)
+}
+
+/// Restartable sequences: every C library asks, and does without.
+pub fn rseq() -> Answer {
+    Err(Errno::ENOSYS.into())
+}
+
+pub fn prctl(operation: u32) -> Answer {
+    // PR_SET_NAME: nobody asks for it.
+    if operation == 15 { Ok(0) } else { Err(Errno::EINVAL.into()) }
+}
+
 // ---- signals ----
 
 /// Nothing sends signals but the program to itself: handlers are taken, and never called.

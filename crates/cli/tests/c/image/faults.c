@@ -36,7 +36,7 @@ int main(int count, char **arguments)
         return *(volatile int *)0x8000000000000000;
     if (!strcmp(fault, "divide")) {
         volatile int zero = 0;
-        return 1 / zero;
+        return count / zero;
     }
     if (!strcmp(fault, "invalid"))
         __asm__ volatile("ud2");

@@ -64,7 +64,8 @@ static void calls(void)
     CHECK((found.st_mode & 0777) == 0600 && found.st_uid == 5 && found.st_gid == 6);
     struct timespec times[2] = {{1000, 5}, {2000, UTIME_OMIT}};
     CHECK(utimensat(AT_FDCWD, "f", times, 0) == 0 && stat("f", &found) == 0);
-    CHECK(found.st_atim.tv_sec == 1000 && found.st_atim.tv_nsec == 5 && found.st_mtim.tv_sec != 2000);
+    CHECK(found.st_atim.tv_sec == 1000 && found.st_atim.tv_nsec == 5);
+    CHECK(found.st_mtim.tv_sec != 2000);
     struct statx wide;
     CHECK(statx(AT_FDCWD, "f", 0, STATX_ALL, &wide) == 0 && wide.stx_size == 7);
     CHECK(wide.stx_atime.tv_sec == 1000 && wide.stx_ino == found.st_ino);
@@ -78,7 +79,8 @@ static void calls(void)
     CHECK(dup2(fd, 20) == 20 && lseek(20, 0, SEEK_CUR) == lseek(fd, 0, SEEK_CUR));
     CHECK((fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDWR && flock(fd, LOCK_EX) == 0);
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 10};
-    CHECK(fcntl(fd, F_SETLK, &lock) == 0 && fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK);
+    CHECK(fcntl(fd, F_SETLK, &lock) == 0 && fcntl(fd, F_GETLK, &lock) == 0);
+    CHECK(lock.l_type == F_UNLCK);
     CHECK(close(copy) == 0 && close(third) == 0 && close(20) == 0);
     FAILS(EBADF, close(20));
     int to = open("copied", O_RDWR | O_CREAT, 0600);
