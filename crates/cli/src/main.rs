@@ -137,7 +137,7 @@ fn main() -> std::process::ExitCode {
 fn usage_status() -> u8 {
     match std::env::args_os().nth(1).as_deref().and_then(|command| command.to_str()) {
         Some("fsck") => failure::FSCK_USAGE,
-        Some("run") => failure::RUN_FAILED,
+        Some("run" | "unikernel") => failure::RUN_FAILED,
         _ => failure::USAGE,
     }
 }
