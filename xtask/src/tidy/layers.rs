@@ -8,10 +8,11 @@ use crate::steps::{Failure, cargo};
 
 /// The layers, by folder, and the folders that each may know. A folder that is not in this list is
 /// a program or a test, knows any layer and is known by none.
-const LAYERS: [(&str, &[&str]); 11] = [
+const LAYERS: [(&str, &[&str]); 12] = [
     ("crates/transport", &[]),
     ("crates/block", &[]),
     ("vm", &[]),
+    ("crates/virtio", &["crates/transport", "crates/block"]),
     ("crates/vfs", &["crates/transport"]),
     (
         "crates/preload",
@@ -23,7 +24,14 @@ const LAYERS: [(&str, &[&str]); 11] = [
     ("crates/server", &["crates/vfs", "crates/posix"]),
     (
         "crates/host",
-        &["crates/transport", "crates/block", "crates/vfs", "crates/posix", "crates/server"],
+        &[
+            "crates/transport",
+            "crates/block",
+            "crates/vfs",
+            "crates/posix",
+            "crates/server",
+            "crates/virtio",
+        ],
     ),
     (
         "crates/libatoll",
@@ -33,6 +41,7 @@ const LAYERS: [(&str, &[&str]); 11] = [
             "crates/vfs",
             "crates/fs",
             "crates/posix",
+            "crates/virtio",
             "crates/host",
         ],
     ),
