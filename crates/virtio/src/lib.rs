@@ -17,6 +17,7 @@ extern crate alloc;
 
 pub mod device;
 pub mod lent;
+pub mod pci;
 pub mod platform;
 pub mod queue;
 pub mod requests;
