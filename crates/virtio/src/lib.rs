@@ -15,7 +15,10 @@
 
 extern crate alloc;
 
+pub mod console;
 pub mod device;
+pub mod disk;
+pub mod entropy;
 pub mod lent;
 pub mod pci;
 pub mod platform;

@@ -183,3 +183,18 @@ impl<M: Mapped> Requests<M> {
         device.stop();
     }
 }
+
+/// Resets `device` and settles on those of the features `wanted`, and of
+/// [`QUEUE_FEATURES`], that it offers. Returns what was settled on.
+///
+/// # Errors
+/// [`DeviceError`]; `Unsupported` for a device that does not keep to version 1.
+pub fn settle<D: Device>(device: &mut D, wanted: u64) -> Result<u64, DeviceError> {
+    let offered = device.begin()?;
+    let agreed = offered & (wanted | QUEUE_FEATURES | features::VERSION_1);
+    if agreed & features::VERSION_1 == 0 {
+        return Err(DeviceError::Unsupported);
+    }
+    device.accept(agreed)?;
+    Ok(agreed)
+}

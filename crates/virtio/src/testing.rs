@@ -47,11 +47,15 @@ impl World {
 #[derive(Clone, Debug, Default)]
 pub struct Machine {
     world: Rc<RefCell<World>>,
-    /// Whether nothing can be lent.
-    pub lends_nothing: bool,
+    lends_nothing: bool,
 }
 
 impl Machine {
+    /// A machine that can lend bytes to its devices, or cannot.
+    pub fn lending(lends: bool) -> Machine {
+        Machine { lends_nothing: !lends, ..Machine::default() }
+    }
+
     /// How many buffers are lent.
     pub fn lent(&self) -> usize {
         self.world.borrow().lent.len()
