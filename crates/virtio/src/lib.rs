@@ -19,6 +19,7 @@ pub mod console;
 pub mod device;
 pub mod disk;
 pub mod entropy;
+pub mod fs;
 pub mod lent;
 pub mod pci;
 pub mod platform;
