@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::steps::{Failure, Log, cargo, target_is_there};
 
 /// The crates that need nothing of a host, built for a target that offers nothing.
-const NO_STD: [&str; 5] =
-    ["atoll-transport", "atoll-block", "atoll-vfs", "atoll-fs", "atoll-posix"];
+const NO_STD: [&str; 6] =
+    ["atoll-transport", "atoll-block", "atoll-vfs", "atoll-fs", "atoll-posix", "atoll-virtio"];
 const BARE_TARGET: &str = crate::unikernel::TARGET;
 /// How long building and running all tests may take: several times what it does on two processors.
 const TESTS: Duration = Duration::from_mins(60);

@@ -12,6 +12,7 @@ const LAYERS: [(&str, &[&str]); 12] = [
     ("crates/transport", &[]),
     ("crates/block", &[]),
     ("vm", &[]),
+    ("crates/virtio", &["crates/transport", "crates/block"]),
     ("crates/vfs", &["crates/transport"]),
     (
         "crates/preload",
@@ -24,7 +25,14 @@ const LAYERS: [(&str, &[&str]); 12] = [
     ("crates/server", &["crates/vfs", "crates/posix"]),
     (
         "crates/host",
-        &["crates/transport", "crates/block", "crates/vfs", "crates/posix", "crates/server"],
+        &[
+            "crates/transport",
+            "crates/block",
+            "crates/vfs",
+            "crates/posix",
+            "crates/server",
+            "crates/virtio",
+        ],
     ),
     (
         "crates/libatoll",
@@ -34,6 +42,7 @@ const LAYERS: [(&str, &[&str]); 12] = [
             "crates/vfs",
             "crates/fs",
             "crates/posix",
+            "crates/virtio",
             "crates/host",
         ],
     ),
