@@ -5,8 +5,8 @@
 //! damage, with right checksums, without which the code would refuse every image; [`explore`]
 //! everything a user may do with a volume; then the targets: [`mount`], [`check`], [`operations`];
 //! [`requests`] to a server of the file seam, [`replies`] to a client of it; [`channel`], whose
-//! hostile bytes are shared memory; and [`device`], a virtio-fs device whose guest and front end
-//! are hostile ([`front_end`]).
+//! hostile bytes are shared memory; [`device`], a virtio-fs device whose guest and front end
+//! are hostile ([`front_end`]); and [`program`], to be loaded by the bare image.
 #![forbid(unsafe_code)]
 
 pub mod channel;
@@ -19,6 +19,7 @@ pub mod metered;
 pub mod mount;
 pub mod mutate;
 pub mod operations;
+pub mod program;
 pub mod replies;
 pub mod requests;
 #[cfg(test)]

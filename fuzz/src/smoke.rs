@@ -113,3 +113,8 @@ fn channel() {
 fn device() {
     smoke("device", 2500, crate::device::run);
 }
+
+#[test]
+fn program() {
+    smoke("program", 20_000, crate::program::run);
+}

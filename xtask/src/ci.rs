@@ -6,9 +6,9 @@ use std::time::Duration;
 use crate::steps::{Failure, Log, cargo, target_is_there};
 
 /// The crates that need nothing of a host, built for a target that offers nothing.
-const NO_STD: [&str; 5] =
-    ["atoll-transport", "atoll-block", "atoll-vfs", "atoll-fs", "atoll-posix"];
-const BARE_TARGET: &str = "x86_64-unknown-none";
+const NO_STD: [&str; 6] =
+    ["atoll-transport", "atoll-block", "atoll-vfs", "atoll-fs", "atoll-posix", "atoll-virtio"];
+const BARE_TARGET: &str = crate::unikernel::TARGET;
 /// How long building and running all tests may take: several times what it does on two processors.
 const TESTS: Duration = Duration::from_mins(60);
 /// Crates as others use them, with fewer features than the whole workspace gives them.
@@ -28,6 +28,7 @@ pub fn run() -> Result<(), Failure> {
         })
     })?;
     log.step("no_std", no_std)?;
+    log.step("bare image", crate::unikernel::check)?;
     log.step("static program", || {
         target_is_there(crate::dist::MUSL)?;
         cargo(&["check", "--target", crate::dist::MUSL, "--package", "atoll-cli"]).run()

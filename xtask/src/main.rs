@@ -3,8 +3,8 @@
 //! Read in this order: [`steps`] runs other programs and says how long they took; [`ci`] runs
 //! everything that must pass; [`c`] its checks of the C sources; [`repeat`] finds tests that fail
 //! now and then; [`enumerate`] crashes by the million; [`fuzz`] the fuzzer; [`fuse_header`]
-//! takes a new header of Linux in; [`dist`] makes a release; [`tidy`] the project's rules about
-//! itself.
+//! takes a new header of Linux in; [`unikernel`] builds the bare image; [`dist`] makes a release;
+//! [`tidy`] the project's rules about itself.
 #![forbid(unsafe_code)]
 
 mod c;
@@ -16,6 +16,7 @@ mod fuzz;
 mod repeat;
 mod steps;
 mod tidy;
+mod unikernel;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -89,6 +90,8 @@ enum Command {
     Tidy,
     /// Make a release: tarball, Debian package and image for containers
     Dist(dist::Arguments),
+    /// Build the bare image, where `atoll unikernel run` of this checkout finds it
+    Unikernel,
     /// Install the system packages and the toolchain that building and testing need
     Setup,
 }
@@ -110,6 +113,7 @@ fn main() -> ExitCode {
         Command::C => c::check(),
         Command::Tidy => tidy::run(),
         Command::Dist(arguments) => dist::run(&arguments),
+        Command::Unikernel => unikernel::run(),
         Command::Setup => program("xtask/setup.sh").arg("test").run(),
     };
     match result {

@@ -9,10 +9,10 @@ use crate::device::{
 use crate::error::BlockError;
 use crate::flusher::Flusher;
 
-/// A block device in the memory of this process.
+/// A block device in the memory of this process: memory of its own, or `B` that holds it.
 #[derive(Clone, Debug)]
-pub struct RamDevice {
-    bytes: Vec<u8>,
+pub struct RamDevice<B = Vec<u8>> {
+    bytes: B,
 }
 
 impl RamDevice {
@@ -26,21 +26,37 @@ impl RamDevice {
         bytes.resize(bytes.len().next_multiple_of(BLOCK_SIZE), 0);
         RamDevice { bytes }
     }
+}
 
+impl<B> RamDevice<B> {
+    /// The memory, of whole blocks.
+    pub fn into_inner(self) -> B {
+        self.bytes
+    }
+}
+
+impl<'m> RamDevice<&'m mut [u8]> {
+    /// A device in memory that somebody else has; bytes behind its last whole block are not used.
+    pub fn over(bytes: &'m mut [u8]) -> Self {
+        RamDevice { bytes }
+    }
+}
+
+impl<B: AsRef<[u8]> + AsMut<[u8]>> RamDevice<B> {
     /// The whole content.
     pub fn bytes(&self) -> &[u8] {
-        &self.bytes
+        self.bytes.as_ref()
     }
 
     /// The whole content, to be changed at will, as a failing medium would.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes
+        self.bytes.as_mut()
     }
 }
 
-impl BlockDevice for RamDevice {
+impl<B: AsRef<[u8]> + AsMut<[u8]>> BlockDevice for RamDevice<B> {
     fn block_count(&self) -> u64 {
-        (self.bytes.len() / BLOCK_SIZE) as u64
+        (self.bytes().len() / BLOCK_SIZE) as u64
     }
 
     fn read(&mut self, first: BlockIndex, buf: &mut [u8]) -> Result<(), BlockError> {
@@ -73,25 +89,25 @@ impl BlockDevice for RamDevice {
     }
 }
 
-impl Addressable for RamDevice {
+impl<B: AsRef<[u8]> + AsMut<[u8]>> Addressable for RamDevice<B> {
     #[inline]
     fn load(&mut self, at: u64, buf: &mut [u8]) -> Result<(), BlockError> {
         let range = byte_range(self.block_count(), at, buf.len())?;
-        buf.copy_from_slice(&self.bytes[range]);
+        buf.copy_from_slice(&self.bytes()[range]);
         Ok(())
     }
 
     #[inline]
     fn store(&mut self, at: u64, data: &[u8]) -> Result<(), BlockError> {
         let range = byte_range(self.block_count(), at, data.len())?;
-        self.bytes[range].copy_from_slice(data);
+        self.bytes_mut()[range].copy_from_slice(data);
         Ok(())
     }
 
     fn store_zeros(&mut self, at: u64, len: u64) -> Result<(), BlockError> {
         let len = usize::try_from(len).map_err(|_| BlockError::OutOfRange)?;
         let range = byte_range(self.block_count(), at, len)?;
-        self.bytes[range].fill(0);
+        self.bytes_mut()[range].fill(0);
         Ok(())
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! One file per command, named after it. [`volume`] opens volumes for all of them, [`location`]
 //! names places inside them, [`tree`] has their files as the system's are; [`attend`] and [`job`]
-//! are the two processes behind `run`; [`signals`] are as they were found.
+//! are the two processes behind `run`; [`unikernel`] runs programs in a bare
+//! image; [`signals`] are as they were found.
 #![deny(unsafe_code)]
 
 #[macro_use]
@@ -40,6 +41,7 @@ mod size;
 mod tree;
 mod trim;
 mod umount;
+mod unikernel;
 mod volume;
 
 use std::io;
@@ -77,6 +79,7 @@ enum Command {
     Serve(serve::Args),
     Mount(mount::Args),
     Umount(umount::Args),
+    Unikernel(unikernel::Args),
     Completions(completions::Args),
     Man(man::Args),
 }
@@ -115,6 +118,7 @@ fn main() -> std::process::ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Mount(args) => mount::run(&args),
         Command::Umount(args) => umount::run(&args),
+        Command::Unikernel(args) => unikernel::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
     };
@@ -133,7 +137,7 @@ fn main() -> std::process::ExitCode {
 fn usage_status() -> u8 {
     match std::env::args_os().nth(1).as_deref().and_then(|command| command.to_str()) {
         Some("fsck") => failure::FSCK_USAGE,
-        Some("run") => failure::RUN_FAILED,
+        Some("run" | "unikernel") => failure::RUN_FAILED,
         _ => failure::USAGE,
     }
 }

@@ -84,4 +84,24 @@ pub trait Transport {
         message: &mut [u8],
         data: &mut [u8],
     ) -> Result<Received, Lost>;
+
+    /// Sends `message` with `data` and takes the answer, its message to the front of `answer`, its
+    /// data to the front of `room`, each cut to what fits: [`send`](Self::send) and
+    /// [`receive`](Self::receive) in one. Until it returns the buffers are the transport's, so that
+    /// one whose other side can reach them copies nothing; it may carry more data than `send`.
+    ///
+    /// # Errors
+    /// [`SendError`]. After [`SendError::Lost`] the request may have been done, and `answer` and
+    /// `room` hold anything; else nothing has happened.
+    #[inline]
+    fn call(
+        &mut self,
+        message: &[u8],
+        data: &[u8],
+        answer: &mut [u8],
+        room: &mut [u8],
+    ) -> Result<Received, SendError> {
+        let token = self.send(message, data, room.len())?;
+        Ok(self.receive(token, answer, room)?)
+    }
 }

@@ -18,7 +18,7 @@ pub struct Layout<'a> {
 }
 
 /// Documents that go along: all that the README leads to.
-const DOCUMENTS: [&str; 16] = [
+const DOCUMENTS: [&str; 18] = [
     "README.md",
     "CHANGELOG.md",
     "LICENSE-APACHE",
@@ -27,12 +27,14 @@ const DOCUMENTS: [&str; 16] = [
     "docs/FORMAT.md",
     "docs/GLOSSARY.md",
     "docs/LIMITS.md",
+    "docs/OWN-UNIKERNEL.md",
     "docs/PERFORMANCE.md",
     "docs/PROTOCOL-FUSE.md",
     "docs/PROTOCOL-MESSAGES.md",
     "docs/PROTOCOL.md",
     "docs/RELEASING.md",
     "docs/RELIABILITY.md",
+    "docs/UNIKERNEL.md",
     "docs/benchmarks/embedded.txt",
     "docs/benchmarks/server.txt",
 ];
@@ -40,11 +42,14 @@ const DOCUMENTS: [&str; 16] = [
 /// The place of the program in the unit of the source.
 const UNIT_PROGRAM: &str = "/usr/bin/atoll";
 
-/// Puts the program `binary`, and all that goes with it, into `stage`.
-pub fn install(stage: &Stage, binary: &Path, layout: &Layout) -> Result<(), Failure> {
+/// Puts the program `binary` with the image `bare`, and all that goes with them, into `stage`.
+pub fn install(stage: &Stage, binary: &Path, bare: &Path, layout: &Layout) -> Result<(), Failure> {
     let Layout { prefix, installed, zsh } = layout;
     stage.put(&format!("{prefix}/bin/atoll"), &read(binary)?, 0o755)?;
     let file = |name: &str, content: &[u8]| stage.put(&format!("{prefix}/{name}"), content, 0o644);
+
+    // `atoll unikernel run` looks for it from where the program is.
+    file(&format!("lib/atoll/{}", crate::unikernel::NAME), &read(bare)?)?;
 
     let pages = stage.root().with_extension("man");
     run(binary).arg("man").arg(&pages).run()?;

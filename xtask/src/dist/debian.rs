@@ -15,10 +15,10 @@ const LIBRARIES: [(&str, &str); 4] = [
     ("libm.so.6", "libc6"),
 ];
 
-/// Makes the package `to` of the program `binary` in `stage`.
+/// Makes the package `to` of the program `binary` and the bare image in `stage`.
 pub fn make(
     stage: &Stage,
-    binary: &Path,
+    [binary, bare]: [&Path; 2],
     licences: &str,
     version: &str,
     time: u64,
@@ -26,7 +26,7 @@ pub fn make(
 ) -> Result<(), Failure> {
     let layout =
         Layout { prefix: "usr", installed: "/usr", zsh: "share/zsh/vendor-completions/_atoll" };
-    install(stage, binary, &layout)?;
+    install(stage, binary, bare, &layout)?;
     let documents = "usr/share/doc/atoll";
     let text = |name: &str| read(&crate::root().join(name));
     let mut copyright = HEADER.as_bytes().to_vec();
@@ -85,6 +85,7 @@ Maintainer: {maintainer}
 Installed-Size: {kibibytes}
 Depends: {depends}
 Recommends: fuse3
+Suggests: qemu-system-x86
 Section: utils
 Priority: optional
 Description: files for isolated programs, in one file or device

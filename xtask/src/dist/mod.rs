@@ -56,6 +56,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let stage = |name: &str| Stage::new(&work.join(name));
     let shared = build(GNU, &work)?;
     let alone = build(MUSL, &work)?;
+    let bare = crate::unikernel::build(&target.join("dist-build"), &hiding()?)?;
 
     let name = format!("atoll-{VERSION}-x86_64-linux");
     let archive = out.join(format!("{name}.tar"));
@@ -63,7 +64,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let licences = licences::of_others(MUSL)?;
     let layout =
         Layout { prefix: &name, installed: "/usr/local", zsh: "share/zsh/site-functions/_atoll" };
-    install(&tarball, &alone, &layout)?;
+    install(&tarball, &alone, &bare, &layout)?;
     let place = format!("{name}/share/doc/atoll/LICENSES-OF-OTHERS");
     tarball.put(&place, licences.as_bytes(), 0o644)?;
     tarball.tar(&archive, time)?;
@@ -71,7 +72,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let archive = archive.with_extension("tar.gz");
 
     let package = out.join(format!("atoll_{VERSION}_amd64.deb"));
-    debian::make(&stage("debian")?, &shared, &licences::of_others(GNU)?, VERSION, time, &package)?;
+    let programs = [&*shared, &bare];
+    debian::make(&stage("debian")?, programs, &licences::of_others(GNU)?, VERSION, time, &package)?;
 
     let container = out.join(format!("atoll-{VERSION}-oci-amd64.tar"));
     let root = stage("root")?;

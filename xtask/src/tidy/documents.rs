@@ -103,7 +103,8 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
 
 /// The paths between back-ticks that lead into a folder of sources, with their lines.
 fn named(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    const FOLDERS: [&str; 7] = ["bench/", "crates/", "docs/", "fuzz/", "sim/", "tests/", "xtask/"];
+    const FOLDERS: [&str; 8] =
+        ["bench/", "crates/", "docs/", "fuzz/", "sim/", "tests/", "unikernel/", "xtask/"];
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
     let is_path = move |name: &&str| {
         FOLDERS.iter().any(|folder| name.starts_with(folder)) && name.chars().all(plain)

@@ -8,10 +8,11 @@ use crate::steps::{Failure, cargo};
 
 /// The layers, by folder, and the folders that each may know. A folder that is not in this list is
 /// a program or a test, knows any layer and is known by none.
-const LAYERS: [(&str, &[&str]); 11] = [
+const LAYERS: [(&str, &[&str]); 12] = [
     ("crates/transport", &[]),
     ("crates/block", &[]),
     ("vm", &[]),
+    ("crates/virtio", &["crates/transport", "crates/block"]),
     ("crates/vfs", &["crates/transport"]),
     (
         "crates/preload",
@@ -20,10 +21,18 @@ const LAYERS: [(&str, &[&str]); 11] = [
     ("crates/preload-backend", &["crates/transport", "crates/vfs", "crates/host"]),
     ("crates/fs", &["crates/block", "crates/vfs"]),
     ("crates/posix", &["crates/vfs"]),
+    ("unikernel", &["crates/block", "crates/vfs", "crates/fs", "crates/posix"]),
     ("crates/server", &["crates/vfs", "crates/posix"]),
     (
         "crates/host",
-        &["crates/transport", "crates/block", "crates/vfs", "crates/posix", "crates/server"],
+        &[
+            "crates/transport",
+            "crates/block",
+            "crates/vfs",
+            "crates/posix",
+            "crates/server",
+            "crates/virtio",
+        ],
     ),
     (
         "crates/libatoll",
@@ -33,6 +42,7 @@ const LAYERS: [(&str, &[&str]); 11] = [
             "crates/vfs",
             "crates/fs",
             "crates/posix",
+            "crates/virtio",
             "crates/host",
         ],
     ),

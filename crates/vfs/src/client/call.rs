@@ -55,9 +55,20 @@ impl<T: Transport> Client<T> {
         body: usize,
         place: &mut [u8],
     ) -> core::result::Result<usize, Failed> {
-        let token = self.send(cx, ino, request, place.len())?;
+        let len = self.encode(cx, ino, request)?;
+        let data = request.data().one().ok_or(Errno::EINVAL)?;
         let message = &mut self.reply[..OutHeader::SIZE + body];
-        let got = self.transport.receive(token, message, place).map_err(|_| Errno::EIO)?;
+        let got = match self.transport.call(&self.request[..len], data, message, place) {
+            Ok(got) => got,
+            Err(SendError::TooLarge) => return Err(Failed::TooLarge),
+            Err(SendError::Full) if !self.unread.is_empty() => {
+                self.read_answers(0)?;
+                return self.try_call(cx, ino, request, body, place);
+            }
+            // There is room, if there is a server.
+            Err(SendError::Lost | SendError::Full) => return Err(Errno::EIO.into()),
+        };
+        let message = &self.reply[..OutHeader::SIZE + body];
         if !request.is_answered() {
             return Ok(0);
         }
@@ -79,15 +90,14 @@ impl<T: Transport> Client<T> {
         Ok(got.data)
     }
 
-    /// Sends `request`, whose answer may bring at most `room` bytes of data.
+    /// Makes the next message of `request`: its length. Answers that nobody needs are taken first.
     #[inline]
-    pub(super) fn send(
+    fn encode(
         &mut self,
         cx: &Context,
         ino: Ino,
         request: &Request<'_>,
-        room: usize,
-    ) -> core::result::Result<Token, Failed> {
+    ) -> core::result::Result<usize, Failed> {
         if !self.unread.is_empty() {
             self.read_answers(UNREAD - 1)?;
         }
@@ -100,7 +110,19 @@ impl<T: Transport> Client<T> {
             ..InHeader::default()
         };
         let time = self.agreed.contains(Extensions::TIME).then_some(cx.now);
-        let len = request.encode(&header, time, &mut self.request).ok_or(Errno::EINVAL)?;
+        Ok(request.encode(&header, time, &mut self.request).ok_or(Errno::EINVAL)?)
+    }
+
+    /// Sends `request`, whose answer may bring at most `room` bytes of data.
+    #[inline]
+    pub(super) fn send(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        request: &Request<'_>,
+        room: usize,
+    ) -> core::result::Result<Token, Failed> {
+        let len = self.encode(cx, ino, request)?;
         let data = request.data().one().ok_or(Errno::EINVAL)?;
         match self.transport.send(&self.request[..len], data, room) {
             Ok(token) => Ok(token),

@@ -1,0 +1,202 @@
+//! `atoll unikernel`: runs a Linux program in a bare image, in a virtual machine of its own.
+//!
+//! [`module`] makes the image's initial module, a volume with the program in it; [`machine`] is the
+//! virtual machine: QEMU's command line, the streams, and how it ends.
+
+mod machine;
+mod module;
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use atoll_unikernel::command_line::{CommandLine, Source, Volume};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use crate::failure::{Failure, Outcome, RUN_FAILED};
+use crate::size;
+use machine::{Acceleration, Machine};
+use module::Added;
+
+/// Run a Linux program in a bare image: a virtual machine without an operating system.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    Run(RunArgs),
+}
+
+/// Run a program in the image, with volumes in its file tree.
+///
+/// The image boots in QEMU and answers the program's system calls itself. The program may be any
+/// Linux program for x86-64 that has one thread and starts no other. Standard input, output and
+/// error are the command's, and so is the status.
+///
+/// Without a volume at / the root is memory, in which the program, the libraries that it is linked
+/// with, and what --add names lie, copied from this machine.
+///
+/// 125: the image or QEMU failed; 128 and more: a fault ended the program, which is said.
+#[derive(clap::Args)]
+struct RunArgs {
+    /// A file system and the directory where it appears: `ram` or `ram,SIZE` is memory, gone at the
+    /// end. `:ro` after both for looking only.
+    #[arg(short, long = "volume", value_name = "SOURCE:PATH[:ro]")]
+    volumes: Vec<OsString>,
+    /// A file or directory of this machine that is copied to the root in memory, at the same path
+    /// or at PATH.
+    #[arg(long, value_name = "FILE[:PATH]")]
+    add: Vec<OsString>,
+    /// A variable of the program's environment, which has nothing else.
+    #[arg(short, long = "env", value_name = "NAME=VALUE")]
+    environment: Vec<OsString>,
+    /// The program's working directory.
+    #[arg(short = 'w', long, value_name = "PATH")]
+    directory: Option<PathBuf>,
+    /// Memory of the machine, the root in memory included.
+    #[arg(short, long, value_name = "SIZE", value_parser = size::parse, default_value = "256M")]
+    memory: u64,
+    /// The image; otherwise the file atoll-unikernel beside this program, or in ../lib/atoll.
+    #[arg(long, value_name = "FILE", env = "ATOLL_UNIKERNEL")]
+    image: Option<PathBuf>,
+    /// The emulator.
+    #[arg(long, value_name = "PROGRAM", env = "ATOLL_QEMU", default_value = "qemu-system-x86_64")]
+    qemu: PathBuf,
+    /// How the machine is run: by hardware virtualisation where that works, otherwise emulated.
+    #[arg(long, value_name = "HOW", value_enum, default_value = "auto")]
+    accel: Acceleration,
+    /// Another argument for QEMU; may be given several times.
+    #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
+    qemu_arg: Vec<OsString>,
+    /// Say at the end what it cost: ticks of the time-stamp counter, and how often the machine was
+    /// left for its host.
+    #[arg(long)]
+    report: bool,
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// Bytes of a volume in memory when its size is not given.
+const RAM: u64 = 64 << 20;
+
+/// Runs it.
+pub fn run(args: &Args) -> Outcome {
+    let Command::Run(args) = &args.command;
+    run_program(args).map_err(|failure| failure.with_status(RUN_FAILED))
+}
+
+fn run_program(args: &RunArgs) -> Outcome {
+    let image = image(args.image.as_deref())?;
+    let mut machine = Machine::new(&args.qemu, &image, args.memory);
+    let mut volumes = Vec::new();
+    for text in &args.volumes {
+        volumes.push(volume(text, &mut machine)?);
+    }
+    let root = volumes.iter_mut().find(|volume| volume.path == b"/");
+    let bytes = match &root {
+        None => Some(RAM),
+        Some(Volume { source: Source::Ram(bytes), .. }) => Some(*bytes),
+        Some(_) => None,
+    };
+    match bytes {
+        Some(bytes) => {
+            let added: Result<Vec<Added>, Failure> =
+                args.add.iter().map(|text| Added::parse(text)).collect();
+            let asked = root.is_some();
+            machine.set_module(module::make(&args.program[0], &added?, bytes, asked)?)?;
+            let module = Volume {
+                path: b"/".to_vec(),
+                source: Source::Module,
+                read_only: root.as_ref().is_some_and(|root| root.read_only),
+                incarnation: [0; 16],
+            };
+            match root {
+                Some(root) => *root = module,
+                None => volumes.push(module),
+            }
+        }
+        None if !args.add.is_empty() => {
+            return Err(Failure::new("--add is for a root in memory, and a volume is at /"));
+        }
+        None => {}
+    }
+    let mut seed = [0; 16];
+    let got = getrandom(&mut seed[..], GetRandomFlags::empty());
+    if got.is_ok_and(|got| got < seed.len()) || got.is_err() {
+        return Err(Failure::new("this machine has no random numbers"));
+    }
+    let text = |text: &OsString| text.as_bytes().to_vec();
+    let line = CommandLine {
+        volumes,
+        environment: args.environment.iter().map(text).collect(),
+        directory: args
+            .directory
+            .as_deref()
+            .map_or(Vec::new(), |path| path.as_os_str().as_bytes().to_vec()),
+        seed: Some(seed),
+        framed: true,
+        report: args.report,
+        program: args.program.iter().map(text).collect(),
+    };
+    machine.run(&line, args.accel, &args.qemu_arg)
+}
+
+/// The file of the image.
+fn image(asked: Option<&Path>) -> Result<PathBuf, Failure> {
+    const NAME: &str = "atoll-unikernel";
+    if let Some(path) = asked {
+        return match path.is_file() {
+            true => Ok(path.to_owned()),
+            false => Err(Failure::new(format!("there is no image {}", path.display()))),
+        };
+    }
+    let program = std::env::current_exe().unwrap_or_default();
+    let folder = program.parent().unwrap_or(Path::new("."));
+    let places = [folder.join(NAME), folder.join("../lib/atoll").join(NAME)];
+    places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| {
+        Failure::new(format!(
+            "the image is missing: neither {} nor {} is there; name it with --image, or make it from \
+             the source with `cargo xtask unikernel`",
+            places[0].display(),
+            places[1].display()
+        ))
+    })
+}
+
+/// Reads `SOURCE:PATH[:ro]`, and gives the machine the device that it needs.
+fn volume(text: &OsStr, _machine: &mut Machine) -> Result<Volume, Failure> {
+    let shown = text.to_string_lossy();
+    let bytes = text.as_bytes();
+    let (rest, read_only) = match bytes.strip_suffix(b":ro") {
+        Some(rest) => (rest, true),
+        None => (bytes.strip_suffix(b":rw").unwrap_or(bytes), false),
+    };
+    let parts =
+        rest.iter().rposition(|&byte| byte == b':').map(|at| (&rest[..at], &rest[at + 1..]));
+    let Some((source, path)) =
+        parts.filter(|(source, path)| !source.is_empty() && path.first() == Some(&b'/'))
+    else {
+        return Err(Failure::new(format!(
+            "`-v {shown}` names no source and path: write -v SOURCE:PATH, for example -v ram:/data"
+        )));
+    };
+    let source = match source {
+        b"ram" => Source::Ram(RAM),
+        source if source.starts_with(b"ram,") => {
+            let size = String::from_utf8_lossy(&source[4..]).into_owned();
+            Source::Ram(size::parse(&size).map_err(Failure::new)?)
+        }
+        source => {
+            let path = PathBuf::from(OsString::from_vec(source.to_vec()));
+            return Err(Failure::new(format!(
+                "`-v {shown}`: {} is no source that the image knows; `ram` is",
+                path.display()
+            )));
+        }
+    };
+    Ok(Volume { path: path.to_vec(), source, read_only, incarnation: [0; 16] })
+}

@@ -1,0 +1,282 @@
+//! The virtual machine of an image: QEMU's command line, the program's streams, and how it ends.
+//!
+//! | device | what goes there |
+//! |---|---|
+//! | first serial line | standard output, and input with an end (`atoll_unikernel::framing`) |
+//! | second serial line | standard error, and what the image has to say |
+//! | isa-debugcon | `r` when the image takes input, `sNNN` with the program's status |
+//! | isa-debug-exit | the end |
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use atoll_unikernel::command_line::CommandLine;
+use atoll_unikernel::framing;
+use rustix::fs::MemfdFlags;
+use rustix::io::FdFlags;
+
+use crate::failure::{Failure, Outcome};
+
+/// How the machine is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Acceleration {
+    /// By hardware virtualisation where a try shows that it works, otherwise emulated.
+    Auto,
+    /// By hardware virtualisation.
+    Kvm,
+    /// Emulated.
+    Tcg,
+}
+
+/// How long the image may take to begin when hardware virtualisation is tried.
+const TRIED: Duration = Duration::from_secs(5);
+/// Pieces in which the module is written; those that are zeros are left out.
+const PIECE: usize = 64 << 10;
+
+/// A machine to be run once.
+pub struct Machine {
+    qemu: PathBuf,
+    image: PathBuf,
+    memory: u64,
+    module: Option<OwnedFd>,
+    devices: Vec<OsString>,
+}
+
+/// What the image said.
+#[derive(Debug, PartialEq, Eq)]
+enum Said {
+    /// It takes input.
+    Ready,
+    /// It ends with this status.
+    Status(u8),
+    /// It is gone.
+    Gone,
+}
+
+impl Machine {
+    /// One with the image at `image` and so many bytes of memory.
+    pub fn new(qemu: &Path, image: &Path, memory: u64) -> Machine {
+        Machine {
+            qemu: qemu.to_owned(),
+            image: image.to_owned(),
+            memory,
+            module: None,
+            devices: Vec::new(),
+        }
+    }
+
+    /// Gives it the initial module.
+    pub fn set_module(&mut self, content: Vec<u8>) -> Result<(), Failure> {
+        let failed =
+            |error: io::Error| Failure::new(format!("memory for the initial module: {error}"));
+        let memory = rustix::fs::memfd_create("atoll-module", MemfdFlags::CLOEXEC)
+            .map_err(|error| failed(error.into()))?;
+        let file = File::from(memory);
+        file.set_len(content.len() as u64).map_err(failed)?;
+        for (index, piece) in content.chunks(PIECE).enumerate() {
+            if piece.iter().any(|&byte| byte != 0) {
+                let at = (index * PIECE) as u64;
+                std::os::unix::fs::FileExt::write_all_at(&file, piece, at).map_err(failed)?;
+            }
+        }
+        self.module = Some(file.into());
+        Ok(())
+    }
+
+    /// Runs the program to its end, with this process's standard streams; its status.
+    pub fn run(&self, line: &CommandLine, how: Acceleration, more: &[OsString]) -> Outcome {
+        let kvm = match how {
+            Acceleration::Kvm => true,
+            Acceleration::Tcg => false,
+            Acceleration::Auto => self.kvm_works(),
+        };
+        let (control, control_end) = pipe()?;
+        let (errors, errors_end) = pipe()?;
+        let mut command = self.command(&line.write(), kvm, [&control_end, &errors_end])?;
+        command.args(&self.devices).args(more).stdin(Stdio::piped());
+        let mut child = self.start(&mut command)?;
+        drop((control_end, errors_end));
+        let input = child.stdin.take();
+        let copied = thread::spawn(move || {
+            // Where nobody reads them there is nobody to tell.
+            let _ = io::copy(&mut File::from(errors), &mut io::stderr());
+        });
+        let mut listen = Listen(File::from(control));
+        let mut said = listen.next();
+        if said == Said::Ready {
+            if let Some(input) = input {
+                // It ends with this process: it may wait for input that nobody wants any more.
+                thread::spawn(move || send(input));
+            }
+            said = listen.next();
+        }
+        let ended = child.wait().map_err(|error| Failure::new(format!("QEMU: {error}")))?;
+        let _ = copied.join();
+        match said {
+            Said::Status(status) => Ok(status),
+            _ => Err(Failure::new(format!(
+                "the image did not come to its end: {} ended with {ended}",
+                self.qemu.display()
+            ))),
+        }
+    }
+
+    fn start(&self, command: &mut Command) -> Result<Child, Failure> {
+        command.spawn().map_err(|error| {
+            let hint = match error.kind() {
+                io::ErrorKind::NotFound => {
+                    "; install QEMU for x86-64 (Debian: qemu-system-x86), or name it with --qemu"
+                }
+                _ => "",
+            };
+            Failure::new(format!("cannot run {}: {error}{hint}", self.qemu.display()))
+        })
+    }
+
+    /// QEMU with all but the volumes' devices. `ends`: where the control line and standard error
+    /// go.
+    fn command(&self, line: &str, kvm: bool, ends: [&OwnedFd; 2]) -> Result<Command, Failure> {
+        let mut command = self.ending_with_us();
+        let how: [&str; 4] =
+            if kvm { ["-accel", "kvm", "-cpu", "host"] } else { ["-accel", "tcg", "-cpu", "max"] };
+        command.args(how);
+        command.args(["-M", "q35", "-nodefaults", "-no-user-config", "-no-reboot"]);
+        command.args(["-display", "none", "-m", &format!("{}k", self.memory.div_ceil(1024))]);
+        command.args(["-chardev", "stdio,id=streams,signal=off", "-serial", "chardev:streams"]);
+        for (name, end) in ["control", "errors"].into_iter().zip(ends) {
+            let fd = inherited(end)?;
+            let set = fd.to_string();
+            command.args(["-add-fd", &format!("fd={fd},set={set}")]);
+            // Not to be truncated, which a pipe cannot be.
+            let file = format!("file,id={name},append=on,path=/dev/fdset/{set}");
+            command.args(["-chardev", &file]);
+        }
+        command.args(["-serial", "chardev:errors"]);
+        command.args(["-device", "isa-debugcon,iobase=0xe9,chardev=control"]);
+        command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
+        command.arg("-kernel").arg(&self.image).args(["-append", line]);
+        if let Some(module) = &self.module {
+            command.args(["-initrd", &format!("/proc/self/fd/{}", inherited(module)?)]);
+        }
+        Ok(command)
+    }
+
+    /// The emulator, which is to end when this process does, however that ends.
+    fn ending_with_us(&self) -> Command {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let helper = std::env::split_paths(&path)
+            .map(|folder| folder.join("setpriv"))
+            .find(|program| program.is_file());
+        // A missing emulator is this process's to find.
+        let there = self.qemu.is_absolute() && self.qemu.is_file()
+            || std::env::split_paths(&path).any(|folder| folder.join(&self.qemu).is_file());
+        match helper.filter(|_| there) {
+            Some(helper) => {
+                let mut command = Command::new(helper);
+                command.args(["--pdeathsig", "KILL", "--"]).arg(&self.qemu);
+                command
+            }
+            None => Command::new(&self.qemu),
+        }
+    }
+
+    /// Whether the image comes to its end by hardware virtualisation: there are machines that have
+    /// it in name, and on which no guest of this kind starts.
+    fn kvm_works(&self) -> bool {
+        if File::options().read(true).write(true).open("/dev/kvm").is_err() {
+            return false;
+        }
+        self.try_kvm().unwrap_or(false)
+    }
+
+    fn try_kvm(&self) -> Result<bool, Failure> {
+        let (control, control_end) = pipe()?;
+        let (_errors, errors_end) = pipe()?;
+        // Without a program it says so, and ends.
+        let mut command = self.command("--", true, [&control_end, &errors_end])?;
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = self.start(&mut command)?;
+        drop((control_end, errors_end));
+        let (sender, receiver) = mpsc::channel();
+        thread::spawn(move || {
+            let mut listen = Listen(File::from(control));
+            let works = loop {
+                match listen.next() {
+                    Said::Ready => {}
+                    Said::Status(_) => break true,
+                    Said::Gone => break false,
+                }
+            };
+            let _ = sender.send(works);
+        });
+        let works = receiver.recv_timeout(TRIED).unwrap_or(false);
+        let _ = child.kill();
+        let _ = child.wait();
+        Ok(works)
+    }
+}
+
+/// A pipe: where it is read, and where it is written.
+fn pipe() -> Result<(OwnedFd, OwnedFd), Failure> {
+    let (reader, writer) = io::pipe().map_err(|error| Failure::new(format!("no pipe: {error}")))?;
+    Ok((reader.into(), writer.into()))
+}
+
+/// Lets the emulator have a descriptor; its number.
+fn inherited(fd: &OwnedFd) -> Result<i32, Failure> {
+    rustix::io::fcntl_setfd(fd, FdFlags::empty())
+        .map_err(|error| Failure::new(format!("a descriptor: {}", io::Error::from(error))))?;
+    Ok(fd.as_raw_fd())
+}
+
+/// The control line.
+struct Listen(File);
+
+impl Listen {
+    fn byte(&mut self) -> Option<u8> {
+        let mut byte = [0];
+        self.0.read_exact(&mut byte).ok().map(|()| byte[0])
+    }
+
+    fn next(&mut self) -> Said {
+        loop {
+            match self.byte() {
+                Some(b'r') => return Said::Ready,
+                Some(b's') => {
+                    let digits: Option<Vec<u8>> = (0..3).map(|_| self.byte()).collect();
+                    let text = digits.and_then(|digits| String::from_utf8(digits).ok());
+                    return text
+                        .and_then(|text| text.parse().ok())
+                        .map_or(Said::Gone, Said::Status);
+                }
+                Some(_) => {}
+                None => return Said::Gone,
+            }
+        }
+    }
+}
+
+/// Sends standard input, with its end.
+fn send(mut to: impl Write) {
+    let (mut buffer, mut sent) = ([0; 4096], Vec::new());
+    loop {
+        sent.clear();
+        let read = io::stdin().read(&mut buffer);
+        match read {
+            Ok(len @ 1..) => framing::encode(&buffer[..len], &mut sent),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            _ => sent.extend(framing::ENDED),
+        }
+        // The image may have ended.
+        if to.write_all(&sent).and_then(|()| to.flush()).is_err() || !matches!(read, Ok(1..)) {
+            return;
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! Programs in the bare image, by `atoll unikernel run`: as they are on Linux, ended by faults, and
+//! counted by instructions. The machine is emulated everywhere.
+#![allow(missing_docs)]
+
+mod common;
+
+#[path = "unikernel/image.rs"]
+mod image;
+
+#[path = "unikernel/counts.rs"]
+mod counts;
+#[path = "unikernel/faults.rs"]
+mod faults;
+#[path = "unikernel/programs.rs"]
+mod programs;

@@ -1,0 +1,315 @@
+//! A device on PCI: VIRTIO 1.2, 4.1.4.3 and 3.1.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::bars::{self, BARS, Bar, Gap};
+use super::capabilities::{self, Msix, Place};
+use super::registers::Registers;
+use super::space::{ConfigSpace, Function};
+use crate::device::{Device, DeviceError, Window, features};
+use crate::queue::Addresses;
+
+/// The common configuration, by offsets in bytes (VIRTIO 1.2, 4.1.4.3).
+mod common {
+    pub const DEVICE_FEATURE_SELECT: usize = 0;
+    pub const DEVICE_FEATURE: usize = 4;
+    pub const DRIVER_FEATURE_SELECT: usize = 8;
+    pub const DRIVER_FEATURE: usize = 12;
+    pub const CONFIG_VECTOR: usize = 16;
+    pub const QUEUE_COUNT: usize = 18;
+    pub const STATUS: usize = 20;
+    pub const GENERATION: usize = 21;
+    pub const QUEUE_SELECT: usize = 22;
+    pub const QUEUE_SIZE: usize = 24;
+    pub const QUEUE_VECTOR: usize = 26;
+    pub const QUEUE_ENABLE: usize = 28;
+    pub const QUEUE_NOTIFY_OFFSET: usize = 30;
+    pub const QUEUE_DESCRIPTORS: usize = 32;
+    pub const QUEUE_AVAILABLE: usize = 40;
+    pub const QUEUE_USED: usize = 48;
+}
+
+/// Bits of the status.
+mod status {
+    pub const ACKNOWLEDGE: u8 = 1;
+    pub const DRIVER: u8 = 2;
+    pub const DRIVER_OK: u8 = 4;
+    pub const FEATURES_OK: u8 = 8;
+    pub const NEEDS_RESET: u8 = 64;
+}
+
+/// No message.
+const NO_VECTOR: u16 = 0xffff;
+/// How often the device's status is asked for while it is being reset.
+const RESETS: u64 = 1 << 20;
+/// How often a configuration is read again that changes meanwhile.
+const GENERATIONS: usize = 64;
+/// The device is looked after each time that so many turns have passed: that may be an exit of the
+/// virtual machine.
+const TURNS: u64 = 1 << 16;
+
+/// The machine that a device is in.
+pub trait Machine {
+    /// How it reaches registers.
+    type Registers: Registers;
+
+    /// Makes the device's memory from `address` on reachable, as registers. `None` where it
+    /// cannot.
+    fn map(&mut self, address: u64, len: u64) -> Option<Self::Registers>;
+
+    /// Passes a moment while the driver waits. `turn` counts from 0 for each answer; `interrupt`
+    /// says that the processor can sleep until an interrupt comes, which may have come already.
+    ///
+    /// # Errors
+    /// [`DeviceError::Lost`] when it has waited for too long.
+    fn pause(&mut self, turn: u64, interrupt: bool) -> Result<(), DeviceError>;
+
+    /// Whether [`pause`](Self::pause) on this turn would sleep, were there an interrupt.
+    fn would_sleep(&self, turn: u64) -> bool {
+        let _ = turn;
+        false
+    }
+
+    /// The address and the data of the message that interrupts this processor. `None` where the
+    /// driver polls.
+    fn message(&self) -> Option<(u64, u32)> {
+        None
+    }
+}
+
+/// A device.
+#[derive(Debug)]
+pub struct PciDevice<M: Machine> {
+    machine: M,
+    common: M::Registers,
+    notify: M::Registers,
+    notify_len: u64,
+    /// By how much the places are apart at which queues are rung.
+    apart: u32,
+    own: Option<(M::Registers, usize)>,
+    windows: Vec<(u8, Window)>,
+    /// By queue: where it is rung.
+    bells: Vec<Option<usize>>,
+    /// A message comes for each answer.
+    interrupts: bool,
+}
+
+impl<M: Machine> PciDevice<M> {
+    /// The device at `function`, whose memory is given addresses from `low` and `high` where it
+    /// has none: [`bars::settle`].
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] when it has only the old interface; `NoMemory`.
+    pub fn new<C: ConfigSpace>(
+        space: &mut C,
+        function: Function,
+        low: &mut Gap,
+        high: &mut Gap,
+        machine: M,
+    ) -> Result<Self, DeviceError> {
+        let bars: [Bar; BARS] = bars::settle(space, function, low, high)?;
+        let found = capabilities::read(space, function, &bars);
+        let mut machine = machine;
+        let mut map =
+            |Place { address, len }: Place| machine.map(address, len).ok_or(DeviceError::NoMemory);
+        let common = map(found.common.ok_or(DeviceError::Unsupported)?)?;
+        let (place, apart) = found.notify.ok_or(DeviceError::Unsupported)?;
+        let notify = map(place)?;
+        let own = found.device.map(|place| map(place).map(|it| (it, place.len as usize)));
+        let own = own.transpose()?;
+        let mut interrupts = false;
+        if let (Some(Msix { at, table }), Some((address, data))) = (found.msix, machine.message()) {
+            let table = machine.map(table.address, table.len).ok_or(DeviceError::NoMemory)?;
+            table.write32(0, address as u32);
+            table.write32(4, (address >> 32) as u32);
+            table.write32(8, data);
+            // Not masked.
+            table.write32(12, 0);
+            let word = space.read(function, at) & !(1 << 30);
+            space.write(function, at, word | 1 << 31);
+            interrupts = true;
+        }
+        Ok(PciDevice {
+            machine,
+            common,
+            notify,
+            notify_len: place.len,
+            apart,
+            own,
+            windows: found.windows,
+            bells: Vec::new(),
+            interrupts,
+        })
+    }
+
+    /// The machine.
+    pub fn machine(&mut self) -> &mut M {
+        &mut self.machine
+    }
+
+    fn status(&self) -> u8 {
+        self.common.read8(common::STATUS)
+    }
+
+    fn add_status(&self, bit: u8) {
+        self.common.write8(common::STATUS, self.status() | bit);
+    }
+
+    fn write64(&self, at: usize, value: u64) {
+        self.common.write32(at, value as u32);
+        self.common.write32(at + 4, (value >> 32) as u32);
+    }
+
+    /// Resets the device, and waits until it is.
+    fn reset(&mut self) -> bool {
+        self.common.write8(common::STATUS, 0);
+        for turn in 0..RESETS {
+            if self.status() == 0 {
+                return true;
+            }
+            if self.machine.pause(turn, false).is_err() {
+                break;
+            }
+        }
+        false
+    }
+}
+
+/// Copies registers out, each field in its size where it stands at a multiple of that.
+fn read<R: Registers>(registers: &R, at: usize, out: &mut [u8]) {
+    let (mut at, mut rest) = (at, out);
+    while !rest.is_empty() {
+        let len = match rest.len() {
+            4.. if at.is_multiple_of(4) => 4,
+            2.. if at.is_multiple_of(2) => 2,
+            _ => 1,
+        };
+        let (now, later) = rest.split_at_mut(len);
+        match len {
+            4 => now.copy_from_slice(&registers.read32(at).to_le_bytes()),
+            2 => now.copy_from_slice(&registers.read16(at).to_le_bytes()),
+            _ => now[0] = registers.read8(at),
+        }
+        (at, rest) = (at + len, later);
+    }
+}
+
+impl<M: Machine> Device for PciDevice<M> {
+    fn begin(&mut self) -> Result<u64, DeviceError> {
+        if !self.reset() {
+            return Err(DeviceError::Lost);
+        }
+        self.add_status(status::ACKNOWLEDGE);
+        self.add_status(status::DRIVER);
+        let word = |number: u32| {
+            self.common.write32(common::DEVICE_FEATURE_SELECT, number);
+            u64::from(self.common.read32(common::DEVICE_FEATURE))
+        };
+        Ok(word(0) | word(1) << 32)
+    }
+
+    fn accept(&mut self, accepted: u64) -> Result<(), DeviceError> {
+        if accepted & features::VERSION_1 == 0 {
+            return Err(DeviceError::Unsupported);
+        }
+        for number in 0..2 {
+            self.common.write32(common::DRIVER_FEATURE_SELECT, number);
+            self.common.write32(common::DRIVER_FEATURE, (accepted >> (32 * number)) as u32);
+        }
+        self.add_status(status::FEATURES_OK);
+        if self.status() & status::FEATURES_OK == 0 {
+            return Err(DeviceError::Unsupported);
+        }
+        let vector = if self.interrupts { 0 } else { NO_VECTOR };
+        self.common.write16(common::CONFIG_VECTOR, NO_VECTOR);
+        let count = usize::from(self.common.read16(common::QUEUE_COUNT));
+        self.bells = vec![None; count];
+        for queue in 0..count as u16 {
+            self.common.write16(common::QUEUE_SELECT, queue);
+            self.common.write16(common::QUEUE_VECTOR, vector);
+            // The device may have no more vectors.
+            self.interrupts &= self.common.read16(common::QUEUE_VECTOR) == vector;
+        }
+        Ok(())
+    }
+
+    fn queue_size(&mut self, number: u16) -> u16 {
+        if usize::from(number) >= self.bells.len() {
+            return 0;
+        }
+        self.common.write16(common::QUEUE_SELECT, number);
+        self.common.read16(common::QUEUE_SIZE)
+    }
+
+    fn start_queue(
+        &mut self,
+        number: u16,
+        size: u16,
+        addresses: &Addresses,
+    ) -> Result<(), DeviceError> {
+        if size > self.queue_size(number) {
+            return Err(DeviceError::Unsupported);
+        }
+        self.common.write16(common::QUEUE_SIZE, size);
+        self.write64(common::QUEUE_DESCRIPTORS, addresses.descriptors);
+        self.write64(common::QUEUE_AVAILABLE, addresses.available);
+        self.write64(common::QUEUE_USED, addresses.used);
+        let place = self.common.read16(common::QUEUE_NOTIFY_OFFSET);
+        let at = u64::from(place) * u64::from(self.apart);
+        if at + 2 > self.notify_len || !at.is_multiple_of(2) {
+            return Err(DeviceError::Broken);
+        }
+        self.bells[usize::from(number)] = Some(at as usize);
+        self.common.write16(common::QUEUE_ENABLE, 1);
+        Ok(())
+    }
+
+    fn start(&mut self) -> Result<(), DeviceError> {
+        self.add_status(status::DRIVER_OK);
+        Ok(())
+    }
+
+    fn ring(&mut self, number: u16) {
+        if let Some(Some(at)) = self.bells.get(usize::from(number)) {
+            self.notify.write16(*at, number);
+        }
+    }
+
+    fn pause(&mut self, _: u16, turn: u64, interrupt: bool) -> Result<(), DeviceError> {
+        // All ones: the function has gone.
+        if turn % TURNS == TURNS - 1
+            && (self.status() & status::NEEDS_RESET != 0 || self.status() == 0)
+        {
+            return Err(DeviceError::Lost);
+        }
+        self.machine.pause(turn, interrupt && self.interrupts)
+    }
+
+    fn would_sleep(&self, turn: u64) -> bool {
+        self.interrupts && self.machine.would_sleep(turn)
+    }
+
+    fn configuration(&mut self, offset: usize, out: &mut [u8]) -> Result<(), DeviceError> {
+        let (own, len) = self.own.as_ref().ok_or(DeviceError::Unsupported)?;
+        if offset.checked_add(out.len()).is_none_or(|end| end > *len) {
+            return Err(DeviceError::Unsupported);
+        }
+        for _ in 0..GENERATIONS {
+            let before = self.common.read8(common::GENERATION);
+            read(own, offset, out);
+            if self.common.read8(common::GENERATION) == before {
+                return Ok(());
+            }
+        }
+        Err(DeviceError::Broken)
+    }
+
+    fn window(&mut self, number: u8) -> Option<Window> {
+        self.windows.iter().find(|(id, _)| *id == number).map(|(_, window)| *window)
+    }
+
+    fn stop(&mut self) -> bool {
+        self.reset()
+    }
+}

@@ -1,0 +1,200 @@
+//! A queue of requests with its device: answers come in any order, and wait here for who asked.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use atoll_transport::channel::Mapped;
+
+use crate::device::{Device, DeviceError, features};
+use crate::platform::Platform;
+use crate::queue::{Broken, Head, OfferError, Part, Queue, QueueOptions, Used};
+
+/// The features of queues that the drivers make use of where they are offered.
+pub const QUEUE_FEATURES: u64 = features::INDIRECT | features::EVENT_INDEX;
+
+/// What has become of a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// It is not in use.
+    Free,
+    /// It is the device's.
+    Sent,
+    /// It has come back, with so many bytes.
+    Answered(usize),
+}
+
+/// A queue that runs.
+#[derive(Debug)]
+pub struct Requests<M> {
+    number: u16,
+    queue: Queue<M>,
+    states: Vec<State>,
+}
+
+impl<M: Mapped> Requests<M> {
+    /// Makes queue `number` of `device`, which has settled on `agreed` features, with at most
+    /// `most` entries and chains of at most `parts` parts.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    pub fn begin<D: Device, P: Platform<Memory = M>>(
+        device: &mut D,
+        platform: &mut P,
+        number: u16,
+        most: u16,
+        parts: u16,
+        agreed: u64,
+    ) -> Result<Self, DeviceError> {
+        let offered = device.queue_size(number);
+        if offered == 0 {
+            return Err(DeviceError::Unsupported);
+        }
+        // A device may offer a size that is no power of two only by mistake: the next lower one.
+        let size = 1 << offered.min(most).min(crate::queue::SIZE_MAX).max(1).ilog2();
+        let options = QueueOptions {
+            size,
+            parts_max: parts,
+            indirect: agreed & features::INDIRECT != 0,
+            event_index: agreed & features::EVENT_INDEX != 0,
+        };
+        if !options.indirect && parts > size {
+            return Err(DeviceError::Unsupported);
+        }
+        let mut queue = Queue::new(platform, options).ok_or(DeviceError::NoMemory)?;
+        queue.want_interrupt(false);
+        device.start_queue(number, size, &queue.addresses())?;
+        Ok(Requests { number, queue, states: vec![State::Free; usize::from(size)] })
+    }
+
+    /// How many entries it has.
+    pub fn size(&self) -> u16 {
+        self.queue.size()
+    }
+
+    /// How many requests have no answer yet.
+    pub fn outstanding(&self) -> u16 {
+        self.queue.outstanding()
+    }
+
+    /// Sends a request.
+    ///
+    /// # Errors
+    /// [`OfferError`].
+    pub fn send<D: Device>(
+        &mut self,
+        device: &mut D,
+        readable: &[Part],
+        writable: &[Part],
+    ) -> Result<Head, OfferError> {
+        let head = self.offer(readable, writable)?;
+        self.ring(device);
+        Ok(head)
+    }
+
+    /// As [`send`](Self::send), of which the device hears with the next [`ring`](Self::ring).
+    ///
+    /// # Errors
+    /// [`OfferError`].
+    pub fn offer(&mut self, readable: &[Part], writable: &[Part]) -> Result<Head, OfferError> {
+        let head = self.queue.offer(readable, writable)?;
+        self.states[head.index()] = State::Sent;
+        Ok(head)
+    }
+
+    /// Tells the device of what was offered.
+    pub fn ring<D: Device>(&mut self, device: &mut D) {
+        if self.queue.must_ring() {
+            device.ring(self.number);
+        }
+    }
+
+    /// Takes all that has come back.
+    fn collect(&mut self) -> Result<(), DeviceError> {
+        // No more than were outstanding: the queue counts them.
+        while let Some(Used { head, written }) =
+            self.queue.take().map_err(|Broken| DeviceError::Broken)?
+        {
+            self.states[head.index()] = State::Answered(written);
+        }
+        Ok(())
+    }
+
+    /// The answer to this request, if it is there: how many bytes the device has written. It is
+    /// asked for until it is there, once.
+    ///
+    /// # Errors
+    /// [`DeviceError::Broken`].
+    pub fn answer(&mut self, head: Head) -> Result<Option<usize>, DeviceError> {
+        if self.states[head.index()] == State::Sent {
+            self.collect()?;
+        }
+        match self.states[head.index()] {
+            State::Answered(written) => {
+                self.states[head.index()] = State::Free;
+                self.queue.free(head);
+                Ok(Some(written))
+            }
+            State::Sent => Ok(None),
+            State::Free => Err(DeviceError::Broken),
+        }
+    }
+
+    /// Whether the answer to this request is there, which [`answer`](Self::answer) then takes.
+    ///
+    /// # Errors
+    /// [`DeviceError::Broken`].
+    pub fn is_answered(&mut self, head: Head) -> Result<bool, DeviceError> {
+        if self.states[head.index()] == State::Sent {
+            self.collect()?;
+        }
+        Ok(self.states[head.index()] != State::Sent)
+    }
+
+    /// Waits for the answer.
+    ///
+    /// # Errors
+    /// [`DeviceError`], after which the device may still write to what it was given.
+    pub fn wait<D: Device>(&mut self, device: &mut D, head: Head) -> Result<usize, DeviceError> {
+        let mut turn = 0;
+        loop {
+            if let Some(written) = self.answer(head)? {
+                return Ok(written);
+            }
+            let sleeps = device.would_sleep(turn);
+            if sleeps && self.queue.want_interrupt(true) {
+                self.queue.want_interrupt(false);
+                continue;
+            }
+            let paused = device.pause(self.number, turn, sleeps);
+            if sleeps {
+                self.queue.want_interrupt(false);
+            }
+            if let Err(error) = paused {
+                // What it had answered before counts.
+                return self.answer(head)?.ok_or(error);
+            }
+            turn += 1;
+        }
+    }
+
+    /// Stops the device and uses the queue no more.
+    pub fn end<D: Device>(&mut self, device: &mut D) {
+        self.queue.end();
+        device.stop();
+    }
+}
+
+/// Resets `device` and settles on those of the features `wanted`, and of
+/// [`QUEUE_FEATURES`], that it offers. Returns what was settled on.
+///
+/// # Errors
+/// [`DeviceError`]; `Unsupported` for a device that does not keep to version 1.
+pub fn settle<D: Device>(device: &mut D, wanted: u64) -> Result<u64, DeviceError> {
+    let offered = device.begin()?;
+    let agreed = offered & (wanted | QUEUE_FEATURES | features::VERSION_1);
+    if agreed & features::VERSION_1 == 0 {
+        return Err(DeviceError::Unsupported);
+    }
+    device.accept(agreed)?;
+    Ok(agreed)
+}

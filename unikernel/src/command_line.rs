@@ -1,0 +1,322 @@
+//! The image's command line: which file systems lie where, and which program runs.
+//!
+//! Words between blanks, then `--`, then the program with its arguments. A byte of a word that is
+//! no letter, digit or one of `-._/+:@^~` may be written `%XX`; blanks, commas and percent signs
+//! have to be. Both sides use this module: `atoll unikernel run` [writes](CommandLine::write) what
+//! the image [reads](CommandLine::parse).
+//!
+//! | word | meaning |
+//! |---|---|
+//! | `volume=PATH,ram:BYTES` | a new volume in memory |
+//! | `volume=PATH,module` | the volume in the initial module, changed in memory alone |
+//! | `volume=PATH,disk:N[,ro][,incarnation=HEX]` | the volume on the N-th virtio-blk device |
+//! | `volume=PATH,fs:N[,ro]` | what the N-th virtio-fs device serves |
+//! | `env=NAME=VALUE` | a variable of the program's environment |
+//! | `cwd=PATH` | the program's working directory |
+//! | `seed=HEX` | sixteen random bytes, for processors that have none |
+//! | `stdin=framed` | standard input has an end: see `devices` |
+//! | `report` | at the end the image says what it cost |
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt::{self, Write};
+
+/// Where the content of a file system is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A new volume of so many bytes in memory.
+    Ram(u64),
+    /// The initial module, which is a volume.
+    Module,
+    /// The virtio-blk device of this number, counted from 0 in the order of their addresses.
+    Disk(u32),
+    /// The virtio-fs device of this number.
+    Served(u32),
+}
+
+/// A file system and the directory where it appears.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Volume {
+    /// The directory, absolute.
+    pub path: Vec<u8>,
+    /// Its content.
+    pub source: Source,
+    /// Takes no changes.
+    pub read_only: bool,
+    /// The life of the host's memory beneath a disk (docs/RELIABILITY.md, Which crash was it);
+    /// zeros: nobody knows, and the end of the image counts as power loss.
+    pub incarnation: [u8; 16],
+}
+
+/// All that the image is told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CommandLine {
+    /// The file systems, in the order in which they are attached.
+    pub volumes: Vec<Volume>,
+    /// The environment, each NAME=VALUE.
+    pub environment: Vec<Vec<u8>>,
+    /// The working directory; empty for `/`.
+    pub directory: Vec<u8>,
+    /// Random bytes.
+    pub seed: Option<[u8; 16]>,
+    /// Standard input is framed.
+    pub framed: bool,
+    /// The image says at the end what it cost.
+    pub report: bool,
+    /// The program's path, and its arguments.
+    pub program: Vec<Vec<u8>>,
+}
+
+/// A word of the command line that has no meaning.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotUnderstood(pub Vec<u8>);
+
+impl fmt::Display for NotUnderstood {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "not understood: `{}`", String::from_utf8_lossy(&self.0))
+    }
+}
+
+impl CommandLine {
+    /// Reads a command line. Words before the first that this module knows may be the boot
+    /// loader's; there are none in QEMU.
+    ///
+    /// # Errors
+    /// The first word that has no meaning.
+    pub fn parse(text: &[u8]) -> Result<CommandLine, NotUnderstood> {
+        let mut line = CommandLine::default();
+        let mut words = text.split(|byte| matches!(byte, b' ' | b'\n' | b'\t' | 0));
+        for word in words.by_ref().filter(|word| !word.is_empty()) {
+            if word == b"--" {
+                break;
+            }
+            line.word(word).ok_or_else(|| NotUnderstood(word.to_vec()))?;
+        }
+        for word in words.filter(|word| !word.is_empty()) {
+            // An argument that is empty is written as a quoted nothing.
+            let argument = if word == b"%" { Some(Vec::new()) } else { decoded(word) };
+            line.program.push(argument.ok_or_else(|| NotUnderstood(word.to_vec()))?);
+        }
+        Ok(line)
+    }
+
+    fn word(&mut self, word: &[u8]) -> Option<()> {
+        let equals = word.iter().position(|&byte| byte == b'=');
+        let (name, value) = match equals {
+            Some(at) => (&word[..at], &word[at + 1..]),
+            None => (word, &[][..]),
+        };
+        match name {
+            b"volume" => self.volumes.push(volume(value)?),
+            b"env" => self.environment.push(decoded(value)?),
+            b"cwd" => self.directory = decoded(value)?,
+            b"seed" => self.seed = Some(hex(value)?),
+            b"stdin" if value == b"framed" => self.framed = true,
+            b"report" if equals.is_none() => self.report = true,
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// Writes it as [`parse`](Self::parse) reads it.
+    pub fn write(&self) -> String {
+        let mut out = String::new();
+        for volume in &self.volumes {
+            out.push_str("volume=");
+            encode(&volume.path, &mut out);
+            // Writing to a string cannot fail.
+            let _ = match volume.source {
+                Source::Ram(bytes) => write!(out, ",ram:{bytes}"),
+                Source::Module => write!(out, ",module"),
+                Source::Disk(number) => write!(out, ",disk:{number}"),
+                Source::Served(number) => write!(out, ",fs:{number}"),
+            };
+            if volume.read_only {
+                out.push_str(",ro");
+            }
+            if volume.incarnation != [0; 16] {
+                out.push_str(",incarnation=");
+                write_hex(&volume.incarnation, &mut out);
+            }
+            out.push(' ');
+        }
+        for variable in &self.environment {
+            out.push_str("env=");
+            encode(variable, &mut out);
+            out.push(' ');
+        }
+        if !self.directory.is_empty() {
+            out.push_str("cwd=");
+            encode(&self.directory, &mut out);
+            out.push(' ');
+        }
+        if let Some(seed) = &self.seed {
+            out.push_str("seed=");
+            write_hex(seed, &mut out);
+            out.push(' ');
+        }
+        if self.framed {
+            out.push_str("stdin=framed ");
+        }
+        if self.report {
+            out.push_str("report ");
+        }
+        out.push_str("--");
+        for argument in &self.program {
+            out.push(' ');
+            if argument.is_empty() {
+                out.push('%');
+            }
+            encode(argument, &mut out);
+        }
+        out
+    }
+}
+
+fn volume(value: &[u8]) -> Option<Volume> {
+    let mut parts = value.split(|&byte| byte == b',');
+    let path = decoded(parts.next()?)?;
+    if path.first() != Some(&b'/') {
+        return None;
+    }
+    let source = parts.next()?;
+    let colon = source.iter().position(|&byte| byte == b':');
+    let (kind, rest) = match colon {
+        Some(at) => (&source[..at], &source[at + 1..]),
+        None => (source, &[][..]),
+    };
+    let source = match kind {
+        b"ram" => Source::Ram(number(rest)?),
+        b"module" if colon.is_none() => Source::Module,
+        b"disk" => Source::Disk(number(rest)?.try_into().ok()?),
+        b"fs" => Source::Served(number(rest)?.try_into().ok()?),
+        _ => return None,
+    };
+    let mut volume = Volume { path, source, read_only: false, incarnation: [0; 16] };
+    for part in parts {
+        match part.strip_prefix(b"incarnation=") {
+            Some(digits) => volume.incarnation = hex(digits)?,
+            None if part == b"ro" => volume.read_only = true,
+            None => return None,
+        }
+    }
+    Some(volume)
+}
+
+fn number(digits: &[u8]) -> Option<u64> {
+    core::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+fn nibble(digit: u8) -> Option<u8> {
+    char::from(digit).to_digit(16).map(|value| value as u8)
+}
+
+fn hex(digits: &[u8]) -> Option<[u8; 16]> {
+    let mut bytes = [0; 16];
+    if digits.len() != 32 {
+        return None;
+    }
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = nibble(pair[0])? << 4 | nibble(pair[1])?;
+    }
+    Some(bytes)
+}
+
+fn write_hex(bytes: &[u8], out: &mut String) {
+    for byte in bytes {
+        let _ = write!(out, "{byte:02x}");
+    }
+}
+
+fn decoded(word: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(word.len());
+    let mut bytes = word.iter().copied();
+    while let Some(byte) = bytes.next() {
+        out.push(match byte {
+            b'%' => nibble(bytes.next()?)? << 4 | nibble(bytes.next()?)?,
+            byte => byte,
+        });
+    }
+    Some(out)
+}
+
+fn encode(bytes: &[u8], out: &mut String) {
+    for &byte in bytes {
+        if byte.is_ascii_alphanumeric() || b"-._/+:@^~=".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            let _ = write!(out, "%{byte:02x}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let line = CommandLine {
+            volumes: vec![
+                Volume {
+                    path: b"/".to_vec(),
+                    source: Source::Module,
+                    read_only: false,
+                    incarnation: [0; 16],
+                },
+                Volume {
+                    path: b"/a, b%".to_vec(),
+                    source: Source::Disk(2),
+                    read_only: true,
+                    incarnation: *b"0123456789abcdef",
+                },
+                Volume {
+                    path: b"/r".to_vec(),
+                    source: Source::Ram(1 << 26),
+                    read_only: false,
+                    incarnation: [0; 16],
+                },
+                Volume {
+                    path: b"/s".to_vec(),
+                    source: Source::Served(0),
+                    read_only: false,
+                    incarnation: [0; 16],
+                },
+            ],
+            environment: vec![b"A=b c\n".to_vec(), b"X=".to_vec()],
+            directory: b"/a".to_vec(),
+            seed: Some([7; 16]),
+            framed: true,
+            report: true,
+            program: vec![b"/bin/sh".to_vec(), b"".to_vec(), b"--".to_vec(), (0..=255).collect()],
+        };
+        assert_eq!(CommandLine::parse(line.write().as_bytes()), Ok(line));
+        let empty = CommandLine::default();
+        assert_eq!(CommandLine::parse(empty.write().as_bytes()), Ok(empty));
+    }
+
+    #[test]
+    fn words_without_meaning_are_named() {
+        for word in [
+            "volume=/",
+            "volume=a,module",
+            "volume=/,ram:x",
+            "volume=/,ram",
+            "volume=/,module:1",
+            "volume=/,disk:0,rw",
+            "volume=/,disk:99999999999",
+            "volume=/,disk:0,incarnation=12",
+            "env=%4",
+            "env=%zz",
+            "seed=12",
+            "stdin=raw",
+            "report=1",
+            "console=ttyS0",
+        ] {
+            let text = alloc::format!("  {word} -- p");
+            let failed = CommandLine::parse(text.as_bytes());
+            assert_eq!(failed, Err(NotUnderstood(word.as_bytes().to_vec())), "{word}");
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The file systems: made, mounted and attached as the command line says.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use atoll_block::{BLOCK_SIZE, RamDevice};
+use atoll_fs::{FormatOptions, Fs, FsError, MountOptions};
+use atoll_unikernel::command_line::{self, CommandLine, Source};
+use atoll_unikernel::devices::{Devices, Machine};
+use atoll_unikernel::tree::Tree;
+use atoll_vfs::{Attr, Context, Errno, FileSystem, Ino, Name, Result};
+
+use crate::end::stop;
+use crate::{clock, frames, random, serial};
+
+/// Bytes of the root volume where the command line names none.
+const ROOT_BYTES: u64 = 16 << 20;
+/// Blocks of the journal of a volume in memory: flushes cost nothing there, so checkpoints may come
+/// often.
+const JOURNAL: u64 = 256;
+/// Such a volume has so many times the journal at least.
+const JOURNAL_PART: u64 = 16;
+
+/// The storage of a volume.
+pub type Storage = RamDevice<&'static mut [u8]>;
+
+/// A file system of the image.
+// There are few, and all are used all the time: no box.
+#[allow(clippy::large_enum_variant)]
+pub enum Volume {
+    /// One of ours.
+    Own(Fs<Storage>),
+    /// The devices.
+    Devices(Devices<Console>),
+}
+
+macro_rules! by_variant {
+    ($self:ident $verb:ident ($($arg:ident),*)) => {
+        match $self {
+            Volume::Own(fs) => fs.$verb($($arg),*),
+            Volume::Devices(devices) => devices.$verb($($arg),*),
+        }
+    };
+}
+
+impl FileSystem for Volume {
+    atoll_vfs::verbs!(by_variant: all);
+}
+
+/// The machine, as devices need it.
+#[derive(Debug, Default)]
+pub struct Console {
+    input: serial::Input,
+}
+
+impl Machine for Console {
+    fn input(&mut self, buf: &mut [u8]) -> Result<usize> {
+        Ok(self.input.read(buf))
+    }
+
+    fn output(&mut self, data: &[u8], error: bool) {
+        serial::write(data, error);
+    }
+
+    fn random(&mut self, buf: &mut [u8]) -> Result<()> {
+        random::fill(buf)
+    }
+}
+
+/// Makes the tree of all file systems.
+pub fn attach(line: &CommandLine, mut module: Option<&'static mut [u8]>) -> Tree<Volume> {
+    let root = line.volumes.iter().find(|volume| volume.path == b"/");
+    let first = match root {
+        Some(volume) => open(volume, &mut module),
+        None => Volume::Own(new(ROOT_BYTES)),
+    };
+    let mut tree = Tree::new(first);
+    for volume in line.volumes.iter().filter(|volume| volume.path != b"/") {
+        let at = directory(&mut tree, &volume.path);
+        let opened = open(volume, &mut module);
+        if let Err(error) = at.and_then(|at| tree.attach(at, opened)) {
+            stop(format_args!("{}: {error}", shown(&volume.path)));
+        }
+    }
+    let devices = Volume::Devices(Devices::new(Console::default(), clock::now()));
+    if let Err(error) = directory(&mut tree, b"/dev").and_then(|at| tree.attach(at, devices)) {
+        stop(format_args!("/dev: {error}"));
+    }
+    tree
+}
+
+/// Bytes as text, for messages.
+pub fn shown(path: &[u8]) -> impl core::fmt::Display + '_ {
+    path.utf8_chunks().fold(alloc::string::String::new(), |mut text, chunk| {
+        text.push_str(chunk.valid());
+        if !chunk.invalid().is_empty() {
+            text.push(char::REPLACEMENT_CHARACTER);
+        }
+        text
+    })
+}
+
+/// The directory at `path`, made where it is missing.
+fn directory(tree: &mut Tree<Volume>, path: &[u8]) -> Result<Ino> {
+    let cx = Context { uid: 0, gid: 0, now: clock::now() };
+    let mut at = Ino::ROOT;
+    for part in path.split(|&byte| byte == b'/').filter(|part| !part.is_empty()) {
+        let name = Name::new(part)?;
+        let found: Attr = match tree.lookup(&cx, at, name) {
+            Err(Errno::ENOENT) => tree.mkdir(&cx, at, name, 0o755)?,
+            found => found?,
+        };
+        if !found.is_dir() {
+            return Err(Errno::ENOTDIR);
+        }
+        at = found.ino;
+    }
+    Ok(at)
+}
+
+fn open(volume: &command_line::Volume, module: &mut Option<&'static mut [u8]>) -> Volume {
+    let path = shown(&volume.path);
+    match volume.source {
+        Source::Ram(bytes) => Volume::Own(new(bytes)),
+        Source::Module => {
+            let Some(bytes) = module.take() else {
+                stop(format_args!("{path}: there is no initial module, or it is used already"))
+            };
+            let blocks = bytes.len() / BLOCK_SIZE * BLOCK_SIZE;
+            let device = RamDevice::over(&mut bytes[..blocks]);
+            match mount(device, volume) {
+                Ok(fs) => Volume::Own(fs),
+                Err(error) => stop(format_args!("{path}: the initial module: {error}")),
+            }
+        }
+        Source::Disk(_) | Source::Served(_) => {
+            stop(format_args!("{path}: this image has no driver for it"))
+        }
+    }
+}
+
+fn mount(
+    device: Storage,
+    volume: &command_line::Volume,
+) -> core::result::Result<Fs<Storage>, FsError> {
+    let (memory, _) = frames::sizes();
+    let options = MountOptions {
+        read_only: volume.read_only,
+        incarnation: volume.incarnation,
+        cache_bytes: (memory / 8) as usize,
+        ..MountOptions::default()
+    };
+    Fs::mount(device, &options)
+}
+
+/// A new volume in memory, which gets memory as it is used.
+fn new(bytes: u64) -> Fs<Storage> {
+    let blocks = bytes / BLOCK_SIZE as u64;
+    let (_, free) = frames::sizes();
+    if bytes > free {
+        stop(format_args!("a volume of {bytes} bytes does not fit in {free} bytes of memory"));
+    }
+    let memory: Vec<u8> = vec![0; blocks as usize * BLOCK_SIZE];
+    let mut device = RamDevice::over(memory.leak());
+    let mut secrets = [0; 32];
+    if random::fill(&mut secrets).is_err() {
+        stop(format_args!("no random numbers: give seed= on the command line"));
+    }
+    let (uuid, key) = secrets.split_at(16);
+    let mut options = FormatOptions { now: clock::now(), ..FormatOptions::default() };
+    options.uuid.copy_from_slice(uuid);
+    options.hash_key.copy_from_slice(key);
+    // Version 4, variant 1: made of random bits (RFC 9562).
+    options.uuid[6] = options.uuid[6] & 0x0f | 0x40;
+    options.uuid[8] = options.uuid[8] & 0x3f | 0x80;
+    options.journal_blocks = (blocks >= JOURNAL * JOURNAL_PART).then_some(JOURNAL);
+    let unnamed = command_line::Volume {
+        path: Vec::new(),
+        source: Source::Ram(bytes),
+        read_only: false,
+        incarnation: [0; 16],
+    };
+    let made = atoll_fs::format(&mut device, &options).and_then(|()| mount(device, &unnamed));
+    match made {
+        Ok(fs) => fs,
+        Err(error) => stop(format_args!("a volume of {bytes} bytes in memory: {error}")),
+    }
+}
