@@ -8,7 +8,7 @@ use crate::steps::{Failure, cargo};
 
 /// The layers, by folder, and the folders that each may know. A folder that is not in this list is
 /// a program or a test, knows any layer and is known by none.
-const LAYERS: [(&str, &[&str]); 12] = [
+const LAYERS: [(&str, &[&str]); 13] = [
     ("crates/transport", &[]),
     ("crates/block", &[]),
     ("vm", &[]),
@@ -21,7 +21,17 @@ const LAYERS: [(&str, &[&str]); 12] = [
     ("crates/preload-backend", &["crates/transport", "crates/vfs", "crates/host"]),
     ("crates/fs", &["crates/block", "crates/vfs"]),
     ("crates/posix", &["crates/vfs"]),
-    ("unikernel", &["crates/block", "crates/vfs", "crates/fs", "crates/posix"]),
+    (
+        "unikernel",
+        &[
+            "crates/transport",
+            "crates/block",
+            "crates/vfs",
+            "crates/fs",
+            "crates/posix",
+            "crates/virtio",
+        ],
+    ),
     ("crates/server", &["crates/vfs", "crates/posix"]),
     (
         "crates/host",
