@@ -10,7 +10,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -153,6 +153,8 @@ impl Machine {
         let (errors, errors_end) = pipe()?;
         let mut command = self.command(&line.write(), kvm, [&control_end, &errors_end])?;
         command.args(&self.devices).args(more).stdin(Stdio::piped());
+        // QEMU may be there for a moment longer than this process: the volumes are locked until then.
+        self.disks.iter().try_for_each(|disk| inherited(disk.claim()).map(drop))?;
         let mut child = self.start(&mut command)?;
         drop((control_end, errors_end));
         let input = child.stdin.take();
@@ -203,7 +205,7 @@ impl Machine {
         command.args(["-display", "none", "-m", &format!("{}k", self.memory.div_ceil(1024))]);
         command.args(["-chardev", "stdio,id=streams,signal=off", "-serial", "chardev:streams"]);
         for (name, end) in ["control", "errors"].into_iter().zip(ends) {
-            let fd = inherited(end)?;
+            let fd = inherited(end.as_fd())?;
             let set = fd.to_string();
             command.args(["-add-fd", &format!("fd={fd},set={set}")]);
             // Not to be truncated, which a pipe cannot be.
@@ -223,7 +225,7 @@ impl Machine {
             command.args(["-object", &memory, "-numa", "node,memdev=memory"]);
         }
         if let Some(module) = &self.module {
-            command.args(["-initrd", &format!("/proc/self/fd/{}", inherited(module)?)]);
+            command.args(["-initrd", &format!("/proc/self/fd/{}", inherited(module.as_fd())?)]);
         }
         Ok(command)
     }
@@ -300,7 +302,7 @@ fn pipe() -> Result<(OwnedFd, OwnedFd), Failure> {
 }
 
 /// Lets the emulator have a descriptor; its number.
-fn inherited(fd: &OwnedFd) -> Result<i32, Failure> {
+fn inherited(fd: BorrowedFd<'_>) -> Result<i32, Failure> {
     rustix::io::fcntl_setfd(fd, FdFlags::empty())
         .map_err(|error| Failure::new(format!("a descriptor: {}", io::Error::from(error))))?;
     Ok(fd.as_raw_fd())
