@@ -170,6 +170,11 @@ fn programs_run_on_a_directory_that_the_stock_server_has() {
     assert_eq!(fs::read_to_string(shared.join("image")).unwrap(), "of the host\n");
     drop(server);
     let server = Virtiofsd::start(&shared, &[]);
+    let mut command = unikernel(["-v", &at_data(&server.socket())]);
+    let ran = run(command.arg(chance(&dir, "names")).args(["/data", "1000", "11"]), b"");
+    assert!(ran.output.starts_with("end\n"), "{ran:#?}");
+    drop(server);
+    let server = Virtiofsd::start(&shared, &[]);
     let source = at_data(&server.socket());
     postmark_counts(500, true, [500, 264, 243, 257, 528, 236], &["-v", &source]);
 }
