@@ -8,7 +8,7 @@ mod memory;
 
 use std::fmt;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -171,6 +171,14 @@ impl VhostUser {
             slept: false,
             is_lost: false,
         })
+    }
+}
+
+impl VhostUser {
+    /// The descriptors by which the device learns of this process's end: no other process may have
+    /// them.
+    pub fn descriptors(&self) -> [RawFd; 2] {
+        [self.socket.as_raw_fd(), self.front_end.as_raw_fd()]
     }
 }
 
