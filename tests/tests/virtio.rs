@@ -6,6 +6,8 @@ mod away;
 mod notices;
 #[path = "virtio/pieces.rs"]
 mod pieces;
+#[path = "virtio/process.rs"]
+mod process;
 #[path = "virtio/watchdog.rs"]
 mod watchdog;
 #[path = "virtio/windows.rs"]

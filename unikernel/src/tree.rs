@@ -43,7 +43,8 @@ fn local(ino: Ino) -> Ino {
 
 #[inline]
 fn global(index: usize, ino: Ino) -> Ino {
-    Ino(ino.0 | (index as u64) << SHIFT)
+    // A server may say any number: one that is too large is of no inode.
+    Ino(local(ino).0 | (index as u64) << SHIFT)
 }
 
 #[inline]

@@ -10,8 +10,8 @@ use std::rc::Rc;
 
 use crate::failure::{FAILED, Failure, Outcome};
 use crate::location::{Location, LocationArg};
+use crate::served::Served;
 use crate::tree::{self, HostTree, VolumeTree};
-use crate::volume::Volume;
 
 use copier::{Copied, Copier, End, Options, SharedTree};
 
@@ -43,7 +43,7 @@ pub struct Args {
 /// The trees in use. A volume is opened once, for writing if it is the destination.
 struct Trees {
     host: SharedTree,
-    volumes: Vec<(PathBuf, Rc<RefCell<VolumeTree<Volume>>>)>,
+    volumes: Vec<(PathBuf, Rc<RefCell<VolumeTree<Served>>>)>,
 }
 
 impl Trees {

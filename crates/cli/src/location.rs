@@ -5,6 +5,8 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use atoll_host::guest::PREFIX;
+
 use crate::failure::Failure;
 
 /// Where something is.
@@ -21,15 +23,21 @@ impl Location {
     /// without one the whole is a path of the system.
     pub fn parse(text: &OsStr) -> Location {
         let bytes = text.as_bytes();
-        match bytes.windows(2).position(|pair| pair == b":/") {
-            Some(at) if at > 0 => Location::Volume(
+        // The colon behind these words separates nothing.
+        let skip = if bytes.starts_with(PREFIX.as_bytes()) { PREFIX.len() } else { 0 };
+        let found = bytes[skip..].windows(2).position(|pair| pair == b":/");
+        match found.map(|at| skip + at) {
+            Some(at) if at > skip => Location::Volume(
                 PathBuf::from(OsStr::from_bytes(&bytes[..at])),
                 PathBuf::from(OsStr::from_bytes(&bytes[at + 1..])),
             ),
             _ => match bytes.split_last() {
+                _ if skip > 0 && bytes.len() == skip => Location::Host(PathBuf::from(text)),
                 Some((b':', volume)) if !volume.is_empty() => {
                     Location::Volume(PathBuf::from(OsStr::from_bytes(volume)), "/".into())
                 }
+                // No file of the system is meant.
+                _ if skip > 0 => Location::Volume(PathBuf::from(text), "/".into()),
                 _ => Location::Host(PathBuf::from(text)),
             },
         }
@@ -82,6 +90,13 @@ mod tests {
         assert_eq!(parse("a.vol:"), Location::Volume("a.vol".into(), "/".into()));
         assert_eq!(parse(":/x"), Location::Host(":/x".into()));
         assert_eq!(parse(":"), Location::Host(":".into()));
+        let guest = |text: &str, socket: &str, path: &str| {
+            assert_eq!(parse(text), Location::Volume(socket.into(), path.into()));
+        };
+        guest("vhost-user:/run/s:/x/y", "vhost-user:/run/s", "/x/y");
+        guest("vhost-user:/run/s", "vhost-user:/run/s", "/");
+        guest("vhost-user:s:", "vhost-user:s", "/");
+        assert_eq!(parse("vhost-user:"), Location::Host("vhost-user:".into()));
         let volume = |text: &str| in_volume(OsStr::new(text)).ok();
         assert_eq!(volume("a.vol"), Some(("a.vol".into(), "/".into())));
         assert_eq!(volume("a.vol:"), Some(("a.vol".into(), "/".into())));

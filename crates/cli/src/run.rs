@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use atoll_host::client::Address;
 use atoll_host::control;
 use atoll_host::fuse::mount::{self, MountOptions};
+use atoll_host::guest::PREFIX;
 use atoll_host::namespace::{self, Namespace};
 use atoll_host::process::{close, fork};
 use atoll_preload::Use;
@@ -46,7 +47,8 @@ const DEFAULT_PATH: &str = "/vol";
 pub struct Args {
     /// A volume or a directory, and the directory where it appears (/vol); `:ro` after both for
     /// looking only. One below / need not exist. A volume that `atoll serve` serves is named by the
-    /// server's socket: SOCKET, or SOCKET/VOLUME if it serves several.
+    /// server's socket: SOCKET, or SOCKET/VOLUME if it serves several. `vhost-user:SOCKET` is a file
+    /// system that another process offers to virtual machines there, by virtio-fs.
     #[arg(short, long = "volume", value_name = "VOLUME[:PATH[:ro]]")]
     volumes: Vec<OsString>,
     /// What reading does to the time of last access of files and directories: nothing if not given.
@@ -76,6 +78,10 @@ fn attachment(
         Some(rest) => (rest, Access::Read),
         None => (bytes.strip_suffix(b":rw").unwrap_or(bytes), Access::Write),
     };
+    let (is_guest, rest) = match rest.strip_prefix(PREFIX.as_bytes()) {
+        Some(rest) => (true, rest),
+        None => (false, rest),
+    };
     let (volume, target) = match rest.iter().rposition(|&b| b == b':') {
         Some(at) => (&rest[..at], Some(&rest[at + 1..])),
         None => (rest, None),
@@ -95,7 +101,12 @@ fn attachment(
             )));
         }
     };
-    let (volume, target) = (cwd.join(OsStr::from_bytes(volume)), normal(&cwd.join(target)));
+    let (mut volume, target) = (cwd.join(OsStr::from_bytes(volume)), normal(&cwd.join(target)));
+    if is_guest {
+        let mut text = OsString::from(PREFIX);
+        text.push(&volume);
+        volume = text.into();
+    }
     if target == Path::new("/") {
         return Err(Failure::new(format!(
             "`-v {shown}` would hide all other files, the program's among them; give a directory below /"
@@ -291,8 +302,8 @@ fn mount_all(attachments: &[Attachment], line: &CommandSide<'_>) -> Result<OsStr
         // Only the server may have it now, so that its end is the mount's.
         drop(device);
         let own = line.wait()?;
-        // A directory that the host changes too goes through the kernel alone.
-        let own = own.filter(|_| !served::is_directory(&attachment.volume));
+        // What others change too goes through the kernel alone.
+        let own = own.filter(|_| !served::is_foreign(&attachment.volume));
         if let Some(place) = attachment.served.as_ref().or(own.as_ref()) {
             // Until the kernel has asked for them, the root's owner is one that a user namespace
             // does not know, and whose directories nobody there may write. A failure shows by
@@ -331,7 +342,11 @@ mod tests {
             read("a:b:./x/../y", true).ok(),
             Some(expect("/home/u/a:b", "/home/u/y", Access::Write))
         );
-        for wrong in [":", "a:", ":/vol", "", "a:/", "a:/x/.."] {
+        let guest = ("vhost-user:/home/u/s".to_owned(), "/vol".to_owned(), Access::Write);
+        assert_eq!(read("vhost-user:s", true).ok(), Some(guest));
+        let guest = ("vhost-user:/run/s".to_owned(), "/d".to_owned(), Access::Read);
+        assert_eq!(read("vhost-user:/run/s:/d:ro", false).ok(), Some(guest));
+        for wrong in ["vhost-user:", ":", "a:", ":/vol", "", "a:/", "a:/x/.."] {
             assert!(read(wrong, true).is_err(), "{wrong}");
         }
         assert!(read("a.vol", false).is_err());

@@ -387,13 +387,15 @@ fn set_quotas(name: &str, served: &mut Served, rules: &[Rule]) -> Result<(), Fai
     let about = |rule: &&Rule| rule.volume().is_none_or(|its| its == name);
     let volume = match served {
         Served::Volume(volume) => volume,
-        Served::Directory(_) if rules.iter().filter(about).any(|rule| rule.quota().is_some()) => {
+        Served::Directory(_) | Served::Guest(_)
+            if rules.iter().filter(about).any(|rule| rule.quota().is_some()) =>
+        {
             return Err(Failure::new(format!(
-                "{name} is a directory of the host, which has no quotas here: give the rule a volume= that is \
+                "{name} is a directory of the host or another's file system, which has no quotas here: give the rule a volume= that is \
                  no directory, or have the host limit it"
             )));
         }
-        Served::Directory(_) => return Ok(()),
+        Served::Directory(_) | Served::Guest(_) => return Ok(()),
     };
     let mut quotas: Vec<(Ino, Quota)> = Vec::new();
     for (path, quota) in rules.iter().filter(about).filter_map(Rule::quota) {

@@ -1,10 +1,12 @@
-//! The two things that are served: a volume, and a directory of the host.
+//! The things that are served: a volume, a directory of the host, and a file system that another
+//! process offers to virtual machines.
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 
 use atoll_host::directory::{HostDirectory, Options, Owners};
+use atoll_host::guest::{self, GuestFs};
 use atoll_server::KnownMost;
 use atoll_vfs::{
     Context, FileSystem, Handle, Ino, Locks, OutsideLocks, Result as VfsResult, StatFs,
@@ -13,7 +15,7 @@ use atoll_vfs::{
 use crate::failure::Failure;
 use crate::volume::{self, Access, Volume};
 
-/// A volume or a directory of the host, open in this process.
+/// A volume, a directory of the host, or a file system that this process is a guest of, in use.
 // A server has few of them.
 #[allow(clippy::large_enum_variant)]
 pub enum Served {
@@ -21,6 +23,8 @@ pub enum Served {
     Volume(Volume),
     /// A directory of the host.
     Directory(HostDirectory),
+    /// A file system on the other side of vhost-user.
+    Guest(GuestFs),
 }
 
 macro_rules! by_variant {
@@ -28,6 +32,7 @@ macro_rules! by_variant {
         match $self {
             Served::Volume(fs) => FileSystem::$verb(fs, $($arg),*),
             Served::Directory(fs) => FileSystem::$verb(fs, $($arg),*),
+            Served::Guest(fs) => FileSystem::$verb(fs, $($arg),*),
         }
     };
 }
@@ -62,6 +67,12 @@ pub fn is_directory(path: &Path) -> bool {
     path.is_dir()
 }
 
+/// Whether others may change what is at `path` without a call of this process's: a directory of the
+/// host, or a file system that another process offers.
+pub fn is_foreign(path: &Path) -> bool {
+    is_directory(path) || guest::socket(path).is_some()
+}
+
 /// All files of a directory are this user's and group's; not given: nobody's, or this process's
 /// user's where that may make none for others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,6 +97,14 @@ impl Squash {
 }
 
 impl Served {
+    /// Opens the volume at `path`, or attaches to the file system whose socket it names.
+    pub fn open_for_command(path: &Path, access: Access) -> Result<Served, Failure> {
+        match guest::socket(path) {
+            Some(socket) => guest::attach(socket).map(Served::Guest).map_err(Failure::new),
+            None => volume::open(path, access).map(Served::Volume),
+        }
+    }
+
     /// Opens what is at `path`. With `squash` it has to be a directory.
     pub fn open(path: &Path, access: Access, squash: Option<Squash>) -> Result<Served, Failure> {
         let cannot = |why: &str| Failure::new(format!("cannot serve {}: {why}", path.display()));
@@ -93,7 +112,7 @@ impl Served {
             if squash.is_some() {
                 return Err(cannot("all_squash, anonuid and anongid are for directories"));
             }
-            return volume::open(path, access).map(Served::Volume);
+            return Served::open_for_command(path, access);
         }
         let owners = squash.map(Squash::owners);
         let possible = Owners::of_process();
@@ -113,6 +132,10 @@ impl Served {
             Served::Volume(volume) => volume::close(path, volume),
             // Its files are the host's, which writes them back as those of its programs.
             Served::Directory(_) => Ok(()),
+            Served::Guest(fs) => {
+                fs.disconnect();
+                Ok(())
+            }
         }
     }
 
@@ -135,7 +158,7 @@ impl Served {
     /// The root of a directory of the host.
     pub fn directory(&self) -> Option<BorrowedFd<'_>> {
         match self {
-            Served::Volume(_) => None,
+            Served::Volume(_) | Served::Guest(_) => None,
             Served::Directory(directory) => Some(directory.root()),
         }
     }
@@ -145,7 +168,7 @@ impl Served {
         self,
         name: impl Into<String>,
     ) -> Result<Arc<atoll_server::Volume<Served>>, atoll_vfs::Errno> {
-        let foreign = matches!(self, Served::Directory(_));
+        let foreign = matches!(self, Served::Directory(_) | Served::Guest(_));
         let volume = atoll_host::server::volume(self, name);
         if foreign {
             volume.set_foreign(KnownMost::default())?;

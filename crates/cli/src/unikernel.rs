@@ -8,6 +8,7 @@ mod module;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use atoll_unikernel::command_line::{CommandLine, Source, Volume};
@@ -15,6 +16,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::failure::{Failure, Outcome, RUN_FAILED};
 use crate::size;
+use crate::volume::{self, Access};
 use machine::{Acceleration, Machine};
 use module::Added;
 
@@ -42,8 +44,10 @@ enum Command {
 /// 125: the image or QEMU failed; 128 and more: a fault ended the program, which is said.
 #[derive(clap::Args)]
 struct RunArgs {
-    /// A file system and the directory where it appears: `ram` or `ram,SIZE` is memory, gone at the
-    /// end. `:ro` after both for looking only.
+    /// A file system and the directory where it appears. `ram` or `ram,SIZE` is memory, gone at the
+    /// end; the file of a volume, or a disk with one, is a disk of the machine; the socket of a
+    /// vhost-user server (`atoll serve --vhost-user`, virtiofsd) is a virtio-fs device. `:ro` after
+    /// both for looking only.
     #[arg(short, long = "volume", value_name = "SOURCE:PATH[:ro]")]
     volumes: Vec<OsString>,
     /// A file or directory of this machine that is copied to the root in memory, at the same path
@@ -94,7 +98,7 @@ fn run_program(args: &RunArgs) -> Outcome {
     let mut machine = Machine::new(&args.qemu, &image, args.memory);
     let mut volumes = Vec::new();
     for text in &args.volumes {
-        volumes.push(volume(text, &mut machine)?);
+        volumes.push(attachment(text, &mut machine)?);
     }
     let root = volumes.iter_mut().find(|volume| volume.path == b"/");
     let bytes = match &root {
@@ -168,7 +172,7 @@ fn image(asked: Option<&Path>) -> Result<PathBuf, Failure> {
 }
 
 /// Reads `SOURCE:PATH[:ro]`, and gives the machine the device that it needs.
-fn volume(text: &OsStr, _machine: &mut Machine) -> Result<Volume, Failure> {
+fn attachment(text: &OsStr, machine: &mut Machine) -> Result<Volume, Failure> {
     let shown = text.to_string_lossy();
     let bytes = text.as_bytes();
     let (rest, read_only) = match bytes.strip_suffix(b":ro") {
@@ -184,6 +188,7 @@ fn volume(text: &OsStr, _machine: &mut Machine) -> Result<Volume, Failure> {
             "`-v {shown}` names no source and path: write -v SOURCE:PATH, for example -v ram:/data"
         )));
     };
+    let mut incarnation = [0; 16];
     let source = match source {
         b"ram" => Source::Ram(RAM),
         source if source.starts_with(b"ram,") => {
@@ -191,12 +196,22 @@ fn volume(text: &OsStr, _machine: &mut Machine) -> Result<Volume, Failure> {
             Source::Ram(size::parse(&size).map_err(Failure::new)?)
         }
         source => {
-            let path = PathBuf::from(OsString::from_vec(source.to_vec()));
-            return Err(Failure::new(format!(
-                "`-v {shown}`: {} is no source that the image knows; `ram` is",
-                path.display()
-            )));
+            let file = PathBuf::from(OsString::from_vec(source.to_vec()));
+            let found = std::fs::metadata(&file).map_err(|error| {
+                Failure::new(format!(
+                    "`-v {shown}`: {}: {error}; a source is `ram`, a volume's file, or a server's socket",
+                    file.display()
+                ))
+            })?;
+            if found.file_type().is_socket() {
+                Source::Served(machine.add_served(&file)?)
+            } else {
+                let access = if read_only { Access::Read } else { Access::Write };
+                let device = volume::open_device(&file, access)?;
+                incarnation = device.incarnation();
+                Source::Disk(machine.add_disk(&file, device, read_only)?)
+            }
         }
     };
-    Ok(Volume { path: path.to_vec(), source, read_only, incarnation: [0; 16] })
+    Ok(Volume { path: path.to_vec(), source, read_only, incarnation })
 }

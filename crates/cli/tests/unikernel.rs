@@ -9,6 +9,8 @@ mod image;
 
 #[path = "unikernel/counts.rs"]
 mod counts;
+#[path = "unikernel/disks.rs"]
+mod disks;
 #[path = "unikernel/faults.rs"]
 mod faults;
 #[path = "unikernel/programs.rs"]

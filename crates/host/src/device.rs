@@ -37,7 +37,7 @@ pub use open::{Access, Create, OpenOptions, open};
 pub use owner::{living_owner, owner};
 
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use atoll_block::{BLOCK_SIZE, Cached, memory_of_variants};
 
@@ -59,6 +59,12 @@ impl HostDevice {
     /// cannot be known.
     pub fn incarnation(&self) -> [u8; 16] {
         life::incarnation(self.file())
+    }
+
+    /// The storage, whose claims on it last as long as any copy of this is open: for a process that
+    /// uses the storage on behalf of this one, and may outlive it.
+    pub fn claim(&self) -> BorrowedFd<'_> {
+        self.file().as_fd()
     }
 
     /// Lets others have the storage, also while a process that was forked since it was opened has

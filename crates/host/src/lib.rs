@@ -11,7 +11,7 @@
 With the feature `server`: [`device`] gives a volume's storage as a block device; [`seal`] confines a
 process to it. [`directory`] is a directory of the host as a file system. [`memory`] says how much a cache may take, `medium` who waits for a medium. [`fuse`] serves a file system to the kernel;
 [`namespace`] gives a program a private view of the file tree; [`process`] splits this process in two.
-[`server`] serves volumes to many programs, [`virtio`] to virtual machines; [`expected`] is whose server a client trusts."
+[`server`] serves volumes to many programs, [`virtio`] to virtual machines; [`guest`] has a program be one, without a machine; [`expected`] is whose server a client trusts."
 )]
 #![deny(unsafe_code)]
 
@@ -29,6 +29,8 @@ mod errno;
 pub mod expected;
 #[cfg(feature = "server")]
 pub mod fuse;
+#[cfg(feature = "server")]
+pub mod guest;
 #[cfg(feature = "server")]
 mod medium;
 #[cfg(feature = "server")]

@@ -85,7 +85,11 @@ int atoll_mkfs(const char *path, const struct atoll_options *options);
  * Where `path` is the socket of a server (`atoll serve`), or SOCKET/VOLUME, this process becomes
  * one of its clients. The server judges what it may do (uid and gid of the options mean nothing
  * unless it is the superuser), and keeps what was done when this process ends. ECONNREFUSED:
- * nobody listens; EACCES: the server refuses, for the reason in atoll_error. */
+ * nobody listens; EACCES: the server refuses, for the reason in atoll_error.
+ *
+ * `vhost-user:SOCKET` is a virtio-fs device, which another process (`atoll serve --vhost-user`,
+ * virtiofsd) offers to virtual machines: this process is its guest, the only one. What is done
+ * there is done by its rules. */
 int atoll_mount(const char *path, const struct atoll_options *options);
 
 /* Closes all descriptors, makes everything durable and unmounts. Streams of atoll_opendir that are

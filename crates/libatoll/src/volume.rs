@@ -8,6 +8,7 @@ use atoll_block::{BLOCK_SIZE, BlockDevice, BlockError, RamDevice, memory_of_vari
 use atoll_fs::{Corruption, Fs, FsError};
 use atoll_host::client::{Address, CachedClient, ConnectError, Connection};
 use atoll_host::device::{self, Access, HostDevice, NewFile, OpenError, OpenOptions};
+use atoll_host::guest::{self, AttachError, GuestFs};
 use atoll_host::memory;
 use atoll_host::seal::{self, Permissions, SealError};
 use atoll_host::server::rules::Mode;
@@ -27,6 +28,9 @@ pub enum FileSystem {
     Own(Fs<Device>),
     /// One that a server serves, with the descriptors by which it is reached.
     Served(CachedClient, [RawFd; 3]),
+    /// One that another process offers to virtual machines, with the descriptors by which it is
+    /// reached.
+    Guest(GuestFs, [RawFd; 2]),
 }
 
 macro_rules! by_variant {
@@ -34,6 +38,7 @@ macro_rules! by_variant {
         match $self {
             FileSystem::Own(fs) => atoll_vfs::FileSystem::$verb(fs, $($arg),*),
             FileSystem::Served(client, _) => atoll_vfs::FileSystem::$verb(client, $($arg),*),
+            FileSystem::Guest(client, _) => atoll_vfs::FileSystem::$verb(client, $($arg),*),
         }
     };
 }
@@ -77,6 +82,8 @@ pub enum Storage {
     Ram(u64),
     /// In the hands of a server.
     Served(Address),
+    /// A virtio-fs device, which listens at this socket.
+    Guest(PathBuf),
 }
 
 /// How to mount.
@@ -106,7 +113,9 @@ impl MountOptions {
         // A cache of data is laid out for its bound at once.
         let most = match storage {
             Storage::Direct(_) => 64 << 20,
-            Storage::Mapped(_) | Storage::Ram(_) | Storage::Served(_) => usize::MAX,
+            Storage::Mapped(_) | Storage::Ram(_) | Storage::Served(_) | Storage::Guest(_) => {
+                usize::MAX
+            }
         };
         MountOptions {
             storage,
@@ -284,6 +293,7 @@ pub fn mount(options: &MountOptions) -> Result<Volume, MountError> {
             (device, place)
         }
         Storage::Served(place) => return attach(place, options),
+        Storage::Guest(socket) => return be_guest(socket, options),
         Storage::Mapped(path) => (host_device(path, Access::Mapped, options)?, shown(path)),
         Storage::Direct(path) => {
             // Half for data, half for metadata.
@@ -354,6 +364,34 @@ fn attach(place: &Address, options: &MountOptions) -> Result<Volume, MountError>
     Ok(user_of(FileSystem::Served(client, descriptors), options, false))
 }
 
+/// Begins a session with a virtio-fs device, whose only guest this process then is.
+fn be_guest(socket: &Path, options: &MountOptions) -> Result<Volume, MountError> {
+    let refused = |message: &str| {
+        let message = format!("{}{}: {message}", guest::PREFIX, socket.display());
+        Err(MountError::new(libc::EINVAL, message))
+    };
+    if options.sealable {
+        return refused("what a device offers cannot be sealed");
+    }
+    if options.read_only {
+        return refused("whether a device may be written its server says");
+    }
+    if options.access_times != AccessTimes::default() {
+        return refused("its access times are the server's affair");
+    }
+    let mut fs = guest::attach(socket).map_err(|error| {
+        let errno = match &error {
+            AttachError::Connect(_, error) => error.raw_os_error().unwrap_or(libc::ECONNREFUSED),
+            AttachError::Refused(_) => libc::EACCES,
+            AttachError::Device(..) => libc::EPROTO,
+            AttachError::Session(_, errno) => errno.raw(),
+        };
+        MountError::new(errno, error.to_string())
+    })?;
+    let descriptors = fs.transport().device().descriptors();
+    Ok(user_of(FileSystem::Guest(fs, descriptors), options, false))
+}
+
 fn shown(path: &Path) -> String {
     path.display().to_string()
 }
@@ -386,6 +424,10 @@ pub fn unmount(volume: Volume) -> Result<(), MountError> {
             client.into_inner().disconnect();
             Ok(())
         }
+        FileSystem::Guest(client, _) => {
+            client.disconnect();
+            Ok(())
+        }
     }
 }
 
@@ -394,13 +436,14 @@ pub fn unmount(volume: Volume) -> Result<(), MountError> {
 pub fn descriptors(volume: &Volume) -> &[RawFd] {
     match volume.fs() {
         FileSystem::Own(_) => &[],
+        FileSystem::Guest(_, descriptors) => descriptors,
         FileSystem::Served(_, descriptors) => descriptors,
     }
 }
 
 /// Whether a server has the volume, which other processes may use too.
 pub fn is_served(volume: &Volume) -> bool {
-    matches!(volume.fs(), FileSystem::Served(..))
+    matches!(volume.fs(), FileSystem::Served(..) | FileSystem::Guest(..))
 }
 
 /// Seals the process: it keeps this volume, its standard output, and nothing else of the host. See

@@ -142,6 +142,42 @@ impl<T: Transport> Client<T> {
         Ok((attr, handle))
     }
 
+    /// Makes a file, or opens what is there where the server knows how.
+    fn create_new(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        name: Name<'_>,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(Attr, Handle)> {
+        let args = CreateIn { flags: open_bits(flags) | O_CREAT, mode, ..CreateIn::default() };
+        self.created(cx, parent, &Request::Create { args, name }, flags)
+    }
+
+    /// Whether the server knows none of the extensions, and so is made for kernels. Those look a
+    /// name up before they use it, and such servers count on that.
+    fn is_for_kernels(&self) -> bool {
+        self.agreed.is_empty()
+    }
+
+    /// Says that a name is missing where a server for kernels has failed by that.
+    fn or_missing(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        name: Name<'_>,
+        done: Result<()>,
+    ) -> Result<()> {
+        if done != Err(Errno::EIO) || !self.is_for_kernels() {
+            return done;
+        }
+        match self.lookup(cx, parent, name) {
+            Err(Errno::ENOENT) => Err(Errno::ENOENT),
+            _ => done,
+        }
+    }
+
     /// Uses an open file of another session of the volume, by its `token`: a handle with the same
     /// rights, which is `EBADF` from the moment that the original is closed.
     ///
@@ -350,11 +386,13 @@ impl<T: Transport> FileSystem for Client<T> {
     }
 
     fn unlink(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<()> {
-        self.simple(cx, parent, &Request::Unlink { name })
+        let done = self.simple(cx, parent, &Request::Unlink { name });
+        self.or_missing(cx, parent, name, done)
     }
 
     fn rmdir(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<()> {
-        self.simple(cx, parent, &Request::Rmdir { name })
+        let done = self.simple(cx, parent, &Request::Rmdir { name });
+        self.or_missing(cx, parent, name, done)
     }
 
     fn rename(
@@ -367,7 +405,8 @@ impl<T: Transport> FileSystem for Client<T> {
         flags: RenameFlags,
     ) -> Result<()> {
         let args = Rename2In { newdir: new_parent.0, flags: flags.bits(), padding: 0 };
-        self.simple(cx, parent, &Request::Rename { args, name, new_name })
+        let done = self.simple(cx, parent, &Request::Rename { args, name, new_name });
+        self.or_missing(cx, parent, name, done)
     }
 
     fn link(
@@ -404,8 +443,30 @@ impl<T: Transport> FileSystem for Client<T> {
         mode: u32,
         flags: OpenFlags,
     ) -> Result<(Attr, Handle)> {
-        let args = CreateIn { flags: open_bits(flags) | O_CREAT, mode, ..CreateIn::default() };
-        self.created(cx, parent, &Request::Create { args, name }, flags)
+        if !self.is_for_kernels() || flags.contains(OpenFlags::EXCL) {
+            return self.create_new(cx, parent, name, mode, flags);
+        }
+        // Some such servers end at a request to create what is there.
+        match self.lookup(cx, parent, name) {
+            Err(Errno::ENOENT) => {
+                let made = self.create_new(cx, parent, name, mode, flags | OpenFlags::EXCL);
+                match made {
+                    // Another client was faster.
+                    Err(Errno::EEXIST) => self.lookup(cx, parent, name),
+                    made => return made,
+                }
+            }
+            found => found,
+        }
+        .and_then(|attr| match attr.file_type() {
+            FileType::Symlink => Err(Errno::ELOOP),
+            FileType::Directory => Err(Errno::EISDIR),
+            _ => {
+                let handle = self.open(cx, attr.ino, flags)?;
+                let emptied = flags.contains(OpenFlags::TRUNC);
+                Ok((if emptied { self.getattr(cx, attr.ino)? } else { attr }, handle))
+            }
+        })
     }
 
     fn tmpfile(

@@ -98,7 +98,7 @@ impl<D: Device, P: Platform> Console<D, P> {
     /// # Errors
     /// [`DeviceError`].
     pub fn pause(&mut self, turn: u64) -> Result<(), DeviceError> {
-        self.device.pause(INPUT, turn, false)
+        self.device.pause(INPUT, turn).map(drop)
     }
 }
 

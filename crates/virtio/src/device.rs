@@ -105,17 +105,21 @@ pub trait Device {
     fn ring(&mut self, number: u16);
 
     /// Passes a moment in which the device may answer by this queue. Called again and again, with
-    /// `turn` counting from 0, while the driver waits for one answer; `interrupt` says that the
-    /// device was told to interrupt, so that the processor may sleep until then.
+    /// `turn` counting from 0, while the driver waits for one answer. Returns whether the driver
+    /// had better look again; else it has the device interrupt, and [sleeps](Self::sleep).
     ///
     /// # Errors
     /// [`DeviceError::Lost`] when there will be no answer any more.
-    fn pause(&mut self, number: u16, turn: u64, interrupt: bool) -> Result<(), DeviceError>;
+    fn pause(&mut self, number: u16, turn: u64) -> Result<bool, DeviceError>;
 
-    /// Whether [`pause`](Self::pause) on this turn would sleep if an interrupt were to come.
-    fn would_sleep(&self, turn: u64) -> bool {
-        let _ = turn;
-        false
+    /// Sleeps until the device interrupts for this queue, which it was told to do. It may have done
+    /// so already. May return sooner.
+    ///
+    /// # Errors
+    /// As [`pause`](Self::pause).
+    fn sleep(&mut self, number: u16) -> Result<(), DeviceError> {
+        let _ = number;
+        Ok(())
     }
 
     /// Copies the device's configuration from `offset` on to `out`, twice if it changes meanwhile.
@@ -165,12 +169,12 @@ impl<D: Device + ?Sized> Device for &mut D {
         (**self).ring(number);
     }
 
-    fn pause(&mut self, number: u16, turn: u64, interrupt: bool) -> Result<(), DeviceError> {
-        (**self).pause(number, turn, interrupt)
+    fn pause(&mut self, number: u16, turn: u64) -> Result<bool, DeviceError> {
+        (**self).pause(number, turn)
     }
 
-    fn would_sleep(&self, turn: u64) -> bool {
-        (**self).would_sleep(turn)
+    fn sleep(&mut self, number: u16) -> Result<(), DeviceError> {
+        (**self).sleep(number)
     }
 
     fn configuration(&mut self, offset: usize, out: &mut [u8]) -> Result<(), DeviceError> {

@@ -236,16 +236,12 @@ impl<D: Device, P: Platform> Transport for VirtioFs<D, P> {
     }
 
     fn wait(&mut self, token: &Token) -> Result<(), Lost> {
-        let mut turn = 0;
-        while !self.ready(token)? {
-            let Slot::Sent(high, ..) = self.slots[token.0 as usize] else { return Err(Lost) };
-            let queue = if high { HIGH } else { REQUESTS };
-            if self.device.pause(queue, turn, false).is_err() && !self.ready(token)? {
-                return Err(self.lose());
-            }
-            turn += 1;
+        let Slot::Sent(high, head, _) = self.slots[token.0 as usize] else { return Err(Lost) };
+        if self.is_lost {
+            return Err(Lost);
         }
-        Ok(())
+        let (queue, device) = self.queue(high);
+        queue.wait_for(device, head).map_err(|_| self.lose())
     }
 
     fn receive(

@@ -150,31 +150,37 @@ impl<M: Mapped> Requests<M> {
         Ok(self.states[head.index()] != State::Sent)
     }
 
-    /// Waits for the answer.
+    /// Waits for the answer, and takes it.
+    ///
+    /// # Errors
+    /// As [`wait_for`](Self::wait_for).
+    pub fn wait<D: Device>(&mut self, device: &mut D, head: Head) -> Result<usize, DeviceError> {
+        self.wait_for(device, head)?;
+        self.answer(head)?.ok_or(DeviceError::Broken)
+    }
+
+    /// Returns when the answer is there, which [`answer`](Self::answer) then takes.
     ///
     /// # Errors
     /// [`DeviceError`], after which the device may still write to what it was given.
-    pub fn wait<D: Device>(&mut self, device: &mut D, head: Head) -> Result<usize, DeviceError> {
+    pub fn wait_for<D: Device>(&mut self, device: &mut D, head: Head) -> Result<(), DeviceError> {
         let mut turn = 0;
-        loop {
-            if let Some(written) = self.answer(head)? {
-                return Ok(written);
-            }
-            let sleeps = device.would_sleep(turn);
-            if sleeps && self.queue.want_interrupt(true) {
-                self.queue.want_interrupt(false);
-                continue;
-            }
-            let paused = device.pause(self.number, turn, sleeps);
-            if sleeps {
+        while !self.is_answered(head)? {
+            let mut passed = device.pause(self.number, turn);
+            if passed == Ok(false) {
+                // An answer that came before the device was told may come without an interrupt.
+                if !self.queue.want_interrupt(true) {
+                    passed = device.sleep(self.number).map(|()| false);
+                }
                 self.queue.want_interrupt(false);
             }
-            if let Err(error) = paused {
+            if let Err(error) = passed {
                 // What it had answered before counts.
-                return self.answer(head)?.ok_or(error);
+                return if self.is_answered(head)? { Ok(()) } else { Err(error) };
             }
             turn += 1;
         }
+        Ok(())
     }
 
     /// Stops the device and uses the queue no more.

@@ -383,13 +383,17 @@ impl<B: Backend> Device for FakeDevice<B> {
         }
     }
 
-    fn pause(&mut self, number: u16, turn: u64, _: bool) -> Result<(), DeviceError> {
-        let busy = !self.stopped && self.answer(usize::from(number));
-        if busy || turn < PATIENCE { Ok(()) } else { Err(DeviceError::Lost) }
+    fn pause(&mut self, number: u16, turn: u64) -> Result<bool, DeviceError> {
+        let looks_again = turn.is_multiple_of(2);
+        let busy = looks_again && !self.stopped && self.answer(usize::from(number));
+        if busy || turn < PATIENCE { Ok(looks_again) } else { Err(DeviceError::Lost) }
     }
 
-    fn would_sleep(&self, turn: u64) -> bool {
-        turn % 2 == 1
+    fn sleep(&mut self, number: u16) -> Result<(), DeviceError> {
+        if !self.stopped {
+            self.answer(usize::from(number));
+        }
+        Ok(())
     }
 
     fn configuration(&mut self, offset: usize, out: &mut [u8]) -> Result<(), DeviceError> {

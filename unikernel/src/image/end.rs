@@ -85,11 +85,17 @@ pub fn exit(status: u8) -> ! {
     ENDING.store(true, Ordering::Relaxed);
     let mut status = status;
     for volume in process::take().into_fs().into_parts() {
-        if let Volume::Own(fs) = volume
-            && let Err(error) = fs.unmount()
-        {
-            serial::say(format_args!("a volume cannot be unmounted: {error}"));
-            status = FAILED;
+        match volume {
+            Volume::Own(fs) => {
+                if let Err(error) = fs.unmount() {
+                    serial::say(format_args!("a volume cannot be unmounted: {error}"));
+                    status = FAILED;
+                }
+            }
+            Volume::Served(client) => {
+                client.disconnect().stop();
+            }
+            Volume::Devices(_) => {}
         }
     }
     end(status)

@@ -81,7 +81,6 @@ pub fn take() -> Option<u64> {
 }
 
 /// Takes `count` frames in a row.
-#[allow(dead_code)]
 pub fn take_row(count: u64) -> Option<u64> {
     let frames = frames();
     let len = count.checked_mul(PAGE)?;

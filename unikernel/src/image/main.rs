@@ -3,9 +3,9 @@
 //! Read in this order: [`boot`] the first instructions, and what the boot loader says; [`ports`]
 //! the processor's instructions and registers; [`serial`] the lines to the outside; [`frames`]
 //! memory by pages, [`paging`] addresses, [`heap`] the allocator; [`traps`] faults; [`clock`] and
-//! [`random`]; [`volumes`] the file systems; [`process`] the state of the one program, [`memory`]
-//! its memory, [`load`] how it begins; [`entry`] the way of its system calls, and [`calls`] what
-//! they do; [`end`] how it all ends.
+//! [`random`]; [`virtio`] devices, [`storage`] and [`volumes`] the file systems; [`process`] the
+//! state of the one program, [`memory`] its memory, [`load`] how it begins; [`entry`] the way of
+//! its system calls, and [`calls`] what they do; [`end`] how it all ends.
 //!
 //! One processor, no interrupts: nothing here runs twice at a time. Faults interrupt anything, and
 //! touch only [`frames`] and [`paging`].
@@ -30,7 +30,9 @@ mod process;
 mod random;
 mod serial;
 mod sole;
+mod storage;
 mod traps;
+mod virtio;
 mod volumes;
 
 use atoll_unikernel::command_line::CommandLine;

@@ -5,6 +5,7 @@
 //! | from 1 MiB | the image: text, constants, data, stacks with guard pages between |
 //! | from 4 MiB to [`END`](atoll_unikernel::elf::END) | the program |
 //! | [`DIRECT`] | physical memory from 4 MiB on, not executable |
+//! | registers of devices | as [`virtio`](crate::virtio) finds them, not cached |
 //! | [`heap`](crate::heap) | the image's heap, by pages as they are used |
 //!
 //! All runs in the most privileged mode, and pages that are not writable are not (CR0.WP). No page
@@ -13,6 +14,7 @@
 
 use core::arch::asm;
 use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use atoll_unikernel::PAGE;
 use atoll_unikernel::elf::Protection;
@@ -22,6 +24,8 @@ use crate::frames::{self, DIRECT};
 const PRESENT: u64 = 1;
 const WRITABLE: u64 = 2;
 const LARGE: u64 = 1 << 7;
+/// Not cached: written through, and read past the cache.
+const DEVICE: u64 = 1 << 3 | 1 << 4;
 const NOT_EXECUTABLE: u64 = 1 << 63;
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 /// Bytes of a large page.
@@ -162,6 +166,43 @@ pub unsafe fn map(address: u64, frame: u64, protection: Protection) -> bool {
         }
         None => false,
     }
+}
+
+/// Where registers of devices are found, one range behind the other.
+const DEVICES: u64 = 0xffff_d000_0000_0000;
+/// Where the next range begins.
+static NEXT_DEVICE: AtomicU64 = AtomicU64::new(DEVICES);
+
+/// Maps `len` bytes of a device's at the physical address `at`; where they are found.
+///
+/// # Safety
+/// There are a device's registers.
+pub unsafe fn map_device(at: u64, len: u64) -> Option<u64> {
+    let first = at & !(PAGE - 1);
+    let end = at.checked_add(len)?.checked_next_multiple_of(PAGE)?;
+    if end > ADDRESS {
+        return None;
+    }
+    let begin = NEXT_DEVICE.fetch_add(end - first, Ordering::Relaxed);
+    for page in (first..end).step_by(PAGE as usize) {
+        let protection = bits(Protection::READ | Protection::WRITE);
+        // SAFETY: addresses that nothing else has.
+        *unsafe { entry(root(), begin + (page - first), 1, true) }? = page | protection | DEVICE;
+    }
+    Some(begin + (at - first))
+}
+
+/// Where the byte at `address` is in physical memory, if its page is there.
+pub fn physical(address: u64) -> Option<u64> {
+    // SAFETY: as in `map`.
+    if let Some(entry) = unsafe { entry(root(), address, 2, false) }
+        && *entry & (PRESENT | LARGE) == PRESENT | LARGE
+    {
+        return Some(*entry & ADDRESS & !(LARGE_PAGE - 1) | address & (LARGE_PAGE - 1));
+    }
+    // SAFETY: as above.
+    let entry = unsafe { entry(root(), address, 1, false) }?;
+    (*entry & PRESENT != 0).then_some(*entry & ADDRESS | address & (PAGE - 1))
 }
 
 /// Takes the pages of `range` away, with their frames.

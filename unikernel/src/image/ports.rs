@@ -48,6 +48,16 @@ pub fn write32(port: u16, value: u32) {
     unsafe { asm!("out dx, eax", in("dx") port, in("eax") value, options(nomem, nostack)) };
 }
 
+/// Reads four bytes from a port.
+#[inline]
+pub fn read32(port: u16) -> u32 {
+    count_exit();
+    let value;
+    // SAFETY: as for `write8`.
+    unsafe { asm!("in eax, dx", in("dx") port, out("eax") value, options(nomem, nostack)) };
+    value
+}
+
 /// The time-stamp counter.
 #[inline]
 pub fn tsc() -> u64 {

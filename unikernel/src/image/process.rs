@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use atoll_posix::{Clock, Credentials, OFlags, Options, Posix};
-use atoll_unikernel::command_line::CommandLine;
+use atoll_unikernel::command_line::{CommandLine, Source};
 use atoll_unikernel::tree::Tree;
 use atoll_vfs::Timespec;
 
@@ -38,7 +38,8 @@ pub fn begin(tree: Tree<Volume>, line: &CommandLine) {
         descriptor_limit: DESCRIPTORS,
         umask: 0o022,
         credentials: Credentials { uid: 0, gid: 0 },
-        sole_user: true,
+        // Others may change what a device serves.
+        sole_user: !line.volumes.iter().any(|volume| matches!(volume.source, Source::Served(_))),
         ..Options::default()
     };
     let mut files = Posix::new(tree, ImageClock, &options);

@@ -3,7 +3,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use atoll_block::{BLOCK_SIZE, RamDevice};
+use atoll_block::{BLOCK_SIZE, Cached, RamDevice};
 use atoll_fs::{FormatOptions, Fs, FsError, MountOptions};
 use atoll_unikernel::command_line::{self, CommandLine, Source};
 use atoll_unikernel::devices::{Devices, Machine};
@@ -11,6 +11,8 @@ use atoll_unikernel::tree::Tree;
 use atoll_vfs::{Attr, Context, Errno, FileSystem, Ino, Name, Result};
 
 use crate::end::stop;
+use crate::storage::Storage;
+use crate::virtio::{self, Served};
 use crate::{clock, frames, random, serial};
 
 /// Bytes of the root volume where the command line names none.
@@ -21,15 +23,14 @@ const JOURNAL: u64 = 256;
 /// Such a volume has so many times the journal at least.
 const JOURNAL_PART: u64 = 16;
 
-/// The storage of a volume.
-pub type Storage = RamDevice<&'static mut [u8]>;
-
 /// A file system of the image.
 // There are few, and all are used all the time: no box.
 #[allow(clippy::large_enum_variant)]
 pub enum Volume {
     /// One of ours.
     Own(Fs<Storage>),
+    /// What a device serves.
+    Served(Served),
     /// The devices.
     Devices(Devices<Console>),
 }
@@ -38,6 +39,7 @@ macro_rules! by_variant {
     ($self:ident $verb:ident ($($arg:ident),*)) => {
         match $self {
             Volume::Own(fs) => fs.$verb($($arg),*),
+            Volume::Served(client) => client.$verb($($arg),*),
             Volume::Devices(devices) => devices.$verb($($arg),*),
         }
     };
@@ -127,27 +129,45 @@ fn open(volume: &command_line::Volume, module: &mut Option<&'static mut [u8]>) -
                 stop(format_args!("{path}: there is no initial module, or it is used already"))
             };
             let blocks = bytes.len() / BLOCK_SIZE * BLOCK_SIZE;
-            let device = RamDevice::over(&mut bytes[..blocks]);
+            let device = Storage::Memory(RamDevice::over(&mut bytes[..blocks]));
             match mount(device, volume) {
                 Ok(fs) => Volume::Own(fs),
                 Err(error) => stop(format_args!("{path}: the initial module: {error}")),
             }
         }
-        Source::Disk(_) | Source::Served(_) => {
-            stop(format_args!("{path}: this image has no driver for it"))
+        Source::Disk(number) => {
+            let disk = match virtio::disk(number) {
+                Ok(disk) => disk,
+                Err(error) => stop(format_args!("{path}: disk {number}: {error}")),
+            };
+            let device = Storage::Disk(Cached::new(disk, cache_bytes()));
+            match mount(device, volume) {
+                Ok(fs) => Volume::Own(fs),
+                Err(error) => stop(format_args!("{path}: disk {number}: {error}")),
+            }
         }
+        Source::Served(number) => match virtio::served(number) {
+            Ok(Ok(client)) => Volume::Served(client),
+            Ok(Err(error)) => stop(format_args!("{path}: file system {number}: {error}")),
+            Err(error) => stop(format_args!("{path}: file system {number}: {error}")),
+        },
     }
+}
+
+/// Bytes of memory for the cache of a disk, and for that of a volume's metadata.
+fn cache_bytes() -> usize {
+    let (memory, _) = frames::sizes();
+    (memory / 8) as usize
 }
 
 fn mount(
     device: Storage,
     volume: &command_line::Volume,
 ) -> core::result::Result<Fs<Storage>, FsError> {
-    let (memory, _) = frames::sizes();
     let options = MountOptions {
         read_only: volume.read_only,
         incarnation: volume.incarnation,
-        cache_bytes: (memory / 8) as usize,
+        cache_bytes: cache_bytes(),
         ..MountOptions::default()
     };
     Fs::mount(device, &options)
@@ -161,7 +181,7 @@ fn new(bytes: u64) -> Fs<Storage> {
         stop(format_args!("a volume of {bytes} bytes does not fit in {free} bytes of memory"));
     }
     let memory: Vec<u8> = vec![0; blocks as usize * BLOCK_SIZE];
-    let mut device = RamDevice::over(memory.leak());
+    let mut device = Storage::Memory(RamDevice::over(memory.leak()));
     let mut secrets = [0; 32];
     if random::fill(&mut secrets).is_err() {
         stop(format_args!("no random numbers: give seed= on the command line"));

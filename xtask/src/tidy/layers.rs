@@ -21,7 +21,17 @@ const LAYERS: [(&str, &[&str]); 13] = [
     ("crates/preload-backend", &["crates/transport", "crates/vfs", "crates/host"]),
     ("crates/fs", &["crates/block", "crates/vfs"]),
     ("crates/posix", &["crates/vfs"]),
-    ("unikernel", &["crates/block", "crates/vfs", "crates/fs", "crates/posix"]),
+    (
+        "unikernel",
+        &[
+            "crates/transport",
+            "crates/block",
+            "crates/vfs",
+            "crates/fs",
+            "crates/posix",
+            "crates/virtio",
+        ],
+    ),
     ("crates/server", &["crates/vfs", "crates/posix"]),
     (
         "crates/host",

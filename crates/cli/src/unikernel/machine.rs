@@ -10,13 +10,15 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use atoll_host::device::HostDevice;
 use atoll_unikernel::command_line::CommandLine;
 use atoll_unikernel::framing;
 use rustix::fs::MemfdFlags;
@@ -47,6 +49,10 @@ pub struct Machine {
     memory: u64,
     module: Option<OwnedFd>,
     devices: Vec<OsString>,
+    /// The volumes of its disks: locked against others until it has ended.
+    disks: Vec<HostDevice>,
+    /// How many file systems servers have.
+    served: u32,
 }
 
 /// What the image said.
@@ -69,7 +75,53 @@ impl Machine {
             memory,
             module: None,
             devices: Vec::new(),
+            disks: Vec::new(),
+            served: 0,
         }
+    }
+
+    /// Adds the volume in the file at `path`, which is open as `volume`, as a disk; its number.
+    /// QEMU keeps what the image writes in the same memory as this process would, so that it has
+    /// the same life: the host's page cache.
+    pub fn add_disk(
+        &mut self,
+        path: &Path,
+        volume: HostDevice,
+        read_only: bool,
+    ) -> Result<u32, Failure> {
+        let number = self.disks.len() as u32;
+        let read_only = if read_only { "on" } else { "off" };
+        let driver = match std::fs::metadata(path) {
+            Ok(found) if found.file_type().is_block_device() => "host_device",
+            _ => "file",
+        };
+        self.devices.push("-blockdev".into());
+        self.devices.push(
+            format!(
+                "driver=raw,node-name=disk{number},read-only={read_only},discard=unmap,\
+             detect-zeroes=off,cache.direct=off,cache.no-flush=off,file.driver={driver},\
+             file.filename={},file.locking=off,file.discard=unmap",
+                quoted(path)?
+            )
+            .into(),
+        );
+        self.devices.push("-device".into());
+        self.devices.push(format!("virtio-blk-pci,drive=disk{number},disable-legacy=on").into());
+        self.disks.push(volume);
+        Ok(number)
+    }
+
+    /// Adds the file system of the vhost-user server at `socket`; its number.
+    pub fn add_served(&mut self, socket: &Path) -> Result<u32, Failure> {
+        let number = self.served;
+        let socket = quoted(socket)?;
+        self.devices.push("-chardev".into());
+        self.devices.push(format!("socket,id=served{number},path={socket}").into());
+        self.devices.push("-device".into());
+        let device = format!("vhost-user-fs-pci,chardev=served{number},tag=served{number}");
+        self.devices.push(device.into());
+        self.served += 1;
+        Ok(number)
     }
 
     /// Gives it the initial module.
@@ -101,6 +153,8 @@ impl Machine {
         let (errors, errors_end) = pipe()?;
         let mut command = self.command(&line.write(), kvm, [&control_end, &errors_end])?;
         command.args(&self.devices).args(more).stdin(Stdio::piped());
+        // QEMU may be there for a moment longer than this process: the volumes are locked until then.
+        self.disks.iter().try_for_each(|disk| inherited(disk.claim()).map(drop))?;
         let mut child = self.start(&mut command)?;
         drop((control_end, errors_end));
         let input = child.stdin.take();
@@ -151,7 +205,7 @@ impl Machine {
         command.args(["-display", "none", "-m", &format!("{}k", self.memory.div_ceil(1024))]);
         command.args(["-chardev", "stdio,id=streams,signal=off", "-serial", "chardev:streams"]);
         for (name, end) in ["control", "errors"].into_iter().zip(ends) {
-            let fd = inherited(end)?;
+            let fd = inherited(end.as_fd())?;
             let set = fd.to_string();
             command.args(["-add-fd", &format!("fd={fd},set={set}")]);
             // Not to be truncated, which a pipe cannot be.
@@ -162,8 +216,16 @@ impl Machine {
         command.args(["-device", "isa-debugcon,iobase=0xe9,chardev=control"]);
         command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
         command.arg("-kernel").arg(&self.image).args(["-append", line]);
+        if self.served > 0 {
+            // The servers map it.
+            let memory = format!(
+                "memory-backend-memfd,id=memory,size={}k,share=on",
+                self.memory.div_ceil(1024)
+            );
+            command.args(["-object", &memory, "-numa", "node,memdev=memory"]);
+        }
         if let Some(module) = &self.module {
-            command.args(["-initrd", &format!("/proc/self/fd/{}", inherited(module)?)]);
+            command.args(["-initrd", &format!("/proc/self/fd/{}", inherited(module.as_fd())?)]);
         }
         Ok(command)
     }
@@ -223,6 +285,16 @@ impl Machine {
     }
 }
 
+/// A path as QEMU's options take it: a comma stands twice.
+fn quoted(path: &Path) -> Result<String, Failure> {
+    let path = std::path::absolute(path)
+        .map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
+    match path.to_str() {
+        Some(text) => Ok(text.replace(',', ",,")),
+        None => Err(Failure::new(format!("{}: QEMU takes no such name", path.display()))),
+    }
+}
+
 /// A pipe: where it is read, and where it is written.
 fn pipe() -> Result<(OwnedFd, OwnedFd), Failure> {
     let (reader, writer) = io::pipe().map_err(|error| Failure::new(format!("no pipe: {error}")))?;
@@ -230,7 +302,7 @@ fn pipe() -> Result<(OwnedFd, OwnedFd), Failure> {
 }
 
 /// Lets the emulator have a descriptor; its number.
-fn inherited(fd: &OwnedFd) -> Result<i32, Failure> {
+fn inherited(fd: BorrowedFd<'_>) -> Result<i32, Failure> {
     rustix::io::fcntl_setfd(fd, FdFlags::empty())
         .map_err(|error| Failure::new(format!("a descriptor: {}", io::Error::from(error))))?;
     Ok(fd.as_raw_fd())

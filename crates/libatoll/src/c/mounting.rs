@@ -120,6 +120,9 @@ unsafe fn storage(path: *const c_char, options: &AtollOptions) -> Result<Storage
     if let Some(place) = Address::find(&path) {
         return Ok(Storage::Served(place));
     }
+    if let Some(socket) = atoll_host::guest::socket(&path) {
+        return Ok(Storage::Guest(socket.to_owned()));
+    }
     Ok(if options.flags & ATOLL_PREAD != 0 { Storage::Direct(path) } else { Storage::Mapped(path) })
 }
 

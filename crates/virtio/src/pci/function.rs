@@ -58,17 +58,19 @@ pub trait Machine {
     /// cannot.
     fn map(&mut self, address: u64, len: u64) -> Option<Self::Registers>;
 
-    /// Passes a moment while the driver waits. `turn` counts from 0 for each answer; `interrupt`
-    /// says that the processor can sleep until an interrupt comes, which may have come already.
+    /// Passes a moment while the driver waits. `turn` counts from 0 for each answer. Returns
+    /// whether to look again; else the processor [sleeps](Self::sleep), if the device interrupts.
     ///
     /// # Errors
     /// [`DeviceError::Lost`] when it has waited for too long.
-    fn pause(&mut self, turn: u64, interrupt: bool) -> Result<(), DeviceError>;
+    fn pause(&mut self, turn: u64) -> Result<bool, DeviceError>;
 
-    /// Whether [`pause`](Self::pause) on this turn would sleep, were there an interrupt.
-    fn would_sleep(&self, turn: u64) -> bool {
-        let _ = turn;
-        false
+    /// Sleeps until an interrupt comes, which may have come already since the last sleep.
+    ///
+    /// # Errors
+    /// As [`pause`](Self::pause).
+    fn sleep(&mut self) -> Result<(), DeviceError> {
+        Ok(())
     }
 
     /// The address and the data of the message that interrupts this processor. `None` where the
@@ -168,7 +170,7 @@ impl<M: Machine> PciDevice<M> {
             if self.status() == 0 {
                 return true;
             }
-            if self.machine.pause(turn, false).is_err() {
+            if self.machine.pause(turn).is_err() {
                 break;
             }
         }
@@ -276,18 +278,18 @@ impl<M: Machine> Device for PciDevice<M> {
         }
     }
 
-    fn pause(&mut self, _: u16, turn: u64, interrupt: bool) -> Result<(), DeviceError> {
+    fn pause(&mut self, _: u16, turn: u64) -> Result<bool, DeviceError> {
         // All ones: the function has gone.
         if turn % TURNS == TURNS - 1
             && (self.status() & status::NEEDS_RESET != 0 || self.status() == 0)
         {
             return Err(DeviceError::Lost);
         }
-        self.machine.pause(turn, interrupt && self.interrupts)
+        Ok(self.machine.pause(turn)? || !self.interrupts)
     }
 
-    fn would_sleep(&self, turn: u64) -> bool {
-        self.interrupts && self.machine.would_sleep(turn)
+    fn sleep(&mut self, _: u16) -> Result<(), DeviceError> {
+        self.machine.sleep()
     }
 
     fn configuration(&mut self, offset: usize, out: &mut [u8]) -> Result<(), DeviceError> {

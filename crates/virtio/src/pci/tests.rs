@@ -184,8 +184,8 @@ impl Machine for Board {
         Some(Part(self.0.clone(), at as usize))
     }
 
-    fn pause(&mut self, turn: u64, _: bool) -> Result<(), DeviceError> {
-        if turn < 10 { Ok(()) } else { Err(DeviceError::Lost) }
+    fn pause(&mut self, turn: u64) -> Result<bool, DeviceError> {
+        if turn < 10 { Ok(true) } else { Err(DeviceError::Lost) }
     }
 }
 

@@ -1,0 +1,182 @@
+//! The machine's side of virtio devices: the configuration space by ports, registers in memory, and
+//! memory that a device reaches by physical addresses. The drivers are `atoll-virtio`.
+//!
+//! Answers are polled for. Each access to a register leaves the virtual machine, and is counted.
+#![allow(unsafe_code)]
+
+use core::ptr::NonNull;
+
+use atoll_transport::Shared;
+use atoll_unikernel::PAGE;
+use atoll_vfs::{Client, ClientOptions, Errno};
+use atoll_virtio::device::kinds;
+use atoll_virtio::disk::Disk;
+use atoll_virtio::fs::VirtioFs;
+use atoll_virtio::lent::Lent;
+use atoll_virtio::pci::{self, ConfigSpace, Function, Gap, Machine, Mmio, PciDevice, Registers};
+use atoll_virtio::{DeviceError, Platform, Region};
+
+use crate::frames::DIRECT;
+use crate::{clock, frames, paging, ports};
+
+/// Ports of the configuration space: which word, and that word.
+const ADDRESS: u16 = 0xcf8;
+const DATA: u16 = 0xcfc;
+/// Nanoseconds after which a device that does not answer is given up: a server may be stopped for a
+/// while, or a disk be slow.
+const PATIENCE: u64 = 300_000_000_000;
+/// Bytes that go through a place of the driver's at a time where the device cannot reach them.
+const COPIED: usize = 256 << 10;
+
+/// The configuration space of PCI.
+struct Ports;
+
+impl ConfigSpace for Ports {
+    fn read(&mut self, function: Function, offset: u16) -> u32 {
+        if offset >= 256 {
+            return u32::MAX;
+        }
+        ports::write32(ADDRESS, function.port_word(offset));
+        ports::read32(DATA)
+    }
+
+    fn write(&mut self, function: Function, offset: u16, value: u32) {
+        if offset < 256 {
+            ports::write32(ADDRESS, function.port_word(offset));
+            ports::write32(DATA, value);
+        }
+    }
+}
+
+/// Registers whose accesses are counted.
+#[derive(Debug)]
+pub struct Counted(Mmio);
+
+impl Registers for Counted {
+    fn read8(&self, at: usize) -> u8 {
+        ports::count_exit();
+        self.0.read8(at)
+    }
+
+    fn read16(&self, at: usize) -> u16 {
+        ports::count_exit();
+        self.0.read16(at)
+    }
+
+    fn read32(&self, at: usize) -> u32 {
+        ports::count_exit();
+        self.0.read32(at)
+    }
+
+    fn write8(&self, at: usize, value: u8) {
+        ports::count_exit();
+        self.0.write8(at, value);
+    }
+
+    fn write16(&self, at: usize, value: u16) {
+        ports::count_exit();
+        self.0.write16(at, value);
+    }
+
+    fn write32(&self, at: usize, value: u32) {
+        ports::count_exit();
+        self.0.write32(at, value);
+    }
+}
+
+/// This machine, for one device.
+#[derive(Debug, Default)]
+pub struct Here {
+    /// When the wait that is under way began.
+    since: u64,
+}
+
+impl Machine for Here {
+    type Registers = Counted;
+
+    fn map(&mut self, address: u64, len: u64) -> Option<Counted> {
+        // SAFETY: the caller has found a device's registers there; a range of addresses of its own
+        // is mapped for each.
+        let at = unsafe { paging::map_device(address, len) }?;
+        // SAFETY: mapped for ever.
+        Some(Counted(unsafe { Mmio::new(NonNull::new(at as *mut u8)?, len as usize) }))
+    }
+
+    fn pause(&mut self, turn: u64, _: bool) -> Result<(), DeviceError> {
+        if turn == 0 {
+            self.since = clock::monotonic();
+        } else if clock::monotonic() - self.since > PATIENCE {
+            return Err(DeviceError::Lost);
+        }
+        ports::pause();
+        Ok(())
+    }
+}
+
+/// This machine's memory, all of which a device reaches.
+#[derive(Debug)]
+pub struct Memory;
+
+impl Platform for Memory {
+    type Memory = Shared<'static>;
+
+    fn share(&mut self, len: usize) -> Option<Region<Shared<'static>>> {
+        let pages = (len as u64).div_ceil(PAGE);
+        let frame = frames::take_row(pages)?;
+        let at = NonNull::new((DIRECT + frame) as *mut u8)?;
+        // SAFETY: frames that nobody else has, and that are never given back. The device has not
+        // been told of them yet.
+        let memory = unsafe {
+            at.as_ptr().write_bytes(0, (pages * PAGE) as usize);
+            Shared::new(at, len)
+        };
+        Some(Region::new(memory, frame))
+    }
+
+    fn lend(&mut self, lent: &Lent) -> Option<u64> {
+        let at = lent.as_ptr() as u64;
+        let first = paging::physical(present(at))?;
+        let mut page = (at & !(PAGE - 1)) + PAGE;
+        while page < at + lent.len() as u64 {
+            // In one piece for the device too.
+            if paging::physical(present(page))? != first + (page - at) {
+                return None;
+            }
+            page += PAGE;
+        }
+        Some(first)
+    }
+}
+
+/// Touches the byte at `address`, which the caller has borrowed, so that its page is there.
+fn present(address: u64) -> u64 {
+    // SAFETY: a byte of a borrowed buffer.
+    unsafe { (address as *const u8).read_volatile() };
+    address
+}
+
+/// A disk.
+pub type VirtioDisk = Disk<PciDevice<Here>, Memory>;
+/// A file system that a device serves.
+pub type Served = Client<VirtioFs<PciDevice<Here>, Memory>>;
+
+/// The device with this number among those of its kind, in the order of their addresses.
+fn device(kind: u16, number: u32) -> Result<PciDevice<Here>, DeviceError> {
+    let all = pci::scan(&mut Ports);
+    let found = all.iter().filter(|found| found.kind == kind).nth(number as usize);
+    let function = found.ok_or(DeviceError::Lost)?.function;
+    // The firmware has given all devices their addresses.
+    let (mut low, mut high) = (Gap::new(0, 0), Gap::new(0, 0));
+    PciDevice::new(&mut Ports, function, &mut low, &mut high, Here::default())
+}
+
+/// The disk with this number.
+pub fn disk(number: u32) -> Result<VirtioDisk, DeviceError> {
+    Disk::new(device(kinds::BLOCK, number)?, Memory)
+}
+
+/// The file system's device with this number.
+pub fn served(number: u32) -> Result<Result<Served, Errno>, DeviceError> {
+    let transport = VirtioFs::new(device(kinds::FILE_SYSTEM, number)?, Memory, COPIED)?;
+    Ok(Client::connect(transport, ClientOptions::default()))
+}
