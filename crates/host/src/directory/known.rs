@@ -64,6 +64,8 @@ pub(super) struct Known {
     /// Other places where it was seen, the latest last: a file has as many names as it has links.
     others: Vec<Place>,
     pub(super) is_dir: bool,
+    /// It is the root of a mount in the directory.
+    pub(super) is_mount: bool,
     /// How often clients were given it, less how often they forgot it.
     count: u64,
     /// Open files and directories.
@@ -151,6 +153,7 @@ impl Table {
                     place,
                     others: Vec::new(),
                     is_dir,
+                    is_mount: false,
                     count: 0,
                     handles: 0,
                     fd: None,
@@ -281,6 +284,7 @@ impl Table {
             place: (Ino::ROOT, Box::default()),
             others: Vec::new(),
             is_dir: true,
+            is_mount: false,
             count: 0,
             // It is never closed.
             handles: 1,
