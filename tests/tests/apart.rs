@@ -6,10 +6,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use atoll_host::directory::Options;
 use atoll_tests::hostdir::HostDir;
@@ -18,7 +19,7 @@ use atoll_tests::served::{Served, guest, in_namespace, ring};
 use atoll_tests::subject::{RW, name};
 use atoll_vfs::{
     Context, Errno, FallocateMode, FileAt, FileSystem, Handle, Ino, OpenFlags, PendingSync,
-    RenameFlags, Result, SeekTo, SetAttr, SyncId, Timespec, XattrFlags, verbs,
+    RenameFlags, Rest, Result, SeekTo, SetAttr, SyncId, Timespec, XattrFlags, verbs,
 };
 
 const ROOT: Ino = Ino::ROOT;
@@ -409,4 +410,158 @@ fn the_end_of_a_server_waits_for_no_client() {
         }
         assert!(ended.is_some());
     });
+}
+
+/// However many cuts are left, none is made in the call: one too many waits for another.
+#[test]
+fn cuts_without_end_are_made_one_after_the_other() {
+    const CUTS: usize = 300;
+    let parent = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let (mut dir, _) = HostDir::with(parent, &Options::default()).unwrap();
+    let path = dir.path().to_owned();
+    let files: Vec<String> = (0..CUTS).map(|number| number.to_string()).collect();
+    files.iter().for_each(|file| drop(large(&path, file)));
+    let inos = files.iter().map(|file| dir.lookup(&cx(), ROOT, name(file)).unwrap().ino);
+    let inos: Vec<Ino> = inos.collect();
+    dir.work_in_steps(true);
+    let mut left: Vec<usize> = (0..CUTS).collect();
+    let mut most = 0;
+    while !left.is_empty() {
+        let mut waits_for = Vec::new();
+        left.retain(|number| {
+            let done = match cut(&mut dir, &files[*number], 3) {
+                Ok(size) => size == 3,
+                Err(error) => {
+                    assert_eq!(error, Errno::EAGAIN);
+                    let Some(Rest::Until(ino)) = dir.take_rest() else {
+                        panic!("it says how long")
+                    };
+                    waits_for.push(ino);
+                    false
+                }
+            };
+            !done
+        });
+        let own = waits_for.iter().filter(|ino| inos.contains(ino)).count();
+        assert_eq!(own, left.len());
+        waits_for.sort();
+        waits_for.dedup();
+        most = most.max(waits_for.len());
+        for ino in waits_for {
+            if let Some(work) = dir.begin_free(ino).unwrap() {
+                assert_eq!(work.flush().1, Ok(()));
+            }
+            assert!(matches!(dir.begin_free(ino), Ok(None)));
+        }
+    }
+    assert!(most < CUTS, "{most}");
+    assert!(files.iter().all(|file| fs::metadata(path.join(file)).unwrap().len() == 3));
+    // A caller that cannot come back has its cut made.
+    dir.work_in_steps(false);
+    large(&path, "0");
+    assert_eq!(cut(&mut dir, "0", 1), Ok(1));
+    assert_eq!(dir.take_rest(), None);
+}
+
+/// A directory of which every call does all of its work itself, as without tasks.
+struct Whole(HostDir);
+
+macro_rules! whole {
+    ($self:ident $verb:ident ($($arg:ident),*)) => { $self.0.$verb($($arg),*) };
+}
+
+impl FileSystem for Whole {
+    verbs!(whole: lookup forget getattr setattr readlink mknod mkdir symlink unlink rmdir rename
+        link open create tmpfile read read_vectored accessed write write_vectored copy_file_range
+        fallocate seek fsync mappable release opendir readdir readdir_names releasedir fsyncdir
+        syncfs begin_sync begin_fsync end_sync checkpoint_step take_rest begin_free free_step
+        statfs setxattr getxattr listxattr removexattr);
+
+    fn work_in_steps(&mut self, _: bool) -> bool {
+        false
+    }
+}
+
+/// How long calls of one client take while another cuts and removes files of 1 GiB, with the work
+/// in the calls and apart from them; in ATOLL_DIRECTORY, or where tests have their files.
+///
+/// `cargo test --release -p atoll-tests --test apart -- --ignored --nocapture in_figures`
+#[test]
+#[ignore = "takes minutes, and 2 GiB"]
+fn cuts_in_figures() {
+    let parent = std::env::var_os("ATOLL_DIRECTORY");
+    let parent = parent.map_or_else(|| env!("CARGO_TARGET_TMPDIR").into(), PathBuf::from);
+    for what in ["nothing", "cuts", "removals"] {
+        for apart in [false, true] {
+            let (dir, _) = HostDir::with(&parent, &Options::default()).unwrap();
+            let path = dir.path().to_owned();
+            let (times, longest) = if apart {
+                let served = Served::of_directory(dir, 0);
+                beside(what, &path, client(&served), client(&served))
+            } else {
+                let served = Served::of_directory(Whole(dir), 0);
+                beside(what, &path, client(&served), client(&served))
+            };
+            let at = |part: usize| times[(times.len() - 1) * part / 1000].as_secs_f64() * 1e6;
+            println!(
+                "{} {}: p50 {:.0} us, p99 {:.0}, p99.9 {:.0}, longest {:.0}; longest cut {:.2} s",
+                what,
+                if apart { "apart" } else { "in the call" },
+                at(500),
+                at(990),
+                at(999),
+                at(1000),
+                longest.as_secs_f64()
+            );
+        }
+    }
+}
+
+/// The times of `victim`'s calls, in order, while `cutter` cuts or removes large files; and the
+/// longest of the latter.
+fn beside(
+    what: &str,
+    path: &Path,
+    mut cutter: Box<dyn FileSystem + Send>,
+    mut victim: Box<dyn FileSystem + Send>,
+) -> (Vec<Duration>, Duration) {
+    let mut times = Vec::new();
+    let mut longest = Duration::ZERO;
+    let (attr, handle) = victim.create(&cx(), ROOT, name("own"), 0o600, RW).unwrap();
+    for _ in 0..5 {
+        let data = vec![7; 1 << 20];
+        let mut file = fs::File::create(path.join("f")).unwrap();
+        for _ in 0..1024 {
+            std::io::Write::write_all(&mut file, &data).unwrap();
+        }
+        drop(file);
+        // Others' writing back is not measured.
+        thread::sleep(Duration::from_secs(2));
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let begun = Instant::now();
+                match what {
+                    "removals" => cutter.unlink(&cx(), ROOT, name("f")).unwrap(),
+                    "cuts" => assert_eq!(cut(&mut *cutter, "f", 0), Ok(0)),
+                    _ => {}
+                }
+                longest = longest.max(begun.elapsed());
+                over.store(true, Ordering::Relaxed);
+            });
+            // Calls at a rate: those that would have come meanwhile wait too.
+            let begun = Instant::now();
+            let mut count = 0;
+            while !over.load(Ordering::Relaxed) || begun.elapsed() < Duration::from_secs(1) {
+                let due = begun + Duration::from_millis(1) * count;
+                count += 1;
+                thread::sleep(due.saturating_duration_since(Instant::now()));
+                victim.lookup(&cx(), ROOT, name("own")).unwrap();
+                victim.write(&cx(), attr.ino, handle, 0, &data[..4096]).unwrap();
+                times.push(due.elapsed());
+            }
+        });
+    }
+    times.sort();
+    (times, longest)
 }

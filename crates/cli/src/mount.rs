@@ -15,7 +15,7 @@ use rustix::process::{Signal, WaitOptions};
 
 use crate::failure::{FAILED, Failure, Outcome};
 use crate::notes;
-use crate::served::Served;
+use crate::served::{OfDirectory, Served};
 use crate::signals::{self, SignalSet};
 use crate::volume::{self, Access, Atime};
 
@@ -113,7 +113,7 @@ fn serve(
         Failure::new(format!("cannot mount {}: {error}", volume.display()))
     };
     let signals = block_signals().map_err(|error| cannot(&error))?;
-    let fs = Served::open(volume, access, None)?;
+    let fs = Served::open(volume, access, OfDirectory::default())?;
     let read_only = access == Access::Read;
     let owner = (0, 0);
     let options = MountOptions { source: volume, read_only, owner, checked: true, access_times };

@@ -14,7 +14,7 @@ use atoll_host::server::rules::{Mode, Rules};
 use atoll_vfs::AccessTimes;
 
 use crate::failure::Failure;
-use crate::served::Served;
+use crate::served::{OfDirectory, Served};
 use crate::volume;
 
 type Ended = io::Result<Vec<(String, Option<Served>)>>;
@@ -41,7 +41,7 @@ impl PrivateServer {
         let cannot = |error: &dyn fmt::Display| {
             Failure::new(format!("cannot serve {}: {error}", path.display()))
         };
-        let volume = Served::open(path, access, None)?;
+        let volume = Served::open(path, access, OfDirectory::default())?;
         let name = format!("run-{}-{number}", std::process::id());
         let bound = atoll_preload::in_directory(hidden, |dir| {
             let socket = dir.join(&name);

@@ -22,7 +22,7 @@ use crate::failure::{Failure, Outcome};
 use crate::guests::{self, VhostUser};
 use crate::logging;
 use crate::notes;
-use crate::served::{Served, Squash};
+use crate::served::{OfDirectory, Served, Squash};
 use crate::signals;
 use crate::size;
 use crate::volume::{self, Access, Atime};
@@ -49,7 +49,7 @@ use crate::volume::{self, Access, Atime};
 /// A directory is served as it is, and programs of the host may change it meanwhile. What clients
 /// make there is theirs on the host if the superuser runs the server; otherwise, and with
 /// all_squash, it is one user's (the server's, or anonuid's: 65534), and to each client its own.
-/// Nothing is served that is mounted in it, and no devices are made there.
+/// What is mounted in it is served with the option submounts only; no devices are made there.
 ///
 /// It runs in the foreground, tells a service manager when it is ready (sd_notify), and once it is,
 /// keeps access to nothing but the volumes and the socket. SIGHUP changes nothing. The socket's
@@ -57,8 +57,8 @@ use crate::volume::{self, Access, Atime};
 #[derive(clap::Args)]
 pub struct Args {
     /// A volume or a directory, and its name for clients: without NAME= that of its file, without
-    /// the extension. After it `:ro` for looking only; of a directory also `all_squash`, and
-    /// `anonuid=` and `anongid=`, as in `data:ro,all_squash,anonuid=1000`.
+    /// the extension. After it `:ro` for looking only; of a directory also `all_squash`, `anonuid=`
+    /// and `anongid=`, as in `data:ro,all_squash,anonuid=1000`, and `submounts`.
     #[arg(required = true, value_name = "[NAME=]VOLUME[:OPTION,...]")]
     volumes: Vec<Source>,
     /// Where clients find the server; several, each with rules of its own.
@@ -142,23 +142,26 @@ struct Source {
     name: String,
     path: PathBuf,
     access: Access,
-    squash: Option<Squash>,
+    how: OfDirectory,
 }
 
 /// Reads the options behind a volume, as in exports(5); `None` when they are none.
-fn options_of(text: &str) -> Option<(Access, Option<Squash>)> {
+fn options_of(text: &str) -> Option<(Access, OfDirectory)> {
     let (mut access, mut squash, mut anonymous) = (Access::Write, None, Squash::default());
+    let mut submounts = false;
     for option in text.split(',') {
         match option.split_once('=') {
             None if option == "ro" => access = Access::Read,
             None if option == "all_squash" => squash = Some(()),
+            None if option == "submounts" => submounts = true,
             Some(("anonuid", uid)) => anonymous.uid = Some(uid.parse().ok()?),
             Some(("anongid", gid)) => anonymous.gid = Some(gid.parse().ok()?),
             _ => return None,
         }
     }
     let named = anonymous != Squash::default();
-    Some((access, (squash.is_some() || named).then_some(anonymous)))
+    let squash = (squash.is_some() || named).then_some(anonymous);
+    Some((access, OfDirectory { squash, submounts }))
 }
 
 impl FromStr for Source {
@@ -168,7 +171,8 @@ impl FromStr for Source {
         let options = text
             .rsplit_once(':')
             .and_then(|(text, options)| options_of(options).map(|options| (text, options)));
-        let (text, (access, squash)) = options.unwrap_or((text, (Access::Write, None)));
+        let (text, (access, how)) =
+            options.unwrap_or((text, (Access::Write, OfDirectory::default())));
         let (name, path) = match text.split_once('=') {
             Some((name, path)) if !name.contains('/') => (Some(name), path),
             _ => (None, text),
@@ -178,7 +182,7 @@ impl FromStr for Source {
         if path.is_empty() || name.is_empty() || name.contains(['/', ':']) {
             return Err("it gives no name for clients; write NAME=VOLUME".to_owned());
         }
-        Ok(Source { name, path: path.into(), access, squash })
+        Ok(Source { name, path: path.into(), access, how })
     }
 }
 
@@ -234,7 +238,7 @@ pub fn run(args: &Args) -> Outcome {
     let doors = (|| {
         for source in &args.volumes {
             let path = volume::absolute(&source.path)?;
-            volumes.push((source.name.clone(), Served::open(&path, source.access, source.squash)?));
+            volumes.push((source.name.clone(), Served::open(&path, source.access, source.how)?));
             paths.push(path);
         }
         for (name, volume) in &mut volumes {
@@ -480,7 +484,9 @@ mod tests {
         assert_eq!(read("x=/a/data.vol:ro"), expect("x", "/a/data.vol", Access::Read));
         assert_eq!(read("/a=b/data"), expect("data", "/a=b/data", Access::Write));
         assert_eq!(read("./c=d.vol"), expect("c=d", "./c=d.vol", Access::Write));
-        let squash = |text: &str| text.parse::<Source>().unwrap().squash;
+        let how = |text: &str| text.parse::<Source>().unwrap().how;
+        let squash = |text: &str| how(text).squash;
+        assert_eq!(["d:ro", "d:ro,submounts"].map(|text| how(text).submounts), [false, true]);
         assert_eq!(squash("d:ro"), None);
         assert_eq!(squash("d:ro,all_squash"), Some(Squash::default()));
         let named = Some(Squash { uid: Some(7), gid: Some(8) });

@@ -83,6 +83,15 @@ pub struct Squash {
     pub gid: Option<u32>,
 }
 
+/// How a directory is served, beside what may be done with it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OfDirectory {
+    /// All files are one user's.
+    pub squash: Option<Squash>,
+    /// What is mounted in it is served too.
+    pub submounts: bool,
+}
+
 /// The user and group of nobody, as in exports(5).
 const NOBODY: u32 = 65534;
 
@@ -105,12 +114,14 @@ impl Served {
         }
     }
 
-    /// Opens what is at `path`. With `squash` it has to be a directory.
-    pub fn open(path: &Path, access: Access, squash: Option<Squash>) -> Result<Served, Failure> {
+    /// Opens what is at `path`. With any of `how` it has to be a directory.
+    pub fn open(path: &Path, access: Access, how: OfDirectory) -> Result<Served, Failure> {
+        let OfDirectory { squash, submounts } = how;
         let cannot = |why: &str| Failure::new(format!("cannot serve {}: {why}", path.display()));
         if !is_directory(path) {
-            if squash.is_some() {
-                return Err(cannot("all_squash, anonuid and anongid are for directories"));
+            if how != OfDirectory::default() {
+                let options = "all_squash, anonuid, anongid and submounts";
+                return Err(cannot(&format!("{options} are for directories")));
             }
             return Served::open_for_command(path, access);
         }
@@ -120,7 +131,7 @@ impl Served {
             return Err(cannot("only the superuser can make files for others"));
         }
         let read_only = access == Access::Read;
-        let options = Options { read_only, owners, ..Options::default() };
+        let options = Options { read_only, owners, submounts, ..Options::default() };
         HostDirectory::open(path, &options).map(Served::Directory).map_err(|error| {
             Failure::new(format!("cannot open the directory {}: {error}", path.display()))
         })
@@ -169,9 +180,13 @@ impl Served {
         name: impl Into<String>,
     ) -> Result<Arc<atoll_server::Volume<Served>>, atoll_vfs::Errno> {
         let foreign = matches!(self, Served::Directory(_) | Served::Guest(_));
+        let submounts = matches!(&self, Served::Directory(directory) if directory.has_submounts());
         let volume = atoll_host::server::volume(self, name);
         if foreign {
             volume.set_foreign(KnownMost::default())?;
+        }
+        if submounts {
+            volume.set_submounts();
         }
         Ok(volume)
     }

@@ -5,7 +5,7 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
@@ -14,20 +14,28 @@ use common::serving::Served;
 use common::{folder, ok, volume, wait_until, ways};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
 
 /// Each file below the working directory, with its content's checksum.
 const SUMS: &str = "find . -type f | sort | xargs sha256sum";
 
 /// A server of the directory `host`, whose devices are `devices`, each an argument of --vhost-user.
 fn serve(devices: &[&str]) -> Served {
+    serve_as("host", |_| (), devices)
+}
+
+/// The same, with options behind its name, and prepared before it is served.
+fn serve_as(source: &str, prepare: impl FnOnce(&Path), devices: &[&str]) -> Served {
     let dir = folder();
     // The volumes that tests of servers look at.
     for name in ["a.vol", "b.vol"] {
         volume(dir.path(), name, "32M");
     }
     fs::create_dir(dir.path().join("host")).unwrap();
+    prepare(&dir.path().join("host"));
     let devices = devices.iter().flat_map(|device| ["--vhost-user", device]);
-    let arguments: Vec<&str> = ["host"].into_iter().chain(devices).collect();
+    let arguments: Vec<&str> = [source].into_iter().chain(devices).collect();
     Served::again(dir, &arguments)
 }
 
@@ -265,4 +273,56 @@ fn a_guest_has_users_of_its_own() {
     assert_eq!((owner("roots"), owner("eight")), ((0, 100_001), (8, 8)));
     guest.end();
     served.stop();
+}
+
+/// What is mounted in a directory that is served with it is a mount of its own in a guest.
+#[test]
+fn a_guest_mounts_what_is_mounted() {
+    const NONE: Option<&str> = None;
+    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+    let may =
+        unshare(CloneFlags::CLONE_NEWNS).is_ok() && mount(NONE, "/", NONE, private, NONE).is_ok();
+    if !may {
+        println!("skipped: this needs a mount namespace of its own");
+        return;
+    }
+    let tmpfs = |at: PathBuf| {
+        fs::create_dir(&at).unwrap();
+        mount(Some("t"), &at, Some("tmpfs"), MsFlags::empty(), NONE).unwrap();
+        fs::write(at.join("same"), at.file_name().unwrap().as_encoded_bytes()).unwrap();
+    };
+    let prepare = |host: &Path| {
+        fs::write(host.join("same"), "host").unwrap();
+        tmpfs(host.join("t"));
+        tmpfs(host.join("t/u"));
+    };
+    let served = serve_as("host:submounts", prepare, &["g,tag=v", "h,tag=v,cache=60"]);
+    for socket in ["g", "h"] {
+        let mut guest = boot(&served, socket, 1);
+        assert_eq!(guest.ok("cat /mnt/same /mnt/t/same /mnt/t/u/same"), "hosttu");
+        let devices = "stat -c %d /mnt /mnt/same /mnt/t /mnt/t/same /mnt/t/u /mnt/t/u/same";
+        let said = guest.ok(devices);
+        let said: Vec<&str> = said.lines().collect();
+        assert!(said[0] == said[1] && said[2] == said[3] && said[4] == said[5], "{said:?}");
+        assert!(said[0] != said[2] && said[2] != said[4] && said[0] != said[4], "{said:?}");
+        let mounts = guest.ok("grep -c virtiofs /proc/mounts");
+        assert_eq!(mounts, "3\n");
+        assert_eq!(guest.ok("find /mnt -xdev -name same"), "/mnt/same\n");
+        guest.ok("echo of a guest > /mnt/t/u/made; mv /mnt/t/u/made /mnt/t/moved; sync
+             mkdir /mnt/t/u/d; ln /mnt/t/moved /mnt/t/linked; ls -lR /mnt > /dev/null");
+        let crossed = guest.run("ln /mnt/t/moved /mnt/linked 2>&1");
+        assert!(
+            crossed.status != 0 && crossed.output.contains("ross-device"),
+            "{}",
+            crossed.output
+        );
+        guest.ok("rm /mnt/t/linked; rmdir /mnt/t/u/d; umount /mnt/t/u; cat /mnt/t/u/same");
+        guest.end();
+        let moved = host(&served).join("t/moved");
+        assert_eq!(fs::read_to_string(&moved).unwrap(), "of a guest\n");
+        fs::remove_file(moved).unwrap();
+    }
+    let mounted = host(&served).join("t");
+    let _dir = served.stop();
+    umount2(&mounted, MntFlags::MNT_DETACH).unwrap();
 }

@@ -51,6 +51,8 @@ pub struct Volume<F> {
     address: OnceLock<Vec<u8>>,
     /// Whether others change the file system too.
     foreign: AtomicBool,
+    /// Whether other file systems are mounted in it.
+    submounts: AtomicBool,
     /// What clients know of it, if others do.
     pub(crate) known: OnceLock<Arc<Known>>,
 }
@@ -179,6 +181,7 @@ impl<F: FileSystem + Send> Volume<F> {
             shared: AtomicBool::new(false),
             address: OnceLock::new(),
             foreign: AtomicBool::new(false),
+            submounts: AtomicBool::new(false),
             known: OnceLock::new(),
         })
     }
@@ -216,6 +219,18 @@ impl<F: FileSystem + Send> Volume<F> {
         self.known.get_or_init(|| Known::new(most));
         self.foreign.store(true, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Other file systems are mounted in it, or may be
+    /// ([`is_submount`](FileSystem::is_submount)): kernels that want to know hear which directories
+    /// are their roots. To be called before there are sessions.
+    pub fn set_submounts(&self) {
+        self.submounts.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether other file systems may be mounted in it.
+    pub fn has_submounts(&self) -> bool {
+        self.submounts.load(Ordering::Relaxed)
     }
 
     /// Whether others change the file system too.

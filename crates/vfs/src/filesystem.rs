@@ -50,6 +50,13 @@ pub trait FileSystem {
         let _ = (ino, count);
     }
 
+    /// Whether `ino`, which [`lookup`](Self::lookup) has given, is the root of another file system
+    /// that is mounted in this one. Names and links do not cross.
+    fn is_submount(&mut self, ino: Ino) -> bool {
+        let _ = ino;
+        false
+    }
+
     /// The attributes of `ino`.
     ///
     /// # Errors

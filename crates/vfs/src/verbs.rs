@@ -6,7 +6,7 @@
 #[macro_export]
 macro_rules! verbs {
     ($body:ident: all) => { $crate::verbs! { $body:
-        lookup forget getattr setattr readlink mknod mkdir symlink unlink rmdir rename link open
+        lookup forget is_submount getattr setattr readlink mknod mkdir symlink unlink rmdir rename link open
         create tmpfile read read_vectored accessed write write_vectored copy_file_range fallocate
         seek fsync mappable release opendir readdir readdir_names releasedir fsyncdir syncfs
         begin_sync begin_fsync end_sync checkpoint_step work_in_steps take_rest begin_free free_step
@@ -24,6 +24,8 @@ macro_rules! verbs {
             -> $crate::Result<$crate::Attr> } };
     (@forget $body:ident) => { $crate::verbs! { @fn $body
         forget(ino: $crate::Ino, count: u64) -> () } };
+    (@is_submount $body:ident) => { $crate::verbs! { @fn $body
+        is_submount(ino: $crate::Ino) -> bool } };
     (@getattr $body:ident) => { $crate::verbs! { @fn $body
         getattr(cx: &$crate::Context, ino: $crate::Ino) -> $crate::Result<$crate::Attr> } };
     (@setattr $body:ident) => { $crate::verbs! { @fn $body

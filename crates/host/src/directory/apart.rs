@@ -27,7 +27,7 @@ use super::{HostDirectory, errno};
 const AT_ONCE: u64 = 4 << 20;
 /// How many cuts are left at a time, or remembered whose callers have not come back.
 const CUTS_MAX: usize = 256;
-/// How many files are left to be closed. Others are closed at once.
+/// How many files are left to be closed that somebody may wait for.
 const CLOSES_MAX: usize = 1024;
 
 /// Whether it takes long to free what is behind `size` of a file that has `blocks` of 512 bytes.
@@ -128,12 +128,13 @@ impl Apart {
         Some(outcome)
     }
 
-    /// Whether there is room for one more cut.
-    fn has_room(&mut self) -> bool {
-        if self.cuts.len() >= CUTS_MAX {
-            self.cuts.retain(|_, cut| cut.outcome().is_none());
+    /// The inode whose cut one more has to wait for, if there are too many.
+    fn first(&mut self) -> Option<Ino> {
+        if self.cuts.len() < CUTS_MAX {
+            return None;
         }
-        self.cuts.len() < CUTS_MAX
+        self.cuts.retain(|_, cut| cut.outcome().is_none());
+        self.cuts.keys().next().copied().filter(|_| self.cuts.len() >= CUTS_MAX)
     }
 
     fn close_later(&mut self, fd: Arc<OwnedFd>) {
@@ -196,7 +197,11 @@ impl HostDirectory {
             }
         }
         let fd = open(self)?;
-        if self.cuts_apart(old, size) && self.apart.has_room() {
+        if self.cuts_apart(old, size) {
+            if let Some(other) = self.apart.first() {
+                self.rest = Some(Rest::Until(other));
+                return Err(Errno::EAGAIN);
+            }
             let cut = Arc::new(Cut { size, outcome: Mutex::default() });
             self.apart.cuts.insert(old.ino, Arc::clone(&cut));
             self.apart.leave(old.ino, Work::Cut(fd, Making(cut)));
@@ -209,9 +214,11 @@ impl HostDirectory {
     /// `ino`, which was open as `fd` with the attributes `stat`, has no names any more, and nobody
     /// knows it: its storage goes with this descriptor, or with one that is open elsewhere.
     pub(super) fn close_last(&mut self, ino: Ino, fd: Arc<OwnedFd>, stat: &sys::Stat) {
-        let long = takes_long(stat.st_size as u64, stat.st_blocks as u64, 0);
-        if !self.steps || !long || Arc::strong_count(&self.apart.closes) > CLOSES_MAX {
+        if !self.steps || !takes_long(stat.st_size as u64, stat.st_blocks as u64, 0) {
             return;
+        }
+        if Arc::strong_count(&self.apart.closes) > CLOSES_MAX {
+            return self.apart.close_later(fd);
         }
         let under = match self.rest {
             None => ino,

@@ -61,9 +61,10 @@ pub(super) struct Births {
 }
 
 impl Births {
-    /// For the file system of the directory `root`.
-    pub fn of(root: BorrowedFd<'_>) -> Births {
-        let tell = fstatfs(root).is_ok_and(|found| LOCAL.contains(&(found.f_type as i64)));
+    /// For the file system of the directory `root`, if there is no other below it.
+    pub fn of(root: BorrowedFd<'_>, is_alone: bool) -> Births {
+        let tell =
+            is_alone && fstatfs(root).is_ok_and(|found| LOCAL.contains(&(found.f_type as i64)));
         Births { tell, inos: HashMap::new() }
     }
 
@@ -103,7 +104,7 @@ mod tests {
     fn an_inode_is_noted_when_its_birth_has_passed() {
         let dir = tempfile::tempdir().unwrap();
         let root = std::fs::File::open(dir.path()).unwrap();
-        let mut births = Births::of(root.as_fd());
+        let mut births = Births::of(root.as_fd(), true);
         let file = dir.path().join("file");
         std::fs::write(&file, b"").unwrap();
         let now = SystemTime::now();

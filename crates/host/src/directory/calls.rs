@@ -31,12 +31,13 @@ impl FileHandle {
     }
 }
 
-/// The handle of what `name` is in `dir`; symbolic links are not followed.
+/// The handle of what `name` is in `dir`, and the number of its mount; symbolic links are not
+/// followed.
 pub(super) fn handle(
     dir: BorrowedFd<'_>,
     name: &CStr,
     flags: i32,
-) -> rustix::io::Result<FileHandle> {
+) -> rustix::io::Result<(FileHandle, u64)> {
     let mut handle = FileHandle { len: HANDLE_MAX as u32, kind: 0, bytes: [0; HANDLE_MAX] };
     let mut mount = 0i32;
     // SAFETY: the name ends by NUL, and the structure has room for as many bytes as it says.
@@ -50,7 +51,8 @@ pub(super) fn handle(
             flags,
         )
     };
-    if result == 0 { Ok(handle) } else { Err(last_error()) }
+    let mount = u64::try_from(mount).unwrap_or_default();
+    if result == 0 { Ok((handle, mount)) } else { Err(last_error()) }
 }
 
 /// Has this thread make files as the user `uid`, and returns whether it does. It was another's.

@@ -201,7 +201,7 @@ impl HostDirectory {
             Arc::new(fd)
         };
         self.set_missing(&fd, mode)?;
-        let identity = self.means.identify(&fd).map_err(errno)?;
+        let identity = self.identify(&fd)?;
         // It has no name by which it could be found again, but its handle keeps it known.
         let ino = self.table.register(identity, (parent, b"."), false, Arc::clone(&fd))?;
         let attr = attributes::of(ino, &fd)?;

@@ -26,7 +26,24 @@ const OVERLAY: i64 = 0x794c_7630;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Identity(u128);
 
+/// An inode that was found, and the number of the mount that it was found in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    pub(super) identity: Identity,
+    pub(super) mount: u64,
+}
+
 impl Identity {
+    /// The identity of an inode of a mount whose place is told from others by `place`.
+    pub(super) fn in_mount(self, place: u64) -> Identity {
+        Identity(xxh3_128(&[&self.to_bytes()[..], &place.to_le_bytes()].concat()))
+    }
+
+    /// Its bytes.
+    pub(super) fn to_bytes(self) -> [u8; 16] {
+        self.0.to_le_bytes()
+    }
+
     /// The number for clients: the `attempt`th, if those before are taken by others.
     pub(super) fn ino(self, attempt: u8) -> Ino {
         let digest = match attempt {
@@ -65,26 +82,26 @@ impl Means {
         Ok(if births { Means::Birth } else { Means::Number })
     }
 
-    /// The identity of the inode that `fd` is open on.
-    pub(super) fn identify(self, fd: impl AsFd) -> rustix::io::Result<Identity> {
+    /// The inode that `fd` is open on.
+    pub(super) fn identify(self, fd: impl AsFd) -> rustix::io::Result<Found> {
         self.at(fd.as_fd(), c"", true)
     }
 
-    /// The identity of what `name` is in the directory `dir`, to be shown and not to be relied on.
-    pub(super) fn entry(self, dir: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<Identity> {
+    /// What `name` is in the directory `dir`, to be shown and not to be relied on.
+    pub(super) fn entry(self, dir: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<Found> {
         self.at(dir, name, false)
     }
 
-    fn at(self, fd: BorrowedFd<'_>, name: &CStr, itself: bool) -> rustix::io::Result<Identity> {
+    fn at(self, fd: BorrowedFd<'_>, name: &CStr, itself: bool) -> rustix::io::Result<Found> {
         let mut bytes = Vec::with_capacity(160);
         if let Means::Handle(flags) = self {
             let flags = if itself { flags | AT_EMPTY_PATH } else { flags };
             match calls::handle(fd, name, flags) {
-                Ok(handle) => {
+                Ok((handle, mount)) => {
                     let (kind, handle) = handle.parts();
                     bytes.extend_from_slice(&kind.to_le_bytes());
                     bytes.extend_from_slice(handle);
-                    return Ok(Identity(xxh3_128(&bytes)));
+                    return Ok(Found { identity: Identity(xxh3_128(&bytes)), mount });
                 }
                 // One inode without, as the root of what is mounted there.
                 Err(Errno::OPNOTSUPP | Errno::OVERFLOW) => {}
@@ -93,7 +110,8 @@ impl Means {
         }
         let flags = if itself { AtFlags::EMPTY_PATH } else { AtFlags::SYMLINK_NOFOLLOW };
         let flags = flags | AtFlags::NO_AUTOMOUNT;
-        let stat = statx(fd, name, flags, StatxFlags::INO | StatxFlags::BTIME)?;
+        let asked = StatxFlags::INO | StatxFlags::BTIME | StatxFlags::MNT_ID;
+        let stat = statx(fd, name, flags, asked)?;
         bytes.extend_from_slice(&stat.stx_dev_major.to_le_bytes());
         bytes.extend_from_slice(&stat.stx_dev_minor.to_le_bytes());
         bytes.extend_from_slice(&stat.stx_ino.to_le_bytes());
@@ -101,6 +119,6 @@ impl Means {
             bytes.extend_from_slice(&stat.stx_btime.tv_sec.to_le_bytes());
             bytes.extend_from_slice(&stat.stx_btime.tv_nsec.to_le_bytes());
         }
-        Ok(Identity(xxh3_128(&bytes)))
+        Ok(Found { identity: Identity(xxh3_128(&bytes)), mount: stat.stx_mnt_id })
     }
 }

@@ -69,6 +69,8 @@ pub(super) struct Known {
     pub(super) is_dir: bool,
     /// By which it is recognised.
     birth: Option<Birth>,
+    /// It is the root of a mount in the directory.
+    pub(super) is_mount: bool,
     /// How often clients were given it, less how often they forgot it.
     count: u64,
     /// Open files and directories.
@@ -172,6 +174,7 @@ impl Table {
                     others: Vec::new(),
                     is_dir,
                     birth: None,
+                    is_mount: false,
                     count: 0,
                     handles: 0,
                     fd: None,
@@ -303,6 +306,7 @@ impl Table {
             others: Vec::new(),
             is_dir: true,
             birth: None,
+            is_mount: false,
             count: 0,
             // It is never closed.
             handles: 1,

@@ -48,13 +48,13 @@ impl HostDirectory {
                         // Gone since it was listed.
                         continue;
                     };
-                    match numbered.then(|| self.means.entry(fd.as_fd(), name)).transpose() {
+                    match numbered.then(|| self.identify_entry(ino, &fd, name)).transpose() {
                         Ok(Some(identity)) => {
                             (self.table.number(identity).ok_or(Errno::EIO)?, file_type)
                         }
                         Ok(None) => (Ino(entry.ino().max(Ino::ROOT.0 + 1)), file_type),
-                        Err(rustix::io::Errno::NOENT) => continue,
-                        Err(error) => return Err(errno(error)),
+                        Err(Errno::ENOENT) => continue,
+                        Err(error) => return Err(error),
                     }
                 }
             };

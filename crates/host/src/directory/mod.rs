@@ -34,7 +34,8 @@
 //! - where the host's file system has neither handles nor times of birth (overlayfs), a number that
 //!   the host uses again is used again here
 //! - what is mounted in the directory is not shown: its names are `EXDEV`, or, where a server of
-//!   the superuser's has gone to a mount of its own, the directories that lie beneath
+//!   the superuser's has gone to a mount of its own, the directories that lie beneath. Where it is
+//!   served too (`mounts`), names and links do not cross, and `statfs` is that of the root
 //! - devices cannot be made (`EPERM`), but for the one of number 0 that overlay file systems make
 //! - an unlinked file gets no name again, unless it never had one
 //! - extended attributes are those of Linux: on regular files and directories only
@@ -49,6 +50,7 @@ mod identity;
 mod known;
 mod listing;
 mod locks;
+mod mounts;
 mod names;
 mod owners;
 mod pieces;
@@ -75,6 +77,7 @@ use files::Open;
 use identity::Means;
 pub use known::Bounds;
 use known::Table;
+use mounts::Mounts;
 pub use owners::Owners;
 pub use pieces::Piece;
 use syncs::Unsynced;
@@ -108,12 +111,15 @@ pub struct Options {
     pub owners: Option<Owners>,
     /// How much is remembered.
     pub bounds: Bounds,
+    /// What is mounted in the directory is served too, as file systems of their own.
+    pub submounts: bool,
 }
 
 /// A directory of the host.
 pub struct HostDirectory {
     table: Table,
     means: Means,
+    mounts: Mounts,
     owners: Owners,
     read_only: bool,
     /// Clients are others than this process's user.
@@ -156,16 +162,17 @@ impl HostDirectory {
             )
         })?;
         let means = Means::of(root.as_fd())?;
-        let identity = means.identify(&root)?;
+        let found = means.identify(&root)?;
         rustix::process::umask(Mode::empty());
         let root = Arc::new(root);
         let descriptors_max = raise_descriptor_limit();
-        let births = Births::of(root.as_fd());
+        let births = Births::of(root.as_fd(), !options.submounts);
         let mut table = Table::new(options.bounds.within(descriptors_max), births);
-        table.put_root(identity, Arc::clone(&root));
+        table.put_root(found.identity, Arc::clone(&root));
         Ok(HostDirectory {
             table,
             means,
+            mounts: Mounts::new(options.submounts, found.mount),
             owners: options.owners.unwrap_or_else(Owners::of_process),
             read_only: options.read_only,
             strangers: false,
@@ -183,7 +190,8 @@ impl HostDirectory {
     }
 
     /// Goes to a mount of its own of the directory, above which there is nothing, and where nothing
-    /// is mounted. To be called before it is used; it takes the superuser's rights.
+    /// is mounted but what is now, if that is served. To be called before it is used; it takes the
+    /// superuser's rights.
     ///
     /// # Errors
     /// Those of open_tree(2); then everything is as it was.
@@ -192,13 +200,20 @@ impl HostDirectory {
         let flags = OpenTreeFlags::OPEN_TREE_CLONE
             | OpenTreeFlags::OPEN_TREE_CLOEXEC
             | OpenTreeFlags::AT_EMPTY_PATH;
-        let tree = open_tree(&*self.root, c"", flags)?;
+        let all = if self.mounts.are_served { OpenTreeFlags::AT_RECURSIVE } else { flags };
+        let tree = open_tree(&*self.root, c"", flags | all)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = Arc::new(rustix::fs::openat(&tree, c".", flags, Mode::empty())?);
-        let identity = self.means.identify(&root)?;
-        self.table.put_root(identity, Arc::clone(&root));
+        let found = self.means.identify(&root)?;
+        self.mounts = Mounts::new(self.mounts.are_served, found.mount);
+        self.table.put_root(found.identity, Arc::clone(&root));
         self.root = root;
         Ok(())
+    }
+
+    /// Whether what is mounted in it is served too.
+    pub fn has_submounts(&self) -> bool {
+        self.mounts.are_served
     }
 
     /// From now on clients are others than this process's user. Where all files are one user's on

@@ -119,7 +119,7 @@ impl HostDirectory {
         };
         self.unsynced.changed(parent);
         self.set_missing(&fd, mode)?;
-        let identity = self.means.identify(&fd).map_err(errno)?;
+        let identity = self.identify(&fd)?;
         let ino = self.table.number(identity).ok_or(Errno::EIO)?;
         let by_name = Arc::new(self.anew(&fd, OFlags::PATH)?);
         let registered = self.table.register(identity, (parent, name.bytes()), false, by_name)?;

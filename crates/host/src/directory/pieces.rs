@@ -30,7 +30,6 @@ impl HostDirectory {
         (offset, len): (u64, u64),
         copied: bool,
     ) -> Result<Piece> {
-        self.settled(ino)?;
         let fd = Arc::clone(&self.file(ino, handle, OpenFlags::READ | OpenFlags::WRITE)?.fd);
         let size = sys::fstat(&fd).map_err(errno)?.st_size as u64;
         let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX);
@@ -39,6 +38,10 @@ impl HostDirectory {
             // A description of its own: whoever has it can set its flags.
             let file = self.anew(&fd, OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY)?;
             return Ok(Piece { file, offset, kept: None });
+        }
+        // It would be read for the copy. Linux asks again.
+        if self.steps && self.apart.is_cut(ino) {
+            return Err(Errno::EAGAIN);
         }
         let copied = self.copies.get(ino, &range, &fd)?;
         let file = copied.memory.as_fd().try_clone_to_owned().map_err(|_| Errno::EMFILE)?;

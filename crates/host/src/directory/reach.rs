@@ -15,6 +15,9 @@ const BENEATH: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_MAGICLINKS)
     .union(ResolveFlags::NO_XDEV);
 
+/// The same where other mounts are served too.
+const BENEATH_MOUNTS: ResolveFlags = BENEATH.difference(ResolveFlags::NO_XDEV);
+
 /// Names the inode and allows nothing else.
 const NAME_ONLY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
@@ -35,6 +38,13 @@ pub(super) fn open_in(
 ) -> rustix::io::Result<OwnedFd> {
     debug_assert!(!name.contains(&b'/') && name != b"..");
     openat2(dir, name, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, mode, BENEATH)
+}
+
+/// Names what `name` is in `dir`, also in another mount if those are served.
+fn name_in(dir: impl AsFd, name: &[u8], crosses: bool) -> rustix::io::Result<OwnedFd> {
+    debug_assert!(!name.contains(&b'/') && name != b"..");
+    let how = if crosses { BENEATH_MOUNTS } else { BENEATH };
+    openat2(dir, name, NAME_ONLY, Mode::empty(), how)
 }
 
 impl HostDirectory {
@@ -76,6 +86,7 @@ impl HostDirectory {
         // Up to a directory that is open, at the latest the root; then down again.
         let mut way = Vec::new();
         let mut at = ino;
+        let crosses = self.mounts.are_served;
         let mut fd = loop {
             // Without the directory of one of its names another may lead to it.
             let known = self.table.get(at).map_err(|error| (error, way.last().copied()))?;
@@ -91,18 +102,21 @@ impl HostDirectory {
         while let Some(child) = way.pop() {
             let known = self.table.get(child).map_err(|error| (error, None))?;
             let (identity, name) = (known.identity, known.place.1.clone());
-            let opened = self.with_room(|_| open_in(&fd, &name, NAME_ONLY, Mode::empty()));
-            fd = match opened {
+            let parent = known.place.0;
+            let opened = self.with_room(|_| name_in(&fd, &name, crosses));
+            let opened = match opened {
                 Ok(opened) => Arc::new(opened),
                 Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EXDEV) => {
                     return Err((Errno::ESTALE, Some(child)));
                 }
                 Err(error) => return Err((error, None)),
             };
-            let is = self.means.identify(&fd).map_err(|error| (errno(error), None))?;
-            if is != identity {
-                return Err((Errno::ESTALE, Some(child)));
+            match self.identify_in((parent, &fd), &name, &opened) {
+                Ok((is, _)) if is == identity => {}
+                Ok(_) | Err(Errno::EXDEV) => return Err((Errno::ESTALE, Some(child))),
+                Err(error) => return Err((error, None)),
             }
+            fd = opened;
             self.table.keep(child, Arc::clone(&fd));
         }
         Ok(fd)
@@ -115,10 +129,18 @@ impl HostDirectory {
     /// `ENOENT`, `ENOTDIR`, `ESTALE`; `EXDEV` for what is mounted there.
     pub(super) fn find(&mut self, parent: Ino, name: Name<'_>) -> Result<(Attr, Arc<OwnedFd>)> {
         let dir = self.fd(parent)?;
-        let fd = self.with_room(|_| open_in(&dir, name.bytes(), NAME_ONLY, Mode::empty()))?;
-        let fd = Arc::new(fd);
-        let attr = self.register(parent, name, &fd)?;
-        Ok((attr, fd))
+        let crosses = self.mounts.are_served;
+        let fd = Arc::new(self.with_room(|_| name_in(&dir, name.bytes(), crosses))?);
+        let (identity, is_mount) = self.identify_in((parent, &dir), name.bytes(), &fd)?;
+        let stat = attributes::said_of(&fd)?;
+        let attr = attributes::as_said(Ino::ROOT, &stat);
+        let place = (parent, name.bytes());
+        let ino = self.table.register(identity, place, attr.is_dir(), Arc::clone(&fd))?;
+        if is_mount {
+            self.table.get(ino)?.is_mount = true;
+        }
+        self.table.note_birth(ino, &stat);
+        Ok((Attr { ino, ..attr }, fd))
     }
 
     /// The attributes of what `name` is in `parent`: as [`find`](Self::find), by one call where the
@@ -138,23 +160,6 @@ impl HostDirectory {
         self.find(parent, name).map(|(attr, _)| attr)
     }
 
-    /// The attributes of the inode that `fd` is open on, which was seen as `name` in `parent`, with
-    /// its number.
-    pub(super) fn register(
-        &mut self,
-        parent: Ino,
-        name: Name<'_>,
-        fd: &Arc<OwnedFd>,
-    ) -> Result<Attr> {
-        let identity = self.means.identify(fd).map_err(errno)?;
-        let stat = attributes::said_of(fd)?;
-        let attr = attributes::as_said(Ino::ROOT, &stat);
-        let place = (parent, name.bytes());
-        let ino = self.table.register(identity, place, attr.is_dir(), Arc::clone(fd))?;
-        self.table.note_birth(ino, &stat);
-        Ok(Attr { ino, ..attr })
-    }
-
     /// The directory above `ino`: the one in which it was seen, if it is there still.
     ///
     /// # Errors
@@ -172,7 +177,7 @@ impl HostDirectory {
         // The one call that goes up. Nothing is done with what it leads to but to see which it is.
         let flags = NAME_ONLY | OFlags::DIRECTORY;
         let above = self.with_room(|_| openat(&fd, c"..", flags, Mode::empty()))?;
-        let identity = self.means.identify(&above).map_err(errno)?;
+        let identity = self.identify(&above)?;
         if self.table.get(parent).is_ok_and(|parent| parent.identity == identity) {
             return Ok(parent);
         }

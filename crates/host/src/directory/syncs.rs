@@ -171,7 +171,8 @@ impl HostDirectory {
         flushed
     }
 
-    /// Begins a sync of the host's whole file system; `None` where nothing is changed.
+    /// Begins a sync of the host's whole file system, and of those mounted in the directory that
+    /// clients have come to; `None` where nothing is changed.
     ///
     /// # Errors
     /// Those of writing what guests have stored into copies.
@@ -181,8 +182,12 @@ impl HostDirectory {
         }
         self.copies.meet_all()?;
         let id = self.unsynced.begin(Covers::All(self.unsynced.clock));
-        let root = Arc::clone(&self.root);
-        Ok(Some(PendingSync::new(id, move || sys::syncfs(&root).map_err(errno))))
+        let roots = [&[Arc::clone(&self.root)][..], &self.mounts.roots()].concat();
+        Ok(Some(PendingSync::new(id, move || {
+            // All of them, whatever one says.
+            let outcomes = roots.iter().map(|root| sys::syncfs(root).map_err(errno));
+            outcomes.fold(Ok(()), Result::and)
+        })))
     }
 
     /// Ends either.

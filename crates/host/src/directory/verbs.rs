@@ -178,6 +178,10 @@ impl FileSystem for HostDirectory {
         self.allocate(ino, handle, (offset, len), mode)
     }
 
+    fn is_submount(&mut self, ino: Ino) -> bool {
+        self.table.get(ino).is_ok_and(|known| known.is_mount)
+    }
+
     fn work_in_steps(&mut self, yes: bool) -> bool {
         self.table.collect();
         std::mem::replace(&mut self.steps, yes)

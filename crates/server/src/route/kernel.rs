@@ -40,7 +40,9 @@
 use std::sync::Arc;
 
 use atoll_vfs::server::{Caller, Reply, Server};
-use atoll_vfs::wire::attributes::{AttrOut, EntryOut, FATTR_SIZE, FUSE_ATTR_DAX, RawAttr};
+use atoll_vfs::wire::attributes::{
+    AttrOut, EntryOut, FATTR_SIZE, FUSE_ATTR_DAX, FUSE_ATTR_SUBMOUNT, RawAttr,
+};
 use atoll_vfs::wire::files::{
     FOPEN_CACHE_DIR, FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FUSE_IOCTL_DIR, FUSE_READ_LOCKOWNER,
     FUSE_WRITE_CACHE, IoctlIn, IoctlOut, O_APPEND, O_DSYNC, O_NOATIME, O_SYNC, OpenOut, WriteOut,
@@ -82,9 +84,10 @@ const O_ACCMODE: u32 = 3;
 const O_TRUNC: u32 = 0o1000;
 const O_DIRECT: u32 = if cfg!(target_arch = "aarch64") { 0o200000 } else { 0o40000 };
 
-// The type of a file in its mode, and that of a regular one.
+// The type of a file in its mode, that of a regular one, and that of a directory.
 const S_IFMT: u32 = 0o170_000;
 const S_IFREG: u32 = 0o100_000;
+const S_IFDIR: u32 = 0o040_000;
 
 /// The longest file of a volume that goes into a window where the kernel lets the server choose:
 /// what does not stay in a window of the usual size is copied into memory each time that it is
@@ -162,6 +165,8 @@ pub struct Kernel {
     /// Its leases.
     pub(crate) cache: Arc<KernelCache>,
     locks: LockRequests,
+    /// It is told which directories are roots of other file systems.
+    submounts: bool,
 }
 
 /// Where an answer has attributes, and what the kernel learns by them.
@@ -170,7 +175,7 @@ type Shown = Option<(usize, Lent)>;
 impl Kernel {
     /// The kernel of a session that has begun `cache`.
     pub fn new(cache: Arc<KernelCache>, options: KernelOptions) -> Kernel {
-        Kernel { options, cache, locks: LockRequests::default() }
+        Kernel { options, cache, locks: LockRequests::default(), submounts: false }
     }
 
     /// Has the users and groups that a request names be those of the volume.
@@ -333,6 +338,10 @@ impl Kernel {
             Request::Release(args) => self.cache.closed(args.fh),
             _ => {}
         }
+        if let Request::Init(args) = request {
+            let offers = args.features() & FUSE_SUBMOUNTS != 0;
+            self.submounts = offers && session.volume().has_submounts();
+        }
         let answered = codec.answer(session, caller, message, reply, room)?;
         if answered.message == 0 {
             let _ = session.take_needs();
@@ -409,7 +418,7 @@ impl Kernel {
 
     fn amend<F: FileSystem + Send>(
         &self,
-        session: &Session<F>,
+        session: &mut Session<F>,
         message: &Message<'_>,
         request: &Request<'_>,
         reply: &mut [u8],
@@ -425,9 +434,13 @@ impl Kernel {
                 let sole = others == Others::None;
                 let more = if sole { SOLE_FEATURES } else { FEATURES };
                 let mut features = out.features() | args.features() & more;
-                // The codec writes attributes into listings, which say nothing of the window.
-                if !sole || owner.is_some() || ids.is_some() || window {
+                // The codec writes attributes into listings, which say nothing of the window, nor
+                // of other file systems.
+                if !sole || owner.is_some() || ids.is_some() || window || self.submounts {
                     features &= !CACHING;
+                }
+                if self.submounts {
+                    features |= FUSE_SUBMOUNTS;
                 }
                 if window {
                     features |= args.features() & FUSE_HAS_INODE_DAX;
@@ -478,6 +491,14 @@ impl Kernel {
         if others != Others::Any && !matches!(opcode, FUSE_GETATTR | FUSE_SETATTR) {
             let entry = &mut reply[attr_ends - EntryOut::SIZE..attr_ends];
             EntryOut { entry_valid: FOR_EVER, ..EntryOut::load(entry) }.store(entry);
+        }
+        if self.submounts && opcode == FUSE_LOOKUP {
+            let place = &mut reply[attr_ends - EntryOut::SIZE..attr_ends];
+            let mut entry = EntryOut::load(place);
+            if entry.attr.mode & S_IFMT == S_IFDIR && session.is_submount(Ino(entry.nodeid)) {
+                entry.attr.flags |= FUSE_ATTR_SUBMOUNT;
+                entry.store(place);
+            }
         }
         if owner.is_some() || ids.is_some() || window {
             let place = &mut reply[attr_ends - RawAttr::SIZE..attr_ends];

@@ -310,6 +310,11 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         }
     }
 
+    fn is_submount(&mut self, ino: Ino) -> bool {
+        let inner = self.own.inodes.named(ino);
+        inner.is_ok_and(|inner| self.volume.lock().is_ok_and(|mut s| s.fs.is_submount(inner)))
+    }
+
     fn getattr(&mut self, cx: &Context, ino: Ino) -> Result<Attr> {
         let (mut call, inner) = self.call_on(cx, LOOK, ino)?;
         let attr = call.state.fs.getattr(&call.cx, inner)?;

@@ -129,6 +129,7 @@ fixed! {
 }
 
 constants! { u32:
+    FUSE_ATTR_SUBMOUNT = 1 << 0, "Of `RawAttr::flags`: the root of another file system.";
     FUSE_ATTR_DAX = 1 << 1, "Of `RawAttr::flags`: to be mapped into a virtual machine's window.";
     FATTR_MODE = 1 << 0, "Set the permission bits.";
     FATTR_UID = 1 << 1, "Set the owner.";

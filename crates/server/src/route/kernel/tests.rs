@@ -21,9 +21,13 @@ fn offer() -> Vec<u8> {
     message
 }
 
-/// The features that a mount with these options gets of all that there are.
-fn agreed(options: KernelOptions, access_times: AccessTimes) -> u64 {
+/// The features that a mount with these options gets of all that there are, of a volume or of what
+/// has other file systems in it.
+fn agreed(options: KernelOptions, access_times: AccessTimes, submounts: bool) -> u64 {
     let volume = crate::testing::volume();
+    if submounts {
+        volume.set_submounts();
+    }
     volume.set_access_times(access_times).unwrap();
     let mut session = volume.session(Credentials::default(), Access::default()).unwrap();
     let lends = if options.others == Others::None { Lends::All } else { Lends::Pages };
@@ -63,7 +67,9 @@ fn the_document_says_what_is_agreed() {
                             let ids = None;
                             let options =
                                 KernelOptions { owner, ids, others, unchanging, untold, window };
-                            mounts |= agreed(options, access_times);
+                            for submounts in [false, true] {
+                                mounts |= agreed(options, access_times, submounts);
+                            }
                         }
                     }
                 }

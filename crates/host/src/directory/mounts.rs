@@ -1,0 +1,141 @@
+//! File systems that are mounted in the directory, where they are served too.
+//!
+//! A name that leads into another mount is followed once the mount is noted here by its place: a
+//! directory and a name in it. Its inodes are told apart from all others by that place, so that
+//! each has a number of its own, whatever numbers the file systems use, also where one is mounted
+//! twice. The kernel of a virtual machine is told which directories are the roots of such mounts,
+//! and shows them as mounts of their own.
+//!
+//! Each mount that clients have come to is open as long as the directory is, for syncs of all: the
+//! host cannot unmount it meanwhile, but lazily.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use atoll_vfs::{Errno, Ino, Result};
+use rustix::fs::{FileType, OFlags};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::identity::{Found, Identity};
+use super::{HostDirectory, errno};
+
+/// The most mounts that are served. What is mounted beyond is not.
+const MOUNTS_MAX: usize = 256;
+
+/// One mount.
+#[derive(Debug)]
+struct Mount {
+    /// Tells its place from all others.
+    place: u64,
+    root: Arc<OwnedFd>,
+}
+
+/// The mounts.
+#[derive(Debug)]
+pub(super) struct Mounts {
+    /// Whether any are served but the root's.
+    pub(super) are_served: bool,
+    /// The number of the root's.
+    root: u64,
+    /// Those that clients have come to, by their numbers, which the host gives to others after
+    /// them.
+    met: HashMap<u64, Mount>,
+}
+
+impl Mounts {
+    /// Those of a directory that lies in the mount `root`.
+    pub(super) fn new(are_served: bool, root: u64) -> Mounts {
+        Mounts { are_served, root, met: HashMap::new() }
+    }
+
+    /// The identity of what was found, whose mount clients have come to.
+    fn identity(&self, found: Found) -> Option<Identity> {
+        if !self.are_served || found.mount == self.root {
+            return Some(found.identity);
+        }
+        self.met.get(&found.mount).map(|mount| found.identity.in_mount(mount.place))
+    }
+
+    /// The roots of those that clients have come to.
+    pub(super) fn roots(&self) -> Vec<Arc<OwnedFd>> {
+        self.met.values().map(|mount| Arc::clone(&mount.root)).collect()
+    }
+}
+
+/// The place of a mount: `name` in the directory `dir`.
+fn place(dir: Identity, name: &[u8]) -> u64 {
+    xxh3_64(&[&dir.to_bytes()[..], name].concat())
+}
+
+impl HostDirectory {
+    /// The identity of the inode that `fd` is open on.
+    ///
+    /// # Errors
+    /// `EXDEV` for one in a mount that clients have not come to.
+    pub(super) fn identify(&self, fd: impl AsFd) -> Result<Identity> {
+        let found = self.means.identify(fd).map_err(errno)?;
+        self.mounts.identity(found).ok_or(Errno::EXDEV)
+    }
+
+    /// The identity of the inode that `fd` is open on, which was found as `name` in the directory
+    /// `parent`, open as `dir`; and whether it is the root of another mount.
+    ///
+    /// # Errors
+    /// `EXDEV` for a mount that cannot be served.
+    pub(super) fn identify_in(
+        &mut self,
+        (parent, dir): (Ino, &OwnedFd),
+        name: &[u8],
+        fd: &OwnedFd,
+    ) -> Result<(Identity, bool)> {
+        let found = self.means.identify(fd).map_err(errno)?;
+        if !self.mounts.are_served || found.mount == self.mounts.root {
+            return Ok((found.identity, false));
+        }
+        let above = self.means.identify(dir).map_err(errno)?;
+        if above.mount == found.mount {
+            return self.mounts.identity(found).map(|is| (is, false)).ok_or(Errno::EXDEV);
+        }
+        let above = self.table.get(parent)?.identity;
+        self.meet(found.mount, place(above, name), fd)?;
+        self.mounts.identity(found).map(|is| (is, true)).ok_or(Errno::EXDEV)
+    }
+
+    /// Clients come to the mount `number` at `place`, whose root is open as `fd`.
+    fn meet(&mut self, number: u64, place: u64, fd: &OwnedFd) -> Result<()> {
+        if self.mounts.met.get(&number).is_some_and(|mount| mount.place == place) {
+            return Ok(());
+        }
+        let stat = rustix::fs::fstat(fd).map_err(errno)?;
+        let flags = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => OFlags::RDONLY | OFlags::DIRECTORY,
+            FileType::RegularFile => OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY,
+            _ => return Err(Errno::EXDEV),
+        };
+        // What was mounted there before, and what had the number.
+        self.mounts.met.retain(|met, mount| *met != number && mount.place != place);
+        if self.mounts.met.len() >= MOUNTS_MAX {
+            return Err(Errno::EXDEV);
+        }
+        let root = Arc::new(self.anew(fd, flags)?);
+        self.mounts.met.insert(number, Mount { place, root });
+        Ok(())
+    }
+
+    /// The identity of what `name` is in the directory `dir`, open as `fd`, to be shown and not to
+    /// be relied on.
+    pub(super) fn identify_entry(
+        &mut self,
+        dir: Ino,
+        fd: &OwnedFd,
+        name: &std::ffi::CStr,
+    ) -> Result<Identity> {
+        let found = self.means.entry(fd.as_fd(), name).map_err(errno)?;
+        if let Some(identity) = self.mounts.identity(found) {
+            return Ok(identity);
+        }
+        let above = self.table.get(dir)?.identity;
+        Ok(found.identity.in_mount(place(above, name.to_bytes())))
+    }
+}
