@@ -149,7 +149,7 @@ impl Probes {
     pub fn counts(&self, guest: &mut Guest) -> Counts {
         let text = guest.ok("cd /sys/kernel/tracing
              cat kprobe_profile events/atoll/answer/hist
-             grep 'virtio[0-9]*-' /proc/interrupts");
+             grep 'virtio[0-9]' /proc/interrupts");
         let counts = parse(&text, self.protocol);
         let counts = counts.unwrap_or_else(|| panic!("a count is missing in\n{text}"));
         let all = counts.total();

@@ -1,4 +1,5 @@
-//! The stock file servers for virtio-fs, peers: that in C, of the packages of QEMU, and that in Rust.
+//! The stock file servers for virtio-fs, which are peers: that in C, of the packages of QEMU, and
+//! that in Rust.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
