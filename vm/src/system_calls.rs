@@ -77,7 +77,11 @@ impl SystemCalls {
         let said = std::fs::read_to_string(self.folder.path().join("counts"));
         let said = said.expect("what perf has counted");
         let line = said.lines().find(|line| line.contains("sys_enter"));
-        let count = line.and_then(|line| line.split(',').next()?.parse().ok());
+        let count = line.and_then(|line| match line.split(',').next()? {
+            // None of its threads has run.
+            "<not counted>" => Some(0),
+            count => count.parse().ok(),
+        });
         count.unwrap_or_else(|| panic!("perf has counted nothing: {said}"))
     }
 
