@@ -1,4 +1,5 @@
-//! The stock file server for virtio-fs, in C, of the packages of QEMU: a peer.
+//! The stock file servers for virtio-fs, which are peers: that in C, of the packages of QEMU, and
+//! that in Rust.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -22,22 +23,41 @@ impl Virtiofsd {
     /// # Panics
     /// If it is not installed.
     pub fn start(source: &Path, options: &[&str]) -> Virtiofsd {
+        let source = format!("source={}", source.to_str().expect("a path in UTF-8"));
+        let program = parts::helper("/usr/lib/qemu/virtiofsd", "qemu-system-common");
+        let own = ["-f", "--fd=0", "-o", &source, "-o", "sandbox=chroot"];
+        let options = options.iter().flat_map(|option| ["-o", option]);
+        Self::with(&program, own.into_iter().chain(options))
+    }
+
+    /// Serves `source` by `program`, the server that is written in Rust, with more `options` in its
+    /// own words.
+    pub fn start_rust(program: &Path, source: &Path, options: &[&str]) -> Virtiofsd {
+        let source = format!("--shared-dir={}", source.to_str().expect("a path in UTF-8"));
+        let own = ["--fd=0", &source, "--sandbox=chroot"];
+        Self::with(program, own.into_iter().chain(options.iter().copied()))
+    }
+
+    fn with<'a>(program: &Path, arguments: impl Iterator<Item = &'a str>) -> Virtiofsd {
         let folder = tempfile::Builder::new().prefix("atoll-vm-").tempdir().expect("a folder");
         // It is given a socket that is listened to: no guest can come too early.
         let listener = UnixListener::bind(folder.path().join("s")).expect("a socket");
         let log = std::fs::File::create(folder.path().join("log")).expect("a file");
-        let source = source.to_str().expect("a path in UTF-8");
         let child = Command::new(parts::program("setpriv", "util-linux"))
             .args(["--pdeathsig", "KILL"])
-            .arg(parts::helper("/usr/lib/qemu/virtiofsd", "qemu-system-common"))
-            .args(["-f", "--fd=0", "-o", &format!("source={source}"), "-o", "sandbox=chroot"])
-            .args(options.iter().flat_map(|option| ["-o", option]))
+            .arg(program)
+            .args(arguments)
             .stdin(OwnedFd::from(listener))
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
             .expect("it starts");
         Virtiofsd { child, folder }
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Where it is reached.

@@ -15,7 +15,7 @@ use crate::errno::{Errno, Result};
 use crate::filesystem::FileSystem;
 use crate::pieces::Room;
 use crate::types::*;
-use crate::wire::attributes::{AttrOut, EntryOut, RawAttr, StatfsOut, Time};
+use crate::wire::attributes::{AttrOut, EntryOut, RawAttr, StatfsOut, Terms, Time};
 use crate::wire::files::{
     CopyFileRangeIn, CopyFileRangeOut, FUSE_FSYNC_FDATASYNC, LseekOut, OpenOut, SEEK_DATA,
     SEEK_HOLE, WriteOut, open_flags,
@@ -98,6 +98,7 @@ pub struct Reply {
 #[derive(Debug)]
 pub struct Server {
     options: ServerOptions,
+    terms: Terms,
     /// The extensions that INIT agreed on.
     agreed: Option<Extensions>,
     scratch: Vec<u8>,
@@ -108,7 +109,7 @@ struct Out<'r> {
     message: &'r mut [u8],
     at: usize,
     data: usize,
-    valid: u64,
+    terms: Terms,
 }
 
 impl Out<'_> {
@@ -122,7 +123,14 @@ impl Out<'_> {
 impl Server {
     /// A session that begins.
     pub fn new(options: ServerOptions) -> Self {
-        Server { options, agreed: None, scratch: Vec::new() }
+        let terms = Terms::all(options.valid);
+        Server { options, terms, agreed: None, scratch: Vec::new() }
+    }
+
+    /// Has the client be told of files on other `terms` from now on.
+    #[inline]
+    pub fn set_terms(&mut self, terms: Terms) {
+        self.terms = terms;
     }
 
     /// The extensions to FUSE that the client and this server have agreed to; `None` before INIT.
@@ -175,8 +183,8 @@ impl Server {
     ) -> core::result::Result<Reply, Malformed> {
         assert!(reply.len() >= REPLY_MAX);
         let header = &message.header;
-        let valid = self.options.valid;
-        let mut out = Out { message: reply, at: OutHeader::SIZE, data: 0, valid };
+        let terms = self.terms;
+        let mut out = Out { message: reply, at: OutHeader::SIZE, data: 0, terms };
         let result = match &message.request {
             Ok(request) => {
                 if !request.is_answered() {
@@ -356,7 +364,7 @@ impl Server {
             Request::Readdirplus(args) => {
                 let room = listed(room, args.size)?;
                 let from = (ino, Handle(args.fh), args.offset);
-                let how = (out.valid, btime);
+                let how = (out.terms, btime);
                 out.data = listing::with_attributes(fs, cx, from, how, &mut self.scratch, room)?;
             }
             Request::Releasedir(args) => fs.releasedir(cx, ino, Handle(args.fh))?,
@@ -462,8 +470,9 @@ fn opened(bits: u32, agreed: Extensions) -> OpenFlags {
 
 #[inline]
 fn put_attr(out: &mut Out<'_>, attr: &Attr, btime: bool) {
-    let attr_valid = out.valid;
-    out.put(&AttrOut { attr_valid, attr: RawAttr::from(attr), ..AttrOut::default() });
+    let attr_valid = out.terms.of(attr.mode);
+    let attr_raw = RawAttr { blksize: out.terms.block, ..RawAttr::from(attr) };
+    out.put(&AttrOut { attr_valid, attr: attr_raw, ..AttrOut::default() });
     if btime {
         out.put(&Time::from(attr.btime));
     }
@@ -471,7 +480,7 @@ fn put_attr(out: &mut Out<'_>, attr: &Attr, btime: bool) {
 
 #[inline]
 fn put_entry(out: &mut Out<'_>, attr: &Attr, btime: bool) {
-    out.put(&EntryOut::new(attr, out.valid));
+    out.put(&EntryOut::new(attr, out.terms));
     if btime {
         out.put(&Time::from(attr.btime));
     }

@@ -257,7 +257,7 @@ proptest! {
         for (ino, file_type, cookie, name) in entries.iter().map(entry) {
             let entry = DirEntry { ino, file_type, cookie, name: &name };
             at = put_dirent(&entry, &mut plain, at).expect("room");
-            let end = put_direntplus(&entry, None, 0, btime, &mut plus, plus_at).expect("room");
+            let end = put_direntplus(&entry, None, Terms::default(), btime, &mut plus, plus_at).expect("room");
             prop_assert_eq!(end - plus_at, direntplus_size(name.len(), btime));
             prop_assert!(put_dirent(&entry, &mut plain[..at], at).is_none());
             plus_at = end;

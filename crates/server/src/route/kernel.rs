@@ -14,6 +14,8 @@
 //!   (`identify::MAP`).
 //! - **Where there is no other client the kernel's caches are kept for ever**: names, missing
 //!   names, attributes, pages, listings, link targets. All files go through the page cache.
+//!   One that hears of no change keeps attributes but those that its own calls may change without
+//!   its expecting it (`terms`).
 //! - **No write-back cache.** A write(2) that has returned has reached the file system, so that it
 //!   survives the end of this process; dirty pages in the kernel would be lost with it. Stores
 //!   into a shared mapping reach the file system at msync(2), munmap(2) or exit, as POSIX has it.
@@ -342,6 +344,9 @@ impl Kernel {
             let offers = args.features() & FUSE_SUBMOUNTS != 0;
             self.submounts = offers && session.volume().has_submounts();
         }
+        if let Some(terms) = terms::of(&self.options, session, opcode) {
+            codec.set_terms(terms);
+        }
         let answered = codec.answer(session, caller, message, reply, room)?;
         if answered.message == 0 {
             let _ = session.take_needs();
@@ -393,14 +398,16 @@ impl Kernel {
     /// Says in an answer how long the kernel may rely on the attributes and the name in it.
     fn lend(&self, shown: Shown, reply: &mut [u8]) {
         let Some((at, lent)) = shown else { return };
-        let (attr_valid, valid) = (ATTR_VALID.max(self.options.valid()), &mut reply[at..]);
+        let (least, valid) = (ATTR_VALID.max(self.options.valid()), &mut reply[at..]);
         if lent.entry {
             let mut entry = EntryOut::load(valid);
-            entry.attr_valid = if lent.valid { attr_valid } else { entry.attr_valid };
+            entry.attr_valid =
+                if lent.valid { least.max(entry.attr_valid) } else { entry.attr_valid };
             entry.entry_valid = if lent.named { ATTR_VALID } else { entry.entry_valid };
             entry.store(valid);
         } else if lent.valid {
-            AttrOut { attr_valid, ..AttrOut::load(valid) }.store(valid);
+            let out = AttrOut::load(valid);
+            AttrOut { attr_valid: least.max(out.attr_valid), ..out }.store(valid);
         }
     }
 
@@ -516,5 +523,6 @@ impl Kernel {
     }
 }
 
+mod terms;
 #[cfg(test)]
 mod tests;

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use crate::errno::{Errno, Result};
 use crate::filesystem::FileSystem;
 use crate::types::*;
+use crate::wire::attributes::Terms;
 use crate::wire::directory::{direntplus_size, get_dirent, put_dirent, put_direntplus};
 
 /// Writes the entries from the place that `cookie` names to `room`. Returns the bytes written, 0 at
@@ -38,7 +39,7 @@ pub(super) fn plain<F: FileSystem + ?Sized>(
 }
 
 /// As [`plain`], from `(directory, handle, cookie)` and with the attributes of each entry but `.`
-/// and `..`, which is a lookup that the client forgets and that it may rely on for `valid` seconds.
+/// and `..`, which is a lookup that the client forgets and that it may rely on as `terms` say.
 /// An entry that may not be looked up comes without.
 ///
 /// The names wait in `scratch` meanwhile, never in `room`, which the client may be changing.
@@ -46,7 +47,7 @@ pub(super) fn with_attributes<F: FileSystem + ?Sized>(
     fs: &mut F,
     cx: &Context,
     from: (Ino, Handle, u64),
-    (valid, btime): (u64, bool),
+    (terms, btime): (Terms, bool),
     scratch: &mut Vec<u8>,
     room: &mut [u8],
 ) -> Result<usize> {
@@ -82,7 +83,7 @@ pub(super) fn with_attributes<F: FileSystem + ?Sized>(
         };
         // What was listed may have been replaced, and its number need not be right.
         entry.ino = attr.as_ref().map_or(entry.ino, |attr| attr.ino);
-        let Some(end) = put_direntplus(&entry, attr.as_ref(), valid, btime, room, done) else {
+        let Some(end) = put_direntplus(&entry, attr.as_ref(), terms, btime, room, done) else {
             break;
         };
         done = end;
@@ -134,7 +135,9 @@ mod tests {
         let mut room = alloc::vec![0; 4096];
         let from = (Ino::ROOT, handle, 0);
         let mut scratch = Vec::new();
-        let len = with_attributes(&mut fs, &cx, from, (0, false), &mut scratch, &mut room).unwrap();
+        let len =
+            with_attributes(&mut fs, &cx, from, (Terms::default(), false), &mut scratch, &mut room)
+                .unwrap();
         let (mut at, mut found) = (0, 0);
         while at < len {
             let front = EntryOut::load(&room[at..]);

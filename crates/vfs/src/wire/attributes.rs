@@ -185,7 +185,7 @@ impl From<&Attr> for RawAttr {
             uid: attr.uid,
             gid: attr.gid,
             rdev: attr.rdev,
-            blksize: 4096,
+            blksize: BLOCK,
             flags: 0,
         }
     }
@@ -217,16 +217,55 @@ impl RawAttr {
     }
 }
 
-impl EntryOut {
-    /// The answer that tells of `attr`, and that the name and this may be relied on for `valid`
-    /// seconds.
+/// How a client is told of files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// For how many seconds it may rely on names.
+    pub names: u64,
+    /// For how many seconds on attributes.
+    pub attributes: u64,
+    /// For how many seconds on those of a file with a set-ID bit, which a write of the client may
+    /// take.
+    pub set_id: u64,
+    /// The length of reads and writes that suits it (st_blksize), in bytes: a power of two.
+    pub block: u32,
+}
+
+impl Default for Terms {
+    /// Nothing may be relied on.
+    fn default() -> Self {
+        Terms::all(0)
+    }
+}
+
+impl Terms {
+    /// All may be relied on as long.
+    pub const fn all(seconds: u64) -> Terms {
+        Terms { names: seconds, attributes: seconds, set_id: seconds, block: BLOCK }
+    }
+
+    /// For how many seconds it may rely on the attributes of a file of this mode.
     #[inline]
-    pub fn new(attr: &Attr, valid: u64) -> Self {
+    pub const fn of(&self, mode: u32) -> u64 {
+        if mode & SET_ID == 0 { self.attributes } else { self.set_id }
+    }
+}
+
+/// The length of reads and writes that suits a client for which a call is cheap.
+const BLOCK: u32 = 4096;
+/// The set-user-ID and set-group-ID bits of a mode.
+const SET_ID: u32 = 0o6000;
+
+impl EntryOut {
+    /// The answer that tells of `attr`, and that the name and this may be relied on as `terms`
+    /// say.
+    #[inline]
+    pub fn new(attr: &Attr, terms: Terms) -> Self {
         EntryOut {
             nodeid: attr.ino.0,
-            entry_valid: valid,
-            attr_valid: valid,
-            attr: attr.into(),
+            entry_valid: terms.names,
+            attr_valid: terms.of(attr.mode),
+            attr: RawAttr { blksize: terms.block, ..attr.into() },
             ..EntryOut::default()
         }
     }

@@ -1,6 +1,6 @@
 //! Entries of listings.
 
-use super::attributes::{EntryOut, Time};
+use super::attributes::{EntryOut, Terms, Time};
 use super::fixed::{Fixed, fixed};
 use crate::types::{Attr, DirEntry, FileType, Ino, NAME_MAX};
 
@@ -37,12 +37,12 @@ pub fn put_dirent(entry: &DirEntry<'_>, out: &mut [u8], at: usize) -> Option<usi
 }
 
 /// Writes `entry` with its attributes, if they are known, to `out` from `at`, if that fits: they
-/// may be relied on for `valid` seconds. With `btime`, the time of creation follows the attributes.
+/// may be relied on as `terms` say. With `btime`, the time of creation follows the attributes.
 /// Returns where it ends.
 pub fn put_direntplus(
     entry: &DirEntry<'_>,
     attr: Option<&Attr>,
-    valid: u64,
+    terms: Terms,
     btime: bool,
     out: &mut [u8],
     at: usize,
@@ -50,7 +50,7 @@ pub fn put_direntplus(
     let front = EntryOut::SIZE + if btime { Time::SIZE } else { 0 };
     let end = put_dirent(entry, out, at.checked_add(front)?)?;
     // Inode 0 says that nothing is known, and counts as no lookup.
-    let known = attr.map_or(EntryOut::default(), |attr| EntryOut::new(attr, valid));
+    let known = attr.map_or(EntryOut::default(), |attr| EntryOut::new(attr, terms));
     known.store(&mut out[at..]);
     if btime {
         Time::from(attr.map_or_else(Default::default, |attr| attr.btime))
