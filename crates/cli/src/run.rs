@@ -47,8 +47,8 @@ const DEFAULT_PATH: &str = "/vol";
 pub struct Args {
     /// A volume or a directory, and the directory where it appears (/vol); `:ro` after both for
     /// looking only. One below / need not exist. A volume that `atoll serve` serves is named by the
-    /// server's socket: SOCKET, or SOCKET/VOLUME if it serves several. `vhost-user:SOCKET` is a file
-    /// system that another process offers to virtual machines there, by virtio-fs.
+    /// server's socket: SOCKET, or SOCKET/VOLUME if it serves several. `vhost-user:SOCKET` is a
+    /// file system that another process offers to virtual machines there, by virtio-fs.
     #[arg(short, long = "volume", value_name = "VOLUME[:PATH[:ro]]")]
     volumes: Vec<OsString>,
     /// What reading does to the time of last access of files and directories: nothing if not given.
