@@ -50,7 +50,7 @@ impl<M: Mapped> Requests<M> {
             return Err(DeviceError::Unsupported);
         }
         // A device may offer a size that is no power of two only by mistake: the next lower one.
-        let size = 1 << offered.min(most).min(crate::queue::SIZE_MAX).max(1).ilog2();
+        let size = 1 << offered.min(most).clamp(1, crate::queue::SIZE_MAX).ilog2();
         let options = QueueOptions {
             size,
             parts_max: parts,

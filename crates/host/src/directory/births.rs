@@ -37,7 +37,7 @@ impl Birth {
         let tells_mounts = stat.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT);
         let is_mount = stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
         let told = has.contains(StatxFlags::INO | StatxFlags::BTIME) && tells_mounts && !is_mount;
-        told.then(|| Birth {
+        told.then_some(Birth {
             device: (stat.stx_dev_major, stat.stx_dev_minor),
             number: stat.stx_ino,
             time: (stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec),
@@ -63,8 +63,7 @@ pub(super) struct Births {
 impl Births {
     /// For the file system of the directory `root`, if there is no other below it.
     pub fn of(root: BorrowedFd<'_>, is_alone: bool) -> Births {
-        let tell =
-            is_alone && fstatfs(root).is_ok_and(|found| LOCAL.contains(&(found.f_type as i64)));
+        let tell = is_alone && fstatfs(root).is_ok_and(|found| LOCAL.contains(&found.f_type));
         Births { tell, inos: HashMap::new() }
     }
 
