@@ -266,3 +266,6 @@ impl<D: Device, P: Platform> Transport for VirtioFs<D, P> {
         Ok(Received { message: own, data: more })
     }
 }
+
+#[cfg(test)]
+mod tests;

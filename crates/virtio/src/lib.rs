@@ -14,6 +14,8 @@
 #![deny(unsafe_code)]
 
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
 pub mod console;
 pub mod device;
