@@ -16,4 +16,6 @@ pub use registers::{Mmio, Registers};
 pub use space::{ConfigSpace, Found, Function, scan};
 
 #[cfg(test)]
+mod chance;
+#[cfg(test)]
 mod tests;

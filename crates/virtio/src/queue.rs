@@ -393,4 +393,6 @@ impl<M: Mapped> Queue<M> {
 }
 
 #[cfg(test)]
+mod chance;
+#[cfg(test)]
 mod tests;

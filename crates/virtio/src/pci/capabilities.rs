@@ -60,8 +60,14 @@ fn place(bars: &[Bar; BARS], bar: u8, offset: u64, len: u64) -> Option<Place> {
     Some(Place { address: bar.address.checked_add(offset)?, len })
 }
 
+/// As [`place`], of registers, which begin at a multiple of `align`, as the specification has it
+/// for each kind: others no driver could read.
+fn registers(bars: &[Bar; BARS], bar: u8, offset: u64, len: u64, align: u64) -> Option<Place> {
+    place(bars, bar, offset, len).filter(|it| it.address.is_multiple_of(align))
+}
+
 /// Reads a function's capabilities. Of several structures of a kind the first counts, as the
-/// device prefers it; one that lies outside of the function's memory is passed over.
+/// device prefers it; one that lies outside of the function's memory, or askew, is passed over.
 pub fn read<C: ConfigSpace>(space: &mut C, function: Function, bars: &[Bar; BARS]) -> Capabilities {
     let mut found = Capabilities::default();
     if space.read(function, words::COMMAND) & command::HAS_CAPABILITIES == 0 {
@@ -86,14 +92,14 @@ pub fn read<C: ConfigSpace>(space: &mut C, function: Function, bars: &[Bar; BARS
                 match type_ {
                     COMMON if found.common.is_none() => {
                         found.common =
-                            place(bars, bar, offset, size).filter(|it| it.len >= COMMON_LEN);
+                            registers(bars, bar, offset, size, 4).filter(|it| it.len >= COMMON_LEN);
                     }
                     NOTIFY if found.notify.is_none() && len >= 20 => {
                         let apart = word(4);
-                        found.notify = place(bars, bar, offset, size).map(|it| (it, apart));
+                        found.notify = registers(bars, bar, offset, size, 2).map(|it| (it, apart));
                     }
                     DEVICE if found.device.is_none() => {
-                        found.device = place(bars, bar, offset, size);
+                        found.device = registers(bars, bar, offset, size, 4);
                     }
                     SHARED_MEMORY if len >= 24 => {
                         let offset = u64::from(word(4)) << 32 | offset;

@@ -250,7 +250,7 @@ impl<M: Machine> Device for PciDevice<M> {
         size: u16,
         addresses: &Addresses,
     ) -> Result<(), DeviceError> {
-        if size > self.queue_size(number) {
+        if size == 0 || size > self.queue_size(number) {
             return Err(DeviceError::Unsupported);
         }
         self.common.write16(common::QUEUE_SIZE, size);

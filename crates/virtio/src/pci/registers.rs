@@ -36,11 +36,7 @@ impl Mmio {
     /// # Safety
     /// They are mapped, as memory of a device is, for as long as this lives, and nothing else is
     /// there.
-    ///
-    /// # Panics
-    /// Unless `base` is a multiple of 4.
     pub unsafe fn new(base: NonNull<u8>, len: usize) -> Mmio {
-        assert!(base.addr().get().is_multiple_of(4));
         Mmio { base, len }
     }
 
@@ -48,7 +44,9 @@ impl Mmio {
     #[inline]
     fn at<T>(&self, at: usize) -> *mut T {
         let size = size_of::<T>();
-        assert!(at.is_multiple_of(size) && at.checked_add(size).is_some_and(|end| end <= self.len));
+        let place = self.base.addr().get().wrapping_add(at);
+        let is_inside = at.checked_add(size).is_some_and(|end| end <= self.len);
+        assert!(place.is_multiple_of(size) && is_inside);
         // SAFETY: inside.
         unsafe { self.base.as_ptr().add(at).cast() }
     }
