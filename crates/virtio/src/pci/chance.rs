@@ -72,7 +72,7 @@ impl ConfigSpace for Space {
                 ])
             }
             _ if offset % 24 == 20 => self.chance.next() as u32 & 0x0303,
-            _ if self.chance.next() % 2 == 0 => self.chance.next() as u32 & 0x3fff,
+            _ if self.chance.next().is_multiple_of(2) => self.chance.next() as u32 & 0x3fff,
             _ => self.chance.word(),
         }
     }
@@ -141,8 +141,8 @@ impl Machine for Place {
         Some(Anything { chance: self.chance.clone(), address, len })
     }
 
-    fn pause(&mut self, turn: u64, _: bool) -> Result<(), DeviceError> {
-        if turn < 10 { Ok(()) } else { Err(DeviceError::Lost) }
+    fn pause(&mut self, turn: u64) -> Result<bool, DeviceError> {
+        if turn < 10 { Ok(true) } else { Err(DeviceError::Lost) }
     }
 }
 
@@ -170,7 +170,7 @@ fn use_device(device: &mut PciDevice<Place>) {
     for (offset, len) in [(0, 60), (1, 7), (3, 2), (4096, 8), (usize::MAX, 1)] {
         let _ = device.configuration(offset, &mut out[..len]);
     }
-    let _ = device.pause(0, u64::MAX, false);
+    let _ = device.pause(0, u64::MAX);
     device.stop();
 }
 

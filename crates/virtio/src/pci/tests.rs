@@ -302,7 +302,8 @@ fn capabilities_that_make_no_sense() {
         PciDevice::new(bus, AT, &mut low, &mut high, Board::new()).map(drop)
     };
     assert_eq!(device(&mut bus()), Ok(()));
-    let cases: [(&str, fn(&mut Bus)); 9] = [
+    type Breaks = fn(&mut Bus);
+    let cases: [(&str, Breaks); 9] = [
         ("a circle", |bus| capability(bus, 0x40, 0x40, (3, 4, 0, 0, 0), 0)),
         ("none", |bus| _ = bus.words.insert(4, 0)),
         ("a pointer into the header", |bus| _ = bus.words.insert(0x34, 0x10)),
