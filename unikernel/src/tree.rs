@@ -79,14 +79,6 @@ impl<F: FileSystem> Tree<F> {
         self.mounts.into_iter().map(|mount| mount.fs)
     }
 
-    /// The state of the file system that `ino` is of.
-    ///
-    /// # Errors
-    /// `EIO`.
-    pub fn statfs_of(&mut self, cx: &Context, ino: Ino) -> Result<StatFs> {
-        self.of(ino)?.statfs(cx)
-    }
-
     #[inline]
     fn of(&mut self, ino: Ino) -> Result<&mut F> {
         self.mounts.get_mut(index(ino)).map(|mount| &mut mount.fs).ok_or(Errno::ESTALE)
@@ -246,7 +238,11 @@ impl<F: FileSystem> FileSystem for Tree<F> {
     }
 
     fn statfs(&mut self, cx: &Context) -> Result<StatFs> {
-        self.statfs_of(cx, Ino::ROOT)
+        self.of(Ino::ROOT)?.statfs(cx)
+    }
+
+    fn statfs_below(&mut self, cx: &Context, dir: Ino) -> Result<StatFs> {
+        self.of(dir)?.statfs_below(cx, local(dir))
     }
 }
 

@@ -196,7 +196,9 @@ fn attachment(text: &OsStr, machine: &mut Machine) -> Result<Volume, Failure> {
             Source::Ram(size::parse(&size).map_err(Failure::new)?)
         }
         source => {
-            let file = PathBuf::from(OsString::from_vec(source.to_vec()));
+            // As other commands name such a socket.
+            let name = source.strip_prefix(b"vhost-user:").unwrap_or(source);
+            let file = PathBuf::from(OsString::from_vec(name.to_vec()));
             let found = std::fs::metadata(&file).map_err(|error| {
                 Failure::new(format!(
                     "`-v {shown}`: {}: {error}; a source is `ram`, a volume's file, or a server's socket",

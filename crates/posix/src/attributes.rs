@@ -183,9 +183,9 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
     /// # Errors
     /// Those of stat(2).
     pub fn statvfs(&mut self, path: &[u8]) -> Result<StatFs> {
-        self.find(AT_FDCWD, path, AtFlags::empty())?;
+        let attr = self.find(AT_FDCWD, path, AtFlags::empty())?;
         let cx = self.reading();
-        self.fs.statfs(&cx)
+        self.fs.statfs_below(&cx, attr.ino)
     }
 
     /// fstatvfs(3).
@@ -193,8 +193,8 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
     /// # Errors
     /// `EBADF`, `EIO`.
     pub fn fstatvfs(&mut self, fd: i32) -> Result<StatFs> {
-        self.table.get(fd)?;
+        let ino = self.table.get(fd)?.ino;
         let cx = self.reading();
-        self.fs.statfs(&cx)
+        self.fs.statfs_below(&cx, ino)
     }
 }

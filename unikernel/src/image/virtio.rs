@@ -102,14 +102,15 @@ impl Machine for Here {
         Some(Counted(unsafe { Mmio::new(NonNull::new(at as *mut u8)?, len as usize) }))
     }
 
-    fn pause(&mut self, turn: u64, _: bool) -> Result<(), DeviceError> {
+    fn pause(&mut self, turn: u64) -> Result<bool, DeviceError> {
         if turn == 0 {
             self.since = clock::monotonic();
         } else if clock::monotonic() - self.since > PATIENCE {
             return Err(DeviceError::Lost);
         }
         ports::pause();
-        Ok(())
+        // There is no interrupt to sleep for.
+        Ok(true)
     }
 }
 

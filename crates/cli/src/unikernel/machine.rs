@@ -153,8 +153,7 @@ impl Machine {
         let (errors, errors_end) = pipe()?;
         let mut command = self.command(&line.write(), kvm, [&control_end, &errors_end])?;
         command.args(&self.devices).args(more).stdin(Stdio::piped());
-        // QEMU may be there for a moment longer than this process:
-        // the volumes are locked until then.
+        // QEMU may be there a moment longer than this process: the volumes are locked until then.
         self.disks.iter().try_for_each(|disk| inherited(disk.claim()).map(drop))?;
         let mut child = self.start(&mut command)?;
         drop((control_end, errors_end));

@@ -1,5 +1,4 @@
-//! Volumes on disks, and file systems that servers have: the same bytes inside the image and
-//! outside.
+//! Volumes on disks, and file systems that servers have: the same bytes inside and outside.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};

@@ -37,7 +37,7 @@
         CHECK((long)(what) == -1 && errno == (error));                                             \
     } while (0)
 
-static void calls(void)
+static void calls(const char *small)
 {
     char text[64];
     struct stat found, other;
@@ -98,6 +98,8 @@ static void calls(void)
     CHECK(unlink("copied") == 0);
     struct statfs space;
     CHECK(statfs(".", &space) == 0 && space.f_bsize == 4096 && space.f_bfree > 0);
+    /* Of the volume that it is asked about: 600 MiB, and 4. */
+    CHECK(space.f_blocks > 140000 && statfs(small, &space) == 0 && space.f_blocks <= 1024);
     /* Wrong addresses are errors. */
     FAILS(EFAULT, open((char *)8, O_RDONLY));
     FAILS(EFAULT, stat("/", (struct stat *)8));
@@ -223,7 +225,7 @@ static void full(void)
 int main(int count, char **arguments)
 {
     CHECK(count == 4 && chdir(arguments[2]) == 0);
-    calls();
+    calls(arguments[3]);
     memory();
     many(atol(arguments[1]));
     CHECK(chdir(arguments[3]) == 0);

@@ -1,6 +1,5 @@
 /* Makes files until it is killed, and says each that has been made: `survivor DIRECTORY FIRST`.
-   What was said has to be there afterwards, whoever is killed: `survivor DIRECTORY FIRST UNTIL`
-   looks. */
+   What was said has to be there afterwards: `survivor DIRECTORY FIRST UNTIL` looks. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -9,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The content of a file: its number, again and again, so long that some take several blocks. */
+/* The content of a file by its number: some take several blocks. */
 static size_t content(long number, char *out)
 {
     size_t len = (size_t)(number * 7919 % 20000) + 1;
