@@ -6,7 +6,7 @@
 //! the device was given no memory, or was told to leave it; nothing of a guest is kept when it has
 //! gone; and the volume is sound in the end.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, OnceLock};
@@ -52,6 +52,9 @@ const SLOTS: u64 = 8;
 const SLOT: u64 = REGION / SLOTS;
 const MESSAGE: u64 = 0x400;
 const ANSWER: u64 = 0x1000;
+
+/// The most bytes of a state, as a pipe holds them.
+const PIPE: usize = 32 << 10;
 
 // Flags of a descriptor.
 const NEXT: u16 = 1;
@@ -99,6 +102,8 @@ struct Served {
     file: (Ino, Handle),
     content: Vec<u8>,
     accounts: Option<Arc<Accounts>>,
+    /// The state of a guest, as it was given last.
+    state: Vec<u8>,
 }
 
 /// A volume in which everybody may make files.
@@ -136,7 +141,8 @@ impl Served {
         let file = (attr.ino, handle);
         let shares = Shares { memory: 8 << 20, ..Shares::UNLIMITED };
         let accounts = script.byte().is_multiple_of(4).then(|| Arc::new(Accounts::new(shares)));
-        Served { volume, tasks: Tasks(tasks), other, file, content: Vec::new(), accounts }
+        let (content, state) = (Vec::new(), Vec::new());
+        Served { volume, tasks: Tasks(tasks), other, file, content, accounts, state }
     }
 
     /// The other client's file is as it left it, and can be written.
@@ -379,6 +385,7 @@ impl Life {
                 25 => self.scribble(script),
                 26 => served.tasks.run(),
                 27 => served.use_it(script),
+                31 => self.moves(script, &mut served.state),
                 _ => self.settle(),
             }
         }
@@ -387,6 +394,54 @@ impl Life {
         let Life { device, front_end, .. } = self;
         drop(device);
         front_end.record
+    }
+
+    /// Stops the guest and asks for its state, or gives one that is nearly right.
+    fn moves(&mut self, script: &mut Script<'_>, state: &mut Vec<u8>) {
+        if !script.byte().is_multiple_of(8) {
+            for queue in 0..3 {
+                self.front_end.queue(say::GET_VRING_BASE, queue, 0);
+            }
+            self.settle();
+            self.running.clear();
+        }
+        let (mut reader, mut writer) = std::io::pipe().expect("a pipe");
+        let saves = script.byte().is_multiple_of(2);
+        let way = [u32::from(!saves).to_ne_bytes(), [0; 4]].concat();
+        if saves {
+            self.front_end.say(say::SET_DEVICE_STATE_FD, &way, &[&writer.into()]);
+            self.settle();
+            // It may not have begun, or does not know that it is over.
+            let flags = rustix::fs::OFlags::NONBLOCK;
+            rustix::fs::fcntl_setfl(&reader, flags).expect("a pipe");
+            let mut bytes = vec![0; PIPE];
+            if let Ok(len @ 1..) = reader.read(&mut bytes) {
+                *state = bytes[..len].to_vec();
+            }
+        } else {
+            let mut bytes = state.clone();
+            for _ in 0..script.byte() % 4 {
+                let at = script.below(bytes.len() as u64 + 1) as usize;
+                let value = script.byte();
+                bytes.get_mut(at).into_iter().for_each(|byte| *byte = value);
+            }
+            if script.byte().is_multiple_of(8) {
+                bytes.truncate(script.below(bytes.len() as u64 + 1) as usize);
+            }
+            // It fits into the pipe.
+            writer.write_all(&bytes).expect("a pipe");
+            drop(writer);
+            self.front_end.say(say::SET_DEVICE_STATE_FD, &way, &[&reader.into()]);
+        }
+        self.settle();
+        self.front_end.say(say::CHECK_DEVICE_STATE, &[], &[]);
+        self.settle();
+        if script.byte().is_multiple_of(2) {
+            for queue in 0..2 {
+                self.start(queue, u32::from(SIZE), self.offered[queue as usize].into(), 0);
+            }
+        }
+        self.settle();
     }
 
     /// Puts a request into a queue, and mostly has it served.

@@ -47,6 +47,8 @@ pub mod say {
     pub const RESET_DEVICE: u32 = 34;
     pub const ADD_MEM_REG: u32 = 37;
     pub const REM_MEM_REG: u32 = 38;
+    pub const SET_DEVICE_STATE_FD: u32 = 42;
+    pub const CHECK_DEVICE_STATE: u32 = 43;
     pub const GET_SHMEM_CONFIG: u32 = 44;
     pub const LAST: u32 = 46;
 }

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
@@ -15,7 +16,10 @@ use std::time::{Duration, Instant};
 
 use atoll_transport::{Lost, Received, SendError, Token, Transport};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
-use vhost::vhost_user::message::{VhostUserInflight, VhostUserProtocolFeatures};
+use vhost::vhost_user::message::{
+    VhostTransferStateDirection, VhostTransferStatePhase, VhostUserInflight,
+    VhostUserProtocolFeatures,
+};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
@@ -104,6 +108,8 @@ struct Ring {
     call: EventFd,
     available: u16,
     used: u16,
+    /// Where it was stopped.
+    base: u16,
 }
 
 /// A guest with its front end.
@@ -199,6 +205,7 @@ impl Guest {
             | VhostUserProtocolFeatures::REPLY_ACK
             | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
             | VhostUserProtocolFeatures::INFLIGHT_SHMFD
+            | VhostUserProtocolFeatures::DEVICE_STATE
             | VhostUserProtocolFeatures::RESET_DEVICE;
         if setup.window {
             wanted |= VhostUserProtocolFeatures::SHMEM
@@ -210,7 +217,7 @@ impl Guest {
         front_end.set_hdr_flags(vhost::vhost_user::message::VhostUserHeaderFlag::NEED_REPLY);
         front_end.set_features(features).expect("SET_FEATURES");
         let bell = || EventFd::new(EFD_NONBLOCK).expect("an eventfd");
-        let ring = |_| Ring { kick: bell(), call: bell(), available: 0, used: 0 };
+        let ring = |_| Ring { kick: bell(), call: bell(), available: 0, used: 0, base: 0 };
         Guest {
             front_end,
             socket,
@@ -268,18 +275,26 @@ impl Guest {
     /// # Panics
     /// As [`connect`](Self::connect).
     fn begin(&mut self) {
+        self.hand_memory();
+        if let Some((record, file)) = &self.record {
+            self.front_end.set_inflight_fd(record, file.as_raw_fd()).expect("SET_INFLIGHT_FD");
+        }
+        for queue in 0..self.rings.len() {
+            self.start(queue, self.rings[queue].used);
+        }
+    }
+
+    /// Hands over memory.
+    ///
+    /// # Panics
+    /// As [`connect`](Self::connect).
+    fn hand_memory(&mut self) {
         if self.setup.slots {
             assert!(self.front_end.get_max_mem_slots().expect("GET_MAX_MEM_SLOTS") >= 8);
             let region = self.region();
             self.front_end.add_mem_region(&region).expect("ADD_MEM_REG");
         } else {
             self.front_end.set_mem_table(&[self.region()]).expect("SET_MEM_TABLE");
-        }
-        if let Some((record, file)) = &self.record {
-            self.front_end.set_inflight_fd(record, file.as_raw_fd()).expect("SET_INFLIGHT_FD");
-        }
-        for queue in 0..self.rings.len() {
-            self.start(queue, self.rings[queue].used);
         }
     }
 
@@ -314,7 +329,95 @@ impl Guest {
     /// # Panics
     /// As [`connect`](Self::connect).
     pub fn stop(&mut self, queue: usize) -> u16 {
-        self.front_end.get_vring_base(queue).expect("GET_VRING_BASE") as u16
+        let base = self.front_end.get_vring_base(queue).expect("GET_VRING_BASE") as u16;
+        self.rings[queue].base = base;
+        base
+    }
+
+    /// Stops all queues and takes the device's state, as a front end does whose guest moves.
+    ///
+    /// # Errors
+    /// When the device does not give it.
+    pub fn save(&mut self) -> Result<Vec<u8>, vhost::Error> {
+        for queue in 0..self.rings.len() {
+            self.stop(queue);
+        }
+        let (mut reader, writer) = std::io::pipe().expect("a pipe");
+        self.ask_to_move(VhostTransferStateDirection::SAVE, writer.into())?;
+        let mut state = Vec::new();
+        reader.read_to_end(&mut state).expect("the state");
+        self.moved()?;
+        Ok(state)
+    }
+
+    /// Asks the device to give its state by `pipe`, or to take one.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn ask_to_move(
+        &self,
+        direction: VhostTransferStateDirection,
+        pipe: OwnedFd,
+    ) -> Result<(), vhost::Error> {
+        let phase = VhostTransferStatePhase::STOPPED;
+        match self.front_end.set_device_state_fd(direction, phase, pipe)? {
+            None => Ok(()),
+            Some(_) => panic!("the pipe of the front end does"),
+        }
+    }
+
+    /// Asks what became of that: CHECK_DEVICE_STATE.
+    ///
+    /// # Errors
+    /// When it came to nothing.
+    pub fn moved(&self) -> Result<(), vhost::Error> {
+        self.front_end.check_device_state()
+    }
+
+    /// Goes on with the device at `path`, which is given `state`: memory and rings are as they
+    /// were.
+    ///
+    /// # Errors
+    /// When the device does not go on with it; then the guest is where it was, with its queues
+    /// stopped.
+    pub fn move_to(&mut self, path: &Path, state: &[u8]) -> Result<(), vhost::Error> {
+        let memory = self.memory.try_clone().expect("a descriptor");
+        let there = Guest::meet(path, self.setup, memory.into());
+        there.load(state)?;
+        let Guest { front_end, socket, .. } = there;
+        (self.front_end, self.socket) = (front_end, socket);
+        self.hand_memory();
+        self.resume();
+        Ok(())
+    }
+
+    /// A guest that comes from elsewhere, with `state` and nothing in flight.
+    ///
+    /// # Errors
+    /// As [`move_to`](Self::move_to).
+    pub fn arrive(path: &Path, setup: Setup, state: &[u8]) -> Result<Guest, vhost::Error> {
+        let mut guest = Guest::meet(path, setup, memory(setup));
+        guest.load(state)?;
+        guest.begin();
+        Ok(guest)
+    }
+
+    /// Gives the device a state.
+    ///
+    /// # Errors
+    /// When it does not go on with it.
+    pub fn load(&self, state: &[u8]) -> Result<(), vhost::Error> {
+        let (reader, mut writer) = std::io::pipe().expect("a pipe");
+        self.ask_to_move(VhostTransferStateDirection::LOAD, reader.into())?;
+        // One that does not want all of it closes its end.
+        let _ = writer.write_all(state);
+        drop(writer);
+        self.moved()
+    }
+
+    /// Goes on after [`save`](Self::save): what is in flight stays so.
+    pub fn resume(&mut self) {
+        (0..self.rings.len()).for_each(|queue| self.start(queue, self.rings[queue].base));
     }
 
     /// Takes the memory away, as REM_MEM_REG does.

@@ -227,6 +227,11 @@ impl<F: FileSystem + Send + 'static> Served<F> {
         self.devices.pop().expect("a device")
     }
 
+    /// The socket of a device, which others may be given too.
+    pub fn device_at(&self, number: usize) -> &Path {
+        &self.devices[number]
+    }
+
     /// Tells the server to end, and does not wait for it.
     pub fn stop(&mut self) {
         drop((self.volume.take(), self.stop.take()));

@@ -2,6 +2,8 @@
 
 #[path = "virtio/away.rs"]
 mod away;
+#[path = "virtio/moving.rs"]
+mod moving;
 #[path = "virtio/notices.rs"]
 mod notices;
 #[path = "virtio/pieces.rs"]

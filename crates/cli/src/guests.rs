@@ -197,8 +197,10 @@ impl VhostUser {
             Ids::Mapped(ids) => KernelOptions { ids: Some(ids), ..kernel },
             _ => kernel,
         };
+        // Nobody else has it, and this guest may only look.
+        let unchanging = self.read_only && self.cache == Cache::Alone;
         let window = self.window > 0;
-        let kernel = KernelOptions { window, ..kernel };
+        let kernel = KernelOptions { window, unchanging, ..kernel };
         let listener = bind_stream(&self.socket, rules.admit_others()).map_err(Failure::new)?;
         Ok(Guest {
             listener,

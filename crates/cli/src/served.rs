@@ -52,6 +52,18 @@ impl FileSystem for Served {
         by_variant!(self outside_locks (ino, handle))
     }
 
+    fn identity(&self) -> [u8; 16] {
+        by_variant!(self identity ())
+    }
+
+    fn place(&self, ino: Ino) -> Option<(Ino, Vec<u8>)> {
+        by_variant!(self place (ino))
+    }
+
+    fn recall(&mut self, ino: Ino, count: u64) {
+        by_variant!(self recall (ino, count));
+    }
+
     fn shared_locks(&mut self) -> Option<&mut dyn Locks> {
         by_variant!(self shared_locks ())
     }

@@ -8,6 +8,7 @@ use atoll_tests::guest::{Guest, Setup};
 use common::serving::Served;
 use common::{atoll, fails, folder, ok, volume, wait_until};
 
+const FUSE_GETATTR: u32 = 3;
 const FUSE_MKDIR: u32 = 9;
 
 /// Makes a directory; the error's number.
@@ -53,6 +54,19 @@ fn a_virtual_machine_is_a_client_beside_others() {
     guest.init();
     served.stop();
     assert!(guest.is_dropped());
+}
+
+/// What one guest alone has, and may only look at, nobody changes: it asks nothing twice.
+#[test]
+fn what_nobody_changes_is_asked_for_once() {
+    let served = Served::start(&["a.vol", "--vhost-user", "g=a:ro,cache=alone"]);
+    let mut guest = Guest::connect(&served.path().join("g"), Setup::default());
+    guest.init();
+    let (error, attr) = guest.ask(FUSE_GETATTR, 1, &[0; 16], 0).expect("an answer");
+    let seconds = u64::from_le_bytes(attr[..8].try_into().unwrap());
+    assert_eq!((error, seconds > 1_000_000), (0, true), "{seconds}");
+    assert_eq!(mkdir(&mut guest, "d"), 30, "EROFS");
+    served.stop();
 }
 
 #[test]

@@ -88,6 +88,10 @@ impl<M: Addressable> Fs<M> {
 }
 
 impl<M: Addressable> FileSystem for Fs<M> {
+    fn identity(&self) -> [u8; 16] {
+        self.store.superblock.uuid
+    }
+
     fn lookup(&mut self, _cx: &Context, parent: Ino, name: Name<'_>) -> Result<Attr> {
         Ok(self.do_lookup(parent, name)?)
     }

@@ -8,7 +8,7 @@
 //! 3. [`rights`]: what a client may do. `open`: which inodes and open files it may name.
 //! 4. [`session`]: one client's view of the volume, and its calls: `concerns`, what each verb is
 //!    about; `call`, how one begins; `permission`, what it may do; `shown`, what comes of it; then
-//!    `verbs`.
+//!    `verbs`. [`session::moving`] is its state for another session, which `departures` knows of.
 //! 5. [`leases`]: the observers of changes, and the answers that wait until kernels are
 //!    invalidated.
 //! 6. [`locks`], those of fcntl(2) and flock(2), and [`lock_retries`]; [`mapped`], the files that
@@ -29,6 +29,7 @@
 #![forbid(unsafe_code)]
 
 pub mod checkpoints;
+mod departures;
 mod guarded;
 pub mod host;
 pub mod leases;

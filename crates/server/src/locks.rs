@@ -475,6 +475,46 @@ impl LockTable {
         wakes
     }
 
+    /// The files of which `session` holds locks.
+    fn files_held(&self, session: SessionId) -> Vec<Key> {
+        let first = (session, (Ino(0), Family::Fcntl));
+        let last = (session, (Ino(u64::MAX), Family::Flock));
+        self.files_of.range(first..=last).map(|(_, key)| *key).collect()
+    }
+
+    /// What `session` holds, as it would be asked for.
+    pub(crate) fn held(&self, session: SessionId) -> Vec<Ask> {
+        let mut all = Vec::new();
+        for key in self.files_held(session) {
+            let Some(file) = self.files.get(&key) else { continue };
+            all.extend(file.held.of_session(session).map(|held| {
+                let Held { range, kind, owner, pid, through } = *held;
+                Ask { key, owner, range, kind, pid, through }
+            }));
+        }
+        all
+    }
+
+    /// What `from` holds is held by `to` from now on, which has begun and holds nothing: nobody can
+    /// come in between.
+    pub(crate) fn hand_over(&mut self, from: SessionId, to: SessionId) {
+        let mut moved = 0;
+        for key in self.files_held(from) {
+            let Some(file) = self.files.get_mut(&key) else { continue };
+            let held: Vec<Held> = file.held.of_session(from).copied().collect();
+            moved += held.len();
+            for mut held in held {
+                file.held.remove(&held);
+                held.owner.session = to;
+                file.held.insert(held);
+            }
+            self.note_file(key, from);
+            self.note_file(key, to);
+        }
+        self.set_count(from, self.count(from).saturating_sub(moved));
+        self.set_count(to, self.count(to) + moved);
+    }
+
     fn count(&self, session: SessionId) -> usize {
         self.counts.get(&session).copied().unwrap_or(0)
     }

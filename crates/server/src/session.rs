@@ -4,6 +4,7 @@ mod adopt;
 pub(crate) mod call;
 pub(crate) mod concerns;
 mod copies;
+pub mod moving;
 mod names;
 mod own;
 mod permission;
@@ -545,6 +546,7 @@ const FORGOTTEN_AT_ONCE: usize = 512;
 impl<F: FileSystem + Send> Drop for Session<F> {
     fn drop(&mut self) {
         self.volume.counts(self.own.peer.uid, true);
+        self.ends_departure();
         if self.locks {
             let wakes = self.locks().end(self.own.id);
             wakes.call();

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use atoll_vfs::{AccessTimes, Errno, FileSystem, Rest, Result, Timespec};
 
 use crate::checkpoints::asked::Checkpoints;
+use crate::departures::Departures;
 use crate::guarded::Guarded;
 use crate::host::Host;
 use crate::leases::caches::Caches;
@@ -43,6 +44,8 @@ pub struct Volume<F> {
     pub(crate) file_syncs: FileQueue,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) removals: Arc<Removals>,
+    /// Sessions that go on elsewhere.
+    pub(crate) departures: Mutex<Departures>,
     next_session: AtomicU64,
     /// The sessions of each user.
     users: Mutex<HashMap<u32, usize>>,
@@ -176,6 +179,7 @@ impl<F: FileSystem + Send> Volume<F> {
             file_syncs: FileQueue::default(),
             checkpoints: Checkpoints::default(),
             removals,
+            departures: Mutex::default(),
             next_session: AtomicU64::new(1),
             users: Mutex::default(),
             shared: AtomicBool::new(false),

@@ -553,6 +553,26 @@ pub trait FileSystem {
         Ok(None)
     }
 
+    /// Names this file system: one with another name is another, in which numbers of inodes stand
+    /// for other files. Zeros where it has no name.
+    fn identity(&self) -> [u8; 16] {
+        [0; 16]
+    }
+
+    /// The directory where `ino` was found last, and its name there, for implementors that know an
+    /// inode only as long as a caller does: another process has to look it up before it uses its
+    /// number. Others may have moved it since.
+    fn place(&self, ino: Ino) -> Option<(Ino, Vec<u8>)> {
+        let _ = ino;
+        None
+    }
+
+    /// Counts `count` more references of an inode that was looked up, as so many lookups would: the
+    /// opposite of [`forget`](Self::forget).
+    fn recall(&mut self, ino: Ino, count: u64) {
+        let _ = (ino, count);
+    }
+
     /// The locks of files, where processes share the file system through a server. `None`: whoever
     /// calls this is alone, and keeps locks himself.
     fn shared_locks(&mut self) -> Option<&mut dyn Locks> {

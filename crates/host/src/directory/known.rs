@@ -349,6 +349,24 @@ impl Table {
         }
     }
 
+    /// The same `count` times.
+    pub(super) fn recall(&mut self, ino: Ino, count: u64) {
+        if let Some(known) = self.known.get_mut(&ino) {
+            known.count = known.count.saturating_add(count);
+        }
+    }
+
+    /// The directory in which `ino` was seen last, and its name there.
+    pub(super) fn place(&self, ino: Ino) -> Option<(Ino, Vec<u8>)> {
+        let known = self.known.get(&ino).filter(|_| ino != Ino::ROOT)?;
+        Some((known.place.0, known.place.1.to_vec()))
+    }
+
+    /// The identity of `ino` in bytes; zeros for one that is not known.
+    pub(super) fn identity(&self, ino: Ino) -> [u8; 16] {
+        self.known.get(&ino).map_or([0; 16], |known| known.identity.to_bytes())
+    }
+
     /// Clients have forgotten `ino`, which they had been given `count` times.
     pub(super) fn forget(&mut self, ino: Ino, count: u64) {
         let Some(known) = self.known.get_mut(&ino) else { return };

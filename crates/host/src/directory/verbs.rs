@@ -16,6 +16,18 @@ impl FileSystem for HostDirectory {
         self.look_up(cx, parent, name)
     }
 
+    fn identity(&self) -> [u8; 16] {
+        self.table.identity(Ino::ROOT)
+    }
+
+    fn place(&self, ino: Ino) -> Option<(Ino, Vec<u8>)> {
+        self.table.place(ino)
+    }
+
+    fn recall(&mut self, ino: Ino, count: u64) {
+        self.table.recall(ino, count);
+    }
+
     fn forget(&mut self, ino: Ino, count: u64) {
         self.table.forget(ino, count);
     }

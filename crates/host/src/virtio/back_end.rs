@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use vhost::VhostUserMemoryRegionBase;
 use vhost::vhost_user::message::{
@@ -44,6 +44,15 @@ const CONFIG: usize = TAG + 4;
 /// The most queues for requests.
 pub const REQUEST_QUEUES: u16 = 8;
 
+/// What a front end asks for that moves its guest, with the pipe for the state.
+#[derive(Debug)]
+pub(super) enum Asked {
+    /// To be given the state.
+    Save(OwnedFd),
+    /// To go on with a state.
+    Load(OwnedFd),
+}
+
 /// The settings of a front end.
 pub(super) struct BackEnd {
     pub memory: GuestMemory,
@@ -52,6 +61,12 @@ pub(super) struct BackEnd {
     pub queues: Vec<Queue>,
     /// Requests that were in flight when another back end had the queues, by queue and descriptor.
     pub resumed: Vec<(usize, u16)>,
+    /// Requests that waited when the guest was elsewhere, the same.
+    pub waits: Vec<(usize, u16)>,
+    /// The front end wants the state, or has one.
+    pub asked: Option<Asked>,
+    /// The last state has gone or come.
+    pub moved_well: bool,
     /// The guest has been reset: its session ends.
     pub reset: bool,
     /// A queue has been stopped.
@@ -94,6 +109,9 @@ impl BackEnd {
             memory,
             queues,
             resumed: Vec::new(),
+            waits: Vec::new(),
+            asked: None,
+            moved_well: false,
             reset: false,
             stopped: false,
             grown: 0,
@@ -222,7 +240,7 @@ impl VhostUserBackendReqHandlerMut for BackEnd {
     }
 
     fn set_vring_kick(&mut self, index: u8, kick: Option<File>) -> Result<()> {
-        let BackEnd { memory, queues, resumed, .. } = self;
+        let BackEnd { memory, queues, resumed, waits, .. } = self;
         let number = usize::from(index);
         let queue = queues.get_mut(number).ok_or(Error::InvalidParam)?;
         queue.set_kick(kick.map(Into::into)).map_err(failed)?;
@@ -230,6 +248,7 @@ impl VhostUserBackendReqHandlerMut for BackEnd {
             let heads = queue.start(memory).map_err(failed)?;
             resumed.retain(|&(queue, _)| queue != number);
             resumed.extend(heads.into_iter().map(|head| (number, head)));
+            resumed.extend(waits.extract_if(.., |(queue, _)| *queue == number));
         }
         Ok(())
     }
@@ -249,6 +268,7 @@ impl VhostUserBackendReqHandlerMut for BackEnd {
             | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
             | VhostUserProtocolFeatures::INFLIGHT_SHMFD
             | VhostUserProtocolFeatures::RESET_DEVICE
+            | VhostUserProtocolFeatures::DEVICE_STATE
             | if self.window > 0 { WINDOW } else { VhostUserProtocolFeatures::empty() })
     }
 
@@ -333,15 +353,23 @@ impl VhostUserBackendReqHandlerMut for BackEnd {
 
     fn set_device_state_fd(
         &mut self,
-        _: VhostTransferStateDirection,
+        direction: VhostTransferStateDirection,
         _: VhostTransferStatePhase,
-        _: File,
+        pipe: File,
     ) -> Result<Option<File>> {
-        unsupported()
+        self.moved_well = false;
+        self.asked = Some(match direction {
+            VhostTransferStateDirection::SAVE => Asked::Save(pipe.into()),
+            VhostTransferStateDirection::LOAD => Asked::Load(pipe.into()),
+        });
+        Ok(None)
     }
 
     fn check_device_state(&mut self) -> Result<()> {
-        unsupported()
+        match self.moved_well {
+            true => Ok(()),
+            false => Err(failed(Broken("did not move its guest"))),
+        }
     }
 
     fn get_shmem_config(&mut self) -> Result<VhostUserShMemConfig> {

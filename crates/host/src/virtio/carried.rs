@@ -148,6 +148,8 @@ pub(super) struct Carried<'a> {
     pub account: Option<&'a Arc<Account>>,
     /// Bytes of data that have gone out.
     pub bytes: u64,
+    /// Gets a copy of the answer's message.
+    pub answered: Option<&'a mut Vec<u8>>,
 }
 
 impl Carrier for Carried<'_> {
@@ -206,6 +208,9 @@ impl Carrier for Carried<'_> {
 
     fn answer(&mut self, chain: Chain, message: &[u8], data: usize) -> Result<bool, Broken> {
         self.bytes += data as u64;
+        if let Some(copy) = &mut self.answered {
+            **copy = message.to_vec();
+        }
         let (data, placed) = if self.in_place { (0, data) } else { (data, 0) };
         // The memory is the front end's.
         self.pulse.set(false);

@@ -11,6 +11,9 @@
 //! open is closed. It is a kernel that hears of no change, so that nobody waits for it; or one that
 //! takes notices (`notices`), and is waited for as a mount is.
 
+mod away;
+mod moving;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -39,6 +42,7 @@ use atoll_vfs::{Context, Errno, FileSystem, Rest};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vhost::vhost_user::{BackendReqHandler, Error};
 
+use self::moving::Move;
 use super::Broken;
 use super::back_end::BackEnd;
 pub use super::back_end::{REQUEST_QUEUES, TAG};
@@ -109,6 +113,8 @@ struct Life<F: FileSystem + Send> {
     meter: Option<(Arc<Meter>, Arc<dyn Host>)>,
     /// What the guest is told, if it is.
     notices: Option<Notices>,
+    /// The guest's INIT, and its answer.
+    began: (Vec<u8>, Vec<u8>),
 }
 
 impl<F: FileSystem + Send> Drop for Life<F> {
@@ -154,7 +160,8 @@ impl<F: FileSystem + Send> Life<F> {
         let (extensions, valid) = (Extensions::empty(), options.valid());
         let agrees = ServerOptions { max_data: MAX_WRITE, extensions, valid };
         let router = Router::of_kernel(agrees, kernel);
-        Ok(Life { place, router, cache, account, meter, notices })
+        let began = (Vec::new(), Vec::new());
+        Ok(Life { place, router, cache, account, meter, notices, began })
     }
 
     /// How long until the user may ask for more.
@@ -197,6 +204,7 @@ struct Service<F: FileSystem + Send> {
     is_kept: bool,
     unanswered: Vec<Unanswered>,
     pulse: Arc<Pulse>,
+    moves: Move,
 }
 
 impl<F: FileSystem + Send> Service<F> {
@@ -206,7 +214,8 @@ impl<F: FileSystem + Send> Service<F> {
         if std::mem::take(&mut device.reset) {
             self.end();
         }
-        let mut any = self.tell(device)?;
+        let mut any = self.go_on_moving(device);
+        any |= self.tell(device)?;
         any |= self.release(device)?;
         any |= self.go_on_showing(device)?;
         for part in std::mem::take(&mut self.parts) {
@@ -291,58 +300,6 @@ impl<F: FileSystem + Send> Service<F> {
         Ok(any)
     }
 
-    /// Goes on with a request that was in flight when the front end went away. One of which this
-    /// session knows nothing is an error.
-    fn go_on_with(
-        &mut self,
-        device: &mut BackEnd,
-        queue: usize,
-        chain: Chain,
-    ) -> Result<(), Broken> {
-        let BackEnd { memory, queues, .. } = device;
-        let mut header = [0; InHeader::SIZE];
-        if chain.sent() < header.len() as u64 {
-            return Err(Broken("sent no FUSE message"));
-        }
-        chain.copy(memory, 0, &mut header)?;
-        let unique = InHeader::load(&header).unique;
-        let place = (queue, chain.head());
-        let same = |left: &Unanswered| left.place() == place && left.unique() == unique;
-        match self.unanswered.iter().position(same).map(|at| self.unanswered.swap_remove(at)) {
-            Some(Unanswered::Waiting(waiting)) => self.held.push(Waiting { chain, ..waiting }),
-            Some(Unanswered::Part(part)) => self.parts.push(Part { chain, ..part }),
-            None => {
-                let len = chain.sent() as usize;
-                chain.copy(memory, 0, &mut self.buffers.request[..len])?;
-                refuse(memory, &mut queues[queue], chain, &self.buffers.request[..len])?;
-                queues[queue].tell(memory)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The session, if it is worth keeping for when the front end connects again: its queues say by
-    /// a record what is in flight, and it has shown no window, which would have to be shown anew.
-    fn keep(&mut self, device: &BackEnd) -> Option<Kept<F>> {
-        let notices = device.notices();
-        let mut queues = device.queues.iter().enumerate();
-        let any = device.queues.iter().any(Queue::has_record);
-        let recorded = any
-            && queues.all(|(number, queue)| {
-                !queue.started || Some(number) == notices || queue.has_record()
-            });
-        if !recorded || self.window.is_there() {
-            return None;
-        }
-        let life = self.life.take_if(|life| life.router.has_begun())?;
-        let held = std::mem::take(&mut self.held).into_iter();
-        let held = held.filter(|waiting| device.queues[waiting.queue].has(&waiting.chain));
-        let parts = std::mem::take(&mut self.parts).into_iter();
-        let parts = parts.filter(|part| device.queues[part.queue].has(&part.chain));
-        let unanswered = held.map(Unanswered::Waiting).chain(parts.map(Unanswered::Part)).collect();
-        Some(Kept { life, unanswered, bell: self.bell.clone() })
-    }
-
     /// How long until requests may be taken.
     fn rest(&self) -> Duration {
         self.life.as_ref().map_or(Duration::ZERO, Life::rest)
@@ -371,7 +328,8 @@ impl<F: FileSystem + Send> Service<F> {
         if request.len() < InHeader::SIZE {
             return Err(Broken("sent no FUSE message"));
         }
-        match InHeader::load(request).opcode {
+        let opcode = InHeader::load(request).opcode;
+        match opcode {
             FUSE_INIT if rest.is_none() => self.anew(tells),
             FUSE_SETUPMAPPING | FUSE_REMOVEMAPPING if self.window.is_there() => {
                 return self.show(device, number, chain);
@@ -403,8 +361,12 @@ impl<F: FileSystem + Send> Service<F> {
         let Some(life) = life else {
             return refuse(memory, queue, chain, &buffers.request[..buffers.len]);
         };
-        let Life { router, place, account, .. } = life;
+        let Life { router, place, account, began, .. } = life;
+        if opcode == FUSE_INIT {
+            began.0 = buffers.request[..buffers.len].to_vec();
+        }
         let account = account.as_ref();
+        let answered = (opcode == FUSE_INIT).then_some(&mut began.1);
         let (bytes, in_place) = (0, false);
         let mut carried = Carried {
             memory,
@@ -419,6 +381,7 @@ impl<F: FileSystem + Send> Service<F> {
             account,
             bytes,
             pulse,
+            answered,
         };
         pulse.set(true);
         let served = serve_from(&mut carried, chain, rest, router, place);
@@ -647,6 +610,7 @@ impl<F: FileSystem + Send> Device<F> {
             is_kept,
             unanswered,
             pulse,
+            moves: Move::default(),
         };
         Ok(Device { front_end, socket, state, service })
     }
@@ -743,6 +707,9 @@ impl<F: FileSystem + Send> Device<F> {
             let heeded = queues.iter().enumerate().filter(|(number, _)| heeds(*number));
             let kicks = heeded.filter_map(|(_, queue)| queue.kick());
             watched.extend(kicks.map(|kick| PollFd::from_borrowed_fd(kick, PollFlags::IN)));
+            if let Some((pipe, flags)) = self.service.moves.awaited() {
+                watched.push(PollFd::from_borrowed_fd(pipe, flags));
+            }
             if let Some(heard) = self.service.window.heard() {
                 watched.push(PollFd::from_borrowed_fd(heard, PollFlags::IN));
             }
@@ -774,6 +741,8 @@ impl<F: FileSystem + Send> Device<F> {
                 return Ok(None);
             }
         }
+        // A front end that asks what became of a state has given all of it.
+        self.service.go_on_moving(&mut Self::state(&self.state));
         match self.front_end.handle_request() {
             Ok(()) | Err(Error::SocketRetry(_)) => Ok(None),
             Err(Error::Disconnected | Error::SocketBroken(_)) => Ok(Some(Over::Left)),

@@ -7,7 +7,8 @@
 //! `back_end` is the protocol, `queue` a virtqueue, `memory` the guest's memory, `pieces` a
 //! request's data in it, `inflight` the record of requests that have no answer yet; `notices` what
 //! a guest is told of changes; [`pulse`] whether its thread hangs; `window` the memory in which the
-//! guest is shown files, `channel` how the front end is asked for it.
+//! guest is shown files, `channel` how the front end is asked for it; `state` what goes with
+//! a guest that moves, `transfer` the pipe by which it goes.
 
 mod back_end;
 mod carried;
@@ -19,6 +20,8 @@ mod notices;
 mod pieces;
 pub mod pulse;
 mod queue;
+mod state;
+mod transfer;
 mod window;
 
 /// The most entries of a queue.

@@ -43,6 +43,9 @@ impl Open {
 /// that adopt it.
 pub(crate) const OPEN_BYTES: u64 = 256;
 
+/// The most slots of a table whose numbers come from outside.
+const SLOTS_MAX: usize = 1 << 20;
+
 /// Slots of open files. A client's handle is the slot's number and how often it was used, so that
 /// one that was closed is not taken for the next in its place.
 #[derive(Debug, Default)]
@@ -72,6 +75,39 @@ impl Handles {
         *turn = turn.wrapping_add(1);
         *place = Some(open);
         Handle(u64::from(*turn) << 32 | u64::from(slot))
+    }
+
+    /// A table in which each file has the number that another one gave it; numbers of slots are
+    /// below `most`, and [`SLOTS_MAX`].
+    ///
+    /// # Errors
+    /// `EBADF` for a number that no table so large gives, or that comes twice.
+    pub fn with(files: &[(Handle, Open)], most: usize) -> Result<Handles> {
+        let mut handles = Handles { open: files.len(), ..Handles::default() };
+        for &(Handle(number), open) in files {
+            let (slot, turn) = (number as u32 as usize, (number >> 32) as u32);
+            if slot >= most.min(SLOTS_MAX) || turn == 0 {
+                return Err(Errno::EBADF);
+            }
+            if handles.slots.len() <= slot {
+                handles.slots.resize(slot + 1, (0, None));
+            }
+            match &mut handles.slots[slot] {
+                (_, Some(_)) => return Err(Errno::EBADF),
+                free => *free = (turn, Some(open)),
+            }
+        }
+        let slots = handles.slots.iter().enumerate();
+        let free = slots.filter(|(_, (_, open))| open.is_none()).map(|(slot, _)| slot as u32);
+        handles.free = free.collect();
+        Ok(handles)
+    }
+
+    /// Every open file, with its number.
+    pub fn numbered(&self) -> impl Iterator<Item = (Handle, &Open)> {
+        let number = |slot: usize, turn: u32| Handle(u64::from(turn) << 32 | slot as u64);
+        let all = self.slots.iter().enumerate();
+        all.filter_map(move |(slot, (turn, open))| Some((number(slot, *turn), open.as_ref()?)))
     }
 
     /// The open file or directory that `handle` of `ino` stands for.
@@ -127,5 +163,32 @@ impl Handles {
         self.open = 0;
         self.free.clear();
         self.slots.drain(..).filter_map(|(_, open)| open)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_another_table() {
+        let open =
+            |ino| Open { ino: Ino(ino), handle: Handle(9), flags: None, origin: Origin::Own };
+        let mut first = Handles::default();
+        let numbers: Vec<Handle> = (0..5).map(|ino| first.insert(open(ino))).collect();
+        first.remove(Ino(1), numbers[1], false).unwrap();
+        let all: Vec<(Handle, Open)> =
+            first.numbered().map(|(handle, open)| (handle, *open)).collect();
+        let mut second = Handles::with(&all, 5).unwrap();
+        assert_eq!((second.len(), second.get(Ino(4), numbers[4])), (4, Ok(open(4))));
+        assert_eq!(second.get(Ino(1), numbers[1]), Err(Errno::EBADF));
+        let new = second.insert(open(7));
+        assert!(!all.iter().any(|(handle, _)| *handle == new));
+        assert_eq!(second.insert(open(8)).0 as u32, 5);
+        for wrong in [vec![all[0], all[0]], vec![(Handle(1 << 32 | 5), open(1))]] {
+            assert!(Handles::with(&wrong, 5).is_err(), "{wrong:?}");
+        }
+        assert!(Handles::with(&[(Handle(3), open(1))], 5).is_err());
+        assert!(Handles::with(&[(Handle(u64::MAX), open(1))], usize::MAX).is_err());
     }
 }

@@ -124,6 +124,24 @@ impl Inodes {
         self.all && self.known.is_none()
     }
 
+    /// The inodes that the client was given, and how often, where that is known.
+    pub(crate) fn given(&self) -> Vec<(Ino, u64)> {
+        self.slots.iter().filter_map(|slot| slot.ino.map(|ino| (ino, slot.count))).collect()
+    }
+
+    /// Takes note that the client was given `ino`, which it was given once, `count` times more.
+    /// Returns how many of these count.
+    pub(crate) fn recall(&mut self, ino: Ino, count: u64) -> u64 {
+        let Some(&slot) = self.slot_of.get(&ino) else { return 0 };
+        self.slots[slot].count = self.slots[slot].count.saturating_add(count);
+        count
+    }
+
+    /// Whether it is known which inodes were given.
+    pub(crate) fn is_counted(&self) -> bool {
+        !self.keeps_none()
+    }
+
     /// The volume's number of the session's root.
     pub(crate) fn top(&self) -> Ino {
         self.top
