@@ -105,11 +105,13 @@ fn a_volume_made_inside_is_read_outside_and_the_reverse() {
     assert!(ran.code() == 1 && ran.errors.contains("Read-only file system"), "{ran:#?}");
     // Nobody else has it meanwhile.
     let mut command = unikernel(["-v", &source]);
-    let mut holder = command.args(["busybox", "cat"]).stdin(Stdio::piped()).spawn().unwrap();
-    wait_until("the machine has the volume", || {
-        let ran = atoll().arg("fsck").arg(&volume).output().unwrap();
-        String::from_utf8_lossy(&ran.stderr).contains("in use")
-    });
+    command.args(["busybox", "sh", "-c", "echo ready; read line; true"]);
+    let mut holder = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    BufReader::new(holder.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "ready\n");
+    let ran = atoll().arg("fsck").arg(&volume).output().unwrap();
+    assert!(String::from_utf8_lossy(&ran.stderr).contains("in use"), "{ran:?}");
     drop(holder.stdin.take());
     assert!(holder.wait().unwrap().success());
     fsck(&volume);
