@@ -114,11 +114,16 @@ macro_rules! to_one {
     };
 }
 
-/// The same for those that return attributes.
+/// The same for those that return attributes, whose number is changed where they are: they are
+/// large.
 macro_rules! attributes {
-    ($self:ident $verb:ident ($cx:ident, $ino:ident $(, $arg:ident)*)) => {
-        $self.of($ino)?.$verb($cx, local($ino) $(, $arg)*).map(|attr| outside(index($ino), attr))
-    };
+    ($self:ident $verb:ident ($cx:ident, $ino:ident $(, $arg:ident)*)) => {{
+        let mut found = $self.of($ino)?.$verb($cx, local($ino) $(, $arg)*);
+        if let Ok(attr) = &mut found {
+            attr.ino = global(index($ino), attr.ino);
+        }
+        found
+    }};
 }
 
 /// The same for those that return attributes and a handle.

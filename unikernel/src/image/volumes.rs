@@ -35,12 +35,19 @@ pub enum Volume {
     Devices(Devices<Console>),
 }
 
+/// Keeps what others than a volume of ours do out of its way: a call there is short.
+#[cold]
+#[inline(never)]
+fn apart<T>(call: impl FnOnce() -> T) -> T {
+    call()
+}
+
 macro_rules! by_variant {
     ($self:ident $verb:ident ($($arg:ident),*)) => {
         match $self {
             Volume::Own(fs) => fs.$verb($($arg),*),
-            Volume::Served(client) => client.$verb($($arg),*),
-            Volume::Devices(devices) => devices.$verb($($arg),*),
+            Volume::Served(client) => apart(|| client.$verb($($arg),*)),
+            Volume::Devices(devices) => apart(|| devices.$verb($($arg),*)),
         }
     };
 }
