@@ -10,6 +10,14 @@
 static const char constant[] = "constant";
 static unsigned char data[64] = {0xc3};
 
+/* The same place, of which the compiler and its analyzer know nothing. */
+static volatile char *hidden(const char *place)
+{
+    volatile char *out;
+    __asm__("mov %1, %0" : "=r"(out) : "r"(place));
+    return out;
+}
+
 static int deeper(int depth)
 {
     volatile char room[4096];
@@ -27,7 +35,7 @@ int main(int count, char **arguments)
     if (!strcmp(fault, "nowhere"))
         return *(volatile int *)0x12345678000;
     if (!strcmp(fault, "read-only"))
-        *(volatile char *)constant = 1;
+        *hidden(constant) = 1;
     if (!strcmp(fault, "data"))
         ((void (*)(void))data)();
     if (!strcmp(fault, "stack"))
@@ -35,7 +43,7 @@ int main(int count, char **arguments)
     if (!strcmp(fault, "noncanonical"))
         return *(volatile int *)0x8000000000000000;
     if (!strcmp(fault, "divide")) {
-        volatile int zero = 0;
+        volatile int zero = (int)strlen(fault) - 6;
         return count / zero;
     }
     if (!strcmp(fault, "invalid"))

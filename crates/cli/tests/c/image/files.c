@@ -181,6 +181,7 @@ static void many(long count)
         CHECK(fd >= 0 && write(fd, name, strlen(name)) == (ssize_t)strlen(name) && close(fd) == 0);
     }
     DIR *folder = opendir(".");
+    CHECK(folder != NULL);
     long found = 0;
     for (struct dirent *entry; (entry = readdir(folder)) != NULL;)
         found += entry->d_name[0] == 'f';
