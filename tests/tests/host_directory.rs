@@ -85,14 +85,30 @@ fn what_the_host_changes_is_seen() {
     assert_eq!(listed, expected.map(|(name, ino)| (name.to_owned(), ino)));
 }
 
-/// The same for files that are old enough to be recognised by their birth: each is followed by one
-/// of its number that is young, and becomes old.
+/// What clients look up and forget, again and again, however many there are, is known in between.
+#[test]
+fn what_is_met_again_is_known() {
+    let mut dir = fresh(Bounds::default());
+    let root = dir.path().to_owned();
+    for count in [1, 2, 31, 32, 33, 63, 64, 65, 66, 130] {
+        for number in 0..count {
+            fs::write(root.join(number.to_string()), b"").unwrap();
+        }
+        for number in (0..count).cycle().take(400) {
+            let ino = look(&mut dir, ROOT, &number.to_string()).unwrap().ino;
+            assert_eq!(dir.getattr(&cx(), ino).map(|attr| attr.ino), Ok(ino), "of {count}");
+            dir.forget(ino, 1);
+        }
+    }
+}
+
+/// So are files that are old enough to be recognised by their birth, one after another.
 #[test]
 fn a_number_is_one_old_inode() {
     let mut dir = fresh(Bounds::default());
     let root = dir.path().to_owned();
-    let grow_old = || std::thread::sleep(std::time::Duration::from_millis(60));
-    let mut seen = Vec::new();
+    let (grow_old, mut seen) =
+        (|| std::thread::sleep(std::time::Duration::from_millis(60)), Vec::new());
     for round in 0..8 {
         fs::write(root.join("a"), [b'x'; 10]).unwrap();
         fs::write(root.join("other"), b"").unwrap();

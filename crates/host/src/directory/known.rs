@@ -97,8 +97,9 @@ pub(super) struct Table {
     known: HashMap<Ino, Known>,
     births: Births,
     all: Queue,
-    /// Those that no client was given when they were met, the first first.
-    loose: VecDeque<Ino>,
+    /// Those that no client was given when they were met, the first first, each with the stamp that
+    /// it has had since.
+    loose: VecDeque<(Ino, u64)>,
     /// Those with a descriptor: directories, then others.
     open: [Queue; 2],
     stamp: u64,
@@ -182,7 +183,7 @@ impl Table {
                     stamp,
                 });
                 self.all.items.push_back((ino, stamp));
-                self.loose.push_back(ino);
+                self.loose.push_back((ino, stamp));
                 self.drop_loose();
                 self.shrink();
             }
@@ -290,9 +291,10 @@ impl Table {
     /// Drops what calls met some time ago and no client was given.
     fn drop_loose(&mut self) {
         while self.loose.len() > LOOSE_MAX {
-            let Some(ino) = self.loose.pop_front() else { return };
-            let known = self.known.get(&ino);
-            if known.is_some_and(|known| known.count == 0 && known.handles == 0) {
+            let Some((ino, stamp)) = self.loose.pop_front() else { return };
+            // One that was forgotten and has been met again is there anew.
+            let same = self.known.get(&ino).filter(|known| known.stamp == stamp);
+            if same.is_some_and(|known| known.count == 0 && known.handles == 0) {
                 self.remove(ino);
             }
         }
