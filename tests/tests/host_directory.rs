@@ -89,10 +89,9 @@ fn what_the_host_changes_is_seen() {
 #[test]
 fn what_is_met_again_is_known() {
     let mut dir = fresh(Bounds::default());
-    let root = dir.path().to_owned();
     for count in [1, 2, 31, 32, 33, 63, 64, 65, 66, 130] {
         for number in 0..count {
-            fs::write(root.join(number.to_string()), b"").unwrap();
+            fs::write(dir.path().join(number.to_string()), b"").unwrap();
         }
         for number in (0..count).cycle().take(400) {
             let ino = look(&mut dir, ROOT, &number.to_string()).unwrap().ino;
@@ -107,8 +106,8 @@ fn what_is_met_again_is_known() {
 fn a_number_is_one_old_inode() {
     let mut dir = fresh(Bounds::default());
     let root = dir.path().to_owned();
-    let (grow_old, mut seen) =
-        (|| std::thread::sleep(std::time::Duration::from_millis(60)), Vec::new());
+    let grow_old = || std::thread::sleep(std::time::Duration::from_millis(60));
+    let mut seen = Vec::new();
     for round in 0..8 {
         fs::write(root.join("a"), [b'x'; 10]).unwrap();
         fs::write(root.join("other"), b"").unwrap();
