@@ -21,7 +21,8 @@ fn disk(dir: &TempDir, name: &str, mebibytes: u64) {
 
 /// A guest with atoll and the disks `names`, as /dev/vda and so on.
 fn boot(dir: &Path, names: &[&str], modules: &[&str]) -> Guest {
-    let mut machine = Machine::new().memory(512);
+    // Half of it holds the files, and the program has what debuggers want.
+    let mut machine = Machine::new().memory(1024);
     for name in names {
         let file = dir.join(name);
         let drive = format!("file={},if=none,id={name},format=raw", file.display());
