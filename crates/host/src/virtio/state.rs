@@ -196,7 +196,7 @@ fn begun_of(from: &mut Reader<'_>) -> Option<Begun> {
         let (kind, pid) = (from.half()?, from.half()?);
         let owner = match kind & !1 {
             0 => LockOwner::Process(number),
-            2 => LockOwner::OpenFile,
+            2 if number == 0 => LockOwner::OpenFile,
             _ => return None,
         };
         let kind = if kind & 1 == 1 { LockKind::Exclusive } else { LockKind::Shared };

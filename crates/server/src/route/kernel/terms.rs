@@ -41,7 +41,11 @@ pub(super) fn of<F: FileSystem + Send>(
     if untold.is_none() || !TELLING.contains(&opcode) {
         return None;
     }
-    let mut terms = Terms { block: BLOCK, ..Terms::all(options.valid()) };
+    let mut terms = Terms::all(options.valid());
+    // Linux maps files through a window by pages, and only if these are their blocks.
+    if !window {
+        terms.block = BLOCK;
+    }
     if others == Others::None && !unchanging {
         terms.names = FOR_EVER;
         if !window && !session.volume().is_foreign() && !session.sets_access_times() {
@@ -74,6 +78,9 @@ mod tests {
         // Nothing, where others change it too.
         let terms = told(shared, never, FUSE_LOOKUP).unwrap();
         assert_eq!(terms, Terms { block: BLOCK, ..Terms::default() });
+        // Blocks that are no pages break Linux's windows.
+        let terms = told(KernelOptions { window: true, ..shared }, never, FUSE_LOOKUP).unwrap();
+        assert_eq!(terms, Terms::default());
         // All, but a write takes set-ID bits.
         let terms = told(alone, never, FUSE_READDIRPLUS).unwrap();
         assert_eq!((terms.names, terms.of(0o100_644)), (FOR_EVER, FOR_EVER));
