@@ -443,7 +443,8 @@ impl<T: Transport> FileSystem for Client<T> {
         mode: u32,
         flags: OpenFlags,
     ) -> Result<(Attr, Handle)> {
-        if !self.is_for_kernels() || flags.contains(OpenFlags::EXCL) {
+        let asks = self.is_for_kernels() && !name.is_dot_or_dot_dot();
+        if !asks || flags.contains(OpenFlags::EXCL) {
             return self.create_new(cx, parent, name, mode, flags);
         }
         // Some such servers end at a request to create what is there.
