@@ -343,9 +343,10 @@ impl Kernel {
         if let Request::Init(args) = request {
             let offers = args.features() & FUSE_SUBMOUNTS != 0;
             self.submounts = offers && session.volume().has_submounts();
-        }
-        if let Some(terms) = terms::of(&self.options, session, opcode) {
-            codec.set_terms(terms);
+            // None of what they depend on changes while there are sessions.
+            if let Some(terms) = terms::of(&self.options, session) {
+                codec.set_terms(terms);
+            }
         }
         let answered = codec.answer(session, caller, message, reply, room)?;
         if answered.message == 0 {

@@ -2,10 +2,6 @@
 
 use atoll_vfs::FileSystem;
 use atoll_vfs::wire::attributes::Terms;
-use atoll_vfs::wire::opcode::{
-    FUSE_CREATE, FUSE_GETATTR, FUSE_LINK, FUSE_LOOKUP, FUSE_MKDIR, FUSE_MKNOD, FUSE_READDIRPLUS,
-    FUSE_SETATTR, FUSE_SYMLINK, FUSE_TMPFILE,
-};
 
 use super::{FOR_EVER, KernelOptions, Others};
 use crate::session::Session;
@@ -14,33 +10,16 @@ use crate::session::Session;
 /// message: the buffers of the C library are as long.
 const BLOCK: u32 = 64 << 10;
 
-/// The operations whose answers have attributes.
-const TELLING: [u32; 10] = [
-    FUSE_LOOKUP,
-    FUSE_GETATTR,
-    FUSE_SETATTR,
-    FUSE_READDIRPLUS,
-    FUSE_CREATE,
-    FUSE_MKNOD,
-    FUSE_MKDIR,
-    FUSE_SYMLINK,
-    FUSE_LINK,
-    FUSE_TMPFILE,
-];
-
-/// The terms for the answer to `opcode`, if they are others than the usual. A kernel that is alone
-/// may rely on all but what its own calls change without its expecting it: they take set-ID bits
-/// and set times of last access, and what it stores into a window reaches files later. Of a
-/// directory of the host others may change what they had better not.
+/// The terms for a kernel that begins, if they are others than the usual. One that is alone may
+/// rely on all but what its own calls change without its expecting it: they take set-ID bits and
+/// set times of last access, and what it stores into a window reaches files later. Of a directory
+/// of the host others may change what they had better not.
 pub(super) fn of<F: FileSystem + Send>(
     options: &KernelOptions,
     session: &Session<F>,
-    opcode: u32,
 ) -> Option<Terms> {
     let KernelOptions { others, untold, window, unchanging, .. } = *options;
-    if untold.is_none() || !TELLING.contains(&opcode) {
-        return None;
-    }
+    untold?;
     let mut terms = Terms::all(options.valid());
     // Linux maps files through a window by pages, and only if these are their blocks.
     if !window {
@@ -58,41 +37,39 @@ pub(super) fn of<F: FileSystem + Send>(
 #[cfg(test)]
 mod tests {
     use atoll_vfs::AccessTimes;
-    use atoll_vfs::wire::opcode::FUSE_READ;
 
     use super::*;
     use crate::{Access, Credentials};
 
     #[test]
     fn a_kernel_relies_on_what_only_it_changes() {
-        let told = |options: KernelOptions, access_times, opcode| {
+        let told = |options: KernelOptions, access_times| {
             let volume = crate::testing::volume();
             volume.set_access_times(access_times).unwrap();
             let session = volume.session(Credentials::default(), Access::default()).unwrap();
-            of(&options, &session, opcode)
+            of(&options, &session)
         };
         let shared = KernelOptions { untold: Some(0), ..KernelOptions::default() };
         let alone = KernelOptions { others: Others::None, ..shared };
         let (never, at_times) = (AccessTimes::Noatime, AccessTimes::Relatime);
 
         // Nothing, where others change it too.
-        let terms = told(shared, never, FUSE_LOOKUP).unwrap();
+        let terms = told(shared, never).unwrap();
         assert_eq!(terms, Terms { block: BLOCK, ..Terms::default() });
         // Blocks that are no pages break Linux's windows.
-        let terms = told(KernelOptions { window: true, ..shared }, never, FUSE_LOOKUP).unwrap();
+        let terms = told(KernelOptions { window: true, ..shared }, never).unwrap();
         assert_eq!(terms, Terms::default());
         // All, but a write takes set-ID bits.
-        let terms = told(alone, never, FUSE_READDIRPLUS).unwrap();
+        let terms = told(alone, never).unwrap();
         assert_eq!((terms.names, terms.of(0o100_644)), (FOR_EVER, FOR_EVER));
         assert_eq!((terms.of(0o104_755), terms.of(0o102_755)), (1, 1));
         // A read sets a time, a store comes later.
         let window = KernelOptions { window: true, ..alone };
-        for terms in [told(alone, at_times, FUSE_GETATTR), told(window, never, FUSE_GETATTR)] {
+        for terms in [told(alone, at_times), told(window, never)] {
             let terms = terms.unwrap();
             assert_eq!((terms.names, terms.of(0o100_644)), (FOR_EVER, 1));
         }
-        // A kernel that is told has leases; and a read tells of no file.
-        assert_eq!(told(KernelOptions::default(), never, FUSE_LOOKUP), None);
-        assert_eq!(told(alone, never, FUSE_READ), None);
+        // A kernel that is told has leases.
+        assert_eq!(told(KernelOptions::default(), never), None);
     }
 }
