@@ -327,6 +327,14 @@ struct Lane<'a> {
     wakes: &'a Wakes,
 }
 
+impl Lane<'_> {
+    /// Keeps a request that is done in part, until its rest is served.
+    fn keep(&mut self, slot: Slot, rest: Rest, until: Option<Arc<Outcome>>) {
+        let message = self.message[..slot.message_len()].to_vec();
+        self.parts.push_back(Part { lane: self.lane, slot, message, rest, until });
+    }
+}
+
 impl Carrier for Lane<'_> {
     type Slot = Slot;
     type Error = Broken;
@@ -364,16 +372,13 @@ impl Carrier for Lane<'_> {
     }
 
     fn put_back(&mut self, slot: Slot, rest: Rest) {
-        let message = self.message[..slot.message_len()].to_vec();
-        self.parts.push_back(Part { lane: self.lane, slot, message, rest, until: None });
+        self.keep(slot, rest, None);
     }
 
     fn put_back_until(&mut self, slot: Slot, rest: Rest) -> Result<Box<dyn Held>, Slot> {
         let outcome = Outcome::new(self.bell.clone());
         let release = outcome.release();
-        let message = self.message[..slot.message_len()].to_vec();
-        let until = Some(outcome);
-        self.parts.push_back(Part { lane: self.lane, slot, message, rest, until });
+        self.keep(slot, rest, Some(outcome));
         Ok(release)
     }
 

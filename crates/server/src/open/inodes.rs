@@ -113,15 +113,10 @@ impl Inodes {
     /// The inodes that the client was given and has not forgotten, and how often; they are not its
     /// any more.
     pub(crate) fn drain(&mut self) -> Vec<(Ino, u64)> {
+        let given = self.given();
         self.slot_of.clear();
-        let slots = std::mem::take(&mut self.slots).into_iter();
-        slots.filter_map(|slot| slot.ino.map(|ino| (ino, slot.count))).collect()
-    }
-
-    /// Whether the session may name all inodes, and nobody wants to know which it was given.
-    #[inline]
-    fn keeps_none(&self) -> bool {
-        self.all && self.known.is_none()
+        self.slots.clear();
+        given
     }
 
     /// The inodes that the client was given, and how often, where that is known.
@@ -137,9 +132,11 @@ impl Inodes {
         count
     }
 
-    /// Whether it is known which inodes were given.
+    /// Whether it is known which inodes were given: nobody wants to where the session may name all,
+    /// unless the file system counts them.
+    #[inline]
     pub(crate) fn is_counted(&self) -> bool {
-        !self.keeps_none()
+        !self.all || self.known.is_some()
     }
 
     /// The volume's number of the session's root.
@@ -178,7 +175,7 @@ impl Inodes {
     /// `ESTALE` for an inode that this session was not given.
     pub(crate) fn named(&mut self, ino: Ino) -> Result<Ino> {
         let ino = self.inner(ino)?;
-        if self.keeps_none() || ino == self.top {
+        if !self.is_counted() || ino == self.top {
             return Ok(ino);
         }
         match self.slot_of.get(&ino) {
@@ -281,7 +278,7 @@ impl Inodes {
     /// # Errors
     /// `ENFILE` when every inode in the table is open: the user's share has no room for more.
     pub(crate) fn give(&mut self, ino: Ino, is_dir: bool, moves: u64) -> Result<()> {
-        if ino == self.top || self.keeps_none() {
+        if ino == self.top || !self.is_counted() {
             return Ok(());
         }
         let slot = match self.slot_of.get(&ino) {
