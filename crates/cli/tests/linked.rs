@@ -60,6 +60,17 @@ fn locks_of_an_unmodified_program_hold() {
     assert!(holder.wait().unwrap().success());
 }
 
+/// Of a virtio-fs device, whose volume others use at the same time.
+#[test]
+fn a_program_is_a_guest() {
+    let served = Served::with(&["--vhost-user", "g,tag=v"]);
+    let program = compile(&served, &["tests/c/guest.c"], &[]);
+    let place = format!("vhost-user:{}", served.path().join("g").display());
+    assert_eq!(ok(Command::new(program).arg(place)), "made\n");
+    assert_eq!(served.script("wc -c </vol/d/moved").trim(), "100000");
+    served.end();
+}
+
 #[test]
 fn databases_are_shared() {
     assert!(Path::new("/usr/include/sqlite3.h").exists(), "install libsqlite3-dev");
