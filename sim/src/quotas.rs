@@ -1,6 +1,6 @@
 //! The quota of a directory: two clients fill and empty it, the server's process ends or the power
-//! goes, and another server goes on. What is below never takes more than the quota, is refused only
-//! where there is no room, and is counted as a walk counts it.
+//! goes, and another server goes on. Files below never take more than the quota, are refused only
+//! where there is no room, and are counted as a walk counts them.
 
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ pub(crate) fn judge(template: &Template, rng: &mut Rng, plant: Option<Plant>) ->
             let of = rng.within(0..2) as usize;
             call(&mut clients[of], roots[of], has_room, rng)?;
         }
-        // What is open goes with the process: nothing of its memory reaches the device any more.
+        // Open files go with the process: nothing of its memory reaches the device any more.
         let image = {
             let mut device = disk.device();
             device.note_flushers();

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 const ESCAPE: u8 = 0x10;
 /// The end of input, after [`ESCAPE`].
 const END: u8 = b'e';
-/// What is sent at the end of input.
+/// The mark of the end of input.
 pub const ENDED: [u8; 2] = [ESCAPE, END];
 
 /// Appends `data` to `out` as it is sent.

@@ -224,7 +224,7 @@ impl<F: FileSystem> FileSystem for Tree<F> {
         emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> Result<()> {
         let at = index(ino);
-        // What is attached is found by its own number, as `lookup` says it: getcwd(3) goes by that.
+        // A root is found by its own number, as `lookup` says it: getcwd(3) goes by that.
         let covered: Vec<Ino> = self.mounts.iter().skip(1).map(|mount| mount.covered).collect();
         self.of(ino)?.readdir(cx, local(ino), handle, cookie, &mut |entry| {
             let ino = global(at, entry.ino);

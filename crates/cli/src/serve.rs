@@ -49,7 +49,7 @@ use crate::volume::{self, Access, Atime};
 /// A directory is served as it is, and programs of the host may change it meanwhile. What clients
 /// make there is theirs on the host if the superuser runs the server; otherwise, and with
 /// all_squash, it is one user's (the server's, or anonuid's: 65534), and to each client its own.
-/// What is mounted in it is served with the option submounts only; no devices are made there.
+/// File systems mounted in it are served with the option submounts only; no devices are made there.
 ///
 /// It runs in the foreground, tells a service manager when it is ready (sd_notify), and once it is,
 /// keeps access to nothing but the volumes and the socket. SIGHUP changes nothing. The socket's

@@ -100,7 +100,7 @@ pub struct Squash {
 pub struct OfDirectory {
     /// All files are one user's.
     pub squash: Option<Squash>,
-    /// What is mounted in it is served too.
+    /// File systems mounted in it are served too.
     pub submounts: bool,
 }
 

@@ -275,7 +275,8 @@ fn a_guest_has_users_of_its_own() {
     served.stop();
 }
 
-/// What is mounted in a directory that is served with it is a mount of its own in a guest.
+/// A file system that is served with the directory in which it is mounted is a mount of its own in
+/// a guest.
 #[test]
 fn a_guest_mounts_what_is_mounted() {
     const NONE: Option<&str> = None;

@@ -176,16 +176,16 @@ struct Found {
     calls: Option<u64>,
 }
 
-/// What is done in the guest.
+/// Work done in the guest.
 enum Work {
     Script(String),
     PostMark(u32),
 }
 
-/// What is counted.
+/// The kinds of things that are counted.
 struct Workload {
     name: String,
-    /// What is done before, and not counted.
+    /// Work done before, and not counted.
     before: String,
     work: Work,
 }

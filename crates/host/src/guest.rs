@@ -57,7 +57,7 @@ pub fn socket(place: &Path) -> Option<&Path> {
 pub enum AttachError {
     /// Nobody listens at the socket, or it is none.
     Connect(PathBuf, io::Error),
-    /// Who listens there speaks no vhost-user, or is no such device.
+    /// The listener there speaks no vhost-user, or is no such device.
     Device(PathBuf, DeviceError),
     /// The device has another front end, or lets none in.
     Refused(PathBuf),

@@ -88,8 +88,8 @@ int atoll_mkfs(const char *path, const struct atoll_options *options);
  * nobody listens; EACCES: the server refuses, for the reason in atoll_error.
  *
  * `vhost-user:SOCKET` is a virtio-fs device, which another process (`atoll serve --vhost-user`,
- * virtiofsd) offers to virtual machines: this process is its guest, the only one. What is done
- * there is done by its rules. */
+ * virtiofsd) offers to virtual machines: this process is its guest, the only one, and the
+ * device's rules hold. */
 int atoll_mount(const char *path, const struct atoll_options *options);
 
 /* Closes all descriptors, makes everything durable and unmounts. Streams of atoll_opendir that are

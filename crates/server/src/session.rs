@@ -243,7 +243,7 @@ impl<F: FileSystem + Send> Session<F> {
     /// the volume between the parts.
     #[inline]
     pub(crate) fn begins(&mut self, rest: Option<Rest>, yields: bool) {
-        // What is left of a call that no request made is not this one's.
+        // The rest of a call that no request made is not this one's.
         self.left.set(None);
         self.from = match rest {
             Some(Rest::From(offset)) => Some(offset),

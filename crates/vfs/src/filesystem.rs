@@ -474,7 +474,7 @@ pub trait FileSystem {
 
     /// Begins some of the work that calls have left of `ino`, if it is of a kind that is done
     /// without the file system: other calls use it meanwhile, but for those that have to come after
-    /// ([`Rest::Until`]). Whoever asks has it [done](PendingSync::flush), of which the file system
+    /// ([`Rest::Until`]). The caller has it [done](PendingSync::flush), of which the file system
     /// finds the outcome, and then asks again. `None`: there is no such work.
     ///
     /// Work that has begun and is never done holds up nobody once it is dropped.

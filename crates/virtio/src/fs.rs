@@ -2,8 +2,8 @@
 //! FUSE's: of these the driver knows where the header ends, and which requests have no answer.
 //!
 //! Messages are copied, being short. Data is not, in a [call](Transport::call): it goes to and
-//! from the caller's buffer, as a part of the chain, where the device can reach that. What is sent
-//! without waiting has its data copied, and little of it.
+//! from the caller's buffer, as a part of the chain, where the device can reach that. A request
+//! that nobody waits for has its data copied, and little of it.
 
 use alloc::vec;
 use alloc::vec::Vec;

@@ -298,7 +298,7 @@ impl<M: Mapped> Queue<M> {
         let available = self.layout.available;
         shared.u16(available + 4 + 2 * entry).store(head.to_le(), Relaxed);
         self.available = self.available.wrapping_add(1);
-        // Whoever sees the index sees the entry, the descriptors and what they point to.
+        // A device that sees the index sees the entry, the descriptors and what they point to.
         self.shared().u16(available + 2).store(self.available.to_le(), Release);
         Ok(Head(head))
     }

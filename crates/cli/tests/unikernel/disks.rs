@@ -44,7 +44,7 @@ fn serve(dir: &Path, volume: &Path) -> Server {
     Server(child)
 }
 
-/// What is at `path` appears at /data.
+/// The file system at `path` appears at /data.
 fn at_data(path: &Path) -> String {
     format!("{}:/data", path.display())
 }

@@ -65,7 +65,7 @@ impl Drop for Making {
     }
 }
 
-/// What is left to be done.
+/// A piece of work that was left.
 #[derive(Debug)]
 enum Work {
     /// To cut the file that is open as this.

@@ -30,7 +30,7 @@ pub(super) struct Birth {
 }
 
 impl Birth {
-    /// That of the inode with these attributes, if they say it. What is mounted at a name has to be
+    /// That of the inode with these attributes, if they say it. The root of a mount has to be
     /// opened to be seen.
     fn of(stat: &Statx) -> Option<Birth> {
         let has = StatxFlags::from_bits_retain(stat.stx_mask);

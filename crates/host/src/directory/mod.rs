@@ -111,7 +111,7 @@ pub struct Options {
     pub owners: Option<Owners>,
     /// How much is remembered.
     pub bounds: Bounds,
-    /// What is mounted in the directory is served too, as file systems of their own.
+    /// Mounts in the directory are served too, as file systems of their own.
     pub submounts: bool,
 }
 

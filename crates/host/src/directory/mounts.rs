@@ -20,7 +20,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::identity::{Found, Identity};
 use super::{HostDirectory, errno};
 
-/// The most mounts that are served. What is mounted beyond is not.
+/// The most mounts that are served. Those beyond are not.
 const MOUNTS_MAX: usize = 256;
 
 /// One mount.

@@ -21,7 +21,7 @@ pub(super) fn user_address(address: u64) -> u64 {
     USER + address
 }
 
-/// What is shared with a device. Clones mean the same.
+/// The memory that is shared with a device. Clones mean the same.
 #[derive(Clone, Debug, Default)]
 pub struct Shares {
     pieces: Arc<Mutex<Vec<(u64, SharedMemory)>>>,

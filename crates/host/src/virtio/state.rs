@@ -24,7 +24,7 @@ const INIT_MAX: usize = 1024;
 /// In the place of the rights of a directory.
 const DIRECTORY: u32 = u32::MAX;
 
-/// What is agreed with a guest that has begun, and what it has.
+/// The terms agreed with a guest that has begun, and what it has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Begun {
     /// Its INIT.

@@ -1,8 +1,8 @@
 //! The state of a session that goes on in another one: of the same volume or directory, in this
 //! process or in another, as when a virtual machine moves.
 //!
-//! A state grants nothing. Whoever brings one may have made it up, so each inode is looked up
-//! again, and each file opened again, as the client could do by requests, with the rights of the
+//! A state grants nothing. The client that brings one may have made it up, so each inode is looked
+//! up again, and each file opened again, as the client could do by requests, with the rights of the
 //! session that takes it over; what the state adds is only the numbers by which the client knows
 //! them.
 
@@ -69,9 +69,9 @@ pub struct State {
     pub secret: Secret,
     /// The inodes, directories before what is in them.
     pub known: Vec<Known>,
-    /// What is open.
+    /// Files and directories that are open.
     pub files: Vec<OpenFile>,
-    /// What is locked.
+    /// Locks that are held.
     pub locks: Vec<HeldLock>,
 }
 

@@ -24,7 +24,7 @@ pub(super) mod command {
     pub const OWN: u32 = 0xffff;
 }
 
-/// Who makes virtio devices.
+/// The maker of virtio devices.
 const VENDOR: u16 = 0x1af4;
 /// Numbers of devices: those that know the old interface too, and the others, from which the kind
 /// counts.
@@ -48,7 +48,7 @@ impl Function {
         u32::from(self.bus) << 8 | u32::from(self.device & 31) << 3 | u32::from(self.function & 7)
     }
 
-    /// What is written to port 0xcf8 so that port 0xcfc is the word at `offset`, which is below
+    /// The word to be written to port 0xcf8 so that port 0xcfc is that at `offset`, which is below
     /// 256.
     pub fn port_word(self, offset: u16) -> u32 {
         1 << 31 | self.number() << 8 | u32::from(offset & 0xfc)

@@ -32,7 +32,7 @@ pub(super) struct Move {
 }
 
 impl Move {
-    /// What is waited for.
+    /// The pipe that is waited for.
     pub fn awaited(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
         self.transfer.as_ref().map(Transfer::awaited)
     }
