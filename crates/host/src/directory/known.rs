@@ -221,15 +221,22 @@ impl Table {
 
     /// Closes the descriptor of `ino`.
     pub(super) fn close(&mut self, ino: Ino) {
-        if let Some(known) = self.known.get_mut(&ino)
-            && let Some((fd, _)) = known.fd.take()
+        let is_dir = self.known.get(&ino).is_some_and(|known| known.is_dir);
+        if let Some(fd) = self.take_fd(ino)
+            && self.collects
+            && !is_dir
         {
-            let queue = &mut self.open[usize::from(!known.is_dir)];
-            queue.live = queue.live.saturating_sub(1);
-            if self.collects && !known.is_dir {
-                self.dropped.push(fd);
-            }
+            self.dropped.push(fd);
         }
+    }
+
+    /// Takes the descriptor of `ino`, for its caller to close.
+    pub(super) fn take_fd(&mut self, ino: Ino) -> Option<Arc<OwnedFd>> {
+        let known = self.known.get_mut(&ino)?;
+        let (fd, _) = known.fd.take()?;
+        let queue = &mut self.open[usize::from(!known.is_dir)];
+        queue.live = queue.live.saturating_sub(1);
+        Some(fd)
     }
 
     /// Closes descriptors until there are no more than `most` of their kind, or all are in use.

@@ -209,6 +209,8 @@ impl HostDirectory {
         let Some(fd) = known.fd().map(Arc::clone) else { return false };
         let stat = rustix::fs::fstat(&fd).ok().filter(|stat| stat.st_nlink == 0);
         let Some(stat) = stat else { return false };
+        // What it was is known here: it is none of those that are dropped unseen.
+        self.table.take_fd(ino);
         self.table.remove(ino);
         self.close_last(ino, fd, &stat);
         true
