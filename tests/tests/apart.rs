@@ -310,6 +310,14 @@ fn what_is_removed_goes_without_the_directory() {
             (ino, client.open(&cx(), ino, OpenFlags::READ).unwrap())
         };
         let (ino, handle) = opened(&mut keeper, "open");
+        // One of them is known, and not open any more: others have been used since.
+        std::thread::sleep(Duration::from_millis(100));
+        keeper.lookup(&cx(), ROOT, name("unlinked")).unwrap();
+        for number in 0..200 {
+            let other = format!("other{number}");
+            fs::write(path.join(&other), b"").unwrap();
+            keeper.lookup(&cx(), ROOT, name(&other)).unwrap();
+        }
         control.hold(true);
         let mut first = client(&served);
         let unlinking = Call::begin(move || first.unlink(&cx(), ROOT, name("unlinked")));

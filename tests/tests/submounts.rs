@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use atoll_host::directory::Options;
+use atoll_host::directory::{Bounds, Options};
 use atoll_server::{Access, Credentials, KnownMost};
 use atoll_tests::hostdir::HostDir;
 use atoll_tests::served::in_namespace;
@@ -204,6 +204,37 @@ fn mounts_come_and_go() {
         let (again, beneath_again) = known(&mut dir);
         assert_eq!((again, beneath_again.ino), (beneath, first.ino));
         assert_eq!(beneath_again.size, 7);
+    }
+}
+
+/// Mounts that are gone hold no place that others need, nor a descriptor, however many there were.
+#[test]
+fn as_many_mounts_as_come_and_go() {
+    if !in_namespace() {
+        return;
+    }
+    const MANY: usize = 300;
+    let bounds = Bounds { directories: 8, ..Bounds::default() };
+    let options = Options { submounts: true, bounds, ..Options::default() };
+    let (mut dir, _) = HostDir::with(Path::new(env!("CARGO_TARGET_TMPDIR")), &options).unwrap();
+    let path = dir.path().to_owned();
+    let descriptors = || fs::read_dir("/proc/self/fd").unwrap().count();
+    let comes_and_goes = |dir: &mut HostDir, at: &str| {
+        let place = path.join(at);
+        tmpfs(&place);
+        let _mounted = Mounted(vec![place]);
+        let t = look(dir, ROOT, at).map(|attr| attr.ino);
+        assert!(t.is_ok_and(|t| dir.is_submount(t)), "{at}: {t:?}");
+    };
+    comes_and_goes(&mut dir, "t");
+    let first = descriptors();
+    for _ in 0..MANY {
+        comes_and_goes(&mut dir, "t");
+    }
+    // Those that were met last may be there, and what other tests open meanwhile.
+    assert!(descriptors() < first + MANY / 2, "{} descriptors, then {first}", descriptors());
+    for number in 0..MANY {
+        comes_and_goes(&mut dir, &format!("t{number}"));
     }
 }
 

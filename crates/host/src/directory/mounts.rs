@@ -6,18 +6,18 @@
 //! twice. The kernel of a virtual machine is told which directories are the roots of such mounts,
 //! and shows them as mounts of their own.
 //!
-//! Each mount that clients have come to is open as long as the directory is, for syncs of all: the
-//! host cannot unmount it meanwhile, but lazily.
+//! Each mount that clients have come to is kept open, for syncs of all: the host cannot unmount it
+//! meanwhile, but lazily. Such a one is let go of when another comes to its place, or has none.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use atoll_vfs::{Errno, Ino, Result};
-use rustix::fs::{FileType, OFlags};
+use rustix::fs::{FileType, Mode, OFlags, openat};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::identity::{Found, Identity};
+use super::identity::{Found, Identity, Means};
 use super::{HostDirectory, errno};
 
 /// The most mounts that are served. Those beyond are not.
@@ -68,6 +68,17 @@ fn place(dir: Identity, name: &[u8]) -> u64 {
     xxh3_64(&[&dir.to_bytes()[..], name].concat())
 }
 
+/// Whether the mount `number`, whose root this is, is still mounted: the way up leads out of it.
+/// Of a file that is mounted it is not known.
+fn is_there(means: Means, number: u64, root: &OwnedFd) -> bool {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    match openat(root, c"..", flags, Mode::empty()) {
+        // Nothing is done with what it leads to but to see in which mount that is.
+        Ok(above) => means.identify(&above).is_ok_and(|above| above.mount != number),
+        Err(error) => error == rustix::io::Errno::NOTDIR,
+    }
+}
+
 impl HostDirectory {
     /// The identity of the inode that `fd` is open on.
     ///
@@ -115,6 +126,10 @@ impl HostDirectory {
         };
         // What was mounted there before, and what had the number.
         self.mounts.met.retain(|met, mount| *met != number && mount.place != place);
+        if self.mounts.met.len() >= MOUNTS_MAX {
+            let means = self.means;
+            self.mounts.met.retain(|met, mount| is_there(means, *met, &mount.root));
+        }
         if self.mounts.met.len() >= MOUNTS_MAX {
             return Err(Errno::EXDEV);
         }

@@ -174,7 +174,7 @@ impl HostDirectory {
             return Err(Errno::ENOTDIR);
         }
         let fd = self.fd(ino)?;
-        // The one call that goes up. Nothing is done with what it leads to but to see which it is.
+        // A call that goes up: nothing is done with what it leads to but to see which it is.
         let flags = NAME_ONLY | OFlags::DIRECTORY;
         let above = self.with_room(|_| openat(&fd, c"..", flags, Mode::empty()))?;
         let identity = self.identify(&above)?;
