@@ -71,6 +71,7 @@ fn device(machine: &Machine, offers: u64, storage: Storage) -> FakeDevice<Storag
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "takes hours there")]
 fn keeps_the_contract() {
     let all = features::INDIRECT | features::EVENT_INDEX | F_FLUSH | F_WRITE_ZEROES | F_SIZE_MAX;
     for (offers, lends_nothing) in [(0, true), (0, false), (all, false), (all, true)] {
@@ -94,6 +95,7 @@ fn keeps_the_contract() {
 
 /// More than a request carries, whether it is copied or not.
 #[test]
+#[cfg_attr(miri, ignore = "takes hours there")]
 fn large_transfers() {
     for lends_nothing in [false, true] {
         let machine = Machine::lending(!lends_nothing);

@@ -58,7 +58,8 @@ fn data_goes_to_and_from_the_callers_buffer() {
         let (machine, asked) = (Machine::lending(lends), Asked::default());
         let fake = FakeDevice::new(&machine, 2, offers, backend(&asked));
         let mut fs = VirtioFs::new(fake, machine.clone(), 100_000).unwrap();
-        for (unique, len) in [(1u64, 1), (2, 4096), (3, 99_999), (4, 1 << 20)] {
+        let lens = [(1u64, 1), (2, 4096), (3, 99_999), (4, 1 << 20)];
+        for (unique, len) in lens.into_iter().take(if cfg!(miri) { 2 } else { 4 }) {
             let mut room = vec![0xaa; len];
             let mut answer = [0; 16];
             let sent = fs.call(&message(READ, unique, &[0; 40]), &[], &mut answer, &mut room);
@@ -78,7 +79,7 @@ fn data_goes_to_and_from_the_callers_buffer() {
         assert_eq!(machine.lent(), 0, "all is taken back");
         // As lent memory, and not through another place.
         let most = asked.borrow().iter().map(|asked| asked.2).max();
-        assert_eq!(most > Some(1 << 20), lends);
+        assert!(cfg!(miri) || (most > Some(1 << 20)) == lends);
     }
 }
 
@@ -89,7 +90,7 @@ fn answers_wait_for_who_asked() {
     let fake = FakeDevice::new(&machine, 2, features::INDIRECT, backend(&asked));
     let mut fs = VirtioFs::new(fake, machine, 4096).unwrap();
     let mut held: Vec<(Token, u8)> = Vec::new();
-    for round in 0..3000u32 {
+    for round in 0..if cfg!(miri) { 60 } else { 3000u32 } {
         let byte = round as u8;
         if round % 3 < 2 {
             match fs.send(&message(GETATTR, 1, &[byte; 30]), &[], 0) {
