@@ -257,3 +257,67 @@ fn sessions_say_what_is_mounted() {
     let is = [ROOT, t, sub, Ino(99)].map(|ino| session.is_submount(ino));
     assert_eq!(is, [false, true, false, false]);
 }
+
+/// File systems whose inodes have the same handles, one after the other at the same place, as two
+/// disks of ext4: here those of the two versions of cgroups, which take no disk.
+#[test]
+fn file_systems_with_the_same_handles_are_told_apart() {
+    if !in_namespace() {
+        return;
+    }
+    let (mut dir, path) = fresh(true);
+    let at = path.join("m");
+    fs::create_dir(&at).unwrap();
+    let put = |kind, data| mount(Some("x"), &at, Some(kind), MsFlags::empty(), data);
+    let _mounted = Mounted(vec![at.clone(), at.clone()]);
+    let old = "none,name=atoll-test";
+    if put("cgroup", Some(old)).is_err() {
+        // A kernel without the old version.
+        return;
+    }
+    let first = look(&mut dir, ROOT, "m").unwrap().ino;
+    assert!(look(&mut dir, first, "release_agent").is_ok());
+    unmount(&at);
+    put("cgroup2", NONE).unwrap();
+    // A listing says the same as lookups do, before and after.
+    let listed = |dir: &mut HostDir| {
+        let handle = dir.opendir(&cx(), ROOT).unwrap();
+        let mut found = None;
+        let mut note = |entry: &DirEntry<'_>| {
+            found = found.or((entry.name == b"m").then_some(entry.ino));
+            true
+        };
+        dir.readdir(&cx(), ROOT, handle, 0, &mut note).unwrap();
+        dir.releasedir(&cx(), ROOT, handle).unwrap();
+        found.unwrap()
+    };
+    let before = listed(&mut dir);
+    let second = look(&mut dir, ROOT, "m").unwrap().ino;
+    assert_ne!(first, second, "a number names two directories");
+    assert!(look(&mut dir, second, "cgroup.controllers").is_ok());
+    assert_eq!(look(&mut dir, second, "release_agent").map(drop), Err(Errno::ENOENT));
+    assert_eq!((before, listed(&mut dir)), (second, second));
+}
+
+/// A file system that is mounted once more is served as it is mounted then.
+#[test]
+fn a_mount_that_comes_again_is_as_it_is_then() {
+    if !in_namespace() {
+        return;
+    }
+    let (mut dir, path) = fresh(true);
+    let (source, at) = (path.join("source"), path.join("m"));
+    tmpfs(&source);
+    let _mounted = Mounted(vec![source.clone(), at.clone()]);
+    let make = |dir: &mut HostDir, file| {
+        let m = look(dir, ROOT, "m").unwrap().ino;
+        dir.mkdir(&cx(), m, name(file), 0o700).map(drop)
+    };
+    bind(&source, &at);
+    let read_only = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;
+    mount(NONE, &at, NONE, read_only, NONE).unwrap();
+    assert_eq!(make(&mut dir, "a"), Err(Errno::EROFS));
+    unmount(&at);
+    bind(&source, &at);
+    assert_eq!(make(&mut dir, "b"), Ok(()));
+}

@@ -34,9 +34,9 @@ pub(super) struct Found {
 }
 
 impl Identity {
-    /// The identity of an inode of a mount whose place is told from others by `place`.
-    pub(super) fn in_mount(self, place: u64) -> Identity {
-        Identity(xxh3_128(&[&self.to_bytes()[..], &place.to_le_bytes()].concat()))
+    /// The identity of an inode of a mount that `tells` tells from others.
+    pub(super) fn in_mount(self, tells: u64) -> Identity {
+        Identity(xxh3_128(&[&self.to_bytes()[..], &tells.to_le_bytes()].concat()))
     }
 
     /// Its bytes.

@@ -1,10 +1,11 @@
 //! File systems that are mounted in the directory, where they are served too.
 //!
 //! A name that leads into another mount is followed once the mount is noted here by its place: a
-//! directory and a name in it. Its inodes are told apart from all others by that place, so that
-//! each has a number of its own, whatever numbers the file systems use, also where one is mounted
-//! twice. The kernel of a virtual machine is told which directories are the roots of such mounts,
-//! and shows them as mounts of their own.
+//! directory and a name in it. Its inodes are told apart from all others by that place and by the
+//! file system that is there, so that each has a number of its own, whatever numbers the file
+//! systems use, also where one is mounted twice, or two are one after the other: the roots of all
+//! file systems of a kind have the same handle. The kernel of a virtual machine is told which
+//! directories are the roots of such mounts, and shows them as mounts of their own.
 //!
 //! Each mount that clients have come to is kept open, for syncs of all: the host cannot unmount it
 //! meanwhile, but lazily. Such a one is let go of when another comes to its place, or has none.
@@ -14,10 +15,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use atoll_vfs::{Errno, Ino, Result};
-use rustix::fs::{FileType, Mode, OFlags, openat};
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, StatxFlags, fstatfs, fstatvfs, openat, statx,
+};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::identity::{Found, Identity, Means};
+use super::reach::name_in;
 use super::{HostDirectory, errno};
 
 /// The most mounts that are served. Those beyond are not.
@@ -28,6 +32,8 @@ const MOUNTS_MAX: usize = 256;
 struct Mount {
     /// Tells its place from all others.
     place: u64,
+    /// Tells its file system there from all others.
+    tells: u64,
     root: Arc<OwnedFd>,
 }
 
@@ -54,7 +60,7 @@ impl Mounts {
         if !self.are_served || found.mount == self.root {
             return Some(found.identity);
         }
-        self.met.get(&found.mount).map(|mount| found.identity.in_mount(mount.place))
+        self.met.get(&found.mount).map(|mount| found.identity.in_mount(mount.tells))
     }
 
     /// The roots of those that clients have come to.
@@ -66,6 +72,17 @@ impl Mounts {
 /// The place of a mount: `name` in the directory `dir`.
 fn place(dir: Identity, name: &[u8]) -> u64 {
     xxh3_64(&[&dir.to_bytes()[..], name].concat())
+}
+
+/// Tells the file system whose root `fd` is open on, at `place`, from all others that are there
+/// before or after it, as far as file systems say which they are: by its kind, its name, and the
+/// time at which it was made.
+fn tells(place: u64, fd: &OwnedFd) -> Result<u64> {
+    let kind = fstatfs(fd).map_err(errno)?.f_type as u64;
+    let name = fstatvfs(fd).map_err(errno)?.f_fsid;
+    let born = statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME).map_err(errno)?.stx_btime;
+    let words = [place, kind, name, born.tv_sec as u64, born.tv_nsec.into()];
+    Ok(xxh3_64(&words.map(u64::to_le_bytes).concat()))
 }
 
 /// Whether the mount `number`, whose root this is, is still mounted: the way up leads out of it.
@@ -125,7 +142,13 @@ impl HostDirectory {
             _ => return Err(Errno::EXDEV),
         };
         // What was mounted there before, and what had the number.
+        let before = self.mounts.met.len();
         self.mounts.met.retain(|met, mount| *met != number && mount.place != place);
+        if self.mounts.met.len() < before {
+            // By a descriptor of the old mount the same file system would be what it was there:
+            // read-only, for instance.
+            self.table.close_all();
+        }
         if self.mounts.met.len() >= MOUNTS_MAX {
             let means = self.means;
             self.mounts.met.retain(|met, mount| is_there(means, *met, &mount.root));
@@ -133,8 +156,9 @@ impl HostDirectory {
         if self.mounts.met.len() >= MOUNTS_MAX {
             return Err(Errno::EXDEV);
         }
+        let tells = tells(place, fd)?;
         let root = Arc::new(self.anew(fd, flags)?);
-        self.mounts.met.insert(number, Mount { place, root });
+        self.mounts.met.insert(number, Mount { place, tells, root });
         Ok(())
     }
 
@@ -151,6 +175,8 @@ impl HostDirectory {
             return Ok(identity);
         }
         let above = self.table.get(dir)?.identity;
-        Ok(found.identity.in_mount(place(above, name.to_bytes())))
+        let root = self.with_room(|_| name_in(fd, name.to_bytes(), true))?;
+        let tells = tells(place(above, name.to_bytes()), &root)?;
+        Ok(found.identity.in_mount(tells))
     }
 }
