@@ -1,12 +1,14 @@
 //! The asking side of the file seam: a [`FileSystem`] whose calls go as FUSE messages over a
 //! [`Transport`].
 //!
-//! Nothing that the server says is trusted further than its meaning: lengths, names, times and
-//! types are checked, and what is none of these is `EIO`.
+//! Nothing that the server says is trusted further than its meaning: lengths, places in files,
+//! names, times and types are checked, and what is none of these is `EIO`.
 
 mod call;
 mod locks;
 mod session;
+#[cfg(test)]
+mod tests;
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -14,7 +16,7 @@ use alloc::vec::Vec;
 use atoll_transport::{Token, Transport};
 
 use crate::errno::{Errno, Result};
-use crate::filesystem::{FileSystem, copy_by_hand};
+use crate::filesystem::{FILE_SIZE_MAX, FileSystem, checked_end, copy_by_hand};
 use crate::locks::Locks;
 use crate::types::*;
 use crate::wire::adopt::AdoptIn;
@@ -247,6 +249,10 @@ impl<T: Transport> Client<T> {
             return Err(Failed::With(Errno::EIO));
         }
         let offset = if told { u64::load(&self.body()[WriteOut::SIZE..]) } else { offset };
+        // Callers go on from where it ends.
+        if told && checked_end(offset, len as u64).is_err() {
+            return Err(Failed::With(Errno::EIO));
+        }
         Ok(Written { len, offset })
     }
 
@@ -601,7 +607,9 @@ impl<T: Transport> FileSystem for Client<T> {
         };
         let args = LseekIn { fh: handle.0, offset, whence, padding: 0 };
         self.call(cx, ino, &Request::Lseek(args), LseekOut::SIZE, &mut [])?;
-        Ok(LseekOut::load(self.body()).offset)
+        let found = LseekOut::load(self.body()).offset;
+        // A caller that goes from one piece of data to the next would go round for ever.
+        if found < offset || found > FILE_SIZE_MAX { Err(Errno::EIO) } else { Ok(found) }
     }
 
     fn fsync(&mut self, cx: &Context, ino: Ino, handle: Handle, data_only: bool) -> Result<()> {

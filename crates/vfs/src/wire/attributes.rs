@@ -1,6 +1,7 @@
 //! Attributes of inodes and of the file system.
 
 use super::fixed::{Fixed, constants, fixed};
+use crate::filesystem::FILE_SIZE_MAX;
 use crate::types::{Attr, FileType, Ino, SetAttr, SetTime, StatFs, Timespec};
 
 fixed! {
@@ -193,11 +194,14 @@ impl From<&Attr> for RawAttr {
 
 impl RawAttr {
     /// The attributes of the inode that requests name `ino` (servers may show users another
-    /// number), or `None` if they are none: times that do not exist, a mode without a type.
+    /// number), or `None` if they are none: times that do not exist, a mode without a type, lengths
+    /// that no file has.
     #[inline]
     pub fn checked(&self, ino: Ino, btime: Timespec) -> Option<Attr> {
         FileType::from_mode(self.mode)?;
-        if self.mode >> 16 != 0 || ino.0 == 0 {
+        // Users count in bytes what is stored in blocks.
+        let is_long = self.size > FILE_SIZE_MAX || self.blocks > FILE_SIZE_MAX / 512;
+        if self.mode >> 16 != 0 || ino.0 == 0 || is_long {
             return None;
         }
         Some(Attr {
