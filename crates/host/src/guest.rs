@@ -4,6 +4,7 @@
 //! The device sees what is shared with it, memfds that cannot be cut short, and nothing else of
 //! this process: buffers of callers are copied through them.
 
+mod bells;
 mod memory;
 
 use std::fmt;
@@ -25,9 +26,10 @@ use vhost::vhost_user::message::{
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VringConfigData};
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
-use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
+use vmm_sys_util::eventfd::EventFd;
 
 use crate::spin::{Limit, SPIN_MAX, Spin};
+use bells::Kick;
 pub use memory::Shares;
 
 /// Features of the connection itself.
@@ -113,7 +115,7 @@ pub fn attach(socket: &Path) -> Result<GuestFs, AttachError> {
 struct Ring {
     size: u16,
     addresses: Addresses,
-    kick: EventFd,
+    kick: Kick,
     call: EventFd,
 }
 
@@ -218,12 +220,9 @@ impl Device for VhostUser {
         size: u16,
         addresses: &Addresses,
     ) -> Result<(), DeviceError> {
-        let bell = || EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC).map_err(|_| DeviceError::NoMemory);
-        let ring = Ring { size, addresses: *addresses, kick: bell()?, call: bell()? };
-        let file = ring.call.as_raw_fd();
-        let event = EpollEvent::new(EventSet::IN, file as u64);
-        let added = self.sleep.ctl(ControlOperation::Add, file, event);
-        added.map_err(|_| DeviceError::NoMemory)?;
+        let kick = Kick::new().map_err(|_| DeviceError::NoMemory)?;
+        let call = bells::heard_by(&self.sleep).map_err(|_| DeviceError::NoMemory)?;
+        let ring = Ring { size, addresses: *addresses, kick, call };
         let place = self.rings.get_mut(usize::from(number)).ok_or(DeviceError::Unsupported)?;
         *place = Some(ring);
         Ok(())
@@ -248,7 +247,7 @@ impl Device for VhostUser {
             front_end.set_vring_base(index, 0).map_err(lost)?;
             front_end.set_vring_addr(index, &parts).map_err(lost)?;
             front_end.set_vring_call(index, &ring.call).map_err(lost)?;
-            front_end.set_vring_kick(index, &ring.kick).map_err(lost)?;
+            front_end.set_vring_kick(index, &ring.kick.theirs).map_err(lost)?;
             // Without features of the connection a queue runs when it has its bell.
             if !self.protocol.is_empty() {
                 front_end.set_vring_enable(index, true).map_err(lost)?;
@@ -259,8 +258,7 @@ impl Device for VhostUser {
 
     fn ring(&mut self, number: u16) {
         if let Some(Some(ring)) = self.rings.get(usize::from(number)) {
-            // Full means that it has been rung often enough.
-            let _ = ring.kick.write(1);
+            ring.kick.ring();
         }
     }
 
@@ -287,10 +285,7 @@ impl Device for VhostUser {
                 self.is_lost = true;
             }
         }
-        // The others wait for nobody: who looks for their answers finds them.
-        for ring in self.rings.iter().flatten() {
-            let _ = ring.call.read();
-        }
+        // The bells of other queues wake nobody else: their answers are found when looked for.
         if self.is_lost { Err(DeviceError::Lost) } else { Ok(()) }
     }
 
@@ -318,3 +313,6 @@ impl Device for VhostUser {
         true
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,9 +15,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use atoll_vfs::{Errno, Ino, Result};
-use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, StatxFlags, fstatfs, fstatvfs, openat, statx,
-};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, fstatfs, fstatvfs, openat, statx};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::identity::{Found, Identity, Means};

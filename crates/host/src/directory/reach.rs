@@ -41,11 +41,7 @@ pub(super) fn open_in(
 }
 
 /// Names what `name` is in `dir`, also in another mount if those are served.
-pub(super) fn name_in(
-    dir: impl AsFd,
-    name: &[u8],
-    crosses: bool,
-) -> rustix::io::Result<OwnedFd> {
+pub(super) fn name_in(dir: impl AsFd, name: &[u8], crosses: bool) -> rustix::io::Result<OwnedFd> {
     debug_assert!(!name.contains(&b'/') && name != b"..");
     let how = if crosses { BENEATH_MOUNTS } else { BENEATH };
     openat2(dir, name, NAME_ONLY, Mode::empty(), how)
