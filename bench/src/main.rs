@@ -3,7 +3,8 @@
 //! Read in this order: [`table`] what is measured and what is aimed at; [`subject`] the file
 //! systems and [`calls`] what they are asked to do; [`workloads`]; [`child`] one measurement in a
 //! process of its own; [`measure`] all of them, interleaved; [`goals`], [`report`] and [`plot`]
-//! what comes out; [`hostile`] a server under attack; [`virtiofs`] the device of virtual machines.
+//! what comes out; [`hostile`] a server under attack; [`virtiofs`] the device of virtual machines,
+//! and programs as its guests.
 #![deny(unsafe_code)]
 
 mod atoll;
@@ -14,6 +15,7 @@ mod hostile;
 mod limit;
 mod machine;
 mod measure;
+mod over;
 mod plot;
 mod processor;
 mod record;
@@ -56,6 +58,8 @@ enum Command {
     Hostile(hostile::Options),
     /// The virtio-fs device, beside the stock daemons
     Virtiofs(virtiofs::Options),
+    /// A process as the guest of a virtio-fs device, beside the stock daemons and native calls
+    Guest(virtiofs::guest::Guests),
     /// A stranger; a process that the attacks start
     #[command(hide = true)]
     Attack(hostile::Part),
@@ -104,6 +108,7 @@ fn main() -> ExitCode {
         Command::Server(options) => suite(&SERVER, &options),
         Command::Hostile(options) => hostile::run(&options),
         Command::Virtiofs(options) => virtiofs::run(&options),
+        Command::Guest(guests) => virtiofs::guest::run(&guests),
         Command::Attack(part) => part.play(),
         Command::Victim(visit) => visit.pay(),
         Command::Child(order) => child::obey(&order).and_then(|record| {

@@ -136,10 +136,11 @@ fn goals(out: &mut String, verdicts: &[Verdict]) {
 
 /// Rows of cells; the first column is aligned to the left, the others to the right.
 #[derive(Default)]
-struct Table(Vec<Vec<String>>);
+pub struct Table(pub Vec<Vec<String>>);
 
 impl Table {
-    fn write(&self, out: &mut String) {
+    /// Writes the rows, each column as wide as its widest cell.
+    pub fn write(&self, out: &mut String) {
         let columns = self.0.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column: usize| {
             let lengths = self.0.iter().filter_map(|row| Some(row.get(column)?.chars().count()));

@@ -8,9 +8,12 @@
 //! waiting.
 //!
 //! Goals: Atoll's volume and its directory take less of both than each stock daemon.
+//!
+//! [`guest`] measures the same daemons as a program sees them that is a guest.
 
 mod daemon;
 mod driver;
+pub mod guest;
 mod report;
 
 use std::collections::BTreeMap;
@@ -68,7 +71,7 @@ pub struct Options {
     /// Only measure reads and writes of these sizes, in bytes, and no names
     #[arg(long, value_name = "BYTES", value_delimiter = ',')]
     sizes: Vec<usize>,
-    /// Only measure these kinds: volume, directory, c, rust
+    /// Only measure these kinds: volume, directory, c, rust, native
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     on: Vec<String>,
     /// Write the tables and the goals to this file as well
@@ -82,7 +85,31 @@ pub struct Options {
     virtiofsd: Option<PathBuf>,
 }
 
-/// Nanoseconds of one operation, and of the daemon's processor.
+impl Options {
+    fn rounds(&self) -> usize {
+        if self.smoke { 1 } else { self.rounds.max(1) }
+    }
+}
+
+/// Those that are measured: Atoll, the stock daemons that there are, and `another`.
+fn kinds(options: &Options, another: Option<Kind>) -> Vec<Kind> {
+    let mut kinds = vec![Kind::AtollVolume, Kind::AtollFolder];
+    kinds.extend(Kind::stock(options.virtiofsd.as_deref()));
+    kinds.extend(another);
+    kinds.retain(|kind| options.on.is_empty() || options.on.iter().any(|on| on == kind.word()));
+    kinds
+}
+
+/// A size in bytes for people.
+fn shown(size: usize) -> String {
+    match size {
+        1024.. => format!("{} KiB", size >> 10),
+        _ => format!("{size} B"),
+    }
+}
+
+/// Nanoseconds of one operation, and of the daemon's processor; the latter not a number where nobody
+/// has looked.
 type Sample = (f64, f64);
 /// The samples of each operation, in the order in which they were made, on each daemon.
 type Found = BTreeMap<(usize, String), BTreeMap<Kind, Vec<Sample>>>;
@@ -90,12 +117,10 @@ type Found = BTreeMap<(usize, String), BTreeMap<Kind, Vec<Sample>>>;
 /// Measures.
 pub fn run(options: &Options) -> Result<(), Broken> {
     std::fs::create_dir_all(&options.disk)?;
-    let mut kinds = vec![Kind::AtollVolume, Kind::AtollFolder];
-    kinds.extend(Kind::stock(options.virtiofsd.as_deref()));
-    kinds.retain(|kind| options.on.is_empty() || options.on.iter().any(|on| on == kind.word()));
+    let kinds = kinds(options, None);
     let watch = Watch::begin();
     let mut found = Found::new();
-    for _ in 0..if options.smoke { 1 } else { options.rounds.max(1) } {
+    for _ in 0..options.rounds() {
         for kind in &kinds {
             let daemon = Daemon::start(kind, &options.disk, options.atoll.as_deref())?;
             let mut guest = Guest::begin(&daemon)?;
@@ -147,9 +172,9 @@ fn shuffled(count: u64) -> Vec<u64> {
 struct Samples(Vec<(String, Sample)>);
 
 impl Samples {
-    fn take(&mut self, name: String, count: u64, took: (Duration, Duration)) {
+    fn take(&mut self, name: String, count: u64, took: (Duration, Option<Duration>)) {
         let each = |time: Duration| time.as_nanos() as f64 / count as f64;
-        self.0.push((name, (each(took.0), each(took.1))));
+        self.0.push((name, (each(took.0), took.1.map_or(f64::NAN, each))));
     }
 }
 
@@ -211,10 +236,7 @@ impl Guest {
     ) -> Result<(), Broken> {
         let most = if smoke { 16 } else { OPERATIONS };
         let count = ((MOVED / size) as u64).clamp(8, most);
-        let shown = match size {
-            1024.. => format!("{} KiB", size >> 10),
-            _ => format!("{size} B"),
-        };
+        let shown = shown(size);
         let sequence: Vec<u64> = (0..count).collect();
         let random = shuffled(count);
         for (order, how) in [(&sequence, ""), (&random, ", random")] {
@@ -295,12 +317,12 @@ impl Guest {
         &mut self,
         daemon: &Daemon,
         work: impl FnOnce(&mut Guest) -> Result<(), Broken>,
-    ) -> Result<(Duration, Duration), Broken> {
+    ) -> Result<(Duration, Option<Duration>), Broken> {
         let before = daemon.processor_time()?;
         let begin = Instant::now();
         work(self)?;
         let took = begin.elapsed();
-        Ok((took, daemon.processor_time()?.saturating_sub(before)))
+        Ok((took, Some(daemon.processor_time()?.saturating_sub(before))))
     }
 
     fn create(&mut self, name: &[u8]) -> Result<(u64, u64), Broken> {

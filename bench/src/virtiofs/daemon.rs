@@ -1,4 +1,5 @@
-//! The daemons that are measured: each in a process of its own, ended when it is dropped.
+//! The daemons that are measured: each in a process of its own, ended when it is dropped. Beside
+//! them the calls of the system, which have none.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ const VIRTIOFSD_C: &str = "/usr/lib/qemu/virtiofsd";
 /// How long a daemon may take to listen, and to end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A daemon, and what it serves.
+/// A daemon, and what it serves; or none.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// A volume.
@@ -26,6 +27,8 @@ pub enum Kind {
     C,
     /// virtiofsd in Rust.
     Rust(PathBuf),
+    /// No daemon: calls of the system, on a folder of the same disk.
+    Native,
 }
 
 impl Kind {
@@ -45,12 +48,18 @@ impl Kind {
             Kind::AtollFolder => "directory",
             Kind::C => "c",
             Kind::Rust(_) => "rust",
+            Kind::Native => "native",
         }
     }
 
     /// Whether it is the device that is judged.
     pub fn is_atoll(&self) -> bool {
         matches!(self, Kind::AtollVolume | Kind::AtollFolder)
+    }
+
+    /// Whether it is a stock daemon.
+    pub fn is_stock(&self) -> bool {
+        matches!(self, Kind::C | Kind::Rust(_))
     }
 
     /// Its name.
@@ -60,6 +69,7 @@ impl Kind {
             Kind::AtollFolder => "Atoll, directory",
             Kind::C => "virtiofsd (C)",
             Kind::Rust(_) => "virtiofsd (Rust)",
+            Kind::Native => "native calls",
         }
     }
 }
@@ -68,10 +78,10 @@ fn atoll(program: Option<&Path>) -> Result<PathBuf, Broken> {
     program.map_or_else(served::program, |program| Ok(program.to_owned()))
 }
 
-/// A daemon that runs.
+/// A daemon that runs; of native calls only the folder.
 pub struct Daemon {
     folder: tempfile::TempDir,
-    child: Child,
+    child: Option<Child>,
 }
 
 impl Daemon {
@@ -111,13 +121,14 @@ impl Daemon {
                 command.args(["--cache", "auto", "--sandbox", "chroot"]);
                 command
             }
+            Kind::Native => return Ok(Daemon { folder, child: None }),
         };
         command.current_dir(&path).stdin(Stdio::null()).stdout(Stdio::null());
         let child = command.stderr(File::create(path.join("log"))?).spawn()?;
-        let mut daemon = Daemon { folder, child };
+        let mut daemon = Daemon { folder, child: Some(child) };
         let begin = Instant::now();
         while !daemon.socket().exists() {
-            let ended = daemon.child.try_wait()?.is_some();
+            let ended = daemon.has_ended()?;
             if ended || begin.elapsed() > PATIENCE {
                 let log = fs::read_to_string(daemon.folder.path().join("log")).unwrap_or_default();
                 return Err(Broken(format!("{} does not listen: {log}", kind.name())));
@@ -127,6 +138,20 @@ impl Daemon {
         // The socket's name comes before it listens.
         std::thread::sleep(Duration::from_millis(200));
         Ok(daemon)
+    }
+
+    /// Whether there is a process, and not only the folder.
+    pub fn is_process(&self) -> bool {
+        self.child.is_some()
+    }
+
+    fn has_ended(&mut self) -> Result<bool, Broken> {
+        Ok(self.child.as_mut().map(Child::try_wait).transpose()?.flatten().is_some())
+    }
+
+    /// The folder that it serves, or that native calls are for; a volume's is empty.
+    pub fn source(&self) -> PathBuf {
+        self.folder.path().join("source")
     }
 
     /// Where its front end connects.
@@ -145,7 +170,7 @@ impl Daemon {
             .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok())
             .filter_map(|pid| parent(pid).map(|parent| (pid, parent)))
             .collect();
-        let mut own = vec![self.child.id()];
+        let mut own: Vec<u32> = self.child.iter().map(Child::id).collect();
         let mut at = 0;
         while let Some(&pid) = own.get(at) {
             own.extend(all.iter().filter(|(_, parent)| *parent == pid).map(|(pid, _)| pid));
@@ -162,11 +187,12 @@ impl Daemon {
 
     /// Ends it.
     pub fn end(mut self) -> Result<(), Broken> {
-        if let Some(pid) = Pid::from_raw(self.child.id() as i32) {
+        let Some(child) = &self.child else { return Ok(()) };
+        if let Some(pid) = Pid::from_raw(child.id() as i32) {
             let _ = kill_process(pid, Signal::TERM);
         }
         let begin = Instant::now();
-        while self.child.try_wait()?.is_none() {
+        while !self.has_ended()? {
             if begin.elapsed() > PATIENCE {
                 return Err(Broken("a daemon does not end".into()));
             }
@@ -178,7 +204,9 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
