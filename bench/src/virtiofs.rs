@@ -14,6 +14,7 @@
 mod daemon;
 mod driver;
 pub mod guest;
+mod image;
 mod report;
 
 use std::collections::BTreeMap;
@@ -108,8 +109,8 @@ fn shown(size: usize) -> String {
     }
 }
 
-/// Nanoseconds of one operation, and of the daemon's processor; the latter not a number where nobody
-/// has looked.
+/// Nanoseconds of one operation, and of the daemon's processor; the latter is no number where
+/// nobody has looked.
 type Sample = (f64, f64);
 /// The samples of each operation, in the order in which they were made, on each daemon.
 type Found = BTreeMap<(usize, String), BTreeMap<Kind, Vec<Sample>>>;

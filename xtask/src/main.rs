@@ -142,6 +142,10 @@ fn bench(arguments: &[String]) -> Result<(), Failure> {
         "atoll-bench",
     ])
     .run()?;
+    // What calls cost in the image is counted as well.
+    if !smoke && arguments.first().is_some_and(|first| first == "guest") {
+        unikernel::run()?;
+    }
     cargo(&["run", "--quiet", "--profile", profile, "-p", "atoll-bench", "--"])
         .args(arguments)
         .run()

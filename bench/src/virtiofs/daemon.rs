@@ -74,7 +74,8 @@ impl Kind {
     }
 }
 
-fn atoll(program: Option<&Path>) -> Result<PathBuf, Broken> {
+/// The command `atoll`: `program`, or the one beside this program.
+pub fn atoll(program: Option<&Path>) -> Result<PathBuf, Broken> {
     program.map_or_else(served::program, |program| Ok(program.to_owned()))
 }
 

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use atoll_host::guest::{GuestFs, attach};
 
 use super::daemon::{Daemon, Kind};
+use super::image;
 use super::report::{self, Goal, STOCK, times};
 use super::{Found, MOVED, Options, SIZES, Sample, Samples, kinds, shown};
 use crate::calls::{Calls, O_CREAT, O_EXCL, O_RDONLY, O_RDWR, O_WRONLY};
@@ -143,10 +144,15 @@ pub fn run(guests: &Guests) -> Result<(), Broken> {
         report::goals(&mut text, &kinds, &found, &STOCK);
         report::goals(&mut text, &kinds, &found, &NATIVE);
     }
+    let counted = match !options.smoke && guests.is_whole() {
+        true => image::text(&mut text, options),
+        false => Ok(()),
+    };
     print!("{text}");
     if let Some(path) = &options.report {
         std::fs::write(path, text)?;
     }
+    counted?;
     match failures.is_empty() || !options.smoke {
         true => Ok(()),
         false => Err(Broken(format!("{} pieces of work failed", failures.len()))),
@@ -168,11 +174,16 @@ fn cell(samples: &[Sample]) -> String {
 }
 
 impl Guests {
+    /// Whether everything is measured.
+    fn is_whole(&self) -> bool {
+        self.common.sizes.is_empty() && self.files.is_empty()
+    }
+
     fn works(&self) -> Vec<Work> {
         let options = &self.common;
         let (sizes, files) = (&options.sizes, &self.files);
         let smoke = options.smoke;
-        let all = sizes.is_empty() && files.is_empty();
+        let all = self.is_whole();
         // To show that everything works a few are enough: each of them syncs.
         let every = SIZES.step_by(if smoke { 8 } else { 1 }).map(|bits| 1 << bits);
         let sizes = if all { every.collect() } else { sizes.clone() };
