@@ -3,7 +3,7 @@
 use atoll_posix::attributes::Target;
 use atoll_posix::{AT_FDCWD, AccessMode, AtFlags, OFlags};
 use atoll_unikernel::abi;
-use atoll_vfs::{Errno, RenameFlags, SetTime, StatFs};
+use atoll_vfs::{Attr, Errno, RenameFlags, SetTime, StatFs};
 
 use super::{Answer, Error};
 use crate::end::{Mark, mark};
@@ -55,12 +55,21 @@ pub fn lstat(path: u64, to: u64) -> Answer {
     stat_path(AT_FDCWD, path, to, AtFlags::SYMLINK_NOFOLLOW.bits())
 }
 
+/// Writes what was found at `to`. It is taken where it lies: `?` would copy it first, which takes as
+/// many instructions as it has words.
+#[inline(always)]
+fn put_stat(found: &atoll_vfs::Result<Attr>, to: u64) -> Answer {
+    match found {
+        Ok(attr) => abi::stat(attr, memory::array_mut(to)?),
+        Err(error) => return Err((*error).into()),
+    }
+    Ok(0)
+}
+
 // One of the calls that programs make most: within the function of the table.
 #[inline(always)]
 pub fn fstat(fd: i32, to: u64) -> Answer {
-    let attr = files().fstat(fd)?;
-    abi::stat(&attr, memory::array_mut(to)?);
-    Ok(0)
+    put_stat(&files().fstat(fd), to)
 }
 
 #[inline(always)]
@@ -74,9 +83,7 @@ pub fn newfstatat(dirfd: i32, at: u64, to: u64, flags: u32) -> Answer {
 
 #[inline(never)]
 fn stat_path(dirfd: i32, at: u64, to: u64, flags: u32) -> Answer {
-    let attr = files().fstatat(dirfd, path(at)?, at_flags(flags)?)?;
-    abi::stat(&attr, memory::array_mut(to)?);
-    Ok(0)
+    put_stat(&files().fstatat(dirfd, path(at)?, at_flags(flags)?), to)
 }
 
 pub fn statx(dirfd: i32, at: u64, flags: u32, _mask: u32, to: u64) -> Answer {
