@@ -74,11 +74,26 @@ impl HostDir {
     }
 }
 
-fn quirks_of(parent: &Path) -> std::result::Result<Quirks, String> {
+/// The quirks of the file system that `parent` is on.
+///
+/// # Errors
+/// A sentence for people, as of [`HostDir::new`].
+pub fn quirks_of(parent: &Path) -> std::result::Result<Quirks, String> {
     if !parent.is_dir() {
         return Err(format!("{} is no directory", parent.display()));
     }
     let statfs = sys::statfs(parent).map_err(|error| error.to_string())?;
+    match statfs.f_type as i64 {
+        EXT4_MAGIC if statfs.f_bsize != 4096 => Err("ext4 with other blocks than of 4 KiB".into()),
+        magic => quirks_by_magic(magic),
+    }
+}
+
+/// The quirks of the file system with this number, as statfs(2) says it.
+///
+/// # Errors
+/// As of [`quirks_of`].
+pub fn quirks_by_magic(magic: i64) -> std::result::Result<Quirks, String> {
     let quirks = Quirks {
         caller_time: false,
         // As an ordinary user nothing can be given to others.
@@ -90,10 +105,8 @@ fn quirks_of(parent: &Path) -> std::result::Result<Quirks, String> {
         xattr_value_max: 2000,
         ..Quirks::default()
     };
-    match statfs.f_type as i64 {
-        EXT4_MAGIC if statfs.f_bsize == 4096 => {
-            Ok(Quirks { file_size_max: (16 << 40) - 4096, ..quirks })
-        }
+    match magic {
+        EXT4_MAGIC => Ok(Quirks { file_size_max: (16 << 40) - 4096, ..quirks }),
         TMPFS_MAGIC => {
             Ok(Quirks { zero_range: false, link_max: None, stable_cookies: false, ..quirks })
         }
@@ -101,8 +114,9 @@ fn quirks_of(parent: &Path) -> std::result::Result<Quirks, String> {
     }
 }
 
-/// Tests that run side by side have thousands of files open.
-fn raise_descriptor_limit() {
+/// Has this process have as many descriptors as it may: tests that run side by side have thousands
+/// of files open.
+pub fn raise_descriptor_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

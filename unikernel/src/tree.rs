@@ -43,14 +43,21 @@ fn local(ino: Ino) -> Ino {
 
 #[inline]
 fn global(index: usize, ino: Ino) -> Ino {
-    // A server may say any number: one that is too large is of no inode.
     Ino(local(ino).0 | (index as u64) << SHIFT)
 }
 
+/// Fails for a number that has no place here: cut off it would be another inode's. A server may say
+/// any.
 #[inline]
-fn outside(index: usize, mut attr: Attr) -> Attr {
+fn fits(ino: Ino) -> Result<()> {
+    if ino.0 >> SHIFT == 0 { Ok(()) } else { Err(Errno::EOVERFLOW) }
+}
+
+#[inline]
+fn outside(index: usize, mut attr: Attr) -> Result<Attr> {
+    fits(attr.ino)?;
     attr.ino = global(index, attr.ino);
-    attr
+    Ok(attr)
 }
 
 impl<F: FileSystem> Tree<F> {
@@ -120,6 +127,7 @@ macro_rules! attributes {
     ($self:ident $verb:ident ($cx:ident, $ino:ident $(, $arg:ident)*)) => {{
         let mut found = $self.of($ino)?.$verb($cx, local($ino) $(, $arg)*);
         if let Ok(attr) = &mut found {
+            fits(attr.ino)?;
             attr.ino = global(index($ino), attr.ino);
         }
         found
@@ -132,7 +140,7 @@ macro_rules! opened {
         $self
             .of($ino)?
             .$verb($cx, local($ino) $(, $arg)*)
-            .map(|(attr, handle)| (outside(index($ino), attr), handle))
+            .and_then(|(attr, handle)| Ok((outside(index($ino), attr)?, handle)))
     };
 }
 
@@ -149,7 +157,7 @@ impl<F: FileSystem> FileSystem for Tree<F> {
             let covered = mount.covered;
             return self.lookup(cx, covered, name);
         }
-        let attr = outside(index(parent), mount.fs.lookup(cx, local(parent), name)?);
+        let attr = outside(index(parent), mount.fs.lookup(cx, local(parent), name)?)?;
         self.cross(cx, attr)
     }
 
@@ -204,7 +212,7 @@ impl<F: FileSystem> FileSystem for Tree<F> {
             return Err(Errno::EXDEV);
         }
         let attr = self.of(ino)?.link(cx, local(ino), local(new_parent), new_name)?;
-        Ok(outside(index(ino), attr))
+        outside(index(ino), attr)
     }
 
     fn copy_file_range(&mut self, cx: &Context, from: FileAt, to: FileAt, len: u64) -> Result<u64> {
@@ -262,6 +270,16 @@ mod tests {
 
     fn model() -> ModelFs {
         ModelFs::new(0o755, Timespec::default())
+    }
+
+    #[test]
+    fn a_number_that_is_too_large_is_no_other_inodes() {
+        assert_eq!(fits(Ino((1 << 56) - 1)), Ok(()));
+        assert_eq!(fits(Ino(1 << 56 | 5)), Err(Errno::EOVERFLOW));
+        let attr =
+            model().getattr(&Context { uid: 0, gid: 0, now: Timespec::default() }, Ino::ROOT);
+        let attr = Attr { ino: Ino(u64::MAX), ..attr.unwrap() };
+        assert_eq!(outside(1, attr).map(|attr| attr.ino), Err(Errno::EOVERFLOW));
     }
 
     /// A tree with a file system at /m and another at /m/d/n.

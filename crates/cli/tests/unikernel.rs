@@ -15,3 +15,5 @@ mod disks;
 mod faults;
 #[path = "unikernel/programs.rs"]
 mod programs;
+#[path = "unikernel/together.rs"]
+mod together;

@@ -50,8 +50,9 @@ impl Identity {
             0 => self.0 as u64,
             _ => xxh3_128(&[&self.0.to_le_bytes()[..], &[attempt]].concat()) as u64,
         };
-        // A positive number for whoever takes it for a signed one; 0 is none, and 1 the root.
-        Ino((digest >> 1).max(Ino::ROOT.0 + 1))
+        // Below 2^56: a guest with several file systems in one tree has the bits above to tell them
+        // apart (`atoll_unikernel::tree`). 0 is none, and 1 the root.
+        Ino((digest >> 8).max(Ino::ROOT.0 + 1))
     }
 }
 

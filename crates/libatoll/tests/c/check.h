@@ -23,7 +23,7 @@
 #define FAILS(call, number)                                                                   \
     do {                                                                                      \
         errno = 0;                                                                            \
-        CHECK((call) == -1);                                                                  \
+        CHECK((long)(call) == -1);                                                            \
         CHECK(errno == (number));                                                             \
     } while (0)
 

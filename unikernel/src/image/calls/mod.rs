@@ -120,6 +120,7 @@ table! {
     35 task nanosleep(time: u64, left: u64);
     39 task getpid();
     40 files sendfile(to: i32, from: i32, offset: u64, len: u64);
+    56 task clone(flags: u64);
     60 task exit(status: u32);
     61 task wait4();
     62 task kill(pid: i32, signal: u32);

@@ -126,6 +126,13 @@ pub fn set_robust_list() -> Answer {
     Ok(0)
 }
 
+/// clone(2): there is no room for another thread, which is what the C library and its callers are
+/// ready for; they may do the work in the one that there is. A process of its own is another thing.
+pub fn clone(flags: u64) -> Answer {
+    const VM: u64 = 0x100;
+    Err(if flags & VM != 0 { Errno::EAGAIN } else { Errno::ENOSYS }.into())
+}
+
 /// Restartable sequences: every C library asks, and does without.
 pub fn rseq() -> Answer {
     Err(Errno::ENOSYS.into())

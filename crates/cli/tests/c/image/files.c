@@ -22,20 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CHECK(what)                                                                                \
-    do {                                                                                           \
-        if (!(what)) {                                                                             \
-            printf("line %d: %s (%s)\n", __LINE__, #what, strerror(errno));                        \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
-
-/* A call that has to fail so. */
-#define FAILS(error, what)                                                                         \
-    do {                                                                                           \
-        errno = 0;                                                                                 \
-        CHECK((long)(what) == -1 && errno == (error));                                             \
-    } while (0)
+#include "../../../../libatoll/tests/c/check.h"
 
 static void calls(const char *small)
 {
@@ -43,7 +30,7 @@ static void calls(const char *small)
     struct stat found, other;
     int fd = open("f", O_RDWR | O_CREAT | O_EXCL, 0640);
     CHECK(fd == 3);
-    FAILS(EEXIST, open("f", O_CREAT | O_EXCL, 0640));
+    FAILS(open("f", O_CREAT | O_EXCL, 0640), EEXIST);
     struct iovec out[3] = {{"one ", 4}, {"", 0}, {"two", 3}};
     CHECK(writev(fd, out, 3) == 7);
     CHECK(pwrite(fd, "ONE", 3, 0) == 3 && lseek(fd, 0, SEEK_CUR) == 7);
@@ -51,15 +38,15 @@ static void calls(const char *small)
     struct iovec in[2] = {{a, 4}, {b, 8}};
     CHECK(preadv(fd, in, 2, 0) == 7 && !memcmp(a, "ONE ", 4) && !memcmp(b, "two", 3));
     CHECK(lseek(fd, -3, SEEK_END) == 4 && read(fd, text, 64) == 3 && read(fd, text, 64) == 0);
-    FAILS(EINVAL, lseek(fd, -100, SEEK_END));
+    FAILS(lseek(fd, -100, SEEK_END), EINVAL);
     CHECK(fstat(fd, &found) == 0 && found.st_size == 7 && (found.st_mode & 0777) == 0640);
     CHECK(stat("f", &other) == 0 && other.st_ino == found.st_ino && other.st_nlink == 1);
     CHECK(link("f", "g") == 0 && stat("g", &other) == 0 && other.st_nlink == 2);
     CHECK(symlink("g", "l") == 0 && readlink("l", text, 64) == 1 && text[0] == 'g');
     CHECK(lstat("l", &other) == 0 && S_ISLNK(other.st_mode));
     CHECK(rename("g", "h") == 0 && access("h", R_OK | W_OK) == 0);
-    FAILS(ENOENT, access("g", F_OK));
-    FAILS(ENOENT, open("l", O_RDONLY));
+    FAILS(access("g", F_OK), ENOENT);
+    FAILS(open("l", O_RDONLY), ENOENT);
     CHECK(chmod("h", 0600) == 0 && chown("h", 5, 6) == 0 && stat("f", &found) == 0);
     CHECK((found.st_mode & 0777) == 0600 && found.st_uid == 5 && found.st_gid == 6);
     struct timespec times[2] = {{1000, 5}, {2000, UTIME_OMIT}};
@@ -82,7 +69,7 @@ static void calls(const char *small)
     CHECK(fcntl(fd, F_SETLK, &lock) == 0 && fcntl(fd, F_GETLK, &lock) == 0);
     CHECK(lock.l_type == F_UNLCK);
     CHECK(close(copy) == 0 && close(third) == 0 && close(20) == 0);
-    FAILS(EBADF, close(20));
+    FAILS(close(20), EBADF);
     int to = open("copied", O_RDWR | O_CREAT, 0600);
     off_t from_at = 0;
     CHECK(copy_file_range(fd, &from_at, to, NULL, 7, 0) == 7 && from_at == 7);
@@ -92,8 +79,8 @@ static void calls(const char *small)
     CHECK(close(to) == 0 && close(fd) == 0);
     CHECK(mkdir("d", 0755) == 0 && chdir("d") == 0 && getcwd(text, 64) == text);
     CHECK(strlen(text) > 2 && !strcmp(text + strlen(text) - 2, "/d") && chdir("..") == 0);
-    FAILS(ERANGE, getcwd(text, 2) == NULL ? -1 : 0);
-    FAILS(ENOTDIR, chdir("f"));
+    FAILS(getcwd(text, 2) == NULL ? -1 : 0, ERANGE);
+    FAILS(chdir("f"), ENOTDIR);
     CHECK(rmdir("d") == 0 && unlink("f") == 0 && unlink("h") == 0 && unlink("l") == 0);
     CHECK(unlink("copied") == 0);
     struct statfs space;
@@ -101,10 +88,10 @@ static void calls(const char *small)
     /* Of the volume that it is asked about: 600 MiB, and 4. */
     CHECK(space.f_blocks > 140000 && statfs(small, &space) == 0 && space.f_blocks <= 1024);
     /* Wrong addresses are errors. */
-    FAILS(EFAULT, open((char *)8, O_RDONLY));
-    FAILS(EFAULT, stat("/", (struct stat *)8));
-    FAILS(EFAULT, write(1, (char *)0x12345678000, 5));
-    FAILS(EFAULT, read(0, (char *)calls, 5));
+    FAILS(open((char *)8, O_RDONLY), EFAULT);
+    FAILS(stat("/", (struct stat *)8), EFAULT);
+    FAILS(write(1, (char *)0x12345678000, 5), EFAULT);
+    FAILS(read(0, (char *)calls, 5), EFAULT);
     /* The streams are no files, and no terminal's. */
     CHECK(fstat(1, &found) == 0 && S_ISCHR(found.st_mode) && !isatty(1));
     struct pollfd polled = {1, POLLOUT, 0};
@@ -141,9 +128,9 @@ static void memory(void)
     }
     /* A hole, then one part with other rights, then larger, and elsewhere. */
     CHECK(munmap(all + 4096, 4096) == 0 && mprotect(all, 4096, PROT_READ) == 0);
-    FAILS(EFAULT, read(0, all, 1));
-    FAILS(EFAULT, write(1, all + 4096, 1));
-    FAILS(ENOMEM, mprotect(all, 3 * 4096, PROT_READ));
+    FAILS(read(0, all, 1), EFAULT);
+    FAILS(write(1, all + 4096, 1), EFAULT);
+    FAILS(mprotect(all, 3 * 4096, PROT_READ), ENOMEM);
     CHECK(all[8192] == 2 && mprotect(all, 4096, PROT_NONE) == 0);
     CHECK(mprotect(all, 4096, PROT_READ | PROT_WRITE) == 0 && all[0] == 0);
     char *moved = mremap(all + 8192, len - 8192, 2 * len, MREMAP_MAYMOVE);
@@ -151,8 +138,8 @@ static void memory(void)
     CHECK(munmap(moved, 2 * len) == 0);
     CHECK(mmap((void *)0x12345000, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
                0) == (void *)0x12345000);
-    FAILS(EEXIST, mmap((void *)0x12345000, 4096, PROT_READ,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0));
+    FAILS(mmap((void *)0x12345000, 4096, PROT_READ,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0), EEXIST);
     int fd = open("m", O_RDWR | O_CREAT, 0600);
     CHECK(write(fd, "mapped", 6) == 6);
     char *file = mmap(NULL, 6, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
@@ -160,13 +147,13 @@ static void memory(void)
     file[0] = 'M';
     char text[8];
     CHECK(pread(fd, text, 8, 0) == 6 && text[0] == 'm');
-    FAILS(ENODEV, mmap(NULL, 6, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+    FAILS(mmap(NULL, 6, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), ENODEV);
     CHECK(close(fd) == 0 && unlink("m") == 0);
     char *top = sbrk(0);
     CHECK(sbrk(1 << 20) == top && (top[(1 << 20) - 1] = 1) && sbrk(-(1 << 20)) != (void *)-1);
     CHECK(sbrk(0) == top);
     /* More than there is is refused, not promised. */
-    FAILS(ENOMEM, mmap(NULL, 1L << 40, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    FAILS(mmap(NULL, 1L << 40, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), ENOMEM);
     CHECK(mmap(NULL, 1L << 40, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED);
     puts("memory");
 }
@@ -210,7 +197,7 @@ static void full(void)
     while ((len = write(fd, block, sizeof block)) > 0)
         written += len;
     CHECK(len == -1 && errno == ENOSPC && written > 1 << 20);
-    FAILS(ENOSPC, write(fd, block, sizeof block));
+    FAILS(write(fd, block, sizeof block), ENOSPC);
     CHECK(close(fd) == 0);
     struct stat found;
     CHECK(stat("full", &found) == 0 && found.st_size == written);
