@@ -13,7 +13,7 @@
 //! | `volume=PATH,fs:N[,ro]` | what the N-th virtio-fs device serves |
 //! | `env=NAME=VALUE` | a variable of the program's environment |
 //! | `cwd=PATH` | the program's working directory |
-//! | `seed=HEX` | sixteen random bytes, for processors that have none |
+//! | `seed=HEX` | sixteen random bytes; without them a virtio-rng device is asked |
 //! | `stdin=framed` | standard input has an end: see `devices` |
 //! | `report` | at the end the image says what it cost |
 

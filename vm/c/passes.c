@@ -4,7 +4,9 @@
  *   passes read FILE SIZE BUFFER random|sequence    reads it, and checks each byte
  *   passes create FOLDER COUNT                      makes files, closing each, syncs the folder
  *   passes list FOLDER COUNT                        reads the folder, which has so many files
- *   passes remove FOLDER COUNT                      removes them, syncs the folder */
+ *   passes remove FOLDER COUNT                      removes them, syncs the folder
+ *
+ * Several come one after the other with a + between them. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -95,7 +97,7 @@ static void list(const char *folder, long count) {
     if (found != count) fail("another number of files");
 }
 
-int main(int argc, char **argv) {
+static int act(int argc, char **argv) {
     const char *what = argc > 3 ? argv[1] : "";
     if (argc == 6 && (strcmp(what, "write") == 0 || strcmp(what, "read") == 0)) {
         long buffer = atol(argv[4]);
@@ -109,4 +111,14 @@ int main(int argc, char **argv) {
         return fputs("passes WHAT PATH COUNT [BUFFER ORDER]\n", stderr), 2;
     }
     return 0;
+}
+
+int main(int argc, char **argv) {
+    int first = 1, last = 1;
+    for (;; first = ++last) {
+        while (last < argc && strcmp(argv[last], "+") != 0) last++;
+        /* Each has a word before it, as if it were a program's name. */
+        int outcome = act(last - first + 1, argv + first - 1);
+        if (outcome != 0 || last >= argc) return outcome;
+    }
 }

@@ -30,6 +30,22 @@ impl Virtiofsd {
         Self::with(&program, own.into_iter().chain(options))
     }
 
+    /// The server that is written in Rust, of which Debian 12 has no package: where the variable
+    /// ATOLL_VIRTIOFSD says that it lies, if it does.
+    pub fn rust_program() -> Option<PathBuf> {
+        std::env::var_os("ATOLL_VIRTIOFSD").map(PathBuf::from)
+    }
+
+    /// Serves `source` by each stock server that is here, one after the other, to `used`, which is
+    /// also told its name.
+    pub fn each(source: &Path, mut used: impl FnMut(&str, Virtiofsd)) {
+        used("C", Self::start(source, &[]));
+        match Self::rust_program() {
+            Some(program) => used("Rust", Self::start_rust(&program, source, &[])),
+            None => println!("not tried: the virtiofsd in Rust, which ATOLL_VIRTIOFSD would name"),
+        }
+    }
+
     /// Serves `source` by `program`, the server that is written in Rust, with more `options` in its
     /// own words.
     pub fn start_rust(program: &Path, source: &Path, options: &[&str]) -> Virtiofsd {

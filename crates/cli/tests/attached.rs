@@ -42,20 +42,27 @@ fn of_a_volume_that_is_served() {
     served.stop();
 }
 
-/// The server of QEMU's packages ends with each guest.
+/// The stock servers, each of which ends with its guest.
 #[test]
-fn of_a_directory_that_the_c_virtiofsd_has() {
+fn of_a_directory_that_a_virtiofsd_has() {
     let dir = folder();
-    std::fs::write(dir.path().join("there"), b"before\n").unwrap();
-    let attached = |arguments: &[&str]| {
-        let server = Virtiofsd::start(dir.path(), &["cache=none"]);
-        let place = format!("vhost-user:{}", server.socket().display());
-        let arguments: Vec<String> = arguments.iter().map(|a| a.replace("{}", &place)).collect();
-        ok(atoll().args(arguments))
+    let of_each = |arguments: &[&str], expected: &str| {
+        Virtiofsd::each(dir.path(), |name, server| {
+            std::fs::write(dir.path().join("there"), b"before\n").unwrap();
+            let place = format!("vhost-user:{}", server.socket().display());
+            let arguments: Vec<String> =
+                arguments.iter().map(|a| a.replace("{}", &place)).collect();
+            assert_eq!(ok(atoll().args(arguments)), expected, "{name}");
+        });
     };
-    assert_eq!(attached(&["cat", "{}:/there"]), "before\n");
-    let script = "set -e; cd /vol; echo one >made; echo two >>made; cat made; rm there; ls";
-    let said = attached(&["run", "-v", "{}", "--", "sh", "-c", script]);
-    assert_eq!(said, "one\ntwo\nmade\n");
+    of_each(&["cat", "{}:/there"], "before\n");
+    // The first write is one in which the server takes the file's capabilities away.
+    let script = "set -e; cd /vol; rm -rf * ; echo one >made; echo two >>made; cat made
+        head -c 3000000 /dev/urandom >large; cp large copy; cmp large copy; chmod 640 copy
+        mkdir d; mv copy d/moved; ln d/moved other; stat -c '%a %s %h' other; rm other; ls . d";
+    let said = "one\ntwo\n640 3000000 2\n.:\nd\nlarge\nmade\n\nd:\nmoved\n";
+    of_each(&["run", "-v", "{}", "--", "sh", "-c", script], said);
     assert_eq!(std::fs::read(dir.path().join("made")).unwrap(), b"one\ntwo\n");
+    let read = |name: &str| std::fs::read(dir.path().join(name)).unwrap();
+    assert!(read("large") == read("d/moved"), "what was copied there");
 }

@@ -45,11 +45,6 @@ const KINDS: [Kind; 10] = [
     Kind::NineP,
 ];
 
-/// The virtiofsd that is written in Rust, of which Debian 12 has no package.
-fn virtiofsd_rust() -> Option<PathBuf> {
-    std::env::var_os("ATOLL_VIRTIOFSD").map(PathBuf::from)
-}
-
 impl Kind {
     fn name(self) -> String {
         match self {
@@ -122,7 +117,7 @@ impl Subject {
             }
             Kind::Rust(cache) => {
                 let dir = folder();
-                let program = virtiofsd_rust().expect("ATOLL_VIRTIOFSD names it");
+                let program = Virtiofsd::rust_program().expect("ATOLL_VIRTIOFSD names it");
                 let cache = format!("--cache={cache}");
                 let server = Virtiofsd::start_rust(&program, dir.path(), &[&cache]);
                 let machine = machine.virtiofs("v", &server.socket());
@@ -293,7 +288,7 @@ fn what_guests_send_and_what_it_costs() {
     }
     let wanted = std::env::var("ATOLL_COMPARED").unwrap_or_default();
     let kinds = KINDS.into_iter().filter(|kind| {
-        let is_there = !matches!(kind, Kind::Rust(_)) || virtiofsd_rust().is_some();
+        let is_there = !matches!(kind, Kind::Rust(_)) || Virtiofsd::rust_program().is_some();
         is_there && kind.name().contains(&wanted)
     });
     let all: Vec<(Kind, Vec<Found>)> =

@@ -8,8 +8,6 @@ use crate::queue::Addresses;
 pub mod kinds {
     /// A disk.
     pub const BLOCK: u16 = 2;
-    /// A console.
-    pub const CONSOLE: u16 = 3;
     /// A source of entropy.
     pub const ENTROPY: u16 = 4;
     /// A file system.

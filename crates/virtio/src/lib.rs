@@ -4,7 +4,7 @@
 //! Read in this order: [`platform`], what a guest gives: memory that the device sees, a way to
 //! wait; [`queue`], a split virtqueue; [`lent`], buffers of a caller that are the device's for one
 //! call; [`device`], a device by whichever transport, and [`pci`], the usual one; [`requests`], a
-//! queue with its device; then the drivers: [`fs`], [`disk`], [`console`], [`entropy`].
+//! queue with its device; then the drivers: [`fs`], [`disk`], [`entropy`].
 //!
 //! The device is hostile. Each word of its half of a queue is read once and checked against a
 //! private copy of what the driver has asked for: numbers of chains that are not outstanding, or
@@ -17,7 +17,6 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-pub mod console;
 pub mod device;
 pub mod disk;
 pub mod entropy;

@@ -49,8 +49,8 @@ fn main(boot: &Boot) -> ! {
         Err(error) => stop(format_args!("the command line: {error}")),
     };
     serial::set_framed(line.framed);
-    random::begin(line.seed);
     clock::begin();
+    random::begin(line.seed);
     let tree = volumes::attach(&line, boot.module());
     process::begin(tree, &line);
     end::begin_report(line.report);

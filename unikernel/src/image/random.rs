@@ -1,11 +1,12 @@
-//! Random numbers: the processor's, or made of the seed that the command line brings.
+//! Random numbers: the processor's, and those made of a seed, which the command line brings or else
+//! a source of entropy (virtio-rng).
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use atoll_vfs::{Errno, Result};
 use siphasher::sip::SipHasher24;
 
-use crate::ports;
+use crate::{ports, virtio};
 
 static HAS_RDRAND: AtomicBool = AtomicBool::new(false);
 static SEEDED: AtomicBool = AtomicBool::new(false);
@@ -14,10 +15,16 @@ static COUNTER: AtomicU64 = AtomicU64::new(0);
 /// How often the processor is asked again when it has none just now, as its makers advise.
 const TRIES: usize = 10;
 
-/// Finds out what there is.
+/// A seed of the machine's own source, if it has one that gives any.
+fn seed_of_machine() -> Option<[u8; 16]> {
+    let mut seed = [0; 16];
+    virtio::entropy(&mut seed).ok().map(|()| seed)
+}
+
+/// Finds out what there is. `seed`: that of the command line. The clock has begun.
 pub fn begin(seed: Option<[u8; 16]>) {
     HAS_RDRAND.store(ports::cpuid(1)[2] & 1 << 30 != 0, Ordering::Relaxed);
-    if let Some(seed) = seed {
+    if let Some(seed) = seed.or_else(seed_of_machine) {
         let (low, high) = seed.split_at(8);
         for (to, half) in SEED.iter().zip([low, high]) {
             let word = half.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
@@ -30,7 +37,7 @@ pub fn begin(seed: Option<[u8; 16]>) {
 /// Fills `buf`.
 ///
 /// # Errors
-/// `EIO`: the processor has none, and the command line brought no seed.
+/// `EIO`: the processor has none, and nothing has brought a seed.
 pub fn fill(buf: &mut [u8]) -> Result<()> {
     for piece in buf.chunks_mut(8) {
         let word = word().ok_or(Errno::EIO)?;

@@ -11,6 +11,7 @@ use atoll_unikernel::PAGE;
 use atoll_vfs::{Client, ClientOptions, Errno};
 use atoll_virtio::device::kinds;
 use atoll_virtio::disk::Disk;
+use atoll_virtio::entropy::Entropy;
 use atoll_virtio::fs::VirtioFs;
 use atoll_virtio::lent::Lent;
 use atoll_virtio::pci::{self, ConfigSpace, Function, Gap, Machine, Mmio, PciDevice, Registers};
@@ -174,6 +175,11 @@ fn device(kind: u16, number: u32) -> Result<PciDevice<Here>, DeviceError> {
 /// The disk with this number.
 pub fn disk(number: u32) -> Result<VirtioDisk, DeviceError> {
     Disk::new(device(kinds::BLOCK, number)?, Memory)
+}
+
+/// Fills `buf` from the first source of entropy.
+pub fn entropy(buf: &mut [u8]) -> Result<(), DeviceError> {
+    Entropy::new(device(kinds::ENTROPY, 0)?, &mut Memory)?.fill(buf)
 }
 
 /// The file system's device with this number.

@@ -128,6 +128,28 @@ fn a_hundred_thousand_files_a_full_disk_and_all_that_calls_do() {
     assert_eq!(ran.ok(), "calls\nmemory\nfiles 100000\nfull\nend\n");
 }
 
+/// What is random where the command line brings no seed and the processor has no such instruction.
+#[test]
+fn random_numbers_come_from_a_device() {
+    need("busybox", "busybox-static");
+    // In place of the command line that is made, which has a seed.
+    let line = "--qemu-arg=volume=/,module volume=/data,ram:8388608 -- busybox hexdump /dev/urandom -n 32";
+    let options = |more: &[&str]| {
+        let line = ["--qemu-arg=-append", line, "--qemu-arg=-cpu", "--qemu-arg=qemu64"];
+        let more = more.iter().map(|word| format!("--qemu-arg={word}"));
+        unikernel(line.map(String::from).into_iter().chain(more))
+    };
+    let numbers = || {
+        let ran = run(options(&["-device", "virtio-rng-pci"]).arg("busybox"), b"");
+        let said = ran.ok();
+        assert_eq!(said.lines().count(), 3, "{said}");
+        said
+    };
+    assert_ne!(numbers(), numbers());
+    let ran = run(options(&[]).arg("busybox"), b"");
+    assert!(ran.code() == 125 && ran.errors.contains("no random numbers"), "{ran:#?}");
+}
+
 #[test]
 fn what_is_missing_is_said() {
     let mut command = unikernel(NONE);

@@ -1,5 +1,5 @@
-//! The disk against the contract of the block seam, on devices of several kinds; consoles and
-//! entropy beside it.
+//! The disk against the contract of the block seam, on devices of several kinds; entropy
+//! beside it.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -8,7 +8,6 @@ use atoll_block::conformance::{BLOCKS, limits, random_operations};
 use atoll_block::{BLOCK_SIZE, Cached, RamDevice};
 
 use super::*;
-use crate::console::Console;
 use crate::device::features;
 use crate::entropy::Entropy;
 use crate::testing::{FakeDevice, Lie, Machine};
@@ -153,31 +152,6 @@ fn failures_are_told() {
         assert_eq!(disk.read(BlockIndex(0), &mut block), Err(BlockError::Io), "{lie:?}");
         assert_eq!(machine.lent(), 0);
     }
-}
-
-#[test]
-fn consoles() {
-    let machine = Machine::default();
-    let (mut said, mut typed) = (Vec::new(), vec![b"second".to_vec(), b"first".to_vec()]);
-    let backend = |queue: u16, request: &[u8], _: usize| match queue {
-        0 => typed.pop(),
-        _ => {
-            said.extend_from_slice(request);
-            Some(Vec::new())
-        }
-    };
-    let mut console = Console::new(FakeDevice::new(&machine, 2, 0, backend), machine).unwrap();
-    let text: Vec<u8> = (0..10_000).map(|at| at as u8).collect();
-    console.write(&text).unwrap();
-    let (mut out, mut come) = ([0; 4], Vec::new());
-    for turn in 0..50 {
-        let len = console.read(&mut out).unwrap();
-        come.extend_from_slice(&out[..len]);
-        console.pause(turn).unwrap();
-    }
-    assert_eq!(come, b"firstsecond");
-    drop(console);
-    assert!(said == text);
 }
 
 #[test]
