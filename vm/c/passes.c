@@ -2,6 +2,7 @@
  *
  *   passes write FILE SIZE BUFFER random|sequence   writes all of FILE by BUFFER bytes, syncs it
  *   passes read FILE SIZE BUFFER random|sequence    reads it, and checks each byte
+ *   passes make FOLDER 0                            makes the folder
  *   passes create FOLDER COUNT                      makes files, closing each, syncs the folder
  *   passes list FOLDER COUNT                        reads the folder, which has so many files
  *   passes remove FOLDER COUNT                      removes them, syncs the folder
@@ -15,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static void fail(const char *what) {
@@ -105,6 +107,8 @@ static int act(int argc, char **argv) {
         pass(what[0] == 'w', argv[2], atol(argv[3]), buffer, strcmp(argv[5], "random") == 0);
     } else if (strcmp(what, "create") == 0 || strcmp(what, "remove") == 0) {
         names(what[0] == 'c', argv[2], atol(argv[3]));
+    } else if (strcmp(what, "make") == 0) {
+        must(mkdir(argv[2], 0755), "mkdir");
     } else if (strcmp(what, "list") == 0) {
         list(argv[2], atol(argv[3]));
     } else {

@@ -54,7 +54,10 @@ pub fn program(line: &CommandLine) -> Start {
     }
     let mut bytes = [0; 16];
     if random::fill(&mut bytes).is_err() {
-        fail("no random numbers for it: give seed= on the command line, or a virtio-rng device".into());
+        fail(
+            "no random numbers for it: give seed= on the command line, or a virtio-rng device"
+                .into(),
+        );
     }
     let begin = interpreter.as_ref().unwrap_or(&loaded);
     let table = loaded.program.table.map_or(0, |table| table + loaded.by);

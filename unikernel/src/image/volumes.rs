@@ -191,7 +191,9 @@ fn new(bytes: u64) -> Fs<Storage> {
     let mut device = Storage::Memory(RamDevice::over(memory.leak()));
     let mut secrets = [0; 32];
     if random::fill(&mut secrets).is_err() {
-        stop(format_args!("no random numbers: give seed= on the command line, or a virtio-rng device"));
+        stop(format_args!(
+            "no random numbers: give seed= on the command line, or a virtio-rng device"
+        ));
     }
     let (uuid, key) = secrets.split_at(16);
     let mut options = FormatOptions { now: clock::now(), ..FormatOptions::default() };

@@ -133,7 +133,8 @@ fn a_hundred_thousand_files_a_full_disk_and_all_that_calls_do() {
 fn random_numbers_come_from_a_device() {
     need("busybox", "busybox-static");
     // In place of the command line that is made, which has a seed.
-    let line = "--qemu-arg=volume=/,module volume=/data,ram:8388608 -- busybox hexdump /dev/urandom -n 32";
+    let line =
+        "--qemu-arg=volume=/,module volume=/data,ram:8388608 -- busybox hexdump /dev/urandom -n 32";
     let options = |more: &[&str]| {
         let line = ["--qemu-arg=-append", line, "--qemu-arg=-cpu", "--qemu-arg=qemu64"];
         let more = more.iter().map(|word| format!("--qemu-arg={word}"));
