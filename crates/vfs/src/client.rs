@@ -6,6 +6,7 @@
 
 mod call;
 mod locks;
+mod mappings;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -73,6 +74,8 @@ pub struct Client<T> {
     /// Whether the server copies from file to file, as far as is known.
     copies: bool,
     max_data: usize,
+    /// The unit of what is mapped by SETUPMAPPING, in bytes.
+    map_unit: u64,
     unique: u64,
     /// Open files by their handles, and whether they have APPEND at a server that does not say
     /// where appended data went.

@@ -27,6 +27,7 @@ pub mod sync;
 pub mod types;
 mod verbs;
 pub mod view;
+pub mod windowed;
 pub mod wire;
 
 pub use cached::{Answers, Cached, LiveView, OpenFiles};
@@ -39,3 +40,4 @@ pub use pieces::{Data, Room};
 pub use server::{Server, ServerOptions};
 pub use sync::{CheckpointStep, PendingSync, Rest, SyncId};
 pub use types::*;
+pub use windowed::{Mapper, Window, Windowed};

@@ -9,14 +9,20 @@ use super::{Client, DATA_MIN};
 use crate::errno::{Errno, Result};
 use crate::types::{Context, Ino, Timespec};
 use crate::wire::session::{
-    FUSE_ASYNC_READ, FUSE_ATOMIC_O_TRUNC, FUSE_BIG_WRITES, FUSE_EXPORT_SUPPORT, FUSE_MAX_PAGES,
-    InitIn, InitOut, MAJOR, MINOR_MIN,
+    FUSE_ASYNC_READ, FUSE_ATOMIC_O_TRUNC, FUSE_BIG_WRITES, FUSE_EXPORT_SUPPORT, FUSE_MAP_ALIGNMENT,
+    FUSE_MAX_PAGES, InitIn, InitOut, MAJOR, MINOR_MIN,
 };
 use crate::wire::{Extensions, Fixed, REPLY_MAX, REQUEST_MAX, Request};
 
 /// The FUSE features that a client makes use of.
-const FEATURES: u64 =
-    FUSE_ASYNC_READ | FUSE_ATOMIC_O_TRUNC | FUSE_EXPORT_SUPPORT | FUSE_BIG_WRITES | FUSE_MAX_PAGES;
+const FEATURES: u64 = FUSE_ASYNC_READ
+    | FUSE_ATOMIC_O_TRUNC
+    | FUSE_EXPORT_SUPPORT
+    | FUSE_BIG_WRITES
+    | FUSE_MAX_PAGES
+    | FUSE_MAP_ALIGNMENT;
+/// What a server that says nothing of it maps by.
+const PAGE: u64 = 4096;
 
 /// The terms that a client offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +56,7 @@ impl<T: Transport> Client<T> {
             truncates: false,
             copies: true,
             max_data: (options.max_data as usize).max(DATA_MIN),
+            map_unit: PAGE,
             unique: 0,
             open: BTreeMap::new(),
             unread: VecDeque::new(),
@@ -67,6 +74,10 @@ impl<T: Transport> Client<T> {
         }
         client.agreed = answer.extensions() & options.extensions;
         client.truncates = answer.features() & FUSE_ATOMIC_O_TRUNC != 0;
+        if answer.features() & FUSE_MAP_ALIGNMENT != 0 {
+            // A unit that no length has shows nothing.
+            client.map_unit = 1u64.checked_shl(answer.map_alignment.into()).unwrap_or(u64::MAX);
+        }
         // FUSE limits what is read by the pages that a request may have, 32 unless it says more.
         let pages = match answer.max_pages {
             pages if answer.features() & FUSE_MAX_PAGES != 0 => pages,

@@ -1,0 +1,447 @@
+//! The window beside a file system without one: whatever two clients do, both answer the same.
+//!
+//! The device and its window are made up: they are the model's files themselves. What lies beyond
+//! the end of a file in them is garbage, so that a read of it is found.
+
+use alloc::collections::BTreeMap;
+use alloc::rc::Rc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::cell::RefCell;
+
+use super::*;
+use crate::model::ModelFs;
+
+const RANGE: u64 = 4096;
+const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
+
+/// Numbers by chance, the same for each seed.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, below: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % below
+    }
+}
+
+fn cx() -> Context {
+    Context { uid: 0, gid: 0, now: Timespec { sec: 1, nsec: 0 } }
+}
+
+fn name(text: &str) -> Name<'_> {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+/// A server whose window has some places.
+#[derive(Default)]
+struct Host {
+    fs: ModelFs,
+    /// By place: the file, where its range begins, and how it is open for that.
+    shown: BTreeMap<u64, (Ino, u64, Handle)>,
+    /// Ranges that were asked for, by the request's number.
+    asked: BTreeMap<u64, (Ino, Mapping)>,
+    unique: u64,
+    /// What the next ranges that are asked for are answered with.
+    refuses: Vec<Errno>,
+    /// Nothing can be copied.
+    blind: bool,
+    /// Messages by kind.
+    reads: usize,
+    writes: usize,
+    maps: usize,
+    unmaps: Vec<usize>,
+    seeks: usize,
+    getattrs: usize,
+}
+
+#[derive(Clone, Default)]
+struct Guest(Rc<RefCell<Host>>);
+
+macro_rules! below {
+    ($self:ident $verb:ident ($($arg:ident),*)) => {
+        FileSystem::$verb(&mut $self.0.borrow_mut().fs, $($arg),*)
+    };
+}
+
+impl FileSystem for Guest {
+    crate::verbs!(below: lookup forget setattr readlink mknod mkdir symlink unlink rmdir rename
+        link open create tmpfile copy_file_range fallocate fsync release opendir readdir releasedir
+        fsyncdir syncfs statfs setxattr getxattr listxattr removexattr);
+
+    fn getattr(&mut self, cx: &Context, ino: Ino) -> Result<Attr> {
+        self.0.borrow_mut().getattrs += 1;
+        self.0.borrow_mut().fs.getattr(cx, ino)
+    }
+
+    fn seek(&mut self, cx: &Context, ino: Ino, h: Handle, at: u64, to: SeekTo) -> Result<u64> {
+        self.0.borrow_mut().seeks += 1;
+        self.0.borrow_mut().fs.seek(cx, ino, h, at, to)
+    }
+
+    fn read(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<usize> {
+        self.0.borrow_mut().reads += 1;
+        self.0.borrow_mut().fs.read(cx, ino, handle, offset, buf)
+    }
+
+    fn write(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<Written> {
+        self.0.borrow_mut().writes += 1;
+        self.0.borrow_mut().fs.write(cx, ino, handle, offset, data)
+    }
+}
+
+impl Mapper for Guest {
+    fn begin_map(&mut self, _: &Context, ino: Ino, mapping: &Mapping) -> Result<Asked> {
+        let mut host = self.0.borrow_mut();
+        host.unique += 1;
+        host.maps += 1;
+        let unique = host.unique;
+        host.asked.insert(unique, (ino, *mapping));
+        Ok(Asked { token: Token(unique), unique })
+    }
+
+    fn is_mapped(&mut self, asked: &Asked) -> bool {
+        asked.unique.is_multiple_of(3)
+    }
+
+    fn end_map(&mut self, asked: Asked) -> Result<()> {
+        let mut host = self.0.borrow_mut();
+        let (ino, Mapping { offset, span, write }) = host.asked.remove(&asked.unique).unwrap();
+        let size = host.fs.getattr(&cx(), ino)?.size;
+        assert!(write && span.len == RANGE && span.at.is_multiple_of(RANGE));
+        assert!(!host.shown.contains_key(&span.at), "something is shown there");
+        let again = host.shown.values().any(|shown| (shown.0, shown.1) == (ino, offset));
+        assert!(!again, "it is shown twice");
+        assert!(offset.is_multiple_of(RANGE) && offset < size + 8 * RANGE);
+        if let Some(error) = host.refuses.pop() {
+            return Err(error);
+        }
+        let handle = host.fs.open(&cx(), ino, RW)?;
+        host.shown.insert(span.at, (ino, offset, handle));
+        Ok(())
+    }
+
+    fn unmap(&mut self, _: &Context, _: Ino, spans: &[Span]) -> Result<()> {
+        let mut host = self.0.borrow_mut();
+        host.unmaps.push(spans.len());
+        for span in spans {
+            let (ino, _, handle) = host.shown.remove(&span.at).expect("it is shown");
+            host.fs.release(&cx(), ino, handle)?;
+        }
+        Ok(())
+    }
+}
+
+/// The window of so many places.
+struct Shown(Guest, u64);
+
+impl Window for Shown {
+    fn len(&self) -> u64 {
+        self.1 * RANGE + 100
+    }
+
+    fn copy_out(&self, at: u64, out: &mut [u8]) -> bool {
+        let host = &mut *self.0.0.borrow_mut();
+        let shown = host.shown.get(&(at - at % RANGE)).copied();
+        let Some((ino, offset, handle)) = shown.filter(|_| !host.blind) else { return false };
+        out.fill(0xee);
+        host.fs.read(&cx(), ino, handle, offset + at % RANGE, out).is_ok()
+    }
+
+    fn copy_in(&self, at: u64, data: &[u8]) -> bool {
+        let host = &mut *self.0.0.borrow_mut();
+        let shown = host.shown.get(&(at - at % RANGE)).copied();
+        let Some((ino, offset, handle)) = shown.filter(|_| !host.blind) else { return false };
+        let end = offset + at % RANGE + data.len() as u64;
+        assert!(end <= host.fs.getattr(&cx(), ino).unwrap().size, "a store beyond the end");
+        host.fs.write(&cx(), ino, handle, offset + at % RANGE, data).is_ok()
+    }
+}
+
+/// A client with so many places, for which everything is worth it.
+fn client(guest: &Guest, places: u64) -> Windowed<Guest, Shown> {
+    let policy = Policy { range: RANGE, least: 1, worth: 0, ahead: 2, batch: 2 };
+    Windowed::new(guest.clone(), Some(Shown(guest.clone(), places)), policy)
+}
+
+/// A file of so many bytes, open, whose first read and write have been made.
+fn file(fs: &mut Windowed<Guest, Shown>, called: &str, len: usize) -> (Ino, Handle) {
+    let (attr, handle) = fs.create(&cx(), Ino::ROOT, name(called), 0o644, RW).unwrap();
+    let data: Vec<u8> = (0..len).map(|at| (at / 100 + at) as u8).collect();
+    fs.write(&cx(), attr.ino, handle, 0, &data).unwrap();
+    fs.read(&cx(), attr.ino, handle, 0, &mut [0]).unwrap();
+    (attr.ino, handle)
+}
+
+/// A client with a window, another without, and the same without any window at all.
+fn by_chance(seed: u64, places: u64, faults: bool) -> u64 {
+    let mut chance = Chance(seed * 2 + 1);
+    let guest = Guest::default();
+    let mut fs = client(&guest, places);
+    let mut plain = ModelFs::default();
+    let mut files = Vec::new();
+    for called in ["a", "b"] {
+        let made = fs.create(&cx(), Ino::ROOT, name(called), 0o644, RW).unwrap();
+        let other = plain.create(&cx(), Ino::ROOT, name(called), 0o644, RW).unwrap();
+        let theirs = guest.0.borrow_mut().fs.open(&cx(), made.0.ino, RW).unwrap();
+        files.push((made.0.ino, [(made.1, other.1), (made.1, other.1)], theirs));
+    }
+    let flags =
+        [RW, OpenFlags::READ, OpenFlags::WRITE, RW | OpenFlags::APPEND, RW | OpenFlags::TRUNC];
+    for step in 0..300 {
+        if faults && chance.below(8) == 0 {
+            let errors = [Errno::EACCES, Errno::ENOMEM, Errno::EIO, Errno::EOPNOTSUPP];
+            let mut host = guest.0.borrow_mut();
+            host.refuses = vec![errors[chance.below(4) as usize]];
+            host.blind = chance.below(3) == 0;
+        }
+        let which = chance.below(2) as usize;
+        let (ino, ref mut handles, theirs) = files[which];
+        let slot = chance.below(2) as usize;
+        let (own, other) = handles[slot];
+        let (at, len) = (chance.below(6 * RANGE), chance.below(3 * RANGE) as usize);
+        let data: Vec<u8> = (0..len).map(|byte| (byte as u64 * 7 + step) as u8).collect();
+        let size = SetAttr { size: Some(at), ..SetAttr::default() };
+        match chance.below(16) {
+            0 => {
+                // Another client writes, cuts, extends.
+                let mut host = guest.0.borrow_mut();
+                let done = host.fs.write(&cx(), ino, theirs, at, &data);
+                assert_eq!(done, plain.write(&cx(), ino, handles[0].1, at, &data));
+            }
+            1 => {
+                guest.0.borrow_mut().fs.setattr(&cx(), ino, None, &size).unwrap();
+                plain.setattr(&cx(), ino, None, &size).unwrap();
+            }
+            2 => {
+                fs.setattr(&cx(), ino, None, &size).unwrap();
+                plain.setattr(&cx(), ino, None, &size).unwrap();
+            }
+            3 if slot == 1 => {
+                if handles[1].0 != handles[0].0 {
+                    fs.release(&cx(), ino, own).unwrap();
+                    plain.release(&cx(), ino, other).unwrap();
+                }
+                let flags = flags[chance.below(5) as usize];
+                handles[1] =
+                    (fs.open(&cx(), ino, flags).unwrap(), plain.open(&cx(), ino, flags).unwrap());
+            }
+            4..=8 => {
+                let done = fs.write(&cx(), ino, own, at, &data);
+                assert_eq!(done, plain.write(&cx(), ino, other, at, &data), "{seed} {step}");
+            }
+            9 => {
+                assert_eq!(fs.fsync(&cx(), ino, own, false), Ok(()));
+            }
+            _ => {
+                let (mut found, mut expected) = (vec![0; len], vec![0; len]);
+                let done = fs.read(&cx(), ino, own, at, &mut found);
+                assert_eq!(done, plain.read(&cx(), ino, other, at, &mut expected), "{seed} {step}");
+                let read = done.unwrap_or(0);
+                assert!(found[..read] == expected[..read], "{seed} {step}: {at} {len}");
+            }
+        }
+        let sizes = [fs.getattr(&cx(), ino).unwrap().size, plain.getattr(&cx(), ino).unwrap().size];
+        assert_eq!(sizes[0], sizes[1], "{seed} {step}");
+    }
+    for (ino, handles, _) in files {
+        let mut own = vec![handles[0].0, handles[1].0];
+        own.dedup();
+        own.into_iter().for_each(|handle| fs.release(&cx(), ino, handle).unwrap());
+    }
+    let host = guest.0.borrow();
+    assert!(host.shown.is_empty() && host.asked.is_empty(), "ranges of closed files are left");
+    fs.copied()
+}
+
+#[test]
+fn two_clients_by_chance() {
+    for places in [1, 2, 5] {
+        let copied: u64 = (0..60).map(|seed| by_chance(seed, places, false)).sum();
+        assert!(copied > 1 << 20, "{copied} bytes went by the window");
+    }
+}
+
+#[test]
+fn two_clients_by_chance_and_a_device_that_refuses() {
+    let copied: u64 = (0..120).map(|seed| by_chance(seed, 3, true)).sum();
+    assert!(copied > 1 << 16, "{copied} bytes went by the window");
+}
+
+/// Every place in which a file can end, and every read and write around it.
+#[test]
+fn each_end_of_a_file() {
+    let edges = [0, 1, RANGE - 1, RANGE, RANGE + 1, 2 * RANGE - 1, 2 * RANGE, 2 * RANGE + 1];
+    let guest = Guest::default();
+    let mut fs = client(&guest, 4);
+    let (ino, handle) = file(&mut fs, "f", 3 * RANGE as usize);
+    let mut expected: Vec<u8> = vec![0; 3 * RANGE as usize];
+    assert_eq!(fs.read(&cx(), ino, handle, 0, &mut expected), Ok(expected.len()));
+    for size in edges {
+        for (from, to) in edges.iter().flat_map(|from| edges.map(|to| (*from, to))) {
+            let Some(len) = to.checked_sub(from).filter(|len| *len > 0) else { continue };
+            // All of it is shown; then another client cuts it.
+            let host = || guest.0.borrow_mut();
+            let set = |size| SetAttr { size: Some(size), ..SetAttr::default() };
+            host().fs.setattr(&cx(), ino, None, &set(3 * RANGE)).unwrap();
+            fs.write(&cx(), ino, handle, 0, &expected).unwrap();
+            host().fs.setattr(&cx(), ino, None, &set(size)).unwrap();
+            let mut found = vec![0x55; len as usize];
+            let left = size.saturating_sub(from).min(len) as usize;
+            assert_eq!(
+                fs.read(&cx(), ino, handle, from, &mut found),
+                Ok(left),
+                "{size} {from} {to}"
+            );
+            assert!(found[..left] == expected[from as usize..][..left]);
+            assert!(found[left..].iter().all(|byte| *byte == 0x55), "bytes beyond the end");
+            let data = vec![0x77; len as usize];
+            assert_eq!(fs.write(&cx(), ino, handle, from, &data).map(|w| w.len), Ok(data.len()));
+            assert_eq!(fs.getattr(&cx(), ino).unwrap().size, size.max(to));
+        }
+    }
+    assert!(fs.copied() > 0);
+}
+
+#[test]
+fn handles_have_their_rights() {
+    let guest = Guest::default();
+    let mut fs = client(&guest, 4);
+    let (ino, handle) = file(&mut fs, "f", 2 * RANGE as usize);
+    let (reads, writes) = (OpenFlags::READ, OpenFlags::WRITE);
+    let [to_read, to_write, to_append] = [reads, writes, writes | OpenFlags::APPEND]
+        .map(|flags| fs.open(&cx(), ino, flags).unwrap());
+    let mut place = [0; 100];
+    for _ in 0..3 {
+        assert_eq!(fs.read(&cx(), ino, handle, 0, &mut place), Ok(100));
+        assert_eq!(fs.write(&cx(), ino, to_read, 0, b"no"), Err(Errno::EBADF));
+        assert_eq!(fs.read(&cx(), ino, to_write, 0, &mut place), Err(Errno::EBADF));
+        let end = fs.getattr(&cx(), ino).unwrap().size;
+        let appended = fs.write(&cx(), ino, to_append, 0, b"end").unwrap();
+        assert_eq!(appended, Written { len: 3, offset: end });
+        // Another file's handle, and none.
+        assert!(fs.read(&cx(), Ino::ROOT, handle, 0, &mut place).is_err());
+        assert!(fs.read(&cx(), ino, Handle(9999), 0, &mut place).is_err());
+    }
+    assert!(fs.copied() > 0);
+}
+
+/// What is read once is not brought into the window, what is read again is, ahead and in order.
+#[test]
+fn what_is_worth_it() {
+    let guest = Guest::default();
+    let policy = Policy { range: RANGE, least: 512, worth: RANGE, ahead: 2, batch: 4 };
+    let mut fs = Windowed::new(guest.clone(), Some(Shown(guest.clone(), 8)), policy);
+    let (ino, handle) = file(&mut fs, "f", 20 * RANGE as usize + 10);
+    let again = fs.open(&cx(), ino, OpenFlags::READ).unwrap();
+    let pass = |fs: &mut Windowed<Guest, Shown>, len: usize| {
+        let mut place = vec![0; len];
+        (0..20 * RANGE / len as u64).for_each(|at| {
+            assert_eq!(fs.read(&cx(), ino, again, at * len as u64, &mut place), Ok(len));
+        });
+        let mut host = guest.0.borrow_mut();
+        let Host { reads, maps, unmaps, getattrs, .. } = &mut *host;
+        let counts = (*reads, *maps, unmaps.len(), *getattrs);
+        (*reads, *maps, *getattrs) = (0, 0, 0);
+        counts
+    };
+    // The file was written, which was the first message for it; short reads count for nothing.
+    guest.0.borrow_mut().getattrs = 0;
+    let short = pass(&mut fs, 256);
+    assert_eq!((short.1, short.2, short.3), (0, 0, 0));
+    let again = pass(&mut fs, 1024);
+    assert_eq!(again.0, 1, "the first read is a message");
+    assert_eq!((again.1, again.2), (20, 3), "each range once, four at a time");
+    // They have to be worth it anew, but for those that are there.
+    let third = pass(&mut fs, 1024);
+    assert!(third.0 > 40 && third.1 < 10, "{third:?}");
+    fs.release(&cx(), ino, handle).unwrap();
+}
+
+/// Times are right before they are looked at or set, and when the file is closed.
+#[test]
+fn stores_are_written_back() {
+    let guest = Guest::default();
+    let mut fs = client(&guest, 4);
+    let (ino, handle) = file(&mut fs, "f", 2 * RANGE as usize);
+    let seeks = || guest.0.borrow().seeks;
+    let store = |fs: &mut Windowed<Guest, Shown>| {
+        let writes = guest.0.borrow().writes;
+        fs.write(&cx(), ino, handle, 10, b"stored").unwrap();
+        assert_eq!(guest.0.borrow().writes, writes, "it goes by the window");
+    };
+    store(&mut fs);
+    assert_eq!(seeks(), 0);
+    fs.getattr(&cx(), ino).unwrap();
+    fs.getattr(&cx(), ino).unwrap();
+    assert_eq!(seeks(), 1);
+    store(&mut fs);
+    fs.setattr(&cx(), ino, None, &SetAttr::default()).unwrap();
+    assert_eq!(seeks(), 2);
+    store(&mut fs);
+    fs.fsync(&cx(), ino, handle, true).unwrap();
+    fs.getattr(&cx(), ino).unwrap();
+    assert_eq!(seeks(), 2, "a sync has done so");
+    store(&mut fs);
+    fs.release(&cx(), ino, handle).unwrap();
+    assert_eq!(seeks(), 3);
+    assert_eq!(guest.0.borrow().unmaps, [1], "the ranges go with the last handle");
+}
+
+/// What a write has to say, or to take away, goes by a message.
+#[test]
+fn writes_that_the_server_has_to_see() {
+    let guest = Guest::default();
+    let mut fs = client(&guest, 4);
+    let (ino, handle) = file(&mut fs, "f", 2 * RANGE as usize);
+    let by_message = |fs: &mut Windowed<Guest, Shown>, ino, handle| {
+        let before = guest.0.borrow().writes;
+        fs.write(&cx(), ino, handle, 10, b"text").unwrap();
+        guest.0.borrow().writes > before
+    };
+    assert!(!by_message(&mut fs, ino, handle));
+    let set = SetAttr { mode: Some(0o4755), ..SetAttr::default() };
+    fs.setattr(&cx(), ino, None, &set).unwrap();
+    assert!(by_message(&mut fs, ino, handle), "it has a set-ID bit");
+    let (ino, handle) = file(&mut fs, "g", RANGE as usize);
+    let set = SetAttr { size: Some(100 * RANGE), ..SetAttr::default() };
+    fs.setattr(&cx(), ino, None, &set).unwrap();
+    assert!(by_message(&mut fs, ino, handle), "it has a hole");
+}
+
+/// A device that refuses is not asked all the time.
+#[test]
+fn a_device_that_refuses() {
+    let guest = Guest::default();
+    let mut fs = client(&guest, 4);
+    let (ino, handle) = file(&mut fs, "f", 4 * RANGE as usize);
+    let mut place = [0; 100];
+    for (error, most) in [(Errno::ENOMEM, 12), (Errno::EACCES, 1)] {
+        guest.0.borrow_mut().refuses = vec![error; 100];
+        guest.0.borrow_mut().maps = 0;
+        for _ in 0..1000 {
+            assert_eq!(fs.read(&cx(), ino, handle, 0, &mut place), Ok(100));
+        }
+        let maps = guest.0.borrow().maps;
+        assert!((1..=most).contains(&maps), "{maps} questions");
+        let rest = core::mem::take(&mut fs.rest);
+        assert!(rest > 0 || error == Errno::EACCES);
+        guest.0.borrow_mut().refuses.clear();
+    }
+}
