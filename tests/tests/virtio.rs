@@ -10,6 +10,8 @@ mod notices;
 mod pieces;
 #[path = "virtio/process.rs"]
 mod process;
+#[path = "virtio/shown.rs"]
+mod shown;
 #[path = "virtio/watchdog.rs"]
 mod watchdog;
 #[path = "virtio/windows.rs"]

@@ -156,7 +156,7 @@ impl Served {
             // Its files are the host's, which writes them back as those of its programs.
             Served::Directory(_) => Ok(()),
             Served::Guest(fs) => {
-                fs.disconnect();
+                fs.into_inner().disconnect();
                 Ok(())
             }
         }

@@ -6,14 +6,16 @@
 
 mod bells;
 mod memory;
+mod window;
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use atoll_vfs::windowed::{Policy, Windowed};
 use atoll_vfs::wire::Extensions;
 use atoll_vfs::{Client, ClientOptions};
 use atoll_virtio::device::Window;
@@ -29,8 +31,11 @@ use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::EventFd;
 
 use crate::spin::{Limit, SPIN_MAX, Spin};
+use crate::virtio::device::{RANGE, WINDOW_MAX};
 use bells::Kick;
 pub use memory::Shares;
+pub use window::Shown;
+use window::{Over, Questions};
 
 /// Features of the connection itself.
 const F_PROTOCOL: u64 = 1 << 30;
@@ -90,24 +95,44 @@ impl fmt::Display for AttachError {
 
 impl std::error::Error for AttachError {}
 
-/// A file system on the other side of vhost-user.
-pub type GuestFs = Client<VirtioFs<VhostUser, Shares>>;
+/// What a device has to speak for its window, and acknowledge.
+const SHOWS: VhostUserProtocolFeatures = VhostUserProtocolFeatures::SHMEM
+    .union(VhostUserProtocolFeatures::BACKEND_REQ)
+    .union(VhostUserProtocolFeatures::BACKEND_SEND_FD)
+    .union(VhostUserProtocolFeatures::REPLY_ACK);
+/// In so many turns of a wait it is looked once whether the device wants to show something.
+const LOOKS: u64 = 32;
+
+/// A file system on the other side of vhost-user, read and written by the device's window if it
+/// has one.
+pub type GuestFs = Windowed<Client<VirtioFs<VhostUser, Shares>>, Shown>;
 
 /// Attaches to the file system whose device listens at `socket`, and begins a session.
 ///
 /// # Errors
 /// [`AttachError`].
 pub fn attach(socket: &Path) -> Result<GuestFs, AttachError> {
+    attach_with(socket, Policy::default())
+}
+
+/// The same, with a `policy` of what goes by the window.
+///
+/// # Errors
+/// [`AttachError`].
+pub fn attach_with(socket: &Path, policy: Policy) -> Result<GuestFs, AttachError> {
     let at = || socket.to_owned();
     let shares = Shares::default();
     let device =
         VhostUser::connect(socket, &shares).map_err(|error| AttachError::Connect(at(), error))?;
-    let fs = VirtioFs::new(device, shares, COPIED).map_err(|error| match error {
+    let mut fs = VirtioFs::new(device, shares, COPIED).map_err(|error| match error {
         DeviceError::Lost => AttachError::Refused(at()),
         error => AttachError::Device(at(), error),
     })?;
+    let shown = fs.device().shown();
     let options = ClientOptions { max_data: COPIED as u32, extensions: Extensions::all() };
-    Client::connect(fs, options).map_err(|error| AttachError::Session(at(), error))
+    let client = Client::connect(fs, options);
+    let client = client.map_err(|error| AttachError::Session(at(), error))?;
+    Ok(Windowed::new(client, shown, policy))
 }
 
 /// A queue as it was set up.
@@ -129,6 +154,9 @@ pub struct VhostUser {
     sleep: Epoll,
     /// What was offered, and what was settled on, of the connection.
     protocol: VhostUserProtocolFeatures,
+    /// What is in the device's window, if it has one, and how it says so.
+    shown: Option<Shown>,
+    questions: Option<Questions>,
     spin: Spin,
     limit: Limit,
     now: Duration,
@@ -167,6 +195,8 @@ impl VhostUser {
             rings: Vec::new(),
             sleep,
             protocol: VhostUserProtocolFeatures::empty(),
+            shown: None,
+            questions: None,
             spin: Spin::of_calls(),
             limit: Limit::new(SPIN_MAX),
             now: Duration::ZERO,
@@ -182,6 +212,52 @@ impl VhostUser {
     pub fn descriptors(&self) -> [RawFd; 2] {
         [self.socket.as_raw_fd(), self.front_end.as_raw_fd()]
     }
+
+    /// What is in the device's window, if it has one.
+    pub fn shown(&self) -> Option<Shown> {
+        self.shown.clone()
+    }
+
+    /// Learns how large the window is, and hands over the connection by which the device says what
+    /// it shows there.
+    fn open_window(&mut self) -> Result<(), DeviceError> {
+        self.hear_no_more();
+        self.shown = None;
+        let config = self.front_end.get_shmem_config().map_err(lost)?;
+        let len = if config.nregions == 0 { 0 } else { config.memory_sizes[0].min(WINDOW_MAX) };
+        if len < RANGE {
+            return Ok(());
+        }
+        let shown = Shown::new(len - len % RANGE);
+        let (questions, other) =
+            Questions::new(shown.clone()).map_err(|_| DeviceError::NoMemory)?;
+        let file = questions.as_fd().as_raw_fd();
+        let event = EpollEvent::new(EventSet::IN | EventSet::READ_HANG_UP, file as u64);
+        let added = self.sleep.ctl(ControlOperation::Add, file, event);
+        added.map_err(|_| DeviceError::NoMemory)?;
+        self.front_end.set_backend_request_fd(&other).map_err(lost)?;
+        (self.shown, self.questions) = (Some(shown), Some(questions));
+        Ok(())
+    }
+
+    /// Answers what the device wants to show.
+    fn answer(&mut self) {
+        if let Some(questions) = &mut self.questions
+            && questions.answer() == Err(Over)
+        {
+            self.hear_no_more();
+        }
+    }
+
+    fn hear_no_more(&mut self) {
+        if let Some(questions) = self.questions.take() {
+            let file = questions.as_fd().as_raw_fd();
+            let _ = self.sleep.ctl(ControlOperation::Delete, file, EpollEvent::default());
+        }
+        if let Some(shown) = &self.shown {
+            shown.clear();
+        }
+    }
 }
 
 impl Device for VhostUser {
@@ -190,15 +266,22 @@ impl Device for VhostUser {
         let offered = self.front_end.get_features().map_err(lost)?;
         self.rings = (0..QUEUES).map(|_| None).collect();
         if offered & F_PROTOCOL != 0 {
-            let wanted = VhostUserProtocolFeatures::MQ
+            let offers = self.front_end.get_protocol_features().map_err(lost)?;
+            let mut wanted = VhostUserProtocolFeatures::MQ
                 | VhostUserProtocolFeatures::CONFIG
                 | VhostUserProtocolFeatures::REPLY_ACK;
-            let protocol = self.front_end.get_protocol_features().map_err(lost)? & wanted;
+            if offers.contains(SHOWS) {
+                wanted |= SHOWS;
+            }
+            let protocol = offers & wanted;
             self.front_end.set_protocol_features(protocol).map_err(lost)?;
             if protocol.contains(VhostUserProtocolFeatures::REPLY_ACK) {
                 self.front_end.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
             }
             self.protocol = protocol;
+            if protocol.contains(SHOWS) {
+                self.open_window()?;
+            }
         }
         // The bit is the connection's, not the device's.
         self.is_lost = false;
@@ -271,12 +354,15 @@ impl Device for VhostUser {
             self.slept = false;
             self.spin.begin();
         }
+        if turn % LOOKS == LOOKS - 1 {
+            self.answer();
+        }
         Ok(!self.now.is_zero() && self.spin.turn(self.now))
     }
 
     fn sleep(&mut self, _: u16) -> Result<(), DeviceError> {
         self.slept = true;
-        let mut events = [EpollEvent::default(); QUEUES as usize + 1];
+        let mut events = [EpollEvent::default(); QUEUES as usize + 2];
         // A signal ends it sooner, which is allowed.
         let count = self.sleep.wait(-1, &mut events).unwrap_or(0);
         let gone = self.socket.as_raw_fd() as u64;
@@ -285,6 +371,7 @@ impl Device for VhostUser {
                 self.is_lost = true;
             }
         }
+        self.answer();
         // The bells of other queues wake nobody else: their answers are found when looked for.
         if self.is_lost { Err(DeviceError::Lost) } else { Ok(()) }
     }
@@ -309,6 +396,7 @@ impl Device for VhostUser {
     /// Stops the queues by hanging up: there is nothing that the device sees but what was shared.
     fn stop(&mut self) -> bool {
         self.is_lost = true;
+        self.hear_no_more();
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
         true
     }

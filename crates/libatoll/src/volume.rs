@@ -388,7 +388,7 @@ fn be_guest(socket: &Path, options: &MountOptions) -> Result<Volume, MountError>
         };
         MountError::new(errno, error.to_string())
     })?;
-    let descriptors = fs.transport().device().descriptors();
+    let descriptors = fs.inner().transport().device().descriptors();
     Ok(user_of(FileSystem::Guest(fs, descriptors), options, false))
 }
 
@@ -425,7 +425,7 @@ pub fn unmount(volume: Volume) -> Result<(), MountError> {
             Ok(())
         }
         FileSystem::Guest(client, _) => {
-            client.disconnect();
+            client.into_inner().disconnect();
             Ok(())
         }
     }

@@ -115,7 +115,7 @@ fn this_device() {
     let mut fs = attach(&served.socket()).unwrap();
     use_it(&mut fs);
     // It has one guest at a time.
-    drop(fs.disconnect());
+    drop(fs.into_inner().disconnect());
     let mut fs = attach(&served.socket()).unwrap();
     let found = fs.lookup(&fixtures::cx(), Ino::ROOT, name("d"));
     assert!(found.is_ok());
@@ -132,7 +132,7 @@ fn a_device_that_goes() {
     drop(served.end());
     assert_eq!(fs.getattr(&cx, Ino::ROOT), Err(Errno::EIO));
     assert_eq!(fs.getattr(&cx, Ino::ROOT), Err(Errno::EIO));
-    fs.disconnect();
+    fs.into_inner().disconnect();
     assert!(matches!(attach(&socket), Err(AttachError::Connect(..))));
     // One that speaks nothing.
     let folder = tempfile::tempdir().unwrap();
@@ -185,7 +185,7 @@ fn virtiofsd_in_c() {
         }
     };
     use_it(&mut fs);
-    fs.disconnect();
+    fs.into_inner().disconnect();
     // The host sees the same.
     assert_eq!(std::fs::read_dir(source.join("d")).unwrap().count(), 302);
     assert_eq!(std::fs::metadata(source.join("d/renamed")).unwrap().len(), 5000);

@@ -73,6 +73,8 @@ pub(super) struct BackEnd {
     pub stopped: bool,
     /// How often the memory has grown.
     pub grown: u64,
+    /// Whether the front end tells of memory region by region, as it comes.
+    pub tells_memory: bool,
     /// Whether the front end wants acknowledgements where it says so.
     pub acknowledges: bool,
     /// Bytes of the window.
@@ -115,6 +117,7 @@ impl BackEnd {
             reset: false,
             stopped: false,
             grown: 0,
+            tells_memory: false,
             acknowledges: false,
             window,
             tells,
@@ -273,7 +276,9 @@ impl VhostUserBackendReqHandlerMut for BackEnd {
     }
 
     fn set_protocol_features(&mut self, features: u64) -> Result<()> {
-        self.acknowledges = features & VhostUserProtocolFeatures::REPLY_ACK.bits() != 0;
+        let has = |feature: VhostUserProtocolFeatures| features & feature.bits() != 0;
+        self.acknowledges = has(VhostUserProtocolFeatures::REPLY_ACK);
+        self.tells_memory = has(VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS);
         Ok(())
     }
 

@@ -436,7 +436,7 @@ impl<F: FileSystem + Send> Service<F> {
             let (window, bell) = (&mut self.window, &self.bell);
             life.place.with(|session| window.show_more(session, bell));
         }
-        let mut any = self.window.turn(device.grown);
+        let mut any = self.window.turn(device.tells_memory.then_some(device.grown));
         let BackEnd { memory, queues, .. } = device;
         self.window.drop_answers(|due| !queues[due.queue].has(&due.chain));
         // A guest that is stopped for a while gets them afterwards.

@@ -7,7 +7,8 @@
 //!
 //! A front end acknowledges a mapping before its guest sees it: QEMU does so in the middle of the
 //! change, and tells of the guest's new memory at its end. So the answer to SETUPMAPPING waits for
-//! that too, or, with a front end that does not count the window as memory, for [`SETTLES`].
+//! that too, or, with a front end that does not count the window as memory, for [`SETTLES`]; but
+//! not with one that tells of all its memory at once, for which the acknowledgement is all there is.
 //!
 //! Each range of a volume's file is memory of its own, which goes when neither the window nor
 //! anybody else has it any more. So a guest reads and writes files of any length by its window,
@@ -455,9 +456,10 @@ impl Window {
         rest.into_iter().for_each(|range| self.ask_to_hide(range, None));
     }
 
-    /// Goes on as far as it can. `grown` is how often the guest's memory has grown. Returns whether
+    /// Goes on as far as it can. `grown` is how often the guest's memory has grown; `None` of a front
+    /// end that tells of all its memory at once, of which the window can be no part. Returns whether
     /// something was done.
-    pub fn turn(&mut self, grown: u64) -> bool {
+    pub fn turn(&mut self, grown: Option<u64>) -> bool {
         let mut any = false;
         while let Some(ask) = self.asks.front_mut() {
             let done = match &ask.state {
@@ -467,19 +469,19 @@ impl Window {
                         Some(channel) => channel.ask(ask.range, ask.source.as_ref()),
                         None => Err(Lost),
                     };
-                    (ask.state, ask.grown) = (State::Asked, grown);
+                    (ask.state, ask.grown) = (State::Asked, grown.unwrap_or(0));
                     asked.map(|()| None)
                 }
                 State::Asked => match self.channel.as_mut().map_or(Err(Lost), Channel::answer) {
                     Ok(None) => return any,
-                    Ok(Some(true)) if ask.source.is_some() => {
+                    Ok(Some(true)) if ask.source.is_some() && grown.is_some() => {
                         // The front end has a descriptor of its own.
                         ask.state = State::Settles(Instant::now() + SETTLES);
                         Ok(None)
                     }
                     answered => answered,
                 },
-                State::Settles(until) if ask.grown == grown && Instant::now() < *until => {
+                State::Settles(until) if Some(ask.grown) == grown && Instant::now() < *until => {
                     return any;
                 }
                 State::Settles(_) => Ok(Some(true)),
