@@ -7,7 +7,7 @@ use std::path::Path;
 
 use atoll_vm::Virtiofsd;
 use common::serving::Served;
-use common::{atoll, fails, folder, ok};
+use common::{atoll, fails, folder, ok, volume};
 
 /// Uses the file system at `socket` by each command that takes one, and by programs.
 fn use_all(socket: &Path) {
@@ -40,6 +40,64 @@ fn of_a_volume_that_is_served() {
     // Another client finds what they made.
     assert_eq!(ok(&mut served.run("s/a:/vol", "cat /vol/d/moved")), "one\ntwo\n");
     served.stop();
+}
+
+/// How many ranges of files guests have been shown, when the server has ended.
+fn shown(served: Served) -> u64 {
+    let folder = served.stop();
+    let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
+    let lines = log.lines().filter_map(|line| line.split_once("ranges of files were shown: "));
+    lines.map(|(_, count)| count.trim().parse::<u64>().expect("a number")).sum()
+}
+
+/// Reads and writes by the window of the device at `place`, of which `there` is a folder for what
+/// is made: what is read again and again, and written in place.
+fn use_window(place: &str) {
+    let script = "set -e; cd /vol
+        head -c 8388608 /dev/urandom >/tmp/own.$$; cp /tmp/own.$$ large
+        for round in 1 2 3 4; do cat large | cmp - /tmp/own.$$; done
+        for round in 1 2 3 4; do
+            dd if=/dev/urandom of=/tmp/part.$$ bs=256k count=12 2>/dev/null
+            dd if=/tmp/part.$$ of=large bs=256k seek=$round conv=notrunc 2>/dev/null
+            dd if=/tmp/part.$$ of=/tmp/own.$$ bs=256k seek=$round conv=notrunc 2>/dev/null
+            cat large | cmp - /tmp/own.$$
+        done
+        echo more >>large; echo more >>/tmp/own.$$; cmp large /tmp/own.$$
+        truncate -s 5000000 large; truncate -s 5000000 /tmp/own.$$; cmp large /tmp/own.$$
+        sync large; cksum <large; cksum </tmp/own.$$; rm /tmp/own.$$ /tmp/part.$$";
+    let said = ok(atoll().args(["run", "-v", place, "--", "sh", "-c", script]));
+    let sums: Vec<&str> = said.lines().collect();
+    assert!(sums.len() == 2 && sums[0] == sums[1], "{said}");
+}
+
+#[test]
+fn of_a_volume_with_a_window() {
+    let served = Served::start(&["a.vol", "--vhost-user", "g,tag=v,dax=16M"]);
+    let socket = served.path().join("g");
+    use_all(&socket);
+    use_window(&format!("vhost-user:{}", socket.display()));
+    assert_eq!(ok(&mut served.run("s/a:/vol", "wc -c </vol/large")).trim(), "5000000");
+    assert!(shown(served) > 4, "nothing went by the window");
+}
+
+#[test]
+fn of_a_directory_with_a_window() {
+    for dax in ["dax=16M", "dax=16M,copies"] {
+        let dir = folder();
+        std::fs::create_dir(dir.path().join("d")).unwrap();
+        // The volumes that tests of servers look at.
+        for name in ["a.vol", "b.vol"] {
+            volume(dir.path(), name, "32M");
+        }
+        let option = format!("g,tag=d,{dax}");
+        let served = Served::again(dir, &["d", "--vhost-user", &option]);
+        let socket = served.path().join("g");
+        use_all(&socket);
+        use_window(&format!("vhost-user:{}", socket.display()));
+        let found = std::fs::metadata(served.path().join("d/large")).unwrap().len();
+        assert_eq!(found, 5_000_000);
+        assert!(shown(served) > 4, "nothing went by the window: {dax}");
+    }
 }
 
 /// The stock servers, each of which ends with its guest.

@@ -254,3 +254,49 @@ fn a_device_that_goes_with_its_window() {
     let _ = fs.release(&cx, file.0, file.1);
     fs.into_inner().disconnect();
 }
+
+/// Prints how long reads and writes take by messages and by the window.
+#[test]
+#[ignore = "measures"]
+fn how_long_calls_take() {
+    const LEN: u64 = 24 << 20;
+    let served = served(32);
+    let cx = fixtures::cx();
+    for len in [4 << 10, 16 << 10, 64 << 10, 128 << 10, 1 << 20] {
+        for (policy, way) in [(NONE, "messages"), (ALL, "window")] {
+            let mut fs = guest(&served, "guest", policy);
+            let file = fill(&mut fs, "f", &data(LEN as usize));
+            let mut buf = vec![1; len];
+            let calls = LEN / len as u64;
+            let mut pass = |fs: &mut GuestFs, write: bool| {
+                let begun = std::time::Instant::now();
+                for at in 0..calls {
+                    let at = (at * 7919 % calls) * len as u64;
+                    match write {
+                        true => {
+                            assert_eq!(fs.write(&cx, file.0, file.1, at, &buf).unwrap().len, len)
+                        }
+                        false => assert_eq!(fs.read(&cx, file.0, file.1, at, &mut buf), Ok(len)),
+                    }
+                }
+                begun.elapsed().as_secs_f64() * 1e6 / calls as f64
+            };
+            let first = pass(&mut fs, false);
+            let reads: Vec<f64> = (0..5).map(|_| pass(&mut fs, false)).collect();
+            let writes: Vec<f64> = (0..5).map(|_| pass(&mut fs, true)).collect();
+            let median = |mut all: Vec<f64>| {
+                all.sort_unstable_by(f64::total_cmp);
+                all[all.len() / 2]
+            };
+            println!(
+                "{len} bytes by {way}: read {:.1} us (first {first:.1}), write {:.1} us; copied {}",
+                median(reads),
+                median(writes),
+                fs.copied() >> 20
+            );
+            fs.release(&cx, file.0, file.1).unwrap();
+            fs.unlink(&cx, Ino::ROOT, name("f")).unwrap();
+            fs.into_inner().disconnect();
+        }
+    }
+}

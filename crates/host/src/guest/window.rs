@@ -114,7 +114,8 @@ impl Shown {
         let flags = rustix::fs::fcntl_getfl(&file).ok()?;
         let mode = flags & OFlags::RWMODE;
         let may_write = mode == OFlags::RDWR && !flags.contains(OFlags::APPEND);
-        if mode == OFlags::WRONLY || flags.contains(OFlags::DIRECT) || (writable && !may_write) {
+        let odd = flags.intersects(OFlags::DIRECT | OFlags::PATH);
+        if mode == OFlags::WRONLY || odd || (writable && !may_write) {
             return None;
         }
         let is_fixed = rustix::fs::fcntl_get_seals(&file)
