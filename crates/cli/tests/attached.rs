@@ -72,7 +72,7 @@ fn use_window(place: &str) {
 
 #[test]
 fn of_a_volume_with_a_window() {
-    let served = Served::start(&["a.vol", "--vhost-user", "g,tag=v,dax=16M"]);
+    let served = Served::start(&["a.vol", "--vhost-user", "g,tag=v,dax=16M,cache=1"]);
     let socket = served.path().join("g");
     use_all(&socket);
     use_window(&format!("vhost-user:{}", socket.display()));
@@ -82,7 +82,7 @@ fn of_a_volume_with_a_window() {
 
 #[test]
 fn of_a_directory_with_a_window() {
-    for dax in ["dax=16M", "dax=16M,copies"] {
+    for dax in ["dax=16M,cache=1", "dax=16M,copies,cache=1"] {
         let dir = folder();
         std::fs::create_dir(dir.path().join("d")).unwrap();
         // The volumes that tests of servers look at.

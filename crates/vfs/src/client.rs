@@ -13,6 +13,7 @@ mod tests;
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use atoll_transport::{Token, Transport};
 
@@ -76,6 +77,8 @@ pub struct Client<T> {
     max_data: usize,
     /// The unit of what is mapped by SETUPMAPPING, in bytes.
     map_unit: u64,
+    /// How long the attributes hold that were asked for last.
+    valid: Duration,
     unique: u64,
     /// Open files by their handles, and whether they have APPEND at a server that does not say
     /// where appended data went.
@@ -94,6 +97,7 @@ impl<T: Transport> Client<T> {
     fn attr(&mut self, cx: &Context, ino: Ino, request: &Request<'_>) -> Result<Attr> {
         self.call(cx, ino, request, AttrOut::SIZE + self.btime_size(), &mut [])?;
         let body = AttrOut::load(self.body());
+        self.valid = Duration::new(body.attr_valid, body.attr_valid_nsec.min(999_999_999));
         let btime = self.btime(AttrOut::SIZE)?;
         body.attr.checked(ino, btime).ok_or(Errno::EIO)
     }

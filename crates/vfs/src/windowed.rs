@@ -6,9 +6,12 @@
 //!
 //! # What holds
 //! - The bytes are the file's own at that moment, whoever wrote them last: the window *is* the
-//!   file. How long the file is the server is asked each time, before anything is copied, so that
-//!   a read ends where the file ended when it began. If another client cuts the file while the
-//!   read is under way, it may find zeros there instead of an earlier end.
+//!   file. How long the file is the server is asked before anything is copied, so that a read ends
+//!   where the file ended when it began; what it answers counts for other calls as long as it says
+//!   so ([`Validity`]), and no longer than until this client changes the file. If another client
+//!   cuts the file in that time, or while the read is under way, a read may find zeros instead of
+//!   an earlier end, and what is written behind the new end is lost.
+//! - Callers' [`Context::now`] is the clock by which attributes count.
 //! - A range is shown only while all of it lies in the file, and the one in which the file ends goes
 //!   by messages. So does what makes a file longer, what is appended, what goes into a file with
 //!   holes (it may find no space, which the write has to say), and what goes into one with a
@@ -34,6 +37,7 @@ mod tests;
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use atoll_transport::Token;
 
@@ -94,8 +98,22 @@ pub struct Asked {
     pub unique: u64,
 }
 
+/// How long attributes count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Validity {
+    /// At that moment: another client may change the file any time.
+    Moment,
+    /// For so long: others do not change the file, or may be seen as late.
+    For(Duration),
+    /// Until the file system below says otherwise, which keeps them: to ask again costs nothing.
+    Kept,
+}
+
 /// A file system that shows ranges of its files in a [`Window`].
 pub trait Mapper: FileSystem {
+    /// How long what [`getattr`](FileSystem::getattr) has answered last counts.
+    fn validity(&self) -> Validity;
+
     /// Asks for a range of `ino` to be shown, and does not wait.
     ///
     /// # Errors
@@ -124,9 +142,11 @@ pub trait Mapper: FileSystem {
 pub struct Policy {
     /// The length of a range, in bytes: of servers of volumes the only one is 2 MiB.
     pub range: u64,
-    /// The shortest read or write, in bytes. For each the server is asked how long the file is,
-    /// which costs as much as a short message does.
+    /// The shortest read or write, in bytes.
     pub least: usize,
+    /// The same where the server is asked for each how long the file is, which costs as much as a
+    /// message that brings the data.
+    pub least_asked: usize,
     /// So many bytes of a range have to go by messages before it is shown: what is read once is not
     /// worth it, since the server has to bring it into memory first.
     pub worth: u64,
@@ -138,7 +158,14 @@ pub struct Policy {
 
 impl Default for Policy {
     fn default() -> Self {
-        Policy { range: 2 << 20, least: 16 << 10, worth: 2 << 20, ahead: 2, batch: 8 }
+        Policy {
+            range: 2 << 20,
+            least: 512,
+            least_asked: 1 << 20,
+            worth: 2 << 20,
+            ahead: 2,
+            batch: 8,
+        }
     }
 }
 
@@ -170,6 +197,40 @@ struct File {
     next: u64,
     /// By which handle something was stored that may not be written back.
     stored: Option<Handle>,
+    kept: Option<Kept>,
+}
+
+/// What counts of a file's attributes for other calls.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    length: Length,
+    /// From when on, by the clock of callers, and how long.
+    from: Timespec,
+    valid: Duration,
+}
+
+/// What a call has to know of a file.
+#[derive(Clone, Copy, Debug)]
+struct Length {
+    size: u64,
+    /// A write may find no space, or has to take a set-ID bit.
+    is_plain: bool,
+}
+
+impl Kept {
+    fn counts(&self, now: Timespec) -> bool {
+        // The clock may have been set.
+        since(self.from, now).is_some_and(|passed| passed < self.valid)
+    }
+}
+
+/// What has passed from one time to the other, if that is later.
+fn since(from: Timespec, to: Timespec) -> Option<Duration> {
+    let at = |time: Timespec| {
+        let seconds = u64::try_from(time.sec).ok()?;
+        Some(Duration::new(seconds, time.nsec.min(999_999_999)))
+    };
+    at(to)?.checked_sub(at(from)?)
 }
 
 /// A [`FileSystem`] whose reads and writes go by a window where `F` shows the range, and by `F`
@@ -189,6 +250,8 @@ pub struct Windowed<F, W> {
     rest: u32,
     rests: u32,
     copied: u64,
+    /// Each call has to ask how long the file is, as far as is known.
+    asks: bool,
 }
 
 impl<F: Mapper, W: Window> Windowed<F, W> {
@@ -208,6 +271,7 @@ impl<F: Mapper, W: Window> Windowed<F, W> {
             rest: 0,
             rests: REST,
             copied: 0,
+            asks: false,
         }
     }
 
@@ -227,6 +291,8 @@ impl<F: Mapper, W: Window> Windowed<F, W> {
     }
 
     fn opened(&mut self, ino: Ino, handle: Handle, flags: OpenFlags) {
+        // It may have been emptied.
+        self.changes(ino);
         if self.window.is_some() {
             let done = OpenFlags::empty();
             if self.open.insert(handle.0, Open { ino, flags, done }).is_none() {
@@ -248,7 +314,8 @@ impl<F: Mapper, W: Window> Windowed<F, W> {
         };
         let appends = right == OpenFlags::WRITE && open.flags.contains(OpenFlags::APPEND);
         let refused = self.files.get(&ino).is_none_or(|file| file.refused);
-        if !open.flags.contains(right) || appends || refused || len < self.policy.least.max(1) {
+        let least = if self.asks { self.policy.least_asked } else { self.policy.least };
+        if !open.flags.contains(right) || appends || refused || len < least.max(1) {
             return false;
         }
         let first = !open.done.contains(right);
@@ -267,6 +334,30 @@ impl<F: Mapper, W: Window> Windowed<F, W> {
             self.note(ino, number, (offset, len as u64));
         }
         false
+    }
+
+    /// How long a file is at this moment, or a moment ago as far as that counts.
+    fn length(&mut self, cx: &Context, ino: Ino) -> Result<Length> {
+        let file = self.files.get(&ino);
+        if let Some(kept) = file.and_then(|file| file.kept).filter(|kept| kept.counts(cx.now)) {
+            return Ok(kept.length);
+        }
+        let Attr { size, blocks, mode, .. } = self.inner.getattr(cx, ino)?;
+        let has_holes = blocks.saturating_mul(SECTOR) < size;
+        let length = Length { size, is_plain: !has_holes && mode & SET_ID == 0 };
+        let validity = self.inner.validity();
+        self.asks = validity == Validity::Moment;
+        if let (Validity::For(valid), Some(file)) = (validity, self.files.get_mut(&ino)) {
+            file.kept = Some(Kept { length, from: cx.now, valid });
+        }
+        Ok(length)
+    }
+
+    /// This client changes the file.
+    fn changes(&mut self, ino: Ino) {
+        if let Some(file) = self.files.get_mut(&ino) {
+            file.kept = None;
+        }
     }
 
     /// A message has brought what range `number` has of `len` bytes from `offset` on.
@@ -487,7 +578,7 @@ macro_rules! inner {
 
 impl<F: Mapper, W: Window> FileSystem for Windowed<F, W> {
     crate::verbs!(inner: lookup forget readlink mknod mkdir symlink unlink rmdir rename link
-        copy_file_range fallocate seek opendir readdir releasedir fsyncdir syncfs statfs setxattr
+        seek opendir readdir releasedir fsyncdir syncfs statfs setxattr
         getxattr listxattr removexattr);
 
     fn shared_locks(&mut self) -> Option<&mut dyn Locks> {
@@ -509,7 +600,26 @@ impl<F: Mapper, W: Window> FileSystem for Windowed<F, W> {
     ) -> Result<Attr> {
         // Else the times that are set would be those of the write-back a moment later.
         let _ = self.settle(cx, ino);
+        self.changes(ino);
         self.inner.setattr(cx, ino, handle, set)
+    }
+
+    fn copy_file_range(&mut self, cx: &Context, from: FileAt, to: FileAt, len: u64) -> Result<u64> {
+        self.changes(to.ino);
+        self.inner.copy_file_range(cx, from, to, len)
+    }
+
+    fn fallocate(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        len: u64,
+        mode: FallocateMode,
+    ) -> Result<()> {
+        self.changes(ino);
+        self.inner.fallocate(cx, ino, handle, offset, len, mode)
     }
 
     fn open(&mut self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<Handle> {
@@ -554,8 +664,8 @@ impl<F: Mapper, W: Window> FileSystem for Windowed<F, W> {
         if !self.goes((ino, handle), OpenFlags::READ, (offset, buf.len())) {
             return self.inner.read(cx, ino, handle, offset, buf);
         }
-        let size = match self.inner.getattr(cx, ino) {
-            Ok(attr) => attr.size,
+        let size = match self.length(cx, ino) {
+            Ok(length) => length.size,
             // The server says what is wrong.
             Err(_) => return self.inner.read(cx, ino, handle, offset, buf),
         };
@@ -595,20 +705,21 @@ impl<F: Mapper, W: Window> FileSystem for Windowed<F, W> {
         data: &[u8],
     ) -> Result<Written> {
         if !self.goes((ino, handle), OpenFlags::WRITE, (offset, data.len())) {
+            self.changes(ino);
             return self.inner.write(cx, ino, handle, offset, data);
         }
-        let within = |attr: &Attr| {
-            let ends = offset.checked_add(data.len() as u64).is_some_and(|end| end <= attr.size);
-            let has_holes = attr.blocks.saturating_mul(SECTOR) < attr.size;
-            ends && !has_holes && attr.mode & SET_ID == 0
+        let within = |length: &Length| {
+            let end = offset.checked_add(data.len() as u64);
+            end.is_some_and(|end| end <= length.size) && length.is_plain
         };
-        let size = match self.inner.getattr(cx, ino) {
-            Ok(attr) if within(&attr) => attr.size,
+        let size = match self.length(cx, ino) {
+            Ok(length) if within(&length) => length.size,
             _ => {
                 // Else each call would ask.
                 let last = offset + (data.len() as u64 - 1);
                 let numbers = offset / self.policy.range..=last / self.policy.range;
                 numbers.for_each(|number| self.seen.forget((ino, number)));
+                self.changes(ino);
                 return self.inner.write(cx, ino, handle, offset, data);
             }
         };
@@ -621,6 +732,7 @@ impl<F: Mapper, W: Window> FileSystem for Windowed<F, W> {
                 done += part;
                 continue;
             }
+            self.changes(ino);
             match self.inner.write(cx, ino, handle, to, piece) {
                 Ok(written) => {
                     self.note(ino, number, (to, written.len as u64));

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use atoll_host::guest::{GuestFs, attach_with};
+use atoll_server::route::kernel::KernelOptions;
 use atoll_tests::{Quirks, Subject, filesystem_conformance_subjects, fixtures};
 use atoll_vfs::model::ModelFs;
 use atoll_vfs::windowed::Policy;
@@ -13,9 +14,9 @@ use super::{Ids, Options, Served};
 const RANGE: u64 = 2 << 20;
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 /// All that can go by the window does.
-const ALL: Policy = Policy { range: RANGE, least: 1, worth: 0, ahead: 2, batch: 2 };
+const ALL: Policy = Policy { range: RANGE, least: 1, least_asked: 1, worth: 0, ahead: 2, batch: 2 };
 /// Nothing does.
-const NONE: Policy = Policy { least: usize::MAX, ..ALL };
+const NONE: Policy = Policy { least: usize::MAX, least_asked: usize::MAX, ..ALL };
 
 /// A server with a window of so many ranges.
 fn served(ranges: u64) -> Served {
@@ -260,11 +261,20 @@ fn a_device_that_goes_with_its_window() {
 #[ignore = "measures"]
 fn how_long_calls_take() {
     const LEN: u64 = 24 << 20;
-    let served = served(32);
-    let cx = fixtures::cx();
-    for len in [4 << 10, 16 << 10, 64 << 10, 128 << 10, 1 << 20] {
-        for (policy, way) in [(NONE, "messages"), (ALL, "window")] {
-            let mut fs = guest(&served, "guest", policy);
+    let served = |seconds| {
+        let kernel = KernelOptions { untold: Some(seconds), ..KernelOptions::default() };
+        let window = 32 * RANGE;
+        let options = Options { window, kernel, ids: Ids::Guest, ..Options::default() };
+        Served::with(fixtures::volume(128 << 10), options)
+    };
+    let (asked, kept) = (served(0), served(1));
+    let ways =
+        [(&asked, NONE, "messages"), (&asked, ALL, "window, asking"), (&kept, ALL, "window")];
+    let clock = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    for len in [512, 4 << 10, 16 << 10, 64 << 10, 128 << 10, 1 << 20] {
+        for (served, policy, way) in ways {
+            let mut fs = guest(served, "guest", policy);
+            let mut cx = fixtures::cx();
             let file = fill(&mut fs, "f", &data(LEN as usize));
             let mut buf = vec![1; len];
             let calls = LEN / len as u64;
@@ -272,6 +282,9 @@ fn how_long_calls_take() {
                 let begun = std::time::Instant::now();
                 for at in 0..calls {
                     let at = (at * 7919 % calls) * len as u64;
+                    let now = clock();
+                    cx.now.sec = now.as_secs() as i64;
+                    cx.now.nsec = now.subsec_nanos();
                     match write {
                         true => {
                             assert_eq!(fs.write(&cx, file.0, file.1, at, &buf).unwrap().len, len)
@@ -282,8 +295,8 @@ fn how_long_calls_take() {
                 begun.elapsed().as_secs_f64() * 1e6 / calls as f64
             };
             let first = pass(&mut fs, false);
-            let reads: Vec<f64> = (0..5).map(|_| pass(&mut fs, false)).collect();
-            let writes: Vec<f64> = (0..5).map(|_| pass(&mut fs, true)).collect();
+            let reads: Vec<f64> = (0..7).map(|_| pass(&mut fs, false)).collect();
+            let writes: Vec<f64> = (0..7).map(|_| pass(&mut fs, true)).collect();
             let median = |mut all: Vec<f64>| {
                 all.sort_unstable_by(f64::total_cmp);
                 all[all.len() / 2]

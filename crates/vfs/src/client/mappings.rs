@@ -8,7 +8,7 @@ use super::Client;
 use super::call::error;
 use crate::errno::{Errno, Result};
 use crate::types::{Context, Ino};
-use crate::windowed::{Asked, Mapper, Mapping, Span};
+use crate::windowed::{Asked, Mapper, Mapping, Span, Validity};
 use crate::wire::header::OutHeader;
 use crate::wire::mappings::{
     FUSE_SETUPMAPPING_FLAG_READ, FUSE_SETUPMAPPING_FLAG_WRITE, RemovemappingOne, SetupmappingIn,
@@ -20,6 +20,10 @@ use crate::wire::{Fixed, Request};
 const NO_HANDLE: u64 = u64::MAX;
 
 impl<T: Transport> Mapper for Client<T> {
+    fn validity(&self) -> Validity {
+        if self.valid.is_zero() { Validity::Moment } else { Validity::For(self.valid) }
+    }
+
     fn begin_map(&mut self, cx: &Context, ino: Ino, mapping: &Mapping) -> Result<Asked> {
         let Mapping { offset, span, write } = *mapping;
         let whole = |bytes: u64| bytes.is_multiple_of(self.map_unit);

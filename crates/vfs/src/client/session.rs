@@ -2,6 +2,7 @@
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use atoll_transport::Transport;
 
@@ -57,6 +58,7 @@ impl<T: Transport> Client<T> {
             copies: true,
             max_data: (options.max_data as usize).max(DATA_MIN),
             map_unit: PAGE,
+            valid: Duration::ZERO,
             unique: 0,
             open: BTreeMap::new(),
             unread: VecDeque::new(),

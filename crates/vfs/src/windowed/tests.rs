@@ -55,6 +55,17 @@ struct Host {
     unmaps: Vec<usize>,
     seeks: usize,
     getattrs: usize,
+    valid: Valid,
+}
+
+/// How long attributes count, no longer than a moment by default.
+#[derive(Clone, Copy)]
+struct Valid(Validity);
+
+impl Default for Valid {
+    fn default() -> Self {
+        Valid(Validity::Moment)
+    }
 }
 
 #[derive(Clone, Default)]
@@ -107,6 +118,10 @@ impl FileSystem for Guest {
 }
 
 impl Mapper for Guest {
+    fn validity(&self) -> Validity {
+        self.0.borrow().valid.0
+    }
+
     fn begin_map(&mut self, _: &Context, ino: Ino, mapping: &Mapping) -> Result<Asked> {
         let mut host = self.0.borrow_mut();
         host.unique += 1;
@@ -176,7 +191,7 @@ impl Window for Shown {
 
 /// A client with so many places, for which everything is worth it.
 fn client(guest: &Guest, places: u64) -> Windowed<Guest, Shown> {
-    let policy = Policy { range: RANGE, least: 1, worth: 0, ahead: 2, batch: 2 };
+    let policy = Policy { range: RANGE, least: 1, least_asked: 1, worth: 0, ahead: 2, batch: 2 };
     Windowed::new(guest.clone(), Some(Shown(guest.clone(), places)), policy)
 }
 
@@ -346,7 +361,8 @@ fn handles_have_their_rights() {
 #[test]
 fn what_is_worth_it() {
     let guest = Guest::default();
-    let policy = Policy { range: RANGE, least: 512, worth: RANGE, ahead: 2, batch: 4 };
+    let policy =
+        Policy { range: RANGE, least: 512, least_asked: 1000, worth: RANGE, ahead: 2, batch: 4 };
     let mut fs = Windowed::new(guest.clone(), Some(Shown(guest.clone(), 8)), policy);
     let (ino, handle) = file(&mut fs, "f", 20 * RANGE as usize + 10);
     let again = fs.open(&cx(), ino, OpenFlags::READ).unwrap();
@@ -444,4 +460,50 @@ fn a_device_that_refuses() {
         assert!(rest > 0 || error == Errno::EACCES);
         guest.0.borrow_mut().refuses.clear();
     }
+}
+
+/// What the server says of attributes counts as long as it says so, and until they are changed.
+#[test]
+fn lengths_that_count_for_a_while() {
+    let guest = Guest::default();
+    let mut fs = client(&guest, 8);
+    let valid = Duration::from_millis(1500);
+    guest.0.borrow_mut().valid = Valid(Validity::For(valid));
+    let (ino, handle) = file(&mut fs, "f", 4 * RANGE as usize);
+    let at = |sec, nsec| Context { now: Timespec { sec, nsec }, ..cx() };
+    let mut place = [0; 100];
+    let mut read = |fs: &mut Windowed<Guest, Shown>, sec, nsec| {
+        let before = guest.0.borrow().getattrs;
+        fs.read(&at(sec, nsec), ino, handle, 4 * RANGE - 50, &mut place).unwrap();
+        guest.0.borrow().getattrs - before
+    };
+    assert_eq!(read(&mut fs, 10, 800_000_000), 1);
+    assert_eq!(read(&mut fs, 10, 800_000_000), 0);
+    assert_eq!(read(&mut fs, 12, 299_999_999), 0);
+    assert_eq!(read(&mut fs, 12, 300_000_000), 1, "that is over");
+    assert_eq!(read(&mut fs, 12, 299_999_999), 1, "the clock was set");
+    assert_eq!(read(&mut fs, 12, 299_999_999), 0);
+    let cx = at(12, 299_999_999);
+    let other = fs.open(&cx, ino, OpenFlags::WRITE | OpenFlags::APPEND).unwrap();
+    let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    let both = |offset| FileAt { ino, handle, offset };
+    let changes: [&dyn Fn(&mut Windowed<Guest, Shown>); 5] = [
+        &|fs| assert!(fs.write(&cx, ino, other, 0, b"at the end").is_ok()),
+        &|fs| assert!(fs.write(&cx, ino, handle, 5 * RANGE, b"behind it").is_ok()),
+        &|fs| assert!(fs.setattr(&cx, ino, None, &set).is_ok()),
+        &|fs| fs.fallocate(&cx, ino, handle, 0, 9 * RANGE, FallocateMode::empty()).unwrap(),
+        &|fs| assert!(fs.copy_file_range(&cx, both(0), both(9 * RANGE), 10).is_ok()),
+    ];
+    for change in changes {
+        change(&mut fs);
+        assert_eq!(read(&mut fs, 12, 299_999_999), 1);
+        assert_eq!(read(&mut fs, 12, 299_999_999), 0);
+    }
+    fs.open(&cx, ino, OpenFlags::WRITE | OpenFlags::TRUNC).unwrap();
+    let mut place = [0; 10];
+    assert_eq!(fs.read(&cx, ino, handle, 0, &mut place), Ok(0));
+    // Where a layer below keeps them it is asked each time.
+    guest.0.borrow_mut().valid = Valid(Validity::Kept);
+    fs.setattr(&cx, ino, None, &SetAttr { size: Some(4 * RANGE), ..SetAttr::default() }).unwrap();
+    assert_eq!((read(&mut fs, 12, 0), read(&mut fs, 12, 0)), (1, 1));
 }
