@@ -3,9 +3,12 @@
 //!
 //! The device sees what is shared with it, memfds that cannot be cut short, and nothing else of
 //! this process: buffers of callers are copied through them.
+//!
+//! Where the device tells of changes the process keeps what it learns ([`Told`]).
 
 mod bells;
 mod memory;
+mod told;
 mod window;
 
 use std::fmt;
@@ -17,7 +20,7 @@ use std::time::Duration;
 
 use atoll_vfs::windowed::{Policy, Windowed};
 use atoll_vfs::wire::Extensions;
-use atoll_vfs::{Client, ClientOptions};
+use atoll_vfs::{Client, ClientOptions, Keeping};
 use atoll_virtio::device::Window;
 use atoll_virtio::fs::VirtioFs;
 use atoll_virtio::queue::Addresses;
@@ -34,6 +37,7 @@ use crate::spin::{Limit, SPIN_MAX, Spin};
 use crate::virtio::device::{RANGE, WINDOW_MAX};
 use bells::Kick;
 pub use memory::Shares;
+pub use told::Told;
 pub use window::Shown;
 use window::{Over, Questions};
 
@@ -103,9 +107,9 @@ const SHOWS: VhostUserProtocolFeatures = VhostUserProtocolFeatures::SHMEM
 /// In so many turns of a wait it is looked once whether the device wants to show something.
 const LOOKS: u64 = 32;
 
-/// A file system on the other side of vhost-user, read and written by the device's window if it
+/// A file system on the other side of vhost-user, what is kept of it, and the device's window if it
 /// has one.
-pub type GuestFs = Windowed<Client<VirtioFs<VhostUser, Shares>>, Shown>;
+pub type GuestFs = Windowed<Keeping<Client<VirtioFs<VhostUser, Shares>>, Told>, Shown>;
 
 /// Attaches to the file system whose device listens at `socket`, and begins a session.
 ///
@@ -124,15 +128,23 @@ pub fn attach_with(socket: &Path, policy: Policy) -> Result<GuestFs, AttachError
     let shares = Shares::default();
     let device =
         VhostUser::connect(socket, &shares).map_err(|error| AttachError::Connect(at(), error))?;
-    let mut fs = VirtioFs::new(device, shares, COPIED).map_err(|error| match error {
+    let failed = |error| match error {
         DeviceError::Lost => AttachError::Refused(at()),
         error => AttachError::Device(at(), error),
-    })?;
+    };
+    let (mut fs, notices) = VirtioFs::with_notices(device, shares, COPIED).map_err(failed)?;
+    let told = match notices {
+        Some(notices) => {
+            let bells = fs.device().take_bells(notices.number()).map_err(failed)?;
+            Told::begin(notices, bells).map_err(failed)?
+        }
+        None => Told::of_nothing(),
+    };
     let shown = fs.device().shown();
     let options = ClientOptions { max_data: COPIED as u32, extensions: Extensions::all() };
     let client = Client::connect(fs, options);
     let client = client.map_err(|error| AttachError::Session(at(), error))?;
-    Ok(Windowed::new(client, shown, policy))
+    Ok(Windowed::new(Keeping::new(client, told), shown, policy))
 }
 
 /// A queue as it was set up.
@@ -257,6 +269,19 @@ impl VhostUser {
         if let Some(shown) = &self.shown {
             shown.clear();
         }
+    }
+
+    /// The bells of a queue that somebody else looks after from now on: the device's thread hears
+    /// the first, and rings the second.
+    fn take_bells(&mut self, number: u16) -> Result<(Kick, EventFd), DeviceError> {
+        let ring = self.rings.get_mut(usize::from(number)).and_then(Option::as_mut);
+        let ring = ring.ok_or(DeviceError::Unsupported)?;
+        let kick = ring.kick.try_clone().map_err(|_| DeviceError::NoMemory)?;
+        let call = ring.call.try_clone().map_err(|_| DeviceError::NoMemory)?;
+        let event = EpollEvent::default();
+        let removed = self.sleep.ctl(ControlOperation::Delete, ring.call.as_raw_fd(), event);
+        removed.map_err(|_| DeviceError::NoMemory)?;
+        Ok((kick, call))
     }
 }
 

@@ -19,15 +19,16 @@ use atoll_transport::{Token, Transport};
 
 use crate::errno::{Errno, Result};
 use crate::filesystem::{FILE_SIZE_MAX, FileSystem, checked_end, copy_by_hand};
+use crate::kept::{Lends, Lent, Pages};
 use crate::locks::Locks;
 use crate::types::*;
 use crate::wire::adopt::AdoptIn;
 use crate::wire::attributes::{AttrOut, EntryOut, GetattrIn, SetattrIn, StatfsOut, Time};
 use crate::wire::directory::{DIRENT_MAX, get_dirent};
 use crate::wire::files::{
-    CopyFileRangeIn, CreateIn, FUSE_FSYNC_FDATASYNC, FallocateIn, FsyncIn, LseekIn, LseekOut,
-    O_APPEND, O_CREAT, OpenIn, OpenOut, ReadIn, ReleaseIn, SEEK_DATA, SEEK_HOLE, WriteIn, WriteOut,
-    open_bits,
+    CopyFileRangeIn, CreateIn, FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FUSE_FSYNC_FDATASYNC,
+    FUSE_READ_LOCKOWNER, FallocateIn, FsyncIn, LseekIn, LseekOut, O_APPEND, O_CREAT, OpenIn,
+    OpenOut, ReadIn, ReleaseIn, SEEK_DATA, SEEK_HOLE, WriteIn, WriteOut, open_bits,
 };
 use crate::wire::names::{LinkIn, MkdirIn, MknodIn, Rename2In};
 use crate::wire::xattrs::{GetxattrIn, SetxattrIn, xattr_name};
@@ -77,12 +78,12 @@ pub struct Client<T> {
     max_data: usize,
     /// The unit of what is mapped by SETUPMAPPING, in bytes.
     map_unit: u64,
-    /// How long the attributes hold that were asked for last.
-    valid: Duration,
     unique: u64,
     /// Open files by their handles, and whether they have APPEND at a server that does not say
     /// where appended data went.
     open: BTreeMap<u64, (Ino, bool)>,
+    /// What the last answer said of how long it holds.
+    lent: Lent,
     /// Requests whose answer nobody needs, the oldest first.
     unread: VecDeque<Token>,
     /// How many requests wait for locks.
@@ -93,11 +94,16 @@ pub struct Client<T> {
     reply: [u8; REPLY_MAX],
 }
 
+/// For how long an answer holds.
+fn seconds(whole: u64, nanoseconds: u32) -> Duration {
+    Duration::from_secs(whole).saturating_add(Duration::from_nanos(nanoseconds.into()))
+}
+
 impl<T: Transport> Client<T> {
     fn attr(&mut self, cx: &Context, ino: Ino, request: &Request<'_>) -> Result<Attr> {
         self.call(cx, ino, request, AttrOut::SIZE + self.btime_size(), &mut [])?;
         let body = AttrOut::load(self.body());
-        self.valid = Duration::new(body.attr_valid, body.attr_valid_nsec.min(999_999_999));
+        self.lent.attributes = seconds(body.attr_valid, body.attr_valid_nsec);
         let btime = self.btime(AttrOut::SIZE)?;
         body.attr.checked(ino, btime).ok_or(Errno::EIO)
     }
@@ -116,6 +122,8 @@ impl<T: Transport> Client<T> {
             // That a name is missing, told in a way that lets it be remembered.
             return Err(Errno::ENOENT);
         }
+        self.lent.name = seconds(body.entry_valid, body.entry_valid_nsec);
+        self.lent.attributes = seconds(body.attr_valid, body.attr_valid_nsec);
         let btime = self.btime(EntryOut::SIZE)?;
         body.attr.checked(Ino(body.nodeid), btime).ok_or(Errno::EIO)
     }
@@ -132,7 +140,13 @@ impl<T: Transport> Client<T> {
     }
 
     fn opened(&mut self, at: usize, ino: Ino, flags: OpenFlags) -> Handle {
-        let handle = Handle(OpenOut::load(&self.body()[at..]).fh);
+        let OpenOut { fh, open_flags, .. } = OpenOut::load(&self.body()[at..]);
+        let handle = Handle(fh);
+        self.lent.pages = match open_flags & (FOPEN_DIRECT_IO | FOPEN_KEEP_CACHE) {
+            0 => Pages::Fresh,
+            FOPEN_KEEP_CACHE => Pages::Kept,
+            _ => Pages::Direct,
+        };
         let finds_end =
             flags.contains(OpenFlags::APPEND) && !self.agreed.contains(Extensions::APPEND);
         self.open.insert(handle.0, (ino, finds_end));
@@ -295,6 +309,38 @@ impl<T: Transport> Client<T> {
         }
     }
 
+    /// Reads by requests with these flags.
+    fn read_with(
+        &mut self,
+        cx: &Context,
+        (ino, handle): (Ino, Handle),
+        offset: u64,
+        buf: &mut [u8],
+        read_flags: u32,
+    ) -> Result<usize> {
+        let mut done = 0;
+        loop {
+            let size = (buf.len() - done).min(self.max_data);
+            let Some(offset) = offset.checked_add(done as u64) else { return Ok(done) };
+            let size32 = size as u32;
+            let args =
+                ReadIn { fh: handle.0, offset, size: size32, read_flags, ..ReadIn::default() };
+            let place = &mut buf[done..done + size];
+            match self.try_call(cx, ino, &Request::Read(args), 0, place) {
+                Ok(got) => {
+                    done += got;
+                    if got < size || done == buf.len() {
+                        return Ok(done);
+                    }
+                }
+                Err(Failed::TooLarge) if self.narrower(size) => {}
+                // Bytes that were read before count, as with read(2).
+                Err(_) if done > 0 => return Ok(done),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
     /// Lists one batch of entries, to the end of `emit`'s patience. Returns where to go on, or
     /// `None` when that is over.
     fn list(
@@ -327,6 +373,23 @@ impl<T: Transport> Client<T> {
             (_, false) if len + DIRENT_MAX <= place.len() && !self.agreed().is_empty() => Ok(None),
             (_, false) => Ok(Some(cookie)),
         }
+    }
+}
+
+impl<T: Transport> Lends for Client<T> {
+    fn lent(&self) -> Lent {
+        self.lent
+    }
+
+    fn read_to_keep(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<usize> {
+        self.read_with(cx, (ino, handle), offset, buf, 0)
     }
 }
 
@@ -503,25 +566,9 @@ impl<T: Transport> FileSystem for Client<T> {
         offset: u64,
         buf: &mut [u8],
     ) -> Result<usize> {
-        let mut done = 0;
-        loop {
-            let size = (buf.len() - done).min(self.max_data);
-            let Some(offset) = offset.checked_add(done as u64) else { return Ok(done) };
-            let args = ReadIn { fh: handle.0, offset, size: size as u32, ..ReadIn::default() };
-            let place = &mut buf[done..done + size];
-            match self.try_call(cx, ino, &Request::Read(args), 0, place) {
-                Ok(got) => {
-                    done += got;
-                    if got < size || done == buf.len() {
-                        return Ok(done);
-                    }
-                }
-                Err(Failed::TooLarge) if self.narrower(size) => {}
-                // Bytes that were read before count, as with read(2).
-                Err(_) if done > 0 => return Ok(done),
-                Err(error) => return Err(error.into()),
-            }
-        }
+        // As a kernel says of a read that passes its page cache by.
+        let flags = if self.is_for_kernels() { FUSE_READ_LOCKOWNER } else { 0 };
+        self.read_with(cx, (ino, handle), offset, buf, flags)
     }
 
     fn write(

@@ -5,7 +5,8 @@
 //! waited for, [`locks`] beside it, [`model`] the in-memory oracle that every implementor is
 //! compared with; then the cut: [`wire`] FUSE messages, [`server`] bytes to a call, [`client`] a
 //! call to bytes, [`inline`] both in one process; [`view`], memory that answers without a request,
-//! and [`cached`], a client that looks there first; and [`abi`], the numbers that C states too.
+//! and [`cached`], a client that looks there first; [`kept`], a client that keeps what it learns until it
+//! is told; and [`abi`], the numbers that C states too.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -19,6 +20,7 @@ pub mod client;
 pub mod errno;
 pub mod filesystem;
 pub mod inline;
+pub mod kept;
 pub mod locks;
 pub mod model;
 pub mod pieces;
@@ -35,6 +37,7 @@ pub use client::{Client, ClientOptions};
 pub use errno::{Errno, Result};
 pub use filesystem::FileSystem;
 pub use inline::Inline;
+pub use kept::{Keeper, Keeping, Kept};
 pub use locks::{Lock, LockKind, LockOwner, LockWait, Locks, OutsideLocks};
 pub use pieces::{Data, Room};
 pub use server::{Server, ServerOptions};

@@ -135,6 +135,12 @@ pub trait Mapper: FileSystem {
     /// # Errors
     /// `EINVAL` when one is not shown so; `EIO`.
     fn unmap(&mut self, cx: &Context, ino: Ino, spans: &[Span]) -> Result<()>;
+
+    /// Something was stored in what is shown of `ino`: what is kept of its content is old.
+    fn stored(&mut self, ino: Ino);
+
+    /// What was stored in `ino` was written back, so that its attributes have changed.
+    fn written_back(&mut self, ino: Ino);
 }
 
 /// What goes by the window.
@@ -520,7 +526,9 @@ impl<F: Mapper, W: Window> Windowed<F, W> {
     fn settle(&mut self, cx: &Context, ino: Ino) -> Result<()> {
         let stored = self.files.get_mut(&ino).and_then(|file| file.stored.take());
         let Some(handle) = stored else { return Ok(()) };
-        match self.inner.seek(cx, ino, handle, 0, SeekTo::Hole) {
+        let sought = self.inner.seek(cx, ino, handle, 0, SeekTo::Hole);
+        self.inner.written_back(ino);
+        match sought {
             // It was cut to nothing; or the server knows no SEEK.
             Ok(_) | Err(Errno::ENXIO | Errno::EOPNOTSUPP) => Ok(()),
             Err(error) => Err(error),
@@ -564,6 +572,8 @@ impl<F: Mapper, W: Window> Windowed<F, W> {
             file.stored = Some(handle);
         }
         let all = self.window.as_ref().is_some_and(|window| window.copy_in(at, data));
+        // A part may have been.
+        self.inner.stored(key.0);
         self.copied += if all { data.len() as u64 } else { 0 };
         all
     }
@@ -753,8 +763,9 @@ impl<F: Mapper, W: Window> FileSystem for Windowed<F, W> {
         let done = self.inner.fsync(cx, ino, handle, data_only);
         match done {
             Ok(()) => {
-                if let Some(file) = self.files.get_mut(&ino) {
-                    file.stored = None;
+                let file = self.files.get_mut(&ino);
+                if file.and_then(|file| file.stored.take()).is_some() {
+                    self.inner.written_back(ino);
                 }
             }
             // What is shown may be the file's content no more.

@@ -4,6 +4,11 @@
 //! Messages are copied, being short. Data is not, in a [call](Transport::call): it goes to and
 //! from the caller's buffer, as a part of the chain, where the device can reach that. A request
 //! that nobody waits for has its data copied, and little of it.
+//!
+//! A device may tell of changes (5.11.3): that queue is a thing of its own, [`Notices`], for who
+//! takes them while the driver waits for an answer.
+
+mod notices;
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -15,11 +20,14 @@ use crate::device::{Device, DeviceError};
 use crate::lent::{Call, CallError, Copies, call};
 use crate::platform::{Platform, Region};
 use crate::queue::{Head, OfferError, Part};
-use crate::requests::{Requests, settle};
+use crate::requests::{Requests, accept};
+pub use notices::{Buffer, Notices};
 
-/// The queue for requests that others must not hold up; the first one for all others.
+/// The queue for requests that others must not hold up; the first one for all others, and where it
+/// is if there is one for notices.
 const HIGH: u16 = 0;
 const REQUESTS: u16 = 1;
+const REQUESTS_BEHIND: u16 = 2;
 /// Entries of each queue.
 const ENTRIES: u16 = 64;
 /// The most parts of a chain: a header and arguments, data; an answer, and room for data.
@@ -78,20 +86,55 @@ impl<D: Device, P: Platform> VirtioFs<D, P> {
     ///
     /// # Errors
     /// [`DeviceError`].
-    pub fn new(mut device: D, mut platform: P, copied: usize) -> Result<Self, DeviceError> {
-        let agreed = settle(&mut device, 0)?;
+    pub fn new(device: D, platform: P, copied: usize) -> Result<Self, DeviceError> {
+        Ok(Self::set_up(device, platform, copied, false)?.0)
+    }
+
+    /// The same, and takes the queue for notices if the device has one.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_notices(
+        device: D,
+        platform: P,
+        copied: usize,
+    ) -> Result<(Self, Option<Notices<P::Memory>>), DeviceError> {
+        Self::set_up(device, platform, copied, true)
+    }
+
+    fn set_up(
+        mut device: D,
+        mut platform: P,
+        copied: usize,
+        heeds: bool,
+    ) -> Result<(Self, Option<Notices<P::Memory>>), DeviceError> {
+        let offered = device.begin()?;
+        let buffer = if heeds { notices::buffer(&mut device, offered) } else { None };
+        let wanted = if buffer.is_some() { notices::FEATURE } else { 0 };
+        let agreed = accept(&mut device, offered, wanted)?;
         let mut tag = [0; TAG_LEN];
         // A front end that is a process knows no name.
         let _ = device.configuration(TAG, &mut tag);
         let mut queue = |device: &mut D, number| {
             Requests::begin(device, &mut platform, number, ENTRIES, PARTS, agreed)
         };
-        let (high, requests) = (queue(&mut device, HIGH)?, queue(&mut device, REQUESTS)?);
+        let first = if buffer.is_some() { REQUESTS_BEHIND } else { REQUESTS };
+        let (high, requests) = (queue(&mut device, HIGH)?, queue(&mut device, first)?);
+        let mut notices = match buffer {
+            Some(len) => Some(Notices::begin(&mut device, &mut platform, agreed, len)?),
+            None => None,
+        };
         let places = platform.share(SLOTS * SLOT).ok_or(DeviceError::NoMemory)?;
         let copies = Copies::new(&mut platform, copied.max(4096)).ok_or(DeviceError::NoMemory)?;
         device.start()?;
+        if let Some(notices) = &mut notices
+            && notices.must_ring()
+        {
+            device.ring(notices.number());
+        }
         let (slots, is_lost) = (vec![Slot::Free; SLOTS], false);
-        Ok(VirtioFs { device, platform, high, requests, places, copies, slots, tag, is_lost })
+        let fs = VirtioFs { device, platform, high, requests, places, copies, slots, tag, is_lost };
+        Ok((fs, notices))
     }
 
     /// The file system's name, as the device's configuration has it; nothing where there is none.

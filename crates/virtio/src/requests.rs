@@ -197,6 +197,15 @@ impl<M: Mapped> Requests<M> {
 /// [`DeviceError`]; `Unsupported` for a device that does not keep to version 1.
 pub fn settle<D: Device>(device: &mut D, wanted: u64) -> Result<u64, DeviceError> {
     let offered = device.begin()?;
+    accept(device, offered, wanted)
+}
+
+/// The second half of [`settle`], with a device that has [begun](Device::begin) and offers
+/// `offered`.
+///
+/// # Errors
+/// As there.
+pub fn accept<D: Device>(device: &mut D, offered: u64, wanted: u64) -> Result<u64, DeviceError> {
     let agreed = offered & (wanted | QUEUE_FEATURES | features::VERSION_1);
     if agreed & features::VERSION_1 == 0 {
         return Err(DeviceError::Unsupported);

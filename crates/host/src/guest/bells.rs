@@ -37,6 +37,14 @@ impl Kick {
         Ok(Kick { ours, theirs })
     }
 
+    /// The same, for another thread.
+    ///
+    /// # Errors
+    /// Those of fcntl(2).
+    pub fn try_clone(&self) -> io::Result<Kick> {
+        Ok(Kick { ours: self.ours.try_clone()?, theirs: self.theirs.try_clone()? })
+    }
+
     /// Wakes the device. Never blocks.
     pub fn ring(&self) {
         // Full means that it has been rung often enough.
@@ -44,15 +52,23 @@ impl Kick {
     }
 }
 
-/// The driver's bell, which `sleep` hears: once for each time that the device rings, so that it
-/// never has to be read.
+/// The driver's bell, which `sleep` hears.
 ///
 /// # Errors
 /// Those of eventfd(2) and epoll_ctl(2).
 pub(super) fn heard_by(sleep: &Epoll) -> io::Result<EventFd> {
     let bell = EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC)?;
+    hear(sleep, &bell)?;
+    Ok(bell)
+}
+
+/// Has `sleep` hear the driver's bell: once for each time that the device rings, so that it never
+/// has to be read.
+///
+/// # Errors
+/// Those of epoll_ctl(2).
+pub(super) fn hear(sleep: &Epoll, bell: &EventFd) -> io::Result<()> {
     let file = bell.as_raw_fd();
     let event = EpollEvent::new(EventSet::IN | EventSet::EDGE_TRIGGERED, file as u64);
-    sleep.ctl(ControlOperation::Add, file, event)?;
-    Ok(bell)
+    sleep.ctl(ControlOperation::Add, file, event)
 }

@@ -110,7 +110,7 @@ fn keep(line: &OwnedFd, server: Pid, rules: &[Rules], volumes: &[String]) -> io:
     Ok(())
 }
 
-fn block_signals() -> io::Result<()> {
+pub(crate) fn block_signals() -> io::Result<()> {
     let mut all = std::mem::MaybeUninit::uninit();
     // SAFETY: it makes all of the set, which is then only read.
     let errno = unsafe {

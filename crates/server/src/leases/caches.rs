@@ -203,6 +203,11 @@ impl KernelCache {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether notices are taken while an answer is waited for, whatever it is.
+    pub(crate) fn hears_always(&self) -> bool {
+        self.lends == Lends::Names
+    }
+
     fn may_lend(&self) -> bool {
         self.lends != Lends::Nothing && self.gate.lends(self.port)
     }

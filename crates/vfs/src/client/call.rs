@@ -4,6 +4,7 @@ use atoll_transport::{SendError, Token, Transport};
 
 use super::{Client, DATA_MIN, FORGETS, UNREAD};
 use crate::errno::{Errno, Result};
+use crate::kept::Lent;
 use crate::types::{Context, Ino, Timespec};
 use crate::wire::header::{InHeader, OutHeader};
 use crate::wire::names::{ForgetOne, Forgets};
@@ -102,6 +103,7 @@ impl<T: Transport> Client<T> {
             self.read_answers(UNREAD - 1)?;
         }
         self.unique = self.unique.wrapping_add(2);
+        self.lent = Lent::default();
         let header = InHeader {
             unique: self.unique,
             nodeid: ino.0,

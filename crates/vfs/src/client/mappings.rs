@@ -1,6 +1,7 @@
 //! Ranges of files that the server shows in a window: SETUPMAPPING and REMOVEMAPPING.
 
 use alloc::vec;
+use core::time::Duration;
 
 use atoll_transport::Transport;
 
@@ -21,7 +22,10 @@ const NO_HANDLE: u64 = u64::MAX;
 
 impl<T: Transport> Mapper for Client<T> {
     fn validity(&self) -> Validity {
-        if self.valid.is_zero() { Validity::Moment } else { Validity::For(self.valid) }
+        match self.lent.attributes {
+            Duration::ZERO => Validity::Moment,
+            valid => Validity::For(valid),
+        }
     }
 
     fn begin_map(&mut self, cx: &Context, ino: Ino, mapping: &Mapping) -> Result<Asked> {
@@ -66,4 +70,9 @@ impl<T: Transport> Mapper for Client<T> {
         let ranges = Unmapped::new(&bytes).ok_or(Errno::EINVAL)?;
         self.simple(cx, ino, &Request::Removemapping(ranges))
     }
+    /// Nothing is kept here.
+    fn stored(&mut self, _: Ino) {}
+
+    /// As there.
+    fn written_back(&mut self, _: Ino) {}
 }

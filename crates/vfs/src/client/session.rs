@@ -2,12 +2,12 @@
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
-use core::time::Duration;
 
 use atoll_transport::Transport;
 
 use super::{Client, DATA_MIN};
 use crate::errno::{Errno, Result};
+use crate::kept::Lent;
 use crate::types::{Context, Ino, Timespec};
 use crate::wire::session::{
     FUSE_ASYNC_READ, FUSE_ATOMIC_O_TRUNC, FUSE_BIG_WRITES, FUSE_EXPORT_SUPPORT, FUSE_MAP_ALIGNMENT,
@@ -58,9 +58,9 @@ impl<T: Transport> Client<T> {
             copies: true,
             max_data: (options.max_data as usize).max(DATA_MIN),
             map_unit: PAGE,
-            valid: Duration::ZERO,
             unique: 0,
             open: BTreeMap::new(),
+            lent: Lent::default(),
             unread: VecDeque::new(),
             waits: 0,
             forgets: Vec::new(),
@@ -93,6 +93,11 @@ impl<T: Transport> Client<T> {
     /// The agreed extensions to FUSE.
     pub fn agreed(&self) -> Extensions {
         self.agreed
+    }
+
+    /// How many requests it has sent.
+    pub fn requests(&self) -> u64 {
+        self.unique / 2
     }
 
     /// The way to the server.

@@ -55,6 +55,8 @@ struct Host {
     unmaps: Vec<usize>,
     seeks: usize,
     getattrs: usize,
+    /// Stores that are not written back, as the layer below is told.
+    stored: usize,
     valid: Valid,
 }
 
@@ -151,6 +153,16 @@ impl Mapper for Guest {
         let handle = host.fs.open(&cx(), ino, RW)?;
         host.shown.insert(span.at, (ino, offset, handle));
         Ok(())
+    }
+
+    fn stored(&mut self, _: Ino) {
+        self.0.borrow_mut().stored += 1;
+    }
+
+    fn written_back(&mut self, _: Ino) {
+        let mut host = self.0.borrow_mut();
+        assert!(host.stored > 0, "there was nothing");
+        host.stored = 0;
     }
 
     fn unmap(&mut self, _: &Context, _: Ino, spans: &[Span]) -> Result<()> {

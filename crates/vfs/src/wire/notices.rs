@@ -1,7 +1,9 @@
 //! Notifications: what a server says to a kernel without having been asked. Each is a reply's
 //! header with `unique` 0 and the code in `error`, and one of these.
 
-use super::fixed::{constants, fixed};
+use super::fixed::{Fixed, constants, fixed};
+use super::header::OutHeader;
+use crate::types::{Ino, Name};
 
 constants! { u32:
     FUSE_NOTIFY_POLL = 1, "A descriptor is ready.";
@@ -68,5 +70,57 @@ fixed! {
         count: u32,
         padding: u32,
         spare: u64,
+    }
+}
+
+/// A notice that a client that keeps what it learns understands, checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice<'a> {
+    /// The attributes of an inode have changed, and perhaps what it has in it.
+    Inode {
+        /// The inode.
+        ino: Ino,
+        /// What it has in it has changed too.
+        pages: bool,
+    },
+    /// A name stands for something else, or nothing.
+    Entry {
+        /// The directory.
+        parent: Ino,
+        /// The name.
+        name: Name<'a>,
+    },
+    /// A file has become longer, as its last bytes say.
+    Grown {
+        /// The file.
+        ino: Ino,
+    },
+}
+
+impl<'a> Notice<'a> {
+    /// The notice that is `message`, which begins with the header. `None` for anything else.
+    pub fn get(message: &'a [u8]) -> Option<Notice<'a>> {
+        let (header, body) = OutHeader::get(message)?;
+        if header.unique != 0 || header.len as usize != message.len() {
+            return None;
+        }
+        match u32::try_from(header.error).ok()? {
+            FUSE_NOTIFY_INVAL_INODE => {
+                let (args, _) = NotifyInvalInodeOut::get(body)?;
+                Some(Notice::Inode { ino: Ino(args.ino), pages: args.off.cast_signed() >= 0 })
+            }
+            FUSE_NOTIFY_INVAL_ENTRY => {
+                let (args, rest) = NotifyInvalEntryOut::get(body)?;
+                let name = rest.strip_suffix(&[0])?;
+                let is_whole = name.len() == args.namelen as usize;
+                let name = Name::new(name).ok().filter(|_| is_whole)?;
+                Some(Notice::Entry { parent: Ino(args.parent), name })
+            }
+            FUSE_NOTIFY_STORE => {
+                let (args, _) = NotifyStoreOut::get(body)?;
+                Some(Notice::Grown { ino: Ino(args.nodeid) })
+            }
+            _ => None,
+        }
     }
 }
