@@ -166,7 +166,8 @@ impl<F: FileSystem + Send + 'static> Served<F> {
                     spin: SPIN,
                     window: 0,
                     copies: false,
-                    tells: false,
+                    // A driver that takes no notices is served as by one that has none.
+                    tells: *seconds == 0 && !is_foreign,
                 },
             };
             server.attach(machine).expect("a device");

@@ -127,6 +127,25 @@ fn guests() {
     });
 }
 
+/// Processes that are guests, and keep what they learn until they are told of changes.
+#[test]
+fn told_guests() {
+    served("told_guests", 60, |seed, i| match (seed as usize / 3 + i) % 4 {
+        0 => [Kind::Ring, Kind::Cached, Kind::Session][seed as usize % 3],
+        _ => Kind::ToldGuest,
+    });
+}
+
+/// The same beside a mount's page cache.
+#[test]
+fn told_guests_and_mounts() {
+    mounted("told_guests_and_mounts", 20, |seed, i| match (seed as usize / 3 + i) % 3 {
+        0 if i == 0 => Kind::CachingMount,
+        0 => Kind::Mount,
+        _ => Kind::ToldGuest,
+    });
+}
+
 /// A device that answers from a copy of what others change is found.
 #[test]
 fn a_stale_device_is_found() {

@@ -12,6 +12,8 @@ mod pieces;
 mod process;
 #[path = "virtio/shown.rs"]
 mod shown;
+#[path = "virtio/told.rs"]
+mod told;
 #[path = "virtio/watchdog.rs"]
 mod watchdog;
 #[path = "virtio/windows.rs"]

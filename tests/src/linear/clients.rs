@@ -55,6 +55,8 @@ pub struct SeamClient<F> {
     fs: F,
     dirs: [Ino; DIRS],
     files: Vec<(Ino, Handle, Handle)>,
+    /// The files once more, opened to be read only, if that is how they are read.
+    reading: Vec<Handle>,
     /// Whether the server says where appended data went, and that a listing is of one moment.
     told: bool,
 }
@@ -91,7 +93,20 @@ impl<F: FileSystem> SeamClient<F> {
             let append = OpenFlags::WRITE | OpenFlags::APPEND;
             files.push((ino, fs.open(&CX, ino, RW)?, fs.open(&CX, ino, append)?));
         }
-        Ok(SeamClient { fs, dirs, files, told: true })
+        Ok(SeamClient { fs, dirs, files, reading: Vec::new(), told: true })
+    }
+
+    /// The same, but pages are read through files opened to be read only, which a client may do by
+    /// what it has kept.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn caching(fs: F) -> Result<Self> {
+        let mut client = SeamClient::new(fs)?;
+        let SeamClient { fs, files, .. } = &mut client;
+        let open = files.iter().map(|(ino, ..)| fs.open(&CX, *ino, OpenFlags::READ));
+        client.reading = open.collect::<Result<_>>()?;
+        Ok(client)
     }
 
     /// The same, of a server that has none of Atoll's extensions: it does not say where appended
@@ -153,6 +168,7 @@ impl<F: FileSystem> SeamClient<F> {
             Op::Read(file, at) => {
                 let mut buf = [0; PAGE];
                 let (ino, handle, _) = self.files[file];
+                let handle = self.reading.get(file).copied().unwrap_or(handle);
                 let len = fs.read(&CX, ino, handle, at * PAGE as u64, &mut buf)?;
                 Ok(Seen { page: Some(page(&buf[..len], PAGE)), ..Seen::default() })
             }

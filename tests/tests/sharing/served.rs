@@ -2,6 +2,7 @@
 
 use atoll_block::RamDevice;
 use atoll_fs::{CheckOptions, FormatOptions, Fs, MountOptions, check, format};
+use atoll_host::guest::attach;
 use atoll_tests::guest::{Guest, Setup};
 use atoll_tests::linear::clients::{Dawdling, PAGE, PosixClient, SeamClient, prepare};
 use atoll_tests::linear::run::{AnyClient, World};
@@ -47,6 +48,8 @@ pub enum Kind {
     CachingMount,
     /// A virtual machine's device, of whose data the driver keeps nothing.
     Guest,
+    /// A process that is the guest, and keeps what it learns until it is told.
+    ToldGuest,
     /// The same, of a device that is wrong: it answers from a copy.
     StaleGuest,
 }
@@ -68,7 +71,7 @@ pub fn examine(served: Served<Real>) {
 
 /// A world on a served volume with clients of these kinds.
 pub fn world(kinds: &[Kind]) -> World {
-    let of_guest = |kind: &&Kind| matches!(kind, Kind::Guest | Kind::StaleGuest);
+    let of_guest = |kind: &&Kind| matches!(kind, Kind::Guest | Kind::ToldGuest | Kind::StaleGuest);
     let guests = kinds.iter().filter(of_guest).count();
     let mut served = serve_to(guests, false);
     let mut shared = ring(&served.socket(), kinds.len() as u32);
@@ -93,6 +96,10 @@ pub fn world(kinds: &[Kind]) -> World {
             Kind::Guest => {
                 let client = guest(&served.device());
                 Box::new(SeamClient::new(client).expect("the world").untold())
+            }
+            Kind::ToldGuest => {
+                let client = attach(&served.device()).expect("a device");
+                Box::new(SeamClient::caching(client).expect("the world").untold())
             }
             Kind::StaleGuest => {
                 let device = Guest::connect(&served.device(), Setup::default());

@@ -35,7 +35,7 @@ impl Served {
         Caching::new(self.begin(socket, TAKES), buffers)
     }
 
-    fn ring(&self) -> Ring {
+    pub(super) fn ring(&self) -> Ring {
         let place = Address { socket: self.folder.path().join("s"), volume: String::new() };
         let config = Config { lanes: 1, ..Config::default() };
         Connection::open(&place).unwrap().ring(Mode::Write, &config).unwrap()
