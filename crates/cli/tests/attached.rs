@@ -42,6 +42,30 @@ fn of_a_volume_that_is_served() {
     served.stop();
 }
 
+/// The same with a device that tells of changes: what the guest has kept is never old, also while
+/// it calls nothing.
+#[test]
+fn of_a_volume_whose_device_tells_of_changes() {
+    let served = Served::start(&["a.vol", "--vhost-user", "g,tag=v,cache=told"]);
+    use_all(&served.path().join("g"));
+    let mut guest = served.shell(&format!("vhost-user:{}", served.path().join("g").display()));
+    assert_eq!(guest.does("cat /vol/d/moved"), "one two");
+    for round in 0..20 {
+        // The shell waits for its input meanwhile, and nobody calls.
+        let there_and_back = "mv /vol/d/moved /vol/d/other; mv /vol/d/other /vol/d/moved";
+        let change =
+            format!("echo {round} >>/vol/d/moved; {there_and_back}; echo {round} >/vol/n{round}");
+        ok(&mut served.run("s/a:/vol", &change));
+        assert_eq!(guest.does("tail -n 1 /vol/d/moved"), round.to_string());
+        assert_eq!(guest.does(&format!("cat /vol/n{round}")), round.to_string());
+        assert_eq!(guest.does(&format!("echo x{round} >>/vol/d/moved; echo")), "");
+        let tail = ok(&mut served.run("s/a:/vol", "tail -n 1 /vol/d/moved"));
+        assert_eq!(tail, format!("x{round}\n"));
+    }
+    guest.end();
+    served.stop();
+}
+
 /// How many ranges of files guests have been shown, when the server has ended.
 fn shown(served: Served) -> u64 {
     let folder = served.stop();
