@@ -80,6 +80,9 @@ pub struct VirtioFs<D, P: Platform> {
     is_lost: bool,
 }
 
+/// A driver, and the queue for notices if there is one.
+pub type WithNotices<D, P> = (VirtioFs<D, P>, Option<Notices<<P as Platform>::Memory>>);
+
 impl<D: Device, P: Platform> VirtioFs<D, P> {
     /// Sets the file system `device` up. Data that the device cannot reach is copied through a
     /// place of `copied` bytes each way, at least 4096; more at a time is not carried.
@@ -98,7 +101,7 @@ impl<D: Device, P: Platform> VirtioFs<D, P> {
         device: D,
         platform: P,
         copied: usize,
-    ) -> Result<(Self, Option<Notices<P::Memory>>), DeviceError> {
+    ) -> Result<WithNotices<D, P>, DeviceError> {
         Self::set_up(device, platform, copied, true)
     }
 
@@ -107,7 +110,7 @@ impl<D: Device, P: Platform> VirtioFs<D, P> {
         mut platform: P,
         copied: usize,
         heeds: bool,
-    ) -> Result<(Self, Option<Notices<P::Memory>>), DeviceError> {
+    ) -> Result<WithNotices<D, P>, DeviceError> {
         let offered = device.begin()?;
         let buffer = if heeds { notices::buffer(&mut device, offered) } else { None };
         let wanted = if buffer.is_some() { notices::FEATURE } else { 0 };

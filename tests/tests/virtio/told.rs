@@ -176,7 +176,7 @@ fn what_one_has_changed_all_see() {
     for round in 0..300u32 {
         let by = rng.within(0..3) as usize;
         {
-            let mut all: [&mut dyn FileSystem; 3] = [&mut plain, first, second];
+            let all: [&mut dyn FileSystem; 3] = [&mut plain, first, second];
             match rng.within(0..4) {
                 0 => {
                     let (at, byte) = (rng.within(0..50_000) as usize, round as u8);

@@ -6,7 +6,6 @@ use alloc::collections::{BTreeSet, VecDeque};
 use alloc::rc::Rc;
 use alloc::vec;
 use core::cell::RefCell;
-use std::boxed::Box;
 
 use super::*;
 use crate::model::ModelFs;
@@ -718,13 +717,13 @@ fn nothing_is_kept_after_the_session() {
 /// What is no notice, or one that is not known, drops all.
 #[test]
 fn notices_are_checked() {
-    let bad: [Box<dyn Fn(&mut Vec<u8>)>; 6] = [
-        Box::new(|message| message.truncate(20)),
-        Box::new(|message| message[8] = 1),
-        Box::new(|message| message[4] = 8),
-        Box::new(|message| message[7] = 0x80),
-        Box::new(|message| message.push(0)),
-        Box::new(Vec::clear),
+    let bad: [fn(&mut Vec<u8>); 6] = [
+        |message| message.truncate(20),
+        |message| message[8] = 1,
+        |message| message[4] = 8,
+        |message| message[7] = 0x80,
+        |message| message.push(0),
+        Vec::clear,
     ];
     for (number, spoil) in bad.iter().enumerate() {
         let (world, mut fs, ino, _) = opened();

@@ -1,5 +1,6 @@
 //! The driver's half of notices, and a device that gives them in any order and lies.
 
+use alloc::boxed::Box;
 use alloc::rc::Rc;
 use core::cell::{Cell, RefCell};
 
@@ -18,7 +19,8 @@ struct Log {
     next: Rc<Cell<u32>>,
 }
 
-type Fake = FakeDevice<alloc::boxed::Box<dyn FnMut(u16, &[u8], usize) -> Option<Vec<u8>>>>;
+type Serve = Box<dyn FnMut(u16, &[u8], usize) -> Option<Vec<u8>>>;
+type Fake = FakeDevice<Serve>;
 
 /// A device whose notices are numbers, with this configuration.
 fn device(machine: &Machine, offers: u64, config: &[u8]) -> (Fake, Log) {
@@ -34,8 +36,7 @@ fn device(machine: &Machine, offers: u64, config: &[u8]) -> (Fake, Log) {
         answer[0] = 16;
         Some(answer)
     };
-    let backend: alloc::boxed::Box<dyn FnMut(u16, &[u8], usize) -> Option<Vec<u8>>> =
-        alloc::boxed::Box::new(backend);
+    let backend: Serve = Box::new(backend);
     let mut fake = FakeDevice::new(machine, 3, offers, backend);
     fake.config = config.to_vec();
     (fake, log)
