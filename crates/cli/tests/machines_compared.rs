@@ -5,7 +5,6 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use atoll_vm::{Counts, Guest, Machine, Probes, Protocol, SystemCalls, Virtiofsd, programs};
 use common::serving::Served;

@@ -82,27 +82,27 @@ fn what_is_known_takes_no_request() {
     fs.lookup(&cx, Ino::ROOT, called("f")).unwrap();
     let handle = fs.open(&cx, ino, OpenFlags::READ).unwrap();
     use_all(&mut fs, handle);
-    let (begun, before) = (Instant::now(), fs.requests());
+    let (begun, before) = (Instant::now(), fs.inner().requests());
     for _ in 0..5000 {
         use_all(&mut fs, handle);
     }
     // What is known is known for a second.
-    let (seconds, sent) = (begun.elapsed().as_secs(), fs.requests() - before);
+    let (seconds, sent) = (begun.elapsed().as_secs(), fs.inner().requests() - before);
     assert!(sent <= 5 * (seconds + 1), "{sent} requests in {seconds} s");
-    fs.disconnect();
+    fs.into_inner().disconnect();
 
     // Of a device that tells of nothing nothing is kept.
     let served = Served::new(Options::default());
     let mut fs = attach(&served.socket()).unwrap();
     let (ino, _) = make(&mut fs, "f", &data);
     let handle = fs.open(&cx, ino, OpenFlags::READ).unwrap();
-    let before = fs.requests();
+    let before = fs.inner().requests();
     for _ in 0..10 {
         fs.lookup(&cx, Ino::ROOT, called("f")).unwrap();
         fs.getattr(&cx, ino).unwrap();
         assert!(read(&mut fs, (ino, handle)).unwrap() == data);
     }
-    assert_eq!(fs.requests() - before, 30);
+    assert_eq!(fs.inner().requests() - before, 30);
 }
 
 /// A guest that calls nothing does what it is told all the same: its session would end otherwise.
@@ -214,9 +214,9 @@ fn what_one_has_changed_all_see() {
         for (fs, handle) in [&mut *first, &mut *second].into_iter().zip(&reads[1..]) {
             look(fs, *handle);
             look(fs, *handle);
-            let before = fs.requests();
+            let before = fs.inner().requests();
             look(fs, *handle);
-            quiet += u32::from(fs.requests() == before);
+            quiet += u32::from(fs.inner().requests() == before);
         }
     }
     println!("{quiet} times of 600 nothing was asked");
