@@ -8,8 +8,6 @@ mod call;
 mod locks;
 mod mappings;
 mod session;
-#[cfg(test)]
-mod tests;
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -770,3 +768,6 @@ impl<T: Transport> FileSystem for Client<T> {
 }
 
 const _: () = assert!(DATA_MIN >= DIRENT_MAX && DATA_MIN > SYMLINK_MAX);
+
+#[cfg(test)]
+mod tests;
