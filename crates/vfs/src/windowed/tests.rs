@@ -500,7 +500,8 @@ fn lengths_that_count_for_a_while() {
     let other = fs.open(&cx, ino, OpenFlags::WRITE | OpenFlags::APPEND).unwrap();
     let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
     let both = |offset| FileAt { ino, handle, offset };
-    let changes: [&dyn Fn(&mut Windowed<Guest, Shown>); 5] = [
+    type Change<'a> = &'a dyn Fn(&mut Windowed<Guest, Shown>);
+    let changes: [Change<'_>; 5] = [
         &|fs| assert!(fs.write(&cx, ino, other, 0, b"at the end").is_ok()),
         &|fs| assert!(fs.write(&cx, ino, handle, 5 * RANGE, b"behind it").is_ok()),
         &|fs| assert!(fs.setattr(&cx, ino, None, &set).is_ok()),
