@@ -12,9 +12,9 @@
 //!   cuts the file in that time, or while the read is under way, a read may find zeros instead of
 //!   an earlier end, and what is written behind the new end is lost.
 //! - Callers' [`Context::now`] is the clock by which attributes count.
-//! - A range is shown only while all of it lies in the file, and the one in which the file ends goes
-//!   by messages. So does what makes a file longer, what is appended, what goes into a file with
-//!   holes (it may find no space, which the write has to say), and what goes into one with a
+//! - A range is asked for only where all of it lies in the file: the one in which the file ends
+//!   goes by messages. So does what makes a file longer, what is appended, what goes into a file
+//!   with holes (it may find no space, which the write has to say), and what goes into one with a
 //!   set-ID bit (which a write has to take away).
 //! - Ranges are asked for to be written, always: of a file that its user may not write a server may
 //!   show copies, which others' writes do not reach. Where it refuses, the file goes by messages.
@@ -32,8 +32,6 @@
 //!   error those bring is the caller's.
 
 mod ranges;
-#[cfg(test)]
-mod tests;
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -60,8 +58,8 @@ pub trait Window {
         self.len() == 0
     }
 
-    /// Copies what is shown from byte `at` on to `out`. Returns whether all of it was there; if not,
-    /// anything may be in `out`.
+    /// Copies what is shown from byte `at` on to `out`. Returns whether all of it was there; if
+    /// not, anything may be in `out`.
     fn copy_out(&self, at: u64, out: &mut [u8]) -> bool;
 
     /// Copies `data` to what is shown from byte `at` on. Returns whether all of it was there; if
@@ -793,3 +791,6 @@ impl<F: Mapper, W: Window> FileSystem for Windowed<F, W> {
         self.inner.release(cx, ino, handle).and(settled)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,7 +8,7 @@
 //! A front end acknowledges a mapping before its guest sees it: QEMU does so in the middle of the
 //! change, and tells of the guest's new memory at its end. So the answer to SETUPMAPPING waits for
 //! that too, or, with a front end that does not count the window as memory, for [`SETTLES`]; but
-//! not with one that tells of all its memory at once, for which the acknowledgement is all there is.
+//! not with one that tells of all its memory at once, whose acknowledgement is all there is.
 //!
 //! Each range of a volume's file is memory of its own, which goes when neither the window nor
 //! anybody else has it any more. So a guest reads and writes files of any length by its window,
@@ -456,9 +456,9 @@ impl Window {
         rest.into_iter().for_each(|range| self.ask_to_hide(range, None));
     }
 
-    /// Goes on as far as it can. `grown` is how often the guest's memory has grown; `None` of a front
-    /// end that tells of all its memory at once, of which the window can be no part. Returns whether
-    /// something was done.
+    /// Goes on as far as it can. `grown` is how often the guest's memory has grown; `None` of a
+    /// front end that tells of all its memory at once, of which the window can be no part. Returns
+    /// whether something was done.
     pub fn turn(&mut self, grown: Option<u64>) -> bool {
         let mut any = false;
         while let Some(ask) = self.asks.front_mut() {
