@@ -293,8 +293,8 @@ impl FileSystem for ByCalls {
 
     fn fsync(&mut self, _: &Context, ino: Ino, handle: Handle, data_only: bool) -> Result<()> {
         let open = self.data(ino, handle, OpenFlags::empty())?;
-        let sync = if data_only { sys::fdatasync } else { sys::fsync };
-        sync(&*open.fd).map_err(errno)
+        let synced = if data_only { sys::fdatasync(&open.fd) } else { sys::fsync(&open.fd) };
+        synced.map_err(errno)
     }
 
     fn release(&mut self, _: &Context, ino: Ino, handle: Handle) -> Result<()> {

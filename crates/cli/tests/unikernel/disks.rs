@@ -82,8 +82,8 @@ fn operations_by_chance_are_as_in_memory() {
     fsck(&volume);
 }
 
-/// What a thesis on virtio-fs has measured: one file by buffers of 16 bytes to 1 MiB, in order and at
-/// random, and 2 to 2,048 names made, listed and removed. Each byte is checked.
+/// What a thesis on virtio-fs has measured: one file by buffers of 16 bytes to 1 MiB, in order and
+/// at random, and 2 to 2,048 names made, listed and removed. Each byte is checked.
 #[track_caller]
 fn passes(dir: &TempDir, source: &str) {
     let mut words: Vec<String> = Vec::new();

@@ -55,8 +55,8 @@ pub fn lstat(path: u64, to: u64) -> Answer {
     stat_path(AT_FDCWD, path, to, AtFlags::SYMLINK_NOFOLLOW.bits())
 }
 
-/// Writes what was found at `to`. It is taken where it lies: `?` would copy it first, which takes as
-/// many instructions as it has words.
+/// Writes what was found at `to`. It is taken where it lies: `?` would copy it first, which takes
+/// as many instructions as it has words.
 #[inline(always)]
 fn put_stat(found: &atoll_vfs::Result<Attr>, to: u64) -> Answer {
     match found {
