@@ -17,7 +17,7 @@ use atoll_transport::{Token, Transport};
 
 use crate::errno::{Errno, Result};
 use crate::filesystem::{FILE_SIZE_MAX, FileSystem, checked_end, copy_by_hand};
-use crate::kept::{Lends, Lent, Pages};
+use crate::lent::{Lends, Lent, Pages};
 use crate::locks::Locks;
 use crate::types::*;
 use crate::wire::adopt::AdoptIn;

@@ -31,6 +31,7 @@ use atoll_transport::Transport;
 use crate::client::Client;
 use crate::errno::{Errno, Result};
 use crate::filesystem::FileSystem;
+use crate::lent::{Lends, Lent, Pages};
 use crate::locks::{Locks, OutsideLocks};
 use crate::pieces::Data;
 use crate::types::*;
@@ -43,49 +44,6 @@ use store::{BLOCK, Found, Piece};
 pub const READ_MAX: usize = 64 << 10;
 /// The most inodes of which a name that is kept was given to the caller, which may forget it again.
 const GIVEN_MAX: usize = 1 << 16;
-
-/// Whether the pages of an open file may be kept.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Pages {
-    /// No.
-    #[default]
-    Direct,
-    /// Yes, but none that were kept before it was opened.
-    Fresh,
-    /// Yes.
-    Kept,
-}
-
-/// For how long the answer of the last call holds, if it was one request. Nobody says for how long
-/// an error does.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Lent {
-    /// That a name stands for an inode.
-    pub name: Duration,
-    /// Attributes.
-    pub attributes: Duration,
-    /// What was opened.
-    pub pages: Pages,
-}
-
-/// A file system whose answers may be kept.
-pub trait Lends: FileSystem {
-    /// What the last call's answer said.
-    fn lent(&self) -> Lent;
-
-    /// Reads for what is kept: the server has to know that.
-    ///
-    /// # Errors
-    /// As [`FileSystem::read`].
-    fn read_to_keep(
-        &mut self,
-        cx: &Context,
-        ino: Ino,
-        handle: Handle,
-        offset: u64,
-        buf: &mut [u8],
-    ) -> Result<usize>;
-}
 
 /// The way to what is kept, which may be shared with a thread that takes notices meanwhile.
 pub trait Keeper {

@@ -5,8 +5,8 @@
 //! waited for, [`locks`] beside it, [`model`] the in-memory oracle that every implementor is
 //! compared with; then the cut: [`wire`] FUSE messages, [`server`] bytes to a call, [`client`] a
 //! call to bytes, [`inline`] both in one process; [`view`], memory that answers without a request,
-//! and [`cached`], a client that looks there first; [`kept`], a client that keeps what it learns until it
-//! is told; and [`abi`], the numbers that C states too.
+//! and [`cached`], a client that looks there first; [`lent`], how long an answer holds, and
+//! [`kept`], a client that keeps it until it is told; and [`abi`], the numbers that C states too.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -21,6 +21,7 @@ pub mod errno;
 pub mod filesystem;
 pub mod inline;
 pub mod kept;
+pub mod lent;
 pub mod locks;
 pub mod model;
 pub mod pieces;

@@ -147,8 +147,8 @@ fn a_guest_that_rests_holds_nobody_up() {
     assert_eq!(read(&mut fs, (numbers[0].1, numbers[0].3)), Err(Errno::EIO));
 }
 
-/// Two such guests and a client of a ring: what has returned to one the others see at once, and what
-/// has not changed they do not ask for.
+/// Two such guests and a client of a ring: what has returned to one the others see at once, and
+/// what has not changed they do not ask for.
 #[test]
 fn what_one_has_changed_all_see() {
     let served = told();

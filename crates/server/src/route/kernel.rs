@@ -24,8 +24,8 @@
 //! - **An answer that waits holds up nobody**: it is sent by the thread that ends the wait.
 //!   Requests that a notice may wait for, reads for the page cache and its writing back, are
 //!   answered at once. So two programs that read one page through the caches of two mounts, while a
-//!   third is writing it, may see the change in either order. A guest that takes notices at any time
-//!   waits for its pages as for all else.
+//!   third is writing it, may see the change in either order. A guest that takes notices at any
+//!   time waits for its pages as for all else.
 //! - **O_APPEND is the server's**: the kernel says with each write whether the file has the flag
 //!   just then, and the end of the file is found where the write happens. The kernel's own idea of
 //!   the end, which may be old, is not used. One write(2) appends its data in one piece, up to what

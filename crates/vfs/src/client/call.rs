@@ -4,7 +4,7 @@ use atoll_transport::{SendError, Token, Transport};
 
 use super::{Client, DATA_MIN, FORGETS, UNREAD};
 use crate::errno::{Errno, Result};
-use crate::kept::Lent;
+use crate::lent::Lent;
 use crate::types::{Context, Ino, Timespec};
 use crate::wire::header::{InHeader, OutHeader};
 use crate::wire::names::{ForgetOne, Forgets};

@@ -7,7 +7,7 @@ use atoll_transport::Transport;
 
 use super::{Client, DATA_MIN};
 use crate::errno::{Errno, Result};
-use crate::kept::Lent;
+use crate::lent::Lent;
 use crate::types::{Context, Ino, Timespec};
 use crate::wire::session::{
     FUSE_ASYNC_READ, FUSE_ATOMIC_O_TRUNC, FUSE_BIG_WRITES, FUSE_EXPORT_SUPPORT, FUSE_MAP_ALIGNMENT,

@@ -3,8 +3,9 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::READ_MAX;
 use super::halves::Halves;
-use super::{Lent, READ_MAX};
+use crate::lent::Lent;
 use crate::types::{Attr, Ino, NAME_MAX, Name};
 use crate::wire::notices::Notice;
 
