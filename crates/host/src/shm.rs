@@ -125,7 +125,7 @@ pub(crate) struct ReadOnlyMemory {
 impl ReadOnlyMemory {
     /// As [`SharedMemory::attach`], for reading. A store through it would end this process.
     fn attach(file: OwnedFd, most: usize) -> io::Result<Self> {
-        let len = SharedMemory::checked_len(&file, most)?;
+        let len = SharedMemory::checked_len(&file, most, PAGE)?;
         let (pages, shared) = Pages::map(&file, len, ProtFlags::READ)?;
         Ok(ReadOnlyMemory { shared, pages })
     }
@@ -269,11 +269,22 @@ impl SharedMemory {
     /// `InvalidInput` when it is not a memfd, its length could change, or is none, no multiple of
     /// 4096 or more than `most`; what mmap(2) says when it may not be written.
     pub fn attach(file: OwnedFd, most: usize) -> io::Result<Self> {
-        let len = Self::checked_len(&file, most)?;
+        let len = Self::checked_len(&file, most, PAGE)?;
         Self::map(file, len, ProtFlags::READ | ProtFlags::WRITE)
     }
 
-    fn checked_len(file: &OwnedFd, most: usize) -> io::Result<usize> {
+    /// The same for memory of whole words of 8 bytes.
+    ///
+    /// # Errors
+    /// As there, with 8 for 4096.
+    #[cfg(feature = "server")]
+    pub(crate) fn attach_words(file: OwnedFd, most: usize) -> io::Result<Self> {
+        let len = Self::checked_len(&file, most, 8)?;
+        Self::map(file, len, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    /// The length, a multiple of `unit`.
+    fn checked_len(file: &OwnedFd, most: usize, unit: usize) -> io::Result<usize> {
         if rustix::fs::fstatfs(file)?.f_type as u64 != TMPFS_MAGIC {
             return Err(refused("shared memory must be a memfd with pages of the usual size"));
         }
@@ -283,7 +294,7 @@ impl SharedMemory {
         }
         // After the seals: it does not change any more.
         let len = usize::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or(usize::MAX);
-        if len == 0 || len > most || !len.is_multiple_of(PAGE) {
+        if len == 0 || len > most || !len.is_multiple_of(unit) {
             return Err(refused("shared memory has a length that is not allowed"));
         }
         Ok(len)

@@ -15,6 +15,7 @@ use vhost::vhost_user::message::{
 };
 use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
 
+use super::dirty_log::DirtyLog;
 use super::inflight::{self, Record};
 use super::memory::{GuestMemory, Place};
 use super::notices::BUFFER;
@@ -29,7 +30,9 @@ const INDIRECT: u64 = 1 << 28;
 const EVENT_INDEX: u64 = 1 << 29;
 const VERSION_1: u64 = 1 << 32;
 const PROTOCOL: u64 = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
-const FEATURES: u64 = INDIRECT | EVENT_INDEX | VERSION_1 | PROTOCOL;
+/// Pages that the device writes are marked.
+const LOG_ALL: u64 = VhostUserVirtioFeatures::LOG_ALL.bits();
+const FEATURES: u64 = INDIRECT | EVENT_INDEX | VERSION_1 | PROTOCOL | LOG_ALL;
 
 /// The features of the protocol that a window takes.
 const WINDOW: VhostUserProtocolFeatures = VhostUserProtocolFeatures::SHMEM
@@ -175,6 +178,7 @@ impl VhostUserBackendReqHandlerMut for BackEnd {
             return Err(Error::InvalidParam);
         }
         self.features = features;
+        self.memory.set_logs(features & LOG_ALL != 0);
         let has = |bit| features & bit != 0;
         let of_queues = Features { event_index: has(EVENT_INDEX), indirect: has(INDIRECT) };
         for queue in &mut self.queues {
@@ -221,13 +225,14 @@ impl VhostUserBackendReqHandlerMut for BackEnd {
     fn set_vring_addr(
         &mut self,
         index: u32,
-        _: VhostUserVringAddrFlags,
+        flags: VhostUserVringAddrFlags,
         descriptors: u64,
         used: u64,
         available: u64,
-        _: u64,
+        log: u64,
     ) -> Result<()> {
-        self.queue(index)?.place(Parts { descriptors, available, used });
+        let log = flags.contains(VhostUserVringAddrFlags::VHOST_VRING_F_LOG).then_some(log);
+        self.queue(index)?.place(Parts { descriptors, available, used }, log);
         Ok(())
     }
 
@@ -272,6 +277,7 @@ impl VhostUserBackendReqHandlerMut for BackEnd {
             | VhostUserProtocolFeatures::INFLIGHT_SHMFD
             | VhostUserProtocolFeatures::RESET_DEVICE
             | VhostUserProtocolFeatures::DEVICE_STATE
+            | VhostUserProtocolFeatures::LOG_SHMFD
             | if self.window > 0 { WINDOW } else { VhostUserProtocolFeatures::empty() })
     }
 
@@ -381,8 +387,10 @@ impl VhostUserBackendReqHandlerMut for BackEnd {
         Ok(VhostUserShMemConfig::new(u32::from(self.window > 0), &[self.window]))
     }
 
-    fn set_log_base(&mut self, _: &VhostUserLog, _: File) -> Result<()> {
-        unsupported()
+    fn set_log_base(&mut self, log: &VhostUserLog, file: File) -> Result<()> {
+        let log = DirtyLog::open(file.into(), log.mmap_offset, log.mmap_size).map_err(failed)?;
+        self.memory.set_log(log);
+        Ok(())
     }
 }
 

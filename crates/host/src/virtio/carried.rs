@@ -140,6 +140,9 @@ pub(super) struct Carried<'a> {
     pub data: Vec<&'a [u8]>,
     /// Whether the answer's data is put in its place, and not into the buffers.
     pub in_place: bool,
+    /// That place, while pages are marked: what the request may write, and how much of it behind
+    /// the answer's header.
+    pub placed: Option<(Vec<(u64, u32)>, usize)>,
     pub held: &'a mut Vec<Waiting>,
     pub parts: &'a mut Vec<Part>,
     pub bell: &'a Doorbell,
@@ -150,6 +153,17 @@ pub(super) struct Carried<'a> {
     pub bytes: u64,
     /// Gets a copy of the answer's message.
     pub answered: Option<&'a mut Vec<u8>>,
+}
+
+impl Carried<'_> {
+    /// Marks the pages of data that was put in its place, whatever became of the request: a read
+    /// that fails may have put a part there.
+    pub fn mark(&self) -> Result<(), Broken> {
+        match &self.placed {
+            Some((places, len)) => pieces::mark(self.memory, places, OutHeader::SIZE, *len),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Carrier for Carried<'_> {
@@ -167,10 +181,13 @@ impl Carrier for Carried<'_> {
         let message = &request[..*len];
         let asked = message.len() == InHeader::SIZE + ReadIn::SIZE
             && InHeader::load(message).opcode == FUSE_READ;
-        let pieces = (asked && account.is_none())
-            .then(|| ReadIn::load(&message[InHeader::SIZE..]).size.min(MAX_WRITE) as usize)
-            .and_then(|size| pieces::room(memory, &chain.writable, OutHeader::SIZE, size));
+        let size = (asked && account.is_none())
+            .then(|| ReadIn::load(&message[InHeader::SIZE..]).size.min(MAX_WRITE) as usize);
+        let pieces =
+            size.and_then(|size| pieces::room(memory, &chain.writable, OutHeader::SIZE, size));
         self.in_place = pieces.is_some();
+        let placed = size.filter(|_| pieces.is_some() && memory.logs());
+        self.placed = placed.map(|size| (chain.writable.clone(), size));
         let most = chain.room().min(room.len() as u64) as usize;
         let room = pieces.map_or_else(|| Room::from(&mut room[..most]), Room::new);
         Incoming { message, data: Data::new(&self.data), room }

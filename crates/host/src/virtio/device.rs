@@ -367,7 +367,7 @@ impl<F: FileSystem + Send> Service<F> {
         }
         let account = account.as_ref();
         let answered = (opcode == FUSE_INIT).then_some(&mut began.1);
-        let (bytes, in_place) = (0, false);
+        let (bytes, in_place, placed) = (0, false, None);
         let mut carried = Carried {
             memory,
             queue,
@@ -375,6 +375,7 @@ impl<F: FileSystem + Send> Service<F> {
             buffers,
             data,
             in_place,
+            placed,
             held,
             parts,
             bell,
@@ -386,6 +387,7 @@ impl<F: FileSystem + Send> Service<F> {
         pulse.set(true);
         let served = serve_from(&mut carried, chain, rest, router, place);
         pulse.set(false);
+        carried.mark()?;
         let bytes = carried.bytes;
         life.note(Work { operations: 0, bytes });
         match served {

@@ -7,6 +7,9 @@
 //!
 //! Nothing in it is trusted: words are read once, bytes are copied out before they are looked at,
 //! and addresses are looked up anew each time.
+//!
+//! All that is written goes by here, or by places that are handed out here: so here it is marked in
+//! the dirty log (`dirty_log`), while the front end wants that.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{Ordering, fence};
@@ -16,6 +19,7 @@ use atoll_transport::{Memory, Shared};
 use rustix::fs::FileType;
 
 use super::Broken;
+use super::dirty_log::DirtyLog;
 use crate::shm::SharedMemory;
 
 /// The most regions of one guest. Each keeps a descriptor.
@@ -151,12 +155,15 @@ pub(super) struct GuestMemory {
     regions: Vec<Region>,
     /// The most regions beside [`REGIONS`], for ranges of a window.
     more: usize,
+    /// Where pages are marked that were written, while the front end wants it.
+    log: Option<DirtyLog>,
+    logs: bool,
 }
 
 impl GuestMemory {
     /// None yet, of a guest whose window may have so many ranges.
     pub fn with_ranges(more: usize) -> GuestMemory {
-        GuestMemory { regions: Vec::new(), more }
+        GuestMemory { more, ..GuestMemory::default() }
     }
 
     /// The most regions that there may be.
@@ -172,6 +179,33 @@ impl GuestMemory {
     /// Lets go of all.
     pub fn clear(&mut self) {
         self.regions.clear();
+    }
+
+    /// Sets where pages are marked.
+    pub fn set_log(&mut self, log: DirtyLog) {
+        self.log = Some(log);
+    }
+
+    /// Sets whether pages are marked. A log that is not wanted any more is let go of.
+    pub fn set_logs(&mut self, logs: bool) {
+        if std::mem::replace(&mut self.logs, logs) && !logs {
+            self.log = None;
+        }
+    }
+
+    /// Whether pages are marked.
+    pub fn logs(&self) -> bool {
+        self.logs
+    }
+
+    /// Marks the pages of the `len` bytes at `addr`, if pages are marked: they have been written.
+    pub fn mark(&self, addr: u64, len: u64) -> Result<(), Broken> {
+        match &self.log {
+            _ if !self.logs => Ok(()),
+            Some(log) => log.mark(addr, len),
+            // A page that is not marked would be another at the other machine.
+            None => Err(Broken("wants pages marked and has no log")),
+        }
     }
 
     /// Adds a region.
@@ -236,6 +270,7 @@ impl GuestMemory {
             let len = follow.min(data.len() as u64);
             let (part, rest) = data.split_at(len as usize);
             region.write(offset, part)?;
+            self.mark(addr, len)?;
             (addr, data) = (addr + len, rest);
         }
         Ok(())
@@ -259,7 +294,7 @@ impl GuestMemory {
         match self.word(addr)? {
             Some((memory, at)) => {
                 memory.shared().u16(at).store(value.to_le(), Ordering::Release);
-                Ok(())
+                self.mark(addr, 2)
             }
             None => {
                 fence(Ordering::Release);
@@ -269,7 +304,7 @@ impl GuestMemory {
     }
 
     /// Where the `len` bytes at `addr` are, if they are mapped in one piece: the memory, and the
-    /// offset there.
+    /// offset there. Who writes there [marks](Self::mark) it afterwards.
     pub fn mapped(&self, addr: u64, len: u64) -> Option<(Shared<'_>, usize)> {
         let (region, offset, follow) = self.find(addr).ok()?;
         match &region.backing {

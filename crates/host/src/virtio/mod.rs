@@ -5,15 +5,17 @@
 //! ([`Carrier`](atoll_server::route::carrier::Carrier)), what it brings is what a kernel asks for
 //! ([`kernel`](atoll_server::route::kernel)). `carried` is a request while a device has it;
 //! `back_end` is the protocol, `queue` a virtqueue, `memory` the guest's memory, `pieces` a
-//! request's data in it, `inflight` the record of requests that have no answer yet; `notices` what
-//! a guest is told of changes; [`pulse`] whether its thread hangs; `window` the memory in which the
-//! guest is shown files, `channel` how the front end is asked for it; `state` what goes with
-//! a guest that moves, `transfer` the pipe by which it goes.
+//! request's data in it, `dirty_log` where the pages are marked that were written; `inflight` the
+//! record of requests that have no answer yet; `notices` what a guest is told of changes; [`pulse`]
+//! whether its thread hangs; `window` the memory in which the guest is shown files, `channel` how
+//! the front end is asked for it; `state` what goes with a guest that moves, `transfer` the pipe by
+//! which it goes.
 
 mod back_end;
 mod carried;
 mod channel;
 pub mod device;
+mod dirty_log;
 mod inflight;
 mod memory;
 mod notices;

@@ -7,6 +7,7 @@
 
 use atoll_transport::Shared;
 
+use super::Broken;
 use super::memory::GuestMemory;
 
 /// Fewer bytes are copied as quickly.
@@ -14,29 +15,44 @@ pub(super) const WORTHWHILE: usize = 4096;
 /// Pieces that are shorter than this on average are copied as quickly.
 const PIECE: usize = 2048;
 
+/// The parts of `places` after the first `skip` bytes, `len` bytes of them, or as many as there are:
+/// addresses and lengths, none of which is 0. No memory is at the address that stands for those beyond
+/// the last.
+fn parts(places: &[(u64, u32)], mut skip: usize, len: usize) -> impl Iterator<Item = (u64, usize)> {
+    let mut left = len;
+    places.iter().filter_map(move |&(addr, room)| {
+        let before = skip.min(room as usize);
+        let now = (room as usize - before).min(left);
+        (skip, left) = (skip - before, left - now);
+        (now > 0).then_some((addr.saturating_add(before as u64), now))
+    })
+}
+
+/// Marks the pages of the `len` bytes in `places` after the first `skip`: they may have been
+/// written.
+pub(super) fn mark(
+    memory: &GuestMemory,
+    places: &[(u64, u32)],
+    skip: usize,
+    len: usize,
+) -> Result<(), Broken> {
+    parts(places, skip, len).try_for_each(|(addr, len)| memory.mark(addr, len as u64))
+}
+
 /// The pieces of memory in `places` after the first `skip` bytes, `len` bytes of them: addresses in
 /// this process. `None` where one is not mapped in one piece, or they are worth nothing.
 fn spans<'a>(
     memory: &'a GuestMemory,
     places: &[(u64, u32)],
-    mut skip: usize,
+    skip: usize,
     len: usize,
 ) -> Option<Vec<(Shared<'a>, usize, usize)>> {
     let mut spans = Vec::with_capacity(places.len());
     let mut left = len;
-    for &(addr, room) in places {
-        let room = room as usize;
-        if skip >= room {
-            skip -= room;
-            continue;
-        }
-        let now = (room - skip).min(left);
-        if now == 0 {
-            break;
-        }
-        let (shared, at) = memory.mapped(addr.checked_add(skip as u64)?, now as u64)?;
+    for (addr, now) in parts(places, skip, len) {
+        let (shared, at) = memory.mapped(addr, now as u64)?;
         spans.push((shared, at, now));
-        (skip, left) = (0, left - now);
+        left -= now;
     }
     (left == 0 && len >= WORTHWHILE && spans.len() <= len / PIECE + 2).then_some(spans)
 }

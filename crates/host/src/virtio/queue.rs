@@ -142,6 +142,8 @@ pub(super) struct Queue {
     /// By the guest's, once the queue runs; `None` after the memory has changed.
     resolved: Option<Parts>,
     pub features: Features,
+    /// Where in the guest the used ring is for the dirty log, if that is said apart.
+    log: Option<u64>,
     /// The next entry of the available ring.
     next: u16,
     /// The index of the used ring, and the one that the driver was last told.
@@ -179,9 +181,9 @@ impl Queue {
         }
     }
 
-    /// Sets where the parts are.
-    pub fn place(&mut self, parts: Parts) {
-        self.parts = parts;
+    /// Sets where the parts are, and the used ring for the dirty log.
+    pub fn place(&mut self, parts: Parts, log: Option<u64>) {
+        (self.parts, self.log) = (parts, log);
         self.resolved = None;
     }
 
@@ -300,6 +302,25 @@ impl Queue {
         let parts = self.parts.resolve(memory, self.size).filter(|_| self.size > 0);
         self.resolved = parts;
         parts.ok_or(Broken("has a queue outside of its memory"))
+    }
+
+    /// Marks `len` bytes at `offset` of the used ring, at the place that the front end has named.
+    /// Those where the ring is are marked when they are written.
+    fn mark_used(&self, memory: &GuestMemory, offset: u64, len: u64) -> Result<(), Broken> {
+        let Some(log) = self.log else { return Ok(()) };
+        let addr = log.checked_add(offset).ok_or(Broken("has its log at no address"))?;
+        memory.mark(addr, len)
+    }
+
+    /// Stores a word at `offset` of the used ring, which is at `used`.
+    fn store_used(
+        &self,
+        memory: &GuestMemory,
+        (used, offset): (u64, u64),
+        value: u16,
+    ) -> Result<(), Broken> {
+        memory.store(used + offset, value)?;
+        self.mark_used(memory, offset, 2)
     }
 
     /// Takes the next request, of at most `most` bytes; `None` when there is none.
@@ -440,12 +461,14 @@ impl Queue {
         let mut entry = [0; USED as usize];
         entry[..4].copy_from_slice(&u32::from(chain.head).to_le_bytes());
         entry[4..].copy_from_slice(&(len as u32).to_le_bytes());
-        memory.write(parts.used + 4 + USED * u64::from(self.used % self.size), &entry)?;
+        let offset = 4 + USED * u64::from(self.used % self.size);
+        memory.write(parts.used + offset, &entry)?;
+        self.mark_used(memory, offset, USED)?;
         if let Some(record) = self.record() {
             record.ending(chain.head);
         }
         self.used = self.used.wrapping_add(1);
-        memory.store(parts.used + 2, self.used)?;
+        self.store_used(memory, (parts.used, 2), self.used)?;
         let used = self.used;
         if let Some(record) = self.record() {
             record.ended(chain.head, used);
@@ -486,7 +509,7 @@ impl Queue {
             return Ok(());
         }
         let parts = self.parts(memory)?;
-        memory.store(parts.used, NO_NOTIFY)
+        self.store_used(memory, (parts.used, 0), NO_NOTIFY)
     }
 
     /// Says that the device does not look any more; returns whether that may be so. If not, a
@@ -494,9 +517,10 @@ impl Queue {
     pub fn fall_asleep(&mut self, memory: &GuestMemory) -> Result<bool, Broken> {
         let parts = self.parts(memory)?;
         if self.features.event_index {
-            memory.store(parts.used + 4 + USED * u64::from(self.size), self.next)?;
+            let offset = 4 + USED * u64::from(self.size);
+            self.store_used(memory, (parts.used, offset), self.next)?;
         } else {
-            memory.store(parts.used, 0)?;
+            self.store_used(memory, (parts.used, 0), 0)?;
         }
         fence(Ordering::SeqCst);
         Ok(memory.load(parts.available + 2)? == self.next)
