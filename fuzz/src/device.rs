@@ -19,7 +19,7 @@ use atoll_server::checkpoints::Checkpointer;
 use atoll_server::host::Bell;
 use atoll_server::removals::Remover;
 use atoll_server::revocable::Revocable;
-use atoll_server::rights::accounts::{Accounts, Shares};
+use atoll_server::rights::accounts::{Account, Accounts, Shares};
 use atoll_server::route::kernel::{KernelOptions, Others};
 use atoll_server::syncs::Syncer;
 use atoll_server::task::{Step as TaskStep, Task};
@@ -163,11 +163,15 @@ impl Served {
         }
     }
 
+    fn payer(&self) -> Option<Arc<Account>> {
+        let shares = Shares { memory: 4 << 20, ..Shares::UNLIMITED };
+        self.accounts.as_ref().map(|accounts| accounts.open(1, shares))
+    }
+
     /// What begins the sessions of a guest.
     fn begin(&self, read_only: bool) -> impl FnMut() -> Begun + Send + use<> {
         let volume = Arc::clone(&self.volume);
-        let shares = Shares { memory: 4 << 20, ..Shares::UNLIMITED };
-        let account = self.accounts.as_ref().map(|accounts| accounts.open(1, shares));
+        let account = self.payer();
         move || {
             let peer = Credentials { uid: 1, gid: 2, ..Credentials::default() };
             let account = account.clone();
@@ -260,11 +264,11 @@ impl Life {
             copies: has(6),
             tells: has(7),
         };
-        let begin = served.begin(script.byte().is_multiple_of(8));
+        let begin = Box::new(served.begin(script.byte().is_multiple_of(8)));
         let (front_end, theirs) = FrontEnd::new(record);
-        let (machine, kept, pulse) = (1, None, Arc::default());
-        let device = Device::new(theirs, options, machine, kept, pulse, Box::new(begin));
-        let device = device.expect("descriptors");
+        let (pulse, payer) = (Arc::default(), served.payer());
+        let device =
+            Device::new(theirs, options, 1, None, pulse, begin, payer).expect("descriptors");
         let stop = eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor");
         let memory = GuestMemory::new(script);
         let mut life = Life {
@@ -283,12 +287,11 @@ impl Life {
         };
         // Mostly as it should begin.
         let choice = script.byte();
-        let (indirect, event_index) = (choice & 1 != 0, choice & 2 != 0);
-        life.indirect = indirect;
+        life.indirect = choice & 1 != 0;
         let features = F_VERSION_1
             | F_PROTOCOL
-            | if indirect { F_INDIRECT } else { 0 }
-            | if event_index { F_EVENT_INDEX } else { 0 };
+            | if life.indirect { F_INDIRECT } else { 0 }
+            | if choice & 2 != 0 { F_EVENT_INDEX } else { 0 };
         let protocol = if choice & 4 != 0 { u64::MAX >> 32 } else { 0x1ff_ffff };
         life.front_end.meet(features, protocol);
         if choice & 8 != 0 {

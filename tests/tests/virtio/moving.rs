@@ -207,6 +207,22 @@ fn states_that_are_made_up() {
     served.end();
 }
 
+/// A state takes no more of the server's memory than its front end's user may have.
+#[test]
+fn states_are_paid_for() {
+    let served = Served::new(Options { memory: Some(16 << 20), ..Options::default() });
+    let guest = Guest::arrive(&served.socket(), Setup::default(), &vec![0; 20 << 20]);
+    assert!(guest.is_err());
+    // The device is there, and what the state took is given back.
+    let mut guest = served.guest();
+    let file = create(&mut guest, "f");
+    let state = guest.save().unwrap();
+    guest.move_to(&other_socket(&served), &state).unwrap();
+    assert_eq!(write(&mut guest, file, 0, b"there"), 0);
+    drop(guest);
+    served.end();
+}
+
 /// A directory of the host, whose inodes have to be found again: at another server of it.
 #[test]
 fn a_guest_of_a_directory_goes_on_at_another_server() {

@@ -44,7 +44,8 @@ fn a_thread_that_hangs_is_noticed() {
             let _ = goes.recv();
             Err("it is refused".to_owned())
         });
-        let device = Device::<Fs<RamDevice>>::new(socket, options, 0, None, theirs, begin).unwrap();
+        let device = Device::<Fs<RamDevice>>::new(socket, options, 0, None, theirs, begin, None);
+        let device = device.unwrap();
         device.serve(stopped.as_fd()).map(|kept| kept.is_some())
     });
     assert!(lives(&pulse), "it has no front end");

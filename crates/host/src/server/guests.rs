@@ -347,7 +347,7 @@ impl<F: FileSystem + Send + 'static> Door<F> {
         let Credentials { pid, uid, .. } = peer;
         log::info!(user = uid; "the virtual machine of process {pid} of user {uid} has {volume}");
         let door = Arc::clone(self);
-        let (owner, before) = (peer.clone(), peer);
+        let (owner, before, payer) = (peer.clone(), peer, account.clone());
         let begin = move || {
             let peer = &owner;
             let volume = door.volume.upgrade().ok_or("the server shuts down")?;
@@ -365,7 +365,8 @@ impl<F: FileSystem + Send + 'static> Door<F> {
         };
         let (device, machine) = (device.clone(), self.machine);
         let (begin, pulse) = (Box::new(begin), Arc::clone(&self.way.pulse));
-        let device = Device::new(socket, device, machine, kept, pulse, begin).map_err(failed)?;
+        let device =
+            Device::new(socket, device, machine, kept, pulse, begin, payer).map_err(failed)?;
         let kept = device.serve(self.way.stop.as_fd())?;
         let until = Instant::now() + self.guest.away;
         Ok(kept.map(|kept| Away { kept, peer: before, until, _charge: charge }))

@@ -205,6 +205,8 @@ struct Service<F: FileSystem + Send> {
     unanswered: Vec<Unanswered>,
     pulse: Arc<Pulse>,
     moves: Move,
+    /// Pays for the states of guests that move.
+    account: Option<Arc<Account>>,
 }
 
 impl<F: FileSystem + Send> Service<F> {
@@ -567,7 +569,8 @@ pub struct Device<F: FileSystem + Send> {
 impl<F: FileSystem + Send> Device<F> {
     /// The device for the front end at `socket`, of the machine with this number, whose session of
     /// before it goes on with if that was `kept`. Its thread says by `pulse` when it is at work.
-    /// Each time that its guest begins, `begin` begins a session.
+    /// Each time that its guest begins, `begin` begins a session. States of guests that move count
+    /// for `account`, if the front end's user has one.
     ///
     /// # Errors
     /// When there are no descriptors left.
@@ -578,6 +581,7 @@ impl<F: FileSystem + Send> Device<F> {
         kept: Option<Kept<F>>,
         pulse: Arc<Pulse>,
         begin: Begin<F>,
+        account: Option<Arc<Account>>,
     ) -> io::Result<Device<F>> {
         let DeviceOptions { tag, queues, window, tells, .. } = &options;
         let state = Arc::new(Mutex::new(BackEnd::new(tag, *queues, *window, *tells)));
@@ -613,6 +617,7 @@ impl<F: FileSystem + Send> Device<F> {
             unanswered,
             pulse,
             moves: Move::default(),
+            account,
         };
         Ok(Device { front_end, socket, state, service })
     }

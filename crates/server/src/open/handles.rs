@@ -1,6 +1,10 @@
 //! A session's open files: the numbers that its client has for them, and what they stand for.
 
+use std::sync::Arc;
+
 use atoll_vfs::{Errno, Handle, Ino, OpenFlags, Result};
+
+use crate::rights::accounts::{Account, Charge, Resource};
 
 /// The open file or directory that a client's handle stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +47,9 @@ impl Open {
 /// that adopt it.
 pub(crate) const OPEN_BYTES: u64 = 256;
 
+/// Bytes of a slot, and of its number among those that are free.
+const SLOT_BYTES: u64 = (size_of::<(u32, Option<Open>)>() + size_of::<u32>()) as u64;
+
 /// The most slots of a table whose numbers come from outside.
 const SLOTS_MAX: usize = 1 << 20;
 
@@ -53,6 +60,9 @@ pub(crate) struct Handles {
     slots: Vec<(u32, Option<Open>)>,
     free: Vec<u32>,
     open: usize,
+    /// Pays for slots that no file of this session was ever in, since their numbers came from
+    /// outside.
+    _empty: Option<Charge>,
 }
 
 impl Handles {
@@ -78,19 +88,31 @@ impl Handles {
     }
 
     /// A table in which each file has the number that another one gave it; numbers of slots are
-    /// below `most`, and [`SLOTS_MAX`].
+    /// below `most`, and [`SLOTS_MAX`]. Slots that are empty count for `account`, if there is one, as
+    /// long as the table.
     ///
     /// # Errors
-    /// `EBADF` for a number that no table so large gives, or that comes twice.
-    pub fn with(files: &[(Handle, Open)], most: usize) -> Result<Handles> {
-        let mut handles = Handles { open: files.len(), ..Handles::default() };
-        for &(Handle(number), open) in files {
-            let (slot, turn) = (number as u32 as usize, (number >> 32) as u32);
-            if slot >= most.min(SLOTS_MAX) || turn == 0 {
+    /// `EBADF` for a number that no table so large gives, or that comes twice; `ENFILE` when the
+    /// account has no room for the slots.
+    pub fn with(
+        files: &[(Handle, Open)],
+        most: usize,
+        account: Option<&Arc<Account>>,
+    ) -> Result<Handles> {
+        let slot = |&(Handle(number), _): &(Handle, Open)| number as u32 as usize;
+        let count = files.iter().map(|file| slot(file) + 1).max().unwrap_or(0);
+        if count > most.min(SLOTS_MAX) {
+            return Err(Errno::EBADF);
+        }
+        let bytes = count.saturating_sub(files.len()) as u64 * SLOT_BYTES;
+        let charge = account.map(|account| account.charge(Resource::Memory, bytes)).transpose();
+        let _empty = charge.map_err(|_| Errno::ENFILE)?;
+        let slots = vec![(0, None); count];
+        let mut handles = Handles { slots, open: files.len(), _empty, ..Handles::default() };
+        for file in files {
+            let (slot, turn, open) = (slot(file), (file.0.0 >> 32) as u32, file.1);
+            if turn == 0 {
                 return Err(Errno::EBADF);
-            }
-            if handles.slots.len() <= slot {
-                handles.slots.resize(slot + 1, (0, None));
             }
             match &mut handles.slots[slot] {
                 (_, Some(_)) => return Err(Errno::EBADF),
@@ -169,6 +191,7 @@ impl Handles {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rights::accounts::{Accounts, Shares};
 
     #[test]
     fn numbers_of_another_table() {
@@ -179,16 +202,38 @@ mod tests {
         first.remove(Ino(1), numbers[1], false).unwrap();
         let all: Vec<(Handle, Open)> =
             first.numbered().map(|(handle, open)| (handle, *open)).collect();
-        let mut second = Handles::with(&all, 5).unwrap();
+        let mut second = Handles::with(&all, 5, None).unwrap();
         assert_eq!((second.len(), second.get(Ino(4), numbers[4])), (4, Ok(open(4))));
         assert_eq!(second.get(Ino(1), numbers[1]), Err(Errno::EBADF));
         let new = second.insert(open(7));
         assert!(!all.iter().any(|(handle, _)| *handle == new));
         assert_eq!(second.insert(open(8)).0 as u32, 5);
         for wrong in [vec![all[0], all[0]], vec![(Handle(1 << 32 | 5), open(1))]] {
-            assert!(Handles::with(&wrong, 5).is_err(), "{wrong:?}");
+            assert!(Handles::with(&wrong, 5, None).is_err(), "{wrong:?}");
         }
-        assert!(Handles::with(&[(Handle(3), open(1))], 5).is_err());
-        assert!(Handles::with(&[(Handle(u64::MAX), open(1))], usize::MAX).is_err());
+        assert!(Handles::with(&[(Handle(3), open(1))], 5, None).is_err());
+        assert!(Handles::with(&[(Handle(u64::MAX), open(1))], usize::MAX, None).is_err());
+    }
+
+    /// One file with a large number takes a large table, for which its user pays.
+    #[test]
+    fn empty_slots_are_paid_for() {
+        let open = Open { ino: Ino(1), handle: Handle(9), flags: None, origin: Origin::Own };
+        let file = [(Handle(1 << 32 | 500_000), open)];
+        let account = |memory| {
+            let most = Shares { memory, ..Shares::UNLIMITED };
+            Accounts::new(Shares::UNLIMITED).open(1, most)
+        };
+        let poor = account(1 << 20);
+        let refused = Handles::with(&file, usize::MAX, Some(&poor)).err();
+        assert_eq!((refused, poor.has(Resource::Memory)), (Some(Errno::ENFILE), 0));
+        let rich = account(1 << 30);
+        let table = Handles::with(&file, usize::MAX, Some(&rich)).unwrap();
+        assert_eq!(rich.has(Resource::Memory), 500_000 * SLOT_BYTES);
+        drop(table);
+        assert_eq!(rich.has(Resource::Memory), 0);
+        // Those with files in them are paid for where files are.
+        let table = Handles::with(&[(Handle(1 << 32), open)], 5, Some(&poor)).unwrap();
+        assert_eq!((table.len(), poor.has(Resource::Memory)), (1, 0));
     }
 }

@@ -203,8 +203,11 @@ impl<F: FileSystem + Send> Session<F> {
             opened.push((handle, self.own.handles.get(inner, new).map_err(|_| LOST)?));
         }
         let most = self.own.access.limits.open_files;
-        let handles = Handles::with(&opened, most);
-        self.own.handles = handles.map_err(|_| "an open file has a number that none can have")?;
+        let handles = Handles::with(&opened, most, self.own.access.account.as_ref());
+        self.own.handles = handles.map_err(|error| match error {
+            Errno::ENFILE => "its user has no memory left for it",
+            _ => "an open file has a number that none can have",
+        })?;
         Ok(())
     }
 

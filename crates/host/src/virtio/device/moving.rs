@@ -102,11 +102,13 @@ impl<F: FileSystem + Send> Service<F> {
         }
         if let Some(asked) = device.asked.take() {
             device.moved_well = false;
+            let account = self.account.clone();
             let begun = match asked {
-                Asked::Save(pipe) => self.save(device).map(|state| Transfer::give(pipe, state)),
-                Asked::Load(pipe) => Ok(Transfer::take(pipe)),
+                Asked::Save(pipe) => self
+                    .save(device)
+                    .and_then(|state| Transfer::give(pipe, state, account.as_ref())),
+                Asked::Load(pipe) => Transfer::take(pipe, account.as_ref()),
             };
-            let begun = begun.and_then(|begun| begun.ok_or("a state goes by a pipe"));
             self.moves.transfer = begun.inspect_err(|why| self.say(why)).ok();
         }
         let Some(transfer) = &mut self.moves.transfer else { return false };
