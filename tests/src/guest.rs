@@ -2,11 +2,14 @@
 //! memory is a memfd that it reads and writes by system calls.
 //!
 //! As a driver it keeps the rules ([`Guest::ask`], and the [`Transport`]); below that are the words
-//! of its queues, for tests that break them.
+//! of its queues, for tests that break them. `moving` takes it to another device, `dirty_log` is told
+//! which pages the device writes.
+
+mod dirty_log;
+mod moving;
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
@@ -16,16 +19,15 @@ use std::time::{Duration, Instant};
 
 use atoll_transport::{Lost, Received, SendError, Token, Transport};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
-use vhost::vhost_user::message::{
-    VhostTransferStateDirection, VhostTransferStatePhase, VhostUserInflight,
-    VhostUserProtocolFeatures,
-};
+use vhost::vhost_user::message::{VhostUserInflight, VhostUserProtocolFeatures};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use crate::window::Window;
+
+pub use dirty_log::{DirtyLog, PAGE};
 
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -88,6 +90,16 @@ pub struct Setup {
     pub notices: bool,
 }
 
+impl Setup {
+    /// The features that the guest and its front end take.
+    fn features(&self) -> u64 {
+        let mut features = F_VERSION_1 | F_PROTOCOL;
+        features |= if self.indirect { F_INDIRECT } else { 0 };
+        features |= if self.event_index { F_EVENT_INDEX } else { 0 };
+        features | if self.notices { F_NOTIFICATION } else { 0 }
+    }
+}
+
 impl Default for Setup {
     fn default() -> Setup {
         Setup {
@@ -121,6 +133,8 @@ pub struct Guest {
     grown: u64,
     setup: Setup,
     record: Option<(VhostUserInflight, File)>,
+    /// The device marks what it writes, of each used ring at this distance from where that is.
+    logs: Option<u64>,
     rings: Vec<Ring>,
     free: Vec<u16>,
     unique: u64,
@@ -194,10 +208,7 @@ impl Guest {
         let mut front_end = Frontend::from_stream(front, setup.queues as u64);
         front_end.set_owner().expect("SET_OWNER");
         let offered = front_end.get_features().expect("GET_FEATURES");
-        let mut features = F_VERSION_1 | F_PROTOCOL;
-        features |= if setup.indirect { F_INDIRECT } else { 0 };
-        features |= if setup.event_index { F_EVENT_INDEX } else { 0 };
-        features |= if setup.notices { F_NOTIFICATION } else { 0 };
+        let features = setup.features();
         assert_eq!(features & !offered, 0, "offered: {offered:x}");
         let protocol = front_end.get_protocol_features().expect("GET_PROTOCOL_FEATURES");
         let mut wanted = VhostUserProtocolFeatures::MQ
@@ -206,6 +217,7 @@ impl Guest {
             | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
             | VhostUserProtocolFeatures::INFLIGHT_SHMFD
             | VhostUserProtocolFeatures::DEVICE_STATE
+            | VhostUserProtocolFeatures::LOG_SHMFD
             | VhostUserProtocolFeatures::RESET_DEVICE;
         if setup.window {
             wanted |= VhostUserProtocolFeatures::SHMEM
@@ -225,6 +237,7 @@ impl Guest {
             grown: 0,
             setup,
             record: None,
+            logs: None,
             rings: (0..setup.queues).map(ring).collect(),
             free: (0..SLOT_COUNT).rev().collect(),
             unique: 0,
@@ -304,24 +317,30 @@ impl Guest {
     /// As [`connect`](Self::connect).
     pub fn start(&mut self, queue: usize, base: u16) {
         let size = self.setup.size;
-        let at = USER + QUEUE * queue as u64;
+        let parts = self.parts(queue);
         let front_end = &mut self.front_end;
         front_end.set_vring_num(queue, size).expect("SET_VRING_NUM");
         front_end.set_vring_base(queue, base).expect("SET_VRING_BASE");
-        let parts = VringConfigData {
-            queue_max_size: size,
-            queue_size: size,
-            flags: 0,
-            desc_table_addr: at,
-            used_ring_addr: at + USED,
-            avail_ring_addr: at + AVAILABLE,
-            log_addr: None,
-        };
         front_end.set_vring_addr(queue, &parts).expect("SET_VRING_ADDR");
         let ring = &self.rings[queue];
         front_end.set_vring_call(queue, &ring.call).expect("SET_VRING_CALL");
         front_end.set_vring_kick(queue, &ring.kick).expect("SET_VRING_KICK");
         front_end.set_vring_enable(queue, true).expect("SET_VRING_ENABLE");
+    }
+
+    /// Where the parts of a queue are.
+    fn parts(&self, queue: usize) -> VringConfigData {
+        let at = USER + QUEUE * queue as u64;
+        let used = self.table(queue) + USED;
+        VringConfigData {
+            queue_max_size: self.setup.size,
+            queue_size: self.setup.size,
+            flags: u32::from(self.logs.is_some()),
+            desc_table_addr: at,
+            used_ring_addr: at + USED,
+            avail_ring_addr: at + AVAILABLE,
+            log_addr: self.logs.map(|distance| used.wrapping_add(distance)),
+        }
     }
 
     /// Stops a queue; its next entry.
@@ -332,92 +351,6 @@ impl Guest {
         let base = self.front_end.get_vring_base(queue).expect("GET_VRING_BASE") as u16;
         self.rings[queue].base = base;
         base
-    }
-
-    /// Stops all queues and takes the device's state, as a front end does whose guest moves.
-    ///
-    /// # Errors
-    /// When the device does not give it.
-    pub fn save(&mut self) -> Result<Vec<u8>, vhost::Error> {
-        for queue in 0..self.rings.len() {
-            self.stop(queue);
-        }
-        let (mut reader, writer) = std::io::pipe().expect("a pipe");
-        self.ask_to_move(VhostTransferStateDirection::SAVE, writer.into())?;
-        let mut state = Vec::new();
-        reader.read_to_end(&mut state).expect("the state");
-        self.moved()?;
-        Ok(state)
-    }
-
-    /// Asks the device to give its state by `pipe`, or to take one.
-    ///
-    /// # Errors
-    /// When it does not.
-    pub fn ask_to_move(
-        &self,
-        direction: VhostTransferStateDirection,
-        pipe: OwnedFd,
-    ) -> Result<(), vhost::Error> {
-        let phase = VhostTransferStatePhase::STOPPED;
-        match self.front_end.set_device_state_fd(direction, phase, pipe)? {
-            None => Ok(()),
-            Some(_) => panic!("the pipe of the front end does"),
-        }
-    }
-
-    /// Asks what became of that: CHECK_DEVICE_STATE.
-    ///
-    /// # Errors
-    /// When it came to nothing.
-    pub fn moved(&self) -> Result<(), vhost::Error> {
-        self.front_end.check_device_state()
-    }
-
-    /// Goes on with the device at `path`, which is given `state`: memory and rings are as they
-    /// were.
-    ///
-    /// # Errors
-    /// When the device does not go on with it; then the guest is where it was, with its queues
-    /// stopped.
-    pub fn move_to(&mut self, path: &Path, state: &[u8]) -> Result<(), vhost::Error> {
-        let memory = self.memory.try_clone().expect("a descriptor");
-        let there = Guest::meet(path, self.setup, memory.into());
-        there.load(state)?;
-        let Guest { front_end, socket, .. } = there;
-        (self.front_end, self.socket) = (front_end, socket);
-        self.hand_memory();
-        self.resume();
-        Ok(())
-    }
-
-    /// A guest that comes from elsewhere, with `state` and nothing in flight.
-    ///
-    /// # Errors
-    /// As [`move_to`](Self::move_to).
-    pub fn arrive(path: &Path, setup: Setup, state: &[u8]) -> Result<Guest, vhost::Error> {
-        let mut guest = Guest::meet(path, setup, memory(setup));
-        guest.load(state)?;
-        guest.begin();
-        Ok(guest)
-    }
-
-    /// Gives the device a state.
-    ///
-    /// # Errors
-    /// When it does not go on with it.
-    pub fn load(&self, state: &[u8]) -> Result<(), vhost::Error> {
-        let (reader, mut writer) = std::io::pipe().expect("a pipe");
-        self.ask_to_move(VhostTransferStateDirection::LOAD, reader.into())?;
-        // One that does not want all of it closes its end.
-        let _ = writer.write_all(state);
-        drop(writer);
-        self.moved()
-    }
-
-    /// Goes on after [`save`](Self::save): what is in flight stays so.
-    pub fn resume(&mut self) {
-        (0..self.rings.len()).for_each(|queue| self.start(queue, self.rings[queue].base));
     }
 
     /// Takes the memory away, as REM_MEM_REG does.

@@ -2,6 +2,8 @@
 
 #[path = "virtio/away.rs"]
 mod away;
+#[path = "virtio/dirty_log.rs"]
+mod dirty_log;
 #[path = "virtio/moving.rs"]
 mod moving;
 #[path = "virtio/notices.rs"]
