@@ -5,18 +5,24 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use serde_json::json;
 use tempfile::TempDir;
 
-use crate::{Image, Machine, parts};
+use crate::{Image, Machine, Monitor, parts};
 
 /// How long a guest may take to boot: a hundred times what it does on an idle machine.
 const BOOT: Duration = Duration::from_mins(5);
 /// How long a script may run unless the test says more.
 const SCRIPT: Duration = Duration::from_mins(5);
+/// After so long without output of a guest that stands still there is no more.
+const QUIET: Duration = Duration::from_millis(500);
 /// The kernel's log, in the guest's folder.
 const CONSOLE: &str = "console";
 /// The output of QEMU, beside it.
 const SAID: &str = "qemu";
+/// The sockets of its monitor, and of where it waits for a guest that comes from another.
+const MONITOR: &str = "monitor";
+const ARRIVALS: &str = "arrivals";
 /// How much of the kernel's log a failure shows.
 const SHOWN: usize = 4000;
 
@@ -28,6 +34,16 @@ pub struct Guest {
     /// Output that came and has not been asked for yet.
     came: Vec<u8>,
     folder: TempDir,
+}
+
+/// A guest that has moved.
+pub struct Moved {
+    /// It, in the other emulator.
+    pub guest: Guest,
+    /// How often its memory was gone over.
+    pub rounds: u64,
+    /// What is left in the first emulator: there it stands still.
+    pub left: Guest,
 }
 
 /// The outcome of a script.
@@ -47,6 +63,64 @@ impl Guest {
     /// If it does not, within five minutes; the kernel's log is shown.
     #[track_caller]
     pub fn boot(machine: &Machine, image: &Image) -> Guest {
+        let mut guest = Guest::start(machine, image);
+        guest.until(b"\x01ready\n", BOOT, "booted");
+        guest
+    }
+
+    /// Moves the guest to another emulator, of `machine`, whose devices have to be the same, with
+    /// the same files of `image`, while the guest runs: its memory is gone over at least `rounds`
+    /// times before it stands still, if it does so much with it.
+    ///
+    /// # Errors
+    /// When it stays, with the reason: it is returned, and goes on.
+    ///
+    /// # Panics
+    /// If its emulator ends, or the other one does not start.
+    #[track_caller]
+    pub fn move_to(
+        mut self,
+        machine: &Machine,
+        image: &Image,
+        rounds: u64,
+    ) -> Result<Moved, (Guest, String)> {
+        let waiting = machine.clone().option("-incoming", "defer");
+        let mut there = Guest::start(&waiting, image);
+        let arrivals = there.folder.path().join(ARRIVALS);
+        let uri = json!({"uri": format!("unix:{}", arrivals.display())});
+        let mut other = there.monitor();
+        let waits = other.answers().and_then(|()| other.ask("migrate-incoming", &uri));
+        waits.unwrap_or_else(|error| panic!("it does not wait: {error}{}", there.log()));
+        let mut monitor = self.monitor();
+        let moved = monitor.answers().and_then(|()| monitor.migrate(&arrivals, rounds, BOOT));
+        match moved {
+            Ok(rounds) => {
+                // What it had said before it left.
+                there.came = std::mem::take(&mut self.came);
+                while let Ok(bytes) = self.output.recv_timeout(QUIET) {
+                    there.came.extend(bytes);
+                }
+                Ok(Moved { guest: there, rounds, left: self })
+            }
+            Err(why) => {
+                let why = format!("{why}{}{}", self.log(), there.log());
+                Err((self, why))
+            }
+        }
+    }
+
+    /// The monitor of its emulator.
+    ///
+    /// # Panics
+    /// If that has ended.
+    #[track_caller]
+    pub fn monitor(&self) -> Monitor {
+        let monitor = Monitor::open(&self.folder.path().join(MONITOR));
+        monitor.unwrap_or_else(|error| panic!("no monitor: {error}{}", self.log()))
+    }
+
+    /// Starts `machine` with the files of `image`, and does not wait.
+    fn start(machine: &Machine, image: &Image) -> Guest {
         let folder = tempfile::Builder::new().prefix("atoll-vm-").tempdir().expect("a folder");
         let archive = folder.path().join("image.cpio");
         std::fs::write(&archive, image.archive()).expect("the guest's files");
@@ -55,6 +129,8 @@ impl Guest {
         let mut emulator = Command::new(parts::program("setpriv", "util-linux"))
             .args(["--pdeathsig", "KILL"])
             .args(machine.command(&archive, &console))
+            .arg("-qmp")
+            .arg(format!("unix:{},server=on,wait=off", folder.path().join(MONITOR).display()))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(said)
@@ -71,10 +147,7 @@ impl Guest {
                 }
             }
         });
-        let came = Vec::new();
-        let mut guest = Guest { emulator, input, output, came, folder };
-        guest.until(b"\x01ready\n", BOOT, "booted");
-        guest
+        Guest { emulator, input, output, came: Vec::new(), folder }
     }
 
     /// Runs `script` in a shell, which stops at the first command that fails.

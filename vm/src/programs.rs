@@ -16,6 +16,8 @@ const BYTES: &str = "../crates/cli/tests/c/fsx.c";
 const NAMES: &str = "c/names.c";
 /// One use of a file at a time.
 const CALLS: &str = "c/calls.c";
+/// A file in blocks, each read into a place of its own.
+const BLOCKS: &str = "c/blocks.c";
 /// One pass over a file, or over names.
 const PASSES: &str = "c/passes.c";
 /// A client that does what it is told and says what came of it.
@@ -28,7 +30,7 @@ const SHARER: &str = "c/sharer.c";
 pub fn image() -> Image {
     let folder = tempfile::Builder::new().prefix("atoll-vm-").tempdir().expect("a folder");
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    [BYTES, NAMES, CALLS, PASSES]
+    [BYTES, NAMES, CALLS, BLOCKS, PASSES]
         .iter()
         .fold(Image::new(), |image, source| {
             image.program(&compile(&here.join(source), folder.path()))
