@@ -9,7 +9,7 @@
 //! record of requests that have no answer yet; `notices` what a guest is told of changes; [`pulse`]
 //! whether its thread hangs; `window` the memory in which the guest is shown files, `channel` how
 //! the front end is asked for it; `state` what goes with a guest that moves, `transfer` the pipe by
-//! which it goes.
+//! which it goes; `now` reads and writes that never wait.
 
 mod back_end;
 mod carried;
@@ -19,6 +19,7 @@ mod dirty_log;
 mod inflight;
 mod memory;
 mod notices;
+mod now;
 mod pieces;
 pub mod pulse;
 mod queue;

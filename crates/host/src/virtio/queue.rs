@@ -4,16 +4,15 @@
 //! descriptors that loop, lie outside of the memory or are offered twice break the queue, which
 //! costs the guest its connection. The device does not read again what it has written itself.
 
-use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
 
-use rustix::fs::OFlags;
-use rustix::io::{Errno, ReadWriteFlags};
+use rustix::fs::{FileType, fstat};
+use rustix::io::Errno;
 
 use super::inflight::Record;
 use super::memory::GuestMemory;
-use super::{Broken, SIZE_MAX};
+use super::{Broken, SIZE_MAX, now};
 
 /// The most descriptors of one chain, also of an indirect one.
 const CHAIN_MAX: usize = 1024;
@@ -528,25 +527,21 @@ impl Queue {
 
     /// Makes the driver's bell silent.
     pub fn silence(&self) {
-        let _ = self.kick.as_ref().map(silence);
+        let _ = self.kick.as_ref().map(|bell| now::read(bell, &mut [0; 8]));
     }
 }
 
-/// Reads from a bell. Never blocks.
-fn silence(bell: &OwnedFd) -> rustix::io::Result<usize> {
-    let mut count = [0; 8];
-    let buffers = &mut [IoSliceMut::new(&mut count)];
-    rustix::io::preadv2(bell, buffers, u64::MAX, ReadWriteFlags::NOWAIT)
-}
-
-/// The file that was handed over for a bell, if it is none that blocks.
+/// The file that was handed over for a bell, if it is none that blocks: an eventfd, or a pipe, which
+/// reads like one.
 fn bell(file: OwnedFd) -> Result<OwnedFd, Broken> {
-    match silence(&file) {
+    const NONE: Broken = Broken("handed over a bell that is no eventfd");
+    let kind = fstat(&file).map(|stat| FileType::from_raw_mode(stat.st_mode));
+    match now::read_any(&file, &mut [0; 8]) {
         Ok(_) | Err(Errno::AGAIN) => {}
-        Err(_) => return Err(Broken("handed over a bell that is no eventfd")),
+        Err(Errno::OPNOTSUPP) if kind == Ok(FileType::Fifo) => {}
+        Err(_) => return Err(NONE),
     }
     // A counter that is full would block whoever rings.
-    let flags = rustix::fs::fcntl_getfl(&file).map(|flags| flags | OFlags::NONBLOCK);
-    let _ = flags.and_then(|flags| rustix::fs::fcntl_setfl(&file, flags));
+    now::never_waits(&file).map_err(|_| NONE)?;
     Ok(file)
 }

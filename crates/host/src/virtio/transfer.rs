@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use atoll_server::rights::accounts::{Account, Charge, Resource};
 use rustix::event::PollFlags;
-use rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat};
-use rustix::io::{Errno, read, write};
+use rustix::fs::{FileType, fstat};
+use rustix::io::Errno;
 
+use super::now;
 use super::state::STATE_MAX;
 
 /// Bytes that are moved at a time.
@@ -60,8 +61,7 @@ impl Transfer {
         if !matches!(kind, Ok(FileType::Fifo | FileType::Socket)) {
             return Err(NO_PIPE);
         }
-        let flags = fcntl_getfl(&pipe).map_err(|_| NO_PIPE)?;
-        fcntl_setfl(&pipe, flags | OFlags::NONBLOCK).map_err(|_| NO_PIPE)?;
+        now::never_waits(&pipe).map_err(|_| NO_PIPE)?;
         let bytes = match &way {
             Way::Out(state, _) => 2 * state.len() as u64,
             Way::In(_) => 0,
@@ -109,7 +109,7 @@ impl Transfer {
                     if rest.is_empty() {
                         return Progress::Gone;
                     }
-                    let moved = write(&self.pipe, &rest[..rest.len().min(PIECE)]);
+                    let moved = now::write(&self.pipe, &rest[..rest.len().min(PIECE)]);
                     moved.inspect(|len| *done += len)
                 }
                 Way::In(state) => {
@@ -122,7 +122,7 @@ impl Transfer {
                         return Progress::Failed;
                     }
                     state.resize(before + PIECE, 0);
-                    let moved = read(&self.pipe, &mut state[before..]);
+                    let moved = now::read(&self.pipe, &mut state[before..]);
                     state.truncate(before + moved.unwrap_or(0));
                     if state.len() > STATE_MAX {
                         return Progress::Failed;
@@ -160,6 +160,35 @@ mod tests {
         }
         drop(give);
         assert_eq!(take.go_on(), Progress::Came(state));
+    }
+
+    /// A front end that has the flags of the pipe changed behind the device's back has nobody wait,
+    /// where the kernel can be told so.
+    #[test]
+    fn flags_of_the_pipe_are_the_front_ends() {
+        use std::sync::mpsc::channel;
+        let kernel = rustix::system::uname();
+        let mut version = kernel.release().to_str().unwrap_or_default().split('.');
+        let mut number = || version.next().and_then(|part| part.parse::<u32>().ok());
+        if (number(), number()) < (Some(6), Some(5)) {
+            return;
+        }
+        let pairs: [(OwnedFd, OwnedFd); 2] = [
+            std::io::pipe().map(|(out, into)| (out.into(), into.into())).unwrap(),
+            std::os::unix::net::UnixStream::pair().map(|(a, b)| (a.into(), b.into())).unwrap(),
+        ];
+        for (reader, writer) in pairs {
+            let theirs = [reader.try_clone().unwrap(), writer.try_clone().unwrap()];
+            let mut take = Transfer::take(reader, None).unwrap();
+            let mut give = Transfer::give(writer, vec![7; STATE_MAX], None).unwrap();
+            for end in &theirs {
+                rustix::fs::fcntl_setfl(end, rustix::fs::OFlags::empty()).unwrap();
+            }
+            let (tell, told) = channel();
+            std::thread::spawn(move || tell.send((take.go_on(), give.go_on())).unwrap());
+            let waits = told.recv_timeout(std::time::Duration::from_secs(60));
+            assert_eq!(waits, Ok((Progress::Waits, Progress::Waits)));
+        }
     }
 
     #[test]

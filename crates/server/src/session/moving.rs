@@ -214,19 +214,18 @@ impl<F: FileSystem + Send> Session<F> {
     /// Has the locks that the client held: from the session that was saved, if that is here.
     fn lock_again(&mut self, state: &State) -> Result<(), Refused> {
         let uid = self.own.peer.uid;
-        let before = {
+        self.begin_locks();
+        {
             let mut departures = self.departures();
             let before = departures.find(&state.secret).filter(|saved| saved.uid == uid).cloned();
-            if before.is_some() {
+            if let Some(before) = before {
                 departures.take_over(state.secret);
+                // The first may end at any time, and says so to the departures before its locks go:
+                // while they are held here it has them.
+                self.locks().hand_over(before.session, self.own.id);
+                before.gone.store(true, Ordering::SeqCst);
+                return Ok(());
             }
-            before
-        };
-        if let Some(before) = before {
-            self.begin_locks();
-            self.locks().hand_over(before.session, self.own.id);
-            before.gone.store(true, Ordering::SeqCst);
-            return Ok(());
         }
         for lock in &state.locks {
             let HeldLock { ino, through, owner, range, kind, pid } = *lock;
@@ -239,7 +238,7 @@ impl<F: FileSystem + Send> Session<F> {
     }
 
     fn departures(&self) -> MutexGuard<'_, Departures> {
-        // Nobody's code runs under this lock.
+        // Under this lock nobody's code runs but the lock table's, which knows nothing of it.
         self.volume.departures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
