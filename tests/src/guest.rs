@@ -2,8 +2,8 @@
 //! memory is a memfd that it reads and writes by system calls.
 //!
 //! As a driver it keeps the rules ([`Guest::ask`], and the [`Transport`]); below that are the words
-//! of its queues, for tests that break them. `moving` takes it to another device, `dirty_log` is told
-//! which pages the device writes.
+//! of its queues, for tests that break them. `moving` takes it to another device, `dirty_log` is
+//! told which pages the device writes.
 
 mod dirty_log;
 mod moving;

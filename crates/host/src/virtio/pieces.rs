@@ -15,9 +15,8 @@ pub(super) const WORTHWHILE: usize = 4096;
 /// Pieces that are shorter than this on average are copied as quickly.
 const PIECE: usize = 2048;
 
-/// The parts of `places` after the first `skip` bytes, `len` bytes of them, or as many as there are:
-/// addresses and lengths, none of which is 0. No memory is at the address that stands for those beyond
-/// the last.
+/// The parts of `places` after the first `skip` bytes, `len` bytes of them, or as many as there
+/// are: addresses and lengths, none of which is 0. Beyond the last address there is no memory.
 fn parts(places: &[(u64, u32)], mut skip: usize, len: usize) -> impl Iterator<Item = (u64, usize)> {
     let mut left = len;
     places.iter().filter_map(move |&(addr, room)| {

@@ -88,8 +88,8 @@ impl Handles {
     }
 
     /// A table in which each file has the number that another one gave it; numbers of slots are
-    /// below `most`, and [`SLOTS_MAX`]. Slots that are empty count for `account`, if there is one, as
-    /// long as the table.
+    /// below `most`, and [`SLOTS_MAX`]. Slots that are empty count for `account`, if there is one,
+    /// as long as the table lives.
     ///
     /// # Errors
     /// `EBADF` for a number that no table so large gives, or that comes twice; `ENFILE` when the
