@@ -311,7 +311,7 @@ fn what_is_removed_goes_without_the_directory() {
         };
         let (ino, handle) = opened(&mut keeper, "open");
         // One of them is known, and not open any more: others have been used since.
-        std::thread::sleep(Duration::from_millis(100));
+        thread::sleep(Duration::from_millis(100));
         keeper.lookup(&cx(), ROOT, name("unlinked")).unwrap();
         for number in 0..200 {
             let other = format!("other{number}");

@@ -531,8 +531,8 @@ impl Queue {
     }
 }
 
-/// The file that was handed over for a bell, if it is none that blocks: an eventfd, or a pipe, which
-/// reads like one.
+/// The file that was handed over for a bell, if it is none that blocks: an eventfd, or a pipe,
+/// which reads like one.
 fn bell(file: OwnedFd) -> Result<OwnedFd, Broken> {
     const NONE: Broken = Broken("handed over a bell that is no eventfd");
     let kind = fstat(&file).map(|stat| FileType::from_raw_mode(stat.st_mode));
