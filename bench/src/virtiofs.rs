@@ -72,7 +72,8 @@ pub struct Options {
     /// Only measure reads and writes of these sizes, in bytes, and no names
     #[arg(long, value_name = "BYTES", value_delimiter = ',')]
     sizes: Vec<usize>,
-    /// Only measure these kinds: volume, directory, c, rust, native
+    /// Only measure these kinds: volume, directory, c, rust; of a process as guest also native,
+    /// volume-kept, directory-kept
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     on: Vec<String>,
     /// Write the tables and the goals to this file as well
@@ -92,11 +93,11 @@ impl Options {
     }
 }
 
-/// Those that are measured: Atoll, the stock daemons that there are, and `another`.
-fn kinds(options: &Options, another: Option<Kind>) -> Vec<Kind> {
+/// Those that are measured: Atoll, the stock daemons that there are, and `others`.
+fn kinds(options: &Options, others: &[Kind]) -> Vec<Kind> {
     let mut kinds = vec![Kind::AtollVolume, Kind::AtollFolder];
     kinds.extend(Kind::stock(options.virtiofsd.as_deref()));
-    kinds.extend(another);
+    kinds.extend_from_slice(others);
     kinds.retain(|kind| options.on.is_empty() || options.on.iter().any(|on| on == kind.word()));
     kinds
 }
@@ -118,7 +119,7 @@ type Found = BTreeMap<(usize, String), BTreeMap<Kind, Vec<Sample>>>;
 /// Measures.
 pub fn run(options: &Options) -> Result<(), Broken> {
     std::fs::create_dir_all(&options.disk)?;
-    let kinds = kinds(options, None);
+    let kinds = kinds(options, &[]);
     let watch = Watch::begin();
     let mut found = Found::new();
     for _ in 0..options.rounds() {

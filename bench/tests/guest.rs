@@ -13,7 +13,7 @@ fn a_guest_of_each_is_measured() {
     let disk = tempfile::tempdir().expect("a temporary directory");
     let is_root = std::fs::metadata("/proc/self")
         .is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
-    let mut kinds = vec!["volume", "directory", "native"];
+    let mut kinds = vec!["volume", "directory", "volume-kept", "directory-kept", "native"];
     // The stock daemons change their root directory.
     if is_root && Path::new("/usr/lib/qemu/virtiofsd").exists() {
         kinds.push("c");

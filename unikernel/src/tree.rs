@@ -77,6 +77,8 @@ impl<F: FileSystem> Tree<F> {
         if self.mounts.len() >= MOUNTS_MAX {
             return Err(Errno::ENOMEM);
         }
+        // It is known by its number as long as there is something attached.
+        self.of(at)?.recall(local(at), 1);
         self.mounts.push(Mount { fs, covered: at });
         Ok(())
     }
@@ -164,6 +166,12 @@ impl<F: FileSystem> FileSystem for Tree<F> {
     fn forget(&mut self, ino: Ino, count: u64) {
         if let Ok(fs) = self.of(ino) {
             fs.forget(local(ino), count);
+        }
+    }
+
+    fn recall(&mut self, ino: Ino, count: u64) {
+        if let Ok(fs) = self.of(ino) {
+            fs.recall(local(ino), count);
         }
     }
 

@@ -23,6 +23,10 @@ pub enum Kind {
     AtollVolume,
     /// A folder.
     AtollFolder,
+    /// A volume, by a device that tells of changes and has a window.
+    AtollVolumeKept,
+    /// A folder, by a device whose answers hold for a second, and which has a window.
+    AtollFolderKept,
     /// virtiofsd in C.
     C,
     /// virtiofsd in Rust.
@@ -46,6 +50,8 @@ impl Kind {
         match self {
             Kind::AtollVolume => "volume",
             Kind::AtollFolder => "directory",
+            Kind::AtollVolumeKept => "volume-kept",
+            Kind::AtollFolderKept => "directory-kept",
             Kind::C => "c",
             Kind::Rust(_) => "rust",
             Kind::Native => "native",
@@ -54,7 +60,7 @@ impl Kind {
 
     /// Whether it is the device that is judged.
     pub fn is_atoll(&self) -> bool {
-        matches!(self, Kind::AtollVolume | Kind::AtollFolder)
+        !self.is_stock() && *self != Kind::Native
     }
 
     /// Whether it is a stock daemon.
@@ -67,6 +73,8 @@ impl Kind {
         match self {
             Kind::AtollVolume => "Atoll, volume",
             Kind::AtollFolder => "Atoll, directory",
+            Kind::AtollVolumeKept => "volume, told, dax",
+            Kind::AtollFolderKept => "directory, 1 s, dax",
             Kind::C => "virtiofsd (C)",
             Kind::Rust(_) => "virtiofsd (Rust)",
             Kind::Native => "native calls",
@@ -94,9 +102,13 @@ impl Daemon {
         fs::create_dir(&source)?;
         let socket = path.join("socket");
         let mut command = match kind {
-            Kind::AtollVolume | Kind::AtollFolder => {
+            Kind::AtollVolume
+            | Kind::AtollFolder
+            | Kind::AtollVolumeKept
+            | Kind::AtollFolderKept => {
                 let program = atoll(program)?;
-                if *kind == Kind::AtollVolume {
+                let of_volume = matches!(kind, Kind::AtollVolume | Kind::AtollVolumeKept);
+                if of_volume {
                     let mut mkfs = Command::new(&program);
                     mkfs.args(["mkfs", "--size", "1G"]).arg(path.join("v.vol"));
                     if !mkfs.stdout(Stdio::null()).status()?.success() {
@@ -104,9 +116,14 @@ impl Daemon {
                     }
                 }
                 let mut command = Command::new(&program);
-                let served = if *kind == Kind::AtollVolume { "v.vol" } else { "source" };
+                let served = if of_volume { "v.vol" } else { "source" };
+                let kept = match kind {
+                    Kind::AtollVolumeKept => ",cache=told,dax=256M",
+                    Kind::AtollFolderKept => ",cache=1,dax=256M",
+                    _ => "",
+                };
                 command.arg("serve").arg(path.join(served)).arg("--socket").arg(path.join("rings"));
-                command.arg("--vhost-user").arg(&socket);
+                command.arg("--vhost-user").arg(format!("{}{kept}", socket.display()));
                 command
             }
             Kind::C => {

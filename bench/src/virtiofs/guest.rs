@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use atoll_host::guest::{GuestFs, attach};
+use atoll_vfs::Forgetting;
 
 use super::daemon::{Daemon, Kind};
 use super::image;
@@ -49,6 +50,9 @@ percent of the median. One call at a time, by turns, data checked after every re
 the sync of all that was written, made or removed, in equal parts. A sync waits for the disk, and is
 judged with nothing by itself.
 ";
+
+/// What is measured beside a device that lets nothing be kept, and the stock daemons.
+const OTHERS: [Kind; 3] = [Kind::AtollVolumeKept, Kind::AtollFolderKept, Kind::Native];
 
 /// The goals beside those towards the stock daemons.
 const NATIVE: [Goal; 2] = [
@@ -92,7 +96,7 @@ enum Work {
 pub fn run(guests: &Guests) -> Result<(), Broken> {
     let options = &guests.common;
     std::fs::create_dir_all(&options.disk)?;
-    let kinds = kinds(options, Some(Kind::Native));
+    let kinds = kinds(options, &OTHERS);
     let works = guests.works();
     let watch = Watch::begin();
     let mut found = Found::new();
@@ -217,7 +221,7 @@ impl Work {
 /// What makes the calls.
 enum Program {
     /// A guest.
-    Guest(Box<Over<GuestFs>>),
+    Guest(Box<Over<Forgetting<GuestFs>>>),
     /// A program of the system, in this folder.
     Native(PathBuf),
 }
@@ -237,7 +241,7 @@ impl Seat {
             Kind::Native => Program::Native(std::path::absolute(daemon.source())?),
             _ => {
                 let fs = attach(&daemon.socket()).map_err(|error| Broken(error.to_string()))?;
-                Program::Guest(Box::new(Over::new(fs)))
+                Program::Guest(Box::new(Over::new(Forgetting::new(fs))))
             }
         };
         let mut seat = Seat { kind: kind.clone(), daemon, program };

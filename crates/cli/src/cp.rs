@@ -10,8 +10,7 @@ use std::rc::Rc;
 
 use crate::failure::{FAILED, Failure, Outcome};
 use crate::location::{Location, LocationArg};
-use crate::served::Served;
-use crate::tree::{self, HostTree, VolumeTree};
+use crate::tree::{self, HostTree, Opened, VolumeTree};
 
 use copier::{Copied, Copier, End, Options, SharedTree};
 
@@ -43,7 +42,7 @@ pub struct Args {
 /// The trees in use. A volume is opened once, for writing if it is the destination.
 struct Trees {
     host: SharedTree,
-    volumes: Vec<(PathBuf, Rc<RefCell<VolumeTree<Served>>>)>,
+    volumes: Vec<(PathBuf, Rc<RefCell<VolumeTree<Opened>>>)>,
 }
 
 impl Trees {

@@ -96,12 +96,16 @@ fn use_window(place: &str) {
 
 #[test]
 fn of_a_volume_with_a_window() {
-    let served = Served::start(&["a.vol", "--vhost-user", "g,tag=v,dax=16M,cache=1"]);
-    let socket = served.path().join("g");
-    use_all(&socket);
-    use_window(&format!("vhost-user:{}", socket.display()));
-    assert_eq!(ok(&mut served.run("s/a:/vol", "wc -c </vol/large")).trim(), "5000000");
-    assert!(shown(served) > 4, "nothing went by the window");
+    // By a length that holds for a second, and by one that is kept until it is told.
+    for cache in ["cache=1", "cache=told"] {
+        let option = format!("g,tag=v,dax=16M,{cache}");
+        let served = Served::start(&["a.vol", "--vhost-user", &option]);
+        let socket = served.path().join("g");
+        use_all(&socket);
+        use_window(&format!("vhost-user:{}", socket.display()));
+        assert_eq!(ok(&mut served.run("s/a:/vol", "wc -c </vol/large")).trim(), "5000000");
+        assert!(shown(served) > 4, "nothing went by the window: {cache}");
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use atoll_host::seal::{self, Permissions, SealError};
 use atoll_host::server::rules::Mode;
 use atoll_posix::{Credentials, Options, Posix};
 use atoll_transport::channel::Config;
-use atoll_vfs::{AccessTimes, Errno, Locks};
+use atoll_vfs::{AccessTimes, Errno, Forgetting, Ino, Locks};
 
 use crate::clock::HostClock;
 use crate::storage;
@@ -30,7 +30,7 @@ pub enum FileSystem {
     Served(CachedClient, [RawFd; 3]),
     /// One that another process offers to virtual machines, with the descriptors by which it is
     /// reached.
-    Guest(GuestFs, [RawFd; 2]),
+    Guest(Forgetting<GuestFs>, [RawFd; 2]),
 }
 
 macro_rules! by_variant {
@@ -49,6 +49,11 @@ impl atoll_vfs::FileSystem for FileSystem {
     #[inline]
     fn shared_locks(&mut self) -> Option<&mut dyn Locks> {
         by_variant!(self shared_locks ())
+    }
+
+    #[inline]
+    fn recall(&mut self, ino: Ino, count: u64) {
+        by_variant!(self recall (ino, count));
     }
 
     #[inline]
@@ -389,7 +394,7 @@ fn be_guest(socket: &Path, options: &MountOptions) -> Result<Volume, MountError>
         MountError::new(errno, error.to_string())
     })?;
     let descriptors = fs.inner().transport().device().descriptors();
-    Ok(user_of(FileSystem::Guest(fs, descriptors), options, false))
+    Ok(user_of(FileSystem::Guest(Forgetting::new(fs), descriptors), options, false))
 }
 
 fn shown(path: &Path) -> String {
@@ -425,7 +430,7 @@ pub fn unmount(volume: Volume) -> Result<(), MountError> {
             Ok(())
         }
         FileSystem::Guest(client, _) => {
-            client.into_inner().disconnect();
+            client.into_inner().into_inner().disconnect();
             Ok(())
         }
     }

@@ -113,7 +113,10 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
                 let rights = if path_only { OpenFlags::empty() } else { rights(flags) };
                 Held::File(self.fs.open(&cx, attr.ino, rights)?)
             }
-            _ if path_only => Held::Nothing,
+            _ if path_only => {
+                self.fs.recall(attr.ino, 1);
+                Held::Nothing
+            }
             _ => return Err(Errno::ENXIO),
         };
         Ok((attr.ino, held))
@@ -156,7 +159,10 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
     pub(crate) fn release(&mut self, ino: Ino, held: Held) -> Result<()> {
         let cx = self.context();
         match held {
-            Held::Nothing => Ok(()),
+            Held::Nothing => {
+                self.fs.forget(ino, 1);
+                Ok(())
+            }
             Held::File(handle) => self.fs.release(&cx, ino, handle),
             Held::Directory(handle) => self.fs.releasedir(&cx, ino, handle),
         }

@@ -6,7 +6,9 @@
 //! compared with; then the cut: [`wire`] FUSE messages, [`server`] bytes to a call, [`client`] a
 //! call to bytes, [`inline`] both in one process; [`view`], memory that answers without a request,
 //! and [`cached`], a client that looks there first; [`lent`], how long an answer holds, and
-//! [`kept`], a client that keeps it until it is told; and [`abi`], the numbers that C states too.
+//! [`kept`], a client that keeps it until it is told; [`windowed`], one that is shown ranges of
+//! files; [`forgetting`], for callers that never say what they are done with; and [`abi`], the
+//! numbers that C states too.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -19,6 +21,7 @@ pub mod cached;
 pub mod client;
 pub mod errno;
 pub mod filesystem;
+pub mod forgetting;
 pub mod inline;
 pub mod kept;
 pub mod lent;
@@ -37,6 +40,7 @@ pub use cached::{Answers, Cached, LiveView, OpenFiles};
 pub use client::{Client, ClientOptions};
 pub use errno::{Errno, Result};
 pub use filesystem::FileSystem;
+pub use forgetting::Forgetting;
 pub use inline::Inline;
 pub use kept::{Keeper, Keeping, Kept};
 pub use locks::{Lock, LockKind, LockOwner, LockWait, Locks, OutsideLocks};

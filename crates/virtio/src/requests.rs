@@ -9,6 +9,12 @@ use crate::device::{Device, DeviceError, features};
 use crate::platform::Platform;
 use crate::queue::{Broken, Head, OfferError, Part, Queue, QueueOptions, Used};
 
+/// After so many turns of a wait the device is rung again, whether it wants that or not, and each
+/// time that there were twice as many. QEMU before 8.1 leaves out the barriers of a guest with one
+/// emulated processor: where another process is the device, the driver may find that it is not to
+/// ring while the device finds nothing and sleeps.
+const AGAIN: u64 = 1 << 14;
+
 /// The features of queues that the drivers make use of where they are offered.
 pub const QUEUE_FEATURES: u64 = features::INDIRECT | features::EVENT_INDEX;
 
@@ -179,6 +185,9 @@ impl<M: Mapped> Requests<M> {
                 return if self.is_answered(head)? { Ok(()) } else { Err(error) };
             }
             turn += 1;
+            if turn >= AGAIN && turn.is_power_of_two() {
+                device.ring(self.number);
+            }
         }
         Ok(())
     }

@@ -20,8 +20,11 @@ const NONE: Policy = Policy { least: usize::MAX, least_asked: usize::MAX, ..ALL 
 
 /// A server with a window of so many ranges.
 fn served(ranges: u64) -> Served {
-    let options = Options { window: ranges * RANGE, ids: Ids::Guest, ..Options::default() };
-    Served::new(options)
+    Served::new(with_window(ranges))
+}
+
+fn with_window(ranges: u64) -> Options {
+    Options { window: ranges * RANGE, ids: Ids::Guest, ..Options::default() }
 }
 
 fn guest(served: &Served, socket: &str, policy: Policy) -> GuestFs {
@@ -91,7 +94,15 @@ impl FileSystem for Attached {
 }
 
 fn client() -> Option<Subject> {
-    let options = Options { window: 4 * RANGE, ids: Ids::Guest, ..Options::default() };
+    client_of(with_window(4))
+}
+
+/// One that is told of changes too, and keeps how long files are.
+fn told_client() -> Option<Subject> {
+    client_of(Options { tells: true, ..with_window(4) })
+}
+
+fn client_of(options: Options) -> Option<Subject> {
     let served = Served::with(fixtures::volume(16 << 10), options);
     let fs = guest(&served, "guest", ALL);
     let quirks =
@@ -100,11 +111,21 @@ fn client() -> Option<Subject> {
 }
 
 filesystem_conformance_subjects!(conformance, client);
+filesystem_conformance_subjects!(told_conformance, told_client);
 
 /// Two guests, one of which has a window, and the model: the same comes of each call.
 #[test]
 fn two_guests_by_chance() {
-    let served = served(3);
+    two_guests(served(3));
+}
+
+/// The same where each keeps what it has not been told to forget.
+#[test]
+fn two_told_guests_by_chance() {
+    two_guests(Served::new(Options { tells: true, ..with_window(3) }));
+}
+
+fn two_guests(served: Served) {
     let mut own = guest(&served, "guest", ALL);
     let mut other = guest(&served, "other", NONE);
     let mut model = ModelFs::default();

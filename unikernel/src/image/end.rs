@@ -93,7 +93,7 @@ pub fn exit(status: u8) -> ! {
                 }
             }
             Volume::Served(client) => {
-                client.disconnect().stop();
+                client.into_inner().disconnect().stop();
             }
             Volume::Devices(_) => {}
         }

@@ -8,7 +8,7 @@ use core::ptr::NonNull;
 
 use atoll_transport::Shared;
 use atoll_unikernel::PAGE;
-use atoll_vfs::{Client, ClientOptions, Errno};
+use atoll_vfs::{Client, ClientOptions, Errno, Forgetting};
 use atoll_virtio::device::kinds;
 use atoll_virtio::disk::Disk;
 use atoll_virtio::entropy::Entropy;
@@ -160,7 +160,7 @@ fn present(address: u64) -> u64 {
 /// A disk.
 pub type VirtioDisk = Disk<PciDevice<Here>, Memory>;
 /// A file system that a device serves.
-pub type Served = Client<VirtioFs<PciDevice<Here>, Memory>>;
+pub type Served = Forgetting<Client<VirtioFs<PciDevice<Here>, Memory>>>;
 
 /// The device with this number among those of its kind, in the order of their addresses.
 fn device(kind: u16, number: u32) -> Result<PciDevice<Here>, DeviceError> {
@@ -185,5 +185,5 @@ pub fn entropy(buf: &mut [u8]) -> Result<(), DeviceError> {
 /// The file system's device with this number.
 pub fn served(number: u32) -> Result<Result<Served, Errno>, DeviceError> {
     let transport = VirtioFs::new(device(kinds::FILE_SYSTEM, number)?, Memory, COPIED)?;
-    Ok(Client::connect(transport, ClientOptions::default()))
+    Ok(Client::connect(transport, ClientOptions::default()).map(Forgetting::new))
 }

@@ -54,6 +54,10 @@ macro_rules! by_variant {
 
 impl FileSystem for Volume {
     atoll_vfs::verbs!(by_variant: all);
+
+    fn recall(&mut self, ino: Ino, count: u64) {
+        by_variant!(self recall (ino, count));
+    }
 }
 
 /// The machine, as devices need it.

@@ -12,7 +12,7 @@ use std::path::Path;
 use atoll_vfs::Attr;
 
 pub use host::HostTree;
-pub use opened::{close_tree, read_tree, write_tree};
+pub use opened::{Opened, close_tree, read_tree, write_tree};
 pub use volume::{VolumeTree, bytes, error, names, tree};
 
 /// A file of a tree, with the device that its number is of.

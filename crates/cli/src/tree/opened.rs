@@ -2,22 +2,31 @@
 
 use std::path::Path;
 
+use atoll_vfs::Forgetting;
+
 use super::{VolumeTree, tree};
 use crate::failure::Failure;
 use crate::served::Served;
 use crate::volume::Access;
 
+/// A volume that is used by paths.
+pub type Opened = Forgetting<Served>;
+
+fn open(path: &Path, access: Access) -> Result<VolumeTree<Opened>, Failure> {
+    Served::open_for_command(path, access).map(|served| tree(Forgetting::new(served)))
+}
+
 /// The files of the volume at `path`, for looking.
-pub fn read_tree(path: &Path) -> Result<VolumeTree<Served>, Failure> {
-    Served::open_for_command(path, Access::Read).map(tree)
+pub fn read_tree(path: &Path) -> Result<VolumeTree<Opened>, Failure> {
+    open(path, Access::Read)
 }
 
 /// The files of the volume at `path`, for changes.
-pub fn write_tree(path: &Path) -> Result<VolumeTree<Served>, Failure> {
-    Served::open_for_command(path, Access::Write).map(tree)
+pub fn write_tree(path: &Path) -> Result<VolumeTree<Opened>, Failure> {
+    open(path, Access::Write)
 }
 
 /// Closes what [`read_tree`] or [`write_tree`] opened.
-pub fn close_tree(path: &Path, tree: VolumeTree<Served>) -> Result<(), Failure> {
-    tree.into_fs().close(path)
+pub fn close_tree(path: &Path, tree: VolumeTree<Opened>) -> Result<(), Failure> {
+    tree.into_fs().into_inner().close(path)
 }

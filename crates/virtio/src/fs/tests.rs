@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use super::*;
 use crate::device::features;
+use crate::queue::Addresses;
 use crate::testing::{FakeDevice, Lie, Machine};
 
 const READ: u32 = 15;
@@ -169,4 +170,72 @@ fn a_device_that_says_nothing_is_lost() {
     let mut fs = VirtioFs::new(fake, machine.clone(), 4096).unwrap();
     let got = fs.call(&message(READ, 1, &[0; 40]), &[], &mut [0; 16], &mut [0; 100]);
     assert_eq!((got, machine.lent()), (Err(SendError::Lost), 0));
+}
+
+/// A device that does not hear the first ring.
+struct Deaf<B>(FakeDevice<B>, bool);
+
+impl<B: crate::testing::Backend> Device for Deaf<B> {
+    fn begin(&mut self) -> Result<u64, DeviceError> {
+        self.0.begin()
+    }
+
+    fn accept(&mut self, features: u64) -> Result<(), DeviceError> {
+        self.0.accept(features)
+    }
+
+    fn queue_size(&mut self, number: u16) -> u16 {
+        self.0.queue_size(number)
+    }
+
+    fn start_queue(
+        &mut self,
+        number: u16,
+        size: u16,
+        addresses: &Addresses,
+    ) -> Result<(), DeviceError> {
+        self.0.start_queue(number, size, addresses)
+    }
+
+    fn start(&mut self) -> Result<(), DeviceError> {
+        self.0.start()
+    }
+
+    fn ring(&mut self, number: u16) {
+        if core::mem::replace(&mut self.1, true) {
+            self.0.ring(number);
+        }
+    }
+
+    /// Its machine has time without end, and no interrupts.
+    fn pause(&mut self, number: u16, _: u64) -> Result<bool, DeviceError> {
+        self.0.pause(number, 0).map(|_| true)
+    }
+
+    fn sleep(&mut self, _: u16) -> Result<(), DeviceError> {
+        Err(DeviceError::Lost)
+    }
+
+    fn configuration(&mut self, offset: usize, out: &mut [u8]) -> Result<(), DeviceError> {
+        self.0.configuration(offset, out)
+    }
+
+    fn stop(&mut self) -> bool {
+        self.0.stop()
+    }
+}
+
+/// A ring that is lost, or that an emulator has the driver leave out, costs some time.
+#[test]
+#[cfg_attr(miri, ignore = "waits for long")]
+fn a_device_that_sleeps_is_rung_again() {
+    let (machine, asked) = (Machine::default(), Asked::default());
+    let deaf = Deaf(FakeDevice::new(&machine, 2, features::EVENT_INDEX, backend(&asked)), false);
+    let mut fs = VirtioFs::new(deaf, machine, 4096).unwrap();
+    for _ in 0..2 {
+        let mut answer = [0; 46];
+        let sent = fs.call(&message(GETATTR, 1, &[7; 30]), &[], &mut answer, &mut []);
+        assert_eq!((sent, answer[45]), (Ok(Received { message: 46, data: 0 }), 7));
+    }
+    assert_eq!(fs.device().0.rung, 2);
 }
