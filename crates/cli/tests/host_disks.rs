@@ -213,7 +213,7 @@ fn fsck_of_a_disk_with_unreadable_blocks() {
         assert!([1, 8].contains(&status) && !said.contains("is clean"), "{what}: {status} {said}");
         if status == 1 {
             assert!(once, "{what}: it has to be written where it cannot be: {said}");
-            failing.assert_sound(true, &format!("{what}, repaired"));
+            failing.assert_sound(true, &format!("{what}, repaired ({said})"));
         }
         failing.run("disk_with linear 0");
         if status == 8 {
