@@ -1,5 +1,6 @@
 //! Messages: what is written is what is read, and what is none is refused.
 
+use atoll_vfs::filesystem::FILE_SIZE_MAX;
 use atoll_vfs::wire::attributes::*;
 use atoll_vfs::wire::directory::*;
 use atoll_vfs::wire::files::*;
@@ -229,8 +230,8 @@ proptest! {
             uid: words[1],
             gid: words[2],
             rdev: words[3],
-            size: numbers[1],
-            blocks: numbers[2],
+            size: numbers[1] % (FILE_SIZE_MAX + 1),
+            blocks: numbers[2] % (FILE_SIZE_MAX / 512 + 1),
             atime: times[0],
             mtime: times[1],
             ctime: times[2],
@@ -239,6 +240,10 @@ proptest! {
         let raw = RawAttr::from(&attr);
         prop_assert_eq!(raw.checked(attr.ino, attr.btime), Some(attr));
         prop_assert_eq!(raw.checked(Ino(0), attr.btime), None);
+        let long = RawAttr { size: FILE_SIZE_MAX + 1 + numbers[1] / 2, ..raw };
+        prop_assert_eq!(long.checked(attr.ino, attr.btime), None);
+        let large = RawAttr { blocks: FILE_SIZE_MAX / 512 + 1 + numbers[2] / 2, ..raw };
+        prop_assert_eq!(large.checked(attr.ino, attr.btime), None);
         let late = RawAttr { mtimensec: 1_000_000_000, ..raw };
         prop_assert_eq!(late.checked(attr.ino, attr.btime), None);
         prop_assert_eq!(RawAttr { mode, ..raw }.checked(attr.ino, attr.btime), None);
