@@ -105,7 +105,9 @@ fn write_home<M: Addressable>(
     report: &mut Report,
 ) -> Result<()> {
     let mut avoid = volume.usage.clone();
-    for block in volume.tree.salvaged_blocks() {
+    // What cannot be read may not be written either.
+    let unreadable = volume.tree.unreadable.iter().copied();
+    for block in volume.tree.salvaged_blocks().chain(unreadable) {
         avoid.take(&view.sb, block);
     }
     let sb = view.sb.clone();

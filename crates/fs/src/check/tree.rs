@@ -44,6 +44,8 @@ pub(crate) struct Tree {
     parts: Vec<Part>,
     /// The blocks of all nodes that were reached.
     pub nodes: Vec<u64>,
+    /// Those of nodes that the device does not read.
+    pub unreadable: Vec<u64>,
     /// Items of leaves that can't be reached: key, block, place in the block.
     salvaged: Vec<(Key, u64, u16)>,
 }
@@ -91,6 +93,9 @@ impl Tree {
                 }
                 Err(fault) => {
                     let Visit { block, level, keys } = visit;
+                    if fault == NodeFault::Unreadable {
+                        tree.unreadable.push(block);
+                    }
                     report.add(Finding::Node { block, level, fault });
                     tree.gap(keys);
                 }

@@ -52,6 +52,8 @@ pub struct FileDevice {
     reserve: Reserve,
     /// Where memory is so little that what is written must not pile up, nor what is read ahead.
     watched: Option<Recent>,
+    /// What was written behind could not be: for the next flush to say.
+    late: Option<BlockError>,
     flushed_by: Option<Arc<Openings<File>>>,
     past_cache: Option<Box<PastCache>>,
     held: Box<Held>,
@@ -80,6 +82,7 @@ impl FileDevice {
             durability,
             reserve,
             watched,
+            late: None,
             flushed_by,
             past_cache: None,
             held: Box::default(),
@@ -100,6 +103,7 @@ impl FileDevice {
             durability,
             reserve,
             watched: None,
+            late: None,
             flushed_by: None,
             past_cache: None,
             held: Box::default(),
@@ -169,7 +173,9 @@ impl FileDevice {
         let Some(recent) = &mut self.watched else { return };
         for piece in reserve::pieces(bytes) {
             let entry = recent.enter(piece);
-            writeback::behind(self.file.as_fd(), piece, entry);
+            if let Err(error) = writeback::behind(self.file.as_fd(), piece, entry) {
+                self.late = Some(error);
+            }
             if is_read && entry == Entry::Next {
                 reserve::will_need(&self.file, piece, SEQUENCE);
             }
@@ -245,6 +251,9 @@ impl BlockDevice for FileDevice {
     }
 
     fn flush(&mut self) -> Result<(), BlockError> {
+        if let Some(error) = self.late.take() {
+            return Err(error);
+        }
         if let Durability::Rewrite { .. } = self.durability {
             return self.rewrite(0..self.block_count);
         }
@@ -264,6 +273,9 @@ impl BlockDevice for FileDevice {
         checked_blocks(self.block_count, first, count).ok()?;
         let by = Arc::clone(self.flushed_by.as_ref()?);
         let length = BlockIndex(self.block_count).byte_offset();
+        if let Some(error) = self.late.take() {
+            return Some(Flusher::new(move || Err(error)));
+        }
         let flush = move |file: &File| {
             io::check_length(file.as_fd(), length)?;
             medium::wait_for(|| rustix::fs::fdatasync(file)).map_err(io::block_error)

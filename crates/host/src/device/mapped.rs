@@ -60,6 +60,8 @@ pub struct MappedDevice {
     recent: Box<Recent>,
     flushed_by: Option<Arc<Openings<FlushedBy>>>,
     past_cache: Option<Box<PastCache>>,
+    /// What was written behind could not be: for the next flush to say.
+    late: Option<BlockError>,
     held: Box<Held>,
 }
 
@@ -118,6 +120,7 @@ impl MappedDevice {
             recent,
             flushed_by: None,
             past_cache: None,
+            late: None,
             held: Box::default(),
         })
     }
@@ -260,7 +263,9 @@ impl MappedDevice {
     /// ahead may take more than all the memory.
     fn enter(&mut self, piece: u64, at: u64, needs_content: bool) {
         let entry = self.recent.enter(piece);
-        writeback::behind(self.file.as_fd(), piece, entry);
+        if let Err(error) = writeback::behind(self.file.as_fd(), piece, entry) {
+            self.late = Some(error);
+        }
         if entry == Entry::Known || !self.shortage.is_short() {
             return;
         }
@@ -277,7 +282,10 @@ impl MappedDevice {
         }
     }
 
-    fn sync(&self, blocks: core::ops::Range<u64>) -> Result<(), BlockError> {
+    fn sync(&mut self, blocks: core::ops::Range<u64>) -> Result<(), BlockError> {
+        if let Some(error) = self.late.take() {
+            return Err(error);
+        }
         let end = BlockIndex(blocks.end).byte_offset();
         if !self.sealable {
             io::check_length(self.file.as_fd(), end)?;
@@ -358,6 +366,9 @@ impl BlockDevice for MappedDevice {
         let by = Arc::clone(self.flushed_by.as_ref()?);
         let at = BlockIndex(blocks.start).byte_offset() as usize;
         let length = BlockIndex(count).byte_offset() as usize;
+        if let Some(error) = self.late.take() {
+            return Some(Flusher::new(move || Err(error)));
+        }
         Some(Flusher::new(move || by.flush(|opening| opening.flush(at, length))))
     }
 
@@ -551,6 +562,19 @@ mod tests {
         let mut found = [0; 16 * BLOCK_SIZE];
         device.load(4096, &mut found).unwrap();
         assert_eq!(found, [7; 16 * BLOCK_SIZE]);
+    }
+
+    /// The kernel tells an opening once that what was written cannot be: whoever hears it says so.
+    #[test]
+    fn what_fails_behind_is_the_next_flushs_to_say() {
+        let mut device = short(16);
+        device.store(0, b"stored").unwrap();
+        device.late = Some(BlockError::Io);
+        assert_eq!(device.flush(), Err(BlockError::Io));
+        assert_eq!(device.flush(), Ok(()));
+        device.late = Some(BlockError::NoSpace);
+        assert_eq!(device.flush_range(BlockIndex(0), 1), Err(BlockError::NoSpace));
+        assert_eq!(device.flush_range(BlockIndex(0), 1), Ok(()));
     }
 
     /// A look is all that a device does where pages stay.
