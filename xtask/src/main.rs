@@ -82,7 +82,8 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Run the tests of the shared memory under Miri, which needs a nightly toolchain with it
+    /// Run the tests of shared memory and of the drivers under Miri, which needs a nightly
+    /// toolchain with it, and long
     Miri,
     /// Check the C sources: every warning, gcc's analyzer, cppcheck
     C,

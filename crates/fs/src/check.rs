@@ -65,11 +65,11 @@ pub struct CheckOptions {
 /// # Crashes
 ///
 /// The journal is emptied first, with the order of writes of a recovery. The new tree goes to free
-/// blocks; then map blocks get the bits of all blocks in use, old and new; then a journal header
-/// makes the new tree the volume's; last the map blocks lose the bits of the old. A crash anywhere
-/// leaves an image that a repair mends, and from the header on one that is safe to mount. Where
-/// there are too few free blocks the rest of the new tree is first written to the emptied journal,
-/// as one commit that overwrites the old.
+/// blocks, but not to nodes that the device does not read; then map blocks get the bits of all
+/// blocks in use, old and new; then a journal header makes the new tree the volume's; last the map
+/// blocks lose the bits of the old. A crash anywhere leaves an image that a repair mends, and from
+/// the header on one that is safe to mount. Where there are too few free blocks the rest of the new
+/// tree is first written to the emptied journal, as one commit that overwrites the old.
 ///
 /// # Errors
 /// There is no volume, or none that this version knows; those of the device;

@@ -96,6 +96,17 @@ fn rebuild<M: Addressable>(
     }
 }
 
+/// The blocks that are not free for a new tree: those in use, leaves whose items it takes, and
+/// nodes that cannot be read, since they may not be written either.
+fn in_use(volume: &Volume, sb: &Superblock) -> Usage {
+    let mut usage = volume.usage.clone();
+    let unreadable = volume.tree.unreadable.iter().copied();
+    for block in volume.tree.salvaged_blocks().chain(unreadable) {
+        usage.take(sb, block);
+    }
+    usage
+}
+
 /// Writes the new tree to blocks that nothing uses, old nodes and salvaged leaves included among
 /// the used, and makes it the volume's.
 fn write_home<M: Addressable>(
@@ -104,16 +115,11 @@ fn write_home<M: Addressable>(
     plan: &Plan,
     report: &mut Report,
 ) -> Result<()> {
-    let mut avoid = volume.usage.clone();
-    // What cannot be read may not be written either.
-    let unreadable = volume.tree.unreadable.iter().copied();
-    for block in volume.tree.salvaged_blocks().chain(unreadable) {
-        avoid.take(&view.sb, block);
-    }
     let sb = view.sb.clone();
-    let mut target = Target::new(&sb, avoid, |view: &mut View<'_, M>, block, data: &Block| {
-        Ok(view.device.write(BlockIndex(block), data)?)
-    });
+    let mut target =
+        Target::new(&sb, in_use(volume, &sb), |view: &mut View<'_, M>, block, data: &Block| {
+            Ok(view.device.write(BlockIndex(block), data)?)
+        });
     let tree = emit(view, volume, plan, report, false, &mut target)?.tree;
     view.device.flush()?;
     let usage = final_usage(volume, &target);
@@ -139,10 +145,7 @@ fn write_staged<M: Addressable>(
         })?;
     }
     let sb = view.sb.clone();
-    let mut used = volume.usage.clone();
-    for block in volume.tree.salvaged_blocks() {
-        used.take(&sb, block);
-    }
+    let used = in_use(volume, &sb);
     // Once without writing, to see which leaves must stay.
     let mut rehearsal =
         Target::new(&sb, Usage::default(), |_: &mut View<'_, M>, _, _: &Block| Ok(()));
@@ -151,7 +154,7 @@ fn write_staged<M: Addressable>(
     for &block in &volume.tree.nodes {
         avoid.release(&sb, block);
     }
-    for &block in &rehearsal.adopted {
+    for &block in rehearsal.adopted.iter().chain(&volume.tree.unreadable) {
         avoid.take(&sb, block);
     }
     let mut journal = view.journal();
