@@ -113,6 +113,12 @@ impl Pace {
         }
     }
 
+    /// What was learned of the processor does not hold for another one. Where all are crowded one
+    /// long yield is enough to show it.
+    fn moved(&mut self) {
+        (self.crowded, self.since_long) = (None, 0);
+    }
+
     /// Takes note of a yield.
     fn yielded(&mut self, before: Instant, after: Instant) {
         let took = after.duration_since(before);
@@ -219,11 +225,18 @@ impl Spin {
         }
     }
 
-    /// Whether the last moment went to another thread, on this processor.
+    /// Whether the last moment went to another thread, on this processor, or would have to: one
+    /// that keeps it for long.
     #[cfg(feature = "server")]
     #[inline]
-    pub fn gave_way(&self) -> bool {
-        self.pace.given
+    pub fn gives_way(&self) -> bool {
+        self.pace.given || self.pace.crowded.is_some()
+    }
+
+    /// The thread is on another processor than before.
+    #[cfg(feature = "server")]
+    pub fn moved(&mut self) {
+        self.pace.moved();
     }
 }
 
@@ -362,6 +375,23 @@ mod tests {
             yields += thread.wait(long);
         }
         assert!((2..=12).contains(&yields), "{yields} yields of 3 ms within a second");
+    }
+
+    /// On another processor there may be no crowd, and one long yield shows if there is.
+    #[test]
+    fn a_thread_that_has_moved_looks_again() {
+        let long = Duration::from_millis(20);
+        for meek in [false, true] {
+            let mut thread = Waiting::new(false);
+            thread.pace.meek = meek;
+            assert_eq!(thread.wait(long) + thread.wait(long), 2);
+            assert!(thread.pace.crowded.is_some());
+            thread.pace.moved();
+            assert!(thread.wait(300 * NS) >= 3 && thread.pace.crowded.is_none());
+            thread.pace.moved();
+            assert_eq!(thread.wait(long), 1);
+            assert!(thread.pace.crowded.is_some());
+        }
     }
 
     /// A device whose guest sends a request each 20 us loses little to a thread that works on.

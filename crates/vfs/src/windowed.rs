@@ -151,9 +151,9 @@ pub struct Policy {
     /// The same where the server is asked for each how long the file is, which costs as much as a
     /// message that brings the data.
     pub least_asked: usize,
-    /// So many bytes of a range have to go by messages before it is shown: what is read once is not
-    /// worth it, since the server has to bring it into memory first.
-    pub worth: u64,
+    /// So many reads and writes in a range have to be messages before it is shown: the server has to
+    /// bring the whole range into memory first, which few calls, however long, are not worth.
+    pub worth: u32,
     /// So many ranges that follow are asked for ahead where a file is read or written in sequence.
     pub ahead: u64,
     /// So many ranges are given back at once when the window is full.
@@ -166,7 +166,7 @@ impl Default for Policy {
             range: 2 << 20,
             least: 512,
             least_asked: 1 << 20,
-            worth: 2 << 20,
+            worth: 512,
             ahead: 2,
             batch: 8,
         }
@@ -327,7 +327,7 @@ impl<F: Mapper, W: Window> Windowed<F, W> {
         let Some(last) = offset.checked_add(len as u64 - 1) else { return false };
         let numbers = offset / self.policy.range..=last / self.policy.range;
         let shown = numbers.clone().any(|number| self.ranges.find((ino, number)).is_some());
-        let mut is_worth = |number| self.seen.bytes((ino, number)) >= self.policy.worth;
+        let mut is_worth = |number| self.seen.calls((ino, number)) >= self.policy.worth;
         if !first && (shown || numbers.clone().any(&mut is_worth)) {
             if shown || self.rest == 0 {
                 return true;
@@ -335,7 +335,7 @@ impl<F: Mapper, W: Window> Windowed<F, W> {
             self.rest -= 1;
         }
         for number in numbers {
-            self.note(ino, number, (offset, len as u64));
+            self.seen.add((ino, number));
         }
         false
     }
@@ -364,13 +364,6 @@ impl<F: Mapper, W: Window> Windowed<F, W> {
         }
     }
 
-    /// A message has brought what range `number` has of `len` bytes from `offset` on.
-    fn note(&mut self, ino: Ino, number: u64, (offset, len): (u64, u64)) {
-        let from = offset.max(number * self.policy.range);
-        let to = offset.saturating_add(len).min((number + 1).saturating_mul(self.policy.range));
-        self.seen.add((ino, number), to.saturating_sub(from));
-    }
-
     /// Where in the window a range of a file that is `size` bytes long is shown; it is asked for if
     /// that is worth it.
     fn place(&mut self, cx: &Context, key: Key, size: u64) -> Option<usize> {
@@ -391,7 +384,7 @@ impl<F: Mapper, W: Window> Windowed<F, W> {
     fn ask(&mut self, cx: &Context, key: Key, size: u64) -> Option<usize> {
         let range = self.policy.range;
         let (offset, end) = (key.1.checked_mul(range)?, key.1.checked_add(1)?.checked_mul(range)?);
-        if self.rest > 0 || self.seen.bytes(key) < self.policy.worth {
+        if self.rest > 0 || self.seen.calls(key) < self.policy.worth {
             return None;
         }
         if end > size {
@@ -689,7 +682,7 @@ impl<F: Mapper, W: Window> FileSystem for Windowed<F, W> {
             }
             match self.inner.read(cx, ino, handle, from, place) {
                 Ok(got) => {
-                    self.note(ino, number, (from, got as u64));
+                    self.seen.add((ino, number));
                     done += got;
                     if got < part {
                         return Ok(done);
@@ -743,7 +736,7 @@ impl<F: Mapper, W: Window> FileSystem for Windowed<F, W> {
             self.changes(ino);
             match self.inner.write(cx, ino, handle, to, piece) {
                 Ok(written) => {
-                    self.note(ino, number, (to, written.len as u64));
+                    self.seen.add((ino, number));
                     done += written.len;
                     if written.len < part {
                         return Ok(Written { len: done, offset });

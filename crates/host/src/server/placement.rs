@@ -4,7 +4,8 @@
 //! scheduler puts whom it wakes on an idle processor if it finds one, but two that yield to each
 //! other it leaves together for longer than many a program runs. So the worker looks when requests
 //! come: if nearly all come while it has given its processor to another thread, it moves to another
-//! one.
+//! one. So it does if it gives its processor to nobody any more, since one of them has kept it for
+//! long: that may have been a client, which works on what it has read.
 //!
 //! That is a guess. The other thread may be no client, and the other processors as busy, so that
 //! moves become rare when they are of no use. A client can bring them about, which costs it its own
@@ -42,11 +43,11 @@ impl Placement {
         Placement { score: 0, rest: REST_MIN, until: None }
     }
 
-    /// Takes note of a request, which came while another thread had this processor if `gave_way`.
-    /// Returns whether the worker is to move, for which it asks the time.
+    /// Takes note of a request, which came while another thread had this processor, or wanted it, if
+    /// the worker `gives_way`. Returns whether it is to move, for which it asks the time.
     #[inline]
-    pub fn served(&mut self, gave_way: bool, now: impl FnOnce() -> Instant) -> bool {
-        if !gave_way {
+    pub fn served(&mut self, gives_way: bool, now: impl FnOnce() -> Instant) -> bool {
+        if !gives_way {
             self.score = self.score.saturating_sub(APART);
             return false;
         }

@@ -236,9 +236,10 @@ fn poll_rings<F: FileSystem + Send>(
             // Of the turns of a round only the first may be of a request that came while another
             // thread had this processor.
             if matches!(served, Served::Units(1..)) {
-                if placement.served(spin.gave_way(), Instant::now) {
+                if placement.served(spin.gives_way(), Instant::now) {
                     // Where it may not move it stays.
                     let _ = placement::leave();
+                    spin.moved();
                 }
                 spin.begin();
             }

@@ -669,9 +669,10 @@ impl<F: FileSystem + Send> Device<F> {
             let any = self.service.turn(&mut Self::state(&self.state)).map_err(broken)?;
             if any {
                 turns = turns.wrapping_add(1);
-                if placement.served(spin.gave_way(), Instant::now) {
+                if placement.served(spin.gives_way(), Instant::now) {
                     // Where it may not move it stays.
                     let _ = placement::leave();
+                    spin.moved();
                 }
                 spin.begin();
                 if !turns.is_multiple_of(TURNS) {

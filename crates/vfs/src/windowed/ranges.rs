@@ -124,31 +124,31 @@ impl Ranges {
     }
 }
 
-/// How much of which range went by messages lately: so much that the range is worth a place, or
-/// not. Ranges that fall on one place of this table take turns there.
+/// How many reads and writes in which range were messages lately: so many that the range is worth a
+/// place, or not. Ranges that fall on one place of this table take turns there.
 #[derive(Debug)]
-pub(super) struct Seen(Vec<Option<(Key, u64)>>);
+pub(super) struct Seen(Vec<Option<(Key, u32)>>);
 
 impl Seen {
     pub fn new() -> Seen {
         Seen(vec![None; SEEN])
     }
 
-    fn place(&mut self, key: Key) -> &mut Option<(Key, u64)> {
+    fn place(&mut self, key: Key) -> &mut Option<(Key, u32)> {
         let mixed = (key.0.0 ^ key.1.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         &mut self.0[(mixed >> 32) as usize % SEEN]
     }
 
-    /// So many bytes of the range went by a message.
-    pub fn add(&mut self, key: Key, bytes: u64) {
+    /// One in the range was a message.
+    pub fn add(&mut self, key: Key) {
         match self.place(key) {
-            Some((kept, sum)) if *kept == key => *sum = sum.saturating_add(bytes),
-            other => *other = Some((key, bytes)),
+            Some((kept, sum)) if *kept == key => *sum = sum.saturating_add(1),
+            other => *other = Some((key, 1)),
         }
     }
 
-    /// How many have.
-    pub fn bytes(&mut self, key: Key) -> u64 {
+    /// How many were.
+    pub fn calls(&mut self, key: Key) -> u32 {
         self.place(key).filter(|(kept, _)| *kept == key).map_or(0, |(_, sum)| sum)
     }
 
