@@ -112,6 +112,7 @@ fn program_runs(order: &Order, run: &mut Run) -> Result<(), Broken> {
             "gdbm" => programs::gdbm(&launch, run, when, true)?,
             "gdbm-mmap" => programs::gdbm(&launch, run, when, false)?,
             "sqlite" => programs::sqlite(&launch, run, when)?,
+            "mapped" => programs::mapped(&launch, run, when)?,
             other => return Err(Broken(format!("no program {other}"))),
         }
         if embedded {
@@ -177,7 +178,8 @@ pub fn volume_bytes(workload: &str, point: u64, smoke: bool) -> u64 {
 
 /// Whether the workload is a program of its own.
 fn is_program(workload: &str) -> bool {
-    ["postmark", "postmark-large", "nginx", "gdbm", "gdbm-mmap", "sqlite"].contains(&workload)
+    ["postmark", "postmark-large", "nginx", "gdbm", "gdbm-mmap", "sqlite", "mapped"]
+        .contains(&workload)
 }
 
 /// How programs reach the subject: by system calls as they are, on a volume through the library

@@ -6,12 +6,14 @@
 //! everything a user may do with a volume; then the targets: [`mount`], [`check`], [`operations`];
 //! [`requests`] to a server of the file seam, [`replies`] to a client of it; [`channel`], whose
 //! hostile bytes are shared memory; [`device`], a virtio-fs device whose guest and front end
-//! are hostile ([`front_end`]); and [`program`], to be loaded by the bare image.
+//! are hostile ([`front_end`]); [`driver`], a guest's drivers whose devices are; and [`program`],
+//! to be loaded by the bare image.
 #![forbid(unsafe_code)]
 
 pub mod channel;
 pub mod check;
 pub mod device;
+pub mod driver;
 pub mod explore;
 pub mod front_end;
 pub mod image;

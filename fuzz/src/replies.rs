@@ -11,6 +11,20 @@ use atoll_vfs::{
 
 use crate::Script;
 
+/// Fills `place` with bytes that may be numbers, entries or nothing.
+pub(crate) fn fill(script: &mut Script<'_>, place: &mut [u8]) {
+    let kind = script.byte();
+    for word in place.chunks_mut(8) {
+        let value = match kind % 4 {
+            0 => script.number(),
+            1 => script.below(300),
+            2 => 1 << script.below(64),
+            _ => u64::from(script.byte()) << 32 | script.below(40),
+        };
+        word.copy_from_slice(&value.to_ne_bytes()[..word.len()]);
+    }
+}
+
 /// A server that answers as a script says.
 struct Hostile<'s> {
     script: Script<'s>,
@@ -18,22 +32,6 @@ struct Hostile<'s> {
     asked: InHeader,
     /// How many more answers there are.
     patience: u32,
-}
-
-impl Hostile<'_> {
-    /// Fills `place` with bytes that may be numbers, entries or nothing.
-    fn fill(&mut self, place: &mut [u8]) {
-        let kind = self.script.byte();
-        for word in place.chunks_mut(8) {
-            let value = match kind % 4 {
-                0 => self.script.number(),
-                1 => self.script.below(300),
-                2 => 1 << self.script.below(64),
-                _ => u64::from(self.script.byte()) << 32 | self.script.below(40),
-            };
-            word.copy_from_slice(&value.to_ne_bytes()[..word.len()]);
-        }
-    }
 }
 
 impl Transport for Hostile<'_> {
@@ -72,8 +70,8 @@ impl Transport for Hostile<'_> {
         if choice.is_multiple_of(4) {
             got.data = data.len();
         }
-        self.fill(&mut message[OutHeader::SIZE..]);
-        self.fill(&mut data[..got.data.min(4096)]);
+        fill(&mut self.script, &mut message[OutHeader::SIZE..]);
+        fill(&mut self.script, &mut data[..got.data.min(4096)]);
         if self.asked.opcode == opcode::FUSE_INIT && choice > 16 {
             let mut answer = InitOut::load(&message[OutHeader::SIZE..]);
             (answer.major, answer.minor) = (MAJOR, MINOR);
@@ -115,74 +113,147 @@ pub fn run(bytes: &[u8]) {
     let script = Script::new(bytes);
     let server = Hostile { script, asked: InHeader::default(), patience: 2000 };
     let Ok(mut fs) = Client::connect(server, ClientOptions::default()) else { return };
+    let mut caller = Caller::default();
     while !fs.transport().script.is_over() && fs.transport().patience > 0 {
-        call(&mut fs);
+        let choices = Choices::new(&mut fs.transport().script);
+        caller.call(&mut fs, &choices);
     }
     fs.disconnect();
 }
 
-fn call(fs: &mut Client<Hostile<'_>>) {
-    let cx = Context { uid: 1, gid: 2, now: Timespec::default() };
-    let (ino, handle) = (Ino::ROOT, Handle(fs.transport().script.number()));
-    let name = Name::new(b"name").expect("a name");
-    let flags = OpenFlags::from_bits_truncate(fs.transport().script.byte().into());
-    let len = fs.transport().script.below(3000) as usize;
-    let which = fs.transport().script.byte();
-    let mut bytes = vec![b'v'; 3];
-    let attr = |attr: Attr| {
+/// What a call is made of.
+pub(crate) struct Choices {
+    which: u8,
+    flags: OpenFlags,
+    len: usize,
+    number: u64,
+}
+
+impl Choices {
+    /// Takes them from a script.
+    pub fn new(script: &mut Script<'_>) -> Choices {
+        Choices {
+            which: script.byte(),
+            flags: OpenFlags::from_bits_truncate(script.byte().into()),
+            len: script.below(9000) as usize,
+            number: script.number(),
+        }
+    }
+}
+
+/// Makes calls, of which some are about what others have brought.
+#[derive(Default)]
+pub(crate) struct Caller {
+    ino: Option<Ino>,
+    open: Option<(Ino, Handle)>,
+}
+
+impl Caller {
+    /// Takes note of attributes.
+    ///
+    /// # Panics
+    /// When no inode has them.
+    fn attr(&mut self, attr: &Attr) {
         assert!(attr.ino != Ino(0) && attr.atime.nsec < 1_000_000_000);
         assert!(FileType::from_mode(attr.mode).is_some());
-    };
-    match which % 28 {
-        0 => fs.lookup(&cx, ino, name).map(attr).unwrap_or(()),
-        1 => fs.getattr(&cx, ino).map(attr).unwrap_or(()),
-        2 => fs.setattr(&cx, ino, Some(handle), &SetAttr::default()).map(attr).unwrap_or(()),
-        3 => {
-            let _ = fs.readlink(&cx, ino, &mut bytes);
-            assert!(bytes.starts_with(b"vvv") && bytes.len() <= 3 + SYMLINK_MAX + 1);
+        self.ino = Some(attr.ino);
+    }
+
+    /// Makes a call.
+    ///
+    /// # Panics
+    /// When it returns a result that no file system may.
+    pub fn call<F: FileSystem>(&mut self, fs: &mut F, choices: &Choices) {
+        let &Choices { which, flags, len, number } = choices;
+        let cx = Context { uid: 1, gid: 2, now: Timespec::default() };
+        let ino = self.ino.filter(|_| number & 1 == 0).unwrap_or(Ino::ROOT);
+        let open = self.open.filter(|_| number & 6 != 0).unwrap_or((ino, Handle(number)));
+        let offset = [0, 0, number % 9000, u64::MAX - 5][(number >> 3) as usize % 4];
+        let name = Name::new(b"name").expect("a name");
+        let mut bytes = vec![b'v'; 3];
+        let told = match which % 28 {
+            0 => fs.lookup(&cx, ino, name),
+            1 => fs.getattr(&cx, ino),
+            2 => fs.setattr(&cx, ino, Some(open.1), &SetAttr::default()),
+            4 => fs.mknod(&cx, ino, name, 0, 0),
+            5 => fs.mkdir(&cx, ino, name, 0),
+            6 => fs.symlink(&cx, ino, name, b"target"),
+            9 => fs.link(&cx, ino, ino, name),
+            12 => fs.create(&cx, ino, name, 0, flags).map(|(made, handle)| {
+                self.open = Some((made.ino, handle));
+                made
+            }),
+            13 => fs.tmpfile(&cx, ino, 0, flags).map(|(made, handle)| {
+                self.open = Some((made.ino, handle));
+                made
+            }),
+            _ => return self.tell(fs, which, (ino, open), (offset, len), flags, &mut bytes),
+        };
+        if let Ok(attr) = told {
+            self.attr(&attr);
         }
-        4 => fs.mknod(&cx, ino, name, 0, 0).map(attr).unwrap_or(()),
-        5 => fs.mkdir(&cx, ino, name, 0).map(attr).unwrap_or(()),
-        6 => fs.symlink(&cx, ino, name, b"target").map(attr).unwrap_or(()),
-        7 => drop(fs.unlink(&cx, ino, name)),
-        8 => drop(fs.rename(&cx, ino, name, ino, name, RenameFlags::empty())),
-        9 => fs.link(&cx, ino, ino, name).map(attr).unwrap_or(()),
-        10 | 11 => drop(fs.open(&cx, ino, flags)),
-        12 => fs.create(&cx, ino, name, 0, flags).map(|(made, _)| attr(made)).unwrap_or(()),
-        13 => fs.tmpfile(&cx, ino, 0, flags).map(|(made, _)| attr(made)).unwrap_or(()),
-        14..=16 => {
-            let mut place = vec![0; len];
-            for offset in [0, u64::MAX - 5] {
-                if let Ok(got) = fs.read(&cx, ino, handle, offset, &mut place) {
+    }
+
+    /// Makes one of those calls that tell no attributes.
+    fn tell<F: FileSystem>(
+        &mut self,
+        fs: &mut F,
+        which: u8,
+        (ino, (file, handle)): (Ino, (Ino, Handle)),
+        (offset, len): (u64, usize),
+        flags: OpenFlags,
+        bytes: &mut Vec<u8>,
+    ) {
+        let cx = Context { uid: 1, gid: 2, now: Timespec::default() };
+        let name = Name::new(b"name").expect("a name");
+        match which % 28 {
+            3 => {
+                let _ = fs.readlink(&cx, ino, bytes);
+                assert!(bytes.starts_with(b"vvv") && bytes.len() <= 3 + SYMLINK_MAX + 1);
+            }
+            7 => drop(fs.unlink(&cx, ino, name)),
+            8 => drop(fs.rename(&cx, ino, name, ino, name, RenameFlags::empty())),
+            10 | 11 => {
+                if let Ok(handle) = fs.open(&cx, ino, flags) {
+                    self.open = Some((ino, handle));
+                }
+            }
+            14..=16 => {
+                let mut place = vec![0; len];
+                if let Ok(got) = fs.read(&cx, file, handle, offset, &mut place) {
                     assert!(got <= len);
                 }
             }
-        }
-        17..=19 => {
-            if let Ok(written) = fs.write(&cx, ino, handle, 0, &vec![1; len]) {
-                assert!(written.len <= len);
+            17..=19 => {
+                if let Ok(written) = fs.write(&cx, file, handle, offset, &vec![1; len]) {
+                    assert!(written.len <= len);
+                }
             }
+            20 => drop(fs.seek(&cx, file, handle, 0, SeekTo::Data)),
+            21 => drop(fs.fsync(&cx, file, handle, true)),
+            22 => {
+                self.open = self.open.filter(|(_, kept)| *kept != handle);
+                let _ = fs.release(&cx, file, handle);
+            }
+            23 => {
+                let mut listed = 0;
+                let _ = fs.readdir(&cx, file, handle, 0, &mut |entry| {
+                    assert!(Name::new(entry.name).is_ok() && entry.cookie != 0);
+                    assert!(entry.ino != Ino(0));
+                    listed += 1;
+                    listed < 1000
+                });
+            }
+            24 => drop(fs.statfs(&cx)),
+            25 => {
+                let _ = fs.getxattr(&cx, ino, b"user.a", bytes);
+                assert!(bytes.starts_with(b"vvv") && bytes.len() <= 3 + XATTR_SIZE_MAX);
+            }
+            26 => {
+                let _ = fs.listxattr(&cx, ino, bytes);
+                assert!(bytes.starts_with(b"vvv") && (bytes.len() == 3 || bytes.ends_with(&[0])));
+            }
+            _ => fs.forget(ino, 1),
         }
-        20 => drop(fs.seek(&cx, ino, handle, 0, SeekTo::Data)),
-        21 => drop(fs.fsync(&cx, ino, handle, true)),
-        22 => drop(fs.release(&cx, ino, handle)),
-        23 => {
-            let mut listed = 0;
-            let _ = fs.readdir(&cx, ino, handle, 0, &mut |entry| {
-                assert!(Name::new(entry.name).is_ok() && entry.cookie != 0 && entry.ino != Ino(0));
-                listed += 1;
-                listed < 1000
-            });
-        }
-        24 => drop(fs.statfs(&cx)),
-        25 => {
-            let _ = fs.getxattr(&cx, ino, b"user.a", &mut bytes);
-            assert!(bytes.starts_with(b"vvv") && bytes.len() <= 3 + XATTR_SIZE_MAX);
-        }
-        26 => {
-            let _ = fs.listxattr(&cx, ino, &mut bytes);
-            assert!(bytes.starts_with(b"vvv") && (bytes.len() == 3 || bytes.ends_with(&[0])));
-        }
-        _ => fs.forget(ino, 1),
     }
 }

@@ -115,6 +115,11 @@ fn device() {
 }
 
 #[test]
+fn driver() {
+    smoke("driver", 3000, crate::driver::run);
+}
+
+#[test]
 fn program() {
     smoke("program", 20_000, crate::program::run);
 }

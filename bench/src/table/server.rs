@@ -161,6 +161,27 @@ pub const WORKLOADS: &[Workload] = &[
         goals: &[],
     },
     Workload {
+        name: "mapped",
+        title: "a file of 16 MiB mapped shared: pages touched, then copies in no order, msync of all",
+        axis: "KiB a copy",
+        points: &[4, 64],
+        smoke: &[64],
+        metrics: &[
+            ("load", NS),
+            ("store", NS),
+            ("touch", NS),
+            ("first-store", NS),
+            ("msync", Unit::Microseconds),
+        ],
+        subjects: &[Subject::AtollPreload, Subject::AtollFuse, Subject::Disk, Subject::Tmpfs],
+        goals: &[
+            gain("load", 4, Subject::Disk, 1.0),
+            gain("store", 4, Subject::Disk, 1.0),
+            gain("load", 64, Subject::Disk, 1.0),
+            gain("store", 64, Subject::Disk, 1.0),
+        ],
+    },
+    Workload {
         name: "postmark",
         title: "PostMark, 500 transactions, the whole process",
         axis: "files",

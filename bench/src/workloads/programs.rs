@@ -1,4 +1,4 @@
-//! Programs that know nothing of Atoll: gdbm, SQLite and PostMark.
+//! Programs that know nothing of Atoll: gdbm, SQLite, PostMark, and one that maps a file.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -54,7 +54,8 @@ pub const PRELOAD: &str = "interposer.so";
 pub fn compile(binaries: &Path) -> Result<(), Broken> {
     std::fs::create_dir_all(binaries)?;
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    for (name, library) in [("gdbm", "-lgdbm"), ("sqlite", "-lsqlite3")] {
+    let programs = [("gdbm", "-lgdbm"), ("sqlite", "-lsqlite3"), ("mapped", "-lc")];
+    for (name, library) in programs {
         let mut command = Command::new("cc");
         command.args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"]).arg(binaries.join(name));
         command.arg(here.join("programs").join(format!("{name}.c"))).arg(library);
@@ -92,6 +93,11 @@ pub fn gdbm(launch: &Launch, run: &mut Run, when: When, no_mmap: bool) -> Result
 /// The point is the number of inserts, each a transaction of its own; then all rows are selected.
 pub fn sqlite(launch: &Launch, run: &mut Run, when: When) -> Result<(), Broken> {
     timed_by_itself(launch, run, when, "sqlite", &[])
+}
+
+/// The point is the length of a copy to and from a mapped file, in KiB.
+pub fn mapped(launch: &Launch, run: &mut Run, when: When) -> Result<(), Broken> {
+    timed_by_itself(launch, run, when, "mapped", &[])
 }
 
 /// Runs a program that removes its file if there is one, then prints its metrics, each with its

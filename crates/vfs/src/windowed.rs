@@ -151,8 +151,8 @@ pub struct Policy {
     /// The same where the server is asked for each how long the file is, which costs as much as a
     /// message that brings the data.
     pub least_asked: usize,
-    /// So many reads and writes in a range have to be messages before it is shown: the server has to
-    /// bring the whole range into memory first, which few calls, however long, are not worth.
+    /// So many reads and writes in a range have to be messages before it is shown: the server has
+    /// to bring the whole range into memory first, which few calls, however long, are not worth.
     pub worth: u32,
     /// So many ranges that follow are asked for ahead where a file is read or written in sequence.
     pub ahead: u64,
@@ -162,14 +162,7 @@ pub struct Policy {
 
 impl Default for Policy {
     fn default() -> Self {
-        Policy {
-            range: 2 << 20,
-            least: 512,
-            least_asked: 1 << 20,
-            worth: 512,
-            ahead: 2,
-            batch: 8,
-        }
+        Policy { range: 2 << 20, least: 512, least_asked: 1 << 20, worth: 512, ahead: 2, batch: 8 }
     }
 }
 

@@ -34,6 +34,33 @@ struct World {
     next: u64,
 }
 
+std::thread_local! {
+    /// Memory that machines had which are no more. It is never given back: one who still has it
+    /// sees what another machine shares there.
+    static KEPT: RefCell<Vec<Shared<'static>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Zeros that live for ever, aligned as memory of devices is.
+fn zeros(len: usize) -> Shared<'static> {
+    let kept = KEPT.with_borrow_mut(|kept| {
+        let found = kept.iter().position(|shared| shared.len() == len)?;
+        Some(kept.swap_remove(found))
+    });
+    if let Some(shared) = kept {
+        shared.write(0, &vec![0; len]);
+        return shared;
+    }
+    let bytes = Box::leak(vec![0; len + 64].into_boxed_slice());
+    let skip = bytes.as_ptr().align_offset(64);
+    Shared::from_slice(&mut bytes[skip..skip + len])
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        KEPT.with_borrow_mut(|kept| kept.extend(self.regions.drain(..).map(|(_, shared)| shared)));
+    }
+}
+
 impl World {
     /// An address for `len` bytes, with nothing behind them.
     fn place(&mut self, len: usize) -> u64 {
@@ -117,9 +144,7 @@ impl Platform for Machine {
     type Memory = Shared<'static>;
 
     fn share(&mut self, len: usize) -> Option<Region<Shared<'static>>> {
-        let bytes = Box::leak(vec![0; len + 64].into_boxed_slice());
-        let skip = bytes.as_ptr().align_offset(64);
-        let shared = Shared::from_slice(&mut bytes[skip..skip + len]);
+        let shared = zeros(len);
         let mut world = self.world.borrow_mut();
         let address = world.place(len);
         world.regions.push((address, shared));
@@ -309,6 +334,8 @@ impl<B: Backend> FakeDevice<B> {
             Some(Lie::IndexAhead(by)) => ahead = by,
         }
         queue.last = chain.head;
+        // Of what it says it has given up it knows nothing any more.
+        queue.pending.retain(|pending| u32::from(pending.head) != id);
         let Some(addresses) = queue.addresses else { return false };
         let at = addresses.used + 4 + 8 * u64::from(queue.used % queue.size);
         machine.write(at, &[id.to_le_bytes(), len.to_le_bytes()].concat());

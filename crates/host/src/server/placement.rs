@@ -43,8 +43,8 @@ impl Placement {
         Placement { score: 0, rest: REST_MIN, until: None }
     }
 
-    /// Takes note of a request, which came while another thread had this processor, or wanted it, if
-    /// the worker `gives_way`. Returns whether it is to move, for which it asks the time.
+    /// Takes note of a request, which came while another thread had this processor, or wanted it,
+    /// if the worker `gives_way`. Returns whether it is to move, for which it asks the time.
     #[inline]
     pub fn served(&mut self, gives_way: bool, now: impl FnOnce() -> Instant) -> bool {
         if !gives_way {
