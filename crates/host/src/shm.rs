@@ -328,6 +328,16 @@ impl Memory for SharedMemory {
     }
 
     #[inline]
+    fn load16(&self, at: usize, order: Ordering) -> u16 {
+        self.shared.load16(at, order)
+    }
+
+    #[inline]
+    fn store16(&self, at: usize, value: u16, order: Ordering) {
+        self.shared.store16(at, value, order);
+    }
+
+    #[inline]
     fn load32(&self, at: usize, order: Ordering) -> u32 {
         self.shared.load32(at, order)
     }

@@ -19,6 +19,11 @@ pub trait Memory: Clone {
         self.len() == 0
     }
 
+    /// Loads the 16-bit word at `at`.
+    fn load16(&self, at: usize, order: Ordering) -> u16;
+    /// Stores it.
+    fn store16(&self, at: usize, value: u16, order: Ordering);
+
     /// Loads the 32-bit word at `at`.
     fn load32(&self, at: usize, order: Ordering) -> u32;
     /// Stores it.
@@ -86,6 +91,16 @@ impl Memory for Shared<'_> {
     #[inline]
     fn len(&self) -> usize {
         Shared::len(self)
+    }
+
+    #[inline]
+    fn load16(&self, at: usize, order: Ordering) -> u16 {
+        self.u16(at).load(order)
+    }
+
+    #[inline]
+    fn store16(&self, at: usize, value: u16, order: Ordering) {
+        self.u16(at).store(value, order);
     }
 
     #[inline]

@@ -66,6 +66,14 @@ impl Memory for Words {
         self.len
     }
 
+    fn load16(&self, _: usize, _: Ordering) -> u16 {
+        unreachable!("words of 32 and 64 bits only");
+    }
+
+    fn store16(&self, _: usize, _: u16, _: Ordering) {
+        unreachable!("words of 32 and 64 bits only");
+    }
+
     fn load32(&self, at: usize, order: Ordering) -> u32 {
         match self.words.get(&at) {
             Some(Word::Fixed(value)) => *value as u32,

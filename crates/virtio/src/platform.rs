@@ -1,5 +1,6 @@
 //! What the drivers need of the machine, or process, that they run in.
 
+use atoll_transport::Memory;
 use atoll_transport::channel::Mapped;
 
 use crate::lent::Lent;
@@ -12,7 +13,7 @@ pub struct Region<M> {
     address: u64,
 }
 
-impl<M: Mapped> Region<M> {
+impl<M: Memory> Region<M> {
     /// `memory`, which the device finds at `address`. It stays the device's for as long as there
     /// is a device that was told of it.
     pub fn new(memory: M, address: u64) -> Self {

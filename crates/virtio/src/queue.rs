@@ -8,11 +8,9 @@
 
 use alloc::vec;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use core::sync::atomic::fence;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use atoll_transport::Shared;
-use atoll_transport::channel::Mapped;
+use atoll_transport::Memory;
 
 use crate::platform::{Platform, Region};
 
@@ -125,6 +123,14 @@ struct Layout {
 }
 
 impl Layout {
+    /// That of a queue with these `options`, if they are those of one.
+    fn of(options: &QueueOptions) -> Option<Layout> {
+        let &QueueOptions { size, parts_max, indirect, .. } = options;
+        let fits = indirect || parts_max <= size;
+        let is_queue = size.is_power_of_two() && size <= SIZE_MAX && parts_max > 0 && fits;
+        is_queue.then(|| Layout::new(options))
+    }
+
     fn new(options: &QueueOptions) -> Layout {
         let size = usize::from(options.size);
         let available = DESCRIPTOR * size;
@@ -174,25 +180,23 @@ fn passed(event: u16, old: u16, new: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }
 
-impl<M: Mapped> Queue<M> {
+impl<M: Memory> Queue<M> {
     /// Makes a queue in memory of `platform`'s. `None` where there is none, or `options` are not
     /// those of a queue.
     pub fn new<P: Platform<Memory = M>>(platform: &mut P, options: QueueOptions) -> Option<Self> {
-        let QueueOptions { size, parts_max, .. } = options;
-        let fits = options.indirect || parts_max <= size;
-        if !size.is_power_of_two() || size > SIZE_MAX || parts_max == 0 || !fits {
-            return None;
-        }
-        let layout = Layout::new(&options);
+        let layout = Layout::of(&options)?;
         let region = platform.share(layout.len)?;
-        if region.len() < layout.len {
-            return None;
-        }
+        (region.len() >= layout.len).then(|| Queue::over(region, options, layout))
+    }
+
+    /// A queue in `region`, which is as long as `layout` says and all zero.
+    fn over(region: Region<M>, options: QueueOptions, layout: Layout) -> Self {
+        let QueueOptions { size, .. } = options;
         let mut shadows = vec![Shadow::default(); usize::from(size)];
         for (index, shadow) in shadows.iter_mut().enumerate() {
             shadow.next = (index + 1) as u16;
         }
-        Some(Queue {
+        Queue {
             region,
             options,
             layout,
@@ -204,7 +208,7 @@ impl<M: Mapped> Queue<M> {
             used: 0,
             outstanding: 0,
             broken: false,
-        })
+        }
     }
 
     /// How many entries it has.
@@ -233,17 +237,17 @@ impl<M: Mapped> Queue<M> {
     }
 
     #[inline]
-    fn shared(&self) -> Shared<'_> {
-        self.region.memory().shared()
+    fn memory(&self) -> &M {
+        self.region.memory()
     }
 
     /// Writes a descriptor at `at`.
     #[inline]
     fn describe(&self, at: usize, part: Part, flags: u16, next: u16) {
-        let shared = self.shared();
-        shared.u64(at).store(part.address.to_le(), Relaxed);
+        let memory = self.memory();
+        memory.store64(at, part.address.to_le(), Relaxed);
         let rest = part.len as u64 & 0xffff_ffff | u64::from(flags) << 32 | u64::from(next) << 48;
-        shared.u64(at + 8).store(rest.to_le(), Relaxed);
+        memory.store64(at + 8, rest.to_le(), Relaxed);
     }
 
     /// Offers the device a chain: what it may read, then what it may write. The device need not
@@ -294,29 +298,29 @@ impl<M: Mapped> Queue<M> {
         shadow.writable = writable.iter().map(Part::len).sum();
         self.outstanding += 1;
         let entry = usize::from(self.available % self.options.size);
-        let shared = self.shared();
+        let memory = self.memory();
         let available = self.layout.available;
-        shared.u16(available + 4 + 2 * entry).store(head.to_le(), Relaxed);
+        memory.store16(available + 4 + 2 * entry, head.to_le(), Relaxed);
         self.available = self.available.wrapping_add(1);
         // A device that sees the index sees the entry, the descriptors and what they point to.
-        self.shared().u16(available + 2).store(self.available.to_le(), Release);
+        self.memory().store16(available + 2, self.available.to_le(), Release);
         Ok(Head(head))
     }
 
     /// Whether the device wants to be rung for what was offered since the last call.
     pub fn must_ring(&mut self) -> bool {
         // The device looks at the index after it has said that it wants to be rung.
-        fence(SeqCst);
+        self.memory().fence();
         let told = core::mem::replace(&mut self.told, self.available);
         if told == self.available {
             return false;
         }
-        let (shared, used) = (self.shared(), self.layout.used);
+        let (memory, used) = (self.memory(), self.layout.used);
         if self.options.event_index {
             let at = used + 4 + USED_ENTRY * usize::from(self.options.size);
-            passed(u16::from_le(shared.u16(at).load(Relaxed)), told, self.available)
+            passed(u16::from_le(memory.load16(at, Relaxed)), told, self.available)
         } else {
-            u16::from_le(shared.u16(used).load(Relaxed)) & NO_NOTIFY == 0
+            u16::from_le(memory.load16(used, Relaxed)) & NO_NOTIFY == 0
         }
     }
 
@@ -329,16 +333,16 @@ impl<M: Mapped> Queue<M> {
         if self.broken {
             return Err(Broken);
         }
-        let shared = self.shared();
+        let memory = self.memory();
         let base = self.layout.used;
-        let index = u16::from_le(shared.u16(base + 2).load(Acquire));
+        let index = u16::from_le(memory.load16(base + 2, Acquire));
         let ahead = index.wrapping_sub(self.used);
         if ahead == 0 {
             return Ok(None);
         }
         let at = base + 4 + USED_ENTRY * usize::from(self.used % self.options.size);
-        let id = u32::from_le(shared.u32(at).load(Relaxed));
-        let written = u32::from_le(shared.u32(at + 4).load(Relaxed)) as usize;
+        let id = u32::from_le(memory.load32(at, Relaxed));
+        let written = u32::from_le(memory.load32(at + 4, Relaxed)) as usize;
         let shadow = self.shadows.get(id as usize).copied().unwrap_or_default();
         if ahead > self.outstanding || !shadow.outstanding || written > shadow.writable {
             self.broken = true;
@@ -370,20 +374,20 @@ impl<M: Mapped> Queue<M> {
     /// Says whether the driver wants to be interrupted when the next chain comes back. Returns
     /// whether one has come already, of which there may be no interrupt.
     pub fn want_interrupt(&mut self, wanted: bool) -> bool {
-        let shared = self.shared();
+        let memory = self.memory();
         let available = self.layout.available;
         if self.options.event_index {
             let at = available + 4 + 2 * usize::from(self.options.size);
             // An index that lies behind is not passed for 65,535 entries.
             let event = if wanted { self.used } else { self.used.wrapping_sub(1) };
-            shared.u16(at).store(event.to_le(), Relaxed);
+            memory.store16(at, event.to_le(), Relaxed);
         } else {
             let flags = if wanted { 0 } else { NO_INTERRUPT };
-            shared.u16(available).store(flags.to_le(), Relaxed);
+            memory.store16(available, flags.to_le(), Relaxed);
         }
         // The device looks at what is wanted after it has given a chain back.
-        fence(SeqCst);
-        u16::from_le(shared.u16(self.layout.used + 2).load(Relaxed)) != self.used
+        self.memory().fence();
+        u16::from_le(memory.load16(self.layout.used + 2, Relaxed)) != self.used
     }
 
     /// Nothing is offered or taken any more.
@@ -394,5 +398,7 @@ impl<M: Mapped> Queue<M> {
 
 #[cfg(test)]
 mod chance;
+#[cfg(test)]
+mod orders;
 #[cfg(test)]
 mod tests;

@@ -4,6 +4,8 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use atoll_transport::Shared;
+
 use super::*;
 use crate::testing::Machine;
 

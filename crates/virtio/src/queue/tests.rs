@@ -2,6 +2,8 @@
 
 use alloc::vec::Vec;
 
+use atoll_transport::Shared;
+
 use super::*;
 use crate::device::{Device, DeviceError, features};
 use crate::requests::Requests;
@@ -17,9 +19,9 @@ fn parts(region: &Region<Shared<'static>>, lens: &[usize]) -> Vec<Part> {
 /// Writes an entry of the used ring, and the index.
 fn give(queue: &Queue<Shared<'static>>, index: u16, id: u32, len: u32) {
     let at = queue.layout.used + 4 + 8 * usize::from(index % queue.options.size);
-    queue.shared().u32(at).store(id.to_le(), Relaxed);
-    queue.shared().u32(at + 4).store(len.to_le(), Relaxed);
-    queue.shared().u16(queue.layout.used + 2).store(index.wrapping_add(1).to_le(), Release);
+    queue.memory().u32(at).store(id.to_le(), Relaxed);
+    queue.memory().u32(at + 4).store(len.to_le(), Relaxed);
+    queue.memory().u16(queue.layout.used + 2).store(index.wrapping_add(1).to_le(), Release);
 }
 
 #[test]
@@ -93,7 +95,7 @@ fn a_device_that_lies_is_found_out() {
         }),
     ];
     fn store_index(queue: &Queue<Shared<'static>>, index: u16) {
-        queue.shared().u16(queue.layout.used + 2).store(index, Relaxed);
+        queue.memory().u16(queue.layout.used + 2).store(index, Relaxed);
     }
     for (name, mischief) in cases {
         let mut machine = Machine::default();
@@ -149,10 +151,10 @@ fn the_device_is_rung_when_it_wants_to_be() {
         let silence = if event_index { 0 } else { NO_NOTIFY };
         let at = queue.layout.used + if event_index { 4 + 8 * 8 } else { 0 };
         // By the index: it wants to hear of the first, which was.
-        queue.shared().u16(at).store(silence, Relaxed);
+        queue.memory().u16(at).store(silence, Relaxed);
         queue.offer(&parts(&region, &[5]), &[]).unwrap();
         assert!(!queue.must_ring());
-        queue.shared().u16(at).store(if event_index { 3 } else { 0 }, Relaxed);
+        queue.memory().u16(at).store(if event_index { 3 } else { 0 }, Relaxed);
         queue.offer(&parts(&region, &[5]), &[]).unwrap();
         assert_eq!(queue.must_ring(), !event_index);
         queue.offer(&parts(&region, &[5]), &[]).unwrap();
@@ -170,7 +172,7 @@ fn an_answer_that_has_come_needs_no_interrupt() {
         let head = queue.offer(&parts(&region, &[5]), &[]).unwrap();
         let at = queue.layout.available + if event_index { 4 + 2 * 8 } else { 0 };
         let says = |queue: &Queue<Shared<'static>>| {
-            let word = queue.shared().u16(at).load(Relaxed);
+            let word = queue.memory().u16(at).load(Relaxed);
             if event_index { passed(word, 0, 1) } else { word & NO_INTERRUPT == 0 }
         };
         assert!(!queue.want_interrupt(false));
