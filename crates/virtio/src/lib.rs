@@ -3,8 +3,9 @@
 //!
 //! Read in this order: [`platform`], what a guest gives: memory that the device sees, a way to
 //! wait; [`queue`], a split virtqueue; [`lent`], buffers of a caller that are the device's for one
-//! call; [`device`], a device by whichever transport, and [`pci`], the usual one; [`requests`], a
-//! queue with its device; then the drivers: [`fs`], [`disk`], [`entropy`].
+//! call; [`device`], a device by whichever transport; [`registers`] and [`machine`], what both of
+//! these need: [`pci`], the usual one, and [`mmio`], that of microVMs; [`requests`], a queue with
+//! its device; then the drivers: [`fs`], [`disk`], [`entropy`].
 //!
 //! The device is hostile. Each word of its half of a queue is read once and checked against a
 //! private copy of what the driver has asked for: numbers of chains that are not outstanding, or
@@ -22,13 +23,18 @@ pub mod disk;
 pub mod entropy;
 pub mod fs;
 pub mod lent;
+pub mod machine;
+pub mod mmio;
 pub mod pci;
 pub mod platform;
 pub mod queue;
+pub mod registers;
 pub mod requests;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
 pub use device::{Device, DeviceError};
+pub use machine::Machine;
 pub use platform::{Platform, Region};
 pub use queue::Queue;
+pub use registers::{Mmio, Registers};

@@ -7,15 +7,13 @@
 pub mod bars;
 pub mod capabilities;
 pub mod function;
-pub mod registers;
 pub mod space;
 
 pub use bars::Gap;
-pub use function::{Machine, PciDevice};
-pub use registers::{Mmio, Registers};
+pub use function::PciDevice;
 pub use space::{ConfigSpace, Found, Function, scan};
 
 #[cfg(test)]
-mod chance;
+pub(crate) mod chance;
 #[cfg(test)]
 mod tests;

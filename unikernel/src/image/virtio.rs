@@ -14,8 +14,8 @@ use atoll_virtio::disk::Disk;
 use atoll_virtio::entropy::Entropy;
 use atoll_virtio::fs::VirtioFs;
 use atoll_virtio::lent::Lent;
-use atoll_virtio::pci::{self, ConfigSpace, Function, Gap, Machine, Mmio, PciDevice, Registers};
-use atoll_virtio::{DeviceError, Platform, Region};
+use atoll_virtio::pci::{self, ConfigSpace, Function, Gap, PciDevice};
+use atoll_virtio::{DeviceError, Machine, Mmio, Platform, Region, Registers};
 
 use crate::frames::DIRECT;
 use crate::{clock, frames, paging, ports};

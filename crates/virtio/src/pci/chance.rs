@@ -8,19 +8,21 @@ use super::bars::{self, Bar};
 use super::capabilities;
 use super::*;
 use crate::device::{Device, DeviceError, features};
+use crate::machine::Machine;
 use crate::queue::Addresses;
+use crate::registers::Registers;
 
 const AT: Function = Function { bus: 0, device: 0, function: 0 };
 
 #[derive(Clone)]
-struct Chance(Rc<Cell<u64>>);
+pub(crate) struct Chance(Rc<Cell<u64>>);
 
 impl Chance {
-    fn new(seed: u64) -> Chance {
+    pub(crate) fn new(seed: u64) -> Chance {
         Chance(Rc::new(Cell::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)))
     }
 
-    fn next(&self) -> u64 {
+    pub(crate) fn next(&self) -> u64 {
         let mut word = self.0.get();
         word ^= word << 13;
         word ^= word >> 7;
@@ -87,10 +89,10 @@ impl ConfigSpace for Space {
 }
 
 /// Registers that say anything and know how long they are.
-struct Anything {
-    chance: Chance,
-    address: u64,
-    len: u64,
+pub(crate) struct Anything {
+    pub(crate) chance: Chance,
+    pub(crate) address: u64,
+    pub(crate) len: u64,
 }
 
 impl Anything {

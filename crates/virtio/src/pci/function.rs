@@ -5,10 +5,11 @@ use alloc::vec::Vec;
 
 use super::bars::{self, BARS, Bar, Gap};
 use super::capabilities::{self, Msix, Place};
-use super::registers::Registers;
 use super::space::{ConfigSpace, Function};
 use crate::device::{Device, DeviceError, Window, features};
+use crate::machine::{self, Machine, status};
 use crate::queue::Addresses;
+use crate::registers::Registers;
 
 /// The common configuration, by offsets in bytes (VIRTIO 1.2, 4.1.4.3).
 mod common {
@@ -30,55 +31,8 @@ mod common {
     pub const QUEUE_USED: usize = 48;
 }
 
-/// Bits of the status.
-mod status {
-    pub const ACKNOWLEDGE: u8 = 1;
-    pub const DRIVER: u8 = 2;
-    pub const DRIVER_OK: u8 = 4;
-    pub const FEATURES_OK: u8 = 8;
-    pub const NEEDS_RESET: u8 = 64;
-}
-
 /// No message.
 const NO_VECTOR: u16 = 0xffff;
-/// How often the device's status is asked for while it is being reset.
-const RESETS: u64 = 1 << 20;
-/// How often a configuration is read again that changes meanwhile.
-const GENERATIONS: usize = 64;
-/// The device is looked after each time that so many turns have passed: that may be an exit of the
-/// virtual machine.
-const TURNS: u64 = 1 << 16;
-
-/// The machine that a device is in.
-pub trait Machine {
-    /// How it reaches registers.
-    type Registers: Registers;
-
-    /// Makes the device's memory from `address` on reachable, as registers. `None` where it
-    /// cannot.
-    fn map(&mut self, address: u64, len: u64) -> Option<Self::Registers>;
-
-    /// Passes a moment while the driver waits. `turn` counts from 0 for each answer. Returns
-    /// whether to look again; else the processor [sleeps](Self::sleep), if the device interrupts.
-    ///
-    /// # Errors
-    /// [`DeviceError::Lost`] when it has waited for too long.
-    fn pause(&mut self, turn: u64) -> Result<bool, DeviceError>;
-
-    /// Sleeps until an interrupt comes, which may have come already since the last sleep.
-    ///
-    /// # Errors
-    /// As [`pause`](Self::pause).
-    fn sleep(&mut self) -> Result<(), DeviceError> {
-        Ok(())
-    }
-
-    /// The address and the data of the message that interrupts this processor. `None` where the
-    /// driver polls.
-    fn message(&self) -> Option<(u64, u32)> {
-        None
-    }
-}
 
 /// A device.
 #[derive(Debug)]
@@ -166,34 +120,8 @@ impl<M: Machine> PciDevice<M> {
     /// Resets the device, and waits until it is.
     fn reset(&mut self) -> bool {
         self.common.write8(common::STATUS, 0);
-        for turn in 0..RESETS {
-            if self.status() == 0 {
-                return true;
-            }
-            if self.machine.pause(turn).is_err() {
-                break;
-            }
-        }
-        false
-    }
-}
-
-/// Copies registers out, each field in its size where it stands at a multiple of that.
-fn read<R: Registers>(registers: &R, at: usize, out: &mut [u8]) {
-    let (mut at, mut rest) = (at, out);
-    while !rest.is_empty() {
-        let len = match rest.len() {
-            4.. if at.is_multiple_of(4) => 4,
-            2.. if at.is_multiple_of(2) => 2,
-            _ => 1,
-        };
-        let (now, later) = rest.split_at_mut(len);
-        match len {
-            4 => now.copy_from_slice(&registers.read32(at).to_le_bytes()),
-            2 => now.copy_from_slice(&registers.read16(at).to_le_bytes()),
-            _ => now[0] = registers.read8(at),
-        }
-        (at, rest) = (at + len, later);
+        let common = &self.common;
+        machine::wait_for_reset(&mut self.machine, || common.read8(common::STATUS).into())
     }
 }
 
@@ -279,12 +207,8 @@ impl<M: Machine> Device for PciDevice<M> {
     }
 
     fn pause(&mut self, _: u16, turn: u64) -> Result<bool, DeviceError> {
-        // All ones: the function has gone.
-        if turn % TURNS == TURNS - 1
-            && (self.status() & status::NEEDS_RESET != 0 || self.status() == 0)
-        {
-            return Err(DeviceError::Lost);
-        }
+        let common = &self.common;
+        machine::look_after(turn, || common.read8(common::STATUS).into())?;
         Ok(self.machine.pause(turn)? || !self.interrupts)
     }
 
@@ -294,17 +218,10 @@ impl<M: Machine> Device for PciDevice<M> {
 
     fn configuration(&mut self, offset: usize, out: &mut [u8]) -> Result<(), DeviceError> {
         let (own, len) = self.own.as_ref().ok_or(DeviceError::Unsupported)?;
-        if offset.checked_add(out.len()).is_none_or(|end| end > *len) {
-            return Err(DeviceError::Unsupported);
-        }
-        for _ in 0..GENERATIONS {
-            let before = self.common.read8(common::GENERATION);
-            read(own, offset, out);
-            if self.common.read8(common::GENERATION) == before {
-                return Ok(());
-            }
-        }
-        Err(DeviceError::Broken)
+        let common = &self.common;
+        machine::configuration(own, 0..*len, offset, out, || {
+            common.read8(common::GENERATION).into()
+        })
     }
 
     fn window(&mut self, number: u8) -> Option<Window> {

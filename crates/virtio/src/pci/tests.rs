@@ -9,7 +9,9 @@ use core::cell::RefCell;
 use super::bars::{Bar, settle};
 use super::*;
 use crate::device::{Device, DeviceError, Window, features, kinds};
+use crate::machine::Machine;
 use crate::queue::Addresses;
+use crate::registers::Registers;
 
 const AT: Function = Function { bus: 0, device: 3, function: 0 };
 

@@ -1,4 +1,4 @@
-//! A function's memory, as registers.
+//! Registers of a device, which lie in memory.
 #![allow(unsafe_code)]
 
 use core::ptr::NonNull;
