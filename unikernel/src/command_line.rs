@@ -16,10 +16,20 @@
 //! | `seed=HEX` | sixteen random bytes; without them a virtio-rng device is asked |
 //! | `stdin=framed` | standard input has an end: see `devices` |
 //! | `report` | at the end the image says what it cost |
+//! | `virtio_mmio.device=SIZE@ADDRESS:INTERRUPT` | a virtio device without a bus |
+//!
+//! The last is a parameter of Linux's, which QEMU's microvm and Firecracker put behind all that
+//! they are given: it counts among the program's arguments too. An argument that begins so is
+//! written with `%76` for its first letter.
 
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
+
+use atoll_virtio::mmio::Place;
+
+/// What the words about devices without a bus begin with.
+const DEVICE: &[u8] = b"virtio_mmio.device=";
 
 /// Where the content of a file system is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +73,8 @@ pub struct CommandLine {
     pub framed: bool,
     /// The image says at the end what it cost.
     pub report: bool,
+    /// Where the registers of virtio devices are that no bus has.
+    pub devices: Vec<Place>,
     /// The program's path, and its arguments.
     pub program: Vec<Vec<u8>>,
 }
@@ -85,14 +97,20 @@ impl CommandLine {
     /// The first word that has no meaning.
     pub fn parse(text: &[u8]) -> Result<CommandLine, NotUnderstood> {
         let mut line = CommandLine::default();
-        let mut words = text.split(|byte| matches!(byte, b' ' | b'\n' | b'\t' | 0));
-        for word in words.by_ref().filter(|word| !word.is_empty()) {
+        let mut words = text
+            .split(|byte| matches!(byte, b' ' | b'\n' | b'\t' | 0))
+            .filter(|word| !word.is_empty());
+        for word in words.by_ref() {
             if word == b"--" {
                 break;
             }
             line.word(word).ok_or_else(|| NotUnderstood(word.to_vec()))?;
         }
-        for word in words.filter(|word| !word.is_empty()) {
+        for word in words {
+            if word.starts_with(DEVICE) {
+                line.word(word).ok_or_else(|| NotUnderstood(word.to_vec()))?;
+                continue;
+            }
             // An argument that is empty is written as a quoted nothing.
             let argument = if word == b"%" { Some(Vec::new()) } else { decoded(word) };
             line.program.push(argument.ok_or_else(|| NotUnderstood(word.to_vec()))?);
@@ -113,6 +131,7 @@ impl CommandLine {
             b"seed" => self.seed = Some(hex(value)?),
             b"stdin" if value == b"framed" => self.framed = true,
             b"report" if equals.is_none() => self.report = true,
+            _ if word.starts_with(DEVICE) => self.devices.push(Place::parse(value)?),
             _ => return None,
         }
         Some(())
@@ -161,13 +180,20 @@ impl CommandLine {
         if self.report {
             out.push_str("report ");
         }
+        for Place { address, len } in &self.devices {
+            let _ = write!(out, "virtio_mmio.device={len}@{address:#x}:0 ");
+        }
         out.push_str("--");
         for argument in &self.program {
             out.push(' ');
+            let mut rest = &argument[..];
             if argument.is_empty() {
                 out.push('%');
+            } else if argument.starts_with(DEVICE) {
+                let _ = write!(out, "%{:02x}", argument[0]);
+                rest = &argument[1..];
             }
-            encode(argument, &mut out);
+            encode(rest, &mut out);
         }
         out
     }
@@ -289,11 +315,36 @@ mod tests {
             seed: Some([7; 16]),
             framed: true,
             report: true,
-            program: vec![b"/bin/sh".to_vec(), b"".to_vec(), b"--".to_vec(), (0..=255).collect()],
+            devices: vec![
+                Place::new(0xfeb0_0000, 512).unwrap(),
+                Place::new(0xfeb0_0200, 512).unwrap(),
+            ],
+            program: vec![
+                b"/bin/sh".to_vec(),
+                b"".to_vec(),
+                b"--".to_vec(),
+                b"virtio_mmio.device=512@0:1".to_vec(),
+                (0..=255).collect(),
+            ],
         };
         assert_eq!(CommandLine::parse(line.write().as_bytes()), Ok(line));
         let empty = CommandLine::default();
         assert_eq!(CommandLine::parse(empty.write().as_bytes()), Ok(empty));
+    }
+
+    /// QEMU writes them behind all that it is given, which ends with the program.
+    #[test]
+    fn devices_come_last() {
+        let text =
+            b"seed=00112233445566778899aabbccddeeff -- p a virtio_mmio.device=512@0xfeb00e00:12 \
+            virtio_mmio.device=512@0xfeb00c00:11";
+        let line = CommandLine::parse(text).unwrap();
+        assert_eq!(line.program, [b"p", b"a"]);
+        let places = [0xfeb0_0e00, 0xfeb0_0c00].map(|address| Place::new(address, 512).unwrap());
+        assert_eq!(line.devices, places);
+        let wrong = b"virtio_mmio.device=1@0:1";
+        let failed = CommandLine::parse(&[b"-- p ", &wrong[..]].concat());
+        assert_eq!(failed, Err(NotUnderstood(wrong.to_vec())));
     }
 
     #[test]
@@ -313,6 +364,8 @@ mod tests {
             "stdin=raw",
             "report=1",
             "console=ttyS0",
+            "virtio_mmio.device=512",
+            "virtio_mmio.drivers=512@0xfeb00000:5",
         ] {
             let text = alloc::format!("  {word} -- p");
             let failed = CommandLine::parse(text.as_bytes());

@@ -17,7 +17,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use crate::failure::{Failure, Outcome, RUN_FAILED};
 use crate::size;
 use crate::volume::{self, Access};
-use machine::{Acceleration, Machine};
+use machine::{Acceleration, Board, Machine};
 use module::Added;
 
 /// Run a Linux program in a bare image: a virtual machine without an operating system.
@@ -72,6 +72,9 @@ struct RunArgs {
     /// How the machine is run: by hardware virtualisation where that works, otherwise emulated.
     #[arg(long, value_name = "HOW", value_enum, default_value = "auto")]
     accel: Acceleration,
+    /// Which machine it is: a PC with PCI, or one with as little as can be.
+    #[arg(long, value_name = "MACHINE", value_enum, default_value = "q35")]
+    machine: Board,
     /// Another argument for QEMU; may be given several times.
     #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
     qemu_arg: Vec<OsString>,
@@ -95,7 +98,7 @@ pub fn run(args: &Args) -> Outcome {
 
 fn run_program(args: &RunArgs) -> Outcome {
     let image = image(args.image.as_deref())?;
-    let mut machine = Machine::new(&args.qemu, &image, args.memory);
+    let mut machine = Machine::new(&args.qemu, &image, args.memory, args.machine);
     let mut volumes = Vec::new();
     for text in &args.volumes {
         volumes.push(attachment(text, &mut machine)?);
@@ -144,6 +147,8 @@ fn run_program(args: &RunArgs) -> Outcome {
         seed: Some(seed),
         framed: true,
         report: args.report,
+        // The emulator tells of them.
+        devices: Vec::new(),
         program: args.program.iter().map(text).collect(),
     };
     machine.run(&line, args.accel, &args.qemu_arg)

@@ -67,11 +67,12 @@ fn report() {
     }
     let now = ports::tsc();
     let [boot, program, file] = [0, 1, 2].map(|mark| MARKS[mark].load(Ordering::Relaxed));
-    let all = ports::exits() - EXITS[0].load(Ordering::Relaxed);
+    let before = EXITS[0].load(Ordering::Relaxed);
+    let all = ports::exits() - before;
     let streams = serial::stream_exits() - EXITS[1].load(Ordering::Relaxed);
     serial::say(format_args!(
-        "report: ticks to the program {}, to its first file {}, to its end {}; exits for its \
-         streams {streams}, for anything else {}",
+        "report: ticks to the program {}, to its first file {}, to its end {}; exits \
+         before the program {before}, for its streams {streams}, for anything else {}",
         program - boot,
         file.saturating_sub(boot),
         now - boot,

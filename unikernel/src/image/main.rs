@@ -50,6 +50,7 @@ fn main(boot: &Boot) -> ! {
     };
     serial::set_framed(line.framed);
     clock::begin();
+    virtio::begin(&line.devices);
     random::begin(line.seed);
     let tree = volumes::attach(&line, boot.module());
     process::begin(tree, &line);

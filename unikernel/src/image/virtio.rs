@@ -1,9 +1,12 @@
-//! The machine's side of virtio devices: the configuration space by ports, registers in memory, and
-//! memory that a device reaches by physical addresses. The drivers are `atoll-virtio`.
+//! The machine's side of virtio devices: the configuration space by ports, registers in memory,
+//! those without a bus where the command line says, and memory that a device reaches by physical
+//! addresses. The drivers are `atoll-virtio`.
 //!
 //! Answers are polled for. Each access to a register leaves the virtual machine, and is counted.
 #![allow(unsafe_code)]
 
+use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::ptr::NonNull;
 
 use atoll_transport::Shared;
@@ -14,10 +17,12 @@ use atoll_virtio::disk::Disk;
 use atoll_virtio::entropy::Entropy;
 use atoll_virtio::fs::VirtioFs;
 use atoll_virtio::lent::Lent;
+use atoll_virtio::mmio::{MmioDevice, Place};
 use atoll_virtio::pci::{self, ConfigSpace, Function, Gap, PciDevice};
-use atoll_virtio::{DeviceError, Machine, Mmio, Platform, Region, Registers};
+use atoll_virtio::{Device, DeviceError, Machine, Mmio, Platform, Region, Registers};
 
 use crate::frames::DIRECT;
+use crate::sole::Sole;
 use crate::{clock, frames, paging, ports};
 
 /// Ports of the configuration space: which word, and that word.
@@ -157,19 +162,51 @@ fn present(address: u64) -> u64 {
     address
 }
 
+/// A device, by whichever transport. It is there until the end.
+type Any = &'static mut dyn Device;
 /// A disk.
-pub type VirtioDisk = Disk<PciDevice<Here>, Memory>;
+pub type VirtioDisk = Disk<Any, Memory>;
 /// A file system that a device serves.
-pub type Served = Forgetting<Client<VirtioFs<PciDevice<Here>, Memory>>>;
+pub type Served = Forgetting<Client<VirtioFs<Any, Memory>>>;
 
-/// The device with this number among those of its kind, in the order of their addresses.
-fn device(kind: u16, number: u32) -> Result<PciDevice<Here>, DeviceError> {
+/// Where devices without a bus are, in the order of their addresses.
+static PLACES: Sole<Vec<Place>> = Sole::new();
+
+/// Says where devices without a bus are. Called once, before a device is asked for.
+pub fn begin(places: &[Place]) {
+    let mut places = places.to_vec();
+    places.sort();
+    // SAFETY: nothing has asked for them yet.
+    unsafe { PLACES.set(places) };
+}
+
+/// The device with this number among those of its kind: those on PCI in the order of their
+/// addresses, then those without a bus in the order of theirs.
+fn device(kind: u16, number: u32) -> Result<Any, DeviceError> {
     let all = pci::scan(&mut Ports);
-    let found = all.iter().filter(|found| found.kind == kind).nth(number as usize);
-    let function = found.ok_or(DeviceError::Lost)?.function;
-    // The firmware has given all devices their addresses.
-    let (mut low, mut high) = (Gap::new(0, 0), Gap::new(0, 0));
-    PciDevice::new(&mut Ports, function, &mut low, &mut high, Here::default())
+    let mut number = number as usize;
+    for found in all.iter().filter(|found| found.kind == kind) {
+        if number == 0 {
+            // The firmware has given all devices their addresses.
+            let (mut low, mut high) = (Gap::new(0, 0), Gap::new(0, 0));
+            let here = Here::default();
+            let device = PciDevice::new(&mut Ports, found.function, &mut low, &mut high, here)?;
+            return Ok(Box::leak(Box::new(device)));
+        }
+        number -= 1;
+    }
+    let mut missing = DeviceError::Lost;
+    // SAFETY: they were set at the start, and nothing changes them.
+    for &place in unsafe { PLACES.get() }.iter() {
+        match MmioDevice::new(place, Here::default()) {
+            Ok(device) if device.kind() != kind => {}
+            Ok(device) if number == 0 => return Ok(Box::leak(Box::new(device))),
+            Ok(_) => number -= 1,
+            // It may have been this one, by the old interface alone.
+            Err(error) => missing = error,
+        }
+    }
+    Err(missing)
 }
 
 /// The disk with this number.

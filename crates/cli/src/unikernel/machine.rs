@@ -37,6 +37,17 @@ pub enum Acceleration {
     Tcg,
 }
 
+/// Which machine the emulator plays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Board {
+    /// A whole PC, with its devices on PCI.
+    Q35,
+    /// As little as a virtual machine can be: its devices have no bus (virtio-mmio).
+    Microvm,
+}
+
+/// How many devices QEMU's microvm has places for, as long as it tells of them on the command line.
+const PLACES: usize = 8;
 /// How long the image may take to begin when hardware virtualisation is tried.
 const TRIED: Duration = Duration::from_secs(5);
 /// Pieces in which the module is written; those that are zeros are left out.
@@ -47,6 +58,7 @@ pub struct Machine {
     qemu: PathBuf,
     image: PathBuf,
     memory: u64,
+    board: Board,
     module: Option<OwnedFd>,
     devices: Vec<OsString>,
     /// The volumes of its disks: locked against others until it has ended.
@@ -68,11 +80,12 @@ enum Said {
 
 impl Machine {
     /// One with the image at `image` and so many bytes of memory.
-    pub fn new(qemu: &Path, image: &Path, memory: u64) -> Machine {
+    pub fn new(qemu: &Path, image: &Path, memory: u64, board: Board) -> Machine {
         Machine {
             qemu: qemu.to_owned(),
             image: image.to_owned(),
             memory,
+            board,
             module: None,
             devices: Vec::new(),
             disks: Vec::new(),
@@ -105,8 +118,12 @@ impl Machine {
             )
             .into(),
         );
+        let device = match self.board {
+            Board::Q35 => format!("virtio-blk-pci,drive=disk{number},disable-legacy=on"),
+            Board::Microvm => format!("virtio-blk-device,drive=disk{number},{}", self.place()?),
+        };
         self.devices.push("-device".into());
-        self.devices.push(format!("virtio-blk-pci,drive=disk{number},disable-legacy=on").into());
+        self.devices.push(device.into());
         self.disks.push(volume);
         Ok(number)
     }
@@ -117,11 +134,26 @@ impl Machine {
         let socket = quoted(socket)?;
         self.devices.push("-chardev".into());
         self.devices.push(format!("socket,id=served{number},path={socket}").into());
+        let options = format!("chardev=served{number},tag=served{number}");
+        let device = match self.board {
+            Board::Q35 => format!("vhost-user-fs-pci,{options}"),
+            Board::Microvm => format!("vhost-user-fs-device,{options},{}", self.place()?),
+        };
         self.devices.push("-device".into());
-        let device = format!("vhost-user-fs-pci,chardev=served{number},tag=served{number}");
         self.devices.push(device.into());
         self.served += 1;
         Ok(number)
+    }
+
+    /// The place of the next device of a microvm, as an option. QEMU's own choice is the last that
+    /// is free, while the image counts devices by their addresses.
+    fn place(&self) -> Result<String, Failure> {
+        let number = self.disks.len() + self.served as usize;
+        if number >= PLACES {
+            let why = format!("a microvm takes {PLACES} volumes that are not in memory");
+            return Err(Failure::new(format!("{why}; --machine q35 takes more")));
+        }
+        Ok(format!("bus=virtio-mmio-bus.{number}"))
     }
 
     /// Gives it the initial module.
@@ -201,7 +233,17 @@ impl Machine {
         let how: [&str; 4] =
             if kvm { ["-accel", "kvm", "-cpu", "host"] } else { ["-accel", "tcg", "-cpu", "max"] };
         command.args(how);
-        command.args(["-M", "q35", "-nodefaults", "-no-user-config", "-no-reboot"]);
+        let board: &[&str] = match self.board {
+            Board::Q35 => &["q35"],
+            // With ACPI the command line would not say where the devices are. The clocks may be
+            // off where the machine is not emulated.
+            Board::Microvm => &[
+                "microvm,acpi=off,auto-kernel-cmdline=on,rtc=on,pit=on,pic=off",
+                "-global",
+                "virtio-mmio.force-legacy=off",
+            ],
+        };
+        command.arg("-M").args(board).args(["-nodefaults", "-no-user-config", "-no-reboot"]);
         command.args(["-display", "none", "-m", &format!("{}k", self.memory.div_ceil(1024))]);
         command.args(["-chardev", "stdio,id=streams,signal=off", "-serial", "chardev:streams"]);
         for (name, end) in ["control", "errors"].into_iter().zip(ends) {
@@ -212,7 +254,13 @@ impl Machine {
             let file = format!("file,id={name},append=on,path=/dev/fdset/{set}");
             command.args(["-chardev", &file]);
         }
-        command.args(["-serial", "chardev:errors"]);
+        match self.board {
+            Board::Q35 => command.args(["-serial", "chardev:errors"]),
+            // It has one line of its own.
+            Board::Microvm => {
+                command.args(["-device", "isa-serial,iobase=0x2f8,irq=3,chardev=errors"])
+            }
+        };
         command.args(["-device", "isa-debugcon,iobase=0xe9,chardev=control"]);
         command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
         command.arg("-kernel").arg(&self.image).args(["-append", line]);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use atoll_vm::Virtiofsd;
 
 use crate::common::{TempDir, atoll, folder, fsck, ok, volume, wait_until};
-use crate::image::{compile, run, unikernel};
+use crate::image::{compile, on_each_machine, run, unikernel};
 use crate::programs::postmark_counts;
 
 /// A server of a volume for virtual machines.
@@ -131,75 +131,81 @@ fn passes_over_files_and_names() {
 
 #[test]
 fn a_volume_made_inside_is_read_outside_and_the_reverse() {
-    let dir = folder();
-    let volume = volume(dir.path(), "v", "64M");
-    let mut bytes = Vec::new();
-    fs::File::open("/dev/urandom").unwrap().take(300_000).read_to_end(&mut bytes).unwrap();
-    fs::write(dir.path().join("random"), &bytes).unwrap();
-    let inside = |place: &str| format!("{}:{place}", volume.display());
-    ok(atoll().arg("cp").arg(dir.path().join("random")).arg(inside("/outside")));
-    let source = at_data(&volume);
-    let mut command = unikernel(["-v", &source]);
-    let ran = run(command.args(["busybox", "cp", "/data/outside", "/data/inside"]), b"");
-    assert_eq!(ran.ok(), "");
-    // It was unmounted: there is nothing to recover.
-    fsck(&volume);
-    ok(atoll().arg("cp").arg(inside("/inside")).arg(dir.path().join("back")));
-    assert!(fs::read(dir.path().join("back")).unwrap() == bytes, "what was copied inside");
-    // For looking only.
-    let read_only = format!("{source}:ro");
-    let mut command = unikernel(["-v", &read_only]);
-    let ran = run(command.args(["busybox", "rm", "/data/inside"]), b"");
-    assert!(ran.code() == 1 && ran.errors.contains("Read-only file system"), "{ran:#?}");
-    // Nobody else has it meanwhile.
-    let mut command = unikernel(["-v", &source]);
-    command.args(["busybox", "sh", "-c", "echo ready; read line; true"]);
-    let mut holder = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut said = String::new();
-    BufReader::new(holder.stdout.take().unwrap()).read_line(&mut said).unwrap();
-    assert_eq!(said, "ready\n");
-    let ran = atoll().arg("fsck").arg(&volume).output().unwrap();
-    assert!(String::from_utf8_lossy(&ran.stderr).contains("in use"), "{ran:?}");
-    drop(holder.stdin.take());
-    assert!(holder.wait().unwrap().success());
-    fsck(&volume);
+    on_each_machine(|| {
+        let dir = folder();
+        let volume = volume(dir.path(), "v", "64M");
+        let mut bytes = Vec::new();
+        fs::File::open("/dev/urandom").unwrap().take(300_000).read_to_end(&mut bytes).unwrap();
+        fs::write(dir.path().join("random"), &bytes).unwrap();
+        let inside = |place: &str| format!("{}:{place}", volume.display());
+        ok(atoll().arg("cp").arg(dir.path().join("random")).arg(inside("/outside")));
+        let source = at_data(&volume);
+        let mut command = unikernel(["-v", &source]);
+        let ran = run(command.args(["busybox", "cp", "/data/outside", "/data/inside"]), b"");
+        assert_eq!(ran.ok(), "");
+        // It was unmounted: there is nothing to recover.
+        fsck(&volume);
+        ok(atoll().arg("cp").arg(inside("/inside")).arg(dir.path().join("back")));
+        assert!(fs::read(dir.path().join("back")).unwrap() == bytes, "what was copied inside");
+        // For looking only.
+        let read_only = format!("{source}:ro");
+        let mut command = unikernel(["-v", &read_only]);
+        let ran = run(command.args(["busybox", "rm", "/data/inside"]), b"");
+        assert!(ran.code() == 1 && ran.errors.contains("Read-only file system"), "{ran:#?}");
+        // Nobody else has it meanwhile.
+        let mut command = unikernel(["-v", &source]);
+        command.args(["busybox", "sh", "-c", "echo ready; read line; true"]);
+        let mut holder = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(holder.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        assert_eq!(said, "ready\n");
+        let ran = atoll().arg("fsck").arg(&volume).output().unwrap();
+        assert!(String::from_utf8_lossy(&ran.stderr).contains("in use"), "{ran:?}");
+        drop(holder.stdin.take());
+        assert!(holder.wait().unwrap().success());
+        fsck(&volume);
+    });
 }
 
 #[test]
 fn programs_run_on_a_disk() {
-    let dir = folder();
-    let volume = volume(dir.path(), "v", "64M");
-    let source = at_data(&volume);
-    postmark_counts(500, true, [500, 264, 243, 257, 528, 236], &["-v", &source]);
-    let mut command = unikernel(["-v", &source]);
-    let script = b"create table t (i integer, s text);
-        with recursive n(x) as (select 1 union all select x + 1 from n where x < 20000)
-        insert into t select x, 'row ' || x from n;
-        insert into t values (0, 'one by itself'); select count(*), sum(i) from t;
-        pragma integrity_check;\n";
-    let ran = run(command.args(["sqlite3", "/data/test.db"]), script);
-    assert_eq!(ran.ok(), "20001|200010000\nok\n");
-    fsck(&volume);
-    // The whole root, the program too, is on a disk.
-    let inside = |place: &str| format!("{}:{place}", volume.display());
-    ok(atoll().arg("mkdir").arg(inside("/bin")));
-    ok(atoll().args(["cp", "/bin/busybox"]).arg(inside("/bin/busybox")));
-    let source = format!("{}:/", volume.display());
-    let ran = run(unikernel(["-v", &source]).args(["busybox", "ls", "/"]), b"");
-    assert_eq!(ran.ok(), "bin\ndev\ntest.db\n");
-    fsck(&volume);
+    on_each_machine(|| {
+        let dir = folder();
+        let volume = volume(dir.path(), "v", "64M");
+        let source = at_data(&volume);
+        postmark_counts(500, true, [500, 264, 243, 257, 528, 236], &["-v", &source]);
+        let mut command = unikernel(["-v", &source]);
+        let script = b"create table t (i integer, s text);
+            with recursive n(x) as (select 1 union all select x + 1 from n where x < 20000)
+            insert into t select x, 'row ' || x from n;
+            insert into t values (0, 'one by itself'); select count(*), sum(i) from t;
+            pragma integrity_check;\n";
+        let ran = run(command.args(["sqlite3", "/data/test.db"]), script);
+        assert_eq!(ran.ok(), "20001|200010000\nok\n");
+        fsck(&volume);
+        // The whole root, the program too, is on a disk.
+        let inside = |place: &str| format!("{}:{place}", volume.display());
+        ok(atoll().arg("mkdir").arg(inside("/bin")));
+        ok(atoll().args(["cp", "/bin/busybox"]).arg(inside("/bin/busybox")));
+        let source = format!("{}:/", volume.display());
+        let ran = run(unikernel(["-v", &source]).args(["busybox", "ls", "/"]), b"");
+        assert_eq!(ran.ok(), "bin\ndev\ntest.db\n");
+        fsck(&volume);
+    });
 }
 
 #[test]
 fn programs_run_on_a_served_volume_that_the_host_uses_too() {
-    let dir = folder();
-    let volume = volume(dir.path(), "v", "64M");
-    let server = serve(dir.path(), &volume);
-    let source = at_data(&dir.path().join("guests"));
-    by_chance(&dir, &source, 1000);
-    postmark_counts(500, true, [500, 264, 243, 257, 528, 236], &["-v", &source]);
-    drop(server);
-    fsck(&volume);
+    on_each_machine(|| {
+        let dir = folder();
+        let volume = volume(dir.path(), "v", "64M");
+        let server = serve(dir.path(), &volume);
+        let source = at_data(&dir.path().join("guests"));
+        by_chance(&dir, &source, 1000);
+        postmark_counts(500, true, [500, 264, 243, 257, 528, 236], &["-v", &source]);
+        drop(server);
+        fsck(&volume);
+    });
 }
 
 #[test]
@@ -286,15 +292,17 @@ fn kills() -> u32 {
 
 #[test]
 fn what_was_done_on_a_disk_survives_the_machine() {
-    let dir = folder();
-    let volume = volume(dir.path(), "v", "256M");
-    killed(&dir, &at_data(&volume), kills(), || {
-        // QEMU ends a moment after the command that was killed, and has the volume until then.
-        wait_until("the machine has ended", || {
-            let ran = atoll().arg("fsck").arg(&volume).output().unwrap();
-            let said = String::from_utf8_lossy(&ran.stderr);
-            assert!(ran.status.success() || said.contains("in use"), "{said}");
-            ran.status.success()
+    on_each_machine(|| {
+        let dir = folder();
+        let volume = volume(dir.path(), "v", "256M");
+        killed(&dir, &at_data(&volume), kills(), || {
+            // QEMU ends a moment after the command that was killed, and has the volume until then.
+            wait_until("the machine has ended", || {
+                let ran = atoll().arg("fsck").arg(&volume).output().unwrap();
+                let said = String::from_utf8_lossy(&ran.stderr);
+                assert!(ran.status.success() || said.contains("in use"), "{said}");
+                ran.status.success()
+            });
         });
     });
 }
@@ -307,4 +315,38 @@ fn what_was_done_on_a_served_volume_survives_the_machine() {
     killed(&dir, &at_data(&dir.path().join("guests")), kills(), || ());
     drop(server);
     fsck(&volume);
+}
+
+/// QEMU would fill the places of a microvm from the last on, while the image counts from the first:
+/// each volume is at its own directory, whatever kind of device has it.
+#[test]
+fn each_volume_of_a_microvm_is_at_its_own_directory() {
+    let dir = folder();
+    let served = volume(dir.path(), "served", "16M");
+    let server = serve(dir.path(), &served);
+    let mut options: Vec<String> = ["--machine", "microvm"].map(String::from).into();
+    for number in 0..3 {
+        let volume = volume(dir.path(), &format!("v{number}"), "16M");
+        fs::write(dir.path().join("name"), format!("{number}\n")).unwrap();
+        ok(atoll()
+            .arg("cp")
+            .arg(dir.path().join("name"))
+            .arg(format!("{}:/name", volume.display())));
+        // Among them one of another kind.
+        if number == 1 {
+            options.extend(["-v".into(), format!("{}/guests:/served", dir.path().display())]);
+        }
+        options.extend(["-v".into(), format!("{}:/data{number}", volume.display())]);
+    }
+    let script = "for d in /data*; do read n < $d/name; echo $n; done
+        echo $n > /served/copy; read n < /served/copy; echo $n";
+    let ran = run(unikernel(&options).args(["busybox", "sh", "-c", script]), b"");
+    assert_eq!(ran.ok(), "0\n1\n2\n2\n");
+    for _ in 0..5 {
+        options.extend(["-v".into(), format!("{}/guests:/more", dir.path().display())]);
+    }
+    let said = crate::common::fails(unikernel(&options).arg("busybox"), 125);
+    assert!(said.contains("a microvm takes 8 volumes"), "{said}");
+    drop(server);
+    fsck(&served);
 }

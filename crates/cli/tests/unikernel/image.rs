@@ -1,5 +1,6 @@
 //! The image, built once for all tests of this program, and runs of it that end in time.
 
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -55,10 +56,34 @@ impl Ran {
     }
 }
 
+thread_local! {
+    /// The machine of this test.
+    static MACHINE: Cell<&'static str> = const { Cell::new("q35") };
+}
+
+/// The machine of this test.
+pub fn machine() -> &'static str {
+    MACHINE.get()
+}
+
+/// Runs `test` on each of the machines that the command knows.
+pub fn on_each_machine(mut test: impl FnMut()) {
+    for machine in ["q35", "microvm"] {
+        println!("on {machine}");
+        MACHINE.set(machine);
+        test();
+    }
+    MACHINE.set("q35");
+}
+
 /// `atoll unikernel run` with `options`; what it runs comes behind.
 pub fn unikernel(options: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
     let mut command = atoll();
-    command.args(["unikernel", "run", "--accel", "tcg", "--image"]).arg(image()).args(options);
+    command.args(["unikernel", "run", "--accel", "tcg", "--image"]).arg(image());
+    if machine() != "q35" {
+        command.args(["--machine", machine()]);
+    }
+    command.args(options);
     command.arg("--");
     command
 }
