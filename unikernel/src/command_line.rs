@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `volume=PATH,ram:BYTES` | a new volume in memory |
 //! | `volume=PATH,module` | the volume in the initial module, changed in memory alone |
+//! | `volume=PATH,built-in` | the same of the volume that is built into the image |
 //! | `volume=PATH,disk:N[,ro][,incarnation=HEX]` | the volume on the N-th virtio-blk device |
 //! | `volume=PATH,fs:N[,ro]` | what the N-th virtio-fs device serves |
 //! | `env=NAME=VALUE` | a variable of the program's environment |
@@ -38,6 +39,8 @@ pub enum Source {
     Ram(u64),
     /// The initial module, which is a volume.
     Module,
+    /// The volume that is built into the image.
+    BuiltIn,
     /// The virtio-blk device of this number, counted from 0 in the order of their addresses.
     Disk(u32),
     /// The virtio-fs device of this number.
@@ -118,6 +121,30 @@ impl CommandLine {
         Ok(line)
     }
 
+    /// Adds what `more` says, which the machine is started with, to this, which is built into the
+    /// image. A program with its arguments takes the place of the one before, as do a directory
+    /// and a seed; of variables with one name the program finds the last.
+    pub fn add(&mut self, more: CommandLine) {
+        let CommandLine { volumes, environment, directory, seed, .. } = more;
+        self.volumes.extend(volumes);
+        for variable in environment {
+            let name = variable.split(|&byte| byte == b'=').next().unwrap_or_default();
+            let same = |it: &Vec<u8>| it.split(|&byte| byte == b'=').next() == Some(name);
+            self.environment.retain(|it| !same(it));
+            self.environment.push(variable);
+        }
+        if !directory.is_empty() {
+            self.directory = directory;
+        }
+        self.seed = seed.or(self.seed);
+        self.framed |= more.framed;
+        self.report |= more.report;
+        self.devices.extend(more.devices);
+        if !more.program.is_empty() {
+            self.program = more.program;
+        }
+    }
+
     fn word(&mut self, word: &[u8]) -> Option<()> {
         let equals = word.iter().position(|&byte| byte == b'=');
         let (name, value) = match equals {
@@ -147,6 +174,7 @@ impl CommandLine {
             let _ = match volume.source {
                 Source::Ram(bytes) => write!(out, ",ram:{bytes}"),
                 Source::Module => write!(out, ",module"),
+                Source::BuiltIn => write!(out, ",built-in"),
                 Source::Disk(number) => write!(out, ",disk:{number}"),
                 Source::Served(number) => write!(out, ",fs:{number}"),
             };
@@ -214,6 +242,7 @@ fn volume(value: &[u8]) -> Option<Volume> {
     let source = match kind {
         b"ram" => Source::Ram(number(rest)?),
         b"module" if colon.is_none() => Source::Module,
+        b"built-in" if colon.is_none() => Source::BuiltIn,
         b"disk" => Source::Disk(number(rest)?.try_into().ok()?),
         b"fs" => Source::Served(number(rest)?.try_into().ok()?),
         _ => return None,
@@ -309,6 +338,12 @@ mod tests {
                     read_only: false,
                     incarnation: [0; 16],
                 },
+                Volume {
+                    path: b"/b".to_vec(),
+                    source: Source::BuiltIn,
+                    read_only: true,
+                    incarnation: [0; 16],
+                },
             ],
             environment: vec![b"A=b c\n".to_vec(), b"X=".to_vec()],
             directory: b"/a".to_vec(),
@@ -348,6 +383,25 @@ mod tests {
     }
 
     #[test]
+    fn what_the_machine_is_started_with_comes_to_what_is_built_in() {
+        let parse = |text: &str| CommandLine::parse(text.as_bytes()).unwrap();
+        let built = "volume=/,built-in env=A=1 env=AB=2 cwd=/a -- p a";
+        let mut line = parse(built);
+        line.add(parse(""));
+        assert_eq!(line, parse(built));
+        line.add(parse(
+            "volume=/d,disk:0 env=A=3 seed=00112233445566778899aabbccddeeff stdin=framed report \
+             virtio_mmio.device=512@4096:1",
+        ));
+        let both = "volume=/,built-in volume=/d,disk:0 env=AB=2 env=A=3 cwd=/a \
+            seed=00112233445566778899aabbccddeeff stdin=framed report virtio_mmio.device=512@4096:1 \
+            -- p a";
+        assert_eq!(line, parse(both));
+        line.add(parse("cwd=/b -- q"));
+        assert_eq!(line, parse(&both.replace("cwd=/a", "cwd=/b").replace("p a", "q")));
+    }
+
+    #[test]
     fn words_without_meaning_are_named() {
         for word in [
             "volume=/",
@@ -355,6 +409,7 @@ mod tests {
             "volume=/,ram:x",
             "volume=/,ram",
             "volume=/,module:1",
+            "volume=/,built-in:1",
             "volume=/,disk:0,rw",
             "volume=/,disk:99999999999",
             "volume=/,disk:0,incarnation=12",

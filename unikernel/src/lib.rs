@@ -2,7 +2,8 @@
 //! privilege level, the programs' system calls answered by the POSIX layer.
 //!
 //! This library is the part that needs no machine, which is built and tested anywhere. Read in this
-//! order: [`command_line`] what the image is told; [`elf`] programs as they lie in a file;
+//! order: [`command_line`] what the image is told, [`built_in`] what it has in itself; [`elf`]
+//! programs as they lie in a file;
 //! [`areas`] which addresses a program has; [`stack`] what it finds on its stack; [`abi`]
 //! structures of Linux's; [`devices`] console, random numbers
 //! and the like as files; [`framing`] standard input with an end; [`tree`]
@@ -17,6 +18,7 @@ extern crate std;
 
 pub mod abi;
 pub mod areas;
+pub mod built_in;
 pub mod command_line;
 pub mod devices;
 pub mod elf;

@@ -1,8 +1,10 @@
 //! `atoll unikernel`: runs a Linux program in a bare image, in a virtual machine of its own.
 //!
-//! [`module`] makes the image's initial module, a volume with the program in it; [`machine`] is the
-//! virtual machine: QEMU's command line, the streams, and how it ends.
+//! [`module`] makes a volume with the program in it, the image's initial module; [`machine`] is the
+//! virtual machine: QEMU's command line, the streams, and how it ends; [`build`] makes an image
+//! that has the volume in itself.
 
+mod build;
 mod machine;
 mod module;
 
@@ -30,6 +32,75 @@ pub struct Args {
 #[derive(clap::Subcommand)]
 enum Command {
     Run(RunArgs),
+    Build(build::Args),
+}
+
+/// What is in the image's file tree, and what the program is started with.
+#[derive(clap::Args)]
+struct Inside {
+    /// A file or directory of this machine that is copied to the root in memory, at the same path
+    /// or at PATH.
+    #[arg(long, value_name = "FILE[:PATH]")]
+    add: Vec<OsString>,
+    /// A variable of the program's environment, which has nothing else.
+    #[arg(short, long = "env", value_name = "NAME=VALUE")]
+    environment: Vec<OsString>,
+    /// The program's working directory.
+    #[arg(short = 'w', long, value_name = "PATH")]
+    directory: Option<PathBuf>,
+    /// The image; otherwise the file atoll-unikernel beside this program, or in ../lib/atoll.
+    #[arg(long, value_name = "FILE", env = "ATOLL_UNIKERNEL")]
+    image: Option<PathBuf>,
+}
+
+impl Inside {
+    /// Makes the root of `volumes` a volume with `program` in it, which the image finds as
+    /// `source`: where none is named, or one in memory. `None`: it is something else.
+    fn root(
+        &self,
+        volumes: &mut Vec<Volume>,
+        program: &OsStr,
+        source: Source,
+    ) -> Result<Option<Vec<u8>>, Failure> {
+        let root = volumes.iter_mut().find(|volume| volume.path == b"/");
+        let (bytes, asked) = match &root {
+            None => (RAM, false),
+            Some(Volume { source: Source::Ram(bytes), .. }) => (*bytes, true),
+            Some(_) if !self.add.is_empty() => {
+                return Err(Failure::new("--add is for a root in memory, and a volume is at /"));
+            }
+            Some(_) => return Ok(None),
+        };
+        let added: Result<Vec<Added>, Failure> =
+            self.add.iter().map(|text| Added::parse(text)).collect();
+        let content = module::make(program, &added?, bytes, asked)?;
+        let made = Volume {
+            path: b"/".to_vec(),
+            source,
+            read_only: root.as_ref().is_some_and(|root| root.read_only),
+            incarnation: [0; 16],
+        };
+        match root {
+            Some(root) => *root = made,
+            None => volumes.push(made),
+        }
+        Ok(Some(content))
+    }
+
+    /// What the image is told of `volumes` and `program`.
+    fn line(&self, volumes: Vec<Volume>, program: &[OsString]) -> CommandLine {
+        let text = |text: &OsString| text.as_bytes().to_vec();
+        CommandLine {
+            volumes,
+            environment: self.environment.iter().map(text).collect(),
+            directory: self
+                .directory
+                .as_deref()
+                .map_or(Vec::new(), |path| path.as_os_str().as_bytes().to_vec()),
+            program: program.iter().map(text).collect(),
+            ..CommandLine::default()
+        }
+    }
 }
 
 /// Run a program in the image, with volumes in its file tree.
@@ -50,22 +121,11 @@ struct RunArgs {
     /// both for looking only.
     #[arg(short, long = "volume", value_name = "SOURCE:PATH[:ro]")]
     volumes: Vec<OsString>,
-    /// A file or directory of this machine that is copied to the root in memory, at the same path
-    /// or at PATH.
-    #[arg(long, value_name = "FILE[:PATH]")]
-    add: Vec<OsString>,
-    /// A variable of the program's environment, which has nothing else.
-    #[arg(short, long = "env", value_name = "NAME=VALUE")]
-    environment: Vec<OsString>,
-    /// The program's working directory.
-    #[arg(short = 'w', long, value_name = "PATH")]
-    directory: Option<PathBuf>,
+    #[command(flatten)]
+    inside: Inside,
     /// Memory of the machine, the root in memory included.
     #[arg(short, long, value_name = "SIZE", value_parser = size::parse, default_value = "256M")]
     memory: u64,
-    /// The image; otherwise the file atoll-unikernel beside this program, or in ../lib/atoll.
-    #[arg(long, value_name = "FILE", env = "ATOLL_UNIKERNEL")]
-    image: Option<PathBuf>,
     /// The emulator.
     #[arg(long, value_name = "PROGRAM", env = "ATOLL_QEMU", default_value = "qemu-system-x86_64")]
     qemu: PathBuf,
@@ -82,8 +142,8 @@ struct RunArgs {
     /// left for its host.
     #[arg(long)]
     report: bool,
-    /// The program and its arguments.
-    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    /// The program and its arguments. An image that was built with a program runs that one without.
+    #[arg(trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
 
@@ -92,64 +152,41 @@ const RAM: u64 = 64 << 20;
 
 /// Runs it.
 pub fn run(args: &Args) -> Outcome {
-    let Command::Run(args) = &args.command;
-    run_program(args).map_err(|failure| failure.with_status(RUN_FAILED))
+    match &args.command {
+        Command::Run(args) => run_program(args).map_err(|failure| failure.with_status(RUN_FAILED)),
+        Command::Build(args) => build::run(args),
+    }
 }
 
 fn run_program(args: &RunArgs) -> Outcome {
-    let image = image(args.image.as_deref())?;
+    let image = image(args.inside.image.as_deref())?;
+    let is_built = build::is_built(&image, args.memory)?;
+    if args.program.is_empty() && !is_built {
+        return Err(Failure::new("name a program: none is built into the image"));
+    }
+    if is_built && !args.inside.add.is_empty() {
+        return Err(Failure::new("--add is for `atoll unikernel build`: the image is built"));
+    }
     let mut machine = Machine::new(&args.qemu, &image, args.memory, args.machine);
     let mut volumes = Vec::new();
     for text in &args.volumes {
-        volumes.push(attachment(text, &mut machine)?);
+        volumes.push(attachment(text, Some(&mut machine))?);
     }
-    let root = volumes.iter_mut().find(|volume| volume.path == b"/");
-    let bytes = match &root {
-        None => Some(RAM),
-        Some(Volume { source: Source::Ram(bytes), .. }) => Some(*bytes),
-        Some(_) => None,
-    };
-    match bytes {
-        Some(bytes) => {
-            let added: Result<Vec<Added>, Failure> =
-                args.add.iter().map(|text| Added::parse(text)).collect();
-            let asked = root.is_some();
-            machine.set_module(module::make(&args.program[0], &added?, bytes, asked)?)?;
-            let module = Volume {
-                path: b"/".to_vec(),
-                source: Source::Module,
-                read_only: root.as_ref().is_some_and(|root| root.read_only),
-                incarnation: [0; 16],
-            };
-            match root {
-                Some(root) => *root = module,
-                None => volumes.push(module),
-            }
-        }
-        None if !args.add.is_empty() => {
-            return Err(Failure::new("--add is for a root in memory, and a volume is at /"));
-        }
-        None => {}
+    if !is_built
+        && let Some(content) = args.inside.root(&mut volumes, &args.program[0], Source::Module)?
+    {
+        machine.set_module(content)?;
     }
     let mut seed = [0; 16];
     let got = getrandom(&mut seed[..], GetRandomFlags::empty());
     if got.is_ok_and(|got| got < seed.len()) || got.is_err() {
         return Err(Failure::new("this machine has no random numbers"));
     }
-    let text = |text: &OsString| text.as_bytes().to_vec();
     let line = CommandLine {
-        volumes,
-        environment: args.environment.iter().map(text).collect(),
-        directory: args
-            .directory
-            .as_deref()
-            .map_or(Vec::new(), |path| path.as_os_str().as_bytes().to_vec()),
         seed: Some(seed),
         framed: true,
         report: args.report,
-        // The emulator tells of them.
-        devices: Vec::new(),
-        program: args.program.iter().map(text).collect(),
+        ..args.inside.line(volumes, &args.program)
     };
     machine.run(&line, args.accel, &args.qemu_arg)
 }
@@ -176,8 +213,8 @@ fn image(asked: Option<&Path>) -> Result<PathBuf, Failure> {
     })
 }
 
-/// Reads `SOURCE:PATH[:ro]`, and gives the machine the device that it needs.
-fn attachment(text: &OsStr, machine: &mut Machine) -> Result<Volume, Failure> {
+/// Reads `SOURCE:PATH[:ro]`, and gives the machine, if there is one, the device that it needs.
+fn attachment(text: &OsStr, machine: Option<&mut Machine>) -> Result<Volume, Failure> {
     let shown = text.to_string_lossy();
     let bytes = text.as_bytes();
     let (rest, read_only) = match bytes.strip_suffix(b":ro") {
@@ -194,13 +231,19 @@ fn attachment(text: &OsStr, machine: &mut Machine) -> Result<Volume, Failure> {
         )));
     };
     let mut incarnation = [0; 16];
-    let source = match source {
-        b"ram" => Source::Ram(RAM),
-        source if source.starts_with(b"ram,") => {
+    let source = match (source, machine) {
+        (b"ram", _) => Source::Ram(RAM),
+        (source, _) if source.starts_with(b"ram,") => {
             let size = String::from_utf8_lossy(&source[4..]).into_owned();
             Source::Ram(size::parse(&size).map_err(Failure::new)?)
         }
-        source => {
+        (_, None) => {
+            return Err(Failure::new(format!(
+                "`-v {shown}`: an image has only volumes in memory (-v ram:PATH); what is on disks \
+                 and servers is named when it is run"
+            )));
+        }
+        (source, Some(machine)) => {
             // As other commands name such a socket.
             let name = source.strip_prefix(b"vhost-user:").unwrap_or(source);
             let file = PathBuf::from(OsString::from_vec(name.to_vec()));

@@ -7,6 +7,8 @@ mod common;
 #[path = "unikernel/image.rs"]
 mod image;
 
+#[path = "unikernel/built.rs"]
+mod built;
 #[path = "unikernel/counts.rs"]
 mod counts;
 #[path = "unikernel/disks.rs"]

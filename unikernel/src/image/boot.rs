@@ -8,6 +8,8 @@ use core::cell::UnsafeCell;
 use core::ops::Range;
 use core::ptr;
 
+use atoll_unikernel::built_in;
+
 use crate::frames::{self, DIRECT};
 use crate::{paging, ports, traps};
 
@@ -18,6 +20,17 @@ global_asm!(
     .long 4, 8, 18
     .asciz "Xen"
     .quad boot32
+    .popsection
+
+    // What is built into the image: atoll_unikernel::built_in.
+    .pushsection .note.atoll, "a", @note
+    .balign 4
+    .long 6, 16, 1
+    .asciz "Atoll"
+    .balign 4
+    .global built_in
+built_in:
+    .quad 0, 0
     .popsection
 
     .pushsection .boot, "ax", @progbits
@@ -113,6 +126,17 @@ pub struct Boot {
     line: [u8; LINE_MAX],
     line_len: usize,
     module: Range<u64>,
+    built_in: Range<u64>,
+    /// The machine has memory where that lies.
+    has_built_in: bool,
+}
+
+/// What is built into the image.
+pub struct BuiltIn {
+    /// Its command line.
+    pub line: &'static [u8],
+    /// Its volume.
+    pub volume: &'static mut [u8],
 }
 
 impl Boot {
@@ -123,13 +147,49 @@ impl Boot {
 
     /// The initial module, for its one user.
     pub fn module(&self) -> Option<&'static mut [u8]> {
-        let len = self.module.end - self.module.start;
-        if len == 0 {
-            return None;
-        }
-        let at = (DIRECT + self.module.start) as *mut u8;
         // SAFETY: its frames are never given out. It is asked for once.
-        Some(unsafe { core::slice::from_raw_parts_mut(at, len as usize) })
+        unsafe { bytes(&self.module) }
+    }
+
+    /// What is built into the image, for its one user.
+    ///
+    /// # Errors
+    /// Why it cannot be used.
+    pub fn built_in(&self) -> Result<Option<BuiltIn>, &'static str> {
+        if !self.has_built_in && !self.built_in.is_empty() {
+            return Err("the machine has too little memory for it");
+        }
+        // SAFETY: its frames are never given out. It is asked for once.
+        let Some(bytes) = (unsafe { bytes(&self.built_in) }) else { return Ok(None) };
+        let parts = built_in::parts(bytes, bytes.len() as u64);
+        let (line, volume) = parts.ok_or("it is not what was built in")?;
+        let (head, rest) = bytes.split_at_mut(volume.start);
+        Ok(Some(BuiltIn { line: &head[line], volume: rest }))
+    }
+}
+
+/// The bytes of a range of physical memory, if there are any.
+///
+/// # Safety
+/// Nothing else uses them from now on.
+unsafe fn bytes(range: &Range<u64>) -> Option<&'static mut [u8]> {
+    let at = (DIRECT + range.start) as *mut u8;
+    // SAFETY: as the caller promises.
+    (!range.is_empty())
+        .then(|| unsafe { core::slice::from_raw_parts_mut(at, (range.end - range.start) as usize) })
+}
+
+/// Adds the memory from `start` to `end` but for the ranges that are `taken`.
+fn add_free(start: u64, end: u64, taken: &[Range<u64>]) {
+    match taken {
+        [] => frames::add(start, end),
+        [first, rest @ ..] if first.is_empty() || first.end <= start || end <= first.start => {
+            add_free(start, end, rest);
+        }
+        [first, rest @ ..] => {
+            add_free(start, first.start.max(start), rest);
+            add_free(first.end.min(end), end, rest);
+        }
     }
 }
 
@@ -137,8 +197,18 @@ impl Boot {
 struct Place(UnsafeCell<Boot>);
 // SAFETY: it is written before anything else runs.
 unsafe impl Sync for Place {}
-static BOOT: Place =
-    Place(UnsafeCell::new(Boot { line: [0; LINE_MAX], line_len: 0, module: 0..0 }));
+static BOOT: Place = Place(UnsafeCell::new(Boot {
+    line: [0; LINE_MAX],
+    line_len: 0,
+    module: 0..0,
+    built_in: 0..0,
+    has_built_in: false,
+}));
+
+unsafe extern "C" {
+    /// The two words of the image's note.
+    static built_in: [u8; 16];
+}
 
 /// The words at the physical address `at`, below 1 GiB.
 ///
@@ -201,6 +271,10 @@ extern "C" fn boot(info: u64) -> ! {
             boot.line_len += 1;
         }
     }
+    // SAFETY: bytes of the image. The compiler does not know what will be there.
+    let note = unsafe { ptr::read_volatile(&raw const built_in) };
+    let [at, len] = [0, 8].map(|at| u64::from_le_bytes(core::array::from_fn(|by| note[at + by])));
+    boot.built_in = at..at.saturating_add(len);
     let mut memory = 0;
     for index in 0..info.memory_entries.min(ENTRIES_MAX) {
         let at = info.memory_map + u64::from(index) * size_of::<MemoryEntry>() as u64;
@@ -209,14 +283,8 @@ extern "C" fn boot(info: u64) -> ! {
         if entry.kind == MEMORY {
             let end = entry.at.saturating_add(entry.len);
             memory = memory.max(end);
-            // Before the module and behind it; the whole where there is none.
-            let module = boot.module.clone();
-            if module.is_empty() || module.end <= entry.at || end <= module.start {
-                frames::add(entry.at, end);
-            } else {
-                frames::add(entry.at, module.start.max(entry.at));
-                frames::add(module.end.min(end), end);
-            }
+            boot.has_built_in |= entry.at <= boot.built_in.start && boot.built_in.end <= end;
+            add_free(entry.at, end, &[boot.module.clone(), boot.built_in.clone()]);
         }
     }
     // SAFETY: called once, by the boot.

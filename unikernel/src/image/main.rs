@@ -37,22 +37,31 @@ mod volumes;
 
 use atoll_unikernel::command_line::CommandLine;
 
-use boot::Boot;
+use boot::{Boot, BuiltIn};
 use end::stop;
+use volumes::Given;
+
+/// Reads a command line.
+fn read(text: &[u8]) -> CommandLine {
+    CommandLine::parse(text).unwrap_or_else(|error| stop(format_args!("the command line: {error}")))
+}
 
 /// What follows the first instructions.
 fn main(boot: &Boot) -> ! {
     end::mark(end::Mark::Boot);
     serial::begin();
-    let line = match CommandLine::parse(boot.command_line()) {
-        Ok(line) => line,
-        Err(error) => stop(format_args!("the command line: {error}")),
+    let (built_line, built_in) = match boot.built_in() {
+        Ok(Some(BuiltIn { line, volume })) => (line, Some(volume)),
+        Ok(None) => (&[][..], None),
+        Err(why) => stop(format_args!("what is built into the image: {why}")),
     };
+    let mut line = read(built_line);
+    line.add(read(boot.command_line()));
     serial::set_framed(line.framed);
     clock::begin();
     virtio::begin(&line.devices);
     random::begin(line.seed);
-    let tree = volumes::attach(&line, boot.module());
+    let tree = volumes::attach(&line, Given { module: boot.module(), built_in });
     process::begin(tree, &line);
     end::begin_report(line.report);
     let start = load::program(&line);

@@ -3,7 +3,7 @@
 //! the line that says how it ended.
 
 use core::fmt;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 
 use atoll_unikernel::framing::Decoder;
 
@@ -45,9 +45,20 @@ fn streaming<T>(act: impl FnOnce() -> T) -> T {
 }
 
 static FRAMED: AtomicBool = AtomicBool::new(false);
+/// A byte that came before the first line was set up, and [`EARLY`] above it.
+static FIRST: AtomicU16 = AtomicU16::new(0);
+const EARLY: u16 = 1 << 8;
+/// What ports without a device say.
+const ABSENT: u8 = 0xff;
 
 /// Sets both lines up: 115,200 baud, 8 bits, no parity, no interrupts.
 pub fn begin() {
+    // To be set up clears a line, and the one who sends may not have waited.
+    let state = ports::read8(LINES[0] + STATE);
+    if state != ABSENT && state & CAME != 0 {
+        let byte = ports::read8(LINES[0] + DATA);
+        FIRST.store(EARLY | u16::from(byte), Ordering::Relaxed);
+    }
     for line in LINES {
         ports::write8(line + INTERRUPTS, 0);
         ports::write8(line + CONTROL, 0x80);
@@ -97,7 +108,8 @@ impl Input {
         let framed = FRAMED.load(Ordering::Relaxed);
         let mut count = 0;
         while count < buf.len() && !self.decoder.ended {
-            if ports::read8(LINES[0] + STATE) & CAME == 0 {
+            let first = FIRST.swap(0, Ordering::Relaxed);
+            if first == 0 && ports::read8(LINES[0] + STATE) & CAME == 0 {
                 // A line is given out as soon as it is there.
                 if count > 0 {
                     break;
@@ -105,7 +117,10 @@ impl Input {
                 ports::pause();
                 continue;
             }
-            let sent = ports::read8(LINES[0] + DATA);
+            let sent = match first {
+                0 => ports::read8(LINES[0] + DATA),
+                first => first as u8,
+            };
             let byte = if framed { self.decoder.take(sent) } else { Some(sent) };
             if let (Some(byte), Some(to)) = (byte, buf.get_mut(count)) {
                 *to = byte;

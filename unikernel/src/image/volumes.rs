@@ -80,17 +80,25 @@ impl Machine for Console {
     }
 }
 
+/// The volumes that the image is given in memory, each for one use.
+pub struct Given {
+    /// The initial module.
+    pub module: Option<&'static mut [u8]>,
+    /// What is built in.
+    pub built_in: Option<&'static mut [u8]>,
+}
+
 /// Makes the tree of all file systems.
-pub fn attach(line: &CommandLine, mut module: Option<&'static mut [u8]>) -> Tree<Volume> {
+pub fn attach(line: &CommandLine, mut given: Given) -> Tree<Volume> {
     let root = line.volumes.iter().find(|volume| volume.path == b"/");
     let first = match root {
-        Some(volume) => open(volume, &mut module),
+        Some(volume) => open(volume, &mut given),
         None => Volume::Own(new(ROOT_BYTES)),
     };
     let mut tree = Tree::new(first);
     for volume in line.volumes.iter().filter(|volume| volume.path != b"/") {
         let at = directory(&mut tree, &volume.path);
-        let opened = open(volume, &mut module);
+        let opened = open(volume, &mut given);
         if let Err(error) = at.and_then(|at| tree.attach(at, opened)) {
             stop(format_args!("{}: {error}", shown(&volume.path)));
         }
@@ -131,21 +139,12 @@ fn directory(tree: &mut Tree<Volume>, path: &[u8]) -> Result<Ino> {
     Ok(at)
 }
 
-fn open(volume: &command_line::Volume, module: &mut Option<&'static mut [u8]>) -> Volume {
+fn open(volume: &command_line::Volume, given: &mut Given) -> Volume {
     let path = shown(&volume.path);
     match volume.source {
         Source::Ram(bytes) => Volume::Own(new(bytes)),
-        Source::Module => {
-            let Some(bytes) = module.take() else {
-                stop(format_args!("{path}: there is no initial module, or it is used already"))
-            };
-            let blocks = bytes.len() / BLOCK_SIZE * BLOCK_SIZE;
-            let device = Storage::Memory(RamDevice::over(&mut bytes[..blocks]));
-            match mount(device, volume) {
-                Ok(fs) => Volume::Own(fs),
-                Err(error) => stop(format_args!("{path}: the initial module: {error}")),
-            }
-        }
+        Source::Module => in_memory(volume, given.module.take(), "the initial module"),
+        Source::BuiltIn => in_memory(volume, given.built_in.take(), "what is built in"),
         Source::Disk(number) => {
             let disk = match virtio::disk(number) {
                 Ok(disk) => disk,
@@ -162,6 +161,23 @@ fn open(volume: &command_line::Volume, module: &mut Option<&'static mut [u8]>) -
             Ok(Err(error)) => stop(format_args!("{path}: file system {number}: {error}")),
             Err(error) => stop(format_args!("{path}: file system {number}: {error}")),
         },
+    }
+}
+
+/// The volume that is `bytes`, in place.
+fn in_memory(
+    volume: &command_line::Volume,
+    bytes: Option<&'static mut [u8]>,
+    which: &str,
+) -> Volume {
+    let path = shown(&volume.path);
+    let Some(bytes) = bytes else {
+        stop(format_args!("{path}: {which}: there is none, or it is used already"))
+    };
+    let blocks = bytes.len() / BLOCK_SIZE * BLOCK_SIZE;
+    match mount(Storage::Memory(RamDevice::over(&mut bytes[..blocks])), volume) {
+        Ok(fs) => Volume::Own(fs),
+        Err(error) => stop(format_args!("{path}: {which}: {error}")),
     }
 }
 
