@@ -652,12 +652,27 @@ impl Guest {
 
     /// The same; the error's number.
     pub fn try_init(&mut self) -> Option<i32> {
+        self.ask_init(0).map(|(error, _)| error)
+    }
+
+    /// The same for a kernel that offers more features, bits of the lower 32; those that are
+    /// agreed.
+    ///
+    /// # Panics
+    /// When it is refused.
+    pub fn init_offering(&mut self, features: u32) -> u32 {
+        let (error, answer) = self.ask_init(features).expect("a session");
+        assert_eq!(error, 0);
+        u32::from_le_bytes(answer[12..16].try_into().expect("4 bytes"))
+    }
+
+    fn ask_init(&mut self, more: u32) -> Option<(i32, Vec<u8>)> {
         // 7.38, 128 KiB to read ahead, POSIX locks and longer messages.
-        let features: u32 = 1 << 1 | 1 << 5 | 1 << 22;
+        let features: u32 = 1 << 1 | 1 << 5 | 1 << 22 | more;
         let words = [7u32, 38, 128 << 10, features];
         let mut body = words.map(u32::to_le_bytes).concat();
         body.resize(64, 0);
-        self.ask(26, 0, &body, 0).map(|(error, _)| error)
+        self.ask(26, 0, &body, 0)
     }
 }
 

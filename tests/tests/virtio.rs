@@ -20,6 +20,8 @@ mod told;
 mod watchdog;
 #[path = "virtio/windows.rs"]
 mod windows;
+#[path = "virtio/write_back.rs"]
+mod write_back;
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;

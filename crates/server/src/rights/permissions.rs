@@ -105,6 +105,14 @@ impl Caller<'_> {
         if self.is_free() { Ok(()) } else { self.bits.access(self.who, attr, mode) }
     }
 
+    /// Whether the caller may set what only the owner of a file may.
+    ///
+    /// # Errors
+    /// `EPERM`.
+    pub(crate) fn own(&self, attr: &Attr) -> Result<()> {
+        if self.is_free() { Ok(()) } else { self.bits.own(self.who, attr) }
+    }
+
     /// Whether the caller may look names up in `dir`. The file system refuses anything but a
     /// directory.
     ///

@@ -16,9 +16,10 @@
 //!   names, attributes, pages, listings, link targets. All files go through the page cache.
 //!   One that hears of no change keeps attributes but those that its own calls may change without
 //!   its expecting it (`terms`).
-//! - **No write-back cache.** A write(2) that has returned has reached the file system, so that it
-//!   survives the end of this process; dirty pages in the kernel would be lost with it. Stores
-//!   into a shared mapping reach the file system at msync(2), munmap(2) or exit, as POSIX has it.
+//! - **No write-back cache** but in a virtual machine that has a volume alone (`write_back`). A
+//!   write(2) that has returned has reached the file system, so that it survives the end of this
+//!   process; dirty pages in the kernel would be lost with it. Stores into a shared mapping reach
+//!   the file system at msync(2), munmap(2) or exit, as POSIX has it.
 //! - **Writes by O_DSYNC are durable when they are answered**: after one through the page cache the
 //!   kernel asks for a sync, after a direct one it does not.
 //! - **An answer that waits holds up nobody**: it is sent by the thread that ends the wait.
@@ -84,6 +85,8 @@ const FORGETTING: u64 = FUSE_AUTO_INVAL_DATA | FUSE_CACHE_SYMLINKS;
 
 // Flags of open(2) on every architecture that Atoll runs on (asm-generic/fcntl.h).
 const O_ACCMODE: u32 = 3;
+const O_WRONLY: u32 = 1;
+const O_RDWR: u32 = 2;
 const O_TRUNC: u32 = 0o1000;
 const O_DIRECT: u32 = if cfg!(target_arch = "aarch64") { 0o200000 } else { 0o40000 };
 
@@ -170,6 +173,8 @@ pub struct Kernel {
     locks: LockRequests,
     /// It is told which directories are roots of other file systems.
     submounts: bool,
+    /// It writes back what programs have written.
+    writes_back: bool,
 }
 
 /// Where an answer has attributes, and what the kernel learns by them.
@@ -178,11 +183,25 @@ type Shown = Option<(usize, Lent)>;
 impl Kernel {
     /// The kernel of a session that has begun `cache`.
     pub fn new(cache: Arc<KernelCache>, options: KernelOptions) -> Kernel {
-        Kernel { options, cache, locks: LockRequests::default(), submounts: false }
+        let locks = LockRequests::default();
+        Kernel { options, cache, locks, submounts: false, writes_back: false }
+    }
+
+    /// Has a request be as the volume takes it.
+    pub(crate) fn prepare<F: FileSystem + Send>(
+        &self,
+        session: &mut Session<F>,
+        message: &mut Message<'_>,
+        now: Timespec,
+    ) {
+        self.map_ids(session, message, now);
+        if self.writes_back {
+            write_back::prepare(session, message, now);
+        }
     }
 
     /// Has the users and groups that a request names be those of the volume.
-    pub(crate) fn map_ids<F: FileSystem + Send>(
+    fn map_ids<F: FileSystem + Send>(
         &self,
         session: &mut Session<F>,
         message: &mut Message<'_>,
@@ -218,6 +237,7 @@ impl Kernel {
             // The kernel asks for it for the sake of locks, and once.
             Request::Flush(_) if self.options.others != Others::Any => Err(Errno::ENOSYS),
             Request::Open(_) | Request::Opendir(_) if session.opens_nothing() => Err(Errno::ENOSYS),
+            Request::Lseek(_) if self.writes_back => Err(Errno::ENOSYS),
             request if LockRequests::takes(request) => {
                 self.locks.answer(session, (unique, ino), request, reply, &mut later)
             }
@@ -236,14 +256,16 @@ impl Kernel {
                 out.set(session, Reply { message: 0, data: 0 }, &mut later, None);
                 return Ok(());
             }
-            Request::Write { args, data } if back || args.flags & (O_APPEND | O_DSYNC) != 0 => {
-                let handle = Handle(args.fh);
-                let written = if back {
-                    session.write_back(&cx, ino, handle, args.offset, *data)
-                } else if args.flags & O_APPEND != 0 {
-                    session.append(&cx, ino, handle, *data)
-                } else {
-                    session.write_vectored(&cx, ino, handle, args.offset, *data)
+            Request::Write { args, data }
+                if back || self.writes_back || args.flags & (O_APPEND | O_DSYNC) != 0 =>
+            {
+                let (handle, offset, data) = (Handle(args.fh), args.offset, *data);
+                let written = match self.writes_back {
+                    true if back => session.write_whole(&cx, ino, handle, offset, data),
+                    true => session.write_untimed(&cx, ino, handle, offset, data),
+                    false if back => session.write_back(&cx, ino, handle, offset, data),
+                    false if args.flags & O_APPEND != 0 => session.append(&cx, ino, handle, data),
+                    false => session.write_vectored(&cx, ino, handle, offset, data),
                 };
                 written.and_then(|written| {
                     if args.flags & O_DSYNC != 0 && self.options.is_direct(args.flags) && !back {
@@ -344,6 +366,7 @@ impl Kernel {
         if let Request::Init(args) = request {
             let offers = args.features() & FUSE_SUBMOUNTS != 0;
             self.submounts = offers && session.volume().has_submounts();
+            self.writes_back = write_back::is_agreed(&self.options, session, args.features());
             // None of what they depend on changes while there are sessions.
             if let Some(terms) = terms::of(&self.options, session) {
                 codec.set_terms(terms);
@@ -457,6 +480,9 @@ impl Kernel {
                 if window {
                     features |= args.features() & FUSE_HAS_INODE_DAX;
                 }
+                if self.writes_back {
+                    features |= FUSE_WRITEBACK_CACHE;
+                }
                 if others != Others::Any {
                     features &= !LOCKS;
                 }
@@ -475,7 +501,12 @@ impl Kernel {
                 if opcode == FUSE_OPEN && keep {
                     out.open_flags |= FOPEN_KEEP_CACHE;
                 }
-                if others == Others::None || self.options.caches_untold() {
+                // It may not be read, as the kernel would to write a part of a page.
+                let writes_only =
+                    matches!(request, Request::Open(args) if args.flags & O_ACCMODE == O_WRONLY);
+                if self.writes_back && writes_only {
+                    out.open_flags |= FOPEN_DIRECT_IO;
+                } else if others == Others::None || self.options.caches_untold() {
                     // The kernel knows all that is written, or asks when it is to.
                 } else if to_read && cached {
                     self.cache.buffered(message.header.nodeid, out.fh);
@@ -531,3 +562,4 @@ impl Kernel {
 mod terms;
 #[cfg(test)]
 mod tests;
+mod write_back;

@@ -67,7 +67,7 @@ impl Router {
         let Ok(message) = &mut decoded else { return Err(Malformed) };
         let now = session.volume().host().now();
         if let Some(kernel) = &self.kernel {
-            kernel.map_ids(session, message, now);
+            kernel.prepare(session, message, now);
         }
         let message = &*message;
         let header = &message.header;

@@ -1,8 +1,10 @@
 //! The calls that read, and which of them count as accesses.
 
-use atoll_vfs::{Context, DirEntry, FileSystem, Handle, Ino, Result, Room};
+use atoll_posix::AccessMode;
+use atoll_vfs::{Attr, Context, DirEntry, FileSystem, Handle, Ino, Result, Room};
 
 use crate::guarded::Guarded;
+use crate::rights::permissions::Caller;
 use crate::session::Session;
 use crate::session::call::Call;
 use crate::session::concerns::LOOK;
@@ -25,6 +27,31 @@ impl<F: FileSystem + Send> Session<F> {
     /// Whether reading through this session sets times of last access.
     pub fn sets_access_times(&self) -> bool {
         !self.own.access.read_only && self.volume.lock().is_ok_and(|state| state.relatime)
+    }
+
+    /// Whether a caller with `cx` may open `ino` to read it.
+    pub(crate) fn may_read(&mut self, cx: &Context, ino: Ino) -> bool {
+        self.judges(cx, ino, |caller, attr| caller.access(attr, AccessMode::READ).is_ok())
+    }
+
+    /// Whether a caller with `cx` may set what only the owner of `ino` may set.
+    pub(crate) fn owns(&mut self, cx: &Context, ino: Ino) -> bool {
+        self.judges(cx, ino, |caller, attr| caller.own(attr).is_ok())
+    }
+
+    /// Whether `judge` allows it to a caller with `cx`, where one is judged, and an inode that it may
+    /// name.
+    fn judges(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        judge: impl FnOnce(&Caller<'_>, &Attr) -> bool,
+    ) -> bool {
+        if self.judge.caller(&self.judge.context(cx)).is_free() {
+            return true;
+        }
+        let Ok((mut call, inner)) = self.call_on(cx, LOOK, ino) else { return false };
+        call.state.fs.getattr(&call.cx, inner).is_ok_and(|attr| judge(&call.caller, &attr))
     }
 
     #[inline(always)]

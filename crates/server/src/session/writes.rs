@@ -1,6 +1,8 @@
 //! The calls that write into files, one way for all.
 
-use atoll_vfs::{Context, Data, FileSystem, Handle, Ino, OpenFlags, Result, Written};
+use atoll_vfs::{
+    Context, Data, Errno, FileSystem, Handle, Ino, OpenFlags, Result, SetAttr, SetTime, Written,
+};
 
 use crate::guarded::Guarded;
 use crate::leases::observer::{Content, Now};
@@ -16,6 +18,8 @@ pub(crate) enum At {
     End,
     /// Here, but not beyond the end of the file.
     Within(u64),
+    /// Here, by a kernel that sets the time of the change itself.
+    Untimed(u64),
 }
 
 /// Writes that only a carrier of requests knows to ask for.
@@ -52,6 +56,51 @@ impl<F: FileSystem + Send> Session<F> {
         Ok(Written { len: data.len().min(self.own.access.limits.transfer), ..written })
     }
 
+    /// Writes for a kernel that writes back, and says itself when a file was changed: the time of the
+    /// last change stays. Power loss before the kernel has said so leaves the bytes with that time.
+    /// By a handle that cannot be read the time is set, since that passes the page cache by.
+    ///
+    /// # Errors
+    /// Those of [`FileSystem::write`].
+    pub fn write_untimed(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: Data<'_>,
+    ) -> Result<Written> {
+        self.write_to(cx, ino, handle, At::Untimed(offset), data)
+    }
+
+    /// The same for pages that the kernel has kept back: all of them, since it does not look how
+    /// many it was, and drops those that it takes for written.
+    ///
+    /// # Errors
+    /// Those of [`FileSystem::write`], also when a part was written; `EIO` where none can be and
+    /// the file system does not say why.
+    pub fn write_whole(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: Data<'_>,
+    ) -> Result<Written> {
+        let mut done = 0;
+        loop {
+            let at = offset.checked_add(done as u64).ok_or(Errno::EFBIG)?;
+            let written = self.write_untimed(cx, ino, handle, at, data.skip(done))?;
+            done += written.len;
+            if done >= data.len() {
+                return Ok(Written { offset, len: done });
+            }
+            if written.len == 0 {
+                return Err(Errno::EIO);
+            }
+        }
+    }
+
     pub(crate) fn write_to(
         &mut self,
         cx: &Context,
@@ -86,7 +135,7 @@ impl<F: FileSystem + Send> Session<F> {
             let Call { state, cx, own, .. } = call;
             let state: &mut Guarded<F> = state;
             let offset = match *at {
-                At::Offset(offset) => offset,
+                At::Offset(offset) | At::Untimed(offset) => offset,
                 At::End => state.fs.getattr(cx, open.ino)?.size,
                 At::Within(offset) => {
                     let room = state.fs.getattr(cx, open.ino)?.size.saturating_sub(offset);
@@ -105,7 +154,15 @@ impl<F: FileSystem + Send> Session<F> {
                 copy = data.to_vec();
                 data = copy[..].into();
             }
+            let untimed = matches!(at, At::Untimed(_)) && open.is_readable();
+            let before = if untimed { Some(state.fs.getattr(cx, open.ino)?.mtime) } else { None };
             let written = state.fs.write_vectored(cx, open.ino, open.handle, offset, data)?;
+            if let Some(before) = before {
+                let mtime = Some(SetTime::To(before));
+                // What was written is, whatever becomes of the time.
+                let set = SetAttr { mtime, ..SetAttr::default() };
+                let _ = state.fs.setattr(cx, open.ino, Some(open.handle), &set);
+            }
             if written.len > 0 && state.content_observed(open.ino) {
                 let (offset, len) = (written.offset, written.len as u64);
                 let now = Now::Bytes { data: data.limit(written.len), cached: of_cache };
@@ -119,5 +176,32 @@ impl<F: FileSystem + Send> Session<F> {
             }
             Ok(written)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use atoll_vfs::{Name, Timespec};
+
+    use super::*;
+    use crate::rights::limits::Limits;
+    use crate::{Access, Credentials};
+
+    /// However little is written at once, and with the time that the file had.
+    #[test]
+    fn what_a_kernel_has_kept_back_is_written_whole() {
+        let cx = |sec| Context { uid: 0, gid: 0, now: Timespec { sec, nsec: 0 } };
+        let volume = crate::testing::volume();
+        let limits = Limits { transfer: 1000, ..Limits::default() };
+        let access = Access { limits, ..Access::default() };
+        let mut session = volume.session(Credentials::default(), access).unwrap();
+        let both = OpenFlags::READ | OpenFlags::WRITE;
+        let name = Name::new(b"f").unwrap();
+        let (attr, handle) = session.create(&cx(5), Ino::ROOT, name, 0o600, both).unwrap();
+        let data = [7; 2500];
+        let written = session.write_whole(&cx(9), attr.ino, handle, 100, data[..].into());
+        assert_eq!(written, Ok(Written { offset: 100, len: 2500 }));
+        let found = session.getattr(&cx(9), attr.ino).unwrap();
+        assert_eq!((found.size, found.mtime.sec, found.ctime.sec), (2600, 5, 9));
     }
 }

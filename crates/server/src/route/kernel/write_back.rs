@@ -1,0 +1,88 @@
+//! A kernel that writes back: the one of a virtual machine that has a volume alone.
+//!
+//! With `FUSE_WRITEBACK_CACHE` a write(2) ends in the guest's page cache. Linux then ignores what
+//! answers say of the length and the times of a regular file, which it knows better. It sends pages
+//! when it likes, at close(2) and at fsync(2), and its mtime after them.
+//!
+//! # Choices
+//!
+//! - **Not beside anybody.** Where others change files they have to see each write(2) that has
+//!   returned. Of a directory the host's own programs may change files, whose lengths this kernel
+//!   would never hear of; so it is agreed of volumes only.
+//! - **Not with a window.** Linux sets no time when a program writes into one; it would show the
+//!   old mtime until it forgets the inode.
+//! - **What is open for writing is open for reading too**, since a kernel reads the rest of a page
+//!   of which a program writes a part. A caller who may write a file and not read it gets a handle
+//!   that passes the page cache by.
+//! - **The kernel says where an append goes.** The end of the file here may be an old one.
+//! - **The kernel says when a file was changed.** Linux sends no time for a write(2) in the tick of
+//!   its clock whose time it has sent already. A WRITE that set one would have the file look newer
+//!   once the guest has forgotten it.
+//! - **LSEEK is `ENOSYS`**: Linux does not write back before it asks for data and holes, so that a
+//!   copy of an open file would lack what is still in its page cache. By itself it takes the whole
+//!   file for data.
+
+use atoll_vfs::wire::attributes::{
+    FATTR_ATIME, FATTR_CTIME, FATTR_FH, FATTR_GID, FATTR_MODE, FATTR_MTIME, FATTR_SIZE, FATTR_UID,
+};
+use atoll_vfs::wire::session::FUSE_WRITEBACK_CACHE;
+use atoll_vfs::wire::{Message, Request};
+use atoll_vfs::{Context, FileSystem, Ino, Timespec};
+
+use super::{KernelOptions, O_ACCMODE, O_RDWR, O_WRONLY, Others};
+use crate::session::Session;
+
+/// What a request sets that a kernel sends for times that it has kept, beside a handle.
+const TIMES: u32 = FATTR_MTIME | FATTR_CTIME;
+/// What it does not set.
+const OTHERS: u32 = FATTR_MODE | FATTR_UID | FATTR_GID | FATTR_SIZE | FATTR_ATIME;
+
+/// Whether a kernel that `offers` these features in INIT may write back.
+pub(super) fn is_agreed<F: FileSystem + Send>(
+    options: &KernelOptions,
+    session: &Session<F>,
+    offers: u64,
+) -> bool {
+    let KernelOptions { others, untold, window, unchanging, .. } = *options;
+    let is_alone = others == Others::None && untold.is_some();
+    let may_write = !unchanging && !session.access().read_only;
+    let is_right = is_alone && may_write && !window && !session.volume().is_foreign();
+    is_right && offers & FUSE_WRITEBACK_CACHE != 0
+}
+
+/// Has a request be what a kernel that writes back needs.
+pub(super) fn prepare<F: FileSystem + Send>(
+    session: &mut Session<F>,
+    message: &mut Message<'_>,
+    now: Timespec,
+) {
+    let (header, Ok(request)) = (&message.header, &mut message.request) else { return };
+    let cx = Context { uid: header.uid, gid: header.gid, now };
+    let ino = Ino(header.nodeid);
+    let flags = match request {
+        Request::Open(args) if args.flags & O_ACCMODE == O_WRONLY => {
+            session.may_read(&cx, ino).then_some(&mut args.flags)
+        }
+        // The caller who makes a file may do anything by this handle. That it is there already does
+        // not come to pass, as nobody else makes any.
+        Request::Create { args, .. } | Request::Tmpfile(args)
+            if args.flags & O_ACCMODE == O_WRONLY =>
+        {
+            Some(&mut args.flags)
+        }
+        // An error would be one of fsync(2). A caller who may write a file and does not own it sets
+        // no time but by writing.
+        Request::Setattr(args)
+            if args.valid & (TIMES | FATTR_FH) == TIMES | FATTR_FH
+                && args.valid & OTHERS == 0
+                && !session.owns(&cx, ino) =>
+        {
+            args.valid &= !TIMES;
+            None
+        }
+        _ => None,
+    };
+    if let Some(flags) = flags {
+        *flags = *flags & !O_ACCMODE | O_RDWR;
+    }
+}
