@@ -28,7 +28,7 @@ use atoll_vfs::wire::files::{CreateIn, ReadIn};
 use atoll_vfs::wire::header::InHeader;
 use atoll_vfs::wire::locks::{FileLock, LkIn};
 use atoll_vfs::wire::mappings::{RemovemappingOne, SetupmappingIn};
-use atoll_vfs::wire::session::{FUSE_POSIX_LOCKS, InitIn};
+use atoll_vfs::wire::session::{FUSE_POSIX_LOCKS, FUSE_WRITEBACK_CACHE, InitIn};
 use atoll_vfs::wire::{Extensions, Fixed, opcode};
 use atoll_vfs::{Context, FileSystem, Handle, Ino, Name, OpenFlags, SetAttr};
 use rustix::event::{EventfdFlags, eventfd};
@@ -314,7 +314,8 @@ impl Life {
         if !script.byte().is_multiple_of(8) {
             life.unique += 1;
             let mut message = vec![0; InHeader::SIZE + InitIn::SIZE];
-            let offer = InitIn::new(FUSE_POSIX_LOCKS, Extensions::empty());
+            let features = FUSE_POSIX_LOCKS | if has(1) { FUSE_WRITEBACK_CACHE } else { 0 };
+            let offer = InitIn::new(features, Extensions::empty());
             offer.store(&mut message[InHeader::SIZE..]);
             seal(&mut message, opcode::FUSE_INIT, life.unique, 0, 0);
             life.send(script, 1, &message, &[]);

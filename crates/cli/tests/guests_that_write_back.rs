@@ -8,7 +8,7 @@ use std::path::Path;
 
 use atoll_vm::{Guest, Machine, programs};
 use common::served::Served;
-use common::{atoll, ok, serving};
+use common::{atoll, folder, ok, serving, volume};
 use nix::sys::signal::{Signal, kill};
 
 const DEVICE: [&str; 2] = ["--vhost-user", "g,tag=v,cache=alone"];
@@ -77,16 +77,31 @@ fn what_is_kept_back_arrives() {
     assert_eq!([SUMS, TIMES].map(|script| at_host(folder.path(), script)), before);
 }
 
-/// What has no room is said by fsync(2) or by close(2), if not by write(2).
+/// What has no room, in the volume or in a directory with a quota, is said by fsync(2) or by
+/// close(2), if not by write(2).
 #[test]
-fn a_full_volume_is_told() {
-    let served = serving::Served::start(&[&["a.vol"], &DEVICE[..]].concat());
+fn what_has_no_room_is_told() {
+    let dir = folder();
+    for name in ["a.vol", "b.vol"] {
+        volume(dir.path(), name, "32M");
+    }
+    at_host(dir.path(), "mkdir few");
+    let quota = ["--allow", "uid:1234=rw,path=/few,quota=1M"];
+    let served = serving::Served::again(dir, &[&["a.vol"], &DEVICE[..], &quota].concat());
     let mut guest = boot(served.path());
     guest.ok("cp /tmp/base /mnt/whole");
-    for how in ["conv=fsync", ""] {
-        let ran = guest.run(&format!("dd if=/dev/zero of=/mnt/full bs=64k count=1024 {how}"));
-        assert!(ran.status != 0 && ran.output.contains("No space left"), "{how}: {}", ran.output);
-        guest.ok("rm /mnt/full; cp /tmp/base /mnt/again; cmp /tmp/base /mnt/again");
+    // Linux has close(2) say of all but a full volume that it is an error of input or output.
+    let cases = [
+        ("/mnt/full", "conv=fsync", "No space left"),
+        ("/mnt/full", "", "No space left"),
+        ("/mnt/few/full", "conv=fsync", "uota exceeded"),
+        ("/mnt/few/full", "", "I/O error"),
+    ];
+    for (file, how, says) in cases {
+        let ran = guest.run(&format!("dd if=/dev/zero of={file} bs=64k count=1024 {how}"));
+        let said = ran.output;
+        assert!(ran.status != 0 && said.contains(says), "{file}, {how}: {said}");
+        guest.ok(&format!("rm {file}; cp /tmp/base {file}.2; cmp /tmp/base {file}.2"));
     }
     let sums = guest.ok(&format!("cd /mnt; {SUMS}"));
     guest.end();

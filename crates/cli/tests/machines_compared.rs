@@ -275,6 +275,9 @@ fn a_guest_that_is_alone_sends_less_than_by_9p() {
         // What it has listed it need not ask for.
         let is_known = work.name.starts_with("ls") && work.name.ends_with("again");
         assert!(!is_known || own <= 4, "{}: {kinds}", work.name);
+        // What it has written it keeps for a while.
+        let is_kept = work.name.starts_with("write") && work.name.ends_with("by 4");
+        assert!(!is_kept || own * 4 <= other, "{}: {kinds}, 9p {other}", work.name);
     }
 }
 

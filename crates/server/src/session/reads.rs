@@ -39,7 +39,7 @@ impl<F: FileSystem + Send> Session<F> {
         self.judges(cx, ino, |caller, attr| caller.own(attr).is_ok())
     }
 
-    /// Whether `judge` allows it to a caller with `cx`, where one is judged, and an inode that it may
+    /// Whether `judge` allows it to a caller with `cx`, if one is judged, of an inode that it may
     /// name.
     fn judges(
         &mut self,

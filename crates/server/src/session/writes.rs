@@ -56,9 +56,9 @@ impl<F: FileSystem + Send> Session<F> {
         Ok(Written { len: data.len().min(self.own.access.limits.transfer), ..written })
     }
 
-    /// Writes for a kernel that writes back, and says itself when a file was changed: the time of the
-    /// last change stays. Power loss before the kernel has said so leaves the bytes with that time.
-    /// By a handle that cannot be read the time is set, since that passes the page cache by.
+    /// Writes for a kernel that writes back, and says itself when a file was changed: the time of
+    /// the last change stays. Power loss before the kernel has said so leaves the bytes with that
+    /// time. By a handle that cannot be read it is set, since that passes the page cache by.
     ///
     /// # Errors
     /// Those of [`FileSystem::write`].
