@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use atoll_block::BLOCK_SIZE;
 use atoll_fs::{CheckOptions, FormatOptions, Fs, MountOptions, check, format};
 use atoll_host::device::{self, Access, Create, HostDevice, OpenOptions};
 use atoll_tests::crash::judge::History;
@@ -18,6 +19,7 @@ use atoll_tests::rng::{Rng, environment};
 use atoll_tests::subject::Quirks;
 use atoll_vfs::Timespec;
 use atoll_vfs::model::{ModelFs, snapshot};
+use atoll_vm::StorageDaemon;
 
 /// Kills of each device.
 const KILLS: u64 = 1000;
@@ -80,7 +82,7 @@ fn victim() {
 
 fn access_of(name: &str) -> Access {
     match name {
-        "mapped" => Access::Mapped,
+        "mapped" | "back_end" => Access::Mapped,
         _ => Access::Direct { cache_bytes: 1 << 20 },
     }
 }
@@ -127,6 +129,11 @@ fn kill_one(access: &str, seed: u64, path: &Path, acknowledged: usize, delay: Du
 fn kill_many(access: &str) {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = folder.path().join("volume");
+    kill_many_at(access, &path, KILLS);
+}
+
+/// Kills `kills` processes that work on a volume at `path`.
+fn kill_many_at(access: &str, path: &Path, kills: u64) {
     let workloads: Vec<(Vec<Op>, Vec<State>)> = (0..WORKLOADS)
         .map(|seed| {
             let ops = operations(seed);
@@ -136,14 +143,14 @@ fn kill_many(access: &str) {
         .collect();
     let only = environment("ATOLL_SEED");
     let mut in_the_middle = 0;
-    for kill in only.map_or(0..KILLS, |kill| kill..kill + 1) {
+    for kill in only.map_or(0..kills, |kill| kill..kill + 1) {
         let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let mut rng = Rng::new(kill);
         let seed = kill % WORKLOADS;
         let acknowledged = rng.within(0..OPERATIONS as u64 + 1) as usize;
         let delay = Duration::from_nanos(rng.within(0..100_000));
-        let _ = std::fs::remove_file(&path);
-        let mut device = open(&path, access_of(access));
+        let _ = std::fs::remove_file(path);
+        let mut device = open(path, access_of(access));
         let options = FormatOptions {
             hash_key: [7; 16],
             journal_blocks: Some(128),
@@ -152,10 +159,10 @@ fn kill_many(access: &str) {
         format(&mut device, &options).unwrap();
         drop(device);
 
-        let returned = kill_one(access, seed, &path, acknowledged, delay);
+        let returned = kill_one(access, seed, path, acknowledged, delay);
         in_the_middle += usize::from(returned < OPERATIONS);
         let (ops, states) = &workloads[seed as usize];
-        let verdict = examine(&path, access, ops, states, returned);
+        let verdict = examine(path, access, ops, states, returned);
         if let Err(error) = verdict {
             panic!(
                 "kill {kill}, workload {seed}, {returned} operations had returned: {error}\n\
@@ -163,7 +170,7 @@ fn kill_many(access: &str) {
             );
         }
     }
-    assert!(only.is_some() || in_the_middle > KILLS as usize / 2, "{in_the_middle} kills at work");
+    assert!(only.is_some() || in_the_middle > kills as usize / 2, "{in_the_middle} kills at work");
 }
 
 /// Checks, mounts and compares the volume that a victim left.
@@ -200,4 +207,15 @@ fn mapped() {
 #[test]
 fn direct() {
     kill_many("direct");
+}
+
+/// A back end of vhost-user-blk has all that was written, and lives on.
+#[test]
+fn back_end() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let image = folder.path().join("image");
+    let file = std::fs::File::create(&image).unwrap();
+    file.set_len(BLOCKS * BLOCK_SIZE as u64).unwrap();
+    let daemon = StorageDaemon::start(&image);
+    kill_many_at("back_end", &daemon.place(), KILLS / 5);
 }

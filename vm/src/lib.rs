@@ -3,7 +3,8 @@
 //! Read in this order: [`parts`] what this machine has to have, and where it lies; [`cpio`] an
 //! archive, as the kernel reads it; [`modules`] the kernel's modules and what they need; [`image`]
 //! the files of a guest; [`machine`] its devices; [`guest`] one that runs; [`monitor`] what its
-//! emulator is told; [`virtiofsd`] the stock file servers, as peers; [`programs`] what tests run in
+//! emulator is told; [`virtiofsd`] the stock file servers and
+//! [`storage_daemon`] the stock back end of disks, as peers; [`programs`] what tests run in
 //! a guest; [`probes`] what its kernel sends, and [`system_calls`] what a server does for it,
 //! counted.
 //!
@@ -20,6 +21,7 @@ pub mod monitor;
 pub mod parts;
 pub mod probes;
 pub mod programs;
+pub mod storage_daemon;
 pub mod system_calls;
 pub mod virtiofsd;
 
@@ -28,5 +30,6 @@ pub use image::Image;
 pub use machine::Machine;
 pub use monitor::Monitor;
 pub use probes::{Counts, Probes, Protocol};
+pub use storage_daemon::StorageDaemon;
 pub use system_calls::SystemCalls;
 pub use virtiofsd::Virtiofsd;

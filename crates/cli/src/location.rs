@@ -5,7 +5,7 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use atoll_host::guest::PREFIX;
+use atoll_host::guest;
 
 use crate::failure::Failure;
 
@@ -24,7 +24,7 @@ impl Location {
     pub fn parse(text: &OsStr) -> Location {
         let bytes = text.as_bytes();
         // The colon behind these words separates nothing.
-        let skip = if bytes.starts_with(PREFIX.as_bytes()) { PREFIX.len() } else { 0 };
+        let skip = guest::prefix(bytes).map_or(0, str::len);
         let found = bytes[skip..].windows(2).position(|pair| pair == b":/");
         match found.map(|at| skip + at) {
             Some(at) if at > skip => Location::Volume(
@@ -96,6 +96,8 @@ mod tests {
         guest("vhost-user:/run/s:/x/y", "vhost-user:/run/s", "/x/y");
         guest("vhost-user:/run/s", "vhost-user:/run/s", "/");
         guest("vhost-user:s:", "vhost-user:s", "/");
+        guest("vhost-user-blk:/run/s:/x", "vhost-user-blk:/run/s", "/x");
+        guest("vhost-user-blk:/run/s", "vhost-user-blk:/run/s", "/");
         assert_eq!(parse("vhost-user:"), Location::Host("vhost-user:".into()));
         let volume = |text: &str| in_volume(OsStr::new(text)).ok();
         assert_eq!(volume("a.vol"), Some(("a.vol".into(), "/".into())));

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use atoll_host::client::Address;
 use atoll_host::control;
 use atoll_host::fuse::mount::{self, MountOptions};
-use atoll_host::guest::PREFIX;
+use atoll_host::guest;
 use atoll_host::namespace::{self, Namespace};
 use atoll_host::process::{close, fork};
 use atoll_preload::Use;
@@ -78,10 +78,8 @@ fn attachment(
         Some(rest) => (rest, Access::Read),
         None => (bytes.strip_suffix(b":rw").unwrap_or(bytes), Access::Write),
     };
-    let (is_guest, rest) = match rest.strip_prefix(PREFIX.as_bytes()) {
-        Some(rest) => (true, rest),
-        None => (false, rest),
-    };
+    let prefix = guest::prefix(rest);
+    let rest = &rest[prefix.map_or(0, str::len)..];
     let (volume, target) = match rest.iter().rposition(|&b| b == b':') {
         Some(at) => (&rest[..at], Some(&rest[at + 1..])),
         None => (rest, None),
@@ -102,8 +100,8 @@ fn attachment(
         }
     };
     let (mut volume, target) = (cwd.join(OsStr::from_bytes(volume)), normal(&cwd.join(target)));
-    if is_guest {
-        let mut text = OsString::from(PREFIX);
+    if let Some(prefix) = prefix {
+        let mut text = OsString::from(prefix);
         text.push(&volume);
         volume = text.into();
     }
@@ -346,7 +344,9 @@ mod tests {
         assert_eq!(read("vhost-user:s", true).ok(), Some(guest));
         let guest = ("vhost-user:/run/s".to_owned(), "/d".to_owned(), Access::Read);
         assert_eq!(read("vhost-user:/run/s:/d:ro", false).ok(), Some(guest));
-        for wrong in ["vhost-user:", ":", "a:", ":/vol", "", "a:/", "a:/x/.."] {
+        let disk = ("vhost-user-blk:/run/s".to_owned(), "/d".to_owned(), Access::Read);
+        assert_eq!(read("vhost-user-blk:/run/s:/d:ro", false).ok(), Some(disk));
+        for wrong in ["vhost-user:", "vhost-user-blk:", ":", "a:", ":/vol", "", "a:/", "a:/x/.."] {
             assert!(read(wrong, true).is_err(), "{wrong}");
         }
         assert!(read("a.vol", false).is_err());

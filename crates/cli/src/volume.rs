@@ -1,5 +1,6 @@
 //! Opening volumes, and saying why one cannot be opened.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::fs::{File, Metadata};
 use std::io;
@@ -11,6 +12,7 @@ use atoll_block::{BLOCK_SIZE, BlockDevice, BlockError, BlockIndex};
 use atoll_fs::{BLOCK_COUNT_MIN, Corruption, FormatOptions, Fs, FsError, MountOptions};
 use atoll_host::client::Address;
 use atoll_host::device::{self, HostDevice, NewFile, OpenError, OpenOptions};
+use atoll_host::guest;
 use atoll_host::memory;
 use atoll_posix::Credentials;
 use atoll_vfs::AccessTimes;
@@ -70,7 +72,13 @@ pub fn access_times(
 
 /// `path` from the root, so that it means the same in every directory.
 pub fn absolute(path: &Path) -> Result<PathBuf, Failure> {
-    std::path::absolute(path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))
+    let named = |error| Failure::new(format!("{}: {error}", path.display()));
+    let Some(socket) = guest::disk_socket(path) else {
+        return std::path::absolute(path).map_err(named);
+    };
+    let mut text = OsString::from(guest::DISK_PREFIX);
+    text.push(std::path::absolute(socket).map_err(named)?);
+    Ok(text.into())
 }
 
 /// Why the storage of the volume at `path` cannot be opened, and what to do.
@@ -207,8 +215,8 @@ pub struct CreateOptions<'a> {
     pub journal: Option<u64>,
 }
 
-/// Makes a volume in a new file, an empty one, or a block device, and opens it. A new file has its
-/// name once it is a volume.
+/// Makes a volume in a new file, an empty one, a block device, or the disk of a back end, and opens
+/// it. A new file has its name once it is a volume.
 ///
 /// Storage that holds data is left alone unless `force` is given.
 pub fn create(path: &Path, options: &CreateOptions<'_>) -> Result<Volume, Failure> {
@@ -222,6 +230,9 @@ pub fn create(path: &Path, options: &CreateOptions<'_>) -> Result<Volume, Failur
         )));
     }
     let failed = cannot_make(path);
+    if guest::disk_socket(path).is_some() {
+        return create_at_back_end(path, options);
+    }
     match std::fs::metadata(path) {
         Ok(found) => create_over(path, &found, options),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -238,6 +249,31 @@ pub fn create(path: &Path, options: &CreateOptions<'_>) -> Result<Volume, Failur
 
 fn cannot_make(path: &Path) -> impl Fn(&dyn fmt::Display) -> Failure {
     move |error| Failure::new(format!("cannot make the volume {}: {error}", path.display()))
+}
+
+/// Makes a volume of a disk that another process offers.
+fn create_at_back_end(path: &Path, options: &CreateOptions<'_>) -> Result<Volume, Failure> {
+    let failed = cannot_make(path);
+    if !options.force && !device::is_blank(path).map_err(|error| failed(&error))? {
+        return Err(Failure::new(format!(
+            "{} holds data; nothing was changed. --force makes a volume of it, and what it holds is lost",
+            path.display()
+        )));
+    }
+    // Another process may have had it meanwhile.
+    let mut device = open_blank(path, path, options.size)?;
+    if !options.force && storage::was_taken(&mut device).map_err(|error| failed(&error))? {
+        return Err(failed(&"another process has made a volume there"));
+    }
+    let length = size::of_blocks(device.block_count());
+    if options.size.is_some_and(|size| size::of_blocks(size::to_blocks(size)) < length) {
+        return Err(failed(&format!(
+            "the disk has {}, and a volume takes all of it; give no --size",
+            size::show(length)
+        )));
+    }
+    storage::empty(&mut device).map_err(|error| failed(&error))?;
+    make(path, device, options)
 }
 
 /// Makes a volume of what is there.

@@ -1,7 +1,8 @@
 //! The storage of volumes on a host: files and block devices as devices of the block seam.
 //!
 //! Read in this order: [`open()`] and its options; [`FileDevice`], pread64 and pwrite64; then
-//! [`MappedDevice`], a mapping, whose copies survive SIGBUS; `claims`, which
+//! [`MappedDevice`], a mapping, whose copies survive SIGBUS;
+//! [`GuestDisk`], which another process offers; `claims`, which
 //! keep others away; `life`, which says whether what was
 //! stored and not flushed is still there.
 
@@ -13,6 +14,7 @@ mod error;
 mod file;
 #[cfg_attr(not(target_arch = "x86_64"), path = "device/unguarded.rs")]
 mod guarded;
+mod guest_disk;
 mod io;
 pub(crate) mod ioctls;
 mod lengthened;
@@ -25,12 +27,14 @@ mod openings;
 mod owner;
 mod past_cache;
 mod reserve;
+mod sender;
 mod shortage;
 mod writeback;
 
 pub use blank::is_blank;
 pub use error::OpenError;
 pub use file::FileDevice;
+pub use guest_disk::GuestDisk;
 pub use mapped::MappedDevice;
 pub use naming::NewFile;
 pub use open::{Access, Create, OpenOptions, open};
@@ -48,9 +52,11 @@ pub enum HostDevice {
     Mapped(MappedDevice),
     /// By positioned reads and writes, through a cache.
     Direct(Box<Cached<FileDevice>>),
+    /// By a back end of vhost-user-blk, through a cache.
+    Guest(Box<Cached<GuestDisk>>),
 }
 
-memory_of_variants!(HostDevice { Mapped, Direct });
+memory_of_variants!(HostDevice { Mapped, Direct, Guest });
 
 impl HostDevice {
     /// Names the life of the memory that holds what was stored here and not flushed. While it is
@@ -58,37 +64,50 @@ impl HostDevice {
     /// by that of the host's file system, nor by a disk that was taken away. Zeros where that
     /// cannot be known.
     pub fn incarnation(&self) -> [u8; 16] {
-        life::incarnation(self.file())
+        match self.kind() {
+            Kind::File(file) => life::incarnation(file),
+            Kind::Guest(disk) => disk.incarnation(),
+        }
     }
 
     /// The storage, whose claims on it last as long as any copy of this is open: for a process that
     /// uses the storage on behalf of this one, and may outlive it.
     pub fn claim(&self) -> BorrowedFd<'_> {
-        self.file().as_fd()
+        match self.kind() {
+            Kind::File(file) => file.as_fd(),
+            Kind::Guest(disk) => disk.claim(),
+        }
     }
 
     /// Lets others have the storage, also while a process that was forked since it was opened has
     /// copies of the descriptor or the mapping. It is not to be changed any more.
     pub fn unlock(&self) {
         // Closing does the same if this is the last copy.
-        let _ = rustix::fs::flock(self.file(), rustix::fs::FlockOperation::Unlock);
+        match self.kind() {
+            Kind::File(file) => {
+                let _ = rustix::fs::flock(file, rustix::fs::FlockOperation::Unlock);
+            }
+            Kind::Guest(disk) => disk.release(),
+        }
     }
 
     /// Whether discards give storage back at little cost: it is a file, in a file system that can
-    /// have holes made in it, open for writing, and not to be sealed.
+    /// have holes made in it, open for writing, and not to be sealed; or a back end that offers it.
     pub fn gives_back(&self) -> bool {
         let sealable = match self {
             HostDevice::Mapped(device) => device.is_sealable(),
             HostDevice::Direct(device) => device.device().is_sealable(),
+            HostDevice::Guest(device) => return device.device().gives_back(),
         };
-        let Ok(found) = self.file().metadata() else { return false };
+        let Kind::File(file) = self.kind() else { return false };
+        let Ok(found) = file.metadata() else { return false };
         if sealable || !found.is_file() {
             return false;
         }
         // Beyond the end of the file there is nothing to lose. The bytes behind its last whole
         // block are no part of the device, but the file's all the same.
         let end = found.len().next_multiple_of(BLOCK_SIZE as u64);
-        io::punch_hole(self.file().as_fd(), end, BLOCK_SIZE as u64) == Ok(true)
+        io::punch_hole(file.as_fd(), end, BLOCK_SIZE as u64) == Ok(true)
     }
 
     /// Closes the device of which nothing is to become: a file that was made longer for it
@@ -98,6 +117,7 @@ impl HostDevice {
         let lengthened = match &self {
             HostDevice::Mapped(device) => device.lengthened(),
             HostDevice::Direct(device) => device.device().lengthened(),
+            HostDevice::Guest(_) => None,
         };
         // While the claims on the file are held.
         if let Some(lengthened) = lengthened {
@@ -113,10 +133,19 @@ impl HostDevice {
         }
     }
 
-    fn file(&self) -> &File {
+    fn kind(&self) -> Kind<'_> {
         match self {
-            HostDevice::Mapped(device) => device.file(),
-            HostDevice::Direct(device) => device.device().file(),
+            HostDevice::Mapped(device) => Kind::File(device.file()),
+            HostDevice::Direct(device) => Kind::File(device.device().file()),
+            HostDevice::Guest(device) => Kind::Guest(device.device()),
         }
     }
+}
+
+/// What a device is made of.
+enum Kind<'a> {
+    /// A file or block device.
+    File(&'a File),
+    /// Another process.
+    Guest(&'a GuestDisk),
 }

@@ -55,11 +55,29 @@ const COPIED: usize = 1 << 20;
 /// In a place before the path of a socket: a device of virtio-fs is there.
 pub const PREFIX: &str = "vhost-user:";
 
+/// The same for a disk, of vhost-user-blk.
+pub const DISK_PREFIX: &str = "vhost-user-blk:";
+
+/// The socket of a disk that `place` names, if it begins with [`DISK_PREFIX`].
+pub fn disk_socket(place: &Path) -> Option<&Path> {
+    after(place, DISK_PREFIX)
+}
+
 /// The socket that `place` names, if it begins with [`PREFIX`].
 pub fn socket(place: &Path) -> Option<&Path> {
+    after(place, PREFIX)
+}
+
+/// The words before a socket with which `place` begins: [`PREFIX`], or [`DISK_PREFIX`].
+pub fn prefix(place: &[u8]) -> Option<&'static str> {
+    [PREFIX, DISK_PREFIX].into_iter().find(|prefix| place.starts_with(prefix.as_bytes()))
+}
+
+/// What is behind `prefix` in `place`, if it begins so and there is more.
+fn after<'a>(place: &'a Path, prefix: &str) -> Option<&'a Path> {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
-    let rest = place.as_os_str().as_bytes().strip_prefix(PREFIX.as_bytes())?;
+    let rest = place.as_os_str().as_bytes().strip_prefix(prefix.as_bytes())?;
     Some(Path::new(OsStr::from_bytes(rest))).filter(|rest| !rest.as_os_str().is_empty())
 }
 
@@ -223,6 +241,14 @@ impl VhostUser {
     /// them.
     pub fn descriptors(&self) -> [RawFd; 2] {
         [self.socket.as_raw_fd(), self.front_end.as_raw_fd()]
+    }
+
+    /// The connection.
+    ///
+    /// # Errors
+    /// Those of fcntl(2).
+    pub(crate) fn connection(&self) -> io::Result<UnixStream> {
+        self.socket.try_clone()
     }
 
     /// What is in the device's window, if it has one.
@@ -405,12 +431,12 @@ impl Device for VhostUser {
         if !self.protocol.contains(VhostUserProtocolFeatures::CONFIG) {
             return Err(DeviceError::Unsupported);
         }
-        let empty = vec![0; out.len()];
+        // From the beginning: QEMU's back ends pass over the offset that they are asked for.
+        let end = offset + out.len();
         let flags = VhostUserConfigFlags::empty();
-        let (offset, size) = (offset as u32, out.len() as u32);
-        let read = self.front_end.get_config(offset, size, flags, &empty);
+        let read = self.front_end.get_config(0, end as u32, flags, &vec![0; end]);
         let (_, bytes) = read.map_err(|_| DeviceError::Unsupported)?;
-        out.copy_from_slice(bytes.get(..out.len()).ok_or(DeviceError::Broken)?);
+        out.copy_from_slice(bytes.get(offset..end).ok_or(DeviceError::Broken)?);
         Ok(())
     }
 

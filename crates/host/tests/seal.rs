@@ -283,6 +283,7 @@ fn attempt_sealed(path: &Path, access: Access, index: usize) -> ! {
     let (volume, mapped) = match &device {
         HostDevice::Mapped(mapped) => (mapped.descriptor(), mapped.addresses().start),
         HostDevice::Direct(cached) => (cached.device().descriptors()[0], 0),
+        HostDevice::Guest(_) => unreachable!("it is a file"),
     };
     let page = vec![0u8; 16384].leak();
     let victim = Victim {

@@ -229,7 +229,7 @@ pub fn mkfs(path: &Path, options: &FormatOptions) -> Result<(), MountError> {
     let failed = |error| MountError::open(path, error);
     let missing =
         std::fs::metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
-    if !missing || options.volume_bytes == 0 {
+    if !missing || options.volume_bytes == 0 || guest::disk_socket(path).is_some() {
         return make(path, path, options);
     }
     match NewFile::make(path) {
@@ -250,7 +250,9 @@ fn make(path: &Path, at: &Path, options: &FormatOptions) -> Result<(), MountErro
         ..OpenOptions::default()
     };
     let place = path.display().to_string();
-    let empty = std::fs::metadata(at).map_or(true, |found| found.is_file() && found.len() == 0);
+    let is_disk = guest::disk_socket(at).is_some();
+    let empty =
+        !is_disk && std::fs::metadata(at).map_or(true, |found| found.is_file() && found.len() == 0);
     // Before it is opened, which may make it longer. Storage that cannot be looked into cannot be
     // opened.
     let taken = || {

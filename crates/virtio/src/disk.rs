@@ -78,7 +78,16 @@ impl<D: Device, P: Platform> Disk<D, P> {
     ///
     /// # Errors
     /// [`DeviceError`]; `Unsupported` for a disk whose requests are smaller than a block.
-    pub fn new(mut device: D, mut platform: P) -> Result<Self, DeviceError> {
+    pub fn new(device: D, platform: P) -> Result<Self, DeviceError> {
+        Self::with_copies(device, platform, COPIED)
+    }
+
+    /// The same with a place of `copied` bytes, at least a block, for the data of each request that
+    /// the platform cannot lend.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_copies(mut device: D, mut platform: P, copied: usize) -> Result<Self, DeviceError> {
         let wanted = F_SIZE_MAX | F_READ_ONLY | F_FLUSH | F_WRITE_ZEROES;
         let agreed = settle(&mut device, wanted)?;
         let mut word = [0; 8];
@@ -91,7 +100,10 @@ impl<D: Device, P: Platform> Disk<D, P> {
         let mut most = MOST;
         if agreed & F_SIZE_MAX != 0 {
             let size = number(config::SIZE_MAX)? as usize;
-            most = most.min(size - size % BLOCK_SIZE);
+            // QEMU's storage daemon offers the feature, and says 0 where there is no limit.
+            if size > 0 {
+                most = most.min(size - size % BLOCK_SIZE);
+            }
         }
         let mut zeroes = None;
         if agreed & F_WRITE_ZEROES != 0 {
@@ -106,7 +118,8 @@ impl<D: Device, P: Platform> Disk<D, P> {
         }
         let requests = Requests::begin(&mut device, &mut platform, 0, ENTRIES, 4, agreed)?;
         let place = platform.share(4096).ok_or(DeviceError::NoMemory)?;
-        let copies = Copies::new(&mut platform, COPIED).ok_or(DeviceError::NoMemory)?;
+        let copies =
+            Copies::new(&mut platform, copied.max(BLOCK_SIZE)).ok_or(DeviceError::NoMemory)?;
         device.start()?;
         Ok(Disk {
             device,
@@ -120,6 +133,11 @@ impl<D: Device, P: Platform> Disk<D, P> {
             zeroes,
             most,
         })
+    }
+
+    /// Whether a discard may give storage back.
+    pub fn gives_back(&self) -> bool {
+        !self.read_only && self.zeroes.is_some_and(|(_, may_unmap)| may_unmap)
     }
 
     /// Whether the disk may not be written.

@@ -7,18 +7,27 @@ use std::path::Path;
 
 use rustix::fs::SeekFrom;
 
+use super::guest_disk::{self, GuestDisk};
+use crate::guest;
+
 /// How much of each end of a block device must be zeros: every file system and partition table has
 /// something there.
 const ENDS: u64 = 1 << 20;
 const PIECE: u64 = 1 << 16;
 
-/// Whether the file at `path` holds nothing but zeros or holes, or the block device nothing else at
-/// its two ends, a mebibyte each.
+/// Whether the file at `path` holds nothing but zeros or holes, or the block device, or the disk of
+/// a back end, nothing else at its two ends, a mebibyte each.
 ///
 /// # Errors
 /// The host's; `InvalidInput` for what is neither.
 pub fn is_blank(path: &Path) -> io::Result<bool> {
     use std::os::unix::fs::FileTypeExt;
+    if let Some(socket) = guest::disk_socket(path) {
+        let attached = GuestDisk::attach(socket, true);
+        let mut disk = attached.map_err(|error| io::Error::other(error.to_string()))?;
+        return guest_disk::is_blank(&mut disk)
+            .map_err(|error| io::Error::other(error.to_string()));
+    }
     let kind = std::fs::metadata(path)?.file_type();
     if !kind.is_file() && !kind.is_block_device() {
         return Err(io::ErrorKind::InvalidInput.into());

@@ -1,5 +1,6 @@
 //! Why storage cannot be opened.
 
+use atoll_virtio::DeviceError;
 use rustix::io::Errno;
 
 /// Why storage could not be opened.
@@ -38,6 +39,10 @@ pub enum OpenError {
         /// The limit in bytes.
         limit: u64,
     },
+    /// The back end of a disk cannot be used.
+    BackEnd(DeviceError),
+    /// It cannot be sealed: another process offers it.
+    NotSealable,
     /// Another call on the host failed.
     Host {
         /// The name of the call.
@@ -73,6 +78,8 @@ impl core::fmt::Display for OpenError {
                 f,
                 "larger than the {limit} bytes that this process may write; raise `ulimit -f`"
             ),
+            OpenError::BackEnd(error) => write!(f, "its back end: {error}"),
+            OpenError::NotSealable => f.write_str("what another process offers cannot be sealed"),
             OpenError::Host { call, errno } => {
                 write!(f, "{call}: {}", std::io::Error::from_raw_os_error(errno))
             }

@@ -69,6 +69,21 @@ pub(super) fn incarnation(file: &File) -> [u8; 16] {
     }
 }
 
+/// The life of the memory of a process, and of the memory that the host has what this process wrote
+/// in. Zeros: it cannot be known. `process`: the namespace of its number, that number, and when it
+/// started.
+pub(super) fn of_process(process: [u64; 3]) -> [u8; 16] {
+    let mut evidence = Evidence(Vec::with_capacity(64));
+    match evidence.gather_machine() {
+        Some(()) => {
+            evidence.add(b"process");
+            process.into_iter().for_each(|number| evidence.add_number(number));
+            xxh3_128(&evidence.0).to_be_bytes()
+        }
+        None => UNKNOWN,
+    }
+}
+
 /// Whether the file's storage is memory.
 pub(super) fn is_memory(file: BorrowedFd<'_>) -> bool {
     let magic = rustix::fs::fstatfs(file).map(|found| found.f_type as u32);
@@ -95,12 +110,18 @@ impl Evidence {
         self.add(&number.to_le_bytes());
     }
 
-    /// `None` where something that is needed cannot be known.
-    fn gather(&mut self, file: &File) -> Option<()> {
+    /// Of the boot, and of the machine. `None` where something that is needed cannot be known.
+    fn gather_machine(&mut self) -> Option<()> {
         self.add(&boot()?);
         if let Some(generation) = machine_generation(Path::new("/dev/vmclock0")) {
             self.add_number(generation);
         }
+        Some(())
+    }
+
+    /// The same of a file or disk.
+    fn gather(&mut self, file: &File) -> Option<()> {
+        self.gather_machine()?;
         let wanted = StatxFlags::BASIC_STATS
             | StatxFlags::BTIME
             | StatxFlags::from_bits_retain(STATX_MNT_ID_UNIQUE | STATX_SUBVOL);

@@ -4,15 +4,20 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use atoll_block::{BLOCK_SIZE, BlockIndex, Cached};
+use atoll_block::{BLOCK_SIZE, BlockDevice, BlockIndex, Cached};
 use rustix::fs::{FileType, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
 use super::claims::Claims;
 use super::error::{OpenError, host};
+use super::guest_disk::GuestDisk;
 use super::lengthened::Lengthened;
 use super::naming::NewFile;
 use super::{FileDevice, HostDevice, MappedDevice};
+use crate::guest;
+
+/// The cache of a disk that another process offers, in bytes, where nobody says how much.
+const GUEST_CACHE: usize = 32 << 20;
 
 /// How the storage is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,11 +78,15 @@ impl Default for OpenOptions {
 }
 
 /// Opens the storage at `path`. A file that is made has this name once it is locked and as long as
-/// was asked.
+/// was asked. A path that begins with [`guest::DISK_PREFIX`] is that of a back end's socket: its
+/// disk is this process's as long as it is connected, and is never mapped.
 ///
 /// # Errors
 /// See [`OpenError`]. Storage that was there stays, and no other is made.
 pub fn open(path: &Path, options: &OpenOptions) -> Result<HostDevice, OpenError> {
+    if let Some(socket) = guest::disk_socket(path) {
+        return attach(socket, options);
+    }
     if options.create == Create::New {
         return make(path, options);
     }
@@ -89,6 +98,27 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<HostDevice, OpenError>
         },
         (opened, _) => opened,
     }
+}
+
+/// Attaches to the disk whose back end listens at `socket`.
+fn attach(socket: &Path, options: &OpenOptions) -> Result<HostDevice, OpenError> {
+    if options.create == Create::New {
+        return Err(OpenError::Exists);
+    }
+    if options.sealable {
+        return Err(OpenError::NotSealable);
+    }
+    let disk = GuestDisk::attach(socket, options.read_only)?;
+    let (found, needed) = (disk.block_count(), options.blocks.unwrap_or(1));
+    if found < needed {
+        let bytes = |blocks: u64| blocks.saturating_mul(BLOCK_SIZE as u64);
+        return Err(OpenError::TooSmall { bytes: bytes(found), needed: bytes(needed) });
+    }
+    let cache_bytes = match options.access {
+        Access::Mapped => GUEST_CACHE,
+        Access::Direct { cache_bytes } => cache_bytes,
+    };
+    Ok(HostDevice::Guest(Box::new(Cached::new(disk, cache_bytes))))
 }
 
 fn make(path: &Path, options: &OpenOptions) -> Result<HostDevice, OpenError> {

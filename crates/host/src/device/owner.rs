@@ -38,6 +38,17 @@ pub fn living_owner(mark: &[u8; 32]) -> Option<u32> {
     (is_here && started(process)? == number(3)).then_some(process)
 }
 
+/// The life of the memory of the process with this number, and of what it wrote in the host's.
+/// Zeros if it cannot be known.
+pub(super) fn life_of(process: u32) -> [u8; 16] {
+    match (here(), started(process)) {
+        (Some((_, namespace)), Some(started)) => {
+            life::of_process([namespace, process.into(), started])
+        }
+        _ => [0; 16],
+    }
+}
+
 /// A hash of the boot, and the namespace of processes.
 fn here() -> Option<(u64, u64)> {
     let namespace = std::fs::metadata("/proc/self/ns/pid").ok()?.ino();
@@ -72,6 +83,8 @@ mod tests {
         other[16..24].copy_from_slice(&u64::from(child.id()).to_le_bytes());
         other[24..].copy_from_slice(&started(child.id()).unwrap().to_le_bytes());
         assert_eq!(living_owner(&other), Some(child.id()));
+        let lives = [std::process::id(), child.id()].map(life_of);
+        assert!(lives[0] != lives[1] && lives.iter().all(|life| *life != [0; 16]));
         for at in [0, 8, 24] {
             let mut strange = other;
             strange[at] ^= 1;
@@ -86,6 +99,7 @@ mod tests {
         assert!(ended);
         child.wait().unwrap();
         assert_eq!(living_owner(&other), None);
+        assert_eq!(life_of(child.id()), [0; 16]);
         assert_eq!(living_owner(&[0; 32]), None);
         assert_eq!(living_owner(&[255; 32]), None);
     }

@@ -56,3 +56,13 @@ fn bells_never_block_the_driver() {
     assert_eq!(told.recv_timeout(LONG), Ok(Err(DeviceError::Lost)));
     assert_eq!(told.recv_timeout(LONG), Ok(Err(DeviceError::Lost)));
 }
+
+#[test]
+fn places_name_sockets() {
+    let (fs, disk) = (Path::new("vhost-user:/run/s"), Path::new("vhost-user-blk:/run/s"));
+    assert_eq!([socket(fs), socket(disk)], [Some(Path::new("/run/s")), None]);
+    assert_eq!([disk_socket(fs), disk_socket(disk)], [None, Some(Path::new("/run/s"))]);
+    for other in ["vhost-user-blk:", "vhost-user:", "/run/s", "x/vhost-user-blk:/run/s"] {
+        assert_eq!([socket(Path::new(other)), disk_socket(Path::new(other))], [None; 2], "{other}");
+    }
+}
