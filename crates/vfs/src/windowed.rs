@@ -31,6 +31,7 @@
 //! - Nothing depends on the window: what cannot be shown, or copied, goes by messages, and whatever
 //!   error those bring is the caller's.
 
+mod length;
 mod ranges;
 
 use alloc::collections::BTreeMap;
@@ -39,6 +40,7 @@ use core::time::Duration;
 
 use atoll_transport::Token;
 
+use self::length::{Kept, Length};
 use self::ranges::{Found, Key, Ranges, Seen};
 use crate::errno::{Errno, Result};
 use crate::filesystem::FileSystem;
@@ -170,10 +172,6 @@ impl Default for Policy {
 const REST: u32 = 16;
 /// And at most, when one range after the other is.
 const REST_MAX: u32 = 1 << 14;
-/// Set-ID bits.
-const SET_ID: u32 = 0o6000;
-/// The unit of [`Attr::blocks`], in bytes.
-const SECTOR: u64 = 512;
 
 /// A handle.
 #[derive(Clone, Copy, Debug)]
@@ -195,39 +193,6 @@ struct File {
     /// By which handle something was stored that may not be written back.
     stored: Option<Handle>,
     kept: Option<Kept>,
-}
-
-/// What counts of a file's attributes for other calls.
-#[derive(Clone, Copy, Debug)]
-struct Kept {
-    length: Length,
-    /// From when on, by the clock of callers, and how long.
-    from: Timespec,
-    valid: Duration,
-}
-
-/// What a call has to know of a file.
-#[derive(Clone, Copy, Debug)]
-struct Length {
-    size: u64,
-    /// A write may find no space, or has to take a set-ID bit.
-    is_plain: bool,
-}
-
-impl Kept {
-    fn counts(&self, now: Timespec) -> bool {
-        // The clock may have been set.
-        since(self.from, now).is_some_and(|passed| passed < self.valid)
-    }
-}
-
-/// What has passed from one time to the other, if that is later.
-fn since(from: Timespec, to: Timespec) -> Option<Duration> {
-    let at = |time: Timespec| {
-        let seconds = u64::try_from(time.sec).ok()?;
-        Some(Duration::new(seconds, time.nsec.min(999_999_999)))
-    };
-    at(to)?.checked_sub(at(from)?)
 }
 
 /// A [`FileSystem`] whose reads and writes go by a window where `F` shows the range, and by `F`
@@ -339,9 +304,7 @@ impl<F: Mapper, W: Window> Windowed<F, W> {
         if let Some(kept) = file.and_then(|file| file.kept).filter(|kept| kept.counts(cx.now)) {
             return Ok(kept.length);
         }
-        let Attr { size, blocks, mode, .. } = self.inner.getattr(cx, ino)?;
-        let has_holes = blocks.saturating_mul(SECTOR) < size;
-        let length = Length { size, is_plain: !has_holes && mode & SET_ID == 0 };
+        let length = Length::of(&self.inner.getattr(cx, ino)?);
         let validity = self.inner.validity();
         self.asks = validity == Validity::Moment;
         if let (Validity::For(valid), Some(file)) = (validity, self.files.get_mut(&ino)) {
@@ -519,6 +482,16 @@ impl<F: Mapper, W: Window> Windowed<F, W> {
         }
     }
 
+    /// The attributes that came with a name of a file, with what was stored in it by then.
+    fn settled(&mut self, cx: &Context, attr: Attr) -> Attr {
+        if self.files.get(&attr.ino).is_none_or(|file| file.stored.is_none()) {
+            return attr;
+        }
+        // The name is there whatever comes of this; an error of it is told by fsync and release.
+        let _ = self.settle(cx, attr.ino);
+        self.inner.getattr(cx, attr.ino).unwrap_or(attr)
+    }
+
     /// The part of `len` bytes from `offset` on that lies in one range: the range's number, where
     /// the part begins in it, its length.
     fn part(&self, offset: u64, len: usize) -> (u64, u64, usize) {
@@ -571,12 +544,28 @@ macro_rules! inner {
 }
 
 impl<F: Mapper, W: Window> FileSystem for Windowed<F, W> {
-    crate::verbs!(inner: lookup forget readlink mknod mkdir symlink unlink rmdir rename link
+    crate::verbs!(inner: forget readlink mknod mkdir symlink unlink rmdir rename
         seek opendir readdir releasedir fsyncdir syncfs statfs setxattr
         getxattr listxattr removexattr);
 
     fn shared_locks(&mut self) -> Option<&mut dyn Locks> {
         self.inner.shared_locks()
+    }
+
+    fn lookup(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<Attr> {
+        let attr = self.inner.lookup(cx, parent, name)?;
+        Ok(self.settled(cx, attr))
+    }
+
+    fn link(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        new_parent: Ino,
+        new_name: Name<'_>,
+    ) -> Result<Attr> {
+        let attr = self.inner.link(cx, ino, new_parent, new_name)?;
+        Ok(self.settled(cx, attr))
     }
 
     fn getattr(&mut self, cx: &Context, ino: Ino) -> Result<Attr> {
@@ -632,7 +621,8 @@ impl<F: Mapper, W: Window> FileSystem for Windowed<F, W> {
     ) -> Result<(Attr, Handle)> {
         let (attr, handle) = self.inner.create(cx, parent, name, mode, flags)?;
         self.opened(attr.ino, handle, flags);
-        Ok((attr, handle))
+        // It may have been there.
+        Ok((self.settled(cx, attr), handle))
     }
 
     fn tmpfile(

@@ -34,6 +34,8 @@ struct State {
     notices: Notices<SharedMemory>,
     kept: Kept,
     message: Vec<u8>,
+    /// The device rings for the next notice.
+    hears: bool,
     /// The device has broken the rules.
     is_lost: bool,
 }
@@ -59,7 +61,9 @@ impl State {
                 self.kept.take(&self.message[..len]);
                 self.notices.done(buffer)?;
                 took += 1;
-            } else if took == 0 || !self.notices.want_interrupt() {
+                self.hears = false;
+            } else if self.hears || !self.notices.want_interrupt() {
+                self.hears = true;
                 break;
             }
         }
@@ -123,7 +127,8 @@ impl Told {
         (kick, call): (Kick, EventFd),
     ) -> Result<Told, DeviceError> {
         let message = vec![0; notices.buffer_len()];
-        let state = State { notices, kept: Kept::new(PAGES), message, is_lost: false };
+        let (kept, hears, is_lost) = (Kept::new(PAGES), true, false);
+        let state = State { notices, kept, message, hears, is_lost };
         let ended = AtomicBool::new(false);
         let none_left = |_| DeviceError::NoMemory;
         let wake = EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC).map_err(none_left)?;
@@ -164,3 +169,6 @@ impl Drop for Told {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -421,16 +421,29 @@ fn stores_are_written_back() {
     fs.getattr(&cx(), ino).unwrap();
     fs.getattr(&cx(), ino).unwrap();
     assert_eq!(seeks(), 1);
+    // By its names too, which is how stat(2) asks.
+    store(&mut fs);
+    let before = guest.0.borrow().getattrs;
+    assert_eq!(fs.lookup(&cx(), Ino::ROOT, name("f")).unwrap().ino, ino);
+    fs.lookup(&cx(), Ino::ROOT, name("f")).unwrap();
+    assert_eq!((seeks(), guest.0.borrow().getattrs), (2, before + 1));
+    store(&mut fs);
+    fs.link(&cx(), ino, Ino::ROOT, name("other")).unwrap();
+    assert_eq!(seeks(), 3);
+    store(&mut fs);
+    let again = fs.create(&cx(), Ino::ROOT, name("other"), 0o644, RW).unwrap();
+    assert_eq!((again.0.ino, seeks()), (ino, 4));
+    fs.release(&cx(), ino, again.1).unwrap();
     store(&mut fs);
     fs.setattr(&cx(), ino, None, &SetAttr::default()).unwrap();
-    assert_eq!(seeks(), 2);
+    assert_eq!(seeks(), 5);
     store(&mut fs);
     fs.fsync(&cx(), ino, handle, true).unwrap();
     fs.getattr(&cx(), ino).unwrap();
-    assert_eq!(seeks(), 2, "a sync has done so");
+    assert_eq!(seeks(), 5, "a sync has done so");
     store(&mut fs);
     fs.release(&cx(), ino, handle).unwrap();
-    assert_eq!(seeks(), 3);
+    assert_eq!(seeks(), 6);
     assert_eq!(guest.0.borrow().unmaps, [1], "the ranges go with the last handle");
 }
 
