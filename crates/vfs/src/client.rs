@@ -5,6 +5,7 @@
 //! names, times and types are checked, and what is none of these is `EIO`.
 
 mod call;
+mod kernels;
 mod locks;
 mod mappings;
 mod session;
@@ -174,29 +175,6 @@ impl<T: Transport> Client<T> {
     ) -> Result<(Attr, Handle)> {
         let args = CreateIn { flags: open_bits(flags) | O_CREAT, mode, ..CreateIn::default() };
         self.created(cx, parent, &Request::Create { args, name }, flags)
-    }
-
-    /// Whether the server knows none of the extensions, and so is made for kernels. Those look a
-    /// name up before they use it, and such servers count on that.
-    fn is_for_kernels(&self) -> bool {
-        self.agreed.is_empty()
-    }
-
-    /// Says that a name is missing where a server for kernels has failed by that.
-    fn or_missing(
-        &mut self,
-        cx: &Context,
-        parent: Ino,
-        name: Name<'_>,
-        done: Result<()>,
-    ) -> Result<()> {
-        if done != Err(Errno::EIO) || !self.is_for_kernels() {
-            return done;
-        }
-        match self.lookup(cx, parent, name) {
-            Err(Errno::ENOENT) => Err(Errno::ENOENT),
-            _ => done,
-        }
     }
 
     /// Uses an open file of another session of the volume, by its `token`: a handle with the same
@@ -397,11 +375,17 @@ impl<T: Transport> FileSystem for Client<T> {
     }
 
     fn lookup(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<Attr> {
+        if self.is_for_kernels() && name.is_dot_or_dot_dot() {
+            return self.lookup_dots(cx, parent, name);
+        }
         self.entry(cx, parent, &Request::Lookup { name }, 0)
     }
 
     fn forget(&mut self, ino: Ino, count: u64) {
-        self.forget_later(ino, count);
+        // A kernel never forgets the root, and servers count on that.
+        if ino != Ino::ROOT {
+            self.forget_later(ino, count);
+        }
     }
 
     fn getattr(&mut self, cx: &Context, ino: Ino) -> Result<Attr> {
@@ -533,14 +517,13 @@ impl<T: Transport> FileSystem for Client<T> {
             }
             found => found,
         }
-        .and_then(|attr| match attr.file_type() {
-            FileType::Symlink => Err(Errno::ELOOP),
-            FileType::Directory => Err(Errno::EISDIR),
-            _ => {
-                let handle = self.open(cx, attr.ino, flags)?;
-                let emptied = flags.contains(OpenFlags::TRUNC);
-                Ok((if emptied { self.getattr(cx, attr.ino)? } else { attr }, handle))
+        .and_then(|attr| {
+            let opened = self.open_found(cx, attr, flags);
+            if opened.is_err() {
+                // The caller does not learn that it was given.
+                self.forget(attr.ino, 1);
             }
+            opened
         })
     }
 

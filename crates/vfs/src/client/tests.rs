@@ -1,10 +1,15 @@
-//! A server that lies in its numbers.
+//! A server that lies in its numbers, and one that counts what it gives.
+
+use alloc::rc::Rc;
+use core::cell::{Cell, RefCell};
 
 use atoll_transport::{Lost, Received, SendError, Token, Transport};
 
 use super::*;
+use crate::model::ModelFs;
 use crate::wire::header::OutHeader;
 use crate::wire::session::{InitIn, InitOut};
+use crate::{Inline, ServerOptions};
 
 const CX: Context = Context { uid: 0, gid: 0, now: Timespec { sec: 0, nsec: 0 } };
 const INIT: [u8; 4] = 26u32.to_ne_bytes();
@@ -120,4 +125,115 @@ fn data_lies_behind_where_it_is_looked_for() {
             assert_eq!(client.seek(&CX, Ino(7), Handle(1), 10, to), outcome);
         }
     }
+}
+
+/// A server for kernels, which counts how often it gives an inode, and has calls fail.
+#[derive(Default)]
+struct Counts {
+    fs: ModelFs,
+    given: Rc<RefCell<BTreeMap<Ino, i64>>>,
+    fails: Rc<Cell<Option<Errno>>>,
+}
+
+impl Counts {
+    fn gives(&self, answer: Result<Attr>) -> Result<Attr> {
+        if let Ok(attr) = &answer {
+            *self.given.borrow_mut().entry(attr.ino).or_default() += 1;
+        }
+        answer
+    }
+
+    fn may(&self) -> Result<()> {
+        self.fails.get().map_or(Ok(()), Err)
+    }
+}
+
+macro_rules! plain {
+    ($self:ident $verb:ident ($($arg:ident),*)) => { $self.fs.$verb($($arg),*) };
+}
+
+macro_rules! gives {
+    ($self:ident $verb:ident ($($arg:ident),*)) => {{
+        let answer = $self.fs.$verb($($arg),*);
+        $self.gives(answer)
+    }};
+}
+
+macro_rules! fails {
+    ($self:ident $verb:ident ($($arg:ident),*)) => {{
+        $self.may()?;
+        $self.fs.$verb($($arg),*)
+    }};
+}
+
+impl FileSystem for Counts {
+    crate::verbs!(plain: readlink setattr tmpfile read write copy_file_range fallocate seek fsync
+        release opendir readdir releasedir fsyncdir syncfs statfs setxattr getxattr listxattr
+        removexattr);
+    crate::verbs!(gives: lookup mknod mkdir symlink link);
+    crate::verbs!(fails: getattr unlink rmdir rename open);
+
+    fn forget(&mut self, ino: Ino, count: u64) {
+        *self.given.borrow_mut().entry(ino).or_default() -= count as i64;
+    }
+
+    fn create(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        name: Name<'_>,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(Attr, Handle)> {
+        let (attr, handle) = self.fs.create(cx, parent, name, mode, flags)?;
+        self.gives(Ok(attr)).map(|attr| (attr, handle))
+    }
+}
+
+/// The server has given what the client's caller was given, and nothing else: also where a call
+/// that is several requests fails in the middle.
+#[test]
+fn a_server_for_kernels_gives_what_the_caller_gets() {
+    let server = Counts::default();
+    let (given, fails) = (Rc::clone(&server.given), Rc::clone(&server.fails));
+    let options = ServerOptions { extensions: Extensions::empty(), ..ServerOptions::default() };
+    let wire = Inline::new(server, options, Timespec::default);
+    let mut fs = Client::connect(wire, ClientOptions::default()).unwrap();
+    let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
+    let name = |text: &'static str| Name::new(text.as_bytes()).unwrap();
+    let mut caller = BTreeMap::new();
+    let mut got = |ino: Ino| *caller.entry(ino).or_insert(0i64) += 1;
+    got(fs.mkdir(&cx, Ino::ROOT, name("d"), 0o755).unwrap().ino);
+    got(fs.symlink(&cx, Ino::ROOT, name("l"), b"d").unwrap().ino);
+    let truncates = OpenFlags::WRITE | OpenFlags::TRUNC;
+    let (attr, handle) = fs.create(&cx, Ino::ROOT, name("f"), 0o644, truncates).unwrap();
+    got(attr.ino);
+    fs.release(&cx, attr.ino, handle).unwrap();
+    for round in 0..40 {
+        let failed = if round % 2 == 0 { None } else { Some(Errno::EIO) };
+        fails.set(failed);
+        let mut create =
+            |called| fs.create(&cx, Ino::ROOT, name(called), 0o644, truncates);
+        assert_eq!(create("d"), Err(Errno::EISDIR));
+        assert_eq!(create("l"), Err(Errno::ELOOP));
+        match create("f") {
+            Ok((attr, handle)) => {
+                got(attr.ino);
+                fs.release(&cx, attr.ino, handle).unwrap();
+            }
+            Err(error) => assert_eq!(Some(error), failed),
+        }
+        if failed.is_some() {
+            assert_eq!(fs.unlink(&cx, Ino::ROOT, name("f")), Err(Errno::EIO));
+            assert_eq!(fs.rmdir(&cx, Ino::ROOT, name("d")), Err(Errno::EIO));
+            assert_eq!(fs.unlink(&cx, Ino::ROOT, name("none")), Err(Errno::ENOENT));
+        }
+        fs.forget(Ino::ROOT, 1);
+    }
+    for (ino, count) in caller {
+        fs.forget(ino, count as u64);
+    }
+    fs.forget_now();
+    given.borrow_mut().retain(|_, count| *count != 0);
+    assert_eq!(*given.borrow(), BTreeMap::new());
 }
