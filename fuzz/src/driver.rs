@@ -1,5 +1,6 @@
 //! Drivers whose devices are hostile: a file system's, with all that a guest has above it, a
-//! disk's, a source's of entropy, and functions of PCI that are nearly devices.
+//! disk's, a source's of entropy, and functions of PCI and registers in memory that are nearly
+//! devices.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -21,9 +22,10 @@ use atoll_vfs::{
 use atoll_virtio::disk::Disk;
 use atoll_virtio::entropy::Entropy;
 use atoll_virtio::fs::{Notices, VirtioFs};
-use atoll_virtio::pci::{self, ConfigSpace, Function, Gap, PciDevice, Registers};
+use atoll_virtio::mmio::{MmioDevice, Place};
+use atoll_virtio::pci::{self, ConfigSpace, Function, Gap, PciDevice};
 use atoll_virtio::testing::{Backend, FakeDevice, Lie, Machine};
-use atoll_virtio::{Device, DeviceError};
+use atoll_virtio::{Device, DeviceError, Registers};
 
 use crate::Script;
 use crate::replies::{Caller, Choices, fill};
@@ -343,6 +345,8 @@ struct Anything<'s> {
     script: Choose<'s>,
     address: u64,
     len: u64,
+    /// They are those of a device without a bus, as the first two say mostly.
+    is_mmio: bool,
 }
 
 impl Anything<'_> {
@@ -350,6 +354,9 @@ impl Anything<'_> {
         assert!((self.address + at as u64).is_multiple_of(size as u64), "askew");
         assert!((at + size) as u64 <= self.len, "outside");
         let script = &mut *self.script.borrow_mut();
+        if let (true, 0 | 4, 8..) = (self.is_mmio, at, script.byte()) {
+            return if at == 0 { u32::from_le_bytes(*b"virt") } else { 2 };
+        }
         match script.byte() % 4 {
             0 => script.number() as u32,
             1 => script.below(40) as u32,
@@ -381,16 +388,18 @@ impl Registers for Anything<'_> {
     }
 }
 
-/// A machine with one function.
+/// A machine with one device.
 struct Around<'s> {
     script: Choose<'s>,
+    is_mmio: bool,
 }
 
-impl<'s> pci::Machine for Around<'s> {
+impl<'s> atoll_virtio::Machine for Around<'s> {
     type Registers = Anything<'s>;
 
     fn map(&mut self, address: u64, len: u64) -> Option<Anything<'s>> {
-        Some(Anything { script: Rc::clone(&self.script), address, len })
+        let (script, is_mmio) = (Rc::clone(&self.script), self.is_mmio);
+        Some(Anything { script, address, len, is_mmio })
     }
 
     fn pause(&mut self, turn: u64) -> Result<bool, DeviceError> {
@@ -404,13 +413,28 @@ fn function(script: &Choose<'_>) {
     let (mut low, mut high) =
         (Gap::new(0x8000_0000, 0xc000_0000), Gap::new(0x80_0000_0000, 0x90_0000_0000));
     for found in pci::scan(&mut space).into_iter().take(2) {
-        let around = Around { script: Rc::clone(script) };
+        let around = Around { script: Rc::clone(script), is_mmio: false };
         let device = PciDevice::new(&mut space, found.function, &mut low, &mut high, around);
-        let Ok(device) = device else { continue };
-        let machine = Machine::lending(true);
-        if let Ok(fs) = VirtioFs::new(device, machine.clone(), PAGE) {
-            let _ = Client::connect(fs, ClientOptions::default());
+        if let Ok(device) = device {
+            drive(device);
         }
+    }
+}
+
+/// Registers in memory that are nearly a device's.
+fn registers(script: &Choose<'_>) {
+    let len = 0x100 + 4 * script.borrow_mut().below(64);
+    let around = Around { script: Rc::clone(script), is_mmio: true };
+    let place = Place::new(0xfeb0_0000, len).expect("long enough");
+    if let Ok(device) = MmioDevice::new(place, around) {
+        drive(device);
+    }
+}
+
+/// Has a driver set a device up that will not answer.
+fn drive(device: impl Device) {
+    if let Ok(fs) = VirtioFs::new(device, Machine::lending(true), PAGE) {
+        let _ = Client::connect(fs, ClientOptions::default());
     }
 }
 
@@ -426,6 +450,7 @@ pub fn run(bytes: &[u8]) {
             0 => disk(&script),
             1 => entropy(&script),
             2 => function(&script),
+            3 => registers(&script),
             _ => file_system(&script),
         }
         if script.borrow().is_over() {

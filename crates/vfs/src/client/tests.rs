@@ -212,8 +212,7 @@ fn a_server_for_kernels_gives_what_the_caller_gets() {
     for round in 0..40 {
         let failed = if round % 2 == 0 { None } else { Some(Errno::EIO) };
         fails.set(failed);
-        let mut create =
-            |called| fs.create(&cx, Ino::ROOT, name(called), 0o644, truncates);
+        let mut create = |called| fs.create(&cx, Ino::ROOT, name(called), 0o644, truncates);
         assert_eq!(create("d"), Err(Errno::EISDIR));
         assert_eq!(create("l"), Err(Errno::ELOOP));
         match create("f") {
