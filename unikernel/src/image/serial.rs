@@ -3,7 +3,7 @@
 //! the line that says how it ended.
 
 use core::fmt;
-use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use atoll_unikernel::framing::Decoder;
 
@@ -24,7 +24,9 @@ const STATE: u16 = 5;
 const CAME: u8 = 1;
 /// In STATE: all bytes have gone.
 const GONE: u8 = 0x20;
-/// Bytes that a line takes at once.
+/// In FIFO: it is used from now on, and empty.
+const CLEARED: u8 = 7;
+/// Bytes that a line with a FIFO takes at once.
 const FIFO_BYTES: usize = 16;
 
 /// Exits for the standard streams.
@@ -45,34 +47,30 @@ fn streaming<T>(act: impl FnOnce() -> T) -> T {
 }
 
 static FRAMED: AtomicBool = AtomicBool::new(false);
-/// A byte that came before the first line was set up, and [`EARLY`] above it.
-static FIRST: AtomicU16 = AtomicU16::new(0);
-const EARLY: u16 = 1 << 8;
-/// What ports without a device say.
-const ABSENT: u8 = 0xff;
+/// How many bytes the first line takes at once.
+static AT_ONCE: AtomicUsize = AtomicUsize::new(1);
 
-/// Sets both lines up: 115,200 baud, 8 bits, no parity, no interrupts.
+/// Sets both lines up: 115,200 baud, 8 bits, no parity, no interrupts. The first stays without a
+/// FIFO: to turn that on clears what has come, and input may come at any time.
 pub fn begin() {
-    // To be set up clears a line, and the one who sends may not have waited.
-    let state = ports::read8(LINES[0] + STATE);
-    if state != ABSENT && state & CAME != 0 {
-        let byte = ports::read8(LINES[0] + DATA);
-        FIRST.store(EARLY | u16::from(byte), Ordering::Relaxed);
-    }
     for line in LINES {
         ports::write8(line + INTERRUPTS, 0);
         ports::write8(line + CONTROL, 0x80);
         ports::write8(line + DATA, 1);
         ports::write8(line + INTERRUPTS, 0);
         ports::write8(line + CONTROL, 3);
-        ports::write8(line + FIFO, 7);
         ports::write8(line + MODEM, 3);
     }
+    ports::write8(LINES[1] + FIFO, CLEARED);
 }
 
-/// Says whether standard input is framed.
+/// Says whether standard input is framed. If so none comes before [`tell_ready`].
 pub fn set_framed(framed: bool) {
     FRAMED.store(framed, Ordering::Relaxed);
+    if framed {
+        ports::write8(LINES[0] + FIFO, CLEARED);
+        AT_ONCE.store(FIFO_BYTES, Ordering::Relaxed);
+    }
 }
 
 /// Writes `data` to the first line or, with `error`, to the second.
@@ -82,7 +80,8 @@ pub fn write(data: &[u8], error: bool) {
 
 fn send(data: &[u8], error: bool) {
     let line = LINES[usize::from(error)];
-    for piece in data.chunks(FIFO_BYTES) {
+    let at_once = if error { FIFO_BYTES } else { AT_ONCE.load(Ordering::Relaxed) };
+    for piece in data.chunks(at_once) {
         while ports::read8(line + STATE) & GONE == 0 {
             ports::pause();
         }
@@ -108,8 +107,7 @@ impl Input {
         let framed = FRAMED.load(Ordering::Relaxed);
         let mut count = 0;
         while count < buf.len() && !self.decoder.ended {
-            let first = FIRST.swap(0, Ordering::Relaxed);
-            if first == 0 && ports::read8(LINES[0] + STATE) & CAME == 0 {
+            if ports::read8(LINES[0] + STATE) & CAME == 0 {
                 // A line is given out as soon as it is there.
                 if count > 0 {
                     break;
@@ -117,10 +115,7 @@ impl Input {
                 ports::pause();
                 continue;
             }
-            let sent = match first {
-                0 => ports::read8(LINES[0] + DATA),
-                first => first as u8,
-            };
+            let sent = ports::read8(LINES[0] + DATA);
             let byte = if framed { self.decoder.take(sent) } else { Some(sent) };
             if let (Some(byte), Some(to)) = (byte, buf.get_mut(count)) {
                 *to = byte;
