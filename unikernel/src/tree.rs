@@ -88,6 +88,14 @@ impl<F: FileSystem> Tree<F> {
         self.mounts.into_iter().map(|mount| mount.fs)
     }
 
+    /// The file system that has this inode, and the inode's own number there.
+    ///
+    /// # Errors
+    /// `ESTALE` where there is none.
+    pub fn part(&mut self, ino: Ino) -> Result<(&mut F, Ino)> {
+        Ok((self.of(ino)?, local(ino)))
+    }
+
     #[inline]
     fn of(&mut self, ino: Ino) -> Result<&mut F> {
         self.mounts.get_mut(index(ino)).map(|mount| &mut mount.fs).ok_or(Errno::ESTALE)

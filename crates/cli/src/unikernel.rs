@@ -19,7 +19,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use crate::failure::{Failure, Outcome, RUN_FAILED};
 use crate::size;
 use crate::volume::{self, Access};
-use machine::{Acceleration, Board, Machine};
+use machine::{Acceleration, Board, Machine, Wanted};
 use module::Added;
 
 /// Run a Linux program in a bare image: a virtual machine without an operating system.
@@ -117,8 +117,9 @@ impl Inside {
 struct RunArgs {
     /// A file system and the directory where it appears. `ram` or `ram,SIZE` is memory, gone at the
     /// end; the file of a volume, or a disk with one, is a disk of the machine; the socket of a
-    /// vhost-user server (`atoll serve --vhost-user`, virtiofsd) is a virtio-fs device. `:ro` after
-    /// both for looking only.
+    /// vhost-user server (`atoll serve --vhost-user`, virtiofsd) is a virtio-fs device: with
+    /// `SOCKET,dax` its window is used, with `SOCKET,told` its notices of changes too, both with
+    /// QEMU 11.1. `:ro` after both for looking only.
     #[arg(short, long = "volume", value_name = "SOURCE:PATH[:ro]")]
     volumes: Vec<OsString>,
     #[command(flatten)]
@@ -246,6 +247,7 @@ fn attachment(text: &OsStr, machine: Option<&mut Machine>) -> Result<Volume, Fai
         (source, Some(machine)) => {
             // As other commands name such a socket.
             let name = source.strip_prefix(b"vhost-user:").unwrap_or(source);
+            let (name, wanted) = Wanted::parse(name);
             let file = PathBuf::from(OsString::from_vec(name.to_vec()));
             let found = std::fs::metadata(&file).map_err(|error| {
                 Failure::new(format!(
@@ -254,7 +256,11 @@ fn attachment(text: &OsStr, machine: Option<&mut Machine>) -> Result<Volume, Fai
                 ))
             })?;
             if found.file_type().is_socket() {
-                Source::Served(machine.add_served(&file)?)
+                Source::Served(machine.add_served(&file, wanted)?)
+            } else if !wanted.is_nothing() {
+                return Err(Failure::new(format!(
+                    "`-v {shown}`: `dax` and `told` are for the socket of a server"
+                )));
             } else {
                 let access = if read_only { Access::Read } else { Access::Write };
                 let device = volume::open_device(&file, access)?;

@@ -19,3 +19,5 @@ mod faults;
 mod programs;
 #[path = "unikernel/together.rs"]
 mod together;
+#[path = "unikernel/told.rs"]
+mod told;

@@ -153,6 +153,11 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
         &self.fs
     }
 
+    /// The same, for what no call does: descriptors stay what they are.
+    pub fn fs_mut(&mut self) -> &mut F {
+        &mut self.fs
+    }
+
     /// Closes every descriptor and gives the file system back. Errors of closing are dropped: a
     /// caller that needs durability has synced before.
     pub fn into_fs(mut self) -> F {

@@ -51,7 +51,8 @@ pub trait Keeper {
     /// may be kept, since there are no notices, or not any more.
     fn with<R>(&self, act: impl FnOnce(&mut Kept) -> R) -> Option<R>;
 
-    /// A clock that nobody sets: how long it is since some moment.
+    /// A clock that nobody sets: how long it is since some moment. It goes also where nothing is
+    /// kept.
     fn now(&self) -> Duration;
 }
 
@@ -580,6 +581,11 @@ impl<F: Lends + Mapper, K: Keeper> Mapper for Keeping<F, K> {
             Some(()) => Validity::Kept,
             None => self.inner.validity(),
         }
+    }
+
+    /// Callers have no clock in each call.
+    fn now(&self, _: &Context) -> Duration {
+        self.keeper.now()
     }
 
     fn begin_map(&mut self, cx: &Context, ino: Ino, mapping: &Mapping) -> Result<Asked> {

@@ -11,7 +11,7 @@
 //!   so ([`Validity`]), and no longer than until this client changes the file. If another client
 //!   cuts the file in that time, or while the read is under way, a read may find zeros instead of
 //!   an earlier end, and what is written behind the new end is lost.
-//! - Callers' [`Context::now`] is the clock by which attributes count.
+//! - Attributes count by the clock of the file system below ([`Mapper::now`]).
 //! - A range is asked for only where all of it lies in the file: the one in which the file ends
 //!   goes by messages. So does what makes a file longer, what is appended, what goes into a file
 //!   with holes (it may find no space, which the write has to say), and what goes into one with a
@@ -28,10 +28,13 @@
 //!   everybody once the file is closed. [`release`](FileSystem::release) says an error of it.
 //! - The ranges of a file are given back when the last handle is closed, so that the storage of a
 //!   file that is unlinked goes with the last handle, as always.
+//! - A range can be [pinned](Windowed::pin), for who maps it: whatever happens, it is shown until
+//!   it is unpinned. While there is one nothing is kept of the file's content below.
 //! - Nothing depends on the window: what cannot be shown, or copied, goes by messages, and whatever
 //!   error those bring is the caller's.
 
 mod length;
+mod pins;
 mod ranges;
 
 use alloc::collections::BTreeMap;
@@ -40,7 +43,7 @@ use core::time::Duration;
 
 use atoll_transport::Token;
 
-use self::length::{Kept, Length};
+use self::length::{Kept, Length, clock};
 use self::ranges::{Found, Key, Ranges, Seen};
 use crate::errno::{Errno, Result};
 use crate::filesystem::FileSystem;
@@ -113,6 +116,12 @@ pub enum Validity {
 pub trait Mapper: FileSystem {
     /// How long what [`getattr`](FileSystem::getattr) has answered last counts.
     fn validity(&self) -> Validity;
+
+    /// The clock by which that is: how long it is since some moment. Without one of its own it is
+    /// that of the callers, which has to go in each call.
+    fn now(&self, cx: &Context) -> Duration {
+        clock(cx.now)
+    }
 
     /// Asks for a range of `ino` to be shown, and does not wait.
     ///
@@ -193,6 +202,8 @@ struct File {
     /// By which handle something was stored that may not be written back.
     stored: Option<Handle>,
     kept: Option<Kept>,
+    /// How many ranges are pinned, each as often as it is.
+    pins: usize,
 }
 
 /// A [`FileSystem`] whose reads and writes go by a window where `F` shows the range, and by `F`
@@ -301,14 +312,15 @@ impl<F: Mapper, W: Window> Windowed<F, W> {
     /// How long a file is at this moment, or a moment ago as far as that counts.
     fn length(&mut self, cx: &Context, ino: Ino) -> Result<Length> {
         let file = self.files.get(&ino);
-        if let Some(kept) = file.and_then(|file| file.kept).filter(|kept| kept.counts(cx.now)) {
+        let now = self.inner.now(cx);
+        if let Some(kept) = file.and_then(|file| file.kept).filter(|kept| kept.counts(now)) {
             return Ok(kept.length);
         }
         let length = Length::of(&self.inner.getattr(cx, ino)?);
         let validity = self.inner.validity();
         self.asks = validity == Validity::Moment;
         if let (Validity::For(valid), Some(file)) = (validity, self.files.get_mut(&ino)) {
-            file.kept = Some(Kept { length, from: cx.now, valid });
+            file.kept = Some(Kept { length, from: now, valid });
         }
         Ok(length)
     }
@@ -645,6 +657,7 @@ impl<F: Mapper, W: Window> FileSystem for Windowed<F, W> {
         offset: u64,
         buf: &mut [u8],
     ) -> Result<usize> {
+        self.keep_nothing(ino);
         if !self.goes((ino, handle), OpenFlags::READ, (offset, buf.len())) {
             return self.inner.read(cx, ino, handle, offset, buf);
         }

@@ -21,7 +21,7 @@ use crate::lent::{Call, CallError, Copies, call};
 use crate::platform::{Platform, Region};
 use crate::queue::{Head, OfferError, Part};
 use crate::requests::{Requests, accept};
-pub use notices::{Buffer, Notices};
+pub use notices::{Buffer, Notices, Taken};
 
 /// The queue for requests that others must not hold up; the first one for all others, and where it
 /// is if there is one for notices.

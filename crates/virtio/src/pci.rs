@@ -10,7 +10,7 @@ pub mod function;
 pub mod space;
 
 pub use bars::Gap;
-pub use function::PciDevice;
+pub use function::{Bell, PciDevice};
 pub use space::{ConfigSpace, Found, Function, scan};
 
 #[cfg(test)]

@@ -20,8 +20,8 @@ pub trait Registers {
     fn write32(&self, at: usize, value: u32);
 }
 
-/// Registers that lie in memory.
-#[derive(Debug)]
+/// Registers that lie in memory. Clones are the same registers.
+#[derive(Clone, Debug)]
 pub struct Mmio {
     base: NonNull<u8>,
     len: usize,
@@ -34,8 +34,8 @@ impl Mmio {
     /// The `len` bytes of registers at `base`.
     ///
     /// # Safety
-    /// They are mapped, as memory of a device is, for as long as this lives, and nothing else is
-    /// there.
+    /// They are mapped, as memory of a device is, for as long as this or a clone of it lives, and
+    /// nothing else is there.
     pub unsafe fn new(base: NonNull<u8>, len: usize) -> Mmio {
         Mmio { base, len }
     }

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::traps::{Frame, wanted};
 use crate::volumes::Volume;
-use crate::{paging, ports, process, serial};
+use crate::{mappings, paging, ports, process, serial};
 use atoll_unikernel::elf::Protection;
 
 /// The port that ends QEMU (isa-debug-exit), with twice what is written and one more as its status.
@@ -16,6 +16,7 @@ const FAILED: u8 = 125;
 /// The signals that a fault would be to a process, as statuses of a shell.
 const ILLEGAL: u8 = 128 + 4;
 const TRAP: u8 = 128 + 5;
+const BUS: u8 = 128 + 7;
 const ARITHMETIC: u8 = 128 + 8;
 const SEGMENT: u8 = 128 + 11;
 
@@ -85,6 +86,7 @@ pub fn exit(status: u8) -> ! {
     report();
     ENDING.store(true, Ordering::Relaxed);
     let mut status = status;
+    mappings::end();
     for volume in process::take().into_fs().into_parts() {
         match volume {
             Volume::Own(fs) => {
@@ -94,7 +96,7 @@ pub fn exit(status: u8) -> ! {
                 }
             }
             Volume::Served(client) => {
-                client.into_inner().disconnect().stop();
+                client.into_inner().into_inner().disconnect().stop();
             }
             Volume::Devices(_) => {}
         }
@@ -128,7 +130,10 @@ pub fn page_fault(frame: &mut Frame, address: u64) {
         _ => "reading",
     };
     let page = address & !(atoll_unikernel::PAGE - 1);
-    let why = if paging::guards().contains(&page) {
+    let is_cut = mappings::touches(&(address..address.saturating_add(1)));
+    let why = if is_cut && frame.code & 1 == 0 {
+        "the file that is mapped there has no such page"
+    } else if paging::guards().contains(&page) {
         "a stack of the image is full"
     } else if frame.code & 1 != 0 {
         "its page may not be used so"
@@ -137,7 +142,8 @@ pub fn page_fault(frame: &mut Frame, address: u64) {
     } else {
         "nothing is there"
     };
-    fail(frame, format_args!("page fault {what} {address:#x}: {why}"), SEGMENT)
+    let status = if is_cut && frame.code & 1 == 0 { BUS } else { SEGMENT };
+    fail(frame, format_args!("page fault {what} {address:#x}: {why}"), status)
 }
 
 /// Ends after any other fault.

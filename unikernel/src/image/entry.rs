@@ -10,7 +10,7 @@
 
 use core::arch::{asm, global_asm};
 
-use crate::{calls, end, ports};
+use crate::{calls, end, interrupts, ports};
 
 global_asm!(
     r#"
@@ -73,7 +73,7 @@ const STAR: u32 = 0xc000_0081;
 const LSTAR: u32 = 0xc000_0082;
 /// The flags that SYSCALL clears.
 const FMASK: u32 = 0xc000_0084;
-/// Trap, interrupt, direction, nested task, alignment check.
+/// Trap, interrupt, direction, nested task, alignment check. So no interrupt comes during a call.
 const CLEARED: u64 = 0x4_4700;
 
 /// Where a program begins.
@@ -94,6 +94,7 @@ pub fn run(start: Start) -> ! {
         ports::write_msr(FMASK, CLEARED);
     }
     end::note_start();
+    interrupts::enable();
     // SAFETY: the program's first instruction and its stack; nothing of the image is needed again
     // but by its calls. All registers but the stack's are as a new process has them.
     unsafe {

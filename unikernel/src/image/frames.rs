@@ -31,8 +31,8 @@ struct Frames {
 }
 
 struct Cell(UnsafeCell<Frames>);
-// SAFETY: there is one processor and no interrupt. A fault may come while a function below runs
-// only if that function touches memory which is not there, and none does.
+// SAFETY: there is one processor, and no interrupt while the image runs. A fault may come while a
+// function below runs only if that function touches memory which is not there, and none does.
 unsafe impl Sync for Cell {}
 
 static FRAMES: Cell = Cell(UnsafeCell::new(Frames {

@@ -33,7 +33,8 @@ struct State {
 /// The heap of the image.
 pub struct Heap(UnsafeCell<State>);
 
-// SAFETY: there is one processor and no interrupt, and a fault within allocates nothing.
+// SAFETY: there is one processor, no interrupt while the image runs, and a fault within allocates
+// nothing.
 unsafe impl Sync for Heap {}
 
 #[global_allocator]

@@ -3,12 +3,14 @@
 //! Read in this order: [`boot`] the first instructions, and what the boot loader says; [`ports`]
 //! the processor's instructions and registers; [`serial`] the lines to the outside; [`frames`]
 //! memory by pages, [`paging`] addresses, [`heap`] the allocator; [`traps`] faults; [`clock`] and
-//! [`random`]; [`virtio`] devices, [`storage`] and [`volumes`] the file systems; [`process`] the
-//! state of the one program, [`memory`] its memory, [`load`] how it begins; [`entry`] the way of
-//! its system calls, and [`calls`] what they do; [`end`] how it all ends.
+//! [`random`]; [`virtio`] devices, [`window`] files that they show, [`told`] what is kept of those,
+//! [`interrupts`] how a notice comes; [`storage`] and [`volumes`] the file systems; [`process`] the
+//! state of the one program, [`memory`] its memory, [`mappings`] files in it, [`load`] how it
+//! begins; [`entry`] the way of its system calls, and [`calls`] what they do; [`end`] how it all
+//! ends.
 //!
-//! One processor, no interrupts: nothing here runs twice at a time. Faults interrupt anything, and
-//! touch only [`frames`] and [`paging`].
+//! One processor, and the one interrupt comes only while the program runs: nothing here runs twice
+//! at a time. Faults interrupt anything, and touch only [`frames`] and [`paging`].
 #![no_std]
 #![no_main]
 #![deny(unsafe_code)]
@@ -22,7 +24,9 @@ mod end;
 mod entry;
 mod frames;
 mod heap;
+mod interrupts;
 mod load;
+mod mappings;
 mod memory;
 mod paging;
 mod ports;
@@ -31,9 +35,11 @@ mod random;
 mod serial;
 mod sole;
 mod storage;
+mod told;
 mod traps;
 mod virtio;
 mod volumes;
+mod window;
 
 use atoll_unikernel::command_line::CommandLine;
 

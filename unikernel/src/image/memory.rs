@@ -13,10 +13,11 @@ use atoll_posix::PATH_MAX;
 use atoll_unikernel::PAGE;
 use atoll_unikernel::areas::{Areas, pages};
 use atoll_unikernel::elf::{END, Protection};
+use atoll_vfs::Errno;
 
 use crate::calls::Error;
 use crate::sole::Sole;
-use crate::{frames, paging};
+use crate::{frames, mappings, paging};
 
 /// The end of the program's stack.
 pub const STACK_TOP: u64 = END - PAGE;
@@ -61,7 +62,9 @@ pub fn protection_at(address: u64) -> Option<Protection> {
     if !BEGUN.load(Ordering::Relaxed) || address >= END {
         return None;
     }
-    memory().areas.find(address).map(|(_, protection)| protection)
+    // A page of a file's is there, or is nothing.
+    let found = memory().areas.find(address).map(|(_, protection)| protection);
+    found.filter(|_| !mappings::touches(&(address..address + 1)))
 }
 
 /// Fails unless the program may use `len` bytes at `address` so.
@@ -87,10 +90,10 @@ fn look_up(memory: &mut Memory, address: u64, len: u64, wanted: Protection) -> R
         return Ok(());
     }
     let range = pages(address, len).ok_or(Error::FAULT)?;
-    if !memory.areas.allow(range, wanted) {
+    if !memory.areas.allow(range.clone(), wanted) || mappings::misses(&range) {
         return Err(Error::FAULT);
     }
-    if let Some(area) = memory.areas.find(address) {
+    if let Some(area) = memory.areas.find(address).filter(|area| !mappings::touches(&area.0)) {
         memory.last[memory.next] = area;
         memory.next ^= 1;
     }
@@ -206,14 +209,19 @@ fn take_away(range: Range<u64>) {
     memory.areas.remove(range.clone());
     memory.last = [NOWHERE, NOWHERE];
     // SAFETY: the program's pages, which it has no more.
-    unsafe { paging::unmap(range) };
+    unsafe { paging::unmap(range.clone()) };
+    mappings::remove(&range);
 }
 
 /// Changes what `range` may be used for.
 ///
 /// # Errors
-/// ENOMEM: part of it is nothing, or there is no memory for it.
+/// ENOMEM: part of it is nothing, or there is no memory for it; EACCES: a file is mapped there that
+/// may not be written.
 pub fn protect(range: Range<u64>, protection: Protection) -> Result<(), Error> {
+    if !mappings::allow(&range, protection) {
+        return Err(Errno::EACCES.into());
+    }
     let memory = memory();
     let before = memory.areas.usable(range.clone());
     let after = if protection.is_empty() { 0 } else { range.end - range.start };
@@ -246,6 +254,11 @@ pub fn place(wish: u64, len: u64) -> Option<u64> {
 /// Whether the program has nothing in `range`.
 pub fn is_free(range: Range<u64>) -> bool {
     memory().areas.is_free(range)
+}
+
+/// Whether all of `range` is the program's.
+pub fn is_all(range: Range<u64>) -> bool {
+    memory().areas.allow(range, Protection::empty())
 }
 
 /// What all of `range` may be used for, if that is the same, and it is one area's.

@@ -6,6 +6,7 @@
 //! | from 4 MiB to [`END`](atoll_unikernel::elf::END) | the program |
 //! | [`DIRECT`] | physical memory from 4 MiB on, not executable |
 //! | registers of devices | as [`virtio`](crate::virtio) finds them, not cached |
+//! | windows of devices | as [`window`](crate::window) maps them, not executable |
 //! | [`heap`](crate::heap) | the image's heap, by pages as they are used |
 //!
 //! All runs in the most privileged mode, and pages that are not writable are not (CR0.WP). No page
@@ -41,6 +42,7 @@ unsafe extern "C" {
     static guard_call: u8;
     static guard_trap: u8;
     static guard_double: u8;
+    static guard_interrupt: u8;
 }
 
 /// The address of a place that the linker names.
@@ -56,8 +58,8 @@ pub fn text() -> Range<u64> {
 }
 
 /// The pages below the image's stacks.
-pub fn guards() -> [u64; 3] {
-    [place!(guard_call), place!(guard_trap), place!(guard_double)]
+pub fn guards() -> [u64; 4] {
+    [place!(guard_call), place!(guard_trap), place!(guard_double), place!(guard_interrupt)]
 }
 
 fn bits(protection: Protection) -> u64 {
@@ -168,6 +170,22 @@ pub unsafe fn map(address: u64, frame: u64, protection: Protection) -> bool {
     }
 }
 
+/// The mark of a page that is a device's, and no frame of this machine: a bit that the processor
+/// leaves alone.
+const FOREIGN: u64 = 1 << 10;
+
+/// Puts the page of a device's memory at the physical address `page` at the page `address`, which
+/// has none. False: there is no memory for tables.
+///
+/// # Safety
+/// Nothing relies on the page being absent, and the device's page is there.
+pub unsafe fn map_foreign(address: u64, page: u64, protection: Protection) -> bool {
+    let present = if protection.is_empty() { HIDDEN } else { bits(protection) };
+    // SAFETY: no reference to an entry outlives these functions.
+    let entry = unsafe { entry(root(), address, 1, true) };
+    entry.map(|entry| *entry = page | present | FOREIGN).is_some()
+}
+
 /// Where registers of devices are found, one range behind the other.
 const DEVICES: u64 = 0xffff_d000_0000_0000;
 /// Where the next range begins.
@@ -192,6 +210,32 @@ pub unsafe fn map_device(at: u64, len: u64) -> Option<u64> {
     Some(begin + (at - first))
 }
 
+/// Where windows of devices are found, one behind the other.
+const WINDOWS: u64 = 0xffff_e000_0000_0000;
+/// Where the next one begins.
+static NEXT_WINDOW: AtomicU64 = AtomicU64::new(WINDOWS);
+
+/// Maps `len` bytes of memory of a device's at the physical address `at`, whole large pages of
+/// them, cached; where they are found, and how many they are. `None`: they do not begin at a large
+/// page, there are none, or there is no memory for tables.
+///
+/// # Safety
+/// There is a device's memory, and nothing else.
+pub unsafe fn map_window(at: u64, len: u64) -> Option<(u64, u64)> {
+    let len = len & !(LARGE_PAGE - 1);
+    let end = at.checked_add(len)?;
+    if len == 0 || !at.is_multiple_of(LARGE_PAGE) || end > ADDRESS {
+        return None;
+    }
+    let begin = NEXT_WINDOW.fetch_add(len, Ordering::Relaxed);
+    let large = bits(Protection::READ | Protection::WRITE) | LARGE;
+    for page in (at..end).step_by(LARGE_PAGE as usize) {
+        // SAFETY: addresses that nothing else has.
+        *unsafe { entry(root(), begin + (page - at), 2, true) }? = page | large;
+    }
+    Some((begin, len))
+}
+
 /// Where the byte at `address` is in physical memory, if its page is there.
 pub fn physical(address: u64) -> Option<u64> {
     // SAFETY: as in `map`.
@@ -205,17 +249,19 @@ pub fn physical(address: u64) -> Option<u64> {
     (*entry & PRESENT != 0).then_some(*entry & ADDRESS | address & (PAGE - 1))
 }
 
-/// Takes the pages of `range` away, with their frames.
+/// Takes the pages of `range` away, with their frames. A device's page stays the device's.
 ///
 /// # Safety
 /// Nothing uses them any more.
 pub unsafe fn unmap(range: Range<u64>) {
     // SAFETY: as in `map`.
     each(range, |address, entry| unsafe {
-        let frame = *entry & ADDRESS;
+        let before = *entry;
         *entry = 0;
         invalidate(address);
-        frames::give(frame);
+        if before & FOREIGN == 0 {
+            frames::give(before & ADDRESS);
+        }
     });
 }
 
@@ -246,7 +292,7 @@ pub unsafe fn forget(range: Range<u64>) {
 pub unsafe fn protect(range: Range<u64>, protection: Protection) {
     each(range, |address, entry| {
         let present = if protection.is_empty() { HIDDEN } else { bits(protection) };
-        *entry = *entry & ADDRESS | present;
+        *entry = *entry & (ADDRESS | FOREIGN) | present;
         invalidate(address);
     });
 }

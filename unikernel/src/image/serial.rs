@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use atoll_unikernel::framing::Decoder;
 
-use crate::ports;
+use crate::{ports, told};
 
 /// The ports of the first and the second line.
 const LINES: [u16; 2] = [0x3f8, 0x2f8];
@@ -83,6 +83,7 @@ fn send(data: &[u8], error: bool) {
     let at_once = if error { FIFO_BYTES } else { AT_ONCE.load(Ordering::Relaxed) };
     for piece in data.chunks(at_once) {
         while ports::read8(line + STATE) & GONE == 0 {
+            told::take_all();
             ports::pause();
         }
         for &byte in piece {
@@ -112,6 +113,8 @@ impl Input {
                 if count > 0 {
                     break;
                 }
+                // Input may come after hours.
+                told::take_all();
                 ports::pause();
                 continue;
             }

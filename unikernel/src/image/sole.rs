@@ -7,8 +7,8 @@ use core::mem::MaybeUninit;
 /// A value that is set once, before it is used.
 pub struct Sole<T>(UnsafeCell<MaybeUninit<T>>);
 
-// SAFETY: there is one processor and no interrupt, so nothing is shared between threads; the
-// callers of `get` answer for calls within calls.
+// SAFETY: there is one processor, and no interrupt while the image runs, so nothing is shared
+// between threads; the callers of `get` answer for calls within calls.
 unsafe impl<T> Sync for Sole<T> {}
 
 impl<T> Sole<T> {

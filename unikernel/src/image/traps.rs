@@ -1,6 +1,7 @@
-//! Faults. A page of the heap or of the program that has no memory yet gets some; any other fault
-//! ends the image with a report. Each kind runs on a stack of its own, since below the program's
-//! stack pointer lies its red zone, and since a stack may be what is at fault.
+//! Faults, and the tables for them and for interrupts. A page of the heap or of the program that
+//! has no memory yet gets some; any other fault ends the image with a report. Each kind runs on a
+//! stack of its own, since below the program's stack pointer lies its red zone, and since a stack
+//! may be what is at fault.
 #![allow(unsafe_code)]
 
 use core::arch::{asm, global_asm};
@@ -9,7 +10,7 @@ use core::cell::UnsafeCell;
 use atoll_unikernel::PAGE;
 use atoll_unikernel::elf::Protection;
 
-use crate::{end, frames, heap, memory, paging, ports};
+use crate::{end, frames, heap, interrupts, memory, paging, ports};
 
 global_asm!(
     r#"
@@ -84,10 +85,13 @@ unsafe extern "C" {
     static stack_call: u8;
     static stack_trap: u8;
     static stack_double: u8;
+    static stack_interrupt: u8;
 }
 
 /// Kinds of faults of the processor.
 const TRAPS: usize = 32;
+/// Faults and interrupts.
+const GATES: usize = interrupts::SPURIOUS + 1;
 const DOUBLE_FAULT: u64 = 8;
 const PAGE_FAULT: u64 = 14;
 
@@ -175,10 +179,10 @@ type Gate = [u64; 2];
 /// The tables that the processor reads.
 #[repr(C, align(16))]
 struct Tables {
-    gates: [Gate; TRAPS],
+    gates: [Gate; GATES],
     /// Null, code, data, and the task state's two.
     segments: [u64; 5],
-    /// The task state, in which the stacks for faults stand.
+    /// The task state, in which the stacks for faults and interrupts stand.
     task: [u32; 26],
 }
 
@@ -186,20 +190,31 @@ struct Place(UnsafeCell<Tables>);
 // SAFETY: written once, at the boot.
 unsafe impl Sync for Place {}
 static TABLES: Place = Place(UnsafeCell::new(Tables {
-    gates: [[0; 2]; TRAPS],
+    gates: [[0; 2]; GATES],
     segments: [0, 0x00af_9a00_0000_ffff, 0x00cf_9200_0000_ffff, 0, 0],
     task: [0; 26],
 }));
 
-/// Stacks for faults, counted from 1.
+/// Stacks for faults and interrupts, counted from 1.
 const STACK: u64 = 1;
 const STACK_DOUBLE: u64 = 2;
+const STACK_INTERRUPT: u64 = 3;
+
+/// The gate to the instructions at `at`, which run on this stack and are not interrupted.
+fn gate(at: u64, stack: u64) -> Gate {
+    let (low, middle) = (at & 0xffff, at >> 16 & 0xffff);
+    [low | 8 << 16 | stack << 32 | 0x8e << 40 | middle << 48, at >> 32]
+}
 
 /// Sets the tables up.
 pub fn begin() {
     // SAFETY: called once, at the boot.
     let tables = unsafe { &mut *TABLES.0.get() };
-    let stacks = [(&raw const stack_trap) as u64, (&raw const stack_double) as u64];
+    let stacks = [
+        (&raw const stack_trap) as u64,
+        (&raw const stack_double) as u64,
+        (&raw const stack_interrupt) as u64,
+    ];
     for (index, stack) in stacks.into_iter().enumerate() {
         tables.task[9 + 2 * index] = stack as u32;
         tables.task[10 + 2 * index] = (stack >> 32) as u32;
@@ -209,13 +224,13 @@ pub fn begin() {
     let (low, high) = (task & 0xff_ffff, task >> 24 & 0xff);
     tables.segments[3] = len | low << 16 | 0x89 << 40 | high << 56;
     tables.segments[4] = task >> 32;
-    for (number, gate) in tables.gates.iter_mut().enumerate() {
-        // SAFETY: the table of instructions above.
-        let at = unsafe { trap_table[number] };
+    // SAFETY: the table of instructions above.
+    for (number, at) in unsafe { trap_table }.into_iter().enumerate() {
         let stack = if number as u64 == DOUBLE_FAULT { STACK_DOUBLE } else { STACK };
-        let (low, middle) = (at & 0xffff, at >> 16 & 0xffff);
-        gate[0] = low | 8 << 16 | stack << 32 | 0x8e << 40 | middle << 48;
-        gate[1] = at >> 32;
+        tables.gates[number] = gate(at, stack);
+    }
+    for (number, at) in interrupts::gates() {
+        tables.gates[number] = gate(at, STACK_INTERRUPT);
     }
     let pointer = |at: u64, len: usize| -> [u16; 5] {
         let word = |index: u32| (at >> (16 * index)) as u16;

@@ -2,7 +2,8 @@
 //! those without a bus where the command line says, and memory that a device reaches by physical
 //! addresses. The drivers are `atoll-virtio`.
 //!
-//! Answers are polled for. Each access to a register leaves the virtual machine, and is counted.
+//! Answers are polled for; only of notices devices interrupt. Each access to a register leaves the
+//! virtual machine, and is counted.
 #![allow(unsafe_code)]
 
 use alloc::boxed::Box;
@@ -11,19 +12,22 @@ use core::ptr::NonNull;
 
 use atoll_transport::Shared;
 use atoll_unikernel::PAGE;
-use atoll_vfs::{Client, ClientOptions, Errno, Forgetting};
+use atoll_vfs::windowed::{Policy, Windowed};
+use atoll_vfs::{Client, ClientOptions, Errno, Forgetting, Keeping};
 use atoll_virtio::device::kinds;
 use atoll_virtio::disk::Disk;
 use atoll_virtio::entropy::Entropy;
 use atoll_virtio::fs::VirtioFs;
 use atoll_virtio::lent::Lent;
 use atoll_virtio::mmio::{MmioDevice, Place};
-use atoll_virtio::pci::{self, ConfigSpace, Function, Gap, PciDevice};
+use atoll_virtio::pci::{self, Bell, ConfigSpace, Function, Gap, PciDevice};
 use atoll_virtio::{Device, DeviceError, Machine, Mmio, Platform, Region, Registers};
 
 use crate::frames::DIRECT;
 use crate::sole::Sole;
-use crate::{clock, frames, paging, ports};
+use crate::told::Told;
+use crate::window::Shown;
+use crate::{clock, frames, interrupts, mappings, paging, ports, told};
 
 /// Ports of the configuration space: which word, and that word.
 const ADDRESS: u16 = 0xcf8;
@@ -55,7 +59,7 @@ impl ConfigSpace for Ports {
 }
 
 /// Registers whose accesses are counted.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Counted(Mmio);
 
 impl Registers for Counted {
@@ -95,6 +99,8 @@ impl Registers for Counted {
 pub struct Here {
     /// When the wait that is under way began.
     since: u64,
+    /// The device may interrupt.
+    interrupts: bool,
 }
 
 impl Machine for Here {
@@ -114,9 +120,15 @@ impl Machine for Here {
         } else if clock::monotonic() - self.since > PATIENCE {
             return Err(DeviceError::Lost);
         }
+        // Others may wait for this image, and the answer for them.
+        told::take_all();
         ports::pause();
-        // There is no interrupt to sleep for.
+        // Of an answer there is no interrupt to sleep for.
         Ok(true)
+    }
+
+    fn message(&self) -> Option<(u64, u32)> {
+        self.interrupts.then(interrupts::message).flatten()
     }
 }
 
@@ -142,6 +154,10 @@ impl Platform for Memory {
 
     fn lend(&mut self, lent: &Lent) -> Option<u64> {
         let at = lent.as_ptr() as u64;
+        // The device does not reach its own window as memory.
+        if mappings::touches(&(at..at + lent.len() as u64)) {
+            return None;
+        }
         let first = paging::physical(present(at))?;
         let mut page = (at & !(PAGE - 1)) + PAGE;
         while page < at + lent.len() as u64 {
@@ -162,12 +178,31 @@ fn present(address: u64) -> u64 {
     address
 }
 
-/// A device, by whichever transport. It is there until the end.
-type Any = &'static mut dyn Device;
+/// A device, by whichever transport.
+pub trait Attached: Device {
+    /// Where a queue that has been started is rung, for who looks after it beside the driver.
+    /// `None` where the device does not interrupt for it.
+    fn bell(&self, number: u16) -> Option<Bell<Counted>>;
+}
+
+impl Attached for PciDevice<Here> {
+    fn bell(&self, number: u16) -> Option<Bell<Counted>> {
+        self.interrupts().then(|| PciDevice::bell(self, number)).flatten()
+    }
+}
+
+impl Attached for MmioDevice<Here> {
+    fn bell(&self, _: u16) -> Option<Bell<Counted>> {
+        None
+    }
+}
+
+/// One that is there until the end.
+type Any = &'static mut dyn Attached;
 /// A disk.
 pub type VirtioDisk = Disk<Any, Memory>;
-/// A file system that a device serves.
-pub type Served = Forgetting<Client<VirtioFs<Any, Memory>>>;
+/// A file system that a device serves, by messages and its window, and what is kept of it.
+pub type Served = Forgetting<Windowed<Keeping<Client<VirtioFs<Any, Memory>>, Told>, Shown>>;
 
 /// Where devices without a bus are, in the order of their addresses.
 static PLACES: Sole<Vec<Place>> = Sole::new();
@@ -181,15 +216,15 @@ pub fn begin(places: &[Place]) {
 }
 
 /// The device with this number among those of its kind: those on PCI in the order of their
-/// addresses, then those without a bus in the order of theirs.
-fn device(kind: u16, number: u32) -> Result<Any, DeviceError> {
+/// addresses, then those without a bus in the order of theirs. It may interrupt or not.
+fn device(kind: u16, number: u32, interrupts: bool) -> Result<Any, DeviceError> {
     let all = pci::scan(&mut Ports);
     let mut number = number as usize;
     for found in all.iter().filter(|found| found.kind == kind) {
         if number == 0 {
             // The firmware has given all devices their addresses.
             let (mut low, mut high) = (Gap::new(0, 0), Gap::new(0, 0));
-            let here = Here::default();
+            let here = Here { since: 0, interrupts };
             let device = PciDevice::new(&mut Ports, found.function, &mut low, &mut high, here)?;
             return Ok(Box::leak(Box::new(device)));
         }
@@ -211,16 +246,31 @@ fn device(kind: u16, number: u32) -> Result<Any, DeviceError> {
 
 /// The disk with this number.
 pub fn disk(number: u32) -> Result<VirtioDisk, DeviceError> {
-    Disk::new(device(kinds::BLOCK, number)?, Memory)
+    Disk::new(device(kinds::BLOCK, number, false)?, Memory)
 }
 
 /// Fills `buf` from the first source of entropy.
 pub fn entropy(buf: &mut [u8]) -> Result<(), DeviceError> {
-    Entropy::new(device(kinds::ENTROPY, 0)?, &mut Memory)?.fill(buf)
+    Entropy::new(device(kinds::ENTROPY, 0, false)?, &mut Memory)?.fill(buf)
 }
 
-/// The file system's device with this number.
+/// The file system's device with this number. What it has is used: its window, and its notices if
+/// they can interrupt the program, which may call nothing for long.
 pub fn served(number: u32) -> Result<Result<Served, Errno>, DeviceError> {
-    let transport = VirtioFs::new(device(kinds::FILE_SYSTEM, number)?, Memory, COPIED)?;
-    Ok(Client::connect(transport, ClientOptions::default()).map(Forgetting::new))
+    let device = device(kinds::FILE_SYSTEM, number, true)?;
+    let (mut transport, notices) = VirtioFs::with_notices(device, Memory, COPIED)?;
+    let mut told = Told::of_nothing();
+    if let Some(notices) = notices {
+        match transport.device().bell(notices.number()) {
+            Some(bell) => told = Told::begin(notices, bell),
+            None => {
+                let (device, memory) = transport.stop();
+                transport = VirtioFs::new(device, memory, COPIED)?;
+            }
+        }
+    }
+    let shown = transport.device().window(0).and_then(Shown::map);
+    let client = Client::connect(transport, ClientOptions::default());
+    let windowed = |client| Windowed::new(Keeping::new(client, told), shown, Policy::default());
+    Ok(client.map(windowed).map(Forgetting::new))
 }

@@ -50,6 +50,8 @@ pub enum Board {
 const PLACES: usize = 8;
 /// How long the image may take to begin when hardware virtualisation is tried.
 const TRIED: Duration = Duration::from_secs(5);
+/// QEMU's device for any vhost-user server.
+const GENERIC: &str = "vhost-user-test-device";
 /// Pieces in which the module is written; those that are zeros are left out.
 const PIECE: usize = 64 << 10;
 
@@ -65,6 +67,42 @@ pub struct Machine {
     disks: Vec<HostDevice>,
     /// How many file systems servers have.
     served: u32,
+    /// Some by QEMU's generic device.
+    is_generic: bool,
+}
+
+/// What a server's device is to have beside queues for requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// A window (DAX).
+    pub dax: bool,
+    /// Notices of changes.
+    pub told: bool,
+}
+
+impl Wanted {
+    /// Takes the words for it from the end of a source: `SOCKET[,dax][,told]`.
+    pub fn parse(source: &[u8]) -> (&[u8], Wanted) {
+        let (mut rest, mut wanted) = (source, Wanted::default());
+        loop {
+            rest = match (rest.strip_suffix(b",dax"), rest.strip_suffix(b",told")) {
+                (Some(before), _) if !wanted.dax => {
+                    wanted.dax = true;
+                    before
+                }
+                (_, Some(before)) if !wanted.told => {
+                    wanted.told = true;
+                    before
+                }
+                _ => return (rest, wanted),
+            };
+        }
+    }
+
+    /// Whether it is to have nothing.
+    pub fn is_nothing(self) -> bool {
+        self == Wanted::default()
+    }
 }
 
 /// What the image said.
@@ -90,6 +128,7 @@ impl Machine {
             devices: Vec::new(),
             disks: Vec::new(),
             served: 0,
+            is_generic: false,
         }
     }
 
@@ -128,19 +167,33 @@ impl Machine {
         Ok(number)
     }
 
-    /// Adds the file system of the vhost-user server at `socket`; its number.
-    pub fn add_served(&mut self, socket: &Path) -> Result<u32, Failure> {
+    /// Adds the file system of the vhost-user server at `socket`; its number. QEMU's device for
+    /// virtio-fs has queues for requests and nothing else: what is `wanted` besides takes its
+    /// generic one.
+    pub fn add_served(&mut self, socket: &Path, wanted: Wanted) -> Result<u32, Failure> {
         let number = self.served;
         let socket = quoted(socket)?;
         self.devices.push("-chardev".into());
         self.devices.push(format!("socket,id=served{number},path={socket}").into());
-        let options = format!("chardev=served{number},tag=served{number}");
-        let device = match self.board {
-            Board::Q35 => format!("vhost-user-fs-pci,{options}"),
-            Board::Microvm => format!("vhost-user-fs-device,{options},{}", self.place()?),
+        let (kind, options) = if wanted.is_nothing() {
+            ("vhost-user-fs", format!("tag=served{number}"))
+        } else {
+            // High priority, notices, requests. The configuration ends with the length of a buffer
+            // for notices, of a device that has them.
+            let (queues, config) = if wanted.told { (3, 44) } else { (2, 40) };
+            let queues = format!("num_vqs={queues},vq_size=1024");
+            (GENERIC, format!("virtio-id=26,{queues},config_size={config}"))
+        };
+        let (bus, place) = match self.board {
+            Board::Q35 => ("-pci", String::new()),
+            // The devices of both names without a bus.
+            Board::Microvm if wanted.is_nothing() => ("-device", format!(",{}", self.place()?)),
+            Board::Microvm => ("", format!(",{}", self.place()?)),
         };
         self.devices.push("-device".into());
+        let device = format!("{kind}{bus},chardev=served{number},{options}{place}");
         self.devices.push(device.into());
+        self.is_generic |= !wanted.is_nothing();
         self.served += 1;
         Ok(number)
     }
@@ -176,6 +229,13 @@ impl Machine {
 
     /// Runs the program to its end, with this process's standard streams; its status.
     pub fn run(&self, line: &CommandLine, how: Acceleration, more: &[OsString]) -> Outcome {
+        if self.is_generic && !self.has_generic()? {
+            return Err(Failure::new(format!(
+                "{} has no {GENERIC}, which `dax` and `told` take: QEMU 11.1 has it; name one with \
+                 --qemu",
+                self.qemu.display()
+            )));
+        }
         let kvm = match how {
             Acceleration::Kvm => true,
             Acceleration::Tcg => false,
@@ -212,6 +272,17 @@ impl Machine {
                 self.qemu.display()
             ))),
         }
+    }
+
+    /// Whether the emulator has the generic device.
+    fn has_generic(&self) -> Result<bool, Failure> {
+        let mut command = Command::new(&self.qemu);
+        command.args(["-device", &format!("{GENERIC},help")]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let said = self.start(&mut command)?.wait_with_output();
+        let said = said.map_err(|error| Failure::new(format!("QEMU: {error}")))?;
+        // Some versions succeed without it, and say nothing.
+        Ok(String::from_utf8_lossy(&said.stdout).contains("virtio-id"))
     }
 
     fn start(&self, command: &mut Command) -> Result<Child, Failure> {

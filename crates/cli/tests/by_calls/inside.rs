@@ -9,7 +9,7 @@ use crate::common::serving::Served;
 use atoll_tests::hostdir::quirks_of;
 
 use crate::common::{TempDir, folder, fsck, ok, volume};
-use crate::image::{run_within, unikernel};
+use crate::image::{newer_unikernel, run_within, unikernel};
 
 /// How long all of the suite may take: many times what it does.
 const BOUND: Duration = Duration::from_mins(10);
@@ -44,7 +44,9 @@ fn inside(source: &str, of: &str, tests: &str, least: usize) {
 fn inside_but(source: &str, of: &str, tests: &str, skipped: &[&str], least: usize) {
     let place = format!("ATOLL_PLACE_OF={of}");
     let options = ["-m", "2G", "-v", source, "-e", "ATOLL_PLACE=/data", "-e", &place];
-    let mut command = unikernel(options);
+    // A device with more than requests takes a newer QEMU.
+    let is_newer = source.contains(",dax") || source.contains(",told");
+    let mut command = if is_newer { newer_unikernel(options) } else { unikernel(options) };
     command.arg(program()).args(["--test-threads=1", tests]);
     command.args(skipped.iter().flat_map(|part| ["--skip", part]));
     let ran = run_within(&mut command, b"", BOUND);
@@ -70,26 +72,50 @@ fn in_the_image_on_a_disk() {
     fsck(&volume);
 }
 
-/// A server of `what` in the folder `dir`, and the place of its device.
-fn serve(dir: TempDir, what: &str) -> (Served, String) {
-    let served = Served::again(dir, &[what, "--vhost-user", "g"]);
-    let source = format!("{}:/data", served.path().join("g").display());
+/// A server of `what` in the folder `dir`, and the place of its device, which has these options,
+/// and what the image uses of them.
+fn serve(dir: TempDir, what: &str, options: &str, used: &str) -> (Served, String) {
+    let served = Served::again(dir, &[what, "--vhost-user", &format!("g{options}")]);
+    let source = format!("{}{used}:/data", served.path().join("g").display());
     (served, source)
 }
 
 #[test]
 fn in_the_image_on_a_volume_that_is_served() {
+    on_a_volume("", "");
+}
+
+#[test]
+fn in_the_image_on_a_volume_with_a_window_and_notices() {
+    on_a_volume(",dax=16M,cache=told", ",dax,told");
+}
+
+#[test]
+fn in_the_image_on_a_volume_with_a_window_and_seconds() {
+    on_a_volume(",dax=16M,cache=1", ",dax");
+}
+
+#[test]
+fn in_the_image_on_a_directory_of_the_host() {
+    on_a_directory("", "");
+}
+
+#[test]
+fn in_the_image_on_a_directory_with_a_window() {
+    on_a_directory(",dax=16M,cache=1", ",dax");
+}
+
+fn on_a_volume(options: &str, used: &str) {
     let dir = folder();
     volume(dir.path(), "a.vol", "1G");
     volume(dir.path(), "b.vol", "32M");
-    let (served, source) = serve(dir, "a.vol");
+    let (served, source) = serve(dir, "a.vol", options, used);
     inside_but(&source, "volume", "conformance", &MANY, 105);
     inside(&source, "volume", "differential", 1);
     served.stop();
 }
 
-#[test]
-fn in_the_image_on_a_directory_of_the_host() {
+fn on_a_directory(options: &str, used: &str) {
     let dir = folder();
     for name in ["a.vol", "b.vol"] {
         volume(dir.path(), name, "32M");
@@ -101,7 +127,7 @@ fn in_the_image_on_a_directory_of_the_host() {
         return;
     }
     let of = rustix::fs::statfs(&host).unwrap().f_type.to_string();
-    let (served, source) = serve(dir, "host");
+    let (served, source) = serve(dir, "host", options, used);
     inside_but(&source, &of, "conformance", &MANY, 105);
     inside(&source, &of, "differential", 1);
     assert_eq!(std::fs::read_dir(host).unwrap().count(), 0, "all has been removed");

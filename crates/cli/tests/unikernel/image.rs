@@ -34,6 +34,25 @@ pub fn image() -> &'static Path {
     })
 }
 
+/// A program that is the newer QEMU, by which a device has its window and notices.
+pub fn newer_qemu() -> &'static Path {
+    static SCRIPT: OnceLock<PathBuf> = OnceLock::new();
+    SCRIPT.get_or_init(|| {
+        let parts = atoll_vm::parts::newer_qemu();
+        let words: Vec<_> = parts.iter().map(|part| part.to_str().expect("UTF-8")).collect();
+        assert!(!words.iter().any(|word| word.contains('\'')), "{words:?}");
+        let text = format!("#!/bin/sh\nexec '{}' \"$@\"\n", words.join("' '"));
+        // The same for all test programs.
+        let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join("newer-qemu");
+        let unfinished = to.with_extension(std::process::id().to_string());
+        std::fs::write(&unfinished, text).expect("a script");
+        let runs = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&unfinished, runs).expect("a program");
+        std::fs::rename(&unfinished, &to).expect("a name");
+        to
+    })
+}
+
 /// What came of a program.
 #[derive(Debug)]
 pub struct Ran {
@@ -85,6 +104,14 @@ pub fn unikernel(options: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Comman
     }
     command.args(options);
     command.arg("--");
+    command
+}
+
+/// The same by the newer QEMU.
+pub fn newer_unikernel(options: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
+    let mut command = atoll();
+    command.args(["unikernel", "run", "--accel", "tcg", "--image"]).arg(image());
+    command.arg("--qemu").arg(newer_qemu()).args(options).arg("--");
     command
 }
 

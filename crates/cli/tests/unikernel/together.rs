@@ -10,7 +10,7 @@ use atoll_vm::{Guest, Image, Machine};
 
 use crate::common::serving::Served;
 use crate::common::{TempDir, atoll, folder, ok, volume};
-use crate::image::{compile, run, unikernel};
+use crate::image::{compile, newer_unikernel, run, unikernel};
 
 /// How many files each makes, and how many numbers there are to be taken.
 const COUNT: u32 = 60;
@@ -49,8 +49,9 @@ fn compare(dir: &Path, names: &[&str]) {
     assert_eq!(listed(&all), expected);
 }
 
-/// Serves `what` of the folder to two images, a Linux guest and a program with a ring or a mount,
-/// which use it at once, as does `more`. Returns the folder, and all that made files.
+/// Serves `what` of the folder to two images, of which the second has a window and is told of what
+/// others change in a volume, a Linux guest and a program with a ring or a mount, which use it at
+/// once, as does `more`. Returns the folder, and all that made files.
 fn at_once<'n>(
     dir: TempDir,
     what: &str,
@@ -58,7 +59,12 @@ fn at_once<'n>(
     here: &Path,
 ) -> (TempDir, Vec<&'n str>) {
     let program = compile(dir.path(), "together");
-    let devices = ["--vhost-user", "g1", "--vhost-user", "g2", "--vhost-user", "g3,tag=v"];
+    // Nobody tells of changes of the host's own.
+    let (second, used) = match more.is_empty() {
+        true => ("g2,dax=8M,cache=told", "g2,dax,told"),
+        false => ("g2,dax=8M", "g2,dax"),
+    };
+    let devices = ["--vhost-user", "g1", "--vhost-user", second, "--vhost-user", "g3,tag=v"];
     let served = Served::again(dir, &[&[what], &devices[..]].concat());
     let image = Image::new().program(&program);
     let machine = Machine::new().virtiofs("v", &served.path().join("g3"));
@@ -68,7 +74,11 @@ fn at_once<'n>(
     let count = COUNT.to_string();
     let in_image = |socket: &str, name: &str| {
         let source = format!("{}:/data", served.path().join(socket).display());
-        let mut command = unikernel(["-v", &source]);
+        let is_newer = socket.contains(',');
+        let mut command = match is_newer {
+            true => newer_unikernel(["-v", &source]),
+            false => unikernel(["-v", &source]),
+        };
         run(command.arg(&program).args(["/data", name, &count]), b"").ok()
     };
     let mount = |name: &str| {
@@ -80,7 +90,7 @@ fn at_once<'n>(
     let said: Vec<String> = thread::scope(|scope| {
         let mut all = vec![
             scope.spawn(|| in_image("g1", "image1")),
-            scope.spawn(|| in_image("g2", "image2")),
+            scope.spawn(|| in_image(used, "image2")),
             scope.spawn(|| guest.ok(&format!("together /mnt linux {count}"))),
             scope.spawn(|| mount("mount")),
         ];

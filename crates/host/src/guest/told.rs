@@ -25,8 +25,6 @@ use crate::shm::SharedMemory;
 
 /// The most bytes of files that are kept.
 const PAGES: usize = 32 << 20;
-/// The most notices that one call takes, in buffers: a device could send them without end.
-const ROUNDS: usize = 2;
 
 /// What is kept, with the queue by which it is told of.
 #[derive(Debug)]
@@ -34,8 +32,6 @@ struct State {
     notices: Notices<SharedMemory>,
     kept: Kept,
     message: Vec<u8>,
-    /// The device rings for the next notice.
-    hears: bool,
     /// The device has broken the rules.
     is_lost: bool,
 }
@@ -54,23 +50,12 @@ struct Shared {
 impl State {
     /// Takes the notices that have come. Returns whether there may be more.
     fn take(&mut self, kick: &Kick) -> Result<bool, Lost> {
-        let mut took = 0;
-        let most = ROUNDS * self.notices.buffers();
-        while took < most {
-            if let Some((buffer, len)) = self.notices.next(&mut self.message)? {
-                self.kept.take(&self.message[..len]);
-                self.notices.done(buffer)?;
-                took += 1;
-                self.hears = false;
-            } else if self.hears || !self.notices.want_interrupt() {
-                self.hears = true;
-                break;
-            }
-        }
-        if took > 0 && self.notices.must_ring() {
+        let kept = &mut self.kept;
+        let taken = self.notices.take_all(&mut self.message, |message| kept.take(message))?;
+        if taken.rings {
             kick.ring();
         }
-        Ok(took == most)
+        Ok(taken.more)
     }
 }
 
@@ -127,8 +112,7 @@ impl Told {
         (kick, call): (Kick, EventFd),
     ) -> Result<Told, DeviceError> {
         let message = vec![0; notices.buffer_len()];
-        let (kept, hears, is_lost) = (Kept::new(PAGES), true, false);
-        let state = State { notices, kept, message, hears, is_lost };
+        let state = State { notices, kept: Kept::new(PAGES), message, is_lost: false };
         let ended = AtomicBool::new(false);
         let none_left = |_| DeviceError::NoMemory;
         let wake = EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC).map_err(none_left)?;
@@ -156,7 +140,7 @@ impl Keeper for Told {
     }
 
     fn now(&self) -> Duration {
-        if self.shared.is_some() { self.begun.elapsed() } else { Duration::ZERO }
+        self.begun.elapsed()
     }
 }
 

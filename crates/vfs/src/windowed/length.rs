@@ -13,8 +13,8 @@ const SECTOR: u64 = 512;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kept {
     pub length: Length,
-    /// From when on, by the clock of callers, and how long.
-    pub from: Timespec,
+    /// From when on, and how long.
+    pub from: Duration,
     pub valid: Duration,
 }
 
@@ -34,17 +34,13 @@ impl Length {
 }
 
 impl Kept {
-    pub fn counts(&self, now: Timespec) -> bool {
+    pub fn counts(&self, now: Duration) -> bool {
         // The clock may have been set.
-        since(self.from, now).is_some_and(|passed| passed < self.valid)
+        now.checked_sub(self.from).is_some_and(|passed| passed < self.valid)
     }
 }
 
-/// What has passed from one time to the other, if that is later.
-fn since(from: Timespec, to: Timespec) -> Option<Duration> {
-    let at = |time: Timespec| {
-        let seconds = u64::try_from(time.sec).ok()?;
-        Some(Duration::new(seconds, time.nsec.min(999_999_999)))
-    };
-    at(to)?.checked_sub(at(from)?)
+/// A time of callers' as that of a clock.
+pub(super) fn clock(time: Timespec) -> Duration {
+    Duration::new(u64::try_from(time.sec).unwrap_or(0), time.nsec.min(999_999_999))
 }

@@ -36,13 +36,20 @@ pub(super) enum Found {
 pub(super) struct Ranges {
     places: Vec<Place>,
     by: BTreeMap<Key, usize>,
+    /// By place: how often it is pinned.
+    pins: Vec<u32>,
     now: u64,
 }
 
 impl Ranges {
     /// None, in so many places.
     pub fn new(places: usize) -> Ranges {
-        Ranges { places: vec![Place::Free; places], by: BTreeMap::new(), now: 0 }
+        Ranges {
+            places: vec![Place::Free; places],
+            by: BTreeMap::new(),
+            pins: vec![0; places],
+            now: 0,
+        }
     }
 
     /// How many places there are.
@@ -104,11 +111,22 @@ impl Ranges {
         }
     }
 
-    /// The places of at most `most` shown ranges that were used least lately, and the ranges.
+    /// The range at `place` is not given back until it is unpinned as often.
+    pub fn pin(&mut self, place: usize) {
+        self.pins[place] += 1;
+    }
+
+    /// Takes one pin back.
+    pub fn unpin(&mut self, place: usize) {
+        self.pins[place] = self.pins[place].saturating_sub(1);
+    }
+
+    /// The places of at most `most` shown ranges that were used least lately and are not
+    /// pinned, and the ranges.
     pub fn least_used(&self, most: usize) -> Vec<(usize, Key)> {
         let mut shown: Vec<(u64, usize, Key)> = Vec::new();
         for (place, what) in self.places.iter().enumerate() {
-            if let Place::Shown(key, last) = *what {
+            if let (Place::Shown(key, last), 0) = (*what, self.pins[place]) {
                 shown.push((last, place, key));
             }
         }
@@ -117,9 +135,11 @@ impl Ranges {
         shown.into_iter().map(|(_, place, key)| (place, key)).collect()
     }
 
-    /// The places of the shown ranges of a file.
+    /// The places of the shown ranges of a file that are not pinned.
     pub fn of(&self, ino: Ino) -> Vec<usize> {
-        let shown = |place: &usize| matches!(self.places[*place], Place::Shown(..));
+        let shown = |place: &usize| {
+            matches!(self.places[*place], Place::Shown(..)) && self.pins[*place] == 0
+        };
         self.by.range((ino, 0)..=(ino, u64::MAX)).map(|(_, place)| *place).filter(shown).collect()
     }
 }

@@ -25,6 +25,8 @@ const NOTIFY_BUF_SIZE: usize = TAG_LEN + 4;
 const BUFFER_MAX: usize = 4096;
 /// The most buffers.
 const BUFFERS: u16 = 16;
+/// The most notices that are taken at once, in buffers.
+const ROUNDS: usize = 2;
 
 /// The length of a buffer, if the device has notices that this driver has room for.
 pub(super) fn buffer<D: Device>(device: &mut D, offered: u64) -> Option<usize> {
@@ -42,6 +44,16 @@ pub(super) fn buffer<D: Device>(device: &mut D, offered: u64) -> Option<usize> {
 #[must_use]
 pub struct Buffer(usize);
 
+/// What is to be done after notices were [taken](Notices::take_all).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Taken {
+    /// The device wants to be rung.
+    pub rings: bool,
+    /// There may be more notices, of which there may be no interrupt.
+    pub more: bool,
+}
+
 /// The queue for notices.
 #[derive(Debug)]
 pub struct Notices<M> {
@@ -50,6 +62,8 @@ pub struct Notices<M> {
     len: usize,
     /// By the number of a chain, which buffer that is.
     buffers: Vec<usize>,
+    /// The device interrupts for the next notice.
+    hears: bool,
 }
 
 impl<M: Mapped> Notices<M> {
@@ -76,7 +90,7 @@ impl<M: Mapped> Notices<M> {
         let places = platform.share(count * len).ok_or(DeviceError::NoMemory)?;
         queue.want_interrupt(true);
         device.start_queue(NUMBER, size, &queue.addresses())?;
-        let mut notices = Notices { queue, places, len, buffers: vec![0; count] };
+        let mut notices = Notices { queue, places, len, buffers: vec![0; count], hears: true };
         for buffer in 0..count {
             notices.offer(buffer).map_err(|Lost| DeviceError::NoMemory)?;
         }
@@ -135,6 +149,35 @@ impl<M: Mapped> Notices<M> {
     /// As [`next`](Self::next).
     pub fn done(&mut self, buffer: Buffer) -> Result<(), Lost> {
         self.offer(buffer.0)
+    }
+
+    /// Takes the notices that have come, at most twice as many as there are buffers, since a device
+    /// could send them without end: `act` does what each says, a message that was copied to
+    /// `message`, and its buffer is offered again. Then the device interrupts for the next one.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    ///
+    /// # Panics
+    /// As there.
+    pub fn take_all(
+        &mut self,
+        message: &mut [u8],
+        mut act: impl FnMut(&[u8]),
+    ) -> Result<Taken, Lost> {
+        let (mut took, most) = (0, ROUNDS * self.buffers());
+        while took < most {
+            if let Some((buffer, len)) = self.next(message)? {
+                act(&message[..len]);
+                self.done(buffer)?;
+                took += 1;
+                self.hears = false;
+            } else if self.hears || !self.want_interrupt() {
+                self.hears = true;
+                break;
+            }
+        }
+        Ok(Taken { rings: took > 0 && self.must_ring(), more: took == most })
     }
 
     /// Whether the device wants to be rung for what has been done since the last call.

@@ -51,6 +51,21 @@ pub struct PciDevice<M: Machine> {
     interrupts: bool,
 }
 
+/// Where a queue is rung.
+#[derive(Debug)]
+pub struct Bell<R> {
+    registers: R,
+    at: usize,
+    number: u16,
+}
+
+impl<R: Registers> Bell<R> {
+    /// Says that something was offered by the queue.
+    pub fn ring(&self) {
+        self.registers.write16(self.at, self.number);
+    }
+}
+
 impl<M: Machine> PciDevice<M> {
     /// The device at `function`, whose memory is given addresses from `low` and `high` where it
     /// has none: [`bars::settle`].
@@ -97,6 +112,21 @@ impl<M: Machine> PciDevice<M> {
             bells: Vec::new(),
             interrupts,
         })
+    }
+
+    /// Whether a message comes for each answer that the driver wants one for. Known when features
+    /// have been settled on.
+    pub fn interrupts(&self) -> bool {
+        self.interrupts
+    }
+
+    /// Where a queue that has been started is rung, for who looks after it beside the driver.
+    pub fn bell(&self, number: u16) -> Option<Bell<M::Registers>>
+    where
+        M::Registers: Clone,
+    {
+        let at = (*self.bells.get(usize::from(number))?)?;
+        Some(Bell { registers: self.notify.clone(), at, number })
     }
 
     /// The machine.

@@ -244,6 +244,9 @@ fn a_device_is_settled_with() {
     device.start().unwrap();
     device.ring(1);
     device.ring(2);
+    // Another who rings it; a queue that was not started has no bell.
+    device.bell(1).expect("it was started").ring();
+    assert!(device.bell(2).is_none() && device.bell(99).is_none());
     let chip = board.0.borrow();
     assert_eq!((chip.accepted, chip.bytes[20]), (wanted, 1 | 2 | 4 | 8));
     let queue = BTreeMap::from([
@@ -258,7 +261,7 @@ fn a_device_is_settled_with() {
     ]);
     assert_eq!(chip.queues[1], queue);
     // The second of the two has not been started. The place is its own number times 4.
-    assert_eq!(chip.rung, [(12, 1)]);
+    assert_eq!(chip.rung, [(12, 1), (12, 1)]);
     drop(chip);
     assert_eq!(device.window(0), Some(Window { address: 1 << 40, len: 8 << 30 }));
     assert_eq!(device.window(1), None);

@@ -4,8 +4,8 @@ use atoll_posix::{OFlags, Whence};
 use atoll_vfs::{Errno, FallocateMode, LockKind};
 
 use super::{Answer, Error};
-use crate::memory;
 use crate::process::{DESCRIPTORS, files};
+use crate::{mappings, memory};
 
 /// The most that one call moves (MAX_RW_COUNT).
 const MOVED_MAX: u64 = 0x7fff_f000;
@@ -202,12 +202,14 @@ pub fn fadvise64(fd: i32) -> Answer {
 
 pub fn ftruncate(fd: i32, length: i64) -> Answer {
     files().ftruncate(fd, length)?;
+    mappings::follow();
     Ok(0)
 }
 
 pub fn fallocate(fd: i32, mode: u32, offset: i64, len: i64) -> Answer {
     let mode = FallocateMode::from_bits(mode).ok_or(Errno::EOPNOTSUPP)?;
     files().fallocate(fd, mode, offset, len)?;
+    mappings::follow();
     Ok(0)
 }
 

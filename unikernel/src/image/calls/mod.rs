@@ -113,7 +113,7 @@ table! {
     21 names access(path: u64, mode: u32);
     24 task sched_yield();
     25 space mremap(at: u64, len: u64, new: u64, flags: u32, to: u64);
-    26 space msync(at: u64, len: u64);
+    26 space msync(at: u64, len: u64, flags: u32);
     28 space madvise(at: u64, len: u64, advice: u32);
     32 files dup(fd: i32);
     33 files dup2(fd: i32, to: i32);

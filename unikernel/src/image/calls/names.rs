@@ -7,8 +7,8 @@ use atoll_vfs::{Attr, Errno, RenameFlags, SetTime, StatFs};
 
 use super::{Answer, Error};
 use crate::end::{Mark, mark};
-use crate::memory;
 use crate::process::files;
+use crate::{mappings, memory};
 
 /// UTIME_NOW and UTIME_OMIT.
 const NOW: i64 = (1 << 30) - 1;
@@ -44,7 +44,11 @@ pub fn creat(path: u64, mode: u32) -> Answer {
 pub fn openat(dirfd: i32, at: u64, flags: u32, mode: u32) -> Answer {
     // Bits that have no meaning are ignored, as open(2) does.
     let flags = OFlags::from_bits_truncate(flags);
-    Ok(files().openat(dirfd, path(at)?, flags, mode)?.into())
+    let fd = files().openat(dirfd, path(at)?, flags, mode)?;
+    if flags.contains(OFlags::TRUNC) {
+        mappings::follow();
+    }
+    Ok(fd.into())
 }
 
 pub fn stat(path: u64, to: u64) -> Answer {
@@ -121,7 +125,9 @@ pub fn faccessat2(dirfd: i32, at: u64, mode: u32, flags: u32) -> Answer {
 }
 
 pub fn truncate(at: u64, length: i64) -> Answer {
-    done(files().truncate(path(at)?, length))
+    files().truncate(path(at)?, length)?;
+    mappings::follow();
+    Ok(0)
 }
 
 pub fn getcwd(to: u64, len: u64) -> Answer {

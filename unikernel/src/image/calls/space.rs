@@ -6,8 +6,8 @@ use atoll_unikernel::elf::{Protection, START};
 use atoll_vfs::Errno;
 
 use super::{Answer, Error};
-use crate::memory;
 use crate::process::files;
+use crate::{mappings, memory};
 
 /// MAP_SHARED (MAP_SHARED_VALIDATE has it too), MAP_FIXED, MAP_ANONYMOUS, MAP_FIXED_NOREPLACE.
 const SHARED: u32 = 1;
@@ -16,6 +16,10 @@ const ANONYMOUS: u32 = 0x20;
 const FIXED_NOREPLACE: u32 = 0x10_0000;
 /// MREMAP_MAYMOVE.
 const MAY_MOVE: u32 = 1;
+/// MS_ASYNC, MS_INVALIDATE, MS_SYNC.
+const ASYNC: u32 = 1;
+const INVALIDATE: u32 = 2;
+const SYNC: u32 = 4;
 /// MADV_DONTNEED.
 const NOT_NEEDED: u32 = 4;
 
@@ -40,14 +44,15 @@ pub fn mmap(at: u64, len: u64, bits: u32, flags: u32, fd: i32, offset: u64) -> A
     }
     let protection = protection(bits);
     let file = flags & ANONYMOUS == 0;
+    let mut may_write = false;
     if file {
         let status = files().status_flags(fd)?;
         if status.intersects(atoll_posix::OFlags::WRONLY | atoll_posix::OFlags::PATH) {
             return Err(Errno::EACCES.into());
         }
-        // Stores would have to reach the file: this image has no pages that are a file's.
-        if flags & SHARED != 0 && protection.contains(Protection::WRITE) {
-            return Err(Errno::ENODEV.into());
+        may_write = status.contains(atoll_posix::OFlags::RDWR);
+        if flags & SHARED != 0 && protection.contains(Protection::WRITE) && !may_write {
+            return Err(Errno::EACCES.into());
         }
     }
     let len = len.checked_next_multiple_of(PAGE).ok_or(Error::NO_MEMORY)?;
@@ -65,8 +70,18 @@ pub fn mmap(at: u64, len: u64, bits: u32, flags: u32, fd: i32, offset: u64) -> A
         memory::lay(place.clone(), protection)?;
         return Ok(place.start as i64);
     }
+    if flags & SHARED != 0 {
+        match mappings::map(place.clone(), protection, fd, offset, may_write) {
+            // What is only read may be a copy, as where there is no window.
+            Err(_) if !protection.contains(Protection::WRITE) => {}
+            mapped => return mapped.map(|()| place.start as i64),
+        }
+    }
     memory::lay(place.clone(), Protection::READ | Protection::WRITE)?;
-    let read = fill(place.start, len, fd, offset);
+    let read = fill(place.start, len, fd, offset).map_err(|error| match error {
+        Error(number) if number == Errno::EISDIR.raw() => Errno::ENODEV.into(),
+        error => error,
+    });
     // What could not be read is not there.
     if let Err(error) = read.and_then(|()| memory::protect(place.clone(), protection)) {
         memory::unmap(place)?;
@@ -123,6 +138,10 @@ pub fn mremap(at: u64, len: u64, new: u64, flags: u32, _to: u64) -> Answer {
         }
         return Ok(at as i64);
     }
+    // Where a file would have to go too.
+    if mappings::touches(&old) {
+        return Err(Error::NO_MEMORY);
+    }
     if let Some(more) = pages(old.end, new - len).filter(|more| memory::is_free(more.clone())) {
         memory::lay(more, protection)?;
         return Ok(at as i64);
@@ -140,19 +159,28 @@ pub fn mremap(at: u64, len: u64, new: u64, flags: u32, _to: u64) -> Answer {
     Ok(to as i64)
 }
 
-pub fn msync(at: u64, len: u64) -> Answer {
-    // No page is a file's.
-    if !at.is_multiple_of(PAGE) {
-        Err(Errno::EINVAL.into())
-    } else {
-        memory::bytes(at, len).map(|_| 0)
+pub fn msync(at: u64, len: u64, flags: u32) -> Answer {
+    if !at.is_multiple_of(PAGE) || flags & !(ASYNC | INVALIDATE | SYNC) != 0 {
+        return Err(Errno::EINVAL.into());
     }
+    if len == 0 {
+        return Ok(0);
+    }
+    let range = range(at, len).map_err(|_| Error::NO_MEMORY)?;
+    if !memory::is_all(range.clone()) {
+        return Err(Error::NO_MEMORY);
+    }
+    if flags & SYNC != 0 {
+        mappings::sync(&range)?;
+    }
+    Ok(0)
 }
 
 pub fn madvise(at: u64, len: u64, advice: u32) -> Answer {
     if len > 0 {
         let range = range(at, len)?;
-        if advice == NOT_NEEDED {
+        // What a file has stays.
+        if advice == NOT_NEEDED && !mappings::touches(&range) {
             // Fresh pages, which are zeros.
             let protection = memory::area(range.clone()).ok_or(Error::NO_MEMORY)?;
             memory::lay(range, protection)?;

@@ -6,7 +6,7 @@ use atoll_vfs::Errno;
 use super::{Answer, Error};
 use crate::memory::{self, STACK_BYTES};
 use crate::process::{DESCRIPTORS, files};
-use crate::{clock, end, frames, ports, random};
+use crate::{clock, end, frames, ports, random, told};
 
 /// The one process, which is the first.
 const PID: i64 = 1;
@@ -289,6 +289,7 @@ pub fn clock_nanosleep(number: u32, flags: u32, time: u64, left: u64) -> Answer 
 
 fn wait_until(moment: u64) -> Answer {
     while clock::monotonic() < moment {
+        told::take_all();
         ports::pause();
     }
     Ok(0)

@@ -98,6 +98,36 @@ fn notices_come_and_are_done() {
     }
 }
 
+/// All that have come are taken in order, and offered again; a device that sends them without end
+/// is left in the middle.
+#[test]
+fn all_notices_are_taken() {
+    let machine = Machine::default();
+    let (fake, _) = device(&machine, FEATURE | features::EVENT_INDEX, &config(320));
+    let (mut fs, notices) = VirtioFs::with_notices(fake, machine.clone(), 4096).unwrap();
+    let mut notices = notices.unwrap();
+    let mut message = vec![0; notices.buffer_len()];
+    let mut seen = Vec::new();
+    for count in [0, 1, 5, 16] {
+        (0..count).for_each(|_| assert_eq!(fs.device().pause(NUMBER, 0), Ok(true)));
+        let taken = notices.take_all(&mut message, |notice| seen.push(notice.to_vec())).unwrap();
+        assert_eq!(taken, Taken { rings: count > 0, more: false }, "{count}");
+        if taken.rings {
+            fs.device().ring(NUMBER);
+        }
+        assert_eq!(fs.device().pending(1), 16);
+    }
+    let expected: Vec<_> = (0..22u32).map(|number| number.to_le_bytes().to_vec()).collect();
+    assert_eq!(seen, expected);
+    fs.device().pause(NUMBER, 0).unwrap();
+    let mut count = 0;
+    let taken = notices.take_all(&mut message, |_| {
+        count += 1;
+        fs.device().pause(NUMBER, 0).unwrap();
+    });
+    assert_eq!((taken.unwrap().more, count), (true, 32));
+}
+
 /// A device that has no notices, or not such as there is room for.
 #[test]
 fn not_every_device_has_notices() {
