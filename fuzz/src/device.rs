@@ -315,8 +315,7 @@ impl Life {
             life.unique += 1;
             let mut message = vec![0; InHeader::SIZE + InitIn::SIZE];
             let features = FUSE_POSIX_LOCKS | if has(1) { FUSE_WRITEBACK_CACHE } else { 0 };
-            let offer = InitIn::new(features, Extensions::empty());
-            offer.store(&mut message[InHeader::SIZE..]);
+            InitIn::new(features, Extensions::empty()).store(&mut message[InHeader::SIZE..]);
             seal(&mut message, opcode::FUSE_INIT, life.unique, 0, 0);
             life.send(script, 1, &message, &[]);
             life.settle();
