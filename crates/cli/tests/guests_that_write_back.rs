@@ -95,7 +95,7 @@ fn what_has_no_room_is_told() {
         ("/mnt/full", "conv=fsync", "No space left"),
         ("/mnt/full", "", "No space left"),
         ("/mnt/few/full", "conv=fsync", "uota exceeded"),
-        ("/mnt/few/full", "", "I/O error"),
+        ("/mnt/few/full", "", "Input/output error"),
     ];
     for (file, how, says) in cases {
         let ran = guest.run(&format!("dd if=/dev/zero of={file} bs=64k count=1024 {how}"));
@@ -115,10 +115,10 @@ fn what_was_synced_stays() {
     for server in [false, true] {
         let served = Served::with(&DEVICE);
         let mut guest = boot(served.path());
-        guest.ok("dd if=/tmp/base of=/mnt/synced bs=1000 conv=fsync 2> /dev/null
-            dd if=/tmp/base of=/mnt/part bs=1000 conv=fsync 2> /dev/null
-            (dd bs=7000 count=1 2> /dev/null; sleep 1000) >> /mnt/part < /tmp/base & sleep 1");
         let sum = guest.ok("sha256sum < /tmp/base");
+        guest.ok("dd if=/tmp/base of=/mnt/part bs=1000 conv=fsync 2> /dev/null
+            (dd bs=7000 count=1 2> /dev/null; sleep 1000) >> /mnt/part < /tmp/base & sleep 1
+            dd if=/tmp/base of=/mnt/synced bs=1000 conv=fsync 2> /dev/null");
         let folder = if server {
             kill(served.pid(), Signal::SIGKILL).unwrap();
             let folder = served.was_killed();

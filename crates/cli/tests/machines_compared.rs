@@ -20,6 +20,9 @@ const SETTLE: &str = "usleep 300000";
 enum Kind {
     /// `atoll serve` of a volume or of a directory, with the choice of caching.
     Atoll { of_volume: bool, cache: &'static str },
+    /// `atoll serve` of a volume that the guest has alone, whose kernel may keep more of it back
+    /// than Linux lets a file system of FUSE.
+    Roomy,
     /// `atoll serve` of a volume, whose files the guest maps into a window, uncached otherwise.
     Window,
     /// virtiofsd in C, with the choice of caching.
@@ -31,9 +34,10 @@ enum Kind {
 }
 
 /// All of them.
-const KINDS: [Kind; 10] = [
+const KINDS: [Kind; 11] = [
     Kind::Atoll { of_volume: true, cache: "none" },
     Kind::Atoll { of_volume: true, cache: "alone" },
+    Kind::Roomy,
     Kind::Window,
     Kind::Atoll { of_volume: false, cache: "none" },
     Kind::Atoll { of_volume: false, cache: "alone" },
@@ -49,6 +53,7 @@ impl Kind {
         match self {
             Kind::Atoll { of_volume: true, cache } => format!("Atoll, volume, {cache}"),
             Kind::Atoll { of_volume: false, cache } => format!("Atoll, directory, {cache}"),
+            Kind::Roomy => "Atoll, volume, alone, max_ratio 100".to_owned(),
             Kind::Window => "Atoll, volume, none, dax".to_owned(),
             Kind::C(cache) => format!("virtiofsd (C), {cache}"),
             Kind::Rust(cache) => format!("virtiofsd (Rust), {cache}"),
@@ -64,7 +69,7 @@ impl Kind {
     }
 
     fn is_atoll(self) -> bool {
-        matches!(self, Kind::Atoll { .. } | Kind::Window)
+        matches!(self, Kind::Atoll { .. } | Kind::Roomy | Kind::Window)
     }
 
     fn is_stock(self) -> bool {
@@ -101,6 +106,13 @@ impl Subject {
                 let machine = machine.virtiofs("v", &served.path().join("g"));
                 (Server::Atoll(served), machine)
             }
+            Kind::Roomy => {
+                let dir = folder();
+                volume(dir.path(), "a.vol", "128M");
+                let served = Served::again(dir, &["a.vol", "--vhost-user", "g,tag=v,cache=alone"]);
+                let machine = machine.virtiofs("v", &served.path().join("g"));
+                (Server::Atoll(served), machine)
+            }
             Kind::Window => {
                 let dir = folder();
                 volume(dir.path(), "a.vol", "128M");
@@ -134,6 +146,10 @@ impl Subject {
         guest.ok(match kind {
             Kind::NineP => "mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000 v /mnt",
             Kind::Window => "mount -t virtiofs -o dax=always v /mnt",
+            Kind::Roomy => {
+                "mount -t virtiofs v /mnt; \
+                 for ratio in /sys/class/bdi/0:*/max_ratio; do echo 100 > $ratio; done"
+            }
             _ => "mount -t virtiofs v /mnt",
         });
         Subject { guest, probes, server }
