@@ -14,8 +14,8 @@ use nix::sys::signal::{Signal, kill};
 const DEVICE: [&str; 2] = ["--vhost-user", "g,tag=v,cache=alone"];
 /// Each file below the working directory, with its content's checksum.
 const SUMS: &str = "find . -type f | sort | xargs sha256sum";
-/// The same with length and time of the last change.
-const TIMES: &str = "find . -type f | sort | xargs stat -c '%n %s %Y'";
+/// The same with length, time of the last change and mode.
+const TIMES: &str = "find . -type f | sort | xargs stat -c '%n %s %Y %a'";
 const FORGET: &str = "sync; echo 3 > /proc/sys/vm/drop_caches";
 
 /// A guest that has mounted the volume of the device in `folder` at /mnt.
@@ -68,6 +68,10 @@ fn what_is_kept_back_arrives() {
         cp -p dated copied; mkdir unpacked; tar cf - dated parts | tar xf - -C unpacked
         (echo early; usleep 2500000) > early; test $(stat -c %Y dated) = $(stat -c %Y copied)
         test $(stat -c %Y dated) = $(stat -c %Y unpacked/dated)");
+    // A write takes set-ID bits.
+    guest.ok("mkdir -p /etc; echo 'user:x:1000:1000::/:/bin/sh' > /etc/passwd
+        echo x > /mnt/program; chown 1000:1000 /mnt/program; chmod 6755 /mnt/program
+        su user -c 'echo y >> /mnt/program'; sleep 2; test $(stat -c %a /mnt/program) = 755");
     let (sums, times) = (format!("cd /mnt; {SUMS}"), format!("cd /mnt; {TIMES}"));
     let before = [guest.ok(&sums), guest.ok(&times)];
     guest.ok("cd /; umount /mnt; mount -t virtiofs v /mnt");
