@@ -6,7 +6,7 @@ use atoll_block::conformance::{BLOCKS, limits, random_operations};
 use atoll_block::{BLOCK_SIZE, BlockDevice, BlockError, BlockIndex};
 use atoll_fs::{CheckOptions, FormatOptions, Fs, MountOptions, check, format};
 use atoll_host::device::{self, Access, Create, HostDevice, OpenError, OpenOptions};
-use atoll_vfs::{Context, Errno, FileSystem, Ino, Name};
+use atoll_vfs::{Context, Errno, FileSystem, Ino, Name, OpenFlags};
 use atoll_vm::StorageDaemon;
 
 /// An image of so many blocks in `folder`.
@@ -140,4 +140,61 @@ fn the_end_of_a_back_end_is_power_loss() {
         fs.lookup(&cx, Ino::ROOT, Name::new(name.as_bytes()).unwrap()).unwrap();
     }
     fs.unmount().unwrap();
+}
+
+/// How many requests, and notifications of them, `of` takes.
+fn counted(device: &HostDevice) -> (u64, u64) {
+    let HostDevice::Guest(cached) = device else { unreachable!("it is a back end's") };
+    cached.device().counts()
+}
+
+/// What goes to the disk for a thousand small files and a sync, for the checkpoint after them, and
+/// for one large write. The bounds are those of the design: each operation is with the back end
+/// when it returns.
+#[test]
+fn requests_and_notifications_are_few() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = StorageDaemon::start(&image(folder.path(), 32 << 10));
+    let mut device = device::open(&daemon.place(), &OpenOptions::default()).unwrap();
+    format(&mut device, &FormatOptions { hash_key: [7; 16], ..FormatOptions::default() }).unwrap();
+    let options = MountOptions { incarnation: device.incarnation(), ..MountOptions::default() };
+    let mut fs = Fs::mount(device, &options).unwrap();
+    let cx = Context { uid: 0, gid: 0, now: atoll_vfs::Timespec::default() };
+    let mut last = counted(fs.device());
+    let mut since = |device: &HostDevice, what: &str| {
+        let now = counted(device);
+        let (requests, rings) = (now.0 - last.0, now.1 - last.1);
+        println!("{what}: {requests} requests, {rings} notifications");
+        last = now;
+        (requests, rings)
+    };
+    for number in 0..1000 {
+        let name = format!("file-{number}");
+        let name = Name::new(name.as_bytes()).unwrap();
+        let (made, handle) = fs.create(&cx, Ino::ROOT, name, 0o644, OpenFlags::WRITE).unwrap();
+        fs.write(&cx, made.ino, handle, 0, &[7; 1000]).unwrap();
+        fs.release(&cx, made.ino, handle).unwrap();
+    }
+    let made = since(fs.device(), "1,000 files of 1,000 bytes");
+    fs.syncfs(&cx).unwrap();
+    let synced = since(fs.device(), "sync");
+    let device = fs.unmount().unwrap();
+    let home = since(&device, "checkpoint");
+    let mut fs = Fs::mount(device, &options).unwrap();
+    let name = Name::new(b"large").unwrap();
+    let (large, handle) = fs.create(&cx, Ino::ROOT, name, 0o644, OpenFlags::WRITE).unwrap();
+    since(fs.device(), "a mount, and a file");
+    let data = vec![7; 16 << 20];
+    for (at, piece) in data.chunks(1 << 20).enumerate() {
+        fs.write(&cx, large.ino, handle, (at << 20) as u64, piece).unwrap();
+    }
+    let written = since(fs.device(), "16 MiB by writes of 1 MiB");
+    fs.unmount().unwrap();
+    // For each file its data and two records, some of which reach into another block.
+    assert!(made.0 < 3200, "{made:?}");
+    assert!(synced.0 < 30, "{synced:?}");
+    // 51 blocks here and there, 8 at once, and the journal's header twice.
+    assert!(home.0 < 70 && home.1 < 20, "{home:?}");
+    // Each write by 8 requests at once, and a record.
+    assert!(written.0 < 150 && written.1 < 40, "{written:?}");
 }

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use crate::device::{
-    Addressable, BLOCK_SIZE, BlockDevice, BlockIndex, block_range, checked_blocks,
+    Addressable, BLOCK_SIZE, BlockDevice, BlockIndex, block_range, checked_blocks, store_each,
 };
 use crate::error::BlockError;
 use crate::flusher::Flusher;
@@ -18,6 +18,9 @@ use replacement::{Directory, Frame};
 /// Whole blocks in one transfer from which on they go past the cache: moving them twice would cost
 /// more than a later miss, and they would drive everything else out.
 const BYPASS_BLOCKS: usize = 8;
+/// The most bytes of pieces that are put together to be written in one call: copying them costs
+/// less than a write for each.
+const TOGETHER: usize = 1 << 20;
 /// Blocks that a sequential reader's miss reads in one call of the device.
 const READ_AHEAD_BLOCKS: usize = 8;
 /// The smallest cache in which reading ahead does not drive out what was read ahead before.
@@ -33,7 +36,8 @@ const BLOCK: u64 = BLOCK_SIZE as u64;
 /// nothing that the device does not. After an error of the device the blocks concerned leave the
 /// cache, so that what is read next is what the device holds.
 ///
-/// A store that is cut off by the end of the process has stored, block by block, a prefix.
+/// A store of up to [`BYPASS_BLOCKS`] blocks is one write of the device, and so are pieces that are
+/// stored together. One that is cut off by the end of the process has stored what the device has.
 ///
 /// Data is taken twice, for the device and for the cache: nobody may change it meanwhile.
 #[derive(Debug)]
@@ -199,7 +203,13 @@ impl<D: BlockDevice> Cached<D> {
             self.forget(block..block + count as u64);
             return Err(error);
         }
-        let keep = count < BYPASS_BLOCKS;
+        self.keep_blocks(block, data);
+        Ok(())
+    }
+
+    /// Puts blocks from `block` on, which the device has, in their frames.
+    fn keep_blocks(&mut self, block: u64, data: &[u8]) {
+        let keep = data.len() / BLOCK_SIZE < BYPASS_BLOCKS;
         for (i, bytes) in data.chunks_exact(BLOCK_SIZE).enumerate() {
             let block = block + i as u64;
             let frame = match self.find(block) {
@@ -209,7 +219,6 @@ impl<D: BlockDevice> Cached<D> {
             };
             self.frames[frame_range(frame)].copy_from_slice(bytes);
         }
-        Ok(())
     }
 
     /// Changes the bytes `within` of one block by `change`, on the device too.
@@ -227,6 +236,34 @@ impl<D: BlockDevice> Cached<D> {
             return Err(error);
         }
         Ok(())
+    }
+
+    /// Stores at `at` a part of a first block, whole blocks, and a part of a last.
+    fn store_parts(&mut self, at: u64, parts: [&[u8]; 3]) -> Result<(), BlockError> {
+        let [head, middle, tail] = parts;
+        let within = (at % BLOCK) as usize;
+        let (mut first, mut last) = ([0; BLOCK_SIZE], [0; BLOCK_SIZE]);
+        if !head.is_empty() {
+            let frame = self.fetch(at / BLOCK)?;
+            first.copy_from_slice(&self.frames[frame_range(frame)]);
+            first[within..].copy_from_slice(head);
+        }
+        let after_head = (at + head.len() as u64) / BLOCK;
+        let after_middle = after_head + (middle.len() / BLOCK_SIZE) as u64;
+        if !tail.is_empty() {
+            let frame = self.fetch(after_middle)?;
+            last.copy_from_slice(&self.frames[frame_range(frame)]);
+            last[..tail.len()].copy_from_slice(tail);
+        }
+        let first: &[u8] = if head.is_empty() { &[] } else { &first };
+        let last: &[u8] = if tail.is_empty() { &[] } else { &last };
+        if middle.len() <= (BYPASS_BLOCKS - 2) * BLOCK_SIZE {
+            return self.write_blocks(at / BLOCK, &[first, middle, last].concat());
+        }
+        let places = [at / BLOCK, after_head, after_middle].map(BlockIndex);
+        let all = places.into_iter().zip([first, middle, last]);
+        let whole = all.filter(|(_, data)| !data.is_empty());
+        self.write_all(&whole.collect::<Vec<_>>())
     }
 
     fn checked(&self, at: u64, len: u64) -> Result<(), BlockError> {
@@ -273,6 +310,20 @@ impl<D: BlockDevice> BlockDevice for Cached<D> {
     fn write(&mut self, first: BlockIndex, data: &[u8]) -> Result<(), BlockError> {
         block_range(self.block_count(), first, data.len())?;
         if data.is_empty() { Ok(()) } else { self.write_blocks(first.0, data) }
+    }
+
+    fn write_all(&mut self, writes: &[(BlockIndex, &[u8])]) -> Result<(), BlockError> {
+        for (first, data) in writes {
+            block_range(self.block_count(), *first, data.len())?;
+        }
+        let stored = self.device.write_all(writes);
+        for (first, data) in writes {
+            match stored {
+                Ok(()) => self.keep_blocks(first.0, data),
+                Err(_) => self.forget(first.0..first.0 + (data.len() / BLOCK_SIZE) as u64),
+            }
+        }
+        stored
     }
 
     fn flush(&mut self) -> Result<(), BlockError> {
@@ -347,6 +398,9 @@ impl<D: BlockDevice> Addressable for Cached<D> {
         let cut = Cut::new(at, data.len());
         let (head, rest) = data.split_at(cut.head);
         let (middle, tail) = rest.split_at(cut.middle);
+        if [head, middle, tail].iter().filter(|part| !part.is_empty()).count() > 1 {
+            return self.store_parts(at, [head, middle, tail]);
+        }
         if !head.is_empty() {
             let within = (at % BLOCK) as usize;
             self.modify(at / BLOCK, within..within + head.len(), |b| b.copy_from_slice(head))?;
@@ -360,6 +414,14 @@ impl<D: BlockDevice> Addressable for Cached<D> {
             self.modify(block, 0..tail.len(), |bytes| bytes.copy_from_slice(tail))?;
         }
         Ok(())
+    }
+
+    fn store_pieces(&mut self, at: u64, pieces: &[&[u8]]) -> Result<(), BlockError> {
+        let len = pieces.iter().map(|piece| piece.len()).sum::<usize>();
+        if pieces.len() < 2 || len > TOGETHER {
+            return store_each(self, at, pieces);
+        }
+        self.store(at, &pieces.concat())
     }
 
     fn store_zeros(&mut self, at: u64, len: u64) -> Result<(), BlockError> {

@@ -29,6 +29,7 @@ enum Operation {
     StoreZeros { at: u64, len: u64 },
     Read { first: u64, count: usize },
     Write { first: u64, count: usize, fill: u8 },
+    WriteAll { first: u64, count: usize, apart: u64, fill: u8 },
     Discard { first: u64, count: u64 },
     Flush,
     FlushRange { first: u64, count: u64 },
@@ -68,6 +69,9 @@ fn operation() -> impl Strategy<Value = Operation> {
         3 => (blocks(), 0..12usize).prop_map(|(first, count)| Operation::Read { first, count }),
         3 => (blocks(), 0..12usize, any::<u8>())
             .prop_map(|(first, count, fill)| Operation::Write { first, count, fill }),
+        2 => (blocks(), 0..40usize, 1..5u64, any::<u8>()).prop_map(
+            |(first, count, apart, fill)| Operation::WriteAll { first, count, apart, fill }
+        ),
         1 => (blocks(), 0..5u64).prop_map(|(first, count)| Operation::Discard { first, count }),
         1 => Just(Operation::Flush),
         1 => (blocks(), 0..5u64).prop_map(|(first, count)| Operation::FlushRange { first, count }),
@@ -136,6 +140,27 @@ fn step<M: Addressable>(device: &mut M, model: &mut [u8], op: &Operation) -> Res
             let want = expected(first * BLOCK, data.len() as u64);
             let got = device.write(BlockIndex(first), &data);
             (got, want.map(|range| model[range].copy_from_slice(&data)))
+        }
+        Operation::WriteAll { first, count, apart, fill } => {
+            // From none to all of the blocks from one to the next, the last write first.
+            let data = pattern(count * BLOCK_SIZE, fill);
+            let at = |number: usize| first + number as u64 * apart;
+            let len = |number: usize| number % (apart as usize + 1) * BLOCK_SIZE;
+            let writes: Vec<(BlockIndex, &[u8])> = (0..count / apart as usize)
+                .map(|number| (number, number * apart as usize * BLOCK_SIZE))
+                .map(|(number, from)| (BlockIndex(at(number)), &data[from..from + len(number)]))
+                .rev()
+                .collect();
+            let ranges: Result<Vec<_>, BlockError> = writes
+                .iter()
+                .map(|(first, data)| expected(first.byte_offset(), data.len() as u64))
+                .collect();
+            let want = ranges.map(|ranges| {
+                for (range, (_, data)) in ranges.into_iter().zip(&writes) {
+                    model[range].copy_from_slice(data);
+                }
+            });
+            (device.write_all(&writes), want)
         }
         Operation::Discard { first, count } => {
             let want = expected(first * BLOCK, count * BLOCK);

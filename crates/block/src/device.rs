@@ -58,6 +58,19 @@ pub trait BlockDevice {
     /// Stores `data` in the blocks that begin at `first`.
     fn write(&mut self, first: BlockIndex, data: &[u8]) -> Result<(), BlockError>;
 
+    /// Stores each of `writes`, whose ranges do not overlap. As far as the contract goes each is a
+    /// write of its own, and nothing orders them; a device may take them in one call.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write). Where not all are within the device none is stored; of other
+    /// errors each write has failed or not.
+    fn write_all(&mut self, writes: &[(BlockIndex, &[u8])]) -> Result<(), BlockError> {
+        for (first, data) in writes {
+            block_range(self.block_count(), *first, data.len())?;
+        }
+        writes.iter().try_for_each(|(first, data)| self.write(*first, data))
+    }
+
     /// Makes every completed write durable.
     fn flush(&mut self) -> Result<(), BlockError>;
 
@@ -232,6 +245,7 @@ macro_rules! device_calls {
         $crate::device_calls! { @each $to
             read(first: $crate::BlockIndex, buf: &mut [u8]) -> Result<(), $crate::BlockError>;
             write(first: $crate::BlockIndex, data: &[u8]) -> Result<(), $crate::BlockError>;
+            write_all(writes: &[($crate::BlockIndex, &[u8])]) -> Result<(), $crate::BlockError>;
             flush() -> Result<(), $crate::BlockError>;
             flush_range(first: $crate::BlockIndex, count: u64) -> Result<(), $crate::BlockError>;
             flusher(first: $crate::BlockIndex, count: u64) -> Option<$crate::Flusher>;

@@ -37,7 +37,7 @@ use crate::store::Store;
 /// Blocks that one step captures, or writes: a fraction of a millisecond.
 const PIECE: usize = 64;
 /// The most that is written in one call.
-const BATCH_BYTES: usize = 64 << 10;
+const RUN_BYTES: usize = 64 << 10;
 
 /// A checkpoint that has begun.
 #[derive(Debug)]
@@ -346,28 +346,27 @@ impl<M: Addressable> Store<M> {
     /// before.
     fn write_home(&mut self, checkpoint: &mut Checkpoint, at: usize, head: Position) -> Result<()> {
         let end = checkpoint.blocks.len().min(at + PIECE);
-        let mut batch: Vec<u8> = Vec::new();
-        let mut first = BlockIndex(0);
-        let mut next = first;
+        let mut bytes: Vec<u8> = Vec::new();
+        // The first blocks of runs of neighbours, and where the bytes of each begin.
+        let mut runs: Vec<(BlockIndex, usize)> = Vec::new();
+        let mut next = BlockIndex(0);
         for &block in &checkpoint.blocks[at..end] {
             let Some(data) = self.cache.captured(block) else { continue };
-            if next.0 != block || batch.len() >= BATCH_BYTES {
-                if !batch.is_empty() {
-                    self.device.write(first, &batch)?;
-                    batch.clear();
-                }
-                first = BlockIndex(block);
+            let is_long = |&(_, start): &(BlockIndex, usize)| bytes.len() - start >= RUN_BYTES;
+            if next.0 != block || runs.last().is_none_or(is_long) {
+                runs.push((BlockIndex(block), bytes.len()));
             }
-            batch.extend_from_slice(data);
+            bytes.extend_from_slice(data);
             next = BlockIndex(block + 1);
             if pair::is_pair(data) {
-                batch.extend_from_slice(&pair::second(data));
+                bytes.extend_from_slice(&pair::second(data));
                 next.0 += 1;
             }
         }
-        if !batch.is_empty() {
-            self.device.write(first, &batch)?;
-        }
+        let ends = runs.iter().skip(1).map(|&(_, start)| start).chain([bytes.len()]);
+        let writes =
+            runs.iter().zip(ends).map(|(&(first, start), end)| (first, &bytes[start..end]));
+        self.device.write_all(&writes.collect::<Vec<_>>())?;
         for &block in &checkpoint.blocks[at..end] {
             self.cache.written(block);
         }

@@ -202,6 +202,12 @@ impl<M: Addressable> Store<M> {
         let first = part.file_block * BLOCK;
         let end = part.end() * BLOCK;
         let n = (end - at).min(data.len() as u64);
+        let (before, after) = (at - first, end - at - n);
+        if before < BLOCK && after < BLOCK {
+            let data = data.limit(n as usize);
+            self.store_padded(address(part, first), before as usize, data, after as usize)?;
+            return Ok(n as usize);
+        }
         if at > first {
             self.store_data_zeros(address(part, first), at - first)?;
         }

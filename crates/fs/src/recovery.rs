@@ -19,6 +19,9 @@ use crate::layout::{self, Block, Superblock, VolumeState, common, get32, get64, 
 use crate::pair;
 use crate::store::Store;
 
+/// Blocks that are written home in one call.
+const BATCH: usize = 64;
+
 /// The part of a journal that counts.
 #[derive(Clone, Copy, Debug)]
 pub struct Replay {
@@ -269,14 +272,20 @@ impl Window {
 
     /// Writes the images home.
     fn settle<M: Addressable>(&mut self, device: &mut M, sb: &Superblock) -> Result<()> {
+        let mut writes: Vec<(BlockIndex, &[u8])> = Vec::with_capacity(BATCH);
         for (&block, image) in &self.images {
-            if image.metadata {
-                write_home(device, sb, BlockIndex(block), &image.data)?;
+            let index = BlockIndex(block);
+            if image.metadata && sb.pair_magic(index).is_some() {
+                write_home(device, sb, index, &image.data)?;
                 continue;
             }
-            device.write(BlockIndex(block), &image.data[..])?;
+            writes.push((index, &image.data[..]));
+            if writes.len() == BATCH {
+                device.write_all(&writes)?;
+                writes.clear();
+            }
         }
-        Ok(())
+        Ok(device.write_all(&writes)?)
     }
 }
 

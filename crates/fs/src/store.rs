@@ -424,6 +424,35 @@ impl<M: Addressable> Store<M> {
         Ok(stored?)
     }
 
+    /// The same with so many zeros before it and behind it, less than a block each.
+    pub fn store_padded(
+        &mut self,
+        at: u64,
+        before: usize,
+        data: Data<'_>,
+        after: usize,
+    ) -> Result<()> {
+        static ZEROS: [u8; BLOCK_SIZE] = [0; BLOCK_SIZE];
+        if before == 0 && after == 0 {
+            return self.store_pieces(at, data);
+        }
+        let (before, after) = (&ZEROS[..before], &ZEROS[..after]);
+        let len = before.len() + data.len() + after.len();
+        let stored = match data.one() {
+            Some(data) if before.is_empty() => self.device.store_pieces(at, &[data, after]),
+            Some(data) if after.is_empty() => self.device.store_pieces(at, &[before, data]),
+            Some(data) => self.device.store_pieces(at, &[before, data, after]),
+            None => {
+                let pieces = [before].into_iter().chain(data.iter()).chain([after]);
+                let pieces = pieces.filter(|piece| !piece.is_empty());
+                self.device.store_pieces(at, &pieces.collect::<Vec<_>>())
+            }
+        };
+        // Some may have been stored where not all were.
+        self.commits.dirty_data.note(at, len as u64);
+        Ok(stored?)
+    }
+
     /// Zeroes file data on the device.
     pub fn store_data_zeros(&mut self, at: u64, len: u64) -> Result<()> {
         self.device.store_zeros(at, len)?;

@@ -9,11 +9,9 @@
 
 use core::ptr::NonNull;
 
-use atoll_transport::Memory;
-
 use crate::device::{Device, DeviceError};
 use crate::platform::{Platform, Region};
-use crate::queue::{OfferError, Part};
+use crate::queue::{Head, OfferError, Part};
 use crate::requests::Requests;
 
 /// Bytes of a caller's, and what the device does with them.
@@ -92,7 +90,7 @@ impl Loan {
 pub enum CallError {
     /// Nothing has happened: there are as many requests as the queue holds.
     Full,
-    /// Nothing has happened: there is no way for so many bytes.
+    /// Nothing has happened: there is no way for so many bytes, of one of them.
     TooLarge,
     /// The device is stopped. It has carried the request out or not.
     Device(DeviceError),
@@ -113,32 +111,54 @@ pub struct Call<'a> {
     pub tail: &'a [Part],
 }
 
+/// The most calls of a batch.
+pub const BATCH_MAX: usize = 8;
 /// The most parts of a call that are the driver's own, of each kind.
 pub const OWN_PARTS: usize = 2;
 /// The most parts of a call.
 pub const PARTS: usize = 3 * OWN_PARTS + 2;
 
-/// A place through which bytes go that the device cannot reach, half of it for each direction.
+/// A place through which bytes go that the device cannot reach: for each call of a batch a part of
+/// it, in which its data lies and behind that its room.
 #[derive(Debug)]
 pub struct Copies<M> {
     region: Region<M>,
+    /// The parts, and the length of each.
+    count: usize,
+    each: usize,
 }
 
 impl<M: atoll_transport::channel::Mapped> Copies<M> {
-    /// A place for `len` bytes of data and as many of room.
+    /// A place for one call at a time with `len` bytes of data and as many of room.
     pub fn new<P: Platform<Memory = M>>(platform: &mut P, len: usize) -> Option<Self> {
-        let len = len.checked_next_multiple_of(4096)?.checked_mul(2)?;
-        Some(Copies { region: platform.share(len)? })
+        Self::for_batches(platform, 1, len.checked_next_multiple_of(4096)?.checked_mul(2)?)
     }
 
-    /// How many bytes fit each way.
-    pub fn len(&self) -> usize {
-        self.region.len() / 2
+    /// A place for batches of `count` calls, of which each has `each` bytes of data and room
+    /// together.
+    pub fn for_batches<P: Platform<Memory = M>>(
+        platform: &mut P,
+        count: usize,
+        each: usize,
+    ) -> Option<Self> {
+        let each = each.checked_next_multiple_of(4096)?;
+        Some(Copies { region: platform.share(each.checked_mul(count)?)?, count, each })
     }
 
-    /// Whether none fit.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+    /// How many bytes of data and room together each call has.
+    pub fn each(&self) -> usize {
+        self.each
+    }
+
+    /// The places of the call `number` for so many bytes of data, and of room. `None` where they do
+    /// not fit.
+    fn places(&self, number: usize, [data, room]: [usize; 2]) -> Option<[usize; 2]> {
+        if data == 0 && room == 0 {
+            return Some([0, 0]);
+        }
+        let behind = data.checked_next_multiple_of(64)?;
+        let fits = number < self.count && behind.checked_add(room)? <= self.each;
+        fits.then_some([number * self.each, number * self.each + behind])
     }
 }
 
@@ -148,8 +168,8 @@ enum Way {
     Empty,
     /// As it is.
     Lent(Loan),
-    /// Through the place for copies.
-    Copied(Part),
+    /// Through the place for copies, at this offset.
+    Copied(Part, usize),
 }
 
 impl Way {
@@ -157,7 +177,7 @@ impl Way {
         match self {
             Way::Empty => None,
             Way::Lent(loan) => Some(loan.part()),
-            Way::Copied(part) => Some(*part),
+            Way::Copied(part, _) => Some(*part),
         }
     }
 
@@ -199,57 +219,150 @@ pub fn call<D: Device, P: Platform>(
     copies: &Copies<P::Memory>,
     call: Call<'_>,
 ) -> Result<usize, CallError> {
-    let Call { head, data, answer, room, tail } = call;
-    let most = [head, answer, tail].map(<[Part]>::len).into_iter().max();
-    assert!(most.is_some_and(|most| most <= OWN_PARTS));
-    // SAFETY: `data` and `room` are borrowed for this call, which ends both loans, and that only
-    // after the chain was not offered, has come back, or the device was told to stop.
-    let (data_loan, room_loan) = unsafe {
-        let data = if data.is_empty() { None } else { Loan::read(platform, data) };
-        let room = if room.is_empty() { None } else { Loan::write(platform, room) };
-        (data, room)
-    };
-    let half = copies.len();
-    let way = |loan: Option<Loan>, len: usize, at: usize| match loan {
-        Some(loan) => Ok(Way::Lent(loan)),
-        None if len == 0 => Ok(Way::Empty),
-        None if len > half => Err(CallError::TooLarge),
-        None => Ok(Way::Copied(copies.region.part(at, len))),
-    };
-    let (data_way, room_way) =
-        match (way(data_loan, data.len(), 0), way(room_loan, room.len(), half)) {
-            (Ok(data), Ok(room)) => (data, room),
-            (data, room) => {
-                for way in [data, room].into_iter().flatten() {
-                    way.end(platform);
-                }
-                return Err(CallError::TooLarge);
+    let mut written = [0];
+    call_all(requests, device, platform, copies, &mut [call], &mut written)?;
+    Ok(written[0])
+}
+
+/// Sends all of `calls`, at most [`BATCH_MAX`], of which the device hears at once, and waits for
+/// the answers: how many bytes the device says it has written for each. The device takes them in
+/// any order. The callers' buffers are the device's meanwhile as in [`call`].
+///
+/// # Errors
+/// [`CallError`], of all of them.
+///
+/// # Panics
+/// When there are more calls, more than [`OWN_PARTS`] parts of a kind, or not as many places in
+/// `written` as there are calls.
+pub fn call_all<D: Device, P: Platform>(
+    requests: &mut Requests<P::Memory>,
+    device: &mut D,
+    platform: &mut P,
+    copies: &Copies<P::Memory>,
+    calls: &mut [Call<'_>],
+    written: &mut [usize],
+) -> Result<(), CallError> {
+    assert!(calls.len() <= BATCH_MAX && calls.len() == written.len());
+    let mut under_way = [const { None }; BATCH_MAX];
+    let mut ready = Ok(());
+    for (number, call) in calls.iter_mut().enumerate() {
+        // SAFETY: the buffers are borrowed for longer than this function runs, and what of them is
+        // lent is not used before the loans are ended: below, after the chains were not offered,
+        // have come back, or the device was told to stop.
+        let loans = unsafe { lend(platform, call) };
+        match ways(platform, copies, number, loans, call) {
+            Some(ways) => under_way[number] = Some(ways),
+            None => {
+                ready = Err(CallError::TooLarge);
+                break;
             }
-        };
-    if matches!(data_way, Way::Copied(_)) {
-        copies.region.memory().write(0, data);
+        }
     }
-    let empty = Part::shared(0, 0);
-    let mut parts = Parts { parts: [empty; PARTS], count: 0 };
-    parts.add(head.iter().copied().chain(data_way.part()));
-    let readable = parts.count;
-    parts.add(answer.iter().copied().chain(room_way.part()).chain(tail.iter().copied()));
-    let (readable, writable) = parts.parts[..parts.count].split_at(readable);
-    let before: usize = answer.iter().map(Part::len).sum();
-    let result = match requests.send(device, readable, writable) {
-        Ok(head) => requests.wait(device, head).map_err(|error| {
+    let result =
+        ready.and_then(|()| exchange(requests, device, copies, calls, &under_way, written));
+    for way in under_way.into_iter().flatten().flatten() {
+        way.end(platform);
+    }
+    result
+}
+
+/// Lends the buffers of `call` that can be lent: its data and its room.
+///
+/// # Safety
+/// As of [`Loan::read`] and [`Loan::write`].
+unsafe fn lend<P: Platform>(platform: &mut P, call: &mut Call<'_>) -> [Option<Loan>; 2] {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let data = if call.data.is_empty() { None } else { Loan::read(platform, call.data) };
+        let room = if call.room.is_empty() { None } else { Loan::write(platform, call.room) };
+        [data, room]
+    }
+}
+
+/// The ways of a call's buffers. `None`, and nothing is lent, where there is no room for copies.
+fn ways<P: Platform>(
+    platform: &mut P,
+    copies: &Copies<P::Memory>,
+    number: usize,
+    loans: [Option<Loan>; 2],
+    call: &Call<'_>,
+) -> Option<[Way; 2]> {
+    let copied = |loan: &Option<Loan>, len| if loan.is_some() { 0 } else { len };
+    let lens = [copied(&loans[0], call.data.len()), copied(&loans[1], call.room.len())];
+    let Some([data_at, room_at]) = copies.places(number, lens) else {
+        loans.into_iter().flatten().for_each(|loan| loan.end(platform));
+        return None;
+    };
+    let way = |loan, len, at| match loan {
+        Some(loan) => Way::Lent(loan),
+        None if len == 0 => Way::Empty,
+        None => Way::Copied(copies.region.part(at, len), at),
+    };
+    let [data, room] = loans;
+    Some([way(data, lens[0], data_at), way(room, lens[1], room_at)])
+}
+
+/// Offers all of `calls`, rings once, and waits for all.
+fn exchange<D: Device, M: atoll_transport::channel::Mapped>(
+    requests: &mut Requests<M>,
+    device: &mut D,
+    copies: &Copies<M>,
+    calls: &mut [Call<'_>],
+    under_way: &[Option<[Way; 2]>; BATCH_MAX],
+    written: &mut [usize],
+) -> Result<(), CallError> {
+    let memory = copies.region.memory();
+    let mut heads = [None; BATCH_MAX];
+    for (number, (call, ways)) in calls.iter().zip(under_way.iter().flatten()).enumerate() {
+        if let Way::Copied(_, at) = ways[0] {
+            memory.write(at, call.data);
+        }
+        match offer(requests, call, ways) {
+            Ok(head) => heads[number] = Some(head),
+            Err(error) if number == 0 => {
+                return Err(match error {
+                    OfferError::Full => CallError::Full,
+                    OfferError::Shape => CallError::TooLarge,
+                    OfferError::Broken => CallError::Device(DeviceError::Broken),
+                });
+            }
+            // What was offered cannot be taken back otherwise.
+            Err(_) => {
+                requests.end(device);
+                return Err(CallError::Device(DeviceError::Broken));
+            }
+        }
+    }
+    requests.ring(device);
+    for (head, written) in heads.into_iter().flatten().zip(written.iter_mut()) {
+        *written = requests.wait(device, head).map_err(|error| {
             requests.end(device);
             CallError::Device(error)
-        }),
-        Err(OfferError::Full) => Err(CallError::Full),
-        Err(OfferError::Shape) => Err(CallError::TooLarge),
-        Err(OfferError::Broken) => Err(CallError::Device(DeviceError::Broken)),
-    };
-    if let (Ok(written), Way::Copied(_)) = (result, &room_way) {
-        let come = written.saturating_sub(before).min(room.len());
-        copies.region.memory().read(half, &mut room[..come]);
+        })?;
     }
-    data_way.end(platform);
-    room_way.end(platform);
-    result
+    for (number, (call, ways)) in calls.iter_mut().zip(under_way.iter().flatten()).enumerate() {
+        if let Way::Copied(_, at) = ways[1] {
+            let before: usize = call.answer.iter().map(Part::len).sum();
+            let come = written[number].saturating_sub(before).min(call.room.len());
+            memory.read(at, &mut call.room[..come]);
+        }
+    }
+    Ok(())
+}
+
+/// Offers the chain of `call`.
+fn offer<M: atoll_transport::channel::Mapped>(
+    requests: &mut Requests<M>,
+    call: &Call<'_>,
+    [data, room]: &[Way; 2],
+) -> Result<Head, OfferError> {
+    let Call { head, answer, tail, .. } = call;
+    let most = [head, answer, tail].map(|parts| parts.len()).into_iter().max();
+    assert!(most.is_some_and(|most| most <= OWN_PARTS));
+    let mut parts = Parts { parts: [Part::shared(0, 0); PARTS], count: 0 };
+    parts.add(head.iter().copied().chain(data.part()));
+    let readable = parts.count;
+    parts.add(answer.iter().copied().chain(room.part()).chain(tail.iter().copied()));
+    let (readable, writable) = parts.parts[..parts.count].split_at(readable);
+    requests.offer(readable, writable)
 }

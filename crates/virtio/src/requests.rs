@@ -35,6 +35,7 @@ pub struct Requests<M> {
     number: u16,
     queue: Queue<M>,
     states: Vec<State>,
+    rung: u64,
 }
 
 impl<M: Mapped> Requests<M> {
@@ -69,7 +70,7 @@ impl<M: Mapped> Requests<M> {
         let mut queue = Queue::new(platform, options).ok_or(DeviceError::NoMemory)?;
         queue.want_interrupt(false);
         device.start_queue(number, size, &queue.addresses())?;
-        Ok(Requests { number, queue, states: vec![State::Free; usize::from(size)] })
+        Ok(Requests { number, queue, states: vec![State::Free; usize::from(size)], rung: 0 })
     }
 
     /// How many entries it has.
@@ -80,6 +81,11 @@ impl<M: Mapped> Requests<M> {
     /// How many requests have no answer yet.
     pub fn outstanding(&self) -> u16 {
         self.queue.outstanding()
+    }
+
+    /// How often the device was told of what was offered, as it wanted to be.
+    pub fn rung(&self) -> u64 {
+        self.rung
     }
 
     /// Sends a request.
@@ -110,6 +116,7 @@ impl<M: Mapped> Requests<M> {
     /// Tells the device of what was offered.
     pub fn ring<D: Device>(&mut self, device: &mut D) {
         if self.queue.must_ring() {
+            self.rung += 1;
             device.ring(self.number);
         }
     }

@@ -235,6 +235,8 @@ pub struct FakeDevice<B> {
     pub config: Vec<u8>,
     /// What it is to say next that is not so.
     pub lie: Option<Lie>,
+    /// The same, after so many answers.
+    pub lies_after: Option<(usize, Lie)>,
     /// Decides which request is answered next.
     pub seed: u64,
     /// How often it was rung.
@@ -255,6 +257,7 @@ impl<B: Backend> FakeDevice<B> {
             offers: offers | crate::device::features::VERSION_1,
             config: Vec::new(),
             lie: None,
+            lies_after: None,
             seed: 1,
             rung: 0,
             agreed: 0,
@@ -324,6 +327,10 @@ impl<B: Backend> FakeDevice<B> {
         }
         let (mut id, mut len) = (u32::from(chain.head), answer.len() as u32);
         let mut ahead = 1;
+        match self.lies_after.take() {
+            Some((0, lie)) => self.lie = Some(lie),
+            later => self.lies_after = later.map(|(after, lie)| (after - 1, lie)),
+        }
         let queue = &mut self.queues[number];
         match self.lie.take() {
             None => {}

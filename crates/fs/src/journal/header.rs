@@ -125,12 +125,13 @@ impl Header {
         device: &mut M,
         superblock: &Superblock,
     ) -> Result<()> {
-        for index in superblock.header_slot(self.generation) {
+        let slot = superblock.header_slot(self.generation);
+        let copies = slot.map(|index| {
             let mut b = [0; BLOCK_SIZE];
             self.emit(&mut b, index, superblock);
-            device.write(index, &b)?;
-        }
-        Ok(())
+            b
+        });
+        Ok(device.write_all(&[(slot[0], &copies[0]), (slot[1], &copies[1])])?)
     }
 
     /// Makes a stored header durable.

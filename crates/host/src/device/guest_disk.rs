@@ -88,6 +88,11 @@ impl GuestDisk {
         !self.read_only && self.disk.gives_back()
     }
 
+    /// How many requests the back end was sent, and how often it was told of some.
+    pub fn counts(&self) -> (u64, u64) {
+        self.disk.counts()
+    }
+
     fn writable(&self) -> Result<(), BlockError> {
         if self.read_only { Err(BlockError::ReadOnly) } else { Ok(()) }
     }
@@ -139,6 +144,11 @@ impl BlockDevice for GuestDisk {
     fn write(&mut self, first: BlockIndex, data: &[u8]) -> Result<(), BlockError> {
         self.writable()?;
         wait_for(|| self.disk.write(first, data))
+    }
+
+    fn write_all(&mut self, writes: &[(BlockIndex, &[u8])]) -> Result<(), BlockError> {
+        self.writable()?;
+        wait_for(|| self.disk.write_all(writes))
     }
 
     fn flush(&mut self) -> Result<(), BlockError> {

@@ -172,3 +172,119 @@ fn entropy() {
     let mut source = Entropy::new(nothing, &mut machine.clone()).unwrap();
     assert_eq!(source.fill(&mut out), Err(DeviceError::Broken));
 }
+
+/// Requests and notifications of a call that moves as much as several requests carry.
+#[test]
+#[cfg_attr(miri, ignore = "takes hours there")]
+fn a_call_is_one_notification_for_each_batch() {
+    for (offers, lends, requests, rings) in [
+        // 8 of 32 KiB at once, or 4 where each takes as many entries of the queue as it has parts.
+        (features::INDIRECT, false, 32, 4),
+        (0, false, 32, 8),
+        (features::INDIRECT, true, 1, 1),
+    ] {
+        let machine = Machine::lending(lends);
+        let mut fake = device(&machine, offers, storage(None));
+        fake.backend.ram = RamDevice::new(1024);
+        fake.config[..8].copy_from_slice(&(1024 * SECTORS).to_le_bytes());
+        let mut disk = Disk::new(fake, machine).unwrap();
+        let data: Vec<u8> = (0..256 * BLOCK_SIZE).map(|at| (at / 7) as u8).collect();
+        disk.write(BlockIndex(5), &data).unwrap();
+        assert_eq!(disk.counts(), (requests, rings));
+        let mut read = vec![0; data.len()];
+        disk.read(BlockIndex(5), &mut read).unwrap();
+        assert!(read == data);
+        assert_eq!(disk.counts(), (2 * requests, 2 * rings));
+        // Blocks here and there, some with nothing to them.
+        let blocks = data.chunks(BLOCK_SIZE).take(20).enumerate();
+        let writes = blocks.map(|(at, data)| (BlockIndex(1000 - 7 * at as u64), data));
+        let empty: &[u8] = &[];
+        let writes: Vec<_> = writes.flat_map(|write| [write, (BlockIndex(3), empty)]).collect();
+        disk.write_all(&writes).unwrap();
+        let batches = 20 / (if offers == 0 { 4 } else { 8 });
+        let rings = 2 * rings + batches + u64::from(offers != 0);
+        assert_eq!(disk.counts(), (2 * requests + 20, rings));
+        for (first, data) in writes.iter().filter(|(_, data)| !data.is_empty()) {
+            disk.read(*first, &mut read[..BLOCK_SIZE]).unwrap();
+            assert!(read[..BLOCK_SIZE] == **data, "{first}");
+        }
+        let before = disk.counts();
+        // None is stored where one is outside.
+        let outside =
+            [(BlockIndex(0), &data[..BLOCK_SIZE]), (BlockIndex(1024), &data[..BLOCK_SIZE])];
+        assert_eq!(disk.write_all(&outside), Err(BlockError::OutOfRange));
+        assert_eq!(disk.counts(), before);
+    }
+}
+
+/// One of a batch fails, whichever the disk answers first: the call does, and those that follow
+/// work.
+#[test]
+fn one_of_a_batch_fails() {
+    for seed in 1..40 {
+        let machine = Machine::default();
+        let mut count = 0;
+        let backend = |_: u16, request: &[u8], room: usize| {
+            let sector = u64::from_le_bytes(request[8..16].try_into().unwrap());
+            count += 1;
+            let mut answer = vec![0; room];
+            answer[room - 1] = if sector == 3 * SECTORS && count < 9 { 1 } else { OK };
+            Some(answer)
+        };
+        let mut fake = FakeDevice::new(&machine, 1, features::INDIRECT, backend);
+        fake.seed = seed;
+        fake.config = vec![0; 60];
+        fake.config[..8].copy_from_slice(&(BLOCKS * SECTORS).to_le_bytes());
+        let mut disk = Disk::new(fake, machine.clone()).unwrap();
+        let data = [7; BLOCK_SIZE];
+        let writes: Vec<(BlockIndex, &[u8])> =
+            (0..8).map(|at| (BlockIndex(at), &data[..])).collect();
+        assert_eq!(disk.write_all(&writes), Err(BlockError::Io));
+        assert_eq!(machine.lent(), 0);
+        assert_eq!(disk.write_all(&writes), Ok(()));
+        assert_eq!(disk.counts(), (16, 2));
+    }
+}
+
+/// A disk lies after some of a batch have come back: the call ends, nothing is the disk's any more,
+/// and so do all that follow.
+#[test]
+fn a_lie_within_a_batch() {
+    let data = [7; BLOCK_SIZE];
+    let writes: Vec<(BlockIndex, &[u8])> = (0..8).map(|at| (BlockIndex(at), &data[..])).collect();
+    for lie in [Lie::NoSuchChain(99), Lie::TooLong, Lie::Twice, Lie::IndexAhead(9)] {
+        for after in 0..8 {
+            let machine = Machine::default();
+            let mut fake = device(&machine, features::INDIRECT, storage(None));
+            fake.lies_after = Some((after, lie));
+            let mut disk = Disk::new(fake, machine.clone()).unwrap();
+            let told = disk.write_all(&writes);
+            // The last chain is none twice if it is the first.
+            if lie != Lie::Twice || after > 0 {
+                assert_eq!(told, Err(BlockError::Io), "{lie:?} after {after}");
+                assert_eq!(disk.write_all(&writes), Err(BlockError::Io), "{lie:?} after {after}");
+            }
+            assert_eq!(machine.lent(), 0);
+        }
+    }
+}
+
+/// A disk that never answers one of a batch is given up, and nothing of the callers' is its.
+#[test]
+fn one_of_a_batch_is_never_answered() {
+    let machine = Machine::default();
+    let backend = |_: u16, request: &[u8], room: usize| {
+        let sector = u64::from_le_bytes(request[8..16].try_into().unwrap());
+        (sector != 5 * SECTORS).then(|| vec![OK; room])
+    };
+    let mut fake = FakeDevice::new(&machine, 1, features::INDIRECT, backend);
+    fake.config = vec![0; 60];
+    fake.config[..8].copy_from_slice(&(BLOCKS * SECTORS).to_le_bytes());
+    let mut disk = Disk::new(fake, machine.clone()).unwrap();
+    let mut read = [0; BLOCK_SIZE];
+    assert_eq!(disk.read(BlockIndex(0), &mut read), Ok(()));
+    let block = [7; BLOCK_SIZE];
+    let writes: Vec<(BlockIndex, &[u8])> = (0..8).map(|at| (BlockIndex(at), &block[..])).collect();
+    assert_eq!(disk.write_all(&writes), Err(BlockError::Io));
+    assert_eq!((machine.lent(), disk.device.pending(0)), (0, 0), "it was told to stop");
+}
