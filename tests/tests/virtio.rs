@@ -2,6 +2,8 @@
 
 #[path = "virtio/away.rs"]
 mod away;
+#[path = "virtio/coherent.rs"]
+mod coherent;
 #[path = "virtio/dirty_log.rs"]
 mod dirty_log;
 #[path = "virtio/moving.rs"]

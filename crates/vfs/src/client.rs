@@ -33,6 +33,7 @@ use crate::wire::names::{LinkIn, MkdirIn, MknodIn, Rename2In};
 use crate::wire::xattrs::{GetxattrIn, SetxattrIn, xattr_name};
 use crate::wire::{Extensions, Fixed, REPLY_MAX, REQUEST_MAX, Request};
 use call::Failed;
+use kernels::Tree;
 pub use session::ClientOptions;
 
 /// The most bytes of one READDIR.
@@ -88,6 +89,8 @@ pub struct Client<T> {
     /// How many requests wait for locks.
     waits: u32,
     forgets: Vec<u8>,
+    /// What a server for kernels does not say.
+    tree: Tree,
     listing: Vec<u8>,
     request: [u8; REQUEST_MAX],
     reply: [u8; REPLY_MAX],
@@ -378,13 +381,14 @@ impl<T: Transport> FileSystem for Client<T> {
         if self.is_for_kernels() && name.is_dot_or_dot_dot() {
             return self.lookup_dots(cx, parent, name);
         }
-        self.entry(cx, parent, &Request::Lookup { name }, 0)
+        let answer = self.entry(cx, parent, &Request::Lookup { name }, 0);
+        self.note(parent, answer)
     }
 
     fn forget(&mut self, ino: Ino, count: u64) {
         // A kernel never forgets the root, and servers count on that.
         if ino != Ino::ROOT {
-            self.forget_later(ino, count);
+            self.forget_known(ino, count);
         }
     }
 
@@ -421,7 +425,8 @@ impl<T: Transport> FileSystem for Client<T> {
 
     fn mkdir(&mut self, cx: &Context, parent: Ino, name: Name<'_>, mode: u32) -> Result<Attr> {
         let args = MkdirIn { mode, umask: 0 };
-        self.entry(cx, parent, &Request::Mkdir { args, name }, 0)
+        let answer = self.entry(cx, parent, &Request::Mkdir { args, name }, 0);
+        self.note(parent, answer)
     }
 
     fn symlink(
@@ -464,7 +469,14 @@ impl<T: Transport> FileSystem for Client<T> {
     ) -> Result<()> {
         let args = Rename2In { newdir: new_parent.0, flags: flags.bits(), padding: 0 };
         let done = self.simple(cx, parent, &Request::Rename { args, name, new_name });
-        self.or_missing(cx, parent, name, done)
+        self.or_missing(cx, parent, name, done)?;
+        if parent != new_parent {
+            self.moved(cx, new_parent, new_name);
+            if flags.contains(RenameFlags::EXCHANGE) {
+                self.moved(cx, parent, name);
+            }
+        }
+        Ok(())
     }
 
     fn link(

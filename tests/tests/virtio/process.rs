@@ -1,14 +1,22 @@
 //! A process as the guest: the driver of `atoll-virtio` at this device, and at a stock one.
 
+use std::collections::BTreeMap;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use atoll_host::guest::{AttachError, GuestFs, attach};
+use atoll_tests::hostdir::{quirks_of, raise_descriptor_limit};
 use atoll_tests::{Quirks, Subject, filesystem_conformance_subjects, fixtures};
 use atoll_vfs::{
-    Errno, FileSystem, Handle, Ino, Locks, Name, OpenFlags, RenameFlags, SeekTo, SetAttr, verbs,
+    Context, DirEntry, Errno, FileSystem, Handle, Ino, Locks, Name, OpenFlags, RenameFlags, SeekTo,
+    SetAttr, verbs,
 };
+
+use atoll_vm::Virtiofsd;
+use tempfile::TempDir;
 
 use super::{Ids, Options, Served};
 
@@ -47,6 +55,145 @@ fn client() -> Option<Subject> {
 }
 
 filesystem_conformance_subjects!(conformance, client);
+
+/// A client that ends with its daemon, and the folder of the host that this serves.
+struct AtDaemon {
+    fs: GuestFs,
+    _daemon: Virtiofsd,
+    _folder: TempDir,
+}
+
+macro_rules! passed {
+    ($self:ident $verb:ident ($($arg:ident),*)) => {
+        FileSystem::$verb(&mut $self.fs, $($arg),*)
+    };
+}
+
+impl FileSystem for AtDaemon {
+    verbs!(passed: lookup forget getattr setattr readlink mknod mkdir symlink unlink rmdir rename
+        link open create tmpfile read read_vectored write write_vectored copy_file_range fallocate
+        seek fsync release opendir releasedir fsyncdir syncfs statfs setxattr getxattr listxattr
+        removexattr);
+
+    /// With the numbers that lookups have: those of the daemon's listings are the host's.
+    fn readdir(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        cookie: u64,
+        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<(), Errno> {
+        let mut entries = Vec::new();
+        self.fs.readdir(cx, ino, handle, cookie, &mut |entry| {
+            entries.push((entry.name.to_vec(), entry.cookie, entry.file_type, entry.ino));
+            true
+        })?;
+        for (name, cookie, file_type, listed) in &entries {
+            let found = match &name[..] {
+                b"." => ino,
+                name => match self.fs.lookup(cx, ino, Name::new(name).unwrap()) {
+                    Ok(attr) => attr.ino,
+                    // It was removed since.
+                    Err(_) => *listed,
+                },
+            };
+            let (cookie, file_type) = (*cookie, *file_type);
+            if !emit(&DirEntry { ino: found, file_type, cookie, name }) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn shared_locks(&mut self) -> Option<&mut dyn Locks> {
+        self.fs.shared_locks()
+    }
+}
+
+/// The file system of a fresh folder, by the daemon that `start` makes serve it.
+fn at_daemon(start: impl FnOnce(&Path) -> Virtiofsd) -> Option<Subject> {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("not run: the daemon wants to be root");
+        return None;
+    }
+    raise_descriptor_limit();
+    let parent = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let folder = tempfile::tempdir_in(parent).unwrap();
+    let host = quirks_of(parent).unwrap();
+    // Every caller may do everything there: who may do what the daemon leaves to the kernel.
+    std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+    std::os::unix::fs::chown(folder.path(), Some(1000), Some(1001)).unwrap();
+    let daemon = start(folder.path());
+    let fs = attach(&daemon.socket()).unwrap();
+    let quirks = Quirks { many_inodes: false, ..host };
+    Some(Subject::new(AtDaemon { fs, _daemon: daemon, _folder: folder }, quirks))
+}
+
+fn at_c() -> Option<Subject> {
+    if !Path::new(VIRTIOFSD_C).exists() {
+        eprintln!("not run: no {VIRTIOFSD_C}; the package qemu-system-common has it");
+        return None;
+    }
+    at_daemon(|folder| Virtiofsd::start(folder, &["xattr"]))
+}
+
+fn at_rust() -> Option<Subject> {
+    let Some(program) = Virtiofsd::rust_program() else {
+        eprintln!("not run: ATOLL_VIRTIOFSD names no program");
+        return None;
+    };
+    at_daemon(|folder| Virtiofsd::start_rust(&program, folder, &["--xattr"]))
+}
+
+const LIVES: &str = "an inode lives as long as it is known, though it has no name";
+const NO_TMPFILE: &str = "it makes no files without a name";
+const ERROR: &str = "its error is another";
+
+/// What the daemon in C does not do.
+const NOT_C: &[(&str, &str)] = &[
+    ("bad_handles", "it closes what is not open"),
+    ("copy_errors", "it goes by handles alone: that of a directory is taken for a file's"),
+    ("inode_numbers_are_never_used_again", LIVES),
+    ("mknod_errors", "it makes directories by MKNOD"),
+    ("mknod_makes_special_files", ERROR),
+    ("opening_other_types", ERROR),
+    ("parents_are_directories", NO_TMPFILE),
+    ("readlink_errors", ERROR),
+    ("removed_directories_live_in_their_handles", LIVES),
+    ("removed_directories_take_no_names", LIVES),
+    ("rename_replaces_a_file", LIVES),
+    ("rename_replaces_an_empty_directory", LIVES),
+    ("rename_replaces_an_open_file", LIVES),
+    ("rmdir_removes_empty_directories", LIVES),
+    ("setattr_size_errors", ERROR),
+    ("setgid_directories", NO_TMPFILE),
+    ("stale_inodes", LIVES),
+    ("tmpfiles_can_be_linked", NO_TMPFILE),
+    ("tmpfiles_go_with_their_handles", NO_TMPFILE),
+    ("unlink_removes_one_name", LIVES),
+    ("unlinked_files_live_in_their_handles", LIVES),
+];
+/// What the one in Rust does not.
+const NOT_RUST: &[(&str, &str)] = &[
+    ("copy_errors", ERROR),
+    ("files_end_at_the_largest_offset", "its thread ends at such a write, and it answers no more"),
+    ("mknod_errors", ERROR),
+    ("mknod_makes_special_files", ERROR),
+    ("opendir_errors", ERROR),
+    ("opening_other_types", ERROR),
+    ("parents_are_directories", NO_TMPFILE),
+    ("readlink_errors", ERROR),
+    ("removed_directories_live_in_their_handles", "a directory that was removed lists nothing"),
+    ("setattr_size_errors", ERROR),
+    ("setgid_directories", NO_TMPFILE),
+    ("stale_inodes", NO_TMPFILE),
+    ("tmpfiles_can_be_linked", NO_TMPFILE),
+    ("tmpfiles_go_with_their_handles", NO_TMPFILE),
+];
+
+filesystem_conformance_subjects!(conformance_at_c, at_c, NOT_C);
+filesystem_conformance_subjects!(conformance_at_rust, at_rust, NOT_RUST);
 
 fn name(text: &str) -> Name<'_> {
     Name::new(text.as_bytes()).unwrap()
@@ -189,4 +336,85 @@ fn virtiofsd_in_c() {
     // The host sees the same.
     assert_eq!(std::fs::read_dir(source.join("d")).unwrap().count(), 302);
     assert_eq!(std::fs::metadata(source.join("d/renamed")).unwrap().len(), 5000);
+}
+
+/// How many descriptors a process has.
+fn descriptors(pid: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
+}
+
+/// A daemon has a descriptor for each inode that it has given: it has none any more when all have
+/// been forgotten as often, whatever came of the calls.
+#[test]
+fn what_is_forgotten_a_daemon_lets_go_of() {
+    if !Path::new(VIRTIOFSD_C).exists() || !nix::unistd::geteuid().is_root() {
+        eprintln!("not run: no {VIRTIOFSD_C}, or not as root");
+        return;
+    }
+    const CALLED: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+    let folder = tempfile::tempdir().unwrap();
+    Virtiofsd::each(folder.path(), |daemon, server| {
+        let mut fs = attach(&server.socket()).unwrap();
+        let cx = fixtures::cx();
+        fs.getattr(&cx, Ino::ROOT).unwrap();
+        let before = descriptors(server.pid());
+        let mut rng = atoll_tests::rng::Rng::new(3);
+        let mut given = BTreeMap::<Ino, u64>::new();
+        let mut most = 0;
+        for _ in 0..6000 {
+            let dirs: Vec<Ino> = given.keys().copied().chain([Ino::ROOT]).collect();
+            let (dir, to) = (rng.pick(&dirs), rng.pick(&dirs));
+            let (called, new) = (name(rng.pick(&CALLED)), name(rng.pick(&CALLED)));
+            let flags = if rng.chance(50) { OpenFlags::WRITE } else { OpenFlags::READ };
+            let got = match rng.within(0..12) {
+                0 | 1 => fs.lookup(&cx, dir, called).ok(),
+                2 => fs.mkdir(&cx, dir, called, 0o755).ok(),
+                3 => fs.symlink(&cx, dir, called, b"a target").ok(),
+                4 => fs.mknod(&cx, dir, called, 0o100_644, 0).ok(),
+                5 => fs.link(&cx, to, dir, called).ok(),
+                6 => fs.lookup(&cx, dir, name("..")).ok(),
+                7 => {
+                    let flags = flags | OpenFlags::TRUNC;
+                    fs.create(&cx, dir, called, 0o644, flags).ok().map(|(attr, handle)| {
+                        fs.release(&cx, attr.ino, handle).unwrap();
+                        attr
+                    })
+                }
+                8 => {
+                    let _ = fs.rename(&cx, dir, called, to, new, RenameFlags::empty());
+                    None
+                }
+                9 => {
+                    let _ = fs.unlink(&cx, dir, called);
+                    None
+                }
+                10 => {
+                    let _ = fs.rmdir(&cx, dir, called);
+                    None
+                }
+                _ => {
+                    let gone = given.keys().copied().nth(rng.within(0..9) as usize);
+                    if let Some((ino, count)) = gone.and_then(|ino| given.remove_entry(&ino)) {
+                        fs.forget(ino, count);
+                    }
+                    None
+                }
+            };
+            if let Some(attr) = got {
+                *given.entry(attr.ino).or_default() += 1;
+            }
+            most = most.max(given.len());
+        }
+        for (ino, count) in given {
+            fs.forget(ino, count);
+        }
+        // Some wait until there are more.
+        let begin = Instant::now();
+        while descriptors(server.pid()) > before + 32 {
+            assert!(begin.elapsed() < PATIENCE, "{daemon}: {}", descriptors(server.pid()));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        println!("{daemon}: {before} descriptors, at most {most} inodes");
+        fs.statfs(&cx).expect("it goes on");
+    });
 }

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use atoll_transport::Transport;
 
+use super::kernels::Tree;
 use super::{Client, DATA_MIN};
 use crate::errno::{Errno, Result};
 use crate::lent::Lent;
@@ -64,6 +65,7 @@ impl<T: Transport> Client<T> {
             unread: VecDeque::new(),
             waits: 0,
             forgets: Vec::new(),
+            tree: Tree::default(),
             listing: Vec::new(),
             request: [0; REQUEST_MAX],
             reply: [0; REPLY_MAX],

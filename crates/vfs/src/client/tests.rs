@@ -143,6 +143,11 @@ impl Counts {
         answer
     }
 
+    fn knows(&self, ino: Ino) {
+        let given = self.given.borrow().get(&ino).copied();
+        assert!(ino == Ino::ROOT || given > Some(0), "{ino} has been forgotten");
+    }
+
     fn may(&self) -> Result<()> {
         self.fails.get().map_or(Ok(()), Err)
     }
@@ -170,8 +175,21 @@ impl FileSystem for Counts {
     crate::verbs!(plain: readlink setattr tmpfile read write copy_file_range fallocate seek fsync
         release opendir readdir releasedir fsyncdir syncfs statfs setxattr getxattr listxattr
         removexattr);
-    crate::verbs!(gives: lookup mknod mkdir symlink link);
-    crate::verbs!(fails: getattr unlink rmdir rename open);
+    crate::verbs!(gives: mknod mkdir symlink link);
+    crate::verbs!(fails: unlink rmdir rename open);
+
+    fn lookup(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<Attr> {
+        assert!(!name.is_dot_or_dot_dot(), "no kernel asks for that");
+        self.knows(parent);
+        let answer = self.fs.lookup(cx, parent, name);
+        self.gives(answer)
+    }
+
+    fn getattr(&mut self, cx: &Context, ino: Ino) -> Result<Attr> {
+        self.may()?;
+        self.knows(ino);
+        self.fs.getattr(cx, ino)
+    }
 
     fn forget(&mut self, ino: Ino, count: u64) {
         *self.given.borrow_mut().entry(ino).or_default() -= count as i64;
@@ -235,4 +253,117 @@ fn a_server_for_kernels_gives_what_the_caller_gets() {
     fs.forget_now();
     given.borrow_mut().retain(|_, count| *count != 0);
     assert_eq!(*given.borrow(), BTreeMap::new());
+}
+
+/// A client of a server that is for kernels, and how often that has given what.
+fn for_kernels() -> (impl FileSystem, Rc<RefCell<BTreeMap<Ino, i64>>>) {
+    let server = Counts::default();
+    let given = Rc::clone(&server.given);
+    let options = ServerOptions { extensions: Extensions::empty(), ..ServerOptions::default() };
+    let wire = Inline::new(server, options, Timespec::default);
+    (Client::connect(wire, ClientOptions::default()).unwrap(), given)
+}
+
+/// What `..` is the client knows, as a kernel does: whatever is moved, and forgotten by its caller.
+#[test]
+fn a_server_for_kernels_is_not_asked_for_parents() {
+    let (mut fs, given) = for_kernels();
+    // Where things are, and what the caller has.
+    let mut seed = 7u64;
+    let mut below = |below: usize| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        (seed >> 11) as usize % below
+    };
+    const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+    let cx = Context { uid: 0, gid: 0, now: Timespec::default() };
+    let name = |text: &'static str| Name::new(text.as_bytes()).unwrap();
+    let mut parents = BTreeMap::new();
+    let mut caller = BTreeMap::<Ino, u64>::new();
+    let (mut climbed, mut deepest) = (0, 0);
+    for _ in 0..if cfg!(miri) { 300 } else { 20_000 } {
+        let known: Vec<Ino> = caller.keys().copied().chain([Ino::ROOT]).collect();
+        let (dir, to) = (known[below(known.len())], known[below(known.len())]);
+        let (called, new) = (name(NAMES[below(4)]), name(NAMES[below(4)]));
+        match below(8) {
+            0 | 1 => {
+                if let Ok(attr) = fs.mkdir(&cx, dir, called, 0o755) {
+                    parents.insert(attr.ino, dir);
+                    *caller.entry(attr.ino).or_default() += 1;
+                }
+            }
+            2 => {
+                if let Ok(attr) = fs.lookup(&cx, dir, called) {
+                    *caller.entry(attr.ino).or_default() += 1;
+                }
+            }
+            3 => {
+                let flags = [RenameFlags::empty(), RenameFlags::EXCHANGE][below(2)];
+                let mut find = |dir, called| {
+                    let found = fs.lookup(&cx, dir, called).ok()?.ino;
+                    fs.forget(found, 1);
+                    Some(found)
+                };
+                let (one, other) = (find(dir, called), find(to, new));
+                if fs.rename(&cx, dir, called, to, new, flags).is_ok() {
+                    parents.extend(one.map(|ino| (ino, to)));
+                    if flags.contains(RenameFlags::EXCHANGE) {
+                        parents.extend(other.map(|ino| (ino, dir)));
+                    }
+                }
+            }
+            4 => {
+                // Those that are not empty stay.
+                let _ = fs.rmdir(&cx, dir, called);
+            }
+            5 => {
+                if let Some(count) = caller.remove(&dir) {
+                    fs.forget(dir, count);
+                }
+            }
+            _ => {
+                let mut at = dir;
+                for depth in 1.. {
+                    let found = match fs.lookup(&cx, at, name("..")) {
+                        Ok(attr) => attr.ino,
+                        // It was removed, and its parent too.
+                        Err(error) => {
+                            assert_eq!(error, Errno::ESTALE);
+                            break;
+                        }
+                    };
+                    assert_eq!(found, parents.get(&at).copied().unwrap_or(Ino::ROOT), "of {at}");
+                    assert_eq!(fs.lookup(&cx, found, name(".")).unwrap().ino, found);
+                    fs.forget(found, 2);
+                    climbed += 1;
+                    deepest = deepest.max(depth);
+                    if found == Ino::ROOT {
+                        break;
+                    }
+                    at = found;
+                }
+            }
+        }
+    }
+    assert!(cfg!(miri) || climbed > 5000 && deepest > 5, "{climbed} {deepest}");
+    for (ino, count) in caller {
+        fs.forget(ino, count);
+    }
+    // Until they are told together.
+    let left: i64 = given.borrow().values().filter(|count| **count > 0).count() as i64;
+    assert!(left < FORGETS as i64, "{left}");
+}
+
+/// A server that puts directories below themselves, and one that gives what it likes.
+#[test]
+fn no_directory_is_below_itself() {
+    let mut tree = Tree::default();
+    tree.given(Ino::ROOT, Ino(2));
+    tree.given(Ino(2), Ino(3));
+    for (parent, ino) in [(3, 2), (2, 2), (3, 3), (9, 9), (9, 9)] {
+        tree.given(Ino(parent), Ino(ino));
+    }
+    let parent = |tree: &Tree, ino| tree.parent(Ino(ino));
+    assert_eq!([2, 3, 9].map(|ino| parent(&tree, ino)), [1, 2, 1].map(|ino| Some(Ino(ino))));
 }
