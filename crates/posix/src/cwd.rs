@@ -9,6 +9,9 @@ use crate::policy::Policy;
 use crate::table::Held;
 use crate::{Clock, Posix};
 
+/// The most directories between the working directory and the root.
+const DEPTH_MAX: usize = 1 << 14;
+
 /// Where relative paths begin.
 #[derive(Debug)]
 pub(crate) struct WorkingDirectory {
@@ -78,7 +81,7 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
     /// getcwd(3): the absolute path of the working directory, without symbolic links.
     ///
     /// # Errors
-    /// `ENOENT` if it was removed.
+    /// `ENOENT` if it was removed; `ENAMETOOLONG` if it lies below more than 16,384 others.
     pub fn getcwd(&mut self) -> Result<&[u8]> {
         let known = core::mem::take(&mut self.cwd.path);
         self.cwd.path = match self.leads_to_cwd(&known) {
@@ -108,6 +111,10 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
         let mut names = Vec::new();
         let mut ino = self.cwd.ino;
         while ino != Ino::ROOT {
+            // A file system that lies has no root above a directory.
+            if names.len() == DEPTH_MAX {
+                return Err(Errno::ENAMETOOLONG);
+            }
             let gone = |_| Errno::ENOENT;
             if self.fs.getattr(&cx, ino).map_err(gone)?.nlink == 0 {
                 return Err(Errno::ENOENT);

@@ -298,7 +298,7 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
         Ok(())
     }
 
-    /// The name under which the directory `parent` holds `child`, appended to `name`.
+    /// The name under which the directory `parent` holds `child`, a directory, appended to `name`.
     pub(crate) fn name_of(
         &mut self,
         parent: atoll_vfs::Ino,
@@ -306,18 +306,32 @@ impl<F: FileSystem, C: Clock, P: Policy> Posix<F, C, P> {
         name: &mut Vec<u8>,
     ) -> Result<()> {
         let cx = self.reading();
-        let handle = self.fs.opendir(&cx, parent)?;
-        let mut found = false;
-        let listed = self.fs.readdir(&cx, parent, handle, 0, &mut |entry| {
-            let dots = Name::new(entry.name).is_ok_and(Name::is_dot_or_dot_dot);
-            if entry.ino == child && !dots {
-                name.extend_from_slice(entry.name);
-                found = true;
+        // One with its number first: listings of a file system may have other numbers.
+        for by_number in [true, false] {
+            let handle = self.fs.opendir(&cx, parent)?;
+            let mut names = Vec::new();
+            let listed = self.fs.readdir(&cx, parent, handle, 0, &mut |entry| {
+                let dots = Name::new(entry.name).is_ok_and(Name::is_dot_or_dot_dot);
+                let may_be = if by_number { entry.ino == child } else { true };
+                if may_be && entry.file_type == FileType::Directory && !dots {
+                    names.push(entry.name.to_vec());
+                }
+                !by_number || names.is_empty()
+            });
+            self.fs.releasedir(&cx, parent, handle)?;
+            listed?;
+            for called in &names {
+                let found = match self.fs.lookup(&cx, parent, Name::new(called)?) {
+                    Ok(attr) => attr.ino == child,
+                    // Who may not search there can list all the same.
+                    Err(error) => by_number && error == Errno::EACCES,
+                };
+                if found {
+                    name.extend_from_slice(called);
+                    return Ok(());
+                }
             }
-            !found
-        });
-        self.fs.releasedir(&cx, parent, handle)?;
-        listed?;
-        if found { Ok(()) } else { Err(Errno::ENOENT) }
+        }
+        Err(Errno::ENOENT)
     }
 }
