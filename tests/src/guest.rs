@@ -533,6 +533,11 @@ impl Guest {
         !ready(&[self.socket.as_raw_fd()], PATIENCE).is_empty()
     }
 
+    /// Whether the back end has hung up by now.
+    pub fn has_been_dropped(&self) -> bool {
+        !ready(&[self.socket.as_raw_fd()], Duration::ZERO).is_empty()
+    }
+
     /// Sends a request of two parts by `queue`; the answer may have `room` bytes behind its first
     /// part. Returns its slot.
     fn put(&mut self, queue: usize, message: &[u8], data: &[u8], room: usize) -> Option<u16> {

@@ -1,9 +1,11 @@
 //! The log of the pages that a device writes, which the front end of a guest that moves asks for.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 
 use atoll_tests::guest::{DirtyLog, PAGE};
 use atoll_vfs::wire::opcode::FUSE_RELEASE;
+use rustix::fs::OFlags;
 
 use super::*;
 
@@ -279,5 +281,41 @@ fn hostile_logs() {
         log.file().set_len(100).unwrap();
         assert!(guest.begin_log(Some(&log), 0).is_err());
     });
+    served.end();
+}
+
+/// The front end has the flags of what it handed over: nothing that the device writes goes to the
+/// end of it, and makes it longer.
+#[test]
+fn nothing_grows_by_what_a_device_writes() {
+    let served = Served::new(Options::default());
+    let setup = Setup { sealed: false, ..Setup::default() };
+    let append = |file: &File, flags| rustix::fs::fcntl_setfl(file, flags).unwrap();
+    for of_log in [false, true] {
+        let mut guest = served.begin("guest", setup);
+        let log = DirtyLog::new(false, 0, 0);
+        guest.begin_log(Some(&log), 0).unwrap();
+        stop(&mut guest, 2);
+        log.take();
+        let slot = guest.submit(1, FUSE_GETATTR, 1, &[0; 16], 0);
+        let pages = guest.scribble(slot);
+        let file = if of_log { log.file() } else { guest.memory() }.try_clone().unwrap();
+        let len = file.metadata().unwrap().len();
+        append(&file, OFlags::APPEND);
+        guest.resume();
+        let until = Instant::now() + Duration::from_secs(30);
+        while !guest.is_all_used(1) && !guest.has_been_dropped() {
+            assert!(Instant::now() < until, "no answer");
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        assert_eq!(file.metadata().unwrap().len(), len, "of the log: {of_log}");
+        append(&file, OFlags::empty());
+        // A kernel that cannot be told where to write has the guest dropped.
+        if guest.is_all_used(1) {
+            assert_eq!(guest.answer(1, slot).unwrap().0, 0);
+            stop(&mut guest, 2);
+            assert!(log.take().is_superset(&pages));
+        }
+    }
     served.end();
 }

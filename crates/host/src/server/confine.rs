@@ -421,6 +421,9 @@ fn filters(files: Files) -> Filters {
     // A worker moves itself, and nobody else.
     rules.insert(libc::SYS_sched_setaffinity, vec![only(is(0, 0))?]);
     rules.insert(libc::SYS_fchmod, vec![only(is(1, 0o600))?]);
+    // How long its files may be: its own limits are read, and none is set.
+    let sets_none = SeccompCondition::new(2, ArgLen::Qword, Op::Eq, 0)?;
+    rules.insert(libc::SYS_prlimit64, vec![SeccompRule::new(vec![is(0, 0)?, sets_none])?]);
     rules.extend(on_files.iter().map(|call| (*call, Vec::new())));
     if let Some(directory) = descriptors {
         let mut openat =

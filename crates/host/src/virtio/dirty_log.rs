@@ -16,9 +16,9 @@ use std::sync::atomic::Ordering;
 
 use atoll_transport::channel::Mapped;
 use rustix::fs::{FileType, fstat};
-use rustix::io::{pwrite, retry_on_intr};
 
 use super::Broken;
+use super::overwrite::overwrite;
 use crate::shm::SharedMemory;
 
 /// Bytes of the guest's memory that a bit stands for: VHOST_LOG_PAGE.
@@ -114,18 +114,11 @@ fn set(memory: &SharedMemory, at: u64, first: u64, last: u64) {
 fn fill(file: &OwnedFd, first: u64, last: u64) -> Result<(), Broken> {
     const GONE: Broken = Broken("took its dirty log away");
     const ONES: [u8; 512] = [0xff; 512];
-    // A file that was cut short would grow by it: the length is looked at first, and a front end
-    // that cuts it in between harms itself alone.
-    if fstat(file).map_or(0, |stat| stat.st_size as u64) <= last {
-        return Err(GONE);
-    }
     let mut at = first;
     while at <= last {
         let now = (last + 1 - at).min(ONES.len() as u64) as usize;
-        match retry_on_intr(|| pwrite(file, &ONES[..now], at)) {
-            Ok(0) | Err(_) => return Err(GONE),
-            Ok(done) => at += done as u64,
-        }
+        overwrite(file, at, &ONES[..now]).map_err(|_| GONE)?;
+        at += now as u64;
     }
     Ok(())
 }

@@ -20,6 +20,7 @@ use rustix::fs::FileType;
 
 use super::Broken;
 use super::dirty_log::DirtyLog;
+use super::overwrite::overwrite;
 use crate::shm::SharedMemory;
 
 /// The most regions of one guest. Each keeps a descriptor.
@@ -117,23 +118,10 @@ impl Region {
 
     /// The same for writing.
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), Broken> {
-        let mut at = self.place.at + offset;
+        let at = self.place.at + offset;
         match &self.backing {
             Backing::Mapped(memory) => memory.shared().write(at as usize, data),
-            Backing::File(file) => {
-                let mut rest = data;
-                while !rest.is_empty() {
-                    // A file that was cut short would grow by it: the length is looked at first,
-                    // and whoever cuts it in between harms nobody.
-                    let len = rustix::fs::fstat(file).map_or(0, |stat| stat.st_size as u64);
-                    if at + rest.len() as u64 > len {
-                        return Err(GONE);
-                    }
-                    let done = again(|| rustix::io::pwrite(file, rest, at))?;
-                    at += done as u64;
-                    rest = &rest[done..];
-                }
-            }
+            Backing::File(file) => overwrite(file, at, data).map_err(|_| GONE)?,
         }
         Ok(())
     }

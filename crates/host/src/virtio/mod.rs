@@ -9,7 +9,8 @@
 //! record of requests that have no answer yet; `notices` what a guest is told of changes; [`pulse`]
 //! whether its thread hangs; `window` the memory in which the guest is shown files, `channel` how
 //! the front end is asked for it; `state` what goes with a guest that moves, `transfer` the pipe by
-//! which it goes; `now` reads and writes that never wait.
+//! which it goes; `now` reads and writes that never wait, `overwrite` writes by which no file
+//! grows.
 
 mod back_end;
 mod carried;
@@ -20,6 +21,7 @@ mod inflight;
 mod memory;
 mod notices;
 mod now;
+mod overwrite;
 mod pieces;
 pub mod pulse;
 mod queue;
