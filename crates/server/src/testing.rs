@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -57,10 +58,12 @@ impl Host for StillHost {
     }
 
     fn wait(&self, begin: &mut dyn FnMut(Done)) {
-        let done = Arc::new(AtomicBool::new(false));
-        let is_done = Arc::clone(&done);
-        begin(Box::new(move || is_done.store(true, Ordering::Relaxed)));
-        assert!(done.load(Ordering::Relaxed), "nobody else would do it");
+        let (tell, told) = channel();
+        begin(Box::new(move || {
+            let _ = tell.send(());
+        }));
+        // Another thread of the test may have to do it.
+        told.recv_timeout(Duration::from_secs(30)).expect("nobody does it");
     }
 
     fn pages(&self) -> Result<Box<dyn Pages>> {

@@ -18,6 +18,14 @@ impl Guest {
         for queue in 0..self.rings.len() {
             self.stop(queue);
         }
+        self.take_state()
+    }
+
+    /// Takes the device's state, whose queues do not run.
+    ///
+    /// # Errors
+    /// As [`save`](Self::save).
+    pub fn take_state(&mut self) -> Result<Vec<u8>, vhost::Error> {
         let (mut reader, writer) = std::io::pipe().expect("a pipe");
         self.ask_to_move(VhostTransferStateDirection::SAVE, writer.into())?;
         let mut state = Vec::new();
@@ -57,13 +65,22 @@ impl Guest {
     /// When the device does not go on with it; then the guest is where it was, with its queues
     /// stopped.
     pub fn move_to(&mut self, path: &Path, state: &[u8]) -> Result<(), vhost::Error> {
+        self.stand_at(path, state)?;
+        self.hand_memory();
+        self.resume();
+        Ok(())
+    }
+
+    /// The same of a guest that does not run there yet.
+    ///
+    /// # Errors
+    /// As [`move_to`](Self::move_to).
+    pub fn stand_at(&mut self, path: &Path, state: &[u8]) -> Result<(), vhost::Error> {
         let memory = self.memory.try_clone().expect("a descriptor");
         let there = Guest::meet(path, self.setup, memory.into());
         there.load(state)?;
         let Guest { front_end, socket, .. } = there;
         (self.front_end, self.socket) = (front_end, socket);
-        self.hand_memory();
-        self.resume();
         Ok(())
     }
 

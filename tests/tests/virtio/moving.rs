@@ -65,6 +65,27 @@ fn a_guest_goes_on_at_another_device() {
     served.end();
 }
 
+/// A guest that moves on before it has run has its open files yet, and what waits for a lock.
+#[test]
+fn a_guest_moves_on_before_it_has_run() {
+    let served = Served::new(Options::default());
+    let mut guest = served.guest();
+    let file = create(&mut guest, "f");
+    assert_eq!(set(&mut guest, file, 1, F_WRLCK), 0);
+    let waits = guest.submit(1, FUSE_SETLKW, file.0, &lock(file.1, 2, F_WRLCK), 0);
+    assert_eq!(write(&mut guest, file, 0, b"before"), 0);
+    let state = guest.save().unwrap();
+    guest.stand_at(&other_socket(&served), &state).unwrap();
+    let state = guest.take_state().unwrap();
+    guest.move_to(&served.socket(), &state).unwrap();
+    assert_eq!(read(&mut guest, file, 0, 100), b"before");
+    assert!(!guest.is_answered(1, waits));
+    assert_eq!(set(&mut guest, file, 1, F_UNLCK), 0);
+    assert_eq!(guest.answer(1, waits).unwrap().0, 0);
+    drop(guest);
+    served.end();
+}
+
 /// A move that comes to nothing leaves the guest where it was.
 #[test]
 fn a_guest_that_stays_goes_on() {

@@ -13,9 +13,11 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use atoll_vfs::{Context, Errno, FileSystem, Handle, Ino, Name, OpenFlags};
 
 use crate::departures::{Departures, Secret};
+use crate::guarded::Guarded;
 use crate::locks::{Family, LockKind, LockOwner, LockRange, LockRequest};
 use crate::open::handles::{Handles, Origin};
 use crate::session::Session;
+use crate::volume::Volume;
 
 /// An inode that the client knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,13 +93,13 @@ impl<F: FileSystem + Send> Session<F> {
         let cx = Context { uid: 0, gid: 0, now: self.volume.host.now() };
         let mut state = State { secret, top: self.own.inodes.top().0, ..State::default() };
         {
-            let Ok(mut guard) = self.volume.lock() else { return Err("the volume has failed") };
-            state.identity = guard.fs.identity();
+            let mut looks = Looks::new(&self.volume, self.own.peer.uid);
+            state.identity = looks.next()?.fs.identity();
             for (handle, open) in self.own.handles.numbered() {
                 if matches!(open.origin, Origin::Adopted { .. }) {
                     return Err("a file is open that is another client's");
                 }
-                match guard.fs.getattr(&cx, open.ino) {
+                match looks.next()?.fs.getattr(&cx, open.ino) {
                     Ok(attr) if attr.nlink > 0 => {}
                     _ => return Err("a file is open that has no name"),
                 }
@@ -108,8 +110,8 @@ impl<F: FileSystem + Send> Session<F> {
                 if !self.volume.is_foreign() {
                     return Err("its user may not name every inode of the volume");
                 }
-                let place = |ino| guard.fs.place(ino);
-                state.known = known(self.own.inodes.given(), self.own.inodes.top(), place);
+                let place = |ino| Ok(looks.next()?.fs.place(ino));
+                state.known = known(self.own.inodes.given(), self.own.inodes.top(), place)?;
             }
         }
         for known in &mut state.known {
@@ -248,13 +250,43 @@ impl<F: FileSystem + Send> Session<F> {
     }
 }
 
+/// How many looks at a volume are taken before others have their turn: some 100 microseconds.
+const LOOKS: usize = 256;
+
+/// Looks at a volume, as many as a client has files, in the turn of its user: others have the
+/// volume between them. The client itself changes nothing meanwhile.
+struct Looks<'a, F: FileSystem> {
+    volume: &'a Volume<F>,
+    uid: u32,
+    guard: Option<MutexGuard<'a, Guarded<F>>>,
+    left: usize,
+}
+
+impl<'a, F: FileSystem + Send> Looks<'a, F> {
+    fn new(volume: &'a Volume<F>, uid: u32) -> Looks<'a, F> {
+        Looks { volume, uid, guard: None, left: 0 }
+    }
+
+    /// The volume, for one look.
+    fn next(&mut self) -> Result<&mut Guarded<F>, Refused> {
+        const FAILED: Refused = "the volume has failed";
+        if self.left == 0 {
+            self.guard = None;
+            self.guard = Some(self.volume.take_turn(self.uid).map_err(|_| FAILED)?);
+            self.left = LOOKS;
+        }
+        self.left -= 1;
+        self.guard.as_deref_mut().ok_or(FAILED)
+    }
+}
+
 /// Where each of `given` is, and the directories that lead there, those before what is in them.
 /// What has no place is left out.
 fn known(
     given: Vec<(Ino, u64)>,
     top: Ino,
-    place: impl Fn(Ino) -> Option<(Ino, Vec<u8>)>,
-) -> Vec<Known> {
+    mut place: impl FnMut(Ino) -> Result<Option<(Ino, Vec<u8>)>, Refused>,
+) -> Result<Vec<Known>, Refused> {
     let counts: HashMap<Ino, u64> = given.iter().copied().collect();
     let mut done = HashSet::from([top]);
     let mut all = Vec::new();
@@ -263,7 +295,7 @@ fn known(
         let mut way = Vec::new();
         let (mut at, mut seen) = (ino, HashSet::new());
         while !done.contains(&at) && seen.insert(at) {
-            let Some((parent, name)) = place(at) else { break };
+            let Some((parent, name)) = place(at)? else { break };
             way.push((at, parent, name));
             at = parent;
         }
@@ -276,5 +308,117 @@ fn known(
             all.push(Known { ino, count, parent, name });
         }
     }
-    all
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+    use std::thread;
+    use std::time::Duration;
+
+    use atoll_vfs::Timespec;
+    use atoll_vfs::model::ModelFs;
+
+    use super::*;
+    use crate::testing::StillHost;
+    use crate::{Access, Credentials, KnownMost};
+
+    const CX: Context = Context { uid: 0, gid: 0, now: Timespec { sec: 0, nsec: 0 } };
+    /// More than is looked for in one turn.
+    const FILES: usize = 3 * LOOKS;
+
+    /// Says when it is asked for the first place, and goes on slowly until another has had it.
+    struct Slow {
+        fs: ModelFs,
+        asked: Sender<()>,
+        other: Arc<AtomicBool>,
+    }
+
+    macro_rules! inner {
+        ($self:ident $verb:ident ($($arg:ident),*)) => { $self.fs.$verb($($arg),*) };
+    }
+
+    impl FileSystem for Slow {
+        atoll_vfs::verbs!(inner: lookup getattr setattr readlink mknod mkdir symlink unlink rmdir
+            rename link open create tmpfile read write fallocate seek fsync release opendir readdir
+            releasedir fsyncdir syncfs statfs setxattr getxattr listxattr removexattr);
+
+        fn place(&self, ino: Ino) -> Option<(Ino, Vec<u8>)> {
+            let _ = self.asked.send(());
+            if !self.other.load(Ordering::SeqCst) {
+                thread::sleep(Duration::from_millis(3));
+            }
+            Some((Ino::ROOT, ino.0.to_string().into_bytes()))
+        }
+    }
+
+    /// However much a client knows, others have the volume while its state is saved.
+    #[test]
+    fn others_have_the_volume_meanwhile() {
+        let (tell, asked) = channel();
+        let other = Arc::<AtomicBool>::default();
+        let fs = Slow { fs: ModelFs::default(), asked: tell, other: Arc::clone(&other) };
+        let volume = Volume::new(fs, "v", Arc::new(StillHost::default()));
+        volume.set_foreign(KnownMost::default()).unwrap();
+        let mut session = volume.session(Credentials::default(), Access::default()).unwrap();
+        for number in 0..FILES {
+            let text = number.to_string();
+            let name = Name::new(text.as_bytes()).unwrap();
+            session.mknod(&CX, Ino::ROOT, name, 0o100_644, 0).unwrap();
+        }
+        let (shared, had) = (&volume, &other);
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                asked.recv().unwrap();
+                drop(shared.take_turn(8).unwrap());
+                had.store(true, Ordering::SeqCst);
+            });
+            let (state, _) = session.save().unwrap();
+            assert!(other.load(Ordering::SeqCst), "it waited until all was saved");
+            assert_eq!(state.known.len(), FILES);
+        });
+    }
+
+    /// A session may end at any moment while another one goes on with its state: its locks stay
+    /// until they are the other's, and nobody comes in between.
+    #[test]
+    fn locks_are_somebodys_all_the_time() {
+        let volume = Volume::new(ModelFs::default(), "v", Arc::new(StillHost::default()));
+        let begin = || volume.session(Credentials::default(), Access::default()).unwrap();
+        let (owner, range, pid) = (LockOwner::Process(1), LockRange::ALL, 1);
+        let lock = LockRequest { owner, range, kind: Some(LockKind::Exclusive), pid };
+        let (name, flags) = (Name::new(b"f").unwrap(), OpenFlags::READ | OpenFlags::WRITE);
+        let mut first = begin();
+        let (attr, handle) = first.create(&CX, Ino::ROOT, name, 0o600, flags).unwrap();
+        first.setlk(attr.ino, handle, &lock).unwrap();
+        let (state, gone) = first.save().unwrap();
+        let mut second = begin();
+        second.begin_locks();
+        let table = volume.locks.lock().unwrap();
+        thread::scope(|scope| {
+            let second = &mut second;
+            let goes_on = scope.spawn(move || second.go_on(&state));
+            // It stands before the table, and the end of the first waits for it.
+            let mut seen = 0;
+            for _ in 0..10_000 {
+                seen = if volume.departures.try_lock().is_err() { seen + 1 } else { 0 };
+                if seen == 50 {
+                    break;
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+            let ends = scope.spawn(move || drop(first));
+            drop(table);
+            assert_eq!(goes_on.join().unwrap(), Ok(()));
+            ends.join().unwrap();
+            assert_eq!(seen, 50, "the first one could have ended, with its locks");
+        });
+        assert!(gone.load(Ordering::SeqCst));
+        let mut third = begin();
+        let theirs = third.open(&CX, attr.ino, flags).unwrap();
+        assert_eq!(third.setlk(attr.ino, theirs, &lock), Err(Errno::EAGAIN));
+        drop(second);
+        assert_eq!(third.setlk(attr.ino, theirs, &lock), Ok(()));
+    }
 }

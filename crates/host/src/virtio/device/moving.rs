@@ -149,7 +149,9 @@ impl<F: FileSystem + Send> Service<F> {
         if !self.parts.is_empty() || !device.resumed.is_empty() {
             return Err("a request has been done in part");
         }
-        let mut waits = Vec::new();
+        // A guest that came here and moves on before it has run has its requests ahead of it.
+        let ahead = device.waits.iter().map(|&(queue, head)| (queue as u16, head));
+        let mut waits: Vec<(u16, u16)> = ahead.collect();
         for waiting in &self.held {
             let queue = &device.queues[waiting.queue];
             if !queue.has(&waiting.chain) {
