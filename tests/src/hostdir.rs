@@ -28,6 +28,10 @@ macro_rules! pass {
 
 impl FileSystem for HostDir {
     verbs!(pass: all);
+
+    fn statfs_below(&mut self, cx: &Context, dir: Ino) -> Result<StatFs> {
+        self.fs.statfs_below(cx, dir)
+    }
 }
 
 impl HostDir {

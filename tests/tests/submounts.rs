@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use atoll_host::directory::{Bounds, Options};
 use atoll_server::{Access, Credentials, KnownMost};
 use atoll_tests::hostdir::HostDir;
-use atoll_tests::served::in_namespace;
+use atoll_tests::served::{Served, in_namespace, ring};
 use atoll_tests::subject::{RW, name};
 use atoll_vfs::{
     Attr, Context, DirEntry, Errno, FileSystem, Ino, OpenFlags, RenameFlags, Result, Timespec,
@@ -256,6 +256,47 @@ fn sessions_say_what_is_mounted() {
     let sub = look(&mut session, t, "sub").unwrap().ino;
     let is = [ROOT, t, sub, Ino(99)].map(|ino| session.is_submount(ino));
     assert_eq!(is, [false, true, false, false]);
+}
+
+/// How much room there is, is said of the file system that was asked about: to its own client, and
+/// to one behind a server.
+#[test]
+fn each_mount_has_its_own_room() {
+    if !in_namespace() {
+        return;
+    }
+    for submounts in [true, false] {
+        let (mut dir, path) = fresh(submounts);
+        let at = path.join("t");
+        fs::create_dir(&at).unwrap();
+        mount(Some("t"), &at, Some("tmpfs"), MsFlags::empty(), Some("size=8m,nr_inodes=77"))
+            .unwrap();
+        let _mounted = Mounted(vec![at.clone()]);
+        fs::create_dir(path.join("d")).unwrap();
+        fs::write(at.join("f"), b"x").unwrap();
+        let whole = dir.statfs(&cx()).unwrap();
+        assert_ne!(whole.files, 77);
+        let d = look(&mut dir, ROOT, "d").unwrap().ino;
+        for ino in [ROOT, d] {
+            assert_eq!(dir.statfs_below(&cx(), ino).unwrap().files, whole.files);
+        }
+        if !submounts {
+            continue;
+        }
+        let t = look(&mut dir, ROOT, "t").unwrap().ino;
+        let f = look(&mut dir, t, "f").unwrap().ino;
+        for ino in [t, f] {
+            let room = dir.statfs_below(&cx(), ino).unwrap();
+            assert_eq!((room.files, room.blocks * u64::from(room.block_size)), (77, 8 << 20));
+        }
+        let served = Served::of_directory(dir, 0);
+        let mut client = ring(&served.socket(), 1).client().expect("a lane");
+        let t = look(&mut client, ROOT, "t").unwrap().ino;
+        assert_eq!(client.statfs_below(&cx(), t).unwrap().files, 77);
+        assert_eq!(client.statfs(&cx()).unwrap().files, whole.files);
+        drop(client);
+        served.end();
+    }
 }
 
 /// File systems whose inodes have the same handles, one after the other at the same place, as two

@@ -14,7 +14,7 @@ use atoll_host::seal::{self, Permissions, SealError};
 use atoll_host::server::rules::Mode;
 use atoll_posix::{Credentials, Options, Posix};
 use atoll_transport::channel::Config;
-use atoll_vfs::{AccessTimes, Errno, Forgetting, Ino, Locks};
+use atoll_vfs::{AccessTimes, Context, Errno, Forgetting, Ino, Locks, StatFs};
 
 use crate::clock::HostClock;
 use crate::storage;
@@ -45,6 +45,10 @@ macro_rules! by_variant {
 
 impl atoll_vfs::FileSystem for FileSystem {
     atoll_vfs::verbs!(by_variant: all);
+
+    fn statfs_below(&mut self, cx: &Context, dir: Ino) -> Result<StatFs, Errno> {
+        by_variant!(self statfs_below (cx, dir))
+    }
 
     #[inline]
     fn shared_locks(&mut self) -> Option<&mut dyn Locks> {

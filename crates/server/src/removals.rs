@@ -168,27 +168,31 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use atoll_vfs::model::ModelFs;
-    use atoll_vfs::{Context, Name, OpenFlags, Rest, Timespec};
+    use atoll_vfs::{Attr, Context, Handle, Name, OpenFlags, Rest, SetAttr, Timespec};
 
+    use super::queue::LEFT_MAX;
     use super::*;
     use crate::mapped::data_from;
     use crate::open::handles::{Open, Origin};
     use crate::rights::identity::SessionId;
+    use crate::session::Session;
     use crate::testing::{Noted, StillHost};
     use crate::volume::Waits;
-    use crate::{Access, Credentials};
+    use crate::{Access, Credentials, KnownMost};
 
     const CX: Context = Context { uid: 0, gid: 0, now: Timespec { sec: 0, nsec: 0 } };
     /// The steps that each removal takes.
     const STEPS: u32 = 3;
 
-    /// Removals of it take steps.
+    /// Removals of it take steps, and cuts are made apart.
     #[derive(Default)]
     struct Slow {
         fs: ModelFs,
         in_steps: bool,
         rest: Option<Rest>,
         left: HashMap<Ino, u32>,
+        /// Files that are to be cut, and whether that has been done.
+        cuts: HashMap<Ino, bool>,
     }
 
     macro_rules! inner {
@@ -196,7 +200,7 @@ mod tests {
     }
 
     impl FileSystem for Slow {
-        atoll_vfs::verbs!(inner: lookup getattr setattr readlink mknod mkdir symlink rmdir rename
+        atoll_vfs::verbs!(inner: lookup getattr readlink mknod mkdir symlink rmdir rename
             link open create tmpfile read write fallocate seek fsync release opendir readdir
             releasedir fsyncdir syncfs statfs setxattr getxattr listxattr removexattr);
 
@@ -209,6 +213,29 @@ mod tests {
             self.fs.unlink(cx, parent, name)
         }
 
+        fn setattr(
+            &mut self,
+            cx: &Context,
+            ino: Ino,
+            handle: Option<Handle>,
+            set: &SetAttr,
+        ) -> Result<Attr> {
+            if self.in_steps && set.size.is_some() && self.cuts.remove(&ino) != Some(true) {
+                self.cuts.insert(ino, false);
+                self.rest = Some(Rest::Until(ino));
+                return Err(Errno::EAGAIN);
+            }
+            self.fs.setattr(cx, ino, handle, set)
+        }
+
+        fn begin_free(&mut self, ino: Ino) -> Result<Option<PendingSync>> {
+            let left = self.cuts.get_mut(&ino).filter(|made| !**made);
+            Ok(left.map(|made| {
+                *made = true;
+                PendingSync::new(SyncId(0), || Ok(()))
+            }))
+        }
+
         fn work_in_steps(&mut self, yes: bool) -> bool {
             std::mem::replace(&mut self.in_steps, yes)
         }
@@ -218,6 +245,9 @@ mod tests {
         }
 
         fn free_step(&mut self, ino: Ino) -> Result<bool> {
+            if self.cuts.contains_key(&ino) {
+                return Ok(true);
+            }
             let left = self.left.get_mut(&ino).ok_or(Errno::EIO)?;
             *left -= 1;
             Ok(*left == 0)
@@ -314,5 +344,56 @@ mod tests {
         volume.close_removals();
         assert_eq!(told.try_recv(), Ok((0, Ok(()))));
         assert!(matches!(remover.step(None), Step::Over));
+    }
+
+    /// A user who cuts files without end waits for cuts of its own, and has others wait for none.
+    #[test]
+    fn cuts_wait_for_those_of_the_same_user() {
+        let volume = Volume::new(Slow::default(), "v", Arc::new(StillHost::default()));
+        volume.set_foreign(KnownMost::default()).unwrap();
+        let mut remover = Remover::new(&volume, Arc::new(Noted::default()));
+        let mut sessions = [7, 8].map(|uid| {
+            let mut session = volume.session(Credentials::default(), Access::default()).unwrap();
+            session.own.peer.uid = uid;
+            session.carried();
+            session
+        });
+        let mut make = |who: usize, text: &str| {
+            let name = Name::new(text.as_bytes()).unwrap();
+            sessions[who].mknod(&CX, Ino::ROOT, name, 0o100_644, 0).unwrap().ino
+        };
+        let mut left: Vec<Ino> = (0..3 * LEFT_MAX).map(|n| make(0, &n.to_string())).collect();
+        let other = make(1, "other");
+        let set = SetAttr { size: Some(0), ..SetAttr::default() };
+        let mut cut = |who: usize, ino| {
+            let session: &mut Session<Slow> = &mut sessions[who];
+            session.begins(None, true);
+            match session.setattr(&CX, ino, None, &set) {
+                Ok(_) => None,
+                Err(Errno::EAGAIN) => session.left.take(),
+                Err(error) => panic!("{error}"),
+            }
+        };
+        let first = left.clone();
+        for (number, ino) in left.iter().enumerate() {
+            let waits_for = first[number.min(LEFT_MAX - 1)];
+            assert_eq!(cut(0, *ino), Some(Rest::Until(waits_for)), "{number}");
+        }
+        assert_eq!(volume.lock().unwrap().fs.cuts.len(), LEFT_MAX);
+        // The other user's is left beside them.
+        assert_eq!(cut(1, other), Some(Rest::Until(other)));
+        let mut rounds = 0;
+        while !left.is_empty() {
+            let mut step = remover.step(None);
+            while let Step::Flush(work) = step {
+                step = remover.step(Some(work.flush()));
+            }
+            if matches!(step, Step::Wait) {
+                left.retain(|ino| cut(0, *ino).is_some());
+                rounds += 1;
+            }
+        }
+        assert!((3..10).contains(&rounds), "{rounds}");
+        assert_eq!(cut(1, other), None);
     }
 }

@@ -195,6 +195,11 @@ impl<F: FileSystem, V: LiveView> FileSystem for Cached<F, V> {
         copy_file_range fallocate seek fsync opendir readdir releasedir fsyncdir syncfs statfs setxattr getxattr
         listxattr removexattr);
 
+    fn statfs_below(&mut self, cx: &Context, dir: Ino) -> Result<StatFs> {
+        let answer = self.inner.statfs_below(cx, dir);
+        self.answered(answer)
+    }
+
     fn shared_locks(&mut self) -> Option<&mut dyn Locks> {
         self.inner.shared_locks()
     }

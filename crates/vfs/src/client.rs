@@ -722,7 +722,11 @@ impl<T: Transport> FileSystem for Client<T> {
     }
 
     fn statfs(&mut self, cx: &Context) -> Result<StatFs> {
-        self.call(cx, Ino::ROOT, &Request::Statfs, StatfsOut::SIZE, &mut [])?;
+        self.statfs_below(cx, Ino::ROOT)
+    }
+
+    fn statfs_below(&mut self, cx: &Context, dir: Ino) -> Result<StatFs> {
+        self.call(cx, dir, &Request::Statfs, StatfsOut::SIZE, &mut [])?;
         Ok(StatFs::from(&StatfsOut::load(self.body())))
     }
 

@@ -501,8 +501,9 @@ pub trait FileSystem {
     /// `EIO`.
     fn statfs(&mut self, cx: &Context) -> Result<StatFs>;
 
-    /// As [`statfs`](Self::statfs), of the part of the volume below the directory `dir`: the same,
-    /// or less where a quota is for that part.
+    /// As [`statfs`](Self::statfs), of the part of the volume below the directory `dir`, or of what
+    /// that counts to which is no directory: the same, or less where a quota is for that part, or
+    /// that of the file system that is mounted there.
     ///
     /// # Errors
     /// `EIO`.

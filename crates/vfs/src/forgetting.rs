@@ -167,6 +167,10 @@ impl<F: FileSystem> FileSystem for Forgetting<F> {
     crate::verbs!(named: mknod mkdir symlink link);
     crate::verbs!(made: create tmpfile);
 
+    fn statfs_below(&mut self, cx: &Context, dir: Ino) -> Result<StatFs> {
+        self.inner.statfs_below(cx, dir)
+    }
+
     fn lookup(&mut self, cx: &Context, parent: Ino, name: Name<'_>) -> Result<Attr> {
         let answer = self.inner.lookup(cx, parent, name);
         if let Some(parent) = self.known.get_mut(&parent) {

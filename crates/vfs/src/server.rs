@@ -370,7 +370,7 @@ impl Server {
             Request::Releasedir(args) => fs.releasedir(cx, ino, Handle(args.fh))?,
             Request::Fsyncdir(args) => fs.fsyncdir(cx, ino, Handle(args.fh))?,
             Request::Syncfs => fs.syncfs(cx)?,
-            Request::Statfs => out.put(&StatfsOut::from(&fs.statfs(cx)?)),
+            Request::Statfs => out.put(&StatfsOut::from(&fs.statfs_below(cx, ino)?)),
             Request::Setxattr { args, name, value } => {
                 let flags = XattrFlags::from_bits(args.flags).ok_or(Errno::EINVAL)?;
                 fs.setxattr(cx, ino, name, value, flags)?;

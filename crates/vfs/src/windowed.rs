@@ -560,6 +560,10 @@ impl<F: Mapper, W: Window> FileSystem for Windowed<F, W> {
         seek opendir readdir releasedir fsyncdir syncfs statfs setxattr
         getxattr listxattr removexattr);
 
+    fn statfs_below(&mut self, cx: &Context, dir: Ino) -> Result<StatFs> {
+        self.inner.statfs_below(cx, dir)
+    }
+
     fn shared_locks(&mut self) -> Option<&mut dyn Locks> {
         self.inner.shared_locks()
     }

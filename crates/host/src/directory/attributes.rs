@@ -185,7 +185,23 @@ impl HostDirectory {
     }
 
     pub(super) fn state(&self) -> Result<StatFs> {
-        let stat = sys::fstatvfs(&self.root).map_err(errno)?;
+        Self::state_of(&self.root)
+    }
+
+    /// The state of the file system that `ino` is in: the root's, or that of a mount.
+    ///
+    /// # Errors
+    /// As [`stat`](Self::stat).
+    pub(super) fn state_at(&mut self, ino: Ino) -> Result<StatFs> {
+        if !self.mounts.are_served {
+            return self.state();
+        }
+        let fd = self.fd(ino)?;
+        Self::state_of(&fd)
+    }
+
+    fn state_of(fd: &OwnedFd) -> Result<StatFs> {
+        let stat = sys::fstatvfs(fd).map_err(errno)?;
         Ok(StatFs {
             block_size: stat.f_frsize as u32,
             blocks: stat.f_blocks,

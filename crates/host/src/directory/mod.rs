@@ -35,7 +35,7 @@
 //!   the host uses again is used again here
 //! - what is mounted in the directory is not shown: its names are `EXDEV`, or, where a server of
 //!   the superuser's has gone to a mount of its own, the directories that lie beneath. Where it is
-//!   served too (`mounts`), names and links do not cross, and `statfs` is that of the root
+//!   served too (`mounts`), names and links do not cross
 //! - devices cannot be made (`EPERM`), but for the one of number 0 that overlay file systems make
 //! - an unlinked file gets no name again, unless it never had one
 //! - extended attributes are those of Linux: on regular files and directories only

@@ -307,6 +307,10 @@ impl FileSystem for HostDirectory {
         self.state()
     }
 
+    fn statfs_below(&mut self, _: &Context, dir: Ino) -> Result<StatFs> {
+        self.state_at(dir)
+    }
+
     fn setxattr(
         &mut self,
         _: &Context,

@@ -12,6 +12,9 @@ use crate::syncs::queue::Then;
 
 /// How many tasks one user may have at a time: fewer than there are where there are several.
 const EACH: usize = 2;
+/// How many inodes one user may have left that no task has begun with: a directory of the host has
+/// places for no more than those of some users.
+pub(crate) const LEFT_MAX: usize = 32;
 
 #[derive(Default)]
 pub(crate) struct Queue {
@@ -100,6 +103,18 @@ impl Removals {
         queue.put(uid, ino);
         drop(queue);
         self.ring();
+    }
+
+    /// The inode that the user `uid` has to wait for, who has left too many, before a call of its
+    /// own leaves one more.
+    pub fn too_many(&self, uid: u32) -> Option<Ino> {
+        if !self.are_served() {
+            return None;
+        }
+        let queue = self.queue();
+        let (_, inos) = queue.users.iter().find(|user| user.0 == uid && !queue.closed)?;
+        // The last one: when it is done there is room for as many.
+        inos.back().copied().filter(|_| inos.len() >= LEFT_MAX)
     }
 
     /// Calls `then` when nothing is left of `ino`; at once, if that is so.

@@ -5,7 +5,7 @@
 //! changes looked for themselves, an unlink would have two lookups, and take a tenth longer.
 
 use atoll_posix::AccessMode;
-use atoll_vfs::{Attr, Context, FileSystem, Ino, Result};
+use atoll_vfs::{Attr, Context, Errno, FileSystem, Ino, Rest, Result};
 
 use crate::guarded::Guarded;
 use crate::open::handles::Open;
@@ -122,6 +122,21 @@ impl<F: FileSystem + Send> Session<F> {
         let cx = self.judge.context(cx);
         let caller = self.judge.caller(&cx);
         Ok(Call { state, cx, caller, own: &mut self.own, rights: verb.rights })
+    }
+
+    /// Refuses a call that may cut a file, as long as its user has too many cuts under way: it is
+    /// made again when one of those has been made. So nobody waits for the cuts of others.
+    ///
+    /// # Errors
+    /// `EAGAIN`, with a rest.
+    pub(crate) fn may_cut(&self) -> Result<()> {
+        if self.volume.is_foreign()
+            && let Some(ino) = self.volume.removals.too_many(self.own.peer.uid)
+        {
+            self.left.set(Some(Rest::Until(ino)));
+            return Err(Errno::EAGAIN);
+        }
+        Ok(())
     }
 }
 

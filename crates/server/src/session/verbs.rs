@@ -328,6 +328,9 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         handle: Option<Handle>,
         set: &SetAttr,
     ) -> Result<Attr> {
+        if set.size.is_some() {
+            self.may_cut()?;
+        }
         loop {
             let result = self.set(cx, ino, handle, set);
             if !self.goes_on(&result)? {
@@ -484,6 +487,9 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
     }
 
     fn open(&mut self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<Handle> {
+        if flags.contains(OpenFlags::TRUNC) {
+            self.may_cut()?;
+        }
         let (mut call, inner) = self.call_on(cx, OPEN, ino)?;
         let cuts = flags.contains(OpenFlags::TRUNC);
         if cuts || flags.contains(OpenFlags::WRITE) {
@@ -516,6 +522,9 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         mode: u32,
         flags: OpenFlags,
     ) -> Result<(Attr, Handle)> {
+        if flags.contains(OpenFlags::TRUNC) {
+            self.may_cut()?;
+        }
         for _ in 0..CREATE_ATTEMPTS {
             match self.create_or_open(cx, parent, name, mode, flags) {
                 // Others have made it since it was looked for.
@@ -726,6 +735,11 @@ impl<F: FileSystem + Send> FileSystem for Session<F> {
         let top = self.own.inodes.inner(Ino::ROOT)?;
         let mut call = self.enter(cx, LOOK)?;
         call.state.fs.statfs_below(&call.cx, top)
+    }
+
+    fn statfs_below(&mut self, cx: &Context, dir: Ino) -> Result<StatFs> {
+        let (mut call, dir) = self.call_on(cx, LOOK, dir)?;
+        call.state.fs.statfs_below(&call.cx, dir)
     }
 
     fn setxattr(
