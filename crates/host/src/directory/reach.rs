@@ -21,8 +21,15 @@ const BENEATH_MOUNTS: ResolveFlags = BENEATH.difference(ResolveFlags::NO_XDEV);
 /// Names the inode and allows nothing else.
 const NAME_ONLY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// How many directories lie above one another at most: more than the host's longest path has.
-const DEPTH_MAX: usize = 4096;
+/// How many directories lie above one another at most: more than the host's longest path has,
+/// which trees that are made step by step may be deeper than.
+const DEPTH_MAX: usize = 1 << 14;
+/// The same where other mounts are served, and each step is one of its own.
+const DEPTH_OF_MOUNTS: usize = 4096;
+/// A way of more steps than this is gone by few calls.
+const STEPS: usize = 8;
+/// The bytes of the longest path that the host takes.
+const PATH_MAX: usize = 4095;
 
 /// Refuses `.` and `..`, which are no entries that could be made or removed.
 pub(super) fn ordinary(name: Name<'_>) -> Result<()> {
@@ -45,6 +52,11 @@ pub(super) fn name_in(dir: impl AsFd, name: &[u8], crosses: bool) -> rustix::io:
     debug_assert!(!name.contains(&b'/') && name != b"..");
     let how = if crosses { BENEATH_MOUNTS } else { BENEATH };
     openat2(dir, name, NAME_ONLY, Mode::empty(), how)
+}
+
+/// Names what is at the end of `path` in `dir`, which leads to no other mount.
+fn path_in(dir: impl AsFd, path: &[u8]) -> rustix::io::Result<OwnedFd> {
+    openat2(dir, path, NAME_ONLY, Mode::empty(), BENEATH)
 }
 
 impl HostDirectory {
@@ -87,18 +99,22 @@ impl HostDirectory {
         let mut way = Vec::new();
         let mut at = ino;
         let crosses = self.mounts.are_served;
+        let most = if crosses { DEPTH_OF_MOUNTS } else { DEPTH_MAX };
         let mut fd = loop {
             // Without the directory of one of its names another may lead to it.
             let known = self.table.get(at).map_err(|error| (error, way.last().copied()))?;
             if let Some(fd) = known.fd() {
                 break Arc::clone(fd);
             }
-            if way.len() == DEPTH_MAX {
+            if way.len() == most {
                 return Err((Errno::ESTALE, None));
             }
             way.push(at);
             at = known.place.0;
         };
+        if way.len() > STEPS && !crosses {
+            return self.fd_by_way(fd, &way);
+        }
         while let Some(child) = way.pop() {
             let known = self.table.get(child).map_err(|error| (error, None))?;
             let (identity, name) = (known.identity, known.place.1.clone());
@@ -119,6 +135,50 @@ impl HostDirectory {
             fd = opened;
             self.table.keep(child, Arc::clone(&fd));
         }
+        Ok(fd)
+    }
+
+    /// A descriptor of the first of `way`, which lies below the directory `fd`: with as many names
+    /// in one call as the host takes. Others wait for the directory meanwhile.
+    ///
+    /// What lies between may be another directory than was seen there, as long as the way ends at
+    /// the same inode.
+    fn fd_by_way(
+        &mut self,
+        fd: Arc<OwnedFd>,
+        way: &[Ino],
+    ) -> std::result::Result<Arc<OwnedFd>, (Errno, Option<Ino>)> {
+        let ino = way[0];
+        let follow = |this: &mut HostDirectory, fd: &OwnedFd, path: &[u8]| {
+            this.with_room(|_| path_in(fd, path)).map(Arc::new).map_err(|error| match error {
+                Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EXDEV => {
+                    (Errno::ESTALE, Some(ino))
+                }
+                error => (error, None),
+            })
+        };
+        let (mut fd, mut path) = (fd, Vec::with_capacity(PATH_MAX));
+        for &step in way.iter().rev() {
+            let name = &self.table.get(step).map_err(|error| (error, None))?.place.1;
+            if path.len() + 1 + name.len() > PATH_MAX {
+                let name = name.clone();
+                fd = follow(self, &fd, &path)?;
+                path.clear();
+                path.extend_from_slice(&name);
+                continue;
+            }
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(name);
+        }
+        let fd = follow(self, &fd, &path)?;
+        match self.identify(&fd) {
+            Ok(is) if self.table.get(ino).is_ok_and(|known| known.identity == is) => {}
+            Ok(_) | Err(Errno::EXDEV) => return Err((Errno::ESTALE, Some(ino))),
+            Err(error) => return Err((error, None)),
+        }
+        self.table.keep(ino, Arc::clone(&fd));
         Ok(fd)
     }
 

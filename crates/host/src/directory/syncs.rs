@@ -19,7 +19,8 @@ use crate::medium;
 const CHANGED_MAX: usize = 1 << 16;
 /// How many directories are synced with a file. Where there are more, everything is.
 const ABOVE_MAX: usize = 64;
-/// How many directories one inode is looked for below: more than the host's longest path has.
+/// How many directories one inode is looked for below. Of one that lies deeper everything is
+/// synced.
 const DEPTH_MAX: usize = 4096;
 /// How many syncs may be under way. One that was never ended is forgotten.
 const SYNCS_MAX: usize = 1024;
@@ -91,13 +92,13 @@ impl Unsynced {
 
 impl HostDirectory {
     /// The directories above `ino` in which names are not durable yet, the nearest first; `None`
-    /// for more than can be synced at a time.
+    /// for more than can be synced at a time, or than are looked at.
     fn unsynced_above(&mut self, ino: Ino) -> Option<Vec<Ino>> {
         let mut found = Vec::new();
         let Ok(known) = self.table.get(ino) else { return Some(found) };
         for place in known.places() {
-            let mut at = place;
-            for _ in 0..DEPTH_MAX {
+            let (mut at, mut depth) = (place, 0);
+            loop {
                 if self.unsynced.has(at) && !found.contains(&at) {
                     if found.len() == ABOVE_MAX {
                         return None;
@@ -110,6 +111,10 @@ impl HostDirectory {
                 // One that is not known any more is where nobody finds it.
                 let Ok(known) = self.table.get(at) else { break };
                 at = known.place.0;
+                depth += 1;
+                if depth == DEPTH_MAX {
+                    return None;
+                }
             }
         }
         Some(found)
