@@ -471,6 +471,33 @@ fn cuts_without_end_are_made_one_after_the_other() {
     assert_eq!(dir.take_rest(), None);
 }
 
+/// While a cut is left, nothing is asked of the host that would wait for it: neither that a time of
+/// last access is set, nor what a copy for a guest takes.
+#[test]
+fn what_would_wait_for_a_cut_is_not_asked_of_the_host() {
+    let parent = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let (mut dir, _) = HostDir::with(parent, &Options::default()).unwrap();
+    large(dir.path(), "f");
+    let ino = dir.lookup(&cx(), ROOT, name("f")).unwrap().ino;
+    let handle = dir.open(&cx(), ino, RW).unwrap();
+    let late = Context { now: Timespec { sec: 1 << 33, nsec: 0 }, ..cx() };
+    let copy =
+        |dir: &mut HostDir| dir.inner().mappable(&cx(), ino, handle, 0, 2 << 20, true).map(drop);
+    dir.work_in_steps(true);
+    assert!(dir.accessed(&late, ino));
+    assert_eq!(cut(&mut dir, "f", 3), Err(Errno::EAGAIN));
+    assert_eq!(dir.take_rest(), Some(Rest::Until(ino)));
+    assert!(!dir.accessed(&late, ino));
+    assert_eq!(copy(&mut dir), Err(Errno::EAGAIN));
+    assert_eq!(dir.take_rest(), None, "a guest's kernel asks again by itself");
+    let work = dir.begin_free(ino).unwrap().unwrap();
+    assert_eq!(work.flush().1, Ok(()));
+    assert_eq!(cut(&mut dir, "f", 3), Ok(3));
+    assert!(dir.accessed(&late, ino));
+    assert_eq!(copy(&mut dir), Ok(()));
+    dir.release(&cx(), ino, handle).unwrap();
+}
+
 /// A directory of which every call does all of its work itself, as without tasks.
 struct Whole(HostDir);
 

@@ -1,5 +1,7 @@
 //! The virtio-fs device, by a front end and a driver of these tests' own.
 
+#[path = "virtio/any_order.rs"]
+mod any_order;
 #[path = "virtio/away.rs"]
 mod away;
 #[path = "virtio/coherent.rs"]

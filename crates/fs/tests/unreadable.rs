@@ -8,7 +8,7 @@ use atoll_fs::{
     CheckOptions, DumpOptions, Element, Fs, FsError, MountOptions, Report, check, format,
     read_superblock, visit,
 };
-use atoll_vfs::{FileSystem, Ino, Name};
+use atoll_vfs::{FileSystem, Ino, Name, OpenFlags};
 use common::*;
 
 const BLOCKS: u64 = 1500;
@@ -126,4 +126,42 @@ fn a_block_that_cannot_be_read_is_never_passed_over() {
         }
         assert!(faults > nodes.len() + 8, "{state}: {faults} of {} nodes", nodes.len());
     }
+}
+
+/// A volume that is too full for a second tree beside the first, which goes by way of the journal:
+/// the new one keeps off a node that cannot be read, since writing it may come to nothing. The tree
+/// has more nodes than a volume keeps back for it.
+#[test]
+fn a_full_volume_is_repaired_around_what_cannot_be_read() {
+    let mut fs = volume(BOOT);
+    for number in 0..400 {
+        let more = format!("one more, number {number}");
+        fs.mkdir(&CX, Ino::ROOT, Name::new(more.as_bytes()).unwrap(), 0o700).unwrap();
+    }
+    let filler = Name::new(b"filler").unwrap();
+    let (attr, handle) =
+        fs.create(&CX, Ino::ROOT, filler, 0o600, OpenFlags::READ | OpenFlags::WRITE).unwrap();
+    let mut end = 0;
+    // What a sync gives back is filled too.
+    for _ in 0..8 {
+        while let Ok(written) = fs.write(&CX, attr.ino, handle, end, &[7; 4096]) {
+            end += written.len as u64;
+        }
+        fs.syncfs(&CX).unwrap();
+    }
+    fs.release(&CX, attr.ino, handle).unwrap();
+    assert!(end > BLOCKS / 2 * 4096, "{end}");
+    let image = fs.unmount().unwrap().process_crash();
+    let mut repaired = 0;
+    for block in nodes(&image) {
+        let mut device = FaultDevice::from_image(image.clone());
+        device.faults.read_errors = [block].into();
+        if checked(&mut device, true).is_err() {
+            continue;
+        }
+        let report = checked(&mut device, false).unwrap();
+        assert!(report.is_clean(), "node {block}: the new tree is in it: {report}");
+        repaired += 1;
+    }
+    assert!(repaired > 4, "{repaired}");
 }
