@@ -129,7 +129,6 @@ impl<F: FileSystem + Send> Session<F> {
                 cache: None,
                 lent: None,
                 for_cache: false,
-                sent_mapped: false,
                 noatime: false,
                 standing: None,
                 offers: false,
@@ -299,13 +298,6 @@ impl<F: FileSystem + Send> Session<F> {
     /// The next read is for the kernel's page cache, if `yes`.
     pub fn reads_for_cache(&mut self, yes: bool) {
         self.own.for_cache = yes;
-        self.own.sent_mapped = false;
-    }
-
-    /// Whether the last read for the kernel's page cache was of what clients change without a call,
-    /// and so has a notice of its own.
-    pub(crate) fn sent_mapped(&self) -> bool {
-        self.own.sent_mapped
     }
 
     /// The inode that the answer to the last call gives the kernel, with its lease.

@@ -38,6 +38,10 @@ const PATIENCE: u64 = 300_000_000_000;
 /// Bytes that go through a place of the driver's at a time where the device cannot reach them.
 const COPIED: usize = 256 << 10;
 
+/// So many reads and writes in a range of a file are messages before it is shown in the window:
+/// fewer than those of a process, since each message leaves the machine.
+const WORTH: u32 = 64;
+
 /// The configuration space of PCI.
 struct Ports;
 
@@ -271,6 +275,7 @@ pub fn served(number: u32) -> Result<Result<Served, Errno>, DeviceError> {
     }
     let shown = transport.device().window(0).and_then(Shown::map);
     let client = Client::connect(transport, ClientOptions::default());
-    let windowed = |client| Windowed::new(Keeping::new(client, told), shown, Policy::default());
+    let policy = Policy { worth: WORTH, ..Policy::default() };
+    let windowed = |client| Windowed::new(Keeping::new(client, told), shown, policy);
     Ok(client.map(windowed).map(Forgetting::new))
 }

@@ -380,10 +380,10 @@ impl Kernel {
         }
         let header = OutHeader::load(reply);
         let lent = session.take_lent();
-        // A guest that takes notices meanwhile can wait; but what it has read of a mapped file it
-        // keeps for no moment, and nobody has to know that it has dropped it.
-        let holds_page = !self.cache.hears_always() || session.sent_mapped();
-        let at_once = for_cache && holds_page || opcode == FUSE_RELEASE;
+        // A guest that takes notices meanwhile can wait: also for that of what it reads of a mapped
+        // file, which it would keep for a moment otherwise, while others store there.
+        let holds_page = for_cache && !self.cache.hears_always();
+        let at_once = holds_page || opcode == FUSE_RELEASE;
         later.ticket = session.take_needs().filter(|_| !at_once);
         let lasting = self.options.others != Others::Any;
         if lasting && header.error == -Errno::ENOENT.raw() && opcode == FUSE_LOOKUP {

@@ -43,8 +43,6 @@ pub(crate) struct Own {
     pub lent: Option<Lent>,
     /// Of a mount: the next read is for its kernel's page cache.
     pub for_cache: bool,
-    /// The last read was, of what clients change without a call.
-    pub sent_mapped: bool,
     /// Of a mount: the next call is by a descriptor with O_NOATIME.
     pub noatime: bool,
     /// Of a mount whose opens are implicit: the handles that stand for its files.

@@ -77,8 +77,7 @@ impl<F: FileSystem + Send> Session<F> {
             if own.for_cache
                 && let Some(cache) = &own.cache
             {
-                own.sent_mapped = state.is_mapped(open.ino);
-                cache.sent_pages(open.ino, own.sent_mapped);
+                cache.sent_pages(open.ino, state.is_mapped(open.ino));
             }
             room.truncate(len);
             if state.read_mapped(open.ino, offset, room)? {

@@ -157,7 +157,7 @@ fn a_burst_leaves_the_thread_awake_to_the_next() {
             rung: 0,
             bell: ours,
         };
-        for burst in std::iter::repeat_n(ROUNDS as u16 * entries, 10_000) {
+        for burst in std::iter::repeat_n(2 * entries, 10_000) {
             for number in 0..burst {
                 teller.tell();
                 // All the buffers are full before the thread hears of any.
