@@ -8,8 +8,9 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use atoll_vm::{StorageDaemon, Virtiofsd};
 use common::served::Served;
-use common::{need, ok};
+use common::{atoll, folder, fsck, need, ok, serving, volume};
 
 /// Compiles `sources` of the library's tests, with `libraries`.
 fn compile(served: &Served, sources: &[&str], libraries: &[&str]) -> PathBuf {
@@ -60,14 +61,44 @@ fn locks_of_an_unmodified_program_hold() {
     assert!(holder.wait().unwrap().success());
 }
 
-/// Of a virtio-fs device, whose volume others use at the same time.
+/// The same program text on every way to files that the library has: a volume in a file, on a disk
+/// that another process offers, by rings, by a virtio-fs device whose volume others use at the same
+/// time, by one of a directory, and by the stock servers' devices.
 #[test]
-fn a_program_is_a_guest() {
+fn a_program_is_the_same_everywhere() {
     let served = Served::with(&["--vhost-user", "g,tag=v"]);
     let program = compile(&served, &["tests/c/guest.c"], &[]);
-    let place = format!("vhost-user:{}", served.path().join("g").display());
-    assert_eq!(ok(Command::new(program).arg(place)), "made\n");
+    let runs = |place: &str| assert_eq!(ok(Command::new(&program).arg(place)), "made\n", "{place}");
+    let at = |name: &str| served.path().join(name).display().to_string();
+
+    runs(&volume(served.path(), "own.vol", "16M").display().to_string());
+    let disk = served.path().join("disk");
+    std::fs::File::create(&disk).unwrap().set_len(16 << 20).unwrap();
+    let daemon = StorageDaemon::start(&disk);
+    let place = daemon.place().display().to_string();
+    ok(atoll().args(["mkfs", &place]));
+    runs(&place);
+    drop(daemon);
+    fsck(&disk);
+
+    runs(&at("s"));
+    assert_eq!(served.script("wc -c </vol/d/moved; rm -r /vol/d").trim(), "100000");
+    runs(&format!("vhost-user:{}", at("g")));
     assert_eq!(served.script("wc -c </vol/d/moved").trim(), "100000");
+    let dir = folder();
+    std::fs::create_dir(dir.path().join("top")).unwrap();
+    // The volumes that such a server has too.
+    ["a.vol", "b.vol"].map(|name| volume(dir.path(), name, "16M"));
+    let directory = serving::Served::again(dir, &["top", "--vhost-user", "g,tag=v"]);
+    runs(&format!("vhost-user:{}", directory.path().join("g").display()));
+    assert_eq!(std::fs::metadata(directory.path().join("top/d/moved")).unwrap().len(), 100_000);
+    let dir = folder();
+    Virtiofsd::each(dir.path(), |_, server| {
+        runs(&format!("vhost-user:{}", server.socket().display()));
+        let made = dir.path().join("d");
+        assert_eq!(std::fs::metadata(made.join("moved")).unwrap().len(), 100_000);
+        std::fs::remove_dir_all(made).unwrap();
+    });
     served.end();
 }
 
