@@ -88,7 +88,9 @@ fn a_program_is_the_same_everywhere() {
     let dir = folder();
     std::fs::create_dir(dir.path().join("top")).unwrap();
     // The volumes that such a server has too.
-    ["a.vol", "b.vol"].map(|name| volume(dir.path(), name, "16M"));
+    for name in ["a.vol", "b.vol"] {
+        volume(dir.path(), name, "16M");
+    }
     let directory = serving::Served::again(dir, &["top", "--vhost-user", "g,tag=v"]);
     runs(&format!("vhost-user:{}", directory.path().join("g").display()));
     assert_eq!(std::fs::metadata(directory.path().join("top/d/moved")).unwrap().len(), 100_000);
