@@ -36,7 +36,7 @@ const BLOCK: u64 = BLOCK_SIZE as u64;
 /// nothing that the device does not. After an error of the device the blocks concerned leave the
 /// cache, so that what is read next is what the device holds.
 ///
-/// A store of up to [`BYPASS_BLOCKS`] blocks is one write of the device, and so are pieces that are
+/// A store of up to 8 blocks is one write of the device, and so are pieces that are
 /// stored together. One that is cut off by the end of the process has stored what the device has.
 ///
 /// Data is taken twice, for the device and for the cache: nobody may change it meanwhile.

@@ -115,6 +115,7 @@ impl Pace {
 
     /// What was learned of the processor does not hold for another one. Where all are crowded one
     /// long yield is enough to show it.
+    #[cfg(feature = "server")]
     fn moved(&mut self) {
         (self.crowded, self.since_long) = (None, 0);
     }
@@ -378,6 +379,7 @@ mod tests {
     }
 
     /// On another processor there may be no crowd, and one long yield shows if there is.
+    #[cfg(feature = "server")]
     #[test]
     fn a_thread_that_has_moved_looks_again() {
         let long = Duration::from_millis(20);
