@@ -111,6 +111,14 @@ pub fn front(image: &[u8], len: u64) -> Result<Vec<u8>, BuildError> {
     if word(image, at) != Some(0) || word(image, at + 8) != Some(0) {
         return Err(BuildError::Already);
     }
+    // Of a file that was cut off the loader would take what is appended for the missing part.
+    let is_whole = |entry: &[u8]| {
+        let end = word(entry, 8).zip(word(entry, 32)).and_then(|(at, len)| at.checked_add(len));
+        half(entry, 0) != Some(LOAD) || end.is_some_and(|end| end <= image.len() as u64)
+    };
+    if !image[table.clone()].chunks_exact(ENTRY).all(is_whole) {
+        return Err(BuildError::NoImage);
+    }
     let count = u16::try_from(table.len() / ENTRY + 1).map_err(|_| BuildError::NoImage)?;
     let mut file = image.to_vec();
     file[at..at + 8].copy_from_slice(&ADDRESS.to_le_bytes());
@@ -228,6 +236,21 @@ mod tests {
         let at = 64 + 2 * ENTRY + 20 + 12;
         other[at] = b'B';
         assert_eq!(front(&other, 1), Err(BuildError::NoImage));
+    }
+
+    #[test]
+    fn images_that_are_cut_off() {
+        let mut whole = image();
+        let load = 64;
+        whole[load + 8] = 10;
+        whole[load + 32] = (whole.len() - 10) as u8;
+        assert!(front(&whole, 1).is_ok());
+        assert_eq!(front(&whole[..whole.len() - 1], 1), Err(BuildError::NoImage));
+        for at in [8, 32] {
+            let mut far = whole.clone();
+            far[load + at..][..8].copy_from_slice(&u64::MAX.to_le_bytes());
+            assert_eq!(front(&far, 1), Err(BuildError::NoImage), "{at}");
+        }
     }
 
     #[test]

@@ -31,6 +31,8 @@ use atoll_virtio::mmio::Place;
 
 /// What the words about devices without a bus begin with.
 const DEVICE: &[u8] = b"virtio_mmio.device=";
+/// The most bytes of registers that such a device may have: each page of them is mapped.
+const REGISTERS_MAX: u64 = 1 << 20;
 
 /// Where the content of a file system is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +94,25 @@ impl fmt::Display for NotUnderstood {
     }
 }
 
+/// Two volumes that cannot be there at once, by the directory of the second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Conflict<'a> {
+    /// They have one directory.
+    Directory(&'a [u8]),
+    /// They have one content: for two drivers of one device neither works.
+    Content(&'a [u8]),
+}
+
+impl fmt::Display for Conflict<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (path, why) = match self {
+            Conflict::Directory(path) => (path, "another volume is there"),
+            Conflict::Content(path) => (path, "another volume has the same content"),
+        };
+        write!(f, "{}: {why}", String::from_utf8_lossy(path))
+    }
+}
+
 impl CommandLine {
     /// Reads a command line. Words before the first that this module knows may be the boot
     /// loader's; there are none in QEMU.
@@ -139,9 +160,30 @@ impl CommandLine {
         self.seed = seed.or(self.seed);
         self.framed |= more.framed;
         self.report |= more.report;
-        self.devices.extend(more.devices);
+        more.devices.into_iter().for_each(|place| self.device(place));
         if !more.program.is_empty() {
             self.program = more.program;
+        }
+    }
+
+    /// The first volume that cannot be there together with one before it.
+    pub fn conflict(&self) -> Option<Conflict<'_>> {
+        self.volumes.iter().enumerate().find_map(|(number, volume)| {
+            let mut before = self.volumes[..number].iter();
+            // Each volume in memory is a new one.
+            let is_new = matches!(volume.source, Source::Ram(_));
+            if before.clone().any(|other| other.path == volume.path) {
+                return Some(Conflict::Directory(&volume.path));
+            }
+            let is_same = !is_new && before.any(|other| other.source == volume.source);
+            is_same.then_some(Conflict::Content(&volume.path))
+        })
+    }
+
+    /// Takes note of a device. One that is named once more is the same one.
+    fn device(&mut self, place: Place) {
+        if self.devices.iter().all(|other| other.address != place.address) {
+            self.devices.push(place);
         }
     }
 
@@ -158,7 +200,9 @@ impl CommandLine {
             b"seed" => self.seed = Some(hex(value)?),
             b"stdin" if value == b"framed" => self.framed = true,
             b"report" if equals.is_none() => self.report = true,
-            _ if word.starts_with(DEVICE) => self.devices.push(Place::parse(value)?),
+            _ if word.starts_with(DEVICE) => {
+                self.device(Place::parse(value).filter(|place| place.len <= REGISTERS_MAX)?);
+            }
             _ => return None,
         }
         Some(())
@@ -402,6 +446,41 @@ mod tests {
     }
 
     #[test]
+    fn a_device_that_is_named_twice_is_one() {
+        let text = b"virtio_mmio.device=512@4096:1 -- p virtio_mmio.device=1M@8192:2 \
+            virtio_mmio.device=1K@0x1000:1";
+        let mut line = CommandLine::parse(text).unwrap();
+        let places =
+            [(4096, 512), (8192, 1 << 20)].map(|(address, len)| Place::new(address, len).unwrap());
+        assert_eq!(line.devices, places);
+        line.add(CommandLine::parse(text).unwrap());
+        assert_eq!(line.devices, places);
+    }
+
+    #[test]
+    fn volumes_that_cannot_be_there_at_once() {
+        let parse = |text: &str| CommandLine::parse(text.as_bytes()).unwrap();
+        for apart in [
+            "",
+            "volume=/,module volume=/b,built-in volume=/c,disk:0 volume=/d,disk:1 volume=/e,fs:0",
+            "volume=/a,ram:4096 volume=/b,ram:4096",
+        ] {
+            assert_eq!(parse(apart).conflict(), None, "{apart}");
+        }
+        for (text, conflict) in [
+            ("volume=/a,ram:1 volume=/,ram:1 volume=/,ram:2", Conflict::Directory(b"/")),
+            ("volume=/a,disk:3 volume=/b,disk:3,ro", Conflict::Content(b"/b")),
+            ("volume=/a,fs:0 volume=/b,disk:0 volume=/c,fs:0", Conflict::Content(b"/c")),
+            ("volume=/a,module volume=/b,module", Conflict::Content(b"/b")),
+        ] {
+            assert_eq!(parse(text).conflict(), Some(conflict), "{text}");
+        }
+        let mut line = parse("volume=/,built-in -- p");
+        line.add(parse("volume=/,disk:0"));
+        assert_eq!(line.conflict(), Some(Conflict::Directory(b"/")));
+    }
+
+    #[test]
     fn words_without_meaning_are_named() {
         for word in [
             "volume=/",
@@ -420,6 +499,7 @@ mod tests {
             "report=1",
             "console=ttyS0",
             "virtio_mmio.device=512",
+            "virtio_mmio.device=1025K@0xfeb00000:5",
             "virtio_mmio.drivers=512@0xfeb00000:5",
         ] {
             let text = alloc::format!("  {word} -- p");

@@ -63,6 +63,9 @@ fn main(boot: &Boot) -> ! {
     };
     let mut line = read(built_line);
     line.add(read(boot.command_line()));
+    if let Some(conflict) = line.conflict() {
+        stop(format_args!("the command line: {conflict}"));
+    }
     serial::set_framed(line.framed);
     clock::begin();
     virtio::begin(&line.devices);

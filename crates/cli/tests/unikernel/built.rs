@@ -80,6 +80,9 @@ fn a_built_image_is_run_with_volumes() {
         assert_eq!(read, "of the host 5\n");
         let said = fails(&mut built(&["-m", "64M"]), 125);
         assert!(said.contains("M of memory at least: -m "), "{said}");
+        let root = format!("{}:/", vol.display());
+        let said = fails(&mut built(&["-v", &root]), 125);
+        assert!(said.contains("/: another volume is there"), "{said}");
     });
 }
 
