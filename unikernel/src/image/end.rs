@@ -130,7 +130,7 @@ pub fn page_fault(frame: &mut Frame, address: u64) {
         _ => "reading",
     };
     let page = address & !(atoll_unikernel::PAGE - 1);
-    let is_cut = mappings::touches(&(address..address.saturating_add(1)));
+    let is_cut = mappings::misses(&(address..address.saturating_add(1)));
     let why = if is_cut && frame.code & 1 == 0 {
         "the file that is mapped there has no such page"
     } else if paging::guards().contains(&page) {

@@ -145,6 +145,9 @@ fn files_are_mapped_by_the_window() {
         assert_eq!(inside(&["kept"]).ok(), "began\n", "{device}");
         let bus = inside(&["bus"]);
         assert!(bus.code() == 135 && bus.errors.contains("has no such page"), "{device}: {bus:#?}");
+        // A page that is there and may not be used is another fault.
+        let none = inside(&["none"]);
+        assert!(none.code() == 139 && !none.errors.contains("such page"), "{device}: {none:#?}");
         let script = "pragma journal_mode=wal; create table t (i); insert into t values (1), (2);
             insert into t select i + 2 from t; pragma wal_checkpoint; insert into t values (7);";
         let sqlite = |script: &str| {

@@ -56,6 +56,9 @@ pub fn mmap(at: u64, len: u64, bits: u32, flags: u32, fd: i32, offset: u64) -> A
         }
     }
     let len = len.checked_next_multiple_of(PAGE).ok_or(Error::NO_MEMORY)?;
+    if file && offset.checked_add(len).is_none_or(|end| end > i64::MAX as u64) {
+        return Err(Errno::EOVERFLOW.into());
+    }
     let place = if flags & (FIXED | FIXED_NOREPLACE) != 0 {
         let range = range(at, len).map_err(|_| Error::NO_MEMORY)?;
         if flags & FIXED_NOREPLACE != 0 && !memory::is_free(range.clone()) {

@@ -148,6 +148,7 @@ static void memory(void)
     char text[8];
     CHECK(pread(fd, text, 8, 0) == 6 && text[0] == 'm');
     FAILS(mmap(NULL, 6, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), ENODEV);
+    FAILS(mmap(NULL, 6, PROT_READ, MAP_PRIVATE, fd, -4096), EOVERFLOW);
     CHECK(close(fd) == 0 && unlink("m") == 0);
     char *top = sbrk(0);
     CHECK(sbrk(1 << 20) == top && (top[(1 << 20) - 1] = 1) && sbrk(-(1 << 20)) != (void *)-1);

@@ -1,5 +1,5 @@
 /* Maps files shared: `mapped DIRECTORY`; with `bus` behind it, touches what its file does not have,
-   and with `kept`, stores into FILE what others are to read. */
+   with `none`, what may not be used, and with `kept`, stores into FILE what others are to read. */
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -95,6 +95,8 @@ static void rights(void)
     CHECK(mmap(NULL, PAGE, RW, MAP_SHARED, fd, 0) == MAP_FAILED && errno == EACCES);
     char *at = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, 0);
     CHECK(at != MAP_FAILED && !strcmp(at, "content"));
+    CHECK(mmap(NULL, 2 * PAGE, PROT_READ, MAP_SHARED, fd, -PAGE) == MAP_FAILED &&
+          errno == EOVERFLOW);
     FAILS(mprotect(at, PAGE, RW), EACCES);
     CHECK(munmap(at, PAGE) == 0 && close(fd) == 0);
     fd = open(".", O_RDONLY | O_DIRECTORY);
@@ -139,6 +141,10 @@ int main(int count, char **arguments)
     fflush(stdout);
     if (!strcmp(arguments[2], "bus"))
         at[4 * PAGE] = 1;
+    if (!strcmp(arguments[2], "none")) {
+        CHECK(mprotect(at, PAGE, PROT_NONE) == 0);
+        at[0] = 1;
+    }
     CHECK(!strcmp(arguments[2], "kept"));
     return 0;
 }
