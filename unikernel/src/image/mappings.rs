@@ -292,6 +292,9 @@ pub fn follow() {
         }
         if let Some(protection) = protection.filter(|_| is_more) {
             if now.show(piece.there, protection).is_err() {
+                let (start, end) = (piece.range.start + piece.there, piece.range.start + now.there);
+                // SAFETY: pages that came just now, in ranges that do not stay shown.
+                unsafe { paging::unmap(start..end) };
                 now.unpin();
                 left.push(piece);
                 return;

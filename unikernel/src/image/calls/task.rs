@@ -270,7 +270,8 @@ pub fn nanosleep(time: u64, _left: u64) -> Answer {
     if sec < 0 || !(0..NANOS as i64).contains(&nsec) {
         return Err(Errno::EINVAL.into());
     }
-    wait_until(clock::monotonic().saturating_add((sec as u64).saturating_mul(NANOS)) + nsec as u64)
+    let more = (sec as u64).saturating_mul(NANOS).saturating_add(nsec as u64);
+    wait_until(clock::monotonic().saturating_add(more))
 }
 
 pub fn clock_nanosleep(number: u32, flags: u32, time: u64, left: u64) -> Answer {
