@@ -12,7 +12,7 @@ use atoll_virtio::device::Window;
 
 use crate::paging;
 
-/// The most bytes of a window that are used: the page tables for them are 128 KiB.
+/// The most bytes of a window that are used: the page tables for them are 256 KiB.
 const LEN_MAX: u64 = 64 << 30;
 
 /// A window, as the image reaches it.
