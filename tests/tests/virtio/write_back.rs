@@ -17,6 +17,8 @@ const O_WRONLY: u32 = 1;
 const O_APPEND: u32 = 0o2000;
 
 const FATTR_SIZE: u32 = 1 << 3;
+const FATTR_ATIME: u32 = 1 << 4;
+const FATTR_ATIMES_NOW: u32 = FATTR_ATIME | 1 << 7;
 const FATTR_MTIME: u32 = 1 << 5;
 const FATTR_FH: u32 = 1 << 6;
 const FATTR_CTIME: u32 = 1 << 10;
@@ -250,6 +252,54 @@ fn rights_stay_what_they_are() {
     assert_eq!((error, size_and_mtime(&attr).1), (0, (1, 1)));
     drop(guest);
     assert_eq!(found(&mut served.end(), "f").0, b"written");
+}
+
+/// A guest that acts as a user who may read and write a file, and does not own it. Linux says times
+/// by its clock where without write-back it asks for the present.
+#[test]
+fn who_may_write_sets_the_times_of_writing() {
+    let mut fs = fixtures::open_to_all();
+    let cx = Context { uid: 7, gid: 7, ..fixtures::cx() };
+    let both = OpenFlags::READ | OpenFlags::WRITE;
+    let (attr, _) = fs.create(&cx, Ino::ROOT, Name::new(b"f").unwrap(), 0o666, both).unwrap();
+    let made = (attr.mtime.sec as u64, attr.mtime.nsec);
+    let served = Served::with(fs, Options { ids: Ids::Fixed(1000, 1000), ..alone() });
+    let (mut guest, agreed) = offering(&served);
+    assert!(agreed);
+    let (error, entry) = guest.ask(FUSE_LOOKUP, 1, &name("f"), 0).unwrap();
+    assert_eq!((error, word(&entry, 0)), (0, attr.ino.0));
+    let (file, flags) = open_to_write(&mut guest, attr.ino.0);
+    assert_eq!(flags & DIRECT_IO, 0);
+    assert_eq!(back(&mut guest, file, 0, b"written"), 0);
+    let times = FATTR_MTIME | FATTR_CTIME;
+    let written = |guest: &mut Guest, time| {
+        let (error, attr) = set(guest, file, times | FATTR_FH, 0, time);
+        assert_eq!(error, 0, "Linux would have fsync(2) fail");
+        size_and_mtime(&attr)
+    };
+    // The time at which the kernel says that it was written, if that can be.
+    let said = (made.0 + 100, 7);
+    assert_eq!(written(&mut guest, said), (7, said));
+    assert_eq!(written(&mut guest, made), (7, said), "it was written later");
+    let (_, now) = written(&mut guest, (1 << 33, 0));
+    assert!(said < now && now.0 < 1 << 33, "{now:?} is to come");
+    // truncate(2) and ftruncate(2), and utimes(2) with no times.
+    for (valid, size) in [(FATTR_SIZE, 5), (FATTR_SIZE | FATTR_FH, 3), (FATTR_ATIMES_NOW, 3)] {
+        let (error, attr) = set(&mut guest, file, valid | times, size, said);
+        assert_eq!(error, 0, "{valid:#x}");
+        let (found, mtime) = size_and_mtime(&attr);
+        assert!(found == size && mtime >= now, "{valid:#x}: {found}, {mtime:?}");
+    }
+    // A program that asks for a time is refused.
+    assert_ne!(set(&mut guest, file, times, 0, said).0, 0);
+    assert_ne!(set(&mut guest, file, times | FATTR_ATIME, 0, said).0, 0);
+    // So is one that has the file open to read it alone.
+    let reads = [0u32, 0].map(u32::to_le_bytes).concat();
+    let (error, body) = guest.ask(FUSE_OPEN, file.0, &reads, 0).unwrap();
+    assert_eq!(error, 0);
+    assert_ne!(set(&mut guest, (file.0, word(&body, 0)), times | FATTR_FH, 0, said).0, 0);
+    drop(guest);
+    assert_eq!(found(&mut served.end(), "f").0, b"wri");
 }
 
 /// A guest that goes on at another server, which agrees to the same.

@@ -1,11 +1,12 @@
 //! The calls that write into files, one way for all.
 
 use atoll_vfs::{
-    Context, Data, Errno, FileSystem, Handle, Ino, OpenFlags, Result, SetAttr, SetTime, Written,
+    Context, Data, Errno, FileSystem, Handle, Ino, OpenFlags, Result, SetAttr, SetTime, Timespec,
+    Written,
 };
 
 use crate::guarded::Guarded;
-use crate::leases::observer::{Content, Now};
+use crate::leases::observer::{Change, Content, Now};
 use crate::open::handles::Open;
 use crate::session::Session;
 use crate::session::call::Call;
@@ -101,6 +102,35 @@ impl<F: FileSystem + Send> Session<F> {
         }
     }
 
+    /// Sets the time of the last change to when a kernel that writes back says that its caller has
+    /// written by `handle`. The caller may not own the file: the time is one at which it can have
+    /// been written, neither before the last change that is known nor later than now.
+    ///
+    /// # Errors
+    /// `EBADF`; `EPERM` for a handle that writes nothing; those of [`FileSystem::setattr`].
+    pub(crate) fn written_at(
+        &mut self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        said: Timespec,
+    ) -> Result<()> {
+        let open = self.file(ino, handle)?;
+        if !open.flags.is_some_and(|flags| flags.contains(OpenFlags::WRITE)) {
+            return Err(Errno::EPERM);
+        }
+        self.call_by(cx, CHANGE, &open, |call| {
+            let before = call.state.fs.getattr(&call.cx, open.ino)?.mtime;
+            let mtime = Some(SetTime::To(said.min(call.cx.now).max(before)));
+            let set = SetAttr { mtime, ..SetAttr::default() };
+            call.state.fs.setattr(&call.cx, open.ino, Some(open.handle), &set)?;
+            if call.state.content_observed(open.ino) {
+                call.tell(Change::Attributes(open.ino));
+            }
+            Ok(())
+        })
+    }
+
     pub(crate) fn write_to(
         &mut self,
         cx: &Context,
@@ -181,7 +211,7 @@ impl<F: FileSystem + Send> Session<F> {
 
 #[cfg(test)]
 mod tests {
-    use atoll_vfs::{Name, Timespec};
+    use atoll_vfs::Name;
 
     use super::*;
     use crate::rights::limits::Limits;

@@ -18,16 +18,22 @@
 //! - **The kernel says when a file was changed.** Linux sends no time for a write(2) in the tick of
 //!   its clock whose time it has sent already. A WRITE that set one would have the file look newer
 //!   once the guest has forgotten it.
+//! - **A caller who may write a file and does not own it** sets no time but by writing. The kernel
+//!   says such times as it says all, by the clock, where without write-back it asks for the
+//!   present. So what comes with a new length, or with the present as time of last access (that is
+//!   utimes(2) with no times), is taken for the present. What comes alone, by a handle, is the time
+//!   of pages that came before: an error would be one of fsync(2).
 //! - **LSEEK is `ENOSYS`**: Linux does not write back before it asks for data and holes, so that a
 //!   copy of an open file would lack what is still in its page cache. By itself it takes the whole
 //!   file for data.
 
 use atoll_vfs::wire::attributes::{
-    FATTR_ATIME, FATTR_CTIME, FATTR_FH, FATTR_GID, FATTR_MODE, FATTR_MTIME, FATTR_SIZE, FATTR_UID,
+    FATTR_ATIME, FATTR_ATIME_NOW, FATTR_CTIME, FATTR_FH, FATTR_GID, FATTR_MODE, FATTR_MTIME,
+    FATTR_MTIME_NOW, FATTR_SIZE, FATTR_UID, SetattrIn,
 };
 use atoll_vfs::wire::session::FUSE_WRITEBACK_CACHE;
 use atoll_vfs::wire::{Message, Request};
-use atoll_vfs::{Context, FileSystem, Ino, Timespec};
+use atoll_vfs::{Context, FileSystem, Handle, Ino, Result, SetAttr, SetTime, Timespec};
 
 use super::{KernelOptions, O_ACCMODE, O_RDWR, O_WRONLY, Others};
 use crate::session::Session;
@@ -70,14 +76,11 @@ pub(super) fn prepare<F: FileSystem + Send>(
         {
             Some(&mut args.flags)
         }
-        // An error would be one of fsync(2). A caller who may write a file and does not own it sets
-        // no time but by writing.
-        Request::Setattr(args)
-            if args.valid & (TIMES | FATTR_FH) == TIMES | FATTR_FH
-                && args.valid & OTHERS == 0
-                && !session.owns(&cx, ino) =>
-        {
-            args.valid &= !TIMES;
+        Request::Setattr(args) if args.valid & TIMES == TIMES && !session.owns(&cx, ino) => {
+            if let Err(error) = written_by_another(session, &cx, ino, args) {
+                message.request = Err(error);
+                return;
+            }
             None
         }
         _ => None,
@@ -85,4 +88,28 @@ pub(super) fn prepare<F: FileSystem + Send>(
     if let Some(flags) = flags {
         *flags = *flags & !O_ACCMODE | O_RDWR;
     }
+}
+
+/// Has a request that sets times ask for no more than its caller may set, who does not own the file
+/// and may write it.
+///
+/// # Errors
+/// Those of [`Session::written_at`].
+fn written_by_another<F: FileSystem + Send>(
+    session: &mut Session<F>,
+    cx: &Context,
+    ino: Ino,
+    args: &mut SetattrIn,
+) -> Result<()> {
+    const PRESENT: u32 = FATTR_ATIME | FATTR_ATIME_NOW;
+    if args.valid & FATTR_SIZE != 0 || args.valid & PRESENT == PRESENT {
+        args.valid |= FATTR_MTIME_NOW;
+    } else if args.valid & FATTR_FH != 0
+        && args.valid & OTHERS == 0
+        && let Some((_, SetAttr { mtime: Some(SetTime::To(said)), .. })) = args.changes()
+    {
+        session.written_at(cx, ino, Handle(args.fh), said)?;
+        args.valid &= !TIMES;
+    }
+    Ok(())
 }
