@@ -21,6 +21,8 @@ pub(crate) enum At {
     Within(u64),
     /// Here, by a kernel that sets the time of the change itself.
     Untimed(u64),
+    /// The same, of pages that it has kept back.
+    Kept(u64),
 }
 
 /// Writes that only a carrier of requests knows to ask for.
@@ -75,7 +77,8 @@ impl<F: FileSystem + Send> Session<F> {
     }
 
     /// The same for pages that the kernel has kept back: all of them, since it does not look how
-    /// many it was, and drops those that it takes for written.
+    /// many it was, and drops those that it takes for written. From a superuser they take no set-ID
+    /// bits and capabilities, which the kernel has taken with write(2).
     ///
     /// # Errors
     /// Those of [`FileSystem::write`], also when a part was written; `EIO` where none can be and
@@ -91,7 +94,7 @@ impl<F: FileSystem + Send> Session<F> {
         let mut done = 0;
         loop {
             let at = offset.checked_add(done as u64).ok_or(Errno::EFBIG)?;
-            let written = self.write_untimed(cx, ino, handle, at, data.skip(done))?;
+            let written = self.write_to(cx, ino, handle, At::Kept(at), data.skip(done))?;
             done += written.len;
             if done >= data.len() {
                 return Ok(Written { offset, len: done });
@@ -157,15 +160,18 @@ impl<F: FileSystem + Send> Session<F> {
     ) -> Result<Written> {
         self.call_by(cx, CHANGE, open, |call| {
             let mut data = data.limit(call.own.access.limits.transfer);
-            // A write that cannot be made takes no privileges.
-            if open.flags.is_some_and(|flags| flags.contains(OpenFlags::WRITE)) && !data.is_empty()
-            {
+            // A write that cannot be made takes no privileges. A kernel that writes back has taken
+            // them with write(2): those that the file has now it was given later. That is believed
+            // of one that acts as the superuser, who may give a file any.
+            let has_taken = matches!(at, At::Kept(_)) && call.caller.is_root();
+            let writes = open.flags.is_some_and(|flags| flags.contains(OpenFlags::WRITE));
+            if writes && !data.is_empty() && !has_taken {
                 call.drop_privileges(open.ino)?;
             }
             let Call { state, cx, own, .. } = call;
             let state: &mut Guarded<F> = state;
             let offset = match *at {
-                At::Offset(offset) | At::Untimed(offset) => offset,
+                At::Offset(offset) | At::Untimed(offset) | At::Kept(offset) => offset,
                 At::End => state.fs.getattr(cx, open.ino)?.size,
                 At::Within(offset) => {
                     let room = state.fs.getattr(cx, open.ino)?.size.saturating_sub(offset);
@@ -184,7 +190,7 @@ impl<F: FileSystem + Send> Session<F> {
                 copy = data.to_vec();
                 data = copy[..].into();
             }
-            let untimed = matches!(at, At::Untimed(_)) && open.is_readable();
+            let untimed = matches!(at, At::Untimed(_) | At::Kept(_)) && open.is_readable();
             let before = if untimed { Some(state.fs.getattr(cx, open.ino)?.mtime) } else { None };
             let written = state.fs.write_vectored(cx, open.ino, open.handle, offset, data)?;
             if let Some(before) = before {
@@ -211,7 +217,7 @@ impl<F: FileSystem + Send> Session<F> {
 
 #[cfg(test)]
 mod tests {
-    use atoll_vfs::Name;
+    use atoll_vfs::{Name, XattrFlags};
 
     use super::*;
     use crate::rights::limits::Limits;
@@ -233,5 +239,38 @@ mod tests {
         assert_eq!(written, Ok(Written { offset: 100, len: 2500 }));
         let found = session.getattr(&cx(9), attr.ino).unwrap();
         assert_eq!((found.size, found.mtime.sec, found.ctime.sec), (2600, 5, 9));
+    }
+
+    /// A program that copies a file gives the copy its capabilities before it closes it, upon which
+    /// the kernel sends the pages.
+    #[test]
+    fn pages_that_were_kept_back_take_no_privileges() {
+        let cx = |uid| Context { uid, gid: uid, now: Timespec { sec: 5, nsec: 0 } };
+        let volume = crate::testing::volume();
+        let mut session = volume.session(Credentials::default(), Access::default()).unwrap();
+        let both = OpenFlags::READ | OpenFlags::WRITE;
+        let (file, capability) = (Name::new(b"f").unwrap(), b"security.capability");
+        let (attr, handle) = session.create(&cx(0), Ino::ROOT, file, 0o6777, both).unwrap();
+        let give = |session: &mut Session<_>| {
+            let flags = XattrFlags::empty();
+            session.setxattr(&cx(0), attr.ino, capability, &[7; 20], flags).unwrap();
+        };
+        let has = |session: &mut Session<_>| {
+            let is_there = session.getxattr(&cx(0), attr.ino, capability, &mut Vec::new()).is_ok();
+            (is_there, session.getattr(&cx(0), attr.ino).unwrap().mode & 0o7777)
+        };
+        give(&mut session);
+        session.write_whole(&cx(0), attr.ino, handle, 0, b"page"[..].into()).unwrap();
+        assert_eq!(has(&mut session), (true, 0o6777));
+        // A write(2) takes them, and so do pages of one who may not give them.
+        session.write_untimed(&cx(0), attr.ino, handle, 0, b"now"[..].into()).unwrap();
+        assert_eq!(has(&mut session), (false, 0o6777));
+        give(&mut session);
+        let user = Credentials { uid: 1000, gid: 1000, ..Credentials::default() };
+        let mut user = volume.session(user, Access::default()).unwrap();
+        let ino = user.lookup(&cx(1000), Ino::ROOT, file).unwrap().ino;
+        let handle = user.open(&cx(1000), ino, both).unwrap();
+        user.write_whole(&cx(1000), ino, handle, 0, b"page"[..].into()).unwrap();
+        assert_eq!(has(&mut session), (false, 0o777));
     }
 }
