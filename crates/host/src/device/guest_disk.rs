@@ -4,6 +4,7 @@
 //! when it has answered a FLUSH. What was written and not flushed lives as long as the back end's
 //! process: that names the [incarnation](GuestDisk::incarnation).
 
+use std::io;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -115,9 +116,14 @@ fn first_answer(socket: &UnixStream) -> Result<Option<u32>, OpenError> {
     let mut answer = [0; ANSWER_LEN];
     let (mut process, mut come) = (None, 0);
     while come < ANSWER_LEN {
-        let (got, sender) = sender::receive(socket, &mut answer[come..]).map_err(|error| {
-            failed("recvmsg")(Errno::from_io_error(&error).unwrap_or(Errno::IO))
-        })?;
+        let received = sender::receive(socket, &mut answer[come..]);
+        let (got, sender) = match received {
+            // A time limit keeps the kernel from going on by itself.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            received => received.map_err(|error| {
+                failed("recvmsg")(Errno::from_io_error(&error).unwrap_or(Errno::IO))
+            })?,
+        };
         if got == 0 {
             return Err(OpenError::BackEnd(DeviceError::Lost));
         }
