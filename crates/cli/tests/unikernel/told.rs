@@ -115,7 +115,8 @@ fn files_are_read_and_written_by_the_window() {
     };
     let all = [exits("g,dax,told", "a"), exits("g,dax", "b"), exits("h,told", "c")];
     println!("{all:?} exits: with both, without notices, without a window");
-    assert!(all[0] < 1500 && all[1] > 3000 && all[2] > 2000, "{all:?}");
+    // A server that is awake needs no ring, so that messages may take few exits.
+    assert!(all[0] < 1000 && all[0] < all[1] && all[0] < all[2], "{all:?}");
     served.end();
 }
 
