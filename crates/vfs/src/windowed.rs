@@ -360,13 +360,7 @@ impl<F: Mapper, W: Window> Windowed<F, W> {
             self.seen.forget(key);
             return None;
         }
-        let place = match self.ranges.free() {
-            Some(place) => place,
-            None => {
-                self.make_room(cx);
-                self.ranges.free()?
-            }
-        };
+        let place = self.vacant(cx)?;
         let span = self.span(place);
         match self.inner.begin_map(cx, key.0, &Mapping { offset, span, write: true }) {
             Ok(asked) => {
@@ -379,6 +373,14 @@ impl<F: Mapper, W: Window> Windowed<F, W> {
                 None
             }
         }
+    }
+
+    /// A place with no range, after others were given back if there was none.
+    fn vacant(&mut self, cx: &Context) -> Option<usize> {
+        if self.ranges.free().is_none() {
+            self.make_room(cx);
+        }
+        self.ranges.free()
     }
 
     fn span(&self, place: usize) -> Span {

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use crate::device::DeviceError;
+use crate::device::{DeviceError, features};
 use crate::registers::Registers;
 
 /// Bits of a device's status (VIRTIO 1.2, 2.1).
@@ -58,6 +58,42 @@ pub trait Machine {
     fn has_line(&self) -> bool {
         false
     }
+}
+
+/// Writes two words of which the first is the lower half.
+pub(crate) fn write64<R: Registers>(registers: &R, at: usize, value: u64) {
+    registers.write32(at, value as u32);
+    registers.write32(at + 4, (value >> 32) as u32);
+}
+
+/// The features that a device offers: both words of the register `at`, of which the register
+/// `select` shows one.
+pub(crate) fn offered<R: Registers>(registers: &R, select: usize, at: usize) -> u64 {
+    let word = |number: u32| {
+        registers.write32(select, number);
+        u64::from(registers.read32(at))
+    };
+    word(0) | word(1) << 32
+}
+
+/// Says in the same way which features the driver takes: those of a device that keeps to version 1.
+///
+/// # Errors
+/// [`DeviceError::Unsupported`] for others.
+pub(crate) fn take<R: Registers>(
+    registers: &R,
+    select: usize,
+    at: usize,
+    accepted: u64,
+) -> Result<(), DeviceError> {
+    if accepted & features::VERSION_1 == 0 {
+        return Err(DeviceError::Unsupported);
+    }
+    for number in 0..2 {
+        registers.write32(select, number);
+        registers.write32(at, (accepted >> (32 * number)) as u32);
+    }
+    Ok(())
 }
 
 /// Waits until `status`, which the driver has set to 0, is. False: the device does not reset.

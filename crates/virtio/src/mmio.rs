@@ -4,7 +4,7 @@
 //! No bus tells where such devices are: the machine's maker does, on a kernel's command line
 //! ([`Place::parse`]), in ACPI's tables or in a device tree.
 
-use crate::device::{Device, DeviceError, Window, features};
+use crate::device::{Device, DeviceError, Window};
 use crate::machine::{self, Machine, status};
 use crate::queue::{Addresses, SIZE_MAX};
 use crate::registers::Registers;
@@ -150,11 +150,6 @@ impl<M: Machine> MmioDevice<M> {
         u64::from(self.registers.read32(at + 4)) << 32 | low
     }
 
-    fn write64(&self, at: usize, value: u64) {
-        self.registers.write32(at, value as u32);
-        self.registers.write32(at + 4, (value >> 32) as u32);
-    }
-
     /// Resets the device, and waits until it is.
     fn reset(&mut self) -> bool {
         self.registers.write32(at::STATUS, 0);
@@ -170,21 +165,11 @@ impl<M: Machine> Device for MmioDevice<M> {
         }
         self.add_status(status::ACKNOWLEDGE);
         self.add_status(status::DRIVER);
-        let word = |number: u32| {
-            self.registers.write32(at::DEVICE_FEATURES_SELECT, number);
-            u64::from(self.registers.read32(at::DEVICE_FEATURES))
-        };
-        Ok(word(0) | word(1) << 32)
+        Ok(machine::offered(&self.registers, at::DEVICE_FEATURES_SELECT, at::DEVICE_FEATURES))
     }
 
     fn accept(&mut self, accepted: u64) -> Result<(), DeviceError> {
-        if accepted & features::VERSION_1 == 0 {
-            return Err(DeviceError::Unsupported);
-        }
-        for number in 0..2 {
-            self.registers.write32(at::DRIVER_FEATURES_SELECT, number);
-            self.registers.write32(at::DRIVER_FEATURES, (accepted >> (32 * number)) as u32);
-        }
+        machine::take(&self.registers, at::DRIVER_FEATURES_SELECT, at::DRIVER_FEATURES, accepted)?;
         self.add_status(status::FEATURES_OK);
         if self.status() & u32::from(status::FEATURES_OK) == 0 {
             return Err(DeviceError::Unsupported);
@@ -212,9 +197,9 @@ impl<M: Machine> Device for MmioDevice<M> {
             return Err(DeviceError::Broken);
         }
         self.registers.write32(at::QUEUE_SIZE, size.into());
-        self.write64(at::QUEUE_DESCRIPTORS, addresses.descriptors);
-        self.write64(at::QUEUE_AVAILABLE, addresses.available);
-        self.write64(at::QUEUE_USED, addresses.used);
+        machine::write64(&self.registers, at::QUEUE_DESCRIPTORS, addresses.descriptors);
+        machine::write64(&self.registers, at::QUEUE_AVAILABLE, addresses.available);
+        machine::write64(&self.registers, at::QUEUE_USED, addresses.used);
         self.registers.write32(at::QUEUE_READY, 1);
         Ok(())
     }

@@ -5,9 +5,10 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use atoll_block::{BLOCK_SIZE, BlockDevice, BlockIndex};
 use rustix::fs::SeekFrom;
 
-use super::guest_disk::{self, GuestDisk};
+use super::guest_disk::GuestDisk;
 use crate::guest;
 
 /// How much of each end of a block device must be zeros: every file system and partition table has
@@ -25,8 +26,12 @@ pub fn is_blank(path: &Path) -> io::Result<bool> {
     if let Some(socket) = guest::disk_socket(path) {
         let attached = GuestDisk::attach(socket, true);
         let mut disk = attached.map_err(|error| io::Error::other(error.to_string()))?;
-        return guest_disk::is_blank(&mut disk)
-            .map_err(|error| io::Error::other(error.to_string()));
+        let len = BlockIndex(disk.block_count()).byte_offset();
+        // The ends and the pieces are whole blocks.
+        return ends_are_zeros(len, |piece, at| {
+            let read = disk.read(BlockIndex(at / BLOCK_SIZE as u64), piece);
+            read.map(|()| piece.len()).map_err(|error| io::Error::other(error.to_string()))
+        });
     }
     let kind = std::fs::metadata(path)?.file_type();
     if !kind.is_file() && !kind.is_block_device() {
@@ -37,21 +42,30 @@ pub fn is_blank(path: &Path) -> io::Result<bool> {
     if kind.is_file() {
         return file_is_blank(&file, len);
     }
-    Ok(zeros(&file, 0, ENDS.min(len))? && zeros(&file, len.saturating_sub(ENDS), len)?)
+    ends_are_zeros(len, |piece, at| file.read_at(piece, at))
+}
+
+/// Whether both ends of `len` bytes are zeros, which `read` reads as pread(2) does.
+fn ends_are_zeros(
+    len: u64,
+    mut read: impl FnMut(&mut [u8], u64) -> io::Result<usize>,
+) -> io::Result<bool> {
+    Ok(zeros(&mut read, 0, ENDS.min(len))? && zeros(&mut read, len.saturating_sub(ENDS), len)?)
 }
 
 fn file_is_blank(file: &File, len: u64) -> io::Result<bool> {
+    let zeros = |at, end| zeros(|piece, at| file.read_at(piece, at), at, end);
     let mut at = 0;
     while at < len {
         // Holes are passed over, where the file system knows them.
         let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
             Ok(start) => start,
             Err(rustix::io::Errno::NXIO) => return Ok(true),
-            Err(rustix::io::Errno::INVAL) => return zeros(file, at, len),
+            Err(rustix::io::Errno::INVAL) => return zeros(at, len),
             Err(error) => return Err(error.into()),
         };
         let end = rustix::fs::seek(file, SeekFrom::Hole(start))?;
-        if !zeros(file, start, end)? {
+        if !zeros(start, end)? {
             return Ok(false);
         }
         at = end;
@@ -60,10 +74,14 @@ fn file_is_blank(file: &File, len: u64) -> io::Result<bool> {
 }
 
 /// Whether the bytes from `at` to `end` are zeros, or those of them that are there.
-fn zeros(file: &File, mut at: u64, end: u64) -> io::Result<bool> {
+fn zeros(
+    mut read: impl FnMut(&mut [u8], u64) -> io::Result<usize>,
+    mut at: u64,
+    end: u64,
+) -> io::Result<bool> {
     let mut piece = vec![0; PIECE as usize];
     while at < end {
-        let len = file.read_at(&mut piece[..PIECE.min(end - at) as usize], at)?;
+        let len = read(&mut piece[..PIECE.min(end - at) as usize], at)?;
         if len == 0 {
             break;
         }

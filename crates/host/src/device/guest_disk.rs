@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use atoll_block::{BLOCK_SIZE, BlockDevice, BlockError, BlockIndex};
+use atoll_block::{BlockDevice, BlockError, BlockIndex};
 use atoll_virtio::DeviceError;
 use atoll_virtio::disk::Disk;
 use rustix::io::Errno;
@@ -49,7 +49,7 @@ impl GuestDisk {
     /// no disk; the host's.
     pub(crate) fn attach(socket: &Path, read_only: bool) -> Result<GuestDisk, OpenError> {
         let failed = |call| {
-            move |error: std::io::Error| OpenError::Host {
+            move |error: io::Error| OpenError::Host {
                 call,
                 errno: error.raw_os_error().unwrap_or(libc::EIO),
             }
@@ -165,25 +165,6 @@ impl BlockDevice for GuestDisk {
         self.writable()?;
         wait_for(|| self.disk.discard(first, count))
     }
-}
-
-/// How much of each end of a disk must be zeros for it to be blank.
-const ENDS: u64 = 256;
-
-/// Whether the disk holds nothing at its two ends, a mebibyte each.
-///
-/// # Errors
-/// The disk's.
-pub(crate) fn is_blank(disk: &mut GuestDisk) -> Result<bool, BlockError> {
-    let count = disk.block_count();
-    let mut block = [0; BLOCK_SIZE];
-    for index in (0..ENDS.min(count)).chain(count.saturating_sub(ENDS)..count) {
-        disk.read(BlockIndex(index), &mut block)?;
-        if block.iter().any(|&byte| byte != 0) {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }
 
 #[cfg(test)]

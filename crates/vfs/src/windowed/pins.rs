@@ -51,10 +51,7 @@ impl<F: Mapper, W: Window> Windowed<F, W> {
     /// Has a range shown that is not, and waits for it: its place.
     fn show(&mut self, cx: &Context, key: Key) -> Result<usize> {
         let offset = key.1.checked_mul(self.policy.range).ok_or(Errno::EINVAL)?;
-        if self.ranges.free().is_none() {
-            self.make_room(cx);
-        }
-        let place = self.ranges.free().ok_or(Errno::ENOMEM)?;
+        let place = self.vacant(cx).ok_or(Errno::ENOMEM)?;
         let span = self.span(place);
         let asked = self.inner.begin_map(cx, key.0, &Mapping { offset, span, write: true })?;
         self.ranges.coming(place, key);

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use super::bars::{self, BARS, Bar, Gap};
 use super::capabilities::{self, Msix, Place};
 use super::space::{ConfigSpace, Function};
-use crate::device::{Device, DeviceError, Window, features};
+use crate::device::{Device, DeviceError, Window};
 use crate::machine::{self, Machine, status};
 use crate::queue::Addresses;
 use crate::registers::Registers;
@@ -142,11 +142,6 @@ impl<M: Machine> PciDevice<M> {
         self.common.write8(common::STATUS, self.status() | bit);
     }
 
-    fn write64(&self, at: usize, value: u64) {
-        self.common.write32(at, value as u32);
-        self.common.write32(at + 4, (value >> 32) as u32);
-    }
-
     /// Resets the device, and waits until it is.
     fn reset(&mut self) -> bool {
         self.common.write8(common::STATUS, 0);
@@ -162,21 +157,16 @@ impl<M: Machine> Device for PciDevice<M> {
         }
         self.add_status(status::ACKNOWLEDGE);
         self.add_status(status::DRIVER);
-        let word = |number: u32| {
-            self.common.write32(common::DEVICE_FEATURE_SELECT, number);
-            u64::from(self.common.read32(common::DEVICE_FEATURE))
-        };
-        Ok(word(0) | word(1) << 32)
+        Ok(machine::offered(&self.common, common::DEVICE_FEATURE_SELECT, common::DEVICE_FEATURE))
     }
 
     fn accept(&mut self, accepted: u64) -> Result<(), DeviceError> {
-        if accepted & features::VERSION_1 == 0 {
-            return Err(DeviceError::Unsupported);
-        }
-        for number in 0..2 {
-            self.common.write32(common::DRIVER_FEATURE_SELECT, number);
-            self.common.write32(common::DRIVER_FEATURE, (accepted >> (32 * number)) as u32);
-        }
+        machine::take(
+            &self.common,
+            common::DRIVER_FEATURE_SELECT,
+            common::DRIVER_FEATURE,
+            accepted,
+        )?;
         self.add_status(status::FEATURES_OK);
         if self.status() & status::FEATURES_OK == 0 {
             return Err(DeviceError::Unsupported);
@@ -212,9 +202,9 @@ impl<M: Machine> Device for PciDevice<M> {
             return Err(DeviceError::Unsupported);
         }
         self.common.write16(common::QUEUE_SIZE, size);
-        self.write64(common::QUEUE_DESCRIPTORS, addresses.descriptors);
-        self.write64(common::QUEUE_AVAILABLE, addresses.available);
-        self.write64(common::QUEUE_USED, addresses.used);
+        machine::write64(&self.common, common::QUEUE_DESCRIPTORS, addresses.descriptors);
+        machine::write64(&self.common, common::QUEUE_AVAILABLE, addresses.available);
+        machine::write64(&self.common, common::QUEUE_USED, addresses.used);
         let place = self.common.read16(common::QUEUE_NOTIFY_OFFSET);
         let at = u64::from(place) * u64::from(self.apart);
         if at + 2 > self.notify_len || !at.is_multiple_of(2) {
