@@ -1,6 +1,7 @@
 //! Registers that say anything, by chance: each is accessed in its size, and every wait ends.
 
 use super::*;
+use crate::device::features;
 use crate::pci::chance::{Anything, Chance};
 
 /// Registers that say what it takes to be used at all.

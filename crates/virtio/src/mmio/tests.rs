@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use core::cell::RefCell;
 
 use super::*;
+use crate::device::features;
 use crate::device::kinds;
 use crate::entropy::Entropy;
 use crate::testing::{self, FakeDevice, Lie};
